@@ -10,6 +10,7 @@ pub mod crc;
 pub mod error;
 pub mod ids;
 pub mod page_io;
+pub mod random;
 pub mod rt;
 pub mod sip;
 pub mod units;

@@ -8,6 +8,7 @@ use crate::load::{self, Progress, Workload};
 use crate::server::{CenoteOptions, RegionFile, Server, free_port};
 use crate::table::{lay_out, median, thousands};
 use crate::{Error, IoContext, Result};
+use cenote_base::random::Random;
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
 use postgres::{Client, SimpleQueryMessage, Statement};
@@ -67,7 +68,7 @@ struct Cell {
 /// Selects rows by key, at random.
 struct Selects {
     statement: Option<Statement>,
-    state: u64,
+    random: Random,
     rows: u32,
     range: u32,
 }
@@ -83,10 +84,7 @@ impl Workload for Selects {
     }
 
     fn transaction(&mut self, client: &mut Client) -> std::result::Result<(), postgres::Error> {
-        // splitmix64
-        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mixed = (self.state ^ self.state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let id = (((mixed >> 32) * u64::from(self.rows - self.range + 1)) >> 32) as i32;
+        let id = self.random.below(u64::from(self.rows - self.range + 1)) as i32;
         let last = id + self.range as i32 - 1;
         let statement = self.statement.as_ref().expect("prepared when it connected");
         match self.range {
@@ -171,7 +169,7 @@ fn load_for(options: &Options, port: u16, time: Duration) -> Result<Histogram<u6
     let progress = Progress::new(time);
     let selects = (0..options.threads).map(|thread| Selects {
         statement: None,
-        state: u64::from(thread) << 32,
+        random: Random(u64::from(thread) << 32),
         rows: options.rows,
         range: options.range,
     });

@@ -9,6 +9,7 @@
 
 use crate::load::Workload;
 use crate::{Error, Result};
+use cenote_base::random::{Random, mix};
 use postgres::{Client, Statement};
 use std::collections::{HashMap, HashSet};
 use std::io::Write;
@@ -47,7 +48,7 @@ pub struct Transfers {
     accounts: i64,
     reads: usize,
     next: i64,
-    state: u64,
+    random: Random,
     statements: Option<[Statement; 4]>,
     /// Ids that the server acknowledged.
     pub acknowledged: Vec<i64>,
@@ -58,31 +59,28 @@ pub struct Transfers {
 impl Transfers {
     /// `reads` point reads accompany each transfer; `seed` chooses the accounts.
     pub fn new(worker: i64, accounts: i64, reads: usize, seed: u64) -> Transfers {
-        let state = (seed ^ (worker as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15)) | 1;
+        let random = Random(mix(seed ^ (worker as u64 + 1)));
         Transfers {
             worker,
             accounts,
             reads,
             next: 0,
-            state,
+            random,
             statements: None,
             acknowledged: Vec::new(),
             in_flight: Vec::new(),
         }
     }
 
-    fn random(&mut self) -> i64 {
-        // xorshift64*: the choice of accounts is no secret and must be the same for the same seed.
-        self.state ^= self.state >> 12;
-        self.state ^= self.state << 25;
-        self.state ^= self.state >> 27;
-        (self.state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 1) as i64
+    /// A number from 0 to `n` - 1: the same for the same seed.
+    fn below(&mut self, n: i64) -> i64 {
+        self.random.below(n as u64) as i64
     }
 
     fn transfer(&mut self, client: &mut Client, id: i64) -> std::result::Result<(), postgres::Error> {
-        let (a, b) = (self.random() % self.accounts, self.random() % self.accounts);
-        let amount = self.random() % 100 + 1;
-        let reads: Vec<i64> = (0..self.reads).map(|_| self.random() % self.accounts).collect();
+        let (a, b) = (self.below(self.accounts), self.below(self.accounts));
+        let amount = self.below(100) + 1;
+        let reads: Vec<i64> = (0..self.reads).map(|_| self.below(self.accounts)).collect();
         let Some([read, update, insert, _]) = &self.statements else {
             return Ok(());
         };

@@ -185,6 +185,7 @@ mod tests {
     use cenote_base::rt::atomic::{AtomicU64, Ordering};
 
     use super::*;
+    use cenote_base::random::Random;
 
     /// A list beside the words that descriptors would have.
     struct Model {
@@ -236,13 +237,8 @@ mod tests {
     #[test]
     fn a_walk_finds_what_a_look_at_all_frames_finds() {
         let seed = 0x5eed_u64;
-        let (model, mut state) = (Model::new(50), seed);
-        let mut draw = |below: u64| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (state >> 33) % below
-        };
+        let (model, mut random) = (Model::new(50), Random(seed));
+        let mut draw = |below: u64| random.below(below);
         let mut tail = 1;
         for step in 0..20_000 {
             tail += draw(1 << 19);

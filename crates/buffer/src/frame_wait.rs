@@ -18,8 +18,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cenote_base::random::mix;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::os::mix;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 use cenote_storage::Need;

@@ -180,18 +180,14 @@ mod tests {
 
     use super::*;
     use crate::hash::key_of;
+    use cenote_base::random::Random;
 
     #[test]
     fn frames_are_found_by_space() {
         let (seed, frames) = (99u64, 3 * FRAMES);
-        let (lists, mut state) = (SpaceFrames::new(frames), seed);
+        let (lists, mut random) = (SpaceFrames::new(frames), Random(seed));
         let mut held: HashMap<u32, u32> = HashMap::default();
-        let mut draw = |below: u32| {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            ((state >> 33) % u64::from(below)) as u32
-        };
+        let mut draw = |below: u32| random.below(u64::from(below)) as u32;
         for step in 0..200_000 {
             // Few frames, so that they come and go; the first and the last of each block among them.
             let frame = draw(3) * FRAMES + [draw(40), FRAMES - 1 - draw(40)][draw(2) as usize];

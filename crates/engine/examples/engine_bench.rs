@@ -1,6 +1,7 @@
 //! Point reads, range reads and updates through the engine: operations a second on one thread and on several.
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+use cenote_base::random::Random;
 use cenote_engine::*;
 use std::sync::Arc;
 use std::time::Instant;
@@ -116,28 +117,27 @@ fn measure(name: &str, threads: u64, ops: u64, engine: &Arc<Engine>, table: &Arc
     );
 }
 
-fn next(seed: &mut u64, below: i32) -> i32 {
-    *seed = seed
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    ((*seed >> 33) % below as u64) as i32
+fn next(random: &mut Random, below: i32) -> i32 {
+    random.below(below as u64) as i32
 }
 
-fn reads(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64, ops: u64) {
+fn reads(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, seed: u64, ops: u64) {
+    let mut random = Random(seed);
     let (mut tx, mut k, mut row) = (engine.tx(), Vec::new(), Vec::new());
     for _ in 0..ops {
         tx.begin(Isolation::ReadCommitted);
-        key(table, next(&mut seed, rows), &mut k);
+        key(table, next(&mut random, rows), &mut k);
         assert!(tx.get(table, &k, &mut row).expect("readable"));
         tx.commit().expect("committed");
     }
 }
 
-fn ranges(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64, ops: u64) {
+fn ranges(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, seed: u64, ops: u64) {
+    let mut random = Random(seed);
     let (mut tx, mut low, mut high, mut batch) = (engine.tx(), Vec::new(), Vec::new(), RowBatch::new());
     for _ in 0..ops {
         tx.begin(Isolation::ReadCommitted);
-        let from = next(&mut seed, rows - 100);
+        let from = next(&mut random, rows - 100);
         key(table, from, &mut low);
         key(table, from + 99, &mut high);
         let range = KeyRange::between(std::ops::Bound::Included(&low), std::ops::Bound::Included(&high));
@@ -163,21 +163,23 @@ fn update(tx: &mut Tx, table: &Arc<Table>, id: i32, k: &mut Vec<u8>) {
     .expect("updated");
 }
 
-fn updates(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64, ops: u64) {
+fn updates(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, seed: u64, ops: u64) {
+    let mut random = Random(seed);
     let (mut tx, mut k) = (engine.tx(), Vec::new());
     for _ in 0..ops {
         tx.begin(Isolation::ReadCommitted);
-        update(&mut tx, table, next(&mut seed, rows), &mut k);
+        update(&mut tx, table, next(&mut random, rows), &mut k);
         tx.commit().expect("committed");
     }
 }
 
-fn ten_updates(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64, ops: u64) {
+fn ten_updates(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, seed: u64, ops: u64) {
+    let mut random = Random(seed);
     let (mut tx, mut k) = (engine.tx(), Vec::new());
     for _ in 0..ops / 10 {
         tx.begin(Isolation::ReadCommitted);
         // In order, so that transactions do not wait for each other in circles.
-        let mut ids: Vec<i32> = (0..10).map(|_| next(&mut seed, rows)).collect();
+        let mut ids: Vec<i32> = (0..10).map(|_| next(&mut random, rows)).collect();
         ids.sort_unstable();
         ids.iter().for_each(|id| update(&mut tx, table, *id, &mut k));
         tx.commit().expect("committed");

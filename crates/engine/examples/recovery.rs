@@ -8,6 +8,7 @@
 //! ```
 #![allow(clippy::disallowed_methods, clippy::disallowed_types)]
 
+use cenote_base::random::Random;
 use cenote_engine::*;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -66,23 +67,18 @@ fn encode(table: &Table, id: i32, n: u64, row: &mut Vec<u8>) {
 }
 
 /// Updates rows, five a transaction, until the end.
-fn update(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, mut seed: u64) {
+fn update(engine: &Arc<Engine>, table: &Arc<Table>, rows: i32, seed: u64) {
     let (mut tx, mut key, mut row) = (engine.tx(), Vec::new(), Vec::new());
-    let mut next = move || {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        seed >> 33
-    };
+    let mut random = Random(seed);
     loop {
         tx.begin(Isolation::ReadCommitted);
         // In order, so that transactions do not wait for each other in circles.
-        let mut ids: Vec<i32> = (0..5).map(|_| (next() % rows as u64) as i32).collect();
+        let mut ids: Vec<i32> = (0..5).map(|_| random.below(rows as u64) as i32).collect();
         ids.sort_unstable();
         for id in ids {
             key.clear();
             table.key_of_values(&[Datum::Int4(id)], &mut key);
-            encode(table, id, next(), &mut row);
+            encode(table, id, random.word() >> 33, &mut row);
             tx.modify(table, &key, &|_, _| Ok::<_, Error>(Change::Update(row.clone())))
                 .expect("changed");
         }

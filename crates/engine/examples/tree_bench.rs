@@ -6,11 +6,12 @@
 #[path = "../tests/tree_support/mod.rs"]
 mod tree_support;
 
+use cenote_base::random::Random;
 use cenote_engine::tree::{Error, LeafBatch};
 use cenote_engine::{Direction, KeyRange};
 use std::ops::Bound;
 use std::time::Instant;
-use tree_support::{Fixture, Rng};
+use tree_support::Fixture;
 
 fn key(row: u64) -> [u8; 5] {
     let [a, b, c, d] = (row as u32 ^ 0x8000_0000).to_be_bytes();
@@ -37,7 +38,7 @@ fn main() {
         .unwrap_or(250_000);
     let fixture = Fixture::new();
     let (pool, tree) = (fixture.pool(), fixture.tree());
-    let mut rng = Rng::new(1);
+    let mut rng = Random(1);
     let (mut out, mut batch) = (Vec::new(), LeafBatch::new());
     let value = [7u8; 200];
 

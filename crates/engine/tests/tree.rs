@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_base::PageId;
+use cenote_base::random::Random;
 use cenote_engine::tree::{BTree, Error, LargeRef, LeafBatch, MAX_KEY, MAX_VALUE, PAGE_SIZE};
 use cenote_engine::{Direction, KeyRange};
 use cenote_storage::DataDir;
 
 mod tree_support;
 use cenote_buffer::{BufferPool, Config, Kind, Pool};
-use tree_support::{Fixture, Rng};
+use tree_support::Fixture;
 
 fn put(tree: &BTree, pool: &Pool, key: &[u8], value: &[u8]) {
     let mut m = pool.mtr();
@@ -66,7 +67,7 @@ enum Shape {
     Huge,
 }
 
-fn key(shape: Shape, rng: &mut Rng) -> Vec<u8> {
+fn key(shape: Shape, rng: &mut Random) -> Vec<u8> {
     match shape {
         Shape::Integers => [&[3][..], &(rng.below(3000) as u32).to_be_bytes()].concat(),
         Shape::Text => {
@@ -84,17 +85,17 @@ fn key(shape: Shape, rng: &mut Rng) -> Vec<u8> {
     }
 }
 
-fn value(shape: Shape, rng: &mut Rng) -> Vec<u8> {
+fn value(shape: Shape, rng: &mut Random) -> Vec<u8> {
     let most = match shape {
         Shape::Integers => 200,
         Shape::Text => 300,
         Shape::Huge => MAX_VALUE as u64,
     };
-    let byte = rng.next() as u8;
+    let byte = rng.word() as u8;
     vec![byte; rng.below(most + 1) as usize]
 }
 
-fn bound(shape: Shape, rng: &mut Rng) -> Bound<Vec<u8>> {
+fn bound(shape: Shape, rng: &mut Random) -> Bound<Vec<u8>> {
     match rng.below(3) {
         0 => Bound::Unbounded,
         1 => Bound::Included(key(shape, rng)),
@@ -114,7 +115,7 @@ fn against_model(shape: Shape, seed: u64, steps: usize) {
     println!("shape {shape:?} seed {seed}");
     let fixture = Fixture::new();
     let (pool, tree) = (fixture.pool(), fixture.tree());
-    let mut rng = Rng::new(seed);
+    let mut rng = Random(seed);
     let mut model = BTreeMap::new();
     let mut got = Vec::new();
     for step in 0..steps {
@@ -242,7 +243,7 @@ fn large_values_come_back_and_their_pages_are_accounted_for() {
     let fixture = Fixture::new();
     let (pool, tree) = (fixture.pool(), fixture.tree());
     let mut held: Vec<(LargeRef, Vec<u8>)> = Vec::new();
-    let mut rng = Rng::new(5);
+    let mut rng = Random(5);
     for round in 0..60 {
         let len = if round % 20 == 0 {
             3 << 20
@@ -306,7 +307,7 @@ fn spawn_writer(fixture: &Arc<Fixture>, me: u64) -> std::thread::JoinHandle<u64>
     let fixture = Arc::clone(fixture);
     std::thread::spawn(move || {
         let (pool, tree) = (fixture.pool(), fixture.tree());
-        let mut rng = Rng::new(me + 77);
+        let mut rng = Random(me + 77);
         let mut model = BTreeMap::new();
         let mut got = Vec::new();
         for step in 0..12_000 {
@@ -360,7 +361,7 @@ fn flipped_bytes_in_pages_give_errors_and_no_panic() {
     for seed in 0..20 {
         let fixture = Fixture::sized(48 << 20);
         let (pool, tree) = (fixture.pool(), fixture.tree());
-        let mut rng = Rng::new(seed);
+        let mut rng = Random(seed);
         for _ in 0..300 {
             put(&tree, pool, &key(Shape::Huge, &mut rng), &value(Shape::Text, &mut rng));
         }
@@ -373,7 +374,7 @@ fn flipped_bytes_in_pages_give_errors_and_no_panic() {
             let h = m.exclusive(page).unwrap();
             let at = (12 + rng.below(near - 12)) as usize;
             let at = if (16..24).contains(&at) { 32 } else { at };
-            m.write(h, at, &[rng.next() as u8]);
+            m.write(h, at, &[rng.word() as u8]);
             m.commit();
             errors += u64::from(survive(&tree, pool, &mut rng).is_err());
         }
@@ -383,7 +384,7 @@ fn flipped_bytes_in_pages_give_errors_and_no_panic() {
 }
 
 /// Some of everything; stops at the first error.
-fn survive(tree: &BTree, pool: &Pool, rng: &mut Rng) -> Result<(), Error> {
+fn survive(tree: &BTree, pool: &Pool, rng: &mut Random) -> Result<(), Error> {
     let mut out = Vec::new();
     let mut batch = LeafBatch::new();
     for direction in [Direction::Forward, Direction::Backward] {
@@ -413,7 +414,7 @@ fn a_tree_several_times_larger_than_the_pool() {
     let rows = 200_000u32;
     let entries = (0..rows).map(|i| Ok::<_, Error>((i.to_be_bytes(), [i as u8; 300])));
     assert_eq!(tree.bulk_load(pool, entries).unwrap(), u64::from(rows));
-    let mut rng = Rng::new(9);
+    let mut rng = Random(9);
     let mut out = Vec::new();
     for _ in 0..3000 {
         let row = rng.below(u64::from(rows)) as u32;
@@ -438,7 +439,7 @@ fn a_tree_several_times_larger_than_the_pool() {
 #[test]
 fn what_was_done_before_the_process_died_is_there_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut rng = Rng::new(21);
+    let mut rng = Random(21);
     let mut model = BTreeMap::new();
     let open = || {
         let config = Config {

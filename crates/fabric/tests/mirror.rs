@@ -2,6 +2,7 @@
 //! repeats the choices.
 
 use cenote_base::Error;
+use cenote_base::random::Random;
 use cenote_base::rt::{self, atomic::Ordering, fs};
 use cenote_fabric::mirror::{FILL_STEP, MirrorFile, Side};
 use cenote_fabric::{HEADER_SIZE, Identity, LINE, Region, RegionMemory, RegionOptions, State, coherence};
@@ -29,15 +30,6 @@ impl TempPath {
 impl Drop for TempPath {
     fn drop(&mut self) {
         let _ = fs::remove(&self.0);
-    }
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        rt::os::mix(self.0) % n
     }
 }
 

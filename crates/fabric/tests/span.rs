@@ -1,6 +1,7 @@
 //! Spans against slices: every access does what the same on a slice does, at any alignment and
 //! length, and nothing leaves the span.
 
+use cenote_base::random::Random;
 use cenote_base::rt;
 use cenote_fabric::{Identity, Region, RegionOptions};
 use std::cmp::Ordering;
@@ -9,35 +10,26 @@ fn region() -> Region {
     Region::dram(1 << 20, Identity::default(), RegionOptions::default()).expect("made")
 }
 
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        (rt::os::mix(self.0) % n as u64) as usize
-    }
-}
-
 #[test]
 fn accesses_match_a_slice() {
     let seed = rt::random();
     println!("seed {seed}");
-    let mut rng = Rng(seed);
+    let mut rng = Random(seed);
     let region = region();
     let span = region.span(8192, 5000);
     let mut model = vec![0u8; 5000];
     for _ in 0..20_000 {
-        let off = rng.below(5000);
-        let len = [rng.below(40), rng.below(600), rng.below(5000)][rng.below(3)].min(5000 - off);
+        let off = rng.index(5000);
+        let len = [rng.index(40), rng.index(600), rng.index(5000)][rng.index(3)].min(5000 - off);
         let word = rng.0;
-        match rng.below(8) {
+        match rng.index(8) {
             0 => {
                 let bytes: Vec<u8> = (0..len).map(|i| (word >> (i % 8)) as u8).collect();
                 span.copy_in(off, &bytes);
                 model[off..off + len].copy_from_slice(&bytes);
             }
             1 => {
-                let to = rng.below(5000 - len + 1);
+                let to = rng.index(5000 - len + 1);
                 span.move_within(off, to, len);
                 model.copy_within(off..off + len, to);
             }
@@ -64,11 +56,11 @@ fn accesses_match_a_slice() {
             }
             6 => {
                 let mut other = model[off..off + len].to_vec();
-                if !other.is_empty() && rng.below(2) == 0 {
-                    let at = rng.below(len);
-                    other[at] = other[at].wrapping_add(1 + rng.below(255) as u8);
+                if !other.is_empty() && rng.index(2) == 0 {
+                    let at = rng.index(len);
+                    other[at] = other[at].wrapping_add(1 + rng.index(255) as u8);
                 }
-                other.truncate(len - rng.below(2).min(len));
+                other.truncate(len - rng.index(2).min(len));
                 assert_eq!(span.cmp(off, len, &other), model[off..off + len].cmp(&other[..]));
             }
             _ => {

@@ -4,6 +4,7 @@ mod mounts;
 
 use super::layout::{at, *};
 use super::*;
+use cenote_base::random::Random;
 use cenote_base::rt::memory::Access;
 use cenote_base::rt::{Join, Nanos, Runtime, Wait};
 use cenote_fabric::RegionOptions;
@@ -18,20 +19,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const ME: Owner = Owner { user: 7, group: 8 };
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| 1 + self.below(255) as u8).collect()
-    }
+fn random_bytes(random: &mut Random, len: usize) -> Vec<u8> {
+    (0..len).map(|_| 1 + random.below(255) as u8).collect()
 }
 
 /// A seed that is printed: `CENOTE_SEED` runs it again.
@@ -318,7 +307,7 @@ impl Pair {
             }
             7 => {
                 let len = 1 + self.random.below(600) as usize;
-                let text = self.random.bytes(len);
+                let text = random_bytes(&mut self.random, len);
                 let wanted = self.model.create(directory, name, What::Symlink(text.clone()));
                 let got = said(self.mounts[mount].make_symlink(at, name, &text, ME));
                 self.made(wanted, got, kind::SYMLINK | 0o777);
@@ -408,7 +397,7 @@ impl Pair {
         let len = 1 + self.random.below(range - offset);
         match self.random.below(6) {
             0..3 => {
-                let bytes = self.random.bytes(len as usize);
+                let bytes = random_bytes(&mut self.random, len as usize);
                 let wanted = self.model.bytes(node).map(|held| {
                     held.resize(held.len().max((offset + len) as usize), 0);
                     held[offset as usize..][..len as usize].copy_from_slice(&bytes);

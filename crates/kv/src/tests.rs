@@ -1,6 +1,7 @@
 //! The store against a model; what growth, scans, expiry, steps and a full space do.
 
 use super::*;
+use cenote_base::random::Random;
 use cenote_space::SpaceOptions;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +13,14 @@ fn space(bytes: u64) -> Space {
     Space::dram(&options).expect("memory")
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
-
-    fn bytes(&mut self) -> Vec<u8> {
-        let len = match self.below(20) {
-            0 => 3000,
-            1..3 => 900,
-            _ => 30,
-        };
-        let (len, first) = (self.below(len), self.below(256) as u8);
-        (0..len).map(|n| first.wrapping_add(n as u8)).collect()
-    }
+fn random_bytes(random: &mut Random) -> Vec<u8> {
+    let len = match random.below(20) {
+        0 => 3000,
+        1..3 => 900,
+        _ => 30,
+    };
+    let (len, first) = (random.below(len), random.below(256) as u8);
+    (0..len).map(|n| first.wrapping_add(n as u8)).collect()
 }
 
 fn text(store: &Store, entry: &Entry) -> Vec<u8> {
@@ -92,7 +81,7 @@ fn step(store: &mut Store, model: &mut Model, random: &mut Random, now: u64) {
     live(model, now);
     let key = format!("key{}", random.below(60)).into_bytes();
     let other = format!("key{}", random.below(60)).into_bytes();
-    let value = random.bytes();
+    let value = random_bytes(random);
     let held = model.get(&key).cloned();
     match random.below(14) {
         12 => add_to_field(store, model, &key, random, now),
@@ -216,7 +205,7 @@ fn add_to_field(store: &mut Store, model: &mut Model, key: &[u8], random: &mut R
 fn set_fields(store: &mut Store, model: &mut Model, key: Vec<u8>, random: &mut Random, now: u64) {
     let count = random.below(8);
     let pairs: Vec<_> = (0..count)
-        .map(|_| (random.below(40).to_string().into_bytes(), random.bytes()))
+        .map(|_| (random.below(40).to_string().into_bytes(), random_bytes(random)))
         .collect();
     let given = pairs.iter().map(|(name, value)| (&name[..], &value[..]));
     let set = store.set_fields(&key, given, now);

@@ -455,6 +455,7 @@ fn status(number: u32) -> Option<Status> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::random::Random;
 
     fn message(into: &mut [u8]) -> usize {
         let mut writer = Writer::new(into);
@@ -507,12 +508,10 @@ mod tests {
                 }
             }
         }
-        let mut dice = 1u64;
+        let mut random = Random(1);
         for _ in 0..10_000 {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let mut bytes = slot[..len].to_vec();
-            let (at, value) = ((dice >> 33) as usize % len, (dice >> 20) as u8);
-            bytes[at] = value;
+            bytes[random.index(len)] = random.word() as u8;
             let _ = items(&bytes);
         }
     }

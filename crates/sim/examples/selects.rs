@@ -73,7 +73,7 @@ fn select(engine: &Arc<Engine>, table: &Table, rows: i32, count: u64) {
     let (mut tx, mut key, mut row) = (engine.tx(), Vec::new(), Vec::new());
     let mut seed = rt::random();
     for _ in 0..count {
-        seed = os::mix(seed.wrapping_add(1));
+        seed = cenote_base::random::mix(seed.wrapping_add(1));
         tx.begin(Isolation::ReadCommitted);
         key.clear();
         table.key_of_values(&[Datum::Int4((seed % rows as u64) as i32)], &mut key);

@@ -27,7 +27,7 @@ use cenote_pool::store::etcd::Transport;
 use serde_json::{Value, json};
 
 use crate::clock;
-use crate::dice::Dice;
+use cenote_base::random::Random;
 
 /// What goes wrong with questions, beside cuts.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -41,10 +41,10 @@ pub struct Faults {
 impl Faults {
     /// As strong as `seed` draws.
     pub fn random(seed: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Random(seed);
         Self {
-            delay: Nanos::from_micros(dice.pick([200, 2_000, 20_000, 300_000])),
-            late: dice.pick([0.0, 0.02, 0.1, 0.3]),
+            delay: Nanos::from_micros(dice.pick(&[200, 2_000, 20_000, 300_000])),
+            late: dice.pick(&[0.0, 0.02, 0.1, 0.3]),
         }
     }
 }
@@ -65,7 +65,7 @@ impl fmt::Debug for Etcd {
 }
 
 struct State {
-    dice: Dice,
+    dice: Random,
     faults: Faults,
     /// Hosts that it is not reached from.
     cuts: BTreeSet<usize>,
@@ -91,7 +91,7 @@ impl Etcd {
     /// Empty. Its clock gains `drift` in a million.
     pub fn new(seed: u64, drift: i32) -> Self {
         Self(Arc::new(Mutex::new(State {
-            dice: Dice(seed),
+            dice: Random(seed),
             faults: Faults::default(),
             cuts: BTreeSet::new(),
             down: false,

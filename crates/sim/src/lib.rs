@@ -31,7 +31,6 @@
 
 pub mod check;
 pub mod clock;
-mod dice;
 pub mod etcd;
 pub mod explorer;
 pub mod link;

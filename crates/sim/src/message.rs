@@ -18,10 +18,10 @@
 //! Invariants: of one direction messages arrive in order, and none after one that did not; the lock here is never held
 //! at a preemption point.
 
-use crate::dice::Dice;
 use crate::link::Link;
 use crate::runtime::RUNTIME;
 use crate::{clock, state};
+use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos, Runtime};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener, MESSAGE_MAX, Network};
@@ -43,10 +43,10 @@ pub struct Faults {
 impl Faults {
     /// As strong as `seed` draws.
     pub fn random(seed: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Random(seed);
         Self {
-            delay: Nanos::from_micros(dice.pick([0, 100, 5_000, 200_000])),
-            breaks: dice.pick([0.0, 0.0, 0.002, 0.02]),
+            delay: Nanos::from_micros(dice.pick(&[0, 100, 5_000, 200_000])),
+            breaks: dice.pick(&[0.0, 0.0, 0.002, 0.02]),
         }
     }
 }
@@ -68,7 +68,7 @@ struct Inner {
 }
 
 struct State {
-    dice: Dice,
+    dice: Random,
     faults: Faults,
     links: BTreeMap<usize, Link>,
     /// From whom to whom nothing comes.
@@ -142,7 +142,7 @@ impl Net {
     /// With nobody on it. A message takes as long as a write of its size under `profile`.
     pub fn new(profile: &Profile, seed: u64) -> Self {
         let state = State {
-            dice: Dice(seed),
+            dice: Random(seed),
             faults: Faults::default(),
             links: BTreeMap::new(),
             cuts: BTreeSet::new(),

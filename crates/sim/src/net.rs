@@ -8,8 +8,8 @@
 //! Nothing here holds a lock at a preemption point, so a process may be killed anywhere.
 
 use crate::clock;
-use crate::dice::Dice;
 use crate::link::{Counters, Link};
+use cenote_base::random::Random;
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile::Profile;
@@ -51,12 +51,12 @@ pub struct Faults {
 impl Faults {
     /// All kinds, as strong as `seed` draws.
     pub fn random(seed: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Random(seed);
         Self {
-            loss: dice.pick([0.0, 0.0, 0.01, 0.2]),
-            duplicate: dice.pick([0.0, 0.0, 0.01, 0.2]),
-            delay: Nanos::from_micros(dice.pick([0, 10, 1000, 50_000])),
-            reorder: dice.pick([false, true]),
+            loss: dice.pick(&[0.0, 0.0, 0.01, 0.2]),
+            duplicate: dice.pick(&[0.0, 0.0, 0.01, 0.2]),
+            delay: Nanos::from_micros(dice.pick(&[0, 10, 1000, 50_000])),
+            reorder: dice.pick(&[false, true]),
         }
     }
 }
@@ -72,7 +72,7 @@ struct Inner {
 
 #[derive(Default)]
 struct State {
-    dice: Option<Dice>,
+    dice: Option<Random>,
     faults: Faults,
     boxes: BTreeMap<Address, Arc<Inbox>>,
     links: BTreeMap<usize, Arc<Link>>,
@@ -103,7 +103,7 @@ impl Messages {
     /// With no mailbox. A message takes as long as a write of its size under `profile`.
     pub fn new(profile: &Profile, seed: u64) -> Self {
         let state = State {
-            dice: Some(Dice(seed)),
+            dice: Some(Random(seed)),
             ..State::default()
         };
         Self(Arc::new(Inner {
@@ -208,7 +208,7 @@ impl State {
         Some(inbox)
     }
 
-    fn dice(&mut self) -> &mut Dice {
+    fn dice(&mut self) -> &mut Random {
         self.dice.as_mut().expect("a network is made with a seed")
     }
 

@@ -28,10 +28,10 @@ mod calls;
 
 pub use calls::Serving;
 
-use crate::dice::Dice;
 use crate::link::{Counters, Link};
 use crate::{clock, state};
 use calls::Calls;
+use cenote_base::random::Random;
 use cenote_base::rt::{self, HashMap, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::Profile;
@@ -82,12 +82,12 @@ impl Default for Faults {
 impl Faults {
     /// All kinds, as strong as `seed` draws: for worlds that look for faults.
     pub fn random(seed: u64) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Random(seed);
         Self {
-            loss: dice.pick([0.0, 0.0, 0.01, 0.1]),
-            delay: Nanos::from_micros(dice.pick([0, 5, 100, 1000])),
-            reorder: dice.pick([false, true]),
-            resends: dice.pick([7, 7, 7, 1]),
+            loss: dice.pick(&[0.0, 0.0, 0.01, 0.1]),
+            delay: Nanos::from_micros(dice.pick(&[0, 5, 100, 1000])),
+            reorder: dice.pick(&[false, true]),
+            resends: dice.pick(&[7, 7, 7, 1]),
             ..Self::default()
         }
     }
@@ -106,7 +106,7 @@ struct Inner {
 }
 
 struct State {
-    dice: Dice,
+    dice: Random,
     faults: Faults,
     nodes: Vec<Node>,
     cards: Vec<Arc<Card>>,
@@ -208,7 +208,7 @@ impl Network {
     /// With nobody on it; its cards, and the way, as `profile` says.
     pub fn new(profile: &Profile, seed: u64) -> Self {
         let state = State {
-            dice: Dice(seed),
+            dice: Random(seed),
             faults: Faults::default(),
             nodes: Vec::new(),
             cards: Vec::new(),

@@ -185,7 +185,7 @@ impl Runtime for SimRuntime {
     }
 
     fn random(&self) -> u64 {
-        state::with(|s| s.program.next())
+        state::with(|s| s.program.word())
     }
 
     fn thread_slot(&self) -> usize {

@@ -5,9 +5,10 @@
 
 use crate::clock::{self, fast};
 use crate::memory::Memory;
-use crate::schedule::{Id, Random, Schedule};
+use crate::schedule::{Id, Schedule};
 use crate::world::Exit;
 use crate::{trace, views};
+use cenote_base::random::{Random, mix};
 use cenote_base::rt::fs::FileSystem;
 use cenote_base::rt::{self, MAX_THREADS, Nanos};
 use cenote_testkit::faulty::MemFs;
@@ -117,7 +118,6 @@ pub(crate) fn entered<T>(state: &mut State, f: impl FnOnce() -> T) -> T {
 
 impl State {
     pub(crate) fn new(schedule: Schedule, hosts: Vec<Host>, memory: Memory, seed: u64) -> Self {
-        let mix = cenote_base::rt::os::mix;
         Self {
             schedule,
             hosts,
@@ -246,7 +246,7 @@ impl State {
     pub(crate) fn lose_host(&mut self, host: usize) {
         self.kill_all(host);
         self.memory.host_lost(host);
-        let (seed, files) = (self.faults.next(), self.hosts[host].files.clone());
+        let (seed, files) = (self.faults.word(), self.hosts[host].files.clone());
         if self.hosts.iter().filter(|h| h.files.same(&files)).count() == 1 {
             rt::bare(|| files.crash(Some(seed)));
         }

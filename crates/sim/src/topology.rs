@@ -1,7 +1,7 @@
 //! What a world is made of: hosts, memory devices, and the links between them, as data.
 
-use crate::dice::Dice;
 use crate::link::LinkSpec;
+use cenote_base::random::Random;
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::{self, Profile};
 
@@ -115,7 +115,7 @@ impl Topology {
 
     /// With clocks that gain or lose up to `most` in a million, each as `seed` draws.
     pub fn with_drift(mut self, seed: u64, most: i32) -> Self {
-        let mut dice = Dice(seed);
+        let mut dice = Random(seed);
         for host in &mut self.hosts {
             host.drift = drift(&mut dice, most);
         }
@@ -148,9 +148,9 @@ impl Topology {
 }
 
 /// What a clock gains in a million, up to `most` or down to its opposite: half of the time one of the two.
-pub(crate) fn drift(dice: &mut Dice, most: i32) -> i32 {
+pub(crate) fn drift(dice: &mut Random, most: i32) -> i32 {
     let any = dice.below(2 * most.unsigned_abs() as u64 + 1) as i32 - most.abs();
-    dice.pick([any, any, most, -most])
+    dice.pick(&[any, any, most, -most])
 }
 
 /// Hosts of one world.

@@ -318,7 +318,7 @@ impl World {
 
     /// A random word from the seed, apart from what the program draws by `rt::random` and from the order of threads.
     pub fn draw(&self) -> u64 {
-        state::with(|s| s.faults.next())
+        state::with(|s| s.faults.word())
     }
 
     /// Preemption points passed so far.

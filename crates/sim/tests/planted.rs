@@ -3,12 +3,13 @@
 //! All of them take a while (`cenote sim --plant all`): each build breaks some, drawn by a seed that it says.
 //! `CENOTE_SEED=n` draws others, `CENOTE_SEED=random` any.
 
+use cenote_base::random::Random;
 use std::path::PathBuf;
 
 use cenote_base::rt::fault::Fault;
 use cenote_sim::explorer::Order;
 use cenote_sim::mutations::{self, Mutation};
-use cenote_sim::worlds::{Draw, Limits};
+use cenote_sim::worlds::Limits;
 
 /// Mutations that a build tries.
 const SAMPLE: usize = 6;
@@ -28,7 +29,7 @@ fn order() -> Order {
 }
 
 fn sample(seed: u64) -> Vec<Mutation> {
-    let (mut draw, mut all) = (Draw(seed), mutations::all().filter(|m| m.sure).collect::<Vec<_>>());
+    let (mut draw, mut all) = (Random(seed), mutations::all().filter(|m| m.sure).collect::<Vec<_>>());
     (0..SAMPLE)
         .map(|_| all.swap_remove(draw.below(all.len() as u64) as usize))
         .collect()

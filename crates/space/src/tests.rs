@@ -4,6 +4,7 @@ use super::slot::{Slot, Use};
 use super::*;
 use crate::extent::EXTENT;
 use address::GENERATION_MAX;
+use cenote_base::random::Random;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use proptest::prelude::*;
@@ -418,13 +419,10 @@ fn threads_share_a_space() {
         let space = space.clone();
         move || {
             let session = space.session();
-            let mut random = seed;
+            let mut random = Random(seed);
             for _ in 0..20_000 {
-                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed);
-                let size = [8, 64, 200, 5_000][(random >> 40) as usize % 4];
-                let place = board
-                    .checked_add(8 * ((random >> 50) % OBJECTS as u64))
-                    .expect("inside");
+                let size = random.pick(&[8, 64, 200, 5_000]);
+                let place = board.checked_add(8 * random.below(OBJECTS as u64)).expect("inside");
                 let address = session.alloc(size).expect("room");
                 space.store(address, address.raw()).expect("there");
                 let mut other = space.load(place).expect("there");
@@ -679,13 +677,8 @@ proptest! {
 /// Whatever stands in a part's own data: each operation has an answer, and none reaches beyond the part.
 #[test]
 fn garbage_in_a_parts_own_data_is_an_error() {
-    let mut random = 0x5eed_u64;
-    let mut next = move || {
-        random = random
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        random ^ random >> 29
-    };
+    let mut random = Random(0x5eed);
+    let mut next = move || random.word();
     for round in 0..300 {
         let part = Arc::new(part(1, 8));
         let keeper = Arc::new(LocalKeeper::new(Arc::clone(&part)).expect("a keeper"));

@@ -5,6 +5,7 @@ use crate::settings::{self, Settings};
 use crate::types::datetime::EPOCH_DAYS;
 use crate::types::text::TextContext;
 use crate::types::zone::Zone;
+use cenote_base::random::Random;
 use cenote_base::rt;
 use cenote_engine::{Account, CancelFlag, Error};
 use std::borrow::Cow;
@@ -98,14 +99,12 @@ impl SessionEnv {
         self.settings.zone()
     }
 
-    /// The next random number (splitmix64).
+    /// The next random number.
     pub fn next_random(&self) -> u64 {
-        let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
-        self.random.set(state);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        let mut random = Random(self.random.get());
+        let word = random.word();
+        self.random.set(random.0);
+        word
     }
 }
 

@@ -3,28 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use cenote_base::random::Random;
 use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr};
 use cenote_fabric::{Identity, Region, RegionOptions};
 
 use crate::log::{FIRST_LSN, LogOptions, RING_HEADER, RING_MIN, RingPlace, Survive};
 use crate::redo::GroupBuilder;
 
-/// splitmix64: the same choices for the same seed.
-pub struct Rng(pub u64);
-
-impl Rng {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        cenote_base::rt::os::mix(self.0)
-    }
-
-    pub fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
-
-    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
-        (0..length).map(|_| self.next() as u8).collect()
-    }
+pub fn random_bytes(random: &mut Random, length: usize) -> Vec<u8> {
+    (0..length).map(|_| random.word() as u8).collect()
 }
 
 pub const RING_OFFSET: u64 = 8192;

@@ -16,7 +16,8 @@
 //! whole, as caches move it. The recorder's lock makes calls and crashes happen one after
 //! another, so an image never shows a flushed line beside an unflushed past that it follows.
 
-use cenote_base::rt::{HashMap, Mutex, os, thread_slot};
+use cenote_base::random::Random;
+use cenote_base::rt::{HashMap, Mutex, thread_slot};
 use cenote_fabric::{FlushSink, LINE, RegionMemory};
 use std::sync::Arc;
 
@@ -50,21 +51,6 @@ pub struct Counts {
     pub lines: u64,
     /// Fences.
     pub fences: u64,
-}
-
-/// splitmix64: the recorder's choices depend on its seed and the calls alone.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        os::mix(self.0)
-    }
-
-    /// One chance in `n`.
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
 }
 
 /// Lines around a written-back range among which one may be evicted.
@@ -109,7 +95,7 @@ impl Recorder {
         let inner = self.inner.lock();
         let mut random = Random(seed);
         // How likely a dirty line reached memory: differs from crash to crash, extremes included.
-        let reached = [0, 1, 8, 15, 16][(random.next() % 5) as usize];
+        let reached = [0, 1, 8, 15, 16][(random.word() % 5) as usize];
         let mut image = inner.image.clone();
         let span = region.span(0, region.len());
         for (line, old) in image.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
@@ -181,7 +167,7 @@ impl Inner {
             return;
         }
         let from = near.saturating_sub(NEIGHBOURHOOD / 2);
-        let line = from + self.random.next() % NEIGHBOURHOOD;
+        let line = from + self.random.word() % NEIGHBOURHOOD;
         if (line + 1) * LINE as u64 <= region.len() {
             self.clock += 1;
             self.store(line, self.clock, &line_of(region, line));
@@ -190,7 +176,7 @@ impl Inner {
 
     /// What a line that is not in memory as it stands is found to hold.
     fn choose(&self, region: &RegionMemory, line: u64, old: &mut Line, random: &mut Random, reached: u64) {
-        let draw = random.next() % 16;
+        let draw = random.word() % 16;
         let reached_at = self.reached.get(&line).copied().unwrap_or(0);
         let newer =
             |lines: &HashMap<u64, (u64, Line)>| lines.get(&line).filter(|(read, _)| *read > reached_at).copied();

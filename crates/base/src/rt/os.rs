@@ -6,6 +6,7 @@
 
 use super::fs::{FileSystem, OsFileSystem};
 use super::{Join, MAX_THREADS, Nanos, Wait};
+use crate::random::{Random, mix};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::cell::{Cell, RefCell};
@@ -88,19 +89,13 @@ thread_local! {
     static FILES: RefCell<Option<Arc<dyn FileSystem>>> = const { RefCell::new(None) };
 }
 
-/// See [`super::random`]: splitmix64, seeded once a thread by the kernel.
+/// See [`super::random`]: the kernel seeds each thread's stream once.
 pub fn random() -> u64 {
     let before = RANDOM.try_with(Cell::get).unwrap_or(0);
-    let state = if before == 0 { seed() } else { before }.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let _ = RANDOM.try_with(|r| r.set(state));
-    mix(state)
-}
-
-/// splitmix64's output function: every bit of `z` moves every bit of the result.
-pub fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
+    let mut random = Random(if before == 0 { seed() } else { before });
+    let word = random.word();
+    let _ = RANDOM.try_with(|r| r.set(random.0));
+    word
 }
 
 fn seed() -> u64 {

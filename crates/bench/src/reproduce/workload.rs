@@ -8,6 +8,7 @@
 //! 0.5).
 
 use super::cost::Costs;
+use cenote_base::random::Random;
 use cenote_base::rt;
 use cenote_engine::{
     Change, ColumnDef, ColumnType, Datum, DatumRef, Direction, Engine, Error, Insert, Isolation, KeyRange, NewIndex,
@@ -342,12 +343,8 @@ fn key(table: &Table, id: i32) -> Vec<u8> {
 
 fn row(table: &Table, id: i32, k: i32) -> Vec<u8> {
     let digits = |len: usize, seed: u64| -> String {
-        let mut word = rt::os::mix(seed);
-        let mut next = || {
-            word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            char::from(b'0' + ((word >> 33) % 10) as u8)
-        };
-        (0..len).map(|_| next()).collect()
+        let mut random = Random(seed);
+        (0..len).map(|_| char::from(b'0' + random.below(10) as u8)).collect()
     };
     let mut row = Vec::new();
     let seed = (id as u64) << 32 | k as u64;

@@ -5,6 +5,8 @@
 //! exponent 0.99. Drawing one takes some ten nanoseconds: the power that it needs is the hundredth, which is eight
 //! multiplications.
 
+use cenote_base::random;
+
 /// The exponent.
 const THETA: f64 = 0.99;
 /// 1 / (1 - θ).
@@ -14,24 +16,20 @@ const SCRAMBLED_ITEMS: u64 = 10_000_000_000;
 /// The sum of 1/i^θ over these, as YCSB has it.
 const SCRAMBLED_ZETA: f64 = 26.469_028_201_783_02;
 
-/// Random numbers (SplitMix64): same seed, same numbers.
+/// Random numbers as YCSB draws them: same seed, same numbers.
 #[derive(Debug, Clone)]
-pub struct Random(u64);
+pub struct Random(random::Random);
 
 impl Random {
     /// Of a seed.
     pub fn new(seed: u64) -> Self {
-        Self(disperse(seed))
+        Self(random::Random(disperse(seed)))
     }
 
     /// 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
+        self.0.word()
     }
 
     /// A number below `n`.

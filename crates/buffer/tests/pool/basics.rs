@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use cenote_base::random::Random;
 use cenote_base::{Error, PageId};
 use cenote_buffer::{BufferPool, Config, Hint, Kind, Mode, PAGES_MAX, RecoveryReport};
 use cenote_storage::DataDir;
@@ -252,11 +253,11 @@ fn a_mini_transaction_of_many_whole_pages_fits_the_log() {
     let dir = tempfile::tempdir().expect("dir");
     let (pool, _) = open(Kind::Cxl, dir.path(), 32 << 20);
     let mut m = pool.mtr();
-    let mut noise = 1u64;
+    let (mut random, mut noise) = (Random(1), 0);
     for page in 0..PAGES_MAX as u32 {
         let h = m.create(PageId::new(SPACE, page), 7, 0).expect("create");
         for at in (32..16384).step_by(8) {
-            noise = noise.wrapping_mul(6364136223846793005).wrapping_add(1);
+            noise = random.word();
             m.write_u64(h, at, noise | 1);
         }
         // Far more redo than the page is long: its image is logged.

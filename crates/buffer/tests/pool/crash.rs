@@ -52,7 +52,7 @@ fn run<T>(
     std::thread::scope(|s| {
         for thread in 0..THREADS {
             let (stop, noted, files) = (&stop, &noted, files.clone());
-            let mut random = Random(random.next() | 1);
+            let mut random = Random(random.word() | 1);
             s.spawn(move || {
                 fs::with(Arc::new(files), || {
                     while !stop.load(Ordering::Relaxed) {
@@ -86,7 +86,7 @@ fn only_synced_files_are_left() {
         let (mut files, mut pool) = prepared(kind, &region);
         for round in 0..5 {
             let time = Duration::from_millis(10 + random.below(80));
-            let torn = random.next();
+            let torn = random.word();
             let (notes, left) = run(&files, &pool, &mut random, time, |notes| {
                 (notes, files.crash_clone_torn(torn))
             });

@@ -35,14 +35,14 @@ fn open(files: &MemFs, region: &Path) -> (BufferPool, RecoveryReport) {
 /// Works for `time`, then loses the host: what its memory and its disk hold, and the counts noted before.
 fn lose(files: &MemFs, region: &Path, random: &mut Random, time: Duration) -> (Vec<u8>, MemFs, Vec<u64>) {
     let (pool, _) = open(files, region);
-    let recorder = Recorder::of(pool.region(), random.next());
+    let recorder = Recorder::of(pool.region(), random.word());
     let stop = AtomicBool::new(false);
     let noted: Vec<AtomicU64> = (0..THREADS).map(|_| AtomicU64::new(0)).collect();
     let read_notes = || -> Vec<u64> { noted.iter().map(|n| n.load(Ordering::SeqCst)).collect() };
     let (image, (notes, left)) = std::thread::scope(|s| {
         for thread in 0..THREADS {
             let (pool, stop, noted, files) = (&pool, &stop, &noted, files.clone());
-            let mut random = Random(random.next() | 1);
+            let mut random = Random(random.word() | 1);
             s.spawn(move || {
                 fs::with(Arc::new(files), || {
                     while !stop.load(Ordering::Relaxed) {
@@ -54,8 +54,8 @@ fn lose(files: &MemFs, region: &Path, random: &mut Random, time: Duration) -> (V
             });
         }
         std::thread::sleep(time);
-        let torn = random.next();
-        let crashed = recorder.crash(pool.region(), random.next(), || {
+        let torn = random.word();
+        let crashed = recorder.crash(pool.region(), random.word(), || {
             (read_notes(), files.crash_clone_torn(torn))
         });
         stop.store(true, Ordering::Relaxed);

@@ -92,7 +92,7 @@ fn rounds(survive: Survive, kind: Kind, rounds: u64) {
         command.args(["--exact", "kills::victim", "--nocapture", "--test-threads=1"]);
         command
             .env("CENOTE_VICTIM_DIR", dir.path())
-            .env("CENOTE_VICTIM_SEED", random.next().to_string());
+            .env("CENOTE_VICTIM_SEED", random.word().to_string());
         if survive == Survive::Host {
             command.env("CENOTE_VICTIM_HOST", "1");
         }

@@ -119,7 +119,7 @@ fn lose(
     std::thread::scope(|s| {
         for thread in 0..THREADS {
             let (pool, stop, noted, files) = (&pool, &stop, &noted, files.clone());
-            let mut random = Random(random.next() | 1);
+            let mut random = Random(random.word() | 1);
             s.spawn(move || {
                 fs::with(Arc::new(files), || {
                     while !stop.load(Ordering::Relaxed) {
@@ -144,7 +144,7 @@ fn lose(
         std::thread::sleep(time);
         let held = keeper.gate.write().expect("no panic");
         let image = std::fs::read(&keeper.path).expect("the mirror");
-        let left = (image, read_notes(), files.crash_clone_torn(random.next()));
+        let left = (image, read_notes(), files.crash_clone_torn(random.word()));
         stop.store(true, Ordering::Relaxed);
         drop(held);
         (left.0, left.2, left.1)

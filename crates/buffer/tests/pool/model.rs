@@ -6,6 +6,7 @@
 //! accounts is what it was (each mini-transaction is whole or void), each page agrees with itself, and no noted count
 //! is lost.
 
+pub use cenote_base::random::Random;
 use cenote_base::{PAGE_SIZE, PageId};
 use cenote_buffer::{BufferPool, Mtr, PageH};
 
@@ -17,21 +18,6 @@ const ACCOUNTS_AT: usize = 64;
 const SUM_AT: usize = 32;
 /// Bytes that are moved about, to log moves.
 const SCRATCH_AT: usize = 8192;
-
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
-}
 
 /// Makes `pages` pages of accounts, and one a thread.
 pub fn prepare(pool: &BufferPool, pages: u32) {
@@ -84,7 +70,7 @@ pub fn step(pool: &BufferPool, pages: u32, thread: u32, random: &mut Random) -> 
         .map(|p| m.exclusive(PageId::new(SPACE, *p)).expect("page"))
         .collect();
     let own = m.exclusive(PageId::new(SPACE, pages + thread)).expect("page");
-    let amount = random.next();
+    let amount = random.word();
     for h in &held[1..] {
         add(
             &mut m,

@@ -68,7 +68,7 @@ fn work_until(pool: BufferPool, seed: u64, end: impl FnOnce(&BufferPool) -> (Vec
     let threads: Vec<_> = (0..THREADS)
         .map(|thread| {
             let (pool, stop, noted) = (pool.clone(), stop.clone(), noted.clone());
-            let mut random = Random(random.next() | 1);
+            let mut random = Random(random.word() | 1);
             rt::spawn("worker", move || {
                 while !stop.load(Ordering::Relaxed) {
                     if let Some(count) = model::step(&pool, PAGES, thread, &mut random) {
@@ -121,7 +121,7 @@ fn killed_between_any_two_steps() {
         .unwrap_or(30);
     let (mut repaired, mut voided, mut undone) = (0, 0, 0);
     for _ in 0..runs {
-        let seed = random.next();
+        let seed = random.word();
         let mut left = Sim::new(seed).run(|sim| work_and_be_killed(sim, &region, seed)).value;
         put(&region, &left.region);
         if seed & 1 == 0 {
@@ -187,7 +187,7 @@ fn killed_while_frames_are_used_for_the_first_time() {
         .and_then(|s| s.parse().ok())
         .unwrap_or(60);
     for _ in 0..runs {
-        let seed = random.next();
+        let seed = random.word();
         let left = Sim::new(seed).run(|sim| fill_and_be_killed(sim, &region, seed)).value;
         put(&region, &left.region);
         fs::with(Arc::new(left.files), || {
@@ -223,7 +223,7 @@ fn the_host_lost_between_any_two_steps() {
         .unwrap_or(15);
     let mut repaired = 0;
     for _ in 0..runs {
-        let seed = random.next();
+        let seed = random.word();
         let left = Sim::new(seed)
             .run(|sim| work_and_lose_the_host(sim, &region, seed))
             .value;

@@ -189,7 +189,7 @@ fn run<T>(
     std::thread::scope(|s| {
         for thread in 0..THREADS {
             let (stop, noted, files) = (&stop, &noted, files.clone());
-            let mut random = Random(random.next() | 1);
+            let mut random = Random(random.word() | 1);
             s.spawn(move || {
                 with(&files, || {
                     while !stop.load(Ordering::Relaxed) {
@@ -236,7 +236,7 @@ fn a_killed_process_finds_its_pages_in_remote_memory() {
     let mut random = Random(model::seed());
     let (mut files, mut pool) = prepared(&far);
     for round in 0..6 {
-        let torn = random.next();
+        let torn = random.word();
         let (left, notes) = run(
             &files,
             &pool,
@@ -281,7 +281,7 @@ fn remote_memory_that_is_too_small_loses_nothing() {
     let mut random = Random(model::seed());
     let (mut files, mut pool) = prepared(&far);
     for _ in 0..4 {
-        let torn = random.next();
+        let torn = random.word();
         let (left, notes) = run(
             &files,
             &pool,
@@ -405,7 +405,7 @@ fn flipped_bits_in_remote_memory_are_found() {
                 far.flip(random.below(len), 1 << random.below(8));
             }
         }
-        let torn = random.next();
+        let torn = random.word();
         let (left, notes) = run(
             &files,
             &pool,
@@ -450,7 +450,7 @@ fn random_deaths_of_hosts_and_nodes() {
         }
         let time = Duration::from_millis(random.below(40));
         let (cut_first, cut_last) = (random.below(3) == 0, random.below(2) == 0);
-        let (torn, power) = (random.next(), random.below(2) == 0);
+        let (torn, power) = (random.word(), random.below(2) == 0);
         let wait = Duration::from_millis(random.below(20));
         let beside = || {
             if cut_first {

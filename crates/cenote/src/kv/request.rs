@@ -390,6 +390,7 @@ fn double_quoted<'a>(mut rest: &'a [u8], words: &mut Vec<u8>) -> Option<&'a [u8]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::random::Random;
 
     fn words(request: &Request, bytes: &[u8]) -> Vec<Vec<u8>> {
         request.strings(bytes).from(0).map(<[u8]>::to_vec).collect()
@@ -454,17 +455,10 @@ mod tests {
             b"*", b"$", b"\r\n", b"1", b"2", b"3", b"-", b"GET", b"\"", b"'", b" ", b"\n", b"\r", b"\\x4", b"9999999",
             b"\0\xff",
         ];
-        let mut seed = 1u64;
-        let mut below = |n: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) % n
-        };
+        let mut random = Random(1);
         for _ in 0..20_000 {
-            let parts = below(30);
-            let bytes: Vec<u8> = (0..parts)
-                .flat_map(|_| pieces[below(pieces.len() as u64) as usize])
-                .copied()
-                .collect();
+            let parts = random.below(30);
+            let bytes: Vec<u8> = (0..parts).flat_map(|_| random.pick(&pieces)).copied().collect();
             let whole = all(&bytes, usize::MAX / 2);
             assert_eq!(all(&bytes, 1), whole);
             assert_eq!(all(&bytes, 3), whole);

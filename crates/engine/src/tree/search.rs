@@ -143,17 +143,11 @@ pub(crate) fn lower_bound(page: impl PageRead, key: &[u8]) -> Found {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::random::Random;
     use std::hint::black_box;
 
     use crate::tree::image::Image;
     use crate::tree::layout::{PAGE_SIZE, PageWrite, copy_key, copy_value, covers, is_sound, lower_fence, upper_fence};
-
-    fn random(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
 
     fn leaf(keys: &[&[u8]]) -> Image {
         let mut page = Image::new(0, b"", None);
@@ -177,16 +171,13 @@ mod tests {
     /// beyond the head and wherever its entry lies.
     #[test]
     fn every_key_is_found_where_order_puts_it() {
-        let mut state = 0x1234_5678_9abc;
+        let mut random = Random(0x1234_5678_9abc);
         for _ in 0..60 {
             let mut keys: Vec<Vec<u8>> = (0..120)
                 .map(|_| {
-                    let len = random(&mut state) % 14;
+                    let len = random.below(14);
                     (0..len)
-                        .map(|_| {
-                            [0, 1, 0xff][(random(&mut state) % 3) as usize]
-                                * u8::from(random(&mut state).is_multiple_of(3))
-                        })
+                        .map(|_| random.pick(&[0, 1, 0xff]) * u8::from(random.one_in(3)))
                         .collect()
                 })
                 .collect();
@@ -230,12 +221,12 @@ mod tests {
     /// What an optimistic reader may see of a page that is just being changed is any bytes at all.
     #[test]
     fn any_bytes_are_read_without_a_panic() {
-        let mut state = 0x5eed;
+        let mut random = Random(0x5eed);
         let mut out = Vec::new();
         for round in 0..400 {
             let mut page = leaf(&[b"alpha", b"beta", b"gamma"]);
             let garbage = if round % 2 == 0 { PAGE_SIZE } else { 120 };
-            (12..garbage).for_each(|at| page.write(at, &[random(&mut state) as u8]));
+            (12..garbage).for_each(|at| page.write(at, &[random.word() as u8]));
             let view = page.view();
             let header = Header::read(view);
             for key in [&b""[..], b"beta", &[0xff; 300]] {

@@ -1,6 +1,7 @@
 //! What the engine's tests share: small databases in temporary directories.
 #![allow(missing_docs, dead_code)]
 
+pub use cenote_base::random::Random;
 use cenote_engine::*;
 use std::path::Path;
 use std::sync::Arc;
@@ -124,20 +125,4 @@ pub fn k_range(table: &Table, k: i32) -> KeyRange {
 pub fn check(engine: &Arc<Engine>) {
     let report = engine.check().unwrap();
     assert!(report.problems.is_empty(), "{:#?}", report.problems);
-}
-
-/// A small generator of random numbers, the same for a seed.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.next() % n
-    }
 }

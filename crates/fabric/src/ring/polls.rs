@@ -296,9 +296,9 @@ mod tests {
         for n in 0..layout.cells() {
             region
                 .atomic_u64(layout.cell(n))
-                .store(rt::os::mix(seed ^ n), Ordering::SeqCst);
+                .store(cenote_base::random::mix(seed ^ n), Ordering::SeqCst);
         }
-        tail(&region).store(rt::os::mix(seed), Ordering::SeqCst);
+        tail(&region).store(cenote_base::random::mix(seed), Ordering::SeqCst);
         put(&region, &layout, 1, 1);
         // However it comes, it takes a look at each place at most twice.
         let ends = (0..=2 * layout.cells()).any(|_| head.take(&region, &layout) == Found::Nothing);

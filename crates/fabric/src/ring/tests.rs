@@ -209,9 +209,11 @@ fn scribble(region: &Region, layout: &layout::Layout, seed: u64) {
         .step_by(8)
         .filter(|off| *off != layout::OPEN)
     {
-        n = rt::os::mix(n.wrapping_add(off));
+        n = cenote_base::random::mix(n.wrapping_add(off));
         if !n.is_multiple_of(3) {
-            region.atomic_u64(off).store(rt::os::mix(n), Ordering::SeqCst);
+            region
+                .atomic_u64(off)
+                .store(cenote_base::random::mix(n), Ordering::SeqCst);
         }
     }
 }

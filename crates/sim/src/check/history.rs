@@ -425,5 +425,5 @@ impl fmt::Display for What {
 
 /// The indexed column of a row follows from its tag.
 pub fn color(tag: Tag) -> i32 {
-    (cenote_base::rt::os::mix(tag ^ 0xC0_10) % 9) as i32
+    (cenote_base::random::mix(tag ^ 0xC0_10) % 9) as i32
 }

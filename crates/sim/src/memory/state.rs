@@ -12,8 +12,8 @@ use super::maps::{self, Map, POISON};
 use super::report::{self, Hazard, HazardKind, Hazards, Lines, ViewTraffic};
 use super::steps::{Deed, Step, Steps};
 use crate::link::{Links, Medium, Place};
-use crate::schedule::Random;
 use crate::topology::{DeviceSpec, Topology};
+use cenote_base::random::Random;
 use cenote_base::rt::Nanos;
 use fills::Fills;
 use sharing::{Cores, Crowd};
@@ -135,11 +135,10 @@ impl DeviceMem {
 }
 
 fn draw_chance(random: &mut Random) -> Chance {
-    let mut pick = |from: &[u32]| from[(random.next() % from.len() as u64) as usize];
     Chance {
-        every: pick(&[0, 8, 40, 200, 1000, 5000]),
-        prefetches: pick(&[0, 4, 8, 12, 16]),
-        reached: pick(&[0, 1, 8, 15, 16]),
+        every: random.pick(&[0, 8, 40, 200, 1000, 5000]),
+        prefetches: random.pick(&[0, 4, 8, 12, 16]),
+        reached: random.pick(&[0, 1, 8, 15, 16]),
     }
 }
 
@@ -384,7 +383,7 @@ impl State {
     /// Lines under way, and dirty ones, have reached memory or not.
     pub(crate) fn host_lost(&mut self, host: usize) {
         for note in self.hosts[host].cache.under_way() {
-            if self.random.next().is_multiple_of(2) {
+            if self.random.word().is_multiple_of(2) {
                 let id = self.view_of(host, note.id);
                 self.reaches_memory(host, id, note.id, &note.bytes);
             }
@@ -396,7 +395,7 @@ impl State {
             }
             let tag = self.hosts[host].cache.tag(line);
             self.check_announced(host, id, line, tag);
-            if tag & DIRTY != 0 && self.random.next() % 16 < u64::from(self.chance.reached) {
+            if tag & DIRTY != 0 && self.random.word() % 16 < u64::from(self.chance.reached) {
                 let bytes = self.line(host, id, line);
                 self.reaches_memory(host, id, line, &bytes);
             }
@@ -717,12 +716,12 @@ impl State {
         if self.chance.every == 0 || self.view(host, id).coherent {
             return u64::MAX;
         }
-        self.random.next() % (2 * u64::from(self.chance.every))
+        self.random.word() % (2 * u64::from(self.chance.every))
     }
 
     /// A line near by is fetched, or one from anywhere leaves; none that the access under way needs.
     pub(crate) fn happen(&mut self, host: usize, id: ViewId, needed: (Id, Id), who: Who) {
-        let draw = self.random.next();
+        let draw = self.random.word();
         if (draw % 16) as u32 >= self.chance.prefetches {
             let line = self.hosts[host].cache.any(draw >> 4);
             if let Some(line) = line.filter(|line| !(needed.0..=needed.1).contains(line)) {

@@ -309,14 +309,14 @@ fn chance_is_the_seeds() {
             reached: 8,
         });
         let view = memory.view(0, Path::new("/dev/sim/pool")).expect("it lies there");
-        let mut random = crate::schedule::Random(seed);
+        let mut random = cenote_base::random::Random(seed);
         let mut model = vec![0u64; 4096];
         for _ in 0..20_000 {
-            let word = random.next() as usize % model.len();
-            if random.next().is_multiple_of(2) {
-                model[word] = random.next();
+            let word = random.word() as usize % model.len();
+            if random.word().is_multiple_of(2) {
+                model[word] = random.word();
                 store(&view, word as u64 * 40 / 8 * 8, model[word]);
-            } else if random.next().is_multiple_of(16) {
+            } else if random.word().is_multiple_of(16) {
                 flush(&view, word as u64 * 40 / 8 * 8);
             } else {
                 assert_eq!(load(&view, word as u64 * 40 / 8 * 8), model[word]);

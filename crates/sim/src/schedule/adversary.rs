@@ -8,8 +8,9 @@
 //! What happens one point in so many is not drawn at each point, but planned: the number of points until it happens is
 //! drawn once, and the points between cost nothing.
 
-use super::{Id, Random, Schedule, Status, Thread, now};
+use super::{Id, Schedule, Status, Thread, now};
 use crate::clock::fast;
+use cenote_base::random::Random;
 use cenote_base::rt::Wait;
 
 /// How the next thread is chosen.
@@ -83,17 +84,17 @@ impl Adversary {
     /// Points until what comes one point in `n` comes: `n` on average, at times much more.
     fn gap(&mut self, n: u64) -> u64 {
         let long = if n > 1 && self.random.one_in(16) { 8 } else { 1 };
-        1 + self.random.next() % (2 * n - 1) * long
+        1 + self.random.word() % (2 * n - 1) * long
     }
 
     pub(super) fn choose(&mut self, among: usize) -> usize {
-        self.random.below(among)
+        self.random.index(among)
     }
 
     pub(super) fn ready(&mut self, threads: &mut [Thread], id: Id) {
         let thread = &mut threads[id];
         if thread.priority == 0 {
-            thread.priority = u64::MAX / 2 + self.random.next() / 2;
+            thread.priority = u64::MAX / 2 + self.random.word() / 2;
         }
         if self.paused.iter().any(|p| p.0 == thread.host) {
             thread.place = STOPPED;
@@ -260,7 +261,7 @@ impl Schedule {
         }
         let (adversary, threads) = self.adversary();
         Some(match adversary.policy {
-            Policy::Uniform(_) => adversary.ready[adversary.random.below(adversary.ready.len())],
+            Policy::Uniform(_) => adversary.ready[adversary.random.index(adversary.ready.len())],
             Policy::Priority(_) => adversary.highest(threads)?,
         })
     }

@@ -27,7 +27,8 @@ use crate::clock::fast;
 use crate::trace;
 use crate::world::Pace;
 use adversary::Adversary;
-use cenote_base::rt::{HashMap, Nanos, Wait, os};
+use cenote_base::random::mix;
+use cenote_base::rt::{HashMap, Nanos, Wait};
 pub(crate) use events::Costs;
 use events::Events;
 use std::cmp::Reverse;
@@ -35,24 +36,6 @@ use std::collections::BinaryHeap;
 
 /// A thread's number, in the order of starting.
 pub(crate) type Id = usize;
-
-/// splitmix64.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        os::mix(self.0)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next().is_multiple_of(n)
-    }
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Status {
@@ -156,7 +139,7 @@ impl Schedule {
 
     /// Mixes something into the digest.
     pub(crate) fn note(&mut self, word: u64) {
-        self.digest = os::mix(self.digest.rotate_left(17) ^ word);
+        self.digest = mix(self.digest.rotate_left(17) ^ word);
     }
 
     /// A new thread, ready.

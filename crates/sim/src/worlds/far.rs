@@ -6,6 +6,7 @@
 //!
 //! Whatever happens here costs the engine warmth, never a row: so nothing of it excuses an error of a session.
 
+use cenote_base::random::Random;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::Result;
@@ -14,7 +15,7 @@ use cenote_buffer::{RemoteLayout, RemoteSource};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::{Fabric, Remote, RemoteMemory};
 
-use super::plan::{Draw, Tier};
+use super::plan::Tier;
 use super::shared::Shared;
 use crate::rdma::{Faults, MemoryNode, Network, Port};
 
@@ -40,7 +41,7 @@ struct Now {
 
 impl Far {
     /// A network as bad as drawn, and an empty node.
-    pub fn new(tier: Tier, draw: &mut Draw) -> Arc<Far> {
+    pub fn new(tier: Tier, draw: &mut Random) -> Arc<Far> {
         let profile = profile::named("rdma").expect("a profile of this program");
         let network = Network::new(&profile, draw.word());
         network.set_faults(faults(draw));
@@ -70,7 +71,7 @@ impl Far {
     }
 
     /// Something happens to the node or to the way there, while an engine uses it.
-    pub fn befall(&self, shared: &Shared, draw: &mut Draw) {
+    pub fn befall(&self, shared: &Shared, draw: &mut Random) {
         match draw.below(8) {
             0..3 => self.cut_or_mend(shared),
             3 => self.replace(shared),
@@ -84,7 +85,7 @@ impl Far {
     }
 
     /// Between two lives: the way is mended, most often, and another node may be there.
-    pub fn between_lives(&self, shared: &Shared, draw: &mut Draw) {
+    pub fn between_lives(&self, shared: &Shared, draw: &mut Random) {
         if self.now().cut && !draw.one_in(4) {
             self.cut_or_mend(shared);
         }
@@ -132,11 +133,11 @@ impl Far {
         now.memory = now.node.register(RemoteLayout::len_for(self.tier.slots));
     }
 
-    fn flip(&self, shared: &Shared, draw: &mut Draw) {
+    fn flip(&self, shared: &Shared, draw: &mut Random) {
         shared.befalls("faults: bits flipped in remote memory");
         let mut now = self.now();
         now.spoilt = true;
-        let bits = draw.of(&[1, 64, 4000]);
+        let bits = draw.pick(&[1, 64, 4000]);
         now.node.inspect(now.memory.key, |bytes| {
             for _ in 0..bits {
                 bytes[draw.below(bytes.len() as u64) as usize] ^= 1 << draw.below(8);
@@ -156,9 +157,9 @@ fn new_node(network: &Network, tier: Tier) -> Now {
 }
 
 /// Sent again soon, as a rule: who waits for a card does nothing else, and lives are short.
-fn faults(draw: &mut Draw) -> Faults {
+fn faults(draw: &mut Random) -> Faults {
     Faults {
-        resend: Nanos::from_micros(draw.of(&[50, 50, 200, 1000])),
+        resend: Nanos::from_micros(draw.pick(&[50, 50, 200, 1000])),
         ..Faults::random(draw.word())
     }
 }

@@ -11,11 +11,12 @@
 //! where one of them stands still between them; most rules are seen to be broken only by what a crash leaves, so the
 //! life ends there or soon after.
 
+use cenote_base::random::Random;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::mark::{self, Aim, Mark, Strike};
 use cenote_testkit::faulty::{FaultPlan, MemFs};
 
-use super::plan::{Draw, Name};
+use super::plan::Name;
 use super::pod::Death;
 
 /// What a seed hunts for.
@@ -116,10 +117,10 @@ const GIVEN_UP: [Mark; 9] = [
 
 impl Hunt {
     /// What the seed of a world hunts for.
-    pub fn draw(world: Name, draw: &mut Draw) -> Hunt {
+    pub fn draw(world: Name, draw: &mut Random) -> Hunt {
         let windows = windows(world);
         let aim = (!windows.is_empty() && !draw.one_in(6)).then(|| {
-            let (at, until) = draw.of(&windows);
+            let (at, until) = draw.pick(&windows);
             let most = if until.is_some() {
                 [20_000; 3]
             } else {
@@ -127,13 +128,13 @@ impl Hunt {
             };
             Aim {
                 at,
-                one_in: draw.of(&[3, 20, 100]),
-                most: Nanos::from_micros(draw.of(&most)),
+                one_in: draw.pick(&[3, 20, 100]),
+                most: Nanos::from_micros(draw.pick(&most)),
                 until,
             }
         });
         let end = match (aim, draw.below(8)) {
-            (Some(Aim { at, until: None, .. }), 0..5) => Some(End::At(at, draw.of(&[3, 30, 200]))),
+            (Some(Aim { at, until: None, .. }), 0..5) => Some(End::At(at, draw.pick(&[3, 30, 200]))),
             (
                 Some(Aim {
                     at: Mark::CommitReserved,
@@ -141,24 +142,26 @@ impl Hunt {
                 }),
                 _,
             ) => Some(End::Within),
-            (Some(Aim { until: Some(_), .. }), 0..5) => Some(End::Behind(draw.of(&[1, 4, 12]))),
-            (_, 0..7) if world == Name::Ddl && draw.one_in(2) => Some(End::At(Mark::SpaceAgain, draw.of(&[1, 5, 20]))),
-            (_, 0..7) => Some(End::At(draw.of(&GIVEN_UP), draw.of(&[1, 2, 5]))),
+            (Some(Aim { until: Some(_), .. }), 0..5) => Some(End::Behind(draw.pick(&[1, 4, 12]))),
+            (_, 0..7) if world == Name::Ddl && draw.one_in(2) => {
+                Some(End::At(Mark::SpaceAgain, draw.pick(&[1, 5, 20])))
+            }
+            (_, 0..7) => Some(End::At(draw.pick(&GIVEN_UP), draw.pick(&[1, 2, 5]))),
             _ => None,
         };
         Hunt {
             aim,
             end: end.filter(|_| !matches!(world, Name::Pool | Name::Grants | Name::Leaders)),
             slow: (draw.one_in(3) && world != Name::Disk).then(|| Slow {
-                part: draw.of(&["/log", ".pages", "doublewrite", "control"]),
-                one_in: draw.of(&[1, 1, 10]),
-                time: Nanos::from_micros(draw.of(&[100, 1_000, 10_000])),
+                part: draw.pick(&["/log", ".pages", "doublewrite", "control"]),
+                one_in: draw.pick(&[1, 1, 10]),
+                time: Nanos::from_micros(draw.pick(&[100, 1_000, 10_000])),
             }),
         }
     }
 
     /// A life begins that may end by a fault, or that has to end in order.
-    pub(super) fn begin_life(&self, files: &MemFs, may_end: bool, draw: &mut Draw) {
+    pub(super) fn begin_life(&self, files: &MemFs, may_end: bool, draw: &mut Random) {
         let end = self.end.filter(|_| may_end && !draw.one_in(4));
         mark::strike(match end {
             Some(End::At(at, most)) => Some(Strike {
@@ -218,7 +221,9 @@ mod tests {
     /// Half of the worlds of an engine end lives where they hunt, at each kind of moment.
     #[test]
     fn seeds_hunt() {
-        let hunts: Vec<Hunt> = (0..100).map(|seed| Hunt::draw(Name::Crash, &mut Draw(seed))).collect();
+        let hunts: Vec<Hunt> = (0..100)
+            .map(|seed| Hunt::draw(Name::Crash, &mut Random(seed)))
+            .collect();
         let ends = |kind: fn(&End) -> bool| hunts.iter().filter(|hunt| hunt.end.as_ref().is_some_and(kind)).count();
         let (at, behind) = (
             ends(|end| matches!(end, End::At(..))),

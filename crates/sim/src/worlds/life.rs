@@ -1,6 +1,7 @@
 //! One life of the engine: it opens what is there, is looked at, serves sessions, and ends in order if nobody ends it
 //! before.
 
+use cenote_base::random::Random;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use super::backup;
 use super::definer::Definer;
 use super::far::Far;
 use super::pages;
-use super::plan::{Draw, Name};
+use super::plan::Name;
 use super::rows::{self, DEFINED, Path, place};
 use super::session::Session;
 use super::shared::Shared;
@@ -72,7 +73,7 @@ fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
     }
     shared.set_stage("at work");
     shared.set_ready();
-    let mut draw = Draw(rt::random());
+    let mut draw = Random(rt::random());
     let mut sessions: Vec<_> = match shared.plan.name {
         Name::Sql => start_sql(shared, &engine, site.life),
         _ => (0..shared.plan.sessions + shared.plan.definers)
@@ -215,7 +216,7 @@ fn count_remote(shared: &Shared, engine: &Engine, before: &mut [u64; 4]) {
 }
 
 /// What administrators do beside: checkpoints, purge, checks.
-fn disturb(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site, draw: &mut Draw) -> Result<()> {
+fn disturb(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site, draw: &mut Random) -> Result<()> {
     while !shared.is_stopping() {
         let calm = shared.plan.calm;
         rt::sleep(Nanos(draw.below(if calm { 100_000 } else { 1_000_000 })));

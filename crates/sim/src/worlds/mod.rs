@@ -28,6 +28,6 @@ mod shared;
 mod sql;
 mod story;
 
-pub use plan::{Draw, Grants, Limits, Name, Pages, Plan, Pods, Tier};
+pub use plan::{Grants, Limits, Name, Pages, Plan, Pods, Tier};
 pub use pod::{Verdict, run};
 pub use shared::{Shared, Tally};

@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+use cenote_base::random::{Random, mix};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::mark::{Aim, Mark};
-use cenote_base::rt::os::mix;
 use cenote_engine::{EngineOptions, MemoryKind, Origins, Tuning};
 
 use super::hunt::{End, Hunt, Slow};
@@ -295,33 +295,6 @@ pub struct Tier {
     pub slots: u32,
 }
 
-/// A stream of numbers from a seed.
-#[derive(Debug, Clone)]
-pub struct Draw(pub u64);
-
-impl Draw {
-    /// The next number.
-    pub fn word(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.0)
-    }
-
-    /// One below `n`.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.word() % n.max(1)
-    }
-
-    /// True once in `n`.
-    pub fn one_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    /// One of several.
-    pub fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
-
 /// In a million. Clocks as they are sold: some hundred; and a hundredth, which leases have to bear (docs/pool.md).
 const DRIFTS: [i32; 4] = [0, 200, 1_000, 10_000];
 /// A log that takes its time, whatever is done with its files.
@@ -336,9 +309,9 @@ const BULK: u64 = 200;
 impl Plan {
     /// Draws the world of a seed, within limits.
     pub fn draw(name: Name, seed: u64, limits: Limits) -> Plan {
-        let mut draw = Draw(mix(seed ^ name as u64) ^ seed);
-        let rows = draw.of(&[4, 12, 12, 40, 40, 150, 400]);
-        let sessions = draw.of(&[2, 3, 3, 4, 5, 8]);
+        let mut draw = Random(mix(seed ^ name as u64) ^ seed);
+        let rows = draw.pick(&[4, 12, 12, 40, 40, 150, 400]);
+        let sessions = draw.pick(&[2, 3, 3, 4, 5, 8]);
         let deaths = match name {
             Name::Transactions => 3,
             Name::Crash => 5 + draw.below(3) as u32,
@@ -353,8 +326,8 @@ impl Plan {
         };
         let shape = Shape {
             uniques: (rows as u64 * 2).max(8),
-            large: draw.of(&[0, 0, 200, 60, 20]),
-            length: draw.of(&[8, 40, 120, 400]),
+            large: draw.pick(&[0, 0, 200, 60, 20]),
+            length: draw.pick(&[8, 40, 120, 400]),
         };
         let drawn = Plan {
             name,
@@ -366,16 +339,16 @@ impl Plan {
             definers: definers.min(limits.sessions),
             tables: 1 + draw.below(3) as u8,
             rows: rows.min(limits.rows.max(1)),
-            statements: draw.of(&[1, 3, 3, 5, 8]).min(limits.statements.max(1)),
-            repeatable: draw.of(&[0, 30, 50, 70, 100]),
-            taken_back: draw.of(&[0, 5, 15, 30]),
-            reading: draw.of(&[10, 40, 40, 70]),
+            statements: draw.pick(&[1, 3, 3, 5, 8]).min(limits.statements.max(1)),
+            repeatable: draw.pick(&[0, 30, 50, 70, 100]),
+            taken_back: draw.pick(&[0, 5, 15, 30]),
+            reading: draw.pick(&[10, 40, 40, 70]),
             hosts: if name == Name::Handover { 2 } else { 1 },
             drift: 0,
             device: matches!(name, Name::HostLoss | Name::Handover) || draw.one_in(4),
             host: matches!(name, Name::HostLoss | Name::Handover)
                 || (matches!(name, Name::Crash | Name::Pages) && draw.one_in(3)),
-            memory: draw.of(&[8, 10, 12]) << 20,
+            memory: draw.pick(&[8, 10, 12]) << 20,
             shape,
             tuning: Tuning::default(),
             origins: Origins::default(),
@@ -404,10 +377,10 @@ impl Plan {
 
     /// From a sequence of its own: how far clocks drift. One host alone has nothing that its clock could go apart from.
     fn with_clocks(mut self) -> Plan {
-        let mut draw = Draw(mix(self.seed ^ 0x0063_6C6F_636B) ^ self.name as u64);
+        let mut draw = Random(mix(self.seed ^ 0x0063_6C6F_636B) ^ self.name as u64);
         let drift = match self.name {
-            Name::Leaders => draw.of(&DRIFTS[1..]).max(draw.of(&DRIFTS)),
-            _ => draw.of(&DRIFTS),
+            Name::Leaders => draw.pick(&DRIFTS[1..]).max(draw.pick(&DRIFTS)),
+            _ => draw.pick(&DRIFTS),
         };
         self.drift = if self.hosts > 1 { drift } else { 0 };
         self
@@ -415,17 +388,17 @@ impl Plan {
 
     /// From a sequence of its own: the thresholds of the engine, and how much it has to keep out of memory.
     fn with_thresholds(mut self, limits: Limits) -> Plan {
-        let mut draw = Draw(mix(self.seed ^ 0x7468_7265_7368) ^ self.name as u64);
+        let mut draw = Random(mix(self.seed ^ 0x7468_7265_7368) ^ self.name as u64);
         let usual = Tuning::default();
         self.tuning = Tuning {
-            log_limit: draw.of(&[32 << 10, 128 << 10, 512 << 10, usual.log_limit]),
-            flush_turn: Nanos::from_micros(draw.of(&[500, 2_000, 20_000, 100_000])),
-            segment_bytes: draw.of(&[256 << 10, 1 << 20, usual.segment_bytes]),
-            scan_limit: draw.of(&[0, 0, usual.scan_limit]),
+            log_limit: draw.pick(&[32 << 10, 128 << 10, 512 << 10, usual.log_limit]),
+            flush_turn: Nanos::from_micros(draw.pick(&[500, 2_000, 20_000, 100_000])),
+            segment_bytes: draw.pick(&[256 << 10, 1 << 20, usual.segment_bytes]),
+            scan_limit: draw.pick(&[0, 0, usual.scan_limit]),
             survey_part: 32,
-            status_ring: draw.of(&[4, 32, 512, usual.status_ring]),
-            tx_block: draw.of(&[16, 1 << 10, usual.tx_block]),
-            give_back_pages: draw.of(&[1, 2, 8, usual.give_back_pages]),
+            status_ring: draw.pick(&[4, 32, 512, usual.status_ring]),
+            tx_block: draw.pick(&[16, 1 << 10, usual.tx_block]),
+            give_back_pages: draw.pick(&[1, 2, 8, usual.give_back_pages]),
         };
         let large = matches!(
             self.name,
@@ -439,7 +412,7 @@ impl Plan {
 
     /// From a sequence of its own: what the seed hunts for, and where numbers begin.
     fn with_a_hunt(mut self, limits: Limits) -> Plan {
-        let mut draw = Draw(mix(self.seed ^ 0x6875_6E74) ^ self.name as u64);
+        let mut draw = Random(mix(self.seed ^ 0x6875_6E74) ^ self.name as u64);
         self.hunt = Hunt::draw(self.name, &mut draw);
         self.origins = origins(self.name, self.tuning.tx_block, &mut draw);
         self.calm = draw.one_in(4);
@@ -450,23 +423,23 @@ impl Plan {
         self.calm &= matches!(self.name, Name::Crash | Name::HostLoss | Name::Pages);
         if self.calm {
             self.sessions = self.sessions.min(2);
-            self.reading = draw.of(&[10, 70]);
+            self.reading = draw.pick(&[10, 70]);
             self.rows = self.rows.max(40).min(limits.rows.max(1));
         }
         self
     }
 
     /// Sizes at which what the seed hunts for can happen.
-    fn suit(&mut self, limits: Limits, draw: &mut Draw) {
+    fn suit(&mut self, limits: Limits, draw: &mut Random) {
         if let Some(End::At(Mark::SegmentRetired | Mark::CheckpointMoved, _)) = self.hunt.end {
-            self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
+            self.tuning.log_limit = draw.pick(&[32 << 10, 128 << 10]);
             self.tuning.segment_bytes = 64 << 10;
         }
         match self.hunt.end {
             Some(End::At(Mark::PagesPunched, _)) => self.end_pages_of_timestamps(draw),
             Some(End::At(Mark::SpaceAgain, _)) => {
                 self.origins.space = Origins::default().space;
-                self.origins.space_end = self.origins.space + draw.of(&[40, 60]);
+                self.origins.space_end = self.origins.space + draw.pick(&[40, 60]);
             }
             _ => {}
         }
@@ -476,7 +449,7 @@ impl Plan {
                 // A flush of everything waits for the page that the thread in the window has latched: the log's length
                 // asks for less.
                 self.calm = false;
-                self.tuning.log_limit = draw.of(&[32 << 10, 128 << 10]);
+                self.tuning.log_limit = draw.pick(&[32 << 10, 128 << 10]);
                 self.tuning.flush_turn = Nanos::from_micros(500);
                 if self.name == Name::Crash && draw.one_in(2) {
                     self.change_clean_pages(limits, draw);
@@ -499,13 +472,13 @@ impl Plan {
                 (self.tables, self.statements) = (1, 8.min(limits.statements.max(1)));
                 (self.repeatable, self.reading, self.taken_back) = (0, 10, 0);
                 self.hunt.aim = Some(Aim {
-                    one_in: draw.of(&[1, 3]),
+                    one_in: draw.pick(&[1, 3]),
                     most: Nanos::from_millis(2),
                     ..aim
                 });
             }
             (Mark::UniqueFree, _) => {
-                self.shape.uniques = draw.of(&[2, 4, 8]);
+                self.shape.uniques = draw.pick(&[2, 4, 8]);
                 self.reading = 10;
             }
             (Mark::ListChanging | Mark::FrameFound, _) if self.tier.is_none() && self.name != Name::Pages => {
@@ -517,7 +490,7 @@ impl Plan {
 
     /// Each life comes to the end of a page of timestamps, soon after its start: starts leave out the rest of a block
     /// of numbers.
-    fn end_pages_of_timestamps(&mut self, draw: &mut Draw) {
+    fn end_pages_of_timestamps(&mut self, draw: &mut Random) {
         self.tuning.tx_block = 2044;
         self.origins.tx = 2044 * (1 + draw.below(1 << 30)) - 70 - draw.below(30);
         self.tuning.give_back_pages = 1;
@@ -525,7 +498,7 @@ impl Plan {
 
     /// Many sessions, each on pages of its own that were written back since it changed them last, and short
     /// transactions.
-    fn change_clean_pages(&mut self, limits: Limits, draw: &mut Draw) {
+    fn change_clean_pages(&mut self, limits: Limits, draw: &mut Random) {
         self.tuning.log_limit = 32 << 10;
         self.sessions = 12.min(limits.sessions.max(1));
         self.rows = 400.min(limits.rows.max(1));
@@ -533,21 +506,21 @@ impl Plan {
         self.shape.length = 400;
         (self.tables, self.statements) = (3, 1);
         (self.reading, self.taken_back) = (10, 0);
-        self.hunt.end = Some(End::Behind(draw.of(&[1, 4])));
+        self.hunt.end = Some(End::Behind(draw.pick(&[1, 4])));
         if let Some(aim) = &mut self.hunt.aim {
-            aim.one_in = draw.of(&[20, 100]);
+            aim.one_in = draw.pick(&[20, 100]);
         }
     }
 
     /// More pages than frames: long rows, and as few frames as there may be, or a few more.
-    fn hold_more_than_memory(&mut self, limits: Limits, draw: &mut Draw) {
-        let frames = draw.of(&[128, 128, 160]);
+    fn hold_more_than_memory(&mut self, limits: Limits, draw: &mut Random) {
+        let frames = draw.pick(&[128, 128, 160]);
         let options = EngineOptions::new("/data", MemoryKind::Cxl, self.memory).with_frames(frames);
         self.memory = options.map_or(self.memory, |options| options.memory_size);
         self.tables = self.tables.max(2);
-        self.rows = draw.of(&[150, 400]).min(limits.rows.max(1));
+        self.rows = draw.pick(&[150, 400]).min(limits.rows.max(1));
         self.shape.uniques = (self.rows as u64 * 2).max(8);
-        self.shape.length = draw.of(&[1500, 4000]);
+        self.shape.length = draw.pick(&[1500, 4000]);
         // Few and large transactions: more redo than the ring holds, before any of it need be durable.
         if draw.one_in(4) {
             self.statements = BULK.min(limits.statements.max(1));
@@ -556,23 +529,23 @@ impl Plan {
     }
 
     /// Two hosts; what is in their caches when the device goes is much or little.
-    fn on_a_device_that_goes(mut self, draw: &mut Draw) -> Plan {
+    fn on_a_device_that_goes(mut self, draw: &mut Random) -> Plan {
         (self.device, self.hosts) = (true, 2);
         self.host = draw.one_in(2);
-        self.cache = Some(draw.of(&[128 << 10, 1 << 20, 8 << 20]));
+        self.cache = Some(draw.pick(&[128 << 10, 1 << 20, 8 << 20]));
         self
     }
 
     /// Hosts are pods; sessions are threads of users; rows are objects.
-    fn in_pods(mut self, draw: &mut Draw) -> Plan {
+    fn in_pods(mut self, draw: &mut Random) -> Plan {
         (self.device, self.host) = (false, false);
-        self.hosts = draw.of(&[2, 2, 3]);
+        self.hosts = draw.pick(&[2, 2, 3]);
         self.pods = Some(Pods {
-            extents: draw.of(&[7, 10, 14]),
-            every: Nanos::from_millis(draw.of(&[1, 2, 10])),
-            stay: Nanos::from_millis(draw.of(&[1, 5, 20])),
-            moves: Nanos::from_micros(draw.of(&[0, 300, 1000, 5000])),
-            timeout: Nanos::from_millis(draw.of(&[2, 5, 20, 100])),
+            extents: draw.pick(&[7, 10, 14]),
+            every: Nanos::from_millis(draw.pick(&[1, 2, 10])),
+            stay: Nanos::from_millis(draw.pick(&[1, 5, 20])),
+            moves: Nanos::from_micros(draw.pick(&[0, 300, 1000, 5000])),
+            timeout: Nanos::from_millis(draw.pick(&[2, 5, 20, 100])),
             loses: self.deaths > 0 && draw.one_in(4),
             shares: draw.one_in(3),
         });
@@ -588,31 +561,31 @@ impl Plan {
     }
 
     /// Few rows, which many want, and statements in place of the engine's calls.
-    fn of_statements(mut self, limits: Limits, draw: &mut Draw) -> Plan {
-        self.rows = draw.of(&[3, 6, 12, 40]).min(limits.rows.max(1));
+    fn of_statements(mut self, limits: Limits, draw: &mut Random) -> Plan {
+        self.rows = draw.pick(&[3, 6, 12, 40]).min(limits.rows.max(1));
         self.tables = self.tables.min(2);
-        self.statements = draw.of(&[2, 4, 8]).min(limits.statements.max(1));
-        self.reading = draw.of(&[20, 40, 60]);
+        self.statements = draw.pick(&[2, 4, 8]).min(limits.statements.max(1));
+        self.reading = draw.pick(&[20, 40, 60]);
         self.transactions = self.transactions / 2 + 1;
         self
     }
 
     /// More or fewer pages than frames, of which there are as few as there may be.
-    fn of_pages(mut self, limits: Limits, draw: &mut Draw) -> Plan {
+    fn of_pages(mut self, limits: Limits, draw: &mut Random) -> Plan {
         (self.memory, self.tables, self.definers) = (pages::memory(), 0, 0);
-        self.rows = draw.of(&[4, 30, 100, 200, 400]).min(limits.rows.max(1));
-        self.statements = draw.of(&[1, 2, 4]).min(limits.statements.max(1));
-        self.reading = draw.of(&[10, 40]);
-        self.tuning.segment_bytes = draw.of(&[64 << 10, 256 << 10]);
-        self.cache = draw.one_in(2).then(|| draw.of(&[16 << 10, 64 << 10]));
+        self.rows = draw.pick(&[4, 30, 100, 200, 400]).min(limits.rows.max(1));
+        self.statements = draw.pick(&[1, 2, 4]).min(limits.statements.max(1));
+        self.reading = draw.pick(&[10, 40]);
+        self.tuning.segment_bytes = draw.pick(&[64 << 10, 256 << 10]);
+        self.cache = draw.one_in(2).then(|| draw.pick(&[16 << 10, 64 << 10]));
         (self.device, self.host) = (draw.one_in(2), draw.one_in(2));
         self.pages = Some(Pages {
             pages: self.rows as u32,
-            whole: draw.of(&[1, 5, 50]),
-            anew: draw.of(&[2, 10, 50]),
-            waits: draw.of(&[0, 10, 50, 100]),
-            still: draw.of(&[5, 50, 1_000]),
-            rests: if self.calm { 100_000 } else { draw.of(&[0, 0, 20_000]) },
+            whole: draw.pick(&[1, 5, 50]),
+            anew: draw.pick(&[2, 10, 50]),
+            waits: draw.pick(&[0, 10, 50, 100]),
+            still: draw.pick(&[5, 50, 1_000]),
+            rests: if self.calm { 100_000 } else { draw.pick(&[0, 0, 20_000]) },
             remakes: draw.one_in(3),
         });
         match self.hunt.aim.map(|aim| (aim.at, aim.until)) {
@@ -651,18 +624,18 @@ impl Plan {
     }
 
     /// The manager's host, and the machine of nodes and holders. Sessions are holders, rows the labels of grants.
-    fn with_grants(mut self, draw: &mut Draw) -> Plan {
+    fn with_grants(mut self, draw: &mut Random) -> Plan {
         (self.device, self.host, self.hosts) = (false, false, 2);
-        let labels = draw.of(&[1, 2, 3, 5, 8]);
-        let lease = Nanos::from_millis(draw.of(&[400, 800, 800, 2_000]));
+        let labels = draw.pick(&[1, 2, 3, 5, 8]);
+        let lease = Nanos::from_millis(draw.pick(&[400, 800, 800, 2_000]));
         if let Some(aim) = &mut self.hunt.aim {
             // What is held up for less than a lease is still its holder's.
             aim.most = Nanos(4 * lease.raw());
         }
         self.grants = Some(Grants {
             lease,
-            nodes: draw.of(&[1, 2]),
-            extents: draw.of(&[3, 5, 8]),
+            nodes: draw.pick(&[1, 2]),
+            extents: draw.pick(&[3, 5, 8]),
             labels: labels.min(self.rows as usize),
             locks: draw.one_in(3),
             managers: 1,
@@ -672,26 +645,26 @@ impl Plan {
     }
 
     /// As with grants, and more managers, each on a host of its own.
-    fn with_leaders(self, draw: &mut Draw) -> Plan {
+    fn with_leaders(self, draw: &mut Random) -> Plan {
         let mut plan = self.with_grants(draw);
-        let managers = draw.of(&[2, 3, 3]);
+        let managers = draw.pick(&[2, 3, 3]);
         plan.hosts = managers + 1;
         if let Some(grants) = &mut plan.grants {
-            (grants.managers, grants.ttl) = (managers, draw.of(&[1, 2, 5]));
+            (grants.managers, grants.ttl) = (managers, draw.pick(&[1, 2, 5]));
         }
         plan
     }
 
     /// More pages than frames, as a rule: rows are long.
-    fn over_remote_memory(mut self, limits: Limits, draw: &mut Draw) -> Plan {
+    fn over_remote_memory(mut self, limits: Limits, draw: &mut Random) -> Plan {
         (self.device, self.host) = (false, false);
         self.tables = self.tables.max(2);
-        self.rows = draw.of(&[150, 400, 400]).min(limits.rows.max(1));
+        self.rows = draw.pick(&[150, 400, 400]).min(limits.rows.max(1));
         self.shape.uniques = (self.rows as u64 * 2).max(8);
-        self.shape.length = draw.of(&[1500, 4000, 8000]);
+        self.shape.length = draw.pick(&[1500, 4000, 8000]);
         self.tier = Some(Tier {
-            frames: draw.of(&[128, 128, 160]),
-            slots: draw.of(&[40, 90, 300, 1000]),
+            frames: draw.pick(&[128, 128, 160]),
+            slots: draw.pick(&[40, 90, 300, 1000]),
         });
         self
     }
@@ -699,7 +672,7 @@ impl Plan {
 
 /// Where the numbers of a database begin: just below what words once held, or a page of timestamps ends, or a lap of
 /// undo.
-fn origins(world: Name, tx_block: u64, draw: &mut Draw) -> Origins {
+fn origins(world: Name, tx_block: u64, draw: &mut Random) -> Origins {
     let usual = Origins::default();
     if draw.one_in(3) {
         return usual;
@@ -722,27 +695,27 @@ fn origins(world: Name, tx_block: u64, draw: &mut Draw) -> Origins {
         (1 << 52) - (1 << 20),
     ];
     let spaces = if world == Name::Ddl {
-        draw.of(&[60, 200, 1_000])
+        draw.pick(&[60, 200, 1_000])
     } else {
         200
     };
-    let space = draw.of(&[usual.space, 0x7FFF_FF00, usual.space_end - spaces]);
+    let space = draw.pick(&[usual.space, 0x7FFF_FF00, usual.space_end - spaces]);
     // From a sequence of its own. Only definitions come to the end of a narrow range.
-    let mut ids = Draw(mix(draw.0));
-    let narrow = usual.object + ids.of(&[60, 200]) as u32;
+    let mut ids = Random(mix(draw.0));
+    let narrow = usual.object + ids.pick(&[60, 200]) as u32;
     let (object, object_end) = match world {
         Name::Ddl if ids.one_in(2) => (usual.object, narrow),
-        _ => (ids.of(&[usual.object, 0x7FFF_FFF0, u32::MAX - 40]), u32::MAX),
+        _ => (ids.pick(&[usual.object, 0x7FFF_FFF0, u32::MAX - 40]), u32::MAX),
     };
     Origins {
         object,
         object_end,
-        log: draw.of(&log),
-        tx: draw.of(&tx),
+        log: draw.pick(&log),
+        tx: draw.pick(&tx),
         // Each start leaves the rest of a block of numbers out: a small circle is for small blocks.
         cts_pages: if tx_block <= 1 << 10 { 128 } else { usual.cts_pages },
-        undo_pages: draw.of(&[512, 512, usual.undo_pages]),
-        undo_lap: draw.of(&[0, 252, 253]),
+        undo_pages: draw.pick(&[512, 512, usual.undo_pages]),
+        undo_lap: draw.pick(&[0, 252, 253]),
         space,
         space_end: if space < 0x7FFF_0000 {
             space + spaces

@@ -1,5 +1,6 @@
 //! The controller of a world: starts engines, brings faults, and says in the end what came of it.
 
+use cenote_base::random::Random;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use super::far::Far;
 use super::hunt::End as Ends;
 use super::life::{Site, is_refused, live};
-use super::plan::{Draw, Name, Plan};
+use super::plan::{Name, Plan};
 use super::shared::{Shared, Tally};
 use super::{grants, pages, panics, pool, scene, story};
 use crate::check::{End, adya, serial};
@@ -193,7 +194,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
     }
     // On a disk that fails the log may, and with it the wait for what others have committed.
     shared.history().may_lose_log = shared.plan.name == Name::Disk;
-    let far = shared.plan.tier.map(|tier| Far::new(tier, &mut Draw(world.draw())));
+    let far = shared.plan.tier.map(|tier| Far::new(tier, &mut Random(world.draw())));
     let mut remains = Remains {
         region: Region::new(&shared.plan),
         mode: None,
@@ -202,7 +203,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
         cut_off: None,
     };
     for life in 0..=shared.plan.deaths as usize {
-        let mut draw = Draw(world.draw());
+        let mut draw = Random(world.draw());
         let host = match (remains.cut_off, remains.may_move) {
             (Some(host), _) => 1 - host,
             (_, true) => draw.below(shared.plan.hosts as u64) as usize,
@@ -247,7 +248,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
 }
 
 /// What befalls memory and disk while nobody uses them.
-fn between_lives(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Draw) {
+fn between_lives(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Random) {
     if shared.plan.name == Name::DeviceLoss {
         if remains.cut_off.is_some() {
             start_cut_off(shared, world, site, remains, draw);
@@ -266,7 +267,7 @@ fn between_lives(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut
 
 /// A start on the host that is cut off is refused. Then the link is mended; or the other host goes on, if what this one
 /// had changed is in memory.
-fn start_cut_off(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Draw) {
+fn start_cut_off(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Random) {
     let host = remains.host;
     if draw.one_in(2) {
         let (shared, site) = (shared.clone(), site.clone());
@@ -281,10 +282,10 @@ fn start_cut_off(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut
 }
 
 /// Flips bits of the disk for good: in pages and their copies, where checksums tell.
-fn rot(shared: &Shared, files: &MemFs, draw: &mut Draw) {
+fn rot(shared: &Shared, files: &MemFs, draw: &mut Random) {
     shared.befalls("faults: bits flipped on the disk for good");
-    for _ in 0..draw.of(&[1, 20, 400]) {
-        let part = draw.of(&[".pages", ".pages", ".pages", "doublewrite"]);
+    for _ in 0..draw.pick(&[1, 20, 400]) {
+        let part = draw.pick(&[".pages", ".pages", ".pages", "doublewrite"]);
         if let Some((path, offset)) = files.flip_any(part, &mut |n| draw.below(n)) {
             shared.step(format!("a bit of {}, byte {offset}, is flipped", path.display()));
         }
@@ -310,7 +311,14 @@ fn look_at_caches(shared: &Shared, world: &World) {
 }
 
 /// Runs one life from outside; what it leaves.
-fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, region: Region, draw: &mut Draw) -> Remains {
+fn one_life(
+    shared: &Arc<Shared>,
+    world: &World,
+    host: usize,
+    site: &Site,
+    region: Region,
+    draw: &mut Random,
+) -> Remains {
     shared.begin_life();
     let plan = &shared.plan;
     let last = site.life == plan.deaths as usize;
@@ -328,7 +336,7 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
         _ => death(plan, draw),
     };
     let files = world.files(host);
-    let slow = draw.of(&[150, 150, 150, 2_000]);
+    let slow = draw.pick(&[150, 150, 150, 2_000]);
     files.set_sync_time(Nanos::from_micros(draw.below(slow)));
     let may_end = !last
         && matches!(
@@ -406,8 +414,8 @@ fn one_life(shared: &Arc<Shared>, world: &World, host: usize, site: &Site, regio
 }
 
 /// An engine whose memory device is gone lives as long as its cache has all that it needs.
-fn await_machine_check(process: &Process, draw: &mut Draw) {
-    let turns = draw.of(&[0, 10, 200]);
+fn await_machine_check(process: &Process, draw: &mut Random) {
+    let turns = draw.pick(&[0, 10, 200]);
     for _ in 0..turns {
         if !process.is_running() {
             return;
@@ -459,7 +467,7 @@ impl Death {
     }
 }
 
-fn death(plan: &Plan, draw: &mut Draw) -> Death {
+fn death(plan: &Plan, draw: &mut Random) -> Death {
     match plan.hunt.shows_after() {
         Some(death) if draw.one_in(2) => return death,
         _ => {}
@@ -492,7 +500,7 @@ fn await_end(
     site: &Site,
     process: &Process,
     (early, may_end): (bool, bool),
-    draw: &mut Draw,
+    draw: &mut Random,
     files: &MemFs,
 ) {
     if early {
@@ -584,7 +592,7 @@ fn await_some(shared: &Shared, transactions: u64) {
 }
 
 /// A pause of a host, or a step of its clock: neither may do harm.
-fn disturb(shared: &Shared, world: &World, draw: &mut Draw) {
+fn disturb(shared: &Shared, world: &World, draw: &mut Random) {
     let host = draw.below(shared.plan.hosts as u64) as usize;
     if draw.one_in(2) {
         shared.befalls("faults: pause");
@@ -610,7 +618,7 @@ fn ended_itself(shared: &Shared, rotten: bool) -> bool {
 const LOG_FAILED: &str = "the redo log failed and takes no more changes";
 
 /// Brings a fault of the disk.
-fn spoil(shared: &Shared, draw: &mut Draw, files: &MemFs) {
+fn spoil(shared: &Shared, draw: &mut Random, files: &MemFs) {
     let kind = draw.below(6);
     shared.spoil_disk(matches!(kind, 3 | 4));
     match kind {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use cenote_base::rt::os::mix;
+use cenote_base::random::mix;
 use cenote_engine::{
     ColumnDef, ColumnType, Columns, Datum, DatumRef, Direction, Error, KeyRange, NewIndex, NewTable, Reader, Result,
     RowBatch, Table,

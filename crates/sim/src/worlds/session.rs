@@ -1,5 +1,6 @@
 //! Sessions: random transactions, noted in the history as they go.
 
+use cenote_base::random::Random;
 use std::cell::RefCell;
 use std::sync::Arc;
 
@@ -9,7 +10,6 @@ use cenote_engine::{
     Wait,
 };
 
-use super::plan::Draw;
 use super::rows::{self, DEFINED, DEFINED_ROWS, Path, place};
 use super::shared::Shared;
 use crate::check::history::{color, tag, writer};
@@ -45,7 +45,7 @@ pub(super) struct Session {
     pub(super) tx: Tx,
     pub(super) number: usize,
     pub(super) life: usize,
-    pub(super) draw: Draw,
+    pub(super) draw: Random,
     tables: Vec<Arc<Table>>,
     /// The transaction in progress, and how many writes it has noted.
     pub(super) txn: usize,
@@ -65,7 +65,7 @@ impl Session {
             tx,
             number,
             life,
-            draw: Draw(rt::random()),
+            draw: Random(rt::random()),
             tables: Vec::new(),
             txn: 0,
             writes: 0,
@@ -244,7 +244,7 @@ impl Session {
         };
         let wait = self
             .draw
-            .of(&[Wait::Block, Wait::Block, Wait::NoWait, Wait::SkipLocked]);
+            .pick(&[Wait::Block, Wait::Block, Wait::NoWait, Wait::SkipLocked]);
         let key = rows::key(&handle, id);
         match self.tx.lock_row(&handle, &key, strength, wait, &mut row)? {
             Locked::Row { .. } => {
@@ -268,7 +268,7 @@ impl Session {
             true => self.shared.plan.rows,
             false => 1 + self.draw.below(12) as i32,
         };
-        let direction = self.draw.of(&[Direction::Forward, Direction::Backward]);
+        let direction = self.draw.pick(&[Direction::Forward, Direction::Backward]);
         let range = rows::range(&handle, id, id + length);
         let saw = self.read(&handle, Path::Primary, range, direction)?;
         let (from, to) = (id, id + length);

@@ -15,6 +15,7 @@ use super::super::{
 };
 use super::{Host, HostOptions, Hosts, Peer};
 use crate::extent::EXTENT;
+use cenote_base::random::Random;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -380,33 +381,21 @@ fn seed() -> u64 {
     seed
 }
 
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        ((self.0 >> 33) % n as u64) as usize
-    }
-}
-
 fn random_life(seed: u64) {
-    let mut dice = Dice(seed);
+    let mut dice = Random(seed);
     let mut pods = Pods::still(10);
     let mut sessions: Vec<Session> = pods.users.iter().map(Space::session).collect();
     let mut model: Vec<(GlobalAddress, Vec<u8>)> = Vec::new();
     for step in 0..400 {
-        let user = dice.below(2);
+        let user = dice.index(2);
         let pick = if model.is_empty() {
             None
         } else {
-            Some(dice.below(model.len()))
+            Some(dice.index(model.len()))
         };
-        match (dice.below(12), pick) {
+        match (dice.index(12), pick) {
             (0..4, _) => {
-                let len = [1, 64, 100, 5000, 100_000][dice.below(5)];
+                let len = [1, 64, 100, 5000, 100_000][dice.index(5)];
                 if let Ok(address) = sessions[user].alloc(len) {
                     let zeros = read(&pods.users[1 - user], address, len as usize).expect("read");
                     assert!(
@@ -418,8 +407,8 @@ fn random_life(seed: u64) {
             }
             (4..7, Some(n)) => {
                 let (address, bytes) = &mut model[n];
-                let at = dice.below(bytes.len());
-                let text = vec![dice.below(256) as u8; (bytes.len() - at).min(300)];
+                let at = dice.index(bytes.len());
+                let text = vec![dice.index(256) as u8; (bytes.len() - at).min(300)];
                 pods.users[user].write(*address + at as u64, &text).expect("written");
                 bytes[at..at + text.len()].copy_from_slice(&text);
             }
@@ -440,9 +429,9 @@ fn random_life(seed: u64) {
                 );
             }
             (10, Some(n)) => {
-                let _ = pods.relocate(model[n].0.extent(), 1 + dice.below(2) as u8);
+                let _ = pods.relocate(model[n].0.extent(), 1 + dice.index(2) as u8);
             }
-            (11, _) if dice.below(10) == 0 => {
+            (11, _) if dice.index(10) == 0 => {
                 sessions.clear();
                 pods.restart();
                 sessions = pods.users.iter().map(Space::session).collect();
@@ -672,12 +661,12 @@ fn strangers_and_garbage_are_refused() {
     }
     let channel = pods.channel(1, 0);
     let seed = seed();
-    let mut dice = Dice(seed);
+    let mut dice = Random(seed);
     for _ in 0..20_000 {
-        let kind = 2 + dice.below(7) as u8;
-        let mut request = vec![kind, 0, dice.below(4) as u8, 0, 0, 0, 0, 0];
-        request.extend((0..dice.below(120)).map(|_| [0, 1, 8, 11, 255, 64][dice.below(6)]));
-        let repeat = [Repeat::Freely, Repeat::Numbered, Repeat::Never][dice.below(3)];
+        let kind = 2 + dice.index(7) as u8;
+        let mut request = vec![kind, 0, dice.index(4) as u8, 0, 0, 0, 0, 0];
+        request.extend((0..dice.index(120)).map(|_| [0, 1, 8, 11, 255, 64][dice.index(6)]));
+        let repeat = [Repeat::Freely, Repeat::Numbered, Repeat::Never][dice.index(3)];
         let _ = ask(&channel, request, repeat);
     }
     pods.audit();

@@ -4,9 +4,9 @@
 //! The processes are this test program started again, with `CENOTE_CACHES` set: then [`another_process`] is what it
 //! does. They reach the memory by calls alone, over libfabric's tcp.
 
-use crate::model::Dice;
 use crate::pods::at;
 use crate::seed;
+use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::Callers;
@@ -93,9 +93,9 @@ fn another_process() {
     };
     let (space, keeper) = (Space::new(SPACE), Neighbour::connect(&task.keeper).expect("a keeper"));
     space.attach_far(part, Arc::new(keeper)).expect("attached");
-    let (session, mut dice) = (space.session(), Dice(task.seed));
+    let (session, mut dice) = (space.session(), Random(task.seed));
     loop {
-        let mode = [Mode::Read, Mode::Write, Mode::Write][dice.below(3)];
+        let mode = [Mode::Read, Mode::Write, Mode::Write][dice.index(3)];
         visit(&session, &task, mode);
         let mut out = std::io::stdout().lock();
         out.write_all(b"\ncaches: visited\n").expect("written");
@@ -149,7 +149,7 @@ fn what_killed_processes_wrote_is_a_beginning() {
         println!("without libfabric: {error}");
         return;
     }
-    let mut dice = Dice(seed());
+    let mut dice = Random(seed());
     let directory = tempfile::tempdir().expect("a directory");
     let options = PartOptions {
         space: SPACE,
@@ -185,14 +185,14 @@ fn what_killed_processes_wrote_is_a_beginning() {
         seed: 0,
     };
     let mut others: Vec<_> = (0..PROCESSES)
-        .map(|_| Other::start(&task, dice.below(1 << 30) as u64))
+        .map(|_| Other::start(&task, dice.index(1 << 30) as u64))
         .collect();
     for _ in 0..ROUNDS {
-        let victim = dice.below(PROCESSES);
-        others[victim].hear(1 + dice.below(5));
+        let victim = dice.index(PROCESSES);
+        others[victim].hear(1 + dice.index(5));
         // Somewhere in what comes next.
-        rt::sleep(Nanos(dice.below(3_000_000) as u64));
-        others[victim] = Other::start(&task, dice.below(1 << 30) as u64);
+        rt::sleep(Nanos(dice.index(3_000_000) as u64));
+        others[victim] = Other::start(&task, dice.index(1 << 30) as u64);
         visit(&session, &task, Mode::Read);
     }
     drop(others);

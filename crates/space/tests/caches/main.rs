@@ -7,10 +7,10 @@ mod model;
 mod once;
 mod pods;
 
+use cenote_base::random::Random;
 use cenote_base::rt;
 use cenote_base::{Error, Result};
 use cenote_space::{GlobalAddress, Mode, Session, Timeout};
-use model::Dice;
 use pods::{Fate, Pods, at, bytes_of};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -389,10 +389,10 @@ fn threads_of_both_pods_see_what_locks_protect_whole() {
     let sessions: Vec<_> = pods.users.iter().map(|user| Arc::new(user.session())).collect();
     let visitor = |n: usize| {
         let (session, is_done) = (Arc::clone(&sessions[n % 2]), Arc::clone(&is_done));
-        let (mut dice, mut raised) = (Dice(seed.wrapping_add(n as u64)), 0u64);
+        let (mut dice, mut raised) = (Random(seed.wrapping_add(n as u64)), 0u64);
         rt::spawn("visitor", move || {
             while !is_done.load(Ordering::Relaxed) || raised == 0 {
-                let mode = if dice.below(4) == 0 { Mode::Write } else { Mode::Read };
+                let mode = if dice.index(4) == 0 { Mode::Write } else { Mode::Read };
                 let guard = session.lock(lock, mode).expect("a lock");
                 let mut bytes = [0; 512];
                 guard.read(object, &mut bytes).expect("read");

@@ -4,6 +4,7 @@
 use crate::pods::{Pods, at, bytes_of};
 use crate::seed;
 use cenote_base::Error;
+use cenote_base::random::Random;
 use cenote_base::rt::fault::{self, Fault};
 use cenote_base::rt::memory::Access;
 use cenote_base::rt::{self, Join, Nanos, Runtime, Wait};
@@ -11,18 +12,6 @@ use cenote_space::{GlobalAddress, Keeper, Mode, Session, Space, Timeout};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-
-pub struct Dice(pub u64);
-
-impl Dice {
-    pub fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        ((self.0 >> 33) % n as u64) as usize
-    }
-}
 
 /// An object, and what is in it as whoever holds its lock knows.
 struct Thing {
@@ -45,17 +34,17 @@ struct Model {
     pods: Pods,
     sessions: Vec<Session>,
     wards: Vec<Ward>,
-    dice: Dice,
+    dice: Random,
 }
 
 impl Model {
     fn new(seed: u64) -> Self {
-        let (pods, mut dice) = (Pods::new(12), Dice(seed));
+        let (pods, mut dice) = (Pods::new(12), Random(seed));
         let owners: Vec<_> = pods.users.iter().map(Space::session).collect();
         let mut ward = |n: usize| {
-            let sizes = [64, 300, 5000, 20_000].into_iter().take(2 + dice.below(3));
+            let sizes = [64, 300, 5000, 20_000].into_iter().take(2 + dice.index(3));
             let things = sizes.map(|len| Thing {
-                address: owners[dice.below(2)].alloc(len).expect("room"),
+                address: owners[dice.index(2)].alloc(len).expect("room"),
                 bytes: vec![0; len as usize],
             });
             Ward {
@@ -78,17 +67,17 @@ impl Model {
     }
 
     fn step(&mut self) {
-        let (n, who) = (self.dice.below(4), self.dice.below(4));
-        match self.dice.below(32) {
+        let (n, who) = (self.dice.index(4), self.dice.index(4));
+        match self.dice.index(32) {
             0..8 => self.take(n, who),
             8..16 => self.read(n),
             16..24 => self.write(n),
             24..29 => self.leave(n),
             29 => self.sync(n),
             30 => self.move_something(n),
-            _ if self.dice.below(4) == 0 => self.kill(who),
+            _ if self.dice.index(4) == 0 => self.kill(who),
             _ => {
-                let bytes = [0, 10_000, 1 << 20][self.dice.below(3)];
+                let bytes = [0, 10_000, 1 << 20][self.dice.index(3)];
                 self.pods.users[who % 2].limit_cache(bytes);
             }
         }
@@ -99,7 +88,7 @@ impl Model {
         if ward.writer == Some(who) || ward.readers.contains(&who) {
             return;
         }
-        let mode = [Mode::Read, Mode::Read, Mode::Write][self.dice.below(3)];
+        let mode = [Mode::Read, Mode::Read, Mode::Write][self.dice.index(3)];
         let is_free = ward.writer.is_none() && (ward.readers.is_empty() || mode == Mode::Read && !ward.is_broken);
         match self.sessions[who].acquire(ward.lock, mode, Timeout::None) {
             Ok(held) => {
@@ -152,7 +141,7 @@ impl Model {
         let ward = &self.wards[n];
         let readers = ward.readers.len();
         match ward.writer {
-            None if readers > 0 => Some(ward.readers[self.dice.below(readers)]),
+            None if readers > 0 => Some(ward.readers[self.dice.index(readers)]),
             writer => writer,
         }
     }
@@ -160,9 +149,9 @@ impl Model {
     fn read(&mut self, n: usize) {
         let Some(who) = self.holder(n) else { return };
         let ward = &self.wards[n];
-        let thing = &ward.things[self.dice.below(ward.things.len())];
-        let from = self.dice.below(thing.bytes.len());
-        let len = (1 + self.dice.below(6000)).min(thing.bytes.len() - from);
+        let thing = &ward.things[self.dice.index(ward.things.len())];
+        let from = self.dice.index(thing.bytes.len());
+        let len = (1 + self.dice.index(6000)).min(thing.bytes.len() - from);
         let mut bytes = vec![0; len];
         self.sessions[who]
             .read_locked(ward.lock, at(thing.address, from), &mut bytes)
@@ -172,13 +161,13 @@ impl Model {
 
     fn write(&mut self, n: usize) {
         let Some(who) = self.wards[n].writer else { return };
-        for _ in 0..1 + self.dice.below(40) {
+        for _ in 0..1 + self.dice.index(40) {
             let ward = &mut self.wards[n];
-            let which = self.dice.below(ward.things.len());
+            let which = self.dice.index(ward.things.len());
             let thing = &mut ward.things[which];
-            let from = self.dice.below(thing.bytes.len());
-            let len = [1, 8, 64, 256, 257, 3000][self.dice.below(6)].min(thing.bytes.len() - from);
-            let text = vec![self.dice.below(256) as u8; len];
+            let from = self.dice.index(thing.bytes.len());
+            let len = [1, 8, 64, 256, 257, 3000][self.dice.index(6)].min(thing.bytes.len() - from);
+            let text = vec![self.dice.index(256) as u8; len];
             self.sessions[who]
                 .write_locked(ward.lock, at(thing.address, from), &text)
                 .expect("written");
@@ -205,7 +194,7 @@ impl Model {
             return;
         }
         ward.writer = None;
-        if self.dice.below(8) == 0 {
+        if self.dice.index(8) == 0 {
             session.leave_broken(ward.lock).expect("held");
             ward.is_broken = true;
         } else {
@@ -216,9 +205,9 @@ impl Model {
 
     fn move_something(&mut self, n: usize) {
         let ward = &self.wards[n];
-        let which = self.dice.below(1 + ward.things.len());
+        let which = self.dice.index(1 + ward.things.len());
         let address = ward.things.get(which).map_or(ward.lock, |thing| thing.address);
-        let _ = self.pods.relocate(address, 1 + self.dice.below(2) as u8);
+        let _ = self.pods.relocate(address, 1 + self.dice.index(2) as u8);
     }
 
     fn kill(&mut self, who: usize) {

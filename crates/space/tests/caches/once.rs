@@ -1,9 +1,9 @@
 //! What changes far memory is done once, though requests and answers are lost or late, extents move and hosts begin
 //! anew.
 
-use crate::model::Dice;
 use crate::pods::{Fate, Pods, at, bytes_of, relocate};
 use crate::seed;
+use cenote_base::random::Random;
 use cenote_base::{Error, Result};
 use cenote_space::{GlobalAddress, Space, Write};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -195,7 +195,7 @@ fn numbers_take_no_bytes() {
 #[test]
 fn every_addition_is_made_once() {
     let seed = seed();
-    let (pods, mut dice) = (Pods::new(6), Dice(seed));
+    let (pods, mut dice) = (Pods::new(6), Random(seed));
     let sessions = [pods.users[0].session(), pods.users[1].session()];
     let words: Vec<_> = (0..4)
         .map(|n| sessions[n % 2].alloc(64 << (3 * n)).expect("room"))
@@ -203,14 +203,14 @@ fn every_addition_is_made_once() {
     let (mut answered, mut given_up) = (0, 0);
     for _ in 0..4000 {
         let fates = [Fate::IsLost, Fate::AnswerIsLost, Fate::AnswerIsLost, Fate::IsLate];
-        if dice.below(4) == 0 {
-            pods.fabric.next_is(fates[dice.below(fates.len())]);
+        if dice.index(4) == 0 {
+            pods.fabric.next_is(fates[dice.index(fates.len())]);
         }
-        let (space, word) = (&pods.users[dice.below(2)], words[dice.below(4)]);
-        match dice.below(16) {
+        let (space, word) = (&pods.users[dice.index(2)], words[dice.index(4)]);
+        match dice.index(16) {
             0 => {
                 pods.fabric.next_is(Fate::Arrives);
-                pods.relocate(word, 1 + dice.below(2) as u8).expect("moved");
+                pods.relocate(word, 1 + dice.index(2) as u8).expect("moved");
             }
             1 => pods.fabric.let_through(),
             n => match add(space, word, n % 2 == 0) {

@@ -12,8 +12,9 @@ use cenote_testkit::faulty::{Drive, DriveSpeed, MemFs};
 use super::*;
 use crate::log::OwnedRecord;
 use crate::redo::{GroupBuilder, PageRecordRef, page_lsn, set_page_lsn};
-use crate::testing::{DATABASE, Rng};
+use crate::testing::DATABASE;
 use cenote_base::RecordAddr;
+use cenote_base::random::Random;
 
 fn files(fs: &MemFs) -> Arc<dyn FileSystem> {
     Arc::new(fs.clone())
@@ -66,8 +67,8 @@ fn image(id: PageId, page: &[u8]) -> OwnedRecord {
 }
 
 /// A page's bytes without its checksum, which the store fills in.
-fn page_of(id: PageId, lsn: u64, rng: &mut Rng) -> Vec<u8> {
-    let mut page = vec![rng.next() as u8 | 1; PAGE_SIZE];
+fn page_of(id: PageId, lsn: u64, rng: &mut Random) -> Vec<u8> {
+    let mut page = vec![rng.word() as u8 | 1; PAGE_SIZE];
     page[..4].fill(0);
     page[4..12].copy_from_slice(&id.to_bytes());
     set_page_lsn(&mut page, Lsn::from_raw(lsn));
@@ -86,11 +87,11 @@ struct Model {
 const STEP: u64 = 1 << 15;
 
 impl Model {
-    fn write(&mut self, store: &PageStore, rng: &mut Rng) -> Result<()> {
+    fn write(&mut self, store: &PageStore, rng: &mut Random) -> Result<()> {
         let mut batch: BTreeMap<PageId, Vec<u8>> = BTreeMap::new();
-        for _ in 0..1 + rng.below(12) {
+        for _ in 0..1 + rng.index(12) {
             self.lsn += STEP;
-            let id = PageId::new(1 + rng.below(3) as u32, rng.below(20) as u32);
+            let id = PageId::new(1 + rng.index(3) as u32, rng.index(20) as u32);
             batch.insert(id, page_of(id, self.lsn, rng));
         }
         self.attempted = batch.clone();
@@ -157,7 +158,7 @@ impl Model {
 fn pages_survive_crashes_at_any_point_untorn() {
     let mut rebuilt = 0;
     for seed in 0..80 {
-        let mut rng = Rng(seed);
+        let mut rng = Random(seed);
         let (mut fs, mut model) = (MemFs::new(), Model::default());
         for round in 0..5 {
             let hint = format!("seed {seed} round {round}");
@@ -169,9 +170,9 @@ fn pages_survive_crashes_at_any_point_untorn() {
                     store.create_space(space).expect("made");
                 }
                 model.assert_pages(&store, &hint);
-                fs.halt_after(rng.below(120) as u64);
+                fs.halt_after(rng.index(120) as u64);
                 while model.write(&store, &mut rng).is_ok() {}
-                fs.crash_clone_torn(rng.next())
+                fs.crash_clone_torn(rng.word())
             });
         }
     }
@@ -184,11 +185,11 @@ fn pages_survive_crashes_at_any_point_untorn() {
 fn rot_and_crashes_never_make_a_page_older() {
     let (mut lost, mut rotten) = (0, 0);
     for seed in 0..120 {
-        let mut rng = Rng(seed);
+        let mut rng = Random(seed);
         let (mut fs, mut model, mut kept) = (MemFs::new(), Model::default(), Redo::new());
         for round in 0..8 {
             let hint = format!("seed {seed} round {round}");
-            for _ in 0..[0, 0, 10, 60][rng.below(4)] {
+            for _ in 0..[0, 0, 10, 60][rng.index(4)] {
                 rotten += usize::from(rot(&fs, &mut rng));
             }
             fs = with(files(&fs), || {
@@ -198,18 +199,18 @@ fn rot_and_crashes_never_make_a_page_older() {
                     store.create_space(space).expect("made");
                 }
                 lost += model.assert_not_older(&store, &hint);
-                fs.halt_after(rng.below(60) as u64);
+                fs.halt_after(rng.index(60) as u64);
                 kept.clear();
                 while model.write(&store, &mut rng).is_ok() {
-                    if rng.below(4) > 0 {
+                    if rng.index(4) > 0 {
                         kept.clear();
                     } else {
                         kept.extend(model.redo());
                     }
                 }
-                match rng.below(2) {
+                match rng.index(2) {
                     0 => fs.kill_clone(),
-                    _ => fs.crash_clone_torn(rng.next()),
+                    _ => fs.crash_clone_torn(rng.word()),
                 }
             });
             fs.heal();
@@ -219,16 +220,16 @@ fn rot_and_crashes_never_make_a_page_older() {
 }
 
 /// A bit flips in a page or a copy.
-fn rot(fs: &MemFs, rng: &mut Rng) -> bool {
-    let part = [".pages", "doublewrite"][rng.below(2)];
-    fs.flip_any(part, &mut |n| rng.below(n as usize) as u64).is_some()
+fn rot(fs: &MemFs, rng: &mut Random) -> bool {
+    let part = [".pages", "doublewrite"][rng.index(2)];
+    fs.flip_any(part, &mut |n| rng.index(n as usize) as u64).is_some()
 }
 
 /// Two pages torn in place, one of them with a whole copy in the area: one is repaired where it
 /// is read, the other an error that says which.
 #[test]
 fn a_torn_page_is_rebuilt_at_reading_or_is_an_error() {
-    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    let (fs, mut rng) = (MemFs::new(), Random(1));
     with(files(&fs), || {
         let (store, _) = open();
         store.create_space(1).expect("made");
@@ -261,7 +262,7 @@ fn a_page_in_the_place_of_another_is_noticed() {
     with(files(&fs), || {
         let (store, _) = open();
         store.create_space(1).expect("made");
-        let wrong = page_of(PageId::new(1, 5), 8, &mut Rng(1));
+        let wrong = page_of(PageId::new(1, 5), 8, &mut Random(1));
         store.write_pages(&[(PageId::new(1, 3), &wrong)]).expect("written");
         let error = store.read_page(PageId::new(1, 3), &mut vec![0; PAGE_SIZE]);
         assert!(error.expect_err("refused").to_string().contains("1:5"));
@@ -270,7 +271,7 @@ fn a_page_in_the_place_of_another_is_noticed() {
 
 #[test]
 fn spaces_are_made_and_dropped_durably_and_old_copies_stay_away() {
-    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    let (fs, mut rng) = (MemFs::new(), Random(1));
     let id = PageId::new(9, 2);
     let crashed = with(files(&fs), || {
         let (store, _) = open();
@@ -303,7 +304,7 @@ fn spaces_are_made_and_dropped_durably_and_old_copies_stay_away() {
 #[test]
 fn what_a_failed_sync_dropped_is_written_again() {
     for after in 0..6 {
-        let (fs, mut rng, id) = (MemFs::new(), Rng(1), PageId::new(1, 3));
+        let (fs, mut rng, id) = (MemFs::new(), Random(1), PageId::new(1, 3));
         let page = page_of(id, 8, &mut rng);
         with(files(&fs), || {
             let (store, _) = open();
@@ -337,14 +338,14 @@ fn what_a_failed_sync_dropped_is_written_again() {
 
 #[test]
 fn a_failed_sync_poisons_the_store_and_a_full_disk_does_not() {
-    let (fs, mut rng, mut model) = (MemFs::new(), Rng(6), Model::default());
+    let (fs, mut rng, mut model) = (MemFs::new(), Random(6), Model::default());
     let crashed = with(files(&fs), || {
         let (store, _) = open();
         (1..=3).for_each(|s| store.create_space(s).expect("made"));
         model.write(&store, &mut rng).expect("written");
         fs.set_capacity(Some(4_300_000));
         let full = loop {
-            let id = PageId::new(1, 24 + rng.below(100_000) as u32);
+            let id = PageId::new(1, 24 + rng.index(100_000) as u32);
             if let Err(e) = store.write_pages(&[(id, &page_of(id, 8, &mut rng))]) {
                 break e;
             }
@@ -402,7 +403,7 @@ fn concurrent_batches_are_all_there() {
 }
 
 fn write_rounds(store: &PageStore, space: u32) {
-    let mut rng = Rng(space.into());
+    let mut rng = Random(space.into());
     for round in 1..=10 {
         let pages: Vec<(PageId, Vec<u8>)> = (0..10)
             .map(|n| PageId::new(space, n))
@@ -415,7 +416,7 @@ fn write_rounds(store: &PageStore, space: u32) {
 
 #[test]
 fn pages_given_back_read_as_never_written() {
-    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    let (fs, mut rng) = (MemFs::new(), Random(1));
     with(files(&fs), || {
         let (store, _) = open();
         store.create_space(1).expect("made");
@@ -444,7 +445,7 @@ fn copies_of_a_former_process_do_not_come_back_in_a_new_space() {
         let (store, _) = open();
         store.create_space(5).expect("made");
         store
-            .write_pages(&[(id, &page_of(id, 8, &mut Rng(1)))])
+            .write_pages(&[(id, &page_of(id, 8, &mut Random(1)))])
             .expect("written");
         drop(store);
         let (store, _) = open();
@@ -469,7 +470,7 @@ fn a_sync_that_fails_when_files_are_closed_is_not_forgotten() {
         let id = PageId::new(1, 3);
         store.create_space(1).expect("made");
         store
-            .write_pages(&[(id, &page_of(id, 8, &mut Rng(1)))])
+            .write_pages(&[(id, &page_of(id, 8, &mut Random(1)))])
             .expect("written");
         for space in 2..=400 {
             store.create_space(space).expect("made");
@@ -480,7 +481,7 @@ fn a_sync_that_fails_when_files_are_closed_is_not_forgotten() {
             .expect_err("files are closed, one of them dirty");
         fs.heal();
         store.sync().expect_err("what was written may be lost");
-        let error = store.write_pages(&[(id, &page_of(id, 16, &mut Rng(2)))]);
+        let error = store.write_pages(&[(id, &page_of(id, 16, &mut Random(2)))]);
         assert!(matches!(error, Err(Error::Poisoned(_))), "{error:?}");
     });
 }
@@ -489,7 +490,7 @@ fn a_sync_that_fails_when_files_are_closed_is_not_forgotten() {
 /// the pages are where they belong but for those that were being written.
 #[test]
 fn opening_reads_places_at_once_and_few_copies() {
-    let (fs, mut rng) = (MemFs::new(), Rng(9));
+    let (fs, mut rng) = (MemFs::new(), Random(9));
     let drive = Drive::new(DriveSpeed {
         read_latency: rt::Nanos::from_millis(20),
         sync_latency: rt::Nanos::ZERO,
@@ -560,7 +561,7 @@ fn read(store: &PageStore, id: PageId) -> Result<Vec<u8>> {
 }
 
 /// `count` versions of some pages of space 1, each version a batch, in an empty store.
-fn versions_of(ids: &[PageId], count: u64, rng: &mut Rng) -> Vec<Vec<Vec<u8>>> {
+fn versions_of(ids: &[PageId], count: u64, rng: &mut Random) -> Vec<Vec<Vec<u8>>> {
     let (store, _) = open();
     store.create_space(1).expect("made");
     let version = |v: u64| {
@@ -591,7 +592,7 @@ fn put_old(number: usize, version: &[u8]) {
 /// wherever it is whole; where it is not, no older one does.
 #[test]
 fn the_newest_version_counts() {
-    let (fs, mut rng, ids) = (MemFs::new(), Rng(10), ids(5));
+    let (fs, mut rng, ids) = (MemFs::new(), Random(10), ids(5));
     let versions = with(files(&fs), || {
         let versions = versions_of(&ids, 3, &mut rng);
         // Page 0 as it is; 1: the last write in place never came; 2: torn in place; 3: damaged, and the newest copy,
@@ -634,7 +635,7 @@ fn the_newest_version_counts() {
 /// The story: a start ended at the first place that could not be read, whatever the areas had of that page.
 #[test]
 fn a_place_that_cannot_be_read_gets_its_copy_or_nothing_is_changed() {
-    let (fs, mut rng, ids) = (MemFs::new(), Rng(12), ids(3));
+    let (fs, mut rng, ids) = (MemFs::new(), Random(12), ids(3));
     let versions = with(files(&fs), || versions_of(&ids, 2, &mut rng));
     let newest = |number: usize| with(files(&fs), || copy_of(&versions[1][number]));
     let page = |at: u64| at..at + PAGE_SIZE as u64;
@@ -702,7 +703,7 @@ fn a_place_that_cannot_be_read_gets_its_copy_or_nothing_is_changed() {
 /// version in place.
 fn without_newest(fs: &MemFs, ids: &[PageId]) -> Vec<Vec<Vec<u8>>> {
     with(files(fs), || {
-        let versions = versions_of(ids, 2, &mut Rng(11));
+        let versions = versions_of(ids, 2, &mut Random(11));
         damage(SPACE, in_place(0));
         damage("doublewrite", copy_of(&versions[1][0]));
         damage("doublewrite", copy_of(&versions[1][1]));
@@ -777,7 +778,7 @@ fn redo_with_a_gap_builds_nothing() {
 fn a_batch_that_is_cut_off_at_any_sector_leaves_whole_pages() {
     let ids = ids(2);
     for round in [1, 4] {
-        let (fs, mut rng) = (MemFs::new(), Rng(12));
+        let (fs, mut rng) = (MemFs::new(), Random(12));
         // Before, and after: the last batch lies in an area of its own, or over another.
         let (known, attempted, before, after) = with(files(&fs), || {
             let mut versions = versions_of(&ids, round, &mut rng);
@@ -834,7 +835,7 @@ fn a_batch_that_is_cut_off_at_any_sector_leaves_whole_pages() {
 fn a_newer_copy_is_never_written_over_before_an_older_one() {
     let (ids, other) = (ids(1), PageId::new(1, 9));
     for (before, after) in (1..8).flat_map(|before| (0..8).map(move |after| (before, after))) {
-        let (fs, mut rng) = (MemFs::new(), Rng(before));
+        let (fs, mut rng) = (MemFs::new(), Random(before));
         with(files(&fs), || {
             let versions = versions_of(&ids, before, &mut rng);
             let newest = &versions[before as usize - 1][0];
@@ -858,7 +859,7 @@ fn a_newer_copy_is_never_written_over_before_an_older_one() {
 fn a_list_that_is_cut_off_leaves_the_one_before() {
     let (fs, ids) = (MemFs::new(), ids(1));
     with(files(&fs), || {
-        versions_of(&ids, 5, &mut Rng(14));
+        versions_of(&ids, 5, &mut Random(14));
         // The fifth batch lies over the first.
         let areas = file("doublewrite");
         let mut header = vec![0; PAGE_SIZE];
@@ -879,12 +880,12 @@ fn a_list_that_is_cut_off_leaves_the_one_before() {
 fn a_settled_copy_is_put_back_only_if_no_newer_one_can_have_been_there() {
     let (id, other) = (PageId::new(1, 0), PageId::new(1, 1));
     for (settled, newer, is_back) in [(0, 7, true), (5, 6, true), (5, 7, false)] {
-        let (fs, mut rng) = (MemFs::new(), Rng(13));
+        let (fs, mut rng) = (MemFs::new(), Random(13));
         with(files(&fs), || {
             let (store, _) = open();
             store.create_space(1).expect("made");
             drop(store);
-            let lay = |area: usize, sequence, settled, id, rng: &mut Rng| {
+            let lay = |area: usize, sequence, settled, id, rng: &mut Random| {
                 let mut page = page_of(id, STEP, rng);
                 set_page_checksum(&mut page);
                 let entry = lists::Entry {

@@ -3,7 +3,8 @@
 use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr};
 
 use super::*;
-use crate::testing::{Rng, blank};
+use crate::testing::{blank, random_bytes};
+use cenote_base::random::Random;
 
 /// Gives a finished group a position and a checksum, as the log does.
 fn place(group: &mut [u8], at: Lsn) {
@@ -17,11 +18,11 @@ fn place(group: &mut [u8], at: Lsn) {
 }
 
 /// One random operation, on the model and in the builder.
-fn change(rng: &mut Rng, model: &mut [u8], builder: &mut GroupBuilder, record: usize, id: PageId) {
+fn change(rng: &mut Random, model: &mut [u8], builder: &mut GroupBuilder, record: usize, id: PageId) {
     let body = page_header::SIZE;
-    match rng.below(20) {
+    match rng.index(20) {
         0 => {
-            let (kind, level) = (rng.next() as u8, rng.next() as u8);
+            let (kind, level) = (rng.word() as u8, rng.word() as u8);
             model.fill(0);
             model[4..12].copy_from_slice(&id.to_bytes());
             (model[12], model[13], model[14]) = (kind, level, page_header::FORMAT as u8);
@@ -29,22 +30,22 @@ fn change(rng: &mut Rng, model: &mut [u8], builder: &mut GroupBuilder, record: u
         }
         1 => builder.image(record, model),
         2..6 => {
-            let length = rng.below(300);
-            let source = body + rng.below(PAGE_SIZE - body - length);
-            let destination = body + rng.below(PAGE_SIZE - body - length);
+            let length = rng.index(300);
+            let source = body + rng.index(PAGE_SIZE - body - length);
+            let destination = body + rng.index(PAGE_SIZE - body - length);
             model.copy_within(source..source + length, destination);
             builder.move_bytes(record, source, destination, length);
         }
         n => {
             // Many writes close together, so that they merge.
-            let length = rng.below(40);
+            let length = rng.index(40);
             let offset = body
                 + if n < 16 {
-                    rng.below(100)
+                    rng.index(100)
                 } else {
-                    rng.below(PAGE_SIZE - body - length)
+                    rng.index(PAGE_SIZE - body - length)
                 };
-            let bytes = rng.bytes(length);
+            let bytes = random_bytes(rng, length);
             model[offset..offset + length].copy_from_slice(&bytes);
             builder.write(record, offset, &bytes);
         }
@@ -55,15 +56,15 @@ fn change(rng: &mut Rng, model: &mut [u8], builder: &mut GroupBuilder, record: u
 fn what_is_applied_is_what_was_done() {
     let mut builder = GroupBuilder::new();
     for seed in 0..400 {
-        let mut rng = Rng(seed);
-        let ids: Vec<PageId> = (0..1 + rng.below(4) as u32).map(|n| PageId::new(7, n)).collect();
+        let mut rng = Random(seed);
+        let ids: Vec<PageId> = (0..1 + rng.index(4) as u32).map(|n| PageId::new(7, n)).collect();
         let mut model: Vec<Vec<u8>> = ids.iter().map(|_| blank()).collect();
         let mut pages = model.clone();
         let mut at = Lsn::from_raw(4096);
         for _ in 0..5 {
             builder.clear();
-            for _ in 0..rng.below(60) {
-                let i = rng.below(ids.len());
+            for _ in 0..rng.index(60) {
+                let i = rng.index(ids.len());
                 let record = builder.page(ids[i], RecordAddr::NONE);
                 change(&mut rng, &mut model[i], &mut builder, record, ids[i]);
             }
@@ -123,7 +124,7 @@ fn an_image_leaves_its_hole_out() {
 /// to fit again, nothing panics either.
 #[test]
 fn flipped_bits_are_noticed_and_never_panic() {
-    let mut rng = Rng(5);
+    let mut rng = Random(5);
     let mut builder = GroupBuilder::new();
     let mut model = blank();
     let record = builder.page(PageId::new(1, 2), RecordAddr::NONE);
@@ -175,20 +176,20 @@ fn more_operations_than_a_record_counts_are_an_error() {
 
 #[test]
 fn bytes_of_a_group_are_located_for_patching() {
-    let mut rng = Rng(11);
+    let mut rng = Random(11);
     let mut builder = GroupBuilder::new();
     for seed in 0..300 {
-        let (id, mut model) = (PageId::new(3, seed), rng.bytes(PAGE_SIZE));
+        let (id, mut model) = (PageId::new(3, seed), random_bytes(&mut rng, PAGE_SIZE));
         builder.clear();
         let record = builder.page(id, RecordAddr::NONE);
-        for _ in 0..rng.below(12) {
+        for _ in 0..rng.index(12) {
             change(&mut rng, &mut model, &mut builder, record, id);
         }
-        let (offset, length) = (page_header::SIZE + rng.below(200), 1 + rng.below(8));
-        if rng.below(2) == 0 {
-            builder.write(record, offset, &rng.bytes(length));
+        let (offset, length) = (page_header::SIZE + rng.index(200), 1 + rng.index(8));
+        if rng.index(2) == 0 {
+            builder.write(record, offset, &random_bytes(&mut rng, length));
         }
-        let patch = rng.bytes(length);
+        let patch = random_bytes(&mut rng, length);
         builder.finish().expect("short");
         let Some(place_in_group) = builder.locate(record, offset, length) else {
             continue;

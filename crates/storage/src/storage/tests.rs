@@ -14,7 +14,8 @@ use super::*;
 use crate::RingUse;
 use crate::redo::{GroupBuilder, apply, page_lsn};
 use crate::restore;
-use crate::testing::{Rng, blank, place, region};
+use crate::testing::{blank, place, region};
+use cenote_base::random::Random;
 
 /// Pages with their redo: what a buffer does, with all frames in a map.
 struct Toy {
@@ -106,16 +107,16 @@ impl Toy {
 /// What a run of the toy has acknowledged.
 type Known = BTreeMap<PageId, u64>;
 
-fn work(toy: &Toy, known: &mut Known, rng: &mut Rng) {
+fn work(toy: &Toy, known: &mut Known, rng: &mut Random) {
     for space in (1..=3).filter(|s| !toy.storage.pages().has_space(*s)) {
         toy.storage.pages().create_space(space).expect("made");
     }
-    for _ in 0..rng.below(120) {
-        let id = PageId::new(1 + rng.below(3) as u32, rng.below(30) as u32);
-        let value = rng.next();
+    for _ in 0..rng.index(120) {
+        let id = PageId::new(1 + rng.index(3) as u32, rng.index(30) as u32);
+        let value = rng.word();
         toy.set(id, value);
         known.insert(id, value);
-        if rng.below(25) == 0 {
+        if rng.index(25) == 0 {
             toy.checkpoint();
         }
     }
@@ -130,7 +131,7 @@ fn assert_known(toy: &Toy, known: &Known, hint: &str) {
 #[test]
 fn what_was_committed_survives_crash_after_crash() {
     for seed in 0..15 {
-        let (mut fs, mut known, mut rng) = (MemFs::new(), Known::new(), Rng(seed));
+        let (mut fs, mut known, mut rng) = (MemFs::new(), Known::new(), Random(seed));
         for round in 0..5 {
             fs = with(Arc::new(fs.clone()), || {
                 let (toy, _) = start(Path::new("/data"), &region());
@@ -138,7 +139,7 @@ fn what_was_committed_survives_crash_after_crash() {
                 work(&toy, &mut known, &mut rng);
                 let report = toy.storage.check(&|_| false).expect("checked");
                 assert_eq!(report.damage, Vec::<String>::new());
-                fs.crash_clone_torn(rng.next())
+                fs.crash_clone_torn(rng.word())
             });
         }
     }
@@ -262,7 +263,7 @@ fn a_database_whose_log_is_gone_is_not_taken_for_a_new_one() {
     let (fs, mut known) = (MemFs::new(), Known::new());
     with(Arc::new(fs.clone()), || {
         let (toy, _) = start(Path::new("/data"), &region());
-        work(&toy, &mut known, &mut Rng(3));
+        work(&toy, &mut known, &mut Random(3));
         drop(toy);
         rt::fs::remove_dir_all("/data/log").expect("removed");
         let dir = DataDir::open(Path::new("/data")).expect("taken");
@@ -281,7 +282,7 @@ fn a_backup_under_load_can_be_restored() {
     for seed in 0..3 {
         let fs = MemFs::new();
         with(Arc::new(fs.clone()), || {
-            let (mut known, mut rng) = (Known::new(), Rng(seed));
+            let (mut known, mut rng) = (Known::new(), Random(seed));
             let (toy, _) = start(Path::new("/data"), &region());
             work(&toy, &mut known, &mut rng);
             let toy = Arc::new(toy);
@@ -315,11 +316,11 @@ fn a_backup_under_load_can_be_restored() {
 fn keep_busy(toy: &Arc<Toy>, seed: u64) -> rt::JoinHandle<()> {
     let toy = toy.clone();
     rt::spawn("busy", move || {
-        let mut rng = Rng(seed + 1000);
+        let mut rng = Random(seed + 1000);
         for n in 4..40 {
             toy.storage.pages().create_space(n).expect("made");
             for _ in 0..20 {
-                toy.set(PageId::new(n, rng.below(30) as u32), rng.next());
+                toy.set(PageId::new(n, rng.index(30) as u32), rng.word());
             }
             toy.checkpoint();
         }
@@ -328,7 +329,7 @@ fn keep_busy(toy: &Arc<Toy>, seed: u64) -> rt::JoinHandle<()> {
 
 #[test]
 fn a_damaged_backup_is_refused() {
-    let (fs, mut rng) = (MemFs::new(), Rng(1));
+    let (fs, mut rng) = (MemFs::new(), Random(1));
     let mut known = Known::new();
     with(Arc::new(fs.clone()), || {
         let (toy, _) = start(Path::new("/data"), &region());

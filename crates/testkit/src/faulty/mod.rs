@@ -28,10 +28,11 @@ mod plan;
 pub use drive::{BUFFERED, Drive, DriveCounters, DriveSpeed};
 pub use plan::{FaultCounts, FaultPlan};
 
+use cenote_base::random::Random;
 use cenote_base::rt::fs::{Batch, File, FileOps, FileSystem, IoRequest, OpenOptions};
 use cenote_base::rt::{self, Mutex, MutexGuard, Nanos};
 use disk::{Disk, FileId, NameChange};
-use plan::{Draws, next};
+use plan::Draws;
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
@@ -71,7 +72,7 @@ struct Faults {
     capacity: Option<u64>,
     unreadable: Vec<(PathBuf, Range<u64>)>,
     /// State of the generator that cuts transfers short.
-    tear: Option<u64>,
+    tear: Option<Random>,
     sync_time: Nanos,
     /// Until when writes and syncs do not come back.
     stalled_until: Nanos,
@@ -133,9 +134,9 @@ impl MemFs {
     /// Crashes in place: all handles see what [`MemFs::crash_clone_torn`] could leave, or with no seed
     /// [`MemFs::crash_clone`], and nothing is locked.
     pub fn crash(&self, seed: Option<u64>) {
-        let mut state = seed.unwrap_or(0);
+        let mut random = seed.map(Random);
         let mut inner = self.lock();
-        let mut draw = |n| if seed.is_some() { next(&mut state) % n } else { 0 };
+        let mut draw = |n| random.as_mut().map_or(0, |random| random.below(n));
         inner.disk = inner.disk.crashed(&mut draw);
     }
 
@@ -198,8 +199,8 @@ impl MemFs {
 
     /// What a crash now could leave: some of the unsynced too, torn, by `seed`.
     pub fn crash_clone_torn(&self, seed: u64) -> MemFs {
-        let mut state = seed;
-        Self::of(self.lock().disk.crashed(&mut |n| next(&mut state) % n))
+        let mut random = Random(seed);
+        Self::of(self.lock().disk.crashed(&mut |n| random.below(n)))
     }
 
     /// Everything as it stands, synced or not: what a killed process leaves.
@@ -245,7 +246,7 @@ impl MemFs {
 
     /// Cuts reads and writes short at random, as systems may; callers must go on.
     pub fn tear_transfers(&self, seed: u64) {
-        self.lock().faults.tear = Some(seed);
+        self.lock().faults.tear = Some(Random(seed));
     }
 
     /// Makes each sync take this long, where there is no drive.
@@ -350,7 +351,7 @@ impl Inner {
             return 1 + drawn.below(len as u64 - 1) as usize;
         }
         match &mut self.faults.tear {
-            Some(state) if len > 1 => 1 + (next(state) % len as u64) as usize,
+            Some(random) if len > 1 => 1 + random.index(len),
             _ => len,
         }
     }

@@ -1,6 +1,7 @@
 //! Faults of storage drawn from a seed, for worlds that run for a while.
 
-use cenote_base::rt::{self, Nanos};
+use cenote_base::random::Random;
+use cenote_base::rt::Nanos;
 
 /// What goes wrong with files, each with its probability for one operation.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -30,8 +31,8 @@ pub struct FaultPlan {
 impl FaultPlan {
     /// Stalls and short transfers: what a correct program does not notice but in time. As strong as `seed` draws.
     pub fn harmless(seed: u64) -> Self {
-        let mut state = seed;
-        let mut pick = |of: [f64; 4]| of[(next(&mut state) % 4) as usize];
+        let mut random = Random(seed);
+        let mut pick = |of: [f64; 4]| random.pick(&of);
         Self {
             short: pick([0.0, 0.0, 0.01, 0.3]),
             stall: pick([0.0, 0.0, 0.001, 0.02]),
@@ -42,10 +43,10 @@ impl FaultPlan {
 
     /// As [`FaultPlan::harmless`], and one kind of failure that a program must report, rarely.
     pub fn failing(seed: u64) -> Self {
-        let mut state = seed ^ 0xFA11;
-        let rate = [0.0005, 0.002, 0.01][(next(&mut state) % 3) as usize];
+        let mut random = Random(seed ^ 0xFA11);
+        let rate = random.pick(&[0.0005, 0.002, 0.01]);
         let mut plan = Self::harmless(seed);
-        match next(&mut state) % 4 {
+        match random.below(4) {
             0 => plan.failed_sync = rate,
             1 => plan.failed_read = rate,
             2 => plan.failed_write = rate,
@@ -80,7 +81,7 @@ pub struct FaultCounts {
 #[derive(Debug, Default)]
 pub(super) struct Draws {
     pub(super) plan: FaultPlan,
-    state: u64,
+    random: Random,
     pub(super) met: FaultCounts,
 }
 
@@ -88,18 +89,17 @@ impl Draws {
     pub(super) fn new(plan: FaultPlan, seed: u64) -> Self {
         Self {
             plan,
-            state: seed,
+            random: Random(seed),
             met: FaultCounts::default(),
         }
     }
 
     fn hit(&mut self, path: &str, probability: f64) -> bool {
-        let concerned = probability > 0.0 && path.contains(&self.plan.files);
-        concerned && (next(&mut self.state) >> 11) as f64 / ((1u64 << 53) as f64) < probability
+        path.contains(&self.plan.files) && self.random.chance(probability)
     }
 
     pub(super) fn below(&mut self, n: u64) -> u64 {
-        next(&mut self.state) % n
+        self.random.below(n)
     }
 
     /// Whether a fault strikes an operation on a file; counts it. Which one is told by its rate and its counter.
@@ -121,10 +121,4 @@ impl Draws {
             false => Nanos::ZERO,
         }
     }
-}
-
-/// splitmix64: the next number of a generator.
-pub(super) fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    rt::os::mix(*state)
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::grant_table::{GrantId, GrantTable, NodeId, Opening};
 use crate::settings::Tenants;
 use crate::wire::{NodeHello, OpenRequest};
+use cenote_base::random::Random;
 use cenote_space::EXTENT;
 use etcd_server::Etcd;
 use std::io::{Read, Write};
@@ -278,18 +279,6 @@ fn whole_question(near: &mut TcpStream) -> Option<Vec<u8>> {
 fn seed() -> u64 {
     let given = std::env::var("CENOTE_SEED").ok().and_then(|text| text.parse().ok());
     given.unwrap_or_else(rt::random)
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % n
-    }
 }
 
 fn hello(id: u64) -> NodeHello {

@@ -1,5 +1,6 @@
 //! A holder: asks for memory again and again, uses it, and lets go of it, or not.
 
+use cenote_base::random::Random;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -12,10 +13,9 @@ use cenote_pool::holder::GrantedMemory;
 use super::model::{Use, WORDS, offset};
 use super::stage::{Label, Stage, holder_name};
 use crate::clock;
-use crate::worlds::plan::Draw;
 
 /// The body of a holder's process.
-pub(super) fn run(stage: &Arc<Stage>, slot: usize, mut draw: Draw) {
+pub(super) fn run(stage: &Arc<Stage>, slot: usize, mut draw: Random) {
     let network = stage.network(&holder_name(slot));
     while stage.take_turn() {
         let label = Label(draw.below(stage.grants.labels as u64) as usize);
@@ -163,7 +163,7 @@ impl Drop for Mapped {
 }
 
 /// Uses a grant for a while; whether the process goes on.
-fn hold(stage: &Arc<Stage>, opened: Opened, draw: &mut Draw) -> bool {
+fn hold(stage: &Arc<Stage>, opened: Opened, draw: &mut Random) -> bool {
     let Opened {
         memory,
         mapped,
@@ -190,7 +190,7 @@ fn hold(stage: &Arc<Stage>, opened: Opened, draw: &mut Draw) -> bool {
 }
 
 /// Reads and writes, with pauses shorter and longer than a lease; until it is taken away, and a little longer.
-fn work(stage: &Arc<Stage>, mapped: &Mapped, revoked: &AtomicBool, draw: &mut Draw) -> std::io::Result<()> {
+fn work(stage: &Arc<Stage>, mapped: &Mapped, revoked: &AtomicBool, draw: &mut Random) -> std::io::Result<()> {
     mapped.read_all()?;
     let (mut left, lease) = (draw.below(30), stage.grants.lease.raw());
     while left > 0 && stage.take_turn() {

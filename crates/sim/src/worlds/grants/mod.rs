@@ -28,6 +28,7 @@ mod program;
 mod stage;
 mod trouble;
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos, mark};
@@ -35,7 +36,7 @@ use cenote_base::rt::{self, Nanos, mark};
 use self::program::Role;
 use self::stage::Stage;
 use self::trouble::Trouble;
-use super::plan::{Draw, Grants};
+use super::plan::Grants;
 use super::shared::Shared;
 use crate::{Exit, Process, World};
 
@@ -55,7 +56,7 @@ fn manager_host(manager: usize) -> usize {
 
 /// The controller's thread.
 pub(super) fn play(shared: &Arc<Shared>, grants: Grants, world: &World) {
-    let mut draw = Draw(world.draw());
+    let mut draw = Random(world.draw());
     let stage = Stage::new(shared, grants, &mut draw);
     let mut cast = Cast::new(&stage, world);
     if cast.start_programs() {
@@ -133,7 +134,7 @@ impl<'w> Cast<'w> {
 
     // ---- users ----
 
-    fn start_user(&mut self, slot: usize, draw: Draw) {
+    fn start_user(&mut self, slot: usize, draw: Random) {
         let holders = self.stage.holders();
         let process = match slot < holders {
             true => self.start(MACHINE, "holder", move |stage| holder::run(stage, slot, draw)),

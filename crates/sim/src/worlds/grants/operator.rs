@@ -1,5 +1,6 @@
 //! An operator: looks at the pool, and takes grants away now and then.
 
+use cenote_base::random::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,10 +10,9 @@ use cenote_pool::holder::Operator;
 use cenote_pool::{GrantView, Phase, PoolStatus};
 
 use super::stage::{Label, OPERATOR, Stage};
-use crate::worlds::plan::Draw;
 
 /// The body of an operator's process.
-pub(super) fn run(stage: &Arc<Stage>, mut draw: Draw) {
+pub(super) fn run(stage: &Arc<Stage>, mut draw: Random) {
     while stage.take_turn() {
         rt::sleep(Nanos(draw.below(4 * stage.grants.lease.raw())));
         // The manager is away, or cannot be reached.
@@ -22,7 +22,7 @@ pub(super) fn run(stage: &Arc<Stage>, mut draw: Draw) {
     }
 }
 
-fn operate(stage: &Arc<Stage>, draw: &mut Draw) -> Result<()> {
+fn operate(stage: &Arc<Stage>, draw: &mut Random) -> Result<()> {
     let operator = connect(stage)?;
     let known = stage.model().known_now();
     let status = operator.status()?;

@@ -1,5 +1,6 @@
 //! What all processes of the world have in common, and what outlives them.
 
+use cenote_base::random::Random;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,11 +16,10 @@ use super::leaderships::Leaderships;
 use super::machine::Machines;
 use super::model::Model;
 use super::program::Role;
-use crate::dice::Dice;
 use crate::etcd::Etcd;
 use crate::message::{Faults, Net};
 use crate::topology;
-use crate::worlds::plan::{Draw, Grants};
+use crate::worlds::plan::Grants;
 use crate::worlds::shared::Shared;
 
 pub(super) const OPERATOR: &str = "operator";
@@ -90,11 +90,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Stage {
-    pub fn new(shared: &Arc<Shared>, grants: Grants, draw: &mut Draw) -> Arc<Stage> {
+    pub fn new(shared: &Arc<Shared>, grants: Grants, draw: &mut Random) -> Arc<Stage> {
         let (seed, drift) = (draw.word(), shared.plan.drift);
         let etcd = match grants.managers {
             1 => Etcd::new(0, 0),
-            _ => Etcd::new(draw.word(), topology::drift(&mut Dice(draw.word()), drift)),
+            _ => Etcd::new(draw.word(), topology::drift(&mut Random(draw.word()), drift)),
         };
         Arc::new(Stage {
             shared: Arc::clone(shared),

@@ -1,6 +1,7 @@
 //! What befalls the pool: ways are cut, messages late, hosts stand still, processes are killed or cannot be, power is
 //! cut.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
@@ -12,7 +13,6 @@ use crate::World;
 use crate::clock;
 use crate::etcd;
 use crate::message::Faults;
-use crate::worlds::plan::Draw;
 
 /// Between two looks at what is to happen.
 const TURN: Nanos = Nanos::from_millis(10);
@@ -24,7 +24,7 @@ const HANGS_MOST: Nanos = Nanos::from_secs(9);
 pub(super) struct Trouble<'w> {
     stage: Arc<Stage>,
     world: &'w World,
-    draw: Draw,
+    draw: Random,
     /// Deaths that are still to come.
     deaths: u32,
 }
@@ -34,7 +34,7 @@ impl<'w> Trouble<'w> {
         Self {
             stage: Arc::clone(stage),
             world,
-            draw: Draw(seed),
+            draw: Random(seed),
             deaths: stage.shared.plan.deaths * 4,
         }
     }
@@ -67,7 +67,7 @@ impl<'w> Trouble<'w> {
     }
 
     fn start_user(&mut self, cast: &mut Cast<'_>, slot: usize) {
-        let of_user = Draw(self.draw.word());
+        let of_user = Random(self.draw.word());
         cast.start_user(slot, of_user);
     }
 
@@ -125,7 +125,7 @@ impl<'w> Trouble<'w> {
             .shared
             .befalls("faults: leader cut off from etcd, and followed at once");
         stage.etcd.cut(manager_host(leader));
-        let most = 1 + self.draw.of(&[0, 5_000_000]);
+        let most = 1 + self.draw.pick(&[0, 5_000_000]);
         let time = lapses.since(clock::now()) + Nanos(self.draw.below(most));
         for other in (0..stage.grants.managers).filter(|n| *n != leader) {
             stage.etcd.mend(manager_host(other));
@@ -184,7 +184,7 @@ impl<'w> Trouble<'w> {
 
     fn hang(&mut self, cast: &Cast<'_>) {
         let holders: Vec<u32> = cast.users.iter().flatten().map(crate::Process::id).collect();
-        let process = self.draw.of(&holders);
+        let process = self.draw.pick(&holders);
         let time = Nanos(self.draw.below(HANGS_MOST.raw()));
         self.stage.shared.count("faults: process that cannot be ended");
         self.stage

@@ -16,6 +16,7 @@ pub(super) mod model;
 mod spare;
 mod worker;
 
+use cenote_base::random::Random;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use cenote_storage::{DataDir, Survive};
 
 use self::model::Bytes;
 use super::life::Site;
-use super::plan::{Draw, Pages};
+use super::plan::Pages;
 use super::shared::Shared;
 
 /// A world takes two to ten million steps; one that goes on for longer hangs.
@@ -147,7 +148,7 @@ fn settle(shared: &Shared, pool: &BufferPool, when: &str) -> Result<()> {
 
 /// What threads of the pool do now and then, more often: lives are short.
 fn disturb(shared: &Shared, pool: &BufferPool) -> Result<()> {
-    let mut draw = Draw(rt::random());
+    let mut draw = Random(rt::random());
     while !shared.is_stopping() {
         rt::sleep(Nanos(draw.below(if shared.plan.calm { 60_000 } else { 400_000 })));
         shared.set_saving(true);

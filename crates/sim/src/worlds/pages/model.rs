@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use cenote_base::rt::os::mix;
+use cenote_base::random::mix;
 use cenote_base::{Lsn, PAGE_SIZE};
 
 /// Parts of a page that are written by themselves; the one before them has the page's header and the last change.

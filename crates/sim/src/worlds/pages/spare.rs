@@ -4,6 +4,7 @@
 //! What is in a page tells of which making of the space it is. No page of a former one comes back, and whoever makes
 //! the space takes nothing from the batches that others write meanwhile.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
@@ -13,7 +14,6 @@ use cenote_buffer::BufferPool;
 use cenote_storage::PageStore;
 use cenote_storage::redo::page_header;
 
-use crate::worlds::plan::Draw;
 use crate::worlds::shared::Shared;
 
 /// The space.
@@ -29,7 +29,7 @@ const REST: u64 = 400_000;
 pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>) -> rt::JoinHandle<()> {
     let (shared, pool) = (shared.clone(), pool.clone());
     rt::spawn("spare", move || {
-        let mut draw = Draw(rt::random());
+        let mut draw = Random(rt::random());
         while !shared.is_stopping() {
             let done = make(&shared, pool.storage().pages(), &mut draw);
             if let Err(error) = done.and_then(|()| look_at(&shared, pool.storage().pages())) {
@@ -40,7 +40,7 @@ pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>) -> rt::JoinHan
     })
 }
 
-fn make(shared: &Shared, pages: &PageStore, draw: &mut Draw) -> Result<()> {
+fn make(shared: &Shared, pages: &PageStore, draw: &mut Random) -> Result<()> {
     if pages.has_space(SPACE) {
         pages.drop_space(SPACE)?;
     }

@@ -1,5 +1,6 @@
 //! A thread that changes and reads pages.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
@@ -8,7 +9,7 @@ use cenote_buffer::{BufferPool, Mtr, PageH};
 
 use super::id;
 use super::model::{self, Bytes, LAST, PART, PARTS, Part};
-use crate::worlds::plan::{Draw, Pages};
+use crate::worlds::plan::Pages;
 use crate::worlds::shared::Shared;
 
 /// What a page's header says of it.
@@ -24,7 +25,7 @@ pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>, plan: Pages) -
             shared: &shared,
             pool: &pool,
             plan,
-            draw: Draw(rt::random()),
+            draw: Random(rt::random()),
             bytes: Bytes::default(),
         };
         while !shared.is_stopping() {
@@ -37,7 +38,7 @@ struct Worker<'a> {
     shared: &'a Shared,
     pool: &'a BufferPool,
     plan: Pages,
-    draw: Draw,
+    draw: Random,
     bytes: Bytes,
 }
 

@@ -1,6 +1,7 @@
 //! The end: nothing moves, and everything has to be where it should be, and what it should be. Then all is freed, and
 //! nothing may be left.
 
+use cenote_base::random::Random;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +15,6 @@ use super::stage::{Report, Reports, Stage, part_number, pod_of};
 use super::user::is_trouble;
 use super::{Cast, Role};
 use crate::check::words::What;
-use crate::worlds::plan::Draw;
 
 /// A migrated extent whose home is not heard of is asked for after 5 s, and a call to who is not there takes as long.
 const SETTLE: Nanos = Nanos::from_secs(120);
@@ -74,7 +74,7 @@ fn reached_by(reports: &Reports, at: GlobalAddress) -> Vec<usize> {
 }
 
 /// Looks at everything from every pod, frees it, and looks for what is left.
-pub(super) fn inspect(cast: &mut Cast<'_>, draw: &mut Draw) {
+pub(super) fn inspect(cast: &mut Cast<'_>, draw: &mut Random) {
     let stage = Arc::clone(&cast.stage);
     let Some(reports) = stage.settled().map(Arc::new) else {
         return;

@@ -1,6 +1,7 @@
 //! Lays out what all users share: words, locks, and the texts that they protect. Each pod has some; nothing goes wrong
 //! meanwhile.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::Result;
@@ -10,14 +11,13 @@ use super::members::Mark;
 use super::model::{Text, Word, bytes_of};
 use super::stage::Stage;
 use crate::check::words::Kind;
-use crate::worlds::plan::Draw;
 
 /// Texts of all pods together.
 const TEXTS_MOST: usize = 9;
 const WORDS_MOST: usize = 12;
 
 /// The body of a founder's process.
-pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, draw: Draw) {
+pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, draw: Random) {
     if let Err(error) = found(stage, pod, mark, draw) {
         stage.shared.fail(format!("laying out what pod {pod} has: {error}"));
     }
@@ -29,17 +29,17 @@ fn share(stage: &Stage, pod: usize, most: usize) -> usize {
     (all + stage.count() - 1 - pod) / stage.count()
 }
 
-fn found(stage: &Arc<Stage>, pod: usize, mark: Mark, mut draw: Draw) -> Result<()> {
+fn found(stage: &Arc<Stage>, pod: usize, mark: Mark, mut draw: Random) -> Result<()> {
     let space = stage.open(pod, mark)?;
     let session = space.session();
     for _ in 0..share(stage, pod, WORDS_MOST) {
-        let kind = draw.of(&[Kind::Counter, Kind::Chain, Kind::Register]);
+        let kind = draw.pick(&[Kind::Counter, Kind::Chain, Kind::Register]);
         let at = alloc(stage, &session, 64)?;
         let ops = Vec::new();
         stage.model.lock().words.push(Word { at, kind, ops });
     }
     for _ in 0..share(stage, pod, TEXTS_MOST) {
-        let len = draw.of(&[24usize, 300, 3_000, 70_000]);
+        let len = draw.pick(&[24usize, 300, 3_000, 70_000]);
         let lock = alloc(stage, &session, cenote_space::LOCK_BYTES)?;
         session.make_lock(lock)?;
         let at = alloc(stage, &session, len as u64)?;

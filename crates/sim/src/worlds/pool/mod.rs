@@ -29,6 +29,7 @@ mod stage;
 mod trouble;
 mod user;
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::Nanos;
@@ -37,7 +38,7 @@ use cenote_base::rt::mark;
 use self::members::Mark;
 use self::stage::{Phase, Stage, device_name};
 use self::trouble::Trouble;
-use super::plan::{Draw, Pods};
+use super::plan::Pods;
 use super::shared::Shared;
 use crate::{DeviceSpec, Exit, Process, Topology, World};
 
@@ -83,7 +84,7 @@ pub(super) fn topology(hosts: usize, pods: Pods) -> Topology {
 
 /// The controller's thread.
 pub(super) fn play(shared: &Arc<Shared>, pods: Pods, world: &World) {
-    let mut draw = Draw(world.draw());
+    let mut draw = Random(world.draw());
     let stage = Stage::new(shared, pods, draw.word());
     let mut cast = Cast::new(&stage, world);
     // While all is laid out nothing goes wrong: what stands still halfway takes room twice.
@@ -223,9 +224,9 @@ impl<'w> Cast<'w> {
         self.stage.members().lock().died(mark, crate::clock::now());
     }
 
-    fn lay_out(&mut self, draw: &mut Draw) -> bool {
+    fn lay_out(&mut self, draw: &mut Random) -> bool {
         for pod in 0..self.stage.count() {
-            let of_pod = Draw(draw.word());
+            let of_pod = Random(draw.word());
             self.start(pod, "founder", move |stage, mark| {
                 founder::run(stage, pod, mark, of_pod)
             });

@@ -64,7 +64,7 @@ pub(super) struct Model(Mutex<State>);
 
 /// Bytes of a version of a text.
 pub(super) fn bytes_of(version: u64, len: usize) -> Vec<u8> {
-    let word = |n: usize| cenote_base::rt::os::mix(version << 20 | n as u64).to_le_bytes();
+    let word = |n: usize| cenote_base::random::mix(version << 20 | n as u64).to_le_bytes();
     (0..len.div_ceil(8)).flat_map(word).take(len).collect()
 }
 

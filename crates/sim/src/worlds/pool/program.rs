@@ -4,6 +4,7 @@
 //!   calls ─► host      desk ─► keeper      mover: extents at random to anywhere      this thread: ends what the dead had, reports
 //! ```
 
+use cenote_base::random::Random;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -19,7 +20,6 @@ use super::stage::{KEY, Phase, Report, SPACE, Stage, device, part_number, pod_na
 use super::{EXTENT, Role};
 use crate::clock;
 use crate::rdma::Serving;
-use crate::worlds::plan::Draw;
 
 const TURN: Nanos = Nanos::from_micros(300);
 /// Moves at random that a program tries: users may have to wait for half a minute, and would see thousands.
@@ -145,7 +145,7 @@ fn look_after(stage: &Stage, pod: usize, host: &Host, given_up: &mut BTreeSet<Ma
 
 /// Moves extents that hold objects, wherever they lie, to anywhere.
 fn move_at_random(stage: &Stage, pod: usize, host: &Host, stop: &AtomicBool) {
-    let (mut draw, mut left, mut failed) = (Draw(rt::random()), MOVES_MOST, None);
+    let (mut draw, mut left, mut failed) = (Random(rt::random()), MOVES_MOST, None);
     while left > 0 && stage.pods.moves > Nanos::ZERO && !stop.load(SeqCst) && stage.phase() == Phase::Wild {
         rt::sleep(Nanos(draw.below(2 * stage.pods.moves.raw())));
         let any = stage.model.any_extent(part_number(pod), draw.word());

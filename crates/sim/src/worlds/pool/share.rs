@@ -4,6 +4,7 @@
 //! Without the comparison of heats it would go to and fro for as long as this lasts: whoever does not have it finds it
 //! hot.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
@@ -15,7 +16,6 @@ use super::stage::Stage;
 use super::{Cast, Role};
 use crate::check::words::What;
 use crate::clock;
-use crate::worlds::plan::Draw;
 
 /// Between two looks at what is hot.
 const EVERY: Nanos = Nanos::from_millis(1);
@@ -40,7 +40,7 @@ impl Steps {
 }
 
 /// Lets users go in step for a while, and counts what moves.
-pub(super) fn in_step(cast: &mut Cast<'_>, draw: &mut Draw) {
+pub(super) fn in_step(cast: &mut Cast<'_>, draw: &mut Random) {
     let stage = Arc::clone(&cast.stage);
     let sharing = Role {
         makes: false,

@@ -1,6 +1,7 @@
 //! What befalls the pool while users are at work: ways are cut, connections break, messages are lost or late,
 //! hosts stand still, users and programs are killed, a pod is lost.
 
+use cenote_base::random::Random;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -10,12 +11,11 @@ use super::Cast;
 use super::stage::Stage;
 use crate::World;
 use crate::rdma::Faults;
-use crate::worlds::plan::Draw;
 
 pub(super) struct Trouble<'w> {
     stage: Arc<Stage>,
     world: &'w World,
-    draw: Draw,
+    draw: Random,
     /// Pairs of a host and the pod that it does not reach.
     cuts: BTreeSet<(usize, usize)>,
     /// Deaths that are still to come.
@@ -29,7 +29,7 @@ impl<'w> Trouble<'w> {
         Self {
             stage: Arc::clone(stage),
             world,
-            draw: Draw(seed),
+            draw: Random(seed),
             cuts: BTreeSet::new(),
             deaths: plan.deaths * 2,
             threads: plan.sessions.div_ceil(stage.count()).max(1),
@@ -91,11 +91,11 @@ impl<'w> Trouble<'w> {
             }
             _ => {
                 self.stage.shared.befalls("faults: another network");
-                let resend = Nanos::from_micros(self.draw.of(&[50, 200, 1000]));
+                let resend = Nanos::from_micros(self.draw.pick(&[50, 200, 1000]));
                 let faults = Faults {
                     resend,
-                    breaks: self.draw.of(&[0.0, 0.005, 0.05]),
-                    straggle: Nanos::from_micros(self.draw.of(&[50, 1_000, 10_000, 40_000])),
+                    breaks: self.draw.pick(&[0.0, 0.005, 0.05]),
+                    straggle: Nanos::from_micros(self.draw.pick(&[50, 1_000, 10_000, 40_000])),
                     ..Faults::random(self.draw.word())
                 };
                 self.stage.network.set_faults(faults);
@@ -134,7 +134,7 @@ impl<'w> Trouble<'w> {
     /// A user or a program.
     fn kill(&mut self, cast: &mut Cast<'_>) {
         let alive = self.stage.alive();
-        let pod = self.draw.of(&alive);
+        let pod = self.draw.pick(&alive);
         if self.draw.one_in(2) {
             let Some(program) = &cast.programs[pod] else { return };
             if program.is_running() && self.stage.is_ready(pod) {

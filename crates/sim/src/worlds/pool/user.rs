@@ -4,6 +4,7 @@
 //! Faults excuse what cannot be reached: errors of the kinds that [`is_trouble`] names, after which it is unknown
 //! whether something was done. They never excuse that an object is not there, or holds something else.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
@@ -15,7 +16,6 @@ use super::members::Mark;
 use super::model::{Own, bytes_of};
 use super::stage::{Stage, pod_of};
 use crate::check::words::{Kind, What};
-use crate::worlds::plan::Draw;
 
 /// How long a lock is waited for before something else is done.
 const LOCK_TIMEOUT: Nanos = Nanos::from_millis(250);
@@ -55,7 +55,7 @@ struct Thread<'s> {
     space: &'s Space,
     session: Session,
     number: usize,
-    draw: Draw,
+    draw: Random,
     own: Vec<GlobalAddress>,
     freed: Vec<GlobalAddress>,
 }
@@ -68,7 +68,7 @@ impl<'s> Thread<'s> {
             space,
             session: space.session(),
             number: stage.new_thread(),
-            draw: Draw(rt::random()),
+            draw: Random(rt::random()),
             own: Vec::new(),
             freed: Vec::new(),
         }

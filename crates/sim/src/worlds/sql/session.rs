@@ -9,6 +9,7 @@
 //! - Locks that a failed statement or a return to a savepoint has given back count as shared from the start: others may
 //!   have written since.
 
+use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
@@ -19,7 +20,6 @@ use super::client::{Client, Row};
 use super::{LIMIT, name};
 use crate::check::history::{color, show, tag};
 use crate::check::{Tag, What};
-use crate::worlds::plan::Draw;
 use crate::worlds::rows::place;
 use crate::worlds::shared::Shared;
 
@@ -62,7 +62,7 @@ pub(in crate::worlds) struct Session {
     client: Client,
     number: usize,
     life: usize,
-    draw: Draw,
+    draw: Random,
     level: Isolation,
     txn: usize,
     writes: usize,
@@ -87,7 +87,7 @@ impl Session {
             client,
             number,
             life,
-            draw: Draw(rt::random()),
+            draw: Random(rt::random()),
             level: Isolation::ReadCommitted,
             txn: 0,
             writes: 0,
@@ -371,7 +371,7 @@ impl Session {
     }
 
     fn lock(&mut self, table: u8, id: i32) -> Step {
-        let tail = self.draw.of(&["", "", " NOWAIT", " SKIP LOCKED"]);
+        let tail = self.draw.pick(&["", "", " NOWAIT", " SKIP LOCKED"]);
         let (wanted, params) = match self.draw.below(3) {
             0 => (
                 "id >= $1 AND id < $2 AND k < 5 ORDER BY id",
@@ -429,7 +429,7 @@ impl Session {
     /// Some rows more of a portal.
     fn fetch(&mut self) -> Step {
         let at = self.draw.below(self.portals.len() as u64) as usize;
-        let most = self.draw.of(&[1, 2, 3, 10]);
+        let most = self.draw.pick(&[1, 2, 3, 10]);
         let fetched = self.client.fetch(&self.portals[at].name, most);
         if fetched.is_err() {
             // Whenever it was bound: a portal does not survive its own error.
@@ -507,7 +507,7 @@ impl Session {
         let tag = self.next_tag();
         let tail = self
             .draw
-            .of(&["", "ON CONFLICT DO NOTHING", "ON CONFLICT (id) DO NOTHING"]);
+            .pick(&["", "ON CONFLICT DO NOTHING", "ON CONFLICT (id) DO NOTHING"]);
         let text = format!(
             "INSERT INTO {} (id, tag, prev, n, k) VALUES ($1, $2, 0, 1, $3) {tail} RETURNING {COLUMNS}",
             name(table)

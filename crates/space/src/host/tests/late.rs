@@ -182,7 +182,7 @@ fn what_lies_at_home_in_another_slot_ends_too() {
 /// Keeps one order in four back, and lets it through later.
 struct Tardy {
     hosts: Hosts,
-    dice: Mutex<Dice>,
+    dice: Mutex<Random>,
     kept: Mutex<Vec<(CallerId, Vec<u8>, Answer)>>,
     is_on: AtomicBool,
 }
@@ -190,7 +190,7 @@ struct Tardy {
 impl Serve for Tardy {
     fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
         let is_order = request.first() == Some(&super::super::wire::ORDER);
-        let is_late = is_order && self.is_on.load(Ordering::Acquire) && self.dice.lock().below(4) == 0;
+        let is_late = is_order && self.is_on.load(Ordering::Acquire) && self.dice.lock().index(4) == 0;
         match is_late {
             true => self.kept.lock().push((caller, request.to_vec(), answer)),
             false => self.hosts.serve(caller, request, answer),
@@ -224,7 +224,7 @@ fn tardy_pods(seed: u64) -> (Pods, Doors) {
     pods.door = Box::new(move |n, hosts| {
         let tardy = Arc::new(Tardy {
             hosts,
-            dice: Mutex::new(Dice(seed.wrapping_add(n as u64))),
+            dice: Mutex::new(Random(seed.wrapping_add(n as u64))),
             kept: Mutex::default(),
             is_on: AtomicBool::new(true),
         });
@@ -236,13 +236,13 @@ fn tardy_pods(seed: u64) -> (Pods, Doors) {
 }
 
 /// Lets through what was kept back, one at a time, and at last all that is left.
-fn deliver(doors: &Doors, done: &AtomicBool, mut dice: Dice) {
+fn deliver(doors: &Doors, done: &AtomicBool, mut dice: Random) {
     while !done.load(Ordering::Acquire) {
         rt::sleep(Nanos::from_micros(300));
-        let door = Arc::clone(&doors.lock()[dice.below(2)]);
+        let door = Arc::clone(&doors.lock()[dice.index(2)]);
         let kept = door.kept.lock().len();
         if kept > 1 {
-            door.release(dice.below(kept));
+            door.release(dice.index(kept));
         }
     }
     for door in doors.lock().iter() {
@@ -277,13 +277,13 @@ fn nothing_is_lost_by_orders_that_come_late() {
     let workers = [worker(0), worker(1)];
     let postman = {
         let (doors, done) = (Arc::clone(&doors), Arc::clone(&done));
-        rt::spawn("postman", move || deliver(&doors, &done, Dice(seed)))
+        rt::spawn("postman", move || deliver(&doors, &done, Random(seed)))
     };
-    let mut dice = Dice(seed);
+    let mut dice = Random(seed);
     let mut moved = 0;
     for _ in 0..250 {
-        let extent = words[dice.below(4)].extent();
-        moved += u32::from(pods.relocate(extent, 1 + dice.below(2) as u8).is_ok());
+        let extent = words[dice.index(4)].extent();
+        moved += u32::from(pods.relocate(extent, 1 + dice.index(2) as u8).is_ok());
     }
     done.store(true, Ordering::Release);
     let added: u64 = workers.into_iter().map(|worker| worker.join().expect("no panic")).sum();

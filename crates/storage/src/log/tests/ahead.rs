@@ -35,7 +35,13 @@ fn options(segment_bytes: u64) -> LogOptions {
 
 /// Groups of up to `limit` bytes: every one changes page 0, every `every`th page 1 too. The newest records of both, how
 /// many each has, and the log's end.
-fn two_chains(log: &Log, rng: &mut Rng, groups: usize, limit: usize, every: usize) -> ([(RecordAddr, usize); 2], Lsn) {
+fn two_chains(
+    log: &Log,
+    rng: &mut Random,
+    groups: usize,
+    limit: usize,
+    every: usize,
+) -> ([(RecordAddr, usize); 2], Lsn) {
     let (mut heads, mut builder) = ([(RecordAddr::NONE, 0); 2], GroupBuilder::new());
     for n in 0..groups {
         builder.clear();
@@ -43,8 +49,8 @@ fn two_chains(log: &Log, rng: &mut Rng, groups: usize, limit: usize, every: usiz
         let pages = if n % every == 0 { 2 } else { 1 };
         for (page, (head, _)) in (0..).zip(heads.iter().take(pages)) {
             let record = builder.page(PageId::new(1, page), *head);
-            let length = 1 + rng.below(limit);
-            rng.bytes(length)
+            let length = 1 + rng.index(limit);
+            random_bytes(rng, length)
                 .chunks(4000)
                 .for_each(|c| builder.write(record, 64, c));
             records.push(record);
@@ -78,11 +84,11 @@ fn step_by_step(log: &Log, head: RecordAddr, base: Lsn) -> Vec<OwnedRecord> {
 #[test]
 fn chains_across_borders_are_what_they_are_record_by_record() {
     for seed in 0..12 {
-        let (fs, mut rng) = (MemFs::new(), Rng(seed));
+        let (fs, mut rng) = (MemFs::new(), Random(seed));
         with(in_memory(&fs), || {
             let segment = [64 << 10, 256 << 10, 1 << 20][seed as usize % 3];
             let (log, _) = Log::open(options(segment)).expect("made");
-            let (limit, every) = ([900, 6000, 40_000][rng.below(3)], 1 + rng.below(30));
+            let (limit, every) = ([900, 6000, 40_000][rng.index(3)], 1 + rng.index(30));
             let (heads, end) = two_chains(&log, &mut rng, 150, limit, every);
             drop(log);
             // Without its ring, so that all of it comes from the files.
@@ -97,7 +103,7 @@ fn chains_across_borders_are_what_they_are_record_by_record() {
                 let all = chains.collect(id, head, Lsn::ZERO).expect("a chain");
                 assert_eq!(all.len(), count, "seed {seed}");
                 assert!(all == step_by_step(&log, head, Lsn::ZERO), "seed {seed} page {page}");
-                let base = all[rng.below(all.len())].get().lsn;
+                let base = all[rng.index(all.len())].get().lsn;
                 let newer = log.collect_chain(id, head, base).expect("a chain");
                 assert!(
                     newer == step_by_step(&log, head, base),
@@ -111,7 +117,7 @@ fn chains_across_borders_are_what_they_are_record_by_record() {
 /// 240 reads were made for a page: three for each record.
 #[test]
 fn a_dense_chain_takes_large_reads_and_a_sparse_one_a_read_a_record() {
-    let (fs, mut rng) = (MemFs::new(), Rng(5));
+    let (fs, mut rng) = (MemFs::new(), Random(5));
     let drive = counting(&fs);
     with(in_memory(&fs), || {
         let (log, _) = Log::open(options(16 << 20)).expect("made");
@@ -145,7 +151,7 @@ fn a_dense_chain_takes_large_reads_and_a_sparse_one_a_read_a_record() {
 /// read once.
 #[test]
 fn the_end_is_found_and_the_log_scanned_by_large_reads() {
-    let (fs, mut rng) = (MemFs::new(), Rng(6));
+    let (fs, mut rng) = (MemFs::new(), Random(6));
     let drive = counting(&fs);
     with(in_memory(&fs), || {
         let (log, _) = Log::open(options(4 << 20)).expect("made");
@@ -209,7 +215,7 @@ fn what_was_read_behind_the_end_is_not_believed() {
 /// Nothing above what was durable when a scan began is read by it, however far ahead it reads.
 #[test]
 fn a_scan_ends_where_the_log_was_durable() {
-    let (fs, mut written, mut rng) = (MemFs::new(), Written::default(), Rng(7));
+    let (fs, mut written, mut rng) = (MemFs::new(), Written::default(), Random(7));
     with(in_memory(&fs), || {
         let (log, _) = Log::open(options(64 << 10)).expect("made");
         for _ in 0..400 {
@@ -236,7 +242,7 @@ fn a_scan_ends_where_the_log_was_durable() {
 #[test]
 fn a_reused_segment_is_cleared_once() {
     for (segment, rounds) in [(1 << 20, 4), (16 << 20, 0)] {
-        let (fs, mut rng) = (MemFs::new(), Rng(11));
+        let (fs, mut rng) = (MemFs::new(), Random(11));
         let drive = counting(&fs);
         with(in_memory(&fs), || {
             let (log, _) = Log::open(options(segment)).expect("made");

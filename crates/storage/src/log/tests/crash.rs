@@ -6,11 +6,11 @@ use cenote_testkit::record::Recorder;
 use super::*;
 
 /// Appends and waits at random, as one session would; the position up to which was waited for.
-fn work(log: &Log, written: &mut Written, rng: &mut Rng) -> Lsn {
+fn work(log: &Log, written: &mut Written, rng: &mut Random) -> Lsn {
     let mut acknowledged = log.durable();
-    for _ in 0..rng.below(60) {
+    for _ in 0..rng.index(60) {
         let appended = written.append(log, rng, 6000);
-        if rng.below(4) == 0 {
+        if rng.index(4) == 0 {
             log.wait_durable(appended.end).expect("durable");
             acknowledged = appended.end;
         }
@@ -22,7 +22,7 @@ fn work(log: &Log, written: &mut Written, rng: &mut Rng) -> Lsn {
 #[test]
 fn after_a_crash_every_acknowledged_group_is_there_and_none_is_half() {
     for seed in 0..100 {
-        let mut rng = Rng(seed);
+        let mut rng = Random(seed);
         let (mut fs, mut written) = (MemFs::new(), Written::default());
         let mut acknowledged = FIRST_LSN;
         for round in 0..6 {
@@ -32,7 +32,7 @@ fn after_a_crash_every_acknowledged_group_is_there_and_none_is_half() {
                 written.assert_all(&log, acknowledged, &format!("seed {seed} round {round}"));
                 acknowledged = work(&log, &mut written, &mut rng);
                 log.state.closing.store(true, Ordering::Release);
-                fs.crash_clone_torn(rng.next())
+                fs.crash_clone_torn(rng.word())
             });
             fs = crashed;
         }
@@ -44,7 +44,7 @@ fn after_a_crash_every_acknowledged_group_is_there_and_none_is_half() {
 #[test]
 fn after_a_kill_complete_groups_are_kept_and_incomplete_ones_are_void() {
     for seed in 0..60 {
-        let mut rng = Rng(seed);
+        let mut rng = Random(seed);
         let (mut fs, mut region, mut written) = (MemFs::new(), region(), Written::default());
         let mut voided = Vec::new();
         for round in 0..5 {
@@ -60,10 +60,10 @@ fn after_a_kill_complete_groups_are_kept_and_incomplete_ones_are_void() {
                 voided = work_and_be_killed(&log, &mut written, &mut rng);
                 region = copy_of(&region);
                 // Memory survives; of the files, what was not synced may be lost.
-                if rng.below(2) == 0 {
+                if rng.index(2) == 0 {
                     fs.kill_clone()
                 } else {
-                    fs.crash_clone_torn(rng.next())
+                    fs.crash_clone_torn(rng.word())
                 }
             });
             fs = killed;
@@ -73,17 +73,17 @@ fn after_a_kill_complete_groups_are_kept_and_incomplete_ones_are_void() {
 
 /// Groups, of which some are reserved and not, or only half, copied. Nobody waits for anything
 /// behind the first such one. Gives the incomplete ones.
-fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Rng) -> Vec<(Lsn, Lsn)> {
+fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Random) -> Vec<(Lsn, Lsn)> {
     work(log, written, rng);
     let mut incomplete = Vec::new();
-    for _ in 0..rng.below(40) {
-        if rng.below(3) > 0 {
+    for _ in 0..rng.index(40) {
+        if rng.index(3) > 0 {
             written.append(log, rng, 3000);
             continue;
         }
         let mut group = random_group(rng, 3000);
         let start = log.state.reserve(&mut group, None).expect("room");
-        let copied = rng.below(group.len() - GROUP_HEADER);
+        let copied = rng.index(group.len() - GROUP_HEADER);
         log.state
             .ring
             .write(start.advance(32), &group[GROUP_HEADER..GROUP_HEADER + copied]);
@@ -98,7 +98,7 @@ fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Rng) -> Vec<(L
 #[test]
 fn power_may_go_while_what_a_kill_left_is_written() {
     for seed in 0..200 {
-        let mut rng = Rng(seed);
+        let mut rng = Random(seed);
         let (fs, region, mut written) = (MemFs::new(), region(), Written::default());
         let (killed, acknowledged) = with(in_memory(&fs), || {
             let (log, _) = Log::open(with_ring(dir(), &region)).expect("opens");
@@ -107,10 +107,10 @@ fn power_may_go_while_what_a_kill_left_is_written() {
             (fs.kill_clone(), acknowledged)
         });
         let left = copy_of(&region);
-        killed.halt_after(rng.below(6) as u64);
+        killed.halt_after(rng.index(6) as u64);
         let torn = with(in_memory(&killed), || {
             let _ = Log::open(with_ring(dir(), &left));
-            killed.crash_clone_torn(rng.next())
+            killed.crash_clone_torn(rng.word())
         });
         with(in_memory(&torn), || {
             let hint = format!("seed {seed}");
@@ -124,7 +124,7 @@ fn power_may_go_while_what_a_kill_left_is_written() {
 /// A ring is not believed beside other files than its own, older or newer.
 #[test]
 fn a_stale_ring_is_discarded() {
-    let (fs, mut rng, mut written) = (MemFs::new(), Rng(9), Written::default());
+    let (fs, mut rng, mut written) = (MemFs::new(), Random(9), Written::default());
     let old_region = region();
     let old_files = with(in_memory(&fs), || {
         let (log, _) = Log::open(log_options(dir(), &old_region)).expect("made");
@@ -194,7 +194,7 @@ fn concurrent_sessions_lose_nothing_acknowledged() {
                 .map(|n| {
                     let (log, acknowledged) = (log.clone(), acknowledged.clone());
                     rt::spawn("session", move || {
-                        session(&log, &mut Rng(seed * 100 + n), &acknowledged)
+                        session(&log, &mut Random(seed * 100 + n), &acknowledged)
                     })
                 })
                 .collect();
@@ -216,7 +216,7 @@ fn concurrent_sessions_lose_nothing_acknowledged() {
     }
 }
 
-fn session(log: &Log, rng: &mut Rng, acknowledged: &Mutex<BTreeMap<Lsn, Vec<u8>>>) {
+fn session(log: &Log, rng: &mut Random, acknowledged: &Mutex<BTreeMap<Lsn, Vec<u8>>>) {
     for _ in 0..150 {
         let mut group = random_group(rng, 2000);
         let appended = log.append(&mut group, None).expect("appended");
@@ -233,7 +233,7 @@ fn session(log: &Log, rng: &mut Rng, acknowledged: &Mutex<BTreeMap<Lsn, Vec<u8>>
 #[test]
 fn a_lost_host_keeps_what_append_had_returned() {
     for seed in 0..25 {
-        let (fs, region, mut rng) = (MemFs::new(), region(), Rng(seed));
+        let (fs, region, mut rng) = (MemFs::new(), region(), Random(seed));
         let mut written = Written::default();
         let (image, files) = with(in_memory(&fs), || {
             let options = LogOptions {
@@ -244,7 +244,7 @@ fn a_lost_host_keeps_what_append_had_returned() {
             let (log, _) = Log::open(options).expect("made");
             work(&log, &mut written, &mut rng);
             work_and_be_killed(&log, &mut written, &mut rng);
-            recorder.crash(&region, rng.next(), || fs.crash_clone_torn(seed))
+            recorder.crash(&region, rng.word(), || fs.crash_clone_torn(seed))
         });
         let region = Arc::new(Region::from_image(&image).expect("an image"));
         with(in_memory(&files), || {
@@ -266,7 +266,7 @@ fn a_lost_host_keeps_what_append_had_returned() {
 fn a_boundary_beyond_the_tail_is_forgotten() {
     let dir = tempfile::tempdir().expect("a directory");
     let region = region();
-    let mut rng = Rng(7);
+    let mut rng = Random(7);
     let (log, _) = Log::open(log_options(dir.path(), &region)).expect("made");
     let end = Written::default().append(&log, &mut rng, 100).end;
     log.wait_durable(end).expect("durable");

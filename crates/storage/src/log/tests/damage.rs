@@ -9,7 +9,7 @@ use super::*;
 fn make(fs: &MemFs, written: &mut Written) -> Lsn {
     with(in_memory(fs), || {
         let (log, _) = Log::open(log_options(dir(), &region())).expect("made");
-        let mut rng = Rng(4);
+        let mut rng = Random(4);
         for _ in 0..60 {
             let end = written.append(&log, &mut rng, 8000).end;
             log.wait_durable(end).expect("durable");
@@ -20,16 +20,16 @@ fn make(fs: &MemFs, written: &mut Written) -> Lsn {
 
 #[test]
 fn flipped_bytes_of_the_durable_log_are_an_error_that_says_where() {
-    let (fs, mut written, mut rng) = (MemFs::new(), Written::default(), Rng(8));
+    let (fs, mut written, mut rng) = (MemFs::new(), Written::default(), Random(8));
     let end = make(&fs, &mut written);
     let last = *written.0.keys().last().expect("some");
     let mut refused = 0;
     for seed in 0..300 {
         let copy = fs.kill_clone();
         let files = copy.files();
-        let file = &files[rng.below(files.len())];
-        let offset = rng.below(4096 + (64 << 10)) as u64;
-        copy.flip(file, offset, 1 << rng.below(8)).expect("inside the file");
+        let file = &files[rng.index(files.len())];
+        let offset = rng.index(4096 + (64 << 10)) as u64;
+        copy.flip(file, offset, 1 << rng.index(8)).expect("inside the file");
         // Sometimes nothing is known but the log itself: then the last sync is not proven.
         let known = if seed % 2 == 0 { end } else { Lsn::ZERO };
         with(in_memory(&copy), || {
@@ -113,7 +113,7 @@ fn a_lost_segment_is_noticed_without_being_told_how_long_the_log_was() {
 /// discarded, or what was flipped had not been made durable. What was durable is there.
 #[test]
 fn flipped_bytes_of_the_ring_lose_nothing_durable() {
-    let mut rng = Rng(21);
+    let mut rng = Random(21);
     for seed in 0..150 {
         let (fs, region, mut written) = (MemFs::new(), region(), Written::default());
         let durable = with(in_memory(&fs), || {
@@ -127,9 +127,9 @@ fn flipped_bytes_of_the_ring_lose_nothing_durable() {
             }
             log.durable()
         });
-        let at = RING_OFFSET + rng.below(if seed % 3 == 0 { 1024 } else { 70000 }) as u64;
+        let at = RING_OFFSET + rng.index(if seed % 3 == 0 { 1024 } else { 70000 }) as u64;
         let span = region.span(at, 1);
-        span.set_u8(0, span.u8(0) ^ 1 << rng.below(8));
+        span.set_u8(0, span.u8(0) ^ 1 << rng.index(8));
         with(in_memory(&fs.kill_clone()), || {
             let (log, report) = Log::open(with_ring(dir(), &region)).expect("opens");
             let hint = format!("seed {seed}, byte {at}: {report:?}");

@@ -8,7 +8,7 @@ use super::*;
 #[test]
 fn a_failed_sync_poisons_the_log_for_good() {
     for after in 0..4 {
-        let (fs, mut rng, mut written) = (MemFs::new(), Rng(after), Written::default());
+        let (fs, mut rng, mut written) = (MemFs::new(), Random(after), Written::default());
         let acknowledged = with(in_memory(&fs), || {
             let (log, _) = Log::open(log_options(dir(), &region())).expect("made");
             fs.fail_syncs(after, 1);
@@ -46,7 +46,7 @@ fn a_failed_sync_poisons_the_log_for_good() {
 #[test]
 fn what_a_failed_sync_dropped_is_written_again_before_anything_stands_on_it() {
     for after in 0..4 {
-        let (fs, mut rng, mut written) = (MemFs::new(), Rng(after), Written::default());
+        let (fs, mut rng, mut written) = (MemFs::new(), Random(after), Written::default());
         with(in_memory(&fs), || {
             let (log, _) = Log::open(log_options(dir(), &region())).expect("made");
             fs.fail_syncs(after, 1);
@@ -79,7 +79,7 @@ fn every_waiter_learns_of_the_failure() {
             .map(|n| {
                 let log = log.clone();
                 rt::spawn("session", move || {
-                    let mut rng = Rng(n);
+                    let mut rng = Random(n);
                     loop {
                         let mut group = random_group(&mut rng, 300);
                         let appended = log.append(&mut group, None);
@@ -98,7 +98,7 @@ fn every_waiter_learns_of_the_failure() {
 /// there is space again, all goes on and nothing is lost.
 #[test]
 fn a_full_disk_refuses_work_and_recovers() {
-    let (fs, mut rng, mut written) = (MemFs::new(), Rng(2), Written::default());
+    let (fs, mut rng, mut written) = (MemFs::new(), Random(2), Written::default());
     with(in_memory(&fs), || {
         let options = LogOptions {
             background: true,

@@ -18,6 +18,7 @@ use cenote_testkit::faulty::MemFs;
 use super::*;
 use crate::redo::{GROUP_HEADER, GroupBuilder, GroupKind, apply};
 use crate::testing::*;
+use cenote_base::random::Random;
 
 /// The groups of a log from `from` on: start, and the bytes behind the header.
 fn groups(log: &Log, from: Lsn) -> BTreeMap<Lsn, (GroupKind, Vec<u8>)> {
@@ -47,7 +48,7 @@ fn dir() -> &'static Path {
 struct Written(BTreeMap<Lsn, Vec<u8>>);
 
 impl Written {
-    fn append(&mut self, log: &Log, rng: &mut Rng, limit: usize) -> Appended {
+    fn append(&mut self, log: &Log, rng: &mut Random, limit: usize) -> Appended {
         let mut group = random_group(rng, limit);
         let appended = log.append(&mut group, None).expect("appended");
         self.0.insert(appended.start, group[GROUP_HEADER..].to_vec());
@@ -67,10 +68,10 @@ impl Written {
     }
 }
 
-fn random_group(rng: &mut Rng, limit: usize) -> Vec<u8> {
-    let length = 1 + rng.below(limit);
-    let bytes = rng.bytes(length);
-    group(&mut GroupBuilder::new(), rng.below(9) as u32, RecordAddr::NONE, &bytes)
+fn random_group(rng: &mut Random, limit: usize) -> Vec<u8> {
+    let length = 1 + rng.index(limit);
+    let bytes = random_bytes(rng, length);
+    group(&mut GroupBuilder::new(), rng.index(9) as u32, RecordAddr::NONE, &bytes)
 }
 
 fn with_ring(dir: &Path, region: &Arc<Region>) -> LogOptions {
@@ -86,7 +87,7 @@ fn what_was_appended_is_read_back_over_many_laps_and_segments() {
     let region = region();
     let (log, report) = Log::open(log_options(dir.path(), &region)).expect("made");
     assert_eq!(report.ring, RingUse::Created);
-    let (mut written, mut rng) = (Written::default(), Rng(1));
+    let (mut written, mut rng) = (Written::default(), Random(1));
     let appended: Vec<Appended> = (0..3000).map(|_| written.append(&log, &mut rng, 8000)).collect();
     let end = appended[appended.len() - 1].end;
     assert!(end.raw() > 2 * region.len(), "several laps: {end}");
@@ -116,26 +117,26 @@ fn a_chain_rebuilds_its_page() {
     let dir = tempfile::tempdir().expect("a directory");
     let region = region();
     let (log, _) = Log::open(log_options(dir.path(), &region)).expect("made");
-    let (mut rng, mut builder) = (Rng(3), GroupBuilder::new());
+    let (mut rng, mut builder) = (Random(3), GroupBuilder::new());
     let mut pages: Vec<(Vec<u8>, RecordAddr)> = (0..5).map(|_| (blank(), RecordAddr::NONE)).collect();
     let mut stored = pages.clone();
     for step in 0..2500 {
-        let number = rng.below(5);
+        let number = rng.index(5);
         let (page, head) = &mut pages[number];
         let id = PageId::new(1, number as u32);
         builder.clear();
         // Another page's record first, so that records do not all lie behind the header.
         builder.page(PageId::new(2, 0), RecordAddr::NONE);
         let record = builder.page(id, *head);
-        if head.is_none() || rng.below(200) == 0 {
+        if head.is_none() || rng.index(200) == 0 {
             page.fill(0);
             page[4..12].copy_from_slice(&id.to_bytes());
             page[14] = 1;
             builder.init(record, 0, 0);
         }
-        let (offset, bytes) = (100 + rng.below(8000), {
-            let n = rng.below(7000);
-            rng.bytes(n)
+        let (offset, bytes) = (100 + rng.index(8000), {
+            let n = rng.index(7000);
+            random_bytes(&mut rng, n)
         });
         page[offset..offset + bytes.len()].copy_from_slice(&bytes);
         builder.write(record, offset, &bytes);
@@ -143,7 +144,7 @@ fn a_chain_rebuilds_its_page() {
         let appended = log.append(group, None).expect("appended");
         *head = RecordAddr::new(0, appended.start.advance(builder.record_offset(record).into()));
         crate::redo::set_page_lsn(page, appended.end);
-        if rng.below(40) == 0 {
+        if rng.index(40) == 0 {
             stored[number] = pages[number].clone();
         }
         if step % 50 == 0 {
