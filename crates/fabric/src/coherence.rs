@@ -15,29 +15,17 @@
 //! carries them out instead of the processor; each is a preemption point then. When the region has a
 //! [mirror](crate::mirror), what is written back is copied there too.
 
-use crate::LINE;
+pub use crate::instructions::WriteBack;
+
 use crate::memory::RegionMemory;
+use crate::span::Span;
+use crate::{LINE, instructions};
 use cenote_base::rt::{self, memory::Device};
 use cenote_base::{Error, Result};
-use std::sync::OnceLock;
-
-/// How a line is written back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WriteBack {
-    /// clwb: the line stays in the cache.
-    Clwb,
-    /// clflushopt: it leaves the cache.
-    Clflushopt,
-    /// clflush: it leaves the cache, one after another.
-    Clflush,
-    /// The target has none that is known here; the fence alone is done.
-    None,
-}
 
 /// How this processor writes lines back.
 pub fn write_back_kind() -> WriteBack {
-    static KIND: OnceLock<WriteBack> = OnceLock::new();
-    *KIND.get_or_init(target::detect)
+    instructions::write_back_kind()
 }
 
 /// Whether memory beyond the caches of a processor of this `kind` can be kept right at all: without an instruction that
@@ -65,7 +53,7 @@ pub fn write_back(memory: &RegionMemory, off: u64, len: usize) {
     if let Some(device) = simulated(memory) {
         return device.write_back(off, len as u64);
     }
-    each_line(memory, off, len, target::write_back_lines);
+    each_line(memory, off, len, instructions::write_back_lines);
     if let Some(sink) = memory.flush_sink() {
         sink.write_back(memory, off, len);
     }
@@ -80,7 +68,7 @@ pub fn fence(memory: &RegionMemory) {
     if let Some(device) = simulated(memory) {
         return device.fence();
     }
-    target::store_fence();
+    instructions::store_fence();
     if let Some(sink) = memory.flush_sink() {
         sink.fence();
     }
@@ -99,8 +87,8 @@ pub fn invalidate(memory: &RegionMemory, off: u64, len: usize) {
     if let Some(device) = simulated(memory) {
         return device.invalidate(off, len as u64);
     }
-    each_line(memory, off, len, target::drop_lines);
-    target::full_fence();
+    each_line(memory, off, len, instructions::drop_lines);
+    instructions::full_fence();
     if let Some(sink) = memory.flush_sink() {
         sink.write_back(memory, off, len);
         sink.fence();
@@ -120,8 +108,8 @@ pub fn store_uncached(memory: &RegionMemory, off: u64, value: u64) {
     if let Some(device) = simulated(memory) {
         device.store_uncached(off, value);
     } else {
-        target::store_past_cache(span, value);
-        target::store_fence();
+        instructions::store_past_cache(span, value);
+        instructions::store_fence();
     }
     if let Some(sink) = memory.flush_sink() {
         sink.write_back(memory, off, 8);
@@ -141,115 +129,15 @@ fn simulated(memory: &RegionMemory) -> Option<&dyn Device> {
     Some(device)
 }
 
-/// Calls `f` with the address of the first line of a range and the number of lines.
+/// Calls `f` with the lines of a range.
 #[inline]
-fn each_line(memory: &RegionMemory, off: u64, len: usize, f: impl FnOnce(*mut u8, usize)) {
+fn each_line(memory: &RegionMemory, off: u64, len: usize, f: impl FnOnce(Span<'_>)) {
     if len == 0 {
         return;
     }
     let first = off / LINE as u64 * LINE as u64;
     let end = (off + len as u64).next_multiple_of(LINE as u64);
-    let span = memory.span(first, end - first);
-    f(span.as_ptr(), span.len() / LINE);
-}
-
-#[cfg(target_arch = "x86_64")]
-mod target {
-    use super::WriteBack;
-    use crate::LINE;
-    use crate::span::Span;
-    use core::arch::asm;
-    use core::arch::x86_64::{__cpuid, __cpuid_count};
-
-    /// CPUID leaf 7: EBX bit 24 is clwb, bit 23 clflushopt.
-    pub(super) fn detect() -> WriteBack {
-        let highest = __cpuid(0).eax;
-        let features = if highest >= 7 { __cpuid_count(7, 0).ebx } else { 0 };
-        match (features >> 24 & 1, features >> 23 & 1) {
-            (1, _) => WriteBack::Clwb,
-            (_, 1) => WriteBack::Clflushopt,
-            _ => WriteBack::Clflush,
-        }
-    }
-
-    fn lines(base: *mut u8, count: usize, each: impl Fn(*mut u8)) {
-        for i in 0..count {
-            each(base.wrapping_add(i * LINE));
-        }
-    }
-
-    /// The caller gives `count` lines of a span.
-    pub(super) fn write_back_lines(base: *mut u8, count: usize) {
-        match super::write_back_kind() {
-            WriteBack::Clwb => lines(base, count, |p| {
-                // SAFETY: a line of a span, so mapped; the processor has clwb.
-                unsafe { asm!("clwb [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
-            }),
-            _ => drop_lines(base, count),
-        }
-    }
-
-    /// The caller gives `count` lines of a span.
-    pub(super) fn drop_lines(base: *mut u8, count: usize) {
-        match super::write_back_kind() {
-            WriteBack::Clflush | WriteBack::None => lines(base, count, |p| {
-                // SAFETY: a line of a span, so mapped; every x86-64 processor has clflush.
-                unsafe { asm!("clflush [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
-            }),
-            // Processors with clwb have clflushopt.
-            _ => lines(base, count, |p| {
-                // SAFETY: a line of a span, so mapped; the processor has clflushopt.
-                unsafe { asm!("clflushopt [{p}]", p = in(reg) p, options(nostack, preserves_flags)) }
-            }),
-        }
-    }
-
-    #[inline]
-    pub(super) fn store_fence() {
-        // SAFETY: orders stores, touches nothing.
-        unsafe { asm!("sfence", options(nostack, preserves_flags)) }
-    }
-
-    pub(super) fn full_fence() {
-        // SAFETY: orders loads and stores, touches nothing.
-        unsafe { asm!("mfence", options(nostack, preserves_flags)) }
-    }
-
-    pub(super) fn store_past_cache(span: Span<'_>, value: u64) {
-        assert_eq!(span.len(), 8);
-        // SAFETY: eight mapped, writable bytes.
-        unsafe {
-            asm!("movnti [{p}], {v}", p = in(reg) span.as_ptr(), v = in(reg) value,
-                options(nostack, preserves_flags));
-        }
-    }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-mod target {
-    use super::WriteBack;
-    use crate::span::Span;
-    use core::sync::atomic::{Ordering, fence};
-
-    pub(super) fn detect() -> WriteBack {
-        WriteBack::None
-    }
-
-    pub(super) fn write_back_lines(_: *mut u8, _: usize) {}
-
-    pub(super) fn drop_lines(_: *mut u8, _: usize) {}
-
-    pub(super) fn store_fence() {
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn full_fence() {
-        fence(Ordering::SeqCst);
-    }
-
-    pub(super) fn store_past_cache(span: Span<'_>, value: u64) {
-        span.atomic_u64(0).store(value, Ordering::Release);
-    }
+    f(memory.span(first, end - first));
 }
 
 #[cfg(test)]

@@ -38,7 +38,7 @@ pub use cache::CacheShape;
 use crate::memory::RegionMemory;
 use crate::observe::{self, Access, Counters, Seen, Sink, Traffic};
 use crate::profile::Profile;
-use crate::{Identity, LINE, Region, RegionOptions, raw};
+use crate::{Identity, LINE, Region, RegionOptions};
 use cache::{Cache, Found, Near};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Local, Nanos};
@@ -378,10 +378,8 @@ impl Emulator {
     fn touch_lines(&self, thread: &Thread, memory: &RegionMemory, at: u64, (first, count): (u64, u64), access: Access) {
         let began = self.clock.now();
         let found = self.look(thread, first, count, access, |index| {
-            // SAFETY: the line holds a byte of the range, which the caller is about to access and which lies inside the
-            // region (checked in `touch`); a region begins and ends at multiples of lines, so all of the line is
-            // mapped.
-            unsafe { raw::load_u8(memory.base().add((at + index) as usize * LINE)) };
+            // Inside the region, as the access is (checked in `touch`): a region begins and ends at multiples of lines.
+            memory.span((at + index) * LINE as u64, LINE as u64).quiet().u8(0);
         });
         let (missed, returned) = (found & u64::from(u32::MAX), found >> 32);
         if missed == 0 {

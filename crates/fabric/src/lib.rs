@@ -16,7 +16,7 @@
 //! - [`message`]: messages between nodes; [`http`]: a client for services that speak JSON.
 //!
 //! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in
-//! `raw`, the mapping in `map`, the instructions in `coherence`.
+//! `raw`, the mapping in `map`, the instructions in `instructions`, and safe types over them in `span`, `host`, `words`.
 
 #![allow(unsafe_code, reason = "the low layer whose safe types the others use")]
 
@@ -27,6 +27,7 @@ mod foothold;
 mod header;
 mod host;
 pub mod http;
+mod instructions;
 mod listing;
 mod map;
 mod memory;

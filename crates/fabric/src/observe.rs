@@ -24,10 +24,11 @@
 
 use crate::map::Mapping;
 use crate::memory::RegionMemory;
+use crate::raw::Leaked;
 use cenote_base::rt::atomic::AtomicU64;
 use cenote_base::rt::seam::{Plain, Points, Seam};
 use cenote_base::rt::{self, Local, Mutex, Nanos};
-use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 pub use cenote_base::rt::memory::Access;
@@ -225,7 +226,7 @@ impl Drop for MeanwhileCounting {
 /// Sinks installed, and simulations running.
 static ACTIVE: AtomicUsize = AtomicUsize::new(0);
 /// The installed sink. Sinks are never freed: a thread may be telling the one before.
-static SINK: AtomicPtr<Arc<dyn Sink>> = AtomicPtr::new(core::ptr::null_mut());
+static SINK: Leaked<Arc<dyn Sink>> = Leaked::empty();
 
 /// Whether accesses are to be announced by this thread: one load, where nothing in the process observes.
 #[inline(always)]
@@ -240,8 +241,7 @@ fn active_here() -> bool {
 }
 
 fn sink() -> Option<&'static dyn Sink> {
-    // SAFETY: null, or a leaked box, which lives for good.
-    unsafe { SINK.load(Ordering::Acquire).as_ref() }.map(|sink| &**sink)
+    SINK.get().map(|sink| &**sink)
 }
 
 /// Whether a sink is installed.
@@ -257,15 +257,14 @@ pub(crate) fn memory(mapping: Mapping, name: String) -> RegionMemory {
 /// Installs a sink for the whole process, in place of the one before. Operations that have begun
 /// are not observed by it, nor are the accessors of regions made before (page operations are).
 pub fn install(sink: Arc<dyn Sink>) {
-    let leaked = Box::into_raw(Box::new(sink));
-    if SINK.swap(leaked, Ordering::AcqRel).is_null() {
+    if !SINK.set(sink) {
         ACTIVE.fetch_add(1, Ordering::Release);
     }
 }
 
 /// Removes the sink.
 pub fn uninstall() {
-    if !SINK.swap(core::ptr::null_mut(), Ordering::AcqRel).is_null() {
+    if SINK.clear() {
         ACTIVE.fetch_sub(1, Ordering::Release);
     }
 }

@@ -9,7 +9,8 @@
 //! Every function requires: the whole range lies in mapped memory that stays mapped during the
 //! call, and the other side (`dst` of an out-copy, `src` of an in-copy) is private to the caller.
 
-use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use core::sync::atomic::{AtomicPtr, AtomicU8};
 
 /// # Safety
 /// `p` is mapped for the length of the value; see the module.
@@ -25,6 +26,33 @@ pub unsafe fn load_u8(p: *const u8) -> u8 {
 pub unsafe fn store_u8(p: *mut u8, v: u8) {
     // SAFETY: as in `load_u8`.
     unsafe { AtomicU8::from_ptr(p) }.store(v, Relaxed);
+}
+
+/// A place for a value that is never freed, since a thread may be using the one before.
+pub struct Leaked<T>(AtomicPtr<T>);
+
+impl<T: Send + Sync> Leaked<T> {
+    /// With nothing in it.
+    pub const fn empty() -> Self {
+        Self(AtomicPtr::new(core::ptr::null_mut()))
+    }
+
+    /// What is in it.
+    #[inline(always)]
+    pub fn get(&self) -> Option<&'static T> {
+        // SAFETY: null, or a leaked box, which lives for good.
+        unsafe { self.0.load(Acquire).as_ref() }
+    }
+
+    /// Puts `value` in, in place of the one before; whether there was one.
+    pub fn set(&self, value: T) -> bool {
+        !self.0.swap(Box::into_raw(Box::new(value)), AcqRel).is_null()
+    }
+
+    /// Takes out what is in it; whether there was something.
+    pub fn clear(&self) -> bool {
+        !self.0.swap(core::ptr::null_mut(), AcqRel).is_null()
+    }
 }
 
 /// Asks the processor for a line. Any address may be asked for.

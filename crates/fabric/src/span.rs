@@ -12,7 +12,7 @@
 //!   load and a branch. [`Span::quiet`] gives the same bytes to those who have announced already. Atomics are announced
 //!   by their operations.
 
-use crate::host::{HostAtomicU32, HostAtomicU64};
+use crate::host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64};
 use crate::memory::RegionMemory;
 use crate::observe::{self, Access};
 use crate::raw;
@@ -355,6 +355,22 @@ impl<'a, L: Length> Span<'a, L> {
         assert!((p as usize).is_multiple_of(4), "an atomic must be aligned");
         // SAFETY: inside the span and aligned, by the checks; mapped while the region lives.
         unsafe { HostAtomicU32::at(p) }
+    }
+
+    /// The atomic at `off`, for a window that hardware keeps coherent; panics if it is not inside or not aligned.
+    pub(crate) fn pod_atomic_u64(&self, off: usize) -> &'a PodAtomicU64 {
+        let p = self.bytes.checked(off, 8);
+        assert!((p as usize).is_multiple_of(8), "an atomic must be aligned");
+        // SAFETY: as in `atomic_u64`.
+        unsafe { PodAtomicU64::at(p) }
+    }
+
+    /// As [`Span::pod_atomic_u64`].
+    pub(crate) fn pod_atomic_u32(&self, off: usize) -> &'a PodAtomicU32 {
+        let p = self.bytes.checked(off, 4);
+        assert!((p as usize).is_multiple_of(4), "an atomic must be aligned");
+        // SAFETY: as in `atomic_u32`.
+        unsafe { PodAtomicU32::at(p) }
     }
 
     /// Fills `dst` from `off`. If that is not all inside, `dst` is filled with zeros and the

@@ -23,21 +23,19 @@ impl<'a> Window<'a> {
     }
 
     /// Where the aligned word of `len` bytes at `off` lies, if it is inside.
-    fn word(&self, off: u64, len: usize) -> Option<*mut u8> {
+    fn word(&self, off: u64, len: usize) -> Option<usize> {
         let off = usize::try_from(off).ok()?;
         let inside = self.0.contains(off, len) && off.is_multiple_of(len);
-        inside.then(|| self.0.as_ptr().wrapping_add(off))
+        inside.then_some(off)
     }
 
     /// The atomic at `off` of the region; `None` outside the window, or where it is not aligned.
     pub fn atomic_u64(&self, off: u64) -> Option<&'a PodAtomicU64> {
-        // SAFETY: inside the span and aligned (regions begin at a page), by `word`; mapped while the region lives.
-        self.word(off, 8).map(|p| unsafe { PodAtomicU64::at(p) })
+        self.word(off, 8).map(|at| self.0.pod_atomic_u64(at))
     }
 
     /// The atomic at `off` of the region; `None` outside the window, or where it is not aligned.
     pub fn atomic_u32(&self, off: u64) -> Option<&'a PodAtomicU32> {
-        // SAFETY: as in `atomic_u64`.
-        self.word(off, 4).map(|p| unsafe { PodAtomicU32::at(p) })
+        self.word(off, 4).map(|at| self.0.pod_atomic_u32(at))
     }
 }

@@ -52,7 +52,7 @@ use cenote_base::Result;
 /// Whether RDMA is there: libfabric was there when this was built, and can be loaded.
 ///
 /// # Errors
-/// [`Error::Invalid`] with what to install.
+/// [`Error::Invalid`](cenote_base::Error::Invalid) with what to install, if libfabric is not there.
 pub fn available() -> Result<()> {
     shim::load()
 }

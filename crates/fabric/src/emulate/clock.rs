@@ -118,14 +118,12 @@ mod counter {
 
     #[inline(always)]
     pub fn read() -> u64 {
-        // SAFETY: the instruction exists on every x86-64 processor, and Linux lets programs use it.
-        unsafe { x86::_rdtsc() }
+        crate::instructions::read_counter()
     }
 
     #[inline(always)]
     pub fn finish_loads() {
-        // SAFETY: part of SSE2, which every x86-64 processor has.
-        unsafe { x86::_mm_lfence() }
+        crate::instructions::finish_loads();
     }
 }
 
