@@ -51,6 +51,7 @@ mod inode;
 mod journal;
 mod layout;
 mod open;
+mod opens;
 mod tree;
 
 pub use check::Report;
@@ -63,7 +64,7 @@ use cenote_base::{Error, rt};
 use cenote_space::{GlobalAddress, Guard, Mode, Session, Space};
 use journal::Step;
 use layout::{JOURNAL, MAGIC, SUPER_JOURNAL, SUPER_KEY, SUPER_LOCK, SUPER_NUMBER, SUPER_ROOT, SUPERBLOCK, VERSION, at};
-use open::Opens;
+use opens::Opens;
 
 /// A mounted file system. See the module.
 pub struct FileSystem {

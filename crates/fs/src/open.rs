@@ -19,39 +19,14 @@ use super::layout::{
     LINKS, MOUNT, MOUNT_MAGIC, MOUNT_TABLES, MOUNTS_MAX, NEXT_ORPHAN, NUMBER, SUPER_MOUNTS, SUPER_ORPHANS, TABLE_WORDS,
     TABLES_MAX, at,
 };
+use super::opens::{Open, Record};
 use super::tree::Dropped;
 use super::{Failure, FileSystem, Inode, Result};
-use cenote_base::rt::{HashMap, Mutex};
 use cenote_base::{Error, Result as MemoryResult};
 use cenote_space::{GlobalAddress, Lifetime, Mode};
 
 /// Orphans of a list: more are a loop.
 const ORPHANS_MAX: u32 = 1 << 24;
-
-/// What this mount has open.
-#[derive(Default)]
-pub(super) struct Opens(Mutex<Record>);
-
-#[derive(Default)]
-struct Record {
-    /// The mount's, null before it begins.
-    at: GlobalAddress,
-    tables: Vec<GlobalAddress>,
-    by_number: HashMap<u64, Open>,
-    /// Words of the tables that were used and are free.
-    free: Vec<GlobalAddress>,
-    /// Words that were used, ever.
-    used: u64,
-}
-
-/// An inode that is open here.
-#[derive(Clone, Copy)]
-struct Open {
-    /// The word that says so.
-    word: GlobalAddress,
-    /// How often.
-    count: u64,
-}
 
 impl FileSystem {
     /// Enters this mount in the superblock; clears up after those that are dead.

@@ -2,34 +2,14 @@
 //! one a [`Table`].
 
 use super::entry::{Draft, Kind, VALUE, Value};
-use super::heap::{Heap, offset};
+use super::failure::{Failure, Result, check_len};
+use super::fields::Fields;
+use super::heap::offset;
 use super::packed::Packed;
-use super::{Entry, Failure, Place, Result, Store, Table, check_len};
+use super::table::{Place, Table};
+use super::{Entry, Store};
 use cenote_base::Error;
 use cenote_space::GlobalAddress;
-
-/// Bytes of a packed hash that are asked for before its first word is looked at.
-const EXPECTED: usize = 512;
-
-/// Where a hash's fields are.
-pub(super) enum Fields {
-    Table(Table),
-    /// There, with this first word.
-    Packed(GlobalAddress, u64),
-}
-
-impl Fields {
-    /// Those that the word of a hash leads to.
-    pub(super) fn read(heap: &Heap, hash: GlobalAddress) -> Result<Self, Error> {
-        // A packed hash is read as a whole: its other lines come with the first.
-        heap.expect(hash, EXPECTED);
-        let word = heap.load(hash)?;
-        match Packed::is_marked(word) {
-            true => Ok(Self::Packed(hash, word)),
-            false => Table::read(heap, hash).map(Self::Table),
-        }
-    }
-}
 
 /// The fields of a hash are strings: one that says that it is a hash itself, which might be this very one, is broken.
 pub(super) fn check_field(field: &Entry) -> Result<(), Error> {

@@ -41,6 +41,8 @@
 
 mod ahead;
 mod entry;
+mod failure;
+mod fields;
 mod hash;
 mod hashes;
 mod heap;
@@ -53,12 +55,14 @@ mod table;
 
 pub use ahead::KEYS_AHEAD;
 pub use entry::{Entry, STRING_MAX, decimal, integer};
+pub use failure::{Failure, Result};
 pub use sweep::Found;
 
 use cenote_base::{Error, rt};
 use cenote_space::{GlobalAddress, Space};
 use entry::Draft;
-use hashes::Fields;
+use failure::check_len;
+use fields::Fields;
 use heap::{Heap, offset};
 use table::{Place, Table};
 
@@ -70,47 +74,6 @@ const TABLE: u64 = 24;
 const JOURNAL: u64 = 32;
 const CLOSED: u64 = 40;
 const EXPIRING: u64 = 48;
-
-/// Why something was not done. Nothing has changed then.
-#[derive(Debug)]
-pub enum Failure {
-    /// The key holds the other kind of value.
-    WrongKind,
-    /// The value, or what is to be added to it, is no integer, or their sum is none.
-    NotInteger,
-    /// The sum is outside of what an integer can be.
-    Overflow,
-    /// A string would be longer than [`STRING_MAX`].
-    TooLong,
-    /// The key is not there.
-    Missing,
-    /// The memory: [`Error::Full`] if there is no more.
-    Memory(Error),
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Self {
-        Self::Memory(error)
-    }
-}
-
-impl core::error::Error for Failure {}
-
-impl core::fmt::Display for Failure {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str(match self {
-            Self::WrongKind => "the key holds another kind of value",
-            Self::NotInteger => "the value is not an integer or out of range",
-            Self::Overflow => "the sum is out of range",
-            Self::TooLong => "a string of more than 512 MiB",
-            Self::Missing => "there is no such key",
-            Self::Memory(error) => return error.fmt(f),
-        })
-    }
-}
-
-/// What an operation of the store answers.
-pub type Result<T, E = Failure> = core::result::Result<T, E>;
 
 /// What becomes of a key's expiry when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -432,13 +395,6 @@ fn make_root(space: &Space, session: &cenote_space::Session) -> Result<GlobalAdd
     space.store(offset(root, TABLE)?, table.at().raw())?;
     space.set_root(root)?;
     Ok(root)
-}
-
-fn check_len(len: usize) -> Result<()> {
-    match len as u64 <= STRING_MAX {
-        true => Ok(()),
-        false => Err(Failure::TooLong),
-    }
 }
 
 #[cfg(test)]

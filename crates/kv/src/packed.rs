@@ -11,11 +11,10 @@
 
 use super::entry::{Draft, Entry, HEADER, INLINE_MAX, Kind, Value, header};
 use super::heap::{Heap, offset};
+use super::spares::PACKED_MAX;
 use cenote_base::{Error, Result};
 use cenote_space::GlobalAddress;
 
-/// Bytes of the longest.
-pub(super) const PACKED_MAX: usize = 2048;
 const BEGIN: usize = 8;
 const MARK: u64 = 1 << 63;
 

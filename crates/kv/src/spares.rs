@@ -7,9 +7,10 @@
 //! To the space they are allocated, and nothing refers to them: as what a kill leaves behind, the next start frees
 //! them. A store that is closed frees them itself.
 
-use super::packed::PACKED_MAX;
 use cenote_space::{Class, GlobalAddress};
 
+/// Bytes of the longest.
+pub(super) const PACKED_MAX: usize = 2048;
 /// The largest that are kept, in bytes.
 const BYTES_MAX: u64 = PACKED_MAX as u64;
 /// Classes up to there.

@@ -1,7 +1,7 @@
 //! What a start finds: counts that it can believe, or else everything is looked at, and what nothing refers to is
 //! freed.
 
-use super::hashes::Fields;
+use super::fields::Fields;
 use super::heap::{Heap, offset};
 use super::{CLOSED, EXPIRING, Result, Store};
 use cenote_base::Error;

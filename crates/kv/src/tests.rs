@@ -355,8 +355,8 @@ fn a_hash_that_grows_becomes_a_table_and_keeps_its_fields() {
         wanted.insert(b"count".to_vec(), sum.to_string().into_bytes());
         let hash = store.find(b"hash", 1).expect("found").expect("there");
         let is_table = matches!(
-            hashes::Fields::read(&store.heap, GlobalAddress::from_raw(hash.value())).expect("read"),
-            hashes::Fields::Table(_)
+            fields::Fields::read(&store.heap, GlobalAddress::from_raw(hash.value())).expect("read"),
+            fields::Fields::Table(_)
         );
         assert!(is_table || !was_table);
         was_table = is_table;

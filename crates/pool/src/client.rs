@@ -15,28 +15,32 @@
 //! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences nobody,
 //! so its members wait for it, and come back with what they had.
 
+mod connection;
 mod membership;
+mod options;
 mod relay;
 #[cfg(test)]
 mod tests;
 
 use crate::grant_table::{NodeId, SpacePhase};
-use crate::holder::{Credentials, Session, unexpected};
+use crate::holder::Credentials;
 use crate::host::Process;
 use crate::managers::Managers;
 use crate::member::{MemberReply, MemberRequest};
-use crate::wire::{self, AuditReport, PartView, Reply, Request, SpaceRequest, SpaceSummary, SpaceView};
+use crate::session::unexpected;
+use crate::wire::{AuditReport, PartView, Reply, Request, SpaceRequest, SpaceSummary, SpaceView};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::RegionOptions;
 use cenote_fabric::message::Network;
 use cenote_fabric::rdma::call::Callers;
 use cenote_space::{
     Channel, Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run,
     SessionId, Space,
 };
+use connection::Pool;
 use membership::{Membership, RETRY};
+pub use options::{ClientOptions, Far, OnRevoked};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,71 +54,9 @@ const LOOK_AGAIN_LOST: Nanos = Nanos::from_secs(2);
 /// How long it may take to answer that.
 const LOOK_TIMEOUT: Nanos = Nanos::from_secs(5);
 
-/// Called when a membership is over: what the space was used for has to end, as the process is about to be ended.
-pub type OnRevoked = Arc<dyn Fn(&Error) + Send + Sync>;
-
-/// How parts are reached that a process does not map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Far {
-    /// Over its own connections.
-    #[default]
-    Direct,
-    /// By way of a memory node of its machine, over a ring and that node's connections: the process needs none. Where
-    /// that is not to be had, over its own, if it has any.
-    Relay,
-}
-
-/// How a client uses spaces.
-#[derive(Clone)]
-pub struct ClientOptions {
-    /// Its name, for people.
-    pub name: String,
-    /// The pod that it is in: only that pod's parts are mapped, others count as far. Without one, all parts of this
-    /// machine are mapped.
-    pub pod: Option<String>,
-    /// The way to memory nodes of other pods and machines; without one what lies there cannot be reached.
-    pub callers: Option<Arc<dyn Callers>>,
-    /// How what lies there is read; what is relayed is read plainly.
-    pub far_reads: FarReads,
-    /// How parts are mapped.
-    pub region: RegionOptions,
-    /// Ask memory nodes of this machine over rings, where they have any.
-    pub rings: bool,
-    /// How far parts are reached.
-    pub far: Far,
-    /// How long a request waits for a memory node that is away.
-    pub timeout: Nanos,
-    /// See there.
-    pub on_revoked: OnRevoked,
-}
-
-impl Default for ClientOptions {
-    fn default() -> Self {
-        Self {
-            name: format!("process {}", Process::this().pid),
-            pod: None,
-            callers: None,
-            far_reads: FarReads::default(),
-            region: RegionOptions::default(),
-            rings: true,
-            far: Far::Direct,
-            timeout: Nanos::from_secs(30),
-            on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
-        }
-    }
-}
-
 /// A tenant's way to the spaces of a pool.
 #[derive(Clone)]
 pub struct PoolClient(Arc<Pool>);
-
-struct Pool {
-    network: Arc<dyn Network>,
-    managers: Managers,
-    hello: wire::Hello,
-    options: ClientOptions,
-    manager: Mutex<Option<Session>>,
-}
 
 impl PoolClient {
     /// Connects with the manager.
@@ -259,83 +201,6 @@ fn requested(name: &str, bytes: u64, pods: Option<&[String]>) -> SpaceRequest {
         name: name.into(),
         bytes,
         pods: pods.map(<[String]>::to_vec),
-    }
-}
-
-impl Pool {
-    /// Waits for a manager that leads, if there are several and none does: what people ask for has time.
-    fn find(&self) -> Result<()> {
-        let mut session = self.manager.lock();
-        if session.is_none() {
-            *session = Some(Session::begin_patiently(&*self.network, &self.managers, &self.hello)?);
-        }
-        Ok(())
-    }
-
-    /// Asks, once, for what people want to be done.
-    fn order(&self, request: &Request) -> Result<Reply> {
-        self.find()?;
-        self.ask_once(request)
-    }
-
-    /// Asks what people want to know.
-    fn ask_patiently(&self, request: &Request) -> Result<Reply> {
-        match self.order(request) {
-            Err(Error::Lost(_)) => self.order(request),
-            answer => answer,
-        }
-    }
-
-    /// Asks what may be asked twice: over another connection if the one that there is has ended.
-    fn ask(&self, request: &Request) -> Result<Reply> {
-        match self.ask_once(request) {
-            Err(Error::Lost(_)) => self.ask_once(request),
-            answer => answer,
-        }
-    }
-
-    fn ask_once(&self, request: &Request) -> Result<Reply> {
-        let mut session = self.manager.lock();
-        if session.is_none() {
-            *session = Some(Session::begin(&*self.network, &self.managers, &self.hello)?);
-        }
-        let answer = session
-            .as_ref()
-            .map_or_else(|| Err(unexpected()), |session| session.ask(request));
-        if matches!(answer, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
-            *session = None;
-            self.managers.turn_away();
-        }
-        answer
-    }
-
-    fn view(&self, name: &str) -> Result<SpaceView> {
-        match self.ask(&Request::OpenSpace { name: name.into() })? {
-            Reply::Space(view) => Ok(view),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait
-    /// for a manager that hangs are not among them.
-    fn view_within(&self, name: &str, timeout: Nanos) -> Result<SpaceView> {
-        let session = Session::begin_within(&*self.network, &self.managers, &self.hello, timeout)?;
-        match session.ask_within(&Request::OpenSpace { name: name.into() }, timeout)? {
-            Reply::Space(view) => Ok(view),
-            _ => Err(unexpected()),
-        }
-    }
-
-    /// The pod that this process is in: as it was told, or as the parts that it maps.
-    fn pod(&self, view: &SpaceView) -> String {
-        let near = || view.parts.iter().find(|part| self.is_near(part));
-        let told = self.options.pod.clone();
-        told.or_else(|| near().map(|part| part.pod.clone())).unwrap_or_default()
-    }
-
-    /// Whether this process maps a part.
-    fn is_near(&self, part: &PartView) -> bool {
-        part.machine == cenote_fabric::boot() && self.options.pod.as_ref().is_none_or(|pod| part.pod == *pod)
     }
 }
 

@@ -24,6 +24,7 @@
 //! - what was acknowledged is in the [store](crate::store) first: the manager writes it before it answers;
 //! - `term` rises with each manager that begins to lead: who comes with an older one leads no more.
 
+pub use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::settings::{Tenant, Tenants};
 use crate::wire::{GrantView, NodeHello, NodeView, OpenRequest, TenantView};
 use cenote_base::crc::crc32c;
@@ -33,9 +34,8 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_space::EXTENT;
 use serde::{Deserialize, Serialize};
-pub use spaces::{Making, PartOf, PartsOf, SpaceId, SpacePhase, SpaceRecord};
+pub use spaces::{Making, PartOf, PartsOf, SpaceRecord};
 use std::collections::BTreeMap;
-use std::fmt;
 
 const FORMAT: &str = "cenote-pool 3";
 /// Before there were spaces, and before there were mirrors. They are read as they are: what they lack is empty.
@@ -44,64 +44,6 @@ const FORMER_FORMATS: [&str; 2] = ["cenote-pool 1", "cenote-pool 2"];
 const GRANT_MAX: u64 = 1 << 62;
 /// Characters of a description that are kept.
 const DESCRIPTION_MAX: usize = 512;
-
-/// A grant's number, from 1 on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct GrantId(pub u64);
-
-/// A memory node's number, which it drew when it was made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub u64);
-
-impl fmt::Display for GrantId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
-}
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:016x}", self.0)
-    }
-}
-
-/// What is happening to a grant.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Phase {
-    /// Somebody has it, and a lease on it.
-    Held,
-    /// Kept for its tenant; nobody has it.
-    Idle,
-    /// Its holder's lease lapsed: its node is ending the holder.
-    Fencing,
-    /// Its node is ending whoever has it, and frees its memory.
-    Freeing,
-    /// A part of a space: its node is making it, and nobody has heard of it.
-    Keeping,
-    /// A part of a space: its node keeps it.
-    Kept,
-    /// A mirror that lacks something of what it mirrors.
-    Filling,
-    /// A mirror that has all that was flushed.
-    Whole,
-}
-
-impl fmt::Display for Phase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Phase::Held => "held",
-            Phase::Idle => "idle",
-            Phase::Fencing => "fencing",
-            Phase::Freeing => "freeing",
-            Phase::Keeping => "being made",
-            Phase::Kept => "kept",
-            Phase::Filling => "being filled",
-            Phase::Whole => "whole",
-        })
-    }
-}
 
 /// Memory that a tenant was given.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,24 +12,19 @@ mod mirror;
 use crate::grant_table::GrantId;
 use crate::grant_table::NodeId;
 use crate::managers::Managers;
-use crate::wire::{
-    self, AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION, Welcome,
-};
+use crate::session::{ANSWER_TIMEOUT, ManagerChannel, ManagerSession, TAKEOVER_TIMEOUT, unexpected};
+use crate::wire::{AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::message::{Connection, Network};
+use cenote_fabric::message::Network;
 use cenote_fabric::{Foothold, MirrorKeeper};
 use mirror::GrantMirror;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Longer than the manager lets somebody wait for memory.
-const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(30);
-/// As long as a manager may need to take over from another.
-const TAKEOVER_TIMEOUT: Nanos = Nanos::from_secs(20);
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
 /// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another
@@ -69,53 +64,6 @@ pub struct GrantRequest {
 /// Called when the grant is this holder's no more. What it was used for has to end: the process is about to be ended.
 pub type OnRevoked = Box<dyn Fn(&Error) + Send>;
 
-/// A connection in a role.
-pub(crate) struct Session {
-    connection: Arc<dyn Connection>,
-    pub(crate) welcome: Welcome,
-}
-
-impl Session {
-    /// Begins one with the manager that leads, if one does.
-    pub(crate) fn begin(network: &dyn Network, managers: &Managers, hello: &Hello) -> Result<Self> {
-        Self::begin_within(network, managers, hello, ANSWER_TIMEOUT)
-    }
-
-    /// As [`Session::begin`]; each of them may take so long.
-    pub(crate) fn begin_within(
-        network: &dyn Network,
-        managers: &Managers,
-        hello: &Hello,
-        timeout: Nanos,
-    ) -> Result<Self> {
-        let (connection, welcome) = managers.greet(network, hello, timeout)?;
-        Ok(Self { connection, welcome })
-    }
-
-    /// As [`Session::begin`]; if none of several managers leads, one is about to.
-    pub(crate) fn begin_patiently(network: &dyn Network, managers: &Managers, hello: &Hello) -> Result<Self> {
-        let (connection, welcome) = managers.greet_patiently(network, hello, ANSWER_TIMEOUT, TAKEOVER_TIMEOUT)?;
-        Ok(Self { connection, welcome })
-    }
-
-    pub(crate) fn ask(&self, request: &Request) -> Result<Reply> {
-        self.ask_within(request, ANSWER_TIMEOUT)
-    }
-
-    pub(crate) fn ask_within(&self, request: &Request, timeout: Nanos) -> Result<Reply> {
-        match wire::call(&*self.connection, request, timeout)? {
-            Reply::Failed(failure) => Err(failure.into()),
-            reply => Ok(reply),
-        }
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        self.connection.close();
-    }
-}
-
 impl Credentials {
     /// What is said first in a role.
     pub(crate) fn hello(&self, role: Role) -> Hello {
@@ -132,10 +80,6 @@ impl Credentials {
     }
 }
 
-pub(crate) fn unexpected() -> Error {
-    Error::corrupt("the manager's answer does not fit the question")
-}
-
 /// Memory that this process holds. Dropping it lets the lease lapse; [`GrantedMemory::release`] ends it in order.
 pub struct GrantedMemory {
     opened: Opened,
@@ -146,16 +90,8 @@ pub struct GrantedMemory {
     foothold: Option<Foothold>,
 }
 
-/// A way to the manager, over one session after the other.
-struct Line {
-    network: Arc<dyn Network>,
-    managers: Managers,
-    hello: Hello,
-    session: Mutex<Option<Session>>,
-}
-
 struct Shared {
-    line: Line,
+    line: ManagerChannel,
     grant: GrantId,
     epoch: u64,
     every: Nanos,
@@ -208,7 +144,7 @@ impl GrantedMemory {
         on_revoked: OnRevoked,
     ) -> Result<Self> {
         let (managers, hello) = (Managers::parse(&credentials.manager)?, credentials.tenants_hello());
-        let session = Session::begin_patiently(&**network, &managers, &hello)?;
+        let session = ManagerSession::begin_patiently(&**network, &managers, &hello)?;
         let request = Request::Open(OpenRequest {
             label: requested.label,
             description: requested.description,
@@ -224,7 +160,7 @@ impl GrantedMemory {
             grant: opened.grant,
             epoch: opened.epoch,
             every: Nanos(session.welcome.lease / RENEWALS),
-            line: Line {
+            line: ManagerChannel {
                 network: Arc::clone(network),
                 managers,
                 hello,
@@ -383,7 +319,7 @@ impl Shared {
         credentials: &Credentials,
         opened: &Opened,
     ) -> Result<Arc<GrantMirror>> {
-        let line = Line {
+        let line = ManagerChannel {
             network: Arc::clone(network),
             managers: Managers::parse(&credentials.manager)?,
             hello: credentials.tenants_hello(),
@@ -394,25 +330,8 @@ impl Shared {
     }
 }
 
-impl Line {
-    /// Asks over the session that there is, or a new one.
-    fn ask(&self, request: &Request, timeout: Nanos) -> Result<Reply> {
-        let mut session = self.session.lock();
-        if session.is_none() {
-            *session = Some(Session::begin(&*self.network, &self.managers, &self.hello)?);
-        }
-        let ask = |session: &Session| session.ask_within(request, timeout);
-        let asked = session.as_ref().map_or_else(|| Err(unexpected()), ask);
-        if matches!(asked, Err(Error::Lost(_) | Error::Timeout(_) | Error::Corrupt(_))) {
-            *session = None;
-            self.managers.turn_away();
-        }
-        asked
-    }
-}
-
 /// Opens a grant; if its memory is broken, and its mirror is not, the mirror in its place.
-fn open_whole(session: &Session, request: &Request) -> Result<Opened> {
+fn open_whole(session: &ManagerSession, request: &Request) -> Result<Opened> {
     let open = || match session.ask(request)? {
         Reply::Opened(opened) => Ok(opened),
         _ => Err(unexpected()),
@@ -442,7 +361,7 @@ fn is_region(path: &str) -> bool {
 }
 
 /// What operators ask of a pool.
-pub struct Operator(Session);
+pub struct Operator(ManagerSession);
 
 impl Operator {
     /// Connects.
@@ -451,7 +370,7 @@ impl Operator {
     /// [`Error::Lost`] if the manager is not there; [`Error::Invalid`] if the secret is wrong.
     pub fn connect(network: &dyn Network, credentials: &Credentials) -> Result<Self> {
         let managers = Managers::parse(&credentials.manager)?;
-        Session::begin_patiently(network, &managers, &credentials.hello(Role::Operator)).map(Self)
+        ManagerSession::begin_patiently(network, &managers, &credentials.hello(Role::Operator)).map(Self)
     }
 
     /// The pool at this moment.

@@ -4,7 +4,7 @@
 //! it comes in pieces, each with a byte before it (which JSON does not begin with) that says whether it is the last. A
 //! peer's first message is a [`Hello`]; what it may ask follows from the role that it took there.
 
-use crate::grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
+use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;

@@ -10,7 +10,7 @@
 //! - it ends with a word to the node, however long that takes. Unsaid, the node would end this process for its silence,
 //!   whatever it does by then.
 
-use super::Pool;
+use super::connection::Pool;
 use crate::grant_table::{NodeId, SpaceId};
 use crate::host::Process;
 use crate::key::Key;

@@ -19,7 +19,7 @@
 //! - a part's number is never used again in its space: addresses name it;
 //! - a space's name is taken until the last of its memory is confirmed free.
 
-use super::{EXTENT, Grant, GrantId, GrantTable, NodeId, Phase};
+use super::{EXTENT, Grant, GrantId, GrantTable, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use crate::wire::{PartOrder, PartSummary, PartView, SpaceRequest, SpaceSummary, SpaceView};
 use cenote_base::rt::Nanos;
@@ -27,7 +27,6 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::path::Path;
 
 /// Bytes of the smallest part.
@@ -35,38 +34,6 @@ pub(crate) const PART_MIN: u64 = 2 * EXTENT;
 
 /// All parts of a space, and the numbers of those that were lost with their memory nodes.
 pub type PartsOf = (Vec<PartView>, Vec<u8>);
-
-/// A space's number, drawn when it is made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct SpaceId(pub u128);
-
-impl fmt::Display for SpaceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-/// What is happening to a space.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum SpacePhase {
-    /// Its nodes are making its parts.
-    Making,
-    /// It is used.
-    Ready,
-    /// Its nodes are freeing its parts.
-    Dropping,
-}
-
-impl fmt::Display for SpacePhase {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            SpacePhase::Making => "being made",
-            SpacePhase::Ready => "ready",
-            SpacePhase::Dropping => "being dropped",
-        })
-    }
-}
 
 /// Which part of which space a grant is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

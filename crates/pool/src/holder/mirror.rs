@@ -14,8 +14,8 @@
 //! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what
 //! it did not flush is promised to nobody. It is filled once more all the same, since a copy may have been cut off.
 
-use super::{Line, unexpected};
 use crate::grant_table::GrantId;
+use crate::session::{ManagerChannel, unexpected};
 use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
@@ -30,7 +30,7 @@ const TIMEOUT: Nanos = Nanos::from_secs(15);
 
 /// See the module.
 pub(super) struct GrantMirror {
-    line: Line,
+    line: ManagerChannel,
     grant: GrantId,
     epoch: u64,
     every: Nanos,
@@ -69,7 +69,7 @@ impl Attached {
 
 impl GrantMirror {
     pub(super) fn new(
-        line: Line,
+        line: ManagerChannel,
         (grant, epoch): (GrantId, u64),
         every: Nanos,
         stop: Arc<Event>,

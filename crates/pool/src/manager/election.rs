@@ -9,7 +9,7 @@
 //! Nothing is taken from one leadership into the next but what the grant table says: an [`Inner`] whose leadership is
 //! over answers nobody and orders nothing, its connections end, and its threads with them.
 
-use super::{CONNECTIONS_MAX, HELLO_TIMEOUT, Inner, ManagerOptions, STOP_TURN};
+use super::leader::{CONNECTIONS_MAX, HELLO_TIMEOUT, Inner, ManagerOptions, STOP_TURN};
 use crate::acceptor::{Acceptor, Place};
 use crate::store::{GrantTableStore, Lead};
 use crate::wire::{self, Failure, Hello, Welcome};

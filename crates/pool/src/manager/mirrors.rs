@@ -1,16 +1,10 @@
 //! Mirrors at the manager: holders ask for them, and say what they have.
 
-use super::Inner;
-use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Phase};
+use super::leader::Inner;
+use crate::grant_table::{Grant, GrantId, Phase};
 use crate::wire::{MirrorRequest, MirrorView, Order, OrderReply, Reply};
 use cenote_base::rt;
 use cenote_base::{Error, Result};
-use std::path::{Path, PathBuf};
-
-/// Where a grant's file lies.
-pub(super) fn path_of(grant_table: &GrantTable, node: NodeId, id: GrantId) -> Result<PathBuf> {
-    Ok(Path::new(&grant_table.node(node)?.directory).join(format!("grant-{id}")))
-}
 
 impl Inner {
     pub(super) fn mirror(&self, tenant: &str, id: GrantId, epoch: u64, what: MirrorRequest) -> Result<Reply> {

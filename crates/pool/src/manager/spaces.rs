@@ -1,6 +1,6 @@
 //! Spaces at the manager: tenants ask for them, memory nodes make and keep their parts.
 
-use super::{Inner, Link, OPEN_TIMEOUT, TURN};
+use super::leader::{Inner, Link, OPEN_TIMEOUT, TURN};
 use crate::grant_table::{Grant, GrantId, GrantTable, Making, NodeId, PartsOf, Phase, SpaceId};
 use crate::key::Key;
 use crate::wire::{AuditReport, Order, OrderReply, Reply, SpaceRequest};

@@ -26,6 +26,7 @@ mod api;
 mod base64;
 
 use super::{GrantTableStore, Lead, Leadership};
+pub use api::Transport;
 use api::{Api, Lease, Number, Outcome, Trouble};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -75,15 +76,6 @@ impl Default for EtcdOptions {
             user: None,
         }
     }
-}
-
-/// How questions reach etcd.
-pub trait Transport: Send + Sync {
-    /// Posts JSON to `PATH` of a host, and waits for the answer.
-    ///
-    /// # Errors
-    /// [`Error::Lost`]: nobody was there, so the host has not heard of it. Any other: it may have, or may yet.
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer>;
 }
 
 /// Plain HTTP.

@@ -1,7 +1,8 @@
 //! What a memory node serves calls with: which connection is about which part, and who speaks over it.
 
 use super::replies::User;
-use super::{Host, Inner, POD_MAX, wire};
+use super::{Host, Inner, POD_MAX};
+use crate::far::wire;
 use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, CallerId, Serve};
@@ -97,7 +98,7 @@ impl Serve for Hosts {
         let known = self.callers.lock().get(&caller).cloned();
         let known = known.filter(|user| !user.host.is_stopping());
         match known {
-            Some(user) => user.host.serve(&user, request, answer),
+            Some(user) => user.host.serve((&user.user, &user.pod), request, answer),
             // Or what he spoke with is gone: he says it again, to who is there then.
             None => answer.fail(wire::unheard("who asks has not said who he is")),
         }

@@ -19,6 +19,7 @@ mod orphans;
 mod policy;
 mod relocate;
 mod replies;
+mod step_state;
 mod steps;
 mod transfer;
 
@@ -40,12 +41,11 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call};
-use hosts::KnownUser;
-use obey::Steps;
-use replies::Replies;
+use replies::{Replies, User};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use step_state::Steps;
 
 /// Orders and allocations that wait at a time, and requests.
 const WAITING_MAX: usize = 4096;
@@ -478,11 +478,11 @@ impl Inner {
     }
 
     /// What has come by a call of a user. Does not block.
-    fn serve(self: &Arc<Self>, user: &KnownUser, request: &[u8], answer: Answer) {
+    fn serve(self: &Arc<Self>, (user, pod): (&User, &str), request: &[u8], answer: Answer) {
         match wire::split(request) {
-            Ok((head, rest)) if head.number != 0 => self.serve_once(user, head, rest, answer),
+            Ok((head, rest)) if head.number != 0 => self.serve_once((user, pod), head, rest, answer),
             Ok((head, rest)) => match head.kind {
-                wire::ACCESSES | wire::SEQUENCE => self.serve_accesses(&user.pod, head, rest, answer),
+                wire::ACCESSES | wire::SEQUENCE => self.serve_accesses(pod, head, rest, answer),
                 wire::PROBE => self.serve_probe(rest, answer),
                 wire::FETCH => self.serve_fetch(rest, answer),
                 _ => self.serve_other(request, head.kind, rest, answer),
@@ -492,15 +492,15 @@ impl Inner {
     }
 
     /// What must be done once: all at once, and its answer is remembered. So nothing of it is sent later.
-    fn serve_once(&self, user: &KnownUser, head: Head, rest: &[u8], mut answer: Answer) {
+    fn serve_once(&self, (user, pod): (&User, &str), head: Head, rest: &[u8], mut answer: Answer) {
         let connection = answer.caller();
         let work = |into: &mut Vec<u8>| match head.kind {
-            wire::ACCESSES | wire::SEQUENCE => self.carry_out(&user.pod, head, rest, 0, into).map(drop),
+            wire::ACCESSES | wire::SEQUENCE => self.carry_out(pod, head, rest, 0, into).map(drop),
             wire::ROOT => self.serve_root(rest, into),
             _ => Err(Error::corrupt("a request of no kind that has a number")),
         };
         let asked = (head.number, head.is_again);
-        match user.user.once(connection, asked, answer.bytes(), work) {
+        match user.once(connection, asked, answer.bytes(), work) {
             Ok(()) => answer.send(),
             Err(error) => answer.fail(error),
         }

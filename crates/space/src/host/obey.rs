@@ -10,40 +10,17 @@
 //! is gone for good, other hosts are asked: [`super::orphans`].
 
 use super::super::GlobalAddress;
+use super::step_state::{Coming, Steps};
 use super::{Inner, Order, Ordered, image};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 const TURN: Nanos = Nanos::from_millis(50);
 /// Between two looks at migrated extents that nobody has spoken for.
 const ASK_EVERY: Nanos = Nanos::from_secs(1);
-
-/// See the module.
-#[derive(Default)]
-pub(super) struct Steps {
-    /// Extents that are to lie here and are not settled.
-    pub(super) received: BTreeMap<GlobalAddress, Coming>,
-    /// Frozen ones whose home is gone for good, by which freezing, and the parts that said that they had it by that and
-    /// had not used it: [`super::orphans`].
-    pub(super) not_used: BTreeMap<GlobalAddress, (u64, BTreeSet<u8>)>,
-}
-
-/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody
-/// else's.
-pub(super) struct Coming {
-    pub(super) freeze: u64,
-    pub(super) is_fetched: bool,
-}
-
-impl Steps {
-    fn has_come(&self, extent: GlobalAddress, freeze: u64) -> bool {
-        let coming = self.received.get(&extent);
-        coming.is_some_and(|coming| (coming.freeze == freeze || planted(Fault::FreezeNumber)) && coming.is_fetched)
-    }
-}
 
 impl Inner {
     /// Does what a home orders.

@@ -26,7 +26,7 @@
 
 use super::super::GlobalAddress;
 use super::super::slot::is_frozen;
-use super::obey::Steps;
+use super::step_state::Steps;
 use super::{Inner, Order, Ordered};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};

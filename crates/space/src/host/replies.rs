@@ -9,7 +9,7 @@
 //!
 //! Lock order: hosts, replies, a user. A user is locked while something is done for it, which waits for nothing.
 
-use super::wire;
+use crate::far::wire;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Result};

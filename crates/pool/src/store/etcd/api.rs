@@ -1,7 +1,7 @@
 //! Questions to etcd (3.4 and later) by its JSON gateway: `POST /v3/...`, keys and values in base64, numbers as text,
 //! what is zero or empty left out.
 
-use super::{Transport, base64};
+use super::base64;
 use cenote_base::rt::atomic::{AtomicUsize, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -10,6 +10,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::sync::Arc;
+
+/// How questions reach etcd.
+pub trait Transport: Send + Sync {
+    /// Posts JSON to `PATH` of a host, and waits for the answer.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: nobody was there, so the host has not heard of it. Any other: it may have, or may yet.
+    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer>;
+}
 
 /// How long one of several may take to answer.
 const TRY_TIMEOUT: Nanos = Nanos::from_secs(2);

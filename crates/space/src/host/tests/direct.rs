@@ -1,6 +1,6 @@
 //! Direct reads: bytes that the fabric sends from where they lie, into memory that the call has lent.
 
-use super::super::KnownUser;
+use super::super::hosts::KnownUser;
 use super::super::wire::{self, DirectFrom, Item};
 use super::*;
 use crate::act::Act;
@@ -224,7 +224,7 @@ fn ask(pods: &Pods, request: &[u8], room: usize) -> Result<Answered> {
     let answer = Answer::new(CallerId(1), 1, Arc::clone(&kept) as _).with_room(room);
     let host = &pods.hosts[0].inner;
     let user = KnownUser::come(host, PODS[1], CallerId(1)).expect("let in");
-    host.serve(&user, request, answer);
+    host.serve((&user.user, &user.pod), request, answer);
     let answered = kept.0.lock().take();
     answered.expect("at once")
 }

@@ -1,0 +1,94 @@
+//! Numbers of grants, nodes and spaces, and what is happening to them.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A grant's number, from 1 on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct GrantId(pub u64);
+
+/// A memory node's number, which it drew when it was made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for GrantId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// What is happening to a grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Phase {
+    /// Somebody has it, and a lease on it.
+    Held,
+    /// Kept for its tenant; nobody has it.
+    Idle,
+    /// Its holder's lease lapsed: its node is ending the holder.
+    Fencing,
+    /// Its node is ending whoever has it, and frees its memory.
+    Freeing,
+    /// A part of a space: its node is making it, and nobody has heard of it.
+    Keeping,
+    /// A part of a space: its node keeps it.
+    Kept,
+    /// A mirror that lacks something of what it mirrors.
+    Filling,
+    /// A mirror that has all that was flushed.
+    Whole,
+}
+
+impl fmt::Display for Phase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Phase::Held => "held",
+            Phase::Idle => "idle",
+            Phase::Fencing => "fencing",
+            Phase::Freeing => "freeing",
+            Phase::Keeping => "being made",
+            Phase::Kept => "kept",
+            Phase::Filling => "being filled",
+            Phase::Whole => "whole",
+        })
+    }
+}
+
+/// A space's number, drawn when it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct SpaceId(pub u128);
+
+impl fmt::Display for SpaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// What is happening to a space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SpacePhase {
+    /// Its nodes are making its parts.
+    Making,
+    /// It is used.
+    Ready,
+    /// Its nodes are freeing its parts.
+    Dropping,
+}
+
+impl fmt::Display for SpacePhase {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            SpacePhase::Making => "being made",
+            SpacePhase::Ready => "ready",
+            SpacePhase::Dropping => "being dropped",
+        })
+    }
+}

@@ -1,0 +1,610 @@
+//! What a manager that leads does: everything of one leadership.
+
+use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
+use crate::settings::Tenants;
+use crate::store::Leadership;
+use crate::wire::{
+    self, AuditReport, Failure, GrantFile, Hello, NodeHello, OpenRequest, Opened, Order, OrderReply, PoolStatus, Reply,
+    Request, Role, VERSION, Welcome,
+};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{self, Condvar, Mutex, Nanos};
+use cenote_base::units::ByteSize;
+use cenote_base::{Error, Result};
+use cenote_fabric::message::Connection;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How long a lease lasts, unless told.
+pub const LEASE_DEFAULT: Nanos = Nanos::from_secs(10);
+pub(super) const TURN: Nanos = Nanos::from_millis(50);
+/// Between two looks whether the manager is to stop.
+pub(super) const STOP_TURN: Nanos = Nanos::from_millis(250);
+pub(super) const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
+/// Longer than a node takes to end a holder.
+pub(super) const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
+pub(super) const PING_EVERY: Nanos = Nanos::from_secs(2);
+/// How long somebody who opens waits for what is being fenced, freed or reclaimed.
+pub(super) const OPEN_TIMEOUT: Nanos = Nanos::from_secs(15);
+/// How long for a former holder that is ending just now.
+pub(super) const ENDING_TIMEOUT: Nanos = Nanos::from_secs(3);
+/// Before an order that failed is given again.
+pub(super) const AGAIN: Nanos = Nanos::from_secs(1);
+/// A turn that is later than this was held up: nobody was heard meanwhile.
+pub(super) const LATE: Nanos = Nanos::from_millis(500);
+/// Connections at a time.
+pub(super) const CONNECTIONS_MAX: u32 = 1000;
+
+/// What a manager is started with.
+#[derive(Debug, Clone)]
+pub struct ManagerOptions {
+    /// Where the grant table is, unless it has another [store](Manager::start_on).
+    pub directory: PathBuf,
+    /// Where it listens.
+    pub listen: String,
+    /// Who may have what.
+    pub tenants: Tenants,
+    /// How long a lease lasts.
+    pub lease: Nanos,
+}
+
+/// A manager that leads.
+pub(super) struct Inner {
+    pub(super) options: ManagerOptions,
+    pub(super) pool: u128,
+    pub(super) term: u64,
+    pub(super) leadership: Arc<dyn Leadership>,
+    pub(super) grant_table: Mutex<GrantTable>,
+    /// Something in the grant table is another than before.
+    pub(super) changed: Condvar,
+    pub(super) links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
+    pub(super) stop: AtomicBool,
+    /// Why parts that were asked for could not be made, for those who wait.
+    pub(super) not_made: Mutex<BTreeMap<GrantId, Error>>,
+}
+
+/// The way to a memory node.
+pub(super) struct Link {
+    pub(super) connection: Arc<dyn Connection>,
+    pub(super) leadership: Arc<dyn Leadership>,
+    /// Held over an order and its answer.
+    pub(super) one: Mutex<()>,
+}
+
+impl Link {
+    pub(super) fn order(&self, order: &Order) -> Result<OrderReply> {
+        let reply = self.order_if(order, || true)?;
+        reply.ok_or_else(|| Error::Invalid("an order that nobody wants".into()))
+    }
+
+    /// An order that is given if it is still wanted when it is its turn; `None`: it is not.
+    pub(super) fn order_if(&self, order: &Order, is_wanted: impl FnOnce() -> bool) -> Result<Option<OrderReply>> {
+        let _one = self.one.lock();
+        check_leads(&*self.leadership)?;
+        if !is_wanted() {
+            return Ok(None);
+        }
+        match wire::call(&*self.connection, order, ORDER_TIMEOUT)? {
+            OrderReply::Failed(failure) => Err(failure.into()),
+            reply => Ok(Some(reply)),
+        }
+    }
+}
+
+/// Who leads no more gives no orders and no answers.
+pub(super) fn check_leads(leadership: &dyn Leadership) -> Result<()> {
+    match leadership.leads() {
+        true => Ok(()),
+        false => Err(Error::Lost(
+            "this manager leads no more: what was asked for may have been done, or not".into(),
+        )),
+    }
+}
+
+impl Inner {
+    /// Begins a leadership: reads the grant table, or begins one.
+    pub(super) fn begin(options: &ManagerOptions, leadership: Arc<dyn Leadership>) -> Result<Self> {
+        let tenants = options.tenants.clone();
+        let read_at = rt::now();
+        let mut grant_table = match leadership.read()? {
+            Some(bytes) => GrantTable::from_bytes(&bytes, tenants, read_at, options.lease)?,
+            None => GrantTable::new(rt::random_u128(), tenants),
+        };
+        let term = grant_table.begin_term();
+        leadership.write(&grant_table.to_bytes())?;
+        grant_table.nobody_was_heard(rt::now().since(read_at));
+        Ok(Self {
+            options: options.clone(),
+            pool: grant_table.pool,
+            term,
+            leadership,
+            grant_table: Mutex::new(grant_table),
+            changed: Condvar::default(),
+            links: Mutex::default(),
+            stop: AtomicBool::new(false),
+            not_made: Mutex::default(),
+        })
+    }
+
+    pub(super) fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    /// Ends the leadership. What is under way finds out by itself.
+    pub(super) fn end(&self) {
+        self.stop();
+        self.leadership.resign();
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire) || !self.leadership.leads()
+    }
+
+    // ---- the grant table ----
+
+    /// Changes the grant table, and its store before anybody sees it.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut GrantTable) -> Result<T>) -> Result<T> {
+        let mut grant_table = self.grant_table.lock();
+        let before = grant_table.clone();
+        let outcome = change(&mut grant_table);
+        let differs = outcome.is_ok() && before.to_bytes() != grant_table.to_bytes();
+        let written = if differs && !planted(Fault::BookUnwritten) {
+            self.leadership.write(&grant_table.to_bytes())
+        } else {
+            Ok(())
+        };
+        match (outcome, written) {
+            (Ok(outcome), Ok(())) => {
+                self.changed.notify_all();
+                Ok(outcome)
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                *grant_table = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// Lapses leases until the leadership is over.
+    pub(super) fn lapse(&self) {
+        let mut turned = rt::now();
+        while !self.is_stopping() {
+            let now = rt::now();
+            if now.since(turned) > LATE {
+                self.grant_table.lock().nobody_was_heard(now.since(turned));
+            }
+            turned = now;
+            // This process may be stopped at any point here: what lapses is what had lapsed when the turn began.
+            let due = self.grant_table.lock().is_due(now);
+            let lapsed = |grant_table: &mut GrantTable| {
+                grant_table.tick(now);
+                Ok(())
+            };
+            if due && let Err(error) = self.change(lapsed) {
+                eprintln!("cenote: manager: {error}");
+                rt::sleep(AGAIN);
+            }
+            rt::sleep(TURN);
+        }
+    }
+
+    // ---- connections ----
+
+    pub(super) fn serve(&self, hello: Hello, connection: &Arc<dyn Connection>) -> Result<()> {
+        let admitted = self.admit_peer(&hello);
+        let refused = admitted.is_err();
+        let welcome = admitted.and_then(|()| self.welcome());
+        let greeted = wire::send(&**connection, &welcome.map_err(Failure::from));
+        match hello.role {
+            _ if refused => greeted,
+            Role::Node(node) => {
+                let served = greeted.and_then(|()| self.serve_node(&node, connection));
+                self.links.lock().remove(&node.id);
+                // Not in the store: nothing can fail.
+                self.grant_table.lock().leave(node.id);
+                served
+            }
+            role => {
+                greeted?;
+                self.answer(&**connection, &|request| match &role {
+                    Role::Tenant(tenant) => self.ask_of_tenant(tenant, request),
+                    _ => self.ask_of_operator(request),
+                })
+            }
+        }
+    }
+
+    pub(super) fn welcome(&self) -> Result<Welcome> {
+        check_leads(&*self.leadership)?;
+        Ok(Welcome {
+            pool: self.pool,
+            term: self.term,
+            lease: self.options.lease.raw(),
+        })
+    }
+
+    pub(super) fn admit_peer(&self, hello: &Hello) -> Result<()> {
+        if hello.version != VERSION {
+            return Err(Error::Mismatch(format!(
+                "the manager speaks version {VERSION} of the pool's protocol, this program {}",
+                hello.version
+            )));
+        }
+        match &hello.role {
+            Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(drop),
+            Role::Operator => self.options.tenants.admit_staff(&hello.secret),
+            Role::Node(node) => {
+                self.options.tenants.admit_staff(&hello.secret)?;
+                self.change(|grant_table| grant_table.join(node))
+            }
+        }
+    }
+
+    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself, and who hears of
+    /// another mirror, or none, copies to its own no more: the store is asked before that is said.
+    pub(super) fn checked(&self, answer: Result<Reply>) -> Reply {
+        let may = match &answer {
+            Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.leadership.confirm(),
+            _ => check_leads(&*self.leadership),
+        };
+        may.and(answer).unwrap_or_else(|error| Reply::Failed(error.into()))
+    }
+
+    pub(super) fn answer(&self, connection: &dyn Connection, ask: &dyn Fn(Request) -> Result<Reply>) -> Result<()> {
+        while !self.is_stopping() {
+            match wire::receive(connection, STOP_TURN) {
+                Ok(request) => {
+                    let answer = ask(request);
+                    wire::answer(connection, &self.checked(answer), Reply::Failed)?;
+                }
+                Err(Error::Timeout(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    // ---- memory nodes ----
+
+    pub(super) fn serve_node(&self, node: &NodeHello, connection: &Arc<dyn Connection>) -> Result<()> {
+        // It has noted whose it is.
+        let _: OrderReply = wire::receive(&**connection, HELLO_TIMEOUT)?;
+        let link = Arc::new(Link {
+            connection: Arc::clone(connection),
+            leadership: Arc::clone(&self.leadership),
+            one: Mutex::new(()),
+        });
+        self.links.lock().insert(node.id, Arc::clone(&link));
+        self.changed.notify_all();
+        self.remind(node.id, &link)?;
+        let mut pinged = rt::now();
+        let mut told = BTreeMap::new();
+        while !self.is_stopping() {
+            let failed = self.do_work(node.id, &link)?;
+            self.tell_peers(node.id, &link, &mut told)?;
+            if rt::now().since(pinged) > PING_EVERY {
+                link.order(&Order::Ping)?;
+                pinged = rt::now();
+            }
+            let pause = if failed { AGAIN } else { TURN };
+            drop(self.changed.wait_timeout(self.grant_table.lock(), pause));
+        }
+        Ok(())
+    }
+
+    /// Does what grants of this node wait for; says whether some of it failed. An error is the connection's.
+    pub(super) fn do_work(&self, node: NodeId, link: &Link) -> Result<bool> {
+        let mut failed = false;
+        let work = self.grant_table.lock().work_of(node);
+        for id in work {
+            let found = self.grant_table.lock().grant(id).map(|g| (g.phase, g.epoch));
+            let Ok((phase, epoch)) = found else { continue };
+            let order = match phase {
+                Phase::Fencing => Order::Fence { grant: id },
+                Phase::Freeing => Order::Free { grant: id },
+                Phase::Keeping => match self.grant_table.lock().part_order(id) {
+                    Some(order) => Order::Keep(order),
+                    None => continue,
+                },
+                Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => continue,
+            };
+            match link.order(&order) {
+                Ok(_) => self.change(|grant_table| {
+                    grant_table.confirmed(id, epoch, rt::now());
+                    Ok(())
+                })?,
+                Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
+                Err(error) if phase == Phase::Keeping => self.not_kept(id, error)?,
+                Err(error) => {
+                    eprintln!("cenote: manager: grant {id} stays in quarantine: {error}");
+                    failed = true;
+                }
+            }
+        }
+        Ok(failed)
+    }
+
+    pub(super) fn order(&self, node: NodeId, order: &Order) -> Result<OrderReply> {
+        self.link(node)?.order(order)
+    }
+
+    /// The way to a node. One that was just let in has yet to note whose it is: it is waited for.
+    pub(super) fn link(&self, node: NodeId) -> Result<Arc<Link>> {
+        let until = rt::now() + HELLO_TIMEOUT;
+        loop {
+            if let Some(link) = self.links.lock().get(&node) {
+                return Ok(Arc::clone(link));
+            }
+            let grant_table = self.grant_table.lock();
+            let is_coming = grant_table.node(node).is_ok_and(|node| node.connected);
+            if !is_coming || rt::now() > until || self.is_stopping() {
+                return Err(Error::Lost(format!("memory node {node} is not connected")));
+            }
+            drop(self.changed.wait_timeout(grant_table, TURN));
+        }
+    }
+
+    // ---- holders ----
+
+    pub(super) fn ask_of_tenant(&self, tenant: &str, request: Request) -> Result<Reply> {
+        let (now, lease) = (rt::now(), self.options.lease);
+        match request {
+            Request::Open(requested) => self.open(tenant, &requested).map(Reply::Opened),
+            Request::Renew { grant, epoch } => {
+                // Leases are not in the store.
+                self.grant_table.lock().renew(tenant, grant, epoch, now, lease)?;
+                Ok(Reply::Done)
+            }
+            Request::Release {
+                grant,
+                epoch,
+                give_back,
+            } => {
+                self.change(|grant_table| grant_table.release(tenant, grant, epoch, give_back, now))?;
+                Ok(Reply::Done)
+            }
+            Request::Mirror { grant, epoch, what } => self.mirror(tenant, grant, epoch, what),
+            Request::CreateSpace(requested) => self.create_space(tenant, &requested),
+            Request::OpenSpace { name } => Ok(Reply::Space(self.grant_table.lock().space_view(tenant, &name)?)),
+            Request::GrowSpace(requested) => self.grow_space(tenant, &requested),
+            Request::DropSpace { tenant: None, name } => {
+                self.change(|grant_table| grant_table.drop_space(tenant, &name))?;
+                Ok(Reply::Done)
+            }
+            Request::AuditSpace { name } => Ok(Reply::Audit(self.audit_space(tenant, &name)?)),
+            Request::Spaces => Ok(Reply::Spaces(self.grant_table.lock().space_summaries(Some(tenant)))),
+            _ => Err(Error::Invalid("that is asked of the manager by operators".into())),
+        }
+    }
+
+    pub(super) fn open(&self, tenant: &str, requested: &OpenRequest) -> Result<Opened> {
+        let began = rt::now();
+        loop {
+            let opening =
+                self.change(|grant_table| grant_table.open(tenant, requested, rt::now(), self.options.lease))?;
+            let waited = rt::now().since(began);
+            match opening {
+                Opening::Admit(id, epoch) => match self.admit(id, epoch, requested.mirror)? {
+                    Some(opened) => return Ok(opened),
+                    None => continue,
+                },
+                Opening::Ask(id, epoch) => match self.take_over(id, epoch, requested.mirror) {
+                    Err(Error::Busy(_)) if waited < ENDING_TIMEOUT => {}
+                    Ok(None) => continue,
+                    Ok(Some(opened)) => return Ok(opened),
+                    Err(error) => return Err(error),
+                },
+                Opening::Wait if waited < OPEN_TIMEOUT && !self.is_stopping() => {}
+                Opening::Wait => {
+                    let text = "memory for it is being taken back from its former holder: try again, and see `cenote pool status`";
+                    return Err(Error::Busy(text.into()));
+                }
+            }
+            rt::sleep(TURN);
+        }
+    }
+
+    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one
+    /// need not wait. `None`: the grant is gone meanwhile.
+    pub(super) fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
+        let found = self
+            .grant_table
+            .lock()
+            .grant(id)
+            .map(|grant| (grant.node, grant.renewals));
+        let Ok((node, renewals)) = found else {
+            return Ok(None);
+        };
+        let OrderReply::Holders(holders) = self.order(node, &Order::Inspect { grant: id })? else {
+            return Err(Error::corrupt("a memory node's answer"));
+        };
+        if !holders.is_empty() {
+            return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
+        }
+        self.check_mirror_is_left(id)?;
+        match self.change(|grant_table| grant_table.take_over(id, epoch, renewals, rt::now(), self.options.lease))? {
+            Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
+            Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
+        }
+    }
+
+    /// Its node makes the grant's file, if it is new. `None`: it has to be opened anew, as the memory was lost, and the
+    /// mirror is the grant from here on, or the grant was freed meanwhile.
+    pub(super) fn admit(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
+        let Ok(grant) = self.grant_table.lock().grant(id).cloned() else {
+            return Ok(None);
+        };
+        let is_held = |grant: &Grant| grant.phase == Phase::Held && grant.epoch == epoch;
+        let Some(admitted) = self.admit_if(grant.node, id, is_held).transpose() else {
+            return Ok(None);
+        };
+        let is_lost = matches!(
+            admitted,
+            Ok(OrderReply::Admitted { fresh: true }) | Err(Error::Io { .. })
+        );
+        if is_lost && self.change(|grant_table| Ok(grant_table.memory_was_lost(id, epoch)))? {
+            eprintln!("cenote: manager: the memory of grant {id} is lost: its mirror takes its place");
+            return Ok(None);
+        }
+        let fresh = match admitted {
+            Ok(OrderReply::Admitted { fresh }) => fresh,
+            other => {
+                self.change(|grant_table| {
+                    grant_table.not_admitted(id, epoch, rt::now());
+                    Ok(())
+                })?;
+                return Err(other.err().unwrap_or_else(|| Error::corrupt("a memory node's answer")));
+            }
+        };
+        let mirror = self.mirror_at_opening(id, mirror)?;
+        let (pod, path) = {
+            let grant_table = self.grant_table.lock();
+            (
+                grant_table.node(grant.node)?.pod.clone(),
+                path_of(&grant_table, grant.node, id)?,
+            )
+        };
+        Ok(Some(Opened {
+            grant: id,
+            epoch,
+            bytes: grant.bytes,
+            pod,
+            path: path.display().to_string(),
+            fresh,
+            mirror,
+        }))
+    }
+
+    /// Has a grant's node make its file, if that is still wanted when it is its turn: what was freed meanwhile would be
+    /// there again, and nobody's.
+    pub(super) fn admit_if(
+        &self,
+        node: NodeId,
+        id: GrantId,
+        is_wanted: impl Fn(&Grant) -> bool,
+    ) -> Result<Option<OrderReply>> {
+        let is_wanted = || self.grant_table.lock().grant(id).is_ok_and(is_wanted);
+        self.link(node)?.order_if(&Order::Admit { grant: id }, is_wanted)
+    }
+
+    // ---- operators ----
+
+    pub(super) fn ask_of_operator(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Status => Ok(Reply::Status(self.status())),
+            Request::Audit => Ok(Reply::Audit(self.audit())),
+            Request::Free { grant } => self.change(|grant_table| grant_table.free(grant)).map(|()| Reply::Done),
+            Request::Forget { node } => self
+                .change(|grant_table| grant_table.forget(node))
+                .map(|()| Reply::Done),
+            Request::DropSpace {
+                tenant: Some(tenant),
+                name,
+            } => self
+                .change(|grant_table| grant_table.drop_space(&tenant, &name))
+                .map(|()| Reply::Done),
+            _ => Err(Error::Invalid("memory is granted to tenants".into())),
+        }
+    }
+
+    pub(super) fn status(&self) -> PoolStatus {
+        let grant_table = self.grant_table.lock();
+        PoolStatus {
+            pool: self.pool,
+            lease: self.options.lease.raw(),
+            nodes: grant_table.node_views(),
+            tenants: grant_table.tenant_views(),
+            grants: grant_table.grant_views(rt::now()),
+            spaces: grant_table.space_summaries(None),
+        }
+    }
+
+    /// Compares the grant table with what nodes find. Grants that change meanwhile are looked at as they were before
+    /// and after.
+    pub(super) fn audit(&self) -> AuditReport {
+        let mut report = AuditReport {
+            problems: self.grant_table.lock().problems(),
+            ..AuditReport::default()
+        };
+        let nodes = self.grant_table.lock().node_views();
+        for node in nodes {
+            let name = format!("memory node {} of pod {}", node.id, node.pod);
+            let before = self.grant_table.lock().clone();
+            match self.order(node.id, &Order::List) {
+                Ok(OrderReply::Files(files)) => {
+                    let after = self.grant_table.lock().clone();
+                    compare(&name, node.id, [&before, &after], &files, &mut report);
+                    let parts = self.grant_table.lock().kept_by(node.id);
+                    self.audit_parts(&name, node.id, &parts, &mut report);
+                }
+                Ok(_) => report.problems.push(format!("{name}: gave no list")),
+                Err(error) => report.problems.push(format!("{name}: {error}")),
+            }
+        }
+        report
+    }
+}
+
+pub(super) fn compare(
+    name: &str,
+    node: NodeId,
+    books: [&GrantTable; 2],
+    files: &[GrantFile],
+    report: &mut AuditReport,
+) {
+    let [before, after] = books;
+    let of_node = |grant_table: &GrantTable| -> BTreeMap<GrantId, _> {
+        let grants = grant_table.grants().filter(|(_, grant)| grant.node == node);
+        grants
+            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes, grant_table.may_be_used(id))))
+            .collect()
+    };
+    let (before, after) = (of_node(before), of_node(after));
+    let granted: u64 = after.values().map(|grant| grant.2).sum();
+    let used: u64 = files.iter().map(|file| file.len).sum();
+    report.summary.push(format!(
+        "{name}: {} in {} grants, {} in {} files",
+        ByteSize(granted),
+        after.len(),
+        ByteSize(used),
+        files.len()
+    ));
+    for file in files {
+        let id = file.grant;
+        match (before.get(&id), after.get(&id)) {
+            (None, None) => report.problems.push(format!("{name}: grant-{id} is of no grant")),
+            (Some(was), Some(is)) if was == is => {
+                if file.len > is.2 {
+                    let (len, bytes) = (ByteSize(file.len), ByteSize(is.2));
+                    report
+                        .problems
+                        .push(format!("{name}: grant-{id} has {len}, {bytes} were granted"));
+                }
+                if !is.3 && !file.holders.is_empty() {
+                    let holders = file.holders.join(", ");
+                    report
+                        .problems
+                        .push(format!("{name}: nobody holds grant {id}, but {holders} uses it"));
+                }
+            }
+            // It changed meanwhile.
+            _ => {}
+        }
+    }
+    for (id, was) in &before {
+        let there = files.iter().any(|file| file.grant == *id);
+        if !there && after.get(id) == Some(was) && matches!(was.0, Phase::Held | Phase::Kept | Phase::Whole) {
+            report
+                .problems
+                .push(format!("{name}: grant {id} is {}, but its file is gone", was.0));
+        }
+    }
+}
+
+/// Where a grant's file lies.
+pub(super) fn path_of(grant_table: &GrantTable, node: NodeId, id: GrantId) -> Result<PathBuf> {
+    Ok(Path::new(&grant_table.node(node)?.directory).join(format!("grant-{id}")))
+}
