@@ -10,10 +10,10 @@
 //! | [`store_uncached`] | movnti, sfence | a flag that another host reads |
 //!
 //! A user program cannot discard a dirty line, only write it back: invalidating one is a hazard. Ranges are given as
-//! (region, offset, length) and widened to whole lines. Each call is told to the
-//! memory's [`FlushSink`](crate::FlushSink), if it has one; asking is one load beside instructions that cost a hundred times as much. A simulated device
-//! carries them out instead of the processor; each is a preemption point then. When the region has a
-//! [mirror](crate::mirror), what is written back is copied there too.
+//! (region, offset, length) and widened to whole lines. Each call is told to the memory's
+//! [`FlushSink`](crate::FlushSink), if it has one; asking is one load beside instructions that cost a hundred times as
+//! much. A simulated device carries them out instead of the processor; each is a preemption point then. When the region
+//! has a [mirror](crate::mirror), what is written back is copied there too.
 
 pub use crate::instructions::WriteBack;
 

@@ -15,8 +15,8 @@
 //! - [`ring`]: message rings in region memory: calls between processes of a pod;
 //! - [`message`]: messages between nodes; [`http`]: a client for services that speak JSON.
 //!
-//! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in
-//! `raw`, the mapping in `map`, the instructions in `instructions`, and safe types over them in `span`, `host`, `words`.
+//! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in `raw`, the mapping in
+//! `map`, the instructions in `instructions`, and safe types over them in `span`, `host`, `words`.
 
 #![allow(unsafe_code, reason = "the low layer whose safe types the others use")]
 

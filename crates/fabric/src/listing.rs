@@ -39,6 +39,10 @@ pub struct Found {
 }
 
 /// The region files in a directory, sorted by name.
+///
+/// # Errors
+/// [`Error::Io`] if the directory or one of the files cannot be read. A file that is no region is no error: its
+/// [`Found::content`] says so.
 pub fn list(dir: &Path) -> Result<Vec<Found>> {
     let names = os::file_system()
         .list(dir)
@@ -51,6 +55,9 @@ pub fn list(dir: &Path) -> Result<Vec<Found>> {
 }
 
 /// Looks at a region file without opening it as one: whoever has it open is not disturbed.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be opened or read. What is wrong with its header is in [`Found::content`].
 pub fn peek(path: &Path) -> Result<Found> {
     let named = || format!("region {}", path.display());
     if let Some(device) = rt::memory(path) {
@@ -127,7 +134,10 @@ fn read_header(header: &[u8]) -> Result<(Identity, State)> {
     Ok((identity, state))
 }
 
-/// Removes a region's file. [`Error::Busy`] if a process has it open.
+/// Removes a region's file.
+///
+/// # Errors
+/// [`Error::Busy`] if a process has it open, [`Error::Io`] if there is none or it cannot be removed.
 pub fn remove(path: &Path) -> Result<()> {
     let named = || format!("region {}", path.display());
     if let Some(device) = rt::memory(path) {

@@ -22,8 +22,8 @@
 //! 5. what is reserved in the region is reserved in the mirror before.
 //!
 //! What is stored and never written back is not in the mirror: a region that is to survive a process only cannot be
-//! mirrored. Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`](crate::MirrorKeeper) has it written down
-//! somewhere before anybody relies on it, and after it is whole.
+//! mirrored. Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`](crate::MirrorKeeper)
+//! has it written down somewhere before anybody relies on it, and after it is whole.
 //!
 //! A mirror is mapped here ([`MirrorFile`]). One that is reached by one-sided verbs would be another [`Side`]: it posts
 //! writes in `copy` and waits for them in `fence`.

@@ -5,9 +5,9 @@
 //! worth two copies, [`Asks`] asks at each touch. A touch that is observed is a preemption point; then the sink is
 //! told, and last the region's simulated device, if it has one: between that and the access itself nothing may preempt.
 //!
-//! The accessors of [`Span`](crate::Span) and [`Region`](crate::Region) announce by themselves, where the region is *watched*: it lies
-//! on a simulated device, or a sink was installed when it was made. Those who have announced already use
-//! [`Span::quiet`](crate::Span::quiet).
+//! The accessors of [`Span`](crate::Span) and [`Region`](crate::Region) announce by themselves, where the region is
+//! *watched*: it lies on a simulated device, or a sink was installed when it was made. Those who have announced already
+//! use [`Span::quiet`](crate::Span::quiet).
 //!
 //! ```
 //! use cenote_fabric::observe::{self, Access, Observer};

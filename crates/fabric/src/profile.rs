@@ -88,6 +88,9 @@ pub fn built_in() -> Vec<Profile> {
 }
 
 /// The built-in profile of a name; the error lists them.
+///
+/// # Errors
+/// [`Error::Invalid`] with the known names, if this is none of them.
 pub fn named(name: &str) -> Result<Profile> {
     among(built_in(), name).map_err(|names| Error::Invalid(format!("no device profile \"{name}\"; there are {names}")))
 }
@@ -99,6 +102,10 @@ fn among(profiles: Vec<Profile>, name: &str) -> Result<Profile, String> {
 }
 
 /// The profile that a user means: a built-in's name, the path of a file that holds one profile, or `PATH:NAME`.
+///
+/// # Errors
+/// [`Error::Invalid`] if there is neither a profile nor a file of that name, if the file is no text of profiles, or if
+/// it holds several and none is named; [`Error::Io`] if it cannot be read.
 pub fn find(text: &str) -> Result<Profile> {
     if let Ok(known) = named(text) {
         return Ok(known);
@@ -193,6 +200,9 @@ fn line(a: (f64, f64), b: (f64, f64), at: f64) -> f64 {
 
 /// Reads profiles from text: a line `[name]` begins one, then `key = value` lines (see the module); `#` begins a
 /// comment. The error names the line, the field, and what is accepted.
+///
+/// # Errors
+/// [`Error::Invalid`] with the line, the field and what is accepted.
 pub fn parse(text: &str) -> Result<Vec<Profile>> {
     let profiles = parse_upon(text, built_in())?;
     if profiles.is_empty() {

@@ -122,6 +122,9 @@ impl Region {
     }
 
     /// A region of `len` bytes of anonymous memory: gone with the process.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the length is too small or too great, [`Error::Io`] if it cannot be mapped.
     pub fn dram(len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
         let len = aligned_len(len, crate::map::page_size())?;
         let mapping = match rt::local_memory(len as u64) {
@@ -182,6 +185,10 @@ impl Region {
 
     /// A region of anonymous memory that holds `image`, the bytes of another one: for tests that
     /// lose a host.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] or [`Error::Corrupt`] if the image has no header in order, [`Error::Io`] if it cannot be
+    /// mapped.
     pub fn from_image(image: &[u8]) -> Result<Self> {
         let mapping = Mapping::anonymous(image.len()).map_err(|e| Error::io("mapping", e))?;
         let memory = observe::memory(mapping, IN_MEMORY.to_owned());
@@ -388,6 +395,10 @@ impl Region {
 
     /// Reserves the next bytes below `end`, at most 64 MiB of them; the new [`Region::reserved`].
     /// For a background thread that hands out what it gets.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the file system, the machine or the mirror has no room for it; [`Error::Io`] for any other
+    /// failure.
     pub fn reserve_step(&self, end: u64) -> Result<u64> {
         let _one = self.reserving.lock();
         let from = self.reserved();
@@ -426,6 +437,9 @@ impl Region {
 
     /// Reserves a range wherever it lies; it counts for [`Region::reserved`] only if it continues
     /// what is.
+    ///
+    /// # Errors
+    /// As [`Region::reserve_to`]; [`Error::Invalid`] if the range wraps.
     pub fn reserve(&self, off: u64, len: u64) -> Result<()> {
         let end = off
             .checked_add(len)
@@ -458,6 +472,9 @@ impl Region {
 
     /// Maps the pages of a reserved range now, so that their first use does not fault. Slow: about
     /// a second for 4 GiB. Kernels that cannot are excused.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if the machine has no memory for the range.
     pub fn populate(&self, off: u64, len: u64) -> Result<()> {
         if self.device().is_some() {
             return Ok(());

@@ -1,8 +1,8 @@
 //! One-sided verbs over libfabric on this machine, beside libfabric's bare operations in the same run: the time of one,
 //! and the rate of single ones and of batches of 16.
 //!
-//! `cargo run --release -p cenote-libfabric --example rdma [PROVIDER [SECONDS]]`: `tcp;ofi_rxm` and 0.3 a cell unless told
-//! otherwise. Calls (requests and answers of so many bytes) stand beside a bare read of as many.
+//! `cargo run --release -p cenote-libfabric --example rdma [PROVIDER [SECONDS]]`: `tcp;ofi_rxm` and 0.3 a cell unless
+//! told otherwise. Calls (requests and answers of so many bytes) stand beside a bare read of as many.
 //!
 //! The memory nodes are processes of their own: this program again, twice, since bare operations want memory that is
 //! registered with the provider ([`Path::OneSided`]), and ours go the provider's default way.

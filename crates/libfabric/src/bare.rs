@@ -22,6 +22,9 @@ pub struct Bare {
 
 impl Bare {
     /// Asks the node what the provider calls the memory.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the provider does not know the memory; those of [`Net::connect_to`] and of a read.
     pub fn connect(net: &Net, address: &NodeAddress, memory: Remote) -> Result<Self> {
         let channel = net.channel(address)?;
         let endpoint: Arc<dyn Endpoint> = Arc::new(Connection(Arc::clone(&channel)));
@@ -40,6 +43,9 @@ impl Bare {
 
     /// Does `batch` operations of `len` bytes with one doorbell, and returns when all are complete. Atomics take the
     /// operand 1, and expect 0.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with what the provider says.
     pub fn run(&self, what: Operation, len: usize, batch: usize) -> Result<()> {
         let mut open = 0;
         for i in 0..batch {

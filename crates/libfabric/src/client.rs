@@ -184,6 +184,10 @@ impl Drop for Handle {
 
 impl Handle {
     /// A client at an own address.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if libfabric is not there, [`Error::Io`] if the provider, the address or a thread is not to
+    /// be had.
     pub fn open(options: &NetOptions, provider: &Provider, local: Option<&str>) -> Result<Arc<Self>> {
         let fabric_endpoint = FabricEndpoint::open(provider, local, None)?;
         for _ in 0..RECEIVING {
@@ -211,6 +215,10 @@ impl Handle {
     }
 
     /// Says hello to a node.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the node does not answer in time, [`Error::Busy`] if all buffers are in use; the endpoint's
+    /// error if that has failed.
     pub fn connect(self: &Arc<Self>, address: &NodeAddress) -> Result<Arc<Channel>> {
         let peer = self.0.greet(address)?;
         Ok(Arc::new(Channel {

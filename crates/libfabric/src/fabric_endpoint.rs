@@ -177,6 +177,9 @@ impl FabricEndpoint {
     }
 
     /// Where others reach it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the provider does not tell it, [`Error::Invalid`] if its bytes are none.
     pub fn address(&self) -> Result<NodeAddress> {
         let mut bytes = vec![0; LONGEST];
         let mut size = bytes.len();
@@ -188,6 +191,10 @@ impl FabricEndpoint {
     }
 
     /// Puts a peer into the address table.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an address of another provider or of this process, [`Error::Io`] if the provider refuses
+    /// it.
     pub fn insert(&self, address: &NodeAddress) -> Result<u64> {
         if address.provider() != &self.provider {
             return Err(Error::Invalid(format!("{address} from {}", self.provider)));
@@ -220,6 +227,9 @@ impl FabricEndpoint {
     /// process holds references to it while a peer may write to it: as long as it is registered, or, of
     /// [`Access::Written`], from when a peer was told of it until that has said that it writes no more. A peer that
     /// does not keep to its word is none to be believed with that.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the provider refuses the memory.
     pub unsafe fn register(
         &self,
         at: *mut u8,
@@ -350,6 +360,9 @@ impl FabricEndpoint {
     }
 
     /// Lets everything go on, and reports what is complete. Never blocks.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the completion queue is broken.
     pub fn poll(&self, mut report: impl FnMut(Complete)) -> Result<usize> {
         let mut done = [Done::default(); 32];
         // SAFETY: room for so many.

@@ -9,15 +9,15 @@
 //! ```
 //!
 //! Which path? The node's provider decides ([`Path::of`]). On TCP and shared memory libfabric's own "one-sided"
-//! operations are code of the node's progress thread as well, and worse code for the [contract](cenote_fabric::rdma): a wrong key
-//! ends the connection with all that is under way on it, a revocation does not wait for a transfer that has begun,
-//! words come torn. So there works travel as messages: many of them in one, copied by whole words, each with an answer
-//! of its own. A card on which one-sided operations are what they say does reads and writes; a refusal there is
+//! operations are code of the node's progress thread as well, and worse code for the [contract](cenote_fabric::rdma): a
+//! wrong key ends the connection with all that is under way on it, a revocation does not wait for a transfer that has
+//! begun, words come torn. So there works travel as messages: many of them in one, copied by whole words, each with an
+//! answer of its own. A card on which one-sided operations are what they say does reads and writes; a refusal there is
 //! explained by asking the node. Atomics are messages on all paths, done by the node's processor: what libfabric offers
 //! for the endpoints used here is the same, in the provider, and two kinds of atomics on one word are none.
 //!
-//! Calls ([`call`](cenote_fabric::rdma::call)) are messages too, over the same endpoints and sessions: as many in one as fit, large
-//! ones in parts.
+//! Calls ([`call`](cenote_fabric::rdma::call)) are messages too, over the same endpoints and sessions: as many in one
+//! as fit, large ones in parts.
 //!
 //! Nobody is authenticated: keys are drawn at random and are all that protects memory, addresses are for networks
 //! that are trusted. The default address is this machine's own.

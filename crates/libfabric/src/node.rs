@@ -143,6 +143,9 @@ impl MemoryNode {
     }
 
     /// Registers `len` bytes of zeros.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a length of 0, [`Error::Io`] if memory cannot be mapped or registered.
     pub fn register(&self, len: u64) -> Result<Remote> {
         self.register_ground(RegisteredMemory::own(len)?)
     }

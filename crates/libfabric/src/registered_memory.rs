@@ -26,6 +26,9 @@ pub enum RegisteredMemory {
 
 impl RegisteredMemory {
     /// `len` bytes of zeros.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a length of 0, [`Error::Io`] if it cannot be mapped.
     pub fn own(len: u64) -> Result<Self> {
         let size = usize::try_from(len).ok().filter(|l| *l > 0);
         let size = size.ok_or_else(|| Error::Invalid(format!("{len} bytes of memory to register")))?;
@@ -198,6 +201,10 @@ impl Registry {
     }
 
     /// The memory that an item is about, or why not, with the answer's value.
+    ///
+    /// # Errors
+    /// [`Status::Revoked`] for a key that nothing is registered under, [`Status::OutOfBounds`] with the length of the
+    /// memory, [`Status::Invalid`] for an atomic that is not aligned.
     pub fn find(&self, item: &Item<'_>) -> Result<&Holding, (Status, u64)> {
         let holding = self.by_key.get(&item.key).ok_or((Status::Revoked, 0))?;
         if !holding.registered_memory.holds(item.at, u64::from(item.len)) {

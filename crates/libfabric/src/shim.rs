@@ -161,6 +161,9 @@ pub fn error(doing: &str, number: i32) -> Error {
 }
 
 /// `number` as a result: negative is an error.
+///
+/// # Errors
+/// [`Error::Io`] with libfabric's text for a negative number.
 pub fn check(doing: &str, number: i32) -> Result<i32> {
     if number < 0 {
         Err(error(doing, number))

@@ -57,8 +57,8 @@ pub struct Counts {
 const NEIGHBOURHOOD: u64 = 512;
 
 impl Recorder {
-    /// Starts to record the write-backs and fences of a region. What the region holds now counts as flushed. `seed` says
-    /// which lines are evicted.
+    /// Starts to record the write-backs and fences of a region. What the region holds now counts as flushed. `seed`
+    /// says which lines are evicted.
     ///
     /// # Panics
     /// If the region is recorded already.

@@ -86,6 +86,10 @@ impl Memory {
 
     /// Does those bytes of a read or write that `part` says; an atomic whole. What the work's result shall be, once all
     /// of its parts are done.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the node is lost, [`Error::Revoked`] if the key has ended, [`Error::OutOfBounds`] or
+    /// [`Error::Invalid`] as [`Work::check`] says.
     pub fn carry_out_part(&mut self, work: &mut Work, part: Range<u64>) -> Result<u64> {
         work.check()?;
         let (from, to) = self.range(work)?;

@@ -77,6 +77,9 @@ impl Remote {
     }
 
     /// Says whether `len` bytes at `at` are inside.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] if they are not all inside.
     pub fn check(self, at: u64, len: u64) -> Result<()> {
         match at.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
@@ -199,6 +202,9 @@ impl Work {
     }
 
     /// The bytes read, or the buffer written, and how it went.
+    ///
+    /// # Errors
+    /// That of the work; [`Error::Invalid`] if it was an atomic.
     pub fn into_bytes(self) -> Result<Box<[u8]>> {
         self.result?;
         match self.op {
@@ -339,6 +345,10 @@ impl RemoteMemory {
     }
 
     /// Reads into `into`.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         let bytes = self.read_boxed(at, vec![0; into.len()].into())?;
         into.copy_from_slice(&bytes);
@@ -346,31 +356,55 @@ impl RemoteMemory {
     }
 
     /// Reads into a buffer and returns it: no copy.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn read_boxed(&self, at: u64, into: Box<[u8]>) -> Result<Box<[u8]>> {
         self.one(Work::read(self.memory, at, into))?.into_bytes()
     }
 
     /// Writes `bytes`.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
         self.write_boxed(at, bytes.into()).map(|_| ())
     }
 
     /// Writes a buffer and returns it: no copy.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn write_boxed(&self, at: u64, bytes: Box<[u8]>) -> Result<Box<[u8]>> {
         self.one(Work::write(self.memory, at, bytes))?.into_bytes()
     }
 
     /// Exchanges the word at `at` if it is `expected`; the word before.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn compare_and_swap(&self, at: u64, expected: u64, new: u64) -> Result<u64> {
         self.one(Work::compare_and_swap(self.memory, at, expected, new))?.result
     }
 
     /// Adds to the word at `at`; the word before.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn fetch_add(&self, at: u64, add: u64) -> Result<u64> {
         self.one(Work::fetch_add(self.memory, at, add))?.result
     }
 
     /// The word at `at`.
+    ///
+    /// # Errors
+    /// Those of [`Work::check`], before anything is sent, and of the endpoint: [`Error::Revoked`], [`Error::Timeout`],
+    /// [`Error::Lost`].
     pub fn load(&self, at: u64) -> Result<u64> {
         let mut word = [0; 8];
         self.read(at, &mut word)?;
@@ -378,6 +412,9 @@ impl RemoteMemory {
     }
 
     /// Reads `len` bytes at each position, all with one doorbell; in the order of `at`.
+    ///
+    /// # Errors
+    /// The first that failed, as of [`RemoteMemory::read`].
     pub fn read_many(&self, at: &[u64], len: usize) -> Result<Vec<Box<[u8]>>> {
         let work = |at: &u64| Work::read(self.memory, *at, vec![0; len].into());
         let works = self.endpoint.post(at.iter().map(work).collect()).wait();
@@ -385,6 +422,9 @@ impl RemoteMemory {
     }
 
     /// Writes all, side by side, with one doorbell. On an error any of them may have been done.
+    ///
+    /// # Errors
+    /// The first that failed, as of [`RemoteMemory::write`].
     pub fn write_many(&self, writes: Vec<(u64, Box<[u8]>)>) -> Result<()> {
         let work = |(at, bytes)| Work::write(self.memory, at, bytes);
         let works = self.endpoint.post(writes.into_iter().map(work).collect()).wait();

@@ -1,7 +1,7 @@
 //! An adversarial file system in memory: it knows what has been synced, and fails as told.
 //!
-//! [`MemFs`] is used in place of the real files by [`fs::with`](cenote_base::rt::fs::with) or by a simulated runtime. Its
-//! rules are the least that a POSIX system promises:
+//! [`MemFs`] is used in place of the real files by [`fs::with`](cenote_base::rt::fs::with) or by a simulated runtime.
+//! Its rules are the least that a POSIX system promises:
 //!
 //! | survives a crash | when |
 //! |---|---|

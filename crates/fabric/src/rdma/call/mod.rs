@@ -127,6 +127,9 @@ impl Call {
     }
 
     /// The answer, or why there is none.
+    ///
+    /// # Errors
+    /// That of the call: its node's, [`Error::Timeout`] or [`Error::Lost`].
     pub fn into_answer(self) -> Result<Vec<u8>> {
         self.result.map(|()| self.answer)
     }

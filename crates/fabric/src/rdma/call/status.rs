@@ -26,6 +26,9 @@ pub fn encode(answer: Result<Vec<u8>>) -> (u32, Vec<u8>) {
 }
 
 /// What came, as an answer.
+///
+/// # Errors
+/// The error that the number stands for; [`Error::Corrupt`] for a number that no node sends.
 pub fn decode(peer: &str, status: u32, bytes: Vec<u8>) -> Result<Vec<u8>> {
     let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
     Err(match status {

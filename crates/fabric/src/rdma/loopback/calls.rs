@@ -32,6 +32,9 @@ impl fmt::Debug for Direct {
 
 impl Direct {
     /// A connection of its own.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the node is lost.
     pub fn connect(node: &Node) -> Result<Arc<dyn Caller>> {
         if node.memory().is_lost() {
             return Err(node.memory().gone());
