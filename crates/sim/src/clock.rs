@@ -8,11 +8,12 @@
 //! That is the world's true time, in which its events happen. A host's own clock drifts from it ([`host_now`]):
 //! programs measure by theirs, and what stands for a network, a card or a device by the world's.
 
-use crate::schedule::START;
-use crate::state;
+use cenote_base::rt::Nanos;
 use cenote_base::rt::memory::Device;
-use cenote_base::rt::{self, Nanos};
 use std::cell::Cell;
+
+/// What time it is when a world begins.
+pub(crate) const START: Nanos = Nanos::from_secs(1);
 
 /// What a preemption point looks at, and nothing more.
 pub(crate) struct Fast {
@@ -146,11 +147,6 @@ pub fn host_span(of_world: Nanos) -> Nanos {
     }
 }
 
-/// The world's time where one runs, the machine's elsewhere.
-pub(crate) fn true_now() -> Nanos {
-    if state::is_running() { now() } else { rt::now() }
-}
-
 /// The running thread's time: the world's, whatever its host's clock shows.
 #[inline]
 pub fn now() -> Nanos {
@@ -182,4 +178,16 @@ pub fn host() -> usize {
 #[inline]
 pub fn process() -> u32 {
     fast(|f| f.process.get())
+}
+
+/// The running thread's slot, within its process.
+#[inline]
+pub(crate) fn slot() -> usize {
+    fast(|f| f.slot.get())
+}
+
+/// The running thread's vCPU, as an owner of lines.
+#[inline]
+pub(crate) fn owner() -> u16 {
+    fast(|f| f.owner.get())
 }

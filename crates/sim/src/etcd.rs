@@ -26,7 +26,7 @@ use cenote_fabric::http::Answer;
 use cenote_pool::store::etcd::Transport;
 use serde_json::{Value, json};
 
-use crate::clock;
+use crate::{clock, state};
 use cenote_base::random::Random;
 
 /// What goes wrong with questions, beside cuts.
@@ -106,7 +106,7 @@ impl Etcd {
     /// The state, with all that has happened until now.
     fn lock(&self) -> MutexGuard<'_, State> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.catch_up(clock::true_now());
+        state.catch_up(state::true_now());
         state
     }
 
@@ -144,7 +144,7 @@ impl Etcd {
         let all = std::mem::take(&mut state.held).into_iter();
         let (held, rest): (Vec<_>, Vec<_>) = all.partition(|question| question.host == host);
         state.held = rest;
-        let now = clock::true_now();
+        let now = state::true_now();
         held.into_iter().for_each(|question| state.send_on(question, now));
     }
 
@@ -159,7 +159,7 @@ impl Etcd {
     pub fn start(&self) {
         let mut state = self.lock();
         if std::mem::take(&mut state.down) {
-            state.db.begin_leases_anew(clock::true_now());
+            state.db.begin_leases_anew(state::true_now());
         }
     }
 

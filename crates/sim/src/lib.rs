@@ -43,6 +43,7 @@ mod run;
 mod runtime;
 mod schedule;
 mod single;
+mod spec;
 mod state;
 pub mod topology;
 pub mod trace;
@@ -52,5 +53,7 @@ pub mod worlds;
 
 pub use run::Outcome;
 pub use single::{Sim, explore, run, seeds};
+pub use spec::{Cost, Machinery, Pace};
+pub use state::Exit;
 pub use topology::{CacheSpec, DeviceSpec, HostSpec, Topology};
-pub use world::{Cost, Exit, Machinery, Pace, Process, World};
+pub use world::{Process, World};

@@ -22,9 +22,8 @@
 //!
 //! All of it runs on one thread of the machine: atomics here are cells that may be shared, loaded and stored apart.
 
-use crate::topology::Topology;
+use crate::topology::{LinkSpec, Topology};
 use cenote_base::rt::Nanos;
-use cenote_base::{Error, Result};
 use cenote_fabric::LINE;
 use cenote_fabric::profile::Profile;
 use std::collections::BTreeMap;
@@ -40,44 +39,6 @@ const TICK_BITS: u32 = 10;
 const TICKS: f64 = (1 << TICK_BITS) as f64;
 /// Factors are in 256ths.
 const ONE: u64 = 256;
-
-/// A link of a topology, in place of those that a device's profile would give.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct LinkSpec {
-    /// What it is called in reports.
-    pub name: String,
-    /// Bytes a second, in each direction.
-    pub bandwidth: f64,
-    /// Both directions share the bandwidth.
-    pub half_duplex: bool,
-    /// Latency under load: utilisation (0 to 1), and how many times the latency at rest; ascending.
-    pub loaded: Vec<(f64, f64)>,
-    /// Who goes over it: host and device. Several links of one pair are passed in their order.
-    pub joins: Vec<(usize, usize)>,
-}
-
-impl LinkSpec {
-    /// Says what is impossible about it: the field, and what it may be.
-    pub(crate) fn validate(&self, hosts: usize, devices: usize) -> Result<()> {
-        let wrong = |text: String| Err(Error::Invalid(format!("topology: link \"{}\": {text}", self.name)));
-        if !(1e6..=1e14).contains(&self.bandwidth) {
-            let given = self.bandwidth;
-            return wrong(format!("bandwidth: {given}; it may be 1e6 to 1e14 bytes a second"));
-        }
-        let outside = |p: &&(f64, f64)| !(0.0..=1.0).contains(&p.0) || !(1.0..=100.0).contains(&p.1);
-        if let Some(point) = self.loaded.iter().find(outside) {
-            return wrong(format!(
-                "loaded: {point:?}; utilisation may be 0 to 1, the factor 1 to 100"
-            ));
-        }
-        if let Some((host, device)) = self.joins.iter().find(|(h, d)| *h >= hosts || *d >= devices) {
-            return wrong(format!(
-                "joins: host {host} and device {device}; there are {hosts} hosts and {devices} devices"
-            ));
-        }
-        Ok(())
-    }
-}
 
 /// What has gone over a link.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -7,8 +7,8 @@
 //!
 //! Nothing here holds a lock at a preemption point, so a process may be killed anywhere.
 
-use crate::clock;
 use crate::link::{Counters, Link};
+use crate::{clock, state};
 use cenote_base::random::Random;
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::{self, Nanos};
@@ -165,7 +165,7 @@ impl Messages {
     }
 
     fn send(&self, from: Address, to: Address, bytes: Vec<u8>) {
-        let now = clock::true_now();
+        let now = state::true_now();
         let arrived = self.state().deliver(&self.0.profile, now, from, to, bytes);
         // Outside of the lock: a preemption point.
         if let Some(inbox) = arrived {
@@ -275,15 +275,15 @@ impl Mailbox {
     /// What has arrived, if anything.
     pub fn try_receive(&self) -> Option<Message> {
         rt::preempt();
-        self.inbox.take(clock::true_now()).ok()
+        self.inbox.take(state::true_now()).ok()
     }
 
     /// The next message; `None` when none has arrived in time.
     pub fn receive(&self, timeout: Option<Nanos>) -> Option<Message> {
-        let end = timeout.map_or(Nanos::MAX, |t| clock::true_now() + clock::world_span(t));
+        let end = timeout.map_or(Nanos::MAX, |t| state::true_now() + clock::world_span(t));
         loop {
             let seen = self.inbox.arrivals.load(Ordering::Acquire);
-            let now = clock::true_now();
+            let now = state::true_now();
             let next = match self.inbox.take(now) {
                 Ok(message) => return Some(message),
                 Err(next) => next.unwrap_or(Nanos::MAX).min(end),

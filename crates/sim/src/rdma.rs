@@ -233,7 +233,7 @@ impl Network {
 
     /// The state, with all that has happened until now.
     fn today(&self) -> MutexGuard<'_, State> {
-        let now = clock::true_now();
+        let now = state::true_now();
         let mut state = self.state();
         state.catch_up(now);
         state
@@ -308,7 +308,7 @@ impl Network {
 
     /// Waits until `time`.
     fn wait_until(&self, time: Nanos) {
-        let left = time - clock::true_now();
+        let left = time - state::true_now();
         let projects = state::is_running() && state::with(|s| s.schedule.projects());
         if projects && left <= self.state().polling {
             rt::spend(left);
@@ -541,7 +541,7 @@ impl Endpoint for QueuePair {
             return Posted::done(works);
         }
         rt::spend(Nanos(self.network.0.profile.doorbell_ns as u64));
-        let batch = self.begin(works, clock::true_now());
+        let batch = self.begin(works, state::true_now());
         Posted::new(Box::new(Waiting {
             network: self.network.clone(),
             batch,
@@ -558,7 +558,7 @@ struct Waiting {
 impl Waiting {
     /// Whether all are complete; if not, when to look again.
     fn complete(&self) -> Result<(), Nanos> {
-        let now = clock::true_now();
+        let now = state::true_now();
         let mut state = self.network.state();
         state.catch_up(now);
         let batch = &state.batches[&self.batch];

@@ -5,12 +5,12 @@
     reason = "the body borrows, and killed threads are forgotten where they stand"
 )]
 
-use crate::clock::fast;
+use crate::clock::{START, fast};
 use crate::memory::Memory;
 use crate::runtime::{self, Pause, RUNTIME, Resume};
-use crate::schedule::{Id, Next, START, Schedule};
+use crate::schedule::{Id, Next, Schedule};
+use crate::spec::{Cost, WorldSpec};
 use crate::state::{self, Host, State};
-use crate::world::{Cost, Inner};
 use crate::{trace, views};
 use cenote_base::rt::{self, Nanos};
 use cenote_testkit::faulty::MemFs;
@@ -38,23 +38,28 @@ pub struct Outcome<T> {
 
 /// Where the body runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum BodyPlace {
     /// Outside of all hosts.
     Outside,
     /// As a process of the first host.
     FirstHost,
 }
 
-/// Runs `body` in a world as `inner` describes it, with these files on the first host if given.
-pub(crate) fn run<T>(inner: &Inner, files: Option<&MemFs>, place: Place, body: impl FnOnce() -> T) -> Outcome<T> {
-    let mut state = state_of(inner, files);
-    prepare(inner);
-    let modelled = place == Place::Outside;
+/// Runs `body` in a world as `spec` describes it, with these files on the first host if given.
+pub(crate) fn run<T>(
+    spec: &WorldSpec,
+    files: Option<&MemFs>,
+    place: BodyPlace,
+    body: impl FnOnce() -> T,
+) -> Outcome<T> {
+    let mut state = state_of(spec, files);
+    prepare(spec);
+    let modelled = place == BodyPlace::Outside;
     fast(|f| f.observes.set(modelled));
     let _simulating = modelled.then(cenote_fabric::observe::simulating);
     let result = state::entered(&mut state, || {
         let process = state::with(|s| start_first(s, place));
-        rt::enter(&RUNTIME, || drive(inner.stack_bytes, process, body))
+        rt::enter(&RUNTIME, || drive(spec.stack_bytes, process, body))
     });
     match result {
         Ok(value) => Outcome {
@@ -65,19 +70,19 @@ pub(crate) fn run<T>(inner: &Inner, files: Option<&MemFs>, place: Place, body: i
             threads_left: state.schedule.left(),
         },
         Err(panic) => {
-            eprintln!("the run of seed {} failed (CENOTE_SEED={})", inner.seed, inner.seed);
+            eprintln!("the run of seed {} failed (CENOTE_SEED={})", spec.seed, spec.seed);
             resume_unwind(panic)
         }
     }
 }
 
-fn state_of(inner: &Inner, files: Option<&MemFs>) -> State {
-    let topology = &inner.topology;
+fn state_of(spec: &WorldSpec, files: Option<&MemFs>) -> State {
+    let topology = &spec.topology;
     let mut vcpus: Vec<Option<u32>> = topology.hosts.iter().map(|h| Some(h.vcpus)).collect();
     vcpus.push(None);
     fast(|f| f.now.set(START.0));
-    let mut schedule = Schedule::new(inner.seed, inner.pace, &vcpus, inner.costs());
-    schedule.step_limit = inner.step_limit;
+    let mut schedule = Schedule::new(spec.seed, spec.pace, &vcpus, spec.costs());
+    schedule.step_limit = spec.step_limit;
     schedule.drifts = topology.hosts.iter().map(|host| host.drift).collect();
     let names = topology.hosts.iter().map(|h| h.name.as_str()).chain([""]);
     let hosts = names.enumerate().map(|(i, name)| Host {
@@ -85,8 +90,8 @@ fn state_of(inner: &Inner, files: Option<&MemFs>) -> State {
         files: files.filter(|_| i == 0).cloned().unwrap_or_else(new_files),
         clock_ahead: 0,
     });
-    let memory = Memory::new(topology, inner.seed);
-    State::new(schedule, hosts.collect(), memory, inner.seed)
+    let memory = Memory::new(topology, spec.seed, runtime::machine_check);
+    State::new(schedule, hosts.collect(), memory, spec.seed)
 }
 
 fn new_files() -> MemFs {
@@ -96,9 +101,9 @@ fn new_files() -> MemFs {
 }
 
 /// Sets what the machine's thread knows of the running world.
-fn prepare(inner: &Inner) {
-    let names: Vec<&str> = inner.topology.hosts.iter().map(|h| h.name.as_str()).collect();
-    trace::begin(inner.trace, &names);
+fn prepare(spec: &WorldSpec) {
+    let names: Vec<&str> = spec.topology.hosts.iter().map(|h| h.name.as_str()).collect();
+    trace::begin(spec.trace, &names);
     views::clear();
     fast(|f| {
         f.now.set(START.0);
@@ -106,8 +111,8 @@ fn prepare(inner: &Inner) {
         f.limit.set(0);
         f.steps.set(0);
         f.stop.set(0);
-        f.step_cost.set(inner.step_cost());
-        f.measured.set(match inner.cost {
+        f.step_cost.set(spec.step_cost());
+        f.measured.set(match spec.cost {
             Cost::Measured(factor) => Some(factor),
             _ => None,
         });
@@ -116,10 +121,10 @@ fn prepare(inner: &Inner) {
 }
 
 /// The process of the body, and its first thread.
-fn start_first(state: &mut State, place: Place) -> Id {
+fn start_first(state: &mut State, place: BodyPlace) -> Id {
     let outside = state.hosts.len() - 1;
     let mut process = state.add_process(outside, "outside");
-    if place == Place::FirstHost {
+    if place == BodyPlace::FirstHost {
         process = state.add_process(0, "main");
     }
     let (main, _) = state.add_thread(process, "main").expect("the first slot is free");

@@ -6,7 +6,8 @@
 #![allow(unsafe_code, reason = "a coroutine's yielder is known by its address")]
 
 use crate::clock::{self, fast};
-use crate::{state, views};
+use crate::state::{self, Exit};
+use crate::{trace, views};
 use cenote_base::rt::fs::FileSystem;
 use cenote_base::rt::memory::{Access, Device};
 use cenote_base::rt::{Join, Nanos, Runtime, Wait};
@@ -115,8 +116,8 @@ pub(crate) fn machine_check() {
         return;
     }
     assert!(state::is_running(), "machine check: the memory device is lost");
-    crate::trace::add(|| "machine check: the memory device is lost".into());
-    state::with(|s| s.end_process(clock::process(), crate::Exit::Killed));
+    trace::add(|| "machine check: the memory device is lost".into());
+    state::with(|s| s.end_process(clock::process(), Exit::Killed));
     die_if_killed();
 }
 

@@ -1,8 +1,9 @@
 //! One host and nothing else: the body is a process of it. What most tests of one instance need.
 
-use crate::run::{self, Outcome, Place};
+use crate::run::{self, BodyPlace, Outcome};
+use crate::spec::{Pace, WorldSpec};
 use crate::topology::Topology;
-use crate::world::{Inner, Pace, World};
+use crate::world::World;
 use cenote_base::rt::os;
 use cenote_testkit::faulty::MemFs;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::ops::Range;
 /// A run to be: its seed and its world.
 #[derive(Debug, Clone)]
 pub struct Sim {
-    world: Inner,
+    world: WorldSpec,
     files: MemFs,
 }
 
@@ -54,7 +55,7 @@ impl Sim {
         let files = MemFs::new();
         files.set_sync_time(crate::state::SYNC_TIME);
         Self {
-            world: Inner::new(seed, Pace::Explore, Topology::hosts(1, 1)),
+            world: WorldSpec::new(seed, Pace::Explore, Topology::hosts(1, 1)),
             files,
         }
     }
@@ -93,6 +94,6 @@ impl Sim {
 
     /// Runs `body` as the first thread, until it returns.
     pub fn run<T>(self, body: impl FnOnce(&Sim) -> T) -> Outcome<T> {
-        run::run(&self.world, Some(&self.files), Place::FirstHost, || body(&self))
+        run::run(&self.world, Some(&self.files), BodyPlace::FirstHost, || body(&self))
     }
 }

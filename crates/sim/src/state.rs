@@ -6,7 +6,6 @@
 use crate::clock::{self, fast};
 use crate::memory::Memory;
 use crate::schedule::{Id, Schedule};
-use crate::world::Exit;
 use crate::{trace, views};
 use cenote_base::random::{Random, mix};
 use cenote_base::rt::fs::FileSystem;
@@ -31,6 +30,17 @@ pub(crate) struct Host {
     pub(crate) files: MemFs,
     /// Its wall clock is ahead by so many microseconds.
     pub(crate) clock_ahead: i64,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exit {
+    /// Its body returned.
+    Returned,
+    /// Its body panicked, with this message.
+    Panicked(String),
+    /// It was killed, or its host was lost.
+    Killed,
 }
 
 /// A process, live or ended.
@@ -70,6 +80,11 @@ thread_local! {
 /// Whether this thread of the machine runs a world.
 pub(crate) fn is_running() -> bool {
     !STATE.get().is_null()
+}
+
+/// The world's time where one runs, the machine's elsewhere.
+pub(crate) fn true_now() -> Nanos {
+    if is_running() { clock::now() } else { rt::now() }
 }
 
 /// Calls `f` with the running world. Within `f` nothing suspends, and nothing asks for the world again.

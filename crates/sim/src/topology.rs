@@ -1,6 +1,5 @@
 //! What a world is made of: hosts, memory devices, and the links between them, as data.
 
-use crate::link::LinkSpec;
 use cenote_base::random::Random;
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::{self, Profile};
@@ -20,6 +19,44 @@ impl Default for CacheSpec {
             bytes: 1 << 20,
             ways: 16,
         }
+    }
+}
+
+/// A link of a topology, in place of those that a device's profile would give.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct LinkSpec {
+    /// What it is called in reports.
+    pub name: String,
+    /// Bytes a second, in each direction.
+    pub bandwidth: f64,
+    /// Both directions share the bandwidth.
+    pub half_duplex: bool,
+    /// Latency under load: utilisation (0 to 1), and how many times the latency at rest; ascending.
+    pub loaded: Vec<(f64, f64)>,
+    /// Who goes over it: host and device. Several links of one pair are passed in their order.
+    pub joins: Vec<(usize, usize)>,
+}
+
+impl LinkSpec {
+    /// Says what is impossible about it: the field, and what it may be.
+    pub(crate) fn validate(&self, hosts: usize, devices: usize) -> Result<()> {
+        let wrong = |text: String| Err(Error::Invalid(format!("topology: link \"{}\": {text}", self.name)));
+        if !(1e6..=1e14).contains(&self.bandwidth) {
+            let given = self.bandwidth;
+            return wrong(format!("bandwidth: {given}; it may be 1e6 to 1e14 bytes a second"));
+        }
+        let outside = |p: &&(f64, f64)| !(0.0..=1.0).contains(&p.0) || !(1.0..=100.0).contains(&p.1);
+        if let Some(point) = self.loaded.iter().find(outside) {
+            return wrong(format!(
+                "loaded: {point:?}; utilisation may be 0 to 1, the factor 1 to 100"
+            ));
+        }
+        if let Some((host, device)) = self.joins.iter().find(|(h, d)| *h >= hosts || *d >= devices) {
+            return wrong(format!(
+                "joins: host {host} and device {device}; there are {hosts} hosts and {devices} devices"
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -17,9 +17,9 @@
 
 use crate::link::Links;
 use crate::memory::{Chance, Hazards, ViewTraffic};
-use crate::run::{self, Outcome, Place};
-use crate::schedule::Costs;
-use crate::state::{self, Spawn};
+use crate::run::{self, BodyPlace, Outcome};
+use crate::spec::{Cost, Machinery, Pace, WorldSpec};
+use crate::state::{self, Exit, Spawn};
 use crate::topology::Topology;
 use crate::trace::{self, Event};
 use crate::{clock, runtime};
@@ -29,122 +29,10 @@ use cenote_testkit::faulty::MemFs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// How time goes and who goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// To find faults: one clock, the order of threads drawn by the seed, adversarial. vCPUs do not matter.
-    Explore,
-    /// To predict: each thread has its own clock, vCPUs are taken and queued for, events come in the order of time.
-    Project,
-}
-
-/// What processor time costs in [`Pace::Project`], beyond what `rt::spend` says.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Cost {
-    /// Nothing: `rt::spend` and memory say it all. The same in each run.
-    #[default]
-    Told,
-    /// So much for each preemption point. The same in each run.
-    Point(Nanos),
-    /// What the real code took on this machine, times this factor. Differs from run to run.
-    Measured(f64),
-}
-
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Exit {
-    /// Its body returned.
-    Returned,
-    /// Its body panicked, with this message.
-    Panicked(String),
-    /// It was killed, or its host was lost.
-    Killed,
-}
-
 /// A simulated pod. Clones are the same world, and may be moved into its threads.
 #[derive(Clone)]
 pub struct World {
-    inner: Arc<Inner>,
-}
-
-/// What a world is to be.
-#[derive(Debug, Clone)]
-pub(crate) struct Inner {
-    pub(crate) seed: u64,
-    pub(crate) pace: Pace,
-    pub(crate) topology: Topology,
-    pub(crate) cost: Cost,
-    pub(crate) trace: usize,
-    pub(crate) step_limit: u64,
-    pub(crate) stack_bytes: usize,
-    machinery: Machinery,
-}
-
-/// What a host's machinery takes in [`Pace::Project`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Machinery {
-    /// A thread may be ahead of the next event by so much before it lets others catch up.
-    pub slack: Nanos,
-    /// From when a vCPU is free for a thread until the thread runs on it.
-    pub context_switch: Nanos,
-    /// A thread runs for so long while others wait for a vCPU.
-    pub time_slice: Nanos,
-}
-
-impl Default for Machinery {
-    fn default() -> Self {
-        Self {
-            slack: Nanos::from_micros(1),
-            context_switch: Nanos::from_micros(1),
-            time_slice: Nanos::from_millis(3),
-        }
-    }
-}
-
-impl Inner {
-    pub(crate) fn new(seed: u64, pace: Pace, topology: Topology) -> Self {
-        Self {
-            seed,
-            pace,
-            topology,
-            cost: Cost::Told,
-            trace: 0,
-            step_limit: match pace {
-                Pace::Explore => 200_000_000,
-                Pace::Project => 1_000_000_000_000,
-            },
-            stack_bytes: 1 << 20,
-            machinery: Machinery::default(),
-        }
-    }
-
-    pub(crate) fn set_stacks(&mut self, bytes: usize) {
-        self.stack_bytes = bytes.max(256 << 10);
-    }
-
-    /// What a preemption point costs.
-    pub(crate) fn step_cost(&self) -> u64 {
-        match (self.cost, self.pace) {
-            (Cost::Point(time), _) => time.0,
-            (Cost::Told, Pace::Explore) => 25,
-            (Cost::Told, Pace::Project) | (Cost::Measured(_), _) => 0,
-        }
-    }
-
-    pub(crate) fn costs(&self) -> Costs {
-        let Machinery {
-            slack,
-            context_switch,
-            time_slice,
-        } = self.machinery;
-        Costs {
-            slack: slack.0,
-            switch: context_switch.0,
-            slice: time_slice.0,
-            relax: 20,
-            yielded: 500,
-        }
-    }
+    spec: Arc<WorldSpec>,
 }
 
 /// A process of a simulated host: the threads that its body has started, and theirs. It exits when its body returns.
@@ -161,67 +49,67 @@ impl World {
     /// If the topology is impossible; names the field and what it may be.
     pub fn new(seed: u64, pace: Pace, topology: Topology) -> Result<Self> {
         topology.validate()?;
-        Ok(Self::of(Inner::new(seed, pace, topology)))
+        Ok(Self::of(WorldSpec::new(seed, pace, topology)))
     }
 
-    pub(crate) fn of(inner: Inner) -> Self {
-        Self { inner: Arc::new(inner) }
+    pub(crate) fn of(spec: WorldSpec) -> Self {
+        Self { spec: Arc::new(spec) }
     }
 
-    fn with(mut self, set: impl FnOnce(&mut Inner)) -> Self {
-        set(Arc::make_mut(&mut self.inner));
+    fn with(mut self, set: impl FnOnce(&mut WorldSpec)) -> Self {
+        set(Arc::make_mut(&mut self.spec));
         self
     }
 
     /// With this cost of processor time.
     pub fn with_cost(self, cost: Cost) -> Self {
-        self.with(|i| i.cost = cost)
+        self.with(|spec| spec.cost = cost)
     }
 
     /// With these costs of the hosts' machinery.
     pub fn with_machinery(self, machinery: Machinery) -> Self {
-        self.with(|i| i.machinery = machinery)
+        self.with(|spec| spec.machinery = machinery)
     }
 
     /// Keeps the last `steps` steps, to be shown when a run fails. 0: none.
     pub fn with_trace(self, steps: usize) -> Self {
-        self.with(|i| i.trace = steps)
+        self.with(|spec| spec.trace = steps)
     }
 
     /// Fails, as a livelock, after so many preemption points.
     pub fn with_step_limit(self, steps: u64) -> Self {
-        self.with(|i| i.step_limit = steps)
+        self.with(|spec| spec.step_limit = steps)
     }
 
     /// With stacks of so many bytes (1 MiB unless told; not below 256 KiB). Only what is used takes memory.
     pub fn with_stacks(self, bytes: usize) -> Self {
-        self.with(|i| i.set_stacks(bytes))
+        self.with(|spec| spec.set_stacks(bytes))
     }
 
     /// The seed.
     pub fn seed(&self) -> u64 {
-        self.inner.seed
+        self.spec.seed
     }
 
     /// How time goes.
     pub fn pace(&self) -> Pace {
-        self.inner.pace
+        self.spec.pace
     }
 
     /// What it is made of.
     pub fn topology(&self) -> &Topology {
-        &self.inner.topology
+        &self.spec.topology
     }
 
     /// Runs `body` as a thread outside of all hosts, until it returns: it starts processes and brings faults.
     /// Panics as the body panics, and on deadlock and livelock, with the seed.
     pub fn run<T>(&self, body: impl FnOnce(&World) -> T) -> Outcome<T> {
-        run::run(&self.inner, None, Place::Outside, || body(self))
+        run::run(&self.spec, None, BodyPlace::Outside, || body(self))
     }
 
     /// Starts a process. The methods from here on are for threads of the running world.
     pub fn process(&self, host: usize, name: &str, body: impl FnOnce() + Send + 'static) -> Process {
-        assert!(host < self.inner.topology.hosts.len(), "there is no host {host}");
+        assert!(host < self.spec.topology.hosts.len(), "there is no host {host}");
         state::with(|s| {
             let id = s.add_process(host, name);
             let (thread, _) = s.add_thread(id, name).expect("the first slot is free");

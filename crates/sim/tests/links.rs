@@ -2,7 +2,8 @@
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile::named;
-use cenote_sim::link::{Link, LinkSpec, Links, Medium, WINDOW};
+use cenote_sim::link::{Link, Links, Medium, WINDOW};
+use cenote_sim::topology::LinkSpec;
 use cenote_sim::{DeviceSpec, Exit, HostSpec, Pace, Topology, World};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

@@ -25,9 +25,13 @@
 
 #![allow(unsafe_code, reason = "views are memory, and lines move between them")]
 
+mod chance;
+mod contended;
+mod fills;
 mod host;
 mod maps;
 mod report;
+mod shared;
 mod state;
 mod steps;
 #[cfg(test)]
@@ -36,29 +40,17 @@ mod view;
 
 use crate::link::Links;
 use crate::topology::Topology;
-use cenote_base::rt::Nanos;
 use cenote_base::rt::memory::Device;
+use shared::Shared;
 use state::State;
-use std::cell::{Cell, UnsafeCell};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use view::View;
 
+pub use chance::Chance;
 pub(crate) use host::owner;
 pub use maps::POISON;
 pub use report::{Hazard, HazardKind, Hazards, Lines, ViewTraffic};
-
-/// What hardware may or may not do, as a seed draws it; or as a test sets it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Chance {
-    /// Every so many touches of a view something happens that nobody asked for; 0: never.
-    pub every: u32,
-    /// Of 16 such, so many are prefetches; the others are evictions.
-    pub prefetches: u32,
-    /// Of 16 dirty lines of a lost host, so many had reached memory.
-    pub reached: u32,
-}
 
 /// The memory of a world: all devices, and each host's views of them.
 pub(crate) struct Memory {
@@ -69,76 +61,16 @@ pub(crate) struct Memory {
     local: Vec<(usize, u32, Arc<View>)>,
 }
 
-/// What views share.
-pub(crate) struct Shared {
-    /// The thread that may use it: the address of a thread-local; 0: nobody yet; `usize::MAX`: the world is over.
-    owner: AtomicUsize,
-    busy: Cell<bool>,
-    state: UnsafeCell<State>,
-}
-
-// SAFETY: only the owner, one thread, gets at the state and the cells (`check`).
-unsafe impl Send for Shared {}
-// SAFETY: as above.
-unsafe impl Sync for Shared {}
-
-const OVER: usize = usize::MAX;
-
-#[inline(always)]
-fn this_thread() -> usize {
-    thread_local!(static HERE: Cell<u8> = const { Cell::new(0) });
-    HERE.try_with(|here| std::ptr::from_ref(here).addr()).unwrap_or(OVER)
-}
-
-impl Shared {
-    /// Nobody but the owner comes past here.
-    #[inline(always)]
-    fn check(&self) {
-        if self.owner.load(Relaxed) != this_thread() {
-            self.claim();
-        }
-    }
-
-    #[cold]
-    fn claim(&self) {
-        let claimed = self.owner.compare_exchange(0, this_thread(), Relaxed, Relaxed);
-        match claimed {
-            Ok(_) => {}
-            Err(OVER) => panic!("memory of a world that is over"),
-            Err(_) => panic!("memory of a world that another thread runs"),
-        }
-    }
-
-    /// The state, for the length of a call that may not come here again.
-    fn with<R>(&self, f: impl FnOnce(&mut State) -> R) -> R {
-        self.check();
-        assert!(!self.busy.replace(true), "the memory is asked by itself");
-        // SAFETY: one thread (`check`), and one call at a time (`busy`).
-        let result = f(unsafe { &mut *self.state.get() });
-        self.busy.set(false);
-        result
-    }
-}
-
-impl core::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.write_str("Shared")
-    }
-}
-
 impl Memory {
-    /// The devices of a topology, all empty. `seed` is for what the memory itself draws.
-    pub(crate) fn new(topology: &Topology, seed: u64) -> Self {
+    /// The devices of a topology, all empty. `seed` is for what the memory itself draws; `machine_check` ends the
+    /// running process, which has accessed a device that is gone.
+    pub(crate) fn new(topology: &Topology, seed: u64, machine_check: fn()) -> Self {
         let state = State::new(topology, seed);
         let views = topology.hosts.iter().map(|_| vec![None; topology.devices.len()]);
         Self {
             views: views.collect(),
             local: Vec::new(),
-            shared: Arc::new(Shared {
-                owner: AtomicUsize::new(0),
-                busy: Cell::new(false),
-                state: UnsafeCell::new(state),
-            }),
+            shared: Arc::new(Shared::new(state, machine_check)),
         }
     }
 
@@ -217,7 +149,7 @@ impl Memory {
 
     /// The last steps, and what is not in memory, for people; nothing where a call that is under way has failed.
     pub(crate) fn scene(&self, thread: &dyn Fn(usize) -> String) -> Vec<String> {
-        match self.shared.busy.get() {
+        match self.shared.is_busy() {
             true => Vec::new(),
             false => self.shared.with(|s| s.scene(thread)),
         }
@@ -243,31 +175,6 @@ impl Drop for Memory {
         self.views.clear();
         self.local.clear();
         self.shared.with(State::release_all);
-        self.shared.owner.store(OVER, Relaxed);
+        self.shared.end();
     }
-}
-
-/// Makes time pass for the running thread.
-fn charge(time: Nanos) {
-    crate::clock::charge(time);
-}
-
-/// The running thread's slot.
-fn thread() -> usize {
-    crate::clock::fast(|f| f.slot.get())
-}
-
-/// The running thread's vCPU, as an owner of lines.
-fn this_owner() -> host::Tag {
-    crate::clock::fast(|f| f.owner.get())
-}
-
-/// The running thread's number.
-fn thread_number() -> usize {
-    crate::clock::fast(|f| f.thread.get())
-}
-
-/// The running thread's process.
-fn process() -> u32 {
-    crate::clock::process()
 }

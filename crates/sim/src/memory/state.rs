@@ -2,21 +2,22 @@
 
 #![allow(unsafe_code, reason = "lines move between views and memory")]
 
-mod fills;
+mod prefetch;
 mod scene;
 mod sharing;
 
-use super::Chance;
+use super::chance::Chance;
+use super::contended::{ContendedLines, Cores};
+use super::fills::Fills;
 use super::host::{Bytes, Cache, DIRTY, Id, OWNER, PENDING, PRESENT, STALE, Tag, USED};
 use super::maps::{self, Map, POISON};
 use super::report::{self, Hazard, HazardKind, Hazards, Lines, ViewTraffic};
 use super::steps::{Deed, Step, Steps};
+use crate::clock;
 use crate::link::{Links, Medium, Place};
-use crate::topology::{DeviceSpec, Topology};
+use crate::topology::{DeviceSpec, HostSpec, Topology};
 use cenote_base::random::Random;
 use cenote_base::rt::Nanos;
-use fills::Fills;
-use sharing::{Cores, Crowd};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -111,7 +112,7 @@ pub(crate) struct State {
     pub(crate) chance: Chance,
     pub(crate) hazards: Hazards,
     steps: Steps,
-    crowd: Crowd,
+    contended: ContendedLines,
 }
 
 impl DeviceMem {
@@ -134,20 +135,12 @@ impl DeviceMem {
     }
 }
 
-fn draw_chance(random: &mut Random) -> Chance {
-    Chance {
-        every: random.pick(&[0, 8, 40, 200, 1000, 5000]),
-        prefetches: random.pick(&[0, 4, 8, 12, 16]),
-        reached: random.pick(&[0, 1, 8, 15, 16]),
-    }
-}
-
 impl State {
     pub(crate) fn new(topology: &Topology, seed: u64) -> Self {
         let links = Arc::new(Links::new(topology));
         let mut random = Random(seed ^ 0x3E30_C0DE);
-        let chance = draw_chance(&mut random);
-        let host = |(i, spec): (usize, &crate::HostSpec)| HostMem {
+        let chance = Chance::draw(&mut random);
+        let host = |(i, spec): (usize, &HostSpec)| HostMem {
             cache: Cache::new(spec.cache.bytes / 64, spec.cache.ways).expect("address space for a host's tags"),
             views: Vec::new(),
             life: 1,
@@ -170,7 +163,7 @@ impl State {
             chance,
             hazards: Hazards::default(),
             steps: Steps::default(),
-            crowd: Crowd::default(),
+            contended: ContendedLines::default(),
         }
     }
 
@@ -407,7 +400,7 @@ impl State {
         h.following.clear();
         h.completes.clear();
         h.fills.clear();
-        self.chance.reached = draw_chance(&mut self.random).reached;
+        self.chance.reached = Chance::draw(&mut self.random).reached;
     }
 
     /// What caches hold of it they still have, and can bring nowhere.
@@ -542,10 +535,10 @@ impl State {
     fn step(&mut self, deed: Deed, host: usize, id: ViewId, line: Id) {
         if !self.view(host, id).coherent {
             self.steps.add(Step {
-                time: crate::clock::now(),
+                time: clock::now(),
                 host: host as u32,
                 view: id.0 as u32,
-                thread: super::thread_number() as u32,
+                thread: clock::thread() as u32,
                 deed,
                 first: line,
                 lines: 1,
@@ -659,7 +652,7 @@ impl State {
             self.set_line(host, id, line, &self.behind(host, id, line));
         }
         self.step(Deed::Fetched, host, id, line);
-        self.hosts[host].cache.set_tag(line, PRESENT | super::this_owner());
+        self.hosts[host].cache.set_tag(line, PRESENT | clock::owner());
         self.count(host, id, line, Lines { fetched: 1, written: 0 });
     }
 
@@ -694,7 +687,7 @@ impl State {
     fn check_announced(&mut self, host: usize, id: ViewId, line: Id, tag: Tag) {
         let as_memory = tag & (DIRTY | PENDING | STALE) == 0 && !self.is_lost(host, id);
         if as_memory && self.line(host, id, line) != self.behind(host, id, line) {
-            let who = (super::thread(), crate::clock::now());
+            let who = (clock::slot(), clock::now());
             self.hazard(HazardKind::Unannounced, (host, id, line), None, who);
         }
     }
@@ -767,7 +760,7 @@ impl State {
             }
         }
         if lines > 0 {
-            self.written(host, id, lines, (thread, crate::clock::now()));
+            self.written(host, id, lines, (thread, clock::now()));
         }
     }
 

@@ -9,6 +9,10 @@ mod sharing;
 
 const MIB: u64 = 1 << 20;
 
+fn no_machine_check() {
+    panic!("machine check");
+}
+
 fn topology(hosts: usize, window: u64) -> Topology {
     let mut topology = Topology::hosts(hosts, 1);
     let device = DeviceSpec::new("pool", 4 * MIB, "cxl-switch").expect("a profile");
@@ -18,7 +22,7 @@ fn topology(hosts: usize, window: u64) -> Topology {
 
 /// Two hosts and their views of one device, where nothing happens that nobody asked for.
 fn pod(hosts: usize, window: u64) -> (Memory, Vec<Arc<dyn Device>>) {
-    let mut memory = Memory::new(&topology(hosts, window), 7);
+    let mut memory = Memory::new(&topology(hosts, window), 7, no_machine_check);
     memory.set_chance(Chance {
         every: 0,
         prefetches: 0,
@@ -139,7 +143,7 @@ fn a_small_cache_evicts_and_writes_back() {
         bytes: 64 * 1024,
         ways: 4,
     };
-    let mut memory = Memory::new(&topology, 1);
+    let mut memory = Memory::new(&topology, 1, no_machine_check);
     memory.set_chance(Chance {
         every: 0,
         prefetches: 0,
@@ -193,7 +197,7 @@ fn a_lost_host_loses_its_dirty_lines() {
 #[test]
 fn what_is_under_way_may_or_may_not_arrive() {
     let arrived = |seed| {
-        let mut memory = Memory::new(&topology(1, 0), seed);
+        let mut memory = Memory::new(&topology(1, 0), seed, no_machine_check);
         memory.set_chance(Chance {
             every: 0,
             prefetches: 0,
@@ -302,7 +306,7 @@ fn a_lost_device_ends_who_needs_it_and_is_empty_when_opened_anew() {
 #[test]
 fn chance_is_the_seeds() {
     let run = |seed| {
-        let mut memory = Memory::new(&topology(2, 0), seed);
+        let mut memory = Memory::new(&topology(2, 0), seed, no_machine_check);
         memory.set_chance(Chance {
             every: 3,
             prefetches: 8,

@@ -4,8 +4,9 @@
 
 use super::host::{DIRTY, Id, OWNER, PRESENT, STALE, Tag, USED};
 use super::report::ViewTraffic;
-use super::state::ViewId;
-use super::{Shared, charge, this_owner, thread};
+use super::shared::Shared;
+use super::state::{Opened, ViewId};
+use crate::{clock, views};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::memory::{Access, Device};
 use std::cell::Cell;
@@ -49,7 +50,7 @@ impl View {
         Some(Self::new(shared, host, opened))
     }
 
-    fn new(shared: &Arc<Shared>, host: usize, opened: super::state::Opened) -> Arc<Self> {
+    fn new(shared: &Arc<Shared>, host: usize, opened: Opened) -> Arc<Self> {
         let view = Arc::new(Self {
             shared: Arc::clone(shared),
             host,
@@ -66,7 +67,7 @@ impl View {
         });
         view.next_chance();
         // SAFETY: it lies in an Arc, and is removed before that goes: when it is released, or in its destructor.
-        unsafe { crate::views::add(host, view.lines * 64, &*view) };
+        unsafe { views::add(host, view.lines * 64, &*view) };
         view
     }
 
@@ -78,7 +79,7 @@ impl View {
     /// Its memory goes; nobody uses it any more.
     pub(crate) fn release(&self) {
         if !self.released.replace(true) {
-            crate::views::remove(self.host, self.base);
+            views::remove(self.host, self.base);
             let traffic = self.traffic();
             self.shared.with(|s| s.close(self.host, self.id, &traffic));
         }
@@ -103,10 +104,10 @@ impl View {
     #[cold]
     #[inline(never)]
     fn miss(&self, first: Id, last: Id, write: bool) {
-        let now = crate::clock::now();
+        let now = clock::now();
         let stall = self
             .shared
-            .with(|s| s.bring(self.host, self.id, (first, last), write, (thread(), now)));
+            .with(|s| s.bring(self.host, self.id, (first, last), write, (clock::slot(), now)));
         self.charge(stall);
     }
 
@@ -114,17 +115,17 @@ impl View {
     /// process.
     fn charge(&self, stall: Option<Nanos>) {
         match stall {
-            Some(stall) => charge(stall),
-            None => crate::runtime::machine_check(),
+            Some(stall) => clock::charge(stall),
+            None => (self.shared.machine_check)(),
         }
     }
 
     #[cold]
     #[inline(never)]
     fn happen(&self, first: Id, last: Id) {
-        let now = crate::clock::now();
+        let now = clock::now();
         self.shared
-            .with(|s| s.happen(self.host, self.id, (first, last), (thread(), now)));
+            .with(|s| s.happen(self.host, self.id, (first, last), (clock::slot(), now)));
         self.next_chance();
     }
 }
@@ -143,11 +144,11 @@ impl Device for View {
     }
 
     fn try_lock(&self) -> bool {
-        self.shared.with(|s| s.try_lock(self.host, self.id, super::process()))
+        self.shared.with(|s| s.try_lock(self.host, self.id, clock::process()))
     }
 
     fn unlock(&self) {
-        self.shared.with(|s| s.unlock(self.host, self.id, super::process()));
+        self.shared.with(|s| s.unlock(self.host, self.id, clock::process()));
     }
 
     fn window(&self) -> u64 {
@@ -168,7 +169,7 @@ impl Device for View {
         }
         let there = PRESENT | USED | if write { DIRTY } else { 0 };
         // The core has the line to itself; or, for a read, all may have it.
-        let mine = there | this_owner();
+        let mine = there | clock::owner();
         let shared = if write { mine } else { there };
         // Mostly one line; a plain count, since a range that includes its end is slow to walk.
         let (mut at, end) = ((first - self.first) as usize, (last - self.first) as usize);
@@ -188,10 +189,10 @@ impl Device for View {
 
     fn prefetch(&self, off: u64) {
         let (line, _) = self.ids(off, 1);
-        let now = crate::clock::now();
-        charge(
+        let now = clock::now();
+        clock::charge(
             self.shared
-                .with(|s| s.prefetch(self.host, self.id, line, (thread(), now))),
+                .with(|s| s.prefetch(self.host, self.id, line, (clock::slot(), now))),
         );
     }
 
@@ -199,31 +200,31 @@ impl Device for View {
         if len > 0 {
             let (first, last) = self.ids(off, len);
             self.shared
-                .with(|s| s.write_back(self.host, self.id, (first, last), thread()));
+                .with(|s| s.write_back(self.host, self.id, (first, last), clock::slot()));
         }
     }
 
     fn fence(&self) {
-        let now = crate::clock::now();
-        let stall = self.shared.with(|s| s.fence(self.host, (thread(), now)));
+        let now = clock::now();
+        let stall = self.shared.with(|s| s.fence(self.host, (clock::slot(), now)));
         self.charge(stall);
     }
 
     fn invalidate(&self, off: u64, len: u64) {
         if len > 0 {
             let (first, last) = self.ids(off, len);
-            let now = crate::clock::now();
+            let now = clock::now();
             self.shared
-                .with(|s| s.invalidate(self.host, self.id, (first, last), (thread(), now)));
+                .with(|s| s.invalidate(self.host, self.id, (first, last), (clock::slot(), now)));
         }
     }
 
     fn store_uncached(&self, off: u64, value: u64) {
         let (id, _) = self.ids(off, 8);
-        let now = crate::clock::now();
+        let now = clock::now();
         let stall = self
             .shared
-            .with(|s| s.store_uncached(self.host, self.id, id, off as usize % 64, value, (thread(), now)));
+            .with(|s| s.store_uncached(self.host, self.id, id, off as usize % 64, value, (clock::slot(), now)));
         self.charge(stall);
     }
 
@@ -239,7 +240,7 @@ impl Device for View {
 impl Drop for View {
     fn drop(&mut self) {
         if !self.released.get() {
-            crate::views::remove(self.host, self.base);
+            views::remove(self.host, self.base);
         }
     }
 }

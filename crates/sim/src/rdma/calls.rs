@@ -186,7 +186,7 @@ impl MemoryNode {
                 }
                 Step::Ended(caller) => program.ended(caller),
                 Step::Sleep(until) => {
-                    let left = (until != Nanos::MAX).then(|| clock::host_span(until - clock::true_now()));
+                    let left = (until != Nanos::MAX).then(|| clock::host_span(until - state::true_now()));
                     rt::wait(&news, seen, left);
                 }
                 Step::Over => return,
@@ -220,7 +220,7 @@ impl MemoryNode {
     }
 
     fn step(&self, number: u64, serving: Serving) -> Step {
-        let now = clock::true_now();
+        let now = state::true_now();
         let mut state = self.network.state();
         state.catch_up(now);
         state.serve_next(self.index, number, serving, now)
@@ -242,7 +242,7 @@ impl Answering for Replies {
     fn answered(&self, _: CallerId, call: u64, answer: Result<Answered>) {
         // Where sources are read others may come between.
         let answer = answer.map(Answered::settle);
-        let now = clock::true_now();
+        let now = state::true_now();
         let network = &self.0.network;
         let mut state = network.state();
         state.catch_up(now);
@@ -601,7 +601,7 @@ fn one_way(bytes: u64, profile: &Profile) -> Nanos {
 
 impl Callers for Port {
     fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
-        let now = clock::true_now();
+        let now = state::true_now();
         let node = self.find(peer)?;
         let life = Life::new(&self.closed);
         let mut state = self.network.today();
@@ -672,7 +672,7 @@ impl Caller for Telephone {
         }
         let profile = &self.network.0.profile;
         rt::spend(Nanos(profile.doorbell_ns as u64));
-        let (now, news) = (clock::true_now(), Arc::new(AtomicU32::new(0)));
+        let (now, news) = (state::true_now(), Arc::new(AtomicU32::new(0)));
         let mut state = self.network.state();
         state.catch_up(now);
         let group = state.ask_all(&self.line, calls, &news, now, profile);
@@ -712,7 +712,7 @@ struct Waiting {
 impl Waiting {
     /// When to look again; `None`: all are complete.
     fn next_look(&self) -> Option<Nanos> {
-        let now = clock::true_now();
+        let now = state::true_now();
         let mut state = self.network.state();
         state.catch_up(now);
         if state.calls.groups.get(&self.group).is_none_or(|g| g.left == 0) {
@@ -736,7 +736,7 @@ impl CallsInFlight for Waiting {
                 let group = self.network.state().calls.groups.remove(&self.group);
                 return group.map_or(Vec::new(), |g| g.calls);
             };
-            let left = next - clock::true_now();
+            let left = next - state::true_now();
             let projects = state::is_running() && state::with(|s| s.schedule.projects());
             if projects && left <= self.network.state().polling {
                 rt::spend(left);

@@ -8,7 +8,7 @@
 //! What happens one point in so many is not drawn at each point, but planned: the number of points until it happens is
 //! drawn once, and the points between cost nothing.
 
-use super::{Id, Schedule, Status, Thread, now};
+use super::table::{Id, Status, Thread, ThreadTable, now};
 use crate::clock::fast;
 use cenote_base::random::Random;
 use cenote_base::rt::Wait;
@@ -182,101 +182,83 @@ impl Adversary {
     fn is_ready(&self, threads: &[Thread], id: Id) -> bool {
         threads[id].status == Status::Ready && threads[id].place != STOPPED
     }
-}
 
-impl Schedule {
-    fn adversary(&mut self) -> (&mut Adversary, &mut Vec<Thread>) {
-        match &mut self.order {
-            super::Order::Adversary(a) => (a, &mut self.threads),
-            super::Order::Events(_) => unreachable!("asked only when exploring"),
-        }
+    /// A point that has reached a bound: whether the running thread suspends.
+    pub(super) fn point(&mut self, table: &mut ThreadTable) -> bool {
+        self.disturb(table);
+        let current = table.current;
+        self.switches(&mut table.threads, current)
     }
 
-    pub(super) fn adversary_point(&mut self) -> bool {
-        self.disturb();
-        let current = self.current;
-        let (adversary, threads) = self.adversary();
-        adversary.switches(threads, current)
-    }
-
-    pub(super) fn adversary_spin(&mut self) -> bool {
-        self.disturb();
-        let current = self.current;
-        let (adversary, threads) = self.adversary();
-        adversary.demote(threads, current);
-        adversary.ready.len() > 1 || !adversary.is_ready(threads, current)
+    /// A turn of a spinning loop: whether there is another thread to go on.
+    pub(super) fn spin(&mut self, table: &mut ThreadTable) -> bool {
+        self.disturb(table);
+        let current = table.current;
+        self.demote(&mut table.threads, current);
+        self.ready.len() > 1 || !self.is_ready(&table.threads, current)
     }
 
     /// Time passes oddly and sleepers wake without a reason, now and then.
-    fn disturb(&mut self) {
+    fn disturb(&mut self, table: &mut ThreadTable) {
         let step = fast(|f| f.steps.get());
-        let (adversary, _) = self.adversary();
-        let (jump, spurious) = (step >= adversary.jump, step >= adversary.spurious);
+        let (jump, spurious) = (step >= self.jump, step >= self.spurious);
         if jump {
-            adversary.jump = step + adversary.gap(JUMP);
-            if let Some(deadline) = self.next_deadline() {
+            self.jump = step + self.gap(JUMP);
+            if let Some(deadline) = table.next_deadline() {
                 pass_to(deadline.0);
             }
         }
         if spurious {
-            let (adversary, _) = self.adversary();
-            adversary.spurious = step + adversary.gap(SPURIOUS);
-            self.wake_anyone();
+            self.spurious = step + self.gap(SPURIOUS);
+            self.wake_anyone(table);
         }
-        self.expire();
+        self.expire(table);
     }
 
-    fn wake_anyone(&mut self) {
-        if self.waiting == 0 {
+    fn wake_anyone(&mut self, table: &mut ThreadTable) {
+        if table.waiting == 0 {
             return;
         }
-        let waiting = self.waiting;
-        let mut nth = self.adversary().0.choose(waiting);
-        let is_asleep = |t: &Thread| matches!(t.status, Status::Waiting { .. });
-        let mut asleep = (0..self.threads.len()).filter(|i| is_asleep(&self.threads[*i]));
-        let chosen = asleep.find(|_| {
-            nth = nth.wrapping_sub(1);
-            nth == usize::MAX
-        });
-        if let Some(id) = chosen {
-            self.wake(id, Wait::Woken, 0);
+        let nth = self.choose(table.waiting);
+        let is_asleep = |id: &Id| matches!(table.threads[*id].status, Status::Waiting { .. });
+        let chosen = (0..table.threads.len()).filter(is_asleep).nth(nth);
+        if let Some(id) = chosen
+            && table.wake(id, Wait::Woken)
+        {
+            self.ready(&mut table.threads, id);
         }
     }
 
-    fn expire(&mut self) {
-        while self.next_deadline().is_some_and(|d| d.0 <= now()) {
-            self.fire();
+    fn expire(&mut self, table: &mut ThreadTable) {
+        while table.next_deadline().is_some_and(|d| d.0 <= now()) {
+            if let Some((id, _)) = table.fire() {
+                self.ready(&mut table.threads, id);
+            }
         }
-        let (adversary, threads) = self.adversary();
-        adversary.resume(threads);
+        self.resume(&mut table.threads);
     }
 
-    pub(super) fn adversary_next(&mut self) -> Option<Id> {
-        self.expire();
-        while self.adversary().0.ready.is_empty() {
-            let deadline = self.next_deadline().map(|d| d.0);
-            let pause = self.adversary().0.paused.iter().map(|p| p.1).min();
+    /// The thread that runs next. Where none is ready, time goes to the next deadline; `None` if there is none either.
+    pub(super) fn next(&mut self, table: &mut ThreadTable) -> Option<Id> {
+        self.expire(table);
+        while self.ready.is_empty() {
+            let deadline = table.next_deadline().map(|d| d.0);
+            let pause = self.paused.iter().map(|p| p.1).min();
             pass_to(deadline.into_iter().chain(pause).min()?);
-            self.expire();
+            self.expire(table);
         }
-        let (adversary, threads) = self.adversary();
-        Some(match adversary.policy {
-            Policy::Uniform(_) => adversary.ready[adversary.random.index(adversary.ready.len())],
-            Policy::Priority(_) => adversary.highest(threads)?,
+        Some(match self.policy {
+            Policy::Uniform(_) => self.ready[self.random.index(self.ready.len())],
+            Policy::Priority(_) => self.highest(&table.threads)?,
         })
     }
 
-    pub(super) fn adversary_bounds(&mut self) -> (u64, u64) {
-        let deadline = self.next_deadline().map_or(u64::MAX, |d| d.0);
-        let current = self.current;
-        let (adversary, threads) = self.adversary();
-        let pause = adversary.paused.iter().map(|p| p.1).min().unwrap_or(u64::MAX);
-        let stopped = !threads.is_empty() && !adversary.is_ready(threads, current);
-        let stop = adversary
-            .switch
-            .min(adversary.look)
-            .min(adversary.jump)
-            .min(adversary.spurious);
+    /// The time and the step at which a point of the running thread asks again.
+    pub(super) fn bounds(&mut self, table: &mut ThreadTable) -> (u64, u64) {
+        let deadline = table.next_deadline().map_or(u64::MAX, |d| d.0);
+        let pause = self.paused.iter().map(|p| p.1).min().unwrap_or(u64::MAX);
+        let stopped = !table.threads.is_empty() && !self.is_ready(&table.threads, table.current);
+        let stop = self.switch.min(self.look).min(self.jump).min(self.spurious);
         (deadline.min(pause), if stopped { 0 } else { stop })
     }
 }

@@ -16,24 +16,11 @@
 //! - vCPUs that are idle, and threads on vCPUs, are as many as the host has; the queue is empty unless no vCPU is idle;
 //! - equal times are in the order of thread numbers: nothing is drawn, nothing depends on addresses.
 
-use super::{Id, Schedule, Status, Thread, now};
+use super::table::{Id, Status, Thread, ThreadTable, now};
 use crate::clock::fast;
+use crate::spec::Costs;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
-
-/// What the machinery of a host takes, in nanoseconds.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Costs {
-    /// A thread may be ahead of the next event by so much.
-    pub(crate) slack: u64,
-    /// From when a vCPU is free for a thread until the thread runs.
-    pub(crate) switch: u64,
-    /// A thread runs for so long while others wait for a vCPU.
-    pub(crate) slice: u64,
-    /// A turn of a spinning loop, and of one that gives its turn away.
-    pub(crate) relax: u64,
-    pub(crate) yielded: u64,
-}
 
 /// Not on a vCPU: in its host's queue. (`Thread::place`.)
 const ON_VCPU: usize = 0;
@@ -177,6 +164,73 @@ impl Events {
         threads[id].clock = now();
         self.running.push(Reverse((now(), id)));
     }
+
+    /// A point that has reached a bound: whether the running thread suspends.
+    pub(super) fn point(&mut self, table: &mut ThreadTable) -> bool {
+        fast(|f| f.charge_measured());
+        let (current, next) = (table.current, self.next_event(table));
+        let late = now() >= table.threads[current].slice_end;
+        if late && self.requeue(&mut table.threads, current) {
+            return true;
+        }
+        let ahead = next.is_some_and(|next| now() >= next.saturating_add(self.costs.slack));
+        if ahead {
+            self.stand(&mut table.threads, current);
+        }
+        ahead
+    }
+
+    /// A turn of a spinning loop: whether there is another thread to go on. `patient`: it would rather give its turn
+    /// away.
+    pub(super) fn spin(&mut self, table: &mut ThreadTable, patient: bool) -> bool {
+        let cost = if patient { self.costs.yielded } else { self.costs.relax };
+        fast(|f| f.now.set(f.now.get() + cost));
+        let current = table.current;
+        if patient && self.requeue(&mut table.threads, current) {
+            return true;
+        }
+        self.point(table)
+    }
+
+    /// When something happens apart from the running thread.
+    fn next_event(&mut self, table: &mut ThreadTable) -> Option<u64> {
+        let deadline = table.next_deadline().map(|d| d.0);
+        let clock = self.least(&table.threads).map(|l| l.0);
+        deadline.into_iter().chain(clock).min()
+    }
+
+    /// The thread that runs next: the one whose clock is least, once the deadlines before it have fired.
+    pub(super) fn next(&mut self, table: &mut ThreadTable) -> Option<Id> {
+        loop {
+            let deadline = table.next_deadline().map(|d| d.0);
+            match (self.least(&table.threads), deadline) {
+                (Some((clock, id)), d) if d.is_none_or(|d| clock < d) => {
+                    self.running.pop();
+                    fast(|f| f.now.set(clock));
+                    return Some(id);
+                }
+                (_, Some(_)) => {
+                    if let Some((id, deadline)) = table.fire() {
+                        self.ready(&mut table.threads, id, deadline.0);
+                    }
+                }
+                (_, None) => return None,
+            }
+        }
+    }
+
+    /// The time and the step at which a point of the running thread asks again.
+    pub(super) fn bounds(&mut self, table: &mut ThreadTable) -> (u64, u64) {
+        let next = self.next_event(table);
+        let ahead = next.map_or(u64::MAX, |n| n.saturating_add(self.costs.slack));
+        let running = table.threads.get(table.current);
+        let slice = running.map_or(u64::MAX, |t| match self.hosts[t.host].queue.is_empty() {
+            true => u64::MAX,
+            false => t.slice_end,
+        });
+        let measured = fast(|f| f.measured.get().is_some());
+        (if measured { 0 } else { ahead.min(slice) }, u64::MAX)
+    }
 }
 
 /// An idle vCPU for a thread: the one that it was on last, whose caches may have its lines, or any.
@@ -184,82 +238,5 @@ fn take_idle(idle: &mut Vec<Idle>, last: u32) -> Option<Idle> {
     match idle.iter().position(|vcpu| vcpu.core == last) {
         Some(at) => Some(idle.swap_remove(at)),
         None => idle.pop(),
-    }
-}
-
-impl Schedule {
-    fn events(&mut self) -> (&mut Events, &mut Vec<Thread>) {
-        match &mut self.order {
-            super::Order::Events(e) => (e, &mut self.threads),
-            super::Order::Adversary(_) => unreachable!("asked only when projecting"),
-        }
-    }
-
-    pub(super) fn events_point(&mut self) -> bool {
-        fast(|f| f.charge_measured());
-        let (current, next) = (self.current, self.next_event());
-        let (events, threads) = self.events();
-        let late = now() >= threads[current].slice_end;
-        if late && events.requeue(threads, current) {
-            return true;
-        }
-        let ahead = next.is_some_and(|next| now() >= next.saturating_add(events.costs.slack));
-        if ahead {
-            events.stand(threads, current);
-        }
-        ahead
-    }
-
-    pub(super) fn events_spin(&mut self, patient: bool) -> bool {
-        let current = self.current;
-        let (events, threads) = self.events();
-        let cost = if patient {
-            events.costs.yielded
-        } else {
-            events.costs.relax
-        };
-        fast(|f| f.now.set(f.now.get() + cost));
-        if patient && events.requeue(threads, current) {
-            return true;
-        }
-        self.events_point()
-    }
-
-    /// When something happens apart from the running thread.
-    fn next_event(&mut self) -> Option<u64> {
-        let deadline = self.next_deadline().map(|d| d.0);
-        let (events, threads) = self.events();
-        let clock = events.least(threads).map(|l| l.0);
-        deadline.into_iter().chain(clock).min()
-    }
-
-    pub(super) fn events_next(&mut self) -> Option<Id> {
-        loop {
-            let deadline = self.next_deadline().map(|d| d.0);
-            let (events, threads) = self.events();
-            match (events.least(threads), deadline) {
-                (Some((clock, id)), d) if d.is_none_or(|d| clock < d) => {
-                    events.running.pop();
-                    fast(|f| f.now.set(clock));
-                    return Some(id);
-                }
-                (_, Some(_)) => self.fire(),
-                (_, None) => return None,
-            }
-        }
-    }
-
-    pub(super) fn events_bounds(&mut self) -> (u64, u64) {
-        let (current, next) = (self.current, self.next_event());
-        let (events, threads) = self.events();
-        let ahead = next.map_or(u64::MAX, |n| n.saturating_add(events.costs.slack));
-        let slice = threads
-            .get(current)
-            .map_or(u64::MAX, |t| match events.hosts[t.host].queue.is_empty() {
-                true => u64::MAX,
-                false => t.slice_end,
-            });
-        let measured = fast(|f| f.measured.get().is_some());
-        (if measured { 0 } else { ahead.min(slice) }, u64::MAX)
     }
 }

@@ -32,75 +32,10 @@
 //! Times are the profile's: `core_transfer_ns`, `core_load_ns` of the host's own memory, `snoop_ns` of the device.
 
 use super::super::host::{DIRTY, Id, OWNER, PRESENT, SOME, Tag, core_bit};
-use super::{Lines, State, ViewId, Who};
-use crate::topology::HostSpec;
+use super::super::report::Lines;
+use super::{State, ViewId, Who};
+use crate::clock;
 use cenote_base::rt::Nanos;
-
-/// What cores of a host are like.
-#[derive(Debug)]
-pub(super) struct Cores {
-    /// All of them, as bits.
-    all: u128,
-    transfer: Nanos,
-    load: Nanos,
-    pub(super) fill_buffers: usize,
-}
-
-impl Cores {
-    pub(super) fn of(host: &HostSpec) -> Self {
-        let memory = &host.memory;
-        Self {
-            all: u128::MAX >> (u128::BITS - host.vcpus.clamp(1, u128::BITS)),
-            transfer: Nanos(memory.core_transfer_ns as u64),
-            load: Nanos(memory.core_load_ns as u64),
-            fill_buffers: memory.fill_buffers.unwrap_or(1),
-        }
-    }
-}
-
-/// A line that several want.
-#[derive(Debug, Clone, Copy, Default)]
-struct Wanted {
-    /// Which line; 0: none.
-    line: u64,
-    /// When it was last asked for, and what was queued then.
-    last: Nanos,
-    queued: Nanos,
-    /// Who of the host's cores has it, where its tag says "some".
-    cores: u128,
-}
-
-/// Lines that were passed on of late. Of two lines that fall into one place the later one is known.
-#[derive(Debug, Default)]
-pub(super) struct Crowd(Vec<Wanted>);
-
-const PLACES: usize = 1 << 14;
-
-impl Crowd {
-    fn at(&mut self, line: u64) -> &mut Wanted {
-        if self.0.is_empty() {
-            self.0.resize(PLACES, Wanted::default());
-        }
-        let place = line.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - PLACES.ilog2());
-        let wanted = &mut self.0[place as usize];
-        if wanted.line != line {
-            *wanted = Wanted {
-                line,
-                ..Wanted::default()
-            };
-        }
-        wanted
-    }
-
-    /// Passes a line on, after those who wanted it before: how long until it is there.
-    fn pass(&mut self, line: u64, now: Nanos, takes: Nanos) -> Nanos {
-        let wanted = self.at(line);
-        let waits = wanted.queued.since(now.since(wanted.last));
-        wanted.last = wanted.last.max(now);
-        wanted.queued = waits + takes;
-        waits + takes
-    }
-}
 
 impl State {
     /// Whether hardware keeps a line the same for all hosts.
@@ -185,12 +120,12 @@ impl State {
     fn snoop(&mut self, host: usize, id: ViewId, line: Id, now: Nanos) -> Nanos {
         let takes = Nanos(self.view(host, id).medium.profile().snoop_time() as u64);
         let name = self.name_of(host, id, line);
-        self.crowd.pass(name, now, takes)
+        self.contended.pass(name, now, takes)
     }
 
     /// The running thread's core uses a line of its host's cache: which cores have it then, and what that takes.
     pub(super) fn pass_to_core(&mut self, host: usize, id: ViewId, line: Id, write: bool, who: Who) -> (Tag, Nanos) {
-        let (tag, me) = (self.hosts[host].cache.tag(line), super::super::this_owner());
+        let (tag, me) = (self.hosts[host].cache.tag(line), clock::owner());
         match tag & OWNER {
             owner if owner == me => (me, Nanos::ZERO),
             _ if write => (me, self.core_transfer(host, id, line, who)),
@@ -200,7 +135,7 @@ impl State {
             owner => {
                 let takes = self.core_transfer(host, id, line, who);
                 let name = self.name_of(host, id, line);
-                self.crowd.at(name).cores = core_bit(owner) | core_bit(me);
+                self.contended.at(name).cores = core_bit(owner) | core_bit(me);
                 (SOME, takes)
             }
         }
@@ -208,14 +143,14 @@ impl State {
 
     fn core_transfer(&mut self, host: usize, id: ViewId, line: Id, who: Who) -> Nanos {
         let (name, takes) = (self.name_of(host, id, line), self.hosts[host].cores.transfer);
-        self.crowd.pass(name, who.1, takes)
+        self.contended.pass(name, who.1, takes)
     }
 
     /// A core reads what some have: it is one of them, or becomes one. Where all have it, nobody need be asked any
     /// more.
     fn load_from_some(&mut self, host: usize, id: ViewId, line: Id, me: Tag) -> (Tag, Nanos) {
         let name = self.name_of(host, id, line);
-        let cores = &mut self.crowd.at(name).cores;
+        let cores = &mut self.contended.at(name).cores;
         if *cores & core_bit(me) != 0 {
             return (SOME, Nanos::ZERO);
         }

@@ -5,6 +5,7 @@
 //! not.
 
 use super::*;
+use cenote_base::rt::Nanos;
 use crate::clock::fast;
 
 /// Latency of a load, and of asking another host, over the switch; a core's transfer and load, and its fill buffers, of
@@ -27,7 +28,7 @@ fn coherent(hosts: usize) -> (Memory, Vec<Arc<dyn Device>>) {
         coherent: true,
         ..device
     });
-    let mut memory = Memory::new(&topology, 7);
+    let mut memory = Memory::new(&topology, 7, no_machine_check);
     let views: Vec<_> = (0..hosts)
         .map(|h| memory.view(h, Path::new("/dev/sim/pool")).expect("it lies there"))
         .collect();

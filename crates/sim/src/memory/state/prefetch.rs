@@ -13,29 +13,10 @@
 //!              tag PRESENT, not USED; arrives at now + fetch ──▶ first touch: waits for what is left of it
 //! ```
 
+use super::super::fills::Fills;
 use super::super::host::{Id, PRESENT, USED};
 use super::{State, ViewId, Who};
 use cenote_base::rt::Nanos;
-
-/// Lines on their way to one thread's core, and when each arrives.
-#[derive(Debug, Default)]
-pub(super) struct Fills(Vec<(Id, Nanos)>);
-
-impl Fills {
-    /// When a buffer is free: now, or when the first line arrives.
-    fn free_at(&mut self, now: Nanos, buffers: usize) -> Nanos {
-        self.0.retain(|fill| fill.1 > now);
-        if self.0.len() < buffers {
-            return now;
-        }
-        let first = self.0.iter().map(|fill| fill.1).min();
-        first.unwrap_or(now)
-    }
-
-    fn arrival(&self, line: Id) -> Option<Nanos> {
-        self.0.iter().find(|fill| fill.0 == line).map(|fill| fill.1)
-    }
-}
 
 impl State {
     /// Asks for a line. How long the thread waits for a fill buffer. Where the host sees memory through its cache
@@ -55,8 +36,7 @@ impl State {
         let others = self.share_with_hosts(host, id, line, (slot, begins));
         let takes = self.view(host, id).medium.fetch(begins, 1, false);
         let fills = &mut self.hosts[host].fills[slot];
-        fills.0.retain(|fill| fill.1 > begins && fill.0 != line);
-        fills.0.push((line, begins + takes + others));
+        fills.add(line, begins, begins + takes + others);
         begins.since(who.1)
     }
 
