@@ -1,13 +1,12 @@
 //! A copy of a database while it is used, and a database made from such a copy.
 //!
-//! The copy of the pages is fuzzy: each as it was in storage at some moment. What makes them one
-//! state is the log from the checkpoint that counted when the copy began to a position that was
-//! durable when it ended; starting on the copy is ordinary recovery from storage.
+//! The copy of the pages is fuzzy: each is as it was in storage at some moment. The log makes them one state: the copy
+//! has it from the checkpoint that counted at its beginning to a position that was durable at its end. A start on the
+//! copy is ordinary recovery from storage.
 //!
 //! 1. Recycling of the log is held; the checkpoint is read.
-//! 2. Spaces are copied page by page, checksums verified, then those made meanwhile, until there
-//!    is none that was there when the end was read: whatever the log up to the end speaks of has
-//!    been made before it.
+//! 2. Spaces are copied page by page, with checksums verified, then those that were made meanwhile, until the end was
+//!    read after all of them: the log up to the end names only spaces that were made before it.
 //! 3. The log is copied from the checkpoint to the end.
 //! 4. The control file is written last: a copy without one is not finished.
 //!
@@ -28,7 +27,7 @@ use crate::log::{LogSource, copy_log};
 use crate::pages::Spaces;
 use crate::storage::Storage;
 
-/// What was copied.
+/// The size of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BackupReport {
     /// Spaces.
@@ -43,11 +42,11 @@ pub struct BackupReport {
 
 impl Storage {
     /// Copies the database to the directory `destination`, which must be empty or missing. May run
-    /// while the database is used. What is acknowledged before the call is in the copy.
+    /// while the database is used. The copy has all commits that were acknowledged before the call.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if a page is damaged,
-    /// with its name; an I/O error. Without a control file, what was copied is no backup.
+    /// with its name; an I/O error. Without a control file, the copy is no backup.
     pub fn backup(&self, destination: &Path) -> Result<BackupReport> {
         let _hold = self.log().hold();
         let checkpoint = self.control().get().checkpoint;
@@ -124,7 +123,7 @@ fn prepare(path: &Path) -> Result<()> {
 }
 
 fn copy_space(from: &Spaces, space: u32, to: &Path, report: &mut BackupReport) -> Result<()> {
-    // Gone meanwhile: the log up to the end says so too.
+    // The space was dropped meanwhile: the log up to the end says so too.
     let Some(file) = from.find(space)? else { return Ok(()) };
     let count = file.pages()?;
     let path = spaces_dir(to).join(space_name(space));

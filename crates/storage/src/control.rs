@@ -12,7 +12,7 @@
 //!      608 u32 crc32c of 0..608
 //! ```
 //!
-//! | field | who writes it | who needs it |
+//! | field | writer | reader |
 //! |---|---|---|
 //! | database | creation | region, ring, segments, spaces: is this mine? |
 //! | incarnation | each start, before serving | is this region of the last process? |
@@ -58,7 +58,7 @@ const _: () = assert!(
     "a slot is one block, which a drive writes whole or not"
 );
 
-/// What the control file says.
+/// The contents of the control file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
     /// The database's id, for good.
@@ -81,7 +81,7 @@ pub struct Control {
     pub origin: Lsn,
 }
 
-/// Where the numbers of a new database begin. Tests begin near the ends of what their words hold.
+/// Where the numbers of a new database begin. Tests begin near the ends of the words that hold them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origins {
     /// First position of the log: a multiple of 4096, above zero and below [`RecordAddr::END`].
@@ -258,7 +258,7 @@ impl ControlFile {
         fs::replace(&path, &bytes).doing(|| format!("making {}", path.display()))
     }
 
-    /// What it says now.
+    /// Its contents now.
     pub fn get(&self) -> Control {
         self.state.lock().control.clone()
     }
@@ -266,7 +266,7 @@ impl ControlFile {
     /// Changes it, durably. Concurrent changes are made one after another.
     ///
     /// # Errors
-    /// An I/O error; [`Error::Poisoned`] after an earlier one, since then nobody knows which
+    /// An I/O error; [`Error::Poisoned`] after an earlier one, since then it is not known which
     /// copy would be found.
     pub fn update(&self, change: impl FnOnce(&mut Control)) -> Result<()> {
         let mut state = self.state.lock();

@@ -27,7 +27,7 @@ pub(crate) fn space_of(name: &str) -> Option<u32> {
     u32::from_str_radix(stem, 16).ok()
 }
 
-/// What was done to the file or directory at `path`: an error says both.
+/// Adds to an error what was being done, and to which file or directory.
 pub(crate) fn doing<T>(result: io::Result<T>, what: &str, path: &Path) -> Result<T> {
     result.doing(|| format!("{what} {}", path.display()))
 }

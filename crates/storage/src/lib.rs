@@ -1,6 +1,6 @@
-//! Storage: the redo log, the pages in files, and the few facts that say how they belong together.
+//! Storage: the redo log, the pages in files, and the control file, which says how they belong together.
 //!
-//! - [`redo`]: what a mini-transaction did, as bytes, and [`redo::apply`], which does it again;
+//! - [`redo`]: the changes of a mini-transaction, as bytes, and [`redo::apply`], which redoes them;
 //! - [`log`]: the stream of redo, in a ring and in segment files; group commit; recovery of its end;
 //! - [`pages`]: pages in files, with torn pages made good;
 //! - [`control`]: the control file;

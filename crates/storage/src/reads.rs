@@ -1,4 +1,4 @@
-//! Several reads at once, and what they have to have brought.
+//! Several reads at once, and checks of their lengths.
 
 use std::io;
 
@@ -13,7 +13,10 @@ pub(crate) fn at_once(requests: Vec<IoRequest>) -> Vec<IoRequest> {
     done
 }
 
-/// The bytes of a read; an error unless there are as many as were wanted.
+/// The bytes of a read.
+///
+/// # Errors
+/// The I/O error of the read; `UnexpectedEof` if it brought fewer bytes than were asked for.
 pub(crate) fn whole(request: IoRequest) -> io::Result<Box<[u8]>> {
     let (read, offset) = (request.result?, request.offset);
     match request.op {
@@ -26,6 +29,9 @@ pub(crate) fn whole(request: IoRequest) -> io::Result<Box<[u8]>> {
 }
 
 /// The bytes of a read, with zeros where the file ended.
+///
+/// # Errors
+/// The I/O error of the read.
 pub(crate) fn padded(request: IoRequest) -> io::Result<Box<[u8]>> {
     let read = request.result?;
     match request.op {

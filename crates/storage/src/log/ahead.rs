@@ -1,9 +1,9 @@
-//! Reading the log's files forwards, ahead of whoever looks at the bytes.
+//! Reading the log's files forwards, ahead of the scan that looks at the bytes.
 //!
-//! A few large reads are under way while the bytes before them are looked at, so that a scan takes as long as the
-//! transfer of its bytes and not as long as all waits for the drive. What was read is held for one scan only, [`DEPTH`]
-//! reads of [`CHUNK_MAX`] bytes at most, and means nothing until somebody has verified the group that lies there:
-//! reading on behind the end of the log is a matter of time, not of belief.
+//! A few large reads are under way while the scan looks at the bytes before them. So a scan takes as long as the
+//! transfer of its bytes, and not as long as all waits for the drive. A scan holds [`DEPTH`] reads of [`CHUNK_MAX`]
+//! bytes at most. Bytes mean nothing until the scan has verified their group, so reading on behind the end of the log
+//! costs time only.
 
 use std::collections::VecDeque;
 
@@ -22,13 +22,13 @@ const DEPTH: usize = 4;
 
 const _: () = assert!(CHUNK_MIN > 0 && CHUNK_MIN <= CHUNK_MAX, "reads grow from the first");
 
-/// A place in the stream from which somebody reads on.
+/// The reads of one scan.
 #[derive(Default)]
 pub(super) struct ReadAhead {
-    /// What came last: its position and its bytes.
+    /// The last read that came: its position and its bytes.
     here: Option<(Lsn, Box<[u8]>)>,
-    /// What is under way, each behind the one before.
-    flying: VecDeque<ReadInFlight>,
+    /// Reads under way, each behind the one before.
+    in_flight: VecDeque<ReadInFlight>,
     /// Where the next read begins, and of how many bytes it is.
     next: Lsn,
     chunk: usize,
@@ -42,6 +42,10 @@ struct ReadInFlight {
 impl ReadAhead {
     /// Bytes at `at`, as many as have come and fit into `buffer`, none at or above `until`; 0 if the segment is
     /// missing.
+    ///
+    /// # Errors
+    /// An I/O error of a read or of opening a segment; [`Error::Corrupt`] or [`Error::Mismatch`] if a segment's header
+    /// does not fit.
     pub fn read(&mut self, segments: &Segments, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
         if self.rest(at).is_none() {
             self.advance(segments, at, until)?;
@@ -52,7 +56,7 @@ impl ReadAhead {
         Ok(length)
     }
 
-    /// What came last, from `at` on.
+    /// The last read, from `at` on.
     fn rest(&self, at: Lsn) -> Option<&[u8]> {
         let (start, bytes) = self.here.as_ref()?;
         let skipped = at.raw().checked_sub(start.raw())?;
@@ -62,8 +66,8 @@ impl ReadAhead {
     /// Waits for the bytes at `at`, with more to come behind them.
     fn advance(&mut self, segments: &Segments, at: Lsn, until: Lsn) -> Result<()> {
         self.here = None;
-        if self.flying.front().is_none_or(|flight| flight.at != at) {
-            // Elsewhere than was expected: what is under way is of no use.
+        if self.in_flight.front().is_none_or(|read| read.at != at) {
+            // The scan went elsewhere: the reads under way are of no use.
             *self = ReadAhead {
                 next: at,
                 chunk: CHUNK_MIN,
@@ -71,23 +75,23 @@ impl ReadAhead {
             };
         }
         self.fill(segments, until)?;
-        let Some(flight) = self.flying.pop_front() else {
+        let Some(read) = self.in_flight.pop_front() else {
             return Ok(());
         };
-        self.here = Some((flight.at, flight.land(segments)?));
+        self.here = Some((read.at, read.complete(segments)?));
         self.fill(segments, until)
     }
 
-    /// Sets out for what comes next, until enough is under way.
+    /// Starts the next reads, until enough are under way.
     fn fill(&mut self, segments: &Segments, until: Lsn) -> Result<()> {
-        while self.flying.len() < DEPTH && self.next < until {
+        while self.in_flight.len() < DEPTH && self.next < until {
             let wanted = until.since(self.next).min(self.chunk as u64) as usize;
             let Some((file, offset, length)) = segments.locate(self.next, wanted)? else {
                 return Ok(());
             };
             assert!(length > 0, "a read at {} is of no bytes", self.next);
             let request = IoRequest::read(file, offset, vec![0; length].into(), 0);
-            self.flying.push_back(ReadInFlight {
+            self.in_flight.push_back(ReadInFlight {
                 at: self.next,
                 batch: fs::submit(vec![request]),
             });
@@ -100,7 +104,7 @@ impl ReadAhead {
 
 impl ReadInFlight {
     /// Its bytes, once they are there; all of them.
-    fn land(self, segments: &Segments) -> Result<Box<[u8]>> {
+    fn complete(self, segments: &Segments) -> Result<Box<[u8]>> {
         let place = || format!("reading log {}", segments.place(self.at));
         match self.batch.complete().pop() {
             Some(request) => whole(request).doing(place),

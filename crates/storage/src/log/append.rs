@@ -19,12 +19,16 @@ pub struct Appended {
     pub end: Lsn,
 }
 
-/// A patch of a group at the moment when its place in the log is known, under the reservation
-/// lock: gets the group's end and its bytes (header included).
+/// A patch of a group at the moment when its place in the log is known, under the reservation lock. It gets the group's
+/// end and its bytes (header included).
 pub type Hook<'a> = &'a mut dyn FnMut(Lsn, &mut [u8]);
 
 impl LogState {
     /// See [`super::Log::append`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the bytes are no group; [`Error::Poisoned`] if the log has failed; [`Error::Full`] if
+    /// positions end, or if the log closes while it waits for space.
     pub fn append(&self, group: &mut [u8], hook: Option<Hook<'_>>) -> Result<Appended> {
         let length = group.len();
         if !(GROUP_HEADER..=MAX_GROUP).contains(&length)
@@ -33,10 +37,10 @@ impl LogState {
             || !length.is_multiple_of(8)
         {
             return Err(Error::Invalid(format!(
-                "{length} bytes that are no redo group were appended"
+                "{length} bytes are no redo group, and were not appended to the log"
             )));
         }
-        // The body's checksum does not depend on the place, unless somebody patches it there.
+        // The body's checksum does not depend on the place, unless a hook patches the body there.
         let body = hook.is_none().then(|| crc::crc32c(&group[GROUP_HEADER..]));
         let is_commit = hook.is_some();
         let start = self.reserve(group, hook)?;
@@ -87,7 +91,7 @@ impl LogState {
         group[LAG_AT..LAG_AT + 4].copy_from_slice(&lag(start, durable).to_le_bytes());
         self.ring.write_header(start, header_of(group));
         self.ring.set_tail(end);
-        // Readers who copy from the ring look at the tail afterwards: it moves before the bytes.
+        // Readers copy from the ring and look at the tail afterwards: it moves before the bytes.
         fence(Ordering::Release);
         reserve.tail = end;
         self.note_boundary(&mut reserve, start);
@@ -108,7 +112,7 @@ impl LogState {
         }
     }
 
-    /// What is not durable is not overwritten, nor what a reader may be copying just before it.
+    /// Reservations overwrite nothing that is not durable, nor the block before it, which a reader may be copying.
     fn reserve_limit(&self) -> Lsn {
         if planted(Fault::RingOverwrite) {
             return Lsn::MAX;
@@ -122,12 +126,12 @@ impl LogState {
         if self.tail().advance(MAX_GROUP as u64) > END {
             return Err(self.ended());
         }
-        // The half that is complete; more than what is there need not be waited for.
+        // A quarter of the ring is enough, and no more than what is reserved can become durable.
         let enough = self.durable().advance(self.ring.capacity() / 4);
         let enough = enough.min(self.tail());
         loop {
             match self.wait_durable(enough) {
-                // Pages are changed already: whoever is here cannot be refused any more.
+                // The pages of this mini-transaction are changed already: it cannot be refused any more.
                 Err(Error::Full(_)) if !self.is_closing() => {}
                 done => return done,
             }

@@ -1,18 +1,19 @@
 //! Following the chains of pages back through the log.
 //!
-//! A chain is followed from its newest record to its oldest, each record naming the one before, so one read of the
-//! drive has to come before the next. What makes that short:
+//! A chain is followed from its newest record to its oldest, each record naming the one before. So one read of the
+//! drive has to end before the next begins. Three things make that short:
 //!
-//! 1. Bytes come in *blocks*, which all chains that are followed together share; a record that lies in a block that is
-//!    there costs nothing. Pages that are in the middle of a change at one time were often changed by the same groups
-//!    before.
-//! 2. A read brings blocks *below* the one that is wanted, where the chain leads: 32 KiB at first. If it leads on
-//!    nearby, the next read brings twice as many, up to 1 MiB; if it leaps, half as many. So a page that is changed all
-//!    the time has its chain in a few large reads, and one that is changed now and then costs a small read a record.
-//! 3. Several threads may follow chains by one [`Chains`] at a time.
+//! 1. Bytes come in *blocks*, which all chains that are followed together share. A record in a block that is held costs
+//!    nothing. Pages that change at one time were often changed by the same groups before.
+//! 2. A read brings blocks *below* the wanted one, where the chain leads: 32 KiB at first. If it leads on nearby, the
+//!    next read brings twice as many, up to 1 MiB; if it leaps, half as many. So a page that changes all the time has
+//!    its chain in a few large reads, and one that changes now and then costs a small read a record.
+//! 3. Several threads follow chains by one [`Chains`] at a time.
 //!
-//! Invariants: nothing is read that was not durable when the `Chains` was made; a record is believed when the checksum
-//! of its whole group fits; at most [`BLOCKS_MAX`] blocks are held.
+//! Invariants:
+//! - nothing is read that was not durable when the `Chains` was made;
+//! - a record is believed when the checksum of its whole group fits;
+//! - at most [`BLOCKS_MAX`] blocks are held, each once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -30,12 +31,11 @@ use crate::reads::whole;
 /// Blocks of a chain's reads, at least and at most.
 const REACH_MIN: u64 = 8;
 const REACH_MAX: u64 = 256;
-/// Blocks that a chain passes over at most while larger reads are worth it: what a drive transfers while it is waited
-/// for.
+/// Blocks that a chain passes over at most while larger reads are worth it: a drive transfers them during one wait.
 const LEAP: u64 = 32;
 /// Blocks that are held: 16 MiB.
 const BLOCKS_MAX: usize = 4096;
-/// What lies behind the start of a record, of a group: most are shorter.
+/// Bytes to read behind the start of a record: most groups are shorter.
 const BEHIND: u64 = 4096;
 
 const _: () = assert!(
@@ -43,10 +43,10 @@ const _: () = assert!(
     "blocks that a read brought are held while they are looked at"
 );
 
-/// Chains that are followed together. What they share is let go with this.
+/// Chains that are followed together, and the blocks that they share.
 pub struct Chains {
     log: Arc<LogState>,
-    /// Nothing at or above it is read.
+    /// Nothing at or above this position is read.
     until: Lsn,
     blocks: Mutex<Blocks>,
 }
@@ -60,7 +60,7 @@ struct Blocks {
 
 /// How one chain has been read so far.
 struct Trail {
-    /// Nothing below it is wanted.
+    /// No block below this one is wanted.
     floor: u64,
     /// The lowest block of the last read, and how many blocks it brought.
     lowest: u64,
@@ -196,7 +196,7 @@ impl Trail {
         }
     }
 
-    /// The blocks to read for a record at `at` that is in none that is held.
+    /// The blocks to read for a record at `at`, whose block is not held.
     fn reads(&mut self, at: u64) -> (u64, u64) {
         let wanted = at / BLOCK;
         let near = wanted < self.lowest && wanted + LEAP >= self.lowest;

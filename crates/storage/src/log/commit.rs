@@ -1,14 +1,14 @@
-//! Group commit: who writes the log, and who waits.
+//! Group commit: waiting threads write the log for each other.
 //!
-//! There is no commit thread to hand over to. Of those who wait for durability one *leads*: it
-//! writes all that is complete, syncs, and wakes whom that covers. Those who come meanwhile
-//! queue; their redo gathers in the ring while the sync runs, and the one who waits longest is
-//! handed the lead when it ends, before anybody else is woken, so that the disk is not idle.
+//! There is no commit thread to hand over to. Of the threads that wait for durability one *leads*: it writes all
+//! complete groups, syncs, and wakes the threads that this covers. Threads that come meanwhile queue, and their redo
+//! gathers in the ring while the sync runs. When the sync ends, the lead passes to the thread that has waited longest,
+//! before any other is woken, so that the disk is not idle.
 //!
 //! ```text
 //! wait_durable ─ durable already? ────────────────────────────────► return
-//!      │ nobody leads: LEAD ─ flush ─ pass the lead on ─ wake the covered ─► return
-//!      └ somebody leads: queue ─ WAITING (keep the sync company, then sleep)
+//!      │ no leader: LEAD ─ flush ─ pass the lead on ─ wake the covered ─► return
+//!      └ a leader: queue ─ WAITING (spin with the sync, then sleep)
 //!              ├ DONE: covered, or the log is poisoned ───────────► look again
 //!              ├ a minute without any progress ───────────────────► leave the queue: unknown
 //!              └ LEAD: the lead was handed over ──────────────────► flush …
@@ -31,16 +31,21 @@ use crate::redo::{GROUP_HEADER, STATE_COMPLETE, u32_at};
 
 fn stalled(lsn: Lsn, durable: Lsn) -> Error {
     Error::Timeout(format!(
-        "the log is durable up to {durable} and has made no progress for {} s, so position {lsn} is not: its drive does not answer. \
-         What was written is in the log's memory, and becomes durable when the drive does",
+        "the log is durable up to {durable} and has made no progress for {} s, so position {lsn} is not durable: \
+         its drive does not answer. \
+         What was written is in the log's memory, and becomes durable when the drive answers",
         LOOKS_MAX * LOOK.0 / 1_000_000_000
     ))
 }
 
 impl LogState {
-    /// Returns once everything below `lsn` is synced, leading if nobody does. Not to be cancelled: what waits has its
-    /// place in the log. Errors: `Timeout` where the drive of the one that leads does not answer; it may become durable
-    /// yet.
+    /// Returns once everything below `lsn` is synced; leads if no thread does. The wait cannot be cancelled, since its
+    /// group has a place in the log.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the log has failed. [`Error::Full`] if there is no space for a segment for 5 s.
+    /// [`Error::Timeout`] if the drive has not answered for a minute; the group may become durable yet.
+    /// [`Error::Corrupt`] if `lsn` is beyond the log's end.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         if self.durable() >= lsn {
             return Ok(());
@@ -60,7 +65,7 @@ impl LogState {
                     let flushed = self.flush(lsn);
                     self.waiters.pass_on(self.durable(), self.poison.is_set());
                     match flushed {
-                        Err(full @ Error::Full(_)) => self.bide(&mut timeout, full)?,
+                        Err(full @ Error::Full(_)) => self.pause(&mut timeout, full)?,
                         done => done?,
                     }
                 }
@@ -71,7 +76,11 @@ impl LogState {
         Ok(())
     }
 
-    /// Makes what is complete now durable, unless somebody is at it.
+    /// Makes the complete groups durable, unless another thread leads.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] if the log has failed, the error that makes it fail, or [`Error::Full`] if a segment cannot
+    /// be made.
     pub fn flush_ahead(&self) -> Result<()> {
         if self.durable() >= self.tail() || !self.waiters.try_lead() {
             return Ok(());
@@ -114,7 +123,7 @@ impl LogState {
     }
 
     /// The end of the complete groups from `from` on that end at `reach` at the latest. Groups before `target` that are
-    /// not complete yet are waited for: they are being copied this moment, unless their thread has lost its processor.
+    /// not complete yet are waited for: their threads copy them this moment, unless one has lost its processor.
     fn complete_up_to(&self, from: Lsn, target: Lsn, reach: Lsn, flusher: &mut Flusher) -> Result<Lsn> {
         let (mut at, mut tail) = (from, self.tail());
         let mut spin = rt::Spin::new();
@@ -149,14 +158,14 @@ impl LogState {
         while at < lsn {
             match self.complete_header(at) {
                 Ok(Some(header)) => {
-                    // Seen complete here, it must be so in memory that outlives the host before anything that builds on
-                    // it.
+                    // The caller builds on this group. So its state has to reach the memory that outlives the host
+                    // before anything of the caller does.
                     self.ring.persist_state(at);
                     at = header.end();
                     spin = rt::Spin::new();
                 }
                 Ok(None) => spin.wait(),
-                // Durable meanwhile, and written over.
+                // The group became durable meanwhile, and was written over.
                 Err(_) if self.durable() > at => {}
                 Err(error) => return Err(error),
             }
@@ -214,7 +223,7 @@ impl LogState {
                 continue;
             }
             self.prepare_ahead();
-            // A failure has poisoned the log: those who wait are told.
+            // A failure has poisoned the log, and the waiters get its error.
             let _ = self.flush_ahead();
         }
     }

@@ -22,6 +22,9 @@ pub(crate) enum LogSource<'a> {
 
 impl LogSource<'_> {
     /// The log of a backup.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if `dir` has no segment with a whole header; an I/O error.
     pub fn of_copy(dir: &Path, database: u128) -> Result<LogSource<'static>> {
         let payload = Segments::recorded_payload(dir)?
             .ok_or_else(|| Error::corrupt(format!("there are no log segments in {}", dir.display())))?;

@@ -4,11 +4,11 @@ use cenote_base::Lsn;
 
 use super::ring::{BLOCK, Ring, block_of};
 
-/// What the lead needs: the buffer between ring and file, and what it wrote last.
+/// The buffer between ring and file, and the last group that was written.
 pub(crate) struct Flusher {
     staging: Vec<u8>,
-    /// The durable bytes of the block in which the durable log ends. They are not taken from the
-    /// ring again: what is durable must not be overwritten by what may be damaged since.
+    /// The durable bytes of the block in which the durable log ends. The lead does not take them from the ring again:
+    /// the ring may have been damaged since, and must not overwrite what is durable.
     pub block: [u8; BLOCK as usize],
     /// The newest group that is durable.
     pub last_start: Lsn,
@@ -35,8 +35,8 @@ impl Flusher {
         }
     }
 
-    /// The `length` bytes at `at`, a block's start, padded with zeros to whole blocks: from the
-    /// ring those from `from` on, which are new.
+    /// The `length` bytes at `at`, a block's start, padded with zeros to whole blocks. Those from `from` on are new,
+    /// and come from the ring.
     pub fn stage(&mut self, at: Lsn, from: Lsn, length: usize, ring: &Ring) -> &[u8] {
         assert!(
             at == block_of(at),

@@ -1,24 +1,19 @@
-//! The redo log: a stream of groups, its newest part in a ring, all of it that is durable in
-//! segment files.
+//! The redo log: a stream of groups, the newest part in a ring, the durable part in segment files.
 //!
-//! 1. [`Log::append`] reserves a place at the tail under a short lock, copies the group there
-//!    outside of it, and marks the group complete.
-//! 2. [`Log::wait_durable`] has all complete groups written and synced by one of those who wait
-//!    ([`commit`]).
-//! 3. [`Log::open`] finds the end of the log: in the ring, if it can be believed, else in the
-//!    files ([`recover`]).
+//! 1. [`Log::append`] reserves a place at the tail under a short lock, copies the group there outside of it, and marks
+//!    the group complete ([`append`]).
+//! 2. [`Log::wait_durable`]: one of the waiting threads writes and syncs all complete groups ([`commit`], [`waiters`]).
+//! 3. [`Log::open`] finds the end of the log: in the ring, if it can be believed, else in the files ([`recover`]).
 //! 4. [`Log::scan`], [`Log::read_record`] and [`Log::chains`] read it back ([`read`], [`chains`]), large reads ahead of
 //!    use.
 //!
 //! Invariants:
 //! - the durable position is at a group's end, and everything below it is synced;
-//! - an error of a write or sync is never retried: it poisons the log, and all who append or wait
-//!   from then on are told. (A segment that cannot be made for lack of space has lost nothing:
-//!   that is waited for.)
-//! - appending never fails for lack of space: [`Log::admit`] asks before work is begun ([`space`]).
+//! - an error of a write or sync is never retried: it poisons the log, and all later appends and waits fail with it. (A
+//!   segment that cannot be made for lack of space has lost nothing: the lead tries again.)
+//! - appending never fails for lack of space: [`Log::admit`] asks before work begins ([`space`]).
 //!
-//! Lock order: `flusher` (the lead's) before `waiters.queue`, `segments.state`; `reserve` is last
-//! and nothing is taken under it.
+//! [`state`] has what these parts share, and the lock order.
 
 mod ahead;
 mod append;
@@ -57,15 +52,15 @@ pub use space::Need;
 
 /// The usual position of the first group of a database: zero means "none" everywhere.
 pub const FIRST_LSN: Lsn = Lsn::from_raw(BLOCK);
-/// The redo log. Closed (its background thread ended) when dropped; what was not waited for is
-/// not synced then.
+
+/// The redo log. Dropping it ends its background threads, and syncs nothing that no thread has waited for.
 pub struct Log {
     state: Arc<LogState>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Log {
-    /// Opens or makes the log, finds its end, and makes what the ring holds durable.
+    /// Opens or makes the log, finds its end, and makes the groups of the ring durable.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if bytes that were durable are damaged (which segment, which offset), a
@@ -116,16 +111,17 @@ impl Log {
     /// Returns once everything below `lsn` is synced.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if it will never be.
+    /// [`Error::Poisoned`] if it will never be; [`Error::Full`] if there is no space for its segment for 5 s;
+    /// [`Error::Timeout`] if the drive has not answered for a minute.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         self.state.wait_durable(lsn)
     }
 
-    /// Returns once all groups before `lsn` are complete, so that no end of the process makes one of them void. Those
-    /// that are not are being copied this moment. With no page latched by the caller that such a one might wait for.
+    /// Returns once all groups before `lsn` are complete, so that no end of the process makes one of them void. Other
+    /// threads copy the incomplete ones this moment; the caller latches no page that such a thread may wait for.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the ring does not hold what it should.
+    /// [`Error::Corrupt`] if the ring holds no group where one was reserved.
     pub fn wait_complete(&self, lsn: Lsn) -> Result<()> {
         self.state.wait_complete(lsn)
     }
@@ -135,7 +131,7 @@ impl Log {
         self.state.is_incomplete(lsn)
     }
 
-    /// Has what is complete now written in the background, if there is one.
+    /// Asks the background, if there is one, to write the complete groups.
     pub fn flush_hint(&self) {
         self.state.work.set();
     }
@@ -148,15 +144,15 @@ impl Log {
         self.state.wait_durable(self.tail())
     }
 
-    /// Whether somebody writes or syncs the log this moment.
+    /// Whether a thread writes or syncs the log this moment.
     pub fn is_flushing(&self) -> bool {
         self.state.waiters.is_led()
     }
 
-    /// Whether work for `need` may be begun: enough of the log ahead has its space taken.
+    /// Whether work for `need` may begin: enough of the log ahead has its space taken.
     ///
     /// # Errors
-    /// [`Error::Full`] if not, with what to do; [`Error::Poisoned`].
+    /// [`Error::Full`] if not, with what to do; [`Error::Poisoned`] if the log has failed.
     #[inline]
     pub fn admit(&self, need: Need) -> Result<()> {
         self.state.admit(need)
@@ -167,7 +163,7 @@ impl Log {
         self.state.is_full()
     }
 
-    /// Whether a checkpoint at the log's end would let go of a segment.
+    /// Whether a checkpoint at the log's end would free a segment.
     pub fn is_recyclable(&self) -> bool {
         let segments = &self.state.segments;
         segments
@@ -183,7 +179,7 @@ impl Log {
         self.state.poison.check()
     }
 
-    /// Records before `before` are not needed any more: their segments may be reused.
+    /// Says that records before `before` are not needed: their segments may be reused.
     ///
     /// # Errors
     /// An I/O error; nothing is lost.
@@ -197,7 +193,7 @@ impl Log {
         Hold(self.state.clone())
     }
 
-    /// Whether somebody [holds](Log::hold) the segments.
+    /// Whether a guard of [`Log::hold`] keeps the segments.
     pub fn is_held(&self) -> bool {
         self.state.holds.load(Ordering::Acquire) > 0
     }
@@ -234,18 +230,18 @@ impl Log {
         self.state.read_record(address, &mut Vec::new(), &mut files)
     }
 
-    /// All durable groups from `from` on, which has to be a group's start. What becomes durable
-    /// later is not included.
+    /// All durable groups from `from` on, which has to be a group's start. Groups that become durable later are not
+    /// included.
     pub fn scan(&self, from: Lsn) -> Scan<'_> {
         Scan::new(&self.state, from)
     }
 
-    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first: from the last one on
-    /// that needs none before it, if there is one. Where one behind that LSN needs none before it, that one alone: it
-    /// makes the page whatever came before.
+    /// The records of pages from `from` on, each page's up to the LSN that is given, oldest first. They begin with the
+    /// last base record, if there is one. A base record behind that LSN is given alone: it makes the page whatever came
+    /// before.
     ///
     /// # Errors
-    /// As of [`Scan::next`].
+    /// Those of [`Scan::next`].
     pub fn redo_of(&self, from: Lsn, pages: &BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> {
         read::redo_of(self.scan(from), pages)
     }
@@ -258,7 +254,7 @@ impl Log {
         self.chains().collect(page, head, base_lsn)
     }
 
-    /// A way to follow several chains, which share what is read of the files.
+    /// Follows several chains, which share the blocks that are read of the files.
     pub fn chains(&self) -> Chains {
         Chains::new(&self.state)
     }
@@ -275,18 +271,18 @@ impl Drop for Log {
         self.state.work.set();
         self.state.waiters.sync_spinner.stop();
         for thread in self.threads.get_mut().drain(..) {
-            // A panic in it has been said where it happened.
+            // The thread reported its panic where it happened.
             let _ = thread.join();
         }
     }
 }
 
 fn start_threads(state: &Arc<LogState>) -> Vec<JoinHandle<()>> {
-    let (writer, company) = (state.clone(), state.clone());
+    let (writer, spinner) = (state.clone(), state.clone());
     vec![
         rt::spawn("log-writer", move || writer.serve()),
         rt::spawn("log-awake", move || {
-            company.waiters.sync_spinner.serve(&company.closing)
+            spinner.waiters.sync_spinner.serve(&spinner.closing)
         }),
     ]
 }

@@ -1,8 +1,7 @@
-//! Reading the log back: one record, a page's chain, or everything from a position on.
+//! Reading the log back: one record, or everything from a position on.
 //!
-//! Bytes come from the ring while they are there, else from the files. Nothing is believed
-//! before the checksum of its whole group has been verified: a record says how far into its group
-//! it lies.
+//! Bytes come from the ring while they are there, else from the files. A record says how far into its group it lies;
+//! the reader verifies the checksum of the whole group before it believes the record.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +50,7 @@ impl OwnedRecord {
 }
 
 impl LogState {
-    /// The record at `address`; from the files if what the ring, or `files`, has is damaged.
+    /// The record at `address`; from the files if the bytes of the ring, or of `files`, are damaged.
     pub(super) fn read_record(
         &self,
         address: RecordAddr,
@@ -111,8 +110,7 @@ impl LogState {
         if self.ring.still_holds(at) { length } else { 0 }
     }
 
-    /// Reads up to `buffer.len()` bytes at `at`, of those that are durable: what is in the files up to the first
-    /// missing segment.
+    /// Reads up to `buffer.len()` durable bytes at `at` from the files, up to the first missing segment.
     pub(super) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let length = buffer.len().min(self.durable().since(at) as usize);
         read_files(&self.segments, at, &mut buffer[..length])
@@ -167,6 +165,9 @@ pub(super) struct Window {
 impl Window {
     /// Bytes from `at` on, `wanted` of them if the source has that many. The source may give fewer at a time than it is
     /// asked for.
+    ///
+    /// # Errors
+    /// Those of `read`.
     pub fn get(
         &mut self,
         at: Lsn,
@@ -195,7 +196,7 @@ impl Window {
         Ok(&self.bytes[at.since(self.start) as usize..self.filled])
     }
 
-    /// Lets go of what lies before `at`.
+    /// Drops the bytes before `at`.
     fn move_to(&mut self, at: Lsn) {
         assert!(
             self.start <= at && at.since(self.start) <= self.filled as u64,
@@ -207,12 +208,15 @@ impl Window {
         (self.start, self.filled) = (at, self.filled - passed);
     }
 
-    /// What was read is not to be trusted.
+    /// Drops what was read, which is not to be trusted.
     pub fn forget(&mut self) {
         self.filled = 0;
     }
 
     /// The group at `at`, or why there is none.
+    ///
+    /// # Errors
+    /// Those of `read`.
     pub fn group(
         &mut self,
         at: Lsn,
@@ -245,10 +249,10 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// The next group; `None` at the end of what was durable when the scan began.
+    /// The next group; `None` at the position that was durable when the scan began.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] with the place, if what was durable is damaged; an I/O error.
+    /// [`Error::Corrupt`] with the place, if a durable group is damaged; an I/O error.
     #[allow(clippy::should_implement_trait, reason = "the group borrows from the scan")]
     pub fn next(&mut self) -> Result<Option<GroupRef<'_>>> {
         if self.at >= self.until {
@@ -260,7 +264,7 @@ impl<'a> Scan<'a> {
             .window
             .group(at, |at, buffer| state.read_on(ahead, at, until, buffer))?;
         if found.is_err() {
-            // Damaged in the ring, perhaps: the files have it too.
+            // The ring may be damaged there; the files have the group too.
             self.window.forget();
         }
         let group = self

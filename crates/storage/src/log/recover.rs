@@ -1,15 +1,14 @@
-//! Opening the log: where does it end, and what of the ring is part of it?
+//! Opening the log: recovery finds its end, and the part of the ring that belongs to it.
 //!
-//! **With the ring of the last process.** It is believed only if the group that it calls the last
-//! durable one lies in the files with the same checksum. Then all from there to the tail is
-//! walked: a complete group is part of the log, an incomplete one becomes void (its
-//! mini-transaction held its latches, so nobody has seen what it did), and all of it is made
-//! durable before anybody else looks at it.
+//! **With the ring of the last process.** Recovery believes the ring only if its last durable group lies in the files
+//! with the same checksum. Then it walks from there to the tail. A complete group is part of the log. An incomplete one
+//! becomes void: its mini-transaction held its latches, so no other thread has seen its changes. Recovery makes all of
+//! it durable before the log opens.
 //!
-//! **Without.** The files are scanned from the checkpoint to the first bytes that are no group of
-//! their position. That is the torn end, cut off and zeroed, *unless* it is known to have been
-//! durable: below a position that the control file names, or below what a later valid group says
-//! was durable when it was reserved. Then it is damage, and an error that says where.
+//! **Without.** Recovery scans the files from the checkpoint to the first bytes that are no group of their position.
+//! They are the torn end, which it cuts off and zeroes, *unless* they are known to have been durable: below a position
+//! that the control file names, or that a later valid group names as durable when it was reserved. Then they are
+//! damage, and the error names the place.
 
 use std::path::PathBuf;
 
@@ -42,7 +41,7 @@ pub struct LogOptions {
     /// Where the ring lies.
     pub ring: RingPlace,
     /// Whether the ring is that of the last process that had this log: region, incarnation and
-    /// settings were checked by the caller. What the ring itself says is checked here.
+    /// settings were checked by the caller. Recovery checks the ring itself.
     pub believe_ring: bool,
     /// What the ring is to survive.
     pub survive: Survive,
@@ -217,7 +216,7 @@ fn walk(ring: &Ring, start: Lsn, mark: RingMark) -> Result<End, String> {
     })
 }
 
-/// Takes the ring over: incomplete groups become void, everything becomes durable.
+/// Takes the ring over: makes incomplete groups void and everything durable.
 fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(LogState, LogReport)> {
     if !planted(Fault::VoidMark) {
         let durable = end.mark.durable;
@@ -247,8 +246,8 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     Ok((state, report))
 }
 
-/// Writes the header of a void group. Until it is complete again, it is still incomplete. Like any group it says how
-/// far the log is durable: not up to itself, or who finds it behind a gap takes the gap for damage.
+/// Writes the header of a void group, which stays incomplete until the last step. Like any group it says how far the
+/// log is durable: not up to itself, or a recovery that finds it behind a gap takes the gap for damage.
 fn make_void(ring: &Ring, at: Lsn, end: Lsn, durable: Lsn) {
     assert!(
         end.since(at) >= GROUP_HEADER as u64 && end.since(at) <= MAX_GROUP as u64,
@@ -278,7 +277,7 @@ fn from_files(
         "a log that was durable up to {} ends at {end}",
         found.known_durable
     );
-    // A killed process may have written what it had not synced: it is read, so it has to last.
+    // A killed process may have written groups that it had not synced. Recovery reads them, so they have to last.
     for number in segments.number_of(options.checkpoint)..segments.number_of(end) {
         segments.sync(number)?;
     }
@@ -304,9 +303,9 @@ fn from_files(
 /// Bytes that are written again at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Writes and syncs what was written behind `from` once more. A sync that failed in a former process may have dropped
-/// it; the system shows it still, and the next sync would not say so. All before `from` was synced without an error, or
-/// nothing would stand behind it.
+/// Writes and syncs the log behind `from` once more. A sync that failed in a former process may have dropped it; the
+/// system shows it still, and the next sync would not say so. All before `from` was synced without an error, or nothing
+/// would stand behind it.
 fn write_again(segments: &Segments, from: Lsn, end: Lsn) -> Result<()> {
     let mut at = block_of(from);
     let mut blocks = vec![0; CHUNK];
@@ -342,11 +341,11 @@ pub(super) struct Found {
     pub mark: RingMark,
     /// How far groups before the end say that it was durable.
     known_durable: Lsn,
-    /// From here on, the segment there is zeros.
+    /// From here on, the segment in which the log ends is zeros.
     used_to: Lsn,
 }
 
-/// Looks for the log's end; an error if the log was durable beyond it.
+/// Finds the log's end; an error if the log was durable beyond it.
 pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn) -> Result<Found> {
     let mut said = known_durable.max(checkpoint);
     let mut mark = RingMark {
@@ -385,7 +384,7 @@ pub(super) fn find_end(segments: &Segments, checkpoint: Lsn, known_durable: Lsn)
     }
 }
 
-/// Where the log ends, its segment is there, or it would be the next one to be made.
+/// Fails if the segment in which the log ends is missing, and is not the next one to be made.
 fn require_no_gap(segments: &Segments, end: Lsn) -> Result<()> {
     let (there, number) = (segments.numbers(), segments.number_of(end));
     let begins = end == segments.start_of(number);
@@ -421,7 +420,7 @@ struct Rest {
     used_to: Lsn,
 }
 
-/// Looks through all that is there behind `end`, going on where the search for it has read to.
+/// Looks through all bytes behind `end`, and goes on where the search for the end has read to.
 fn look_behind(segments: &Segments, end: Lsn, window: &mut Window, ahead: &mut ReadAhead) -> Result<Rest> {
     let (own, mut candidate) = (segments.number_of(end), Window::default());
     let mut rest = Rest {

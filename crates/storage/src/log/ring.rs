@@ -61,7 +61,7 @@ const _: () = assert!(
 /// A header is written before the tail moves, so this much before the floor may be gone.
 const SLACK: u64 = GROUP_HEADER as u64;
 
-/// What a region's bytes survive, and so what the log has to flush.
+/// The end that a region's bytes survive, which decides what the log has to flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Survive {
     /// The end of the process.
@@ -82,7 +82,7 @@ pub struct RingPlace {
     pub length: u64,
 }
 
-/// What the ring says about the durable log.
+/// What the ring notes about the durable log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RingMark {
     pub durable: Lsn,
@@ -105,6 +105,9 @@ pub(crate) fn block_of(at: Lsn) -> Lsn {
 
 impl Ring {
     /// The ring at `place`, whatever it holds.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if `place` is outside its region, too short, or not in whole blocks.
     pub fn new(place: &RingPlace, survive: Survive) -> Result<Ring> {
         let capacity = place.length.saturating_sub(RING_HEADER);
         let fits = place
@@ -152,7 +155,7 @@ impl Ring {
         self.persist(0, RING_HEADER as usize);
     }
 
-    /// Notes the survival that is kept to from now on; the rest stays.
+    /// Notes the survival that this process keeps to; the rest stays.
     pub fn rewrite_header(&self, database: u128, start: Lsn) {
         self.put(0, &self.fixed_fields(database, start));
         self.persist(0, 64);
@@ -171,6 +174,9 @@ impl Ring {
     }
 
     /// Checks the fixed fields of a ring that an earlier process left; gives its start.
+    ///
+    /// # Errors
+    /// The field that does not fit: no valid header, another size, another database.
     pub fn check_header(&self, database: u128) -> std::result::Result<Lsn, String> {
         let mut header = [0u8; 64];
         self.get(0, &mut header);
@@ -188,7 +194,7 @@ impl Ring {
         Ok(Lsn::from_raw(word(16)))
     }
 
-    /// What survival the process that made the ring kept to.
+    /// The survival that the process that made the ring kept to.
     pub fn recorded_survival(&self) -> Survive {
         let host = self.region.atomic_u64(self.base + 24).load(Ordering::Relaxed) == Survive::Host as u64;
         if host { Survive::Host } else { Survive::Process }
@@ -271,8 +277,7 @@ impl Ring {
             .min()
     }
 
-    /// Forgets what boundaries say of positions from `tail` on: nothing is there, and another group may come to lie
-    /// across them.
+    /// Clears the boundaries from `tail` on: no group is there, and the next one may lie across them.
     pub fn forget_boundaries(&self, tail: Lsn) {
         for i in 0..BOUNDARY_COUNT {
             let word = self.region.atomic_u64(self.base + BOUNDARIES + 8 * i);
@@ -317,7 +322,7 @@ impl Ring {
         }
     }
 
-    /// Copies what lies at position `at`, which need not be what was written there.
+    /// Copies the bytes at position `at`; a later group may have overwritten them.
     pub fn read(&self, at: Lsn, bytes: &mut [u8]) {
         assert!(bytes.len() as u64 <= self.capacity, "a read would go round the ring");
         let cut = self.until_wrap(at, bytes.len());
@@ -342,7 +347,7 @@ impl Ring {
         length.min(usize::try_from(room).unwrap_or(usize::MAX))
     }
 
-    /// Says that the group at `at` is complete. From here on it is in the log.
+    /// Marks the group at `at` complete. From here on it is in the log.
     pub fn complete(&self, at: Lsn, checksum: u32) {
         let word = u64::from(checksum) | u64::from(STATE_COMPLETE) << 32;
         self.word(at.advance(16)).store(word, Ordering::Release);
@@ -369,7 +374,7 @@ impl Ring {
         Lsn::from_raw((tail.raw() + SLACK).saturating_sub(self.capacity))
     }
 
-    /// Whether what was copied from `at` before this call was what had been written there.
+    /// Whether bytes that were copied from `at` before this call were those of that position.
     pub fn still_holds(&self, at: Lsn) -> bool {
         fence(Ordering::Acquire);
         at >= self.floor(self.tail())

@@ -63,6 +63,9 @@ struct SegmentList {
 
 impl Segments {
     /// The segments in `dir`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if segments cannot have `payload` bytes; an I/O error of the directory.
     pub fn open(dir: &Path, database: u128, payload: u64) -> Result<Segments> {
         if payload < SEGMENT_MIN || !payload.is_multiple_of(SEGMENT_HEADER) {
             return Err(Error::Invalid(format!(
@@ -86,8 +89,10 @@ impl Segments {
         Ok(segments)
     }
 
-    /// The payload of the segments that are in `dir`, as the first of them says whose header is
-    /// whole; `None` if there is none.
+    /// The payload of the segments that are in `dir`, as the first whole header says; `None` if there is none.
+    ///
+    /// # Errors
+    /// An I/O error, with the file.
     pub fn recorded_payload(dir: &Path) -> Result<Option<u64>> {
         if !fs::exists(dir).doing(|| format!("looking for {}", dir.display()))? {
             return Ok(None);
@@ -162,7 +167,7 @@ impl Segments {
         if self.list.lock().live.contains_key(&number) {
             return Ok(());
         }
-        // The lead and the background may want the same one: it must not be made twice.
+        // The lead and the background may both make the next one: the second of them finds it made.
         let _making = self.making.lock();
         if self.list.lock().live.contains_key(&number) {
             return Ok(());
@@ -186,7 +191,7 @@ impl Segments {
             .take_space(&path, quick)
             .and_then(|()| self.make(number, &path, false));
         if made.is_err() {
-            // Half a segment would hold the space that is short.
+            // Half a segment would take up the space that is short.
             let _ = fs::remove(&path);
         }
         made
@@ -235,6 +240,10 @@ impl Segments {
     // ---- reading and writing ----
 
     /// The open file of segment `number`, its header checked; `None` if it is missing.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if the segment has another format version; [`Error::Corrupt`] if its header does not fit or
+    /// it is cut short; an I/O error.
     pub fn file(&self, number: u64) -> Result<Option<File>> {
         let mut list = self.list.lock();
         match list.live.get(&number) {
@@ -290,6 +299,9 @@ impl Segments {
     }
 
     /// Reads at position `at` to the end of its segment at most; how many bytes (0: no segment).
+    ///
+    /// # Errors
+    /// An I/O error with the place; those of [`Segments::file`].
     pub fn read(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let Some((file, offset, wanted)) = self.locate(at, buffer.len())? else {
             return Ok(0);
@@ -301,6 +313,9 @@ impl Segments {
 
     /// Where the `length` bytes at position `at` lie, or those of them that are in its segment: file, offset, how many.
     /// `None` if the segment is missing.
+    ///
+    /// # Errors
+    /// Those of [`Segments::file`].
     pub fn locate(&self, at: Lsn, length: usize) -> Result<Option<(File, u64, usize)>> {
         let within = at.raw() % self.payload;
         let length = length.min((self.payload - within) as usize);
@@ -309,6 +324,9 @@ impl Segments {
     }
 
     /// Fills `buffer` from position `at` on, across segments; false if one is missing.
+    ///
+    /// # Errors
+    /// Those of [`Segments::read`].
     pub fn read_exact(&self, mut at: Lsn, mut buffer: &mut [u8]) -> Result<bool> {
         while !buffer.is_empty() {
             let n = self.read(at, buffer)?;
@@ -322,6 +340,9 @@ impl Segments {
     }
 
     /// Writes whole blocks at position `at`, within one segment, which has to be there.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the segment is missing; an I/O error with the place; those of [`Segments::file`].
     pub fn write(&self, at: Lsn, blocks: &[u8]) -> Result<()> {
         let (within, length) = (at.raw() % self.payload, blocks.len() as u64);
         assert!(
@@ -337,7 +358,10 @@ impl Segments {
             .doing(|| format!("writing log {}", self.place(at)))
     }
 
-    /// Makes what was written in segment `number` survive.
+    /// Makes what was written in segment `number` durable.
+    ///
+    /// # Errors
+    /// As of [`Segments::write`]. After an error of the sync nothing may be believed durable that it covered.
     pub fn sync(&self, number: u64) -> Result<()> {
         let file = self.file(number)?.ok_or_else(|| self.missing(self.start_of(number)))?;
         file.sync_data()
@@ -353,7 +377,10 @@ impl Segments {
 
     // ---- retiring ----
 
-    /// Segments wholly before `before` become spares, or go.
+    /// Segments wholly before `before` become spares, or are removed.
+    ///
+    /// # Errors
+    /// An I/O error of a rename or removal, with the segment.
     pub fn retire(&self, before: Lsn) -> Result<()> {
         let keep = self.number_of(before);
         loop {
@@ -380,8 +407,11 @@ impl Segments {
         }
     }
 
-    /// Makes sure that no byte from `end` on can be taken for the log's: later segments go, the
-    /// rest of its own is zeroed as far as it is not zeros already (`used_to`), and both are synced.
+    /// Makes sure that no byte from `end` on can be taken for the log's: removes later segments, zeroes the rest of its
+    /// own as far as it is not zeros already (`used_to`), and syncs both.
+    ///
+    /// # Errors
+    /// An I/O error, with the segment.
     pub fn truncate(&self, end: Lsn, used_to: Lsn) -> Result<()> {
         assert!(
             end <= used_to && used_to <= self.start_of(self.number_of(end) + 1),
@@ -390,7 +420,7 @@ impl Segments {
         let first_gone = self.number_of(end) + u64::from(!end.raw().is_multiple_of(self.payload));
         let mut list = self.list.lock();
         let gone: Vec<u64> = list.live.range(first_gone..).map(|(n, _)| *n).collect();
-        // From the last on, so that being stopped leaves no gap.
+        // From the last on: a process that is stopped here leaves no gap.
         for number in gone.into_iter().rev() {
             let path = self.path(number);
             fs::remove(&path).doing(|| format!("removing {}, which lies beyond the log's end", path.display()))?;

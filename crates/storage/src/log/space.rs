@@ -1,9 +1,8 @@
-//! Room for the log: what happens when the disk runs full.
+//! Space for the log, and admission while the disk runs full.
 //!
-//! A group that is in the ring has to reach a segment, whatever the disk says. So room is asked for before work begins:
-//! segments are made ahead of the tail, and who begins a mini-transaction is admitted ([`LogState::admit`]) only while
-//! enough of what lies ahead has its space on disk. The last of it is kept for those who must go on: first new work is
-//! refused, then taking work back, last of all commits.
+//! A group that is in the ring has to reach a segment, whatever the disk says. So the log reserves space before work
+//! begins: it makes segments ahead of the tail, and admits a mini-transaction ([`LogState::admit`]) only while enough
+//! of them lies ahead. It refuses new work first, then rollbacks, and commits last.
 //!
 //! ```text
 //!        durable       tail                                        end of the last segment
@@ -11,13 +10,14 @@
 //!                        Work is admitted while room ≥ 8 MiB │ Cleanup ≥ 4 MiB │ Commit ≥ 1 MiB
 //! ```
 //!
-//! What the reserve does not hold (hundreds of page images at one moment) still loses nothing, and nobody waits without
-//! end: the lead writes the groups for which there are segments, and who waits for others is told after [`TIMEOUT`].
+//! The reserve does not hold hundreds of page images at one moment. They still lose nothing, and no thread waits
+//! without end: the lead writes the groups that have segments, and threads that wait for others get an error after
+//! [`TIMEOUT`].
 //!
-//! Positions end, too ([`RecordAddr::END`]): a terabyte before that, new work is refused for good, by the same call.
+//! Positions end, too ([`RecordAddr::END`]): a terabyte before that, the same call refuses new work for good.
 //!
 //! Invariants:
-//! - the lead never waits for space: it holds up everybody;
+//! - the lead never waits for space, since all others wait for the lead;
 //! - a refusal has changed nothing; it names the file system and what to do.
 
 use cenote_base::rt::atomic::Ordering;
@@ -33,25 +33,25 @@ pub(super) const END: Lsn = RecordAddr::END;
 const AHEAD: u64 = 2;
 /// The log's last space is at most this.
 const RESERVE_MAX: u64 = 16 << 20;
-/// New work is refused from here on: 1 TiB before positions end, of which commits may use what the others leave.
+/// New work is refused from here on: 1 TiB before positions end. Rollbacks and commits use the rest.
 const WORK_END: Lsn = Lsn::from_raw(END.raw() - (1 << 40));
 const _: () = assert!(
     END.raw() - WORK_END.raw() > RESERVE_MAX + 2 * MAX_GROUP as u64,
     "the last positions hold what is under way when new work is refused"
 );
-/// How long a change that is in the ring may wait for space on disk before its author is told.
+/// How long a change that is in the ring waits for space on disk before its thread gets the error.
 const TIMEOUT: Nanos = Nanos::from_secs(5);
-/// How often space is looked for.
+/// How often the log looks for space.
 const TURN: Nanos = Nanos::from_millis(50);
 
-/// What redo is for: how far it may eat into the log's last space.
+/// The purpose of redo, which decides how far it may use the log's last space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Need {
     /// New work: refused first.
     #[default]
     Work,
-    /// Taking work back, giving space back.
+    /// Rolling work back, giving space back.
     Cleanup,
     /// Ending a transaction: refused last.
     Commit,
@@ -78,7 +78,7 @@ impl Need {
     }
 }
 
-/// When the timeout of one who waits for space ends.
+/// When a thread stops waiting for space.
 #[derive(Default)]
 pub(super) struct Timeout(Option<Nanos>);
 
@@ -93,7 +93,10 @@ impl LogState {
         self.room() >= need.reserve(self.segments.payload())
     }
 
-    /// Whether work for `need` may be begun.
+    /// Whether work for `need` may begin.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if it may not; [`Error::Poisoned`] if the log has failed.
     #[inline]
     pub fn admit(&self, need: Need) -> Result<()> {
         self.poison.check()?;
@@ -104,12 +107,12 @@ impl LogState {
         }
     }
 
-    /// The background is behind, or the disk is full: whoever wants to write finds out.
+    /// Finds out whether the background is behind or the disk is full.
     #[cold]
     fn find_room(&self, need: Need) -> Result<()> {
         self.prepare_ahead();
         if !self.has_room(need) && self.tail() >= WORK_END {
-            // Segments are made one by one from here on, where they are needed.
+            // From here on the lead makes segments one by one, where it needs them.
             return match END.since(self.tail()) >= need.left_at_end() {
                 true => Ok(()),
                 false => Err(self.ended()),
@@ -124,8 +127,8 @@ impl LogState {
     /// No position is left, or few are.
     pub(super) fn ended(&self) -> Error {
         Error::Full(format!(
-            "the redo log in {} is at position {}, and record addresses end at {END}: what was committed is safe and can be \
-             read; dump the database, and load it into a new one",
+            "the redo log in {} is at position {}, and record addresses end at {END}: what was committed is \
+             safe and can be read; dump the database, and load it into a new one",
             self.segments.dir().display(),
             self.tail()
         ))
@@ -174,7 +177,7 @@ impl LogState {
             match self.segments.prepare(number, !self.background) {
                 Ok(()) => {}
                 Err(Error::Full(_)) => return self.note_full(true),
-                // Tried again when it is needed; there the error is told.
+                // The lead tries again when it needs the segment, and has the error then.
                 Err(_) => return,
             }
         }
@@ -189,8 +192,8 @@ impl LogState {
         }
     }
 
-    /// How far groups from `from` on, up to `tail`, have segments to be written to; what is missing is made.
-    /// [`Error::Full`] is no failure of the log: it is handed back beside how far there is space.
+    /// How far groups from `from` on, up to `tail`, have segments to be written to; makes the missing ones.
+    /// [`Error::Full`] is no failure of the log: it comes back beside how far there is space.
     pub(super) fn reach(&self, from: Lsn, tail: Lsn) -> Result<(Lsn, Option<Error>)> {
         let last = self.segments.number_of(Lsn::from_raw(tail.raw().saturating_sub(1)));
         for number in self.segments.number_of(from)..=last {
@@ -206,9 +209,8 @@ impl LogState {
         Ok((self.segments.start_of(last + 1), None))
     }
 
-    /// After a flush that did not get as far as it should, for lack of space: a pause; the error once timeout has
-    /// ended.
-    pub(super) fn bide(&self, timeout: &mut Timeout, full: Error) -> Result<()> {
+    /// Pauses after a flush that found too little space; gives the error once `timeout` has ended.
+    pub(super) fn pause(&self, timeout: &mut Timeout, full: Error) -> Result<()> {
         let end = *timeout.0.get_or_insert_with(|| rt::now() + TIMEOUT);
         if self.is_closing() || rt::now() >= end {
             return Err(full);
@@ -219,6 +221,9 @@ impl LogState {
     }
 
     /// See [`super::Log::recycle`].
+    ///
+    /// # Errors
+    /// An I/O error of a rename or removal; nothing is lost.
     pub fn recycle(&self, before: Lsn) -> Result<()> {
         self.recycle_to
             .fetch_max(before.min(self.durable()).raw(), Ordering::AcqRel);

@@ -45,7 +45,7 @@ struct Waiter {
     slot: usize,
 }
 
-/// What a waiter is to do.
+/// What a waiter does next.
 pub(crate) enum Turn {
     /// Flush, then [`Waiters::pass_on`].
     Lead,
@@ -66,7 +66,7 @@ impl Progress {
         Progress { durable, looks: 0 }
     }
 
-    /// A look: whether it has come no further for too long.
+    /// Notes a look; whether the log has come no further for too long.
     pub fn is_stalled(&mut self, durable: Lsn) -> bool {
         if durable != self.durable {
             *self = Progress::new(durable);
@@ -77,8 +77,8 @@ impl Progress {
 }
 
 impl Waiters {
-    /// Leads if nobody does, else waits until the lead is handed over or `lsn` is covered. `covered` is asked under the
-    /// queue's lock, which the lead takes after each flush; `stalled`, now and then, while it sleeps.
+    /// Leads if no thread does, else waits until this thread gets the lead or `lsn` is covered. It asks `covered` under
+    /// the queue's lock, which the lead takes after each flush, and `stalled` now and then while it sleeps.
     pub fn enter(&self, lsn: Lsn, covered: impl Fn() -> bool, stalled: impl FnMut() -> bool) -> Turn {
         let slot = rt::thread_slot();
         let word = &self.words.of(slot).0;
@@ -97,18 +97,18 @@ impl Waiters {
         self.await_word(slot, stalled)
     }
 
-    /// Whether somebody leads: a flush is under way.
+    /// Whether a thread leads: a flush is under way.
     pub fn is_led(&self) -> bool {
         self.queue.lock().led
     }
 
-    /// Leads if nobody does; does not wait.
+    /// Leads if no thread does; does not wait.
     pub fn try_lead(&self) -> bool {
         let mut queue = self.queue.lock();
         !std::mem::replace(&mut queue.led, true)
     }
 
-    /// Takes the waiter of `slot` out of the queue. False: it has been signalled.
+    /// Takes the waiter of `slot` out of the queue; false if it has been signalled already.
     fn leave(&self, slot: usize) -> bool {
         let mut queue = self.queue.lock();
         let before = queue.waiting.len();
@@ -118,7 +118,7 @@ impl Waiters {
 
     fn await_word(&self, slot: usize, mut stalled: impl FnMut() -> bool) -> Turn {
         let word = &self.words.of(slot).0;
-        self.sync_spinner.keep(|| word.load(Ordering::Acquire) == WAITING);
+        self.sync_spinner.spin(|| word.load(Ordering::Acquire) == WAITING);
         if word
             .compare_exchange(WAITING, SLEEPING, Ordering::Acquire, Ordering::Acquire)
             .is_ok()
@@ -137,20 +137,20 @@ impl Waiters {
         }
     }
 
-    /// Ends the caller's lead: hands it to the first who is not covered, then wakes those who
-    /// are (all, if the log is poisoned).
+    /// Ends the caller's lead: hands it to the first waiter that is not covered, then wakes the covered ones (all, if
+    /// the log is poisoned).
     pub fn pass_on(&self, durable: Lsn, all: bool) {
         let mut queue = self.queue.lock();
         assert!(queue.led, "only the thread that leads passes the lead on");
         let covered = |w: &Waiter| all || w.lsn <= durable;
-        let heir = queue
+        let next = queue
             .waiting
             .iter()
             .position(|w| !covered(w))
             .map(|i| queue.waiting.remove(i));
-        queue.led = heir.is_some();
-        if let Some(heir) = heir {
-            self.signal(heir.slot, LEAD);
+        queue.led = next.is_some();
+        if let Some(next) = next {
+            self.signal(next.slot, LEAD);
         }
         queue.waiting.retain(|w| {
             let done = covered(w);
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
-    /// One that waited for a lead whose sync never came back waited for ever.
+    /// A thread that waited for a lead whose sync never came back waited for ever.
     #[test]
     fn a_waiter_whose_lead_makes_no_progress_leaves_the_queue() {
         let waiters = Arc::new(Waiters::default());
@@ -194,10 +194,10 @@ mod tests {
             };
             matches!(behind.enter(Lsn::from_raw(10), || false, stalled), Turn::Stalled)
         });
-        assert!(waiter.join().expect("no panic"), "it is told");
+        assert!(waiter.join().expect("no panic"), "it learns of it");
         assert!(waiters.queue.lock().waiting.is_empty());
         waiters.pass_on(Lsn::from_raw(10), false);
-        assert!(!waiters.is_led(), "nobody was left to lead");
+        assert!(!waiters.is_led(), "no thread was left to lead");
     }
 
     #[test]

@@ -6,14 +6,14 @@
 //!  16384 the pages, in the order of the list, checksums filled in
 //! ```
 //!
-//! A batch is seen if its list is whole; of its pages those copies count whose checksum and id are as listed. A batch
-//! that was cut off while it was written had no page in place yet, and nobody has relied on it.
+//! A start sees a batch if its list is whole; of its pages those copies count whose checksum and id are as listed. A
+//! batch that was cut off while it was written had no page in place yet, and no checkpoint has relied on it.
 //!
 //! Invariants:
 //! - an area is held by one writer from [`Areas::take`] until its pages are in place;
-//! - areas are made empty by a thread that holds them all, and has synced the spaces since then;
+//! - a thread makes areas empty only while it holds them all, and after a sync of the spaces since then;
 //! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over
-//!   only when its batch is settled; so whoever wrote over a newer copy of a page says that the older ones are settled;
+//!   only when its batch is settled; so a batch that wrote over a newer copy of a page lists the older ones as settled;
 //! - `recent` says which page's newest copy lies where, for repair at reading.
 
 use std::cmp::Reverse;
@@ -55,7 +55,7 @@ pub(super) struct Areas {
     found: Mutex<HashSet<u32>>,
 }
 
-/// The bytes of an area and what is in them.
+/// The bytes of an area, and its list.
 #[derive(Default)]
 struct Area {
     /// The header, as it is on disk until the area is filled; then the pages, too.
@@ -94,7 +94,7 @@ pub(super) struct All<'a> {
     _taking: MutexGuard<'a, ()>,
 }
 
-/// Where a copy of a page lies, and what its list says of it.
+/// A copy of a page: its place, and what its list says of it.
 #[derive(Clone, Copy)]
 pub(super) struct Listed {
     area: usize,
@@ -124,6 +124,10 @@ impl Listed {
 }
 
 impl Areas {
+    /// The areas of a data directory; makes their file if it is missing.
+    ///
+    /// # Errors
+    /// An I/O error; [`Error::Full`] if there is no space for the file.
     pub fn open(data: &Path, database: u128) -> Result<Areas> {
         let path = data.join("doublewrite");
         let file = doing(fs::open(&path, OpenOptions::CREATE), "opening", &path)?;
@@ -153,8 +157,11 @@ impl Areas {
     // ---- at opening ----
 
     /// Where copies of pages lie, as the lists of the areas say; of each page the newest first. Their checksums are
-    /// those that the copies had when they were made. The areas are written over in the order of their batches from
-    /// here on.
+    /// those that the copies had when they were made. From here on the areas are written over in the order of their
+    /// batches.
+    ///
+    /// # Errors
+    /// An I/O error; [`Error::Mismatch`] if a list is of another database or of a later format.
     pub fn listed(&self) -> Result<BTreeMap<PageId, Vec<Listed>>> {
         let mut lists = Vec::new();
         for (index, header) in self.headers()?.into_iter().enumerate() {
@@ -186,7 +193,7 @@ impl Areas {
         Ok(listed)
     }
 
-    /// Goes on from what a process before has left in an area.
+    /// Goes on from the batch that a process before has left in an area.
     fn adopt(&self, index: usize, list: &List) {
         self.sequence
             .fetch_max(list.sequence.saturating_add(1), Ordering::Relaxed);
@@ -227,6 +234,9 @@ impl Areas {
     }
 
     /// Writes copies where they lie once more, with their headers, and syncs them.
+    ///
+    /// # Errors
+    /// An I/O error.
     pub fn write_again<'a>(&self, copies: impl Iterator<Item = (Listed, &'a [u8])>) -> Result<()> {
         let write = |bytes: &[u8], at| doing(self.file.write_at(bytes, at), "writing", &self.path);
         for (header, area) in self.headers()?.iter().zip(0..) {
@@ -308,6 +318,9 @@ impl Areas {
     }
 
     /// Copies the newest copy of a page out of the areas, if there is one and it is whole.
+    ///
+    /// # Errors
+    /// An I/O error of the read.
     pub fn copy_of(&self, id: PageId, page: &mut [u8]) -> Result<bool> {
         let Some((area, slot)) = self.recent.lock().get(&id).copied() else {
             return Ok(false);
@@ -324,6 +337,9 @@ impl Areas {
 
 impl All<'_> {
     /// Makes all areas empty. All spaces have to be synced since they were taken.
+    ///
+    /// # Errors
+    /// An I/O error of a write or of the sync.
     pub fn clear(mut self) -> Result<()> {
         let areas = self.areas;
         for h in &mut self.held {
@@ -389,8 +405,11 @@ impl Held<'_> {
         lists::put(header, list, self.areas.database);
     }
 
-    /// Writes the area and syncs it. The list last: what a killed process had not finished is not even listed, and a
-    /// start need not look for redo.
+    /// Writes the area and syncs it. The list goes last: a batch that a killed process had not finished is not listed,
+    /// and a start need not look for its redo.
+    ///
+    /// # Errors
+    /// An I/O error of a write or of the sync.
     pub fn write(&mut self) -> Result<()> {
         self.passes(Step::Filled, Step::Written);
         let areas = self.areas;
@@ -424,7 +443,7 @@ impl Held<'_> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        // The area's own lock is let go right after; whoever takes the area waits for it.
+        // The area's own lock is released right after; the next writer waits for it.
         let mut free = self.areas.free.lock();
         assert!(!free.contains(&self.index), "area {} is given back once", self.index);
         free.insert(0, self.index);

@@ -1,16 +1,17 @@
-//! The list of an area of the double-write file: which pages its batch has, and what was settled when it was written.
+//! The list of an area of the double-write file: the pages of its batch, and the batches that were settled before it.
 //!
 //! ```text
 //! header of an area, 16 KiB: four lists of 4 KiB, the batches' by turns and each twice
 //!      0 turn 0    4096 turn 1    8192 turn 0 again    12288 turn 1 again
 //! list
-//!      0 u64 magic  8 u128 database  24 u64 sequence  32 u32 pages  36 u32 crc32c of the list to the end of its last entry
-//!        (this field zero)  40 AREAS x u64 settled: the newest batch in each area whose pages were synced in their places
+//!      0 u64 magic  8 u128 database  24 u64 sequence  32 u32 pages
+//!     36 u32 crc32c of the list to the end of its last entry (this field zero)
+//!     40 AREAS x u64 settled: the newest batch in each area whose pages were synced in their places
 //!     72 BATCH x { u32 space  u32 page  u64 lsn  u32 checksum  u32 0 }
 //! ```
 //!
-//! By turns, so that the list of the batch before stays while an area is written over, until the new batch's is whole.
-//! Twice, since a list that is not seen hides the newest versions of its pages.
+//! Lists take turns, so that the list of the batch before stays while an area is written over, until the new one is
+//! whole. Each is there twice, since a list that is not seen hides the newest versions of its pages.
 //!
 //! Version 1 had one list of 16 KiB without `settled` and LSNs. It is read; the next batch in its area is of this
 //! version.
@@ -36,7 +37,7 @@ const ENTRY_1: usize = 16;
 
 const _: () = assert!(ENTRIES + BATCH * ENTRY <= LIST && 4 * LIST == PAGE_SIZE);
 
-/// What the list of a batch says.
+/// The list of a batch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct List {
     /// Batches count upwards.
@@ -61,7 +62,7 @@ pub(super) struct Entry {
 /// The newest list in an area's header that is whole.
 ///
 /// # Errors
-/// What does not fit: another database, or a format that this program does not know.
+/// The reason if the list is of another database, or of a format that this program does not know.
 pub(super) fn newest(header: &[u8], database: u128) -> Result<Option<List>, String> {
     let of_later = |at: usize| header[at..at + 7] == MAGIC[..7] && header[at + 7] > MAGIC[7];
     // The first batch of an area has turn 1: nothing need be at the other's places.

@@ -1,16 +1,16 @@
 //! Pages in files: one file a space, torn pages made good by a double-write area.
 //!
-//! A batch of pages is first written in a row to the double-write area and synced; then each page
-//! goes to its own place, which is synced only when the area is needed again. So a page is
-//! durable, and safe from being torn, as soon as [`PageStore::write_pages`] returns, for one
-//! sequential write and one sync a batch.
+//! The store first writes a batch of pages in a row to the double-write area and syncs it. Then each page goes to its
+//! own place, which is synced only when the area is needed again. So a page is durable, and safe from being torn, as
+//! soon as [`PageStore::write_pages`] returns, for one sequential write and one sync a batch.
 //!
 //! Invariants:
 //! - a page is written in place only after its copy in the area is synced;
 //! - an area is written anew only after all spaces that its last batch went to are synced;
 //! - at opening, each page of a valid batch whose copy in place is damaged or older is put back, and no page is
 //!   believed that is older than a batch says (`restore`);
-//! - a failed sync poisons the store: nothing is written any more.
+//! - pages of a former process are written again before any other page (`former`);
+//! - a failed sync poisons the store, which writes nothing from then on.
 //!
 //! Lock order: an area, then `spaces`, then `recent`.
 
@@ -114,8 +114,8 @@ impl PageStore {
         }
     }
 
-    /// Reads a page that may be being written: looks again for a while before it calls it damaged,
-    /// and repairs nothing.
+    /// Reads a page that another thread may write: looks again for a while before it calls the page damaged, and
+    /// repairs nothing.
     ///
     /// # Errors
     /// As [`PageStore::read_page`].
@@ -132,9 +132,8 @@ impl PageStore {
         Ok(PageRead::Rebuilt)
     }
 
-    /// Writes pages, safe from being torn; they are durable when this returns. No page may be in
-    /// two calls at once. Their redo has to be durable. Pages of spaces that were dropped since
-    /// the store was opened are left out.
+    /// Writes pages, safe from being torn; they are durable when this returns. No page may be in two calls at once.
+    /// Their redo has to be durable. Pages of spaces that were dropped since the store was opened are left out.
     ///
     /// # Errors
     /// [`Error::Full`] if a file could not grow: nothing is lost, the pages are as they were;
@@ -158,7 +157,7 @@ impl PageStore {
                 None => return Err(spaces::no_space(id.space)),
                 Some(file) => file,
             };
-            // Space is taken before anything is written, so that a full disk changes nothing.
+            // The file takes the space before anything is written, so that a full disk changes nothing.
             file.reserve(id.page.saturating_add(1))?;
             pages.push((*id, *bytes));
             files.push(file);
@@ -201,7 +200,7 @@ impl PageStore {
         Ok(())
     }
 
-    /// What was written in place out of areas is durable there: their copies are not needed any more.
+    /// Makes durable what was written in place out of areas, whose copies are not needed from then on.
     fn settle_areas(&self) -> Result<()> {
         if planted(Fault::AreaReuse) {
             return Ok(());
@@ -224,10 +223,10 @@ impl PageStore {
         self.guarded(|| self.spaces.settle(space, file))
     }
 
-    /// Removes a space, durably, if it exists. Nobody may use it any more.
+    /// Removes a space, durably, if it exists. No thread may use it from then on.
     ///
     /// # Errors
-    /// An I/O error.
+    /// An I/O error; [`Error::Poisoned`] if the store has failed.
     pub fn drop_space(&self, space: u32) -> Result<()> {
         self.check()?;
         self.spaces.remove(space)
@@ -240,7 +239,7 @@ impl PageStore {
         self.sync_spaces()?;
         let all = self.areas.take_all();
         self.check()?;
-        // What came into its place meanwhile would be neither there for certain nor in an area.
+        // A batch that was written meanwhile would be in no area, and not for certain in its places.
         if !planted(Fault::AreasCleared) {
             self.sync_spaces()?;
         }
@@ -287,9 +286,8 @@ impl PageStore {
         self.space(space)?.reserve_again(pages)
     }
 
-    /// Gives back the disk space of pages, durably; they read as never written. They may not be in use. A power cut
-    /// that left some of their blocks would show damaged pages to a check where they are used again and not written
-    /// yet.
+    /// Gives back the disk space of pages, durably; they read as never written. They may not be in use. A power cut may
+    /// leave some of their blocks: a check then finds damaged pages where they are used again and not written yet.
     ///
     /// # Errors
     /// An I/O error; [`Error::Poisoned`] from then on if the sync fails.
@@ -326,7 +324,7 @@ impl PageStore {
         let (mut present, mut page) = (0, vec![0; PAGE_SIZE]);
         for space in self.spaces() {
             let pages = match self.page_count(space) {
-                // Dropped since the spaces were listed.
+                // The space was dropped since the spaces were listed.
                 Err(_) if !self.has_space(space) => continue,
                 pages => pages?,
             };
@@ -352,7 +350,7 @@ impl PageStore {
         self.spaces.get(space)
     }
 
-    /// Runs what must not fail halfway; if it does, the store is poisoned.
+    /// Runs `f`, which must not fail halfway; if it does, the store is poisoned.
     fn guarded<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         f().inspect_err(|e| {
             self.poison.set(|| {

@@ -1,19 +1,21 @@
-//! What opening does about the pages that the double-write area lists.
+//! Repair at the start: the pages that the double-write area lists.
 //!
 //! | in place | copies | then |
 //! |---|---|---|
 //! | the newest listed version, or a newer one | | is written again before the first write (`former`) |
 //! | damaged, older or unreadable | the newest listed version | the copy is put in place |
-//! | damaged, older or unreadable | older ones, or none | redo from the checkpoint on builds the newest on the newest that is whole, or makes the page anew behind it; else the page is *lost* |
+//! | damaged, older or unreadable | older ones, or none | redo builds the newest, or the page is *lost* |
 //!
-//! Only what was read is called lost. Where a place or copy that cannot be read may hold the newest version, and
-//! nothing else brings it, that is an error that names the page: nothing was written then, and the next start finds
-//! what this one found.
+//! Redo from the checkpoint on builds the newest version on the newest that is whole, or makes the page anew behind it.
 //!
-//! The last row is a batch that was cut off while it was written, or bits that have rotted. Which of them cannot be
-//! seen, and need not be: nobody has relied on a batch that was cut off, so the checkpoint has not passed what it
-//! brought, and redo builds it. Where redo does not, somebody has relied on it, and an older version would be stale
-//! rows under a good checksum. A lost page is damaged in its place, and made so if it is not.
+//! Only a page that was read is called lost. A place or copy that cannot be read may hold the newest version. If
+//! nothing else brings that version, the start fails with an error that names the page. It has written nothing then,
+//! and the next start finds the same.
+//!
+//! The last row is a batch that was cut off while it was written, or bits that have rotted. Repair cannot tell them
+//! apart, and need not. The checkpoint does not pass a batch that was cut off, so redo builds its pages. Where redo
+//! does not, the checkpoint has passed the version, and an older one would be stale rows under a good checksum. A lost
+//! page is damaged in its place; repair damages it if it is not.
 //!
 //! Redo builds version `v` on version `b` if its first record after `b` needs nothing before it or nothing that `b`
 //! lacks, the versions that were listed in between come by, and it ends with `v`.
@@ -21,8 +23,8 @@
 //! A page may change, and its image be logged, while a batch with an older version of it is written: then the
 //! checkpoint may pass that version.
 //!
-//! What is built is written as any page is, by a new batch. Its base is in place before that: copies may be written
-//! over.
+//! A version that redo built is written as any page is, by a new batch. Its base is in place before that, since the new
+//! batch may write over copies.
 
 use std::collections::BTreeMap;
 
@@ -36,11 +38,11 @@ use crate::log::OwnedRecord;
 use crate::reads::at_once;
 use crate::redo::{apply, page_lsn, set_page_checksum, verify_page};
 
-/// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last that
-/// needs none before it on.
+/// Finds the redo of pages: for each, the records up to its LSN, oldest first, from the checkpoint or the last base
+/// record on.
 pub type Redo<'a> = dyn FnMut(&BTreeMap<PageId, Lsn>) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> + 'a;
 
-/// What opening the page store found.
+/// The repairs of a start.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PagesReport {
     /// Pages that were torn or lost in place and were put back from the double-write area.
@@ -59,7 +61,7 @@ impl PagesReport {
     }
 }
 
-/// What a start has found and put back.
+/// The outcome of repair.
 pub(super) struct Restored {
     /// Pages to be written again before this process writes anything else.
     pub former: Vec<FormerPage>,
@@ -87,7 +89,7 @@ struct Doubtful<'a> {
     unread: Option<Error>,
 }
 
-/// What becomes of a doubtful page.
+/// Repair's decision on a doubtful page.
 enum Verdict {
     /// In place, or with its copy, it is the newest.
     Whole,
@@ -183,9 +185,8 @@ fn look_at_copies(areas: &Areas, doubtful: &mut [Doubtful<'_>]) {
 /// Puts in place what the verdicts say.
 fn put_back(areas: &Areas, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
     let judged = || doubtful.iter().zip(verdicts);
-    // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system
-    // has: were they not written and synced now, a power cut in the middle of these writes could take page and
-    // copy.
+    // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system has.
+    // They are written and synced now, or a power cut in the middle of these writes could take page and copy.
     let kept = judged().filter(|(_, verdict)| !matches!(verdict, Verdict::Lost));
     let better: Vec<_> = kept.filter_map(|(d, _)| d.better.as_ref()).collect();
     if !better.is_empty() {
@@ -200,7 +201,7 @@ fn put_back(areas: &Areas, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> R
     Ok(())
 }
 
-/// Asks redo for what lacks its newest version.
+/// Asks redo for the pages that lack their newest version.
 fn verdicts(doubtful: &[Doubtful<'_>], redo: &mut Redo<'_>) -> Result<Vec<Verdict>> {
     let lacking = doubtful.iter().filter(|d| d.lacks_newest());
     let wanted: BTreeMap<PageId, Lsn> = lacking.map(|d| (d.listing.id, d.newest())).collect();
@@ -221,7 +222,7 @@ fn verdicts(doubtful: &[Doubtful<'_>], redo: &mut Redo<'_>) -> Result<Vec<Verdic
     Ok(doubtful.iter().map(verdict).collect())
 }
 
-/// What could not be read is not needed.
+/// Fails if a verdict depends on a place or copy that could not be read.
 fn all_known(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> Result<()> {
     let mut unknown = doubtful
         .iter()
@@ -251,7 +252,7 @@ fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
             Verdict::Whole if d.better.is_some() => report.restored.push(d.listing.id),
             Verdict::Whole | Verdict::Anew => {}
             Verdict::Built(_) => report.rebuilt.push(d.listing.id),
-            // A page that was given up is zeros; one that is missed is an error where it is missed.
+            // A page that was given up is zeros; a page that is still needed is an error where it is read.
             Verdict::Lost if d.place.iter().flatten().all(|b| *b == 0) => {}
             Verdict::Lost => report.lost.push(d.listing.id),
         }
@@ -265,7 +266,7 @@ impl Doubtful<'_> {
         match self.whole_place() {
             _ if planted(Fault::RestoreNone) => false,
             Some(place) => page_lsn(place) < page_lsn(copy),
-            // What has rotted, or cannot be read, may be newer than all lists that are left.
+            // A place that has rotted, or cannot be read, may be newer than all lists that are left.
             None => listed.sure,
         }
     }
@@ -276,7 +277,7 @@ impl Doubtful<'_> {
         self.place.as_deref().filter(is_whole)
     }
 
-    /// What could not be read and would have to be, to know what becomes of the page.
+    /// The page and the error, if the verdict depends on a place or copy that could not be read.
     fn unknown(&self, verdict: &Verdict) -> Option<(PageId, &Error)> {
         let is_needed = match verdict {
             Verdict::Whole => self.place.is_none() && self.better.is_none(),
@@ -332,15 +333,15 @@ impl Doubtful<'_> {
             Verdict::Whole => self.better.as_ref().map(|(_, copy)| copy.clone()),
             // If it is there already, it may be as a former page.
             Verdict::Built(_) => self.base().map(Into::into),
-            // What was there could not be read, or is stale.
+            // The place could not be read, or is stale.
             Verdict::Anew => Some(vec![0; PAGE_SIZE].into()),
-            Verdict::Lost => self.whole_place().map(spoilt),
+            Verdict::Lost => self.whole_place().map(damaged),
         }
     }
 }
 
-/// A page so that nobody can take it for the newest.
-fn spoilt(page: &[u8]) -> Box<[u8]> {
+/// The page with a checksum that does not fit, so that no read takes it for the newest.
+fn damaged(page: &[u8]) -> Box<[u8]> {
     let mut page: Box<[u8]> = page.into();
     page[0] ^= 0xFF;
     page

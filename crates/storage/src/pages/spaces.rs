@@ -33,7 +33,7 @@ pub(crate) struct Spaces {
     clock: AtomicU64,
 }
 
-/// The spaces. What is done for each file that is opened or synced must not depend on how many there are.
+/// The spaces. Opening or syncing a file must not take longer where there are more of them.
 struct SpaceFiles {
     all: BTreeSet<u32>,
     open: BTreeMap<u32, SpaceFile>,
@@ -53,17 +53,21 @@ struct OpenSpace {
     path: PathBuf,
     /// Written since it was synced.
     dirty: AtomicBool,
-    /// A sync failed: the system may have dropped what was written, and the next sync would not say so.
+    /// A sync failed: the system may have dropped the pages, and the next sync would not say so.
     failed: AtomicBool,
     /// Pages whose space is taken: the file's length.
     pages: AtomicU64,
     growing: Mutex<()>,
-    /// Held during a sync, so that who finds the file clean knows that the sync has ended.
+    /// Held during a sync, so that a thread that finds the file clean knows that the sync has ended.
     syncing: Mutex<()>,
     used: AtomicU64,
 }
 
 impl Spaces {
+    /// The spaces in `dir`, which is made if it is missing.
+    ///
+    /// # Errors
+    /// An I/O error of the directory.
     pub fn open(dir: &Path) -> Result<Spaces> {
         doing(fs::create_dir_all(dir), "making", dir)?;
         let names = doing(fs::list(dir), "listing", dir)?;
@@ -92,6 +96,9 @@ impl Spaces {
     }
 
     /// The file of a space; `None` if there is no such space.
+    ///
+    /// # Errors
+    /// An I/O error of opening it, or of the sync of one that is closed for it.
     pub fn find(&self, space: u32) -> Result<Option<SpaceFile>> {
         if let Some(file) = self.files.read().open.get(&space) {
             return Ok(Some(self.touched(file)));
@@ -100,12 +107,18 @@ impl Spaces {
     }
 
     /// The file of a space, which has to be there.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if it is not; those of [`Spaces::find`].
     pub fn get(&self, space: u32) -> Result<SpaceFile> {
         self.find(space)?.ok_or_else(|| no_space(space))
     }
 
-    /// Reads a page that may be being written: looks again for a while before it calls it damaged,
-    /// and repairs nothing.
+    /// Reads a page that another thread may write: looks again for a while before it calls the page damaged, and
+    /// repairs nothing.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if it stays damaged; [`Error::Invalid`] if there is no such space; an I/O error.
     pub fn read_stable(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
         let file = self.get(id.space)?;
         let mut tries = 0;
@@ -146,7 +159,11 @@ impl Spaces {
         Ok(Some(file))
     }
 
-    /// Makes the file of a space that nobody else makes at the same time; the space is there after [`Spaces::settle`].
+    /// Makes the file of a space that no other thread makes at the same time; the space is there after
+    /// [`Spaces::settle`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the space exists; an I/O error.
     pub fn create(&self, space: u32) -> Result<SpaceFile> {
         let mut files = self.files.write();
         if files.all.contains(&space) {
@@ -156,7 +173,10 @@ impl Spaces {
         SpaceFile::open(self.path(space), OpenOptions::TRUNCATE)
     }
 
-    /// A file that was made is there for good, and known.
+    /// Makes a new file and its name durable, and the space known.
+    ///
+    /// # Errors
+    /// An I/O error of a sync.
     pub fn settle(&self, space: u32, file: SpaceFile) -> Result<()> {
         doing(file.0.file.sync_data(), "syncing", &file.0.path)?;
         if !planted(Fault::NameSync) {
@@ -174,6 +194,10 @@ impl Spaces {
         self.dropped.read().contains(&space)
     }
 
+    /// Removes a space, durably, if it exists.
+    ///
+    /// # Errors
+    /// An I/O error of the removal or of the sync.
     pub fn remove(&self, space: u32) -> Result<()> {
         let mut files = self.files.write();
         self.dropped.write().insert(space);
@@ -187,6 +211,9 @@ impl Spaces {
     }
 
     /// Syncs every space that was written since it was synced.
+    ///
+    /// # Errors
+    /// Those of [`SpaceFile::sync_if_dirty`]; spaces behind the first that fails are not synced.
     pub fn sync_dirty(&self) -> Result<()> {
         let open: Vec<SpaceFile> = self.files.read().open.values().cloned().collect();
         open.iter().try_for_each(SpaceFile::sync_if_dirty)
@@ -232,6 +259,9 @@ impl SpaceFile {
     }
 
     /// Reads a page; zeros where the file ends.
+    ///
+    /// # Errors
+    /// An I/O error, with the file.
     pub fn read(&self, number: u32, page: &mut [u8]) -> Result<()> {
         let n = doing(self.0.file.read_at(page, Self::offset(number)), "reading", &self.0.path)?;
         page[n..].fill(0);
@@ -244,7 +274,10 @@ impl SpaceFile {
         IoRequest::read(self.0.file.clone(), Self::offset(number), buffer, tag)
     }
 
-    /// What such a request has read; zeros where the file ends.
+    /// The page that such a request has read; zeros where the file ends.
+    ///
+    /// # Errors
+    /// The I/O error of the read, with the file.
     pub fn answer(&self, request: IoRequest) -> Result<Box<[u8]>> {
         doing(padded(request), "reading", &self.0.path)
     }
@@ -254,13 +287,19 @@ impl SpaceFile {
         IoRequest::write(self.0.file.clone(), Self::offset(number), vec![page], tag)
     }
 
-    /// What became of such a request.
+    /// The outcome of such a request.
+    ///
+    /// # Errors
+    /// The I/O error of the write, with the file.
     pub fn rewritten(&self, request: IoRequest) -> Result<()> {
         self.mark_dirty();
         doing(request.result, "writing", &self.0.path).map(drop)
     }
 
     /// Writes pages in a row.
+    ///
+    /// # Errors
+    /// An I/O error, with the file; some of the pages may be written then.
     pub fn write(&self, first: u32, pages: &[&[u8]]) -> Result<()> {
         assert!(
             pages.iter().all(|page| page.len() == PAGE_SIZE),
@@ -279,11 +318,17 @@ impl SpaceFile {
         self.0.dirty.store(true, Ordering::Release);
     }
 
+    /// Syncs the file if it was written since it was synced.
+    ///
+    /// # Errors
+    /// The I/O error of the sync; [`Error::Poisoned`] after an earlier one.
     pub fn sync_if_dirty(&self) -> Result<()> {
         let _syncing = self.0.syncing.lock();
         if self.0.failed.load(Ordering::Acquire) {
             let path = self.0.path.display();
-            return Err(Error::Poisoned(format!("{path} could not be synced earlier")));
+            return Err(Error::Poisoned(format!(
+                "{path} could not be synced earlier: see to the disk, then restart"
+            )));
         }
         if self.0.dirty.swap(false, Ordering::AcqRel) {
             let synced = self.0.file.sync_data();
@@ -293,7 +338,10 @@ impl SpaceFile {
         Ok(())
     }
 
-    /// Takes the space for the first `pages` pages.
+    /// Takes the space on disk for the first `pages` pages.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is none; [`Error::Invalid`] if no space holds that many pages; an I/O error.
     pub fn reserve(&self, pages: u32) -> Result<()> {
         if pages > PAGES_MAX {
             return Err(Error::Invalid(format!(
@@ -315,7 +363,10 @@ impl SpaceFile {
         self.allocate(have..target)
     }
 
-    /// Takes the space for pages that were punched.
+    /// Takes the space on disk for pages that were punched.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is none; an I/O error.
     pub fn reserve_again(&self, pages: std::ops::Range<u32>) -> Result<()> {
         let _growing = self.0.growing.lock();
         self.allocate(u64::from(pages.start)..u64::from(pages.end))
@@ -339,11 +390,19 @@ impl SpaceFile {
         Ok(())
     }
 
+    /// Pages that the file has room for.
+    ///
+    /// # Errors
+    /// An I/O error, with the file.
     pub fn pages(&self) -> Result<u32> {
         let length = doing(self.0.file.len(), "measuring", &self.0.path)?;
         Ok(u32::try_from(length.div_ceil(PAGE_SIZE as u64)).unwrap_or(u32::MAX))
     }
 
+    /// Gives back the space on disk of pages, which read as never written then.
+    ///
+    /// # Errors
+    /// An I/O error, with the file.
     pub fn punch(&self, pages: std::ops::Range<u32>) -> Result<()> {
         let (start, end) = (Self::offset(pages.start), Self::offset(pages.end));
         if start >= end {
@@ -355,6 +414,10 @@ impl SpaceFile {
         doing(punched, "punching", &self.0.path)
     }
 
+    /// Bytes that the file takes on disk.
+    ///
+    /// # Errors
+    /// An I/O error, with the file.
     pub fn bytes_on_disk(&self) -> Result<u64> {
         doing(self.0.file.allocated(), "measuring", &self.0.path)
     }

@@ -67,7 +67,7 @@ impl GroupBuilder {
         self.begin_page(page, prev)
     }
 
-    /// As [`GroupBuilder::page`], for a caller who knows that the page is new to this group.
+    /// As [`GroupBuilder::page`], for a caller that knows that the page is new to this group.
     pub fn begin_page(&mut self, page: PageId, prev: RecordAddr) -> usize {
         if self.used == self.pages.len() {
             self.pages.push(PageOps::default());
@@ -105,7 +105,7 @@ impl GroupBuilder {
     }
 
     /// The page becomes an empty one of this kind and level: all zeros but for its header.
-    /// What the group did to it before is forgotten.
+    /// The group forgets its former operations on the page.
     pub fn init(&mut self, record: usize, kind: u8, level: u8) {
         let p = &mut self.pages[record];
         p.restart();
@@ -113,7 +113,7 @@ impl GroupBuilder {
         p.ops.extend_from_slice(&[kind, level]);
     }
 
-    /// The page becomes `page`, whole. What the group did to it before is forgotten.
+    /// The page becomes `page`, whole. The group forgets its former operations on the page.
     pub fn image(&mut self, record: usize, page: &[u8]) {
         assert_eq!(page.len(), PAGE_SIZE, "an image is a whole page");
         let (start, length) = longest_hole(page);
@@ -135,7 +135,7 @@ impl GroupBuilder {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the group is longer than [`MAX_GROUP`], or a record than
-    /// [`MAX_RECORD`]: the mini-transaction has to be split by whoever writes it.
+    /// [`MAX_RECORD`], or has more operations than its header counts: the mini-transaction has to be split.
     pub fn finish(&mut self) -> Result<&mut [u8]> {
         let length = self.len();
         self.check_bounds(length)?;

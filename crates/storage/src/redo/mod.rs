@@ -1,4 +1,4 @@
-//! Redo: what a mini-transaction did to pages, as bytes of the log.
+//! Redo: the changes of a mini-transaction to pages, as bytes of the log.
 //!
 //! Redo is page-physical. A record says which bytes of which page change, so that one function
 //! ([`apply`]) can redo it without knowing rows, trees or catalogs. The redo of one
@@ -30,7 +30,7 @@
 //! - the LSN of a page is the end of the last group with a record of it;
 //! - a record whose flags say *base* begins with `init` or `image`: it needs no earlier record;
 //! - positions of one page's records grow along the stream, and `prev` points backwards;
-//! - everything read here is untrusted: each length is checked before it is believed.
+//! - bytes that are read here are untrusted: each length is checked before it is believed.
 
 mod apply;
 mod group;
@@ -117,7 +117,7 @@ pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 /// Where a group says how far the log was durable when it was reserved.
 pub(crate) const LAG_AT: usize = 28;
 
-/// What it says: bytes back from its start; at most as many as the word holds.
+/// The lag of a group: bytes from the durable position to its start; at most as many as the word holds.
 pub(crate) fn lag(start: Lsn, durable: Lsn) -> u32 {
     start.since(durable).min(u32::MAX.into()) as u32
 }

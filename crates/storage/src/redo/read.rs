@@ -284,7 +284,7 @@ pub enum Op<'a> {
     Write {
         /// Where.
         offset: usize,
-        /// What.
+        /// The bytes.
         bytes: &'a [u8],
     },
     /// Bytes move within the page.

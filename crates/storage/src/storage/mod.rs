@@ -49,7 +49,7 @@ impl StorageOptions {
     }
 }
 
-/// What opening found.
+/// The reports of opening log and pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StorageReport {
     /// The log's part.
@@ -65,8 +65,7 @@ pub struct DataDir {
     _lock: File,
 }
 
-/// How long a directory may seem taken by a server that is not quite gone: a killed one gives its memory back before
-/// its locks.
+/// How long a start waits for the lock of a killed server, which gives its memory back before its locks.
 const LOCK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 impl DataDir {
@@ -93,7 +92,7 @@ impl DataDir {
         let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
         if !doing(lock.lock_exclusive_within(LOCK_TIMEOUT), "locking", &lock_path)? {
             return Err(Error::Busy(format!(
-                "the data directory {} is in use by another server",
+                "the data directory {} is in use by another server: stop that one first",
                 path.display()
             )));
         }
@@ -133,7 +132,7 @@ impl DataDir {
     }
 
     /// The files that were found stay there: a process that made one may have been killed before it synced the
-    /// directory, and nobody else would, though from here on commits rely on it.
+    /// directory, and no other step does, though from here on commits rely on it.
     fn keep_names(&self) -> Result<()> {
         let dirs = [self.path.clone(), log_dir(&self.path), spaces_dir(&self.path)];
         dirs.iter().try_for_each(|dir| doing(fs::sync_dir(dir), "syncing", dir))
@@ -204,7 +203,7 @@ impl Storage {
     }
 
     /// Notes that all redo before `checkpoint` (a group's start, or the log's end) is in the
-    /// pages as written by [`PageStore::write_pages`], then lets go of the log before it.
+    /// pages as written by [`PageStore::write_pages`], then frees the log before it.
     ///
     /// # Errors
     /// As of [`ControlFile::update`]; the old checkpoint counts then.
@@ -246,7 +245,7 @@ impl Storage {
     /// An I/O error of a whole file; damage is in the report.
     pub fn check(&self, is_given_back: &dyn Fn(PageId) -> bool) -> Result<CheckReport> {
         let mut report = CheckReport::default();
-        // A checkpoint meanwhile must not take away what is being read.
+        // A checkpoint meanwhile must not recycle the segments that this reads.
         let _hold = self.log.hold();
         let mut scan = self.log.scan(self.control().get().checkpoint);
         loop {
@@ -271,7 +270,7 @@ impl Storage {
     }
 }
 
-/// What [`Storage::check`] found.
+/// The findings of [`Storage::check`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckReport {
     /// Redo groups verified.
