@@ -235,7 +235,7 @@ def fallible(files):
         if file.is_test or not file.module:
             continue
         for match in declared.finditer(file.text):
-            if re.search(r"->\s*(?:io::|fmt::|std::\w+::)?Result\b", match.group(3)):
+            if re.search(r"\)\s*->\s*(?:io::|fmt::|std::\w+::)*Result\b[^()]*(?:\([^()]*\)[^()]*)*$", match.group(3)):
                 yield file, match.group(2), "# Errors" in match.group(1)
 
 

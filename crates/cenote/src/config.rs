@@ -291,6 +291,9 @@ pub struct PoolSettings {
 
 impl Settings {
     /// Decides all settings.
+    ///
+    /// # Errors
+    /// A file that cannot be read, a key or value that no server can have.
     pub fn resolve(options: RunOptions) -> Result<Settings, ConfigError> {
         let found = find_file(&options.data)?;
         let (path, file) = match found {

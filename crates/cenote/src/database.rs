@@ -8,6 +8,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Opens the database, making it if it is new.
+///
+/// # Errors
+/// The engine's: the directory or region is in use, belongs to another database, or is damaged.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     // Absolute, since the region names it for those who look at regions from elsewhere.
     let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
@@ -26,6 +29,9 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
 
 /// Opens the database; an error if there is none. Unless settings ask for something else, memory is taken as it is
 /// found: a region as large as it is, so that looking at a database does not cost its warmth; none where there is none.
+///
+/// # Errors
+/// There is no database; otherwise as [`open`].
 pub fn open_existing(
     settings: &Settings,
 ) -> std::result::Result<Arc<Engine>, Box<dyn std::error::Error + Send + Sync>> {

@@ -22,6 +22,9 @@ pub struct Device {
 
 impl Device {
     /// The device of a name or file, behind a cache of that size.
+    ///
+    /// # Errors
+    /// There is no such profile, it is storage, or no cache has that size.
     pub fn new(name: &str, cache: Option<ByteSize>) -> Result<Device, ConfigError> {
         let shape = CacheShape::default();
         let cache = match cache {
@@ -57,6 +60,9 @@ pub fn is_storage(profile: &Profile) -> bool {
 }
 
 /// The profiles of a file, checked.
+///
+/// # Errors
+/// The file cannot be read, or is not made of profiles; the text names both.
 pub fn read(file: &Path) -> Result<Vec<Profile>, String> {
     let name = file.display();
     let text = std::fs::read_to_string(file).map_err(|error| format!("cannot read {name}: {error}"))?;

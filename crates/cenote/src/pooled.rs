@@ -29,11 +29,17 @@ pub struct Taken {
 }
 
 /// The region's memory, granted to this process from here on.
+///
+/// # Errors
+/// The manager cannot be reached or refuses; the memory cannot be mapped.
 pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<Taken> {
     take_labelled(pool, label(data)?, data.display().to_string(), size)
 }
 
 /// The memory of the grant with this label, granted to this process from here on.
+///
+/// # Errors
+/// The manager cannot be reached or refuses; the memory cannot be mapped.
 pub fn take_labelled(pool: &PoolSettings, label: String, description: String, size: ByteSize) -> Result<Taken> {
     let network: Arc<dyn Network> = Arc::new(Tcp);
     let requested = GrantRequest {
@@ -79,6 +85,9 @@ fn credentials(pool: &PoolSettings) -> Result<Credentials> {
 }
 
 /// A secret out of a file: its first line.
+///
+/// # Errors
+/// The file cannot be read, or its first line is empty.
 pub fn read_secret(file: &Path) -> Result<String> {
     let text =
         std::fs::read_to_string(file).map_err(|error| Error::io(format!("reading {}", file.display()), error))?;

@@ -18,6 +18,9 @@ pub enum Owner {
 }
 
 /// All regions in shared memory.
+///
+/// # Errors
+/// Those of reading the directory of regions.
 pub fn all() -> Result<Vec<Found>> {
     fabric::list(Path::new(fabric::SHM_DIR))
 }
@@ -33,6 +36,9 @@ pub fn owner(region: &Found) -> Owner {
 }
 
 /// Regions whose data directory is gone and that no process uses.
+///
+/// # Errors
+/// Those of reading the directory of regions.
 pub fn orphaned() -> Result<Vec<Found>> {
     let mut found = all()?;
     found.retain(|region| matches!(owner(region), Owner::Gone(_)));

@@ -385,7 +385,10 @@ impl EngineOptions {
         }
     }
 
-    /// The same, with exactly so many page frames. Errors: too few, or one of the few numbers that no size gives.
+    /// The same, with exactly so many page frames.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: too few frames, or one of the few numbers that no size gives.
     pub fn with_frames(self, frames: u32) -> Result<EngineOptions> {
         Ok(EngineOptions {
             memory_size: Geometry::len_for(frames)?,

@@ -11,6 +11,9 @@ use std::path::Path;
 impl Engine {
     /// Writes a consistent copy of the database to the directory `to`, which must be empty or missing, while running.
     /// All that was acknowledged before the call is in it.
+    ///
+    /// # Errors
+    /// The directory is not empty, the disk is full or fails, or the log has failed.
     pub fn backup(&self, to: &Path) -> Result<()> {
         // A short log makes a short copy and a quick start on it; the copy is as good without.
         self.pool.checkpoint()?;
@@ -19,6 +22,9 @@ impl Engine {
     }
 
     /// Makes a database in the directory `data`, which must be empty or missing, from a backup; all of it is verified.
+    ///
+    /// # Errors
+    /// The backup is damaged or incomplete, or `data` is not empty.
     pub fn restore(backup: &Path, data: &Path) -> Result<()> {
         cenote_storage::restore(backup, data)?;
         Ok(())

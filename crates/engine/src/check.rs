@@ -28,8 +28,10 @@ use std::sync::Arc;
 const TRIES: usize = 5;
 
 impl Engine {
-    /// Verifies every tree, index and list. May run while the database is used. Errors: only those of reading; what is
-    /// wrong is in the report.
+    /// Verifies every tree, index and list. May run while the database is used.
+    ///
+    /// # Errors
+    /// Those of reading alone: what is wrong is in the report.
     pub fn check(self: &Arc<Self>) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         let pool = self.pool.check();
@@ -239,6 +241,9 @@ impl Engine {
     }
 
     /// Counts a table's rows for the planner, and keeps the count.
+    ///
+    /// # Errors
+    /// Those of reading the rows, and of writing the count.
     pub fn analyze(self: &Arc<Self>, table: &Arc<Table>) -> Result<u64> {
         let mut reader = Reader::new(self);
         reader.refresh();

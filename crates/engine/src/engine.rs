@@ -183,6 +183,9 @@ impl Engine {
     }
 
     /// Writes all changed pages back and shortens the log.
+    ///
+    /// # Errors
+    /// Those of writing pages and of the log.
     pub fn checkpoint(&self) -> Result<()> {
         self.pool.checkpoint()?;
         Ok(())

@@ -72,6 +72,9 @@ fn push_bytes(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Refuses a key that is longer than a tree admits.
+///
+/// # Errors
+/// [`Error::TooLarge`]: the key exceeds [`MAX_KEY_BYTES`].
 pub fn check_len(key: &[u8]) -> Result<()> {
     if key.len() > MAX_KEY_BYTES {
         Err(too_long(key.len()))

@@ -118,7 +118,10 @@ impl Account {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// Takes so many bytes. Errors: 53200, the limit or this account's part of it is reached.
+    /// Takes so many bytes.
+    ///
+    /// # Errors
+    /// 53200: the limit, or this account's part of it, is reached. Nothing is taken then.
     pub fn take(&self, bytes: u64) -> Result<()> {
         let memory = &self.memory;
         let own = self.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
@@ -170,7 +173,10 @@ impl Charge {
         }
     }
 
-    /// The list is about to grow by so many bytes. Errors: as `Account::take`.
+    /// The list is about to grow by so many bytes.
+    ///
+    /// # Errors
+    /// As [`Account::take`].
     #[inline]
     pub fn grow(&mut self, bytes: usize) -> Result<()> {
         self.bytes += bytes as u64;

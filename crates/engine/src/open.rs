@@ -129,8 +129,10 @@ impl Engine {
         Tx::new(self, self.slots.lease_always(), self.memory.account("a tool"))
     }
 
-    /// An idle transaction for a session; `holder` is its name where others are refused what it holds. Errors: 53400,
-    /// there are too many.
+    /// An idle transaction for a session; `holder` is its name where others are refused what it holds.
+    ///
+    /// # Errors
+    /// 53400: there are too many sessions.
     pub fn session(self: &Arc<Self>, holder: &str) -> Result<Tx> {
         Ok(Tx::new(self, self.slots.lease()?, self.memory.account(holder)))
     }
@@ -143,6 +145,9 @@ impl Engine {
     }
 
     /// Orderly end: everything written back, marked clean. No transaction may be active.
+    ///
+    /// # Errors
+    /// Those of writing sequences and pages back; the next start recovers then.
     pub fn shutdown(&self) -> Result<()> {
         self.stop_threads();
         self.settle_sequences()?;

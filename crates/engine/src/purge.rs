@@ -85,6 +85,9 @@ struct Latched<'p> {
 
 impl Engine {
     /// Removes all that no snapshot can see; returns how many undo records it passed.
+    ///
+    /// # Errors
+    /// Those of reading and writing pages; what was purged before stays purged.
     pub fn vacuum(&self) -> Result<u64> {
         self.note_all_freed();
         self.purge_round(None)

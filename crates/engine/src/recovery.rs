@@ -326,6 +326,9 @@ impl Engine {
     }
 
     /// Rolls back what is left of the last run and of rollbacks that failed, for tests without background threads.
+    ///
+    /// # Errors
+    /// The error of a loser that could not be taken back.
     pub fn roll_back_losers(&self) -> Result<()> {
         self.losers_round();
         match self.losers.stuck.lock().iter().next() {

@@ -77,17 +77,26 @@ impl RowLayout {
         self.types[column]
     }
 
-    /// Appends the row of `values` to `out` (cleared first). Errors: wrong count or type, row too large.
+    /// Appends the row of `values` to `out` (cleared first).
+    ///
+    /// # Errors
+    /// [`Error::Internal`]: wrong count or type of values. The row, or a value, is too long.
     pub fn encode(&self, values: &[Datum], out: &mut Vec<u8>) -> Result<()> {
         self.encode_with(values.len(), |i| values[i].as_ref(), out)
     }
 
     /// As `encode`, from borrowed values.
+    ///
+    /// # Errors
+    /// As [`RowLayout::encode`].
     pub fn encode_refs(&self, values: &[DatumRef<'_>], out: &mut Vec<u8>) -> Result<()> {
         self.encode_with(values.len(), |i| values[i].clone(), out)
     }
 
     /// As `encode`, asking for each value.
+    ///
+    /// # Errors
+    /// As [`RowLayout::encode`].
     pub fn encode_with<'v>(
         &self,
         count: usize,
@@ -151,12 +160,18 @@ impl RowLayout {
     }
 
     /// Whether a column is NULL.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: bytes that are no row of this layout.
     pub fn is_null(&self, row: &[u8], column: usize) -> Result<bool> {
         let byte = row.get(1 + column / 8).ok_or_else(truncated)?;
         Ok(byte & (1 << (column % 8)) != 0)
     }
 
-    /// One column of a row, without decoding the others. Errors: bytes that are no row of this layout.
+    /// One column of a row, without decoding the others.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: bytes that are no row of this layout.
     pub fn column<'r>(&self, row: &'r [u8], column: usize) -> Result<DatumRef<'r>> {
         if self.is_null(row, column)? {
             return Ok(DatumRef::Null);
@@ -169,7 +184,10 @@ impl RowLayout {
     }
 
     /// The raw bytes of a column: its fixed bytes (little endian), or its text, bytea or numeric wire form; None for
-    /// NULL. Errors: as `column`.
+    /// NULL.
+    ///
+    /// # Errors
+    /// As [`RowLayout::column`].
     pub fn column_bytes<'r>(&self, row: &'r [u8], column: usize) -> Result<Option<&'r [u8]>> {
         if self.is_null(row, column)? {
             return Ok(None);
@@ -229,6 +247,9 @@ impl RowLayout {
     }
 
     /// All columns, owned.
+    ///
+    /// # Errors
+    /// As [`RowLayout::column`].
     pub fn decode(&self, row: &[u8]) -> Result<Vec<Datum>> {
         (0..self.types.len())
             .map(|i| self.column(row, i).map(|d| d.to_owned()))
@@ -268,6 +289,9 @@ impl RowLayout {
     }
 
     /// Whether the column's value was left on overflow pages.
+    ///
+    /// # Errors
+    /// As [`RowLayout::column`].
     pub fn is_external(&self, row: &[u8], column: usize) -> Result<bool> {
         match self.places[column] {
             Place::Fixed(_) => Ok(false),

@@ -96,7 +96,10 @@ fn read_header(space: u32, page: impl PageRead) -> Result<SpaceHeader> {
     })
 }
 
-/// Reads the space's header. Errors: the page cannot be read or is no header.
+/// Reads the space's header.
+///
+/// # Errors
+/// The page cannot be read, or is no header.
 pub fn header(pool: &Pool, space: u32) -> Result<SpaceHeader> {
     loop {
         let guard = pool.optimistic(header_page(space))?;
@@ -219,6 +222,9 @@ impl SpaceLatch {
     /// mini-transaction, which must not have changed anything: should it fail after a page was made, that page goes to
     /// the free list and the mini-transaction ends there; else nothing has happened. The header changes with
     /// [`SpaceLatch::store`].
+    ///
+    /// # Errors
+    /// Those of making and reading pages; the space is full.
     pub fn allocate<'p>(&mut self, mut m: Mtr<'p>, count: usize, kind: u8) -> Result<(Mtr<'p>, Vec<(u32, PageH)>)> {
         let mut pages = Vec::with_capacity(count);
         while pages.len() < count && self.first_free() != 0 {
@@ -340,6 +346,9 @@ impl SpaceLatch {
     }
 
     /// `count` slots of the pending list that are not in use.
+    ///
+    /// # Errors
+    /// [`Error::TooManyPending`]: fewer slots are free.
     pub fn vacant(&self, m: &Mtr<'_>, count: usize) -> Result<Vec<usize>> {
         let vacant: Vec<_> = (0..PENDING)
             .filter(|slot| self.pending(m, *slot) == 0)

@@ -420,6 +420,9 @@ pub struct AuditReport {
 }
 
 /// Sends a message.
+///
+/// # Errors
+/// Those of the connection; [`Error::Invalid`] if the message is no JSON or too long.
 pub fn send(connection: &dyn Connection, message: &impl Serialize) -> Result<()> {
     connection.send(&to_bytes(message)?)
 }
@@ -430,6 +433,9 @@ fn to_bytes(message: &impl Serialize) -> Result<Vec<u8>> {
 
 /// Sends an answer, in pieces if it is longer than a message can be; one that is too long for that too is a failure to
 /// who asked.
+///
+/// # Errors
+/// Those of the connection.
 pub fn answer<T: Serialize>(connection: &dyn Connection, answer: &T, failed: fn(Failure) -> T) -> Result<()> {
     let bytes = to_bytes(answer)?;
     match bytes.len() {
@@ -476,6 +482,9 @@ fn receive_answer(connection: &dyn Connection, timeout: Nanos) -> Result<Vec<u8>
 }
 
 /// Receives a message; one that cannot be read ends the connection.
+///
+/// # Errors
+/// Those of the connection, [`Error::Timeout`]; [`Error::Corrupt`] if it is no such message.
 pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, timeout: Nanos) -> Result<T> {
     read(connection, &connection.receive(timeout)?)
 }
@@ -489,6 +498,9 @@ fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Resul
 
 /// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection
 /// is over.
+///
+/// # Errors
+/// Those of the connection, [`Error::Timeout`]; [`Error::Corrupt`] if it is no such answer.
 pub fn call<T: DeserializeOwned>(connection: &dyn Connection, message: &impl Serialize, timeout: Nanos) -> Result<T> {
     let answer = send(connection, message).and_then(|()| receive_answer(connection, timeout));
     let answer = answer.and_then(|bytes| read(connection, &bytes));

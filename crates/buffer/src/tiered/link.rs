@@ -73,6 +73,9 @@ pub struct Found {
 
 impl Link {
     /// Connects; nothing is read or written.
+    ///
+    /// # Errors
+    /// The memory cannot be reached, or is too small for a directory and a page.
     pub fn connect(source: &RemoteSource, incarnation: u128) -> Result<Self> {
         let memory = source.connect()?;
         let layout = Layout::plan(memory.len())?;
@@ -171,6 +174,9 @@ impl Link {
     // ---- taking over ----
 
     /// What a former start left, as far as names say. Steps are the module's.
+    ///
+    /// # Errors
+    /// Those of reading remote memory.
     pub fn find(&self, control: &Control) -> Result<Found> {
         let nothing = |why: &str| {
             Ok(Found {
@@ -221,6 +227,9 @@ impl Link {
     }
 
     /// Steps 1 and 2. `former`: whom the header is to name until step 4, if what it had is kept.
+    ///
+    /// # Errors
+    /// Those of writing remote memory.
     pub fn begin(&self, database: u128, former: u128, kept: &[(PageId, Copy)]) -> Result<()> {
         self.write_header(database, former)?;
         let mut directory = vec![0; self.layout.names_len()];
@@ -236,6 +245,9 @@ impl Link {
     }
 
     /// Step 4.
+    ///
+    /// # Errors
+    /// Those of writing remote memory.
     pub fn complete(&self, database: u128) -> Result<()> {
         self.write_header(database, self.incarnation)
     }

@@ -86,6 +86,9 @@ fn count(counter: &AtomicU64) {
 
 impl Tier {
     /// Connects and takes over what the last start left. Where there is nothing to reach, the pool begins without.
+    ///
+    /// # Errors
+    /// None where the memory cannot be reached; those of the control file.
     pub fn open(storage: &Arc<Storage>, source: RemoteSource, report: &mut RecoveryReport) -> Result<Self> {
         let tier = Self {
             storage: Arc::clone(storage),

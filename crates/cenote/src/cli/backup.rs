@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Writes the copy.
+///
+/// # Errors
+/// The directory is not empty, there is no database, or the copy fails.
 pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
     let to = must_be_empty(&options.to)?;
     match connect(&options.connect)? {

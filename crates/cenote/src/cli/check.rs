@@ -9,6 +9,9 @@ use cenote_engine::CheckReport;
 use std::process::ExitCode;
 
 /// Checks the database that the options mean. Fails if something is wrong with it.
+///
+/// # Errors
+/// The server or the database cannot be asked.
 pub fn run(options: CheckOptions) -> Result<ExitCode, Failure> {
     let report = match connect(&options.connect)? {
         Some(mut server) => online(&mut server)?,

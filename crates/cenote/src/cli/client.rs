@@ -12,6 +12,9 @@ const ADDRESS_FILE: &str = "cenote.address";
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(5);
 
 /// Says in the data directory where its server listens.
+///
+/// # Errors
+/// Those of writing the file.
 pub fn publish_address(data: &Path, address: SocketAddr) -> std::io::Result<()> {
     let text = format!("{}\n{address}\n", std::process::id());
     std::fs::write(data.join(ADDRESS_FILE), text)
@@ -54,6 +57,9 @@ impl Table {
 }
 
 /// The settings that decide which database a command means.
+///
+/// # Errors
+/// The configuration cannot be used.
 pub fn settings(options: &ConnectOptions) -> Result<Settings, Failure> {
     Ok(Settings::resolve(RunOptions {
         data: options.data.clone(),
@@ -62,6 +68,9 @@ pub fn settings(options: &ConnectOptions) -> Result<Settings, Failure> {
 }
 
 /// Connects to the server that the options mean; `None` if no server runs on the data directory.
+///
+/// # Errors
+/// The server refuses the client, or the address that was given does not answer.
 pub fn connect(options: &ConnectOptions) -> Result<Option<Connection>, Failure> {
     let data = settings(options)?.data;
     let address = match &options.connect {
@@ -132,6 +141,9 @@ fn message(error: &postgres::Error) -> String {
 
 impl Connection {
     /// Runs an administration statement.
+    ///
+    /// # Errors
+    /// The server's error.
     pub fn ask(&mut self, statement: &str) -> Result<Table, Failure> {
         let messages = self.client.simple_query(statement).map_err(|error| message(&error))?;
         let mut table = Table {

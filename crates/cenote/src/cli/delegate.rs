@@ -7,11 +7,17 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 /// Becomes `cenote-bench`. `bench` is its main purpose, other words its verbs.
+///
+/// # Errors
+/// The program is not beside this one, nor in the PATH.
 pub fn run(verb: &str, arguments: &[OsString]) -> Result<ExitCode, Failure> {
     become_program("cenote-bench", (verb != "bench").then_some(verb), arguments)
 }
 
 /// Becomes `cenote-sim`.
+///
+/// # Errors
+/// The program is not beside this one, nor in the PATH.
 pub fn simulate(arguments: &[OsString]) -> Result<ExitCode, Failure> {
     become_program("cenote-sim", None, arguments)
 }

@@ -9,6 +9,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Lists the built-in profiles, or checks and lists those of a file.
+///
+/// # Errors
+/// The file cannot be read, or is not made of profiles.
 pub fn run(file: Option<&Path>) -> Result<ExitCode, Failure> {
     let profiles = match file {
         Some(file) => device::read(file)?,

@@ -75,6 +75,9 @@ pub struct KvArguments {
 }
 
 /// Runs a server until it is told to stop.
+///
+/// # Errors
+/// The arguments contradict each other; memory or address cannot be had; the store has failed.
 pub fn run(arguments: KvArguments, started: Instant) -> Result<ExitCode, Failure> {
     check(&arguments)?;
     let mut limit = getrlimit(Resource::Nofile);

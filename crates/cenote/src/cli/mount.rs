@@ -100,6 +100,9 @@ struct Opened {
 }
 
 /// Mounts, and serves until it is unmounted.
+///
+/// # Errors
+/// The arguments contradict each other; the memory cannot be opened; the system does not mount it.
 pub fn run(arguments: &MountArguments, started: Instant) -> Result<ExitCode, Failure> {
     check(arguments)?;
     let opened = match (&arguments.region, &arguments.space) {
@@ -343,6 +346,9 @@ fn wait_for_others(opened: &Opened) {
 }
 
 /// Runs a command about file systems.
+///
+/// # Errors
+/// The memory cannot be opened.
 pub fn look(command: FsCommand) -> Result<ExitCode, Failure> {
     let FsCommand::Check {
         region,

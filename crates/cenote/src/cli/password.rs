@@ -7,6 +7,9 @@ use std::io::{self, BufRead, IsTerminal};
 use std::process::ExitCode;
 
 /// Reads a password and prints the line.
+///
+/// # Errors
+/// The name cannot stand in a password file; no password was read.
 pub fn run(user: &str) -> Result<ExitCode, Failure> {
     if user.is_empty() || user.contains([':', '\n', '#']) {
         return Err("a user name is not empty and has no ':' or '#' in it".into());

@@ -163,6 +163,9 @@ pub enum PoolCommand {
 }
 
 /// Runs a manager until it is told to stop.
+///
+/// # Errors
+/// The tenants' file, the directory, etcd or the address cannot be used.
 pub fn manager(arguments: ManagerArguments) -> Result<ExitCode, Failure> {
     let tenants = match &arguments.tenants {
         Some(file) => {
@@ -239,6 +242,9 @@ fn is_unspecified(listen: &str) -> bool {
 }
 
 /// Runs a memory node until it is told to stop.
+///
+/// # Errors
+/// The directory cannot be used, or the manager refuses the node.
 pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
     let metadata = std::fs::metadata(&arguments.region);
     if metadata.is_ok_and(|found| !found.is_dir()) {
@@ -313,6 +319,9 @@ fn operator(connect: &PoolConnect) -> Result<Operator, Failure> {
 }
 
 /// Answers an operator.
+///
+/// # Errors
+/// The manager cannot be reached, or refuses what is asked.
 pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
     match command {
         PoolCommand::Demo(demo) => super::delegate::run("pool-demo", &demo.arguments),

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Lists all regions.
+///
+/// # Errors
+/// Those of reading the directory of regions.
 pub fn list() -> Result<ExitCode, Failure> {
     let found = regions::all()?;
     if found.is_empty() {
@@ -41,6 +44,9 @@ fn describe(region: &Found) -> String {
 }
 
 /// Removes the regions named, or those whose database is gone.
+///
+/// # Errors
+/// No region is named, or one is in use.
 pub fn remove(paths: &[PathBuf], orphaned: bool) -> Result<ExitCode, Failure> {
     let paths = match orphaned {
         true => regions::orphaned()?.into_iter().map(|region| region.path).collect(),

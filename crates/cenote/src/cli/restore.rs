@@ -7,6 +7,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// Makes the data directory.
+///
+/// # Errors
+/// The backup is damaged, or the data directory is not empty.
 pub fn run(from: &Path, data: &Path) -> Result<ExitCode, Failure> {
     let report = crate::database::restore(from, data)?;
     say!(

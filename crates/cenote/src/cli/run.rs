@@ -40,6 +40,9 @@ const FILES_RESERVED: usize = 600;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a server until it is told to stop.
+///
+/// # Errors
+/// The configuration cannot be used; the database cannot be opened; the address cannot be had.
 pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     let mut settings = Settings::resolve(options)?;
     log::set_level(settings.log_level.into());

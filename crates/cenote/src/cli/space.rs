@@ -79,6 +79,9 @@ pub enum SpaceCommand {
 }
 
 /// Answers a tenant.
+///
+/// # Errors
+/// The manager cannot be reached, or refuses what is asked.
 pub fn run(command: SpaceCommand) -> Result<ExitCode, Failure> {
     match command {
         SpaceCommand::Create { name, memory, connect } => {
@@ -109,6 +112,9 @@ fn client(connect: &TenantConnect) -> Result<PoolClient, Failure> {
 }
 
 /// A tenant's client, for who uses spaces himself.
+///
+/// # Errors
+/// The secret cannot be read; the manager cannot be reached or refuses the tenant.
 pub fn client_with(connect: &TenantConnect, options: ClientOptions) -> Result<PoolClient, Failure> {
     let secret = connect.tenant_secret_file.as_deref().map(read_secret).transpose()?;
     let credentials = Credentials {

@@ -10,6 +10,9 @@ use std::process::ExitCode;
 const LABEL_WIDTH: usize = 14;
 
 /// Prints the state of the server that the options mean.
+///
+/// # Errors
+/// The server refuses the client.
 pub fn run(options: &ConnectOptions) -> Result<ExitCode, Failure> {
     let Some(mut server) = connect(options)? else {
         let data = settings(options)?.data;

@@ -5,6 +5,9 @@ use super::say;
 use std::process::ExitCode;
 
 /// Prints the versions.
+///
+/// # Errors
+/// Those of printing.
 pub fn run() -> Result<ExitCode, Failure> {
     say!("cenote {}", env!("CARGO_PKG_VERSION"));
     say!(

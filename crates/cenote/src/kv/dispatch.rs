@@ -274,6 +274,9 @@ fn is_http(strings: Strings<'_>) -> bool {
 
 impl Call<'_> {
     /// A string as a number.
+    ///
+    /// # Errors
+    /// `NOT_INTEGER`.
     pub fn integer(&self, n: usize) -> Result<i64, Refusal> {
         integer(&self.strings[n]).ok_or(NOT_INTEGER)
     }
@@ -291,6 +294,9 @@ impl Call<'_> {
 }
 
 /// A count in an option.
+///
+/// # Errors
+/// `NOT_INTEGER`; `SYNTAX` if it is not above zero.
 pub fn count(text: &[u8]) -> Result<u64, Refusal> {
     let number = integer(text).ok_or(NOT_INTEGER)?;
     u64::try_from(number).ok().filter(|n| *n > 0).ok_or(SYNTAX)

@@ -207,6 +207,9 @@ pub struct Names {
 
 impl Names {
     /// One more ends here.
+    ///
+    /// # Errors
+    /// That of `append`.
     pub fn end(&mut self, append: impl FnOnce(&mut Vec<u8>) -> Result<(), Failure>) -> Result<(), Failure> {
         append(&mut self.bytes)?;
         self.ends.push(self.bytes.len());
@@ -253,6 +256,9 @@ pub struct ScanOptions<'a> {
 
 impl<'a> ScanOptions<'a> {
     /// The cursor, which is string `n`, and the options behind it.
+    ///
+    /// # Errors
+    /// The cursor or an option is none.
     pub fn read(call: &Call<'a>, n: usize, takes_type: bool) -> Result<(u32, Self), Refusal> {
         let cursor = core::str::from_utf8(&call.strings[n])
             .ok()

@@ -91,6 +91,9 @@ impl Reply {
     }
 
     /// The string that an entry holds.
+    ///
+    /// # Errors
+    /// `TOO_MUCH`; the store's error.
     #[inline]
     pub fn value(&mut self, store: &Store, entry: &Entry) -> Result<(), Refusal> {
         let len = store.len_of(entry)?;
@@ -98,6 +101,9 @@ impl Reply {
     }
 
     /// A part of the string that an entry holds.
+    ///
+    /// # Errors
+    /// `TOO_MUCH`; the store's error.
     #[inline]
     pub fn range(&mut self, store: &Store, entry: &Entry, from: usize, len: usize) -> Result<(), Refusal> {
         if len > ANSWER_MAX.saturating_sub(self.bytes.len()) {
@@ -110,6 +116,9 @@ impl Reply {
     }
 
     /// The string that an entry holds, or nothing.
+    ///
+    /// # Errors
+    /// `TOO_MUCH`; the store's error.
     #[inline]
     pub fn value_or_null(&mut self, store: &Store, entry: Option<&Entry>) -> Result<(), Refusal> {
         match entry {

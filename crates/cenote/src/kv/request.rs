@@ -117,6 +117,9 @@ impl Request {
 
     /// Goes on with a command whose first byte is that of `bytes`. Whether it is complete: then [`Request::strings`]
     /// are its own, until [`Request::next`].
+    ///
+    /// # Errors
+    /// [`Malformed`]: the bytes are no command of the protocol, or longer than one may be.
     #[inline]
     pub fn read(&mut self, bytes: &[u8]) -> Result<bool, Malformed> {
         if self.left.is_none() {

@@ -301,6 +301,9 @@ pub fn float(text: &[u8]) -> Option<f64> {
 }
 
 /// The sum of what an entry holds and a string, as it is written.
+///
+/// # Errors
+/// `wrong` if the entry holds no float; the string is none, or the sum is not finite.
 pub fn float_sum(store: &Store, held: Option<&Entry>, n: &[u8], wrong: Refusal) -> Result<String, Refusal> {
     let held = match held {
         Some(entry) => held_float(store, entry)?.ok_or(wrong)?,

@@ -143,6 +143,9 @@ pub struct Passwords {
 
 impl Passwords {
     /// Reads a password file.
+    ///
+    /// # Errors
+    /// [`PasswordFileError`]: the file cannot be read, or a line is none of a user.
     pub fn read(path: &Path) -> Result<Self, PasswordFileError> {
         let text = std::fs::read_to_string(path).map_err(|source| PasswordFileError::Read {
             path: path.to_owned(),
@@ -209,6 +212,9 @@ fn parse_line(line: &str) -> Result<(&str, Verifier), &'static str> {
 }
 
 /// The proof in the client's last message: the server's own signature if it fits.
+///
+/// # Errors
+/// [`AuthFailure`]: the password is wrong, or the message is none of the exchange.
 pub fn check_proof(challenged: &Challenged, client_final: &[u8]) -> Result<String, AuthFailure> {
     challenged
         .on_client_final_message(client_final)

@@ -97,6 +97,9 @@ impl Input {
     }
 
     /// The next message if all of it is here.
+    ///
+    /// # Errors
+    /// [`FrameError`]: a message of an unknown kind, or of a length that none has.
     pub fn next_message(&mut self) -> Result<Option<Message>, FrameError> {
         let Some(&[tag, a, b, c, d]) = self.buffer[self.start..self.end].first_chunk::<5>() else {
             return self.refuse_early();
@@ -134,6 +137,9 @@ impl Input {
     }
 
     /// The first packet of a connection if all of it is here.
+    ///
+    /// # Errors
+    /// [`FrameError`]: a packet of a length that none has.
     pub fn next_startup(&mut self) -> Result<Option<Message>, FrameError> {
         let Some(length) = self.buffer[self.start..self.end].first_chunk::<4>() else {
             return Ok(None);
@@ -160,6 +166,9 @@ impl Input {
     }
 
     /// Reads once from the client; 0 means that it has closed the connection.
+    ///
+    /// # Errors
+    /// Those of reading from the socket.
     pub fn fill(&mut self, mut from: impl Read) -> io::Result<usize> {
         self.make_room();
         let read = from.read(&mut self.buffer[self.end..])?;

@@ -54,6 +54,9 @@ impl OutBuffer {
     }
 
     /// Closes the open message. Fails when it is longer than the protocol can say.
+    ///
+    /// # Errors
+    /// [`TooLong`]: the message is longer than the protocol can say.
     pub fn end(&mut self) -> Result<(), TooLong> {
         let Some(start) = self.open.take() else { return Ok(()) };
         match i32::try_from(self.bytes.len() - start - 1) {
@@ -123,6 +126,9 @@ impl OutBuffer {
     }
 
     /// Writes all whole messages.
+    ///
+    /// # Errors
+    /// Those of writing to the socket.
     pub fn flush(&mut self, mut to: impl Write) -> io::Result<()> {
         let whole = self.open.unwrap_or(self.bytes.len());
         if whole == 0 {

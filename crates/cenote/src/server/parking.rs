@@ -125,6 +125,9 @@ impl<T: Parked> Parking<T> {
     }
 
     /// Parks a connection until its socket is ready, or it is itself. Gives it back if that cannot be.
+    ///
+    /// # Errors
+    /// The server closes, or the system cannot watch the socket; the connection comes back.
     pub fn park(&self, connection: T) -> Result<(), (T, Refusal)> {
         let mut lot = lock(&self.lot);
         if self.closed.load(Ordering::Acquire) {

@@ -252,6 +252,9 @@ pub enum Refused {
 
 impl Registry {
     /// Registers a session, of `max` at most, until the guard is dropped.
+    ///
+    /// # Errors
+    /// [`Refused`]: the server closes, or has as many sessions as it may.
     pub fn enter(self: &Arc<Self>, arrival: Arrival, max: usize) -> Result<Registered, Refused> {
         let mut sessions = lock(&self.sessions);
         if self.closing.load(Ordering::Acquire) {

@@ -321,6 +321,9 @@ impl<C: Conversation> Dialogue<C> {
     }
 
     /// Tells the client what it must know before its first statement, and lets it pause.
+    ///
+    /// # Errors
+    /// [`End`]: the connection broke.
     pub fn greet(&mut self) -> std::result::Result<(), End> {
         for (name, value) in self.sql.reported_settings() {
             self.wire.out().parameter_status(name, &value);

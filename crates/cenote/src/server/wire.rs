@@ -117,6 +117,9 @@ impl Wire {
     }
 
     /// The next message; None: it has not come within [`PAUSE_MAX`], or, without `timeout`, is not here now.
+    ///
+    /// # Errors
+    /// [`End`]: the connection broke or closed, or what came is no message.
     pub fn next_message_or_pause(
         &mut self,
         timeout: bool,
@@ -151,12 +154,18 @@ impl Wire {
     }
 
     /// A startup packet, if it is here.
+    ///
+    /// # Errors
+    /// [`End`]: the connection broke or closed, or what came is no packet.
     pub fn startup_here(&mut self) -> std::result::Result<Option<Message>, End> {
         self.here(|input| input.next_startup().map_err(|error| frame_lost(&error)))
     }
 
     /// A message of the password exchange, if it is here: a client that was not let in yet sends nothing else, which
     /// would be gathered up to 256 MiB.
+    ///
+    /// # Errors
+    /// [`End`]: the connection broke or closed, or what came is no such message.
     pub fn password_here(&mut self) -> std::result::Result<Option<Message>, End> {
         self.here(
             |input| match input.next_tag().filter(|tag| !matches!(tag, b'p' | b'X')) {
@@ -218,6 +227,9 @@ impl Wire {
     }
 
     /// Writes what waits, with one system call unless the client reads slowly.
+    ///
+    /// # Errors
+    /// [`End::Lost`]: the connection broke.
     pub fn flush(&mut self) -> std::result::Result<(), End> {
         if self.lost.is_none()
             && let Err(error) = self.out.flush(&*self.stream)
@@ -231,6 +243,9 @@ impl Wire {
     }
 
     /// Fails if the connection broke while a statement wrote to it.
+    ///
+    /// # Errors
+    /// [`End::Lost`]: the connection broke.
     pub fn alive(&self) -> std::result::Result<(), End> {
         match &self.lost {
             Some(cause) => Err(End::Lost(cause.clone())),
@@ -240,12 +255,18 @@ impl Wire {
 
     /// As [`flush`](Self::flush), and waits for nothing: a client that does not even read what a start-up tells it is
     /// given up.
+    ///
+    /// # Errors
+    /// [`End::Lost`]: the connection broke, or the client does not read.
     pub fn flush_now(&mut self) -> std::result::Result<(), End> {
         let written = self.out.flush(Unwaiting(&self.stream));
         written.map_err(|error| End::Lost(error.to_string()))
     }
 
     /// Writes what waits before the connection ends. A client without a session is not waited for.
+    ///
+    /// # Errors
+    /// [`End::Lost`]: the connection broke.
     pub fn last_words(&mut self) -> std::result::Result<(), End> {
         match self.entry.is_some() {
             true => self.flush(),
@@ -254,6 +275,9 @@ impl Wire {
     }
 
     /// A byte outside of all messages: the answer to a request for encryption. Waits for nothing.
+    ///
+    /// # Errors
+    /// [`End::Lost`]: the connection broke, or the client does not read.
     pub fn write_byte(&mut self, byte: u8) -> std::result::Result<(), End> {
         io::Write::write_all(&mut Unwaiting(&self.stream), &[byte]).map_err(|error| End::Lost(error.to_string()))
     }

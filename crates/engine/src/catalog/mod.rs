@@ -68,7 +68,10 @@ impl Table {
         self.def.primary_key.is_none()
     }
 
-    /// Primary key bytes of a row. Error: the table has none.
+    /// Primary key bytes of a row.
+    ///
+    /// # Errors
+    /// [`Error::Internal`]: the table has no primary key. [`Error::Corrupt`]: the bytes are no row of the table.
     pub fn key_of_row(&self, row: &[u8], out: &mut Vec<u8>) -> Result<()> {
         let primary = self
             .def
@@ -93,6 +96,9 @@ impl Table {
     }
 
     /// Bytes of an index's columns of a row (without the primary key that the tree's entry adds).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: the bytes are no row of the table.
     pub fn index_key_of_row(&self, index: &IndexDef, row: &[u8], out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         self.push_columns(&index.columns, row, out)
@@ -105,6 +111,9 @@ impl Table {
     }
 
     /// Whether one of the index's columns is NULL in the row (then it can collide with nothing).
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: the bytes are no row of the table.
     pub fn index_key_has_null(&self, index: &IndexDef, row: &[u8]) -> Result<bool> {
         for column in &index.columns {
             if self.layout.is_null(row, *column)? {

@@ -68,6 +68,9 @@ impl Memos {
 
     /// Leaves in `entries` those that no version from `newest` back to the one made by the change of record `until`
     /// needs. False: that takes more steps than are made under a latch. The row's leaf is latched.
+    ///
+    /// # Errors
+    /// Those of reading versions.
     pub fn keep_needed(
         &self,
         engine: &Engine,
@@ -104,6 +107,9 @@ impl Memos {
     }
 
     /// Walks the row's versions without a latch, and remembers their entries.
+    ///
+    /// # Errors
+    /// Those of reading versions.
     pub fn learn(&mut self, engine: &Engine, table: &Table, key: &[u8]) -> Result<()> {
         if self.hashes > HASHES_MAX {
             (self.rows, self.hashes) = (HashMap::default(), 0);

@@ -12,7 +12,10 @@ const SPARE: usize = PAGE_SIZE / 16;
 
 impl BTree {
     /// Appends `entries`, whose keys rise and are above all keys of the tree; returns how many.
-    /// Errors: keys do not rise, too long, or the pool's; what came before stays in the tree.
+    ///
+    /// # Errors
+    /// The keys do not rise, a key or value is too long, or the pool's; what came before stays in the tree. Those of
+    /// `entries`.
     pub fn bulk_load<K, V, E>(
         &self,
         pool: &Pool,

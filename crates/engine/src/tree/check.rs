@@ -68,7 +68,9 @@ const ENOUGH: usize = 100;
 
 impl BTree {
     /// Checks the whole tree and accounts for all pages of its space. Works while others read and write.
-    /// Errors: the space's header cannot be read. Whatever else is wrong is in the report.
+    ///
+    /// # Errors
+    /// The space's header cannot be read. Whatever else is wrong is in the report.
     pub fn check(&self, pool: &Pool) -> Result<CheckReport> {
         let mut report = CheckReport::default();
         for _ in 0..TRIES {

@@ -142,6 +142,9 @@ impl BTree {
     }
 
     /// Copies the value of `key` into `out` (cleared first); `false` when there is none.
+    ///
+    /// # Errors
+    /// Those of reading pages; [`Error::Corrupt`] if a page is none of a tree.
     #[inline]
     pub fn get(&self, pool: &Pool, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         // Asked once for the whole way down.

@@ -76,6 +76,9 @@ impl Adoption {
 impl BTree {
     /// Writes a value as a chain that is pending: adopt it in the mini-transaction that writes its row. One that cannot
     /// be written to its end goes again.
+    ///
+    /// # Errors
+    /// Those of making pages; too many chains are pending. Nothing stays then.
     pub fn put_large(&self, pool: &Pool, value: &[u8]) -> Result<LargeRef> {
         let mut strides = value.chunks(PER_PAGE * STRIDE);
         let (first, mut tail) = self.begin_chain(pool, strides.next().unwrap_or(&[]), value.len() as u64)?;
@@ -129,6 +132,9 @@ impl BTree {
 
     /// Takes the chains off the pending list, in the mini-transaction that writes the row that holds them. Call it
     /// before that mini-transaction's first change and after the leaf is latched; the space's header is all it latches.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: a chain is not pending. Those of reading the space's header.
     pub fn adopt_large(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<()> {
         self.prepare_adoption(m, large)?.apply(m);
         Ok(())
@@ -151,6 +157,9 @@ impl BTree {
 
     /// Puts the chains on the pending list, in the mini-transaction that removes the last version that holds them.
     /// Call it before that mini-transaction's first change and after the leaf is latched; then `free_large`.
+    ///
+    /// # Errors
+    /// [`Error::TooManyPending`], and those of reading the space's header.
     pub fn orphan_large(&self, m: &mut Mtr<'_>, large: &[LargeRef]) -> Result<()> {
         if large.is_empty() {
             return Ok(());
@@ -164,6 +173,9 @@ impl BTree {
     }
 
     /// Copies the whole value into `out` (cleared first). Who calls must be entitled to see a row that holds it.
+    ///
+    /// # Errors
+    /// Those of reading pages; [`Error::Corrupt`] if the chain ends early or is longer.
     pub fn get_large(&self, pool: &Pool, large: &LargeRef, out: &mut Vec<u8>) -> Result<()> {
         out.clear();
         if large.len == 0 {
@@ -209,6 +221,9 @@ impl BTree {
     }
 
     /// Frees a chain that is pending.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: the chain is not pending. Those of reading and writing its pages.
     pub fn free_large(&self, pool: &Pool, large: &LargeRef) -> Result<()> {
         let pending = space::pending(pool, self.space)?;
         match pending.into_iter().find(|(_, first)| *first == large.first) {
@@ -254,6 +269,9 @@ impl BTree {
 
     /// Frees all chains that are pending; returns how many. Only before anyone writes large values to this space,
     /// at the first use after a restart.
+    ///
+    /// # Errors
+    /// Those of reading and writing the chains' pages.
     pub fn reclaim_pending(&self, pool: &Pool) -> Result<usize> {
         let pending = space::pending(pool, self.space)?;
         for (slot, first) in &pending {

@@ -20,6 +20,9 @@ const MERGED: usize = PAGE_SIZE * 3 / 4;
 
 impl BTree {
     /// Merges the leaf of `key` if it is under-full, and pages above it that become so; `true` if any page was freed.
+    ///
+    /// # Errors
+    /// Those of reading and writing pages.
     pub fn compact(&self, pool: &Pool, key: &[u8]) -> Result<bool> {
         let mut freed = false;
         for level in 0..=u8::MAX {

@@ -143,6 +143,9 @@ impl Scan {
     }
 
     /// Copies the next entries into `batch` (cleared first); `false` at the end of the range.
+    ///
+    /// # Errors
+    /// Those of reading pages; [`Error::Corrupt`] if a page is none of a tree.
     pub fn next_batch(&mut self, pool: &Pool, batch: &mut LeafBatch) -> Result<bool> {
         batch.clear();
         while !self.done && batch.is_empty() {

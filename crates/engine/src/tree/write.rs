@@ -28,6 +28,9 @@ enum Reached {
 
 impl BTree {
     /// Makes the empty tree of a space whose file exists and is empty.
+    ///
+    /// # Errors
+    /// Those of making the space's first pages.
     pub fn create(pool: &Pool, space: u32) -> Result<BTree> {
         space::format(pool, space)?;
         Ok(BTree { space })
@@ -36,6 +39,9 @@ impl BTree {
     /// Latches the leaf of `key` exclusively in `m`, with at least `room` bytes free for key and value (0: the
     /// caller only changes or removes what is there). Splits that this takes are mini-transactions of their own,
     /// done before. So `m` must hold no page of this tree yet, nor a page that is latched after a tree's.
+    ///
+    /// # Errors
+    /// [`Error::KeyTooLong`], [`Error::ValueTooLong`]; those of reading and making pages.
     pub fn seek_write(&self, m: &mut Mtr<'_>, key: &[u8], room: usize) -> Result<LeafPos> {
         if key.len() > MAX_KEY {
             return Err(Error::KeyTooLong(key.len()));
@@ -134,7 +140,9 @@ impl BTree {
     }
 
     /// Inserts `key` at `pos`, where it was looked for and not found.
-    /// Errors (nothing changed): too long, or more than the room asked for.
+    ///
+    /// # Errors
+    /// The key or value is too long, or longer than the room that was asked for. Nothing has changed then.
     pub fn insert_at(&self, m: &mut Mtr<'_>, pos: &LeafPos, key: &[u8], value: &[u8]) -> Result<()> {
         debug_assert!(!pos.found);
         fits(key.len(), value.len())?;
@@ -144,7 +152,9 @@ impl BTree {
     }
 
     /// Gives the key at `pos` another value; the redo holds only the bytes that differ where the length stays.
-    /// Errors (nothing changed): too long, or more than the room asked for.
+    ///
+    /// # Errors
+    /// The value is too long, or longer than the room that was asked for. Nothing has changed then.
     pub fn replace_at(&self, m: &mut Mtr<'_>, pos: &LeafPos, value: &[u8]) -> Result<()> {
         debug_assert!(pos.found);
         fits(0, value.len())?;
@@ -168,6 +178,9 @@ impl BTree {
     }
 
     /// Rows in the tree, estimated from a few leaves.
+    ///
+    /// # Errors
+    /// Those of reading pages.
     pub fn estimate_rows(&self, pool: &Pool) -> Result<u64> {
         let free = space::header(pool, self.space)?.free_count;
         let in_use = space::pages(pool, self.space)?.saturating_sub(free + 1);

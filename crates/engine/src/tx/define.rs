@@ -41,6 +41,9 @@ impl Tx {
     }
 
     /// A table by name, as this transaction sees the catalog.
+    ///
+    /// # Errors
+    /// 40001: TRUNCATE or ALTER TABLE replaced the table behind the transaction's snapshot.
     pub fn table(&self, name: &str) -> Result<Option<Arc<Table>>> {
         let table = self.catalog().tables.get(name).cloned();
         table.iter().try_for_each(|table| self.reader.refuse_replaced(table))?;
@@ -53,26 +56,41 @@ impl Tx {
     }
 
     /// A table by object id.
+    ///
+    /// # Errors
+    /// None: definitions are in memory.
     pub fn table_by_id(&self, id: u32) -> Result<Option<Arc<Table>>> {
         Ok(self.catalog().by_id.get(&id).cloned())
     }
 
     /// The definitions of all tables, by name. Before rows are read, [`Reader::refuse_replaced`] is asked.
+    ///
+    /// # Errors
+    /// None: definitions are in memory.
     pub fn tables(&self) -> Result<Vec<Arc<Table>>> {
         Ok(self.catalog().tables.values().into_iter().cloned().collect())
     }
 
     /// The table of an index and the index's position in it.
+    ///
+    /// # Errors
+    /// None: definitions are in memory.
     pub fn index(&self, name: &str) -> Result<Option<(Arc<Table>, usize)>> {
         Ok(self.catalog().index(name).map(|(table, index)| (table.clone(), index)))
     }
 
     /// A sequence by name.
+    ///
+    /// # Errors
+    /// None: definitions are in memory.
     pub fn sequence(&self, name: &str) -> Result<Option<SequenceDef>> {
         Ok(self.catalog().sequences.get(name).map(|s| (**s).clone()))
     }
 
     /// All sequences, by name.
+    ///
+    /// # Errors
+    /// None: definitions are in memory.
     pub fn sequences(&self) -> Result<Vec<SequenceDef>> {
         let catalog = self.catalog();
         Ok(catalog.sequences.values().into_iter().map(|s| (**s).clone()).collect())
@@ -202,6 +220,9 @@ impl Tx {
     }
 
     /// CREATE TABLE.
+    ///
+    /// # Errors
+    /// The name is taken; a lock was not to be had; no number, memory or disk space is left.
     pub fn create_table(&mut self, new: NewTable) -> Result<Arc<Table>> {
         self.claim_name(&new.name)?;
         let id = self.engine().next_object()?;
@@ -244,6 +265,9 @@ impl Tx {
     }
 
     /// DROP TABLE, with its indexes and owned sequences. The files go when no snapshot can reach them.
+    ///
+    /// # Errors
+    /// The table is gone; a lock was not to be had; those of writing the definition.
     pub fn drop_table(&mut self, table: &Table) -> Result<()> {
         // It gives space back: allowed for longer than other work while the disk is full.
         let engine = self.engine().clone();
@@ -262,6 +286,9 @@ impl Tx {
     }
 
     /// TRUNCATE: new, empty trees.
+    ///
+    /// # Errors
+    /// As [`Tx::drop_table`], and those of making trees.
     pub fn truncate(&mut self, table: &Table) -> Result<()> {
         let engine = self.engine().clone();
         let _need = engine.pool.begin_need(Need::Cleanup);
@@ -276,6 +303,10 @@ impl Tx {
     }
 
     /// CREATE INDEX: builds it from the rows.
+    ///
+    /// # Errors
+    /// The name is taken, two rows have one key of a unique index, a key is too long; a lock was not to be had; memory
+    /// or disk space is short.
     pub fn create_index(&mut self, table: &Table, new: NewIndex) -> Result<Arc<Table>> {
         let table = self.claim_table(table, "CREATE INDEX")?;
         let index = self.new_index(new)?;
@@ -290,6 +321,9 @@ impl Tx {
     }
 
     /// DROP INDEX (position in `Table::indexes`).
+    ///
+    /// # Errors
+    /// As [`Tx::drop_table`].
     pub fn drop_index(&mut self, table: &Table, index: usize) -> Result<Arc<Table>> {
         let wanted = table.indexes[index].id;
         let table = self.claim_table(table, "DROP INDEX")?;
@@ -414,6 +448,9 @@ impl Tx {
     }
 
     /// ALTER TABLE ADD PRIMARY KEY: rebuilds the table by the new key, in new spaces.
+    ///
+    /// # Errors
+    /// The table has one already; two rows have one key, or a column is NULL; otherwise as [`Tx::create_index`].
     pub fn add_primary_key(&mut self, table: &Table, name: &str, columns: Vec<usize>) -> Result<Arc<Table>> {
         let table = self.claim_table(table, "ALTER TABLE")?;
         if table.primary_key.is_some() {
@@ -491,6 +528,9 @@ impl Tx {
     }
 
     /// CREATE SEQUENCE.
+    ///
+    /// # Errors
+    /// The name is taken, or the numbers contradict each other.
     pub fn create_sequence(&mut self, new: NewSequence) -> Result<SequenceDef> {
         self.claim_name(&new.name)?;
         let NewSequence {
@@ -524,6 +564,9 @@ impl Tx {
     }
 
     /// DROP SEQUENCE.
+    ///
+    /// # Errors
+    /// [`Error::UndefinedTable`]: there is none of this name.
     pub fn drop_sequence(&mut self, name: &str) -> Result<()> {
         self.ready_to_write()?;
         let def = self
@@ -536,6 +579,9 @@ impl Tx {
 
     /// TRUNCATE … RESTART IDENTITY: the sequence begins anew, unless that is taken back. So it is replaced by another
     /// object of the same name.
+    ///
+    /// # Errors
+    /// Those of writing the definition and the value.
     pub fn restart_sequence(&mut self, sequence: &SequenceDef) -> Result<()> {
         self.ready_to_write()?;
         let def = SequenceDef {
@@ -551,6 +597,9 @@ impl Tx {
     }
 
     /// The next value of a sequence (by object id); never taken back.
+    ///
+    /// # Errors
+    /// The sequence is gone, or at its end and does not cycle (2200H).
     pub fn nextval(&mut self, sequence: u32) -> Result<i64> {
         let def = self.sequence_by_id(sequence)?;
         let (value, at) = self.engine().next_value(&def)?;
@@ -559,6 +608,9 @@ impl Tx {
     }
 
     /// Sets a sequence; `called`: the next `nextval` goes on from `value`, else it gives `value` itself.
+    ///
+    /// # Errors
+    /// The sequence is gone, or the value lies outside of its range (22003).
     pub fn setval(&mut self, sequence: u32, value: i64, called: bool) -> Result<()> {
         let def = self.sequence_by_id(sequence)?;
         if !(def.min..=def.max).contains(&value) {

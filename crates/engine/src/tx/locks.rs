@@ -84,6 +84,9 @@ impl CancelFlag {
     }
 
     /// 57014 if a stop is asked for.
+    ///
+    /// # Errors
+    /// 57014: a stop is asked for.
     pub fn check(&self) -> Result<()> {
         if self.is_set() { Err(Error::Canceled) } else { Ok(()) }
     }

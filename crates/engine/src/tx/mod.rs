@@ -198,6 +198,9 @@ impl Tx {
 
     /// Waits until every commit that this transaction has met is durable: before rows that were read by `modify` are
     /// shown to the client ahead of a commit (RETURNING in a transaction block). Usually a comparison.
+    ///
+    /// # Errors
+    /// The log has failed, or its drive does not answer.
     pub fn wait_built_on(&self) -> Result<()> {
         self.wait_durable(self.built_on.load(Ordering::Relaxed))
     }
@@ -276,6 +279,9 @@ impl Tx {
     /// A reader of what is committed now, beside the statement's snapshot: to evaluate a condition again about a row
     /// that has changed since. It sees every commit that this transaction has met, durable or not: so the newest
     /// version of that row, and what came with it. Of the transaction's own changes it sees what the statement does.
+    ///
+    /// # Errors
+    /// As [`Tx::wait_built_on`]; 57014.
     pub fn reader_of_now(&self) -> Result<Reader> {
         self.wait_until_bases_are_whole()?;
         let (engine, met) = (self.engine(), self.built_on.load(Ordering::Relaxed));
@@ -292,6 +298,9 @@ impl Tx {
     }
 
     /// As `Reader::get`.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
     #[inline]
     pub fn get(&self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
         self.reader.get(table, key, row)
@@ -325,6 +334,9 @@ impl Tx {
     }
 
     /// All rows of a range, for small ones.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
     pub fn collect(&self, table: &Arc<Table>, range: KeyRange) -> Result<Vec<Vec<u8>>> {
         let (mut scan, mut batch, mut rows) =
             (self.scan(table, range, Direction::Forward), RowBatch::new(), Vec::new());
@@ -344,6 +356,9 @@ impl Tx {
 
     /// Makes the changes durable and visible. On an error nothing of them will be visible, except where the log itself
     /// has failed: then it is unknown until the restart that the error asks for.
+    ///
+    /// # Errors
+    /// Those of the log, see above; a version that the transaction has met could not be made durable.
     pub fn commit(&mut self) -> Result<()> {
         self.active = false;
         self.reader.withdraw();
@@ -479,6 +494,9 @@ impl Tx {
     }
 
     /// Takes all changes back.
+    ///
+    /// # Errors
+    /// Those of reading and writing pages. The transaction stays a loser then, which the background takes back.
     pub fn rollback(&mut self) -> Result<()> {
         self.active = false;
         self.reader.withdraw();
@@ -515,6 +533,9 @@ impl Tx {
     }
 
     /// Takes back all changes since the savepoint, which stays usable.
+    ///
+    /// # Errors
+    /// As [`Tx::rollback`].
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         let changed = self.last_undo != savepoint.undo;
         self.take_back(savepoint.undo)?;

@@ -105,6 +105,9 @@ impl Reader {
     }
 
     /// Reads the row with this primary key into `row`; false where the snapshot sees none.
+    ///
+    /// # Errors
+    /// Those of reading pages; 57014; [`Error::Corrupt`].
     pub fn get(&self, table: &Table, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
         self.get_columns(table, key, &Columns::All, row)
     }
@@ -159,6 +162,9 @@ impl Reader {
 
     /// 40001 where TRUNCATE or ALTER TABLE has given the table new trees since the snapshot of a transaction at
     /// repeatable read was taken: they hold nothing that it could read, so the transaction has to run again.
+    ///
+    /// # Errors
+    /// 40001, as said.
     pub fn refuse_replaced(&self, table: &Table) -> Result<()> {
         let Some(seen) = &self.seen else { return Ok(()) };
         let committed = self.engine.catalog.current();
@@ -273,6 +279,9 @@ impl RowScan {
 
     /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a
     /// clone.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
     pub fn next_batch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<bool> {
         batch.clear();
         while batch.is_empty() {

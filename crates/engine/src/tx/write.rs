@@ -110,6 +110,9 @@ impl<'a> Next<'a> {
 
 impl Tx {
     /// Inserts a row. Waits for transactions in progress that hold the same keys. A `Duplicate` changes nothing.
+    ///
+    /// # Errors
+    /// 40001, 40P01, 57014, 55P03 of waiting; the row or a key is too long; the disk is full.
     pub fn insert(&mut self, table: &Table, row: &[u8]) -> Result<Insert> {
         self.insert_unless(table, row, &[], &mut Vec::new())
     }
@@ -117,6 +120,9 @@ impl Tx {
     /// As `insert`, for one who has an answer to duplicates in some indexes (None: the primary key): they are looked
     /// at, and waited for, before the others. `row_key` becomes the primary key bytes of the row, a hidden key's too;
     /// they mean nothing where it was not inserted.
+    ///
+    /// # Errors
+    /// As [`Tx::insert`].
     pub fn insert_unless(
         &mut self,
         table: &Table,
@@ -296,6 +302,9 @@ impl Tx {
     }
 
     /// As `change`, for those who only want to know what became of the row.
+    ///
+    /// # Errors
+    /// As [`Tx::change`].
     pub fn modify<E: From<Error>>(
         &mut self,
         table: &Table,
@@ -314,6 +323,9 @@ impl Tx {
     /// one if that is another, and whether it is (then a condition has to be evaluated again). So `f` may be asked
     /// several times, each time about a newer version; the answer that was applied comes back. Where another key of the
     /// new row has to be waited for, the row stays locked meanwhile.
+    ///
+    /// # Errors
+    /// Those of `f`; otherwise as [`Tx::insert`].
     pub fn change<E: From<Error>>(
         &mut self,
         table: &Table,
@@ -349,6 +361,9 @@ impl Tx {
 
     /// As `change_reading`, of the newest version even where the snapshot sees none: for INSERT ... ON CONFLICT DO
     /// UPDATE, and for rows that are locked.
+    ///
+    /// # Errors
+    /// As [`Tx::change`].
     pub fn change_newest<E: From<Error>>(
         &mut self,
         table: &Table,
@@ -469,6 +484,9 @@ impl Tx {
     /// Locks the row with this primary key and gives its newest version. A row that the snapshot does not see is
     /// `Gone`, without a wait. One that a later statement of this transaction has changed counts as gone, as PostgreSQL
     /// has it: a portal meets it that began before.
+    ///
+    /// # Errors
+    /// 40001, 40P01, 57014, 55P03 of waiting.
     pub fn lock_row(
         &mut self,
         table: &Table,
@@ -728,6 +746,9 @@ impl Tx {
 
     /// Whether the snapshot sees the newest version of the row: the one that a `Duplicate` was found in, unless
     /// somebody has changed the row since.
+    ///
+    /// # Errors
+    /// As [`Reader::get`].
     pub fn sees_newest(&self, table: &Table, key: &[u8]) -> Result<bool> {
         let newest = self.newest(table, key, &mut Vec::new())?;
         Ok(matches!(newest, Newest::Row { trailer, moved: false } if !trailer.deleted()))

@@ -85,7 +85,10 @@ impl Numeric {
         digits: Vec::new(),
     };
 
-    /// A value from its parts; normalises it. Errors: a digit of 10000 or more.
+    /// A value from its parts; normalises it.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: a digit of 10000 or more, or a scale beyond the greatest.
     pub fn from_parts(sign: Sign, weight: i16, dscale: u16, digits: Vec<u16>) -> Result<Numeric> {
         if digits.iter().any(|d| *d >= 10_000) || i64::from(dscale) > MAX_SCALE {
             return Err(Error::Corrupt("numeric digit or scale out of range".into()));
@@ -186,6 +189,9 @@ impl Numeric {
     }
 
     /// From text: digits with an optional point and exponent, NaN, infinity. Underscores are not admitted.
+    ///
+    /// # Errors
+    /// [`Error::InvalidText`]: the text is no number. The value exceeds what a numeric holds.
     pub fn parse(text: &str) -> Result<Numeric> {
         let trimmed = text.trim();
         let invalid = || Error::InvalidText {
@@ -230,6 +236,9 @@ impl Numeric {
     }
 
     /// Reads what `write_wire` (or a client) wrote.
+    ///
+    /// # Errors
+    /// [`Error::InvalidText`]: bytes that are no numeric.
     pub fn read_wire(bytes: &[u8]) -> Result<Numeric> {
         let word = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_be_bytes([b[0], b[1]]));
         let corrupt = || Error::InvalidText {

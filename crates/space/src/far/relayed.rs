@@ -17,6 +17,9 @@ pub struct RelayLine {
 
 impl RelayLine {
     /// Waits for the connection, if there is none: for seconds, if the node is not there.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] or [`Error::Timeout`]: the node is not there.
     pub fn to(channel: &Arc<Channel>) -> Result<Self> {
         let (line, channel) = (channel.line()?, Arc::clone(channel));
         Ok(Self { channel, line })

@@ -112,11 +112,16 @@ pub fn set_number(request: &mut [u8], number: u32, is_again: bool) {
     }
 }
 
+/// # Errors
+/// [`Error::Invalid`]: it is no JSON.
 pub fn greeting(greeting: &Greeting) -> Result<Vec<u8>> {
     json(HELLO, greeting)
 }
 
 /// The memory that the answer to a greeting names.
+///
+/// # Errors
+/// [`Error::Corrupt`]: an answer of another length.
 pub fn read_memory(answer: &[u8]) -> Result<u64> {
     let bytes = <[u8; 8]>::try_from(answer).map_err(|_| Error::corrupt("an answer to a greeting"))?;
     Ok(u64::from_le_bytes(bytes))
@@ -133,6 +138,9 @@ pub fn is_unheard(error: &Error) -> bool {
 }
 
 /// A request, or an answer (kind 0), of JSON.
+///
+/// # Errors
+/// [`Error::Invalid`]: the value cannot be written as JSON.
 pub fn json(kind: u8, value: &impl Serialize) -> Result<Vec<u8>> {
     let mut bytes = head(kind, 0);
     serde_json::to_writer(&mut bytes, value).map_err(|error| Error::Invalid(format!("a message: {error}")))?;
@@ -140,6 +148,9 @@ pub fn json(kind: u8, value: &impl Serialize) -> Result<Vec<u8>> {
 }
 
 /// The head and the rest of a request.
+///
+/// # Errors
+/// [`Error::Corrupt`]: no head of a request.
 pub fn split(request: &[u8]) -> Result<(Head, &[u8])> {
     match request.split_first_chunk::<HEAD>() {
         Some(([kind, again @ (0 | 1), low, high, number @ ..], rest)) => {
@@ -163,11 +174,16 @@ fn split_answer(answer: &[u8]) -> Result<(usize, &[u8])> {
     }
 }
 
+/// # Errors
+/// [`Error::Corrupt`]: it is not the JSON of such a message.
 pub fn from_json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| Error::corrupt(format!("a message: {error}")))
 }
 
 /// The JSON of an answer.
+///
+/// # Errors
+/// [`Error::Corrupt`]: it is not such an answer.
 pub fn answered<T: DeserializeOwned>(answer: &[u8]) -> Result<T> {
     from_json(split_answer(answer)?.1)
 }
@@ -385,6 +401,9 @@ impl Direct {
 /// Carries out the accesses of a request, in order, and writes their answers. Of a sequence those after the first that
 /// is not done are not begun. Direct reads, of which there is `room` for so many bytes, are looked for only: the list
 /// of them.
+///
+/// # Errors
+/// [`Error::Corrupt`]: the request is broken off, or is none.
 pub fn carry_out(
     (kind, count): (u8, usize),
     items: &[u8],
@@ -571,6 +590,8 @@ pub struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
+    /// # Errors
+    /// [`Error::Corrupt`]: an answer to another number of accesses.
     pub fn new(answer: &'a [u8], count: usize) -> Result<Self> {
         match split_answer(answer)? {
             (n, rest) if n == count => Ok(Self::of(rest)),
@@ -592,6 +613,9 @@ impl<'a> Answers<'a> {
     }
 
     /// Those of a sequence of `count`, and how many there are: all, or up to the first that was not done.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: an answer to another sequence.
     pub fn of_sequence(answer: &'a [u8], count: usize) -> Result<(usize, Self)> {
         match split_answer(answer)? {
             (n, rest) if (1..=count).contains(&n) => Ok((n, Self::of(rest))),
@@ -600,6 +624,9 @@ impl<'a> Answers<'a> {
     }
 
     /// The next one, which is this one's.
+    ///
+    /// # Errors
+    /// The host's error of this access; [`Error::Corrupt`] if the answer is broken off.
     pub fn next(&mut self, act: &mut Act<'_>) -> Result<Outcome> {
         let answer = take(&mut self.rest, ANSWER)?;
         let (status, len, value) = (answer[0], half(answer, 4), word(answer, 8));
@@ -659,6 +686,9 @@ pub fn alloc(session: SessionId, len: u64, lifetime: Lifetime) -> Vec<u8> {
 }
 
 /// Session, length and lifetime of a request to allocate.
+///
+/// # Errors
+/// [`Error::Corrupt`]: a message of another length, or an unknown lifetime.
 pub fn read_alloc(rest: &[u8]) -> Result<(SessionId, u64, Lifetime)> {
     match rest.len() {
         24 => {
@@ -683,6 +713,9 @@ pub fn probe(len: usize, is_direct: bool) -> Vec<u8> {
 }
 
 /// How many bytes are asked for, and whether they go into the call's memory.
+///
+/// # Errors
+/// [`Error::Corrupt`]: a message of another length, or a probe beyond the longest.
 pub fn read_probe(rest: &[u8]) -> Result<(usize, bool)> {
     match rest.len() {
         16 if word(rest, 0) <= PROBE_MAX as u64 => Ok((word(rest, 0) as usize, word(rest, 8) != 0)),
@@ -697,6 +730,9 @@ pub fn root(set: Option<GlobalAddress>) -> Vec<u8> {
 }
 
 /// What the root shall be.
+///
+/// # Errors
+/// [`Error::Corrupt`]: a message of another length.
 pub fn read_root(rest: &[u8]) -> Result<Option<GlobalAddress>> {
     match rest.len() {
         0 => Ok(None),
@@ -705,6 +741,9 @@ pub fn read_root(rest: &[u8]) -> Result<Option<GlobalAddress>> {
 }
 
 /// A message that is an address.
+///
+/// # Errors
+/// [`Error::Corrupt`]: a message of another length.
 pub fn read_address(bytes: &[u8]) -> Result<GlobalAddress> {
     let raw = <[u8; 8]>::try_from(bytes).map_err(|_| Error::corrupt("an address of another length"))?;
     Ok(GlobalAddress::from_raw(u64::from_le_bytes(raw)))
@@ -731,6 +770,8 @@ pub fn fetch(fetch: Fetch) -> Vec<u8> {
     bytes
 }
 
+/// # Errors
+/// [`Error::Corrupt`]: a message of another length.
 pub fn read_fetch(rest: &[u8]) -> Result<Fetch> {
     match rest.len() {
         32 => Ok(Fetch {
