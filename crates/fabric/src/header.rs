@@ -248,6 +248,7 @@ impl State {
 
     /// Writes it to the slot whose turn it is; says which bytes of the header changed.
     pub(crate) fn write(&self, header: Span<'_>, sequence: u64) -> (usize, usize) {
+        assert!(header.len() >= HEADER_SIZE, "state slots lie in a header");
         let at = SLOTS[sequence as usize % 2];
         header.copy_in(at, &self.encode(sequence));
         (at, SLOT_SIZE)

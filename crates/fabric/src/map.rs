@@ -210,6 +210,10 @@ impl Reserved {
     /// Hands the aligned part over to a mapping and gives the rest back.
     fn keep(self, base: *mut u8, len: usize) -> io::Result<Mapping> {
         let base = NonNull::new(base).ok_or(io::ErrorKind::OutOfMemory)?;
+        assert!(
+            base.as_ptr() == self.aligned,
+            "a fixed mapping lies where it was asked for"
+        );
         let page = page_size();
         let head = base.as_ptr() as usize - self.start.as_ptr() as usize;
         let tail_at = (head + len).next_multiple_of(page);

@@ -216,6 +216,7 @@ impl MeanwhileCounting {
 impl Drop for MeanwhileCounting {
     fn drop(&mut self) {
         let mut users = MEANWHILE.lock();
+        assert!(*users > 0, "a user of the counting sink is counted until it is dropped");
         *users -= 1;
         if *users == 0 {
             uninstall();

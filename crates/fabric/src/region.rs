@@ -217,6 +217,10 @@ impl Region {
         mut identity: Identity,
         options: RegionOptions,
     ) -> Result<Self> {
+        assert!(
+            memory.len() >= 2 * HEADER_SIZE as u64,
+            "a region has room behind its header"
+        );
         identity.length = memory.len();
         identity.made_micros = rt::wall_micros();
         let mut region = Self::bare(memory, backing);

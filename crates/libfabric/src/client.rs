@@ -328,6 +328,10 @@ impl Client {
             self.send_control(&mut core, peer, Kind::Bye);
         }
         if let Some((target, users)) = core.targets.get_mut(&peer.address) {
+            assert!(
+                *users > 0,
+                "a connection gives its place in the address table back once"
+            );
             *users -= 1;
             if *users == 0 {
                 let target = *target;
@@ -356,8 +360,10 @@ impl Core {
         self.last_id += 1;
         let since = rt::now();
         let peer = Arc::clone(peer);
-        self.flights
+        let former = self
+            .flights
             .insert(self.last_id, OperationInFlight { what, peer, since });
+        assert!(former.is_none(), "the number of an operation in flight is used once");
         self.order.push_back(self.last_id);
         self.last_id
     }
@@ -365,7 +371,13 @@ impl Core {
     /// It has come back.
     fn land(&mut self, id: u64) -> Option<OperationInFlight> {
         let flight = self.flights.remove(&id);
-        self.calling -= usize::from(flight.as_ref().is_some_and(|f| matches!(f.what, What::Call(_))));
+        if flight.as_ref().is_some_and(|f| matches!(f.what, What::Call(_))) {
+            assert!(
+                self.calling > 0,
+                "a call in flight is counted from its begin to its end"
+            );
+            self.calling -= 1;
+        }
         while self.order.front().is_some_and(|id| !self.flights.contains_key(id)) {
             self.order.pop_front();
         }
@@ -374,6 +386,10 @@ impl Core {
 
     fn count_done(&mut self, batch: &Batch, newly: bool) {
         if newly {
+            assert!(
+                self.posted >= batch.len(),
+                "the works of a batch are counted until it is done"
+            );
             self.posted -= batch.len();
         }
     }

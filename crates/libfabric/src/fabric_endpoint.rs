@@ -262,7 +262,13 @@ impl FabricEndpoint {
 
     /// Gives a slot back.
     pub fn give(&self, slot: Slot) {
-        self.free.lock().push(slot);
+        assert!(
+            self.tags[slot.0].load(Relaxed) == 0,
+            "a slot that the provider has is not free"
+        );
+        let mut free = self.free.lock();
+        assert!(free.len() < SLOTS, "a slot has one token");
+        free.push(slot);
     }
 
     /// A slot's bytes.
@@ -282,7 +288,8 @@ impl FabricEndpoint {
 
     /// Gives a slot to the provider if `start` says 0.
     fn hand_over(&self, slot: Slot, tag: u64, doing: &str, start: impl FnOnce(*mut u8, u64) -> i32) -> Started {
-        self.tags[slot.0].store(tag + 1, Relaxed);
+        let former = self.tags[slot.0].swap(tag + 1, Relaxed);
+        assert!(former == 0, "a slot is handed to the provider once");
         let error = start(self.at(&slot), slot.0 as u64 + 1);
         if error == 0 {
             return Started::Yes;

@@ -543,6 +543,7 @@ impl Server {
         let Some((_, users)) = self.peers.get_mut(&session.address) else {
             return;
         };
+        assert!(*users > 0, "a session gives its place in the address table back once");
         *users -= 1;
         if *users == 0 {
             self.peers.remove(&session.address);

@@ -177,7 +177,8 @@ impl Registry {
 
     /// Puts memory under a key.
     pub fn insert(&mut self, key: u64, holding: Holding) {
-        self.by_key.insert(key, holding);
+        let former = self.by_key.insert(key, holding);
+        assert!(former.is_none(), "a key names one registration");
     }
 
     /// Takes it out; its registration ends as it is dropped.

@@ -85,6 +85,8 @@ impl SeatState {
     /// # Errors
     /// [`Error::Full`]: there is no memory for it.
     pub fn admit(&mut self, memory: &Memory, seat: u32, epoch: u32, who: u64) -> Result<CallerId> {
+        assert!(self.phase == Phase::Free, "a seat is given to one user at a time");
+        assert!(epoch != 0, "epoch 0 says that nobody sits there");
         let layout = &memory.layout;
         if !self.reserved {
             memory.region.reserve(layout.seat(seat), layout.seat_len())?;
@@ -151,6 +153,7 @@ impl SeatState {
 
     /// The program has been given a request.
     pub fn served(&mut self) {
+        assert!(self.serving > 0, "a request is served once, after it was found");
         self.serving -= 1;
     }
 
@@ -212,6 +215,7 @@ impl SeatState {
             return Err(answer);
         };
         let slot = &mut self.slots[answer.slot as usize];
+        assert!(slot.asked && slot.given == 0, "a request is answered once");
         (slot.asked, slot.given) = (false, mask);
         memory.write(half, &answer.bytes, answer.status, mask);
         publish(

@@ -373,6 +373,10 @@ impl Inner {
         drop(asked);
         {
             let mut free = self.free.lock();
+            assert!(
+                free.chunks & chunks == 0,
+                "chunks of a request are free after it is answered"
+            );
             free.slots.push(slot);
             free.chunks |= chunks;
         }

@@ -140,7 +140,8 @@ impl Client {
         if let Some(buffer_cache) = lender.buffer_caches.get_mut(&session) {
             buffer_cache.made -= 1;
         }
-        lender.quarantine.insert(asked.id, (session, buffer));
+        let former = lender.quarantine.insert(asked.id, (session, buffer));
+        assert!(former.is_none(), "a call lends one buffer, and its number is used once");
     }
 
     /// A connection begins.

@@ -84,7 +84,7 @@ impl Server {
         }
         let Gathered { whole, window, .. } = gathered.remove(&part.call)?;
         let request = whole.into_bytes();
-        self.gathered -= request.len();
+        self.forget_gathered(request.len());
         Some((request, window))
     }
 
@@ -99,10 +99,20 @@ impl Server {
         let (whole, number) = (Whole::new(self.spare(), part.total), self.begun);
         if let Some(session) = self.sessions.get_mut(&session) {
             let window = None;
-            session.gathered.insert(part.call, Gathered { whole, window, number });
+            let former = session.gathered.insert(part.call, Gathered { whole, window, number });
+            assert!(former.is_none(), "a request begins once");
             self.gathered += total;
             self.begun += 1;
         }
+    }
+
+    /// So many bytes of incomplete requests are kept no more.
+    fn forget_gathered(&mut self, bytes: usize) {
+        assert!(
+            self.gathered >= bytes,
+            "the bytes of a request are counted while it is incomplete"
+        );
+        self.gathered -= bytes;
     }
 
     /// Drops the incomplete request that began first, of one session or of all; whether there was one. If somebody
@@ -118,7 +128,7 @@ impl Server {
             .get_mut(&id)
             .and_then(|session| session.gathered.remove(&call))
         {
-            self.gathered -= request.whole.len();
+            self.forget_gathered(request.whole.len());
         }
         let answer = Answer::new(CallerId(id), call, Arc::clone(&self.reply_queue) as _);
         answer.fail(Error::Busy(
@@ -129,7 +139,7 @@ impl Server {
 
     /// A session is over: what it has half sent is dropped, and the program told.
     pub(super) fn end_calls(&mut self, id: u64, session: &Session) {
-        self.gathered -= session.gathered.values().map(|g| g.whole.len()).sum::<usize>();
+        self.forget_gathered(session.gathered.values().map(|g| g.whole.len()).sum());
         if session.called
             && let Some(program) = self.shared.program.lock().clone()
         {
@@ -266,6 +276,7 @@ impl Session {
                 Packed::Nothing => break,
                 Packed::Part => {}
                 Packed::Last => {
+                    assert!(self.waiting >= first.weight, "an answer's bytes wait until it is sent");
                     self.waiting -= first.weight;
                     sent.extend(self.answers.pop_front().map(|answer| answer.bytes));
                 }

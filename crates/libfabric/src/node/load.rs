@@ -32,6 +32,8 @@ pub(super) struct Held(Load);
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.0.0.set(self.0.0.get() - 1);
+        let held = self.0.0.get();
+        debug_assert!(held > 0, "what is held is counted");
+        self.0.0.set(held - 1);
     }
 }

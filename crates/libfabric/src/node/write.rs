@@ -61,7 +61,11 @@ impl Server {
 
     fn new_write(&mut self, session: u64, call: u64) -> u64 {
         self.last_write += 1;
-        self.writes.insert(self.last_write, (session, call));
+        let former = self.writes.insert(self.last_write, (session, call));
+        assert!(
+            former.is_none() && self.last_write < WRITE,
+            "the number of a write is used once"
+        );
         WRITE | self.last_write
     }
 

@@ -88,6 +88,7 @@ impl Set {
         if body.calls[index].result.is_err() {
             body.calls[index].answer.clear();
         }
+        assert!(body.left > 0, "a call completes once");
         body.left -= 1;
         let done = body.left == 0;
         drop(body);
