@@ -35,6 +35,32 @@ pub enum Plan {
     Delete(dml::DeletePlan),
 }
 
+impl Plan {
+    /// Whether the statement answers with rows even where it has no columns.
+    pub fn reads(&self) -> bool {
+        matches!(self, Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_))
+    }
+
+    /// Whether a read-only transaction may run it.
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Plan::Select(select) => select.lock.is_none(),
+            Plan::Foreign(_) => true,
+            _ => false,
+        }
+    }
+
+    /// The statement's verb, which its command tag begins with.
+    pub fn verb(&self) -> &'static str {
+        match self {
+            Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_) => "SELECT",
+            Plan::Insert(_) => "INSERT",
+            Plan::Update(_) => "UPDATE",
+            Plan::Delete(_) => "DELETE",
+        }
+    }
+}
+
 /// A plan with what clients are told of it.
 #[derive(Debug)]
 pub struct Planned {

@@ -1,16 +1,15 @@
-//! Prepared statements: planned for one version of the catalog, planned again when it has changed.
+//! Planning of statements that read or write rows.
 
-use super::Session;
+use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::exec::{scope, types_of};
 use crate::expr::bind::{Bound, Params, Refusal};
 use crate::hook::Analytics;
 use crate::output::Field;
-use crate::parse::template::Template;
-use crate::parse::{Parsed, Statement, parse};
+use crate::parse::Statement;
 use crate::plan::{Plan, Planned, Planner};
 use crate::types::{is_array_oid, oid, type_of_oid, type_oid};
-use cenote_engine::{Charge, ColumnType};
+use cenote_engine::{ColumnType, Tx};
 use sqlparser::ast::Query;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,113 +18,24 @@ use std::sync::Arc;
 /// Columns of a result, at most: PostgreSQL's limit.
 const RESULTS_MAX: usize = 1664;
 
-/// A parsed statement with its plan, if it has one.
-#[derive(Debug, Clone)]
-pub struct Prepared {
-    /// The statement.
-    pub parsed: Arc<Parsed>,
-    /// Parameter types that the client gave; 0: to be inferred.
-    pub declared: Arc<[u32]>,
-    /// The plan, and what it is good for.
-    pub compiled: Option<Compiled>,
-    /// Whether PREPARE made it: its statement is inside.
-    pub inner: bool,
-    /// Whether its literals were taken out: a plan of the short path or none.
-    pub template: bool,
-    /// Memory of one that has a name.
-    pub memory: Option<Arc<Charge>>,
+/// What a statement is planned with.
+pub struct StatementPlanner<'a> {
+    /// The transaction, whose catalog is the statement's.
+    pub tx: &'a Tx,
+    /// The session.
+    pub env: &'a SessionEnv,
+    /// What plans queries that the short path does not know.
+    pub analytics: Option<&'a Arc<dyn Analytics>>,
 }
 
-/// A plan, and the catalog and session that it is good for.
-#[derive(Debug, Clone)]
-pub struct Compiled {
-    version: u64,
-    epoch: u64,
-    /// The plan.
-    pub planned: Arc<Planned>,
-}
-
-impl Prepared {
-    /// The statement of an empty text.
-    pub fn empty() -> Prepared {
-        Prepared::new(
-            Arc::new(Parsed {
-                statement: Statement::Empty,
-                text: "".into(),
-            }),
-            Vec::new(),
-        )
-    }
-
-    /// The statement of a text without literals, if it is one that reads or writes rows.
-    pub fn template(found: &Template) -> Option<Prepared> {
-        let [parsed] = <[Parsed; 1]>::try_from(parse(found.text()).ok()?).ok()?;
-        let types: Vec<u32> = found.literals.iter().map(|(ty, _)| *ty).collect();
-        has_plan(&parsed.statement).then(|| Prepared {
-            template: true,
-            ..Prepared::new(Arc::new(parsed), types)
-        })
-    }
-
-    /// Not planned yet.
-    pub fn new(parsed: Arc<Parsed>, declared: impl Into<Arc<[u32]>>) -> Prepared {
-        Prepared {
-            parsed,
-            declared: declared.into(),
-            compiled: None,
-            inner: false,
-            template: false,
-            memory: None,
-        }
-    }
-}
-
-/// Whether a statement has a plan (the others are carried out from their parsed form).
-pub fn has_plan(statement: &Statement) -> bool {
-    matches!(
-        statement,
-        Statement::Query(_) | Statement::Insert(_) | Statement::Update(_) | Statement::Delete(_)
-    )
-}
-
-impl Session {
-    /// The plan of a prepared statement, good for the catalog as this transaction sees it.
-    pub(super) fn plan(&mut self, prepared: &mut Prepared) -> Result<Arc<Planned>> {
-        let version = self.tx.catalog_version();
-        if let Some(compiled) = &prepared.compiled
-            && compiled.version == version
-            && compiled.epoch == self.epoch
-        {
-            return Ok(compiled.planned.clone());
-        }
-        self.tx.ensure_snapshot();
-        let planned = Arc::new(self.plan_statement(
-            prepared.statement(),
-            &prepared.parsed.text,
-            &prepared.declared,
-            !prepared.template,
-        )?);
-        prepared.compiled = Some(Compiled {
-            version,
-            epoch: self.epoch,
-            planned: planned.clone(),
-        });
-        Ok(planned)
-    }
-
+impl StatementPlanner<'_> {
     /// Plans a statement that reads or writes rows; `any_shape`: analytics takes what the short path refuses.
-    pub(super) fn plan_statement(
-        &self,
-        statement: &Statement,
-        text: &str,
-        declared: &[u32],
-        any_shape: bool,
-    ) -> Result<Planned> {
+    pub fn plan(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
         let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect());
-        let analytics = self.sql.analytics().filter(|_| any_shape);
+        let analytics = self.analytics.filter(|_| any_shape);
         let planner = Planner {
-            tx: &self.tx,
-            session: &self.env,
+            tx: self.tx,
+            session: self.env,
             text,
             params: &params,
             analytics: analytics.is_some(),
@@ -188,7 +98,7 @@ impl Session {
             .enumerate()
             .map(|(i, t)| t.map_or(0, |t| reported_oid(declared.get(i), t)))
             .collect();
-        let description = analytics.describe(&scope(&self.tx, &self.env)?, query, &known)?;
+        let description = analytics.describe(&scope(self.tx, self.env)?, query, &known)?;
         let mut params = params.borrow_mut();
         for (i, id) in description.param_types.iter().enumerate() {
             if params.len() <= i {

@@ -11,8 +11,6 @@
 //! - The thread names the statement that it stops; [`CancelFlag`] compares the number and sets the flag as one change.
 //! - The thread goes on where it was started: all sessions of a database run under one runtime.
 
-use super::Session;
-use crate::error::{Result, SqlError, code};
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos};
 use cenote_engine::CancelFlag;
 use std::collections::BTreeMap;
@@ -52,7 +50,7 @@ pub struct Watch {
 
 impl Watch {
     /// The statement is over: its entry leaves. Whether its time had run out.
-    fn over(&self) -> bool {
+    pub fn over(&self) -> bool {
         self.shared.lock().entries.remove(&self.key);
         self.cancel.end_statement()
     }
@@ -76,7 +74,7 @@ impl Watchdog {
     ///
     /// # Errors
     /// The system has no thread to watch it.
-    fn watch(&self, millis: u64, cancel: &Arc<CancelFlag>) -> io::Result<Watch> {
+    pub fn watch(&self, millis: u64, cancel: &Arc<CancelFlag>) -> io::Result<Watch> {
         let shared = self.shared()?.clone();
         let statement = cancel.begin_statement();
         let mut queue = shared.lock();
@@ -155,46 +153,6 @@ fn expire_due(queue: &mut Queue, now: Nanos) {
         let (cancel, statement) = first.remove();
         cancel.expire(statement);
     }
-}
-
-impl Session {
-    /// A statement begins: it can be cancelled wherever it waits. Starts its clock, if `statement_timeout` is set.
-    pub(super) fn watch(&self) -> Result<Option<Watch>> {
-        let watch = match self.statement_timeout_ms {
-            0 => None,
-            millis => {
-                let watch = self.sql.watchdog().watch(millis, &self.env.cancel);
-                Some(watch.map_err(|error| unwatched(&error))?)
-            }
-        };
-        self.heed();
-        Ok(watch)
-    }
-
-    /// From here on the cancel flag stops what this thread waits for in memory, until `heed_nothing`.
-    pub(super) fn heed(&self) {
-        self.sql.engine().heed(&self.env.cancel);
-    }
-
-    /// Stops the clock; a cancel that it caused says so.
-    pub(super) fn unwatch(&self, watch: Option<Watch>, done: Result<()>) -> Result<()> {
-        self.sql.engine().heed_nothing();
-        let Some(watch) = watch else { return done };
-        let expired = watch.over();
-        match done {
-            Err(error) if expired && error.code() == code::QUERY_CANCELED => Err(SqlError::new(
-                code::QUERY_CANCELED,
-                "canceling statement due to statement timeout",
-            )),
-            done => done,
-        }
-    }
-}
-
-#[cold]
-fn unwatched(error: &io::Error) -> SqlError {
-    let text = format!("the system has no thread to watch statement_timeout: {error}");
-    SqlError::new(code::INSUFFICIENT_RESOURCES, text)
 }
 
 #[cfg(test)]

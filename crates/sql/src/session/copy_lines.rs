@@ -1,0 +1,271 @@
+//! Lines of COPY data, and their columns.
+//!
+//! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes (of line ends, too). Csv: values
+//! in quotes may hold delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL. A line of `\.` is the
+//! end.
+
+use crate::error::{Result, SqlError, code};
+use crate::parse::CopyFormat;
+use cenote_engine::Charge;
+
+/// Longest line of COPY data, in bytes.
+const MAX_LINE: usize = 1 << 30;
+
+/// Bytes of a buffer that a COPY keeps between two messages.
+const BUFFER_BYTES_KEPT: usize = 64 << 10;
+
+/// Lines in the data received so far.
+pub struct Lines {
+    buffer: Vec<u8>,
+    /// Where the next line begins.
+    at: usize,
+    /// Up to where its end was looked for, and whether quotes are open there, or the next byte is escaped.
+    searched: usize,
+    quoted: bool,
+    escaped: bool,
+    finished: bool,
+    memory: Charge,
+}
+
+impl Lines {
+    /// No data yet; what is kept between two messages is charged to `memory`.
+    pub fn new(memory: Charge) -> Lines {
+        Lines {
+            buffer: Vec::new(),
+            at: 0,
+            searched: 0,
+            quoted: false,
+            escaped: false,
+            finished: false,
+            memory,
+        }
+    }
+
+    /// Takes data of the client.
+    pub fn push(&mut self, data: &[u8]) {
+        if !self.finished {
+            self.buffer.extend_from_slice(data);
+        }
+    }
+
+    /// The next line that is whole (`last`: what is left is one), without its end.
+    ///
+    /// # Errors
+    /// 54000: the line is too long.
+    pub fn next(&mut self, format: &CopyFormat, last: bool) -> Result<Option<&[u8]>> {
+        let whole = self.buffer.len();
+        if self.finished || self.at == whole {
+            return Ok(None);
+        }
+        let found = match format.csv {
+            true => self.csv_end(format),
+            false => self.text_end(),
+        };
+        let (end, next) = match found {
+            Some(end) => (end, end + 1),
+            None if last => (whole, whole),
+            None if whole - self.at > MAX_LINE => {
+                return Err(SqlError::new(code::PROGRAM_LIMIT, "a line of COPY data is too long"));
+            }
+            None => {
+                self.searched = whole;
+                return Ok(None);
+            }
+        };
+        let start = std::mem::replace(&mut self.at, next);
+        (self.searched, self.quoted, self.escaped) = (next, false, false);
+        let line = &self.buffer[start..end];
+        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+    }
+
+    /// The first line end before which no backslash makes it a part of a value.
+    fn text_end(&self) -> Option<usize> {
+        let mut from = self.searched;
+        loop {
+            let end = from + memchr(&self.buffer[from..])?;
+            let before = self.buffer[self.at..end].iter().rev();
+            if before.take_while(|byte| **byte == b'\\').count() % 2 == 0 {
+                return Some(end);
+            }
+            from = end + 1;
+        }
+    }
+
+    /// The first line end outside quotes.
+    fn csv_end(&mut self, format: &CopyFormat) -> Option<usize> {
+        for at in self.searched..self.buffer.len() {
+            let byte = self.buffer[at];
+            if std::mem::take(&mut self.escaped) {
+                continue;
+            }
+            if self.quoted && byte == format.escape && format.escape != format.quote {
+                self.escaped = true;
+            } else if byte == format.quote {
+                self.quoted = !self.quoted;
+            } else if byte == b'\n' && !self.quoted {
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Ignores what still comes.
+    pub fn finish(&mut self) {
+        self.finished = true;
+    }
+
+    /// Gives back what was read, and accounts for what was not: the beginning of a line.
+    ///
+    /// # Errors
+    /// 53200: the session may hold no more.
+    pub fn compact(&mut self) -> Result<()> {
+        if self.finished {
+            self.at = self.buffer.len();
+        }
+        self.buffer.drain(..self.at);
+        self.searched = self.searched.saturating_sub(self.at);
+        self.at = 0;
+        self.memory.clear();
+        if self.buffer.is_empty() {
+            self.buffer.shrink_to(BUFFER_BYTES_KEPT);
+            return Ok(());
+        }
+        Ok(self.memory.grow(self.buffer.capacity())?)
+    }
+}
+
+fn memchr(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|b| *b == b'\n')
+}
+
+/// A column of a line.
+pub enum CopyField<'a> {
+    Null,
+    Value(&'a str),
+}
+
+/// Columns of a line.
+pub struct Fields<'a> {
+    /// What is left of the line.
+    pub rest: Option<&'a str>,
+    format: &'a CopyFormat,
+    scratch: String,
+}
+
+impl<'a> Fields<'a> {
+    /// The columns of this line.
+    pub fn of(line: &'a str, format: &'a CopyFormat) -> Fields<'a> {
+        Fields {
+            rest: Some(line),
+            format,
+            scratch: String::new(),
+        }
+    }
+
+    /// The next column; None: the line is at its end.
+    ///
+    /// # Errors
+    /// 22P04: quotes are not closed. 22021: an escape makes the text invalid UTF-8.
+    pub fn next(&mut self) -> Result<Option<CopyField<'_>>> {
+        let Some(rest) = self.rest else { return Ok(None) };
+        if self.format.csv {
+            self.next_csv(rest).map(Some)
+        } else {
+            self.next_text(rest).map(Some)
+        }
+    }
+
+    fn next_text(&mut self, rest: &'a str) -> Result<CopyField<'_>> {
+        let bytes = rest.as_bytes();
+        let mut end = 0;
+        let mut escaped = false;
+        while end < bytes.len() && bytes[end] != self.format.delimiter {
+            if bytes[end] == b'\\' {
+                escaped = true;
+                end += 1;
+            }
+            end += 1;
+        }
+        let end = end.min(bytes.len());
+        let raw = &rest[..end];
+        self.rest = (end < bytes.len()).then(|| &rest[end + 1..]);
+        if raw == self.format.null {
+            return Ok(CopyField::Null);
+        }
+        if !escaped {
+            return Ok(CopyField::Value(raw));
+        }
+        self.scratch = unescape(raw)?;
+        Ok(CopyField::Value(&self.scratch))
+    }
+
+    fn next_csv(&mut self, rest: &'a str) -> Result<CopyField<'_>> {
+        let (quote, escape, delimiter) = (self.format.quote, self.format.escape, self.format.delimiter);
+        let bytes = rest.as_bytes();
+        self.scratch.clear();
+        let (mut at, mut start, mut was_quoted, mut quoted) = (0, 0, false, false);
+        while at < bytes.len() {
+            let byte = bytes[at];
+            if quoted && byte == escape && bytes.get(at + 1).is_some_and(|next| *next == quote || *next == escape) {
+                self.scratch.push_str(&rest[start..at]);
+                start = at + 1;
+                at += 2;
+                continue;
+            }
+            if byte == quote {
+                self.scratch.push_str(&rest[start..at]);
+                start = at + 1;
+                quoted = !quoted;
+                was_quoted = true;
+            } else if byte == delimiter && !quoted {
+                break;
+            }
+            at += 1;
+        }
+        if quoted {
+            return Err(SqlError::new(code::BAD_COPY_FORMAT, "unterminated CSV quoted field"));
+        }
+        self.scratch.push_str(&rest[start..at]);
+        self.rest = (at < bytes.len()).then(|| &rest[at + 1..]);
+        if !was_quoted && self.scratch == self.format.null {
+            return Ok(CopyField::Null);
+        }
+        Ok(CopyField::Value(&self.scratch))
+    }
+}
+
+/// Backslash sequences of the text format.
+fn unescape(raw: &str) -> Result<String> {
+    let mut out = Vec::with_capacity(raw.len());
+    let mut bytes = raw.bytes().peekable();
+    while let Some(byte) = bytes.next() {
+        if byte != b'\\' {
+            out.push(byte);
+            continue;
+        }
+        let digits = |bytes: &mut std::iter::Peekable<std::str::Bytes<'_>>, radix: u32, most: usize, first: u32| {
+            let mut value = first;
+            for _ in 0..most {
+                let Some(digit) = bytes.peek().and_then(|b| (*b as char).to_digit(radix)) else {
+                    break;
+                };
+                value = value * radix + digit;
+                bytes.next();
+            }
+            value as u8
+        };
+        out.push(match bytes.next() {
+            None => b'\\',
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(b'n') => b'\n',
+            Some(b'r') => b'\r',
+            Some(b't') => b'\t',
+            Some(b'v') => 11,
+            Some(b'x') if bytes.peek().is_some_and(u8::is_ascii_hexdigit) => digits(&mut bytes, 16, 2, 0),
+            Some(octal @ b'0'..=b'7') => digits(&mut bytes, 8, 2, u32::from(octal - b'0')),
+            Some(other) => other,
+        });
+    }
+    crate::types::wire::utf8(&out).map(str::to_string)
+}

@@ -1,0 +1,92 @@
+//! A session's settings beside those in force: what a ROLLBACK, a RESET and the next report go back to.
+//!
+//! Invariant: settings that a transaction changes can be taken back until it ends: `before` is set ahead of the first
+//! change.
+
+use super::transaction::TransactionModes;
+use crate::settings::Settings;
+use cenote_engine::Isolation;
+use std::sync::Arc;
+
+/// Former states of a session's settings, and what the short path needs of the present one.
+pub struct SettingsHistory {
+    /// Settings that the connection began with.
+    start: Arc<Settings>,
+    /// Settings that the transaction began with, once it may have changed any.
+    before: Option<Arc<Settings>>,
+    /// Settings that the client was told of.
+    told: Arc<Settings>,
+    /// `statement_timeout`; 0: none.
+    pub statement_timeout_ms: u64,
+    /// Isolation and access mode of the next transaction.
+    pub next_modes: TransactionModes,
+}
+
+impl SettingsHistory {
+    /// The connection begins with these settings, which the client is told of at once.
+    pub fn new(start: Arc<Settings>) -> SettingsHistory {
+        SettingsHistory {
+            before: None,
+            told: start.clone(),
+            statement_timeout_ms: start.millis("statement_timeout"),
+            next_modes: next_modes(&start),
+            start,
+        }
+    }
+
+    /// Settings that the connection began with.
+    pub fn start(&self) -> &Arc<Settings> {
+        &self.start
+    }
+
+    /// Settings that the transaction began with, if it may have changed any.
+    pub fn before(&self) -> Option<&Arc<Settings>> {
+        self.before.as_ref()
+    }
+
+    /// A transaction may change settings from here on: it began with these, unless it has noted others.
+    pub fn note_before(&mut self, now: &Arc<Settings>) {
+        if self.before.is_none() {
+            self.before = Some(now.clone());
+        }
+    }
+
+    /// The transaction ends: the settings that it began with, if it may have changed any.
+    pub fn take_before(&mut self) -> Option<Arc<Settings>> {
+        self.before.take()
+    }
+
+    /// Takes over what the short path needs of the settings now in force.
+    pub fn changed(&mut self, now: &Settings) {
+        self.statement_timeout_ms = now.millis("statement_timeout");
+        self.next_modes = next_modes(now);
+    }
+
+    /// Whether the client knows these settings.
+    #[inline]
+    pub fn is_told(&self, now: &Arc<Settings>) -> bool {
+        Arc::ptr_eq(&self.told, now)
+    }
+
+    /// Names and values that the client does not know yet of the settings that it follows. It is told of them now.
+    #[cold]
+    pub fn tell(&mut self, now: &Arc<Settings>) -> Vec<(&'static str, String)> {
+        let told = std::mem::replace(&mut self.told, now.clone()).reported();
+        let pairs = now.reported().into_iter().zip(told);
+        pairs
+            .filter(|((_, value), (_, former))| value != former)
+            .map(|(new, _)| new)
+            .collect()
+    }
+}
+
+fn next_modes(settings: &Settings) -> TransactionModes {
+    let isolation = match settings.get("default_transaction_isolation").as_deref() {
+        Some("repeatable read") => Isolation::RepeatableRead,
+        _ => Isolation::ReadCommitted,
+    };
+    TransactionModes {
+        isolation,
+        read_only: settings.is_on("default_transaction_read_only"),
+    }
+}
