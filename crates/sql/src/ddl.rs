@@ -429,6 +429,21 @@ impl Definer<'_> {
             }
             found => found?,
         };
+        match operation {
+            AlterTableOperation::AddConstraint { constraint, .. } => self.alter_add(&table, constraint, operation),
+            AlterTableOperation::DropConstraint { if_exists, name, .. } => {
+                self.alter_drop(&table, *if_exists, &fold(name))
+            }
+            other => Err(SqlError::unsupported(format!("ALTER TABLE {other}"))),
+        }
+    }
+
+    fn alter_add(
+        &mut self,
+        table: &Arc<Table>,
+        constraint: &TableConstraint,
+        operation: &AlterTableOperation,
+    ) -> Result<()> {
         let draft = Draft {
             new: NewTable {
                 name: table.name.clone(),
@@ -436,25 +451,19 @@ impl Definer<'_> {
             },
             sequences: Vec::new(),
         };
-        match operation {
-            AlterTableOperation::AddConstraint {
-                constraint: TableConstraint::PrimaryKey(p),
-                ..
-            } => {
+        match constraint {
+            TableConstraint::PrimaryKey(p) => {
                 let columns = self.key_columns(&p.columns, &table.columns)?;
                 let name = match p.name.as_ref().map(fold) {
                     Some(name) => name,
                     None => self.free_name(&draft, &format!("{}_pkey", table.name))?,
                 };
                 self.tx
-                    .add_primary_key(&table, &name, columns)
+                    .add_primary_key(table, &name, columns)
                     .map_err(could_not_create)?;
                 Ok(())
             }
-            AlterTableOperation::AddConstraint {
-                constraint: TableConstraint::Unique(u),
-                ..
-            } => {
+            TableConstraint::Unique(u) => {
                 let columns = self.key_columns(&u.columns, &table.columns)?;
                 let name = match u.name.as_ref().map(fold) {
                     Some(name) => name,
@@ -463,42 +472,32 @@ impl Definer<'_> {
                         self.free_name(&draft, &format!("{}_{}_key", table.name, parts.join("_")))?
                     }
                 };
-                self.tx
-                    .create_index(
-                        &table,
-                        NewIndex {
-                            name,
-                            columns,
-                            unique: true,
-                            constraint: true,
-                        },
-                    )
-                    .map_err(could_not_create)?;
+                let index = NewIndex {
+                    name,
+                    columns,
+                    unique: true,
+                    constraint: true,
+                };
+                self.tx.create_index(table, index).map_err(could_not_create)?;
                 Ok(())
             }
-            AlterTableOperation::AddConstraint {
-                constraint: TableConstraint::ForeignKey(_),
-                ..
-            } => Err(SqlError::unsupported("FOREIGN KEY constraint")),
-            AlterTableOperation::AddConstraint {
-                constraint: TableConstraint::Check(_),
-                ..
-            } => Err(SqlError::unsupported("CHECK constraint")),
-            AlterTableOperation::DropConstraint { if_exists, name, .. } => {
-                let wanted = fold(name);
-                match table.index_named(&wanted).filter(|i| table.indexes[*i].constraint) {
-                    Some(index) => self.tx.drop_index(&table, index).map(drop).map_err(SqlError::from),
-                    None if table.primary_key.as_ref().is_some_and(|p| p.name == wanted) => {
-                        Err(SqlError::unsupported("dropping a primary key"))
-                    }
-                    None if *if_exists => Ok(()),
-                    None => {
-                        let text = format!("constraint \"{wanted}\" of relation \"{}\" does not exist", table.name);
-                        Err(SqlError::new(code::UNDEFINED_OBJECT, text))
-                    }
-                }
+            TableConstraint::ForeignKey(_) => Err(SqlError::unsupported("FOREIGN KEY constraint")),
+            TableConstraint::Check(_) => Err(SqlError::unsupported("CHECK constraint")),
+            _ => Err(SqlError::unsupported(format!("ALTER TABLE {operation}"))),
+        }
+    }
+
+    fn alter_drop(&mut self, table: &Arc<Table>, if_exists: bool, wanted: &str) -> Result<()> {
+        match table.index_named(wanted).filter(|i| table.indexes[*i].constraint) {
+            Some(index) => self.tx.drop_index(table, index).map(drop).map_err(SqlError::from),
+            None if table.primary_key.as_ref().is_some_and(|p| p.name == wanted) => {
+                Err(SqlError::unsupported("dropping a primary key"))
             }
-            other => Err(SqlError::unsupported(format!("ALTER TABLE {other}"))),
+            None if if_exists => Ok(()),
+            None => {
+                let text = format!("constraint \"{wanted}\" of relation \"{}\" does not exist", table.name);
+                Err(SqlError::new(code::UNDEFINED_OBJECT, text))
+            }
         }
     }
 

@@ -119,101 +119,229 @@ pub struct Signature {
     pub result: ColumnType,
 }
 
+/// What the given argument types must be, beside their number, for a function to be meant.
+#[derive(Clone, Copy)]
+enum Given {
+    Any,
+    /// The first is a text.
+    Text,
+    /// The first is a text, the second a position in it.
+    TextAndPosition,
+    /// The only one is a bytea.
+    Bytes,
+    /// None is numeric.
+    NoNumeric,
+}
+
+impl Given {
+    fn fits(self, given: &[Option<ColumnType>]) -> bool {
+        let fits = |at: usize, test: fn(ColumnType) -> bool| given.get(at).is_some_and(|g| g.is_none_or(test));
+        match self {
+            Given::Any => true,
+            Given::Text => fits(0, is_string),
+            Given::TextAndPosition => {
+                fits(0, is_string) && fits(1, |t| matches!(t, ColumnType::Int2 | ColumnType::Int4))
+            }
+            Given::Bytes => given == [Some(ColumnType::Bytes)],
+            Given::NoNumeric => !given.contains(&Some(ColumnType::Numeric(None))),
+        }
+    }
+}
+
+/// Names, what is given, the function, the argument types that it takes (several lists: overloads), its result.
+type Listed = (
+    &'static [&'static str],
+    Given,
+    Function,
+    &'static [&'static [ColumnType]],
+    ColumnType,
+);
+
+/// Functions whose argument and result types are fixed. The first that fits by name and what is given is meant.
+const FUNCTIONS: &[Listed] = {
+    use ColumnType::{Bool, Bytes, Date, Float8, Int4, Int8, Text, Timestamp, TimestampTz};
+    use Function as F;
+    use Given::{Any, NoNumeric, TextAndPosition};
+    &[
+        (
+            &["now", "current_timestamp", "transaction_timestamp"],
+            Any,
+            F::Now,
+            &[&[]],
+            TimestampTz,
+        ),
+        (
+            &["statement_timestamp"],
+            Any,
+            F::StatementTimestamp,
+            &[&[]],
+            TimestampTz,
+        ),
+        (&["clock_timestamp"], Any, F::ClockTimestamp, &[&[]], TimestampTz),
+        (&["current_date"], Any, F::CurrentDate, &[&[]], Date),
+        (&["localtimestamp"], Any, F::LocalTimestamp, &[&[]], Timestamp),
+        (
+            &["length", "octet_length"],
+            Given::Bytes,
+            F::OctetLength,
+            &[&[Bytes]],
+            Int4,
+        ),
+        (
+            &["length", "char_length", "character_length"],
+            Given::Text,
+            F::Length,
+            &[&[Text]],
+            Int4,
+        ),
+        (&["octet_length"], Given::Text, F::OctetLength, &[&[Text]], Int4),
+        (&["bit_length"], Given::Text, F::BitLength, &[&[Text]], Int4),
+        (&["lower"], Given::Text, F::Lower, &[&[Text]], Text),
+        (&["upper"], Given::Text, F::Upper, &[&[Text]], Text),
+        (
+            &["substring", "substr"],
+            TextAndPosition,
+            F::Substring,
+            &[&[Text, Int4], &[Text, Int4, Int4]],
+            Text,
+        ),
+        (&["left"], Given::Text, F::Left, &[&[Text, Int4]], Text),
+        (&["right"], Given::Text, F::Right, &[&[Text, Int4]], Text),
+        (
+            &["btrim", "trim"],
+            Given::Text,
+            F::TrimBoth,
+            &[&[Text], &[Text, Text]],
+            Text,
+        ),
+        (&["ltrim"], Given::Text, F::TrimLeft, &[&[Text], &[Text, Text]], Text),
+        (&["rtrim"], Given::Text, F::TrimRight, &[&[Text], &[Text, Text]], Text),
+        (&["replace"], Given::Text, F::Replace, &[&[Text, Text, Text]], Text),
+        (
+            &["strpos", "position"],
+            Given::Text,
+            F::Position,
+            &[&[Text, Text]],
+            Int4,
+        ),
+        (&["repeat"], Given::Text, F::Repeat, &[&[Text, Int4]], Text),
+        (&["reverse"], Given::Text, F::Reverse, &[&[Text]], Text),
+        (
+            &["lpad"],
+            Given::Text,
+            F::PadLeft,
+            &[&[Text, Int4], &[Text, Int4, Text]],
+            Text,
+        ),
+        (
+            &["rpad"],
+            Given::Text,
+            F::PadRight,
+            &[&[Text, Int4], &[Text, Int4, Text]],
+            Text,
+        ),
+        (&["ascii"], Given::Text, F::Ascii, &[&[Text]], Int4),
+        (&["chr"], Any, F::Chr, &[&[Int4]], Text),
+        (&["starts_with"], Given::Text, F::StartsWith, &[&[Text, Text]], Bool),
+        (&["split_part"], Given::Text, F::SplitPart, &[&[Text, Text, Int4]], Text),
+        (&["power", "pow"], NoNumeric, F::Power, &[&[Float8, Float8]], Float8),
+        (&["sqrt"], NoNumeric, F::Sqrt, &[&[Float8]], Float8),
+        (&["exp"], NoNumeric, F::Exp, &[&[Float8]], Float8),
+        (&["ln"], NoNumeric, F::Ln, &[&[Float8]], Float8),
+        (&["log"], NoNumeric, F::Log10, &[&[Float8]], Float8),
+        (&["pi"], Any, F::Pi, &[&[]], Float8),
+        (&["random"], Any, F::Random, &[&[]], Float8),
+        (&["md5"], Given::Text, F::Md5, &[&[Text]], Text),
+        (&["nextval"], Any, F::NextVal, &[&[Int8]], Int8),
+        (&["currval"], Any, F::CurrVal, &[&[Int8]], Int8),
+        (&["lastval"], Any, F::LastVal, &[&[]], Int8),
+        (&["setval"], Any, F::SetVal, &[&[Int8, Int8], &[Int8, Int8, Bool]], Int8),
+        (&["version"], Any, F::Version, &[&[]], Text),
+        (&["current_schema"], Any, F::CurrentSchema, &[&[]], Text),
+        (
+            &["current_user", "session_user", "user", "current_role"],
+            Any,
+            F::CurrentUser,
+            &[&[]],
+            Text,
+        ),
+        (
+            &["current_database", "current_catalog"],
+            Any,
+            F::CurrentDatabase,
+            &[&[]],
+            Text,
+        ),
+        (&["pg_backend_pid"], Any, F::BackendPid, &[&[]], Int4),
+        (
+            &["current_setting"],
+            Any,
+            F::CurrentSetting,
+            &[&[Text], &[Text, Bool]],
+            Text,
+        ),
+        (&["set_config"], Any, F::SetConfig, &[&[Text, Text, Bool]], Text),
+        (&["pg_is_in_recovery"], Any, F::IsInRecovery, &[&[]], Bool),
+        (&["pg_sleep"], Any, F::Sleep, &[&[Float8]], Text),
+    ]
+};
+
 /// The function of this name for these argument types (None: an untyped literal); None where there is none.
 pub fn resolve(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
-    use ColumnType::{Bool, Date, Float8, Int4, Int8, Text, Timestamp, TimestampTz};
-    use Function as F;
-    let sig = |function, args: &[ColumnType], result| {
-        (args.len() == given.len()).then(|| Signature {
-            function,
+    if let Some((.., function, lists, result)) = FUNCTIONS
+        .iter()
+        .find(|(names, wanted, ..)| names.contains(&name) && wanted.fits(given))
+    {
+        let args = lists.iter().find(|args| args.len() == given.len())?;
+        return Some(Signature {
+            function: *function,
             args: args.to_vec(),
-            result,
-        })
-    };
-    let fits = |at: usize, test: fn(ColumnType) -> bool| given.get(at).is_some_and(|g| g.is_none_or(test));
-    let text_like = fits(0, is_string);
-    match name {
-        "now" | "current_timestamp" | "transaction_timestamp" => sig(F::Now, &[], TimestampTz),
-        "statement_timestamp" => sig(F::StatementTimestamp, &[], TimestampTz),
-        "clock_timestamp" => sig(F::ClockTimestamp, &[], TimestampTz),
-        "current_date" => sig(F::CurrentDate, &[], Date),
-        "localtimestamp" => sig(F::LocalTimestamp, &[], Timestamp),
-        "length" if given == [Some(ColumnType::Bytes)] => sig(F::OctetLength, &[ColumnType::Bytes], Int4),
-        "octet_length" if given == [Some(ColumnType::Bytes)] => sig(F::OctetLength, &[ColumnType::Bytes], Int4),
-        "length" | "char_length" | "character_length" if text_like => sig(F::Length, &[Text], Int4),
-        "octet_length" if text_like => sig(F::OctetLength, &[Text], Int4),
-        "bit_length" if text_like => sig(F::BitLength, &[Text], Int4),
-        "lower" if text_like => sig(F::Lower, &[Text], Text),
-        "upper" if text_like => sig(F::Upper, &[Text], Text),
-        "substring" | "substr" if text_like && fits(1, |t| matches!(t, ColumnType::Int2 | ColumnType::Int4)) => {
-            sig(F::Substring, &[Text, Int4], Text).or_else(|| sig(F::Substring, &[Text, Int4, Int4], Text))
-        }
-        "left" if text_like => sig(F::Left, &[Text, Int4], Text),
-        "right" if text_like => sig(F::Right, &[Text, Int4], Text),
-        "btrim" | "trim" if text_like => {
-            sig(F::TrimBoth, &[Text], Text).or_else(|| sig(F::TrimBoth, &[Text, Text], Text))
-        }
-        "ltrim" if text_like => sig(F::TrimLeft, &[Text], Text).or_else(|| sig(F::TrimLeft, &[Text, Text], Text)),
-        "rtrim" if text_like => sig(F::TrimRight, &[Text], Text).or_else(|| sig(F::TrimRight, &[Text, Text], Text)),
-        "concat" if !given.is_empty() => Some(Signature {
-            function: F::Concat,
-            args: vec![Text; given.len()],
-            result: Text,
-        }),
-        "replace" if text_like => sig(F::Replace, &[Text, Text, Text], Text),
-        "strpos" | "position" if text_like => sig(F::Position, &[Text, Text], Int4),
-        "repeat" if text_like => sig(F::Repeat, &[Text, Int4], Text),
-        "reverse" if text_like => sig(F::Reverse, &[Text], Text),
-        "lpad" if text_like => {
-            sig(F::PadLeft, &[Text, Int4], Text).or_else(|| sig(F::PadLeft, &[Text, Int4, Text], Text))
-        }
-        "rpad" if text_like => {
-            sig(F::PadRight, &[Text, Int4], Text).or_else(|| sig(F::PadRight, &[Text, Int4, Text], Text))
-        }
-        "ascii" if text_like => sig(F::Ascii, &[Text], Int4),
-        "chr" => sig(F::Chr, &[Int4], Text),
-        "starts_with" if text_like => sig(F::StartsWith, &[Text, Text], Bool),
-        "split_part" if text_like => sig(F::SplitPart, &[Text, Text, Int4], Text),
-        "abs" => number(given, false).and_then(|t| sig(F::Abs, &[t], t)),
-        "round" | "trunc" if given.len() == 2 => {
-            let exact = ColumnType::Numeric(None);
-            let function = if name == "round" { F::RoundTo } else { F::TruncTo };
-            number(&given[..1], true)
-                .filter(|t| *t == exact || given[0].is_some_and(is_integer))
-                .and_then(|_| sig(function, &[exact, Int4], exact))
-        }
-        "round" => number(given, true).and_then(|t| sig(F::Round, &[t], t)),
-        "trunc" => number(given, true).and_then(|t| sig(F::Trunc, &[t], t)),
-        "ceil" | "ceiling" => number(given, true).and_then(|t| sig(F::Ceil, &[t], t)),
-        "floor" => number(given, true).and_then(|t| sig(F::Floor, &[t], t)),
-        "sign" => number(given, true).and_then(|t| sig(F::Sign, &[t], t)),
-        "power" | "pow" if !given.contains(&Some(ColumnType::Numeric(None))) => {
-            sig(F::Power, &[Float8, Float8], Float8)
-        }
-        "sqrt" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Sqrt, &[Float8], Float8),
-        "exp" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Exp, &[Float8], Float8),
-        "ln" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Ln, &[Float8], Float8),
-        "log" if !given.contains(&Some(ColumnType::Numeric(None))) => sig(F::Log10, &[Float8], Float8),
-        "pi" => sig(F::Pi, &[], Float8),
-        "random" => sig(F::Random, &[], Float8),
-        "md5" if text_like => sig(F::Md5, &[Text], Text),
-        "nextval" => sig(F::NextVal, &[Int8], Int8),
-        "currval" => sig(F::CurrVal, &[Int8], Int8),
-        "lastval" => sig(F::LastVal, &[], Int8),
-        "setval" => sig(F::SetVal, &[Int8, Int8], Int8).or_else(|| sig(F::SetVal, &[Int8, Int8, Bool], Int8)),
-        "version" => sig(F::Version, &[], Text),
-        "current_schema" => sig(F::CurrentSchema, &[], Text),
-        "current_user" | "session_user" | "user" | "current_role" => sig(F::CurrentUser, &[], Text),
-        "current_database" | "current_catalog" => sig(F::CurrentDatabase, &[], Text),
-        "pg_backend_pid" => sig(F::BackendPid, &[], Int4),
-        "current_setting" => {
-            sig(F::CurrentSetting, &[Text], Text).or_else(|| sig(F::CurrentSetting, &[Text, Bool], Text))
-        }
-        "set_config" => sig(F::SetConfig, &[Text, Text, Bool], Text),
-        "pg_is_in_recovery" => sig(F::IsInRecovery, &[], Bool),
-        "pg_sleep" => sig(F::Sleep, &[Float8], Text),
-        _ => None,
+            result: *result,
+        });
     }
+    match name {
+        "concat" if !given.is_empty() => Some(Signature {
+            function: Function::Concat,
+            args: vec![ColumnType::Text; given.len()],
+            result: ColumnType::Text,
+        }),
+        "round" | "trunc" if given.len() == 2 => rounding_to(name, given),
+        _ => of_one_number(name, given),
+    }
+}
+
+/// `round` or `trunc` to a number of digits.
+fn rounding_to(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
+    let exact = ColumnType::Numeric(None);
+    let number = number(&given[..1], true)?;
+    (number == exact || given[0].is_some_and(is_integer)).then(|| Signature {
+        function: if name == "round" {
+            Function::RoundTo
+        } else {
+            Function::TruncTo
+        },
+        args: vec![exact, ColumnType::Int4],
+        result: exact,
+    })
+}
+
+/// Functions of a number that give one of its type.
+fn of_one_number(name: &str, given: &[Option<ColumnType>]) -> Option<Signature> {
+    let function = match name {
+        "abs" => Function::Abs,
+        "round" => Function::Round,
+        "trunc" => Function::Trunc,
+        "ceil" | "ceiling" => Function::Ceil,
+        "floor" => Function::Floor,
+        "sign" => Function::Sign,
+        _ => return None,
+    };
+    let ty = number(given, function != Function::Abs)?;
+    (given.len() == 1).then(|| Signature {
+        function,
+        args: vec![ty],
+        result: ty,
+    })
 }
 
 /// The numeric type that a function of one number works in; `wide`: integers go to double precision.

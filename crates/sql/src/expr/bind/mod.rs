@@ -122,6 +122,27 @@ impl Binder<'_> {
             },
             ast::Expr::BinaryOp { left, op, right } => self.binary(left, op, right),
             ast::Expr::UnaryOp { op, expr } => self.unary(*op, expr),
+            ast::Expr::Case {
+                operand,
+                conditions,
+                else_result,
+                ..
+            } => self.case(operand.as_deref(), conditions, else_result.as_deref()),
+            ast::Expr::Cast { expr, data_type, .. } => self.cast(expr, data_type),
+            ast::Expr::TypedString(typed) => {
+                let ty = self.named_type(&typed.data_type)?;
+                let operand = self.literal(&typed.value.value)?;
+                Ok(Typed::new(self.coerce(operand, ty, Context::Explicit)?, base_type(ty)))
+            }
+            ast::Expr::Collate { expr, .. } => self.bind(expr).and_then(|_| shape("COLLATE")),
+            ast::Expr::Function(function) => self.function(function, expr),
+            other => self.predicate(other),
+        }
+    }
+
+    /// What is true, false or unknown of its operands.
+    fn predicate(&self, expr: &ast::Expr) -> Bound<Typed> {
+        match expr {
             ast::Expr::IsNull(e) => self.is_null(e, false),
             ast::Expr::IsNotNull(e) => self.is_null(e, true),
             ast::Expr::IsTrue(e) => self.is_bool(e, true, false),
@@ -153,18 +174,13 @@ impl Binder<'_> {
                 pattern,
                 escape_char,
             } => self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), true, *negated),
-            ast::Expr::Case {
-                operand,
-                conditions,
-                else_result,
-                ..
-            } => self.case(operand.as_deref(), conditions, else_result.as_deref()),
-            ast::Expr::Cast { expr, data_type, .. } => self.cast(expr, data_type),
-            ast::Expr::TypedString(typed) => {
-                let ty = self.named_type(&typed.data_type)?;
-                let operand = self.literal(&typed.value.value)?;
-                Ok(Typed::new(self.coerce(operand, ty, Context::Explicit)?, base_type(ty)))
-            }
+            other => self.call_in_words(other),
+        }
+    }
+
+    /// Functions whose arguments have words between them.
+    fn call_in_words(&self, expr: &ast::Expr) -> Bound<Typed> {
+        match expr {
             ast::Expr::Substring {
                 expr,
                 substring_from,
@@ -205,8 +221,6 @@ impl Binder<'_> {
                 expr,
                 field: ast::CeilFloorKind::DateTimeField(ast::DateTimeField::NoDateTime),
             } => self.call("floor", vec![self.bind(expr)?], expr),
-            ast::Expr::Collate { expr, .. } => self.bind(expr).and_then(|_| shape("COLLATE")),
-            ast::Expr::Function(function) => self.function(function, expr),
             other => shape(format_args!("the expression {other}")),
         }
     }
