@@ -5,7 +5,7 @@
 //! by a few threads that start with the first batch; other file systems run them at once, and may say when they would
 //! have been done.
 
-use super::File;
+use super::file::File;
 use crate::rt::{self, Condvar, Mutex, Nanos};
 use std::collections::VecDeque;
 use std::io;
@@ -70,11 +70,6 @@ impl IoRequest {
         };
         self
     }
-}
-
-/// Starts requests; [`Batch::complete`] waits for them. Requests of one batch must not overlap.
-pub fn submit(requests: Vec<IoRequest>) -> Batch {
-    rt::file_system().submit(requests)
 }
 
 /// Requests under way.

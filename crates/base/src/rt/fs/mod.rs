@@ -9,243 +9,27 @@
 //! **A failed sync is final**: what was unsynced may be lost though a later sync succeeds, so
 //! nobody retries one (design, section 8).
 
-use std::io::{self, IoSlice};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 pub mod batch;
+mod file;
 mod os;
+mod system;
 
-pub use batch::{Batch, IoOp, IoRequest, submit};
+pub use batch::{Batch, IoOp, IoRequest};
+pub use file::{File, FileOps, OpenOptions};
 pub use os::OsFileSystem;
+pub use system::FileSystem;
 
-use super::{Nanos, file_system, now, sleep};
-
-/// How [`open`] opens.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OpenOptions {
-    /// For writing too.
-    pub write: bool,
-    /// Make it if it is missing.
-    pub create: bool,
-    /// It must not exist yet.
-    pub create_new: bool,
-    /// Empty it.
-    pub truncate: bool,
-}
-
-impl OpenOptions {
-    /// An existing file, to read.
-    pub const READ: Self = Self {
-        write: false,
-        create: false,
-        create_new: false,
-        truncate: false,
-    };
-    /// An existing file, to read and write.
-    pub const WRITE: Self = Self {
-        write: true,
-        ..Self::READ
-    };
-    /// A file to read and write, made if it is missing.
-    pub const CREATE: Self = Self {
-        create: true,
-        ..Self::WRITE
-    };
-    /// A file to read and write that must not exist yet.
-    pub const CREATE_NEW: Self = Self {
-        create: true,
-        create_new: true,
-        ..Self::WRITE
-    };
-    /// An empty file to read and write, whatever was there.
-    pub const TRUNCATE: Self = Self {
-        truncate: true,
-        ..Self::CREATE
-    };
-}
-
-/// An open file, as a runtime provides it. Positions and lengths are in bytes.
-#[allow(clippy::len_without_is_empty, reason = "a file's length is a system call")]
-pub trait FileOps: Send + Sync {
-    /// Reads at a position; fewer bytes than asked for only at the end or by chance.
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// Writes at a position; says how much of it.
-    fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
-    /// Writes several buffers in a row at a position; says how much of them.
-    fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize>;
-    /// Makes what was written, and the length, survive a crash.
-    fn sync_data(&self) -> io::Result<()>;
-    /// The length.
-    fn len(&self) -> io::Result<u64>;
-    /// Cuts or extends with zeros.
-    fn set_len(&self, len: u64) -> io::Result<()>;
-    /// Takes the space for a range, extending the file; what is there stays.
-    fn allocate(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Gives the space of a range back; it reads as zeros. The length stays.
-    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
-    /// Bytes of space that it takes.
-    fn allocated(&self) -> io::Result<u64>;
-    /// Takes the file for this process, until closed; false if another has it.
-    fn lock_exclusive(&self) -> io::Result<bool>;
-}
-
-/// The files of a machine, as a runtime provides them.
-pub trait FileSystem: Send + Sync {
-    /// Opens a file.
-    fn open(&self, path: &Path, options: OpenOptions) -> io::Result<File>;
-    /// Makes a directory and those above it.
-    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
-    /// Renames a file or directory, replacing a file.
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
-    /// Removes a file.
-    fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Removes a directory and all in it.
-    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
-    /// The names in a directory, sorted.
-    fn list(&self, dir: &Path) -> io::Result<Vec<String>>;
-    /// Makes the names in a directory survive a crash.
-    fn sync_dir(&self, dir: &Path) -> io::Result<()>;
-    /// Whether there is a file or directory of this name.
-    fn exists(&self, path: &Path) -> io::Result<bool>;
-    /// Bytes that a user may still write under this directory.
-    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
-    /// Starts requests; see [`submit`]. As is, they are done at once, one after another.
-    fn submit(&self, requests: Vec<IoRequest>) -> Batch {
-        Batch::done(requests.into_iter().map(IoRequest::run).collect())
-    }
-}
-
-/// An open file. Clones are the same open file; it closes with the last one.
-#[derive(Clone)]
-pub struct File(Arc<dyn FileOps>);
-
-impl std::fmt::Debug for File {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("File")
-    }
-}
-
-impl File {
-    /// Around what a file system opened.
-    pub fn new(ops: Arc<dyn FileOps>) -> Self {
-        Self(ops)
-    }
-
-    /// Reads up to `buf.len()` bytes at `offset`: all of them, unless the file ends before.
-    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut filled = 0;
-        while filled < buf.len() {
-            match self.0.read_at(&mut buf[filled..], offset + filled as u64) {
-                Ok(0) => break,
-                Ok(n) => filled += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
-        }
-        Ok(filled)
-    }
-
-    /// Fills `buf` from `offset`; an error of kind `UnexpectedEof` if the file ends before.
-    pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let wanted = buf.len();
-        match self.read_at(buf, offset)? {
-            n if n == wanted => Ok(()),
-            n => Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                format!("the file ends {n} bytes after {offset}, {wanted} were wanted"),
-            )),
-        }
-    }
-
-    /// Writes all of `buf` at `offset`.
-    pub fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
-        self.write_vectored_at(&[buf], offset)
-    }
-
-    /// Writes all of `bufs`, in a row, at `offset`.
-    pub fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
-        let mut at = offset;
-        for chunk in bufs.chunks(IOV_MAX) {
-            let mut slices: Vec<IoSlice<'_>> = chunk.iter().map(|b| IoSlice::new(b)).collect();
-            let mut left = &mut slices[..];
-            IoSlice::advance_slices(&mut left, 0);
-            while !left.is_empty() {
-                match self.0.write_vectored_at(left, at) {
-                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                    Ok(n) => {
-                        IoSlice::advance_slices(&mut left, n);
-                        at += n as u64;
-                    }
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e),
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes what was written, and the length, survive a crash. A failure is final.
-    pub fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
-    }
-
-    /// The length in bytes.
-    #[allow(clippy::len_without_is_empty, reason = "a file's length is a system call")]
-    pub fn len(&self) -> io::Result<u64> {
-        self.0.len()
-    }
-
-    /// Cuts or extends with zeros to `len` bytes.
-    pub fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
-    }
-
-    /// Takes the space for a range, extending the file; what is there stays. An error of kind
-    /// `StorageFull` when there is none.
-    pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.allocate(offset, len)
-    }
-
-    /// Gives the space of a range back; it reads as zeros. The length stays.
-    pub fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
-        self.0.punch(offset, len)
-    }
-
-    /// Bytes of space that it takes (less than its length where it has holes).
-    pub fn allocated(&self) -> io::Result<u64> {
-        self.0.allocated()
-    }
-
-    /// Takes the file for this process until it closes it or ends; false if another has it.
-    pub fn lock_exclusive(&self) -> io::Result<bool> {
-        self.0.lock_exclusive()
-    }
-
-    /// As [`File::lock_exclusive`], asking again until `timeout` is over. A lock may be held by nobody who
-    /// will use it: a killed process that is still giving its memory back, or a child between fork and exec.
-    pub fn lock_exclusive_within(&self, timeout: Nanos) -> io::Result<bool> {
-        let end = now() + timeout;
-        loop {
-            if self.lock_exclusive()? {
-                return Ok(true);
-            }
-            if now() >= end {
-                return Ok(false);
-            }
-            sleep(Nanos::from_millis(2));
-        }
-    }
-}
+use super::file_system;
 
 /// Runs `f` with `files` in place of the operating system's, on this thread and on those that it
 /// starts. A runtime that was entered keeps its own.
 pub fn with<T>(files: Arc<dyn FileSystem>, f: impl FnOnce() -> T) -> T {
     super::os::with_files(Some(files), f)
 }
-
-/// Buffers that one vectored write takes.
-const IOV_MAX: usize = 1024;
 
 /// Opens a file.
 pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<File> {
@@ -290,6 +74,11 @@ pub fn exists(path: impl AsRef<Path>) -> io::Result<bool> {
 /// Bytes that may still be written under this directory.
 pub fn free_bytes(dir: impl AsRef<Path>) -> io::Result<u64> {
     file_system().free_bytes(dir.as_ref())
+}
+
+/// Starts requests; [`Batch::complete`] waits for them. Requests of one batch must not overlap.
+pub fn submit(requests: Vec<IoRequest>) -> Batch {
+    file_system().submit(requests)
 }
 
 /// The whole of a file.

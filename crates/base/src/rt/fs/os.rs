@@ -1,8 +1,9 @@
 //! The operating system's files: pread, pwrite, fdatasync, fallocate, and a small pool of threads
 //! that carries out [batches](super::batch).
 
-use super::batch::Pool;
-use super::{Batch, File, FileOps, FileSystem, IoRequest, OpenOptions};
+use super::batch::{Batch, IoRequest, Pool};
+use super::file::{File, FileOps, OpenOptions};
+use super::system::FileSystem;
 use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::{Errno, pread, pwrite, pwritev};
 use std::io::{self, IoSlice};
