@@ -6,22 +6,13 @@ use std::sync::Arc;
 
 use cenote_engine::{Engine, EngineOptions, MemoryKind, Result};
 
-use super::life::found;
-use super::shared::Shared;
-use crate::check::durable::{self, Rows};
+use super::contents::found;
+use super::shared::{BackupCopy, Shared};
+use crate::check::durable;
 use crate::check::{History, Key};
 
 /// Bytes of memory of a database that is made from a copy.
 const MEMORY: u64 = 8 << 20;
-
-/// What a copy held.
-#[derive(Debug, Clone)]
-pub struct Copy {
-    /// The state of the database that it is of: everything below.
-    pub lsn: u64,
-    /// Its rows.
-    pub rows: Rows,
-}
 
 /// Takes a copy, makes a database of it, and notes what is in there.
 pub(super) fn back_up(shared: &Arc<Shared>, engine: &Arc<Engine>) -> Result<()> {
@@ -39,7 +30,7 @@ pub(super) fn back_up(shared: &Arc<Shared>, engine: &Arc<Engine>) -> Result<()> 
     let restored = Engine::open(options)?;
     restored.roll_back_losers()?;
     match found(shared, &restored)? {
-        Ok(rows) => shared.backed_up(Copy {
+        Ok(rows) => shared.backed_up(BackupCopy {
             lsn: report.lsn.raw(),
             rows,
         }),
@@ -55,8 +46,8 @@ pub(super) fn back_up(shared: &Arc<Shared>, engine: &Arc<Engine>) -> Result<()> 
 }
 
 /// What is wrong with the copies that were taken of a history that is settled now.
-pub(super) fn judge(history: &History, copies: Vec<Copy>) -> Vec<String> {
-    let wrong = |copy: Copy| {
+pub(super) fn judge(history: &History, copies: Vec<BackupCopy>) -> Vec<String> {
+    let wrong = |copy: BackupCopy| {
         let expected = durable::rows_at(history, copy.lsn);
         let keys = expected.keys().chain(copy.rows.keys());
         let differs = |key: &&Key| expected.get(key) != copy.rows.get(key);

@@ -16,8 +16,8 @@ use cenote_base::rt::Nanos;
 use cenote_base::rt::mark::{self, Aim, Mark, Strike};
 use cenote_testkit::faulty::{FaultPlan, MemFs};
 
-use super::plan::Name;
-use super::pod::Death;
+use super::death::Death;
+use super::name::Name;
 
 /// What a seed hunts for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -2,42 +2,24 @@
 //! before.
 
 use cenote_base::random::Random;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{Direction, Engine, EngineOptions, Error, Isolation, KeyRange, MemoryKind, Result, Survive};
+use cenote_engine::{Engine, EngineOptions, Error, Isolation, MemoryKind, Result, Survive};
 use cenote_sql::Sql;
 
 use super::backup;
+use super::contents::found;
 use super::definer::Definer;
-use super::far::Far;
+use super::name::Name;
 use super::pages;
-use super::plan::Name;
-use super::rows::{self, DEFINED, Path, place};
+use super::rows;
 use super::session::Session;
 use super::shared::Shared;
+use super::site::Site;
 use super::sql;
 use crate::check::durable::{self, Rows};
 use crate::check::{adya, serial};
-
-/// Where an engine lives.
-#[derive(Debug, Clone)]
-pub struct Site {
-    /// Its region.
-    pub region: PathBuf,
-    /// Which life it is, from 0.
-    pub life: usize,
-    /// How its recovery is expected to go: `clean`, `instant` or `log`. `None`: any way.
-    pub mode: Option<&'static str>,
-    /// It begins anew: there is nothing yet.
-    pub first: bool,
-    /// It leaves its region where it is, and works in memory of its own: what the region holds is the past for the next
-    /// life.
-    pub aside: bool,
-    /// Remote memory, if it has any.
-    pub far: Option<Arc<Far>>,
-}
 
 /// Lives until told to stop, and ends in order. Whatever is wrong is noted in `shared`.
 pub fn live(shared: &Arc<Shared>, site: &Site) {
@@ -327,54 +309,6 @@ fn judge(shared: &Shared, found: &Rows, when: &str) {
     problems
         .into_iter()
         .for_each(|problem| shared.fail(format!("{when}: {problem}")));
-}
-
-/// All rows of a new snapshot, by table and by each index.
-pub(super) fn found(shared: &Shared, engine: &Arc<Engine>) -> Result<std::result::Result<Rows, String>> {
-    let tx = engine.begin(Isolation::ReadCommitted);
-    if shared.plan.name == Name::Sql {
-        let found = sql::found(shared, engine);
-        return Ok(found.unwrap_or_else(|error| Err(format!("{} {error}", error.code()))));
-    }
-    let mut all = Rows::new();
-    let defined = DEFINED..DEFINED + shared.plan.definers as u8;
-    for number in (0..shared.plan.tables).chain(defined) {
-        let Some(table) = tx.table(&rows::name(number))? else {
-            continue;
-        };
-        let read = |path| {
-            rows::read(
-                tx.reader(),
-                &shared.plan.shape,
-                &table,
-                path,
-                KeyRange::all(),
-                Direction::Forward,
-            )
-        };
-        let rows = match read(Path::Primary)? {
-            Ok(rows) => rows,
-            Err(problem) => return Ok(Err(problem)),
-        };
-        if let Some(problem) = shared.plan.shape.repeated(&rows) {
-            return Ok(Err(format!("{}: {problem}", table.name)));
-        }
-        for (index, definition) in table.indexes.iter().enumerate() {
-            let mut by_index = match read(Path::Index(index))? {
-                Ok(rows) => rows,
-                Err(problem) => return Ok(Err(problem)),
-            };
-            by_index.sort_unstable();
-            if by_index != rows {
-                let name = &definition.name;
-                return Ok(Err(format!(
-                    "index {name} leads to {by_index:?}, its table has {rows:?}"
-                )));
-            }
-        }
-        all.extend(rows.into_iter().map(|(id, tag)| (place(number, id), tag)));
-    }
-    Ok(Ok(all))
 }
 
 /// The end in order: nothing is held any more, all is well, and all is written.

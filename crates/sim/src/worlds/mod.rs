@@ -11,11 +11,14 @@
 //! its seeds in child processes ([`crate::explore`]).
 
 mod backup;
+mod contents;
+mod death;
 mod definer;
 mod far;
 mod grants;
 pub mod hunt;
 mod life;
+mod name;
 mod pages;
 pub mod panics;
 mod plan;
@@ -25,9 +28,11 @@ pub mod rows;
 mod scene;
 mod session;
 mod shared;
+mod site;
 mod sql;
 mod story;
 
-pub use plan::{Grants, Limits, Name, Pages, Plan, Pods, Tier};
+pub use name::Name;
+pub use plan::{Grants, Limits, Pages, Plan, Pods, Tier};
 pub use pod::{Verdict, run};
 pub use shared::{Shared, Tally};

@@ -1,139 +1,13 @@
 //! What a seed stands for: which world, how large, with which faults. Drawn once, before anything runs.
 
-use std::fmt;
-use std::str::FromStr;
-
 use cenote_base::random::{Random, mix};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::mark::{Aim, Mark};
 use cenote_engine::{EngineOptions, MemoryKind, Origins, Tuning};
 
 use super::hunt::{End, Hunt, Slow};
-use super::pages;
+use super::name::Name;
 use super::rows::Shape;
-
-/// A world: what goes on in it, and which faults befall it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Name {
-    /// Random transactions, and processes that are killed.
-    Transactions,
-    /// Definitions beside them.
-    Ddl,
-    /// Kills and power cuts, many, also during recovery.
-    Crash,
-    /// Lost hosts, with the dirty lines of their caches.
-    HostLoss,
-    /// Disks that fail, fill up, are slow, or return flipped bits.
-    Disk,
-    /// The database moves between hosts that share memory and storage.
-    Handover,
-    /// Frames in local memory, remote memory below them: the node and the way to it come and go.
-    Tiered,
-    /// The memory device is lost with all that was in it, or the link to it.
-    DeviceLoss,
-    /// The memory pool: users in several pods share a space whose extents move; hosts, users and pods go.
-    Pool,
-    /// The memory pool's manager, memory nodes and holders: leases, fencing, restarts.
-    Grants,
-    /// Copies are taken under load.
-    Backup,
-    /// Several managers of the memory pool, of which one leads by a lease at etcd.
-    Leaders,
-    /// Sessions of SQL.
-    Sql,
-    /// The buffer pool alone: pages, redo, files.
-    Pages,
-}
-
-impl Name {
-    /// All of them.
-    pub const ALL: [Name; 14] = [
-        Name::Transactions,
-        Name::Ddl,
-        Name::Crash,
-        Name::HostLoss,
-        Name::Disk,
-        Name::Handover,
-        Name::Tiered,
-        Name::DeviceLoss,
-        Name::Pool,
-        Name::Grants,
-        Name::Backup,
-        Name::Leaders,
-        Name::Sql,
-        Name::Pages,
-    ];
-
-    /// As on the command line.
-    pub fn text(self) -> &'static str {
-        match self {
-            Name::Transactions => "transactions",
-            Name::Ddl => "ddl",
-            Name::Crash => "crash",
-            Name::HostLoss => "host-loss",
-            Name::Disk => "disk",
-            Name::Handover => "handover",
-            Name::Tiered => "tiered",
-            Name::DeviceLoss => "device-loss",
-            Name::Pool => "pool",
-            Name::Grants => "grants",
-            Name::Leaders => "leaders",
-            Name::Sql => "sql",
-            Name::Pages => "pages",
-            Name::Backup => "backup",
-        }
-    }
-
-    /// What happens there, in a line.
-    pub fn about(self) -> &'static str {
-        match self {
-            Name::Transactions => "random transactions; processes are killed now and then",
-            Name::Ddl => "the same beside CREATE, DROP and TRUNCATE of tables and indexes",
-            Name::Crash => "kills and power cuts at any step, also during recovery",
-            Name::HostLoss => "hosts are lost with the dirty lines of their caches",
-            Name::Handover => "the database moves between hosts that share memory and storage",
-            Name::Disk => "failed syncs, full and slow disks, short transfers, flipped bits, for once or for good",
-            Name::Tiered => {
-                "remote memory over RDMA: nodes lost, ways cut, messages lost and late; kills and power cuts"
-            }
-            Name::DeviceLoss => {
-                "the memory device is lost under a running engine or between two, links to it are cut and mended"
-            }
-            Name::Pool => {
-                "a space of the memory pool over several pods: extents move, ways are cut, users, hosts and pods are lost"
-            }
-            Name::Sql => {
-                "sessions of SQL: upserts, conditions, portals in parts, savepoints, timeouts, retries; kills and power cuts"
-            }
-            Name::Pages => {
-                "the buffer pool alone, page by page: many short lives; kills, power cuts, lost hosts, also during recovery"
-            }
-            Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
-            Name::Leaders => {
-                "the same with several managers, of which one leads by a lease at etcd: clocks drift, answers come late, etcd goes"
-            }
-            Name::Grants => {
-                "the memory pool's manager, memory nodes and holders: leases, fencing; programs are killed, ways between them cut"
-            }
-        }
-    }
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
-    }
-}
-
-impl FromStr for Name {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let known = || Name::ALL.map(Name::text).join(", ");
-        let found = Name::ALL.into_iter().find(|n| n.text() == text);
-        found.ok_or_else(|| format!("no world is called \"{text}\": there are {} and all", known()))
-    }
-}
 
 /// What a run may reach at most: the dimensions in which a failure is shrunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -572,7 +446,7 @@ impl Plan {
 
     /// More or fewer pages than frames, of which there are as few as there may be.
     fn of_pages(mut self, limits: Limits, draw: &mut Random) -> Plan {
-        (self.memory, self.tables, self.definers) = (pages::memory(), 0, 0);
+        (self.memory, self.tables, self.definers) = (least_memory(), 0, 0);
         self.rows = draw.pick(&[4, 30, 100, 200, 400]).min(limits.rows.max(1));
         self.statements = draw.pick(&[1, 2, 4]).min(limits.statements.max(1));
         self.reading = draw.pick(&[10, 40]);
@@ -668,6 +542,11 @@ impl Plan {
         });
         self
     }
+}
+
+/// Bytes of a region with the fewest frames.
+fn least_memory() -> u64 {
+    cenote_buffer::Geometry::len_for(cenote_buffer::FRAMES_MIN).unwrap_or(8 << 20)
 }
 
 /// Where the numbers of a database begin: just below what words once held, or a page of timestamps ends, or a lap of

@@ -11,11 +11,14 @@ use cenote_base::rt::{self, Nanos, mark};
 use cenote_testkit::faulty::{FaultPlan, MemFs};
 use rustix::fs::{MemfdFlags, memfd_create};
 
+use super::death::Death;
 use super::far::Far;
 use super::hunt::End as Ends;
-use super::life::{Site, is_refused, live};
-use super::plan::{Name, Plan};
+use super::life::{is_refused, live};
+use super::name::Name;
+use super::plan::Plan;
 use super::shared::{Shared, Tally};
+use super::site::Site;
 use super::{grants, pages, panics, pool, scene, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
@@ -32,25 +35,6 @@ pub struct Verdict {
     pub tally: Tally,
     /// Stands for every choice made: equal for equal seeds.
     pub digest: u64,
-}
-
-/// How a life ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Death {
-    /// The process is killed: memory and files stay as they are.
-    Kill,
-    /// The host is lost, with what its cache had not written back.
-    HostLoss,
-    /// Power is cut: the region is gone, and what files had not synced, in part.
-    PowerCut,
-    /// The memory device is lost while the engine runs.
-    DeviceLoss,
-    /// The link between the host and the memory device is cut.
-    LinkLoss,
-    /// In order.
-    Order,
-    /// It ended itself: pages were half changed, and the log had failed.
-    Itself,
 }
 
 /// What a life leaves to the next.
@@ -327,22 +311,69 @@ fn one_life(
     if rotten {
         shared.spoil_disk(false);
     }
+    let files = world.files(host);
+    let drawn = planned_death(plan, site, (last, rotten), draw);
+    let process = live_until(drawn, shared, world, host, site, draw);
+    // From here to the end no preemption point is passed: all that is left is of one moment.
+    shared.history().died();
+    let (ready, itself) = (shared.is_ready(), ended_itself(shared, rotten));
+    let death = match drawn {
+        Death::Order | Death::Kill if itself => Death::Itself,
+        drawn => drawn,
+    };
+    match death {
+        Death::Order | Death::Itself => {}
+        Death::Kill | Death::DeviceLoss => process.kill(),
+        Death::LinkLoss => world.cut_link(host, 0),
+        Death::HostLoss | Death::PowerCut => world.lose_host(host),
+    }
+    if rotten {
+        judge_reads(shared);
+    }
+    shared.befalls(death.name());
+    if site.aside || !death.keeps_memory(plan.host) {
+        shared.pages().loses_memory();
+    }
+    let mode = expected_recovery(death, ready, plan, site);
+    let region = region_after(death, region, plan, world);
+    let spoiled = shared.is_disk_bad();
+    heal(&files);
+    Remains {
+        region,
+        mode: mode.filter(|_| !spoiled && !site.aside),
+        host,
+        may_move: !matches!(death, Death::Kill | Death::Itself),
+        cut_off: (death == Death::LinkLoss).then_some(host),
+    }
+}
+
+/// How a life is to end.
+fn planned_death(plan: &Plan, site: &Site, (last, rotten): (bool, bool), draw: &mut Random) -> Death {
     let before_rot = plan.rot && site.life as u32 + 1 == plan.deaths;
-    let death = match (last, rotten) {
+    match (last, rotten) {
         (_, true) => Death::Kill,
         (true, _) => Death::Order,
         // What is in memory needs no disk.
         _ if before_rot && !draw.one_in(4) => Death::PowerCut,
         _ => death(plan, draw),
-    };
-    let files = world.files(host);
+    }
+}
+
+/// Runs an engine until the moment of its end: its process, which is there still unless the end is one in order.
+fn live_until(
+    death: Death,
+    shared: &Arc<Shared>,
+    world: &World,
+    host: usize,
+    site: &Site,
+    draw: &mut Random,
+) -> Process {
+    let (plan, files) = (&shared.plan, world.files(host));
+    let last = site.life == plan.deaths as usize;
     let slow = draw.pick(&[150, 150, 150, 2_000]);
     files.set_sync_time(Nanos::from_micros(draw.below(slow)));
-    let may_end = !last
-        && matches!(
-            death,
-            Death::Kill | Death::PowerCut | Death::HostLoss | Death::DeviceLoss
-        );
+    let ends_a_process = [Death::Kill, Death::PowerCut, Death::HostLoss, Death::DeviceLoss];
+    let may_end = !last && ends_a_process.contains(&death);
     plan.hunt.begin_life(&files, may_end, draw);
     let process = {
         let (shared, site) = (shared.clone(), site.clone());
@@ -362,28 +393,12 @@ fn one_life(
         world.lose_device(0);
         await_machine_check(&process, draw);
     }
-    // From here to the end no preemption point is passed: all that is left is of one moment.
-    shared.history().died();
-    let ready = shared.is_ready();
-    let itself = ended_itself(shared, rotten);
-    let death = match death {
-        Death::Order | Death::Kill if itself => Death::Itself,
-        drawn => drawn,
-    };
+    process
+}
+
+/// How the next life has to recover; `None`: any way. `ready`: the life that has ended had recovered.
+fn expected_recovery(death: Death, ready: bool, plan: &Plan, site: &Site) -> Option<&'static str> {
     match death {
-        Death::Order | Death::Itself => {}
-        Death::Kill | Death::DeviceLoss => process.kill(),
-        Death::LinkLoss => world.cut_link(host, 0),
-        Death::HostLoss | Death::PowerCut => world.lose_host(host),
-    }
-    if rotten {
-        judge_reads(shared);
-    }
-    shared.befalls(death.name());
-    if site.aside || !death.keeps_memory(plan.host) {
-        shared.pages().loses_memory();
-    }
-    let mode = match death {
         Death::Order => Some("clean"),
         Death::Kill | Death::Itself | Death::PowerCut if ready && plan.tier.is_some() => Some("log"),
         Death::Kill | Death::Itself if ready => Some("instant"),
@@ -392,25 +407,18 @@ fn one_life(
         // It was killed in its recovery.
         Death::Kill | Death::Itself => site.mode.filter(|mode| *mode == "instant"),
         Death::HostLoss | Death::PowerCut | Death::LinkLoss | Death::DeviceLoss => None,
-    };
-    let region = match death {
-        Death::PowerCut => {
-            if plan.device {
-                world.lose_device(0);
-            }
-            Region::new(plan)
-        }
-        _ => region.after_kill(plan),
-    };
-    let spoiled = shared.is_disk_bad();
-    heal(&files);
-    Remains {
-        region,
-        mode: mode.filter(|_| !spoiled && !site.aside),
-        host,
-        may_move: !matches!(death, Death::Kill | Death::Itself),
-        cut_off: (death == Death::LinkLoss).then_some(host),
     }
+}
+
+/// The region that the next life finds.
+fn region_after(death: Death, region: Region, plan: &Plan, world: &World) -> Region {
+    if death != Death::PowerCut {
+        return region.after_kill(plan);
+    }
+    if plan.device {
+        world.lose_device(0);
+    }
+    Region::new(plan)
 }
 
 /// An engine whose memory device is gone lives as long as its cache has all that it needs.
@@ -442,29 +450,6 @@ fn judge_reads(shared: &Shared) {
 /// The disk is whole again.
 fn heal(files: &MemFs) {
     files.heal();
-}
-
-impl Death {
-    /// Whether the next life finds in memory what this one had committed.
-    fn keeps_memory(self, survives_host: bool) -> bool {
-        match self {
-            Death::Kill | Death::Order | Death::Itself => true,
-            Death::HostLoss | Death::LinkLoss => survives_host,
-            Death::PowerCut | Death::DeviceLoss => false,
-        }
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Death::Kill => "deaths: killed",
-            Death::HostLoss => "deaths: host lost",
-            Death::PowerCut => "deaths: power cut",
-            Death::DeviceLoss => "deaths: memory device lost",
-            Death::LinkLoss => "deaths: link cut",
-            Death::Order => "orderly ends",
-            Death::Itself => "deaths: ended itself",
-        }
-    }
 }
 
 fn death(plan: &Plan, draw: &mut Random) -> Death {

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::backup::Copy;
 use super::pages::model::Model as PageModel;
 use super::plan::Plan;
 use super::scene;
-use super::sql::Counters;
+use super::sql::counters::Counters;
 use crate::check::History;
+use crate::check::durable::Rows;
 
 /// Counts of what a world went through, by name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +32,15 @@ impl Tally {
     }
 }
 
+/// What a copy of a database held.
+#[derive(Debug, Clone)]
+pub struct BackupCopy {
+    /// The state of the database that it is of: everything below.
+    pub lsn: u64,
+    /// Its rows.
+    pub rows: Rows,
+}
+
 /// What outlives the processes. Its locks are the machine's own: no preemption point is passed while one is held.
 #[derive(Debug)]
 pub struct Shared {
@@ -48,7 +57,7 @@ pub struct Shared {
     saving: AtomicBool,
     ended: AtomicU64,
     stage: Mutex<&'static str>,
-    copies: Mutex<Vec<Copy>>,
+    copies: Mutex<Vec<BackupCopy>>,
     counters: Mutex<Counters>,
     pages: Mutex<PageModel>,
 }
@@ -212,7 +221,7 @@ impl Shared {
     }
 
     /// A copy of the database was taken, with these rows.
-    pub(super) fn backed_up(&self, copy: Copy) {
+    pub(super) fn backed_up(&self, copy: BackupCopy) {
         // All of it is durable, whoever has been told.
         let acknowledged = self.history().acknowledged.max(copy.lsn);
         self.history().acknowledged = acknowledged;
@@ -220,7 +229,7 @@ impl Shared {
     }
 
     /// The copies that were taken since this was asked last.
-    pub(super) fn take_copies(&self) -> Vec<Copy> {
+    pub(super) fn take_copies(&self) -> Vec<BackupCopy> {
         std::mem::take(&mut lock(&self.copies))
     }
 

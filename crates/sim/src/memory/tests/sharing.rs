@@ -5,8 +5,8 @@
 //! not.
 
 use super::*;
-use cenote_base::rt::Nanos;
 use crate::clock::fast;
+use cenote_base::rt::Nanos;
 
 /// Latency of a load, and of asking another host, over the switch; a core's transfer and load, and its fill buffers, of
 /// the host's own memory.

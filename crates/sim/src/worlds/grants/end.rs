@@ -8,15 +8,17 @@ use cenote_base::{Error, Result};
 use cenote_pool::{Phase, PoolStatus};
 
 use super::holder::{Opened, let_go};
+use super::label::Label;
 use super::operator::{connect, label_of, problems};
-use super::stage::{Label, Stage, holder_name};
-use super::{Cast, MACHINE};
+use super::processes::Processes;
+use super::role::MACHINE;
+use super::stage::{Stage, holder_name};
 
 /// Until all leases have lapsed, and all that is to be done is done.
 const SETTLE: Nanos = Nanos::from_secs(60);
 const TURN: Nanos = Nanos::from_millis(50);
 
-pub(super) fn inspect(cast: &mut Cast<'_>) {
+pub(super) fn inspect(cast: &mut Processes<'_>) {
     let inspector = cast.start(MACHINE, "inspector", |stage| {
         if let Err(error) = look(stage) {
             stage.shared.fail(format!("the end: {error}"));
@@ -111,7 +113,7 @@ fn inherit(stage: &Arc<Stage>, label: Label) -> Result<()> {
     Ok(())
 }
 
-fn no_file_is_left(cast: &Cast<'_>) {
+fn no_file_is_left(cast: &Processes<'_>) {
     let files = cast.world.files(MACHINE).files();
     let left = files.iter().filter(|path| path.to_string_lossy().contains("grant-"));
     left.for_each(|path| cast.stage.shared.fail(format!("{} is left", path.display())));

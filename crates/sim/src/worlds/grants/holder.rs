@@ -10,8 +10,9 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_pool::holder::GrantedMemory;
 
+use super::label::Label;
 use super::model::{Use, WORDS, offset};
-use super::stage::{Label, Stage, holder_name};
+use super::stage::{Stage, holder_name};
 use crate::clock;
 
 /// The body of a holder's process.

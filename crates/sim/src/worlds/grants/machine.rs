@@ -1,10 +1,9 @@
 //! The machine of memory nodes and holders, in place of `/proc` and signals: who maps which file, and how that is
 //! ended.
 //!
-//! A holder maps a file by having it open ([`Machines::map`]). A killed process maps nothing. It may take some turns
-//! until a signal has its effect, and of a process that hangs in the kernel ([`Machines::hang`]) much longer.
+//! A holder maps a file by having it open ([`Machines::map`](super::machines::Machines::map)). A killed process maps nothing. It may take some turns
+//! until a signal has its effect, and of a process that hangs in the kernel ([`Machines::hang`](super::machines::Machines::hang)) much longer.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,65 +12,9 @@ use cenote_base::{Error, Result};
 use cenote_pool::host::{Host, Process as Named};
 
 use super::stage::Stage;
-use crate::{Process, clock};
+use crate::clock;
 
 const TURN: Nanos = Nanos::from_millis(2);
-
-/// Processes and their mappings.
-#[derive(Debug, Default)]
-pub(super) struct Machines {
-    processes: BTreeMap<u32, Process>,
-    maps: Vec<(PathBuf, u32)>,
-    /// Until when a signal has no effect.
-    hanging: BTreeMap<u32, Nanos>,
-}
-
-impl Machines {
-    pub fn began(&mut self, process: &Process) {
-        self.processes.insert(process.id(), process.clone());
-    }
-
-    pub fn is_running(&self, process: u32) -> bool {
-        self.processes.get(&process).is_some_and(Process::is_running)
-    }
-
-    /// The calling process maps a file from here on.
-    pub fn map(&mut self, file: &Path) {
-        self.maps.push((file.into(), clock::process()));
-    }
-
-    pub fn unmap(&mut self, file: &Path) {
-        let this = clock::process();
-        self.maps.retain(|(of, by)| of != file || *by != this);
-    }
-
-    /// For so long a process is not ended by a signal.
-    pub fn hang(&mut self, process: u32, until: Nanos) {
-        self.hanging.insert(process, until);
-    }
-
-    pub fn calm_down(&mut self) {
-        self.hanging.clear();
-    }
-
-    /// Processes that map a file.
-    fn mapping(&self, file: &Path) -> Vec<u32> {
-        let of_file = self.maps.iter().filter(|(of, _)| of == file);
-        of_file.map(|(_, by)| *by).filter(|by| self.is_running(*by)).collect()
-    }
-
-    fn is_mapped_by(&self, file: &Path, process: u32) -> bool {
-        self.mapping(file).contains(&process)
-    }
-
-    /// Whom a signal ends now, if it is one of these.
-    fn ends(&self, processes: &[u32], now: Nanos) -> Vec<Process> {
-        let hangs = |process: &&u32| self.hanging.get(process).is_some_and(|until| *until > now);
-        let ends = processes.iter().filter(|process| !hangs(process));
-        ends.filter_map(|process| self.processes.get(process).cloned())
-            .collect()
-    }
-}
 
 /// What a memory node asks about its machine.
 pub(super) struct Machine(pub(super) Arc<Stage>);

@@ -15,7 +15,7 @@ use cenote_base::rt::Nanos;
 use cenote_pool::holder::GrantedMemory;
 use cenote_pool::{GrantId, Phase, PoolStatus};
 
-use super::stage::Label;
+use super::label::Label;
 use crate::clock;
 
 /// Words of a grant that are looked at.

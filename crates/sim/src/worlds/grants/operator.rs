@@ -9,7 +9,8 @@ use cenote_base::rt::{self, Nanos};
 use cenote_pool::holder::Operator;
 use cenote_pool::{GrantView, Phase, PoolStatus};
 
-use super::stage::{Label, OPERATOR, Stage};
+use super::label::Label;
+use super::stage::{OPERATOR, Stage};
 
 /// The body of an operator's process.
 pub(super) fn run(stage: &Arc<Stage>, mut draw: Random) {

@@ -9,34 +9,10 @@ use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_space::EXTENT;
 
-use super::leaderships::Watched;
 use super::machine::Machine;
+use super::role::Role;
 use super::stage::Stage;
-use super::{MACHINE, manager_host};
-
-/// Which program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Role {
-    Manager(usize),
-    Node(usize),
-}
-
-impl Role {
-    /// By which others reach it.
-    pub fn name(self) -> String {
-        match self {
-            Role::Manager(n) => format!("manager{n}"),
-            Role::Node(n) => format!("node{n}"),
-        }
-    }
-
-    pub fn host(self) -> usize {
-        match self {
-            Role::Manager(n) => manager_host(n),
-            Role::Node(_) => MACHINE,
-        }
-    }
-}
+use super::watched::Watched;
 
 /// Where a memory node's files lie.
 pub(super) fn directory(node: usize) -> PathBuf {

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_fabric::message::Network;
 use cenote_fabric::profile;
-use cenote_pool::holder::{Credentials, GrantRequest};
+use cenote_pool::holder::Credentials;
 use cenote_pool::settings::{Tenant, Tenants};
 use cenote_space::EXTENT;
 
-use super::MACHINE;
+use super::label::Label;
 use super::leaderships::Leaderships;
-use super::machine::Machines;
+use super::machines::Machines;
 use super::model::Model;
-use super::program::Role;
+use super::role::{MACHINE, Role};
 use crate::etcd::Etcd;
 use crate::message::{Faults, Net};
 use crate::topology;
@@ -23,48 +23,6 @@ use crate::worlds::plan::Grants;
 use crate::worlds::shared::Shared;
 
 pub(super) const OPERATOR: &str = "operator";
-
-/// A name that memory is asked for by. Tenants take turns.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Label(pub usize);
-
-impl Label {
-    /// Memory of the second is taken for the first where it is short, while nobody holds it.
-    pub const TENANTS: [&str; 2] = ["first", "second"];
-
-    pub fn tenant(self) -> &'static str {
-        Self::TENANTS[self.0 % 2]
-    }
-
-    pub fn text(self) -> String {
-        format!("label{}", self.0)
-    }
-
-    pub fn extents(self) -> u64 {
-        1 + self.0 as u64 % 3
-    }
-
-    /// Some are not kept for long while nobody holds them.
-    pub fn keep(self) -> Option<u64> {
-        (self.0 % 4 == 3).then_some(2)
-    }
-
-    /// Whether it may be gone whenever nobody holds it.
-    pub fn is_fleeting(self) -> bool {
-        self.tenant() != Self::TENANTS[0] || self.keep().is_some()
-    }
-
-    pub fn requested(self) -> GrantRequest {
-        GrantRequest {
-            label: self.text(),
-            description: "of a simulated holder".into(),
-            bytes: self.extents() * EXTENT,
-            pod: None,
-            keep: self.keep(),
-            mirror: false,
-        }
-    }
-}
 
 pub(super) fn holder_name(slot: usize) -> String {
     format!("holder{slot}")

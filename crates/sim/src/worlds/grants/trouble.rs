@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 
-use super::program::Role;
+use super::processes::Processes;
+use super::role::{MACHINE, Role, manager_host};
 use super::stage::{OPERATOR, Stage, holder_name};
-use super::{Cast, MACHINE, manager_host};
-use crate::World;
 use crate::clock;
 use crate::etcd;
 use crate::message::Faults;
+use crate::{Process, World};
 
 /// Between two looks at what is to happen.
 const TURN: Nanos = Nanos::from_millis(10);
@@ -40,7 +40,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// Users work until they have done their share, and all of this comes over them.
-    pub fn come(&mut self, cast: &mut Cast<'_>) {
+    pub fn come(&mut self, cast: &mut Processes<'_>) {
         for slot in 0..=self.stage.holders() {
             self.start_user(cast, slot);
         }
@@ -66,12 +66,12 @@ impl<'w> Trouble<'w> {
         now + 1 + self.draw.below(2 * distance + 1)
     }
 
-    fn start_user(&mut self, cast: &mut Cast<'_>, slot: usize) {
+    fn start_user(&mut self, cast: &mut Processes<'_>, slot: usize) {
         let of_user = Random(self.draw.word());
         cast.start_user(slot, of_user);
     }
 
-    fn befall(&mut self, cast: &Cast<'_>) {
+    fn befall(&mut self, cast: &Processes<'_>) {
         if self.stage.grants.managers > 1 && self.draw.one_in(2) {
             return self.befall_etcd();
         }
@@ -182,8 +182,8 @@ impl<'w> Trouble<'w> {
         self.world.pause(host, time);
     }
 
-    fn hang(&mut self, cast: &Cast<'_>) {
-        let holders: Vec<u32> = cast.users.iter().flatten().map(crate::Process::id).collect();
+    fn hang(&mut self, cast: &Processes<'_>) {
+        let holders: Vec<u32> = cast.users.iter().flatten().map(Process::id).collect();
         let process = self.draw.pick(&holders);
         let time = Nanos(self.draw.below(HANGS_MOST.raw()));
         self.stage.shared.count("faults: process that cannot be ended");
@@ -194,7 +194,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// A user or a program.
-    fn kill(&mut self, cast: &mut Cast<'_>) {
+    fn kill(&mut self, cast: &mut Processes<'_>) {
         match self.draw.below(8) {
             0..3 => {
                 let slot = self.draw.below(self.stage.holders() as u64 + 1) as usize;
@@ -223,7 +223,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// Who was killed begins anew, at some time.
-    fn raise(&mut self, cast: &mut Cast<'_>) {
+    fn raise(&mut self, cast: &mut Processes<'_>) {
         for n in 0..cast.programs.len() {
             if cast.is_down(n) && self.draw.one_in(40) {
                 self.stage.shared.befalls("programs begun anew");

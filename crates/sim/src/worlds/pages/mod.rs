@@ -22,23 +22,18 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, PageId, Result};
-use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport};
+use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
 use cenote_storage::{DataDir, Survive};
 
 use self::model::Bytes;
-use super::life::Site;
 use super::plan::Pages;
 use super::shared::Shared;
+use super::site::Site;
 
 /// A world takes two to ten million steps; one that goes on for longer hangs.
 pub(super) const STEPS_MOST: u64 = 60_000_000;
 /// The space that all pages are in.
 const SPACE: u32 = 1000;
-
-/// Bytes of a region with the fewest frames.
-pub(super) fn memory() -> u64 {
-    Geometry::len_for(cenote_buffer::FRAMES_MIN).unwrap_or(8 << 20)
-}
 
 fn id(page: u32) -> PageId {
     PageId::new(SPACE, page)

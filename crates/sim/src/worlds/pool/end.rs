@@ -9,11 +9,13 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_space::{GlobalAddress, Mode, Placement, audit_placements};
 
+use super::keeper_service;
 use super::members::Mark;
 use super::model::{bytes_of, extent_of};
+use super::processes::Processes;
+use super::role::Role;
 use super::stage::{Report, Reports, Stage, part_number, pod_of};
 use super::user::is_trouble;
-use super::{Cast, Role};
 use crate::check::words::What;
 
 /// A migrated extent whose home is not heard of is asked for after 5 s, and a call to who is not there takes as long.
@@ -25,7 +27,7 @@ fn placements(reports: &Reports) -> BTreeMap<u8, Placement> {
 }
 
 /// Programs begin anew, without moves of their own, and have to agree before long on where extents lie.
-pub(super) fn settle(cast: &mut Cast<'_>) -> bool {
+pub(super) fn settle(cast: &mut Processes<'_>) -> bool {
     if !cast.change_programs(Role::STILL) {
         return false;
     }
@@ -74,7 +76,7 @@ fn reached_by(reports: &Reports, at: GlobalAddress) -> Vec<usize> {
 }
 
 /// Looks at everything from every pod, frees it, and looks for what is left.
-pub(super) fn inspect(cast: &mut Cast<'_>, draw: &mut Random) {
+pub(super) fn inspect(cast: &mut Processes<'_>, draw: &mut Random) {
     let stage = Arc::clone(&cast.stage);
     let Some(reports) = stage.settled().map(Arc::new) else {
         return;
@@ -136,7 +138,7 @@ fn told_apart(stage: &Stage, reports: &Reports) -> bool {
 
 /// Reads all that has to be reached from a pod. Nothing excuses an error.
 fn look(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result<()> {
-    let space = stage.open(pod, mark)?;
+    let space = keeper_service::open(stage, pod, mark)?;
     let session = space.session();
     let is_mine = |at: GlobalAddress| reached_by(reports, at).contains(&pod);
     let words: Vec<(usize, GlobalAddress)> = {
@@ -183,7 +185,7 @@ fn look(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
 
 /// Frees what is reached from a pod, and has not been freed from another.
 fn free(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result<()> {
-    let space = stage.open(pod, mark)?;
+    let space = keeper_service::open(stage, pod, mark)?;
     let all = stage.model.lock().all();
     for at in all {
         if !reached_by(reports, at).contains(&pod) {
@@ -201,7 +203,7 @@ fn free(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
 }
 
 /// Empty migrated extents go home, and of all objects none is left but those that nobody may know of.
-fn count_what_is_left(cast: &mut Cast<'_>) {
+fn count_what_is_left(cast: &mut Processes<'_>) {
     let sweeping = Role {
         makes: false,
         moves: false,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use cenote_base::Result;
 use cenote_space::Session;
 
+use super::keeper_service;
 use super::members::Mark;
 use super::model::{Text, Word, bytes_of};
 use super::stage::Stage;
@@ -30,7 +31,7 @@ fn share(stage: &Stage, pod: usize, most: usize) -> usize {
 }
 
 fn found(stage: &Arc<Stage>, pod: usize, mark: Mark, mut draw: Random) -> Result<()> {
-    let space = stage.open(pod, mark)?;
+    let space = keeper_service::open(stage, pod, mark)?;
     let session = space.session();
     for _ in 0..share(stage, pod, WORDS_MOST) {
         let kind = draw.pick(&[Kind::Counter, Kind::Chain, Kind::Register]);

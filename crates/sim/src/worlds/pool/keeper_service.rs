@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Caller, CallerId, Callers, Serve};
-use cenote_space::{Class, Extent, GlobalAddress, Keeper, Lifetime, LocalKeeper, Run, SessionId};
+use cenote_space::{Class, Extent, FarPart, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, Run, SessionId, Space};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::members::Mark;
-use super::stage::{Stage, keeper_name};
+use super::stage::{SPACE, Stage, device, keeper_name, part_number, pod_name};
 
 /// How long a keeper that does not answer is asked again.
 const TIMEOUT: Nanos = Nanos::from_secs(20);
@@ -75,6 +75,34 @@ impl KeeperService {
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+/// The space as a new process on `pod` sees it.
+///
+/// # Errors
+/// Those of mapping the pod's part.
+pub(super) fn open(stage: &Arc<Stage>, pod: usize, mark: Mark) -> Result<Space> {
+    let space = Space::new(SPACE);
+    let keeper = |of: usize| {
+        Arc::new(RemoteKeeper {
+            stage: Arc::clone(stage),
+            callers: stage.network.port(pod),
+            pod: of,
+            mark,
+            caller: Mutex::default(),
+        })
+    };
+    let part = Part::join_marked(&device(pod), Default::default(), mark)?;
+    space.attach(Arc::new(part), keeper(pod))?;
+    for other in (0..stage.count()).filter(|other| *other != pod) {
+        let far = FarPart {
+            number: part_number(other),
+            pod: pod_name(other),
+            channel: stage.channel(pod, other),
+        };
+        space.attach_far(far, keeper(other))?;
+    }
+    Ok(space)
 }
 
 /// The keeper of a part, as a user has it.
@@ -169,7 +197,7 @@ impl Keeper for RemoteKeeper {
         let ended = self.ask(Request::End(session));
         if ended.is_err() {
             // The keeper hears of it when it hears of this process again.
-            let part = super::stage::part_number(self.pod);
+            let part = part_number(self.pod);
             self.stage.members().lock().abandon((part, session));
         }
         ended

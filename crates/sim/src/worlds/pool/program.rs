@@ -16,8 +16,8 @@ use cenote_space::{HeatOptions, Host, HostOptions, Hosts, Keeper, LocalKeeper, P
 
 use super::keeper_service::KeeperService;
 use super::members::Mark;
+use super::role::{EXTENT, Role};
 use super::stage::{KEY, Phase, Report, SPACE, Stage, device, part_number, pod_name};
-use super::{EXTENT, Role};
 use crate::clock;
 use crate::rdma::Serving;
 

@@ -10,10 +10,12 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use cenote_base::rt::{self, Nanos};
 
+use super::keeper_service;
 use super::members::Mark;
 use super::model::extent_of;
+use super::processes::Processes;
+use super::role::Role;
 use super::stage::Stage;
-use super::{Cast, Role};
 use crate::check::words::What;
 use crate::clock;
 
@@ -40,7 +42,7 @@ impl Steps {
 }
 
 /// Lets users go in step for a while, and counts what moves.
-pub(super) fn in_step(cast: &mut Cast<'_>, draw: &mut Random) {
+pub(super) fn in_step(cast: &mut Processes<'_>, draw: &mut Random) {
     let stage = Arc::clone(&cast.stage);
     let sharing = Role {
         makes: false,
@@ -94,7 +96,7 @@ fn is_reached(stage: &Stage, word: usize) -> bool {
 
 fn go(stage: &Arc<Stage>, pod: usize, mark: Mark, steps: &Steps, n: usize, word: usize) {
     let at = stage.model.lock().words[word].at;
-    let space = match stage.open(pod, mark) {
+    let space = match keeper_service::open(stage, pod, mark) {
         Ok(space) => space,
         Err(error) => return stage.shared.fail(format!("a user in pod {pod}: {error}")),
     };

@@ -8,10 +8,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::call::Callers;
-use cenote_space::{Channel, FarPart, FarReads, Hello, Moved, Part, Placement, Space};
+use cenote_space::{Channel, FarReads, Hello, Moved, Placement};
 
-use super::keeper_service::RemoteKeeper;
-use super::members::{Mark, Members};
+use super::members::Members;
 use super::model::Model;
 use crate::rdma::{MemoryNode, Network};
 use crate::worlds::plan::Pods;
@@ -254,34 +253,6 @@ impl Stage {
         };
         let channel = Channel::new(self.network.port(from) as Arc<dyn Callers>, pod_name(to), hello);
         Arc::new(channel.reading(READS[from % READS.len()]))
-    }
-
-    /// The space as a new process on `pod` sees it.
-    ///
-    /// # Errors
-    /// Those of mapping the pod's part.
-    pub fn open(self: &Arc<Stage>, pod: usize, mark: Mark) -> cenote_base::Result<Space> {
-        let space = Space::new(SPACE);
-        let keeper = |of: usize| {
-            Arc::new(RemoteKeeper {
-                stage: Arc::clone(self),
-                callers: self.network.port(pod),
-                pod: of,
-                mark,
-                caller: Mutex::default(),
-            })
-        };
-        let part = Part::join_marked(&device(pod), Default::default(), mark)?;
-        space.attach(Arc::new(part), keeper(pod))?;
-        for other in (0..self.count()).filter(|other| *other != pod) {
-            let far = FarPart {
-                number: part_number(other),
-                pod: pod_name(other),
-                channel: self.channel(pod, other),
-            };
-            space.attach_far(far, keeper(other))?;
-        }
-        Ok(space)
     }
 
     /// Waits until `is_so`, for so long of virtual time.

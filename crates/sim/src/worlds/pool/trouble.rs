@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 
-use super::Cast;
+use super::processes::{Processes, User};
 use super::stage::Stage;
 use crate::World;
 use crate::rdma::Faults;
@@ -37,7 +37,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// Users work until they have done their share, and all of this comes over them.
-    pub fn come(&mut self, cast: &mut Cast<'_>) {
+    pub fn come(&mut self, cast: &mut Processes<'_>) {
         for pod in 0..self.stage.count() {
             self.start_users(cast, pod);
         }
@@ -74,7 +74,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// One or two processes, together with all the threads that a pod is to have.
-    fn start_users(&mut self, cast: &mut Cast<'_>, pod: usize) {
+    fn start_users(&mut self, cast: &mut Processes<'_>, pod: usize) {
         let processes = if self.threads > 1 { 2 } else { 1 };
         for _ in 0..processes {
             cast.start_user(pod, self.threads.div_ceil(processes));
@@ -132,7 +132,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// A user or a program.
-    fn kill(&mut self, cast: &mut Cast<'_>) {
+    fn kill(&mut self, cast: &mut Processes<'_>) {
         let alive = self.stage.alive();
         let pod = self.draw.pick(&alive);
         if self.draw.one_in(2) {
@@ -157,7 +157,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// Programs that were killed begin anew, at some time.
-    fn raise(&mut self, cast: &mut Cast<'_>) {
+    fn raise(&mut self, cast: &mut Processes<'_>) {
         for pod in self.stage.alive() {
             let is_down = cast.programs[pod].as_ref().is_none_or(|program| !program.is_running());
             if is_down && self.draw.one_in(20) {
@@ -168,7 +168,7 @@ impl<'w> Trouble<'w> {
     }
 
     /// A pod is gone, with its memory, its program, its users.
-    fn lose_a_pod(&mut self, cast: &mut Cast<'_>) {
+    fn lose_a_pod(&mut self, cast: &mut Processes<'_>) {
         let pod = self.draw.below(self.stage.count() as u64) as usize;
         self.stage.shared.befalls("deaths: pod lost");
         self.world.lose_host(pod);
@@ -178,7 +178,7 @@ impl<'w> Trouble<'w> {
         let users = std::mem::take(&mut cast.users);
         let (gone, left) = users.into_iter().partition(|user| user.process.host() == pod);
         cast.users = left;
-        let gone: Vec<super::User> = gone;
+        let gone: Vec<User> = gone;
         gone.iter().for_each(|user| cast.bury(user.mark));
     }
 }

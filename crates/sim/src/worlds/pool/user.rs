@@ -11,9 +11,10 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_space::{GlobalAddress, Guard, Lifetime, Mode, Read, Session, Space, Write};
 
-use super::EXTENT;
+use super::keeper_service;
 use super::members::Mark;
 use super::model::{Own, bytes_of};
+use super::role::EXTENT;
 use super::stage::{Stage, pod_of};
 use crate::check::words::{Kind, What};
 
@@ -33,7 +34,7 @@ pub(super) fn is_trouble(error: &Error) -> bool {
 
 /// The body of a user's process.
 pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, threads: usize) {
-    let space = match stage.open(pod, mark) {
+    let space = match keeper_service::open(stage, pod, mark) {
         Ok(space) => space,
         Err(error) => return stage.shared.fail(format!("a user in pod {pod}: {error}")),
     };

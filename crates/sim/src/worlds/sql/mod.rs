@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   client ([`session`]) ── text, or Parse / Bind / Execute ──► cenote_sql::Session ──► engine, buffer, log, as in the other worlds
-//!      └── what was answered: RETURNING, fetched rows ──► history ([`check`](crate::check)), counters ([`Counters`])
+//!      └── what was answered: RETURNING, fetched rows ──► history ([`check`](crate::check)), counters ([`Counters`](counters::Counters))
 //! ```
 //!
 //! A table's rows are `(id, tag, prev, n, k)`. The tag names the write, as everywhere ([`crate::check::history`]);
@@ -12,69 +12,23 @@
 //! the serial model, Adya's checker and the check of recoveries judge SQL as they judge the engine.
 
 pub(super) mod client;
+pub(super) mod counters;
 mod session;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_engine::Engine;
 use cenote_sql::{Sql, SqlError};
 
-use self::client::{Client, Row};
+use self::client::Client;
 use super::rows::place;
 use super::shared::Shared;
-use crate::check::Tag;
 use crate::check::durable::Rows;
-use crate::check::history::{color, show};
 
 pub(super) use session::Session;
 
 /// Conditions on `k` ask for less than this: of nine values five.
 pub(super) const LIMIT: i32 = 5;
-
-/// How often the row had been changed, by the version.
-#[derive(Debug, Default)]
-pub struct Counters(BTreeMap<Tag, i64>);
-
-impl Counters {
-    /// A version was seen with this count; and its `k`.
-    ///
-    /// # Errors
-    /// Somebody was told otherwise, or `k` is another's.
-    pub(super) fn saw(&mut self, row: &Row) -> Result<(), String> {
-        let Row { id, tag, n, k, .. } = *row;
-        let known = *self.0.entry(tag).or_insert(n);
-        match known == n && k == color(tag) {
-            true => Ok(()),
-            false => Err(format!(
-                "[{id}]: {} has count {n} and k {k}, it was {known} and {}",
-                show(tag),
-                color(tag)
-            )),
-        }
-    }
-
-    /// A version replaced another, which it says.
-    ///
-    /// # Errors
-    /// It does not count on from there.
-    pub(super) fn wrote(&mut self, row: &Row) -> Result<(), String> {
-        let before = match row.prev {
-            0 => Some(0),
-            prev => self.0.get(&prev).copied(),
-        };
-        match before {
-            Some(before) if before + 1 == row.n => self.saw(row),
-            before => Err(format!(
-                "[{}]: {} has count {}, and replaces {} with count {before:?}",
-                row.id,
-                show(row.tag),
-                row.n,
-                show(row.prev)
-            )),
-        }
-    }
-}
 
 /// A table's name.
 pub(super) fn name(table: u8) -> String {

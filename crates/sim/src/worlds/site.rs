@@ -1,0 +1,24 @@
+//! Where an engine lives.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use super::far::Far;
+
+/// Where an engine lives.
+#[derive(Debug, Clone)]
+pub struct Site {
+    /// Its region.
+    pub region: PathBuf,
+    /// Which life it is, from 0.
+    pub life: usize,
+    /// How its recovery is expected to go: `clean`, `instant` or `log`. `None`: any way.
+    pub mode: Option<&'static str>,
+    /// It begins anew: there is nothing yet.
+    pub first: bool,
+    /// It leaves its region where it is, and works in memory of its own: what the region holds is the past for the next
+    /// life.
+    pub aside: bool,
+    /// Remote memory, if it has any.
+    pub far: Option<Arc<Far>>,
+}
