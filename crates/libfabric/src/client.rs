@@ -2,20 +2,21 @@
 //! card does them, started as its operations; what comes back finds its works again.
 //!
 //! ```text
-//!   post ─► queue ─► pump: pack pieces into slots ─► start, one doorbell ─► flights, by id
+//!   post ─► queue ─► pump: pack pieces into slots ─► start, one doorbell ─► operations in flight, by id
 //!                      ▲                                                      │
-//!                      └── turn: completions, answers, what is late ◄─────────┘
+//!                      └── turn: completions, answers, late operations ◄──────┘
 //! ```
 //!
-//! Who turns? Whoever waits. One waiter *leads* (holds the role): it reads the endpoint's completions, for all. The
-//! others sleep on their batch's event; a leader that leaves wakes one of them to lead. A background thread leads when
-//! nobody waits: for works whose [`Posted`](cenote_fabric::rdma::Posted) was dropped, and for what is late.
+//! Waiting threads take turns. One of them *leads* (holds the role): it reads the endpoint's completions, for all. The
+//! others sleep on their batch's event, and a leader that leaves wakes one of them to lead. While no thread waits a
+//! background thread leads: for works whose [`Posted`](cenote_fabric::rdma::Posted) was dropped, and for late ones.
 //!
 //! Lock order: role, core, a batch's body or the lender. The core's lock is never held while waiting.
 //!
 //! Invariants:
-//! - every flight ends: by its answer, by an error of its start, or when its time is over;
-//! - a flight is started once: what may have been done is never tried again, except reads, which change nothing;
+//! - every operation in flight ends: by its answer, by an error of its start, or when its time is over;
+//! - an operation is started once: one that may have been done is never tried again, except a read, which changes
+//!   nothing;
 //! - a peer that is broken stays so: a new connection is another [`Peer`].
 
 mod asked;
@@ -58,8 +59,8 @@ use std::sync::{Arc, Weak};
 /// Slots that receive answers; the others send.
 const RECEIVING: usize = SLOTS / 3;
 
-/// Flights at once: each may have an answer that wants a slot.
-const FLIGHTS: usize = RECEIVING;
+/// Operations in flight at once: each may have an answer that needs a slot.
+const IN_FLIGHT_MAX: usize = RECEIVING;
 
 /// Works that may be under way.
 pub const DEPTH: usize = 512;
@@ -67,7 +68,7 @@ pub const DEPTH: usize = 512;
 /// How long a leader looks for completions before it sleeps.
 const SPIN: Nanos = Nanos::from_micros(100);
 
-/// Sleeps: of a leader, of one who waits for a leader, of the background thread with and without something to do.
+/// Sleeps: of a leader, of a thread that waits for a leader, of the background thread with and without work.
 const LEADER_SLEEP: Nanos = Nanos::from_millis(5);
 const FOLLOWER_SLEEP: Nanos = Nanos::from_millis(5);
 const BUSY_SLEEP: Nanos = Nanos::from_micros(500);
@@ -112,14 +113,14 @@ struct Ready {
     target: Target,
     /// Whether it may go without a word of whether it went: where connections break by others' errors, it may not.
     quietly: bool,
-    /// The flight's id; 0: none hangs on it.
+    /// The id of its operation in flight; 0: it has none.
     id: u64,
     since: Nanos,
 }
 
 #[derive(Default)]
 struct Core {
-    flights: HashMap<u64, OperationInFlight>,
+    in_flight: HashMap<u64, OperationInFlight>,
     /// Ids by age.
     order: VecDeque<u64>,
     last_id: u64,
@@ -255,7 +256,7 @@ impl Channel {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "way to {}", self.peer.name)
+        write!(f, "channel to {}", self.peer.name)
     }
 }
 
@@ -306,7 +307,7 @@ impl Client {
         let mut slot = self.fabric_endpoint.take().ok_or_else(busy)?;
         let mut writer = Writer::new(self.fabric_endpoint.bytes(&mut slot));
         writer.blob(self.own.bytes());
-        let id = core.flight(What::Hello, peer);
+        let id = core.put_in_flight(What::Hello, peer);
         let len = writer.finish(Kind::Hello, 0, id);
         core.outbox.push_back(Ready::message(slot, len, peer, id));
         self.flush(core);
@@ -356,12 +357,12 @@ impl Client {
 
 impl Core {
     /// Something starts; its id.
-    fn flight(&mut self, what: What, peer: &Arc<Peer>) -> u64 {
+    fn put_in_flight(&mut self, what: What, peer: &Arc<Peer>) -> u64 {
         self.last_id += 1;
         let since = rt::now();
         let peer = Arc::clone(peer);
         let former = self
-            .flights
+            .in_flight
             .insert(self.last_id, OperationInFlight { what, peer, since });
         assert!(former.is_none(), "the number of an operation in flight is used once");
         self.order.push_back(self.last_id);
@@ -369,19 +370,19 @@ impl Core {
     }
 
     /// It has come back.
-    fn land(&mut self, id: u64) -> Option<OperationInFlight> {
-        let flight = self.flights.remove(&id);
-        if flight.as_ref().is_some_and(|f| matches!(f.what, What::Call(_))) {
+    fn take_from_flight(&mut self, id: u64) -> Option<OperationInFlight> {
+        let operation = self.in_flight.remove(&id);
+        if operation.as_ref().is_some_and(|f| matches!(f.what, What::Call(_))) {
             assert!(
                 self.calling > 0,
-                "a call in flight is counted from its begin to its end"
+                "a call in operation is counted from its begin to its end"
             );
             self.calling -= 1;
         }
-        while self.order.front().is_some_and(|id| !self.flights.contains_key(id)) {
+        while self.order.front().is_some_and(|id| !self.in_flight.contains_key(id)) {
             self.order.pop_front();
         }
-        flight
+        operation
     }
 
     fn count_done(&mut self, batch: &Batch, newly: bool) {

@@ -147,7 +147,7 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::Invalid`] for a length of 0, [`Error::Io`] if memory cannot be mapped or registered.
     pub fn register(&self, len: u64) -> Result<Remote> {
-        self.register_ground(RegisteredMemory::own(len)?)
+        self.register_memory(RegisteredMemory::own(len)?)
     }
 
     /// Registers a range of a region, which stays mapped until the key is revoked.
@@ -155,10 +155,10 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::OutOfBounds`] if not all of it is reserved.
     pub fn register_region(&self, region: &Arc<Region>, at: u64, len: u64) -> Result<Remote> {
-        self.register_ground(RegisteredMemory::region(Arc::clone(region), at, len)?)
+        self.register_memory(RegisteredMemory::region(Arc::clone(region), at, len)?)
     }
 
-    fn register_ground(&self, registered_memory: RegisteredMemory) -> Result<Remote> {
+    fn register_memory(&self, registered_memory: RegisteredMemory) -> Result<Remote> {
         let mut registry = self.shared.registry.lock();
         let (key, len) = (registry.new_key(), registered_memory.len() as u64);
         let registered = match self.shared.path {

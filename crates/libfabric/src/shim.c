@@ -4,9 +4,9 @@
  * headers are needed for building, and only few functions are symbols; the others are reached through tables in its
  * objects. Without the headers everything here answers "not built".
  *
- * Ownership: a rail owns all that it opened, and gives it back in cf_close; a registration is the caller's until
+ * Ownership: an endpoint owns all that it opened, and gives it back in cf_close; a registration is the caller's until
  * cf_unregister, which comes before cf_close. Memory given to an operation is the caller's, and stays where it is
- * until the operation's completion was read or the rail is closed. Nothing is allocated for an operation.
+ * until the operation's completion was read or the endpoint is closed. Nothing is allocated for an operation.
  *
  * Threads: all may be called by any thread at any time (FI_THREAD_SAFE), except cf_close, which comes last.
  * At the process's exit nothing gets into libfabric any more: it takes itself down while threads still run.
@@ -59,7 +59,7 @@ enum { CF_SEND, CF_READ, CF_WRITE, CF_FETCH_ADD, CF_COMPARE_AND_SWAP, CF_PUT };
 
 #define CF_VERSION FI_VERSION(1, 17)
 
-struct cf_rail {
+struct cf_endpoint {
     struct fi_info *info;
     struct fid_fabric *fabric;
     struct fid_domain *domain;
@@ -175,7 +175,7 @@ static struct fi_info *wishes(const struct cf_options *o) {
     return h;
 }
 
-void cf_close(struct cf_rail *r) {
+void cf_close(struct cf_endpoint *r) {
     if (enter()) {
         if (r->ep) fi_close(&r->ep->fid);
         if (r->cq) fi_close(&r->cq->fid);
@@ -189,7 +189,7 @@ void cf_close(struct cf_rail *r) {
     free(r);
 }
 
-static int open_cq(struct cf_rail *r) {
+static int open_cq(struct cf_endpoint *r) {
     struct fi_cq_attr attr = {.size = 1024, .format = FI_CQ_FORMAT_MSG, .wait_obj = FI_WAIT_FD};
     r->fd = -1;
     if (!fi_cq_open(r->domain, &attr, &r->cq, NULL)) return fi_control(&r->cq->fid, FI_GETWAIT, &r->fd);
@@ -197,7 +197,7 @@ static int open_cq(struct cf_rail *r) {
     return fi_cq_open(r->domain, &attr, &r->cq, NULL);
 }
 
-static int open_all(struct cf_rail *r) {
+static int open_all(struct cf_endpoint *r) {
     struct fi_av_attr av = {.type = FI_AV_TABLE, .count = 64};
     int e;
     if ((e = lib.fabric(r->info->fabric_attr, &r->fabric, NULL))) return e;
@@ -210,9 +210,9 @@ static int open_all(struct cf_rail *r) {
     return fi_enable(r->ep);
 }
 
-static int open_rail(const struct cf_options *o, struct cf_rail **out) {
+static int open_endpoint(const struct cf_options *o, struct cf_endpoint **out) {
     struct fi_info *hints = wishes(o);
-    struct cf_rail *r = calloc(1, sizeof *r);
+    struct cf_endpoint *r = calloc(1, sizeof *r);
     int e = hints && r ? 0 : -FI_ENOMEM;
     struct signals signals;
     note_signals(&signals);
@@ -227,32 +227,32 @@ static int open_rail(const struct cf_options *o, struct cf_rail **out) {
     return e;
 }
 
-int cf_open(const struct cf_options *o, struct cf_rail **out) { GUARDED(open_rail(o, out)); }
+int cf_open(const struct cf_options *o, struct cf_endpoint **out) { GUARDED(open_endpoint(o, out)); }
 
 /* FI_MR_... that hold for the memory that is registered. */
-int cf_wants_local_registration(struct cf_rail *r) { return !!(r->info->domain_attr->mr_mode & FI_MR_LOCAL); }
+int cf_wants_local_registration(struct cf_endpoint *r) { return !!(r->info->domain_attr->mr_mode & FI_MR_LOCAL); }
 
-/* The rail's own address; size comes in as the room, and goes out as what is needed. */
-int cf_name(struct cf_rail *r, void *name, size_t *size) { GUARDED(fi_getname(&r->ep->fid, name, size)); }
+/* The endpoint's own address; size comes in as the room, and goes out as what is needed. */
+int cf_name(struct cf_endpoint *r, void *name, size_t *size) { GUARDED(fi_getname(&r->ep->fid, name, size)); }
 
-static int insert(struct cf_rail *r, const void *name, uint64_t *peer) {
+static int insert(struct cf_endpoint *r, const void *name, uint64_t *peer) {
     int n = fi_av_insert(r->av, name, 1, peer, 0, NULL);
     return n == 1 ? 0 : n < 0 ? n : -FI_EINVAL;
 }
 
 /* The name has been checked: providers believe it. */
-int cf_insert(struct cf_rail *r, const void *name, uint64_t *peer) { GUARDED(insert(r, name, peer)); }
+int cf_insert(struct cf_endpoint *r, const void *name, uint64_t *peer) { GUARDED(insert(r, name, peer)); }
 
-int cf_remove(struct cf_rail *r, uint64_t peer) { GUARDED(fi_av_remove(r->av, &peer, 1, 0)); }
+int cf_remove(struct cf_endpoint *r, uint64_t peer) { GUARDED(fi_av_remove(r->av, &peer, 1, 0)); }
 
-static int registered(struct cf_rail *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr) {
+static int registered(struct cf_endpoint *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr) {
     const uint64_t all = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
     return fi_mr_reg(r->domain, at, len, written ? FI_REMOTE_WRITE : all, 0, want, 0, mr, NULL);
 }
 
 /* Registers memory under the key `want`, unless the provider has keys of its own; both out: what a peer has to say. `written`: peers write to it, and
  * that is all that is done with it. */
-int cf_register(struct cf_rail *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
+int cf_register(struct cf_endpoint *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
                 struct cf_target *target) {
     if (!enter()) return -FI_EINTR;
     int e = registered(r, at, len, written, want, mr);
@@ -265,16 +265,16 @@ int cf_register(struct cf_rail *r, void *at, size_t len, int written, uint64_t w
 
 int cf_unregister(struct fid_mr *mr) { GUARDED(fi_close(&mr->fid)); }
 
-int cf_receive(struct cf_rail *r, void *at, size_t len, struct fid_mr *mr, uint64_t context) {
+int cf_receive(struct cf_endpoint *r, void *at, size_t len, struct fid_mr *mr, uint64_t context) {
     GUARDED(fi_recv(r->ep, at, len, mr ? fi_mr_desc(mr) : NULL, FI_ADDR_UNSPEC, (void *)(uintptr_t)context));
 }
 
-static ssize_t message(struct cf_rail *r, const struct iovec *io, void **desc, uint64_t peer, void *context, uint64_t flags) {
+static ssize_t message(struct cf_endpoint *r, const struct iovec *io, void **desc, uint64_t peer, void *context, uint64_t flags) {
     const struct fi_msg m = {.msg_iov = io, .desc = desc, .iov_count = 1, .addr = peer, .context = context};
     return fi_sendmsg(r->ep, &m, flags);
 }
 
-static ssize_t transfer(struct cf_rail *r, int op, const struct iovec *io, void **desc, const struct cf_target *t,
+static ssize_t transfer(struct cf_endpoint *r, int op, const struct iovec *io, void **desc, const struct cf_target *t,
                         void *context, uint64_t flags) {
     const struct fi_rma_iov remote = {.addr = t->address, .len = io->iov_len, .key = t->key};
     const struct fi_msg_rma m = {.msg_iov = io, .desc = desc, .iov_count = 1, .addr = t->peer,
@@ -285,7 +285,7 @@ static ssize_t transfer(struct cf_rail *r, int op, const struct iovec *io, void 
 }
 
 /* The buffer holds the operand, the word to compare with, and room for the word before. */
-static ssize_t atomic(struct cf_rail *r, int op, uint64_t *words, void **desc, const struct cf_target *t, void *context,
+static ssize_t atomic(struct cf_endpoint *r, int op, uint64_t *words, void **desc, const struct cf_target *t, void *context,
                       uint64_t flags) {
     const struct fi_ioc operand = {words, 1}, result = {words + 2, 1}, expected = {words + 1, 1};
     const struct fi_rma_ioc remote = {.addr = t->address, .count = 1, .key = t->key};
@@ -297,7 +297,7 @@ static ssize_t atomic(struct cf_rail *r, int op, uint64_t *words, void **desc, c
     return fi_compare_atomicmsg(r->ep, &m, &expected, desc, 1, (struct fi_ioc *)&result, desc, 1, flags);
 }
 
-static ssize_t start(struct cf_rail *r, int op, void *at, size_t len, struct fid_mr *mr, const struct cf_target *t,
+static ssize_t start(struct cf_endpoint *r, int op, void *at, size_t len, struct fid_mr *mr, const struct cf_target *t,
                      uint64_t id, int more) {
     const struct iovec io = {at, len};
     void *desc[1] = {mr ? fi_mr_desc(mr) : NULL}, *context = (void *)(uintptr_t)id;
@@ -312,40 +312,40 @@ static ssize_t start(struct cf_rail *r, int op, void *at, size_t len, struct fid
 }
 
 /* Starts an operation; `more`: others follow at once, the doorbell may wait for them. -FI_EAGAIN: later. */
-int cf_start(struct cf_rail *r, int op, void *at, size_t len, struct fid_mr *mr, const struct cf_target *t, uint64_t id,
+int cf_start(struct cf_endpoint *r, int op, void *at, size_t len, struct fid_mr *mr, const struct cf_target *t, uint64_t id,
              int more) {
     GUARDED((int)start(r, op, at, len, mr, t, id, more));
 }
 
 /* Sends a few bytes (cf_inject_room) that are the caller's again at once; nothing is heard of it unless it fails here. */
-int cf_inject(struct cf_rail *r, const void *at, size_t len, uint64_t peer) {
+int cf_inject(struct cf_endpoint *r, const void *at, size_t len, uint64_t peer) {
     GUARDED((int)fi_inject(r->ep, at, len, peer));
 }
 
-size_t cf_inject_room(struct cf_rail *r) { return r->info->tx_attr->inject_size; }
+size_t cf_inject_room(struct cf_endpoint *r) { return r->info->tx_attr->inject_size; }
 
-/* Whether peers may write to memory that is registered here, and this rail to theirs. */
-int cf_writes(struct cf_rail *r) {
+/* Whether peers may write to memory that is registered here, and this endpoint to theirs. */
+int cf_writes(struct cf_endpoint *r) {
     const uint64_t both = FI_WRITE | FI_REMOTE_WRITE;
     /* Of neither: all of them. */
     return r->info->caps & FI_RMA && (!(r->info->caps & (both | FI_READ | FI_REMOTE_READ)) || (r->info->caps & both) == both);
 }
 
 /* Whether a message finds all that was written before it, in the peer's memory. */
-int cf_orders_sends_after_writes(struct cf_rail *r) {
+int cf_orders_sends_after_writes(struct cf_endpoint *r) {
     return !!(r->info->tx_attr->msg_order & r->info->rx_attr->msg_order & FI_ORDER_SAW);
 }
 
 int cf_again(void) { return -FI_EAGAIN; }
 
-static int read_error(struct cf_rail *r, struct cf_done *out) {
+static int read_error(struct cf_endpoint *r, struct cf_done *out) {
     struct fi_cq_err_entry e = {0};
     if (fi_cq_readerr(r->cq, &e, 0) != 1) return 0;
     *out = (struct cf_done){(uint64_t)(uintptr_t)e.op_context, e.len, e.err ? e.err : FI_EIO, !!(e.flags & FI_RECV)};
     return 1;
 }
 
-static int poll_cq(struct cf_rail *r, struct cf_done *out, int room) {
+static int poll_cq(struct cf_endpoint *r, struct cf_done *out, int room) {
     struct fi_cq_msg_entry entries[32];
     ssize_t n = fi_cq_read(r->cq, entries, room < 32 ? room : 32);
     if (n == -FI_EAVAIL) return read_error(r, out);
@@ -356,16 +356,16 @@ static int poll_cq(struct cf_rail *r, struct cf_done *out, int room) {
     return (int)n;
 }
 
-/* Lets the rail go on, and reads what is complete: how many, or an error. Never blocks. */
-int cf_poll(struct cf_rail *r, struct cf_done *out, int room) { GUARDED(poll_cq(r, out, room)); }
+/* Lets the endpoint go on, and reads what is complete: how many, or an error. Never blocks. */
+int cf_poll(struct cf_endpoint *r, struct cf_done *out, int room) { GUARDED(poll_cq(r, out, room)); }
 
-static int may_sleep(struct cf_rail *r) {
+static int may_sleep(struct cf_endpoint *r) {
     struct fid *fids[1] = {&r->cq->fid};
     return r->fd < 0 || fi_trywait(r->fabric, fids, 1) == 0;
 }
 
 /* Sleeps until something may be complete, cf_wake, or the time has passed. */
-int cf_wait(struct cf_rail *r, int milliseconds) {
+int cf_wait(struct cf_endpoint *r, int milliseconds) {
     struct pollfd fds[2] = {{.fd = r->wake, .events = POLLIN}, {.fd = r->fd, .events = POLLIN}};
     uint64_t count;
     if (!enter()) return -FI_EINTR;
@@ -375,16 +375,16 @@ int cf_wait(struct cf_rail *r, int milliseconds) {
     return 0;
 }
 
-void cf_wake(struct cf_rail *r) {
+void cf_wake(struct cf_endpoint *r) {
     const uint64_t one = 1;
     (void)!write(r->wake, &one, 8);
 }
 
-int cf_has_fd(struct cf_rail *r) { return r->fd >= 0; }
+int cf_has_fd(struct cf_endpoint *r) { return r->fd >= 0; }
 
 #else /* no headers */
 
-struct cf_rail;
+struct cf_endpoint;
 struct fid_mr;
 
 int cf_load(char *why, size_t room) {
@@ -394,34 +394,34 @@ int cf_load(char *why, size_t room) {
     return -ENOSYS;
 }
 const char *cf_strerror(int error) { return strerror(error); }
-void cf_close(struct cf_rail *r) { (void)r; }
-int cf_open(const struct cf_options *o, struct cf_rail **out) { return (void)o, (void)out, -ENOSYS; }
-int cf_wants_local_registration(struct cf_rail *r) { return (void)r, 0; }
-int cf_name(struct cf_rail *r, void *name, size_t *size) { return (void)r, (void)name, (void)size, -ENOSYS; }
-int cf_insert(struct cf_rail *r, const void *name, uint64_t *p) { return (void)r, (void)name, (void)p, -ENOSYS; }
-int cf_remove(struct cf_rail *r, uint64_t peer) { return (void)r, (void)peer, -ENOSYS; }
-int cf_register(struct cf_rail *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
+void cf_close(struct cf_endpoint *r) { (void)r; }
+int cf_open(const struct cf_options *o, struct cf_endpoint **out) { return (void)o, (void)out, -ENOSYS; }
+int cf_wants_local_registration(struct cf_endpoint *r) { return (void)r, 0; }
+int cf_name(struct cf_endpoint *r, void *name, size_t *size) { return (void)r, (void)name, (void)size, -ENOSYS; }
+int cf_insert(struct cf_endpoint *r, const void *name, uint64_t *p) { return (void)r, (void)name, (void)p, -ENOSYS; }
+int cf_remove(struct cf_endpoint *r, uint64_t peer) { return (void)r, (void)peer, -ENOSYS; }
+int cf_register(struct cf_endpoint *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
                 struct cf_target *t) {
     return (void)r, (void)at, (void)len, (void)written, (void)want, (void)mr, (void)t, -ENOSYS;
 }
 int cf_unregister(struct fid_mr *mr) { return (void)mr, -ENOSYS; }
-int cf_receive(struct cf_rail *r, void *at, size_t len, struct fid_mr *mr, uint64_t context) {
+int cf_receive(struct cf_endpoint *r, void *at, size_t len, struct fid_mr *mr, uint64_t context) {
     return (void)r, (void)at, (void)len, (void)mr, (void)context, -ENOSYS;
 }
-int cf_start(struct cf_rail *r, int op, void *at, size_t len, struct fid_mr *mr, const struct cf_target *t, uint64_t id,
+int cf_start(struct cf_endpoint *r, int op, void *at, size_t len, struct fid_mr *mr, const struct cf_target *t, uint64_t id,
              int more) {
     return (void)r, (void)op, (void)at, (void)len, (void)mr, (void)t, (void)id, (void)more, -ENOSYS;
 }
-int cf_inject(struct cf_rail *r, const void *at, size_t len, uint64_t peer) {
+int cf_inject(struct cf_endpoint *r, const void *at, size_t len, uint64_t peer) {
     return (void)r, (void)at, (void)len, (void)peer, -ENOSYS;
 }
-size_t cf_inject_room(struct cf_rail *r) { return (void)r, 0; }
-int cf_writes(struct cf_rail *r) { return (void)r, 0; }
-int cf_orders_sends_after_writes(struct cf_rail *r) { return (void)r, 0; }
+size_t cf_inject_room(struct cf_endpoint *r) { return (void)r, 0; }
+int cf_writes(struct cf_endpoint *r) { return (void)r, 0; }
+int cf_orders_sends_after_writes(struct cf_endpoint *r) { return (void)r, 0; }
 int cf_again(void) { return -EAGAIN; }
-int cf_poll(struct cf_rail *r, struct cf_done *out, int room) { return (void)r, (void)out, (void)room, -ENOSYS; }
-int cf_wait(struct cf_rail *r, int milliseconds) { return (void)r, (void)milliseconds, -ENOSYS; }
-void cf_wake(struct cf_rail *r) { (void)r; }
-int cf_has_fd(struct cf_rail *r) { return (void)r, 0; }
+int cf_poll(struct cf_endpoint *r, struct cf_done *out, int room) { return (void)r, (void)out, (void)room, -ENOSYS; }
+int cf_wait(struct cf_endpoint *r, int milliseconds) { return (void)r, (void)milliseconds, -ENOSYS; }
+void cf_wake(struct cf_endpoint *r) { (void)r; }
+int cf_has_fd(struct cf_endpoint *r) { return (void)r, 0; }
 
 #endif

@@ -1,9 +1,9 @@
 //! One-sided verbs: reading and writing the memory of another machine without its processor.
 //!
-//! A *memory node* registers a part of its memory and hands the descriptor out ([`Remote`]: key, base, length). Who
-//! holds it reaches the memory over an [`Endpoint`]: works ([`Work`]) are posted in batches with one doorbell, go on
-//! by themselves, and come back complete with their buffers and results ([`Posted`]). Three may stand behind it: memory
-//! of this process ([`loopback`], for tests), the simulator's network cards (crate `sim`), and libfabric (crate
+//! A *memory node* registers a part of its memory and hands the descriptor out ([`Remote`]: key, base, length). A
+//! holder of it reaches the memory over an [`Endpoint`]: works ([`Work`]) are posted in batches with one doorbell, go on
+//! by themselves, and come back complete with their buffers and results ([`Posted`]). There are three implementations:
+//! memory of this process ([`loopback`], for tests), the simulator's network cards (crate `sim`), and libfabric (crate
 //! `libfabric`).
 //!
 //! ```text
@@ -26,7 +26,7 @@
 //!   not done and fails likewise.
 //! - An aligned word of 8 bytes is read and written whole. Larger transfers may be seen in part, in any order of words.
 //! - Atomics ([`Op::CompareAndSwap`], [`Op::FetchAdd`]) are atomic among all atomics of all endpoints on that word.
-//! - A read that was posted after a write's completion was seen (by whomever, over whichever endpoint) sees that write.
+//! - A read that was posted after a write's completion was seen (by any thread, over any endpoint) sees that write.
 //! - [`Error::Timeout`]: no answer in time. [`Error::Lost`]: the node is gone, or the path to it; the endpoint is
 //!   broken for good and says so to all further work. A new one is needed ([`Fabric::connect`]).
 //!
@@ -34,8 +34,8 @@
 //! - Words that atomics change are changed by atomics alone, never by a plain write at the same time, nor by the
 //!   memory node's processor.
 //! - Atomics are at multiples of 8; buffers are not empty.
-//! - Whoever dies with writes under way may have left any part of each of them: what must be whole carries a checksum,
-//!   a version or its commit word written by a later, fenced work.
+//! - A user that dies with writes in flight may have left any part of each of them: data that must be whole carries a
+//!   checksum, a version, or a commit word that a later, fenced work writes.
 //! - Nothing is posted inside a destructor: [`Endpoint::post`] may block, and [`Posted::wait`] does, through `rt`.
 //!
 //! Words are little-endian.

@@ -1,6 +1,6 @@
 //! A user's calls: packed into messages, as many as fit; answers find their calls by number.
 //!
-//! A call is a flight from the moment it is posted, so that its time runs while it waits to be sent. One that ends
+//! A call is in flight from the moment it is posted, so that its time runs while it waits to be sent. One that ends
 //! before it was sent is never sent.
 
 use super::*;
@@ -10,11 +10,11 @@ use cenote_fabric::rdma::call::status::decode;
 use cenote_fabric::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Memory, Set};
 use std::cmp::Reverse;
 
-/// Calls that may be under way; `post` waits for room beyond.
+/// Calls that may be in flight; `post` waits for room beyond.
 const DEPTH: usize = 1024;
 
 impl Client {
-    /// Puts calls under way.
+    /// Puts calls in flight.
     fn ask(&self, peer: &Arc<Peer>, set: &Arc<Set>) {
         let mut core = self.core.lock();
         let broken = peer.broken();
@@ -32,9 +32,9 @@ impl Client {
             }
         }
         self.pump(&mut core);
-        let stuck = !core.unsent.is_empty() || !core.outbox.is_empty();
+        let is_left = !core.unsent.is_empty() || !core.outbox.is_empty();
         drop(core);
-        if stuck {
+        if is_left {
             self.unattended.set();
         }
     }
@@ -59,7 +59,7 @@ impl Client {
             let Some(part) = reader.part() else {
                 return;
             };
-            if !core.flights.contains_key(&part.call) {
+            if !core.in_flight.contains_key(&part.call) {
                 self.answered_late(head.session, part.call);
             }
             if let Some((status, bytes)) = core.gather(head.session, &part)
@@ -67,7 +67,7 @@ impl Client {
                     what: What::Call(mut asked),
                     peer,
                     ..
-                }) = core.land(part.call)
+                }) = core.take_from_flight(part.call)
             {
                 if let Some(on_loan) = asked.on_loan.take() {
                     self.end_loan(&asked, on_loan);
@@ -81,9 +81,9 @@ impl Client {
     pub(super) fn end_late_calls(&self, core: &mut Core, now: Nanos) {
         while let Some(Reverse((_, id))) = core.ends.peek().filter(|e| e.0.0 <= now).copied() {
             core.ends.pop();
-            if let Some(flight) = core.land(id) {
-                let late = Error::Timeout(format!("memory node {}: no answer in time", flight.peer.name));
-                self.end(core, flight.what, &late);
+            if let Some(operation) = core.take_from_flight(id) {
+                let late = Error::Timeout(format!("memory node {}: no answer in time", operation.peer.name));
+                self.end(core, operation.what, &late);
             }
         }
     }
@@ -99,7 +99,7 @@ impl Core {
     ) {
         let end = timeout.map(|p| rt::now() + p);
         let asked = Asked::new(Arc::clone(set), index, self.last_id + 1, on_loan, end);
-        let id = self.flight(What::Call(asked), peer);
+        let id = self.put_in_flight(What::Call(asked), peer);
         self.ends.extend(end.map(|end| Reverse((end, id))));
         self.forget_ends();
         self.unsent.push_back(Unsent { id, sent: 0 });
@@ -109,13 +109,13 @@ impl Core {
     /// Calls that were answered long before their time: it is not remembered until it is over.
     fn forget_ends(&mut self) {
         if self.ends.len() > 2 * self.calling + DEPTH {
-            let flights = &self.flights;
-            self.ends.retain(|Reverse((_, id))| flights.contains_key(id));
+            let in_flight = &self.in_flight;
+            self.ends.retain(|Reverse((_, id))| in_flight.contains_key(id));
         }
     }
 
     fn asked(&mut self, id: u64) -> Option<(&mut Asked, &Arc<Peer>)> {
-        match self.flights.get_mut(&id) {
+        match self.in_flight.get_mut(&id) {
             Some(OperationInFlight {
                 what: What::Call(asked),
                 peer,
@@ -128,7 +128,7 @@ impl Core {
     /// Forgets calls that have ended before they were sent; whether there is one to be sent.
     fn drop_ended(&mut self) -> bool {
         while let Some(first) = self.unsent.front() {
-            if self.flights.contains_key(&first.id) {
+            if self.in_flight.contains_key(&first.id) {
                 return true;
             }
             self.unsent.pop_front();
@@ -186,7 +186,7 @@ impl Core {
         }
     }
 
-    /// Takes a part of an answer; the answer, if all of it is there. What nobody waits for is nothing.
+    /// Takes a part of an answer; the answer, if all of it is there. A part of a call that is not in flight is ignored.
     fn gather(&mut self, session: u64, part: &Part<'_>) -> Option<(u32, Vec<u8>)> {
         let (asked, peer) = self.asked(part.call)?;
         if peer.session() != session {
@@ -228,7 +228,7 @@ impl Caller for Connection {
     }
 }
 
-/// Calls under way, as whoever posted them has them. The way lives as long.
+/// Calls in flight, as the thread that posted them has them. The channel lives as long.
 struct Answers {
     channel: Arc<Channel>,
     set: Arc<Set>,

@@ -3,7 +3,7 @@
 use super::*;
 use cenote_fabric::rdma::{Endpoint, InFlight, Limits, Posted};
 
-/// A way, as an endpoint and as a caller.
+/// A channel, as an endpoint and as a caller.
 #[derive(Debug)]
 pub struct Connection(pub Arc<Channel>);
 
@@ -37,7 +37,7 @@ impl Endpoint for Connection {
     }
 }
 
-/// A batch under way, as whoever posted it has it. The way lives as long.
+/// A batch in flight, as the thread that posted it has it. The channel lives as long.
 struct BatchInFlight {
     channel: Arc<Channel>,
     batch: Arc<Batch>,

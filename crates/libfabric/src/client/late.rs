@@ -1,15 +1,15 @@
-//! What is late, and what is lost: every flight ends.
+//! Late and lost operations: each operation in flight ends.
 
 use super::*;
 
 impl Client {
-    /// Asks peers that were silent for long for a sign of life, and ends what has waited too long.
+    /// Asks peers that were silent for long for a sign of life, and ends operations that have waited too long.
     pub(super) fn judge(&self, core: &mut Core, now: Nanos) {
-        while core.order.front().is_some_and(|id| !core.flights.contains_key(id)) {
+        while core.order.front().is_some_and(|id| !core.in_flight.contains_key(id)) {
             core.order.pop_front();
         }
         let old = |id: &u64| {
-            core.flights
+            core.in_flight
                 .get(id)
                 .map(|f| (*id, now.since(f.since), Arc::clone(&f.peer)))
         };
@@ -25,7 +25,7 @@ impl Client {
                 if let Some(OperationInFlight {
                     what: What::Verdict(batch, doubt),
                     ..
-                }) = core.land(id)
+                }) = core.take_from_flight(id)
                 {
                     core.doubts.push_back((batch, doubt));
                 }
@@ -40,25 +40,25 @@ impl Client {
     /// A call with a time of its own goes on as long as its node gives signs of life.
     fn may_give_up(&self, core: &Core, id: u64, peer: &Peer, now: Nanos) -> bool {
         let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
-        let of_own_time = matches!(core.flights.get(&id), Some(OperationInFlight { what: What::Call(asked), .. }) if asked.end.is_some());
+        let of_own_time = matches!(core.in_flight.get(&id), Some(OperationInFlight { what: What::Call(asked), .. }) if asked.end.is_some());
         !of_own_time || silent > self.timeout
     }
 
-    /// A message has failed: all calls in it end, the first excepted.
+    /// A message has failed: all calls in it but the first end.
     pub(super) fn end_beside(&self, core: &mut Core, what: &What, error: &Error) {
         let What::Call(asked) = what else {
             return;
         };
         for id in &asked.beside {
-            if let Some(flight) = core.land(*id) {
-                self.end(core, flight.what, error);
+            if let Some(operation) = core.take_from_flight(*id) {
+                self.end(core, operation.what, error);
             }
         }
     }
 
     fn is_verdict(&self, core: &Core, id: u64) -> bool {
         matches!(
-            core.flights.get(&id),
+            core.in_flight.get(&id),
             Some(OperationInFlight {
                 what: What::Verdict(..),
                 ..
@@ -66,22 +66,22 @@ impl Client {
         )
     }
 
-    /// Its time is over: the node is alive and has not answered this, or gives no sign of life.
+    /// The time of an operation is over: its node is alive and has not answered it, or gives no sign of life.
     fn give_up(&self, core: &mut Core, id: u64, peer: &Arc<Peer>, now: Nanos) {
-        let Some(flight) = core.land(id) else {
+        let Some(operation) = core.take_from_flight(id) else {
             return;
         };
         let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
-        if silent.0 < self.timeout.0 / 2 && !matches!(flight.what, What::Hello) {
+        if silent.0 < self.timeout.0 / 2 && !matches!(operation.what, What::Hello) {
             let late = Error::Timeout(format!("memory node {}: no answer in time", peer.name));
-            return self.end(core, flight.what, &late);
+            return self.end(core, operation.what, &late);
         }
         let lost = peer.lost(&format!("no sign of life for {} ms", silent.as_millis()));
-        self.end(core, flight.what, &lost);
+        self.end(core, operation.what, &lost);
         self.break_peer(core, peer, &lost);
     }
 
-    /// A flight ends with an error.
+    /// An operation in flight ends with an error.
     pub(super) fn end(&self, core: &mut Core, what: What, error: &Error) {
         match what {
             What::Hello => {}
@@ -105,29 +105,29 @@ impl Client {
         }
     }
 
-    /// All that is under way to a peer ends, and all that comes later.
+    /// All operations in flight to a peer end, and so do all that are posted later.
     pub(super) fn break_peer(&self, core: &mut Core, peer: &Arc<Peer>, error: &Error) {
         peer.state.lock().broken.get_or_insert_with(|| error.clone());
         core.peers.remove(&peer.session());
         let of_peer = |f: &OperationInFlight| Arc::ptr_eq(&f.peer, peer);
         let ids: Vec<u64> = core
-            .flights
+            .in_flight
             .iter()
             .filter(|(_, f)| of_peer(f))
             .map(|(id, _)| *id)
             .collect();
         for id in ids {
-            if let Some(flight) = core.land(id) {
-                self.end(core, flight.what, error);
+            if let Some(operation) = core.take_from_flight(id) {
+                self.end(core, operation.what, error);
             }
         }
     }
 
     /// The endpoint itself has failed: no peer can be reached any more.
-    pub(super) fn fail_rail(&self, core: &mut Core, error: &Error) {
+    pub(super) fn fail_endpoint(&self, core: &mut Core, error: &Error) {
         core.failed = Some(error.clone());
         let mut peers: Vec<Arc<Peer>> = core.peers.values().cloned().collect();
-        peers.extend(core.flights.values().map(|f| Arc::clone(&f.peer)));
+        peers.extend(core.in_flight.values().map(|f| Arc::clone(&f.peer)));
         for peer in peers {
             let lost = peer.lost(&error.to_string());
             self.break_peer(core, &peer, &lost);

@@ -15,7 +15,7 @@ impl Client {
             self.complete(&mut core, complete);
         }
         if let Err(error) = polled {
-            self.fail_rail(&mut core, &error);
+            self.fail_endpoint(&mut core, &error);
         }
         if now.since(core.judged) > Nanos(self.timeout.0 / 16) {
             core.judged = now;
@@ -55,11 +55,11 @@ impl Client {
         if let Some(OperationInFlight {
             what: What::Operation(..),
             ..
-        }) = core.flights.get(&id)
-            && let Some(flight) = core.land(id)
-            && let What::Operation(batch, piece) = flight.what
+        }) = core.in_flight.get(&id)
+            && let Some(operation) = core.take_from_flight(id)
+            && let What::Operation(batch, piece) = operation.what
         {
-            flight.peer.hear();
+            operation.peer.hear();
             let value = piece.len as u64;
             self.came(core, &batch, |body| body.came(piece, Ok(value), &bytes[..piece.len]));
         }
@@ -67,11 +67,11 @@ impl Client {
 
     /// A message that was not delivered, or an operation that failed.
     pub(super) fn start_failed(&self, core: &mut Core, id: u64, why: &str) {
-        let Some(flight) = core.land(id) else {
+        let Some(operation) = core.take_from_flight(id) else {
             return;
         };
-        let peer = Arc::clone(&flight.peer);
-        match flight.what {
+        let peer = Arc::clone(&operation.peer);
+        match operation.what {
             // A wrong key breaks a connection, with all that was under way on it: what was it?
             What::Operation(batch, piece) => {
                 let failed = Error::Timeout(format!("memory node {}: {why}", peer.name));
@@ -171,25 +171,28 @@ impl Client {
 
     fn welcome(&self, core: &mut Core, head: &protocol::Head, facts: &[u8]) {
         let greeted = matches!(
-            core.flights.get(&head.id),
+            core.in_flight.get(&head.id),
             Some(OperationInFlight { what: What::Hello, .. })
         );
         let path = facts.first().and_then(|p| Path::from_number(*p));
         if let Some(path) = path.filter(|_| greeted && head.session != 0)
-            && let Some(flight) = core.land(head.id)
+            && let Some(operation) = core.take_from_flight(head.id)
         {
-            let mut state = flight.peer.state.lock();
+            let mut state = operation.peer.state.lock();
             (state.session, state.path) = (head.session, Some(path));
             state.writes = facts.get(1) == Some(&1) && self.fabric_endpoint.writes();
             drop(state);
             self.begin_lending(head.session);
-            flight.peer.hear();
-            core.peers.insert(head.session, flight.peer);
+            operation.peer.hear();
+            core.peers.insert(head.session, operation.peer);
         }
     }
 
     fn results(&self, core: &mut Core, head: &protocol::Head, reader: Reader<'_>) {
-        let expected = core.flights.get(&head.id).filter(|f| f.peer.session() == head.session);
+        let expected = core
+            .in_flight
+            .get(&head.id)
+            .filter(|f| f.peer.session() == head.session);
         let answered = |f: &OperationInFlight| match &f.what {
             What::Message(_, pieces) => pieces.len() == head.count as usize,
             What::Verdict(..) | What::Resolve(..) => head.count == 1,
@@ -198,11 +201,11 @@ impl Client {
         if !expected.is_some_and(answered) {
             return;
         }
-        let Some(flight) = core.land(head.id) else {
+        let Some(operation) = core.take_from_flight(head.id) else {
             return;
         };
-        flight.peer.hear();
-        match flight.what {
+        operation.peer.hear();
+        match operation.what {
             What::Message(batch, pieces) => self.message_done(core, &batch, &pieces, reader),
             What::Verdict(batch, doubt) => self.verdict(core, &batch, doubt, reader),
             What::Resolve(batch, key) => self.resolved(core, &batch, key, reader),

@@ -9,9 +9,9 @@ impl Client {
         core.posted += batch.len();
         core.queue.push_back(Arc::clone(batch));
         self.pump(&mut core);
-        let stuck = !core.queue.is_empty() || !core.outbox.is_empty();
+        let is_left = !core.queue.is_empty() || !core.outbox.is_empty();
         drop(core);
-        if stuck {
+        if is_left {
             self.unattended.set();
         }
     }
@@ -42,7 +42,7 @@ impl Client {
         let broken = batch.peer.broken();
         let (mut room, mut more) = (true, true);
         while more {
-            let slot = match core.flights.len() - core.calling < FLIGHTS {
+            let slot = match core.in_flight.len() - core.calling < IN_FLIGHT_MAX {
                 true => self.fabric_endpoint.take(),
                 false => None,
             };
@@ -111,7 +111,7 @@ impl Client {
         if pieces.is_empty() {
             return Err(slot);
         }
-        let id = core.flight(What::Message(Arc::clone(batch), pieces), &batch.peer);
+        let id = core.put_in_flight(What::Message(Arc::clone(batch), pieces), &batch.peer);
         let len = writer.finish(Kind::Works, batch.peer.session(), id);
         Ok(Ready::message(slot, len, &batch.peer, id))
     }
@@ -141,7 +141,7 @@ impl Client {
     ) -> Ready {
         let mut writer = Writer::new(self.fabric_endpoint.bytes(&mut slot));
         writer.item(item);
-        let id = core.flight(what, &batch.peer);
+        let id = core.put_in_flight(what, &batch.peer);
         let len = writer.finish(Kind::Works, batch.peer.session(), id);
         Ready::message(slot, len, &batch.peer, id)
     }
@@ -193,7 +193,7 @@ impl Client {
             start,
             target,
             quietly: false,
-            id: core.flight(What::Operation(Arc::clone(batch), piece), &batch.peer),
+            id: core.put_in_flight(What::Operation(Arc::clone(batch), piece), &batch.peer),
             since: rt::now(),
         }))
     }

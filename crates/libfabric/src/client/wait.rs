@@ -1,10 +1,10 @@
-//! Who turns: waiters, one of whom leads, and the thread that looks after what nobody waits for.
+//! Waiting threads, one of which leads, and the background thread, which serves operations that no thread waits for.
 
 use super::*;
 
 impl Client {
-    /// Returns when `done`. `event` wakes whoever sleeps here: it is set when there is news, or when a leader is
-    /// wanted. `sleeps` is set before the first sleep: who sets the event need not where nobody does.
+    /// Returns when `done`. `event` wakes a thread that sleeps here: it is set when there is news, or when a leader is
+    /// needed. `sleeps` is set before the first sleep: while it is not, the event need not be set.
     pub(super) fn wait_until(&self, event: &Arc<Event>, sleeps: &AtomicBool, done: impl Fn() -> bool) {
         let mut registered = false;
         while !done() {
@@ -23,7 +23,7 @@ impl Client {
         }
         if registered {
             self.core.lock().waiters.retain(|e| !Arc::ptr_eq(e, event));
-            // It may have been asked to lead in the meantime.
+            // This thread may have been asked to lead in the meantime.
             if self.role.try_lock().is_some() {
                 self.hand_over();
             }
@@ -37,8 +37,8 @@ impl Client {
             if self.turn() > 0 {
                 busy = rt::now();
             } else {
-                let stuck = !self.core.lock().outbox.is_empty();
-                let longest = if stuck { Nanos::ZERO } else { LEADER_SLEEP };
+                let is_left = !self.core.lock().outbox.is_empty();
+                let longest = if is_left { Nanos::ZERO } else { LEADER_SLEEP };
                 self.fabric_endpoint.pause(rt::now().since(busy), SPIN, longest);
             }
         }
@@ -53,13 +53,13 @@ impl Client {
         }
     }
 
-    /// Somebody else leads.
+    /// Wakes a waiting thread to lead.
     pub(super) fn hand_over(&self) {
         let next = self.core.lock().waiters.front().cloned();
         next.into_iter().for_each(|event| event.set());
     }
 
-    /// The background thread's life.
+    /// What the background thread does until the last user of the client has gone.
     pub(super) fn attend(&self) {
         let end = |core: &Core| core.posted + core.calling == 0 && core.outbox.is_empty();
         let mut stopped = None;
@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Turns if nobody leads; whether there is something that nobody waits for.
+    /// Turns if no thread leads; whether there are operations that no thread waits for.
     fn look_after(&self) -> bool {
         if let Some(role) = self.role.try_lock() {
             while self.turn() > 0 {}
@@ -93,7 +93,7 @@ impl Client {
         let unsent = !core.queue.is_empty() || !core.unsent.is_empty() || !core.outbox.is_empty();
         let busy = !core.abandoned.is_empty() || unsent;
         drop(core);
-        // Not under the lock: a way that goes says so to its node.
+        // Not under the lock: a channel that is dropped says so to its node.
         let over: Vec<(Arc<dyn Ends>, Arc<Channel>)> = over;
         drop(over);
         busy

@@ -1,5 +1,5 @@
-//! Calls at a node: requests put together and given to its program, answers cut and sent; who has called, and whether
-//! he is still there.
+//! Calls at a node: requests are put together and given to its program, answers are cut and sent, and callers that have
+//! gone are noticed.
 
 use super::reply_queue::Through;
 use super::*;

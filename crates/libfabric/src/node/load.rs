@@ -21,7 +21,7 @@ impl Load {
         self.0.get() >= HELD
     }
 
-    /// Nobody has it but the table.
+    /// Only the table has it.
     pub fn is_idle(&self) -> bool {
         Rc::strong_count(&self.0) == 1
     }
