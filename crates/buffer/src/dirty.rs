@@ -81,6 +81,10 @@ impl DirtyFrames {
 
     /// `frame` became dirty: its `rec`, which was 0, is stored.
     pub fn enter(&self, frame: u32, rec: u64) {
+        assert!(
+            rec != 0,
+            "a frame that becomes dirty has the position of its first redo"
+        );
         let mut stretches = self.shard(frame).lock();
         stretches.entry(self.stretch(rec)).or_default().push(frame);
     }

@@ -38,6 +38,7 @@ pub struct Owner(u64);
 impl Owner {
     /// Of start `epoch` (never 0) on node `node`.
     pub fn new(epoch: u8, node: u8) -> Self {
+        assert!(epoch != 0, "no start has the epoch of a word that was never held");
         Self((epoch as u64) << 24 | (node as u64) << 16)
     }
 }
@@ -95,7 +96,8 @@ pub fn try_shared(latch: &AtomicU64, owner: Owner) -> bool {
 
 /// Gives a shared hold back. As all that releases, this runs in destructors: no preemption point.
 pub fn release_shared(latch: &AtomicU64) {
-    latch.as_raw().fetch_sub(SHARED_ONE, Ordering::SeqCst);
+    let before = latch.as_raw().fetch_sub(SHARED_ONE, Ordering::SeqCst);
+    assert!(has_shared(before), "a shared hold is given back once");
 }
 
 /// Takes the latch exclusively if nobody holds it. The caller's latch slot names the frame already.
@@ -148,7 +150,7 @@ fn released(word: u64, changed: bool) -> u64 {
 /// Gives an exclusive hold back.
 pub fn release_exclusive(latch: &AtomicU64, changed: bool) {
     let word = latch.as_raw().load(Ordering::Relaxed);
-    debug_assert!(is_exclusive(word));
+    assert!(is_exclusive(word), "an exclusive hold is given back once");
     latch.as_raw().swap(released(word, changed), Ordering::SeqCst);
 }
 
@@ -216,7 +218,8 @@ impl Parking {
             if done.is_none() {
                 rt::wait(&lot.turns, turn, None);
             }
-            lot.waiters.fetch_sub(1, Ordering::SeqCst);
+            let before = lot.waiters.fetch_sub(1, Ordering::SeqCst);
+            assert!(before > 0, "a thread that waited was counted");
             if let Some(done) = done {
                 return done;
             }

@@ -104,6 +104,10 @@ enum Word {
 }
 
 const HEADER_WORD: u32 = 1 << 31;
+const _: () = assert!(
+    INDEX_MASK << 1 | 1 < HEADER_WORD,
+    "a frame's word is told from the header's"
+);
 
 impl Word {
     fn pack(self) -> u32 {
@@ -295,6 +299,7 @@ impl<'p> Lists<'p> {
     }
 
     fn push_noted(&mut self, list: List, frame: u32) -> Step {
+        assert!(list != List::None, "a frame is put on a list");
         let first = self.first(list)?;
         self.set(Word::Next(frame), first.map_or(0, |f| f + 1))?;
         self.set_prev(frame, list, 0)?;
@@ -367,6 +372,10 @@ impl<'p> Lists<'p> {
         if before.count == 0 || after.count == 0 {
             return if before.count == 0 { after } else { before };
         }
+        assert!(
+            before.count <= self.frames.count() - after.count,
+            "two parts have no frame in common"
+        );
         join(self.frames, list, before.last, after.first);
         Linked {
             first: before.first,
@@ -386,6 +395,7 @@ pub struct Linked {
 
 /// Links the frames of a part among themselves, by their states: those of the free, the warm and the cold list.
 pub fn link_part(frames: &Frames, part: Range<u32>) -> [Linked; 3] {
+    assert!(part.end <= frames.count(), "a part is made of frames that there are");
     let mut lists = [Linked::default(); 3];
     for frame in part {
         let d = frames.descriptor(frame);

@@ -12,7 +12,7 @@ use crate::hash::{self, key_of};
 use crate::layout::FrameState;
 use crate::lists::{Hint, List, Lists};
 use crate::lower::Trace;
-use crate::pool::{Pool, set_state};
+use crate::pool::{Pool, transition};
 use crate::slots::Latched;
 use crate::stats::bump;
 
@@ -128,7 +128,7 @@ impl Pool {
         if self.host && !planted(Fault::LoadFlush) {
             self.persist_page(latched.frame);
         }
-        set_state(d, FrameState::Used);
+        transition(d, &[FrameState::Loading], FrameState::Used);
         self.lists().put(list, latched.frame);
     }
 
@@ -168,7 +168,7 @@ impl Pool {
             let d = self.frames.descriptor(frame);
             let free = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Free);
             if free && d.key.load(Ordering::Relaxed) == 0 {
-                set_state(d, FrameState::Loading);
+                transition(d, &[FrameState::Free], FrameState::Loading);
                 self.call_evictor(&lists);
                 return Ok(Some(latched));
             }
@@ -202,7 +202,7 @@ impl Pool {
         d.rec.store(0, Ordering::Relaxed);
         d.chain.store(0, Ordering::Relaxed);
         d.recency.store(0, Ordering::Relaxed);
-        set_state(d, FrameState::Free);
+        transition(d, &[FrameState::Loading, FrameState::Used], FrameState::Free);
         self.lists().put(List::Free, latched.frame);
         self.unlatch(latched, true);
     }

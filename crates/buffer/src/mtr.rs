@@ -35,7 +35,7 @@ use crate::latch::{self, Upgrade};
 use crate::layout::{Chain, FrameState, LINE};
 use crate::lists::List;
 use crate::parts::{Held, Parts, Place};
-use crate::pool::{Pool, set_state};
+use crate::pool::{Pool, transition};
 use crate::slots::Latched;
 use crate::stats::bump;
 use crate::view::PageView;
@@ -584,7 +584,11 @@ impl Pool {
             let claimed = self.claim()?;
             if self.publish(claimed, page)?.is_none() {
                 bump(&self.counters().misses, 1);
-                set_state(self.frames.descriptor(claimed.frame), FrameState::Used);
+                transition(
+                    self.frames.descriptor(claimed.frame),
+                    &[FrameState::Loading],
+                    FrameState::Used,
+                );
                 self.lists().put(List::Warm, claimed.frame);
                 if self.host && !planted(Fault::NewPageFlush) {
                     // The latch was flushed when the frame was free. Until commit nothing else in memory says which

@@ -308,7 +308,17 @@ impl Pool {
     }
 }
 
-/// Sets a frame's state, counts its generation up, and seals the descriptor.
+/// Moves a latched frame from one of the states `from` to `to`, as [`FrameState`] draws it.
+pub(crate) fn transition(d: &Descriptor, from: &[FrameState], to: FrameState) {
+    let before = FrameState::of(d.state.load(Ordering::Relaxed));
+    assert!(
+        before.is_some_and(|before| from.contains(&before)),
+        "a frame goes from {before:?} to {to:?}"
+    );
+    set_state(d, to);
+}
+
+/// Sets a frame's state whatever it was, in recovery; counts its generation up, and seals the descriptor.
 pub(crate) fn set_state(d: &Descriptor, state: FrameState) {
     let generation = (d.state.load(Ordering::Relaxed) >> 8).wrapping_add(1);
     d.state.store(generation << 8 | state as u32, Ordering::Release);

@@ -63,7 +63,9 @@ impl Slots {
         frames.touch_raw(named, Access::Write);
         named.as_raw().store(0, Ordering::Release);
         let word = self.in_use.of(thread).0[index / 64].as_raw();
-        word.store(word.load(Ordering::Relaxed) & !(1 << (index % 64)), Ordering::Relaxed);
+        let (bits, bit) = (word.load(Ordering::Relaxed), 1 << (index % 64));
+        assert!(bits & bit != 0, "an entry is withdrawn once");
+        word.store(bits & !bit, Ordering::Relaxed);
     }
 }
 
