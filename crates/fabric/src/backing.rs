@@ -148,7 +148,7 @@ impl Backing {
         }
     }
 
-    /// Whether somebody who looks for it finds it.
+    /// Whether its file still has a name.
     pub(crate) fn has_name(&self) -> bool {
         match self.file() {
             Some(fd) => fs::fstat(fd).is_ok_and(|stat| stat.st_nlink > 0),
@@ -283,8 +283,8 @@ pub(crate) fn available_memory() -> Option<u64> {
     Some(kib << 10)
 }
 
-/// Locks it for this process. A lock seen for a moment only is not another user: someone who looks
-/// at it ([`crate::peek`]), or a killed process that is not quite gone.
+/// Locks it for this process. A lock seen for a moment only is not another user: it is of a process that
+/// looks at the region ([`crate::peek`]), or of a killed process that is not quite gone.
 fn lock(fd: &OwnedFd, name: &str) -> Result<()> {
     until_locked(name, || match fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),

@@ -1,8 +1,8 @@
 //! A foothold in a file: it shows that this process has it mapped, before any of it is used.
 //!
-//! Whoever sees to it that nobody keeps memory that is not his looks who maps it (`/proc/PID/maps`). A process that was
-//! told that memory is its own, and has not mapped it yet, is not seen. So it takes a foothold first, and then asks
-//! again.
+//! A memory node that fences former holders looks which processes map a file (`/proc/PID/maps`). A process that was
+//! told that memory is its own, and has not mapped it yet, is not seen there. So it takes a foothold first, and then
+//! asks again.
 
 use crate::backing::Backing;
 use crate::map::{Mapping, page_size};

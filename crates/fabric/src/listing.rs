@@ -1,5 +1,4 @@
-//! Finding the regions that lie about: for `cenote region list`, and to name at start what
-//! databases that are gone have left.
+//! Finds region files: for `cenote region list`, and to name at a start the regions that former databases have left.
 
 use crate::backing::Backing;
 use crate::header::{self, HEADER_SIZE, Identity, State};
@@ -54,7 +53,7 @@ pub fn list(dir: &Path) -> Result<Vec<Found>> {
         .collect()
 }
 
-/// Looks at a region file without opening it as one: whoever has it open is not disturbed.
+/// Looks at a region file without opening it as one: a process that has it open is not disturbed.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be opened or read. What is wrong with its header is in [`Found::content`].
@@ -89,7 +88,7 @@ pub fn is_blank(path: &Path) -> bool {
     }
 }
 
-/// Nobody's lines are dropped while somebody uses it: what another host wrote may not be seen then.
+/// No lines are dropped while a process uses it: what another host wrote may not be seen then.
 fn peek_simulated(path: &Path, device: Arc<dyn Device>) -> Result<Found> {
     if device.is_empty() {
         return Err(Error::io(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
-    /// Whose view it is; it stays mapped while this lives.
+    /// The host's view of a simulated device; it stays mapped while this lives.
     device: Option<Arc<dyn Device>>,
 }
 
@@ -95,13 +95,14 @@ impl Mapping {
         self.len
     }
 
-    /// A child of `fork` does not have it: it is not one of those who may, and whoever maps what is not his is ended.
+    /// A child of `fork` does not have it: it has no right to the memory, and a process that maps memory without a
+    /// right is ended.
     fn keep_from_children(&self) {
         // SAFETY: the range is ours; this advice changes no contents. It fails for no mapping that was just made.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxDontFork) };
     }
 
-    /// Asks for huge pages; it is only a wish.
+    /// Asks for huge pages; the kernel may refuse.
     pub(crate) fn advise_huge(&self) {
         // SAFETY: the range is ours; this advice changes no contents.
         let _ = unsafe { madvise(self.base.as_ptr().cast(), self.len, Advice::LinuxHugepage) };

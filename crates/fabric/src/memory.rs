@@ -23,7 +23,7 @@ pub struct RegionMemory {
     mapping: Mapping,
     name: String,
     id: u32,
-    /// Accessors announce themselves: it lies on a simulated device, or somebody observed when it was made.
+    /// Accessors announce themselves: it lies on a simulated device, or a sink was installed when it was made.
     watched: bool,
     /// Told before a line may leave the cache: the mirror.
     mirror: OnceLock<Arc<dyn FlushSink>>,

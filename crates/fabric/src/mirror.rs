@@ -1,7 +1,7 @@
 //! A region's mirror: a second memory that gets the lines which are written back.
 //!
-//! Who keeps to host survival (design, section 7, rule 5) writes lines back in such an order that memory which holds
-//! the flushed lines, and of the others any, can be recovered. So a mirror needs no more than those lines:
+//! A database that survives its host (design, section 7, rule 5) writes lines back in such an order that it can recover
+//! from memory which holds the flushed lines and any of the others. So a mirror needs no more than the flushed lines:
 //!
 //! ```text
 //!   store        the region's line                 mirror: as it was
@@ -15,15 +15,15 @@
 //! 2. a line of a mirror never goes back: it is loaded and stored under the lock of its *stripe*, else a later copy
 //!    could put older words over newer ones;
 //! 3. within a line the words are loaded first to last and stored last to first. So a copy that is cut off, or made
-//!    while somebody stores to the line, shows a line's first word no newer than the others: a descriptor whose latch
+//!    during a store to the line, shows a line's first word no newer than the others: a descriptor whose latch
 //!    (its first word, released last) is free has all the rest (rule 5e);
 //! 4. a mirror is whole when it was attached and then filled to the end: each line was copied since, and is copied with
 //!    every later write-back;
 //! 5. what is reserved in the region is reserved in the mirror before.
 //!
-//! What is stored and never written back is not in the mirror: a region that is to survive a process only cannot be
-//! mirrored. Whether a mirror may be believed is not for this module to say: its [`MirrorKeeper`](crate::MirrorKeeper)
-//! has it written down somewhere before anybody relies on it, and after it is whole.
+//! A line that is stored and never written back is not in the mirror: a region that is to survive a process only cannot
+//! be mirrored. This module does not say whether a mirror may be believed: its [`MirrorKeeper`](crate::MirrorKeeper)
+//! writes that down, after the mirror is whole and before a start relies on it.
 //!
 //! A mirror is mapped here ([`MirrorFile`]). One that is reached by one-sided verbs would be another [`Side`]: it posts
 //! writes in `copy` and waits for them in `fence`.
@@ -89,7 +89,7 @@ impl Default for Mirroring {
 }
 
 impl Mirroring {
-    /// From the return of this on, every copy goes there.
+    /// After this has returned, every copy goes to `side`.
     pub(crate) fn set(&self, side: Option<Arc<dyn Side>>) {
         self.is_apart
             .store(side.as_ref().is_some_and(|side| side.is_apart()), Ordering::Release);
@@ -203,7 +203,7 @@ impl MirrorFile {
         })
     }
 
-    /// Whether the file has its name still: nobody will find it otherwise.
+    /// Whether the file still has its name: a later start does not find it otherwise.
     pub fn is_there(&self) -> bool {
         self.backing.has_name()
     }

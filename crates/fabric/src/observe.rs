@@ -6,8 +6,8 @@
 //! told, and last the region's simulated device, if it has one: between that and the access itself nothing may preempt.
 //!
 //! The accessors of [`Span`](crate::Span) and [`Region`](crate::Region) announce by themselves, where the region is
-//! *watched*: it lies on a simulated device, or a sink was installed when it was made. Those who have announced already
-//! use [`Span::quiet`](crate::Span::quiet).
+//! *watched*: it lies on a simulated device, or a sink was installed when it was made. Code that has announced already
+//! uses [`Span::quiet`](crate::Span::quiet).
 //!
 //! ```
 //! use cenote_fabric::observe::{self, Access, Observer};
@@ -92,7 +92,7 @@ pub fn still() -> bool {
     !active() && !rt::simulated()
 }
 
-/// Somebody observes.
+/// A sink or a simulated device observes.
 #[derive(Debug, Clone, Copy)]
 pub struct On;
 
@@ -112,7 +112,7 @@ impl Observer for On {
     }
 }
 
-/// Asks at each touch whether somebody observes: one load.
+/// Asks at each touch whether anything observes: one load.
 #[derive(Debug, Clone, Copy)]
 pub struct Asks;
 

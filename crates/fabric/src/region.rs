@@ -4,15 +4,15 @@
 //! and unlocked; a file stays) → [`Region::open`] by the next process, or [`crate::remove`].
 //!
 //! Invariants:
-//! - a region's file is locked by the one process that has it open (a lock that ends with it). Others may
-//!   [`Region::join`] it: what they do there is between them;
+//! - the one process that has a region open locks its file; the lock ends with the process. Other processes may
+//!   [`Region::join`] it, and agree with the first on what they do there;
 //! - **only reserved bytes are used**: [`Region::reserve`] takes the space in the file system
 //!   first, so a full one is an error there and never a SIGBUS later. How far it has come is in
 //!   the header, so that after a restart nothing is reserved twice;
 //! - memory is reached only through [`Span`]s and atomics, which borrow the region;
-//! - **lines of a former use are never believed**: a host that had the region open before another one did may still
-//!   hold its lines. Opening reads the header from memory, and where it names another host as the last user, drops all
-//!   lines before anything else is read. The first change of the state writes this host's name there.
+//! - **lines of a former use are never believed**: a host that had the region open before another host may still hold
+//!   its lines. Opening reads the header from memory. Where that names another host as the last user, opening drops all
+//!   lines before it reads anything else. The first change of the state writes this host's name there.
 
 use crate::backing::{Backing, Kind, RESERVE_STEP};
 use crate::header::{self, HEADER_SIZE, Identity, State};
@@ -42,8 +42,8 @@ const IN_MEMORY: &str = "region in memory";
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// Bytes that are mapped ahead at once. While the system does it, nobody else in the process can map anything, such as
-/// a new thread's stack: a start of which each such step waited for 64 MiB took a second.
+/// Bytes that are mapped ahead at once. While the system does it, no other thread of the process can map anything, such
+/// as a new thread's stack: a start of which each such step waited for 64 MiB took a second.
 const POPULATE_STEP: u64 = 2 << 20;
 
 /// How a region is mapped.
@@ -98,7 +98,7 @@ impl Region {
     /// [`Error::Invalid`] if something is there, also where it is in use; those of [`Region::create`].
     pub fn create_new(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
         let backing = match Backing::open(path, true) {
-            // Who has it has made it: another try would not help.
+            // The process that has it has made it: another try would not help.
             Err(Error::Busy(why)) => return Err(check_blank(path).err().unwrap_or(Error::Busy(why))),
             backing => backing?,
         };
@@ -147,9 +147,9 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps what another process of this host has open, beside it. Which bytes may be used, and for what, is between
-    /// the two: nothing here takes the lock, reserves anything or changes the header, and whoever joined must not
-    /// either.
+    /// Maps what another process of this host has open, beside it. The two agree on which bytes may be
+    /// used, and for what: nothing here takes the lock, reserves anything or changes the header, and the joined process
+    /// must not either.
     ///
     /// # Errors
     /// As [`Region::open`], without [`Error::Busy`].
@@ -226,7 +226,7 @@ impl Region {
         let mut region = Self::bare(memory, backing);
         region.apply(options)?;
         region.window = region.window.max(options.window).min(region.len());
-        // Until all of it is in memory the first line says that it is being made: whoever finds that begins again.
+        // Until all of it is in memory the first line says that it is being made: a start that finds that begins again.
         let (header, bytes) = (region.header(), identity.encode());
         header.copy_in(0, &header::making());
         coherence::flush(&region, 0, LINE);
@@ -568,7 +568,7 @@ impl Region {
         Ok(())
     }
 
-    /// No more lines are copied. Whoever believes the mirror has to know that before.
+    /// No more lines are copied. The keeper must have noted before that the mirror is not to be believed.
     pub fn detach_mirror(&self) {
         if let Some(mirroring) = self.mirroring() {
             let _one = self.reserving.lock();
@@ -586,7 +586,7 @@ impl Region {
         self.mirroring().is_some_and(|mirroring| mirroring.side().is_some())
     }
 
-    /// Copies the lines from `from` on, at most [`FILL_STEP`] bytes of what is reserved, beside those who use the
+    /// Copies the lines from `from` on, at most [`FILL_STEP`] bytes of what is reserved, while other threads use the
     /// region: where it came to. There is no more to copy when that is `from`.
     pub fn fill_mirror_step(&self, from: u64) -> u64 {
         let to = self.reserved().min(self.len()).min(from + FILL_STEP);

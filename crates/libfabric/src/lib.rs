@@ -19,8 +19,8 @@
 //! Calls ([`call`](cenote_fabric::rdma::call)) are messages too, over the same endpoints and sessions: as many in one
 //! as fit, large ones in parts.
 //!
-//! Nobody is authenticated: keys are drawn at random and are all that protects memory, addresses are for networks
-//! that are trusted. The default address is this machine's own.
+//! Users are not authenticated: keys are drawn at random and are all that protects memory, so nodes belong in trusted
+//! networks. The default address is this machine's own.
 //!
 //! See `docs/decisions/libfabric.md` for what could have been otherwise.
 

@@ -11,12 +11,12 @@
 //! Invariants:
 //! - items are carried out by the one thread, under the registry's lock: a revocation that has returned has seen the
 //!   end of all items under its key, and no later one finds it;
-//! - a slot that was received is used until its answers are written, and then receives again: who sends faster than the
-//!   node answers waits in the provider's queue;
+//! - a slot that was received is used until its answers are written, and then receives again: messages of a user that
+//!   sends faster than the node answers wait in the provider's queue;
 //! - a peer that does not take what is sent to it costs slots that wait for [`OUTBOX_TIMEOUT`] at most, and its
 //!   session. What the provider has taken for it stays there: so answers to calls wait while [`load::HELD`] slots are
-//!   under way to their address, and hold up nobody else. Writes to callers' memory are complete when the caller's side
-//!   says so: [`WRITES`] are under way at most, and slots remain for all that is no write;
+//!   under way to their address, and delay no other session. Writes to callers' memory are complete when the caller's
+//!   side says so: [`WRITES`] are under way at most, and slots remain for all that is no write;
 //! - nothing that comes is believed: see [`protocol`](super::protocol).
 
 mod calls;
@@ -46,8 +46,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Slots that receive.
 const RECEIVING: usize = SLOTS / 2;
 
-/// How long the thread looks for more before it sleeps: not at all. Who sleeps is woken at once on a busy machine, and
-/// who spins has to wait for his turn.
+/// How long the thread looks for more before it sleeps: not at all. On a busy machine a thread that sleeps is woken at
+/// once, and one that spins has to wait for its turn.
 const SPIN: Nanos = Nanos::ZERO;
 
 /// The longest sleep: what the provider does without a word to us waits for that long.
@@ -264,7 +264,7 @@ struct Gathered {
     number: u64,
 }
 
-/// Who has said hello.
+/// A user that has said hello.
 struct Session {
     peer: u64,
     address: NodeAddress,

@@ -5,7 +5,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-/// Who moves the bytes of reads and writes.
+/// Which side moves the bytes of reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Path {
@@ -39,8 +39,8 @@ pub struct NodeOptions {
     pub name: Option<String>,
     /// Own port, where there are ports. `None`: any.
     pub port: Option<u16>,
-    /// Who moves the bytes; `None`: as [`Path::of`] says. With [`Path::OneSided`] on a software provider the contract
-    /// holds but for torn words and transfers that had begun before a revocation.
+    /// Which side moves the bytes; `None`: as [`Path::of`] says. With [`Path::OneSided`] on a software provider the
+    /// contract holds but for torn words and transfers that had begun before a revocation.
     pub path: Option<Path>,
     /// Whether what goes into memory that calls lend is written there by the provider, if it can and the caller's
     /// memory is registered; else it comes in messages. Not over shared memory, unless it is said: many writes at once

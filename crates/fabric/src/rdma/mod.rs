@@ -1,10 +1,10 @@
 //! One-sided verbs: reading and writing the memory of another machine without its processor.
 //!
 //! A *memory node* registers a part of its memory and hands the descriptor out ([`Remote`]: key, base, length). A
-//! holder of it reaches the memory over an [`Endpoint`]: works ([`Work`]) are posted in batches with one doorbell, go on
-//! by themselves, and come back complete with their buffers and results ([`Posted`]). There are three implementations:
-//! memory of this process ([`loopback`], for tests), the simulator's network cards (crate `sim`), and libfabric (crate
-//! `libfabric`).
+//! holder of it reaches the memory over an [`Endpoint`]: works ([`Work`]) are posted in batches with one doorbell, go
+//! on by themselves, and come back complete with their buffers and results ([`Posted`]). There are three
+//! implementations: memory of this process ([`loopback`], for tests), the simulator's network cards (crate `sim`), and
+//! libfabric (crate `libfabric`).
 //!
 //! ```text
 //!   Work::read(..)  ─┐               doorbell                      one-sided: no code of the node runs
@@ -275,7 +275,7 @@ pub struct Limits {
     pub transfer: u64,
 }
 
-/// A way to a memory node, for any number of threads. See the module for both sides' duties.
+/// A connection to a memory node, for any number of threads. See the module for both sides' duties.
 pub trait Endpoint: fmt::Debug + Send + Sync {
     /// The node's name, for messages.
     fn peer(&self) -> &str;
@@ -297,7 +297,7 @@ pub trait Fabric: fmt::Debug + Send + Sync {
     fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>>;
 }
 
-/// Remote memory with the way to it: plain blocking operations, each a batch of one.
+/// Remote memory with the endpoint that reaches it: plain blocking operations, each a batch of one.
 ///
 /// Ranges are checked here too, so that a wrong one costs no trip.
 #[derive(Debug, Clone)]
@@ -312,7 +312,7 @@ impl RemoteMemory {
         Self { endpoint, memory }
     }
 
-    /// The way to it.
+    /// The endpoint that reaches it.
     pub fn endpoint(&self) -> &Arc<dyn Endpoint> {
         &self.endpoint
     }

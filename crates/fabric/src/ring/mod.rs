@@ -4,8 +4,8 @@
 //! A [`Node`] makes a ring and serves calls from it; a [`User`] has a *seat* in it, which the node has given it
 //! ([`Node::admit`]), and posts calls for any number of threads. There are two layers (Rcmp, section 5.2): entries of a
 //! fixed size, which the node polls, and the messages beside, in slots and chunks. With [`Layers::Two`] an entry is put
-//! when its message is whole, so one that is long, or whose writer is slow, holds up nobody. With [`Layers::One`] its
-//! place is taken first, as in a ring that has its messages inside: for comparison.
+//! when its message is whole, so a long message or a slow writer delays no other. With [`Layers::One`] its place is
+//! taken first, as in a ring that has its messages inside: for comparison.
 //!
 //! ```text
 //!   user: take a slot of one's own ─► write the message ─► asked: its turn ─► entry ─┐
@@ -16,20 +16,19 @@
 //! ```
 //!
 //! Invariants:
-//! 1. a slot is its seat's, a seat one user's: nothing is reserved in common but an entry, which is one
-//!    compare-and-swap. Who is killed anywhere holds up nobody;
+//! 1. a slot belongs to one seat, and a seat to one user. Users share only the entries, and an entry is reserved by one
+//!    compare-and-swap. So a process that is killed anywhere delays no other;
 //! 2. turns of a slot rise by one; the node keeps the last one by itself. So each request is served at most once,
-//!    whatever the entries say, and one whose entry was lost is found by looking at the slots, each 100 ms;
-//! 3. a request is copied before it is looked at, and looked at once. What cannot be ends the connection of the seat
-//!    that it is in;
-//! 4. nothing of a seat is served after its end was told. The seat is another's only when its user has left, or is not
-//!    there any more: whoever was fenced and wakes up in the middle of a request finishes it in a seat that nobody
-//!    serves;
-//! 5. who sleeps has said so before it looked for the last time, and whoever posts or answers looks for that
-//!    afterwards.
+//!    whatever the entries say. The node looks at the slots each 100 ms, and so finds a request whose entry was lost;
+//! 3. a request is copied before it is read, and is read once. One that makes no sense ends the connection of its seat;
+//! 4. after the end of a seat was told the node serves nothing of it. It gives the seat to another user only when the
+//!    user has left, or its process is gone: a user that was fenced and wakes up in the middle of a request finishes it
+//!    in a seat that is not served;
+//! 5. a thread announces its sleep before it looks for the last time, and a thread that posts or answers looks for the
+//!    announcement afterwards.
 //!
-//! Who maps a ring can write anything to it, and break it for its other users: so those of one ring are of one tenant.
-//! It can shorten the file, too, which ends the node's process as it would for any other region.
+//! A process that maps a ring can write anything to it, and break it for its other users: so the users of one ring are
+//! of one tenant. It can also shorten the file, which ends the node's process, as it would for any other region.
 
 mod layout;
 mod message;

@@ -7,17 +7,18 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result, rt};
 use std::collections::VecDeque;
 
-/// Whether somebody sits there.
+/// Whether a user has the seat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Phase {
     #[default]
     Free,
     Open,
-    /// Nothing of it is served any more; it is free when its user is gone for certain.
+    /// The node serves nothing of it any more; it is free when its user is gone for certain.
     Ended,
 }
 
-/// Bytes of a seat's answers that wait for chunks: who takes none of its answers keeps no more of the node's memory.
+/// Bytes of a seat's answers that may wait for chunks: a user that takes none of its answers keeps no more of the
+/// node's memory.
 const WAITING_MAX: usize = 4 << 20;
 
 /// An answer that waits for chunks.
@@ -34,7 +35,7 @@ pub struct SeatState {
     pub phase: Phase,
     pub epoch: u32,
     caller: u64,
-    /// Whom the node let in, as it is known there.
+    /// The user that the node let in, as the node knows it.
     pub who: u64,
     /// Requests that the program is being given.
     serving: u32,
@@ -80,7 +81,7 @@ pub struct Ticket {
 }
 
 impl SeatState {
-    /// Somebody sits down: the words of its slots are in order before its epoch can be seen.
+    /// Gives the seat to a user: the words of its slots are in order before its epoch can be seen.
     ///
     /// # Errors
     /// [`Error::Full`]: there is no memory for it.
@@ -93,7 +94,7 @@ impl SeatState {
         }
         for slot in 0..layout.slots {
             memory.store(layout.slot(seat, slot) + layout::ANSWERED, message::turn_of(epoch, 0));
-            // Who was killed has left itself counted.
+            // A user that was killed has left itself counted.
             if layout.reach == super::Reach::Host {
                 let sleeps = memory.region.atomic_u32(layout.slot(seat, slot) + layout::SLEEPS);
                 sleeps.store(0, Ordering::SeqCst);
@@ -115,7 +116,7 @@ impl SeatState {
         Ok(CallerId(caller))
     }
 
-    /// What its user is called.
+    /// The number of its user.
     pub fn caller(&self) -> CallerId {
         CallerId(self.caller)
     }
@@ -132,7 +133,7 @@ impl SeatState {
             return Asked::Nonsense;
         }
         (known.turn, known.asked) = (turn, true);
-        // Who asks again has taken the last answer.
+        // A user that asks again has taken the last answer.
         self.free |= core::mem::take(&mut known.given);
         self.serving += 1;
         self.called = true;
@@ -157,12 +158,12 @@ impl SeatState {
         self.serving -= 1;
     }
 
-    /// Whether the program has nothing of it in hand.
+    /// Whether the program is given no request of it now.
     pub fn is_quiet(&self) -> bool {
         self.serving == 0
     }
 
-    /// Answers a request, or notes the answer until there is room for it. What is nobody's is dropped.
+    /// Answers a request, or keeps the answer until there is room for it. An answer to a former user is dropped.
     pub fn answer(&mut self, memory: &Memory, ticket: Ticket, status: u32, bytes: Vec<u8>) {
         let is_asked = |slot: &Slot| slot.asked && slot.turn == ticket.turn;
         let is_open = self.phase == Phase::Open && self.epoch == ticket.epoch;
@@ -175,7 +176,7 @@ impl SeatState {
             status,
             bytes,
         };
-        // What needs no chunks overtakes what waits for them; what does need some does not.
+        // An answer that needs no chunks overtakes those that wait for some; one that needs some does not.
         let half = memory.answer(ticket.seat, answer.slot);
         let queues = !self.waiting.is_empty() && half.chunks_for(answer.bytes.len()) > 0;
         let put = match queues {
@@ -187,7 +188,7 @@ impl SeatState {
         }
     }
 
-    /// Notes an answer until there is room, or says that too many are.
+    /// Keeps an answer until there is room, or answers that too many are kept.
     fn wait(&mut self, memory: &Memory, seat: u32, mut answer: Waiting) {
         let waiting: usize = self.waiting.iter().map(|waiting| waiting.bytes.len()).sum();
         if waiting + answer.bytes.len() > WAITING_MAX {
@@ -228,7 +229,7 @@ impl SeatState {
         Ok(())
     }
 
-    /// Answers what waits for room, as far as there is any.
+    /// Sends the answers that wait for room, as far as there is room.
     pub fn put_waiting(&mut self, memory: &Memory, seat: u32) {
         if self.waiting.is_empty() || self.phase != Phase::Open {
             return;
@@ -242,7 +243,7 @@ impl SeatState {
         memory.store(memory.layout.seat(seat) + layout::WANTS_ROOM, 0);
     }
 
-    /// Chunks of answers that were taken.
+    /// Takes back the chunks of answers that the user has taken.
     fn take_back(&mut self, memory: &Memory, seat: u32) {
         for (n, slot) in (0..).zip(&mut self.slots).filter(|(_, slot)| slot.given != 0) {
             let off = memory.layout.slot(seat, n) + layout::TAKEN;
@@ -276,7 +277,7 @@ impl SeatState {
         over && !core::mem::replace(&mut self.told, true) && self.called
     }
 
-    /// Its user is gone: another may have the seat.
+    /// Its user is gone: the seat may be given to another.
     pub fn free(&mut self) {
         if self.phase == Phase::Ended && self.serving == 0 && self.told {
             self.phase = Phase::Free;
@@ -284,7 +285,7 @@ impl SeatState {
     }
 }
 
-/// An answer is whole: its word says so, and who sleeps for it is woken.
+/// An answer is whole: its word says so, and a thread that sleeps for it is woken.
 fn publish(memory: &Memory, seat: u32, slot: u32, turn: u64, half: Half) {
     memory.store(half.word(), turn);
     wake(memory, seat, slot, half);

@@ -40,7 +40,8 @@ impl Client {
     /// A call with a time of its own goes on as long as its node gives signs of life.
     fn may_give_up(&self, core: &Core, id: u64, peer: &Peer, now: Nanos) -> bool {
         let silent = now.since(Nanos(peer.heard.load(Ordering::Relaxed)));
-        let of_own_time = matches!(core.in_flight.get(&id), Some(OperationInFlight { what: What::Call(asked), .. }) if asked.end.is_some());
+        let operation = core.in_flight.get(&id);
+        let of_own_time = operation.is_some_and(|o| matches!(&o.what, What::Call(asked) if asked.end.is_some()));
         !of_own_time || silent > self.timeout
     }
 

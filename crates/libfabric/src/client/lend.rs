@@ -117,14 +117,14 @@ impl Client {
         Some(on_loan)
     }
 
-    /// Nobody writes to it any more: the call was answered, or not sent.
+    /// The node does not write to it any more: the call was answered, or not sent.
     pub(super) fn end_loan(&self, asked: &Asked, on_loan: OnLoan) {
         let memory = self.at_user(on_loan);
         asked.set.with(asked.index, |call| call.memory = memory);
     }
 
     /// The call ends without an answer. If the node was never told where to write its user has the buffer again, else
-    /// the buffer is nobody's.
+    /// the buffer goes into quarantine.
     pub(super) fn end_unanswered(&self, asked: &Asked, on_loan: OnLoan) {
         match asked.named {
             true => self.quarantine(asked, on_loan),
@@ -167,7 +167,7 @@ impl Client {
         }
     }
 
-    /// An answer for which nobody waits.
+    /// An answer came for a call that was given up.
     pub(super) fn answered_late(&self, session: u64, call: u64) {
         let over = self.lender.lock().take_out(session, call);
         self.retire(over);

@@ -7,18 +7,18 @@
 //!                                                            └ none comes: it stays until the endpoint is closed
 //! ```
 //!
-//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (One that
-//!    guesses is not stopped by that: keys are of the endpoint.)
-//! 2. A node answers after its writes are done. So a buffer whose call was answered is written to by nobody; one whose
-//!    call was not may be, at any time. That one is not used again before an answer came, and its key does not end:
-//!    what is written under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
-//!    A call that was given up before the node was told where to write is none of those.
+//! 1. A buffer has a key of its own, and is lent over one connection: a node is told of no key but its own. (That
+//!    does not stop a node that guesses: keys are of the endpoint.)
+//! 2. A node answers after its writes are done. So no node writes to a buffer whose call was answered. To one whose
+//!    call was not, its node may write at any time: it is not used again before an answer came, and its key does not
+//!    end. A write under a key that has ended stops more than its connection (EFA ends the process, shm the queue).
+//!    A call that was given up before the node was told where to write has no such buffer.
 //! 3. Memory that was registered once is unmapped after the endpoint is closed: it serves the next connection, under
-//!    another key. If its key cannot be ended it serves nobody.
+//!    another key. If its key cannot be ended it is not used again.
 //!
-//! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: one
-//! that writes after it has answered can change them under him. So users see what comes as bytes that may be anything,
-//! as all that comes over the network.
+//! That the bytes of a buffer are a slice of its user while no call lends it rests on rule 2, so on honest nodes: a
+//! node that writes after it has answered can change them under the user. So users take these bytes for untrusted, as
+//! all that comes over the network.
 
 use crate::fabric_endpoint::Registration;
 use crate::protocol::Window;
@@ -28,7 +28,7 @@ use cenote_base::rt::{self, HashMap, Nanos};
 use cenote_fabric::Mapping;
 use std::sync::Arc;
 
-/// Buffers of a connection; who wants more lends memory of his own.
+/// Buffers of a connection; a user that needs more lends memory of its own.
 pub(super) const BUFFERS: usize = 32;
 
 /// Buffers in quarantine, of all connections: beyond, none are lent.
@@ -37,7 +37,7 @@ pub(super) const QUARANTINED: usize = 512;
 /// After memory could not be registered no more is made for so long.
 pub(super) const PAUSE: Nanos = Nanos::from_secs(1);
 
-/// A buffer, which somebody has.
+/// A registered buffer.
 pub(super) struct Buffer {
     /// Ends before the endpoint, and before the memory.
     pub(super) registration: Registration,
@@ -65,7 +65,7 @@ pub(super) struct BufferCache {
     pub(super) made: usize,
 }
 
-/// A buffer that is lent: nobody here looks at its memory.
+/// A buffer that is lent: this side does not look at its memory meanwhile.
 pub(super) struct OnLoan {
     pub(super) session: u64,
     pub(super) buffer: Buffer,
@@ -83,7 +83,7 @@ impl OnLoan {
 }
 
 impl Lender {
-    /// A buffer that nobody writes to. It comes back if its connection is over.
+    /// Takes a buffer that no node writes to. The buffer comes back if its connection is over.
     pub(super) fn give(&mut self, session: u64, buffer: Buffer) -> Option<Buffer> {
         match self.buffer_caches.get_mut(&session) {
             Some(buffer_cache) => {

@@ -1,5 +1,5 @@
 //! Calls: a user asks a memory node's program to do something, and gets its answer. Beside the one-sided verbs, over
-//! the same ways.
+//! the same endpoints.
 //!
 //! The user's side is a [`Caller`]: calls ([`Call`]) are posted in batches with one doorbell, any number of them from
 //! any number of threads, and come back complete ([`Called`]). The node's side is whatever it was told to [`Serve`]: it
@@ -12,14 +12,14 @@
 //!   wait ◄─ calls again ◄──────── answer ◄───────────────── send()   ···later··· send(), from any thread
 //! ```
 //!
-//! # Duties of a caller (who implements it)
+//! # Duties of an implementation of a caller
 //! - A call is carried out at most once: exactly once if it is answered; otherwise whether it was is unknown.
 //! - Every call ends within its time ([`Call::within`], else the caller's timeout): with the answer, with an error of
-//!   the one who serves, or with one of these: [`Error::Timeout`]: no answer in time; [`Error::Lost`]: the node is
+//!   the program that serves, or with one of these: [`Error::Timeout`]: no answer in time; [`Error::Lost`]: the node is
 //!   gone, or the path to it, or it has given the connection up; the caller is broken for good, and a new one is needed
 //!   ([`Callers::caller`]).
-//! - No order is promised, neither among calls of a batch nor between a call and a one-sided work. Who was answered may
-//!   rely on what the answer says.
+//! - No order is promised, neither among calls of a batch nor between a call and a one-sided work. A user that was
+//!   answered may rely on what the answer says.
 //! - Requests longer than [`LIMIT`] are [`Error::Invalid`], and not sent. Dropping a [`Called`] takes nothing back.
 //! - A call may lend memory ([`Call::into_memory`]): what the program puts there ([`Answer::send_from`]) is there when
 //!   the call is complete without an error, and nothing beyond it is changed. After an error it holds anything. Once
@@ -32,13 +32,13 @@
 //! # Duties of a node
 //! - Each connection has a number of its own ([`CallerId`]), drawn by the node. After a loss the new connection has
 //!   another.
-//! - [`Serve::ended`] is told once for each caller that has called, when its connection is over: it said so, or is not
-//!   heard of for long. After that nothing of that caller is served.
+//! - [`Serve::ended`] is told once for each caller that has called, when its connection is over: it said so, or was
+//!   silent for long. After that nothing of that caller is served.
 //!
-//! # Duties of who serves
+//! # Duties of a program that serves
 //! - [`Serve::serve`] does not block, nor panic: the node's only thread runs it. What has to wait keeps the [`Answer`].
 //! - Several threads may be in it at once; what it is given is as untrusted as anything from a network.
-//! - An answer for a caller that is gone is dropped without a word.
+//! - An answer for a caller that is gone is dropped silently.
 
 use cenote_base::{Error, Result, rt};
 use core::fmt;
