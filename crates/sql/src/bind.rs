@@ -15,6 +15,9 @@ pub struct Bind<'a> {
 
 impl<'a> Bind<'a> {
     /// Reads the tail of a Bind message.
+    ///
+    /// # Errors
+    /// 08P01: the message is cut short, or its counts contradict each other. 22023: a format code is unknown.
     pub fn from_wire(tail: &'a [u8]) -> Result<Self> {
         let mut rest = tail;
         let formats = take_i16s(&mut rest)?;

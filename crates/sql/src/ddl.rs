@@ -48,6 +48,10 @@ fn serial_of(ty: &DataType) -> Option<(ColumnType, i64)> {
 
 impl Definer<'_> {
     /// Runs a definition statement; gives its command tag.
+    ///
+    /// # Errors
+    /// 42P01, 42P07, 42701 and their like: the names do not fit the catalog. 0A000: Cenote has no such definition. Else
+    /// as the engine's change of its catalog, such as 55P03 and 40P01 for locks.
     pub fn run(&mut self, statement: &ast::Statement) -> Result<&'static str> {
         match statement {
             ast::Statement::CreateTable(create) => self.create_table(create).map(|()| "CREATE TABLE"),
@@ -567,6 +571,9 @@ impl Definer<'_> {
     }
 
     /// CREATE SEQUENCE.
+    ///
+    /// # Errors
+    /// 42P07: the name is taken, and IF NOT EXISTS is not given. 22023: the options contradict each other.
     pub fn create_sequence(&mut self, name: &ObjectName, if_not_exists: bool, options: SequenceOptions) -> Result<()> {
         let name = local_name(name)?;
         if self.tx.sequence(&name)?.is_some() || self.tx.table(&name)?.is_some() {
@@ -611,6 +618,9 @@ impl Definer<'_> {
     }
 
     /// TRUNCATE.
+    ///
+    /// # Errors
+    /// 42P01: a table does not exist. Else as the engine's change of its catalog.
     pub fn truncate(&mut self, tables: &[ObjectName], restart: bool) -> Result<()> {
         let tables: Vec<Arc<Table>> = tables.iter().map(|n| self.table(n)).collect::<Result<_>>()?;
         for table in &tables {
@@ -630,6 +640,9 @@ impl Definer<'_> {
     }
 
     /// The table of this name, for VACUUM and ANALYZE.
+    ///
+    /// # Errors
+    /// 42P01: the table does not exist.
     pub fn existing(&self, name: &ObjectName) -> Result<Arc<Table>> {
         self.table(name)
     }

@@ -86,6 +86,9 @@ impl SessionEnv {
     }
 
     /// 57014 when another thread has asked the statement to stop.
+    ///
+    /// # Errors
+    /// 57014: another thread has asked the statement to stop.
     pub fn check_cancel(&self) -> Result<()> {
         if self.cancel.is_set() {
             Err(Error::Canceled.into())

@@ -30,6 +30,9 @@ pub fn parts(name: &ObjectName) -> Vec<String> {
 }
 
 /// A dotted name as schema (if given) and name. A database part is admitted where it is `cenote`.
+///
+/// # Errors
+/// 0A000: the name is of another database. 42601: it has no part that is a name.
 pub fn qualified(name: &ObjectName) -> Result<(Option<String>, String)> {
     let mut parts = parts(name);
     let last = parts

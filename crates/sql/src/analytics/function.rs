@@ -41,11 +41,17 @@ impl Call<'_> {
     }
 
     /// An argument as a column of [`Call::rows`] rows.
+    ///
+    /// # Errors
+    /// DataFusion cannot make a column of the argument.
     pub fn column(&self, i: usize) -> std::result::Result<ArrayRef, SqlError> {
         self.args.args[i].to_array(self.rows()).map_err(outward)
     }
 
     /// All arguments as columns, of one row if all are constants; whether they are.
+    ///
+    /// # Errors
+    /// DataFusion cannot make a column of an argument.
     pub fn columns(&self) -> std::result::Result<(Vec<ArrayRef>, bool), SqlError> {
         let constant = self.args.args.iter().all(|a| matches!(a, ColumnarValue::Scalar(_)));
         let rows = if constant { 1 } else { self.rows() };
@@ -60,6 +66,9 @@ impl Call<'_> {
     }
 
     /// Runs `body` over the columns and gives a constant back for constants.
+    ///
+    /// # Errors
+    /// As `body`, and where a constant cannot be taken out of the result.
     pub fn by_columns(
         &self,
         body: impl FnOnce(&[ArrayRef]) -> std::result::Result<ArrayRef, SqlError>,
@@ -69,6 +78,9 @@ impl Call<'_> {
     }
 
     /// As [`Call::by_columns`] for text results, row by row; `body` gets row numbers.
+    ///
+    /// # Errors
+    /// As `body`.
     pub fn by_rows_to_text(
         &self,
         body: impl Fn(&[ArrayRef], usize) -> std::result::Result<Option<String>, SqlError>,
@@ -82,6 +94,9 @@ impl Call<'_> {
     }
 
     /// As [`Call::by_columns`] for boolean results, row by row.
+    ///
+    /// # Errors
+    /// As `body`.
     pub fn by_rows_to_bool(
         &self,
         body: impl Fn(&[ArrayRef], usize) -> std::result::Result<Option<bool>, SqlError>,

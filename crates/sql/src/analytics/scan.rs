@@ -525,7 +525,10 @@ impl Column {
         }
     }
 
-    /// Appends a value. Errors: another type, or digits that do not fit.
+    /// Appends a value.
+    ///
+    /// # Errors
+    /// The value is of another type, or its digits do not fit the column (22003).
     pub fn push(&mut self, value: DatumRef<'_>) -> std::result::Result<(), SqlError> {
         match (self, value) {
             (Column::Bool(b), DatumRef::Bool(v)) => b.append_value(v),
@@ -572,6 +575,9 @@ impl Column {
     }
 
     /// The column.
+    ///
+    /// # Errors
+    /// None now: the values were checked when they were pushed.
     pub fn finish(self) -> std::result::Result<ArrayRef, SqlError> {
         Ok(match self {
             Column::Bool(mut b) => Arc::new(b.finish()),

@@ -22,6 +22,9 @@ use cenote_engine::{Change, Changed, Columns, Datum, Locked, Table};
 use sqlparser::ast::Query;
 
 /// Runs the query to its end. What comes back can be asked again.
+///
+/// # Errors
+/// The query fails; 53200: the session may gather no more.
 pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> Result<Box<dyn Rows>> {
     let mut rows = run.foreign(query)?;
     foreign_rows(rows.as_mut(), u64::MAX, found)?;
@@ -117,6 +120,9 @@ fn change_of(
 
 /// Locks the rows whose keys the queries find. Where one of them had changed since, the rows are found again on a new
 /// snapshot, with the locks kept: each round locks rows that it had not locked before, or is the last.
+///
+/// # Errors
+/// As the query and the engine's row locks; 57014: the statement was cancelled.
 pub fn lock_found(run: &mut Run<'_>, targets: &[LockTarget]) -> Result<()> {
     while !lock_once(run, targets)? {
         run.tx.begin_statement();

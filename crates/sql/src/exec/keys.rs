@@ -26,7 +26,10 @@ impl Keys {
         }
     }
 
-    /// Adds a key. Errors: 53200, the session may gather no more.
+    /// Adds a key.
+    ///
+    /// # Errors
+    /// 53200: the session may gather no more.
     pub fn push(&mut self, key: &[u8]) -> Result<()> {
         self.memory.grow(key.len() + size_of::<usize>())?;
         self.bytes.extend_from_slice(key);
@@ -54,7 +57,10 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Adds a key; false if it is there already. Errors: as for a list.
+    /// Adds a key; false if it is there already.
+    ///
+    /// # Errors
+    /// 53200: the session may gather no more.
     pub fn insert(&mut self, key: Vec<u8>, session: &SessionEnv) -> Result<bool> {
         let memory = self.memory.get_or_insert_with(|| Charge::new(&session.memory));
         memory.grow(key.len() + SET_BYTES)?;

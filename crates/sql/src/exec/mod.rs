@@ -60,6 +60,9 @@ impl Run<'_> {
     }
 
     /// Starts a query of another shape.
+    ///
+    /// # Errors
+    /// 0A000: there is no analytics, or it does not know the query's shape.
     pub fn foreign(&self, query: &Query) -> Result<Box<dyn Rows>> {
         let analytics = self
             .analytics
@@ -70,13 +73,13 @@ impl Run<'_> {
             .cloned()
             .zip(self.param_oids.iter().copied())
             .collect();
-        analytics.query(&scope(self.tx, self.session)?, query, &params)
+        analytics.query(&scope(self.tx, self.session), query, &params)
     }
 }
 
 /// What analytics may see of a transaction and session.
-pub fn scope(tx: &Tx, session: &SessionEnv) -> Result<Scope> {
-    Ok(Scope {
+pub fn scope(tx: &Tx, session: &SessionEnv) -> Scope {
+    Scope {
         reader: tx.reader().clone(),
         definitions: tx.definitions(),
         user: session.user.clone(),
@@ -86,7 +89,7 @@ pub fn scope(tx: &Tx, session: &SessionEnv) -> Result<Scope> {
         statement_time: session.statement_time,
         cancel: session.cancel.clone(),
         settings: session.settings.clone(),
-    })
+    }
 }
 
 /// Types by their ids; text where Cenote has no such type.

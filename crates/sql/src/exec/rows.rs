@@ -26,6 +26,9 @@ pub struct TableRows {
 
 impl TableRows {
     /// Starts the walk; `batch` is memory to use.
+    ///
+    /// # Errors
+    /// A limit of the key range cannot be computed.
     pub fn start(access: &Access, env: &Env<'_>, mut batch: RowBatch) -> Result<TableRows> {
         batch.clear();
         let table = &access.table;
@@ -86,6 +89,9 @@ impl TableRows {
     }
 
     /// Moves to the next row; false at the end.
+    ///
+    /// # Errors
+    /// As the engine's reads; 57014: the statement was cancelled.
     pub fn next(&mut self, tx: &Tx, access: &Access) -> Result<bool> {
         if let Some((key, row)) = &mut self.point {
             return Ok(std::mem::take(&mut self.pending) && tx.get_columns(&access.table, key, &self.columns, row)?);

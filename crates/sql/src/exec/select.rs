@@ -70,6 +70,9 @@ pub struct Progress {
 }
 
 /// Gives up to `max` rows (0: all) to the sink.
+///
+/// # Errors
+/// An expression fails, as the engine's reads and locks, or as the sink; 53200: the session may gather no more.
 pub fn advance(
     run: &mut Run<'_>,
     plan: &SelectPlan,
@@ -126,6 +129,9 @@ pub fn advance(
 }
 
 /// Gives up to `max` rows of another planner's query.
+///
+/// # Errors
+/// As the query or the sink.
 pub fn foreign_rows(rows: &mut dyn Rows, max: u64, sink: &mut dyn Sink) -> Result<Progress> {
     let mut given = 0;
     while given < max {
@@ -231,6 +237,9 @@ fn bare(run: &mut Run<'_>, plan: &SelectPlan, sink: &mut dyn Sink) -> Result<u64
 }
 
 /// Whether a row passes; no condition passes all.
+///
+/// # Errors
+/// The condition cannot be computed.
 pub fn qualifies(condition: Option<&Expr>, env: &Env<'_>) -> Result<bool> {
     condition.map_or(Ok(true), |c| c.holds(env))
 }

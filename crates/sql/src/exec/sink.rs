@@ -39,6 +39,9 @@ pub struct ClientSink<'a> {
 
 impl ClientSink<'_> {
     /// RowDescription, where it is wanted and has not gone yet.
+    ///
+    /// # Errors
+    /// The connection is lost.
     #[inline]
     pub fn announce(&mut self) -> Result<()> {
         match self.describe.take() {

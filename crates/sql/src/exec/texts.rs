@@ -56,6 +56,9 @@ impl Texts {
     }
 
     /// Takes in one text.
+    ///
+    /// # Errors
+    /// 53200: the session may gather no more. The texts together are longer than 4 GiB.
     pub fn push(&mut self, text: Option<&[u8]>) -> Result<()> {
         if let Some(memory) = &mut self.memory {
             memory.grow(text.map_or(0, <[u8]>::len) + size_of::<Place>())?;
@@ -112,6 +115,9 @@ impl Texts {
     }
 
     /// Gives the next one to the sink; false at the end.
+    ///
+    /// # Errors
+    /// As the sink.
     pub fn give(&mut self, sink: &mut dyn Sink) -> Result<bool> {
         let Some(place) = self.places.get(self.at) else {
             return Ok(false);

@@ -21,6 +21,10 @@ use cenote_engine::{Change, Changed, Columns, Datum, Insert, Isolation, Table};
 use std::cell::{Cell, RefCell};
 
 /// Inserts; gives the count of rows inserted or updated.
+///
+/// # Errors
+/// 23505, 23502: the row breaks a key or NOT NULL. 40001, 40P01, 55P03: as the engine's locks. Else as the expressions
+/// or the sink.
 pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Result<u64> {
     let mut inserter = Inserter::new(plan);
     match &plan.source {
@@ -82,6 +86,9 @@ impl<'p> Inserter<'p> {
     }
 
     /// Computes the values of the next row.
+    ///
+    /// # Errors
+    /// An expression fails, or a value does not fit its column.
     pub fn evaluate(&mut self, run: &mut Run<'_>, row: &[Expr], input: Input<'_>) -> Result<()> {
         self.values.clear();
         let cell = RefCell::new(&mut *run.tx);
@@ -103,6 +110,10 @@ impl<'p> Inserter<'p> {
     }
 
     /// Inserts the row, or does what ON CONFLICT says.
+    ///
+    /// # Errors
+    /// 23505, 23502: the row breaks a key or NOT NULL. 40001, 40P01, 55P03: as the engine's locks. Else as the
+    /// expressions or the sink.
     pub fn insert(&mut self, run: &mut Run<'_>, sink: &mut dyn Sink) -> Result<()> {
         self.tick += 1;
         if self.tick.is_multiple_of(CANCEL_INTERVAL) {
@@ -257,6 +268,10 @@ fn check_not_null(table: &Table, values: &[Datum], run: &Run<'_>) -> Result<()> 
 }
 
 /// Updates; gives the count.
+///
+/// # Errors
+/// 23505, 23502: a row breaks a key or NOT NULL. 40001, 40P01, 55P03: as the engine's locks. Else as the expressions or
+/// the sink.
 pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => {
@@ -271,6 +286,9 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
 }
 
 /// Deletes; gives the count.
+///
+/// # Errors
+/// 40001, 40P01, 55P03: as the engine's locks. Else as the expressions or the sink.
 pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => short(run, (access, &plan.reads), &RowChange::Delete, &plan.returning, sink),

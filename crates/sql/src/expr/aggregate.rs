@@ -101,6 +101,9 @@ impl Accumulator {
     }
 
     /// Takes in one row.
+    ///
+    /// # Errors
+    /// The argument or the filter cannot be computed, or a sum is out of range (22003).
     pub fn add(&mut self, aggregate: &Aggregate, env: &Env<'_>) -> Result<()> {
         if let Some(filter) = &aggregate.filter
             && !filter.holds(env)?
@@ -190,6 +193,9 @@ impl Accumulator {
     }
 
     /// The result.
+    ///
+    /// # Errors
+    /// 22003: the sum is out of its type's range.
     pub fn finish(self) -> Result<Datum> {
         match self.kind {
             Kind::Count => return Ok(Datum::Int8(self.count)),

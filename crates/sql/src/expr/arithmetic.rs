@@ -69,6 +69,9 @@ pub enum Number {
 }
 
 /// `left op right`; NULL where one is.
+///
+/// # Errors
+/// 22003, 22008: the result is out of its type's range. 22012: division by zero.
 pub fn binary(op: Arithmetic, number: Number, left: &Value<'_>, right: &Value<'_>) -> Result<Datum> {
     let (left, right) = (left.get(), right.get());
     if left.is_null() || right.is_null() {
@@ -96,6 +99,9 @@ pub fn binary(op: Arithmetic, number: Number, left: &Value<'_>, right: &Value<'_
 }
 
 /// `-operand`
+///
+/// # Errors
+/// 22003: the result is out of its type's range.
 pub fn negate(operand: Datum) -> Result<Datum> {
     Ok(match operand {
         Datum::Null => Datum::Null,

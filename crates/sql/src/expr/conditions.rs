@@ -7,6 +7,9 @@ use std::cmp::Ordering;
 
 impl Expr {
     /// The truth of a condition.
+    ///
+    /// # Errors
+    /// An operand cannot be computed.
     pub fn test(&self, env: &Env<'_>) -> Result<Option<bool>> {
         match self {
             Expr::Compare { op, trim, left, right } => {

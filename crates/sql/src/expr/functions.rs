@@ -357,6 +357,9 @@ fn number(given: &[Option<ColumnType>], wide: bool) -> Option<ColumnType> {
 }
 
 /// Evaluates a call.
+///
+/// # Errors
+/// An argument cannot be computed, or the function refuses its arguments, as PostgreSQL's does.
 pub fn call(call: &Call, env: &Env<'_>) -> Result<Datum> {
     let args: Vec<Datum> = call.args.iter().map(|a| a.eval(env)).collect::<Result<_>>()?;
     if call.function.is_strict() && args.iter().any(Datum::is_null) {

@@ -4,6 +4,9 @@ use crate::error::{Result, SqlError, code};
 use cenote_engine::DatumRef;
 
 /// Whether `text` matches; None where one is NULL. The escape defaults to a backslash; an empty one means none.
+///
+/// # Errors
+/// 22025: the pattern ends with its escape, or the escape has several characters.
 pub fn test(
     text: &DatumRef<'_>,
     pattern: &DatumRef<'_>,

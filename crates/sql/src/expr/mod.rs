@@ -234,6 +234,9 @@ fn out_of_row() -> SqlError {
 
 impl Expr {
     /// The value, without copying where it is a column, literal or parameter.
+    ///
+    /// # Errors
+    /// A part of the expression cannot be computed, such as 22012 and 22003.
     pub fn value<'a>(&'a self, env: &'a Env<'_>) -> Result<Value<'a>> {
         match self {
             Expr::Const(datum) => Ok(Value::Ref(datum.as_ref())),
@@ -251,6 +254,9 @@ impl Expr {
     }
 
     /// The value, owned.
+    ///
+    /// # Errors
+    /// As [`value`](Self::value).
     pub fn eval(&self, env: &Env<'_>) -> Result<Datum> {
         Ok(self.value(env)?.into_datum())
     }
@@ -295,6 +301,9 @@ impl Expr {
     }
 
     /// Whether a condition is true (NULL is not).
+    ///
+    /// # Errors
+    /// An operand cannot be computed.
     pub fn holds(&self, env: &Env<'_>) -> Result<bool> {
         Ok(self.test(env)? == Some(true))
     }
@@ -365,6 +374,9 @@ impl Expr {
 }
 
 /// Order of two values of one type (integers of any width among each other); None where one is NULL.
+///
+/// # Errors
+/// XX000: the values have types that do not compare.
 pub fn compare(a: &DatumRef<'_>, b: &DatumRef<'_>, trim: bool) -> Result<Option<Ordering>> {
     if let (Some(x), Some(y)) = (integer(a), integer(b)) {
         return Ok(Some(x.cmp(&y)));

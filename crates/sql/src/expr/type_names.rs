@@ -9,6 +9,9 @@ use sqlparser::ast::{CharacterLength, DataType, ExactNumberInfo, TimezoneInfo};
 const MAX_LENGTH: u64 = 10_485_760;
 
 /// The type that a name of the grammar means. Unknown: 42704; known to PostgreSQL only: 0A000.
+///
+/// # Errors
+/// 42704: no type has this name. 0A000: only PostgreSQL has it. 22023: its modifier is out of range.
 pub fn type_named(ty: &DataType) -> Result<ColumnType> {
     Ok(match ty {
         DataType::Bool | DataType::Boolean => ColumnType::Bool,

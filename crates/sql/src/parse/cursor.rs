@@ -77,6 +77,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a word that must stand here.
+    ///
+    /// # Errors
+    /// 42601: another token stands here.
     pub fn expect(&mut self, word: &str) -> Result<()> {
         if self.eat(word) {
             Ok(())
@@ -86,6 +89,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// Takes a token that must stand here.
+    ///
+    /// # Errors
+    /// 42601: another token stands here.
     pub fn expect_token(&mut self, token: &Token) -> Result<()> {
         if self.eat_token(token) {
             Ok(())
@@ -95,11 +101,17 @@ impl<'a> Cursor<'a> {
     }
 
     /// A name, folded.
+    ///
+    /// # Errors
+    /// 42601: no identifier stands here.
     pub fn name(&mut self) -> Result<String> {
         self.ident().map(|i| fold(&i))
     }
 
     /// An identifier.
+    ///
+    /// # Errors
+    /// 42601: no identifier stands here.
     pub fn ident(&mut self) -> Result<Ident> {
         let token = self.next();
         match &token.token {
@@ -116,6 +128,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// A dotted name.
+    ///
+    /// # Errors
+    /// 42601: no dotted name stands here.
     pub fn object(&mut self) -> Result<ObjectName> {
         let mut parts = vec![self.ident()?];
         while self.eat_token(&Token::Period) {
@@ -125,6 +140,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// Names in parentheses; empty where none stand here.
+    ///
+    /// # Errors
+    /// 42601: the list is not one of identifiers, or not closed.
     pub fn name_list(&mut self) -> Result<Vec<Ident>> {
         let mut names = Vec::new();
         if !self.eat_token(&Token::LParen) {
@@ -141,6 +159,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// A string in single quotes.
+    ///
+    /// # Errors
+    /// 42601: no string stands here.
     pub fn string(&mut self) -> Result<String> {
         match self.next().token {
             Token::SingleQuotedString(s) | Token::EscapedStringLiteral(s) => Ok(s),
@@ -152,6 +173,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// The tokens from here to the matching parenthesis, which is passed; one was opened before.
+    ///
+    /// # Errors
+    /// 42601: the parenthesis is not closed.
     pub fn inside_parentheses(&mut self) -> Result<Vec<TokenWithSpan>> {
         let mut depth = 1;
         let mut inside = Vec::new();
@@ -186,6 +210,9 @@ impl<'a> Cursor<'a> {
     }
 
     /// Fails if something is left.
+    ///
+    /// # Errors
+    /// 42601: a token is left.
     pub fn finish(&self) -> Result<()> {
         if self.at_end() {
             Ok(())

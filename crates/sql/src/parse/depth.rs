@@ -31,6 +31,9 @@ const LINKS: [&str; 14] = [
 
 /// Refuses (54001) statements whose tree could be too deep. A list's items are side by side: a comma begins a new
 /// chain.
+///
+/// # Errors
+/// 54001: the statement nests too deeply.
 pub fn check(tokens: &[TokenWithSpan]) -> Result<()> {
     if tokens.len() <= CHAIN_MAX {
         return Ok(());

@@ -58,6 +58,9 @@ pub enum Statement {
 }
 
 /// All statements of a text; nothing runs unless all of it parses.
+///
+/// # Errors
+/// 42601: the text does not parse. 54001: it nests too deeply. 0A000: Cenote does not know the statement.
 pub fn parse(text: &str) -> Result<Vec<Parsed>> {
     let shared: Arc<str> = text.into();
     let tokens = tokenize(text)?;
@@ -80,6 +83,9 @@ pub fn parse(text: &str) -> Result<Vec<Parsed>> {
 }
 
 /// An expression by itself (a DEFAULT).
+///
+/// # Errors
+/// 42601: the text does not parse. 54001: it nests too deeply.
 pub fn parse_expression(text: &str) -> Result<ast::Expr> {
     let tokens = tokenize(text)?;
     depth::check(&tokens)?;
@@ -88,6 +94,9 @@ pub fn parse_expression(text: &str) -> Result<ast::Expr> {
 }
 
 /// A query by itself.
+///
+/// # Errors
+/// 42601: the text does not parse. 54001: it nests too deeply.
 pub fn parse_query(text: &str) -> Result<Query> {
     let tokens = tokenize(text)?;
     depth::check(&tokens)?;

@@ -140,6 +140,9 @@ pub struct CopyFormat {
 }
 
 /// Reads a command of this file; None where sqlparser is to read it.
+///
+/// # Errors
+/// 42601: the command does not parse. 0A000: Cenote does not keep what it asks for.
 pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
     let Token::Word(word) = &c.peek().token else {
         return Ok(None);

@@ -345,6 +345,9 @@ fn push_part(ty: ColumnType, value: &DatumRef<'_>, out: &mut Vec<u8>) -> Result<
 }
 
 /// Appends the key parts of equal columns; false where nothing can match.
+///
+/// # Errors
+/// A value cannot be computed.
 pub fn push_equal(table: &Table, columns: &[usize], values: &[Expr], env: &Env<'_>, out: &mut Vec<u8>) -> Result<bool> {
     for (column, value) in columns.iter().zip(values) {
         let fit = push_part(table.layout().column_type(*column), &value.value(env)?.get(), out)?;
@@ -356,6 +359,9 @@ pub fn push_equal(table: &Table, columns: &[usize], values: &[Expr], env: &Env<'
 }
 
 /// The range of keys between limits; None where it is empty.
+///
+/// # Errors
+/// A limit cannot be computed.
 pub fn key_range(
     table: &Table,
     columns: &[usize],
@@ -410,6 +416,9 @@ pub fn key_range(
 }
 
 /// The ranges of a list, ascending and each once.
+///
+/// # Errors
+/// An item cannot be computed.
 pub fn list_ranges(
     table: &Table,
     columns: &[usize],

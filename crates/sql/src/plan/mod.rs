@@ -153,6 +153,9 @@ impl<'a> Planner<'a> {
     }
 
     /// Object id of a sequence.
+    ///
+    /// # Errors
+    /// 42P01: no sequence has this name.
     pub fn sequence(&self, name: &str) -> Result<u32> {
         match self.tx.sequence(name)? {
             Some(sequence) => Ok(sequence.id),

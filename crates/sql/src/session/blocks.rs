@@ -184,6 +184,8 @@ impl Session {
     }
 }
 
+/// # Errors
+/// The connection is lost.
 pub fn warn_outside_block(command: &str, out: &mut dyn Output) -> Result<()> {
     let text = format!("{command} can only be used in transaction blocks");
     out.notice(&SqlError::notice(Severity::Warning, code::NO_ACTIVE_TRANSACTION, text))
@@ -196,6 +198,8 @@ pub fn isolation_name(isolation: Isolation) -> &'static str {
     }
 }
 
+/// # Errors
+/// 22023: the value is none of the setting's. 0A000: it is SERIALIZABLE.
 pub fn modes_of(name: &str, value: &str) -> Result<Modes> {
     let lower = value.to_ascii_lowercase();
     let invalid = || {

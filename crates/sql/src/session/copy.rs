@@ -28,6 +28,9 @@ use sqlparser::ast::{Ident, ObjectName};
 use std::sync::Arc;
 
 /// Carries out COPY.
+///
+/// # Errors
+/// 25006: the transaction may not write. 42P01, 42703: the table or a column does not exist. COPY TO: as its query.
 pub fn run(session: &mut Session, copy: &Copy, text: &str, out: &mut dyn Output) -> Result<()> {
     match (&copy.source, copy.from) {
         (CopySource::Table(name, columns), true) => {

@@ -40,7 +40,7 @@ impl Session {
         if let Plan::Foreign(query) = &planned.plan
             && let Some(analytics) = self.sql.analytics()
         {
-            lines.extend(analytics.explain(&scope(&self.tx, &self.env)?, query, &[], analyze)?);
+            lines.extend(analytics.explain(&scope(&self.tx, &self.env), query, &[], analyze)?);
             if memory {
                 lines.push("Memory: not counted, since the statement runs on threads of its own".into());
             }

@@ -21,6 +21,10 @@ const UNNAMED_BYTES_FREE: usize = 1 << 20;
 
 impl Session {
     /// `Parse`. Type ids of 0, or missing ones, are inferred.
+    ///
+    /// # Errors
+    /// 42P05: the name is taken. 42601: the text does not parse, or has several statements. 53400, 53200: there is no
+    /// room. Else as planning.
     pub fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
         self.parse_named(name, text, types).map_err(|e| self.failed(e))
     }
@@ -53,6 +57,10 @@ impl Session {
     }
 
     /// `Bind`.
+    ///
+    /// # Errors
+    /// 26000: no such statement. 42P03: the portal's name is taken. 08P01: another number of parameters. 22P02, 22P03
+    /// and their like: a parameter is no value of its type. 53400, 53200: there is no room.
     pub fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
         let done = self.bind_portal(portal, statement, bind);
         done.map_err(|e| self.failed(e))
@@ -130,6 +138,9 @@ impl Session {
     }
 
     /// `Describe` of a statement: ParameterDescription, then RowDescription or NoData.
+    ///
+    /// # Errors
+    /// 26000: no such statement. Else as planning.
     pub fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
         let done = self.describe_named(name, out);
         done.map_err(|e| self.failed(e))
@@ -172,6 +183,9 @@ impl Session {
     }
 
     /// `Execute`; `max_rows` 0 is without limit.
+    ///
+    /// # Errors
+    /// 34000: no portal of this name is open. Else as the statement; the transaction has failed then.
     pub fn execute(&mut self, name: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
         let mut portal = match self.portals.take(name) {
             Ok(portal) => portal,
@@ -247,6 +261,9 @@ impl Session {
 
     /// `Sync`: commits what is not inside an explicit transaction. ReadyForQuery follows, after ErrorResponse on `Err`.
     /// Call it also after an error, where skipping ends.
+    ///
+    /// # Errors
+    /// The implicit transaction could not be committed, and is rolled back.
     pub fn sync(&mut self) -> Result<()> {
         if self.transaction.phase() != Phase::Implicit {
             self.give_up_snapshot();

@@ -30,6 +30,9 @@ pub struct StatementPlanner<'a> {
 
 impl StatementPlanner<'_> {
     /// Plans a statement that reads or writes rows; `any_shape`: analytics takes what the short path refuses.
+    ///
+    /// # Errors
+    /// 42P01, 42703, 42883 and their like: names and types do not fit. 0A000: no planner knows the statement's shape.
     pub fn plan(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
         let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect());
         let analytics = self.analytics.filter(|_| any_shape);
@@ -98,7 +101,7 @@ impl StatementPlanner<'_> {
             .enumerate()
             .map(|(i, t)| t.map_or(0, |t| reported_oid(declared.get(i), t)))
             .collect();
-        let description = analytics.describe(&scope(self.tx, self.env)?, query, &known)?;
+        let description = analytics.describe(&scope(self.tx, self.env), query, &known)?;
         let mut params = params.borrow_mut();
         for (i, id) in description.param_types.iter().enumerate() {
             if params.len() <= i {

@@ -13,6 +13,9 @@ use crate::types::text::parse_datum;
 impl Session {
     /// `Query`: any number of statements. On `Err` the server sends ErrorResponse; in both cases ReadyForQuery follows,
     /// unless the session [waits for COPY data](Self::is_copying) then.
+    ///
+    /// # Errors
+    /// The text does not parse, or one of its statements fails; those behind it do not run.
     pub fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
         self.statements.set_unnamed(None);
         self.portals.close_unnamed();

@@ -3,7 +3,10 @@
 
 use crate::error::{Result, SqlError, code};
 
-/// The items of `{a,"b c",NULL}`. Errors: 22P02 for what is no array of one dimension.
+/// The items of `{a,"b c",NULL}`.
+///
+/// # Errors
+/// 22P02: the text is no array of one dimension.
 pub fn items(text: &str) -> Result<Vec<Option<String>>> {
     let malformed = || SqlError::new(code::INVALID_TEXT, format!("malformed array literal: \"{text}\""));
     let inner = text

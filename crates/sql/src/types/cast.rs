@@ -47,6 +47,10 @@ pub fn castable(from: ColumnType, to: ColumnType, context: Context) -> bool {
 }
 
 /// Converts a value to the base type of `to` and fits it (lengths, precision) as `context` demands.
+///
+/// # Errors
+/// 42846: PostgreSQL has no such conversion. 22003, 22001: the value does not fit. 22P02 and its like: a text is no
+/// value of the type.
 pub fn cast(value: Datum, to: ColumnType, context: Context, cx: TextContext<'_>) -> Result<Datum> {
     fit(convert(value, to, cx)?, to, context)
 }
@@ -86,6 +90,9 @@ fn convert(value: Datum, to: ColumnType, cx: TextContext<'_>) -> Result<Datum> {
 }
 
 /// Applies the length of varchar and char, and precision and scale of numeric.
+///
+/// # Errors
+/// 22001: the text is too long. 22003: the number has too many digits.
 pub fn fit(value: Datum, to: ColumnType, context: Context) -> Result<Datum> {
     match (value, to) {
         (Datum::Text(text), ColumnType::Varchar(Some(limit))) => fit_text(text, limit, to, context).map(Datum::Text),
@@ -128,6 +135,9 @@ fn pad(mut text: String, limit: u32) -> String {
 }
 
 /// The number as a double.
+///
+/// # Errors
+/// 42846: the value is no number. 22003: the number is out of range.
 pub fn to_f64(value: &Datum) -> Result<f64> {
     Ok(match value {
         Datum::Int2(v) => f64::from(*v),
@@ -162,6 +172,9 @@ fn to_f32(value: &Datum) -> Result<f32> {
 }
 
 /// The number as numeric.
+///
+/// # Errors
+/// 42846: the value is no number. 22003: the number is out of range.
 pub fn to_numeric(value: &Datum) -> Result<Numeric> {
     Ok(match value {
         Datum::Int2(v) => Numeric::from_i128(i128::from(*v)),

@@ -137,6 +137,9 @@ enum Reading {
 }
 
 /// Reads a date; `now` (microseconds since 2000 in local time) serves `today` and the like.
+///
+/// # Errors
+/// 22007: the text is no date. 22008: a field or the date is out of range.
 pub fn parse_date(text: &str, now: i64) -> Result<i32> {
     match read(text, "date")? {
         Reading::Infinity => Ok(i32::MAX),
@@ -151,6 +154,9 @@ pub fn parse_date(text: &str, now: i64) -> Result<i32> {
 }
 
 /// Reads a timestamp without time zone; an offset in the text is ignored, as PostgreSQL does.
+///
+/// # Errors
+/// 22007: the text is no timestamp. 22008: a field or the timestamp is out of range.
 pub fn parse_timestamp(text: &str, now: i64) -> Result<i64> {
     match read(text, "timestamp")? {
         Reading::Infinity => Ok(i64::MAX),
@@ -163,6 +169,9 @@ pub fn parse_timestamp(text: &str, now: i64) -> Result<i64> {
 
 /// Reads a timestamp with time zone: UTC microseconds; `zone` gives the offset (seconds east) of a local time without
 /// one.
+///
+/// # Errors
+/// 22007: the text is no timestamp. 22008: a field or the timestamp is out of range.
 pub fn parse_timestamptz(text: &str, now_utc: i64, zone: impl Fn(i64) -> i32) -> Result<i64> {
     let local_now = now_utc + i64::from(zone(now_utc)) * SECOND;
     let to_utc = |local: i64| local - i64::from(zone(local)) * SECOND;
@@ -183,6 +192,9 @@ pub fn parse_timestamptz(text: &str, now_utc: i64, zone: impl Fn(i64) -> i32) ->
 }
 
 /// Refuses a timestamp outside PostgreSQL's range.
+///
+/// # Errors
+/// 22008: the timestamp is out of range.
 pub fn in_range(micros: i64, text: &str) -> Result<i64> {
     if MICROS.contains(&micros) {
         return Ok(micros);

@@ -22,6 +22,9 @@ pub fn write_f32(value: f32, out: &mut impl Write) {
 }
 
 /// Reads what `float8in` reads.
+///
+/// # Errors
+/// 22P02: the text is no number. 22003: the number is out of range.
 pub fn parse_f64(text: &str) -> Result<f64> {
     let value = parse_any(text, "double precision")?;
     let finite_input = !text
@@ -36,6 +39,9 @@ pub fn parse_f64(text: &str) -> Result<f64> {
 }
 
 /// Reads what `float4in` reads.
+///
+/// # Errors
+/// 22P02: the text is no number. 22003: the number is out of range.
 pub fn parse_f32(text: &str) -> Result<f32> {
     let wide = parse_any(text, "real")?;
     let value: f32 = if wide.is_finite() {

@@ -16,6 +16,9 @@ const MAX_QUOTIENT_SCALE: i32 = 1000;
 const MIN_SIGNIFICANT: i32 = 16;
 
 /// `a + b`
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn add(a: &Numeric, b: &Numeric) -> Result<Numeric> {
     if let Some(special) = special_sum(a.sign(), b.sign()) {
         return Ok(Numeric::special(special));
@@ -30,11 +33,17 @@ pub fn add(a: &Numeric, b: &Numeric) -> Result<Numeric> {
 }
 
 /// `a - b`
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn sub(a: &Numeric, b: &Numeric) -> Result<Numeric> {
     add(a, &neg(b))
 }
 
 /// `a * b`
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn mul(a: &Numeric, b: &Numeric) -> Result<Numeric> {
     if !a.is_finite() || !b.is_finite() {
         return Ok(Numeric::special(special_product(a, b)));
@@ -54,6 +63,9 @@ pub fn mul(a: &Numeric, b: &Numeric) -> Result<Numeric> {
 }
 
 /// `a / b`
+///
+/// # Errors
+/// 22012: `b` is zero. 22003: the result has more digits than numeric holds.
 pub fn div(a: &Numeric, b: &Numeric) -> Result<Numeric> {
     if a.sign() == Sign::NaN || b.sign() == Sign::NaN || !a.is_finite() && !b.is_finite() {
         return Ok(Numeric::special(Sign::NaN));
@@ -77,6 +89,9 @@ pub fn div(a: &Numeric, b: &Numeric) -> Result<Numeric> {
 }
 
 /// `a % b`: the sign is that of `a`.
+///
+/// # Errors
+/// 22012: `b` is zero. 22003: the result has more digits than numeric holds.
 pub fn rem(a: &Numeric, b: &Numeric) -> Result<Numeric> {
     if a.sign() == Sign::NaN || b.sign() == Sign::NaN || !a.is_finite() {
         return Ok(Numeric::special(Sign::NaN));
@@ -123,11 +138,17 @@ pub fn signum(a: &Numeric) -> i32 {
 }
 
 /// Rounded half away from zero to `scale` digits after the point (negative: before it).
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn round(a: &Numeric, scale: i32) -> Result<Numeric> {
     rescale(a, scale, shift_rounded)
 }
 
 /// Cut off at `scale` digits after the point.
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn trunc(a: &Numeric, scale: i32) -> Result<Numeric> {
     rescale(a, scale, |value, shift| value / BigInt::from(10u8).pow(-shift as u32))
 }
@@ -150,6 +171,9 @@ fn rescale(a: &Numeric, scale: i32, cut: impl Fn(BigInt, i32) -> BigInt) -> Resu
 }
 
 /// Least integer not below `a`.
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn ceil(a: &Numeric) -> Result<Numeric> {
     let whole = trunc(a, 0)?;
     if whole.cmp(a) == Ordering::Less {
@@ -160,6 +184,9 @@ pub fn ceil(a: &Numeric) -> Result<Numeric> {
 }
 
 /// Greatest integer not above `a`.
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn floor(a: &Numeric) -> Result<Numeric> {
     let whole = trunc(a, 0)?;
     if whole.cmp(a) == Ordering::Greater {
@@ -170,6 +197,9 @@ pub fn floor(a: &Numeric) -> Result<Numeric> {
 }
 
 /// Fits `a` into numeric(precision, scale): rounds, then checks the digits before the point.
+///
+/// # Errors
+/// 22003: `a` has more digits before the point than the type, or is infinite.
 pub fn fit(a: Numeric, precision: u16, scale: i16) -> Result<Numeric> {
     let limit = i32::from(precision) - i32::from(scale);
     if a.sign() == Sign::NaN {
@@ -205,6 +235,9 @@ pub fn to_i128(a: &Numeric) -> Option<i128> {
 }
 
 /// From an integer times `10^-scale`.
+///
+/// # Errors
+/// 22003: the result has more digits than numeric holds.
 pub fn from_scaled_i128(value: i128, scale: u16) -> Result<Numeric> {
     let pad = (4 - scale % 4) % 4;
     let Some(mut rest) = value.unsigned_abs().checked_mul(10u128.pow(u32::from(pad))) else {

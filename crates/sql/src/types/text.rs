@@ -57,6 +57,9 @@ pub fn datum_text(datum: &DatumRef<'_>, zone: &Zone) -> String {
 }
 
 /// Appends an integer in decimal.
+///
+/// # Errors
+/// As `out`.
 pub fn write_int(value: i64, out: &mut impl Write) -> std::fmt::Result {
     let mut digits = [0u8; 20];
     let mut at = digits.len();
@@ -87,6 +90,9 @@ fn write_bytea(bytes: &[u8], out: &mut impl Write) -> std::fmt::Result {
 }
 
 /// Reads a value of type `ty`, as its input function does. Lengths of varchar, char and numeric are not applied here.
+///
+/// # Errors
+/// 22P02, 22007: the text is no value of the type. 22003, 22008: the value is out of the type's range.
 pub fn parse_datum(text: &str, ty: ColumnType, cx: TextContext<'_>) -> Result<Datum> {
     Ok(match ty {
         ColumnType::Bool => Datum::Bool(parse_bool(text)?),

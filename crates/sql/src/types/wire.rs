@@ -53,6 +53,9 @@ fn put_binary(datum: &DatumRef<'_>, out: &mut BytesMut) {
 }
 
 /// Reads a parameter.
+///
+/// # Errors
+/// 22P03: the bytes are no value of the type in binary. 22021: a text is not UTF-8. Else as [`parse_datum`].
 pub fn read_param(bytes: Option<&[u8]>, format: Format, ty: ColumnType, cx: TextContext<'_>) -> Result<Datum> {
     match (bytes, format) {
         (None, _) => Ok(Datum::Null),
@@ -62,6 +65,9 @@ pub fn read_param(bytes: Option<&[u8]>, format: Format, ty: ColumnType, cx: Text
 }
 
 /// Checked UTF-8 without zero bytes, as PostgreSQL admits it in text.
+///
+/// # Errors
+/// 22021: the bytes are not UTF-8, or one is zero.
 pub fn utf8(bytes: &[u8]) -> Result<&str> {
     let text = std::str::from_utf8(bytes).map_err(|e| {
         let bad: Vec<String> = bytes[e.valid_up_to()..]
@@ -102,6 +108,9 @@ fn read_binary(bytes: &[u8], ty: ColumnType) -> Result<Datum> {
 
 /// Reads a binary array of one dimension (or none) as its text, `{1,2,NULL}`: dimensions, whether NULLs occur, element
 /// type, then length and lower bound, then the elements.
+///
+/// # Errors
+/// 22P03: the bytes are no array. 0A000: it has several dimensions.
 pub fn read_binary_array(bytes: &[u8], cx: TextContext<'_>) -> Result<Datum> {
     let word = |at: usize| {
         bytes

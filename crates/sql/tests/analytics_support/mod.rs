@@ -52,6 +52,63 @@ fn micros(text: &str) -> i64 {
     cenote_sql::types::datetime::parse_timestamp(text, 0).expect("a timestamp")
 }
 
+/// TPC-H's tables: name, columns with their types' letters, number of key columns, rows.
+const TPCH: &[(&str, &str, usize, &[&str])] = &[
+    (
+        "region",
+        "r_regionkey:i r_name:c25 r_comment:v152",
+        1,
+        &["1|EUROPE|x", "2|ASIA|x"],
+    ),
+    (
+        "nation",
+        "n_nationkey:i n_name:c25 n_regionkey:i n_comment:v152",
+        1,
+        &["1|GERMANY|1|x", "2|INDIA|2|x"],
+    ),
+    (
+        "supplier",
+        "s_suppkey:i s_name:c25 s_address:v40 s_nationkey:i s_phone:c15 s_acctbal:n s_comment:v101",
+        1,
+        &["1|S1|a|1|11|10.00|x", "2|S2|b|2|12|20.00|x"],
+    ),
+    (
+        "part",
+        "p_partkey:i p_name:v55 p_mfgr:c25 p_brand:c10 p_type:v25 p_size:i p_container:c10 p_retailprice:n p_comment:v23",
+        1,
+        &["1|green forest|M|Brand#12|LARGE BRASS|15|SM BOX|1.00|x"],
+    ),
+    (
+        "partsupp",
+        "ps_partkey:i ps_suppkey:i ps_availqty:i ps_supplycost:n ps_comment:v199",
+        2,
+        &["1|1|100|2.00|x", "1|2|5|3.00|x"],
+    ),
+    (
+        "customer",
+        "c_custkey:i c_name:v25 c_address:v40 c_nationkey:i c_phone:c15 c_acctbal:n c_mktsegment:c10 c_comment:v117",
+        1,
+        &["1|C1|a|1|13-1|5.00|BUILDING|x", "2|C2|b|2|31-1|9.00|BUILDING|x"],
+    ),
+    (
+        "orders",
+        "o_orderkey:i o_custkey:i o_orderstatus:c1 o_totalprice:n o_orderdate:d o_orderpriority:c15 o_clerk:c15 o_shippriority:i o_comment:v79",
+        1,
+        &["1|1|F|100.00|1995-01-01|1-URGENT|c|0|x"],
+    ),
+    (
+        "lineitem",
+        "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n l_extendedprice:n l_discount:n l_tax:n l_returnflag:c1 l_linestatus:c1 l_shipdate:d l_commitdate:d l_receiptdate:d l_shipinstruct:c25 l_shipmode:c10 l_comment:v44",
+        2,
+        &[
+            "1|1|1|1|17|1000.00|0.05|0.04|N|O|1995-09-02|1995-09-05|1995-09-10|NONE|MAIL|x",
+            "2|1|1|1|36|3600.00|0.05|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
+            "3|1|1|1|1|3000.00|0.06|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
+            "4|1|1|1|1|3000.00|0.06|0.08|R|F|1999-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
+        ],
+    ),
+];
+
 impl Database {
     pub fn empty(memory: usize) -> Database {
         let dir = tempfile::tempdir().expect("a directory");
@@ -209,62 +266,7 @@ impl Database {
     pub fn with_tpch() -> Database {
         let mut db = Database::empty(256 << 20);
         db.tx.begin_statement();
-        let rows: &[(&str, &str, usize, &[&str])] = &[
-            (
-                "region",
-                "r_regionkey:i r_name:c25 r_comment:v152",
-                1,
-                &["1|EUROPE|x", "2|ASIA|x"],
-            ),
-            (
-                "nation",
-                "n_nationkey:i n_name:c25 n_regionkey:i n_comment:v152",
-                1,
-                &["1|GERMANY|1|x", "2|INDIA|2|x"],
-            ),
-            (
-                "supplier",
-                "s_suppkey:i s_name:c25 s_address:v40 s_nationkey:i s_phone:c15 s_acctbal:n s_comment:v101",
-                1,
-                &["1|S1|a|1|11|10.00|x", "2|S2|b|2|12|20.00|x"],
-            ),
-            (
-                "part",
-                "p_partkey:i p_name:v55 p_mfgr:c25 p_brand:c10 p_type:v25 p_size:i p_container:c10 p_retailprice:n p_comment:v23",
-                1,
-                &["1|green forest|M|Brand#12|LARGE BRASS|15|SM BOX|1.00|x"],
-            ),
-            (
-                "partsupp",
-                "ps_partkey:i ps_suppkey:i ps_availqty:i ps_supplycost:n ps_comment:v199",
-                2,
-                &["1|1|100|2.00|x", "1|2|5|3.00|x"],
-            ),
-            (
-                "customer",
-                "c_custkey:i c_name:v25 c_address:v40 c_nationkey:i c_phone:c15 c_acctbal:n c_mktsegment:c10 c_comment:v117",
-                1,
-                &["1|C1|a|1|13-1|5.00|BUILDING|x", "2|C2|b|2|31-1|9.00|BUILDING|x"],
-            ),
-            (
-                "orders",
-                "o_orderkey:i o_custkey:i o_orderstatus:c1 o_totalprice:n o_orderdate:d o_orderpriority:c15 o_clerk:c15 o_shippriority:i o_comment:v79",
-                1,
-                &["1|1|F|100.00|1995-01-01|1-URGENT|c|0|x"],
-            ),
-            (
-                "lineitem",
-                "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n l_extendedprice:n l_discount:n l_tax:n l_returnflag:c1 l_linestatus:c1 l_shipdate:d l_commitdate:d l_receiptdate:d l_shipinstruct:c25 l_shipmode:c10 l_comment:v44",
-                2,
-                &[
-                    "1|1|1|1|17|1000.00|0.05|0.04|N|O|1995-09-02|1995-09-05|1995-09-10|NONE|MAIL|x",
-                    "2|1|1|1|36|3600.00|0.05|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
-                    "3|1|1|1|1|3000.00|0.06|0.08|R|F|1994-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
-                    "4|1|1|1|1|3000.00|0.06|0.08|R|F|1999-02-02|1994-02-05|1994-02-10|NONE|SHIP|x",
-                ],
-            ),
-        ];
-        for (name, columns, key, lines) in rows {
+        for (name, columns, key, lines) in TPCH {
             let columns: Vec<ColumnDef> = columns
                 .split(' ')
                 .filter_map(|c| c.split_once(':'))

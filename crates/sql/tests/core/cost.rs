@@ -89,88 +89,62 @@ fn timed(session: &mut Session, name: &str, text: &str, block: bool, params: &dy
     println!("{best:>9.0} ns  {text}");
 }
 
+fn load(session: &mut Session) {
+    let create = "CREATE TABLE sbtest1 (id SERIAL, k INTEGER DEFAULT '0' NOT NULL, c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id))";
+    simple(session, create).expect("create");
+    simple(session, "CREATE INDEX k_1 ON sbtest1 (k)").expect("index");
+    for chunk in 0..ROWS / 1000 {
+        let rows: Vec<String> = (0..1000)
+            .map(|i| format!("({}, 'c-{}-{}', 'p')", (chunk * 1000 + i) * 7 % ROWS, i, chunk))
+            .collect();
+        let insert = format!("INSERT INTO sbtest1 (k, c, pad) VALUES {}", rows.join(","));
+        simple(session, &insert).expect("insert");
+    }
+}
+
+/// Texts that differ in a number, by the simple protocol.
+fn timed_texts(session: &mut Session, what: &str, text: &dyn Fn(i64) -> String) {
+    let mut out = Blackhole(bytes::BytesMut::with_capacity(1 << 16));
+    let start = Instant::now();
+    for i in 0..2000 {
+        session.simple(&text(i + 1), &mut out).expect("simple");
+    }
+    let each = start.elapsed().as_secs_f64() * 1e9 / 2000.0;
+    println!("{each:>9.0} ns  {what} never seen, simple protocol");
+}
+
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_the_short_path() {
     let database = Database::new();
     let mut session = database.session();
-    let create = "CREATE TABLE sbtest1 (id SERIAL, k INTEGER DEFAULT '0' NOT NULL, c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id))";
-    simple(&mut session, create).expect("create");
-    simple(&mut session, "CREATE INDEX k_1 ON sbtest1 (k)").expect("index");
-    for chunk in 0..ROWS / 1000 {
-        let rows: Vec<String> = (0..1000)
-            .map(|i| format!("({}, 'c-{}-{}', 'p')", (chunk * 1000 + i) * 7 % ROWS, i, chunk))
-            .collect();
-        simple(
-            &mut session,
-            &format!("INSERT INTO sbtest1 (k, c, pad) VALUES {}", rows.join(",")),
-        )
-        .expect("insert");
-    }
+    load(&mut session);
     let id = |i: i64| vec![((i * 7919) % ROWS + 1).to_string()];
     let range = |i: i64| {
-        vec![
-            ((i * 7919) % (ROWS - 100) + 1).to_string(),
-            ((i * 7919) % (ROWS - 100) + 100).to_string(),
-        ]
+        let first = (i * 7919) % (ROWS - 100);
+        vec![(first + 1).to_string(), (first + 100).to_string()]
     };
+    let long = |i: i64| vec!["x".repeat(120), id(i).remove(0)];
     let s = &mut session;
     timed(s, "point", "SELECT c FROM sbtest1 WHERE id=$1", false, &id);
     timed(s, "point2", "SELECT c FROM sbtest1 WHERE id=$1", true, &id);
     timed(s, "one", "SELECT 1", false, &|_| vec![]);
-    timed(
-        s,
-        "range",
-        "SELECT c FROM sbtest1 WHERE id BETWEEN $1 AND $2",
-        false,
-        &range,
-    );
-    timed(
-        s,
-        "sum",
-        "SELECT SUM(k) FROM sbtest1 WHERE id BETWEEN $1 AND $2",
-        false,
-        &range,
-    );
-    timed(
-        s,
-        "order",
-        "SELECT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c",
-        false,
-        &range,
-    );
-    timed(
-        s,
-        "distinct",
-        "SELECT DISTINCT c FROM sbtest1 WHERE id BETWEEN $1 AND $2 ORDER BY c",
-        false,
-        &range,
-    );
+    for (name, list, order) in [
+        ("range", "c", ""),
+        ("sum", "SUM(k)", ""),
+        ("order", "c", " ORDER BY c"),
+        ("distinct", "DISTINCT c", " ORDER BY c"),
+    ] {
+        let text = format!("SELECT {list} FROM sbtest1 WHERE id BETWEEN $1 AND $2{order}");
+        timed(s, name, &text, false, &range);
+    }
     timed(s, "upd", "UPDATE sbtest1 SET k=k+1 WHERE id=$1", true, &id);
-    timed(s, "updc", "UPDATE sbtest1 SET c=$1 WHERE id=$2", true, &|i| {
-        vec!["x".repeat(120), ((i * 7919) % ROWS + 1).to_string()]
+    timed(s, "updc", "UPDATE sbtest1 SET c=$1 WHERE id=$2", true, &long);
+    timed_texts(s, "a text", &|i| {
+        format!("SELECT abs(k), c FROM sbtest1 WHERE id = {i}")
     });
-    let mut out = Blackhole(bytes::BytesMut::with_capacity(1 << 16));
-    let start = Instant::now();
-    for i in 0..2000 {
-        s.simple(&format!("SELECT abs(k), c FROM sbtest1 WHERE id = {}", i + 1), &mut out)
-            .expect("simple");
-    }
-    println!(
-        "{:>9.0} ns  a text never seen, simple protocol",
-        start.elapsed().as_secs_f64() * 1e9 / 2000.0
-    );
-    let start = Instant::now();
-    for i in 0..2000 {
-        s.simple(
-            &format!("UPDATE sbtest1 SET k = k + {} WHERE id = 99999999", i + 1),
-            &mut out,
-        )
-        .expect("simple");
-    }
-    println!(
-        "{:>9.0} ns  an update never seen (of nothing), simple protocol",
-        start.elapsed().as_secs_f64() * 1e9 / 2000.0
-    );
+    timed_texts(s, "an update (of nothing)", &|i| {
+        format!("UPDATE sbtest1 SET k = k + {i} WHERE id = 99999999")
+    });
     timed(s, "del", "DELETE FROM sbtest1 WHERE id=$1", true, &id);
 }

@@ -2,6 +2,7 @@
 //! finds.
 
 use crate::support::{Database, simple};
+use cenote_sql::Session;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::collections::BTreeMap;
@@ -155,123 +156,155 @@ fn select(model: &BTreeMap<i32, Row>, condition: &Condition, order: &str, limit:
     shown.take(limit.map_or(usize::MAX, |l| l as usize)).collect()
 }
 
-fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
-    let database = Database::new();
-    let mut session = database.session();
-    let key = if layout == 0 { "" } else { ", PRIMARY KEY (id)" };
-    simple(
-        &mut session,
-        &format!("CREATE TABLE t (id int NOT NULL, a int, b int{key})"),
-    )
-    .expect("create");
-    let indexes: &[&str] = match layout {
-        0 => &["CREATE UNIQUE INDEX u ON t (id)"],
-        1 => &[],
-        2 => &["CREATE INDEX i ON t (a)"],
-        _ => &["CREATE INDEX i ON t (a, b)", "CREATE INDEX j ON t (b)"],
-    };
-    for index in indexes {
-        simple(&mut session, index).expect("index");
-    }
-    let mut model: BTreeMap<i32, Row> = BTreeMap::new();
-    let mut before: Option<BTreeMap<i32, Row>> = None;
-    for step in steps {
-        let qualifying = |c: &Condition| {
-            model
-                .iter()
-                .filter(|(k, r)| c.test(**k, r) == Some(true))
-                .map(|(k, _)| *k)
-                .collect::<Vec<i32>>()
+/// The table as it is, and as it has to be.
+struct Model {
+    session: Session,
+    rows: BTreeMap<i32, Row>,
+    /// The rows that the open block began with.
+    before: Option<BTreeMap<i32, Row>>,
+}
+
+impl Model {
+    fn new(database: &Database, layout: usize) -> Model {
+        let mut session = database.session();
+        let key = if layout == 0 { "" } else { ", PRIMARY KEY (id)" };
+        let create = format!("CREATE TABLE t (id int NOT NULL, a int, b int{key})");
+        simple(&mut session, &create).expect("create");
+        let indexes: &[&str] = match layout {
+            0 => &["CREATE UNIQUE INDEX u ON t (id)"],
+            1 => &[],
+            2 => &["CREATE INDEX i ON t (a)"],
+            _ => &["CREATE INDEX i ON t (a, b)", "CREATE INDEX j ON t (b)"],
         };
-        match step {
-            Step::Insert(id, (a, b)) => {
-                let sql = format!(
-                    "INSERT INTO t VALUES ({id}, {}, {}) ON CONFLICT DO NOTHING",
-                    text(*a),
-                    text(*b)
-                );
-                let tag = simple(&mut session, &sql).expect("insert").tags.remove(0);
-                let fresh = !model.contains_key(id);
-                model.entry(*id).or_insert((*a, *b));
-                prop_assert_eq!(tag, format!("INSERT 0 {}", u8::from(fresh)));
-            }
-            Step::Upsert(id, (a, b)) => {
-                let sql = format!(
-                    "INSERT INTO t VALUES ({id}, {}, {}) ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = t.a",
-                    text(*a),
-                    text(*b)
-                );
-                simple(&mut session, &sql).expect("upsert");
-                let new = model.get(id).map_or((*a, *b), |old| (*a, old.0));
-                model.insert(*id, new);
-            }
-            Step::Update { set, condition } => {
-                let keys = qualifying(condition);
-                let sql = format!("UPDATE t SET a = {set}, b = a + 1 WHERE {}", condition.sql());
-                let tag = simple(&mut session, &sql).expect("update").tags.remove(0);
-                prop_assert_eq!(tag, format!("UPDATE {}", keys.len()));
-                for key in keys {
-                    let row = model.get_mut(&key).expect("it qualified");
-                    *row = (Some(*set), row.0.map(|a| a + 1));
-                }
-            }
-            Step::MoveKeys { by, condition } => {
-                let keys = qualifying(condition);
-                let moved: BTreeMap<i32, Row> = keys.iter().map(|k| (k + 1000 + by, model[k])).collect();
-                if before.is_some() || moved.keys().any(|k| model.contains_key(k)) {
-                    continue;
-                }
-                let sql = format!("UPDATE t SET id = id + 1000 + {by} WHERE {}", condition.sql());
-                simple(&mut session, &sql).expect("keys move");
-                model.retain(|k, _| !keys.contains(k));
-                model.extend(moved);
-            }
-            Step::Delete(condition) => {
-                let keys = qualifying(condition);
-                let tag = simple(&mut session, &format!("DELETE FROM t WHERE {}", condition.sql()))
-                    .expect("delete")
-                    .tags
-                    .remove(0);
-                prop_assert_eq!(tag, format!("DELETE {}", keys.len()));
-                model.retain(|k, _| !keys.contains(k));
-            }
-            Step::Select(condition, order, limit) => {
-                let clause = limit.map_or(String::new(), |l| format!(" LIMIT {l}"));
-                let sql = format!("SELECT * FROM t WHERE {} ORDER BY {order}{clause}", condition.sql());
-                let got = simple(&mut session, &sql).expect("select").lines();
-                prop_assert_eq!(got, select(&model, condition, order, *limit), "{}", sql);
-                let sql = format!("SELECT count(*), sum(a), min(b) FROM t WHERE {}", condition.sql());
-                let rows: Vec<&Row> = model
-                    .iter()
-                    .filter(|(k, r)| condition.test(**k, r) == Some(true))
-                    .map(|(_, r)| r)
-                    .collect();
-                let sum: Option<i32> = rows.iter().filter_map(|r| r.0).reduce(|x, y| x + y);
-                let min = rows.iter().filter_map(|r| r.1).min();
-                let wanted = format!("{}|{}|{}", rows.len(), text(sum), text(min));
-                prop_assert_eq!(
-                    simple(&mut session, &sql).expect("aggregate").lines(),
-                    vec![wanted],
-                    "{}",
-                    sql
-                );
-            }
-            Step::Begin if before.is_none() => {
-                simple(&mut session, "BEGIN").expect("begin");
-                before = Some(model.clone());
-            }
-            Step::Rollback | Step::Commit => {
-                let Some(old) = before.take() else { continue };
-                let back = matches!(step, Step::Rollback);
-                simple(&mut session, if back { "ROLLBACK" } else { "COMMIT" }).expect("end");
-                if back {
-                    model = old;
-                }
-            }
-            Step::Begin => {}
+        for index in indexes {
+            simple(&mut session, index).expect("index");
+        }
+        Model {
+            session,
+            rows: BTreeMap::new(),
+            before: None,
         }
     }
-    Ok(())
+
+    fn tag(&mut self, sql: &str) -> String {
+        simple(&mut self.session, sql).expect(sql).tags.remove(0)
+    }
+
+    fn qualifying(&self, condition: &Condition) -> Vec<i32> {
+        let rows = self.rows.iter();
+        rows.filter(|(k, r)| condition.test(**k, r) == Some(true))
+            .map(|(k, _)| *k)
+            .collect()
+    }
+
+    fn take(&mut self, step: &Step) -> Result<(), TestCaseError> {
+        match step {
+            Step::Insert(id, row) => self.insert(*id, *row),
+            Step::Upsert(id, row) => self.upsert(*id, *row),
+            Step::Update { set, condition } => self.update(*set, condition),
+            Step::MoveKeys { by, condition } => self.move_keys(*by, condition),
+            Step::Delete(condition) => self.delete(condition),
+            Step::Select(condition, order, limit) => {
+                self.select(condition, order, *limit)?;
+                self.aggregate(condition)
+            }
+            Step::Begin => self.begin(),
+            Step::Rollback => self.end("ROLLBACK"),
+            Step::Commit => self.end("COMMIT"),
+        }
+    }
+
+    fn insert(&mut self, id: i32, (a, b): Row) -> Result<(), TestCaseError> {
+        let values = format!("({id}, {}, {})", text(a), text(b));
+        let tag = self.tag(&format!("INSERT INTO t VALUES {values} ON CONFLICT DO NOTHING"));
+        let fresh = !self.rows.contains_key(&id);
+        self.rows.entry(id).or_insert((a, b));
+        prop_assert_eq!(tag, format!("INSERT 0 {}", u8::from(fresh)));
+        Ok(())
+    }
+
+    fn upsert(&mut self, id: i32, (a, b): Row) -> Result<(), TestCaseError> {
+        let values = format!("({id}, {}, {})", text(a), text(b));
+        self.tag(&format!(
+            "INSERT INTO t VALUES {values} ON CONFLICT (id) DO UPDATE SET a = excluded.a, b = t.a"
+        ));
+        let new = self.rows.get(&id).map_or((a, b), |old| (a, old.0));
+        self.rows.insert(id, new);
+        Ok(())
+    }
+
+    fn update(&mut self, set: i32, condition: &Condition) -> Result<(), TestCaseError> {
+        let keys = self.qualifying(condition);
+        let tag = self.tag(&format!("UPDATE t SET a = {set}, b = a + 1 WHERE {}", condition.sql()));
+        prop_assert_eq!(tag, format!("UPDATE {}", keys.len()));
+        for key in keys {
+            let row = self.rows.get_mut(&key).expect("it qualified");
+            *row = (Some(set), row.0.map(|a| a + 1));
+        }
+        Ok(())
+    }
+
+    fn move_keys(&mut self, by: i32, condition: &Condition) -> Result<(), TestCaseError> {
+        let keys = self.qualifying(condition);
+        let moved: BTreeMap<i32, Row> = keys.iter().map(|k| (k + 1000 + by, self.rows[k])).collect();
+        if self.before.is_some() || moved.keys().any(|k| self.rows.contains_key(k)) {
+            return Ok(());
+        }
+        self.tag(&format!("UPDATE t SET id = id + 1000 + {by} WHERE {}", condition.sql()));
+        self.rows.retain(|k, _| !keys.contains(k));
+        self.rows.extend(moved);
+        Ok(())
+    }
+
+    fn delete(&mut self, condition: &Condition) -> Result<(), TestCaseError> {
+        let keys = self.qualifying(condition);
+        let tag = self.tag(&format!("DELETE FROM t WHERE {}", condition.sql()));
+        prop_assert_eq!(tag, format!("DELETE {}", keys.len()));
+        self.rows.retain(|k, _| !keys.contains(k));
+        Ok(())
+    }
+
+    fn select(&mut self, condition: &Condition, order: &str, limit: Option<u32>) -> Result<(), TestCaseError> {
+        let clause = limit.map_or(String::new(), |l| format!(" LIMIT {l}"));
+        let sql = format!("SELECT * FROM t WHERE {} ORDER BY {order}{clause}", condition.sql());
+        let got = simple(&mut self.session, &sql).expect("select").lines();
+        prop_assert_eq!(got, select(&self.rows, condition, order, limit), "{}", sql);
+        Ok(())
+    }
+
+    fn aggregate(&mut self, condition: &Condition) -> Result<(), TestCaseError> {
+        let sql = format!("SELECT count(*), sum(a), min(b) FROM t WHERE {}", condition.sql());
+        let rows: Vec<Row> = self.qualifying(condition).iter().map(|k| self.rows[k]).collect();
+        let sum: Option<i32> = rows.iter().filter_map(|r| r.0).reduce(|x, y| x + y);
+        let min = rows.iter().filter_map(|r| r.1).min();
+        let wanted = format!("{}|{}|{}", rows.len(), text(sum), text(min));
+        let got = simple(&mut self.session, &sql).expect("aggregate").lines();
+        prop_assert_eq!(got, vec![wanted], "{}", sql);
+        Ok(())
+    }
+
+    fn begin(&mut self) -> Result<(), TestCaseError> {
+        if self.before.is_none() {
+            self.tag("BEGIN");
+            self.before = Some(self.rows.clone());
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, how: &str) -> Result<(), TestCaseError> {
+        let Some(old) = self.before.take() else { return Ok(()) };
+        self.tag(how);
+        if how == "ROLLBACK" {
+            self.rows = old;
+        }
+        Ok(())
+    }
+}
+
+fn check(steps: &[Step], layout: usize) -> Result<(), TestCaseError> {
+    let database = Database::new();
+    let mut model = Model::new(&database, layout);
+    steps.iter().try_for_each(|step| model.take(step))
 }
 
 #[test]
