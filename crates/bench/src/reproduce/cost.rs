@@ -12,8 +12,8 @@
 //! Both sets contain the memory stalls of the machine that they were measured on, and the model adds its own: a few per
 //! cent too much, the same way for all systems that are compared.
 
+use super::mix::Mix;
 use super::paper;
-use super::workload::Mix;
 use cenote_base::rt::Nanos;
 
 /// Processor time a statement.

@@ -20,6 +20,8 @@ pub mod chart;
 pub mod cost;
 pub mod judge;
 pub mod latency;
+pub mod mix;
+pub mod options;
 pub mod origin;
 pub mod paper;
 pub mod pod;
@@ -32,14 +34,13 @@ pub mod why;
 pub mod workload;
 
 use crate::{Error, IoContext, Result};
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use mix::Mix;
+pub use options::{Options, Progress};
 use origin::{Code, Origin, Page};
 use pod::{Dataset, Scale, System};
 use report::Figure;
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::Instant;
-use workload::Mix;
 
 /// Papers whose experiments there are.
 pub const PAPERS: [&str; 2] = ["polarcxlmem", "rcmp"];
@@ -60,61 +61,6 @@ Examples:
   cenote reproduce polarcxlmem fig7 --out seven         one
   cenote reproduce polarcxlmem --quick --seeds 1        all of them, small, in under two minutes
   cenote reproduce rcmp ycsb --out ycsb                 one of Rcmp";
-
-/// What is run.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// One of [`PAPERS`].
-    pub paper: String,
-    /// Names of its figures; none: all.
-    pub figures: Vec<String>,
-    /// Fewer points, shorter windows.
-    pub quick: bool,
-    /// Output folder.
-    pub out: PathBuf,
-    /// The first seed of the simulation.
-    pub seed: u64,
-    /// How many seeds, one after the other; numbers are medians.
-    pub seeds: u32,
-    /// What is told as the code's version; none: what `git describe` says of the sources.
-    pub commit: Option<String>,
-    /// Figures that lie in `out`, made by a full run of the code as it is and as many seeds, are not run again.
-    pub if_stale: bool,
-}
-
-/// Progress bars of a run.
-pub struct Progress(MultiProgress);
-
-impl Progress {
-    /// A bar of so many steps.
-    pub fn bar(&self, message: &str, steps: u64) -> ProgressBar {
-        let style = ProgressStyle::with_template("{msg:>14} {bar:40} {pos}/{len} {elapsed} (about {eta} more)");
-        let bar = self.0.add(ProgressBar::new(steps)).with_message(message.to_owned());
-        bar.set_style(style.expect("a valid template"));
-        bar.enable_steady_tick(std::time::Duration::from_millis(500));
-        bar
-    }
-}
-
-/// Calls `f` for each item on threads of its own, as many at a time as there are processors; results in order.
-pub fn parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let next = std::sync::atomic::AtomicUsize::new(0);
-    let results: Vec<std::sync::Mutex<Option<R>>> = items.iter().map(|_| std::sync::Mutex::default()).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..threads.min(items.len()) {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    let Some(item) = items.get(i) else { return };
-                    *results[i].lock().expect("nobody panics with it") = Some(f(item));
-                }
-            });
-        }
-    });
-    let value = |r: std::sync::Mutex<Option<R>>| r.into_inner().expect("nobody panics with it");
-    results.into_iter().map(|r| value(r).expect("each was run")).collect()
-}
 
 /// All figures of a paper.
 fn known(paper: &str) -> Result<&'static [&'static str]> {
@@ -202,7 +148,7 @@ pub fn figures(options: &Options) -> Result<Vec<Figure>> {
 fn named(options: &Options, names: &[&'static str]) -> Result<Vec<Figure>> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let needs_data = options.paper != "rcmp" && names.iter().any(|n| n.starts_with("fig"));
-    let progress = Progress(MultiProgress::new());
+    let progress = Progress::default();
     // One database for all seeds: what they vary is what befalls it.
     let dataset = needs_data.then(|| fill(options.seed, &progress)).transpose()?;
     let mut by_figure: Vec<Vec<Figure>> = names.iter().map(|_| Vec::new()).collect();
@@ -303,6 +249,7 @@ fn opening(options: &Options, count: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::options::parallel;
     use super::*;
 
     fn options(paper: &str, figures: &[&str]) -> Options {

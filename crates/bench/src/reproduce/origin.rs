@@ -6,8 +6,8 @@
 //! ([`Code::of`]); `make figures` makes stale ones anew, each by itself, and puts the page together from all. A test
 //! runs the probe and compares.
 
-use super::Options;
 use super::judge::{Claim, Kind, Samples, Verdict};
+use super::options::Options;
 use super::report::Figure;
 use crate::{Error, IoContext, Result};
 use serde_json::{Value, json};

@@ -12,7 +12,8 @@
 //! time.
 
 use super::cost::Costs;
-use super::workload::{Client, Mix, Session, Tables};
+use super::mix::Mix;
+use super::workload::{Client, Session, Tables};
 use crate::{Error, Result};
 use cenote_base::rt::atomic::{AtomicU64, Ordering::SeqCst};
 use cenote_base::rt::{self, Nanos};
@@ -21,8 +22,8 @@ use cenote_engine::{Engine, EngineOptions, MemoryKind, RemoteSource};
 use cenote_fabric::profile::{self, Width};
 use cenote_fabric::rdma::{Fabric, Remote, RemoteMemory};
 use cenote_sim::link::Link;
-use cenote_sim::topology::LinkSpec;
 use cenote_sim::rdma::Network;
+use cenote_sim::topology::LinkSpec;
 use cenote_sim::{CacheSpec, DeviceSpec, Exit, HostSpec, Pace, Process, Sim, Topology, World};
 use cenote_testkit::faulty::{Drive, DriveCounters, MemFs};
 use hdrhistogram::Histogram;

@@ -6,11 +6,11 @@
 use super::chart::{Chart, Panel, Series};
 use super::cost::Costs;
 use super::judge::{Claim, Kind, Paper};
+use super::mix::Mix;
+use super::options::{Options, Progress};
 use super::paper;
 use super::pod::{CLIENT_TURN, Dataset, INSTANCES, Measured, Phase, Pod, System, VCPUS};
 use super::report::{Figure, Table};
-use super::workload::Mix;
-use super::{Options, Progress};
 use crate::Result;
 use cenote_base::rt::Nanos;
 use std::collections::BTreeMap;
@@ -94,7 +94,7 @@ impl Sweep {
         let plan = plan(options.quick, counts, mixes);
         let bar = progress.bar("instances", (plan.len() * systems.len()) as u64);
         let mut points = BTreeMap::new();
-        let worlds = super::parallel(systems, |system| {
+        let worlds = super::options::parallel(systems, |system| {
             let pod = Pod {
                 system: *system,
                 instances: INSTANCES,
@@ -429,7 +429,7 @@ pub fn fig1(options: &Options, dataset: &Dataset, progress: &Progress) -> Result
         .map(|m| phase(&costs, m.0, 1, m.1, options.quick))
         .collect();
     let bar = progress.bar("local buffers", (shares.len() * plan.len()) as u64);
-    let worlds = super::parallel(shares, |share| {
+    let worlds = super::options::parallel(shares, |share| {
         let pod = Pod {
             system: System::Tiered(*share),
             instances: 1,
@@ -444,6 +444,23 @@ pub fn fig1(options: &Options, dataset: &Dataset, progress: &Progress) -> Result
 }
 
 fn figure_1(shares: &[f64], worlds: &[Vec<Measured>]) -> Figure {
+    Figure {
+        name: "fig1",
+        title: "RDMA bandwidth by the size of the local buffer".into(),
+        how: "One instance of 16 vCPUs, 48 sessions, the tiered pool: a share of the pages in local frames, all in \
+              remote memory."
+            .into(),
+        profiles: "rdma, dram, storage".into(),
+        tables: vec![figure_1_table(shares, worlds)],
+        chart: Some(Chart {
+            title: "Figure 1, simulated (profiles rdma, dram)".into(),
+            panels: figure_1_panels(shares, worlds),
+        }),
+        claims: figure_1_claims(shares, worlds),
+    }
+}
+
+fn figure_1_table(shares: &[f64], worlds: &[Vec<Measured>]) -> Table {
     let mut table = Table::new(
         "Throughput and bandwidth by the local buffer's share, at the paper's cost a statement",
         &["local", "point-select kQPS", "GB/s", "read-write kQPS", "GB/s"],
@@ -456,6 +473,10 @@ fn figure_1(shares: &[f64], worlds: &[Vec<Measured>]) -> Figure {
         }
         table.rows.push(row);
     }
+    table
+}
+
+fn figure_1_panels(shares: &[f64], worlds: &[Vec<Measured>]) -> Vec<Panel> {
     let curve = |i: usize, of: fn(&Measured) -> f64| -> Vec<(f64, f64)> {
         shares.iter().zip(worlds).map(|(s, m)| (s * 100.0, of(&m[i]))).collect()
     };
@@ -468,7 +489,7 @@ fn figure_1(shares: &[f64], worlds: &[Vec<Measured>]) -> Figure {
         panel.x = "local buffer, % of the pages".into();
         panel
     };
-    let panels = vec![
+    vec![
         local(panel(
             "throughput",
             "million queries/s",
@@ -487,7 +508,10 @@ fn figure_1(shares: &[f64], worlds: &[Vec<Measured>]) -> Figure {
             "GB/s over RDMA",
             vec![series("RDMA", curve(1, Measured::far_gbps)), papers(|p| p.2)],
         )),
-    ];
+    ]
+}
+
+fn figure_1_claims(shares: &[f64], worlds: &[Vec<Measured>]) -> Vec<Claim> {
     let mut claims = Vec::new();
     for (share, point, read_write) in paper::FIG_1 {
         let Some(at) = shares.iter().position(|s| *s == share) else {
@@ -508,16 +532,5 @@ fn figure_1(shares: &[f64], worlds: &[Vec<Measured>]) -> Figure {
             });
         }
     }
-    Figure {
-        name: "fig1",
-        title: "RDMA bandwidth by the size of the local buffer".into(),
-        how: "One instance of 16 vCPUs, 48 sessions, the tiered pool: a share of the pages in local frames, all in remote memory.".into(),
-        profiles: "rdma, dram, storage".into(),
-        tables: vec![table],
-        chart: Some(Chart {
-            title: "Figure 1, simulated (profiles rdma, dram)".into(),
-            panels,
-        }),
-        claims,
-    }
+    claims
 }

@@ -11,11 +11,12 @@
 use super::chart::{Chart, Panel, Series};
 use super::cost::Costs;
 use super::judge::{Claim, Kind, Paper};
+use super::mix::Mix;
+use super::options::{Options, Progress};
 use super::paper;
 use super::pod::{self, Dataset, Far, System, VCPUS};
 use super::report::{Figure, Table};
-use super::workload::{Client, Mix, Session, Tables};
-use super::{Options, Progress};
+use super::workload::{Client, Session, Tables};
 use crate::{Error, Result};
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{Engine, EngineOptions, RecoveryReport};
@@ -268,7 +269,7 @@ pub fn fig10(options: &Options, dataset: &Dataset, progress: &Progress) -> Resul
         }
     }
     let bar = progress.bar("crashes", cases.len() as u64);
-    let crashes = super::parallel(&cases, |(mix, system, length)| {
+    let crashes = super::options::parallel(&cases, |(mix, system, length)| {
         let plan = Plan {
             system: *system,
             mix: *mix,

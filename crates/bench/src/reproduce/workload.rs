@@ -8,6 +8,7 @@
 //! 0.5).
 
 use super::cost::Costs;
+use super::mix::Mix;
 use cenote_base::random::Random;
 use cenote_base::rt;
 use cenote_engine::{
@@ -25,41 +26,6 @@ const PAD_BYTES: usize = 60;
 /// Bytes of a reply around its rows, and around each row: what either protocol takes, about.
 const REPLY_BYTES: u64 = 60;
 const ROW_BYTES: u64 = C_BYTES as u64 + 11;
-
-/// What a session asks for, over and over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mix {
-    /// One row by its key.
-    PointSelect,
-    /// A hundred rows in a row.
-    RangeSelect,
-    /// Ten points, four ranges.
-    ReadOnly,
-    /// Ten points, four ranges, two updates, a delete and an insert of the same row.
-    ReadWrite,
-    /// The writes alone.
-    WriteOnly,
-}
-
-impl Mix {
-    /// Its name, as sysbench and the paper write it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Mix::PointSelect => "point-select",
-            Mix::RangeSelect => "range-select",
-            Mix::ReadOnly => "read-only",
-            Mix::ReadWrite => "read-write",
-            Mix::WriteOnly => "write-only",
-        }
-    }
-}
-
-impl Mix {
-    /// Whether it changes anything.
-    pub fn writes(self) -> bool {
-        matches!(self, Mix::ReadWrite | Mix::WriteOnly)
-    }
-}
 
 /// What a session's statement needs of the world outside of the engine.
 pub trait Client {

@@ -1,13 +1,36 @@
 //! What is told of the measurements: a table, a plot, the raw figures.
 
+use super::options::{Length, Options, TargetKind};
 use super::record::Layout;
-use super::target::{Kind, Target};
+use super::target::Target;
 use super::worker::Counts;
-use super::workload::Workload;
-use super::{Cell, Length, Measured, Options};
+use super::workload::{Distribution, Workload};
 use crate::plot::Bars;
 use crate::table::{lay_out, median, thousands};
 use crate::{Error, IoContext, Result};
+
+/// One round on one target.
+#[derive(Debug, Clone, serde::Serialize)]
+pub struct Measured {
+    pub operations_per_second: f64,
+    pub p50_us: f64,
+    pub p99_us: f64,
+    /// Processor time, microseconds an operation: of the server (0 of the embedded store, which has none), and of the
+    /// load.
+    pub server_us: f64,
+    pub load_us: f64,
+    pub missing: u64,
+    pub errors: u64,
+}
+
+/// Everything measured of one workload on one target.
+#[derive(serde::Serialize)]
+pub struct Cell {
+    pub workload: Workload,
+    pub distribution: Option<Distribution>,
+    pub target: TargetKind,
+    pub rounds: Vec<Measured>,
+}
 
 const HEADER: [&str; 9] = [
     "workload and target",
@@ -27,7 +50,7 @@ pub fn prepare(options: &Options) -> Result<()> {
 }
 
 /// Numbers of a target that loses records or answers with errors mean nothing.
-pub fn must_be_right(kind: Kind, counts: &Counts) -> Result<()> {
+pub fn must_be_right(kind: TargetKind, counts: &Counts) -> Result<()> {
     if counts.missing + counts.errors == 0 {
         return Ok(());
     }
@@ -74,8 +97,8 @@ fn rate(cell: &Cell) -> f64 {
 fn name(cell: &Cell) -> String {
     let of = match (cell.workload, cell.distribution) {
         (Workload::D, _) | (_, None) => "latest",
-        (_, Some(super::Distribution::Zipfian)) => "zipfian",
-        (_, Some(super::Distribution::Uniform)) => "uniform",
+        (_, Some(Distribution::Zipfian)) => "zipfian",
+        (_, Some(Distribution::Uniform)) => "uniform",
     };
     format!("{:?} {of}", cell.workload)
 }
@@ -93,15 +116,15 @@ fn savings(mix: &[Cell], cell: &Cell) -> Option<Vec<f64>> {
 }
 
 fn compared(mix: &[Cell], cell: &Cell, how: impl Fn(&Measured, &Measured) -> f64) -> Option<Vec<f64>> {
-    let redis = mix.iter().find(|cell| cell.target == Kind::Redis)?;
+    let redis = mix.iter().find(|cell| cell.target == TargetKind::Redis)?;
     let pairs = cell.rounds.iter().zip(&redis.rounds);
     Some(pairs.map(|(its, other)| how(its, other)).collect())
 }
 
 fn row(mix: &[Cell], cell: &Cell) -> Vec<String> {
     let us = |of: fn(&Measured) -> f64| format!("{:.2}", middle(cell, of));
-    let has_server = !matches!(cell.target, Kind::Embedded | Kind::Pool);
-    let other = |ratios: Option<Vec<f64>>| ratios.filter(|_| cell.target != Kind::Redis);
+    let has_server = !matches!(cell.target, TargetKind::Embedded | TargetKind::Pool);
+    let other = |ratios: Option<Vec<f64>>| ratios.filter(|_| cell.target != TargetKind::Redis);
     let shown = |ratios: Option<Vec<f64>>| other(ratios).map_or("-".into(), |ratios| format!("{:.2}", median(&ratios)));
     let range = |ratios: Vec<f64>| {
         let (low, high) = ratios
@@ -156,7 +179,7 @@ fn conditions(options: &Options) -> String {
 }
 
 fn bars(options: &Options, targets: &[Target], mixes: &[&[Cell]]) -> Bars {
-    let has_redis = targets.iter().any(|target| target.kind == Kind::Redis);
+    let has_redis = targets.iter().any(|target| target.kind == TargetKind::Redis);
     let value = |mix: &[Cell], n: usize| match ratios(mix, &mix[n]) {
         Some(ratios) => median(&ratios),
         None => rate(&mix[n]),

@@ -1,7 +1,7 @@
 //! What is measured: a store in this process, or a server that is started for it and ended after it.
 
-use super::Options;
 use super::embedded::Embedded;
+use super::options::{Options, TargetKind};
 use super::pooled::Pooled;
 use super::record::Records;
 use super::wire::Wire;
@@ -14,35 +14,9 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use std::process::Command;
 use std::sync::Arc;
 
-/// The kinds of targets.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// The store in this process.
-    Embedded,
-    /// A hash table in a space of a pool: [`super::pooled`].
-    Pool,
-    /// `cenote kv`.
-    Kv,
-    /// `redis-server`, if it is installed.
-    Redis,
-}
-
-impl Kind {
-    /// As it is called in tables.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Embedded => "embedded",
-            Self::Pool => "pool",
-            Self::Kv => "kv",
-            Self::Redis => "redis",
-        }
-    }
-}
-
 /// A target that runs.
 pub struct Target {
-    pub kind: Kind,
+    pub kind: TargetKind,
     pub workers: Vec<Box<dyn Worker>>,
     embedded: Option<Arc<Embedded>>,
     server: Option<Server>,
@@ -51,11 +25,11 @@ pub struct Target {
 
 impl Target {
     /// Starts one; none if it is not installed, which is said.
-    pub fn start(kind: Kind, options: &Options, records: &Arc<Records>) -> Result<Option<Self>> {
+    pub fn start(kind: TargetKind, options: &Options, records: &Arc<Records>) -> Result<Option<Self>> {
         match kind {
-            Kind::Embedded => Self::embedded(options, records).map(Some),
-            Kind::Pool => Self::pooled(options, records),
-            Kind::Kv => {
+            TargetKind::Embedded => Self::embedded(options, records).map(Some),
+            TargetKind::Pool => Self::pooled(options, records),
+            TargetKind::Kv => {
                 let (port, region) = (free_port()?, RegionFile::new());
                 let mut command = Command::new(server::cenote_program()?);
                 command
@@ -66,7 +40,7 @@ impl Target {
                 let server = Server::other("cenote kv", command, port)?;
                 Self::served(kind, server, Some(region), options, records).map(Some)
             }
-            Kind::Redis => match find_program("redis-server") {
+            TargetKind::Redis => match find_program("redis-server") {
                 None => {
                     println!("redis-server is not installed (apt-get install redis-server): it is left out");
                     Ok(None)
@@ -86,7 +60,7 @@ impl Target {
     fn embedded(options: &Options, records: &Arc<Records>) -> Result<Self> {
         let embedded = Embedded::new(options.threads, options.memory())?;
         Ok(Self {
-            kind: Kind::Embedded,
+            kind: TargetKind::Embedded,
             workers: (0..options.threads).map(|_| embedded.worker(records)).collect(),
             embedded: Some(embedded),
             server: None,
@@ -107,7 +81,7 @@ impl Target {
             options.memory(),
         )?;
         Ok(Some(Self {
-            kind: Kind::Pool,
+            kind: TargetKind::Pool,
             workers: (0..options.threads).map(|n| pooled.worker(n, records)).collect(),
             embedded: None,
             server: None,
@@ -116,7 +90,7 @@ impl Target {
     }
 
     fn served(
-        kind: Kind,
+        kind: TargetKind,
         server: Server,
         region: Option<Arc<RegionFile>>,
         options: &Options,

@@ -1,9 +1,11 @@
 //! The whole way, with stores in this process: what is loaded is found, what is inserted goes again.
 
+use super::record::Layout;
 use super::*;
 use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 fn options(layout: Layout, threads: usize) -> Options {

@@ -22,6 +22,7 @@ pub mod object;
 pub mod paper;
 pub mod pool;
 pub mod rig;
+pub mod run;
 pub mod store;
 pub mod swap;
 pub mod why;
@@ -29,8 +30,8 @@ pub mod why;
 #[cfg(test)]
 mod tests;
 
+use super::options::{Options, Progress};
 use super::report::Figure;
-use super::{Options, Progress};
 use crate::Result;
 
 /// All, in the paper's order.

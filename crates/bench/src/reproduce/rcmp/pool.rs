@@ -5,7 +5,7 @@
 //! what is charged beside memory and network: [`Costs::access`](super::store::Costs) for each access where it is
 //! carried out.
 
-use super::rig::{Rig, device, name};
+use super::rig::{PoolSegment, Rig, device, name};
 use super::store::{Costs, Layout, Place, SEGMENT, Store, fill};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -135,15 +135,8 @@ fn keeper(lane: usize, bytes: u64) -> LocalKeeper {
     LocalKeeper::new(Arc::new(part)).expect("nobody else keeps it")
 }
 
-/// A segment, and its lock.
-#[derive(Debug, Clone, Copy)]
-pub struct Segment {
-    bytes: GlobalAddress,
-    lock: GlobalAddress,
-}
-
 /// Allocates a part's segments and fills them; where they are.
-fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<Segment> {
+fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<PoolSegment> {
     let space = Space::new(SPACE);
     let as_keeper = Arc::clone(keeper) as Arc<dyn Keeper>;
     space
@@ -155,7 +148,7 @@ fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<Segm
         let address = session.alloc(SEGMENT).expect("room");
         fill(layout.at(Place { lane, at: n * SEGMENT }), &mut bytes);
         space.write(address, &bytes).expect("written");
-        Segment {
+        PoolSegment {
             bytes: address,
             lock: session.new_lock().expect("room"),
         }
@@ -234,7 +227,7 @@ pub struct Pool {
     space: Space,
     costs: Costs,
     /// By lane, then by row.
-    segments: Vec<Vec<Segment>>,
+    segments: Vec<Vec<PoolSegment>>,
     /// By client.
     sessions: Vec<Session>,
 }
@@ -278,7 +271,7 @@ impl Pool {
         address.ok_or_else(|| Error::OutOfBounds(format!("nothing is at {at}")))
     }
 
-    fn segment(&self, at: u64) -> Result<Segment> {
+    fn segment(&self, at: u64) -> Result<PoolSegment> {
         let place = self.layout.place(at);
         let segment = self.segments[place.lane].get((place.at / SEGMENT) as usize);
         segment

@@ -2,7 +2,8 @@
 
 use super::load::{Load, Mix, Pick};
 use super::pool;
-use super::rig::{Kind, Measured, Run, Shape};
+use super::rig::{Measured, Shape};
+use super::run::{Kind, Run};
 use super::store::{SEGMENT, Store, UNIT};
 use crate::ycsb::choose::Random;
 use cenote_base::rt::Nanos;

@@ -1,14 +1,15 @@
 //! Hot extents move, or not, by threshold.
 
 use super::super::load::{Load, Pick};
-use super::super::rig::{BYTES, Kind, Measured, Shape};
+use super::super::rig::{BYTES, Measured, Shape};
+use super::super::run::Kind;
 use super::super::store::UNIT;
 use super::super::{paper, pool, why};
 use super::{all, chart, claim, ends, panel, profiles, run, series};
 use crate::Result;
 use crate::reproduce::judge::Paper;
+use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::{Figure, Table};
-use crate::reproduce::{Options, Progress};
 use crate::ycsb::choose::Zipfian;
 use cenote_base::rt::Nanos;
 use std::sync::Arc;

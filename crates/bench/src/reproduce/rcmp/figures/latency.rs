@@ -1,13 +1,14 @@
 //! Random reads and writes of a size by one client in each of two pods.
 
 use super::super::load::{Load, Pick};
-use super::super::rig::{Kind, Shape};
+use super::super::rig::Shape;
+use super::super::run::Kind;
 use super::super::{paper, why};
 use super::{Grid, all, chart, claim, counted, ends, less, neither, profiles, run};
 use crate::Result;
 use crate::reproduce::judge::{Claim, Paper};
+use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
-use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 
 const HOW: &str = "One client in each of two pods reads or writes items at random, each size in a run of its own; mean latency. Half of the memory is in the other pod. The \

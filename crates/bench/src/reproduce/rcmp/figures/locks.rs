@@ -1,13 +1,14 @@
 //! The write buffer that hangs on a write lock, by the size of what is written and by how much.
 
 use super::super::load::Load;
-use super::super::rig::{Kind, Measured, Shape};
+use super::super::rig::{Measured, Shape};
+use super::super::run::Kind;
 use super::super::{paper, pool, why};
 use super::{Grid, all, chart, claim, counted, ends, profiles, run};
 use crate::Result;
 use crate::reproduce::judge::Paper;
+use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
-use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 
 const HOW: &str = "Ours alone: 4 clients in each of two pods take the lock of a segment of 1 MiB to write, any of 96 alike, write items in it and leave it; half of the segments are in the other pod. \

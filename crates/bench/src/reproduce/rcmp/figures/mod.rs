@@ -18,10 +18,11 @@ pub use ycsb::ycsb;
 
 use super::super::chart::{Chart, Panel, Series};
 use super::super::judge::{Claim, Kind as Of, Paper};
+use super::super::options::{Options, Progress, parallel};
 use super::super::report::Table;
-use super::super::{Options, Progress, parallel};
 use super::load::Load;
-use super::rig::{CXL, Kind, LOCAL, Measured, NETWORK, Run, Shape};
+use super::rig::{CXL, LOCAL, Measured, NETWORK, Shape};
+use super::run::{Kind, Run};
 use crate::Result;
 use cenote_base::rt::Nanos;
 

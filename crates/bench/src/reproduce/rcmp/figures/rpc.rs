@@ -6,8 +6,8 @@ use super::super::{paper, why};
 use super::{Grid, chart, claim, counted, ends, neither};
 use crate::Result;
 use crate::reproduce::judge::{Claim, Paper};
+use crate::reproduce::options::{Options, Progress, parallel};
 use crate::reproduce::report::Figure;
-use crate::reproduce::{Options, Progress, parallel};
 use cenote_base::rt::Nanos;
 
 const HOW: &str = "Clients of one pod ask a program of another for bytes that lie in its memory: pure RPC copies them at both ends, the other two do not. The pool's own reads are pure RPC or, \

@@ -1,14 +1,15 @@
 //! Throughput by clients and by pods.
 
 use super::super::load::{Load, Pick};
-use super::super::rig::{Kind, Measured, Shape};
+use super::super::rig::{Measured, Shape};
+use super::super::run::Kind;
 use super::super::store::UNIT;
 use super::super::{paper, why};
 use super::{Grid, all, chart, claim, counted, neither, profiles, run};
 use crate::Result;
 use crate::reproduce::judge::Paper;
+use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
-use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 
 const CLIENTS: &str = "Random reads and writes of 64 bytes, half and half, over all memory. What serves in each pod (daemons of the pool, writers of objects, homes of lines, proxies) is one \

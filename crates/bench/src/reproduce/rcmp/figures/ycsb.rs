@@ -1,14 +1,15 @@
 //! YCSB on a hash table.
 
 use super::super::load::{Load, Mix, Pick, pairs};
-use super::super::rig::{BYTES, Kind, Shape};
+use super::super::rig::{BYTES, Shape};
+use super::super::run::Kind;
 use super::super::store::UNIT;
 use super::super::{paper, why};
 use super::{Grid, all, chart, claim, ends, profiles, run};
 use crate::Result;
 use crate::reproduce::judge::{Claim, Paper};
+use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
-use crate::reproduce::{Options, Progress};
 use cenote_base::rt::Nanos;
 
 /// Clients of a pod.
