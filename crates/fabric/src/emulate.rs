@@ -1,19 +1,19 @@
 //! Emulated latency: a running program feels the memory device that a profile describes.
 //!
 //! What a CXL switch does to a program is that a cache line which the processor does not have takes 549 ns to come. Few
-//! have such a switch; everybody has a processor that can wait. So each announced access ([`observe`](crate::observe))
-//! is looked up in a *modelled* processor cache, and a miss waits until the profile's time has passed:
+//! machines have such a switch; each has a processor that can wait. So each announced access ([`observe`]) is looked up
+//! in a *modelled* processor cache, and a miss waits until the profile's time has passed:
 //!
-//! 1. [`Near`]: the lines that this thread touched last, as its L1 would hold them. Most accesses end here.
-//! 2. [`Cache`]: the last-level cache, shared by all threads. A line found there costs nothing either: the real
+//! 1. `Near`: the lines that this thread touched last, as its L1 would hold them. Most accesses end here.
+//! 2. `Cache`: the last-level cache, shared by all threads. A line found there costs nothing either: the real
 //!    processor does that part by itself.
 //! 3. A line found nowhere is a miss. The real line is loaded, and then the thread spins until as much time has passed
 //!    since the access began as a line of the device takes. So what the machine's own memory takes is within the
 //!    device's time, whatever it is, and a device that is faster than it costs what the machine costs, not less.
 //! 4. The lines that one access misses come together, as a processor has several on their way: the first takes the
-//!    latency, the others what the profile's transfer times say ([`Costs`]).
+//!    latency, the others what the profile's transfer times say (`Costs`).
 //! 5. A profile with a bandwidth has a queue of its own: a miss ends no earlier than its bytes have gone over
-//!    ([`Wire`]).
+//!    (`Wire`).
 //!
 //! The model's own work (some nanoseconds an access, measured when the emulator is made) is work that no real device
 //! would add. It is noted thread by thread and taken off the next misses' waiting, so that what is left of it is only
@@ -21,7 +21,7 @@
 //!
 //! What it does not show: incoherence (that is the simulator's), misses that a real processor would overlap between
 //! accesses (out-of-order execution) or fetch ahead (so it errs on the slow side), and the few accesses that are not
-//! announced (links of lists and hash chains). Whoever shows a figure that it had a part in says "emulated" and the
+//! announced (links of lists and hash chains). A report of a figure that it had a part in says "emulated" and the
 //! profile's name.
 //!
 //! Invariants:

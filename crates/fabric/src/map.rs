@@ -34,7 +34,7 @@ impl Mapping {
     /// `len` bytes of a file or device, shared with others that map it.
     pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, align: usize) -> io::Result<Self> {
         let space = Reserved::new(len, align.max(HUGE))?;
-        // SAFETY: replaces addresses that `space` owns and nobody uses.
+        // SAFETY: replaces addresses that `space` owns and that are not in use.
         let base = unsafe {
             mmap(
                 space.aligned.cast(),
@@ -56,7 +56,7 @@ impl Mapping {
     /// The error of `mmap`, if there are not so many addresses or is not so much memory.
     pub fn anonymous(len: usize) -> io::Result<Self> {
         let space = Reserved::new(len, HUGE)?;
-        // SAFETY: replaces addresses that `space` owns and nobody uses.
+        // SAFETY: replaces addresses that `space` owns and that are not in use.
         let base = unsafe {
             mmap_anonymous(
                 space.aligned.cast(),

@@ -9,7 +9,7 @@
 //! - **a write outside panics**: a writer holds the latch and knows its offsets;
 //! - values are little endian; any alignment is fine, except for atomics;
 //! - where the region is watched ([`observe`](crate::observe)), each access is announced first; else that costs one
-//!   load and a branch. [`Span::quiet`] gives the same bytes to those who have announced already. Atomics are announced
+//!   load and a branch. [`Span::quiet`] gives the same bytes to code that has announced already. Atomics are announced
 //!   by their operations.
 
 use crate::host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64};
@@ -57,7 +57,7 @@ pub struct Span<'a, L: Length = usize> {
     memory: &'a RegionMemory,
 }
 
-/// The bytes of a span, whose accesses are not announced: for those who have announced them
+/// The bytes of a span, whose accesses are not announced: for code that has announced them
 /// ([`observe`](crate::observe)). Every accessor is as [`Span`]'s.
 #[derive(Clone, Copy)]
 pub struct Quiet<'a, L: Length = usize> {
@@ -249,13 +249,13 @@ impl<'a, L: Length> Span<'a, L> {
         Self { bytes, memory }
     }
 
-    /// The same bytes, for those who have announced what they do.
+    /// The same bytes, for code that has announced what it does.
     #[inline(always)]
     pub fn quiet(&self) -> Quiet<'a, L> {
         self.bytes
     }
 
-    /// Tells who watches the region, if somebody does. What lies outside is not accessed.
+    /// Announces an access, where the region is watched. A range outside of the span is not accessed.
     #[inline(always)]
     fn announce(&self, off: usize, len: usize, access: Access) {
         if self.memory.is_watched() {

@@ -33,7 +33,7 @@ pub struct Batch {
     pub peer: Arc<Peer>,
     /// Set when the batch is done, or when its waiter is to look after the endpoint.
     pub event: Arc<Event>,
-    /// Somebody sleeps on the event, or will.
+    /// A thread sleeps on the event, or will.
     pub slept: AtomicBool,
     done: AtomicBool,
     body: Mutex<Body>,
@@ -95,7 +95,7 @@ impl Batch {
         self.done.load(Ordering::SeqCst)
     }
 
-    /// Changes it; then tells those who wait if all is done. Says whether it has just become so.
+    /// Changes it; then wakes the waiting thread if all is done. Says whether it has just become so.
     pub fn update(&self, change: impl FnOnce(&mut Body)) -> bool {
         let mut body = self.body.lock();
         change(&mut body);

@@ -145,7 +145,7 @@ struct Core {
     /// Their question for a key failed: it is asked again.
     unasked: Vec<Arc<Batch>>,
     asked: Nanos,
-    /// What nobody waits for; its way is kept until it is done.
+    /// Works and calls that no thread waits for; their channel is kept until they have ended.
     abandoned: Vec<(Arc<dyn Ends>, Arc<Channel>)>,
 }
 
@@ -154,7 +154,7 @@ pub struct Client {
     core: Mutex<Core>,
     role: Mutex<()>,
     stop: AtomicBool,
-    /// Something is to be done that nobody waits for.
+    /// There is work for which no thread waits.
     unattended: Event,
     timeout: Nanos,
     own: NodeAddress,
@@ -243,7 +243,7 @@ impl Channel {
 }
 
 impl Channel {
-    /// Nobody waits for it any more: it goes on, if it has not ended, and keeps its way.
+    /// No thread waits for it any more: it goes on, if it has not ended, and keeps its channel.
     fn let_go(self: &Arc<Self>, what: Arc<dyn Ends>) {
         if what.has_ended() {
             return;

@@ -5,7 +5,7 @@
 //! after the endpoint is closed; whoever wants bytes moved copies them into a slot, and out of it. A [`Slot`] is a
 //! token that cannot be copied: it goes to the provider when something is started with it and comes back with the
 //! completion. So no buffer of a user is ever under a network card: a work that is given up after its time gives
-//! its buffer back at once, and what arrives later lands in a slot that nobody reads.
+//! its buffer back at once, and what arrives later lands in a slot that is not read.
 //!
 //! 16 KiB are copied in under a microsecond; registering a user's buffer instead costs several.
 
@@ -411,7 +411,7 @@ impl FabricEndpoint {
     }
 
     /// Between two looks for completions, when there were none for `idle`: spins until `spin`, then sleeps for at most
-    /// `longest`; for zero, somebody else goes on.
+    /// `longest`; for zero, another thread goes on.
     pub fn pause(&self, idle: Nanos, spin: Nanos, longest: Nanos) {
         // SAFETY: an open endpoint.
         let wakes = unsafe { shim::cf_has_fd(self.raw) } == 1;

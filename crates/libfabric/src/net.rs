@@ -39,7 +39,7 @@ impl Net {
     /// With nothing open yet.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if RDMA is not there.
+    /// [`Error::Invalid`](cenote_base::Error::Invalid) if RDMA is not there.
     pub fn new(options: NetOptions) -> Result<Self> {
         shim::load()?;
         Ok(Self {
@@ -51,7 +51,8 @@ impl Net {
     /// A new endpoint towards the node at `address`.
     ///
     /// # Errors
-    /// [`Error::Lost`] when it cannot be reached, [`Error::Io`] if the provider is not there.
+    /// [`Error::Lost`](cenote_base::Error::Lost) when it cannot be reached, [`Error::Io`](cenote_base::Error::Io) if
+    /// the provider is not there.
     pub fn connect_to(&self, address: &NodeAddress) -> Result<Arc<dyn Endpoint>> {
         Ok(Arc::new(Connection(self.channel(address)?)))
     }

@@ -7,20 +7,21 @@
 //!              ◄───────────── Welcome (session)     every further message of the user carries the session
 //!   Works  (id, items)   ─────────────►             done in order by the node's progress thread
 //!              ◄───────────── Results (id, answers)
-//!   Calls  (parts)       ─────────────►             parts of requests, of any number of calls; the node's program is asked
-//!              ◄───────────── Answers (parts)       parts of answers, in any order, and of what goes into memory that calls have lent
-//!   Ping ────────►   ◄──────── Pong                 is anybody there? The node asks too, of sessions that have called
+//!   Calls  (parts)       ─────────────►             parts of requests of any number of calls
+//!              ◄───────────── Answers (parts)       parts of answers in any order, and of what goes into lent memory
+//!   Ping ────────►   ◄──────── Pong                 a sign of life; the node asks sessions that have called, too
 //!   Bye  ────────►                                  the session ends
 //!
 //!   head, 24 B: 0 magic u16   2 version u8   3 kind u8   4 count u16   6 bytes u16   8 session u64   16 id u64
 //!   item, 40 B: 0 op u8   1 fenced u8   2 0 u16   4 len u32   8 key u64   16 at u64   24 operand u64   32 new u64
 //!               then, of a write, its bytes, filled up to 8
 //!   answer, 16 B: 0 status u32   4 len u32   8 value u64;   then, of a read, its bytes, filled up to 8
-//! ```
 //!   part, 24 B: 0 call u64   8 total u32   12 from u32   16 len u32   20 status u32 (of an answer: see calls.rs; of a
-//!   request: bytes of memory that it lends) of a request's first part, if the status says so: 24 address u64   32 key
-//!   u64: there the node writes to that memory by itself (a window) then its bytes, filled up to 8; `from` is a
-//!   multiple of PART, and only the last part is shorter
+//!               request: bytes of memory that it lends)
+//!               of a request's first part, if the status says so: 24 address u64   32 key u64: a window, through which
+//!               the node writes to that memory by itself
+//!               then its bytes, filled up to 8; `from` is a multiple of PART, and only the last part is shorter
+//! ```
 //!
 //! Little-endian; everything begins at a multiple of 8. A head and an item are 64 bytes: what providers send without
 //! having to say afterwards that it has gone.

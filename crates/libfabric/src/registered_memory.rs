@@ -15,7 +15,7 @@ use cenote_fabric::Region;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Memory that stays mapped while this lives, and that nobody has references to.
+/// Memory that stays mapped while this lives, and to which there are no references.
 #[derive(Clone)]
 pub enum RegisteredMemory {
     /// The node's own.
@@ -158,7 +158,7 @@ pub struct Holding {
     pub registered_memory: RegisteredMemory,
 }
 
-/// All that a node has registered. Keys are drawn: who does not hold one does not guess it.
+/// All that a node has registered. Keys are drawn at random, so that they cannot be guessed.
 #[derive(Default)]
 pub struct Registry {
     by_key: HashMap<u64, Holding>,

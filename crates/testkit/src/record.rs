@@ -161,7 +161,7 @@ impl Inner {
         self.image[at..at + LINE].copy_from_slice(bytes);
     }
 
-    /// Sometimes a line near by is written back without anybody asking for it.
+    /// Sometimes a line near by is written back though no thread asks for it.
     fn maybe_evict(&mut self, region: &RegionMemory, near: u64) {
         if !self.random.one_in(4) {
             return;

@@ -26,7 +26,7 @@ pub const MESSAGE_MAX: usize = 1 << 20;
 
 /// Both ways to one peer, for any number of threads.
 pub trait Connection: Debug + Send + Sync {
-    /// Who is there, for messages to people.
+    /// What the peer is called, in messages to people.
     fn peer(&self) -> String;
 
     /// Sends a message.
@@ -59,18 +59,18 @@ pub trait Listener: Debug + Send + Sync {
     fn accept(&self, timeout: Nanos) -> Result<Option<Arc<dyn Connection>>>;
 }
 
-/// Who can listen and connect.
+/// A way to listen and to connect.
 pub trait Network: Debug + Send + Sync {
     /// Listens at `address`.
     ///
     /// # Errors
-    /// [`Error::Busy`](cenote_base::Error::Busy) if somebody does already,
+    /// [`Error::Busy`](cenote_base::Error::Busy) if another listener has the address,
     /// [`Error::Invalid`](cenote_base::Error::Invalid) for what is no address.
     fn listen(&self, address: &str) -> Result<Box<dyn Listener>>;
 
-    /// Connects to who listens at `address`.
+    /// Connects to the listener at `address`.
     ///
     /// # Errors
-    /// [`Error::Lost`](cenote_base::Error::Lost) if nobody answers in time.
+    /// [`Error::Lost`](cenote_base::Error::Lost) if no listener answers in time.
     fn connect(&self, address: &str, timeout: Nanos) -> Result<Arc<dyn Connection>>;
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Memory`] is registered memory under keys, and carries works out: the simulator's nodes are made of it too. A
 //! [`Node`] is one behind a lock; its endpoints do works where they are called, and so does its program what callers
-//! ask. Memory outlives those who use it.
+//! ask. Memory outlives its users.
 
 use super::call::{Caller, Callers, Serve};
 use super::{Endpoint, Fabric, Key, Limits, Op, Posted, Remote, Work};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 mod calls;
 
 /// What a memory node has registered, and what its network card does with it: the part that every simulation of one
-/// shares. Plain state: whoever owns it decides when works are carried out.
+/// shares. Plain state: its owner decides when works are carried out.
 #[derive(Default)]
 pub struct Memory {
     name: String,

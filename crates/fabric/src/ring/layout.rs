@@ -1,4 +1,4 @@
-//! Where things lie in a ring's region. See the module above for who writes what.
+//! Where things lie in a ring's region. See the module above for which side writes what.
 //!
 //! ```text
 //!      0  the region's header: its geometry is magic, version, seats, slots, layers, reach

@@ -55,7 +55,7 @@ pub enum Layers {
     Two,
 }
 
-/// Who uses a ring.
+/// Which processes use a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Reach {
     /// Processes of one host.
@@ -79,5 +79,5 @@ pub struct Seat {
     pub incarnation: u64,
 }
 
-/// Between two looks of who sleeps: whether the other side is there, and whether something was missed.
+/// Between two looks of a thread that sleeps: whether the other side is there, and whether it missed something.
 const LOOK: Nanos = Nanos::from_millis(100);

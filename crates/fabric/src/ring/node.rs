@@ -17,15 +17,15 @@ use std::sync::Arc;
 const HOLD: Nanos = LOOK;
 /// Requests between two looks at the time.
 const STREAK: u32 = 64;
-/// Naps of who looks again and again, over memory without coherence.
+/// Naps of a thread that polls memory without coherence.
 const NAP_MIN: Nanos = Nanos::from_micros(5);
 const NAP_MAX: Nanos = Nanos::from_millis(1);
 /// Of a look when answers wait for room.
 const ROOM: Nanos = Nanos::from_millis(1);
-/// Of a look when there is nobody to look for.
+/// Of a look while the ring has no user.
 const IDLE: Nanos = Nanos::from_secs(10);
 
-/// Whether somebody that a node let in is there still.
+/// Whether a user that a node let in is still there.
 pub type IsThere = Arc<dyn Fn(u64) -> bool + Send + Sync>;
 
 /// What a ring is made with.
@@ -37,7 +37,7 @@ pub struct Options {
     pub slots: u32,
     /// How entries and messages follow each other.
     pub layers: Layers,
-    /// Who uses it.
+    /// Which processes use it.
     pub reach: Reach,
     /// Threads that take requests.
     pub consumers: u32,
@@ -94,9 +94,9 @@ struct Inner {
     search: AtomicBool,
     /// Answers wait for room, at some seat state.
     wants_room: AtomicBool,
-    /// When to look after everybody again. Held by the one who does.
+    /// When to look after all users again. Held by the thread that does.
     look: Mutex<Nanos>,
-    /// Rung for who naps.
+    /// Wakes a thread that naps.
     bell: Event,
 }
 
@@ -173,7 +173,7 @@ impl Node {
         Ok(node)
     }
 
-    /// Lets somebody in, who is known by `who` here.
+    /// Gives a user a seat; the node knows the user as `who`.
     ///
     /// # Errors
     /// [`Error::Busy`] if there is no free seat, [`Error::Full`] if there is no memory for one more.
@@ -347,20 +347,20 @@ impl Inner {
         }
     }
 
-    /// Whether nobody has a seat.
+    /// Whether no user has a seat.
     fn is_empty(&self) -> bool {
         self.seat_states
             .iter()
             .all(|seat_state| seat_state.lock().phase == Phase::Free)
     }
 
-    /// Until something is posted; or it is time to look after everybody.
+    /// Until something is posted, or it is time to look after all users.
     fn sleep(&self) {
         let doorbell = self.region().atomic_u32(layout::DOORBELL);
         let asleep = self.region().atomic_u32(layout::ASLEEP);
         let seen = doorbell.load(Ordering::SeqCst);
         asleep.fetch_add(1, Ordering::SeqCst);
-        // Whoever put something since has seen that somebody sleeps.
+        // A user that has put something since has seen that a thread sleeps.
         if self.head.is_empty(self.region(), &self.memory.layout) && !self.stop.load(Ordering::SeqCst) {
             let timeout = match self.wants_room.load(Ordering::SeqCst) {
                 true => ROOM,
@@ -431,7 +431,7 @@ impl Inner {
         }
     }
 
-    /// Whether a request may come there still, by one who is there.
+    /// Whether a request may still come there, from a user that is there.
     fn is_awaited(&self, seat: u32, slot: u32, turn: u32, ask: bool) -> bool {
         let Some(seat_state) = self.seat_states.get(seat as usize) else {
             return false;
@@ -512,7 +512,7 @@ impl Inner {
         }
     }
 
-    /// Each 100 ms: who has left or died, what waits for room, what has no entry.
+    /// Each 100 ms: finds users that have left or died, answers that wait for room, and requests without an entry.
     fn look_after(self: &Arc<Self>, now: Nanos, buffer: &mut Vec<u8>) {
         let search = self.search.load(Ordering::SeqCst);
         let Some(mut look) = self.look.try_lock().filter(|look| search || **look <= now) else {

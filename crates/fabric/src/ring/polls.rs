@@ -10,7 +10,7 @@
 //!   lap | 0 ───────────────► lap | slot+1 ────────────────────► lap+1 | 0
 //! ```
 //!
-//! The tail only says where to look first: whoever finds an entry there moves it on for the other. The head is the
+//! The tail only says where to look first: a user that finds an entry there moves it on for the other. The head is the
 //! node's own, outside of the region. So what a user can break by writing anything anywhere is found at the head, made
 //! good there, and costs time: an entry is a hint, and the slots say what was asked.
 
@@ -24,7 +24,7 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 const TURN_SHIFT: u32 = 21;
 const SLOT_MASK: u32 = (1 << TURN_SHIFT) - 1;
 
-/// How often an entry is tried to be put: it comes to that if somebody has written nonsense, or others are very quick.
+/// How often an entry is tried to be put: it comes to that if a user has written nonsense, or others are very quick.
 const TRIES: u32 = 256;
 
 /// What is put there for a slot.
@@ -81,7 +81,7 @@ pub fn put(region: &Region, layout: &Layout, slot: u32, turn: u32) -> bool {
                     return true;
                 }
             }
-            // Somebody was quicker, and has not moved the tail yet.
+            // Another user was quicker, and has not moved the tail yet.
             (lap, _) if lap == this || lap == this.wrapping_add(1) => move_on(tail, place),
             _ => rt::relax(),
         }
@@ -90,7 +90,7 @@ pub fn put(region: &Region, layout: &Layout, slot: u32, turn: u32) -> bool {
 }
 
 fn move_on(end: &AtomicU64, place: u64) {
-    // Whoever else did it was as right.
+    // If another user did it, the tail is right as well.
     end.compare_exchange(place, place.wrapping_add(1), Ordering::SeqCst, Ordering::SeqCst)
         .ok();
 }
@@ -104,7 +104,7 @@ pub enum Found {
         turn: u32,
     },
     Nothing,
-    /// Somebody has written nonsense; it is made good.
+    /// A user has written nonsense; it is made good.
     Broken,
 }
 
@@ -147,7 +147,7 @@ impl Head {
                 }
             }
         }
-        // Somebody writes nonsense as fast as it is gone over.
+        // A user writes nonsense as fast as it is skipped.
         Found::Broken
     }
 
@@ -158,7 +158,7 @@ impl Head {
         word == entry(lap_of(place, layout.cells()), 0)
     }
 
-    /// Puts the tail back to where it can be, if somebody has written nonsense there.
+    /// Puts the tail back to where it can be, if a user has written nonsense there.
     pub fn mend_tail(&self, region: &Region, layout: &Layout) {
         let (place, end) = (self.0.load(Ordering::SeqCst), tail(region).load(Ordering::SeqCst));
         if end.wrapping_sub(place) > layout.cells() {
@@ -275,7 +275,7 @@ mod tests {
         assert!(taken.iter().all(|count| count.load(Ordering::SeqCst) == ROUNDS / 8));
     }
 
-    /// A thread that put an entry and was stopped before it moved the tail on held up nobody.
+    /// A thread that put an entry and was stopped before it moved the tail on delayed no other.
     #[test]
     fn who_stops_in_between_is_helped() {
         let (region, layout) = ring(2, 4);

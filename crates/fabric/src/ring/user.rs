@@ -11,7 +11,7 @@ use cenote_base::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Naps of who waits for a slot or chunks, or for an answer over memory without coherence.
+/// Naps of a thread that waits for a slot or chunks, or for an answer over memory without coherence.
 const NAP_MIN: Nanos = Nanos::from_micros(5);
 const NAP_MAX: Nanos = Nanos::from_millis(1);
 
@@ -66,7 +66,7 @@ struct Slot {
 impl Slot {
     /// A new turn begins, for this request.
     fn begin(&self, request: Asked) -> u32 {
-        // Together: whoever harvests takes the last answer for that of no other request.
+        // Together: a thread that harvests takes the last answer for that of no other request.
         let mut asked = self.asked.lock();
         let turn = self.turn.load(Ordering::Relaxed).wrapping_add(1);
         self.turn.store(turn, Ordering::Release);
@@ -243,7 +243,7 @@ impl Inner {
 
     // ---- asking ----
 
-    /// Posts a call: in which slot. `unrung`: entries were put, and nobody was woken for them.
+    /// Posts a call: in which slot. `unrung`: entries were put, and no thread was woken for them.
     fn ask(&self, set: &Arc<Set>, index: usize, since: Nanos, unrung: &mut bool) -> Result<u32> {
         set.with(index, |call| call.check())?;
         if self.is_over() {
@@ -402,7 +402,7 @@ impl Inner {
         status::decode(&self.peer, status, room).map(|bytes| (bytes, filled))
     }
 
-    /// Another thread may have taken the answer out for who sleeps for it.
+    /// Another thread may have taken the answer out for the one that sleeps for it.
     fn wake_waiter(&self, slot: u32) {
         let region = &self.memory.region;
         if !self.is_pod()
@@ -420,7 +420,7 @@ impl Inner {
         let region = &self.memory.region;
         let sleeps = region.atomic_u32(self.slot_at(*slot) + layout::SLEEPS);
         let word = region.atomic_u32(self.slot_at(*slot) + layout::ANSWERED);
-        // Counted: another thread may be about to sleep for who has the slot after this one.
+        // Counted: another thread may be about to sleep for the next call in the slot.
         sleeps.fetch_add(1, Ordering::SeqCst);
         let seen = word.load(Ordering::SeqCst);
         let is_awaited = is_of_set(self, *slot, set, *index) && !self.is_answered(*slot);
@@ -443,7 +443,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// Ends all if there is nobody to answer.
+    /// Ends all calls if the node is gone.
     fn judge_node(&mut self, now: Nanos) {
         let is_due = now.since(self.looked) >= LOOK;
         if is_due {

@@ -57,7 +57,7 @@ impl Asked {
         }
     }
 
-    /// Puts a part where it belongs in the call's memory, which nobody has but the call as long as it is under way.
+    /// Puts a part where it belongs in the call's memory, which only the call has as long as it is in flight.
     fn fill(&mut self, part: &Part<'_>) {
         let (from, len) = (part.from as usize, part.payload.len());
         let filled = &mut self.filled;

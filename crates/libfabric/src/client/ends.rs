@@ -3,7 +3,7 @@
 use crate::batch::Batch;
 use cenote_fabric::rdma::call::Set;
 
-/// What ends, with or without somebody who waits for it.
+/// Works or calls that end, whether or not a thread waits for them.
 pub trait Ends: Send + Sync {
     /// Whether it has ended.
     fn has_ended(&self) -> bool;

@@ -4,7 +4,7 @@ use super::send::item_of;
 use super::*;
 
 impl Client {
-    /// Reads completions and acts on them; how many. Only for the one who has the role.
+    /// Reads completions and acts on them; how many. Only for the thread that has the role.
     pub(super) fn turn(&self) -> usize {
         let mut done = Vec::new();
         let polled = self.fabric_endpoint.poll(|complete| done.push(complete));

@@ -44,7 +44,7 @@ impl Client {
         }
     }
 
-    /// One turn, if nobody leads.
+    /// One turn, if no thread leads.
     pub(super) fn try_turn(&self) {
         if let Some(role) = self.role.try_lock() {
             self.turn();

@@ -9,7 +9,7 @@ use crate::shim::Start;
 use cenote_fabric::rdma::call::{Answer, Answering, CallerId, Serve};
 
 /// Requests of one session that are put together at once. A user sends one after the other; a network may mix a few. So
-/// the oldest of more was given up by its user, who may do that in the middle.
+/// the oldest of more was given up by its user, which may do that in the middle.
 const GATHERED: usize = 16;
 
 /// Bytes of such requests, of all sessions.
@@ -169,7 +169,8 @@ impl Server {
         }
     }
 
-    /// Puts what is on the reply queue to its sessions. Who takes nothing, and asks for ever more, is given up.
+    /// Hands the answers of the reply queue to their sessions. A session that takes none, and asks for ever more, is
+    /// ended.
     fn collect_answers(&mut self) {
         let reply_queue = Arc::clone(&self.reply_queue);
         reply_queue.collect(&mut self.answered);

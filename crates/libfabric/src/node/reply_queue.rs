@@ -1,4 +1,4 @@
-//! Where answers to calls wait for the node's thread: whoever answers puts them here, and wakes it if it sleeps.
+//! Where answers to calls wait for the node's thread: a thread that answers puts them here, and wakes it if it sleeps.
 
 use crate::calls::{FILL, FILLED, part};
 use crate::fabric_endpoint::SLOT;
@@ -129,7 +129,7 @@ pub struct ReplyQueue {
     answers: Mutex<VecDeque<Outgoing>>,
     /// The node's thread will look here before it sleeps.
     attended: AtomicBool,
-    /// The node is closed: nobody will look any more.
+    /// The node is closed: its thread does not look here any more.
     closed: AtomicBool,
     /// Wakes the node's thread. It does not keep the node open.
     wake: Box<dyn Fn() + Send + Sync>,
@@ -151,13 +151,13 @@ impl ReplyQueue {
         into.append(&mut self.answers.lock());
     }
 
-    /// The thread is about to sleep; says whether it may. Who answers from now on wakes it.
+    /// The thread is about to sleep; says whether it may. A thread that answers from now on wakes it.
     pub fn leave(&self) -> bool {
         self.attended.store(false, Ordering::SeqCst);
         self.answers.lock().is_empty()
     }
 
-    /// The thread is awake.
+    /// The thread does not sleep any more.
     pub fn come_back(&self) {
         self.attended.store(true, Ordering::SeqCst);
     }

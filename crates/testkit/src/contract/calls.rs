@@ -291,7 +291,7 @@ pub fn too_large_is_refused(bench: &dyn Bench) {
     assert_eq!(calls[2].answer, b"goes on");
 }
 
-/// Who serves can refuse, or forget.
+/// A program that serves can refuse, or forget.
 pub fn errors_come_back(bench: &dyn Bench) {
     let caller = bench.caller();
     let refused = ask(&*caller, verb::FAIL, &[]).expect_err("refused");

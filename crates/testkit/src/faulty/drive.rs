@@ -1,8 +1,8 @@
 //! What a drive costs in time: a queue of transfers, and latencies.
 //!
 //! Reads wait for the transfers before them, then take their latency and their transfer. Writes are buffered: they go
-//! on beside, but take their place in the queue, and nobody may be further ahead of the drive than [`BUFFERED`]. A sync
-//! waits for the whole queue and then takes its latency. Several file systems may lie on one drive, or behind one
+//! on beside, but take their place in the queue, and no writer may be further ahead of the drive than [`BUFFERED`]. A
+//! sync waits for the whole queue and then takes its latency. Several file systems may lie on one drive, or behind one
 //! network.
 
 use cenote_base::rt::{Mutex, Nanos};

@@ -1,8 +1,9 @@
 //! Memory that calls lend: bytes of the caller's own, or a buffer that the node writes to by itself.
 //!
 //! ```text
-//!   Caller::lend ─► Memory ─► Call::into_memory ─► post ·· the node's card writes, then the node answers ·· ─► Memory again
-//!                                                   └ no answer: other memory comes back, and the buffer is not used while a write may be on its way
+//!   Caller::lend ─► Memory ─► Call::into_memory ─► post ·· the node's card writes, the node answers ·· ─► Memory again
+//!                                                   └ no answer: other memory comes back; the buffer is not used
+//!                                                     while a write may be on its way
 //! ```
 
 use core::any::Any;

@@ -215,7 +215,7 @@ pub trait Caller: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether it is known that all further calls are lost. Who does not look says no.
+    /// Whether it is known that all further calls are lost. An implementation that does not look says no.
     fn is_over(&self) -> bool {
         false
     }
@@ -313,12 +313,12 @@ impl Answer {
         self.room
     }
 
-    /// Who asked.
+    /// The caller.
     pub fn caller(&self) -> CallerId {
         self.caller
     }
 
-    /// What will be sent: to be written by whoever answers.
+    /// What will be sent: the program writes it.
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }

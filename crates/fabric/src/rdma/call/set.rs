@@ -1,4 +1,4 @@
-//! Calls that were posted together: which are complete, and who waits for them.
+//! Calls that were posted together: which are complete, and whether a thread waits for them.
 
 use super::Call;
 use cenote_base::rt::{Event, Mutex};
@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// See the module. Implementations complete calls by their place; the first completion counts.
 pub struct Set {
-    /// Set when all are complete, if somebody sleeps.
+    /// Set when all are complete, if a thread sleeps.
     pub event: Arc<Event>,
-    /// Somebody sleeps on the event, or will.
+    /// A thread sleeps on the event, or will.
     pub slept: AtomicBool,
     done: AtomicBool,
     body: Mutex<Body>,

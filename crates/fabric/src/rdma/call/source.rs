@@ -6,7 +6,7 @@
 //!            source.finish(answer): is it what it was?               ─► the answer, and the call is complete
 //! ```
 //!
-//! So large answers are not copied into a buffer of their own first, and who serves does not wait for them.
+//! So large answers are not copied into a buffer of their own first, and a program that serves does not wait for them.
 
 use cenote_base::{Error, Result};
 
