@@ -1,5 +1,6 @@
 //! The house rules that are a test: arrows between crates point down, `unsafe` stays at its addresses, and what
-//! lies from `base` to `engine` takes time, threads, waiting, randomness and files from `base::rt` alone.
+//! lies from `base` to `engine` takes time, threads, waiting, randomness and files from `base::rt` alone. Which module
+//! imports which, and what names and functions are like, `scripts/style.py check` says.
 
 use std::path::{Path, PathBuf};
 
@@ -231,4 +232,16 @@ fn the_short_path_of_a_statement_goes_through_the_seam() {
     }
     assert!(wrong.is_empty(), "these bypass base::rt:\n{}", wrong.join("\n"));
     assert!(is_past_the_short_path("use std::sync::{Arc, Condvar};") && !is_past_the_short_path("use std::sync::Arc;"));
+}
+
+/// Modules, circles of files, lengths of functions and names, as `scripts/style.py` and `scripts/modules.txt` say.
+#[test]
+fn modules_import_from_below_and_names_are_the_field_s() {
+    let checked = std::process::Command::new("python3")
+        .arg(root().join("scripts/style.py"))
+        .arg("check")
+        .output()
+        .expect("python3 runs");
+    let wrong = String::from_utf8_lossy(&checked.stderr);
+    assert!(checked.status.success(), "scripts/style.py check:\n{wrong}");
 }
