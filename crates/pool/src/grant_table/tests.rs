@@ -782,92 +782,15 @@ impl World {
                     grant_table.not_kept(id);
                 }
             }
-            Step::Forget(which) => {
-                let node = NodeId(1 + u64::from(which));
-                let lost: Vec<GrantId> = grant_table
-                    .grants()
-                    .filter(|(_, g)| g.node == node)
-                    .map(|(id, _)| id)
-                    .collect();
-                let mirrored = |id: &GrantId| {
-                    let grant = grant_table
-                        .grant(*id)
-                        .ok()
-                        .filter(|grant| grant.phase != Phase::Freeing)?;
-                    let (mirror, is) = grant_table.mirror_of(*id).filter(|(_, is)| is.phase == Phase::Whole)?;
-                    Some((grant.label.clone(), mirror, is.node, self.content.get(id).copied()))
-                };
-                let mirrored: Vec<_> = lost.iter().filter_map(mirrored).collect();
-                if grant_table.forget(node).is_ok() {
-                    for (label, mirror, at, content) in mirrored {
-                        let grant = grant_table.grant(mirror).expect("the mirror is the grant");
-                        assert_eq!((&grant.label, grant.node, grant.phase), (&label, at, Phase::Fencing));
-                        assert_eq!(self.content.get(&mirror).copied(), content, "what was flushed is there");
-                    }
-                    for id in lost {
-                        self.forget(id);
-                        self.kept.remove(&id);
-                        self.told
-                            .values_mut()
-                            .for_each(|(_, parts)| parts.retain(|_, part| *part != id));
-                    }
-                }
-            }
-            Step::Open(which, label, extents, mirror) => {
-                let tenant = if which { "a" } else { "b" };
-                if let Ok(Opening::Admit(id, epoch)) = grant_table.open(
-                    tenant,
-                    &OpenRequest {
-                        mirror,
-                        ..requested(&format!("l{label}"), extents.into())
-                    },
-                    now,
-                    LEASE,
-                ) {
-                    let before = self.holders.insert(id, (tenant.into(), epoch));
-                    assert!(before.is_none(), "grant {id} has two holders");
-                    if !mirror {
-                        grant_table.drop_mirror(id);
-                    }
-                    // The next holder copies into a whole mirror before it flushes anything.
-                    if let Some((mirror, _)) = grant_table.mirror_of(id).filter(|(_, is)| is.phase == Phase::Whole) {
-                        self.attached.insert(id, mirror);
-                    }
-                }
-            }
-            Step::Write(n) => {
-                // Whoever maps it writes, also when he is the holder no more and has not been ended yet.
-                let Some(id) = self.pick(grant_table, n).filter(|id| self.holders.contains_key(id)) else {
-                    return;
-                };
-                self.writes += 1;
-                self.content.insert(id, self.writes);
-                if let Some(mirror) = self.attached.get(&id) {
-                    self.content.insert(*mirror, self.writes);
-                }
-            }
+            Step::Forget(which) => self.forget_node(grant_table, NodeId(1 + u64::from(which))),
+            Step::Open(which, label, extents, mirror) => self.open(grant_table, which, label, extents, mirror),
+            Step::Write(n) => self.write(grant_table, n),
             Step::Mirror(n, say) => {
                 if let Some(id) = self.pick(grant_table, n) {
                     self.say(grant_table, id, say);
                 }
             }
-            Step::LoseMemory(n) => {
-                // Found when the next holder is admitted: it has the grant, and its file is not there.
-                let Some(id) = self.pick(grant_table, n) else { return };
-                let Some((_, epoch)) = self.holders.get(&id).cloned() else {
-                    return;
-                };
-                let had = self.content.get(&id).copied();
-                let mirror = grant_table
-                    .mirror_of(id)
-                    .filter(|(_, is)| is.phase == Phase::Whole)
-                    .map(|(mirror, _)| mirror);
-                if grant_table.memory_was_lost(id, epoch) {
-                    let mirror = mirror.expect("only a whole one takes its place");
-                    assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
-                    self.forget(id);
-                }
-            }
+            Step::LoseMemory(n) => self.lose_memory(grant_table, n),
             Step::Release(n, back) => {
                 let Some(id) = self.pick(grant_table, n) else { return };
                 if let Some((tenant, epoch)) = self.holders.get(&id).cloned()
@@ -885,28 +808,7 @@ impl World {
                 let held = grant_table.grant(id).is_ok_and(|g| g.phase == Phase::Held);
                 assert_eq!(grant_table.renew(&tenant, id, epoch, now, LEASE).is_ok(), held);
             }
-            Step::Confirm(n) => {
-                let Some(id) = self.pick(grant_table, n) else { return };
-                let grant = grant_table.grant(id).expect("picked").clone();
-                if let Some(order) = grant_table.part_order(id).filter(|order| order.make) {
-                    let of = self.numbers.insert((order.space, order.part), id);
-                    assert!(of.is_none_or(|of| of == id), "a part's number was used again");
-                    self.kept.insert(id, (order.space, order.part));
-                    grant_table.confirmed(id, grant.epoch, now);
-                }
-                if matches!(grant.phase, Phase::Fencing | Phase::Freeing) {
-                    // The node has ended the holder, and members.
-                    if grant.phase == Phase::Freeing {
-                        self.content.remove(&id);
-                        let of = self.attached.iter().find(|(_, mirror)| **mirror == id);
-                        // Whoever copies into it maps it, and was ended.
-                        of.map(|(of, _)| *of).into_iter().for_each(|of| self.end(of));
-                    }
-                    self.end(id);
-                    self.kept.remove(&id);
-                    grant_table.confirmed(id, grant.epoch, now);
-                }
-            }
+            Step::Confirm(n) => self.confirm(grant_table, n),
             Step::Free(n) => {
                 if let Some(id) = self.pick(grant_table, n) {
                     let grant = grant_table.grant(id).expect("picked");
@@ -933,6 +835,115 @@ impl World {
                 *grant_table = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), now, LEASE)
                     .expect("what was written is read");
             }
+        }
+    }
+
+    fn forget_node(&mut self, grant_table: &mut GrantTable, node: NodeId) {
+        let lost: Vec<GrantId> = grant_table
+            .grants()
+            .filter(|(_, g)| g.node == node)
+            .map(|(id, _)| id)
+            .collect();
+        let mirrored = |id: &GrantId| {
+            let grant = grant_table
+                .grant(*id)
+                .ok()
+                .filter(|grant| grant.phase != Phase::Freeing)?;
+            let (mirror, is) = grant_table.mirror_of(*id).filter(|(_, is)| is.phase == Phase::Whole)?;
+            Some((grant.label.clone(), mirror, is.node, self.content.get(id).copied()))
+        };
+        let mirrored: Vec<_> = lost.iter().filter_map(mirrored).collect();
+        if grant_table.forget(node).is_ok() {
+            for (label, mirror, at, content) in mirrored {
+                let grant = grant_table.grant(mirror).expect("the mirror is the grant");
+                assert_eq!((&grant.label, grant.node, grant.phase), (&label, at, Phase::Fencing));
+                assert_eq!(self.content.get(&mirror).copied(), content, "what was flushed is there");
+            }
+            for id in lost {
+                self.forget(id);
+                self.kept.remove(&id);
+                self.told
+                    .values_mut()
+                    .for_each(|(_, parts)| parts.retain(|_, part| *part != id));
+            }
+        }
+    }
+
+    fn open(&mut self, grant_table: &mut GrantTable, which: bool, label: u8, extents: u8, mirror: bool) {
+        let now = Nanos(self.now);
+        let tenant = if which { "a" } else { "b" };
+        if let Ok(Opening::Admit(id, epoch)) = grant_table.open(
+            tenant,
+            &OpenRequest {
+                mirror,
+                ..requested(&format!("l{label}"), extents.into())
+            },
+            now,
+            LEASE,
+        ) {
+            let before = self.holders.insert(id, (tenant.into(), epoch));
+            assert!(before.is_none(), "grant {id} has two holders");
+            if !mirror {
+                grant_table.drop_mirror(id);
+            }
+            // The next holder copies into a whole mirror before it flushes anything.
+            if let Some((mirror, _)) = grant_table.mirror_of(id).filter(|(_, is)| is.phase == Phase::Whole) {
+                self.attached.insert(id, mirror);
+            }
+        }
+    }
+
+    fn write(&mut self, grant_table: &GrantTable, n: u8) {
+        // Whoever maps it writes, also when he is the holder no more and has not been ended yet.
+        let Some(id) = self.pick(grant_table, n).filter(|id| self.holders.contains_key(id)) else {
+            return;
+        };
+        self.writes += 1;
+        self.content.insert(id, self.writes);
+        if let Some(mirror) = self.attached.get(&id) {
+            self.content.insert(*mirror, self.writes);
+        }
+    }
+
+    fn lose_memory(&mut self, grant_table: &mut GrantTable, n: u8) {
+        // Found when the next holder is admitted: it has the grant, and its file is not there.
+        let Some(id) = self.pick(grant_table, n) else { return };
+        let Some((_, epoch)) = self.holders.get(&id).cloned() else {
+            return;
+        };
+        let had = self.content.get(&id).copied();
+        let mirror = grant_table
+            .mirror_of(id)
+            .filter(|(_, is)| is.phase == Phase::Whole)
+            .map(|(mirror, _)| mirror);
+        if grant_table.memory_was_lost(id, epoch) {
+            let mirror = mirror.expect("only a whole one takes its place");
+            assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
+            self.forget(id);
+        }
+    }
+
+    fn confirm(&mut self, grant_table: &mut GrantTable, n: u8) {
+        let now = Nanos(self.now);
+        let Some(id) = self.pick(grant_table, n) else { return };
+        let grant = grant_table.grant(id).expect("picked").clone();
+        if let Some(order) = grant_table.part_order(id).filter(|order| order.make) {
+            let of = self.numbers.insert((order.space, order.part), id);
+            assert!(of.is_none_or(|of| of == id), "a part's number was used again");
+            self.kept.insert(id, (order.space, order.part));
+            grant_table.confirmed(id, grant.epoch, now);
+        }
+        if matches!(grant.phase, Phase::Fencing | Phase::Freeing) {
+            // The node has ended the holder, and members.
+            if grant.phase == Phase::Freeing {
+                self.content.remove(&id);
+                let of = self.attached.iter().find(|(_, mirror)| **mirror == id);
+                // Whoever copies into it maps it, and was ended.
+                of.map(|(of, _)| *of).into_iter().for_each(|of| self.end(of));
+            }
+            self.end(id);
+            self.kept.remove(&id);
+            grant_table.confirmed(id, grant.epoch, now);
         }
     }
 }
