@@ -8,6 +8,11 @@ use crate::{IoContext, Result};
 use std::time::Duration;
 
 /// Runs one kill for each of `lengths` (load before the kill) and each memory kind, and prints a table.
+///
+/// # Errors
+/// [`crate::Error::Server`] if a server does not start, answer or stop; [`crate::Error::Sql`] if a statement fails;
+/// [`crate::Error::Io`] of
+/// a file or process. [`crate::Error::Lost`] if anything acknowledged was lost.
 pub fn run(options: &Options, lengths: &[Duration], kinds: &[String]) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let mut all = Vec::new();

@@ -56,6 +56,11 @@ pub struct Shown {
 }
 
 /// Runs the demonstration, prints what happens, writes plots; an error if anything acknowledged was lost.
+///
+/// # Errors
+/// [`crate::Error::Server`] if a server does not start, answer or stop; [`crate::Error::Sql`] if a statement fails;
+/// [`crate::Error::Io`] of
+/// a file or process. [`crate::Error::Lost`] if anything acknowledged was lost.
 pub fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let mut all = Vec::new();
@@ -122,6 +127,11 @@ fn fill(server: &Server, accounts: i64) -> Result<()> {
 }
 
 /// Kills `running` under load, restarts it, checks what it holds and stops it.
+///
+/// # Errors
+/// [`crate::Error::Server`] if a server does not start, answer or stop; [`crate::Error::Sql`] if a statement fails;
+/// [`crate::Error::Io`] of
+/// a file or process.
 pub fn kill_under_load(options: &Options, server: &CenoteOptions, mut running: Server) -> Result<Shown> {
     let progress = Progress::new(options.before + options.after + Duration::from_secs(120));
     let workloads = (0..options.threads)
@@ -216,6 +226,9 @@ impl<W: Write> Screen<W> {
 }
 
 /// The rows of the view `cenote_recovery` as (name, value).
+///
+/// # Errors
+/// [`crate::Error::Sql`] if the view cannot be read.
 pub fn recovery_report(client: &mut postgres::Client) -> Result<Vec<(String, String)>> {
     let mut report = Vec::new();
     for message in client.simple_query("SELECT * FROM cenote_recovery")? {

@@ -95,6 +95,10 @@ impl Workload for Selects {
 }
 
 /// Runs the comparison, prints a table, writes it and the raw figures.
+///
+/// # Errors
+/// [`Error::Server`] if a server does not start, answer or stop; [`Error::Sql`] if a statement fails; [`Error::Io`] of
+/// a file or process. [`Error::Lost`] with the first failed statement of the load.
 pub fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let server = CenoteOptions {

@@ -30,6 +30,10 @@ pub struct Options {
 }
 
 /// Measures, prints a table; an error if a limit is passed.
+///
+/// # Errors
+/// [`Error::Server`] if a server does not start, answer or stop; [`Error::Sql`] if a statement fails; [`Error::Io`] of
+/// a file or process. [`Error::Lost`] if a limit is passed.
 pub fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let mut rows = Vec::new();

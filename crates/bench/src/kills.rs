@@ -35,6 +35,10 @@ pub struct Plan {
 }
 
 /// Runs the plan in `dir`; the first violation is an error that names the seed and the kill.
+///
+/// # Errors
+/// [`Error::Server`] if a server does not start, answer or stop; [`Error::Sql`] if a statement fails; [`Error::Io`] of
+/// a file or process. [`Error::Lost`] with the seed and the kill at the first violation.
 pub fn run(dir: &Path, plan: &Plan) -> Result<Verdict> {
     let server = CenoteOptions {
         program: plan.program.clone(),
@@ -93,6 +97,9 @@ fn moment(plan: &Plan, kill: u32) -> Duration {
 }
 
 /// `cenote check` on the data directory of a server that does not run.
+///
+/// # Errors
+/// [`Error::Lost`] with the output of `cenote check` if that finds damage; [`Error::Io`] if it cannot be started.
 pub fn check(server: &CenoteOptions) -> Result<()> {
     let mut command = Command::new(&server.program);
     command

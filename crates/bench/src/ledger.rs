@@ -21,6 +21,9 @@ pub const INITIAL_BALANCE: i64 = 1_000_000;
 pub const ROLLED_BACK: i64 = 32;
 
 /// Creates and fills the tables; `progress` is told of each thousand rows.
+///
+/// # Errors
+/// [`Error::Sql`] if a statement fails.
 pub fn prepare(client: &mut Client, accounts: i64, mut progress: impl FnMut(u64)) -> Result<()> {
     client.batch_execute(
         "DROP TABLE IF EXISTS account; DROP TABLE IF EXISTS ledger;
@@ -155,6 +158,9 @@ pub struct Verdict {
 
 impl Verdict {
     /// An error that says what was lost, if anything was.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] with the numbers, if a transfer was lost, a row is unexpected or a balance is wrong.
     pub fn must_hold(&self) -> Result<()> {
         if self.lost + self.unexpected + self.wrong_balances == 0 {
             return Ok(());
@@ -167,6 +173,9 @@ impl Verdict {
 }
 
 /// Compares the database with what the clients remember.
+///
+/// # Errors
+/// [`Error::Sql`] if a statement fails.
 pub fn verify<'a>(client: &mut Client, accounts: i64, workers: impl Iterator<Item = &'a Transfers>) -> Result<Verdict> {
     let mut verdict = Verdict::default();
     let (mut acknowledged, mut in_flight) = (HashSet::new(), HashSet::new());

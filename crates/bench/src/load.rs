@@ -154,6 +154,9 @@ fn reconnect<W: Workload>(port: u16, progress: &Progress, workload: &mut W) -> O
 }
 
 /// A connection to the database `cenote` on loopback.
+///
+/// # Errors
+/// [`crate::Error::Sql`] if the server does not accept the connection.
 pub fn connect(port: u16) -> Result<Client> {
     let mut config = postgres::Config::new();
     config

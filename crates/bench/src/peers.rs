@@ -41,6 +41,10 @@ struct Cell {
 }
 
 /// Runs the comparison, prints tables, writes a plot and the raw figures.
+///
+/// # Errors
+/// [`Error::Server`] if a server does not start, answer or stop; [`Error::Sql`] if a statement fails; [`Error::Io`] of
+/// a file or process. [`Error::Missing`] if a peer is not installed and cannot be.
 pub fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
     let sysbench = ensure_program("sysbench", "sysbench")?;
@@ -306,6 +310,9 @@ pub fn all_workloads() -> Vec<String> {
 }
 
 /// Where the `cenote` program is.
+///
+/// # Errors
+/// [`Error::Missing`] if it is nowhere.
 pub fn program() -> Result<PathBuf> {
     server::cenote_program()
 }

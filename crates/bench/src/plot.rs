@@ -92,11 +92,17 @@ impl Draw for Png<'_> {
 }
 
 /// Panels one above the other with the same x axis (seconds).
+///
+/// # Errors
+/// [`Error::Plot`] if the plot cannot be drawn or written.
 pub fn panels(path: &Path, panels: &[Panel]) -> Result<[PathBuf; 2]> {
     both(path, (1000, 90 + 300 * panels.len() as u32), |b| b.panels(panels))
 }
 
 /// Grouped bars.
+///
+/// # Errors
+/// [`Error::Plot`] if the plot cannot be drawn or written.
 pub fn bars(path: &Path, bars: &Bars) -> Result<[PathBuf; 2]> {
     both(path, (1000, 480), |b| b.bars(bars))
 }

@@ -13,6 +13,9 @@ use std::time::{Duration, Instant};
 const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A TCP port on loopback that was free a moment ago.
+///
+/// # Errors
+/// [`Error::Io`] if loopback gives no port.
 pub fn free_port() -> Result<u16> {
     let socket = TcpListener::bind(("127.0.0.1", 0)).context("looking for a free port")?;
     Ok(socket.local_addr().context("looking for a free port")?.port())
@@ -82,11 +85,17 @@ pub struct Server {
 
 impl Server {
     /// Starts Cenote and waits for its `ready` line.
+    ///
+    /// # Errors
+    /// [`Error::Server`] with the end of its output if it is not ready in time; [`Error::Io`] if it cannot be started.
     pub fn cenote(options: &CenoteOptions) -> Result<Server> {
         Server::cenote_with(options, &[])
     }
 
     /// As [`Server::cenote`], with more arguments.
+    ///
+    /// # Errors
+    /// As of [`Server::cenote`].
     pub fn cenote_with(options: &CenoteOptions, arguments: &[&str]) -> Result<Server> {
         let mut command = Command::new(&options.program);
         command
@@ -107,6 +116,10 @@ impl Server {
     }
 
     /// Starts any other server and waits until its port accepts connections.
+    ///
+    /// # Errors
+    /// [`Error::Server`] with the end of its output if it ends or does not listen in time; [`Error::Io`] if it cannot
+    /// be started.
     pub fn other(name: &str, command: Command, port: u16) -> Result<Server> {
         let mut server = Server::spawn(name, command, port)?;
         let started = server.started;
@@ -225,6 +238,9 @@ fn collect(stream: Option<impl std::io::Read + Send + 'static>, output: &Arc<Mut
 }
 
 /// The `cenote` executable: beside this one, else in the PATH.
+///
+/// # Errors
+/// [`Error::Missing`] if it is in neither place.
 pub fn cenote_program() -> Result<PathBuf> {
     let beside = std::env::current_exe()
         .ok()
@@ -254,6 +270,9 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
 }
 
 /// Finds `program`, installing Debian's `package` where that is possible.
+///
+/// # Errors
+/// [`Error::Missing`] with the command to type, if it is missing still.
 pub fn ensure_program(program: &str, package: &str) -> Result<PathBuf> {
     if let Some(path) = find_program(program) {
         return Ok(path);

@@ -53,6 +53,11 @@ const KINDS: [Kind; 5] = [
 ];
 
 /// Starts a server in a folder, measures each kind for so long, prints microseconds a statement.
+///
+/// # Errors
+/// [`crate::Error::Server`] if a server does not start, answer or stop; [`crate::Error::Sql`] if a statement fails;
+/// [`crate::Error::Io`] of
+/// a file or process.
 pub fn run(dir: &Path, seconds: u64) -> Result<()> {
     let server = CenoteOptions {
         program: cenote_program()?,

@@ -90,6 +90,9 @@ fn tail(text: &str) -> String {
 }
 
 /// Creates and fills the tables.
+///
+/// # Errors
+/// [`Error::Output`] or [`Error::Io`] if sysbench fails or cannot be started.
 pub fn prepare(program: &PathBuf, target: &Target, shape: &Shape) -> Result<()> {
     let mut command = command(program, target, shape, "oltp_read_write");
     command.arg("--threads=2").arg("prepare");
@@ -97,6 +100,9 @@ pub fn prepare(program: &PathBuf, target: &Target, shape: &Shape) -> Result<()> 
 }
 
 /// Runs one workload.
+///
+/// # Errors
+/// As of [`prepare`]; [`Error::Output`] if its report cannot be read.
 pub fn run(program: &PathBuf, target: &Target, shape: &Shape, workload: &str) -> Result<Measured> {
     let mut command = command(program, target, shape, workload);
     command

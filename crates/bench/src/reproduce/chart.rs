@@ -77,6 +77,9 @@ fn failed(error: impl std::fmt::Display) -> Error {
 const IN_A_ROW: usize = 3;
 
 /// Draws `path.svg` and `path.png`.
+///
+/// # Errors
+/// [`Error::Plot`] if the plot cannot be drawn or written.
 pub fn draw(path: &Path, chart: &Chart) -> Result<[PathBuf; 2]> {
     // A second registration of the same font is refused, and needs no more than the first.
     let font = include_bytes!("../../assets/plot-font.ttf");

@@ -81,6 +81,9 @@ fn chase() -> f64 {
 }
 
 /// Table 1.
+///
+/// # Errors
+/// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn table1() -> Result<Figure> {
     let mut table = Table::new("A load that misses the cache", &["memory", "paper ns", "simulated ns"]);
     let mut claims = Vec::new();
@@ -182,6 +185,9 @@ fn transfers(memory: &RemoteMemory, size: u64) -> (f64, f64) {
 }
 
 /// Table 2.
+///
+/// # Errors
+/// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn table2() -> Result<Figure> {
     let mut table = Table::new(
         "Microseconds a transfer",

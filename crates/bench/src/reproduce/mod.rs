@@ -89,6 +89,9 @@ fn chosen(options: &Options) -> Result<Vec<&'static str>> {
 }
 
 /// Runs what is asked for, writes tables, plots and the page, prints the page; the figures, for tests.
+///
+/// # Errors
+/// Those of [`figures`]; [`Error::Io`] if the page or a part of it cannot be read or written.
 pub fn run(options: &Options) -> Result<()> {
     let begun = Instant::now();
     let all = known(&options.paper)?;
@@ -141,6 +144,10 @@ pub fn probe(options: &Options) -> Result<Figure> {
 }
 
 /// Runs what is asked for, by each of the seeds.
+///
+/// # Errors
+/// [`Error::Simulation`] if a figure is not known, a world cannot be set up, or something in it fails; [`Error::Io`] of
+/// the output folder.
 pub fn figures(options: &Options) -> Result<Vec<Figure>> {
     named(options, &chosen(options)?)
 }

@@ -96,6 +96,9 @@ pub struct Dataset {
 
 impl Dataset {
     /// Fills one; `progress` hears of rows. By the seeded runtime, so that it is the same every time.
+    ///
+    /// # Errors
+    /// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
     pub fn build(scale: Scale, seed: u64, progress: &mut dyn FnMut(u64)) -> Result<Dataset> {
         let sim = Sim::new(seed).with_step_limit(u64::MAX);
         let files = sim.files().clone();
@@ -171,6 +174,9 @@ impl Measured {
 }
 
 /// A world of instances, to be run.
+///
+/// # Errors
+/// [`Error::Simulation`] if a host has no room for so many instances, or the world cannot be set up.
 pub fn world(system: System, instances: usize, scale: Scale, seed: u64) -> Result<World> {
     World::new(seed, Pace::Project, topology(system, instances, scale)?).map_err(impossible)
 }
@@ -251,6 +257,9 @@ pub struct Pod<'a> {
 
 impl Pod<'_> {
     /// Runs the phases; `progress` hears of each that is done.
+    ///
+    /// # Errors
+    /// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
     pub fn run(&self, phases: Vec<Phase>, progress: &(dyn Fn() + Sync)) -> Result<Vec<Measured>> {
         let world = world(self.system, self.instances, self.dataset.scale, self.seed)?;
         let shared = Arc::new(Shared::new(phases));

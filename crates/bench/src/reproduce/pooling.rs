@@ -83,6 +83,9 @@ pub struct Sweep {
 
 impl Sweep {
     /// Runs a world for each system, two at a time.
+    ///
+    /// # Errors
+    /// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
     pub fn run(
         options: &Options,
         dataset: &Dataset,
@@ -416,6 +419,9 @@ fn claims_of_figure_7(sweep: &Sweep) -> [Claim; 5] {
 }
 
 /// Figure 1: one tiered instance, by the size of its local buffer.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn fig1(options: &Options, dataset: &Dataset, progress: &Progress) -> Result<Figure> {
     let shares: &[f64] = if options.quick {
         &[0.1, 0.5]

@@ -255,6 +255,9 @@ fn lengths(quick: bool) -> &'static [u64] {
 }
 
 /// Runs all and draws it.
+///
+/// # Errors
+/// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn fig10(options: &Options, dataset: &Dataset, progress: &Progress) -> Result<Figure> {
     let mut cases = Vec::new();
     for mix in MIXES {

@@ -68,6 +68,9 @@ pub struct Figure {
 
 impl Figure {
     /// Writes CSV files, plots and the figure's part of the page, which says how it was made; gives that part.
+    ///
+    /// # Errors
+    /// [`crate::Error::Io`] if a file cannot be written; [`crate::Error::Plot`] if the plot cannot be drawn.
     pub fn write(&self, out: &Path, made: &str) -> Result<String> {
         for (i, table) in self.tables.iter().enumerate() {
             let name = if self.tables.len() == 1 {

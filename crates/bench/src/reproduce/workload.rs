@@ -43,6 +43,9 @@ pub struct Tables {
 
 impl Tables {
     /// Makes and fills `count` tables of `rows` rows; `progress` hears how many rows there are.
+    ///
+    /// # Errors
+    /// The engine's error, of the statement that failed.
     pub fn create(engine: &Arc<Engine>, count: u32, rows: i32, progress: &mut dyn FnMut(u64)) -> Result<Tables> {
         let mut made = 0;
         for number in 1..=count {
@@ -65,6 +68,9 @@ impl Tables {
     }
 
     /// The tables of a database that was filled before.
+    ///
+    /// # Errors
+    /// The engine's error, of the statement that failed.
     pub fn open(engine: &Arc<Engine>, count: u32, rows: i32) -> Result<Tables> {
         let mut tx = engine.begin(Isolation::ReadCommitted);
         let find = |number| {
@@ -77,6 +83,9 @@ impl Tables {
     }
 
     /// Reads something of every page once, so that whatever can be near is near.
+    ///
+    /// # Errors
+    /// The engine's error, of the statement that failed.
     pub fn warm_up(&self, engine: &Arc<Engine>) -> Result<()> {
         for table in &self.tables {
             let mut tx = engine.begin(Isolation::ReadCommitted);
@@ -144,6 +153,9 @@ impl<'a, C: Client> Session<'a, C> {
     }
 
     /// One transaction of the mix; a conflict rolls it back and counts as done, as sysbench has it.
+    ///
+    /// # Errors
+    /// The engine's error, of the statement that failed. A conflict is none.
     pub fn transaction(&mut self, mix: Mix) -> Result<()> {
         match self.try_transaction(mix) {
             Err(error) if error.sqlstate().starts_with("40") => {

@@ -45,11 +45,17 @@ const HEADER: [&str; 9] = [
 ];
 
 /// Makes the folder for what is written.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be made.
 pub fn prepare(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")
 }
 
 /// Numbers of a target that loses records or answers with errors mean nothing.
+///
+/// # Errors
+/// [`Error::Refused`] with the numbers and the first error of the target, if there are such operations.
 pub fn must_be_right(kind: TargetKind, counts: &Counts) -> Result<()> {
     if counts.missing + counts.errors == 0 {
         return Ok(());
@@ -65,6 +71,9 @@ pub fn must_be_right(kind: TargetKind, counts: &Counts) -> Result<()> {
 }
 
 /// Prints the table, writes the plot and the figures.
+///
+/// # Errors
+/// [`Error::Io`] if a file cannot be written; [`Error::Plot`] if the plot cannot be drawn.
 pub fn tell(options: &Options, targets: &[Target], cells: &[Cell]) -> Result<()> {
     let mixes: Vec<&[Cell]> = cells.chunks(targets.len().max(1)).collect();
     let rows: Vec<_> = mixes

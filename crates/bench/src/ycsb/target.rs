@@ -25,6 +25,10 @@ pub struct Target {
 
 impl Target {
     /// Starts one; none if it is not installed, which is said.
+    ///
+    /// # Errors
+    /// [`Error::Server`] if a server does not start or answer; [`Error::Memory`] if the pool has no room; [`Error::Io`]
+    /// of a process.
     pub fn start(kind: TargetKind, options: &Options, records: &Arc<Records>) -> Result<Option<Self>> {
         match kind {
             TargetKind::Embedded => Self::embedded(options, records).map(Some),

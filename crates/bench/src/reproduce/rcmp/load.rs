@@ -139,6 +139,9 @@ impl Client {
     }
 
     /// One operation.
+    ///
+    /// # Errors
+    /// The store's error, of the access that failed.
     pub fn operate(&mut self, store: &dyn Store) -> Result<()> {
         match self.load.clone() {
             Load::Random { size, writes, pick } => {

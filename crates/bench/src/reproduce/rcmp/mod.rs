@@ -41,6 +41,9 @@ pub const FIGURES: [&str; 8] = ["latency", "clients", "pods", "ycsb", "hot", "lo
 pub const OPENING: &str = include_str!("opening.md");
 
 /// Runs those of [`FIGURES`] that are named.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn figures(options: &Options, names: &[&'static str], progress: &Progress) -> Result<Vec<Figure>> {
     let one = |name: &&'static str| match *name {
         "latency" => figures::latency(options, progress),

@@ -164,6 +164,9 @@ impl Asker {
 const BUFFER: u64 = 128 << 10;
 
 /// Runs so many clients in one mode.
+///
+/// # Errors
+/// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn run(mode: Mode, len: u64, clients: u64, window: Nanos, seed: u64) -> Result<Speed> {
     let profile = profile::named(NETWORK).map_err(impossible)?;
     let memory = profile::named(LOCAL).map_err(impossible)?;

@@ -134,6 +134,9 @@ const TURN: Nanos = Nanos::from_micros(20);
 
 impl Rig {
     /// The rig of a run; messages are late by up to `late`.
+    ///
+    /// # Errors
+    /// [`Error::Simulation`] if there is no profile of the network.
     pub fn new(shape: Shape, late: Nanos, seed: u64) -> Result<Rig> {
         let profile = profile::named(NETWORK).map_err(impossible)?;
         let (network, layout) = (Network::new(&profile, seed), shape.layout);

@@ -142,6 +142,9 @@ fn topology(run: &Run) -> Result<Topology> {
 
 impl Run {
     /// Runs it.
+    ///
+    /// # Errors
+    /// [`Error::Simulation`] if the world cannot be set up, or if a pod ends before its time.
     pub fn go(&self) -> Result<Measured> {
         let world = World::new(self.seed, Pace::Project, topology(self)?).map_err(impossible)?;
         let world = world.with_machinery(machinery()).with_stacks(256 << 10);

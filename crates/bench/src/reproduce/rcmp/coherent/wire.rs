@@ -77,6 +77,8 @@ impl ToHome<'_> {
         }
     }
 
+    /// # Errors
+    /// [`Error::Corrupt`] if the message is of no kind, or cut short.
     pub fn decode(message: &[u8]) -> Result<ToHome<'_>> {
         let ask = |ask, rest| {
             let ([pod, line], _) = take(rest)?;
@@ -113,6 +115,8 @@ impl ToCache {
         }
     }
 
+    /// # Errors
+    /// [`Error::Corrupt`] if the message is of no kind, or cut short.
     pub fn decode(message: &[u8]) -> Result<ToCache> {
         match message {
             [INVALIDATE, rest @ ..] => take(rest).map(|([line, until], _)| ToCache::Invalidate { line, until }),
@@ -140,6 +144,9 @@ pub fn grant(number: u64, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Its number, and the line.
+///
+/// # Errors
+/// [`Error::Corrupt`] if the answer is cut short or has no whole line.
 pub fn read_grant(answer: &[u8]) -> Result<(u64, &[u8])> {
     let ([number], bytes) = take(answer.get(1..).unwrap_or_default())?;
     check_line(bytes)?;
@@ -147,6 +154,9 @@ pub fn read_grant(answer: &[u8]) -> Result<(u64, &[u8])> {
 }
 
 /// A line that was recalled, if it was there still.
+///
+/// # Errors
+/// [`Error::Corrupt`] if the answer has bytes that are no whole line.
 pub fn read_recalled(answer: &[u8]) -> Result<Option<&[u8]>> {
     match answer {
         [] => Ok(None),

@@ -51,6 +51,9 @@ fn loads() -> [(&'static str, Pick); 3] {
 }
 
 /// The figure.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn hot(options: &Options, progress: &Progress) -> Result<Figure> {
     let (settings, loads) = (settings(options), loads());
     let measured = measure(options, &settings, &loads, progress)?;

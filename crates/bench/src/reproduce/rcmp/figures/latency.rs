@@ -15,6 +15,9 @@ const HOW: &str = "One client in each of two pods reads or writes items at rando
     caches of page swapping and of coherent caches are full when counting begins.";
 
 /// The figure.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn latency(options: &Options, progress: &Progress) -> Result<Figure> {
     let sizes: &[u64] = if options.quick {
         &[64, 1024]

@@ -22,6 +22,9 @@ const SIZE: u64 = 64;
 const BUFFERED_MAX: u64 = 256;
 
 /// The figure.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn locks(options: &Options, progress: &Progress) -> Result<Figure> {
     let sizes: &[u64] = match options.quick {
         true => &[64, 512],

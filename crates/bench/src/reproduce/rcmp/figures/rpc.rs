@@ -17,6 +17,9 @@ const HOW: &str = "Clients of one pod ask a program of another for bytes that li
 const MANY: u64 = 16;
 
 /// The figure.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn rpc(options: &Options, progress: &Progress) -> Result<Figure> {
     let sizes: &[u64] = if options.quick {
         &[64, 512, 4096]

@@ -33,6 +33,9 @@ fn millions(run: &Measured) -> f64 {
 }
 
 /// Throughput of two pods by clients, with one that serves in each and with four.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn clients(options: &Options, progress: &Progress) -> Result<Figure> {
     let counts: &[u64] = if options.quick { &[2, 16] } else { &[1, 2, 4, 8, 16, 32] };
     let (mut tables, mut panels) = (Vec::new(), Vec::new());
@@ -56,6 +59,9 @@ pub fn clients(options: &Options, progress: &Progress) -> Result<Figure> {
 }
 
 /// Throughput by pods.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn pods(options: &Options, progress: &Progress) -> Result<Figure> {
     let counts: &[u64] = if options.quick { &[2, 5] } else { &[1, 2, 3, 4, 5] };
     let shapes: Vec<_> = counts.iter().map(|n| Shape::of(*n as usize, 8, 4)).collect();

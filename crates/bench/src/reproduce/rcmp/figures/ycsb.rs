@@ -27,6 +27,9 @@ fn how() -> String {
 }
 
 /// The figure.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn ycsb(options: &Options, progress: &Progress) -> Result<Figure> {
     let mixes: &[Mix] = if options.quick { &[Mix::A, Mix::C] } else { &Mix::ALL };
     let (mut tables, mut panels, mut claims) = (Vec::new(), Vec::new(), Vec::new());
