@@ -6,6 +6,7 @@
 //! and the byte order of the identities ([`ids`]), because they are written into every page,
 //! record and region.
 
+pub mod bytes;
 pub mod crc;
 pub mod error;
 pub mod ids;

@@ -25,6 +25,7 @@
 
 use crate::LINE;
 use crate::span::Span;
+use cenote_base::bytes::read_le;
 use cenote_base::crc::crc32c;
 use cenote_base::{Error, Result};
 
@@ -116,18 +117,6 @@ pub struct State {
     pub words: [u64; STATE_WORDS],
 }
 
-fn u32_at(b: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(*b[at..].first_chunk().expect("field inside the header"))
-}
-
-fn u64_at(b: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(*b[at..].first_chunk().expect("field inside the header"))
-}
-
-fn u128_at(b: &[u8], at: usize) -> u128 {
-    u128::from_le_bytes(*b[at..].first_chunk().expect("field inside the header"))
-}
-
 fn put(b: &mut [u8], at: usize, bytes: &[u8]) {
     b[at..at + bytes.len()].copy_from_slice(bytes);
 }
@@ -159,24 +148,24 @@ impl Identity {
         if b.len() < IDENTITY_SIZE || b[..8] != MAGIC {
             return Err(Error::Mismatch("magic: this is no Cenote region".into()));
         }
-        let version = u32_at(b, VERSION);
+        let version = read_le::<u32>(b, VERSION);
         if version != FORMAT_VERSION {
             return Err(Error::Mismatch(format!(
                 "format version: the region has {version}, this program knows {FORMAT_VERSION}"
             )));
         }
-        if u32_at(b, IDENTITY_CRC) != crc32c(&b[..IDENTITY_CRC]) {
+        if read_le::<u32>(b, IDENTITY_CRC) != crc32c(&b[..IDENTITY_CRC]) {
             return Err(Error::Corrupt("checksum of the region's header".into()));
         }
-        let path_len = u32_at(b, PATH_LEN) as usize;
+        let path_len = read_le::<u32>(b, PATH_LEN) as usize;
         let path = b.get(PATH..PATH + path_len.min(PATH_MAX)).unwrap_or_default();
         Ok(Self {
-            database: u128_at(b, DATABASE),
-            region: u32_at(b, REGION),
-            tenant: u32_at(b, TENANT),
-            length: u64_at(b, LENGTH),
-            made_micros: u64_at(b, MADE) as i64,
-            geometry: core::array::from_fn(|i| u64_at(b, GEOMETRY + 8 * i)),
+            database: read_le::<u128>(b, DATABASE),
+            region: read_le::<u32>(b, REGION),
+            tenant: read_le::<u32>(b, TENANT),
+            length: read_le::<u64>(b, LENGTH),
+            made_micros: read_le::<u64>(b, MADE) as i64,
+            geometry: core::array::from_fn(|i| read_le::<u64>(b, GEOMETRY + 8 * i)),
             directory: String::from_utf8_lossy(path).into_owned(),
         })
     }
@@ -223,16 +212,16 @@ impl State {
 
     /// The state and its sequence, if the slot is whole.
     fn decode(b: &[u8]) -> Option<(u64, Self)> {
-        let whole = u32_at(b, SLOT_CRC) == crc32c(&b[..SLOT_CRC]);
-        let sequence = u64_at(b, SEQUENCE);
+        let whole = read_le::<u32>(b, SLOT_CRC) == crc32c(&b[..SLOT_CRC]);
+        let sequence = read_le::<u64>(b, SEQUENCE);
         (whole && sequence > 0).then(|| {
             let state = Self {
-                incarnation: u128_at(b, INCARNATION),
-                epoch: u64_at(b, EPOCH),
-                clean: u32_at(b, CLEAN) == 1,
-                durable_crc: u32_at(b, DURABLE_CRC),
-                durable: u64_at(b, DURABLE),
-                words: core::array::from_fn(|i| u64_at(b, WORDS + 8 * i)),
+                incarnation: read_le::<u128>(b, INCARNATION),
+                epoch: read_le::<u64>(b, EPOCH),
+                clean: read_le::<u32>(b, CLEAN) == 1,
+                durable_crc: read_le::<u32>(b, DURABLE_CRC),
+                durable: read_le::<u64>(b, DURABLE),
+                words: core::array::from_fn(|i| read_le::<u64>(b, WORDS + 8 * i)),
             };
             (sequence, state)
         })

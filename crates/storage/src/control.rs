@@ -29,6 +29,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cenote_base::bytes::get_le;
 use cenote_base::error::IoContext;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
@@ -36,7 +37,6 @@ use cenote_base::rt::{self, Mutex};
 use cenote_base::{Cts, Error, Lsn, RecordAddr, Result, crc};
 
 use crate::files::{log_dir, spaces_dir};
-use crate::redo::{u32_at, u64_at};
 
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
@@ -155,26 +155,22 @@ impl Control {
     }
 
     fn decode(slot: &[u8]) -> Option<(u64, Control)> {
-        if u64_at(slot, 0)? != MAGIC || u32_at(slot, SUM)? != crc::crc32c(&slot[..SUM]) {
+        if get_le::<u64>(slot, 0)? != MAGIC || get_le::<u32>(slot, SUM)? != crc::crc32c(&slot[..SUM]) {
             return None;
         }
-        let mut control = Control::new(u128_at(slot, 16)?, Origins::default());
-        control.incarnation = u128_at(slot, 32)?;
-        control.clean = u32_at(slot, 12)? & CLEAN != 0;
-        control.checkpoint = Lsn::from_raw(u64_at(slot, 56)?);
-        control.durable = Lsn::from_raw(u64_at(slot, 64)?);
-        control.tx_ceiling = u64_at(slot, 72)?;
-        control.cts_ceiling = Cts::from_raw(u64_at(slot, 80)?);
+        let mut control = Control::new(get_le::<u128>(slot, 16)?, Origins::default());
+        control.incarnation = get_le::<u128>(slot, 32)?;
+        control.clean = get_le::<u32>(slot, 12)? & CLEAN != 0;
+        control.checkpoint = Lsn::from_raw(get_le::<u64>(slot, 56)?);
+        control.durable = Lsn::from_raw(get_le::<u64>(slot, 64)?);
+        control.tx_ceiling = get_le::<u64>(slot, 72)?;
+        control.cts_ceiling = Cts::from_raw(get_le::<u64>(slot, 80)?);
         for (i, word) in control.engine.iter_mut().enumerate() {
-            *word = u64_at(slot, 88 + 8 * i)?;
+            *word = get_le::<u64>(slot, 88 + 8 * i)?;
         }
-        control.origin = Lsn::from_raw(u64_at(slot, ORIGIN)?);
-        Some((u64_at(slot, 48)?, control))
+        control.origin = Lsn::from_raw(get_le::<u64>(slot, ORIGIN)?);
+        Some((get_le::<u64>(slot, 48)?, control))
     }
-}
-
-fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
-    bytes.get(at..at + 16)?.try_into().ok().map(u128::from_le_bytes)
 }
 
 /// The control file, open.
@@ -309,9 +305,9 @@ impl ControlFile {
 
 fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {
     for slot in slots {
-        let version = u32_at(slot, 8).unwrap_or(0);
-        let whole = |sum: usize| u32_at(slot, sum) == Some(crc::crc32c(&slot[..sum]));
-        let known = u64_at(slot, 0) == Some(MAGIC) && !(FORMAT_READ..=FORMAT_VERSION).contains(&version);
+        let version = get_le::<u32>(slot, 8).unwrap_or(0);
+        let whole = |sum: usize| get_le::<u32>(slot, sum) == Some(crc::crc32c(&slot[..sum]));
+        let known = get_le::<u64>(slot, 0) == Some(MAGIC) && !(FORMAT_READ..=FORMAT_VERSION).contains(&version);
         if known && (whole(SUM) || version == 1 && whole(SUM_OF_1)) {
             return Err(Error::Mismatch(format!(
                 "{} has format version {version}, this program knows {FORMAT_VERSION}: use the program that wrote it{}",
@@ -388,7 +384,10 @@ mod tests {
             let mut bytes = vec![0; 2 * SLOT as usize];
             let file = fs::open(&path, OpenOptions::WRITE).expect("opens");
             file.read_exact_at(&mut bytes, 0).expect("reads");
-            let mut versions: Vec<_> = bytes.chunks_exact(SLOT as usize).map(|slot| u32_at(slot, 8)).collect();
+            let mut versions: Vec<_> = bytes
+                .chunks_exact(SLOT as usize)
+                .map(|slot| get_le::<u32>(slot, 8))
+                .collect();
             versions.sort_unstable();
             versions
         };

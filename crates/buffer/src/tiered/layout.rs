@@ -17,6 +17,7 @@
 //!   name;
 //! - a name of another incarnation is none: what a dead process had under way may arrive late.
 
+use cenote_base::bytes::get_le;
 use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
 
 use crate::hash::{key_of, page_of};
@@ -110,15 +111,15 @@ impl Header {
     /// `None` if it is none of this format.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let sum = crc::crc32c(bytes.get(..HEADER - 4)?);
-        let known = u64_at(bytes, 0)? == MAGIC && u32_at(bytes, 8)? == FORMAT;
-        if !known || u32_at(bytes, HEADER - 4)? != sum {
+        let known = get_le::<u64>(bytes, 0)? == MAGIC && get_le::<u32>(bytes, 8)? == FORMAT;
+        if !known || get_le::<u32>(bytes, HEADER - 4)? != sum {
             return None;
         }
         Some(Self {
-            slots: u32_at(bytes, 12)?,
-            database: u128_at(bytes, 16)?,
-            incarnation: u128_at(bytes, 32)?,
-            next: u128_at(bytes, 48)?,
+            slots: get_le::<u32>(bytes, 12)?,
+            database: get_le::<u128>(bytes, 16)?,
+            incarnation: get_le::<u128>(bytes, 32)?,
+            next: get_le::<u128>(bytes, 48)?,
         })
     }
 }
@@ -151,34 +152,22 @@ impl Name {
 
     /// `None` if the slot is empty, or the entry is damaged.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let key = u64_at(bytes, 0)?;
-        if key == 0 || u32_at(bytes, 28)? != crc::crc32c(&bytes[..28]) {
+        let key = get_le::<u64>(bytes, 0)?;
+        if key == 0 || get_le::<u32>(bytes, 28)? != crc::crc32c(&bytes[..28]) {
             return None;
         }
         Some(Self {
             page: page_of(key),
-            lsn: u64_at(bytes, 8)?,
-            tag: u64_at(bytes, 16)?,
-            sum: u32_at(bytes, 24)?,
+            lsn: get_le::<u64>(bytes, 8)?,
+            tag: get_le::<u64>(bytes, 16)?,
+            sum: get_le::<u32>(bytes, 24)?,
         })
     }
 }
 
 /// The checksum in a page's header.
 pub fn sum_of(page: &[u8]) -> u32 {
-    u32_at(page, 0).unwrap_or(0)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
-}
-
-fn u128_at(bytes: &[u8], at: usize) -> Option<u128> {
-    Some(u128::from_le_bytes(bytes.get(at..at + 16)?.try_into().ok()?))
+    get_le::<u32>(page, 0).unwrap_or(0)
 }
 
 #[cfg(test)]

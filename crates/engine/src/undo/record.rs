@@ -20,6 +20,7 @@
 
 use super::shared::Shared;
 use crate::error::{Error, Result};
+use cenote_base::bytes::read_le;
 
 /// Bytes before the key.
 pub(crate) const HEADER: usize = 56;
@@ -75,8 +76,8 @@ impl Trailer {
             .checked_sub(TRAILER)
             .ok_or_else(|| Error::Corrupt("row without a trailer".into()))?;
         Ok(Trailer {
-            tx: u64_at(value, at),
-            undo: u64_at(value, at + 8),
+            tx: read_le::<u64>(value, at),
+            undo: read_le::<u64>(value, at + 8),
             flags: value[at + 16],
         })
     }
@@ -184,10 +185,10 @@ impl UndoRecord {
         }
         let (key_len, row_len, new_len) = (
             usize::from(u16::from_le_bytes([bytes[6], bytes[7]])),
-            u32_at(bytes, 28) as usize,
+            read_le::<u32>(bytes, 28) as usize,
             usize::from(u16::from_le_bytes([bytes[AT_NEW_LEN], bytes[AT_NEW_LEN + 1]])),
         );
-        if u32_at(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len, new_len) != bytes.len() {
+        if read_le::<u32>(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len, new_len) != bytes.len() {
             return Err(bad("lengths disagree"));
         }
         let kind = match bytes[4] {
@@ -201,15 +202,15 @@ impl UndoRecord {
             kind,
             undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
             plain: bytes[AT_FLAGS] & FLAG_PLAIN != 0,
-            tx: u64_at(bytes, 8),
-            prev: u64_at(bytes, 16),
-            space: u32_at(bytes, 24),
+            tx: read_le::<u64>(bytes, 8),
+            prev: read_le::<u64>(bytes, 16),
+            space: read_le::<u32>(bytes, 24),
             before: Trailer {
-                tx: u64_at(bytes, 32),
-                undo: u64_at(bytes, 40),
+                tx: read_le::<u64>(bytes, 32),
+                undo: read_le::<u64>(bytes, 40),
                 flags: bytes[48],
             },
-            shared: Shared(u32_at(bytes, AT_SHARED)),
+            shared: Shared(read_le::<u32>(bytes, AT_SHARED)),
             key: bytes[HEADER..row_at].to_vec(),
             row: bytes[row_at..row_at + row_len].to_vec(),
             new_key: bytes[row_at + row_len..row_at + row_len + new_len].to_vec(),
@@ -220,18 +221,6 @@ impl UndoRecord {
     pub(crate) fn len(&self) -> usize {
         len_of(self.key.len(), self.row.len(), self.new_key.len())
     }
-}
-
-/// Little-endian u64 at `at`; the caller has checked the length.
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
-}
-
-/// Little-endian u32 at `at`; the caller has checked the length.
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@
 //! Nothing is secret on the way: addresses other than loopback belong into a network of their own.
 
 use super::{Connection, Listener, MESSAGE_MAX, Network};
+use cenote_base::bytes::get_le;
 use cenote_base::crc::crc32c;
 use cenote_base::error::IoContext;
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -210,13 +211,10 @@ impl Stream {
     }
 }
 
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..)?.first_chunk().map(|word| u32::from_le_bytes(*word))
-}
-
 /// Takes the first message off `bytes`, if it is there as a whole.
 fn take_message(bytes: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
-    let (Some(magic), Some(length), Some(sum)) = (word(bytes, 0), word(bytes, 4), word(bytes, 8)) else {
+    let word = |at| get_le::<u32>(bytes, at);
+    let (Some(magic), Some(length), Some(sum)) = (word(0), word(4), word(8)) else {
         return Ok(None);
     };
     let length = length as usize;

@@ -1,5 +1,6 @@
 //! Appending: a group takes its place at the tail of the ring, is copied there, and becomes complete.
 
+use cenote_base::bytes::get_le;
 use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -8,7 +9,7 @@ use cenote_base::{Error, Lsn, Result, crc};
 use super::ring::{BLOCK, BOUNDARY_COUNT};
 use super::space::END;
 use super::state::{LogState, Reserve};
-use crate::redo::{GROUP_HEADER, KIND_GROUP, LAG_AT, MAX_GROUP, lag, seal, u32_at};
+use crate::redo::{GROUP_HEADER, KIND_GROUP, LAG_AT, MAX_GROUP, lag, seal};
 
 /// Where a group was put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,8 +33,8 @@ impl LogState {
     pub fn append(&self, group: &mut [u8], hook: Option<Hook<'_>>) -> Result<Appended> {
         let length = group.len();
         if !(GROUP_HEADER..=MAX_GROUP).contains(&length)
-            || u32_at(group, 0) != Some(KIND_GROUP)
-            || u32_at(group, 4) != Some(length as u32)
+            || get_le::<u32>(group, 0) != Some(KIND_GROUP)
+            || get_le::<u32>(group, 4) != Some(length as u32)
             || !length.is_multiple_of(8)
         {
             return Err(Error::Invalid(format!(

@@ -17,6 +17,7 @@
 //! Lock order: `queue` and `reserve` are never held together; `flusher` is held only by the lead
 //! and is taken before either.
 
+use cenote_base::bytes::get_le;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Nanos};
@@ -27,7 +28,7 @@ use super::ring::{RingMark, block_of};
 use super::space::Timeout;
 use super::state::LogState;
 use super::waiters::{LOOK, LOOKS_MAX, Progress, Turn};
-use crate::redo::{GROUP_HEADER, STATE_COMPLETE, u32_at};
+use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
 
 fn stalled(lsn: Lsn, durable: Lsn) -> Error {
     Error::Timeout(format!(
@@ -179,10 +180,10 @@ impl LogState {
         let mut at = self.durable();
         while at < lsn {
             let header = self.ring.header(at);
-            let length = u32_at(&header, 4).filter(|length| *length >= GROUP_HEADER as u32);
+            let length = get_le::<u32>(&header, 4).filter(|length| *length >= GROUP_HEADER as u32);
             at = length.map_or(Lsn::MAX, |length| at.advance(length.into()));
             if at == lsn {
-                return u32_at(&header, 20) != Some(STATE_COMPLETE);
+                return get_le::<u32>(&header, 20) != Some(STATE_COMPLETE);
             }
         }
         false

@@ -5,13 +5,14 @@
 
 use std::collections::BTreeMap;
 
+use cenote_base::bytes::get_le;
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use super::ahead::ReadAhead;
 use super::ring::RING_MIN;
 use super::segments::Segments;
 use super::state::LogState;
-use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER, u32_at};
+use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER};
 
 /// A way to read the stream: fills as much of the buffer as there is.
 type Read<'a> = dyn FnMut(Lsn, &mut [u8]) -> Result<usize> + 'a;
@@ -75,7 +76,7 @@ impl LogState {
         if read(at, &mut header)? < RECORD_HEADER {
             return Err(none());
         }
-        let offset = u64::from(u32_at(&header, 20).unwrap_or(0) & OFFSET_MASK);
+        let offset = u64::from(get_le::<u32>(&header, 20).unwrap_or(0) & OFFSET_MASK);
         let start = Lsn::from_raw(at.raw().checked_sub(offset).ok_or_else(none)?);
         let group = self.group_by(read, start, group)?;
         Ok(OwnedRecord::copy(&group.record_at(offset as usize)?))

@@ -12,6 +12,7 @@
 
 use std::path::PathBuf;
 
+use cenote_base::bytes::get_le;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, Result};
 
@@ -21,8 +22,7 @@ use super::ring::{BLOCK, Ring, RingMark, RingPlace, Survive, block_of};
 use super::segments::Segments;
 use super::state::LogState;
 use crate::redo::{
-    GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, STATE_COMPLETE, lag, seal, u32_at,
-    u64_at,
+    GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, STATE_COMPLETE, lag, seal,
 };
 
 /// No position: a search goes on to where the files end.
@@ -477,8 +477,8 @@ fn candidates(block: &[u8], at: Lsn) -> impl Iterator<Item = Lsn> + '_ {
         .step_by(8)
         .filter_map(move |i| {
             let position = at.advance(i as u64);
-            let kind = u32_at(block, i)?;
-            let fits = (kind == KIND_GROUP || kind == KIND_VOID) && u64_at(block, i + 8)? == position.raw();
+            let kind = get_le::<u32>(block, i)?;
+            let fits = (kind == KIND_GROUP || kind == KIND_VOID) && get_le::<u64>(block, i + 8)? == position.raw();
             fits.then_some(position)
         })
 }

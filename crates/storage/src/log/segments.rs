@@ -19,6 +19,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use cenote_base::bytes::get_le;
 use cenote_base::error::IoContext;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -28,7 +29,6 @@ use cenote_base::rt::{Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, Result, crc};
 
 use super::ring::BLOCK;
-use crate::redo::{u32_at, u64_at};
 
 pub(crate) const SEGMENT_HEADER: u64 = 4096;
 const MAGIC: u64 = u64::from_le_bytes(*b"CenLog02");
@@ -104,8 +104,10 @@ impl Segments {
             let file = fs::open(&path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
             file.read_at(&mut header, 0)
                 .doing(|| format!("reading {}", path.display()))?;
-            if u64_at(&header, 0) == Some(MAGIC) && u32_at(&header, 48) == Some(crc::crc32c(&header[..48])) {
-                return Ok(u64_at(&header, 8));
+            if get_le::<u64>(&header, 0) == Some(MAGIC)
+                && get_le::<u32>(&header, 48) == Some(crc::crc32c(&header[..48]))
+            {
+                return Ok(get_le::<u64>(&header, 8));
             }
         }
         Ok(None)

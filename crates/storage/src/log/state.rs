@@ -15,6 +15,7 @@
 //! Lock order: `flusher` (the lead's) before `waiters.queue`, `segments.list`; `reserve` is last and nothing is taken
 //! under it.
 
+use cenote_base::bytes::get_le;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
@@ -24,7 +25,7 @@ use super::ring::{Ring, RingMark};
 use super::segments::Segments;
 use super::waiters::Waiters;
 use crate::poison::Poison;
-use crate::redo::{GroupHeader, STATE_COMPLETE, u32_at};
+use crate::redo::{GroupHeader, STATE_COMPLETE};
 
 /// Everything that a log has, but for its threads.
 pub(crate) struct LogState {
@@ -144,7 +145,7 @@ impl LogState {
     /// [`Error::Corrupt`] if the ring holds no group there.
     pub(super) fn complete_header(&self, at: Lsn) -> Result<Option<GroupHeader>> {
         let bytes = self.ring.header(at);
-        if u32_at(&bytes, 20) != Some(STATE_COMPLETE) {
+        if get_le::<u32>(&bytes, 20) != Some(STATE_COMPLETE) {
             return Ok(None);
         }
         match GroupHeader::parse(&bytes, at) {

@@ -20,6 +20,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use cenote_base::bytes::get_le;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
@@ -29,7 +30,7 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use super::lists::{self, AREAS, BATCH, Entry, List};
 use crate::files::doing;
 use crate::reads::{at_once, padded};
-use crate::redo::{page_lsn, u32_at, verify_page};
+use crate::redo::{page_lsn, verify_page};
 
 const AREA_BYTES: u64 = ((BATCH + 1) * PAGE_SIZE) as u64;
 
@@ -119,7 +120,7 @@ impl Listed {
 
     /// Whether `page`, which was read as page `id`, is whole and this very copy.
     pub fn is(&self, page: &[u8], id: PageId) -> bool {
-        u32_at(page, 0) == Some(self.sum) && verify_page(page, id).is_ok()
+        get_le::<u32>(page, 0) == Some(self.sum) && verify_page(page, id).is_ok()
     }
 }
 
@@ -396,7 +397,7 @@ impl Held<'_> {
             list.entries.push(Entry {
                 id: *id,
                 lsn: page_lsn(copy),
-                sum: u32_at(copy, 0).unwrap_or(0),
+                sum: get_le::<u32>(copy, 0).unwrap_or(0),
             });
         }
         list.sequence = self.areas.sequence.fetch_add(1, Ordering::Relaxed);

@@ -16,9 +16,8 @@
 //! Version 1 had one list of 16 KiB without `settled` and LSNs. It is read; the next batch in its area is of this
 //! version.
 
+use cenote_base::bytes::get_le;
 use cenote_base::{Lsn, PAGE_SIZE, PageId, crc};
-
-use crate::redo::{u32_at, u64_at};
 
 /// Pages in a batch, at most.
 pub const BATCH: usize = 64;
@@ -80,19 +79,19 @@ fn parse(header: &[u8], number: usize, database: u128) -> Result<Option<List>, S
     let Some(count) = count_of(bytes).filter(|_| bytes[..8] == MAGIC) else {
         return Ok(None);
     };
-    if u32_at(bytes, SUM) != Some(sum(&bytes[..ENTRIES + count * ENTRY])) {
+    if get_le::<u32>(bytes, SUM) != Some(sum(&bytes[..ENTRIES + count * ENTRY])) {
         return Ok(None);
     }
     check_database(bytes, database)?;
     let entry = |bytes: &[u8]| Entry {
         id: id_at(bytes),
-        lsn: Lsn::from_raw(u64_at(bytes, 8).unwrap_or(0)),
-        sum: u32_at(bytes, 16).unwrap_or(0),
+        lsn: Lsn::from_raw(get_le::<u64>(bytes, 8).unwrap_or(0)),
+        sum: get_le::<u32>(bytes, 16).unwrap_or(0),
     };
     Ok(Some(List {
-        sequence: u64_at(bytes, 24).unwrap_or(0),
+        sequence: get_le::<u64>(bytes, 24).unwrap_or(0),
         turn: number % 2,
-        settled: std::array::from_fn(|area| u64_at(bytes, SETTLED + 8 * area).unwrap_or(0)),
+        settled: std::array::from_fn(|area| get_le::<u64>(bytes, SETTLED + 8 * area).unwrap_or(0)),
         entries: bytes[ENTRIES..].chunks_exact(ENTRY).take(count).map(entry).collect(),
     }))
 }
@@ -101,17 +100,17 @@ fn parse_1(header: &[u8], database: u128) -> Result<Option<List>, String> {
     let Some(count) = count_of(header).filter(|_| header[..8] == MAGIC_1) else {
         return Ok(None);
     };
-    if u32_at(header, SUM) != Some(sum(header)) {
+    if get_le::<u32>(header, SUM) != Some(sum(header)) {
         return Ok(None);
     }
     check_database(header, database)?;
     let entry = |bytes: &[u8]| Entry {
         id: id_at(bytes),
         lsn: Lsn::ZERO,
-        sum: u32_at(bytes, 8).unwrap_or(0),
+        sum: get_le::<u32>(bytes, 8).unwrap_or(0),
     };
     Ok(Some(List {
-        sequence: u64_at(header, 24).unwrap_or(0),
+        sequence: get_le::<u64>(header, 24).unwrap_or(0),
         // The next one takes the place of the magic.
         turn: 1,
         settled: [0; AREAS],
@@ -124,7 +123,7 @@ fn parse_1(header: &[u8], database: u128) -> Result<Option<List>, String> {
 }
 
 fn count_of(list: &[u8]) -> Option<usize> {
-    u32_at(list, 32).map(|n| n as usize).filter(|n| *n <= BATCH)
+    get_le::<u32>(list, 32).map(|n| n as usize).filter(|n| *n <= BATCH)
 }
 
 fn check_database(list: &[u8], database: u128) -> Result<(), String> {

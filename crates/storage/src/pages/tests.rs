@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use cenote_base::bytes::get_le;
 use cenote_base::rt;
 use cenote_base::rt::fs::{FileSystem, with};
 use cenote_base::{Lsn, PageId};
@@ -891,7 +892,7 @@ fn a_settled_copy_is_put_back_only_if_no_newer_one_can_have_been_there() {
                 let entry = lists::Entry {
                     id,
                     lsn: Lsn::from_raw(STEP),
-                    sum: crate::redo::u32_at(&page, 0).expect("four bytes"),
+                    sum: get_le::<u32>(&page, 0).expect("four bytes"),
                 };
                 let list = lists::List {
                     sequence,

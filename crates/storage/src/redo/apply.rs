@@ -1,9 +1,10 @@
 //! Redo applied to a page: the one function that recovery, repair and storage nodes share.
 
+use cenote_base::bytes::get_le;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result, crc};
 
 use super::page_header as header;
-use super::{Op, PageRecordRef, u32_at, u64_at};
+use super::{Op, PageRecordRef};
 
 /// Applies `record` to `page` and sets the page's LSN to the record's.
 ///
@@ -59,7 +60,7 @@ fn init(page: &mut [u8], id: PageId, kind: u8, level: u8) {
 
 /// The LSN in a page's header.
 pub fn page_lsn(page: &[u8]) -> Lsn {
-    Lsn::from_raw(u64_at(page, header::LSN).unwrap_or(0))
+    Lsn::from_raw(get_le::<u64>(page, header::LSN).unwrap_or(0))
 }
 
 /// Sets the LSN in a page's header.
@@ -78,7 +79,7 @@ pub fn set_page_checksum(page: &mut [u8]) {
 /// # Errors
 /// [`Error::Corrupt`], which says what does not fit.
 pub fn verify_page(page: &[u8], id: PageId) -> Result<()> {
-    let (stored, computed) = (u32_at(page, 0).unwrap_or(0), crc::crc32c(&page[4..]));
+    let (stored, computed) = (get_le::<u32>(page, 0).unwrap_or(0), crc::crc32c(&page[4..]));
     if stored != computed {
         return Err(Error::corrupt(format!(
             "page {id}: checksum {stored:08x} is stored, {computed:08x} computed"

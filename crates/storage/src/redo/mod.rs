@@ -102,18 +102,6 @@ pub mod page_header {
     pub const FORMAT: u16 = 1;
 }
 
-pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_le_bytes)
-}
-
-pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
-    bytes.get(at..at + 4)?.try_into().ok().map(u32::from_le_bytes)
-}
-
-pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
-    bytes.get(at..at + 8)?.try_into().ok().map(u64::from_le_bytes)
-}
-
 /// Where a group says how far the log was durable when it was reserved.
 pub(crate) const LAG_AT: usize = 28;
 

@@ -1,10 +1,11 @@
 //! Groups, records and operations as they are found in the log: bounds checked, nothing copied.
 
+use cenote_base::bytes::get_le;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result, crc};
 
 use super::{
     FLAG_BASE, GROUP_HEADER, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, OFFSET_MASK, OP_INIT, OP_MOVE, OP_SHIFT,
-    OP_WRITE, RECORD_HEADER, seal, u16_at, u32_at, u64_at,
+    OP_WRITE, RECORD_HEADER, seal,
 };
 
 /// What a group is.
@@ -31,19 +32,19 @@ pub(crate) struct GroupHeader {
 impl GroupHeader {
     /// The header at position `at`, unless the bytes cannot be one.
     pub fn parse(bytes: &[u8], at: Lsn) -> Option<GroupHeader> {
-        let kind = match u32_at(bytes, 0)? {
+        let kind = match get_le::<u32>(bytes, 0)? {
             KIND_GROUP => GroupKind::Redo,
             KIND_VOID => GroupKind::Void,
             _ => return None,
         };
         let header = GroupHeader {
             kind,
-            length: u32_at(bytes, 4)? as usize,
-            lsn: Lsn::from_raw(u64_at(bytes, 8)?),
-            checksum: u32_at(bytes, 16)?,
-            state: u32_at(bytes, 20)?,
-            records: u16_at(bytes, 24)?,
-            lag: u32_at(bytes, LAG_AT)?,
+            length: get_le::<u32>(bytes, 4)? as usize,
+            lsn: Lsn::from_raw(get_le::<u64>(bytes, 8)?),
+            checksum: get_le::<u32>(bytes, 16)?,
+            state: get_le::<u32>(bytes, 20)?,
+            records: get_le::<u16>(bytes, 24)?,
+            lag: get_le::<u32>(bytes, LAG_AT)?,
         };
         header.plausible(at).then_some(header)
     }
@@ -150,19 +151,19 @@ impl<'a> GroupRef<'a> {
 
     fn parse_record(&self, offset: usize) -> Option<PageRecordRef<'a>> {
         let rest = self.bytes.get(offset..)?;
-        let length = u16_at(rest, 16)? as usize * 8;
-        let place = u32_at(rest, 20)?;
+        let length = get_le::<u16>(rest, 16)? as usize * 8;
+        let place = get_le::<u32>(rest, 20)?;
         if length < RECORD_HEADER || (place & OFFSET_MASK) as usize != offset {
             return None;
         }
         let bytes = rest.get(..length)?;
         Some(PageRecordRef {
             page: PageId::from_bytes(bytes[..8].try_into().ok()?),
-            prev: RecordAddr::from_raw(u64_at(bytes, 8)?),
+            prev: RecordAddr::from_raw(get_le::<u64>(bytes, 8)?),
             address: RecordAddr::checked(0, Lsn::from_raw(self.start().raw().checked_add(offset as u64)?))?,
             lsn: self.end(),
             is_base: place & FLAG_BASE != 0,
-            count: u16_at(bytes, 18)?,
+            count: get_le::<u16>(bytes, 18)?,
             bytes,
         })
     }
@@ -267,11 +268,11 @@ impl<'a> PageRecordRef<'a> {
     pub(crate) fn from_copy(bytes: &'a [u8], address: RecordAddr, lsn: Lsn) -> Option<Self> {
         Some(PageRecordRef {
             page: PageId::from_bytes(bytes.get(..8)?.try_into().ok()?),
-            prev: RecordAddr::from_raw(u64_at(bytes, 8)?),
+            prev: RecordAddr::from_raw(get_le::<u64>(bytes, 8)?),
             address,
             lsn,
-            is_base: u32_at(bytes, 20)? & FLAG_BASE != 0,
-            count: u16_at(bytes, 18)?,
+            is_base: get_le::<u32>(bytes, 20)? & FLAG_BASE != 0,
+            count: get_le::<u16>(bytes, 18)?,
             bytes,
         })
     }
@@ -338,7 +339,7 @@ impl<'a> Iterator for Ops<'a> {
 
 impl<'a> Ops<'a> {
     fn u16(&mut self) -> Option<usize> {
-        let value = u16_at(self.bytes, self.at)?;
+        let value = get_le::<u16>(self.bytes, self.at)?;
         self.at += 2;
         Some(value as usize)
     }
