@@ -311,7 +311,7 @@ impl Settings {
     }
 }
 
-/// 42704 for a name that nobody knows.
+/// 42704: no setting has this name.
 #[cold]
 pub fn unknown(name: &str) -> SqlError {
     SqlError::new(

@@ -24,7 +24,7 @@ type Key = (Nanos, u64);
 struct Queue {
     entries: BTreeMap<Key, (Arc<CancelFlag>, u64)>,
     last: u64,
-    /// Until when the thread waits, if nobody wakes it; None: until somebody does.
+    /// Until when the thread waits, unless a session wakes it; None: until a session does.
     waits_until: Option<Nanos>,
     over: bool,
 }

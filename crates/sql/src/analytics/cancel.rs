@@ -1,11 +1,11 @@
 //! Canceling a query in the middle of a step.
 //!
-//! A step of an operator is not interrupted from outside: whoever polls it has to wait. A scan looks at the cancel flag
+//! A step of an operator is not interrupted from outside: the thread that polls it waits. A scan looks at the cancel flag
 //! in each batch; but a join works on what it has gathered, and may go on for minutes without asking for another row.
 //! So the flag is looked at from inside:
 //! - a join's condition is evaluated for every few thousand pairs: [`WatchedExpr`] around it ends the join with 57014;
-//! - what multiplies rows (joins, unnest, recursion) hands its batches through [`Watched`], which ends whoever gathers
-//!   them above.
+//! - what multiplies rows (joins, unnest, recursion) hands its batches through [`Watched`], which ends the
+//!   operator above that gathers them.
 //!
 //! Both cost a load for each batch. They are put into the plan when it is final: no rule of the optimiser meets them.
 

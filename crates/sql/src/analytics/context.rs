@@ -1,4 +1,4 @@
-//! Names in a query: tables, functions, types, as DataFusion's planner asks for them.
+//! CatalogNames in a query: tables, functions, types, as DataFusion's planner asks for them.
 //!
 //! Tables are found as with `search_path = pg_catalog, public`: catalog relations shadow user tables of the same name
 //! only when they are named with their schema; a bare name is a user table first, then a catalog relation or a system
@@ -125,7 +125,7 @@ fn own_functions() -> Vec<Arc<ScalarUDF>> {
 }
 
 /// The planner's view of one statement.
-pub(crate) struct Names<'a> {
+pub(crate) struct CatalogNames<'a> {
     pub snapshot: &'a Arc<Snapshot>,
     pub functions: &'a Functions,
     pub state: &'a SessionState,
@@ -137,7 +137,7 @@ pub(crate) struct Names<'a> {
     pub tables: RefCell<Vec<u32>>,
 }
 
-impl Names<'_> {
+impl CatalogNames<'_> {
     fn table(&self, name: &TableReference) -> Result<Arc<dyn TableProvider>> {
         let missing = || {
             let shown = match name.schema() {
@@ -181,7 +181,7 @@ impl Names<'_> {
     }
 }
 
-impl ContextProvider for Names<'_> {
+impl ContextProvider for CatalogNames<'_> {
     fn get_table_source(&self, name: TableReference) -> Result<Arc<dyn TableSource>> {
         Ok(provider_as_source(self.table(&name)?))
     }

@@ -50,7 +50,7 @@ use arrow::array::RecordBatch;
 use bytes::BytesMut;
 use cenote_engine::{Datum, Engine, Reader};
 use datafusion::execution::SendableRecordBatchStream;
-use plan::Planned;
+use plan::PlannedQuery;
 use runtime::QueryRuntime;
 use snapshot::Snapshot;
 use sqlparser::ast::Query;
@@ -152,7 +152,7 @@ struct Running {
     batch: Option<RecordBatch>,
     /// Rows of `batch` that were moved to; the current one is `row - 1`.
     row: usize,
-    planned: Planned,
+    planned: PlannedQuery,
     core: Arc<QueryRuntime>,
     snapshot: Arc<Snapshot>,
 }

@@ -1,7 +1,7 @@
 //! From a parsed query to a plan that runs.
 
 use super::cancel::watched;
-use super::context::Names;
+use super::context::CatalogNames;
 use super::error::outward;
 use super::memory::QueryMemory;
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
@@ -33,7 +33,7 @@ use std::sync::Arc;
 
 /// A query ready to run.
 #[derive(Clone)]
-pub(crate) struct Planned {
+pub(crate) struct PlannedQuery {
     pub fields: Vec<Field>,
     /// As bound, with the parameters' values.
     bound: LogicalPlan,
@@ -49,7 +49,7 @@ pub(crate) struct Planned {
     reusable: bool,
 }
 
-impl Planned {
+impl PlannedQuery {
     /// Starts the query.
     ///
     /// # Errors
@@ -124,7 +124,7 @@ fn logical(
     resolve_names(&mut query, &|name| relation_columns(snapshot, name))?;
     rewrite(&mut query);
     let clock = Clock::of(snapshot);
-    let names = Names {
+    let names = CatalogNames {
         planners: core.functions.planners(clock.clone()),
         clock,
         snapshot,
@@ -179,7 +179,7 @@ fn type_by_casts(query: &Query, params: &mut Vec<Option<FieldRef>>) {
         if slot.is_none() {
             let bare = sql.to_string();
             let oid = builtin_by_name(bare.split('(').next().unwrap_or(&bare)).map_or(25, |t| t.oid);
-            // Names of objects come as text; the cast looks them up.
+            // CatalogNames of objects come as text; the cast looks them up.
             let oid = if matches!(oid, 24 | 2205 | 2206 | 4089) {
                 25
             } else {
@@ -208,7 +208,7 @@ pub(crate) fn plan(
     snapshot: &Arc<Snapshot>,
     query: &Query,
     params: &[(Datum, u32)],
-) -> Result<Planned> {
+) -> Result<PlannedQuery> {
     let values: Vec<ScalarValue> = params
         .iter()
         .map(|(datum, oid)| scalar(datum, *oid))
@@ -234,7 +234,7 @@ fn planned(
     (cancel, memory): (&Arc<CancelFlag>, Arc<QueryMemory>),
     bound: LogicalPlan,
     (rows, tables): (u64, Vec<u32>),
-) -> Result<Planned> {
+) -> Result<PlannedQuery> {
     let state = core.state(rows);
     let (reusable, (logical, physical)) = match core.wait(physical(state, &bound)) {
         Ok(done) => (!has_recursion(&done.1), done),
@@ -245,7 +245,7 @@ fn planned(
             (false, core.wait(physical(state, &applied)).map_err(outward)?)
         }
     };
-    Ok(Planned {
+    Ok(PlannedQuery {
         fields: fields_of(bound.schema().as_arrow()),
         bound,
         logical,
@@ -260,7 +260,7 @@ fn planned(
 
 /// The query over another snapshot: by the same plan with its scans exchanged where that can be, else planned from its
 /// bound form.
-pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: &Planned) -> Result<Planned> {
+pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: &PlannedQuery) -> Result<PlannedQuery> {
     if !former.reusable {
         let bound = former
             .bound
@@ -281,7 +281,7 @@ pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: 
         Ok(Transformed::yes(node))
     });
     let running = running.data().map_err(outward)?;
-    Ok(Planned {
+    Ok(PlannedQuery {
         running,
         ..former.clone()
     })

@@ -122,7 +122,7 @@ impl TableProvider for EngineTable {
             .unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         let schema = Arc::new(self.schema.project(&columns)?);
         let conditions: Vec<Condition> = filters.iter().filter_map(|f| Condition::read(f, &self.table)).collect();
-        let access = Access::choose(&self.table, &conditions);
+        let access = ScanAccess::choose(&self.table, &conditions);
         Ok(Arc::new(EngineScan::new(self, access, columns, schema, limit)))
     }
 }
@@ -186,7 +186,7 @@ fn datum_of(literal: &ScalarValue, column: ColumnType) -> Option<Datum> {
 
 /// How a scan reaches its rows.
 #[derive(Clone)]
-struct Access {
+struct ScanAccess {
     /// Position of the index; None: the primary key.
     index: Option<usize>,
     range: KeyRange,
@@ -194,8 +194,8 @@ struct Access {
     use_of_key: usize,
 }
 
-impl Access {
-    fn choose(table: &Table, conditions: &[Condition]) -> Access {
+impl ScanAccess {
+    fn choose(table: &Table, conditions: &[Condition]) -> ScanAccess {
         let primary = table
             .primary_key
             .as_ref()
@@ -205,7 +205,7 @@ impl Access {
             .iter()
             .enumerate()
             .map(|(i, index)| Self::by(table, Some(i), &index.columns, conditions));
-        let whole = Access {
+        let whole = ScanAccess {
             index: None,
             range: KeyRange::all(),
             use_of_key: 0,
@@ -216,7 +216,7 @@ impl Access {
         )
     }
 
-    fn by(table: &Table, index: Option<usize>, columns: &[usize], conditions: &[Condition]) -> Access {
+    fn by(table: &Table, index: Option<usize>, columns: &[usize], conditions: &[Condition]) -> ScanAccess {
         let on =
             |column: usize, ops: &[Operator]| conditions.iter().find(|c| c.column == column && ops.contains(&c.op));
         let mut equal = Vec::new();
@@ -253,7 +253,7 @@ impl Access {
             None => open,
         };
         let use_of_key = 2 * equal.len() + usize::from(lower.is_some()) + usize::from(upper.is_some());
-        Access {
+        ScanAccess {
             index,
             range: KeyRange::between(low, high),
             use_of_key,
@@ -269,7 +269,7 @@ pub(crate) struct EngineScan {
     first: bool,
     /// The table's only row, instead of all that the reader sees.
     only: Option<Vec<u8>>,
-    access: Access,
+    access: ScanAccess,
     columns: Arc<[usize]>,
     schema: SchemaRef,
     limit: Option<usize>,
@@ -280,7 +280,7 @@ pub(crate) struct EngineScan {
 impl EngineScan {
     fn new(
         of: &EngineTable,
-        access: Access,
+        access: ScanAccess,
         columns: Vec<usize>,
         schema: SchemaRef,
         limit: Option<usize>,

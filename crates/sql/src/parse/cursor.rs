@@ -6,19 +6,19 @@ use sqlparser::ast::{Ident, ObjectName};
 use sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
 /// Reads a statement's tokens one by one.
-pub struct Cursor<'a> {
+pub struct TokenCursor<'a> {
     tokens: Vec<&'a TokenWithSpan>,
     at: usize,
     text: &'a str,
     end: TokenWithSpan,
 }
 
-impl<'a> Cursor<'a> {
+impl<'a> TokenCursor<'a> {
     /// At the start.
-    pub fn new(tokens: &'a [TokenWithSpan], text: &'a str) -> Cursor<'a> {
+    pub fn new(tokens: &'a [TokenWithSpan], text: &'a str) -> TokenCursor<'a> {
         let solid = |t: &&TokenWithSpan| !matches!(t.token, Token::Whitespace(_) | Token::EOF);
         let end = TokenWithSpan::new(Token::EOF, Span::empty());
-        Cursor {
+        TokenCursor {
             tokens: tokens.iter().filter(solid).collect(),
             at: 0,
             text,

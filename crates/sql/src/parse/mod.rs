@@ -10,7 +10,7 @@ pub use utility::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Utility}
 
 use crate::error::{Result, SqlError, code};
 use crate::names::Places;
-use cursor::{Cursor, near};
+use cursor::{TokenCursor, near};
 use dialect::Postgres;
 use sqlparser::ast::{self, Query};
 use sqlparser::parser::{Parser, ParserError};
@@ -30,7 +30,7 @@ pub struct Parsed {
     pub text: Arc<str>,
 }
 
-/// A statement, by who carries it out.
+/// A statement, by the part of `sql` that carries it out.
 #[derive(Debug)]
 pub enum Statement {
     /// Nothing.
@@ -125,7 +125,7 @@ fn parser(tokens: Vec<TokenWithSpan>) -> Parser<'static> {
 }
 
 fn parse_statement(tokens: &[TokenWithSpan], text: &str) -> Result<Statement> {
-    let mut cursor = Cursor::new(tokens, text);
+    let mut cursor = TokenCursor::new(tokens, text);
     if let Some(statement) = utility::parse(&mut cursor)? {
         return Ok(statement);
     }

@@ -1,6 +1,6 @@
 //! Session commands, transaction commands, maintenance and COPY.
 
-use super::cursor::Cursor;
+use super::cursor::TokenCursor;
 use super::{Statement, near, parse_statement, parser};
 use crate::error::{Result, SqlError, code};
 use crate::names::fold;
@@ -45,7 +45,7 @@ pub enum Utility {
     Deallocate(Option<String>),
     /// A portal; None: all.
     Close(Option<String>),
-    /// Nobody listens: there is no LISTEN.
+    /// Cenote has no LISTEN, so no session listens.
     Unlisten,
     Prepare {
         name: String,
@@ -143,7 +143,7 @@ pub struct CopyFormat {
 ///
 /// # Errors
 /// 42601: the command does not parse. 0A000: Cenote does not keep what it asks for.
-pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
+pub fn parse(c: &mut TokenCursor<'_>) -> Result<Option<Statement>> {
     let Token::Word(word) = &c.peek().token else {
         return Ok(None);
     };
@@ -211,7 +211,7 @@ pub fn parse(c: &mut Cursor<'_>) -> Result<Option<Statement>> {
     Ok(Some(Statement::Utility(utility)))
 }
 
-fn begin(c: &mut Cursor<'_>) -> Result<Utility> {
+fn begin(c: &mut TokenCursor<'_>) -> Result<Utility> {
     let tag = if c.eat("start") {
         c.expect("transaction")?;
         "START TRANSACTION"
@@ -223,7 +223,7 @@ fn begin(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Begin(tag, modes(c)?))
 }
 
-fn modes(c: &mut Cursor<'_>) -> Result<Modes> {
+fn modes(c: &mut TokenCursor<'_>) -> Result<Modes> {
     let mut modes = Modes::default();
     while !c.at_end() {
         if c.eat_all(&["isolation", "level"]) {
@@ -239,7 +239,7 @@ fn modes(c: &mut Cursor<'_>) -> Result<Modes> {
     Ok(modes)
 }
 
-fn isolation(c: &mut Cursor<'_>) -> Result<Isolation> {
+fn isolation(c: &mut TokenCursor<'_>) -> Result<Isolation> {
     if c.eat_all(&["read", "committed"]) || c.eat_all(&["read", "uncommitted"]) {
         Ok(Isolation::ReadCommitted)
     } else if c.eat_all(&["repeatable", "read"]) {
@@ -251,7 +251,7 @@ fn isolation(c: &mut Cursor<'_>) -> Result<Isolation> {
     }
 }
 
-fn chain(c: &mut Cursor<'_>) -> bool {
+fn chain(c: &mut TokenCursor<'_>) -> bool {
     let _ = c.eat("work") || c.eat("transaction");
     if c.eat_all(&["and", "no", "chain"]) {
         return false;
@@ -259,7 +259,7 @@ fn chain(c: &mut Cursor<'_>) -> bool {
     c.eat_all(&["and", "chain"])
 }
 
-fn commit(c: &mut Cursor<'_>) -> Result<Utility> {
+fn commit(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.word_at(0, "prepared") {
         return Err(SqlError::unsupported("COMMIT PREPARED"));
@@ -267,7 +267,7 @@ fn commit(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Commit { chain: chain(c) })
 }
 
-fn rollback(c: &mut Cursor<'_>) -> Result<Utility> {
+fn rollback(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.word_at(0, "prepared") {
         return Err(SqlError::unsupported("ROLLBACK PREPARED"));
@@ -280,7 +280,7 @@ fn rollback(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Rollback { chain })
 }
 
-fn set(c: &mut Cursor<'_>) -> Result<Utility> {
+fn set(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.eat_all(&["session", "characteristics", "as", "transaction"]) {
         return Ok(Utility::SetSessionTransaction(modes(c)?));
@@ -321,7 +321,7 @@ fn set(c: &mut Cursor<'_>) -> Result<Utility> {
     })
 }
 
-fn setting_name(c: &mut Cursor<'_>) -> Result<String> {
+fn setting_name(c: &mut TokenCursor<'_>) -> Result<String> {
     let mut name = c.ident()?.value;
     while c.eat_token(&Token::Period) {
         name = format!("{name}.{}", c.ident()?.value);
@@ -330,7 +330,7 @@ fn setting_name(c: &mut Cursor<'_>) -> Result<String> {
 }
 
 /// Words, strings and numbers, joined by commas; None for DEFAULT.
-fn setting_value(c: &mut Cursor<'_>) -> Result<Option<String>> {
+fn setting_value(c: &mut TokenCursor<'_>) -> Result<Option<String>> {
     if c.eat("default") {
         return Ok(None);
     }
@@ -360,7 +360,7 @@ fn setting_value(c: &mut Cursor<'_>) -> Result<Option<String>> {
     }
 }
 
-fn show(c: &mut Cursor<'_>) -> Result<Utility> {
+fn show(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.eat("all") {
         return Ok(Utility::ShowAll);
@@ -377,7 +377,7 @@ fn show(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Show(setting_name(c)?))
 }
 
-fn reset(c: &mut Cursor<'_>) -> Result<Utility> {
+fn reset(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.eat("all") {
         return Ok(Utility::ResetAll);
@@ -391,7 +391,7 @@ fn reset(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Reset(setting_name(c)?))
 }
 
-fn discard(c: &mut Cursor<'_>) -> Result<Utility> {
+fn discard(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     let all = c.eat("all");
     let plans = !all && c.eat("plans");
@@ -402,7 +402,7 @@ fn discard(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Discard { all, plans, sequences })
 }
 
-fn prepare(c: &mut Cursor<'_>) -> Result<Utility> {
+fn prepare(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.word_at(0, "transaction") {
         return Err(SqlError::unsupported("PREPARE TRANSACTION"));
@@ -424,7 +424,7 @@ fn prepare(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Prepare { name, types, statement })
 }
 
-fn execute(c: &mut Cursor<'_>) -> Result<Utility> {
+fn execute(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     let name = c.name()?;
     let mut args = Vec::new();
@@ -440,7 +440,7 @@ fn execute(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Execute { name, args })
 }
 
-fn vacuum(c: &mut Cursor<'_>) -> Result<Utility> {
+fn vacuum(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     let mut analyze = false;
     if c.eat_token(&Token::LParen) {
@@ -462,7 +462,7 @@ fn vacuum(c: &mut Cursor<'_>) -> Result<Utility> {
     })
 }
 
-fn analyze(c: &mut Cursor<'_>) -> Result<Utility> {
+fn analyze(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     if c.eat_token(&Token::LParen) {
         c.inside_parentheses()?;
@@ -472,7 +472,7 @@ fn analyze(c: &mut Cursor<'_>) -> Result<Utility> {
 }
 
 /// Table names, with column lists that are read and dropped.
-fn tables(c: &mut Cursor<'_>) -> Result<Vec<ObjectName>> {
+fn tables(c: &mut TokenCursor<'_>) -> Result<Vec<ObjectName>> {
     let mut tables = Vec::new();
     while !c.at_end() {
         tables.push(c.object()?);
@@ -484,7 +484,7 @@ fn tables(c: &mut Cursor<'_>) -> Result<Vec<ObjectName>> {
     Ok(tables)
 }
 
-fn truncate(c: &mut Cursor<'_>) -> Result<Utility> {
+fn truncate(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.next();
     c.eat("table");
     let mut tables = Vec::new();
@@ -502,7 +502,7 @@ fn truncate(c: &mut Cursor<'_>) -> Result<Utility> {
     Ok(Utility::Truncate { tables, restart })
 }
 
-fn create_sequence(c: &mut Cursor<'_>) -> Result<Utility> {
+fn create_sequence(c: &mut TokenCursor<'_>) -> Result<Utility> {
     c.eat_all(&["create", "sequence"]);
     let if_not_exists = c.eat_all(&["if", "not", "exists"]);
     let name = c.object()?;
@@ -540,7 +540,7 @@ fn create_sequence(c: &mut Cursor<'_>) -> Result<Utility> {
     })
 }
 
-fn whole_number(c: &mut Cursor<'_>) -> Result<i64> {
+fn whole_number(c: &mut TokenCursor<'_>) -> Result<i64> {
     let negative = c.eat_token(&Token::Minus);
     let token = c.next();
     let Token::Number(digits, _) = &token.token else {
@@ -550,7 +550,7 @@ fn whole_number(c: &mut Cursor<'_>) -> Result<i64> {
     format!("{sign}{digits}").parse().map_err(|_| near(&token, c.text()))
 }
 
-fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
+fn explain(c: &mut TokenCursor<'_>) -> Result<Statement> {
     c.next();
     let (mut analyze, mut memory) = (false, false);
     if c.peek().token == Token::LParen
@@ -576,7 +576,7 @@ fn explain(c: &mut Cursor<'_>) -> Result<Statement> {
     Ok(Statement::Explain { analyze, memory, inner })
 }
 
-fn copy(c: &mut Cursor<'_>) -> Result<Copy> {
+fn copy(c: &mut TokenCursor<'_>) -> Result<Copy> {
     c.next();
     let source = if c.eat_token(&Token::LParen) {
         match parse_statement(&c.inside_parentheses()?, c.text())? {
@@ -618,7 +618,7 @@ struct Options {
     force_quote: Option<Vec<String>>,
 }
 
-fn copy_options(c: &mut Cursor<'_>) -> Result<Options> {
+fn copy_options(c: &mut TokenCursor<'_>) -> Result<Options> {
     let mut options = Options {
         force_quote: Some(Vec::new()),
         ..Options::default()
@@ -661,7 +661,7 @@ fn copy_options(c: &mut Cursor<'_>) -> Result<Options> {
     Ok(options)
 }
 
-fn legacy_option(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
+fn legacy_option(c: &mut TokenCursor<'_>, options: &mut Options) -> Result<()> {
     let name = c.name()?;
     match name.as_str() {
         "csv" => options.csv = true,
@@ -690,7 +690,7 @@ fn legacy_option(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
     Ok(())
 }
 
-fn force_list(c: &mut Cursor<'_>) -> Result<Option<Vec<String>>> {
+fn force_list(c: &mut TokenCursor<'_>) -> Result<Option<Vec<String>>> {
     if c.eat_token(&Token::Mul) {
         return Ok(None);
     }
@@ -704,7 +704,7 @@ fn force_list(c: &mut Cursor<'_>) -> Result<Option<Vec<String>>> {
     Ok(Some(names))
 }
 
-fn set_format(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
+fn set_format(c: &mut TokenCursor<'_>, options: &mut Options) -> Result<()> {
     let format = if matches!(c.peek().token, Token::Word(_)) {
         c.name()?
     } else {
@@ -724,7 +724,7 @@ fn set_format(c: &mut Cursor<'_>, options: &mut Options) -> Result<()> {
     Ok(())
 }
 
-fn boolean(c: &mut Cursor<'_>) -> Result<bool> {
+fn boolean(c: &mut TokenCursor<'_>) -> Result<bool> {
     if matches!(c.peek().token, Token::Comma | Token::RParen) {
         return Ok(true);
     }

@@ -65,7 +65,10 @@ impl Lines {
             Some(end) => (end, end + 1),
             None if last => (whole, whole),
             None if whole - self.at > MAX_LINE => {
-                return Err(SqlError::new(code::PROGRAM_LIMIT, "a line of COPY data is too long"));
+                return Err(SqlError::new(
+                    code::PROGRAM_LIMIT,
+                    "a line of COPY data is longer than 1 GiB",
+                ));
             }
             None => {
                 self.searched = whole;

@@ -230,7 +230,7 @@ impl PreparedStatements {
         let worth = text.len() <= CACHED_TEXT_BYTES
             && statements
                 .iter()
-                .all(|p| p.compiled.is_some() || is_bracket(&p.parsed.statement));
+                .all(|p| p.compiled.is_some() || is_block_command(&p.parsed.statement));
         if let Some(kept) = self.texts.get_mut(text) {
             *kept = statements;
         } else if worth {
@@ -259,7 +259,7 @@ impl PreparedStatements {
 }
 
 /// BEGIN, COMMIT and ROLLBACK, which stand around statements again and again.
-fn is_bracket(statement: &Statement) -> bool {
+fn is_block_command(statement: &Statement) -> bool {
     matches!(
         statement,
         Statement::Utility(Utility::Begin(..) | Utility::Commit { .. } | Utility::Rollback { .. })

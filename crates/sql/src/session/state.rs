@@ -33,7 +33,7 @@ const PARSED_BYTES: usize = 32;
 /// Settings that take no more than this are not accounted for.
 const SETTINGS_BYTES_FREE: usize = 16 << 10;
 
-/// Who connects, as the start-up message and the server say.
+/// The client that connects, as the start-up message and the server describe it.
 #[derive(Debug, Clone, Default)]
 pub struct SessionInfo {
     /// Role name.

@@ -1,4 +1,4 @@
-//! Arrays as text. The engine has no array columns; an array parameter goes as `{a,b,NULL}` to whoever knows what it is
+//! Arrays as text. The engine has no array columns; an array parameter goes as `{a,b,NULL}` to the function that reads it
 //! compared with.
 
 use crate::error::{Result, SqlError, code};

@@ -123,14 +123,14 @@ fn write_offset(seconds: i32, out: &mut impl Write) {
 }
 
 /// What a text said: a point in local time, and the offset if it named one.
-struct Parsed {
+struct DateTimeText {
     days: i64,
     micros: i64,
     offset: Option<i64>,
 }
 
 enum Reading {
-    At(Parsed),
+    At(DateTimeText),
     Infinity,
     MinusInfinity,
     Now(i64),
@@ -230,7 +230,7 @@ fn read(text: &str, ty: &str) -> Result<Reading> {
         "tomorrow" => return Ok(Reading::Now(1)),
         "yesterday" => return Ok(Reading::Now(-1)),
         "epoch" => {
-            return Ok(Reading::At(Parsed {
+            return Ok(Reading::At(DateTimeText {
                 days: -EPOCH_DAYS,
                 micros: 0,
                 offset: Some(0),
@@ -259,7 +259,7 @@ fn read(text: &str, ty: &str) -> Result<Reading> {
     } else {
         read_time(time, text, ty)?
     };
-    Ok(Reading::At(Parsed {
+    Ok(Reading::At(DateTimeText {
         days: days_of(year, month, dom),
         micros,
         offset,

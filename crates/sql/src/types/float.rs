@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Appends `value` as `float8out` writes it.
 pub fn write_f64(value: f64, out: &mut impl Write) {
     if !write_special(value, out) {
-        let mut scratch = Scratch::default();
+        let mut scratch = DigitBuffer::default();
         let _ = write!(scratch, "{value:e}");
         lay_out(scratch.text(), 15, out);
     }
@@ -15,7 +15,7 @@ pub fn write_f64(value: f64, out: &mut impl Write) {
 /// Appends `value` as `float4out` writes it.
 pub fn write_f32(value: f32, out: &mut impl Write) {
     if !write_special(f64::from(value), out) {
-        let mut scratch = Scratch::default();
+        let mut scratch = DigitBuffer::default();
         let _ = write!(scratch, "{value:e}");
         lay_out(scratch.text(), 6, out);
     }
@@ -142,24 +142,24 @@ fn lay_out(scientific: &str, limit: i32, out: &mut impl Write) {
 }
 
 /// Room for the longest float.
-struct Scratch {
+struct DigitBuffer {
     bytes: [u8; 40],
     len: usize,
 }
 
-impl Default for Scratch {
+impl Default for DigitBuffer {
     fn default() -> Self {
-        Scratch { bytes: [0; 40], len: 0 }
+        DigitBuffer { bytes: [0; 40], len: 0 }
     }
 }
 
-impl Scratch {
+impl DigitBuffer {
     fn text(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.len]).unwrap_or("0e0")
     }
 }
 
-impl Write for Scratch {
+impl Write for DigitBuffer {
     fn write_str(&mut self, s: &str) -> std::fmt::Result {
         let room = self
             .bytes

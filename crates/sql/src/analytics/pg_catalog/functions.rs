@@ -36,7 +36,7 @@ fn null_text(name: &str) -> Func {
     constant(name, ScalarValue::Utf8(None))
 }
 
-/// Who and when.
+/// Functions of the session: its user, its database, its times.
 fn session(snapshot: &Arc<Snapshot>, name: &str) -> Option<Func> {
     let scope = &snapshot.scope;
     let now = scope.transaction_time.saturating_add(EPOCH_MICROS);

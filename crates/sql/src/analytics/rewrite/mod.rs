@@ -5,7 +5,7 @@
 //! where their type decides a result's type, casts whose meaning differs, operators and functions written with a
 //! schema, `ARRAY(SELECT …)`, `BETWEEN` as two comparisons, and row sources with their PostgreSQL column names.
 //!
-//! Invariant: a name made unique carries [`MARK`]; whoever shows names cuts there ([`shown_name`]).
+//! Invariant: a name made unique carries [`MARK`]; [`shown_name`] cuts there before a name is shown.
 
 mod build;
 mod joins;

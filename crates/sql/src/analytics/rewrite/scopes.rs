@@ -52,7 +52,7 @@ impl Visible {
 
 /// What a FROM clause shows.
 #[derive(Clone, Default)]
-struct Scope {
+struct NameScope {
     columns: Vec<Visible>,
     /// The relations by name, with the names of all their columns: what `t.*` shows.
     relations: Vec<(String, Option<Vec<String>>)>,
@@ -68,8 +68,8 @@ enum Side {
     Both,
 }
 
-impl Scope {
-    fn of(columns: Option<Vec<String>>, path: &[Ident]) -> Scope {
+impl NameScope {
+    fn of(columns: Option<Vec<String>>, path: &[Ident]) -> NameScope {
         let visible = |name: String| {
             let column = Ident::with_quote('"', name.clone());
             let means = Expr::CompoundIdentifier(path.iter().cloned().chain([column]).collect());
@@ -79,14 +79,14 @@ impl Scope {
                 merged: false,
             }
         };
-        Scope {
+        NameScope {
             open: columns.is_none(),
             relations: path.last().map(|i| (fold(i), columns.clone())).into_iter().collect(),
             columns: columns.into_iter().flatten().map(visible).collect(),
         }
     }
 
-    fn and(mut self, other: Scope) -> Scope {
+    fn and(mut self, other: NameScope) -> NameScope {
         self.columns.extend(other.columns);
         self.relations.extend(other.relations);
         self.open |= other.open;
@@ -127,7 +127,7 @@ impl Scope {
     }
 
     /// The names that NATURAL merges; with an open side those of the other, which it may have too.
-    fn common(&self, other: &Scope) -> Vec<String> {
+    fn common(&self, other: &NameScope) -> Vec<String> {
         let one = self
             .columns
             .iter()
@@ -138,7 +138,13 @@ impl Scope {
 
     /// A join that merges the columns of these names: they stand first. Its constraint becomes ON, unless a side is
     /// open.
-    fn merge(self, other: Scope, names: &[String], side: Side, constraint: &mut JoinConstraint) -> Result<Scope> {
+    fn merge(
+        self,
+        other: NameScope,
+        names: &[String],
+        side: Side,
+        constraint: &mut JoinConstraint,
+    ) -> Result<NameScope> {
         let (mut merged, mut pairs) = (Vec::new(), Vec::new());
         for name in names {
             let (left, right) = (self.single(name, "left")?, other.single(name, "right")?);
@@ -180,10 +186,10 @@ impl Side {
 
 struct Resolver<'a> {
     relations: &'a Columns<'a>,
-    /// Names that WITH gives, the innermost last.
+    /// NameResolution that WITH gives, the innermost last.
     common: Vec<(String, Option<Vec<String>>)>,
     /// FROM clauses around the place that is looked at, the innermost last.
-    scopes: Vec<Scope>,
+    scopes: Vec<NameScope>,
     /// The first relation that there is none of. DataFusion refuses it; nothing else is to be refused for its sake.
     missing: Option<SqlError>,
 }
@@ -248,7 +254,7 @@ impl Resolver<'_> {
 
     fn select(&mut self, select: &mut Select, order: Option<&mut OrderBy>) -> Result<Option<Vec<String>>> {
         let mut from = std::mem::take(&mut select.from);
-        let mut scope = Scope::default();
+        let mut scope = NameScope::default();
         for tables in &mut from {
             let joined = self.joined(tables, &scope)?;
             scope = scope.and(joined);
@@ -322,7 +328,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn joined(&mut self, tables: &mut TableWithJoins, before: &Scope) -> Result<Scope> {
+    fn joined(&mut self, tables: &mut TableWithJoins, before: &NameScope) -> Result<NameScope> {
         let mut left = self.factor(&mut tables.relation, before)?;
         for join in &mut tables.joins {
             let visible = before.clone().and(left.clone());
@@ -332,7 +338,7 @@ impl Resolver<'_> {
         Ok(left)
     }
 
-    fn join(&mut self, left: Scope, right: Scope, operator: &mut JoinOperator) -> Result<Scope> {
+    fn join(&mut self, left: NameScope, right: NameScope, operator: &mut JoinOperator) -> Result<NameScope> {
         let Some((side, constraint)) = constraint(operator) else {
             return Ok(left.and(right));
         };
@@ -357,7 +363,7 @@ impl Resolver<'_> {
         }
     }
 
-    fn factor(&mut self, factor: &mut TableFactor, before: &Scope) -> Result<Scope> {
+    fn factor(&mut self, factor: &mut TableFactor, before: &NameScope) -> Result<NameScope> {
         match factor {
             TableFactor::Table {
                 name,
@@ -436,7 +442,7 @@ impl Resolver<'_> {
     }
 
     fn visit(&mut self, node: &mut impl VisitMut) -> Result<()> {
-        let mut names = Names {
+        let mut names = NameResolution {
             resolver: self,
             depth: 0,
         };
@@ -448,12 +454,12 @@ impl Resolver<'_> {
 }
 
 /// Looks at the names of one level; subqueries are levels of their own.
-struct Names<'r, 'a> {
+struct NameResolution<'r, 'a> {
     resolver: &'r mut Resolver<'a>,
     depth: usize,
 }
 
-impl VisitorMut for Names<'_, '_> {
+impl VisitorMut for NameResolution<'_, '_> {
     type Break = SqlError;
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<SqlError> {
@@ -509,23 +515,23 @@ fn renamed(columns: Option<Vec<String>>, first: Vec<String>) -> Option<Vec<Strin
 }
 
 /// What a relation shows under its alias, or else its own name.
-fn aliased(columns: Option<Vec<String>>, alias: Option<&TableAlias>, name: &ObjectName) -> Scope {
+fn aliased(columns: Option<Vec<String>>, alias: Option<&TableAlias>, name: &ObjectName) -> NameScope {
     let Some(alias) = alias else {
         let path: Vec<Ident> = name.0.iter().filter_map(ObjectNamePart::as_ident).cloned().collect();
-        return Scope::of(columns, &path);
+        return NameScope::of(columns, &path);
     };
-    Scope::of(
+    NameScope::of(
         renamed(columns, alias_columns(alias)),
         std::slice::from_ref(&alias.name),
     )
 }
 
 /// A function in FROM has one column, called as its alias says, or as the function.
-fn function_column(function: &TableFactor) -> Scope {
+fn function_column(function: &TableFactor) -> NameScope {
     let (alias, name) = match function {
         TableFactor::Table { name, alias, .. } | TableFactor::Function { name, alias, .. } => (alias, name.clone()),
         TableFactor::UNNEST { alias, .. } => (alias, ObjectName::from(vec![Ident::new("unnest")])),
-        _ => return Scope::of(None, &[]),
+        _ => return NameScope::of(None, &[]),
     };
     let own = name.0.last().and_then(ObjectNamePart::as_ident).map(fold);
     let column = alias.as_ref().map(|a| fold(&a.name)).or(own).unwrap_or_default();
@@ -533,7 +539,7 @@ fn function_column(function: &TableFactor) -> Scope {
 }
 
 /// The names of a SELECT's results; None where a relation behind `*` is not known.
-fn outputs(select: &Select, scope: &Scope) -> Option<Vec<String>> {
+fn outputs(select: &Select, scope: &NameScope) -> Option<Vec<String>> {
     let mut out = Vec::new();
     for item in &select.projection {
         match item {
