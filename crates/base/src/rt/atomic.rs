@@ -65,6 +65,9 @@ macro_rules! atomic {
             }
 
             /// Writes `new` if `current` is there; what was there, as `Ok` if it was.
+            ///
+            /// # Errors
+            /// The value that is there, if it is another than `current`.
             #[inline]
             pub fn compare_exchange(
                 &self,
@@ -78,6 +81,9 @@ macro_rules! atomic {
             }
 
             /// As [`Self::compare_exchange`], and may fail without a reason.
+            ///
+            /// # Errors
+            /// The value that is there, if it is another than `current`; or by chance, where it is `current`.
             #[inline]
             pub fn compare_exchange_weak(
                 &self,
@@ -91,6 +97,9 @@ macro_rules! atomic {
             }
 
             /// Applies `f` until it meets no change by others or answers `None`.
+            ///
+            /// # Errors
+            /// The value that is there, if `f` answers `None` for it.
             #[inline]
             pub fn fetch_update(
                 &self,

@@ -196,6 +196,9 @@ pub fn cores() -> usize {
 }
 
 /// See [`super::spawn`].
+///
+/// # Errors
+/// If all thread slots are taken, or the operating system starts no thread.
 pub fn spawn(name: &str, body: Box<dyn FnOnce() + Send>) -> io::Result<Box<dyn Join>> {
     let none_left = || io::Error::other(format!("all {MAX_THREADS} thread slots are taken"));
     let mut reserved = Reserved(Some(take_slot().ok_or_else(none_left)?));

@@ -22,6 +22,9 @@ pub struct JoinHandle<T> {
 
 impl<T> JoinHandle<T> {
     /// Waits for the thread's end; its value, or what it panicked with.
+    ///
+    /// # Errors
+    /// What the thread panicked with.
     pub fn join(self) -> Result<T, Panic> {
         self.outcome.done.wait();
         self.thread.join();
@@ -62,6 +65,9 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
 
 /// Starts a thread called `name`; an error when the system, or [`super::MAX_THREADS`], has none
 /// to give.
+///
+/// # Errors
+/// If all thread slots are taken, or the runtime starts no thread.
 pub fn try_spawn<T: Send + 'static>(
     name: &str,
     body: impl FnOnce() -> T + Send + 'static,

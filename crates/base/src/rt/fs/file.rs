@@ -94,6 +94,9 @@ impl File {
     }
 
     /// Reads up to `buf.len()` bytes at `offset`: all of them, unless the file ends before.
+    ///
+    /// # Errors
+    /// Those of the file system's read. One that was interrupted is made again.
     pub fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut filled = 0;
         while filled < buf.len() {
@@ -108,6 +111,9 @@ impl File {
     }
 
     /// Fills `buf` from `offset`; an error of kind `UnexpectedEof` if the file ends before.
+    ///
+    /// # Errors
+    /// `UnexpectedEof` if the file ends before `buf` is full; those of the file system's read.
     pub fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let wanted = buf.len();
         match self.read_at(buf, offset)? {
@@ -120,11 +126,17 @@ impl File {
     }
 
     /// Writes all of `buf` at `offset`.
+    ///
+    /// # Errors
+    /// Those of [`File::write_vectored_at`].
     pub fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_vectored_at(&[buf], offset)
     }
 
     /// Writes all of `bufs`, in a row, at `offset`.
+    ///
+    /// # Errors
+    /// `WriteZero` if the file system takes no more bytes; those of its write, after which a part may be written.
     pub fn write_vectored_at(&self, bufs: &[&[u8]], offset: u64) -> io::Result<()> {
         let mut at = offset;
         for chunk in bufs.chunks(IOV_MAX) {
@@ -147,44 +159,68 @@ impl File {
     }
 
     /// Makes what was written, and the length, survive a crash. A failure is final.
+    ///
+    /// # Errors
+    /// The file system failed to write the file. What was not synced may be lost, whatever a later sync says.
     pub fn sync_data(&self) -> io::Result<()> {
         self.0.sync_data()
     }
 
     /// The length in bytes.
+    ///
+    /// # Errors
+    /// Those of the file system.
     #[allow(clippy::len_without_is_empty, reason = "a file's length is a system call")]
     pub fn len(&self) -> io::Result<u64> {
         self.0.len()
     }
 
     /// Cuts or extends with zeros to `len` bytes.
+    ///
+    /// # Errors
+    /// Those of the file system.
     pub fn set_len(&self, len: u64) -> io::Result<()> {
         self.0.set_len(len)
     }
 
     /// Takes the space for a range, extending the file; what is there stays. An error of kind
     /// `StorageFull` when there is none.
+    ///
+    /// # Errors
+    /// `StorageFull` if there is no space; those of the file system.
     pub fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         self.0.allocate(offset, len)
     }
 
     /// Gives the space of a range back; it reads as zeros. The length stays.
+    ///
+    /// # Errors
+    /// Those of the file system.
     pub fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
         self.0.punch(offset, len)
     }
 
     /// Bytes of space that it takes (less than its length where it has holes).
+    ///
+    /// # Errors
+    /// Those of the file system.
     pub fn allocated(&self) -> io::Result<u64> {
         self.0.allocated()
     }
 
     /// Takes the file for this process until it closes it or ends; false if another has it.
+    ///
+    /// # Errors
+    /// Those of the file system; a lock that another process has is no error.
     pub fn lock_exclusive(&self) -> io::Result<bool> {
         self.0.lock_exclusive()
     }
 
     /// As [`File::lock_exclusive`], asking again until `timeout` is over. A lock may be held by nobody who
     /// will use it: a killed process that is still giving its memory back, or a child between fork and exec.
+    ///
+    /// # Errors
+    /// Those of [`File::lock_exclusive`].
     pub fn lock_exclusive_within(&self, timeout: Nanos) -> io::Result<bool> {
         let end = now() + timeout;
         loop {

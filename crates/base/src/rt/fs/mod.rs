@@ -32,46 +32,74 @@ pub fn with<T>(files: Arc<dyn FileSystem>, f: impl FnOnce() -> T) -> T {
 }
 
 /// Opens a file.
+///
+/// # Errors
+/// Those of the file system: `NotFound` if the file is missing and is not to be made, `AlreadyExists` if it must not
+/// exist.
 pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> io::Result<File> {
     file_system().open(path.as_ref(), options)
 }
 
 /// Makes a directory and those above it.
+///
+/// # Errors
+/// Those of the file system.
 pub fn create_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     file_system().create_dir_all(path.as_ref())
 }
 
 /// Renames a file or directory, replacing a file. Survives a crash after [`sync_dir`].
+///
+/// # Errors
+/// Those of the file system: `NotFound` if there is no `from`.
 pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     file_system().rename(from.as_ref(), to.as_ref())
 }
 
 /// Removes a file.
+///
+/// # Errors
+/// Those of the file system: `NotFound` if there is no such file.
 pub fn remove(path: impl AsRef<Path>) -> io::Result<()> {
     file_system().remove(path.as_ref())
 }
 
 /// Removes a directory and all in it.
+///
+/// # Errors
+/// Those of the file system: `NotFound` if there is no such directory.
 pub fn remove_dir_all(path: impl AsRef<Path>) -> io::Result<()> {
     file_system().remove_dir_all(path.as_ref())
 }
 
 /// The names in a directory, sorted.
+///
+/// # Errors
+/// Those of the file system: `NotFound` if there is no such directory.
 pub fn list(dir: impl AsRef<Path>) -> io::Result<Vec<String>> {
     file_system().list(dir.as_ref())
 }
 
 /// Makes the names in a directory survive a crash.
+///
+/// # Errors
+/// Those of the file system. Names that were not synced may be lost, whatever a later sync says.
 pub fn sync_dir(dir: impl AsRef<Path>) -> io::Result<()> {
     file_system().sync_dir(dir.as_ref())
 }
 
 /// Whether there is a file or directory of this name.
+///
+/// # Errors
+/// Those of the file system; a missing file is no error.
 pub fn exists(path: impl AsRef<Path>) -> io::Result<bool> {
     file_system().exists(path.as_ref())
 }
 
 /// Bytes that may still be written under this directory.
+///
+/// # Errors
+/// Those of the file system.
 pub fn free_bytes(dir: impl AsRef<Path>) -> io::Result<u64> {
     file_system().free_bytes(dir.as_ref())
 }
@@ -82,6 +110,9 @@ pub fn submit(requests: Vec<IoRequest>) -> Batch {
 }
 
 /// The whole of a file.
+///
+/// # Errors
+/// Those of [`open`] and of [`File::read_exact_at`].
 pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let file = open(path, OpenOptions::READ)?;
     let len = usize::try_from(file.len()?).map_err(io::Error::other)?;
@@ -92,6 +123,9 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 
 /// Replaces a small file so that after a crash it holds either the old or the new bytes: written
 /// under another name, synced, renamed, directory synced.
+///
+/// # Errors
+/// Those of the file system; the file holds either the old or the new bytes then, too.
 pub fn replace(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
     let path = path.as_ref();
     let next = path.with_extension("next");

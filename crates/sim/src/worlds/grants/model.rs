@@ -87,6 +87,9 @@ impl Model {
     }
 
     /// A label's memory is mapped.
+    ///
+    /// # Errors
+    /// Another process uses the memory, or what it is given contradicts what was given before.
     pub fn begin(&mut self, new: Use, is_running: impl Fn(u32) -> bool) -> Result<(), String> {
         // Who was given it before may come late: until its node has freed it, and ended who maps it, it is nobody
         // else's.
@@ -133,6 +136,9 @@ impl Model {
     }
 
     /// A word is about to be written.
+    ///
+    /// # Errors
+    /// Another process uses the memory.
     pub fn writes(&mut self, user: Use, word: usize, value: u64) -> Result<(), String> {
         let known = self.known(user.label);
         known.words[word].coming = Some(value);
@@ -140,6 +146,9 @@ impl Model {
     }
 
     /// It was written.
+    ///
+    /// # Errors
+    /// Another process uses the memory.
     pub fn wrote(&mut self, user: Use, word: usize) -> Result<(), String> {
         let known = self.known(user.label);
         let word = &mut known.words[word];
@@ -148,6 +157,9 @@ impl Model {
     }
 
     /// A word was read.
+    ///
+    /// # Errors
+    /// Another process uses the memory, or the word holds another value than was written last.
     pub fn read(&mut self, user: Use, word: usize, found: u64) -> Result<(), String> {
         let known = self.known(user.label);
         let expected = &mut known.words[word];

@@ -136,6 +136,9 @@ impl Client {
     }
 
     /// One text by the simple protocol.
+    ///
+    /// # Errors
+    /// Those of the statement.
     pub fn text(&mut self, text: &str) -> Result<Vec<Row>> {
         let mut answer = Answer::default();
         self.session.simple(text, &mut answer)?;
@@ -143,6 +146,9 @@ impl Client {
     }
 
     /// A statement with parameters, by one protocol or the other.
+    ///
+    /// # Errors
+    /// Those of the statement.
     pub fn run(&mut self, text: &str, params: &[i64], extended: bool) -> Result<Vec<Row>> {
         if !extended {
             return self.text(&with_literals(text, params));
@@ -161,6 +167,9 @@ impl Client {
     }
 
     /// Opens a portal, and fetches nothing yet.
+    ///
+    /// # Errors
+    /// Those of the statement.
     pub fn open(&mut self, portal: &str, text: &str, params: &[i64]) -> Result<()> {
         let bound = self.bind(portal, text, params);
         let synced = self.session.sync();
@@ -168,6 +177,9 @@ impl Client {
     }
 
     /// The next rows of a portal, and whether there may be more.
+    ///
+    /// # Errors
+    /// Those of the statement.
     pub fn fetch(&mut self, portal: &str, most: u32) -> Result<(Vec<Row>, bool)> {
         let mut answer = Answer::default();
         let fetched = self.session.execute(portal, most, &mut answer);
