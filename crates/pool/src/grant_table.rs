@@ -80,6 +80,16 @@ pub struct Grant {
 }
 
 impl Grant {
+    /// Goes to another phase.
+    fn enter(&mut self, next: Phase) {
+        assert!(
+            self.phase.may_become(next),
+            "a grant that is {} does not become {next}",
+            self.phase
+        );
+        self.phase = next;
+    }
+
     /// What time makes of it.
     fn due(&self, now: Nanos) -> Option<Phase> {
         let until = |secs: u64| self.time.raw().saturating_add(secs.saturating_mul(1_000_000_000));
@@ -432,7 +442,7 @@ impl GrantTable {
     fn hold(&mut self, id: GrantId, now: Nanos, lease: Nanos) -> Result<Opening> {
         let grant = self.grants.get_mut(&id).expect("a grant that was found");
         grant.epoch += u64::from(!planted(Fault::EpochSame) || grant.epoch == 0);
-        grant.phase = Phase::Held;
+        grant.enter(Phase::Held);
         grant.time = Nanos(now.raw() + lease.raw());
         Ok(Opening::Admit(id, grant.epoch))
     }
@@ -490,7 +500,8 @@ impl GrantTable {
             time: now,
             renewals: 0,
         };
-        self.grants.insert(id, grant);
+        let former = self.grants.insert(id, grant);
+        assert!(former.is_none(), "a grant's number is never used again");
         let opening = self.hold(id, now, lease)?;
         Ok(if requested.mirror {
             self.mirror_new(opening, requested, now)
@@ -621,7 +632,7 @@ impl GrantTable {
     pub fn not_admitted(&mut self, id: GrantId, epoch: u64, now: Nanos) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
         if grant.phase == Phase::Held && grant.epoch == epoch {
-            grant.phase = if epoch == 1 { Phase::Freeing } else { Phase::Fencing };
+            grant.enter(if epoch == 1 { Phase::Freeing } else { Phase::Fencing });
             grant.epoch += 1;
             grant.time = now;
         }
@@ -658,7 +669,7 @@ impl GrantTable {
     pub fn release(&mut self, tenant: &str, id: GrantId, epoch: u64, give_back: bool, now: Nanos) -> Result<()> {
         let grant = self.holders(tenant, id, epoch)?;
         // Whether it has let go of the mapping is its node's to confirm.
-        grant.phase = if give_back { Phase::Freeing } else { Phase::Fencing };
+        grant.enter(if give_back { Phase::Freeing } else { Phase::Fencing });
         grant.epoch += 1;
         grant.time = now;
         self.settle_mirrors();
@@ -676,7 +687,7 @@ impl GrantTable {
     pub fn tick(&mut self, now: Nanos) {
         for grant in self.grants.values_mut() {
             if let Some(next) = grant.due(now) {
-                grant.phase = next;
+                grant.enter(next);
                 grant.epoch += 1;
             }
         }
@@ -689,9 +700,15 @@ impl GrantTable {
             return;
         };
         match grant.phase {
-            Phase::Fencing => (grant.phase, grant.time) = (Phase::Idle, now),
+            Phase::Fencing => {
+                grant.enter(Phase::Idle);
+                grant.time = now;
+            }
             Phase::Freeing => drop(self.grants.remove(&id)),
-            Phase::Keeping => (grant.phase, grant.time) = (Phase::Kept, now),
+            Phase::Keeping => {
+                grant.enter(Phase::Kept);
+                grant.time = now;
+            }
             Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => {}
         }
         self.settle_spaces();
@@ -710,7 +727,7 @@ impl GrantTable {
 
     fn set_freeing(&mut self, id: GrantId) {
         if let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.phase != Phase::Freeing) {
-            grant.phase = Phase::Freeing;
+            grant.enter(Phase::Freeing);
             grant.epoch += 1;
         }
         self.settle_mirrors();

@@ -46,6 +46,24 @@ pub enum Phase {
     Whole,
 }
 
+impl Phase {
+    /// Whether a grant goes from here to `next` (docs/pool.md, *A grant's life*; docs/mirrors.md).
+    pub(crate) fn may_become(self, next: Phase) -> bool {
+        match (self, next) {
+            (Phase::Freeing, _) => false,
+            (_, Phase::Freeing) => true,
+            // A dead holder's grant goes to the next without having been idle.
+            (Phase::Held | Phase::Idle, Phase::Held) => true,
+            (Phase::Held, Phase::Fencing) | (Phase::Fencing, Phase::Idle) => true,
+            (Phase::Keeping, Phase::Kept) => true,
+            // What a holder says of its mirror may come twice; a promoted mirror is fenced.
+            (Phase::Filling | Phase::Whole, Phase::Filling | Phase::Whole) => true,
+            (Phase::Whole, Phase::Fencing) => true,
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Phase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

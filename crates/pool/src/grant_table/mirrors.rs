@@ -111,7 +111,7 @@ impl GrantTable {
             )));
         }
         if let Some(grant) = self.grants.get_mut(&mirror) {
-            grant.phase = phase;
+            grant.enter(phase);
         }
         Ok(())
     }
@@ -166,8 +166,13 @@ impl GrantTable {
         let was = lost.clone();
         // No tenant's own label has a slash.
         lost.label = format!("{}/lost-{id}", was.label);
-        (lost.phase, lost.epoch) = (Phase::Freeing, was.epoch + 1);
+        lost.enter(Phase::Freeing);
+        lost.epoch = was.epoch + 1;
         if let Some(grant) = self.grants.get_mut(&mirror) {
+            assert!(
+                grant.mirror_of == Some(id) && grant.bytes == was.bytes,
+                "a mirror takes the place of what it mirrors"
+            );
             *grant = Grant {
                 node: grant.node,
                 // Whoever has held either is the holder no more.
@@ -231,7 +236,9 @@ impl GrantTable {
             time: now,
             ..of.clone()
         };
-        self.grants.insert(mirror, grant);
+        assert!(node != of.node, "a mirror lies on another node than what it mirrors");
+        let former = self.grants.insert(mirror, grant);
+        assert!(former.is_none(), "a grant's number is never used again");
         mirror
     }
 

@@ -267,7 +267,8 @@ impl GrantTable {
             };
             let grant_id = GrantId(self.next);
             self.next += 1;
-            self.grants.insert(grant_id, grant);
+            let former = self.grants.insert(grant_id, grant);
+            assert!(former.is_none(), "a grant's number is never used again");
             added.push(grant_id);
         }
         Ok(added)
