@@ -22,7 +22,7 @@ use crate::tx::locks::{CancelFlag, RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
-use crate::undo::{self, Segment, Writer};
+use crate::undo::{self, Segment, UndoPointer, Writer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -312,11 +312,10 @@ impl Engine {
     }
 
     /// Whether purge has passed the record.
-    pub(crate) fn is_purged(&self, pointer: u64) -> bool {
-        let (number, _) = undo::split(pointer);
+    pub(crate) fn is_purged(&self, pointer: UndoPointer) -> bool {
         self.segments
             .read()
-            .get(usize::from(number))
+            .get(usize::from(pointer.segment()))
             .is_none_or(|segment| undo::is_purged(segment, pointer))
     }
 }

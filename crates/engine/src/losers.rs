@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::memory::Charge;
 use crate::tx::slots::Lease;
-use crate::undo::Segment;
+use crate::undo::{Segment, UndoPointer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub(crate) struct Loser {
     pub seq: u64,
     pub segment: Arc<Segment>,
     /// Its newest record that is not known to be taken back.
-    pub last: u64,
+    pub last: UndoPointer,
     /// Behind its last.
     pub end: u64,
     /// What it holds until it is over; of one of the last run, besides its rows, the tables that it was defining.
@@ -41,7 +41,7 @@ impl Loser {
         seq: u64,
         lease: Arc<Lease>,
         segment: Arc<Segment>,
-        place: (u64, u64),
+        place: (UndoPointer, u64),
         locks: Locks,
     ) -> Loser {
         Loser {

@@ -32,7 +32,7 @@ use crate::tx::rollback::{
 };
 use crate::tx::{CancelFlag, cts};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
-use crate::undo::{self, Ended, Segment};
+use crate::undo::{self, Ended, Segment, UndoPointer};
 use cenote_base::PageId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
@@ -224,7 +224,7 @@ impl Engine {
             if position >= end {
                 break;
             }
-            if !self.purge_record(undo::pointer_to(segment.number, position), &record, memos)? {
+            if !self.purge_record(UndoPointer::new(segment.number, position), &record, memos)? {
                 continue;
             }
             at = behind;
@@ -267,7 +267,7 @@ impl Engine {
 
     /// False if the table was defined otherwise in the middle, so that pages went away: the record is to be read anew,
     /// since it may say by now that part of this was done.
-    fn purge_record(&self, pointer: u64, record: &UndoRecord, memos: &mut Memos) -> Result<bool> {
+    fn purge_record(&self, pointer: UndoPointer, record: &UndoRecord, memos: &mut Memos) -> Result<bool> {
         if record.undone || record.plain || record.kind == Kind::Insert {
             return Ok(true);
         }
@@ -293,7 +293,7 @@ impl Engine {
     fn purge_version(
         &self,
         table: &Table,
-        pointer: u64,
+        pointer: UndoPointer,
         record: &UndoRecord,
         memos: &mut Memos,
         removed: &mut Entries,
@@ -357,7 +357,7 @@ impl Engine {
     fn latch_row<'p>(
         &'p self,
         table: &Table,
-        pointer: u64,
+        pointer: UndoPointer,
         record: &UndoRecord,
         memos: &mut Memos,
     ) -> Result<(Latched<'p>, Entries)> {
@@ -393,20 +393,20 @@ impl Engine {
 
     /// Purges one record, and does `between` before the segment's tail passes all that has ended there.
     #[cfg(test)]
-    pub(crate) fn purge_with(&self, pointer: u64, between: impl FnOnce()) {
+    pub(crate) fn purge_with(&self, pointer: UndoPointer, between: impl FnOnce()) {
         let horizon = self.slots.horizon(self.storage.durable());
         self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
         let record = undo::read(&self.pool, pointer).expect("a record");
         let mut memos = Memos::new(horizon);
         assert!(self.purge_record(pointer, &record, &mut memos).expect("purged"));
         between();
-        let segment = self.segments.read()[usize::from(undo::split(pointer).0)].clone();
+        let segment = self.segments.read()[usize::from(pointer.segment())].clone();
         let ended = segment.ended.lock().drain(..).next_back().expect("its transaction");
         segment.tail.store(ended.end, Ordering::Release);
     }
 
     /// The spaces that the definitions name that are newer than the one that record `until` holds.
-    fn spaces_of_survivors(&self, mut version: Option<Version>, until: u64) -> Result<Vec<u32>> {
+    fn spaces_of_survivors(&self, mut version: Option<Version>, until: UndoPointer) -> Result<Vec<u32>> {
         let mut spaces = Vec::new();
         while let Some((trailer, row)) = version {
             if !trailer.deleted()

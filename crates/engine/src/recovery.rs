@@ -26,7 +26,7 @@ use crate::tx::locks::{Waits, table_lock};
 use crate::tx::read::Reader;
 use crate::tx::{Status, rollback};
 use crate::undo::record::{TRAILER, Trailer};
-use crate::undo::{self, Ended, Segment, Writer};
+use crate::undo::{self, Ended, Segment, UndoPointer, Writer};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
@@ -50,7 +50,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
             });
         }
         if let Some((position, end, record)) = undo::read_last(pool, segment, header.end)? {
-            let last = undo::pointer_to(segment.number, position);
+            let last = UndoPointer::new(segment.number, position);
             losers.push(Loser {
                 seq: record.tx,
                 segment: segment.clone(),
@@ -242,7 +242,7 @@ enum Went {
 fn roll_back_some(engine: &Engine, loser: &mut Loser, memos: &mut rollback::Memos<'_>) -> Result<Went> {
     let _need = engine.pool.begin_need(Need::Cleanup);
     for _ in 0..64 {
-        if loser.last == 0 {
+        if loser.last.is_none() {
             rollback::log_end(engine, &loser.segment, loser.end, loser.seq)?;
             end_loser(engine, loser)?;
             return Ok(Went::Over);

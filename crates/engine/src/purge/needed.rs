@@ -21,6 +21,7 @@ use crate::tree::BTree;
 use crate::tx::Status;
 use crate::tx::locks::row_name;
 use crate::tx::rollback::{Entries, Version, entries_of, hash};
+use crate::undo::UndoPointer;
 use crate::undo::record::{TRAILER, Trailer};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
@@ -75,7 +76,7 @@ impl Memos {
         &self,
         engine: &Engine,
         table: &Table,
-        (key, until): (&[u8], u64),
+        (key, until): (&[u8], UndoPointer),
         newest: Option<Version>,
         entries: &mut Entries,
     ) -> Result<bool> {

@@ -20,8 +20,8 @@ use crate::pool::Need;
 use crate::sort::{Entry, Sorter};
 use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafBatch};
-use crate::undo;
 use crate::undo::record::{TRAILER, Trailer};
+use crate::undo::{self, UndoPointer};
 use std::sync::Arc;
 
 impl Tx {
@@ -508,7 +508,7 @@ impl Tx {
         value.extend_from_slice(
             &Trailer {
                 tx: own,
-                undo: 0,
+                undo: UndoPointer::NONE,
                 flags: 0,
             }
             .encode(),

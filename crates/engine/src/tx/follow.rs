@@ -22,8 +22,8 @@
 
 use super::read::Reader;
 use crate::error::Result;
-use crate::undo;
 use crate::undo::record::{Kind, Trailer};
+use crate::undo::{self, UndoPointer};
 
 /// What makes a row the one that is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) enum Identity {
     /// It has the version that the snapshot sees.
     Seen,
     /// It came to its key by the insert that follows this undo record.
-    Landed(u64),
+    Landed(UndoPointer),
 }
 
 /// Where a row is, that was looked for under a key.
@@ -55,7 +55,7 @@ impl Reader {
         }
         loop {
             // What was copied into another tree has no versions below.
-            if version.undo == 0 {
+            if version.undo.is_none() {
                 return Ok(found);
             }
             if self.sees(version)? {
@@ -84,7 +84,7 @@ impl Reader {
     /// given its key to the row of this newest version since.
     pub(super) fn changed_below(&self, newest: Trailer) -> Result<Option<Trailer>> {
         let (mut version, mut other) = (newest, None);
-        while version.undo != 0 && !self.sees(version)? {
+        while !version.undo.is_none() && !self.sees(version)? {
             if version.tx != self.own {
                 other.get_or_insert(version);
             }

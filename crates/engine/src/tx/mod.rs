@@ -38,7 +38,7 @@ use crate::key::KeyRange;
 use crate::losers::{Locks, Loser};
 use crate::memory::{Account, Charge};
 use crate::pool::Need;
-use crate::undo::{self, Ended, Writer};
+use crate::undo::{self, Ended, UndoPointer, Writer};
 use cenote_base::Lsn;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -53,7 +53,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone)]
 pub struct Savepoint {
     /// Undo record that was the newest.
-    undo: u64,
+    undo: UndoPointer,
     /// Definition changes made before.
     definitions: usize,
 }
@@ -77,8 +77,8 @@ pub struct Tx {
     lock_timeout: Option<rt::Nanos>,
     /// Undo segment, kept from transaction to transaction.
     writer: Option<Writer>,
-    /// Newest undo record; 0: nothing written.
-    last_undo: u64,
+    /// Newest undo record; none: nothing is written.
+    last_undo: UndoPointer,
     /// Whether records were taken back: then readers may have met versions of this transaction, though none is left.
     taken_back: bool,
     /// Greatest timestamp of a commit that this transaction met behind its snapshot. Such a commit may not be durable
@@ -114,7 +114,7 @@ impl Tx {
             read_only: false,
             lock_timeout: None,
             writer: None,
-            last_undo: 0,
+            last_undo: UndoPointer::NONE,
             taken_back: false,
             built_on: AtomicU64::new(0),
             looked: AtomicU64::new(0),
@@ -177,8 +177,8 @@ impl Tx {
     }
 
     /// Where the next undo record goes: what lies before it was written by now.
-    fn written_upto(&self) -> u64 {
-        self.writer.as_ref().map_or(0, Writer::next_pointer)
+    fn written_upto(&self) -> UndoPointer {
+        self.writer.as_ref().map_or(UndoPointer::NONE, Writer::next_pointer)
     }
 
     /// Reads from here on as the statement did from which `view` was cloned: by its snapshot, and without the changes
@@ -232,7 +232,7 @@ impl Tx {
 
     /// Whether the transaction has changed anything.
     pub fn has_written(&self) -> bool {
-        self.last_undo != 0
+        !self.last_undo.is_none()
     }
 
     /// Isolation level.
@@ -362,7 +362,7 @@ impl Tx {
     pub fn commit(&mut self) -> Result<()> {
         self.active = false;
         self.reader.withdraw();
-        if self.last_undo == 0 {
+        if self.last_undo.is_none() {
             let durable = self.wait_built_on().and(self.wait_durable(self.drawn));
             if self.reader.own == 0 {
                 self.drawn = 0;
@@ -518,7 +518,7 @@ impl Tx {
     }
 
     fn take_back_all(&mut self) -> Result<()> {
-        self.take_back(0)?;
+        self.take_back(UndoPointer::NONE)?;
         if !self.taken_back {
             return Ok(());
         }
@@ -548,7 +548,7 @@ impl Tx {
         Ok(())
     }
 
-    fn take_back(&mut self, to: u64) -> Result<()> {
+    fn take_back(&mut self, to: UndoPointer) -> Result<()> {
         let engine = self.engine().clone();
         let _need = engine.pool.begin_need(Need::Cleanup);
         let lease = self.reader.lease.clone();
@@ -578,7 +578,7 @@ impl Tx {
         self.reader.lease = engine.slots.lease_always();
         self.reader.slot = self.reader.lease.slot;
         self.reader.own = 0;
-        self.last_undo = 0;
+        self.last_undo = UndoPointer::NONE;
         self.taken_back = false;
         self.table_locks.clear();
         self.checked.clear();
@@ -608,7 +608,7 @@ impl Tx {
         self.lock_memory.clear();
         self.overlay.truncate(0);
         self.reader.own = 0;
-        self.last_undo = 0;
+        self.last_undo = UndoPointer::NONE;
         self.taken_back = false;
         self.built_on.store(0, Ordering::Relaxed);
         self.drawn = 0;

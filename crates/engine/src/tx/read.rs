@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::tree::{BTree, LeafBatch, Scan};
+use crate::undo::UndoPointer;
 use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
 use std::sync::Arc;
@@ -41,7 +42,7 @@ pub struct Reader {
     /// Number of the transaction; 0: none yet.
     pub(crate) own: u64,
     /// The transaction's own versions are seen whose undo pointer is below this.
-    pub(crate) upto: u64,
+    pub(crate) upto: UndoPointer,
     pub(crate) cancel: Arc<CancelFlag>,
     pub(crate) lease: Arc<Lease>,
     /// Keeps a clone's snapshot; the transaction's own reader publishes its.
@@ -53,7 +54,7 @@ pub struct Reader {
 /// What a snapshot cannot reach behind.
 pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
 /// `Reader::upto` of one who sees all that its transaction has done.
-pub(super) const ALL_OWN: u64 = u64::MAX;
+pub(super) const ALL_OWN: UndoPointer = UndoPointer::MAX;
 
 impl Clone for Reader {
     fn clone(&self) -> Reader {
@@ -200,7 +201,7 @@ impl Reader {
     #[cold]
     fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
         loop {
-            if trailer.undo == 0 {
+            if trailer.undo.is_none() {
                 // Copied into a tree that is younger than the snapshot: what the snapshot saw is in the former tree.
                 return Err(Error::Serialization(REPLACED));
             }
@@ -240,7 +241,7 @@ impl Engine {
     /// passed its record (it may do so while this looks; it marks the record undone when it frees large values), or
     /// where the row began.
     pub(crate) fn version_before(&self, trailer: Trailer) -> Result<Option<(Trailer, Vec<u8>)>> {
-        if trailer.undo == 0 || self.is_purged(trailer.undo) {
+        if trailer.undo.is_none() || self.is_purged(trailer.undo) {
             return Ok(None);
         }
         match undo::read(&self.pool, trailer.undo) {

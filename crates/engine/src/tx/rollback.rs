@@ -23,7 +23,7 @@ use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafPos};
 use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
-use crate::undo::{self, Ended, Segment};
+use crate::undo::{self, Ended, Segment, UndoPointer};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 pub(crate) use needed::{Memos, hash};
@@ -40,7 +40,7 @@ pub(crate) const ENTRIES_AT_ONCE: usize = 56;
 const _: () = assert!(ENTRIES_AT_ONCE + 4 <= cenote_buffer::PAGES_MAX);
 
 /// Takes back the change of one record, unless that is done; returns the transaction's previous record.
-pub(crate) fn take_back_one(engine: &Engine, pointer: u64, memos: &mut Memos<'_>) -> Result<u64> {
+pub(crate) fn take_back_one(engine: &Engine, pointer: UndoPointer, memos: &mut Memos<'_>) -> Result<UndoPointer> {
     let record = undo::read(&engine.pool, pointer)?;
     if !record.undone {
         match engine.catalog.table_of_space(record.space) {
@@ -57,7 +57,7 @@ pub(crate) fn take_back_one(engine: &Engine, pointer: u64, memos: &mut Memos<'_>
 /// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to those who
 /// want the row from the moment when it has its place in the log; one whose process dies before its redo is complete is
 /// void, and both are losers: the version on top goes first, or the lower one would come back with it.
-pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: u64) -> Result<bool> {
+pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: UndoPointer) -> Result<bool> {
     let record = undo::read(&engine.pool, pointer)?;
     let (Some(table), false) = (engine.catalog.table_of_space(record.space), record.undone) else {
         return Ok(false);
@@ -71,7 +71,7 @@ pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: u64) -> Result<bool
 }
 
 /// The table is gone: there is nothing to restore.
-fn mark_only(engine: &Engine, pointer: u64) -> Result<()> {
+fn mark_only(engine: &Engine, pointer: UndoPointer) -> Result<()> {
     let mut m = engine.pool.mtr();
     let h = undo::latch_record(&mut m, pointer)?;
     undo::mark_undone(&mut m, h, pointer);
@@ -84,7 +84,7 @@ fn mark_only(engine: &Engine, pointer: u64) -> Result<()> {
 fn restore(
     engine: &Engine,
     table: &Table,
-    pointer: u64,
+    pointer: UndoPointer,
     record: &UndoRecord,
     memos: &mut Memos<'_>,
     removed: &mut Entries,

@@ -25,6 +25,7 @@
 //! lap is believed there; the page behind the last one with records exists and is empty, so whoever looks for the end
 //! of the stream meets no page that was never written.
 
+mod pointer;
 pub(crate) mod record;
 pub(crate) mod shared;
 
@@ -35,6 +36,8 @@ use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{PAGE_SIZE, PageId};
+use pointer::END;
+pub(crate) use pointer::UndoPointer;
 use record::{AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -60,8 +63,6 @@ const AT_BASE: usize = 72;
 const AT_LAP: usize = AT_USED + 4;
 /// Bytes of positions in a lap.
 const LAP: u64 = (PAGE_SIZE as u64) << 29;
-/// Positions end here, in bytes: a pointer has 48 bits for units of 8.
-const END: u64 = 8 << 48;
 /// Laps of a segment.
 pub(crate) const LAPS: u32 = (END / LAP) as u32;
 /// Pages of the circle, usually: all that a position can name. A file of 8 TiB.
@@ -72,15 +73,6 @@ pub(crate) const CIRCLE_MIN: u32 = 512;
 const RUN: u64 = 64;
 /// Longest record.
 pub(crate) const MAX_RECORD: usize = PAGE_SIZE - FIRST;
-
-/// Segment and position of a pointer.
-pub(crate) fn split(pointer: u64) -> (u16, u64) {
-    ((pointer >> 48) as u16, pointer << 16 >> 13)
-}
-
-fn pointer(segment: u16, position: u64) -> u64 {
-    u64::from(segment) << 48 | (position / 8)
-}
 
 fn page_of(segment: u16, position: u64) -> PageId {
     PageId::new(
@@ -254,13 +246,13 @@ impl Writer {
     }
 
     /// No pointer of a record written so far is at or above this, and none that follows below.
-    pub(crate) fn next_pointer(&self) -> u64 {
-        pointer(self.segment.number, self.position)
+    pub(crate) fn next_pointer(&self) -> UndoPointer {
+        UndoPointer::new(self.segment.number, self.position)
     }
 
     /// Pointer that the record at `place` will have.
-    pub(crate) fn pointer(&self, place: &Place) -> u64 {
-        pointer(self.segment.number, place.position)
+    pub(crate) fn pointer(&self, place: &Place) -> UndoPointer {
+        UndoPointer::new(self.segment.number, place.position)
     }
 
     /// Writes the record. The first on a page makes the page behind it. The writer moves on: the mini-transaction must
@@ -271,7 +263,7 @@ impl Writer {
         place: &Place,
         record: &NewRecord<'_>,
         scratch: &mut Vec<u8>,
-    ) -> Result<u64> {
+    ) -> Result<UndoPointer> {
         record.encode(scratch);
         let at = offset_of(place.position);
         if at == FIRST {
@@ -281,7 +273,7 @@ impl Writer {
         let used = (at + scratch.len()) as u64;
         m.write_u64(place.h, AT_USED, used | u64::from(lap_of(place.position)) << 32);
         self.position = place.position + scratch.len() as u64;
-        Ok(pointer(self.segment.number, place.position))
+        Ok(UndoPointer::new(self.segment.number, place.position))
     }
 
     /// Makes the page behind the one at `position`. Where a lap came by before, its space on disk was given back.
@@ -380,8 +372,8 @@ pub(crate) fn set_tail(m: &mut Mtr<'_>, h: PageH, tail: u64) {
 }
 
 /// Copies the record at `pointer`. Errors: there is none, or it contradicts itself.
-pub(crate) fn read(pool: &BufferPool, pointer: u64) -> Result<UndoRecord> {
-    let (segment, position) = split(pointer);
+pub(crate) fn read(pool: &BufferPool, pointer: UndoPointer) -> Result<UndoRecord> {
+    let (segment, position) = (pointer.segment(), pointer.position());
     let mut bytes = Vec::new();
     loop {
         let guard = pool.optimistic(page_of(segment, position))?;
@@ -420,7 +412,7 @@ pub(crate) fn read_next(
         }
         let used = used_of(pool, segment.number, position)?;
         if used > offset_of(position) {
-            let record = read(pool, pointer(segment.number, position))?;
+            let record = read(pool, UndoPointer::new(segment.number, position))?;
             return Ok(Some((position, position + record.len() as u64, record)));
         }
         if used == 0 {
@@ -477,30 +469,23 @@ pub(crate) fn read_last(pool: &BufferPool, segment: &Segment, end: u64) -> Resul
     Ok(Some(last))
 }
 
-/// Pointer to a record that `read_next` found.
-pub(crate) fn pointer_to(segment: u16, position: u64) -> u64 {
-    pointer(segment, position)
-}
-
 /// Latches the page of a record, to mark it undone.
-pub(crate) fn latch_record(m: &mut Mtr<'_>, pointer: u64) -> Result<PageH> {
-    let (segment, position) = split(pointer);
-    Ok(m.exclusive(page_of(segment, position))?)
+pub(crate) fn latch_record(m: &mut Mtr<'_>, pointer: UndoPointer) -> Result<PageH> {
+    Ok(m.exclusive(page_of(pointer.segment(), pointer.position()))?)
 }
 
 /// Marks the record, whose page is latched, undone.
-pub(crate) fn mark_undone(m: &mut Mtr<'_>, h: PageH, pointer: u64) {
-    let (_, position) = split(pointer);
+pub(crate) fn mark_undone(m: &mut Mtr<'_>, h: PageH, pointer: UndoPointer) {
     if !planted(Fault::UndoneMark) {
-        m.write(h, offset_of(position) + AT_FLAGS, &[FLAG_UNDONE]);
+        m.write(h, offset_of(pointer.position()) + AT_FLAGS, &[FLAG_UNDONE]);
     }
 }
 
 /// The record is not plain any more: an index was made whose key its change has changed. Purge has not passed it.
-pub(crate) fn unmark_plain(pool: &BufferPool, pointer: u64) -> Result<()> {
+pub(crate) fn unmark_plain(pool: &BufferPool, pointer: UndoPointer) -> Result<()> {
     let mut m = pool.mtr();
     let h = latch_record(&mut m, pointer)?;
-    let at = offset_of(split(pointer).1) + AT_FLAGS;
+    let at = offset_of(pointer.position()) + AT_FLAGS;
     let flags = m.view(h).u8(at);
     if flags & FLAG_PLAIN != 0 {
         m.write(h, at, &[flags & !FLAG_PLAIN]);
@@ -510,8 +495,8 @@ pub(crate) fn unmark_plain(pool: &BufferPool, pointer: u64) -> Result<()> {
 }
 
 /// Whether purge has already passed the record.
-pub(crate) fn is_purged(segment: &Segment, pointer: u64) -> bool {
-    split(pointer).1 < segment.tail.load(Ordering::Acquire)
+pub(crate) fn is_purged(segment: &Segment, pointer: UndoPointer) -> bool {
+    pointer.position() < segment.tail.load(Ordering::Acquire)
 }
 
 #[cfg(test)]
@@ -521,7 +506,9 @@ mod tests {
     #[test]
     fn pointers_hold_every_position() {
         for position in [lap_start(0), lap_start(255), END - 8, lap_start(7) + 16_000] {
-            assert_eq!(split(pointer(u16::MAX, position)), (u16::MAX, position));
+            let pointer = UndoPointer::new(u16::MAX, position);
+            assert_eq!((pointer.segment(), pointer.position()), (u16::MAX, position));
+            assert_eq!(UndoPointer::from_raw(pointer.raw()), pointer);
         }
         assert_eq!(LAPS, 256);
         let ten_years = 10 * 366 * 24 * 3600;

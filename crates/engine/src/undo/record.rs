@@ -18,6 +18,7 @@
 //! 56 key, previous row, new key
 //! ```
 
+use super::pointer::UndoPointer;
 use super::shared::Shared;
 use crate::error::{Error, Result};
 use cenote_base::bytes::read_le;
@@ -53,8 +54,8 @@ pub(crate) enum Kind {
 pub(crate) struct Trailer {
     /// Number of the transaction that made this version.
     pub tx: u64,
-    /// Undo record of the change that made it; 0: none is left.
-    pub undo: u64,
+    /// Undo record of the change that made it; none where it was copied into a new tree.
+    pub undo: UndoPointer,
     /// `DELETED`, `REKEYED`, `REINSERTED`.
     pub flags: u8,
 }
@@ -77,7 +78,7 @@ impl Trailer {
             .ok_or_else(|| Error::Corrupt("row without a trailer".into()))?;
         Ok(Trailer {
             tx: read_le::<u64>(value, at),
-            undo: read_le::<u64>(value, at + 8),
+            undo: UndoPointer::from_raw(read_le::<u64>(value, at + 8)),
             flags: value[at + 16],
         })
     }
@@ -86,7 +87,7 @@ impl Trailer {
     pub(crate) fn encode(self) -> [u8; TRAILER] {
         let mut out = [0; TRAILER];
         out[..8].copy_from_slice(&self.tx.to_le_bytes());
-        out[8..16].copy_from_slice(&self.undo.to_le_bytes());
+        out[8..16].copy_from_slice(&self.undo.raw().to_le_bytes());
         out[16] = self.flags;
         out
     }
@@ -114,7 +115,7 @@ pub(crate) struct UndoRecord {
     pub undone: bool,
     pub plain: bool,
     pub tx: u64,
-    pub prev: u64,
+    pub prev: UndoPointer,
     pub space: u32,
     pub before: Trailer,
     pub shared: Shared,
@@ -134,7 +135,7 @@ pub(crate) struct NewRecord<'a> {
     pub kind: Kind,
     pub plain: bool,
     pub tx: u64,
-    pub prev: u64,
+    pub prev: UndoPointer,
     pub space: u32,
     pub before: Trailer,
     pub shared: Shared,
@@ -162,7 +163,7 @@ impl NewRecord<'_> {
         out.push(if self.plain { FLAG_PLAIN } else { 0 });
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.tx.to_le_bytes());
-        out.extend_from_slice(&self.prev.to_le_bytes());
+        out.extend_from_slice(&self.prev.raw().to_le_bytes());
         out.extend_from_slice(&self.space.to_le_bytes());
         out.extend_from_slice(&(self.row.len() as u32).to_le_bytes());
         out.extend_from_slice(&self.before.encode());
@@ -203,11 +204,11 @@ impl UndoRecord {
             undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
             plain: bytes[AT_FLAGS] & FLAG_PLAIN != 0,
             tx: read_le::<u64>(bytes, 8),
-            prev: read_le::<u64>(bytes, 16),
+            prev: UndoPointer::from_raw(read_le::<u64>(bytes, 16)),
             space: read_le::<u32>(bytes, 24),
             before: Trailer {
                 tx: read_le::<u64>(bytes, 32),
-                undo: read_le::<u64>(bytes, 40),
+                undo: UndoPointer::from_raw(read_le::<u64>(bytes, 40)),
                 flags: bytes[48],
             },
             shared: Shared(read_le::<u32>(bytes, AT_SHARED)),
@@ -231,14 +232,14 @@ mod tests {
     fn records_round_trip_and_garbage_is_refused() {
         let before = Trailer {
             tx: 9,
-            undo: 1 << 48 | 77,
+            undo: UndoPointer::from_raw(11),
             flags: DELETED,
         };
         let new = NewRecord {
             kind: Kind::Update,
             plain: true,
             tx: 12,
-            prev: 5,
+            prev: UndoPointer::from_raw(5),
             space: 1000,
             before,
             shared: Shared(5),
@@ -252,7 +253,7 @@ mod tests {
         let read = UndoRecord::decode(&bytes).unwrap();
         assert_eq!(
             (read.kind, read.tx, read.prev, read.space, read.before, read.shared),
-            (Kind::Update, 12, 5, 1000, before, Shared(5))
+            (Kind::Update, 12, UndoPointer::from_raw(5), 1000, before, Shared(5))
         );
         assert_eq!(
             (read.key.as_slice(), read.row.as_slice(), read.new_key.as_slice()),
