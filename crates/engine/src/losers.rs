@@ -144,7 +144,8 @@ impl Losers {
         }
         self.any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
         drop(stuck);
-        self.count.fetch_sub(1, Ordering::AcqRel);
+        let count = self.count.fetch_sub(1, Ordering::AcqRel);
+        assert!(count > 0, "each loser is counted until it is over");
     }
 }
 

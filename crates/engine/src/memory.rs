@@ -38,6 +38,7 @@ struct Accounts {
 impl Memory {
     /// A limit of so many bytes, of which an account gets a `parts`th.
     pub fn new(limit: u64, parts: u64) -> Arc<Memory> {
+        assert!(parts > 0, "an account gets a part of the limit");
         Arc::new(Memory {
             limit: AtomicU64::new(limit),
             used: AtomicU64::new(0),
@@ -142,8 +143,9 @@ impl Account {
 
     /// Gives bytes back.
     pub fn give_back(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
-        self.memory.used.fetch_sub(bytes, Ordering::Relaxed);
+        let own = self.used.fetch_sub(bytes, Ordering::Relaxed);
+        let all = self.memory.used.fetch_sub(bytes, Ordering::Relaxed);
+        debug_assert!(own >= bytes && all >= bytes, "an account gives back what it has taken");
     }
 }
 
@@ -195,6 +197,10 @@ impl Charge {
         let more = (self.bytes - self.taken).max(self.taken / 8).max(STEP);
         self.account.take(more)?;
         self.taken += more;
+        debug_assert!(
+            self.bytes <= self.taken,
+            "a list grows into memory that its account has"
+        );
         Ok(())
     }
 

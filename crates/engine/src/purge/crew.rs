@@ -125,7 +125,10 @@ impl Crew {
             let error = Error::Internal("a thread of purge has panicked".into());
             round.failed.lock().get_or_insert(error);
         }
-        self.state.lock().working -= 1;
+        let mut state = self.state.lock();
+        assert!(state.working > 0, "a thread leaves a round that it has joined");
+        state.working -= 1;
+        drop(state);
         self.changed.notify_all();
     }
 

@@ -73,6 +73,10 @@ impl BTree {
 
     /// Merges children `left` and `left + 1` of the latched parent if they fit in one page.
     fn merge(&self, (m, parent): (&mut Mtr<'_>, PageH), left: usize) -> Result<Step> {
+        debug_assert!(
+            left + 1 < Header::read(m.view(parent)).count(),
+            "a page merges with its right neighbour under the same parent"
+        );
         let (left_no, right_no) = (child_at(m.view(parent), left), child_at(m.view(parent), left + 1));
         let left_h = m.exclusive(self.page(left_no))?;
         let right_h = m.exclusive(self.page(right_no))?;

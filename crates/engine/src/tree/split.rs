@@ -56,6 +56,12 @@ impl BTree {
         let Some(left) = left_half(&old, &plan) else {
             return Err(self.indivisible(&m, root));
         };
+        let count = |page: &Image| Header::read(page.view()).count();
+        assert_eq!(
+            count(&left) + count(&right),
+            count(&old),
+            "a split keeps each entry on one side"
+        );
         let mut header = space::latch(&mut m, self.space)?;
         let (mut m, pages) = header.allocate(m, 2, KIND_TREE)?;
         header.store(&mut m);
@@ -229,6 +235,7 @@ fn sizes(page: &Image) -> Vec<usize> {
 
 /// Where to cut so that both sides' sums are closest; both sides get at least one item.
 fn even_split(sizes: &[usize]) -> usize {
+    assert!(sizes.len() > 1, "a page that is split has an entry for each side");
     let total: usize = sizes.iter().sum();
     let mut below = 0;
     let mut best = (usize::MAX, 1);

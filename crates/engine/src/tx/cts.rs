@@ -104,6 +104,10 @@ impl CtsPages {
     }
 
     fn page_at(&self, index: u64) -> u32 {
+        debug_assert!(
+            index >= self.base,
+            "no transaction of this database has a number below its first one"
+        );
         self.circle.page(index - self.base)
     }
 
@@ -132,6 +136,10 @@ impl CtsPages {
         let _making = self.making.lock();
         let from = self.made.load(Ordering::Acquire);
         for index in from..=index_of(seq) {
+            assert!(
+                index < self.kept_from.as_raw().load(Ordering::Acquire) + self.circle.len(),
+                "a page of timestamps is given back before an index of the next turn takes it"
+            );
             let page = self.page_at(index);
             if index - self.base >= self.circle.len() {
                 // Its blocks were given back.
@@ -173,6 +181,10 @@ impl CtsPages {
 
     /// The pages of `past` are empty: they may be made anew.
     pub(crate) fn note_given_back(&self, pool: &BufferPool, past: &Past) -> Result<()> {
+        assert!(
+            past.to <= self.made.as_raw().load(Ordering::Acquire),
+            "only pages that were made are given back"
+        );
         let mut m = pool.mtr();
         let header = m.exclusive(header_page())?;
         m.write_u64(header, AT_KEPT, past.to);

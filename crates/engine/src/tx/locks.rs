@@ -138,7 +138,11 @@ impl Waits {
             .enter(slots, waiter, target, slot_of)
             .and_then(|()| self.sleep(slots, waiter, target, target_slot));
         slots.get(waiter.slot).waits_for.store(0, Ordering::Release);
-        slot.waiters.fetch_sub(1, Ordering::SeqCst);
+        let waiters = slot.waiters.fetch_sub(1, Ordering::SeqCst);
+        assert!(
+            waiters > 0,
+            "a waiter is counted from before its edge is drawn until after it is cleared"
+        );
         done
     }
 
@@ -257,6 +261,16 @@ struct TableLock {
     waiting: u64,
 }
 
+impl TableLock {
+    /// After each change that gives somebody the lock.
+    fn check(&self) {
+        debug_assert!(
+            self.exclusive == 0 || self.shared.iter().all(|by| *by == self.exclusive),
+            "the transaction that holds a table lock alone shares it with no other"
+        );
+    }
+}
+
 /// Table locks, by object id (or name id).
 #[derive(Default)]
 pub(crate) struct TableLocks {
@@ -290,6 +304,7 @@ impl TableLocks {
             Some(by) => Err(by),
             None => {
                 lock.shared.push(seq);
+                lock.check();
                 Ok(())
             }
         }
@@ -309,6 +324,7 @@ impl TableLocks {
             return Err(*by);
         }
         lock.exclusive = seq;
+        lock.check();
         if lock.waiting == seq {
             lock.waiting = 0;
         }
@@ -423,6 +439,11 @@ impl RowLocks {
             mine.1 = mine.1.max(strength);
             return false;
         }
+        let update = LockStrength::Update;
+        debug_assert!(
+            holders.is_empty() || strength != update && holders.iter().all(|(_, held)| *held != update),
+            "FOR UPDATE shares a row with no other transaction's lock"
+        );
         holders.push((seq, strength));
         self.count.fetch_add(1, Ordering::SeqCst);
         true
@@ -432,11 +453,18 @@ impl RowLocks {
     pub(crate) fn release(&self, name: &[u8], seq: u64) {
         let mut shard = self.shard(name).lock();
         let Some(holders) = shard.get_mut(name) else { return };
+        let before = holders.len();
         holders.retain(|(by, _)| *by != seq);
+        assert_eq!(
+            before - holders.len(),
+            1,
+            "a transaction releases a row lock that it holds, once"
+        );
         if holders.is_empty() {
             shard.remove(name);
         }
-        self.count.fetch_sub(1, Ordering::SeqCst);
+        let count = self.count.fetch_sub(1, Ordering::SeqCst);
+        assert!(count > 0, "each row lock is counted while its shard is locked");
     }
 }
 

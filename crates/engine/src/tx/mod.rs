@@ -134,6 +134,10 @@ impl Tx {
     /// Starts a transaction. Call `begin_statement` before each statement.
     pub fn begin(&mut self, isolation: Isolation) {
         debug_assert!(!self.active, "the former transaction has not ended");
+        debug_assert!(
+            self.reader.own == 0 && self.last_undo.is_none() && !self.taken_back,
+            "the former transaction has left its number and its changes"
+        );
         self.isolation = isolation;
         self.active = true;
         self.snapshot_fixed = false;
@@ -389,6 +393,7 @@ impl Tx {
     fn log_commit(&mut self) -> Result<u64> {
         let Reader { engine, own, slot, .. } = &self.reader;
         let (engine, own, slot) = (&**engine, *own, *slot);
+        assert!(own != 0, "a transaction with undo records has a number");
         let writer = self
             .writer
             .as_ref()
@@ -537,6 +542,10 @@ impl Tx {
     /// # Errors
     /// As [`Tx::rollback`].
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
+        debug_assert!(
+            savepoint.undo <= self.last_undo && savepoint.definitions <= self.overlay.len(),
+            "a transaction returns to a savepoint of its own that it has not left"
+        );
         let changed = self.last_undo != savepoint.undo;
         self.take_back(savepoint.undo)?;
         if changed {

@@ -54,7 +54,12 @@ impl RowQueues {
 
     fn join(&self, name: &[u8], waiting: Waiting) {
         let mut shard = self.shard(name).lock();
-        shard.entry(name.to_vec()).or_default().push_back(waiting);
+        let queue = shard.entry(name.to_vec()).or_default();
+        debug_assert!(
+            queue.iter().all(|(by, _)| *by != waiting.0),
+            "a transaction has one place in a row's queue"
+        );
+        queue.push_back(waiting);
         self.count.fetch_add(1, Ordering::SeqCst);
     }
 
@@ -74,7 +79,8 @@ impl RowQueues {
         let queue = shard.get_mut(name)?;
         let at = queue.iter().position(|(by, _)| *by == seq)?;
         queue.remove(at);
-        self.count.fetch_sub(1, Ordering::SeqCst);
+        let count = self.count.fetch_sub(1, Ordering::SeqCst);
+        assert!(count > 0, "each place is counted while its shard is locked");
         let next = queue.get(at).map(|(_, slot)| *slot);
         if queue.is_empty() {
             shard.remove(name);

@@ -99,7 +99,9 @@ impl Slots {
     /// A slot for a session. Errors: there are too many (53400).
     pub(crate) fn lease(self: &Arc<Self>) -> Result<Arc<Lease>> {
         let mut free = self.free.lock();
-        if self.used.load(Ordering::Relaxed) - free.len() >= LEASES {
+        let used = self.used.load(Ordering::Relaxed);
+        assert!(free.len() <= used, "a slot is free after it has been in use");
+        if used - free.len() >= LEASES {
             return Err(Error::Limit(format!(
                 "all {LEASES} transaction slots are taken: end sessions that are not needed"
             )));
@@ -283,6 +285,10 @@ impl Lease {
     fn let_go(&self, snapshot: u64) {
         let mut held = self.held.lock();
         let oldest = held.keys().next().copied();
+        debug_assert!(
+            held.contains_key(&snapshot),
+            "a hold is counted from its making until it is dropped"
+        );
         if let Some(count) = held.get_mut(&snapshot) {
             *count -= 1;
             if *count == 0 {
@@ -298,6 +304,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        debug_assert!(self.held.get_mut().is_empty(), "each hold keeps its lease");
         self.slots.release(self.slot);
     }
 }

@@ -130,6 +130,10 @@ impl TxTable {
 
     /// Raises the low-water mark and forgets displaced words below it.
     pub(crate) fn raise_low_water(&self, to: u64) {
+        assert!(
+            to <= self.next.as_raw().load(Ordering::Acquire),
+            "the low-water mark does not pass the next transaction number"
+        );
         self.low_water.fetch_max(to, Ordering::AcqRel);
         if self.displaced_len.load(Ordering::Acquire) > 0 {
             let mut displaced = self.displaced.lock();
@@ -154,6 +158,10 @@ impl TxTable {
             }
             *ceiling = seq + self.block;
         }
+        assert!(
+            seq < *ceiling,
+            "a transaction number is given only below the reserved ceiling"
+        );
         self.make_place(seq, ACTIVE | u64::from(slot));
         slots.get(slot).tx.store(seq, Ordering::Release);
         self.next.store(seq + 1, Ordering::Release);
@@ -193,6 +201,10 @@ impl TxTable {
 
     /// Called inside the log's reservation: from here on `seq` is committed for every snapshot at or above `cts`.
     pub(crate) fn set_committed(&self, seq: u64, slot: u32, cts: u64) {
+        debug_assert!(
+            cts != 0 && cts & ACTIVE == 0,
+            "a commit timestamp is a position of the log"
+        );
         self.set(seq, slot, cts);
     }
 

@@ -184,6 +184,10 @@ impl Segment {
         for before in ended.iter_mut().rev().take_while(|before| before.tx > new.tx) {
             before.tx = new.tx;
         }
+        assert!(
+            ended.back().is_none_or(|before| before.end <= new.end),
+            "the transactions of a segment end in the order of their records"
+        );
         ended.push_back(new);
     }
 }
@@ -199,6 +203,8 @@ pub(crate) struct Writer {
 pub(crate) struct Place {
     h: PageH,
     position: u64,
+    /// Bytes of the record that it is for.
+    len: usize,
 }
 
 impl Writer {
@@ -212,7 +218,7 @@ impl Writer {
         let fits = offset_of(self.position) + len <= PAGE_SIZE && offset_of(self.position) >= FIRST;
         let position = if fits { self.position } else { self.turn()? };
         let h = m.exclusive(page_of(self.segment.number, position))?;
-        Ok(Place { h, position })
+        Ok(Place { h, position, len })
     }
 
     /// Whether a transaction may begin here: half of the circle is free, and the last laps have not come.
@@ -265,6 +271,12 @@ impl Writer {
         scratch: &mut Vec<u8>,
     ) -> Result<UndoPointer> {
         record.encode(scratch);
+        debug_assert_eq!(
+            scratch.len(),
+            place.len,
+            "a record is as long as the place that was prepared for it"
+        );
+        debug_assert!(place.position >= self.position, "a segment is append-only");
         let at = offset_of(place.position);
         if at == FIRST {
             self.make_behind(m, place.position)?;

@@ -153,6 +153,14 @@ impl NewRecord<'_> {
 
     /// Writes the record to `out` (cleared first).
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        debug_assert!(
+            self.new_key.is_empty() || self.kind == Kind::Delete,
+            "only a row that is deleted under its key goes on under another"
+        );
+        debug_assert!(
+            self.key.len() <= usize::from(u16::MAX) && self.new_key.len() <= usize::from(u16::MAX),
+            "the lengths of keys have 16 bits"
+        );
         out.clear();
         out.extend_from_slice(&(self.len() as u32).to_le_bytes());
         out.push(match self.kind {
@@ -236,7 +244,7 @@ mod tests {
             flags: DELETED,
         };
         let new = NewRecord {
-            kind: Kind::Update,
+            kind: Kind::Delete,
             plain: true,
             tx: 12,
             prev: UndoPointer::from_raw(5),
@@ -253,7 +261,7 @@ mod tests {
         let read = UndoRecord::decode(&bytes).unwrap();
         assert_eq!(
             (read.kind, read.tx, read.prev, read.space, read.before, read.shared),
-            (Kind::Update, 12, UndoPointer::from_raw(5), 1000, before, Shared(5))
+            (Kind::Delete, 12, UndoPointer::from_raw(5), 1000, before, Shared(5))
         );
         assert_eq!(
             (read.key.as_slice(), read.row.as_slice(), read.new_key.as_slice()),

@@ -72,6 +72,53 @@ fn crash_again_and_again(memory: MemoryKind, lose_region: bool, first_seed: u64,
     }
 }
 
+/// Transactions that end, then two that do not when the engine halts; `model` has what was committed.
+fn work_until_the_crash(engine: &Arc<Engine>, random: &mut Random, model: &mut Model) {
+    let mut tx = engine.tx();
+    let mut lost = engine.tx();
+    tx.begin(Isolation::ReadCommitted);
+    let table = tx.table("t").unwrap().unwrap();
+    tx.rollback().unwrap();
+    for _ in 0..random.below(60) {
+        tx.begin(Isolation::ReadCommitted);
+        let mut next = model.clone();
+        work(random, &mut tx, &table, &mut next, 0..200);
+        match random.below(4) {
+            0 => tx.rollback().unwrap(),
+            1 => {
+                let point = tx.savepoint();
+                let mut undone = next.clone();
+                work(random, &mut tx, &table, &mut undone, 0..200);
+                tx.rollback_to(&point).unwrap();
+                tx.commit().unwrap();
+                *model = next;
+            }
+            _ => {
+                tx.commit().unwrap();
+                *model = next;
+            }
+        }
+    }
+    // Two that do not end: one of them half rolled back, one with a definition.
+    tx.begin(Isolation::ReadCommitted);
+    let mut unseen = model.clone();
+    work(random, &mut tx, &table, &mut unseen, 0..100);
+    let point = tx.savepoint();
+    work(random, &mut tx, &table, &mut unseen.clone(), 0..100);
+    tx.rollback_to(&point).unwrap();
+    if random.below(2) == 0 {
+        work(random, &mut tx, &table, &mut unseen, 0..100);
+    }
+    lost.begin(Isolation::ReadCommitted);
+    let extra = lost.create_table(new_table("lost", false)).unwrap();
+    insert(&mut lost, &extra, 1, 1, "x").unwrap();
+    work(random, &mut lost, &table, &mut model.clone(), 100..200);
+    if random.below(3) == 0 {
+        engine.checkpoint().unwrap();
+    }
+    engine.halt();
+}
+
 fn crash_from(origins: Origins, memory: MemoryKind, lose_region: bool, seed: u64, rounds: usize) {
     println!("seed {seed}, {origins:?}");
     let dir = tempfile::tempdir().unwrap();
@@ -84,51 +131,7 @@ fn crash_from(origins: Origins, memory: MemoryKind, lose_region: bool, seed: u64
     create(&engine, "t", false);
     let mut model = Model::new();
     for round in 0..rounds {
-        {
-            let mut tx = engine.tx();
-            let mut lost = engine.tx();
-            tx.begin(Isolation::ReadCommitted);
-            let table = tx.table("t").unwrap().unwrap();
-            tx.rollback().unwrap();
-            for _ in 0..random.below(60) {
-                tx.begin(Isolation::ReadCommitted);
-                let mut next = model.clone();
-                work(&mut random, &mut tx, &table, &mut next, 0..200);
-                match random.below(4) {
-                    0 => tx.rollback().unwrap(),
-                    1 => {
-                        let point = tx.savepoint();
-                        let mut undone = next.clone();
-                        work(&mut random, &mut tx, &table, &mut undone, 0..200);
-                        tx.rollback_to(&point).unwrap();
-                        tx.commit().unwrap();
-                        model = next;
-                    }
-                    _ => {
-                        tx.commit().unwrap();
-                        model = next;
-                    }
-                }
-            }
-            // Two that do not end: one of them half rolled back, one with a definition.
-            tx.begin(Isolation::ReadCommitted);
-            let mut unseen = model.clone();
-            work(&mut random, &mut tx, &table, &mut unseen, 0..100);
-            let point = tx.savepoint();
-            work(&mut random, &mut tx, &table, &mut unseen.clone(), 0..100);
-            tx.rollback_to(&point).unwrap();
-            if random.below(2) == 0 {
-                work(&mut random, &mut tx, &table, &mut unseen, 0..100);
-            }
-            lost.begin(Isolation::ReadCommitted);
-            let extra = lost.create_table(new_table("lost", false)).unwrap();
-            insert(&mut lost, &extra, 1, 1, "x").unwrap();
-            work(&mut random, &mut lost, &table, &mut model.clone(), 100..200);
-            if random.below(3) == 0 {
-                engine.checkpoint().unwrap();
-            }
-            engine.halt();
-        }
+        work_until_the_crash(&engine, &mut random, &mut model);
         engine = restart(dir.path(), engine, memory, lose_region);
         assert_eq!(contents(&engine), model, "round {round}");
         let report = engine.recovery_report();

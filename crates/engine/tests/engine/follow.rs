@@ -47,102 +47,106 @@ fn reached(late: &mut Tx, table: &Table, id: i32) -> Option<(i32, i32)> {
     asked.into_inner().filter(|_| done == Outcome::Done)
 }
 
+/// What another transaction does behind the snapshot, and where rows 1 and 2 are then: key and `k`.
+type Case = (&'static str, fn(&mut Tx, &Table), [Option<(i32, i32)>; 2]);
+
+const TWO: Option<(i32, i32)> = Some((2, 2));
+
+const CASES: [Case; 10] = [
+    (
+        "it gets another key",
+        |tx, t| drop(rekey(tx, t, 1, 7)),
+        [Some((7, 1)), TWO],
+    ),
+    (
+        "several, one after the other, and changes between",
+        |tx, t| {
+            for (from, to) in [(1, 7), (7, 8), (8, 9)] {
+                rekey(tx, t, from, to).unwrap();
+                update(tx, t, to, 1, "changed").unwrap();
+            }
+        },
+        [Some((9, 1)), TWO],
+    ),
+    (
+        "another and the former one again",
+        |tx, t| {
+            rekey(tx, t, 1, 7).unwrap();
+            rekey(tx, t, 7, 1).unwrap();
+        },
+        [Some((1, 1)), TWO],
+    ),
+    (
+        "it is deleted under its new key",
+        |tx, t| {
+            rekey(tx, t, 1, 7).unwrap();
+            delete(tx, t, 7).unwrap();
+        },
+        [None, TWO],
+    ),
+    (
+        "another row is inserted where it was deleted",
+        |tx, t| {
+            rekey(tx, t, 1, 7).unwrap();
+            delete(tx, t, 7).unwrap();
+            insert(tx, t, 7, 70, "").unwrap();
+            update(tx, t, 7, 70, "changed").unwrap();
+        },
+        [None, TWO],
+    ),
+    (
+        "another row is inserted under its former key",
+        |tx, t| {
+            rekey(tx, t, 1, 7).unwrap();
+            insert(tx, t, 1, 10, "").unwrap();
+            update(tx, t, 1, 10, "changed").unwrap();
+        },
+        [Some((7, 1)), TWO],
+    ),
+    (
+        "it is deleted, and another inserted under its key",
+        |tx, t| {
+            delete(tx, t, 1).unwrap();
+            insert(tx, t, 1, 10, "").unwrap();
+        },
+        [None, TWO],
+    ),
+    (
+        "it takes the key of a row that is deleted",
+        |tx, t| {
+            delete(tx, t, 2).unwrap();
+            rekey(tx, t, 1, 2).unwrap();
+        },
+        [Some((2, 1)), None],
+    ),
+    (
+        "two rows change their keys with each other",
+        |tx, t| {
+            for (from, to) in [(1, 9), (2, 1), (9, 2)] {
+                rekey(tx, t, from, to).unwrap();
+            }
+        },
+        [Some((2, 1)), Some((1, 2))],
+    ),
+    (
+        "a key that was taken back",
+        |tx, t| {
+            rekey(tx, t, 1, 7).unwrap();
+            let savepoint = tx.savepoint();
+            rekey(tx, t, 7, 8).unwrap();
+            rekey(tx, t, 2, 7).unwrap();
+            tx.rollback_to(&savepoint).unwrap();
+        },
+        [Some((7, 1)), TWO],
+    ),
+];
+
 /// An UPDATE at read committed passed over a row whose primary key another transaction had changed, and took one for it
 /// that was inserted under the former key. Each case: what happens behind the snapshot of a statement that wants rows 1
 /// and 2, and where they are.
 #[test]
 fn a_row_is_found_under_its_new_key() {
-    type Case = (&'static str, fn(&mut Tx, &Table), [Option<(i32, i32)>; 2]);
-    let two = Some((2, 2));
-    let cases: [Case; 10] = [
-        (
-            "it gets another key",
-            |tx, t| drop(rekey(tx, t, 1, 7)),
-            [Some((7, 1)), two],
-        ),
-        (
-            "several, one after the other, and changes between",
-            |tx, t| {
-                for (from, to) in [(1, 7), (7, 8), (8, 9)] {
-                    rekey(tx, t, from, to).unwrap();
-                    update(tx, t, to, 1, "changed").unwrap();
-                }
-            },
-            [Some((9, 1)), two],
-        ),
-        (
-            "another and the former one again",
-            |tx, t| {
-                rekey(tx, t, 1, 7).unwrap();
-                rekey(tx, t, 7, 1).unwrap();
-            },
-            [Some((1, 1)), two],
-        ),
-        (
-            "it is deleted under its new key",
-            |tx, t| {
-                rekey(tx, t, 1, 7).unwrap();
-                delete(tx, t, 7).unwrap();
-            },
-            [None, two],
-        ),
-        (
-            "another row is inserted where it was deleted",
-            |tx, t| {
-                rekey(tx, t, 1, 7).unwrap();
-                delete(tx, t, 7).unwrap();
-                insert(tx, t, 7, 70, "").unwrap();
-                update(tx, t, 7, 70, "changed").unwrap();
-            },
-            [None, two],
-        ),
-        (
-            "another row is inserted under its former key",
-            |tx, t| {
-                rekey(tx, t, 1, 7).unwrap();
-                insert(tx, t, 1, 10, "").unwrap();
-                update(tx, t, 1, 10, "changed").unwrap();
-            },
-            [Some((7, 1)), two],
-        ),
-        (
-            "it is deleted, and another inserted under its key",
-            |tx, t| {
-                delete(tx, t, 1).unwrap();
-                insert(tx, t, 1, 10, "").unwrap();
-            },
-            [None, two],
-        ),
-        (
-            "it takes the key of a row that is deleted",
-            |tx, t| {
-                delete(tx, t, 2).unwrap();
-                rekey(tx, t, 1, 2).unwrap();
-            },
-            [Some((2, 1)), None],
-        ),
-        (
-            "two rows change their keys with each other",
-            |tx, t| {
-                for (from, to) in [(1, 9), (2, 1), (9, 2)] {
-                    rekey(tx, t, from, to).unwrap();
-                }
-            },
-            [Some((2, 1)), Some((1, 2))],
-        ),
-        (
-            "a key that was taken back",
-            |tx, t| {
-                rekey(tx, t, 1, 7).unwrap();
-                let savepoint = tx.savepoint();
-                rekey(tx, t, 7, 8).unwrap();
-                rekey(tx, t, 2, 7).unwrap();
-                tx.rollback_to(&savepoint).unwrap();
-            },
-            [Some((7, 1)), two],
-        ),
-    ];
-    for (name, behind, expected) in cases {
+    for (name, behind, expected) in CASES {
         let (_dir, engine, table) = made(MemoryKind::Dram);
         in_one(&engine, |tx| {
             for id in [1, 2] {

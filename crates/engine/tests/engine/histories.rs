@@ -179,6 +179,48 @@ fn races_for_unique_keys_have_one_winner() {
     engine.shutdown().unwrap();
 }
 
+/// Transactions that change rows that only session `n` writes; what they leave.
+fn change_own_rows(engine: &Arc<Engine>, n: i32) -> BTreeMap<i32, i32> {
+    let (mut random, mut model) = (Random(31 + n as u64), BTreeMap::new());
+    let mut tx = engine.tx();
+    for _ in 0..300 {
+        tx.begin(Isolation::ReadCommitted);
+        let table = tx.table("t").unwrap().unwrap();
+        let mut next: BTreeMap<i32, i32> = model.clone();
+        let done = (0..random.below(8)).try_for_each(|_| {
+            let (id, k) = (n * 1000 + random.below(60) as i32, random.below(30) as i32);
+            tx.begin_statement();
+            match random.below(3) {
+                0 => match insert(&mut tx, &table, id, k, "text")? {
+                    Insert::Done => assert!(next.insert(id, k).is_none()),
+                    Insert::Duplicate { .. } => assert!(next.contains_key(&id)),
+                },
+                1 => match update(&mut tx, &table, id, k, "other")? {
+                    Outcome::Done => assert!(next.insert(id, k).is_some()),
+                    _ => assert!(!next.contains_key(&id)),
+                },
+                _ => assert_eq!(
+                    delete(&mut tx, &table, id)? == Outcome::Done,
+                    next.remove(&id).is_some()
+                ),
+            }
+            Ok::<_, Error>(())
+        });
+        match done {
+            Ok(()) if random.below(5) > 0 => {
+                tx.commit().unwrap();
+                model = next;
+            }
+            Ok(()) => tx.rollback().unwrap(),
+            Err(error) => {
+                assert!(["55000", "40P01"].contains(&error.sqlstate()), "{error}");
+                tx.rollback().unwrap();
+            }
+        }
+    }
+    model
+}
+
 /// Definitions, row changes, index changes and purge at once; a model per session of the rows that only it writes.
 #[test]
 fn everything_at_once() {
@@ -188,46 +230,7 @@ fn everything_at_once() {
     let threads: Vec<_> = (0..3)
         .map(|n| {
             let engine = engine.clone();
-            std::thread::spawn(move || {
-                let (mut random, mut model) = (Random(31 + n as u64), BTreeMap::new());
-                let mut tx = engine.tx();
-                for _ in 0..300 {
-                    tx.begin(Isolation::ReadCommitted);
-                    let table = tx.table("t").unwrap().unwrap();
-                    let mut next: BTreeMap<i32, i32> = model.clone();
-                    let done = (0..random.below(8)).try_for_each(|_| {
-                        let (id, k) = (n * 1000 + random.below(60) as i32, random.below(30) as i32);
-                        tx.begin_statement();
-                        match random.below(3) {
-                            0 => match insert(&mut tx, &table, id, k, "text")? {
-                                Insert::Done => assert!(next.insert(id, k).is_none()),
-                                Insert::Duplicate { .. } => assert!(next.contains_key(&id)),
-                            },
-                            1 => match update(&mut tx, &table, id, k, "other")? {
-                                Outcome::Done => assert!(next.insert(id, k).is_some()),
-                                _ => assert!(!next.contains_key(&id)),
-                            },
-                            _ => assert_eq!(
-                                delete(&mut tx, &table, id)? == Outcome::Done,
-                                next.remove(&id).is_some()
-                            ),
-                        }
-                        Ok::<_, Error>(())
-                    });
-                    match done {
-                        Ok(()) if random.below(5) > 0 => {
-                            tx.commit().unwrap();
-                            model = next;
-                        }
-                        Ok(()) => tx.rollback().unwrap(),
-                        Err(error) => {
-                            assert!(["55000", "40P01"].contains(&error.sqlstate()), "{error}");
-                            tx.rollback().unwrap();
-                        }
-                    }
-                }
-                model
-            })
+            std::thread::spawn(move || change_own_rows(&engine, n))
         })
         .collect();
     let mut random = Random(77);
