@@ -32,7 +32,10 @@ impl Circle {
 
     /// The pages of a run of indexes, none of them twice.
     pub(crate) fn pages(self, indexes: Range<u64>) -> Vec<Range<u32>> {
-        debug_assert!(indexes.end - indexes.start <= self.len());
+        assert!(
+            indexes.start <= indexes.end && indexes.end - indexes.start <= self.len(),
+            "a run of indexes goes round once at most"
+        );
         let mut runs = Vec::new();
         let mut at = indexes.start;
         while at < indexes.end {
@@ -41,6 +44,7 @@ impl Circle {
             runs.push(first..first + run as u32);
             at += run;
         }
+        assert!(at == indexes.end, "each index has its page");
         runs
     }
 }

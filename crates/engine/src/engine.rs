@@ -273,6 +273,7 @@ impl Engine {
         }
         let _meta = self.meta.lock();
         let number = self.segments.read().len() as u32;
+        assert!(number <= undo::MAX_SEGMENTS, "no more segments than there may be");
         if number >= undo::MAX_SEGMENTS {
             return Err(Error::Limit(format!(
                 "all {} undo segments are in use: end transactions that write, or an old snapshot that keeps purge from them",
@@ -290,6 +291,10 @@ impl Engine {
         m.write_u32(h, AT_SEGMENTS, number + 1);
         m.commit();
         let segment = Arc::new(Segment::new(number as u16, &header));
+        assert!(
+            self.segments.read().len() == number as usize,
+            "a segment's number is its place"
+        );
         self.segments.write().push(segment.clone());
         Ok(Writer {
             segment,

@@ -145,7 +145,7 @@ impl Account {
     pub fn give_back(&self, bytes: u64) {
         let own = self.used.fetch_sub(bytes, Ordering::Relaxed);
         let all = self.memory.used.fetch_sub(bytes, Ordering::Relaxed);
-        debug_assert!(own >= bytes && all >= bytes, "an account gives back what it has taken");
+        assert!(own >= bytes && all >= bytes, "an account gives back what it has taken");
     }
 }
 

@@ -112,6 +112,7 @@ impl Engine {
             return;
         }
         let mut threads = self.threads.lock();
+        assert!(threads.is_empty(), "the engine's threads are started once");
         let weak = Arc::downgrade(self);
         let signal = self.losers.signal.clone();
         threads.push(rt::spawn("rollback", move || recovery::roll_back(&weak, &signal)));

@@ -89,6 +89,10 @@ impl Engine {
                 .saturating_add(def.increment.saturating_mul(AHEAD))
                 .clamp(def.min, def.max);
             let reach = if def.cycle { value } else { reach };
+            assert!(
+                (def.min..=def.max).contains(&reach) || !(def.min..=def.max).contains(&value),
+                "what is written ahead stays inside of the sequence"
+            );
             position.written = self.write_position(def.id, reach, true)?;
             position.ahead = if def.cycle {
                 0
@@ -99,6 +103,7 @@ impl Engine {
                     .unwrap_or(0) as i64
             };
         } else {
+            assert!(position.ahead > 0, "a value that is given was written ahead");
             position.ahead -= 1;
         }
         (position.value, position.called) = (value, true);

@@ -140,6 +140,10 @@ impl<'f> Sorter<'f> {
         if all > self.share || all > BUFFER_MIN && self.memory.grow(more).is_err() {
             self.spill()?;
         }
+        assert!(
+            usize::from(split) <= key.len() && key.len() <= usize::from(u16::MAX),
+            "an entry's first part is a part of it"
+        );
         self.places.push(Place {
             at: self.bytes.len(),
             len: key.len() as u16,
@@ -163,6 +167,7 @@ impl<'f> Sorter<'f> {
         let bytes = &self.bytes;
         let entries = self.places.iter().map(|place| Ok(place.entry(bytes)));
         let run = Run::write(self.files, &self.cancel, entries)?;
+        assert!(run.len > 0 || self.places.is_empty(), "a run holds what was gathered");
         self.runs.push(run);
         (self.bytes, self.places) = (Vec::new(), Vec::new());
         self.memory.clear();
@@ -180,6 +185,10 @@ impl<'f> Sorter<'f> {
             let merged = Run::write(self.files, &self.cancel, Merge::of(&some)?)?;
             self.runs.push(merged);
         }
+        assert!(
+            self.runs.len() <= FAN_IN && (self.runs.is_empty() || self.places.is_empty()),
+            "one merge reads all runs, and nothing lies beside them"
+        );
         Ok(Sorted(self))
     }
 }
@@ -295,6 +304,7 @@ impl<'r> RunReader<'r> {
             self.fill(len)?;
         }
         self.used += len;
+        assert!(self.used <= self.buffer.len(), "what is given out was read");
         Ok(&self.buffer[self.used - len..self.used])
     }
 

@@ -244,6 +244,7 @@ impl SpaceLatch {
                 }
             }
         }
+        assert!(pages.len() == count, "as many pages as were asked for");
         Ok((m, pages))
     }
 
@@ -266,6 +267,7 @@ impl SpaceLatch {
         let page = self.header.high_water;
         let next = page.checked_add(1).ok_or(Error::SpaceFull { space: self.space })?;
         let h = m.create(PageId::new(self.space, page), kind, 0)?;
+        assert!(next > page, "the high-water mark rises");
         self.header.high_water = next;
         Ok((page, h))
     }
@@ -328,6 +330,10 @@ impl SpaceLatch {
         let mut bytes = Vec::with_capacity(RANGE * (1 + self.ranges.len()));
         bytes.extend_from_slice(&(self.ranges.len() as u64).to_le_bytes());
         for away in &self.ranges {
+            assert!(
+                away.pages.len() < 1 << STATE_SHIFT && away.pages.end <= self.header.high_water,
+                "a range of free pages fits its word and lies in the space"
+            );
             let state = (away.state as u32) << STATE_SHIFT;
             bytes.extend_from_slice(&away.pages.start.to_le_bytes());
             bytes.extend_from_slice(&(away.pages.len() as u32 | state).to_le_bytes());
@@ -337,11 +343,13 @@ impl SpaceLatch {
 
     /// The first page of pending chain `slot`, 0 none.
     pub fn pending(&self, m: &Mtr<'_>, slot: usize) -> u32 {
+        assert!(slot < PENDING, "a slot of the pending list");
         PageRead::u32(m.view(self.h), AT_PENDING + 4 * slot)
     }
 
     /// Sets the first page of pending chain `slot`, 0 none.
     pub fn set_pending(&self, m: &mut Mtr<'_>, slot: usize, first: u32) {
+        assert!(slot < PENDING, "a slot of the pending list");
         m.write(self.h, AT_PENDING + 4 * slot, &first.to_le_bytes());
     }
 

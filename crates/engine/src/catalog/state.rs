@@ -275,6 +275,10 @@ impl Overlay {
     }
 
     pub(crate) fn truncate(&mut self, len: usize) {
+        assert!(
+            len <= self.changes.len(),
+            "a savepoint has no more definitions than its transaction"
+        );
         if self.changes.len() > len {
             self.changes.truncate(len);
             *self.cached.lock() = None;

@@ -106,6 +106,7 @@ impl BTree {
         let mut header = space::latch(&mut m, self.space)?;
         let slot = header.vacant(&m, 1)?[0];
         let count = bytes.len().div_ceil(PER_PAGE).max(1);
+        assert!(count <= STRIDE, "a stride of pages is one mini-transaction");
         let (mut m, pages) = header.allocate(m, count, KIND_OVERFLOW)?;
         fill(&mut m, &pages, bytes);
         m.write(pages[0].1, AT_MARK, &FIRST.to_le_bytes());
@@ -122,6 +123,10 @@ impl BTree {
         let tail = m.exclusive(self.page(tail))?;
         let mut header = space::latch(&mut m, self.space)?;
         let count = bytes.len().div_ceil(PER_PAGE);
+        assert!(
+            (1..=STRIDE).contains(&count),
+            "a stride of pages is one mini-transaction"
+        );
         let (mut m, pages) = header.allocate(m, count, KIND_OVERFLOW)?;
         fill(&mut m, &pages, bytes);
         m.write(tail, AT_NEXT, &pages[0].0.to_le_bytes());
@@ -152,6 +157,7 @@ impl BTree {
             slot.ok_or_else(|| Error::corrupt(self.page(large.first), "a large value to adopt is not pending"))
         };
         let slots = large.iter().map(slot_of).collect::<Result<Vec<_>>>()?;
+        assert!(slots.len() == large.len(), "each chain has its slot");
         Ok(Adoption(Some((header, slots))))
     }
 
@@ -300,6 +306,7 @@ fn fill(m: &mut Mtr<'_>, pages: &[(u32, PageH)], bytes: &[u8]) {
             m.write(*h, AT_DATA, data);
         }
     }
+    assert!(chunks.next().is_none(), "the pages take all of the bytes");
 }
 
 /// What a page of a large value says about its chain, for `check`.

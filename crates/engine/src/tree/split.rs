@@ -213,6 +213,7 @@ fn plan_balanced(page: &Image, slot: usize, key: &[u8], bytes: usize) -> Option<
         std::cmp::Ordering::Equal => key.to_vec(),
         std::cmp::Ordering::Greater => key_of(page, item - 1),
     };
+    assert!((1..sizes.len()).contains(&at), "both sides get an item");
     let keep = if at <= slot { at } else { at - 1 };
     Some(plan_at(page, keep, key_of_item(at - 1), key_of_item(at)))
 }

@@ -144,7 +144,7 @@ impl BTree {
     /// # Errors
     /// The key or value is too long, or longer than the room that was asked for. Nothing has changed then.
     pub fn insert_at(&self, m: &mut Mtr<'_>, pos: &LeafPos, key: &[u8], value: &[u8]) -> Result<()> {
-        debug_assert!(!pos.found);
+        assert!(!pos.found, "a key is inserted where it was looked for and not found");
         fits(key.len(), value.len())?;
         self.ready(m, pos.h, key.len() + value.len())?;
         let done = edit::insert(&mut latched(m, pos.h), pos.slot, key, value, value.len() as u32);
@@ -156,7 +156,7 @@ impl BTree {
     /// # Errors
     /// The value is too long, or longer than the room that was asked for. Nothing has changed then.
     pub fn replace_at(&self, m: &mut Mtr<'_>, pos: &LeafPos, value: &[u8]) -> Result<()> {
-        debug_assert!(pos.found);
+        assert!(pos.found, "a value is replaced where its key was found");
         fits(0, value.len())?;
         self.ready(m, pos.h, MAX_KEY + value.len())?;
         let done = edit::replace(&mut latched(m, pos.h), pos.slot, value);
