@@ -141,7 +141,10 @@ impl Engine {
             }
             cursor.next += 1;
         }
-        assert!(chosen.len() <= numbers.batch() as usize, "a batch is no longer than one");
+        assert!(
+            chosen.len() <= numbers.batch() as usize,
+            "a batch is no longer than one"
+        );
         batches.next = (!chosen.is_empty()).then(|| Batch {
             numbers: chosen,
             lsn: self.storage.0.log().tail().raw(),

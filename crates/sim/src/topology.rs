@@ -160,6 +160,9 @@ impl Topology {
     }
 
     /// Says what is impossible about it: the field, and what it may be.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the field, and what it may be.
     pub fn validate(&self) -> Result<()> {
         let wrong = |text: String| Err(Error::Invalid(format!("topology: {text}")));
         if self.hosts.is_empty() || self.hosts.len() > MAX_HOSTS {

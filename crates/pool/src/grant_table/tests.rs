@@ -762,8 +762,8 @@ impl World {
         match *step {
             Step::Create(which, name, extents) => {
                 let tenant = if which { "a" } else { "b" };
-                let new = (SpaceId(self.now.into()), Key::of(7));
                 let requested = space(&format!("s{name}"), extents.into());
+                let new = (SpaceId(self.now.into()), Key::of(7));
                 grant_table.create_space(tenant, &requested, new, now).ok();
             }
             Step::Grow(which, name, extents) => {
@@ -809,13 +809,7 @@ impl World {
                 assert_eq!(grant_table.renew(&tenant, id, epoch, now, LEASE).is_ok(), held);
             }
             Step::Confirm(n) => self.confirm(grant_table, n),
-            Step::Free(n) => {
-                if let Some(id) = self.pick(grant_table, n) {
-                    let grant = grant_table.grant(id).expect("picked");
-                    let is_alone = grant.part.is_none() && grant.mirror_of.is_none();
-                    assert_eq!(grant_table.free(id).is_ok(), is_alone);
-                }
-            }
+            Step::Free(n) => self.free(grant_table, n),
             Step::Tick(seconds) => {
                 self.now += u64::from(seconds % 16) * 1_000_000_000;
                 grant_table.tick(Nanos(self.now));
@@ -920,6 +914,14 @@ impl World {
             let mirror = mirror.expect("only a whole one takes its place");
             assert_eq!(self.content.get(&mirror).copied(), had, "what was flushed is there");
             self.forget(id);
+        }
+    }
+
+    fn free(&mut self, grant_table: &mut GrantTable, n: u8) {
+        if let Some(id) = self.pick(grant_table, n) {
+            let grant = grant_table.grant(id).expect("picked");
+            let is_alone = grant.part.is_none() && grant.mirror_of.is_none();
+            assert_eq!(grant_table.free(id).is_ok(), is_alone);
         }
     }
 

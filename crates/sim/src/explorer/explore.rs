@@ -98,6 +98,9 @@ struct Worker {
 }
 
 /// Explores until the seeds or the time are used up, or one fails.
+///
+/// # Errors
+/// A process of its own cannot be started or read.
 pub fn explore(order: &Order) -> std::io::Result<Summary> {
     let begun = Instant::now();
     let mut exploration = Exploration {
@@ -120,6 +123,9 @@ pub fn explore(order: &Order) -> std::io::Result<Summary> {
 }
 
 /// Runs one seed in a process of its own: how it failed, if it did.
+///
+/// # Errors
+/// A process of its own cannot be started or read.
 pub fn try_one(order: &Order, seed: u64, limits: Limits) -> std::io::Result<Option<Failure>> {
     let order = Order {
         world: Some(world_of(order.world, seed)),
@@ -356,6 +362,9 @@ pub fn limits_text(limits: Limits) -> String {
 }
 
 /// Reads [`limits_text`] back.
+///
+/// # Errors
+/// The text is not six numbers.
 pub fn limits_of(text: &str) -> Result<Limits, String> {
     let numbers: Vec<u64> = text.split(',').filter_map(|n| n.parse().ok()).collect();
     let [transactions, deaths, sessions, rows, statements, twist] = numbers[..] else {

@@ -15,6 +15,9 @@ use crate::worlds::{Limits, Plan};
 const TWISTS: u64 = 4;
 
 /// The least failure found within `time`.
+///
+/// # Errors
+/// As [`try_one`](super::explore::try_one).
 pub fn shrink(order: &Order, failure: Failure, time: Duration) -> std::io::Result<Failure> {
     let (begun, mut least) = (Instant::now(), failure);
     let plan = Plan::draw(least.world, least.seed, least.limits);

@@ -40,6 +40,9 @@ pub fn world_of(world: Option<Name>, seed: u64) -> Name {
 }
 
 /// Runs the seeds, and ends early when memory is used up or one has failed.
+///
+/// # Errors
+/// Those of printing.
 pub fn work(job: Job) -> std::io::Result<()> {
     panics::keep();
     let _planted = job.plant.map(fault::plant);

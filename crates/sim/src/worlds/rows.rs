@@ -85,6 +85,9 @@ pub struct Shape {
 
 impl Shape {
     /// The row's bytes.
+    ///
+    /// # Errors
+    /// Those of the row's layout.
     pub fn encode(&self, table: &Table, id: i32, tag: Tag) -> Result<Vec<u8>> {
         self.encode_with_text(table, id, tag, tag)
     }
@@ -132,6 +135,9 @@ impl Shape {
 
     /// A row's id and tag, if all else in it follows from them. A text that was left on overflow pages is not looked
     /// at.
+    ///
+    /// # Errors
+    /// What of the row does not follow from its id and tag.
     pub fn decode(&self, table: &Table, row: &[u8]) -> std::result::Result<(i32, Tag), String> {
         let layout = table.layout();
         let column = |column| layout.column(row, column);
@@ -163,6 +169,9 @@ pub fn but_the_text() -> Columns {
 }
 
 /// The row `new`, with the text that `old` has.
+///
+/// # Errors
+/// Those of the row's layout.
 pub fn keep_text(table: &Table, old: &[u8], new: &[u8]) -> Result<Vec<u8>> {
     let layout = table.layout();
     let values: Vec<DatumRef<'_>> = (0..TEXT_OF)
@@ -206,6 +215,9 @@ pub enum Path {
 }
 
 /// Ids and tags of the rows in a range. The outer error is the engine's, the inner one a row that cannot be.
+///
+/// # Errors
+/// The engine's; the inner one says what of a row cannot be.
 pub fn read(
     reader: &Reader,
     shape: &Shape,

@@ -131,6 +131,8 @@ impl Mapped {
         self.file.as_ref().expect("until it is dropped")
     }
 
+    /// # Errors
+    /// Those of the simulated file.
     pub fn write(&self, word: usize, value: u64) -> std::io::Result<()> {
         let (stage, user) = (&self.stage, self.user);
         self.judge(stage.model().writes(user, word, value));
@@ -139,6 +141,8 @@ impl Mapped {
         Ok(())
     }
 
+    /// # Errors
+    /// Those of the simulated file.
     pub fn read(&self, word: usize) -> std::io::Result<()> {
         let mut found = [0; 8];
         self.file().read_exact_at(&mut found, offset(word))?;
@@ -147,6 +151,8 @@ impl Mapped {
         Ok(())
     }
 
+    /// # Errors
+    /// Those of the simulated file.
     pub fn read_all(&self) -> std::io::Result<()> {
         (0..WORDS).try_for_each(|word| self.read(word))
     }

@@ -41,6 +41,8 @@ impl Transport for CountingTransport {
 }
 
 impl Watched {
+    /// # Errors
+    /// Those of the store's options.
     pub fn new(stage: &Arc<Stage>) -> Result<Arc<Self>> {
         let options = EtcdOptions {
             endpoints: vec!["http://etcd:2379".into()],

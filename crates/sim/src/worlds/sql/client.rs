@@ -127,6 +127,8 @@ fn with_literals(text: &str, params: &[i64]) -> String {
 }
 
 impl Client {
+    /// # Errors
+    /// SQL refuses the session.
     pub fn new(sql: &Arc<Sql>) -> Result<Self> {
         let session = sql.session(SessionInfo {
             user: "simulated".into(),

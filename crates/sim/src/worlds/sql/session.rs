@@ -75,6 +75,8 @@ pub(in crate::worlds) struct Session {
 }
 
 impl Session {
+    /// # Errors
+    /// SQL refuses the session or a setting.
     pub fn new(shared: &Arc<Shared>, sql: &Arc<Sql>, number: usize, life: usize) -> Result<Session, SqlError> {
         let mut client = Client::new(sql)?;
         match number % 3 {
