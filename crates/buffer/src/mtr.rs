@@ -293,11 +293,6 @@ impl<'p> Mtr<'p> {
         }
     }
 
-    /// Writes two bytes at `offset`.
-    pub fn write_u16(&mut self, h: PageH, offset: usize, value: u16) {
-        self.write(h, offset, &value.to_le_bytes());
-    }
-
     /// Writes four bytes at `offset`.
     pub fn write_u32(&mut self, h: PageH, offset: usize, value: u32) {
         self.write(h, offset, &value.to_le_bytes());

@@ -145,11 +145,6 @@ impl Engine {
         self.pool.stats()
     }
 
-    /// The database's own id, given when it was made.
-    pub fn database_id(&self) -> u128 {
-        self.storage.0.control().get().database
-    }
-
     /// How many transactions that write or lock are in progress.
     pub fn running_transactions(&self) -> usize {
         self.slots.running()

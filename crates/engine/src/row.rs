@@ -85,14 +85,6 @@ impl RowLayout {
         self.encode_with(values.len(), |i| values[i].as_ref(), out)
     }
 
-    /// As `encode`, from borrowed values.
-    ///
-    /// # Errors
-    /// As [`RowLayout::encode`].
-    pub fn encode_refs(&self, values: &[DatumRef<'_>], out: &mut Vec<u8>) -> Result<()> {
-        self.encode_with(values.len(), |i| values[i].clone(), out)
-    }
-
     /// As `encode`, asking for each value.
     ///
     /// # Errors

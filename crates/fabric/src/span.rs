@@ -307,12 +307,6 @@ impl<'a, L: Length> Span<'a, L> {
         self.memory
     }
 
-    /// The number of its region.
-    #[inline]
-    pub fn region_id(&self) -> u32 {
-        self.memory.id()
-    }
-
     /// Where it begins in its region, in bytes.
     #[inline]
     pub fn offset(&self) -> u64 {

@@ -103,14 +103,6 @@ impl NodeAddress {
         )))
     }
 
-    /// Of an IP address and port.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`] if it can be none of that provider's, such as one with port 0.
-    pub fn of_socket(provider: Provider, address: SocketAddr) -> Result<Self> {
-        Self::new(provider, socket_bytes(address))
-    }
-
     /// The provider.
     pub fn provider(&self) -> &Provider {
         &self.provider

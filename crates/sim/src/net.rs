@@ -272,12 +272,6 @@ impl Mailbox {
         self.network.send(self.address, to, bytes.into());
     }
 
-    /// What has arrived, if anything.
-    pub fn try_receive(&self) -> Option<Message> {
-        rt::preempt();
-        self.inbox.take(state::true_now()).ok()
-    }
-
     /// The next message; `None` when none has arrived in time.
     pub fn receive(&self, timeout: Option<Nanos>) -> Option<Message> {
         let end = timeout.map_or(Nanos::MAX, |t| state::true_now() + clock::world_span(t));

@@ -299,13 +299,6 @@ impl Network {
         }
     }
 
-    /// A thread whose works complete within this time looks for them again and again, and keeps its vCPU; for longer it
-    /// sleeps, and pays for the switch. 10 us unless told (assumed: what a round trip takes, and a switch each way).
-    /// [`Pace::Project`](crate::Pace::Project) alone looks.
-    pub fn set_polling(&self, time: Nanos) {
-        self.state().polling = time;
-    }
-
     /// Waits until `time`.
     fn wait_until(&self, time: Nanos) {
         let left = time - state::true_now();

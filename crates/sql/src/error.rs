@@ -256,14 +256,11 @@ pub mod code {
     pub const UNDEFINED_OBJECT: &str = "42704";
     pub const AMBIGUOUS_COLUMN: &str = "42702";
     pub const AMBIGUOUS_FUNCTION: &str = "42725";
-    pub const INDETERMINATE_TYPE: &str = "42P18";
     pub const DUPLICATE_COLUMN: &str = "42701";
     pub const DUPLICATE_TABLE: &str = "42P07";
-    pub const DUPLICATE_OBJECT: &str = "42710";
     pub const DUPLICATE_CURSOR: &str = "42P03";
     pub const DUPLICATE_STATEMENT: &str = "42P05";
     pub const INVALID_TABLE_DEFINITION: &str = "42P16";
-    pub const WRONG_OBJECT_TYPE: &str = "42809";
     pub const TOO_MANY_COLUMNS: &str = "54011";
     pub const PROGRAM_LIMIT: &str = "54000";
     pub const OBJECT_NOT_IN_STATE: &str = "55000";

@@ -2,7 +2,7 @@
 
 use cenote_fabric::observe::{self, Asks, Observer, Off, On};
 
-use super::layout::{Header, MAX_KEY, MAX_VALUE, PageRead, ROOT, SLOT, Slot, copy_key, copy_value, covers, level_of};
+use super::layout::{Header, MAX_KEY, MAX_VALUE, PageRead, ROOT, SLOT, Slot, copy_value, covers, level_of};
 use super::pages::{Hint, Mtr, PageH, Pool, latched};
 use super::search::search;
 use super::{Attempt, BTree, Error, Result, edit, until_done};
@@ -125,12 +125,6 @@ impl BTree {
     fn ready(&self, m: &Mtr<'_>, h: PageH, bytes: usize) -> Result<()> {
         let has_gap = Header::read(m.view(h)).gap() >= bytes + SLOT;
         if has_gap { Ok(()) } else { self.sound(m, h) }
-    }
-
-    /// Appends the key at `pos` (which must be found, or within the leaf) to `out`.
-    pub fn key_at(&self, m: &Mtr<'_>, pos: &LeafPos, out: &mut Vec<u8>) {
-        let view = m.view(pos.h);
-        copy_key(view, &Header::read(view), pos.slot, out);
     }
 
     /// Copies the value at `pos`, which must be found, into `out` (cleared first).

@@ -131,11 +131,6 @@ impl Log {
         self.state.is_incomplete(lsn)
     }
 
-    /// Asks the background, if there is one, to write the complete groups.
-    pub fn flush_hint(&self) {
-        self.state.work.set();
-    }
-
     /// Makes everything appended so far durable.
     ///
     /// # Errors
