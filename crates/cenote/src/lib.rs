@@ -16,6 +16,7 @@ pub mod config;
 pub mod config_error;
 pub mod database;
 pub mod device;
+mod etcd;
 pub mod kv;
 pub mod log;
 pub mod mount;

@@ -13,7 +13,7 @@
 //! - [`profile`]: what devices are known to cost, as data;
 //! - [`rdma`]: one-sided verbs towards the memory of another machine, as a contract;
 //! - [`ring`]: message rings in region memory: calls between processes of a pod;
-//! - [`message`]: messages between nodes; [`http`]: a client for services that speak JSON.
+//! - [`message`]: messages between nodes.
 //!
 //! Unsafe code lives here so that nothing above needs it for memory: the raw accesses are in `raw`, the mapping in
 //! `map`, the instructions in `instructions`, and safe types over them in `span`, `host`, `words`.
@@ -26,7 +26,6 @@ pub mod emulate;
 mod foothold;
 mod header;
 mod host;
-pub mod http;
 mod instructions;
 mod listing;
 mod map;

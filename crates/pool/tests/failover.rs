@@ -14,7 +14,7 @@ use cenote_fabric::message::tcp::Tcp;
 use cenote_pool::holder::{GrantedMemory, Operator};
 use cenote_pool::manager::Manager;
 use cenote_pool::node::MemoryNode;
-use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
+use cenote_pool::store::etcd::{Answer, Endpoint, EtcdOptions, EtcdStore, Transport};
 use cenote_pool::{Phase, PoolStatus};
 use cenote_space::EXTENT;
 use cenote_space::Space;
@@ -22,7 +22,7 @@ use common::{
     Process, TIMEOUT, client, credentials, hold, manager_options, network, node_options, operator, requested, say,
     started_node, task, until,
 };
-use etcd_server::Etcd;
+use etcd_server::{Etcd, TestTransport};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -47,7 +47,7 @@ fn store(etcd: &str, ttl: u64) -> Arc<EtcdStore> {
         ttl,
         ..EtcdOptions::default()
     };
-    Arc::new(EtcdStore::new(&options).expect("good options"))
+    Arc::new(EtcdStore::over(&options, Arc::new(TestTransport)).expect("good options"))
 }
 
 fn manager(etcd: &str, listen: &str) -> Result<Manager> {

@@ -22,8 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::http::Answer;
-use cenote_pool::store::etcd::Transport;
+use cenote_pool::store::etcd::{Answer, Endpoint, Transport};
 use serde_json::{Value, json};
 
 use crate::{clock, state};
@@ -223,7 +222,8 @@ fn sleep_until(time: Nanos) {
 }
 
 impl Transport for Etcd {
-    fn post(&self, host: &str, path: &str, _: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
+    fn post(&self, endpoint: &Endpoint, path: &str, _: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
+        let host = &endpoint.host;
         rt::preempt();
         let end = clock::now() + clock::world_span(timeout);
         let (number, ready) = match self.ask(path, body) {

@@ -4,6 +4,7 @@ use super::audit::{self, MANAGER_DEFAULT};
 use super::space::{self, SpaceCommand};
 use super::{Failure, print_aligned, say};
 use crate::calls::{self, Called};
+use crate::etcd::{EtcdFiles, EtcdTransport};
 use crate::pooled::read_secret;
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
@@ -15,7 +16,7 @@ use cenote_pool::manager::{self, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::Tenants;
 use cenote_pool::store::GrantTableStore;
-use cenote_pool::store::etcd::{self, EtcdOptions, EtcdStore};
+use cenote_pool::store::etcd::{self, Endpoint, EtcdOptions, EtcdStore};
 use cenote_pool::store::file::FileStore;
 use cenote_pool::{GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
 use cenote_space::HostOptions;
@@ -53,8 +54,8 @@ pub struct ManagerArguments {
 // be the command's.)
 #[derive(Debug, Args)]
 pub struct EtcdArguments {
-    /// Keep the grant table in this etcd: http://HOST:PORT, several with commas in between. Of several managers one
-    /// leads, the others take over
+    /// Keep the grant table in this etcd: http://HOST:PORT or https://HOST:PORT, several with commas in between. Of
+    /// several managers one leads, the others take over
     #[arg(
         long,
         env = "CENOTE_POOL_ETCD",
@@ -83,6 +84,20 @@ pub struct EtcdArguments {
         requires = "etcd_user"
     )]
     etcd_password_file: Option<PathBuf>,
+    /// PEM file with the certificates of the authorities that sign for that etcd [default: the public ones]
+    #[arg(
+        long,
+        env = "CENOTE_POOL_ETCD_CERT_AUTHORITY",
+        value_name = "FILE",
+        requires = "etcd"
+    )]
+    etcd_cert_authority: Option<PathBuf>,
+    /// PEM file with this manager's certificate, if that etcd asks clients for one
+    #[arg(long, env = "CENOTE_POOL_ETCD_CERT", value_name = "FILE", requires_all = ["etcd", "etcd_key"])]
+    etcd_cert: Option<PathBuf>,
+    /// PEM file with the private key of that certificate
+    #[arg(long, env = "CENOTE_POOL_ETCD_KEY", value_name = "FILE", requires = "etcd_cert")]
+    etcd_key: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -212,12 +227,33 @@ fn grant_table_store(arguments: &ManagerArguments) -> Result<Arc<dyn GrantTableS
         (Some(name), Some(file)) => Some((name.clone(), read_secret(file)?)),
         _ => None,
     };
-    Ok(Arc::new(EtcdStore::new(&EtcdOptions {
+    let options = EtcdOptions {
         endpoints: etcd.etcd.clone(),
         prefix: etcd.etcd_prefix.clone(),
         user,
         ..EtcdOptions::default()
-    })?))
+    };
+    let files = EtcdFiles {
+        authority: etcd.etcd_cert_authority.clone(),
+        identity: etcd.etcd_cert.clone().zip(etcd.etcd_key.clone()),
+    };
+    if files != EtcdFiles::default() {
+        refuse_plain(&etcd.etcd)?;
+    }
+    Ok(Arc::new(EtcdStore::over(
+        &options,
+        Arc::new(EtcdTransport::new(&files)?),
+    )?))
+}
+
+/// Certificates protect nothing on the way to a member that is asked without TLS.
+fn refuse_plain(urls: &[String]) -> Result<(), Failure> {
+    for url in urls {
+        if !Endpoint::parse(url)?.tls {
+            return Err(format!("{url}: certificates are given for etcd, so give https://HOST:PORT").into());
+        }
+    }
+    Ok(())
 }
 
 fn lease(seconds: Option<f64>) -> Result<Nanos, Failure> {

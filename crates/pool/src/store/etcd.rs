@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  PREFIX/leader   who leads: the address where it listens; kept by its lease, gone when that lapses
-//!  PREFIX/grant table     the grant table, as a file has it
+//!  PREFIX/book     the grant table, as a file has it
 //! ```
 //!
 //! Who leads is who made `leader`: the revision in which that key was made is its leadership's own. All that a
@@ -26,14 +26,13 @@ mod api;
 mod base64;
 
 use super::{GrantTableStore, Lead, Leadership};
-pub use api::Transport;
+pub use api::{Answer, Endpoint, Transport};
 use api::{Api, Lease, Number, Outcome, Trouble};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_fabric::http::{self, Answer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -57,7 +56,7 @@ const TIMEOUT: Nanos = Nanos::from_secs(2);
 /// How etcd is reached.
 #[derive(Debug, Clone)]
 pub struct EtcdOptions {
-    /// `http://HOST:PORT`, one or several.
+    /// `http://HOST:PORT` or `https://HOST:PORT`, one or several.
     pub endpoints: Vec<String>,
     /// What keys begin with: a pool's own.
     pub prefix: String,
@@ -78,16 +77,6 @@ impl Default for EtcdOptions {
     }
 }
 
-/// Plain HTTP.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Http;
-
-impl Transport for Http {
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
-        http::post(host, path, headers, body, timeout)
-    }
-}
-
 /// An etcd.
 pub struct EtcdStore {
     api: Arc<Api>,
@@ -103,18 +92,10 @@ struct Keys {
 }
 
 impl EtcdStore {
-    /// Asks nothing yet.
+    /// A store at the etcd that `transport` reaches. Asks nothing yet.
     ///
     /// # Errors
     /// [`Error::Invalid`] for what is no address, prefix or time.
-    pub fn new(options: &EtcdOptions) -> Result<Self> {
-        Self::over(options, Arc::new(Http))
-    }
-
-    /// As [`EtcdStore::new`], for an etcd that is reached in another way.
-    ///
-    /// # Errors
-    /// As [`EtcdStore::new`].
     pub fn over(options: &EtcdOptions, transport: Arc<dyn Transport>) -> Result<Self> {
         let prefix = options.prefix.trim_end_matches('/');
         if !prefix.starts_with('/') || prefix.len() > PREFIX_MAX || prefix.chars().any(char::is_control) {

@@ -1,12 +1,49 @@
-//! A real etcd for tests: of one member, on loopback, with a directory of its own; ended with its guard.
+//! A real etcd for tests: of one member, on loopback, with a directory of its own; ended with its guard. Tests reach it
+//! by [`TestTransport`].
 
+use super::{Answer, Endpoint, Transport};
 use cenote_base::rt::{self, Nanos};
-use cenote_fabric::http;
+use cenote_base::{Error, Result};
+use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 const TIMEOUT: Nanos = Nanos::from_secs(100);
 const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(20);
+
+/// Plain HTTP, one connection a request.
+pub struct TestTransport;
+
+impl Transport for TestTransport {
+    fn post(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        timeout: Nanos,
+    ) -> Result<Answer> {
+        let config = ureq::Agent::config_builder().proxy(None).http_status_as_error(false);
+        let agent: ureq::Agent = config
+            .timeout_global(Some(Duration::from_nanos(timeout.raw())))
+            .build()
+            .into();
+        let request = agent.post(format!("{endpoint}{path}")).header("Connection", "close");
+        let request = headers
+            .iter()
+            .fold(request, |request, (name, value)| request.header(*name, *value));
+        let answer = request.send(body).and_then(|mut answer| {
+            let (status, body) = (answer.status().as_u16(), answer.body_mut().read_to_vec()?);
+            Ok(Answer { status, body })
+        });
+        answer.map_err(|error| match error {
+            // Only a connection that is not made is refused.
+            ureq::Error::Io(io) if io.kind() == ErrorKind::ConnectionRefused => Error::Lost(io.to_string()),
+            error => Error::Timeout(error.to_string()),
+        })
+    }
+}
 
 pub struct Etcd {
     directory: tempfile::TempDir,
@@ -56,7 +93,7 @@ impl Etcd {
     fn is_ready(&mut self) -> bool {
         let began = rt::now();
         // Whatever it says: it may ask for a password.
-        while http::post(&self.host(), "/v3/kv/range", &[], br#"{"key":"eA=="}"#, ANSWER_TIMEOUT).is_err() {
+        while self.post("/v3/kv/range", r#"{"key":"eA=="}"#).is_err() {
             if self.child.try_wait().expect("asked").is_some() {
                 return false;
             }
@@ -67,8 +104,13 @@ impl Etcd {
     }
 
     pub fn ask(&self, path: &str, question: &str) -> Option<String> {
-        let answer = http::post(&self.host(), path, &[], question.as_bytes(), ANSWER_TIMEOUT).ok()?;
+        let answer = self.post(path, question).ok()?;
         (answer.status == 200).then(|| String::from_utf8(answer.body).expect("text"))
+    }
+
+    fn post(&self, path: &str, question: &str) -> Result<Answer> {
+        let endpoint = Endpoint::parse(&self.url())?;
+        TestTransport.post(&endpoint, path, &[], question.as_bytes(), ANSWER_TIMEOUT)
     }
 
     pub fn kill(&mut self) {

@@ -5,19 +5,77 @@ use super::base64;
 use cenote_base::rt::atomic::{AtomicUsize, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::http::{self, Answer};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::fmt;
 use std::sync::Arc;
 
-/// How questions reach etcd.
-pub trait Transport: Send + Sync {
-    /// Posts JSON to `PATH` of a host, and waits for the answer.
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The HTTP status: 200 and the like.
+    pub status: u16,
+    /// The bytes of the body, all of them.
+    pub body: Vec<u8>,
+}
+
+/// The address of one member of etcd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Whether the member is asked over TLS.
+    pub tls: bool,
+    /// `HOST:PORT`.
+    pub host: String,
+}
+
+impl Endpoint {
+    /// Reads `http://HOST:PORT`, `https://HOST:PORT`, or `HOST:PORT`, which means the first.
     ///
     /// # Errors
-    /// [`Error::Lost`]: nobody was there, so the host has not heard of it. Any other: it may have, or may yet.
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer>;
+    /// [`Error::Invalid`] for another protocol, a path, a user, or a missing port.
+    pub fn parse(url: &str) -> Result<Self> {
+        let url = url.trim();
+        let (tls, host) = match url.strip_prefix("https://") {
+            Some(host) => (true, host),
+            None => (false, url.strip_prefix("http://").unwrap_or(url)),
+        };
+        let host = host.strip_suffix('/').unwrap_or(host);
+        let port = host.rsplit_once(':').filter(|(name, _)| !name.is_empty());
+        let is_whole = port.is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let is_part_of_another = |c: char| matches!(c, '/' | '@' | '?' | '#') || c.is_whitespace() || c.is_control();
+        if !is_whole || host.contains(is_part_of_another) {
+            return Err(Error::Invalid(format!(
+                "\"{}\" is no address of etcd: give http://HOST:PORT or https://HOST:PORT",
+                url.escape_debug()
+            )));
+        }
+        Ok(Self { tls, host: host.into() })
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let scheme = if self.tls { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.host)
+    }
+}
+
+/// How requests reach etcd.
+pub trait Transport: Send + Sync {
+    /// Posts JSON to `path` of a member, and waits for the answer, for `timeout` at most. `headers` are names with
+    /// values.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]: nobody was there, so the member has not heard of it. Any other: it may have, or may yet.
+    fn post(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        timeout: Nanos,
+    ) -> Result<Answer>;
 }
 
 /// How long one of several may take to answer.
@@ -140,7 +198,7 @@ struct Refusal {
 /// The way to an etcd, of one member or several.
 pub(super) struct Api {
     transport: Arc<dyn Transport>,
-    hosts: Vec<String>,
+    members: Vec<Endpoint>,
     /// The one that answered last.
     first: AtomicUsize,
     /// Name and password.
@@ -150,13 +208,16 @@ pub(super) struct Api {
 
 impl Api {
     pub(super) fn new(urls: &[String], user: Option<(String, String)>, transport: Arc<dyn Transport>) -> Result<Self> {
-        let hosts = urls.iter().map(|url| http::host_of(url)).collect::<Result<Vec<_>>>()?;
-        if hosts.is_empty() {
+        let members = urls
+            .iter()
+            .map(|url| Endpoint::parse(url))
+            .collect::<Result<Vec<_>>>()?;
+        if members.is_empty() {
             return Err(Error::Invalid("no address of etcd is given".into()));
         }
         Ok(Self {
             transport,
-            hosts,
+            members,
             first: AtomicUsize::new(0),
             user,
             token: Mutex::new(None),
@@ -190,10 +251,10 @@ impl Api {
         let body = question.to_string();
         let first = self.first.load(Ordering::Relaxed);
         let mut away = Vec::new();
-        for at in (first..first + self.hosts.len()).map(|at| at % self.hosts.len()) {
-            let answer = self.ask_at(&self.hosts[at], path, &body, until);
+        for at in (first..first + self.members.len()).map(|at| at % self.members.len()) {
+            let answer = self.ask_at(&self.members[at], path, &body, until);
             let next = match &answer {
-                Err(Trouble::Away(_) | Trouble::Unknown(_)) => (at + 1) % self.hosts.len(),
+                Err(Trouble::Away(_) | Trouble::Unknown(_)) => (at + 1) % self.members.len(),
                 _ => at,
             };
             self.first.store(next, Ordering::Relaxed);
@@ -206,28 +267,34 @@ impl Api {
     }
 
     /// A token may have run out: then another one is asked for.
-    fn ask_at<T: DeserializeOwned>(&self, host: &str, path: &str, body: &str, until: Nanos) -> Result<T, Trouble> {
+    fn ask_at<T: DeserializeOwned>(
+        &self,
+        member: &Endpoint,
+        path: &str,
+        body: &str,
+        until: Nanos,
+    ) -> Result<T, Trouble> {
         let Some((name, password)) = &self.user else {
-            return self.once(host, path, None, body, until);
+            return self.once(member, path, None, body, until);
         };
         let known = self.token.lock().clone();
         if let Some(token) = known {
-            match self.once(host, path, Some(&token), body, until) {
+            match self.once(member, path, Some(&token), body, until) {
                 Err(Trouble::Refused(Error::Invalid(_))) => {}
                 answer => return answer,
             }
         }
         let question = json!({"name": name, "password": password}).to_string();
         let answer: Authenticated = self
-            .once(host, "/v3/auth/authenticate", None, &question, until)
+            .once(member, "/v3/auth/authenticate", None, &question, until)
             .map_err(undone)?;
         *self.token.lock() = Some(answer.token.clone());
-        self.once(host, path, Some(&answer.token), body, until)
+        self.once(member, path, Some(&answer.token), body, until)
     }
 
     fn once<T: DeserializeOwned>(
         &self,
-        host: &str,
+        member: &Endpoint,
         path: &str,
         token: Option<&str>,
         body: &str,
@@ -235,13 +302,13 @@ impl Api {
     ) -> Result<T, Trouble> {
         let timeout = until.since(rt::now());
         if timeout == Nanos::ZERO {
-            return Err(Trouble::Away(format!("no time was left to ask {host}")));
+            return Err(Trouble::Away(format!("no time was left to ask {}", member.host)));
         }
         let token = token.filter(|token| !token.bytes().any(|b| b.is_ascii_control()));
         let headers: Vec<_> = token.map(|token| ("Authorization", token)).into_iter().collect();
         let timeout = timeout.min(TRY_TIMEOUT);
-        match self.transport.post(host, path, &headers, body.as_bytes(), timeout) {
-            Ok(answer) => read(host, &answer),
+        match self.transport.post(member, path, &headers, body.as_bytes(), timeout) {
+            Ok(answer) => read(&member.host, &answer),
             Err(Error::Lost(text)) => Err(Trouble::Away(text)),
             Err(error) => Err(Trouble::Unknown(error.to_string())),
         }
@@ -332,6 +399,36 @@ mod tests {
         }
         let number = of(200, r#"{"header":{"revision":"x"}}"#);
         assert!(matches!(number, Trouble::Unknown(_)));
+    }
+
+    #[test]
+    fn addresses_are_checked() {
+        for (url, tls, host) in [
+            ("http://127.0.0.1:2379/", false, "127.0.0.1:2379"),
+            (" [::1]:2379", false, "[::1]:2379"),
+            ("https://etcd.example:2379", true, "etcd.example:2379"),
+        ] {
+            let endpoint = Endpoint::parse(url).expect("good");
+            assert_eq!((endpoint.tls, &*endpoint.host), (tls, host));
+            assert_eq!(Endpoint::parse(&endpoint.to_string()).expect("good"), endpoint);
+        }
+        for bad in [
+            "ftp://a:1",
+            "https://a",
+            "http://a",
+            "http://a:1/x",
+            "http://u@a:1",
+            "http://a?b:1",
+            "https://https://a:1",
+            "a:b",
+            ":1",
+            "",
+            "a:99999",
+            "a b:1",
+            "a\n:1",
+        ] {
+            assert!(matches!(Endpoint::parse(bad), Err(Error::Invalid(_))), "{bad}");
+        }
     }
 
     proptest! {

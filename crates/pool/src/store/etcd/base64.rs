@@ -1,47 +1,15 @@
 //! Base64 (RFC 4648, padded), as etcd's JSON has keys and values.
 
-const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 
 pub(super) fn encode(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for some in bytes.chunks(3) {
-        let word = (0..3).fold(0, |word, n| word << 8 | u32::from(some.get(n).copied().unwrap_or(0)));
-        for n in 0..4 {
-            let digit = DIGITS[(word >> (18 - 6 * n)) as usize & 63];
-            text.push(if n <= some.len() { digit.into() } else { '=' });
-        }
-    }
-    text
+    STANDARD.encode(bytes)
 }
 
-/// `None` for what is none.
+/// `None` if `text` is not base64.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
-    let digits = text.trim_end_matches('=').as_bytes();
-    let padding = text.len() - digits.len();
-    if !text.len().is_multiple_of(4) || padding > 2 {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len() / 4 * 3);
-    for some in digits.chunks(4) {
-        let mut word = 0;
-        for n in 0..4 {
-            word = word << 6 | some.get(n).map_or(Some(0), |digit| value(*digit))?;
-        }
-        bytes.extend_from_slice(&word.to_be_bytes()[1..some.len()]);
-    }
-    Some(bytes)
-}
-
-fn value(digit: u8) -> Option<u32> {
-    let value = match digit {
-        b'A'..=b'Z' => digit - b'A',
-        b'a'..=b'z' => digit - b'a' + 26,
-        b'0'..=b'9' => digit - b'0' + 52,
-        b'+' => 62,
-        b'/' => 63,
-        _ => return None,
-    };
-    Some(value.into())
+    STANDARD.decode(text).ok()
 }
 
 #[cfg(test)]

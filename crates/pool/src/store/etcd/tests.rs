@@ -6,7 +6,7 @@ use crate::settings::Tenants;
 use crate::wire::{NodeHello, OpenRequest};
 use cenote_base::random::Random;
 use cenote_space::EXTENT;
-use etcd_server::Etcd;
+use etcd_server::{Etcd, TestTransport};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
@@ -24,7 +24,7 @@ fn store_at(url: &str, ttl: u64) -> EtcdStore {
         ttl,
         user: None,
     };
-    EtcdStore::new(&options).expect("good options")
+    EtcdStore::over(&options, Arc::new(TestTransport)).expect("good options")
 }
 
 fn here(lead: Result<Lead>) -> Arc<dyn Leadership> {
@@ -53,17 +53,18 @@ fn key(name: &str) -> String {
 fn options_are_checked() {
     let with = |endpoint: &str, prefix: &str, ttl| {
         let (endpoints, prefix) = (vec![endpoint.to_owned()], prefix.to_owned());
-        EtcdStore::new(&EtcdOptions {
+        let options = EtcdOptions {
             endpoints,
             prefix,
             ttl,
             user: None,
-        })
-        .err()
+        };
+        EtcdStore::over(&options, Arc::new(TestTransport)).err()
     };
     assert!(with("http://a:1", "/x/", 5).is_none());
+    assert!(with("https://a:1", "/x", 5).is_none());
     for (endpoint, prefix, ttl) in [
-        ("https://a:1", "/x", 5),
+        ("ftp://a:1", "/x", 5),
         ("http://a:1", "x", 5),
         ("http://a:1", "", 5),
         ("http://a:1", "/x", 0),
@@ -75,7 +76,7 @@ fn options_are_checked() {
         );
     }
     assert!(matches!(
-        EtcdStore::new(&EtcdOptions::default()).err(),
+        EtcdStore::over(&EtcdOptions::default(), Arc::new(TestTransport)).err(),
         Some(Error::Invalid(_))
     ));
 }
@@ -178,7 +179,9 @@ fn a_password_is_given_where_it_is_asked_for() {
             ttl: 3600,
             ..EtcdOptions::default()
         };
-        EtcdStore::new(&options).expect("good options").lead("one:1")
+        EtcdStore::over(&options, Arc::new(TestTransport))
+            .expect("good options")
+            .lead("one:1")
     };
     for user in [None, Some(("root", "wrong")), Some(("nobody", "right"))] {
         assert!(matches!(with(user).err(), Some(Error::Invalid(_))), "{user:?}");
@@ -268,7 +271,8 @@ fn whole_question(near: &mut TcpStream) -> Option<Vec<u8>> {
         question.extend_from_slice(&some[..n]);
         let text = String::from_utf8_lossy(&question);
         if let Some((head, body)) = text.split_once("\r\n\r\n") {
-            let length = head.split("Content-Length: ").nth(1)?.split("\r\n").next()?;
+            let length = head.to_ascii_lowercase();
+            let length = length.split("content-length: ").nth(1)?.split("\r\n").next()?;
             if body.len() >= length.parse().ok()? {
                 return Some(question);
             }

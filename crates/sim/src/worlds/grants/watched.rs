@@ -9,8 +9,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
-use cenote_fabric::http::Answer;
-use cenote_pool::store::etcd::{EtcdOptions, EtcdStore, Transport};
+use cenote_pool::store::etcd::{Answer, Endpoint, EtcdOptions, EtcdStore, Transport};
 use cenote_pool::store::{GrantTableStore, Lead, Leadership};
 use serde_json::Value;
 
@@ -28,8 +27,15 @@ pub(super) struct Watched {
 struct CountingTransport(Arc<dyn Transport>, Arc<AtomicI64>);
 
 impl Transport for CountingTransport {
-    fn post(&self, host: &str, path: &str, headers: &[(&str, &str)], body: &[u8], timeout: Nanos) -> Result<Answer> {
-        let answer = self.0.post(host, path, headers, body, timeout)?;
+    fn post(
+        &self,
+        endpoint: &Endpoint,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+        timeout: Nanos,
+    ) -> Result<Answer> {
+        let answer = self.0.post(endpoint, path, headers, body, timeout)?;
         let [question, said] =
             [body, &answer.body].map(|json| serde_json::from_slice::<Value>(json).unwrap_or_default());
         let claims = !question["success"][0]["request_put"]["lease"].is_null() && said["succeeded"] == true;
