@@ -21,10 +21,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cenote_base::bytes::get_le;
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
-use cenote_base::rt::{Condvar, HashMap, HashSet, Mutex, MutexGuard};
+use cenote_base::rt::{Condvar, HashMap, Mutex, MutexGuard};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use super::lists::{self, AREAS, BATCH, Entry, List};
@@ -52,8 +52,9 @@ pub(super) struct Areas {
     /// One thread at a time takes them all.
     taking_all: Mutex<()>,
     recent: Mutex<HashMap<PageId, (usize, usize)>>,
-    /// Spaces of which there were copies at opening.
-    found: Mutex<HashSet<u32>>,
+    /// A process before may have left copies, of whatever spaces. Its lists may come back even where they are not seen:
+    /// it may have made the areas empty, and been killed before that was synced.
+    has_former: AtomicBool,
 }
 
 /// The bytes of an area, and its list.
@@ -151,7 +152,7 @@ impl Areas {
             settled: Default::default(),
             taking_all: Mutex::new(()),
             recent: Mutex::new(HashMap::default()),
-            found: Mutex::new(HashSet::default()),
+            has_former: AtomicBool::new(length > 0),
         })
     }
 
@@ -188,7 +189,6 @@ impl Areas {
                     sure,
                 };
                 listed.entry(id).or_default().push(copy);
-                self.found.lock().insert(id.space);
             }
         }
         Ok(listed)
@@ -305,7 +305,7 @@ impl Areas {
 
     /// Whether an area may have pages of `space`, of this process or of one before.
     pub fn holds(&self, space: u32) -> bool {
-        self.found.lock().contains(&space) || self.recent.lock().keys().any(|id| id.space == space)
+        self.has_former.load(Ordering::Acquire) || self.recent.lock().keys().any(|id| id.space == space)
     }
 
     /// All areas: no batch is being written then.
@@ -352,8 +352,9 @@ impl All<'_> {
             areas.unsettled[h.index].store(0, Ordering::Release);
         }
         areas.recent.lock().clear();
-        areas.found.lock().clear();
-        doing(areas.file.sync_data(), "syncing", &areas.path)
+        doing(areas.file.sync_data(), "syncing", &areas.path)?;
+        areas.has_former.store(false, Ordering::Release);
+        Ok(())
     }
 }
 

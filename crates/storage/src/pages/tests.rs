@@ -461,6 +461,37 @@ fn copies_of_a_former_process_do_not_come_back_in_a_new_space() {
     });
 }
 
+/// A process that made the areas empty for a new space was killed before that was synced. The next one saw them empty,
+/// made the space without emptying them, and lost power: the copies of the former space came back.
+#[test]
+fn areas_that_look_empty_after_a_kill_are_made_empty_again() {
+    let id = PageId::new(5, 3);
+    for changes in 0..12 {
+        let fs = MemFs::new();
+        with(files(&fs), || {
+            let (store, _) = open();
+            store.create_space(5).expect("made");
+            store
+                .write_pages(&[(id, &page_of(id, 8, &mut Random(1)))])
+                .expect("written");
+            store.drop_space(5).expect("dropped");
+            fs.halt_after(changes);
+            let _ = store.create_space(5);
+        });
+        let found = fs.kill_clone();
+        with(files(&found), || {
+            let (store, _) = open();
+            store.drop_space(5).expect("dropped");
+            store.create_space(5).expect("made");
+        });
+        with(files(&found.crash_clone()), || {
+            let mut page = vec![7; PAGE_SIZE];
+            let read = open().0.read_page(id, &mut page).expect("read");
+            assert_eq!(read, PageRead::NeverWritten, "killed after {changes} changes");
+        });
+    }
+}
+
 /// A sync that fails when a file is closed to make room for others was answered once and then forgotten: the next sync
 /// of all spaces left the file out, and the copies of its pages were written over.
 #[test]
