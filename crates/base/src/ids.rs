@@ -11,6 +11,27 @@ use core::fmt;
 /// Bytes in a page of the database, in a frame, and in a block of page storage.
 pub const PAGE_SIZE: usize = 16 * 1024;
 
+const _: () = assert!(
+    PAGE_SIZE.is_power_of_two() && PAGE_SIZE <= u16::MAX as usize,
+    "an offset in a page, its end among them, fits 16 bits"
+);
+const _: () = assert!(
+    size_of::<Lsn>() == 8 && size_of::<RecordAddr>() == 8 && size_of::<TxId>() == 8 && size_of::<Cts>() == 8,
+    "an id is a word"
+);
+const _: () = assert!(
+    RecordAddr::UNIT.is_power_of_two() && RecordAddr::END.0.is_multiple_of(RecordAddr::UNIT),
+    "a stream has a whole number of units"
+);
+const _: () = assert!(
+    RecordAddr::FOREIGN & (RecordAddr::END.0 - RecordAddr::UNIT) == 0,
+    "the stream's last unit has an address"
+);
+const _: () = assert!(
+    (TxId::NODE_END as u128) * (TxId::SEQ_END as u128) == 1 << u64::BITS,
+    "node and number fill a transaction's id"
+);
+
 /// Names a page: which file of pages (a *space*), and which page in it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 #[repr(C)]
@@ -160,7 +181,12 @@ impl RecordAddr {
         if position.0 & Self::FOREIGN != 0 {
             return None;
         }
-        Some(Self((stream as u64) << Self::POSITION_BITS | (position.0 / Self::UNIT)))
+        let address = Self((stream as u64) << Self::POSITION_BITS | (position.0 / Self::UNIT));
+        debug_assert!(
+            address.stream() == stream && address.position().0 == position.0,
+            "an address gives back the parts that it was made from"
+        );
+        Some(address)
     }
 
     /// From the packed word: every word is an address.
@@ -230,7 +256,12 @@ impl TxId {
         if node >= Self::NODE_END || seq >= Self::SEQ_END {
             return None;
         }
-        Some(Self((node as u64) << Self::SEQ_BITS | seq))
+        let id = Self((node as u64) << Self::SEQ_BITS | seq);
+        debug_assert!(
+            id.node() == node && id.seq() == seq,
+            "an id gives back the parts that it was made from"
+        );
+        Some(id)
     }
 
     /// From the packed word: every word is an id.

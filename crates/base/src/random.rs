@@ -7,6 +7,7 @@
 
 /// What the state advances by: 2^64 divided by the golden ratio, made odd.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+const _: () = assert!(STEP & 1 == 1, "an odd step passes every state before one comes again");
 
 /// splitmix64's output function: every bit of `z` moves every bit of the result.
 #[inline]
@@ -58,6 +59,7 @@ impl Random {
     /// If there are none.
     #[inline]
     pub fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        assert!(!of.is_empty(), "one is picked of some");
         of[self.index(of.len())]
     }
 }

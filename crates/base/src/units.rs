@@ -15,6 +15,11 @@ const UNITS: [(&str, u64); 5] = [
     ("KiB", 1 << 10),
     ("B", 1),
 ];
+const _: () = assert!(UNITS[UNITS.len() - 1].1 == 1, "each number of bytes has a unit");
+const _: () = assert!(
+    UNITS[0].1 > UNITS[1].1 && UNITS[1].1 > UNITS[2].1 && UNITS[2].1 > UNITS[3].1 && UNITS[3].1 > UNITS[4].1,
+    "the largest unit that fits is found first"
+);
 
 impl ByteSize {
     /// `n` KiB.

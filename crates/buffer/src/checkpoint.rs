@@ -25,6 +25,7 @@ use cenote_base::{Lsn, PageId, Result};
 
 use crate::dirty::Walk;
 use crate::latch;
+use crate::layout::FRAMES_MIN;
 use crate::lists::Hint;
 use crate::pool::Pool;
 use crate::slots;
@@ -33,6 +34,10 @@ use crate::writeback::BATCH;
 
 /// Dirty frames that are gathered at once, and written in batches by age.
 const GATHERED: usize = 16 * BATCH;
+const _: () = assert!(
+    FRAMES_MIN / 8 > 0,
+    "a frame is free for a page that comes up from the tier below"
+);
 /// How long those who change the pages that are left are let go on, between two rounds of [`Pool::flush_all`].
 const TURN: Nanos = Nanos::from_millis(1);
 
@@ -53,7 +58,11 @@ impl Pool {
                 log.wait_durable(log.tail())?;
             }
             self.storage.checkpoint(position)?;
-            self.checkpoint_lsn.store(position.raw(), Ordering::Relaxed);
+            let replaced = self.checkpoint_lsn.swap(position.raw(), Ordering::Relaxed);
+            assert!(
+                replaced == before.raw(),
+                "one checkpoint is taken at a time, and each is behind the last one"
+            );
             mark::pass(Mark::CheckpointMoved);
         }
         Ok(position.max(before))
@@ -117,6 +126,10 @@ impl Pool {
                     return Ok(written + self.flush_below(before)?);
                 }
             }
+            assert!(
+                next.is_none_or(|next| next > from),
+                "a walk by age goes on behind the stretch that it gathered"
+            );
             at = next;
         }
         Ok(written + self.flush_below(before)?)

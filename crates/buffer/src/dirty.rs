@@ -134,6 +134,7 @@ impl<F: Fn(u32) -> u64> Walk<'_, F> {
     /// are so many, and those of whole stretches. With the stretch to go on at; `None` when there is nothing further up
     /// to `end`.
     pub fn gather(&mut self, mut at: u64, before: u64, end: u64, most: usize) -> (Vec<(u64, u32)>, Option<u64>) {
+        assert!(most > 0, "a walk that gathers nothing does not go on");
         let last = self.list.stretch(end.min(before.saturating_sub(1)));
         let mut found = Vec::new();
         while found.len() < most {
@@ -147,6 +148,7 @@ impl<F: Fn(u32) -> u64> Walk<'_, F> {
                 let dirty = self.sift(shard, stretch);
                 found.extend(dirty.into_iter().filter(|(rec, _)| *rec < before));
             }
+            assert!(stretch >= at, "a walk along the dirty frames does not go back");
             at = stretch + 1;
         }
         found.sort_unstable();
@@ -165,6 +167,10 @@ impl<F: Fn(u32) -> u64> Walk<'_, F> {
             let mut stretches = self.list.shards[shard].0.lock();
             stretches.get_mut(&stretch).map(std::mem::take).unwrap_or_default()
         };
+        debug_assert!(
+            entered.iter().all(|frame| *frame as usize % SHARDS == shard),
+            "a frame is entered in its own shard"
+        );
         entered.sort_unstable();
         entered.dedup();
         self.looked_at += entered.len() as u64;

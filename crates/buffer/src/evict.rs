@@ -28,6 +28,7 @@ use crate::writeback::BATCH;
 
 /// Candidates gathered in one walk.
 const GATHER: usize = BATCH;
+const _: () = assert!(GATHER >= 32, "a refill frees at least 32 frames at a time");
 /// The cold list may hold this share (one in so many) of the frames in use before it is the first to give.
 const COLD_SHARE: u32 = 16;
 /// How long who needs a frame lets the thread work that reserves memory.

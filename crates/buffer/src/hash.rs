@@ -24,6 +24,8 @@ const LOCKS: usize = 512;
 /// Frames in a chain that could be honest: buckets are as many as frames.
 const STEPS_MAX: u32 = 1024;
 
+const _: () = assert!(LOCKS.is_power_of_two(), "buckets are spread evenly over the locks");
+
 /// The key of a page in the hash and in descriptors: never 0 for a page that can be.
 #[inline(always)]
 pub fn key_of(page: cenote_base::PageId) -> u64 {
@@ -52,7 +54,10 @@ pub struct Bucket<'p> {
 impl PageHash {
     /// For `buckets` (a power of two) buckets.
     pub fn new(buckets: u32) -> Self {
-        debug_assert!(buckets.is_power_of_two() && buckets > 1);
+        assert!(
+            buckets.is_power_of_two() && buckets > 1,
+            "a key's upper bits pick one of {buckets} buckets"
+        );
         Self {
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             shift: 64 - buckets.trailing_zeros(),

@@ -47,7 +47,7 @@ impl Pool {
         let frames = part.len() as u32;
         part.for_each(|frame| self.enter_found(frame));
         bump(&self.counters().descriptors_examined, u64::from(frames));
-        self.sweep.done.fetch_add(frames, Ordering::AcqRel);
+        self.sweep.finish(frames);
         true
     }
 

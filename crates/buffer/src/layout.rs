@@ -112,6 +112,18 @@ impl Descriptor {
 }
 
 const _: () = assert!(size_of::<Descriptor>() == LINE && align_of::<Descriptor>() == LINE);
+const _: () = assert!(
+    FRAMES_MAX + 1 <= crate::lists::INDEX_MASK as u64,
+    "an index + 1 leaves the list's tag its two bits"
+);
+const _: () = assert!(
+    THREADS_MAX <= u16::MAX as usize + 1,
+    "a latch slot's entry names its thread by 16 bits"
+);
+const _: () = assert!(
+    PAGE_SIZE.is_multiple_of(LINE) && PAGE_SIZE.is_multiple_of(ALIGN as usize),
+    "pages begin and end with lines, and parts with pages of the system"
+);
 
 /// What a frame is doing.
 ///
@@ -153,6 +165,11 @@ pub struct Chain {
     /// Bytes, in units of 64.
     pub lines: u32,
 }
+
+const _: () = assert!(
+    Chain::COUNT_MAX < 0xFFF && Chain::LINES_MAX + (2 * PAGE_SIZE / LINE) as u32 <= 0xF_FFFF,
+    "a chain that is due for an image fits its word with the image's record"
+);
 
 impl Chain {
     /// Records after which the page's image is logged (rule 4).
@@ -317,6 +334,20 @@ impl Geometry {
         let large = Self::fit(region_len, ring_len, FRAMES_LARGE.into()..FRAMES_MAX + 1);
         let small = || Self::fit(region_len, ring_len, FRAMES_MIN.into()..FRAMES_LARGE.into());
         if let Some(plan) = large.or_else(small) {
+            assert!(
+                plan.buckets >= plan.frames,
+                "there are at least as many buckets as frames"
+            );
+            assert!(
+                plan.buckets_at < plan.slots_at
+                    && plan.slots_at < plan.descriptors_at
+                    && plan.descriptors_at < plan.pages_at,
+                "the region's parts follow each other"
+            );
+            assert!(
+                plan.threads() >= THREADS_SMALL,
+                "a region has latch slots for its threads"
+            );
             return Ok(plan);
         }
         let least = Self::lay_out(0, ring_len, FRAMES_MIN).end();

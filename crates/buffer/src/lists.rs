@@ -65,6 +65,8 @@ pub enum List {
     Cold = 3,
 }
 
+const _: () = assert!(UNDO_ENTRIES >= 12, "the notes hold the longest change of the lists");
+
 /// The list lock's word while lists are changed word by word, each noted.
 pub const HELD: u32 = 1;
 /// The list lock's word while lists are built anew: who finds it builds them again.
@@ -355,6 +357,11 @@ impl<'p> Lists<'p> {
         let touched = header.frames_touched.load(Ordering::Relaxed).min(self.frames.count());
         header.frames_touched.store(touched, Ordering::Relaxed);
         let parts = link(touched);
+        let linked: u64 = parts.iter().flatten().map(|list| u64::from(list.count)).sum();
+        assert!(
+            linked == u64::from(touched),
+            "each of {touched} touched frames is on one list, and {linked} are linked"
+        );
         for list in [List::Free, List::Warm, List::Cold] {
             let whole = parts
                 .iter()
@@ -396,6 +403,7 @@ pub struct Linked {
 /// Links the frames of a part among themselves, by their states: those of the free, the warm and the cold list.
 pub fn link_part(frames: &Frames, part: Range<u32>) -> [Linked; 3] {
     assert!(part.end <= frames.count(), "a part is made of frames that there are");
+    assert!(part.start <= part.end, "a part of the frames goes up");
     let mut lists = [Linked::default(); 3];
     for frame in part {
         let d = frames.descriptor(frame);

@@ -73,6 +73,7 @@ impl Pool {
     pub(crate) fn unpublish(&self, latched: Latched) -> Result<()> {
         let d = self.frames.descriptor(latched.frame);
         let key = d.key.load(Ordering::Relaxed);
+        assert!(key != 0, "a frame leaves the hash by the key of its page");
         self.lower.leave(hash::page_of(key));
         match self.hash.lock(&self.frames, key).remove(latched.frame) {
             Ok(()) => self.free(latched),

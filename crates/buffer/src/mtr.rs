@@ -74,6 +74,10 @@ impl Patch<'_> {
     /// If there is no such place.
     pub fn set(&mut self, index: usize, value: u64) {
         let place = &self.places[index];
+        assert!(
+            place.in_group > 0,
+            "a marked place is found in the group before it gets its value"
+        );
         self.group[place.in_group..place.in_group + 8].copy_from_slice(&value.to_le_bytes());
         let frame = self.held[place.held].latched.frame;
         self.pool.frames.page(frame).set_u64(place.offset, value);
@@ -103,6 +107,10 @@ pub struct Mtr<'p> {
 impl Pool {
     /// Keeps what a mini-transaction needed for the thread's next, unless that is being asked for this moment.
     fn keep_parts(&self, parts: Parts) {
+        assert!(
+            parts.held.is_empty() && parts.places.is_empty() && parts.group.is_empty(),
+            "a mini-transaction gives its parts back empty"
+        );
         if let Some(mut kept) = self.parts.get().try_lock() {
             kept.push(parts);
         }
@@ -111,6 +119,10 @@ impl Pool {
     /// Begins a mini-transaction.
     pub fn mtr(&self) -> Mtr<'_> {
         let parts = self.parts.get().lock().pop().unwrap_or_default();
+        assert!(
+            parts.held.is_empty() && parts.group.is_empty(),
+            "a mini-transaction begins without pages and without redo"
+        );
         Mtr {
             pool: self,
             parts,
@@ -231,7 +243,12 @@ impl<'p> Mtr<'p> {
             released: false,
             dirty: [0; PAGE_SIZE / LINE / 64],
         });
-        PageH((self.parts.held.len() - 1) as u16)
+        let index = self.parts.held.len() - 1;
+        assert!(
+            index <= u16::MAX as usize,
+            "a page's handle names its place among those held"
+        );
+        PageH(index as u16)
     }
 
     /// Releases a page that was not changed, ahead of the others.
@@ -402,7 +419,8 @@ impl<'p> Mtr<'p> {
         let (pool, parts) = (self.pool, &mut self.parts);
         let floor = &pool.frames.slots()[rt::thread_slot()].floor;
         // A checkpoint that does not see the pages' new `rec` yet sees this (checkpoint.rs).
-        floor.store(pool.storage.log().tail().raw(), Ordering::SeqCst);
+        let tail = pool.storage.log().tail();
+        floor.store(tail.raw(), Ordering::SeqCst);
         parts.group.finish()?;
         for place in &mut parts.places {
             let record = parts.held[place.held].record.expect("a marked place was written");
@@ -414,6 +432,7 @@ impl<'p> Mtr<'p> {
         let (places, held) = (&parts.places[..], &parts.held[..]);
         let group = parts.group.finished();
         let length = group.len() as u64;
+        assert!(length > 0, "a mini-transaction that changed a page has redo");
         let appended = match hook {
             None => pool.storage.log().append(group, None)?,
             Some(hook) => {
@@ -431,6 +450,10 @@ impl<'p> Mtr<'p> {
                 pool.storage.log().append(group, Some(&mut patch))?
             }
         };
+        assert!(
+            tail <= appended.start && appended.start < appended.end,
+            "a commit's place lies at or behind the floor that it published"
+        );
         mark::pass(Mark::CommitLogged);
         if planted(Fault::StalledCommit) {
             stall();
@@ -478,6 +501,11 @@ impl<'p> Mtr<'p> {
             let d = pool.frames.descriptor(held.latched.frame);
             let offset = parts.group.record_offset(record) as u64;
             let length = parts.group.record_len(record);
+            assert!(
+                start.advance(offset + length as u64) <= end,
+                "the redo record of page {} lies in its group",
+                held.page
+            );
             let chain = match held.base {
                 true => Chain::default(),
                 false => Chain::unpack(d.chain.load(Ordering::Relaxed)),

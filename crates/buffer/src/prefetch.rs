@@ -23,6 +23,10 @@ impl Pool {
         let before = wanted.len();
         let room = WISHES_MAX.saturating_sub(before);
         wanted.extend(pages.iter().filter(missing).take(room));
+        assert!(
+            wanted.len() <= WISHES_MAX,
+            "no more than {WISHES_MAX} pages wait to be read ahead"
+        );
         if wanted.len() > before {
             drop(wanted);
             self.signals.prefetch.set();

@@ -118,6 +118,7 @@ impl SpaceFrames {
 
 impl Block {
     fn enter(&mut self, at: u16, space: u32) {
+        assert!(u32::from(at) < FRAMES, "frame {at} is in its block");
         if self.links.len() <= at as usize {
             self.links.resize(at as usize + 1, Link { next: NONE, prev: OFF });
         }
@@ -129,7 +130,9 @@ impl Block {
         list.count += 1;
         self.links[at as usize] = Link { next, prev: NONE };
         if next != NONE {
-            self.links[next as usize].prev = at;
+            let second = &mut self.links[next as usize];
+            assert!(second.prev == NONE, "no frame is before the first of a space's list");
+            second.prev = at;
         }
     }
 
@@ -141,11 +144,20 @@ impl Block {
             list.count = list.count.saturating_sub(1);
         }
         if link.next != NONE {
-            self.links[link.next as usize].prev = link.prev;
+            let next = &mut self.links[link.next as usize];
+            assert!(
+                next.prev == at,
+                "the next frame of a space's list names the one before it"
+            );
+            next.prev = link.prev;
         }
         match link.prev {
             NONE => self.begin_at(space, at, link.next),
-            prev => self.links[prev as usize].next = link.next,
+            prev => {
+                let prev = &mut self.links[prev as usize];
+                assert!(prev.next == at, "the frame before names the next one of a space's list");
+                prev.next = link.next;
+            }
         }
         self.links[at as usize] = Link { next: NONE, prev: OFF };
     }
@@ -162,10 +174,10 @@ impl Block {
                 .find(|(_, list)| begins(list))
                 .map(|(space, _)| *space),
         };
-        match (owner, next) {
-            (None, _) => {}
-            (Some(owner), NONE) => drop(self.lists.remove(&owner)),
-            (Some(owner), next) => {
+        let owner = owner.expect("a frame with none before it begins a space's list");
+        match next {
+            NONE => drop(self.lists.remove(&owner)),
+            next => {
                 if let Some(list) = self.lists.get_mut(&owner) {
                     list.first = next;
                 }

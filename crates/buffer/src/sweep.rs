@@ -47,11 +47,19 @@ impl Sweep {
     }
 
     pub fn take(&self, step: u32) -> Option<Range<u32>> {
+        assert!(step > 0, "a part of the frames kept has frames");
         let end = self.end.load(Ordering::Acquire);
         let from = self.next.fetch_update(Ordering::AcqRel, Ordering::Acquire, |next| {
             (next < end).then(|| next.saturating_add(step).min(end))
         });
         let from = from.ok()?;
         Some(from..from.saturating_add(step).min(end))
+    }
+
+    /// A part of `frames` frames was looked at.
+    pub fn finish(&self, frames: u32) {
+        let done = self.done.fetch_add(frames, Ordering::AcqRel) + frames;
+        let taken = self.next.as_raw().load(Ordering::Relaxed);
+        assert!(done <= taken, "{done} frames were looked at, and {taken} were taken");
     }
 }

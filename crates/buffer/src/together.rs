@@ -19,7 +19,9 @@ where
     R: Send + 'static,
     W: Fn(T) -> R + Send + Sync + 'static,
 {
-    let threads = items.len().div_ceil(each).min(THREADS).min(most);
+    assert!(each > 0, "a thread is started for at least one item");
+    let count = items.len();
+    let threads = count.div_ceil(each).min(THREADS).min(most);
     let shared = Arc::new((Mutex::new(items.into_iter().enumerate()), work));
     let others: Vec<JoinHandle<Vec<(usize, R)>>> = (1..threads)
         .map_while(|i| {
@@ -34,7 +36,16 @@ where
             Err(panic) => std::panic::resume_unwind(panic),
         }
     }
+    assert!(
+        results.len() == count,
+        "{} of {count} items have a result",
+        results.len()
+    );
     results.sort_unstable_by_key(|(index, _)| *index);
+    assert!(
+        results.iter().enumerate().all(|(place, (index, _))| place == *index),
+        "each item has one result, in its place"
+    );
     results.into_iter().map(|(_, result)| result).collect()
 }
 

@@ -60,6 +60,11 @@ impl Pool {
                 }
             }
         }
+        assert!(copied.len() <= BATCH, "a batch has at most {BATCH} pages");
+        assert!(
+            buffer.len() == copied.len() * PAGE_SIZE,
+            "the buffer holds one copy of each page of the batch"
+        );
         let mut written = if copied.is_empty() {
             Ok(())
         } else {
@@ -81,7 +86,9 @@ impl Pool {
     }
 
     pub(crate) fn unmark_writing(&self, frame: u32) {
-        self.writing[frame as usize / 64].fetch_and(!(1 << (frame % 64)), Ordering::AcqRel);
+        let bit = 1 << (frame % 64);
+        let before = self.writing[frame as usize / 64].fetch_and(!bit, Ordering::AcqRel);
+        assert!(before & bit != 0, "the write-back of frame {frame} ends once");
     }
 
     fn copy_dirty(&self, frame: u32, buffer: &mut Vec<u8>) -> Option<Copied> {
@@ -101,6 +108,7 @@ impl Pool {
             return None;
         }
         let at = buffer.len();
+        assert!(at.is_multiple_of(PAGE_SIZE), "copies lie page by page in the buffer");
         self.frames.page(frame).append_to(0, PAGE_SIZE, buffer);
         Some(Copied {
             frame,
@@ -182,6 +190,10 @@ impl Pool {
                 outgoing.extend(self.copy_out(*frame));
             }
         }
+        assert!(
+            outgoing.len() <= marked.len() && marked.len() <= BATCH,
+            "only pages of frames that are marked go to the tier below"
+        );
         let newest = Lsn::from_raw(outgoing.iter().map(|o| o.lsn).max().unwrap_or(0));
         let _writing = self.under_way.write(outgoing.len());
         let durable = match planted(Fault::RemoteBeforeLog) {

@@ -16,7 +16,9 @@ impl Event {
     /// Sets it and wakes everyone. What was written before is seen by those who wait.
     pub fn set(&self) {
         preempt();
-        if self.0.swap(1, Ordering::Release) == 0 {
+        let before = self.0.swap(1, Ordering::Release);
+        assert!(before <= 1, "an event is set or not");
+        if before == 0 {
             wake_raw(&self.0, usize::MAX);
         }
     }
@@ -24,7 +26,9 @@ impl Event {
     /// Unsets it; says whether it was set.
     pub fn reset(&self) -> bool {
         preempt();
-        self.0.swap(0, Ordering::Acquire) == 1
+        let before = self.0.swap(0, Ordering::Acquire);
+        assert!(before <= 1, "an event is set or not");
+        before == 1
     }
 
     /// Whether it is set.

@@ -7,6 +7,10 @@ use std::sync::OnceLock;
 /// A line or two of its own, so that neighbours do not share one.
 #[repr(align(128))]
 struct Padded<T>(T);
+const _: () = assert!(
+    align_of::<Padded<u8>>() >= 128 && size_of::<Padded<u8>>() >= 128,
+    "two threads' values lie on lines of their own, and so do the pairs that a processor fetches"
+);
 
 /// A value for each thread slot, made when first asked for.
 ///

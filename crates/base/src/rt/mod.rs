@@ -59,6 +59,10 @@ pub use thread::{JoinHandle, Panic, Spin, cores, spawn, try_spawn};
 /// Threads that may run at once; [`thread_slot`] is below this. A server's statements may all wait at once, a thread
 /// each: there are as many slots as it may have sessions, and its own threads' on top.
 pub const MAX_THREADS: usize = 8192;
+const _: () = assert!(
+    MAX_THREADS.is_multiple_of(64),
+    "the map of thread slots has whole words"
+);
 
 /// Why [`Runtime::wait`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -320,7 +324,9 @@ pub fn thread_slot() -> usize {
 #[cold]
 #[inline(never)]
 fn thread_slot_entered() -> usize {
-    entered().thread_slot()
+    let slot = entered().thread_slot();
+    assert!(slot < MAX_THREADS, "thread slot {slot} is one of {MAX_THREADS}");
+    slot
 }
 
 /// Sleeps while `word` holds `expected`, until woken or the timeout has passed.

@@ -108,6 +108,7 @@ fn seed() -> u64 {
 }
 
 const NO_SLOT: u32 = u32::MAX;
+const _: () = assert!((MAX_THREADS as u64) < NO_SLOT as u64, "no thread has the slot of none");
 
 /// A bit for each slot that is taken.
 static SLOTS: Mutex<[u64; MAX_THREADS / 64]> = Mutex::new([0; MAX_THREADS / 64]);
@@ -122,7 +123,9 @@ fn take_slot() -> Option<u32> {
 
 fn give_slot(slot: u32) {
     let mut map = SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
-    map[slot as usize / 64] &= !(1 << (slot % 64));
+    let (word, bit) = (&mut map[slot as usize / 64], 1 << (slot % 64));
+    assert!(*word & bit != 0, "thread slot {slot} is given back once");
+    *word &= !bit;
 }
 
 /// Gives the thread's slot back when the thread ends.
@@ -152,7 +155,11 @@ fn first_slot() -> usize {
 }
 
 fn own_slot(slot: u32) {
-    SLOT.set(slot);
+    let before = SLOT.replace(slot);
+    assert!(
+        before == NO_SLOT,
+        "a thread that takes slot {slot} has {before} already"
+    );
     // Touching it registers the destructor. A thread past that point keeps its slot for good.
     let _ = SLOT_OWNER.try_with(|_| ());
 }

@@ -79,7 +79,8 @@ pub fn try_spawn<T: Send + 'static>(
     let theirs = Arc::clone(&outcome);
     let body = Box::new(move || {
         let result = catch_unwind(AssertUnwindSafe(body));
-        *theirs.value.lock() = Some(result);
+        let before = theirs.value.lock().replace(result);
+        assert!(before.is_none(), "a thread ends once");
         theirs.done.set();
     });
     let thread = if seamed() {
@@ -103,6 +104,11 @@ pub fn try_spawn<T: Send + 'static>(
 /// ```
 #[derive(Debug, Default)]
 pub struct Spin(u32);
+
+const _: () = assert!(
+    Spin::NAP.0 << Spin::DOUBLINGS <= 2_000_000,
+    "the longest nap takes 2 ms at most"
+);
 
 impl Spin {
     /// Turns before the processor is given away.
@@ -140,7 +146,10 @@ impl Spin {
             None => return self.turn(),
         };
         match naps {
-            Some(naps) => sleep(Nanos(Self::NAP.0 << naps)),
+            Some(naps) => {
+                debug_assert!(naps <= Self::DOUBLINGS, "naps double {} times at most", Self::DOUBLINGS);
+                sleep(Nanos(Self::NAP.0 << naps));
+            }
             None => yield_now(),
         }
         self.0 = (self.0 + 1).min(Self::PAUSES + Self::GIVEN + Self::DOUBLINGS);

@@ -56,16 +56,35 @@ impl Layout {
             return Err(Error::Invalid(format!("remote memory of {len} bytes holds no page")));
         }
         let slots_at = (NAMES_AT + u64::from(slots) * NAME as u64).next_multiple_of(PAGE_SIZE as u64);
-        Ok(Self { slots, slots_at })
+        let plan = Self { slots, slots_at };
+        assert!(
+            NAMES_AT + plan.names_len() as u64 <= slots_at,
+            "the directory ends before the first slot"
+        );
+        assert!(
+            slots_at + u64::from(slots) * PAGE_SIZE as u64 <= len,
+            "{slots} slots fit {len} bytes of remote memory"
+        );
+        Ok(plan)
     }
 
     /// Where the page of `slot` lies.
     pub fn page_at(&self, slot: u32) -> u64 {
+        assert!(
+            slot < self.slots,
+            "slot {slot} is one of {} in remote memory",
+            self.slots
+        );
         self.slots_at + u64::from(slot) * PAGE_SIZE as u64
     }
 
     /// Where the directory's entry of `slot` lies.
     pub fn name_at(&self, slot: u32) -> u64 {
+        assert!(
+            slot < self.slots,
+            "slot {slot} is one of {} in the remote directory",
+            self.slots
+        );
         NAMES_AT + u64::from(slot) * NAME as u64
     }
 

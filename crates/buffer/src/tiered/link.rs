@@ -77,6 +77,7 @@ impl Link {
     /// # Errors
     /// The memory cannot be reached, or is too small for a directory and a page.
     pub fn connect(source: &RemoteSource, incarnation: u128) -> Result<Self> {
+        assert!(incarnation != 0, "a start has an incarnation");
         let memory = source.connect()?;
         let layout = Layout::plan(memory.len())?;
         Ok(Self {
@@ -130,6 +131,7 @@ impl Link {
         for (slot, mut outgoing) in pages {
             redo::set_page_checksum(&mut outgoing.bytes);
             let Outgoing { page, lsn, bytes } = outgoing;
+            assert!(bytes.len() == PAGE_SIZE, "a copy of page {page} is the whole of it");
             let copy = Copy {
                 slot,
                 lsn,
@@ -234,6 +236,11 @@ impl Link {
         self.write_header(database, former)?;
         let mut directory = vec![0; self.layout.names_len()];
         for (page, copy) in kept {
+            assert!(
+                copy.slot < self.layout.slots,
+                "slot {} is one of the directory",
+                copy.slot
+            );
             let at = copy.slot as usize * NAME;
             directory[at..at + NAME].copy_from_slice(&self.name(*page, *copy).encode());
         }

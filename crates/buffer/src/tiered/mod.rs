@@ -162,6 +162,10 @@ impl Tier {
         table.attach(Arc::new(link));
         let used: rt::HashSet<u32> = kept.iter().map(|(_, copy)| copy.slot).collect();
         table.retain_free(|slot| !used.contains(&slot));
+        assert!(
+            table.slots_in_use() == kept.len(),
+            "each copy that a start keeps has a slot of its own, and all others are free"
+        );
         self.to_disown.store(false, Ordering::SeqCst);
         Ok(())
     }
@@ -208,6 +212,10 @@ impl Tier {
             }
             (link, placed, evicted)
         };
+        assert!(
+            evicted.len() <= placed.len(),
+            "at most one page makes room for each that is written"
+        );
         if placed.is_empty() {
             return;
         }

@@ -117,7 +117,8 @@ impl Table {
     pub fn register(&mut self, page: PageId) {
         if let Some(entry) = self.entries.get_mut(&page) {
             entry.registered = true;
-            self.idle.remove(&entry.idle_since);
+            let idle = self.idle.remove(&entry.idle_since);
+            assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
         }
     }
 
@@ -130,7 +131,8 @@ impl Table {
         entry.registered = false;
         if entry.copy.is_some() {
             entry.idle_since = self.clock;
-            self.idle.insert(self.clock, page);
+            let before = self.idle.insert(self.clock, page);
+            assert!(before.is_none(), "each page becomes idle at a time of its own");
         }
         self.tidy(page);
     }
@@ -161,8 +163,11 @@ impl Table {
             Some(slot) => (slot, None),
             None => self.evict_one().map(|(slot, page)| (slot, Some(page)))?,
         };
+        assert!(self.link.is_some(), "a slot is given only while there is remote memory");
+        assert!(evicted != Some(page), "a page does not make room for itself");
         let entry = self.entries.entry(page).or_default();
-        entry.copy = Some(Copy { slot, lsn: 0, sum: 0 });
+        let before = entry.copy.replace(Copy { slot, lsn: 0, sum: 0 });
+        assert!(before.is_none(), "page {page} has one slot");
         entry.registered = true;
         Some(Place { slot, evicted })
     }
@@ -194,7 +199,8 @@ impl Table {
         let entry = self.entries.get_mut(&page)?;
         let copy = entry.copy.take()?;
         if !entry.registered {
-            self.idle.remove(&entry.idle_since);
+            let idle = self.idle.remove(&entry.idle_since);
+            assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
         }
         self.tidy(page);
         Some(copy)
@@ -202,6 +208,9 @@ impl Table {
 
     /// The slot is empty.
     pub fn free(&mut self, slot: u32) {
+        let slots = self.link.as_ref().map_or(0, |link| link.layout.slots);
+        assert!(slot < slots, "slot {slot} is one of {slots}");
+        assert!(self.free.len() < slots as usize, "a slot becomes free once");
         self.free.push(slot);
     }
 
@@ -216,10 +225,12 @@ impl Table {
         });
         let before = std::mem::replace(&mut entry.trace, trace);
         if before.rec != 0 {
-            self.unsaved.remove(&(before.rec, page));
+            let noted = self.unsaved.remove(&(before.rec, page));
+            assert!(noted, "page {page} was among the unsaved ones");
         }
         if trace.rec != 0 {
-            self.unsaved.insert((trace.rec, page));
+            let new = self.unsaved.insert((trace.rec, page));
+            assert!(new, "page {page} is among the unsaved ones once");
         }
         self.tidy(page);
     }
@@ -256,7 +267,8 @@ impl Table {
                 continue;
             };
             if entry.trace.rec != 0 {
-                self.unsaved.remove(&(entry.trace.rec, *page));
+                let noted = self.unsaved.remove(&(entry.trace.rec, *page));
+                assert!(noted, "page {page} was among the unsaved ones");
             }
             if let Some(copy) = entry.copy {
                 slots.push(copy.slot);
@@ -277,7 +289,8 @@ impl Table {
             idle_since: self.clock,
             trace: Trace::default(),
         };
-        self.entries.insert(page, entry);
+        let before = self.entries.insert(page, entry);
+        assert!(before.is_none(), "page {page} is found once at the start");
         self.idle.insert(self.clock, page);
         self.note(page, trace);
     }

@@ -81,6 +81,8 @@ struct State {
 }
 
 struct Progress {
+    /// Requests of the batch, done or not.
+    submitted: usize,
     pending: usize,
     /// Not complete before.
     ready: Nanos,
@@ -96,12 +98,16 @@ impl Batch {
     /// A batch whose requests are done, but that is complete at `ready` only.
     pub fn done_at(requests: Vec<IoRequest>, ready: Nanos) -> Self {
         let batch = Self::done(requests);
-        batch.0.progress.lock().ready = ready;
+        let mut progress = batch.0.progress.lock();
+        assert!(progress.pending == 0, "requests that are done at a time have been run");
+        progress.ready = ready;
+        drop(progress);
         batch
     }
 
     fn with(pending: usize, done: Vec<IoRequest>) -> Self {
         let progress = Mutex::new(Progress {
+            submitted: pending + done.len(),
             pending,
             ready: Nanos::ZERO,
             done,
@@ -117,6 +123,12 @@ impl Batch {
         let progress = self.0.progress.lock();
         let mut progress = self.0.changed.wait_while(progress, |p| p.pending > 0);
         let (done, ready) = (std::mem::take(&mut progress.done), progress.ready);
+        assert!(
+            done.len() == progress.submitted,
+            "a batch of {} requests gives {} back",
+            progress.submitted,
+            done.len()
+        );
         drop(progress);
         if ready > Nanos::ZERO {
             rt::sleep(ready - rt::now());
@@ -134,8 +146,13 @@ impl Batch {
 impl State {
     fn finish(&self, request: IoRequest) {
         let mut progress = self.progress.lock();
+        assert!(progress.pending > 0, "each request of a batch ends once");
         progress.pending -= 1;
         progress.done.push(request);
+        assert!(
+            progress.pending + progress.done.len() == progress.submitted,
+            "a request of a batch is under way or done"
+        );
         if progress.pending == 0 {
             self.changed.notify_all();
         }

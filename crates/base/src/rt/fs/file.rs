@@ -102,7 +102,11 @@ impl File {
         while filled < buf.len() {
             match self.0.read_at(&mut buf[filled..], offset + filled as u64) {
                 Ok(0) => break,
-                Ok(n) => filled += n,
+                Ok(n) => {
+                    let left = buf.len() - filled;
+                    assert!(n <= left, "a read of {left} bytes gives {n}");
+                    filled += n;
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e),
             }
