@@ -31,7 +31,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
-use crate::layout::{FrameState, ListHead, UNDO_ENTRIES};
+use crate::layout::{FRAMES_MAX, FrameState, ListHead, UNDO_ENTRIES};
 
 /// How a page that is not in the pool comes in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,6 +75,10 @@ pub const REBUILDING: u32 = 2;
 const TAG_SHIFT: u32 = 30;
 /// The index part of a descriptor's `list_prev`.
 pub const INDEX_MASK: u32 = (1 << TAG_SHIFT) - 1;
+const _: () = assert!(
+    FRAMES_MAX < INDEX_MASK as u64,
+    "an index + 1 leaves the list's tag its two bits"
+);
 
 impl List {
     /// The list in a descriptor's `list_prev`.
@@ -107,7 +111,7 @@ enum Word {
 
 const HEADER_WORD: u32 = 1 << 31;
 const _: () = assert!(
-    INDEX_MASK << 1 | 1 < HEADER_WORD,
+    INDEX_MASK < HEADER_WORD >> 1,
     "a frame's word is told from the header's"
 );
 

@@ -32,7 +32,7 @@ use cenote_storage::redo::{RECORD_HEADER, page_header};
 
 use crate::guard::OptGuard;
 use crate::latch::{self, Upgrade};
-use crate::layout::{Chain, FrameState, LINE};
+use crate::layout::{Chain, FrameState, LINE, SLOT_FRAMES};
 use crate::lists::List;
 use crate::parts::{Held, Parts, Place};
 use crate::pool::{Pool, transition};
@@ -42,6 +42,10 @@ use crate::view::PageView;
 
 /// Pages that one mini-transaction can hold.
 pub const PAGES_MAX: usize = 64;
+const _: () = assert!(
+    SLOT_FRAMES >= PAGES_MAX + 2,
+    "a slot names the pages of a mini-transaction, one that is read and one that is evicted"
+);
 /// What stands in the page and the redo until a patch is made: no zeros, so that no image leaves it out.
 const PLACEHOLDER: u64 = u64::MAX;
 

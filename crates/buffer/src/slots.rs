@@ -77,11 +77,6 @@ fn too_many_threads(frames: &Frames) -> Error {
     ))
 }
 
-const _: () = assert!(
-    SLOT_FRAMES >= crate::mtr::PAGES_MAX + 2,
-    "a slot names the pages of a mini-transaction, one that is read and one that is evicted"
-);
-
 fn take_bit(in_use: &InUse) -> Option<usize> {
     for (i, word) in in_use.0.iter().enumerate() {
         let bits = word.as_raw().load(Ordering::Relaxed);

@@ -20,7 +20,7 @@ impl UndoPointer {
 
     /// The record at `position`, in bytes, of `segment`.
     pub(crate) fn new(segment: u16, position: u64) -> UndoPointer {
-        UndoPointer(u64::from(segment) << POSITION_BITS | position / UNIT)
+        UndoPointer((u64::from(segment) << POSITION_BITS) | (position / UNIT))
     }
 
     /// From the word of a page. Every word is a pointer; reading the record finds out whether it lies there.

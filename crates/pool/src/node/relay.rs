@@ -188,11 +188,11 @@ fn no_way(part: u8) -> Error {
 impl State {
     fn bytes_of(&self, caller: CallerId) -> usize {
         let its = self.waiting.iter().filter(|request| request.caller == caller);
-        its.map(|request| request.forwarded.len()).sum()
+        its.map(|request| request.forwarded.size()).sum()
     }
 
     fn has_room_for(&self, request: &Request) -> bool {
-        self.waiting.len() < WAITING_MAX && self.bytes_of(request.caller) + request.forwarded.len() <= BYTES_MAX
+        self.waiting.len() < WAITING_MAX && self.bytes_of(request.caller) + request.forwarded.size() <= BYTES_MAX
     }
 
     /// When the first one came that needs the way to the part.

@@ -47,8 +47,8 @@ impl Forwarded {
         Self(Question::forwarded(request))
     }
 
-    /// Its bytes.
-    pub fn len(&self) -> usize {
+    /// Number of bytes of the request.
+    pub fn size(&self) -> usize {
         self.0.len()
     }
 
