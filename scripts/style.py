@@ -8,6 +8,8 @@
     scripts/style.py names      types whose names hold a word that docs/glossary.md replaces
     scripts/style.py errors     public functions that can fail and do not say how
     scripts/style.py long       the longest functions, and how many lines are longer than 120 columns
+    scripts/style.py asserts    asserts a thousand lines, by crate
+    scripts/style.py prose      lines of comments, texts and pages with a riddle's subject ("whoever") or a private word
 
 Rust is read as text: comments and literals are blanked out, braces are matched. Macros that make functions are not expanded.
 """
@@ -28,6 +30,10 @@ FUNCTION = re.compile(r"\bfn\s+(\w+)")
 TYPE = re.compile(r"\b(?:struct|enum|trait|union|type)\s+([A-Z]\w*)")
 ASSERT = re.compile(r"\b(?:debug_)?assert(?:_eq|_ne)?!|\bconst _: \(\) = assert")
 KNOWN_PAIRS = re.compile("InFlight|ReadAhead")
+RIDDLE = re.compile(
+    r"\b(?:nobody|somebody|anybody|everybody|whoever|whose wish|(?<!-)wish(?:es)?|whereabouts|strangers?|strange|stuck|awake|patien(?:ce|t)|"
+    r"tend(?:s|ed)?|guests?|(?<!read.)(?<!write.)ahead|two minds|hunts?|troubles?"
+    r"|(?<!users )(?<!user )(?<!people )(?<!reader )(?<!readers )(?<!engineers )(?<!person )(?<!operator )who)\b", re.I)
 PATH = re.compile(r"\b(?:crate|super)(?:::\w+)+")
 
 
@@ -259,6 +265,30 @@ def table(files):
     yield "types with a word that the glossary replaces", f"{len(list(odd_names(files)))} of {types}"
     yield "fallible public functions with # Errors", f"{sum(said)} of {len(said)}"
     yield f"lines over {COLUMNS} columns", long
+    yield "lines of prose with a riddle's subject", sum(1 for _ in riddles(files))
+
+
+def asserts_by_crate(files):
+    """(crate, asserts, lines that are not empty) of production files."""
+    for crate in CORE:
+        core = [f for f in files if f.crate == crate and not f.is_test]
+        lines = sum(1 for f in core for line in f.production.splitlines() if line.strip())
+        yield crate, sum(len(ASSERT.findall(f.production)) for f in core), lines
+
+
+def riddles(files):
+    """(path, line number, line) of comments, literals and pages that hold a word of `RIDDLE`."""
+    for file in files:
+        rest = "".join(a if a == "\n" or a != b else " " for a, b in zip(file.text, file.code))
+        for number, (line, whole) in enumerate(zip(rest.splitlines(), file.text.splitlines()), 1):
+            if RIDDLE.search(line):
+                yield file.path, number, whole.strip()
+    for page in [*sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("*.md"))]:
+        if page.name == "glossary.md":
+            continue
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            if RIDDLE.search(line):
+                yield page, number, line.strip()
 
 
 RULES = ROOT / "scripts/modules.txt"
@@ -340,6 +370,12 @@ def main():
         longest = sorted(((n, name, f) for f in files for name, _, n in f.functions()), key=lambda t: -t[0])
         for count, name, file in longest[:30]:
             print(f"{count:>5} {name:<32} {file.path.relative_to(ROOT)}")
+    elif wanted == "asserts":
+        for crate, asserts, lines in asserts_by_crate(files):
+            print(f"{crate:<12} {asserts:>5} {lines:>7} {1000 * asserts / lines:>6.1f}")
+    elif wanted == "prose":
+        for path, number, line in riddles(files):
+            print(f"{path.relative_to(ROOT)}:{number}: {line}")
     else:
         sys.exit(__doc__)
 
