@@ -9,6 +9,7 @@
     scripts/style.py errors     public functions that can fail and do not say how
     scripts/style.py long       the longest functions, and how many lines are longer than 120 columns
     scripts/style.py asserts    asserts a thousand lines, by crate
+    scripts/style.py draw SEED  twenty asserts at random, each to be put to the test by a mutation of what it guards
     scripts/style.py prose      lines of comments, texts and pages with a riddle's subject ("whoever") or a private word
 
 Rust is read as text: comments and literals are blanked out, braces are matched. Macros that make functions are not expanded.
@@ -16,6 +17,7 @@ Rust is read as text: comments and literals are blanked out, braces are matched.
 
 import collections
 import pathlib
+import random
 import re
 import statistics
 import sys
@@ -68,7 +70,7 @@ class File:
         code = self.code
         for match in reversed(list(re.finditer(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))?\s+)?(mod|fn|impl)\b[^{;]*([{;])", code))):
             end = closing(code, match.end() - 1) if match.group(2) == "{" else match.end()
-            code = code[:match.start()] + code[end:]
+            code = code[:match.start()] + re.sub(r"[^\n]", " ", code[match.start():end]) + code[end:]
         return code
 
     def functions(self):
@@ -276,6 +278,18 @@ def asserts_by_crate(files):
         yield crate, sum(len(ASSERT.findall(f.production)) for f in core), lines
 
 
+def drawn_asserts(files, seed):
+    """Twenty (path, line number, line) of production asserts from base to engine, drawn by `seed`."""
+    found = []
+    for file in files:
+        if file.crate in CORE and not file.is_test:
+            lines = file.text.splitlines()
+            for number, line in enumerate(file.production.splitlines(), 1):
+                if ASSERT.search(line):
+                    found.append((file.path, number, " ".join(text.strip() for text in lines[number - 1:number + 3])))
+    return random.Random(seed).sample(found, 20)
+
+
 def riddles(files):
     """(path, line number, line) of comments, literals and pages that hold a word of `RIDDLE`."""
     for file in files:
@@ -373,6 +387,9 @@ def main():
     elif wanted == "asserts":
         for crate, asserts, lines in asserts_by_crate(files):
             print(f"{crate:<12} {asserts:>5} {lines:>7} {1000 * asserts / lines:>6.1f}")
+    elif wanted == "draw":
+        for path, number, line in drawn_asserts(files, int(sys.argv[2])):
+            print(f"{path.relative_to(ROOT)}:{number}: {line}")
     elif wanted == "prose":
         for path, number, line in riddles(files):
             print(f"{path.relative_to(ROOT)}:{number}: {line}")
