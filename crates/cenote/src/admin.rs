@@ -9,54 +9,39 @@
 //! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to
 //! SQL untouched: recognising them costs a comparison of seven bytes.
 
-use crate::server::Service;
-use crate::server::registry::Canceller;
-use crate::server::session::Conversation;
+use crate::server::ServerStatements;
 use cenote_engine::{Datum, Engine};
-use cenote_sql::{Bind, Field, Formats, Output, Result, SessionInfo, SqlError, SystemViews, code};
+use cenote_sql::{Field, Formats, Output, Result, Session, SqlError, SystemViews, code};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// What every such statement begins with.
 const PREFIX: &str = "CENOTE ";
 const TEXT_OID: u32 = 25;
 
-/// SQL with the administration statements in front.
-pub struct Administered<S> {
-    /// Sessions of SQL.
-    pub service: S,
+/// Answers administration statements.
+pub struct Administration {
     /// What is administered.
     pub engine: Arc<Engine>,
     /// What can be shown.
     pub views: Arc<dyn SystemViews>,
 }
 
-/// A session of [`Administered`].
-pub struct AdministeredSession<C> {
-    sql: C,
-    engine: Arc<Engine>,
-    views: Arc<dyn SystemViews>,
-}
-
-impl<S: Service> Service for Administered<S> {
-    type Session = AdministeredSession<S::Session>;
-    fn open(&self, info: SessionInfo) -> Result<Self::Session> {
-        let sql = self.service.open(info)?;
-        Ok(AdministeredSession {
-            sql,
-            engine: self.engine.clone(),
-            views: self.views.clone(),
+impl ServerStatements for Administration {
+    fn answer(&self, session: &mut Session, text: &str, out: &mut dyn Output) -> Option<Result<()>> {
+        let statement = text.strip_prefix(PREFIX)?;
+        Some(match session.status() {
+            b'I' => self.administer(statement, out),
+            _ => Err(SqlError::new(
+                code::ACTIVE_TRANSACTION,
+                "CENOTE statements cannot run inside a transaction block",
+            )),
         })
     }
 }
 
-impl<C: Conversation> AdministeredSession<C> {
-    fn administer(&mut self, statement: &str, out: &mut dyn Output) -> Result<()> {
-        if self.sql.status() != b'I' {
-            let message = "CENOTE statements cannot run inside a transaction block";
-            return Err(SqlError::new(code::ACTIVE_TRANSACTION, message));
-        }
+impl Administration {
+    fn administer(&self, statement: &str, out: &mut dyn Output) -> Result<()> {
         let statement = statement.trim().trim_end_matches(';').trim_end();
         let (verb, argument) = statement.split_once(' ').unwrap_or((statement, ""));
         match (verb, argument.trim()) {
@@ -147,74 +132,5 @@ fn text_of(datum: &Datum) -> String {
         Datum::TimestampTz(micros) => micros.to_string(),
         Datum::Bool(truth) => truth.to_string(),
         other => format!("{other:?}"),
-    }
-}
-
-impl<C: Conversation> Conversation for AdministeredSession<C> {
-    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
-        match text.strip_prefix(PREFIX) {
-            Some(statement) => self.administer(statement, out),
-            None => self.sql.simple(text, out),
-        }
-    }
-    fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
-        self.sql.parse(name, text, types)
-    }
-    fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
-        self.sql.bind(portal, statement, bind)
-    }
-    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        self.sql.describe_statement(name, out)
-    }
-    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        self.sql.describe_portal(name, out)
-    }
-    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
-        self.sql.execute(portal, max_rows, out)
-    }
-    fn close_statement(&mut self, name: &str) {
-        self.sql.close_statement(name)
-    }
-    fn close_portal(&mut self, name: &str) {
-        self.sql.close_portal(name)
-    }
-    fn sync(&mut self) -> Result<()> {
-        self.sql.sync()
-    }
-    fn fail(&mut self) {
-        self.sql.fail()
-    }
-    fn status(&self) -> u8 {
-        self.sql.status()
-    }
-    fn reported_settings(&self) -> Vec<(&'static str, String)> {
-        self.sql.reported_settings()
-    }
-    fn report_settings(&mut self, out: &mut dyn Output) -> Result<()> {
-        self.sql.report_settings(out)
-    }
-    fn is_copying(&self) -> bool {
-        self.sql.is_copying()
-    }
-    fn copy_data(&mut self, data: &[u8]) -> Result<()> {
-        self.sql.copy_data(data)
-    }
-    fn copy_look(&mut self) -> Result<()> {
-        self.sql.copy_look()
-    }
-    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
-        self.sql.copy_done(out)
-    }
-    fn idle_limit(&self) -> Option<(Duration, SqlError)> {
-        self.sql.idle_limit()
-    }
-    fn hold_message(&mut self, bytes: usize) -> Result<()> {
-        self.sql.hold_message(bytes)
-    }
-    fn canceller(&self) -> Canceller {
-        self.sql.canceller()
-    }
-    fn pause(&mut self) {
-        self.sql.pause()
     }
 }

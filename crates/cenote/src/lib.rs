@@ -3,7 +3,7 @@
 //! ```text
 //! main ─ cli ─ run ── config          decides the settings
 //!              │  ├── database        opens the engine, which recovers
-//!              │  └── server          sessions: socket ─ wire ─ session ─ admin ─ sql
+//!              │  └── server          sessions: socket ─ wire ─ session ─ sql, or admin
 //!              ├ kv                 Redis's protocol, in front of the pool's key-value store
 //!              ├ mount              FUSE, in front of the pool's file system
 //!              └ status, check, ...   talk to a running server over its own protocol

@@ -10,13 +10,13 @@
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
 use super::say;
-use crate::admin::Administered;
+use crate::admin::Administration;
 use crate::config::{Memory, RunOptions, Settings, Survival};
 use crate::device::Emulation;
 use crate::server::auth::Passwords;
 use crate::server::registry::Registry;
 use crate::server::startup::DATABASE;
-use crate::server::{self, Access, Server};
+use crate::server::{self, Access, Context, Server};
 use crate::views::Views;
 use crate::{database, log, regions};
 use cenote_base::units::ByteSize;
@@ -96,16 +96,13 @@ fn serve(
         max_connections: settings.max_connections,
         max_threads: usize::MAX,
     };
-    Ok(Server::start(
-        listener,
-        Administered {
-            service: sql,
-            engine,
-            views,
-        },
+    let context = Context {
+        sql,
+        statements: Arc::new(Administration { engine, views }),
         access,
         registry,
-    )?)
+    };
+    Ok(Server::start(listener, context)?)
 }
 
 /// The planner of everything that the short path does not know. It starts nothing before the first such query.

@@ -8,14 +8,14 @@
 //!
 //! `Startup` and `Leaving` wait for nothing: their turns need no thread of their own.
 
+use super::context::{Context, ServerStatements};
 use super::parking::Parked;
 use super::registry::{Arrival, Refused, Registered};
-use super::service::{Context, Service};
-use super::session::{Conversation, Dialogue, shutting_down};
+use super::session::{Dialogue, shutting_down};
 use super::startup::{Login, Request, STARTUP_TIME_MAX, Startup};
 use super::wire::{End, LINGER, Wire, startup_too_late};
 use crate::log;
-use cenote_sql::{SessionInfo, Severity, SqlError, code};
+use cenote_sql::{Session, SessionInfo, Severity, SqlError, code};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,25 +43,22 @@ impl Drop for Counted {
 }
 
 /// A client's connection, with its session once it has one.
-pub struct Connection<C> {
+pub struct Connection {
     peer: SocketAddr,
-    stage: Stage<C>,
+    stage: Stage,
     _counted: Counted,
 }
 
-enum Stage<C> {
+enum Stage {
     Startup(Wire, Login, Instant),
-    Session(Box<Dialogue<C>>, Registered),
+    Session(Box<Dialogue>, Registered),
     /// The client was told why, and reads it; what it still sends is dropped, until then at most.
     Leaving(Wire, Instant),
     /// A turn was cut short by a panic between two stages.
     Lost,
 }
 
-impl<C: Send> Parked for Box<Connection<C>>
-where
-    C: Conversation,
-{
+impl Parked for Box<Connection> {
     fn socket(&self) -> RawFd {
         match &self.stage {
             Stage::Startup(wire, ..) | Stage::Leaving(wire, _) => wire.socket(),
@@ -87,7 +84,7 @@ where
     }
 }
 
-impl<C: Conversation> Connection<C> {
+impl Connection {
     /// One that was just accepted.
     pub fn new(stream: TcpStream, peer: SocketAddr, counted: Counted) -> Self {
         let deadline = Instant::now() + STARTUP_TIME_MAX;
@@ -120,7 +117,7 @@ impl<C: Conversation> Connection<C> {
 
     /// Answers what the client sent, and what it sends, until it pauses (None) or the connection is to end. No panic
     /// leaves it.
-    pub fn turn<S: Service<Session = C>>(&mut self, context: &Context<S>) -> Option<End> {
+    pub fn turn(&mut self, context: &Context) -> Option<End> {
         let turn = catch_unwind(AssertUnwindSafe(|| self.go_on(context)));
         turn.unwrap_or_else(|_| {
             log::error!(
@@ -137,11 +134,11 @@ impl<C: Conversation> Connection<C> {
         })
     }
 
-    fn go_on<S: Service<Session = C>>(&mut self, context: &Context<S>) -> Option<End> {
+    fn go_on(&mut self, context: &Context) -> Option<End> {
         match &mut self.stage {
             Stage::Startup(wire, login, deadline) => {
                 let begun = begin(wire, login, *deadline, self.peer, context).transpose()?;
-                begun.and_then(|begun| self.enter(begun)).err()
+                begun.and_then(|begun| self.enter(begun, &context.statements)).err()
             }
             Stage::Session(dialogue, _) => dialogue.go_on(),
             Stage::Leaving(wire, deadline) => {
@@ -153,13 +150,17 @@ impl<C: Conversation> Connection<C> {
     }
 
     /// The session begins; its first message is for the next turn, which may wait.
-    fn enter(&mut self, (registered, session): (Registered, C)) -> Result<(), End> {
+    fn enter(
+        &mut self,
+        (registered, session): (Registered, Session),
+        statements: &Arc<dyn ServerStatements>,
+    ) -> Result<(), End> {
         let Stage::Startup(mut wire, ..) = std::mem::replace(&mut self.stage, Stage::Lost) else {
             return Err(End::Closed);
         };
         let entry = registered.entry.clone();
         wire.attach(entry.clone());
-        let mut dialogue = Box::new(Dialogue::new(wire, session, entry));
+        let mut dialogue = Box::new(Dialogue::new(wire, session, statements.clone(), entry));
         let greeted = dialogue.greet();
         self.stage = Stage::Session(dialogue, registered);
         greeted
@@ -205,13 +206,13 @@ impl<C: Conversation> Connection<C> {
 }
 
 /// Goes on with a start-up; None: the client has to say more.
-fn begin<S: Service>(
+fn begin(
     wire: &mut Wire,
     login: &mut Login,
     deadline: Instant,
     peer: SocketAddr,
-    context: &Context<S>,
-) -> Result<Option<(Registered, S::Session)>, End> {
+    context: &Context,
+) -> Result<Option<(Registered, Session)>, End> {
     match login.go_on(wire, context.access.passwords.as_ref())? {
         None if Instant::now() >= deadline => Err(startup_too_late()),
         None => {
@@ -228,12 +229,7 @@ fn begin<S: Service>(
     }
 }
 
-fn open<S: Service>(
-    wire: &Wire,
-    startup: &Startup,
-    peer: SocketAddr,
-    context: &Context<S>,
-) -> Result<(Registered, S::Session), End> {
+fn open(wire: &Wire, startup: &Startup, peer: SocketAddr, context: &Context) -> Result<(Registered, Session), End> {
     let arrival = Arrival {
         user: startup.user.clone(),
         client: peer.to_string(),
@@ -249,8 +245,8 @@ fn open<S: Service>(
         client: peer.to_string(),
         settings: startup.settings.clone(),
     };
-    let session = context.service.open(info).map_err(|error| End::Fatal(error.fatal()))?;
-    registered.entry.set_cancel(session.canceller());
+    let session = context.sql.session(info).map_err(|error| End::Fatal(error.fatal()))?;
+    registered.entry.set_cancel(session.cancel_handle());
     log::debug!("{peer}: session {} of {} begins", registered.entry.id, startup.user);
     Ok((registered, session))
 }

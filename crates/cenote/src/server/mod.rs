@@ -9,11 +9,11 @@
 mod access;
 pub mod auth;
 mod connection;
+mod context;
 pub mod input;
 pub mod output;
 mod parking;
 pub mod registry;
-mod service;
 pub mod session;
 pub mod startup;
 mod turns;
@@ -24,10 +24,9 @@ mod workers;
 use crate::log;
 pub use access::{Access, BindError, bind};
 use connection::{Connection, Counted};
+pub use context::{Context, ServerStatements};
 use parking::Parking;
 use registry::Registry;
-use service::Context;
-pub use service::Service;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -56,15 +55,7 @@ pub struct Server {
     listener: Arc<TcpListener>,
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    sessions: Arc<dyn Sessions>,
-}
-
-/// What a server does with its sessions' threads, whatever its service.
-trait Sessions: Send + Sync + std::fmt::Debug {
-    /// Ends all threads that have no connection, and the connections that have no session.
-    fn close(&self, timeout: Duration);
-    /// Threads that serve connections, or wait for one.
-    fn threads(&self) -> usize;
+    shared: Arc<Shared>,
 }
 
 impl Server {
@@ -72,24 +63,15 @@ impl Server {
     ///
     /// # Errors
     /// The system gives no thread, or nothing to wait for sockets with.
-    pub fn start<S: Service>(
-        listener: TcpListener,
-        service: S,
-        access: Access,
-        registry: Arc<Registry>,
-    ) -> io::Result<Server> {
+    pub fn start(listener: TcpListener, context: Context) -> io::Result<Server> {
         let listener = Arc::new(listener);
-        let max_threads = access.max_threads;
         let stopping = Arc::new(AtomicBool::new(false));
+        let registry = context.registry.clone();
         let shared = Arc::new(Shared {
-            context: Context {
-                service,
-                access,
-                registry: registry.clone(),
-            },
+            workers: Workers::new(context.access.max_threads),
+            context,
             connections: Arc::default(),
             parking: Parking::new()?,
-            workers: Workers::new(max_threads),
         });
         turns::start(&shared)?;
         let (accepting, stop, to) = (listener.clone(), stopping.clone(), shared.clone());
@@ -101,7 +83,7 @@ impl Server {
             listener,
             stopping,
             threads: vec![acceptor, watcher],
-            sessions: shared,
+            shared,
         })
     }
 
@@ -115,7 +97,7 @@ impl Server {
 
     /// Threads that serve connections, or wait for one.
     pub fn session_threads(&self) -> usize {
-        self.sessions.threads()
+        self.shared.workers.threads()
     }
 
     /// Lets nobody in any more and ends all sessions; returns how many did not end within `timeout`.
@@ -128,7 +110,7 @@ impl Server {
             thread.join().ok();
         }
         let left = self.registry.end_all(timeout);
-        self.sessions.close(LAST_WORDS);
+        close(&self.shared, LAST_WORDS);
         left
     }
 }
@@ -137,24 +119,19 @@ fn named(name: &str) -> thread::Builder {
     thread::Builder::new().name(name.into())
 }
 
-impl<S: Service> Sessions for Shared<S> {
-    fn close(&self, timeout: Duration) {
-        // Those that were told why have a moment to read it.
-        let deadline = Instant::now() + timeout;
-        while self.parking.any(|connection| connection.is_leaving()) && Instant::now() < deadline {
-            self.parking.expire(Instant::now());
-            thread::sleep(Duration::from_millis(5));
-        }
-        drop((self.parking.close(), self.workers.take_all_postponed()));
-        self.workers.wait_gone(timeout);
+/// Ends all threads that have no connection, and the connections that have no session.
+fn close(shared: &Shared, timeout: Duration) {
+    // Clients that were told why their connection ends have a moment to read it.
+    let deadline = Instant::now() + timeout;
+    while shared.parking.any(|connection| connection.is_leaving()) && Instant::now() < deadline {
+        shared.parking.expire(Instant::now());
+        thread::sleep(Duration::from_millis(5));
     }
-
-    fn threads(&self) -> usize {
-        self.workers.threads()
-    }
+    drop((shared.parking.close(), shared.workers.take_all_postponed()));
+    shared.workers.wait_gone(timeout);
 }
 
-fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Shared<S>) {
+fn accept(listener: &TcpListener, stopping: &AtomicBool, shared: &Shared) {
     while !stopping.load(Ordering::Acquire) {
         match listener.accept() {
             Ok((stream, peer)) => welcome(stream, peer, shared),
@@ -170,7 +147,7 @@ fn accept<S: Service>(listener: &TcpListener, stopping: &AtomicBool, shared: &Sh
 }
 
 /// Parks a connection until its client says what it wants.
-fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) {
+fn welcome(stream: TcpStream, peer: SocketAddr, shared: &Shared) {
     if shared.connections.load(Ordering::Relaxed) >= shared.context.access.max_connections + SPARE_CONNECTIONS
         && !make_room(shared)
     {
@@ -186,7 +163,7 @@ fn welcome<S: Service>(stream: TcpStream, peer: SocketAddr, shared: &Shared<S>) 
 }
 
 /// Closes the connection that has taken longest over its start-up: clients that never finish it keep nobody out.
-fn make_room<S: Service>(shared: &Shared<S>) -> bool {
+fn make_room(shared: &Shared) -> bool {
     let evicted = shared.parking.evict();
     static LIMITER: log::Limiter = log::Limiter::new();
     if let (Some(connection), Some(left_out)) = (&evicted, LIMITER.pass()) {
@@ -199,7 +176,7 @@ fn make_room<S: Service>(shared: &Shared<S>) -> bool {
 }
 
 /// Once a second; says whether all threads wait with none to be had.
-fn look_after<S: Service>(shared: &Arc<Shared<S>>) -> bool {
+fn look_after(shared: &Arc<Shared>) -> bool {
     shared.parking.expire(Instant::now());
     turns::relieve(shared)
 }

@@ -3,10 +3,10 @@
 //! The list's lock is taken when a session begins or ends and when somebody looks. A statement takes no lock that
 //! another statement takes: each session publishes its state in its own [`Entry`].
 
+use cenote_sql::CancelHandle;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -55,22 +55,6 @@ impl State {
     }
 }
 
-/// Asks a session's running statement to give up, from any thread.
-pub struct Canceller(Box<dyn Fn() + Send>);
-
-impl Canceller {
-    /// `cancel` must not wait for the statement.
-    pub fn new(cancel: impl Fn() + Send + 'static) -> Self {
-        Canceller(Box::new(cancel))
-    }
-}
-
-impl fmt::Debug for Canceller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Canceller")
-    }
-}
-
 /// A session as others see it.
 #[derive(Debug)]
 pub struct Entry {
@@ -89,7 +73,7 @@ pub struct Entry {
     state: AtomicU8,
     statements: AtomicU64,
     stream: Arc<TcpStream>,
-    cancel: Mutex<Option<Canceller>>,
+    cancel: Mutex<Option<CancelHandle>>,
     ending: AtomicBool,
     /// The statement, by its number, that was cancelled because the server has no thread left; 0: none.
     stopped: AtomicU64,
@@ -153,8 +137,8 @@ impl Entry {
     }
 
     /// Names what stops the session's running statement.
-    pub fn set_cancel(&self, canceller: Canceller) {
-        *lock(&self.cancel) = Some(canceller);
+    pub fn set_cancel(&self, handle: CancelHandle) {
+        *lock(&self.cancel) = Some(handle);
         if self.is_ending() {
             self.cancel();
         }
@@ -162,8 +146,8 @@ impl Entry {
 
     /// Asks the running statement to give up.
     pub fn cancel(&self) {
-        if let Some(canceller) = lock(&self.cancel).as_ref() {
-            (canceller.0)();
+        if let Some(handle) = lock(&self.cancel).as_ref() {
+            handle.cancel();
         }
     }
 

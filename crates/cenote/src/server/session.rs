@@ -12,15 +12,16 @@
 //! between any two messages.
 //!
 //! Nothing is written between two Syncs unless the client asks (Flush), a result streams, a message fails, or COPY
-//! hands the turn over. Statements and portals belong to [`Conversation`]; this file frames messages and keeps the
+//! hands the turn over. Statements and portals belong to [`Session`]; this file frames messages and keeps the
 //! order of answers.
 
+use super::context::ServerStatements;
 use super::input::{Fields, Message};
-use super::registry::{Canceller, Entry, State, shown};
+use super::registry::{Entry, State, shown};
 use super::wire::{End, Incoming, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
 use super::workers::no_thread;
 use crate::log;
-use cenote_sql::{Bind, Output, Result, Severity, SqlError, code};
+use cenote_sql::{Bind, Result, Session, Severity, SqlError, code};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -31,120 +32,6 @@ const STATEMENTS_KNOWN_MAX: usize = 1000;
 const STATEMENT_NAME_BYTES_MAX: usize = 256;
 /// How often a COPY whose client says nothing looks whether it was cancelled.
 const COPY_LOOK: Duration = Duration::from_secs(1);
-
-/// What a session of the protocol asks of SQL. [`cenote_sql::Session`] is the one; tests bring their own.
-pub trait Conversation {
-    /// `Query`: any number of statements.
-    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()>;
-    /// `Parse`.
-    fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()>;
-    /// `Bind`.
-    fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()>;
-    /// `Describe` of a statement.
-    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()>;
-    /// `Describe` of a portal.
-    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()>;
-    /// `Execute`.
-    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()>;
-    /// `Close` of a statement.
-    fn close_statement(&mut self, name: &str);
-    /// `Close` of a portal.
-    fn close_portal(&mut self, name: &str);
-    /// `Sync`.
-    fn sync(&mut self) -> Result<()>;
-    /// A message failed, perhaps before SQL saw it: what its transaction did is undone. Does nothing a second time.
-    fn fail(&mut self);
-    /// `I`, `T` or `E`.
-    fn status(&self) -> u8;
-    /// What to report before the first statement.
-    fn reported_settings(&self) -> Vec<(&'static str, String)>;
-    /// Before ReadyForQuery: ParameterStatus of what has changed.
-    fn report_settings(&mut self, out: &mut dyn Output) -> Result<()>;
-    /// Whether the last statement, or the one that `copy_done` went on with, is a COPY FROM STDIN that waits for its
-    /// data. Until it is over only `copy_data`, `copy_look`, `copy_done` and `fail` are called.
-    fn is_copying(&self) -> bool;
-    /// `CopyData`. An error ends the COPY.
-    fn copy_data(&mut self, data: &[u8]) -> Result<()>;
-    /// Its client says nothing: an error where the COPY was cancelled meanwhile, or its time is up.
-    fn copy_look(&mut self) -> Result<()>;
-    /// `CopyDone`: the COPY ends, and what stands behind it in its Query runs.
-    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()>;
-    /// How long the client may pause now, and with what the session ends then.
-    fn idle_limit(&self) -> Option<(Duration, SqlError)>;
-    /// Stops the running statement from another thread.
-    fn canceller(&self) -> Canceller;
-    /// The client pauses: gives back memory that the next statement can do without.
-    fn pause(&mut self);
-    /// So many bytes of a large message are held, and none of the one before. An error: there is no room for them.
-    fn hold_message(&mut self, bytes: usize) -> Result<()>;
-}
-
-impl Conversation for cenote_sql::Session {
-    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
-        self.simple(text, out)
-    }
-    fn parse(&mut self, name: &str, text: &str, types: &[u32]) -> Result<()> {
-        self.parse(name, text, types)
-    }
-    fn bind(&mut self, portal: &str, statement: &str, bind: Bind<'_>) -> Result<()> {
-        self.bind(portal, statement, bind)
-    }
-    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        self.describe_statement(name, out)
-    }
-    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        self.describe_portal(name, out)
-    }
-    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
-        self.execute(portal, max_rows, out)
-    }
-    fn close_statement(&mut self, name: &str) {
-        self.close_statement(name)
-    }
-    fn close_portal(&mut self, name: &str) {
-        self.close_portal(name)
-    }
-    fn sync(&mut self) -> Result<()> {
-        self.sync()
-    }
-    fn fail(&mut self) {
-        self.fail()
-    }
-    fn status(&self) -> u8 {
-        self.status()
-    }
-    fn reported_settings(&self) -> Vec<(&'static str, String)> {
-        self.reported_settings()
-    }
-    fn report_settings(&mut self, out: &mut dyn Output) -> Result<()> {
-        self.report_settings(out)
-    }
-    fn is_copying(&self) -> bool {
-        self.is_copying()
-    }
-    fn copy_data(&mut self, data: &[u8]) -> Result<()> {
-        self.copy_data(data)
-    }
-    fn copy_look(&mut self) -> Result<()> {
-        self.copy_look()
-    }
-    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
-        self.copy_done(out)
-    }
-    fn idle_limit(&self) -> Option<(Duration, SqlError)> {
-        self.idle_limit()
-    }
-    fn canceller(&self) -> Canceller {
-        let handle = self.cancel_handle();
-        Canceller::new(move || handle.cancel())
-    }
-    fn pause(&mut self) {
-        self.pause()
-    }
-    fn hold_message(&mut self, bytes: usize) -> Result<()> {
-        self.hold_message(bytes)
-    }
-}
 
 /// How a message failed.
 enum Failure {
@@ -167,8 +54,9 @@ impl From<End> for Failure {
 }
 
 /// A session that has begun.
-pub struct Dialogue<C> {
-    sql: C,
+pub struct Dialogue {
+    sql: Session,
+    statements: Arc<dyn ServerStatements>,
     wire: Wire,
     entry: Arc<Entry>,
     /// An extended-protocol message failed: all is skipped until Sync.
@@ -234,11 +122,12 @@ impl ShownStatement {
     }
 }
 
-impl<C: Conversation> Dialogue<C> {
+impl Dialogue {
     /// Begins a session on a connection whose startup is done.
-    pub fn new(wire: Wire, sql: C, entry: Arc<Entry>) -> Self {
+    pub fn new(wire: Wire, sql: Session, statements: Arc<dyn ServerStatements>, entry: Arc<Entry>) -> Self {
         Dialogue {
             sql,
+            statements,
             wire,
             entry,
             skipping: false,
@@ -401,12 +290,19 @@ impl<C: Conversation> Dialogue<C> {
         let result = match copy_text(self.wire.body(message), &mut self.text) {
             Ok(()) => {
                 self.shown.simple(&self.text, &self.entry);
-                self.sql.simple(&self.text, &mut self.wire)
+                self.simple()
             }
             Err(error) => Err(error),
         };
         self.copy_by_query = true;
         self.after_query(result)
+    }
+
+    fn simple(&mut self) -> Result<()> {
+        match self.statements.answer(&mut self.sql, &self.text, &mut self.wire) {
+            Some(answered) => answered,
+            None => self.sql.simple(&self.text, &mut self.wire),
+        }
     }
 
     /// The rest of the answer to a Query, unless a COPY has to end first.
@@ -560,7 +456,7 @@ impl<C: Conversation> Dialogue<C> {
     fn with_target(
         &mut self,
         message: Message,
-        act: impl FnOnce(&mut C, u8, &str, &mut Wire) -> Result<()>,
+        act: impl FnOnce(&mut Session, u8, &str, &mut Wire) -> Result<()>,
     ) -> std::result::Result<(), Failure> {
         let mut body = Fields(self.wire.body(message));
         let kind = body

@@ -2,8 +2,8 @@
 //! The invariants are those of `workers`.
 
 use super::connection::Connection;
+use super::context::Context;
 use super::parking::{Parking, Refusal};
-use super::service::{Context, Service};
 use super::workers::{INSUFFICIENT_RESOURCES, LEAST, MORE_THREADS, STACK_BYTES, Workers};
 use crate::log;
 use cenote_sql::SqlError;
@@ -13,34 +13,34 @@ use std::sync::atomic::AtomicUsize;
 use std::thread;
 
 /// What the threads of a server share.
-pub struct Shared<S: Service> {
+pub struct Shared {
     /// What connections use.
-    pub context: Context<S>,
+    pub context: Context,
     /// Open connections.
     pub connections: Arc<AtomicUsize>,
     /// Connections without a thread.
-    pub parking: Parking<Box<Connection<S::Session>>>,
+    pub parking: Parking<Box<Connection>>,
     /// The threads.
-    pub workers: Workers<Box<Connection<S::Session>>>,
+    pub workers: Workers<Box<Connection>>,
 }
 
-impl<S: Service> std::fmt::Debug for Shared<S> {
+impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Shared")
     }
 }
 
 /// A thread that is counted.
-struct Member<S: Service>(Arc<Shared<S>>);
+struct Member(Arc<Shared>);
 
-impl<S: Service> Member<S> {
-    fn new(shared: &Arc<Shared<S>>) -> io::Result<Self> {
+impl Member {
+    fn new(shared: &Arc<Shared>) -> io::Result<Self> {
         shared.workers.enter()?;
         Ok(Member(shared.clone()))
     }
 }
 
-impl<S: Service> Drop for Member<S> {
+impl Drop for Member {
     fn drop(&mut self) {
         self.0.workers.exit();
     }
@@ -50,11 +50,11 @@ impl<S: Service> Drop for Member<S> {
 ///
 /// # Errors
 /// The system has none to give.
-pub fn start<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
+pub fn start(shared: &Arc<Shared>) -> io::Result<()> {
     (0..LEAST).try_for_each(|_| start_one(shared))
 }
 
-fn start_one<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
+fn start_one(shared: &Arc<Shared>) -> io::Result<()> {
     let member = Member::new(shared)?;
     shared.workers.announce();
     let builder = thread::Builder::new().name("session".into()).stack_size(STACK_BYTES);
@@ -65,7 +65,7 @@ fn start_one<S: Service>(shared: &Arc<Shared<S>>) -> io::Result<()> {
     started.map(drop)
 }
 
-fn work<S: Service>(shared: &Arc<Shared<S>>) {
+fn work(shared: &Arc<Shared>) {
     let workers = &shared.workers;
     while let Some(connection) = workers.take_postponed().or_else(|| shared.parking.next()) {
         if connection.waits_for_nothing() {
@@ -88,13 +88,13 @@ fn work<S: Service>(shared: &Arc<Shared<S>>) {
 }
 
 /// Looked after once a second: starts a thread if none waits, or sessions do. True: it cannot be, and no thread waits.
-pub fn relieve<S: Service>(shared: &Arc<Shared<S>>) -> bool {
+pub fn relieve(shared: &Arc<Shared>) -> bool {
     let workers = &shared.workers;
     let short = workers.none_waits() || workers.is_behind();
     short && start_one(shared).is_err() && workers.none_waits()
 }
 
-fn serve<S: Service>(mut connection: Box<Connection<S::Session>>, shared: &Shared<S>) {
+fn serve(mut connection: Box<Connection>, shared: &Shared) {
     match connection.turn(&shared.context) {
         None => park(connection, shared),
         Some(end) => {
@@ -106,7 +106,7 @@ fn serve<S: Service>(mut connection: Box<Connection<S::Session>>, shared: &Share
 }
 
 /// Lets a connection wait for its client without a thread.
-pub fn park<S: Service>(connection: Box<Connection<S::Session>>, shared: &Shared<S>) {
+pub fn park(connection: Box<Connection>, shared: &Shared) {
     match shared.parking.park(connection) {
         Ok(()) => {}
         Err((connection, Refusal::Closed)) => connection.end_by_shutdown(),

@@ -1,23 +1,25 @@
 //! What the server itself costs: round trips a second with a statement that does nothing, and memory of idle sessions.
 
-use crate::stub::{Client, Host, bind_portal, execute, message, parse};
+use crate::program::{Data, Process, cenote};
+use crate::sessions::resident_of;
+use crate::stub::{Client, Host, bind_portal, execute, message, parse, rows};
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// 100 idle sessions fit into little memory: the issue allows 150 MB for the whole process.
 #[test]
 fn a_hundred_idle_sessions_are_small() {
-    let host = Host::start();
-    let before = resident_bytes();
-    let clients: Vec<Client> = (0..100).map(|_| host.client()).collect();
-    let grown = resident_bytes().saturating_sub(before);
+    let data = Data::new();
+    let mut command = cenote(&["run", "--memory-size", "64MiB", "--listen", "127.0.0.1:0", "--data"]);
+    command.arg(data.path());
+    let server = Process::spawn(command);
+    let (pid, address) = (server.child.id(), SocketAddr::from(([127, 0, 0, 1], server.port)));
+    let before = resident_of(pid);
+    let clients: Vec<Client> = (0..100).map(|_| Client::connect(address)).collect();
+    let grown = resident_of(pid).saturating_sub(before);
     assert!(grown < 20 << 20, "100 idle sessions took {grown} bytes");
     drop(clients);
-}
-
-fn resident_bytes() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 /// Bind, Execute, Sync of a statement that answers at once, by 8 clients. Not an assertion: the machine may be busy.
@@ -32,7 +34,7 @@ fn echo_rate() {
             .map(|_| {
                 scope.spawn(|| {
                     let mut client = host.client();
-                    client.send(&[parse("s", "rows 1"), message(b'S', b"")].concat());
+                    client.send(&[parse("s", &rows(1)), message(b'S', b"")].concat());
                     client.until_ready();
                     let request = [
                         bind_portal("", "s"),

@@ -2,7 +2,7 @@
 //! each.
 
 use crate::program::{Data, Process, cenote};
-use crate::stub::{Client, Host, bind_portal, execute, message, parse, query, sqlstate, startup};
+use crate::stub::{COPY_IN, Client, Host, WAIT, bind_portal, execute, message, parse, query, rows, sqlstate, startup};
 use cenote::server::Access;
 use cenote::server::auth::Passwords;
 use rustix::process::{Resource, getrlimit, setrlimit};
@@ -58,7 +58,7 @@ fn five_thousand_idle_sessions_have_no_threads_and_can_all_run_a_statement() {
     std::thread::scope(|scope| {
         let busy: Vec<_> = (0..4).map(|_| scope.spawn(|| round_trips(address, &stop))).collect();
         for client in &mut idle {
-            client.send(&query("rows 1"));
+            client.send(&query(&rows(1)));
             assert_eq!(client.tags(), "TDCZ");
         }
         stop.store(true, Ordering::Relaxed);
@@ -77,7 +77,7 @@ fn round_trips(address: SocketAddr, stop: &AtomicBool) -> u64 {
     let mut client = Client::connect(address);
     let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
-        client.send(&query("rows 3"));
+        client.send(&query(&rows(3)));
         assert_eq!(client.tags(), "TDDDCZ");
         count += 1;
     }
@@ -93,9 +93,9 @@ fn statements_that_wait_keep_no_other_from_its_thread() {
     let host = Host::with(None, waiting + 1);
     let mut other = host.client();
     let mut clients: Vec<Client> = (0..waiting).map(|_| host.client()).collect();
-    clients.iter_mut().for_each(|client| client.send(&query("wait")));
+    clients.iter_mut().for_each(|client| client.send(&query(WAIT)));
     wait_until("all wait", || host.server.session_threads() > waiting);
-    other.send(&query("rows 1"));
+    other.send(&query(&rows(1)));
     assert_eq!(other.tags(), "TDCZ");
     for entry in host.server.registry.sessions() {
         entry.cancel();
@@ -112,23 +112,23 @@ fn a_pause_loses_nothing_wherever_it_comes() {
     let host = Host::start();
     let pause = || std::thread::sleep(Duration::from_millis(250));
     let mut client = host.client();
-    let text = query("rows 2");
+    let text = query(&rows(2));
     client.send(&text[..3]);
     pause();
     assert!(host.server.session_threads() <= FEW_THREADS);
     client.send(&text[3..]);
     assert_eq!(client.tags(), "TDDCZ");
-    client.send(&[parse("", "rows 2"), bind_portal("", "")].concat());
+    client.send(&[parse("", &rows(2)), bind_portal("", "")].concat());
     pause();
     client.send(&execute("", 1));
     pause();
-    client.send(&[execute("", 1), message(b'S', b"")].concat());
+    client.send(&[execute("", 0), message(b'S', b"")].concat());
     assert_eq!(client.tags(), "12DsDCZ");
     client.send(&query("begin"));
     assert_eq!(client.until_ready().last().unwrap().1, b"T");
     pause();
     assert_eq!(host.server.registry.sessions()[0].state().word(), "idle in transaction");
-    client.send(&query("copy in"));
+    client.send(&query(COPY_IN));
     assert_eq!(client.next().unwrap().0, b'G');
     pause();
     client.send(&message(b'd', b"a\nb\n"));
@@ -148,7 +148,7 @@ fn connections_that_say_nothing_hold_nobody_up() {
     silent[..10]
         .iter_mut()
         .for_each(|client| client.send(&startup(&[])[..5]));
-    host.client().send(&query("rows 1"));
+    host.client().send(&query(&rows(1)));
     drop(silent);
     let sessions: Vec<Client> = (0..40).map(|_| host.client()).collect();
     let mut more = Client::raw(host.address);
@@ -178,9 +178,9 @@ fn connections_that_say_nothing_hold_nobody_up() {
 fn messages_that_come_with_the_start_up_are_answered() {
     let host = Host::start();
     let begin = startup(&[("user", "x"), ("database", "cenote")]);
-    for cut in [0, 3, query("rows 1").len()] {
+    for cut in [0, 3, query(&rows(1)).len()] {
         let mut client = Client::raw(host.address);
-        let statement = query("rows 1");
+        let statement = query(&rows(1));
         let (with, later) = statement.split_at(cut);
         client.send(&[&begin, with].concat());
         assert_eq!(client.until_ready().last().unwrap().1, b"I");
@@ -218,7 +218,7 @@ fn clients_that_stall_have_no_threads_and_keep_nobody_out() {
             host.server.session_threads() <= FEW_THREADS && guarded.server.session_threads() <= FEW_THREADS
         });
         let mut honest = host.client();
-        honest.send(&query("rows 1"));
+        honest.send(&query(&rows(1)));
         assert_eq!(honest.tags(), "TDCZ");
         // Where they stalled they can go on.
         starting[0].send(&half[half.len() / 2..]);
@@ -235,7 +235,7 @@ fn clients_that_stall_have_no_threads_and_keep_nobody_out() {
 
 fn stalled_in_copy(host: &Host) -> Client {
     let mut client = host.client();
-    client.send(&query("copy in"));
+    client.send(&query(COPY_IN));
     assert_eq!(client.next().unwrap().0, b'G');
     client.send(&message(b'd', b"a\n"));
     client
@@ -249,7 +249,7 @@ fn a_copy_whose_client_says_nothing_can_be_cancelled() {
     wait_until("it is parked", || host.server.session_threads() <= 2);
     host.server.registry.sessions()[0].cancel();
     assert_eq!(sqlstate(&client.until_ready()[0].1), "57014");
-    client.send(&[message(b'd', b"late\n"), query("rows 1")].concat());
+    client.send(&[message(b'd', b"late\n"), query(&rows(1))].concat());
     assert_eq!(client.tags(), "TDCZ");
 }
 
@@ -296,11 +296,11 @@ fn sessions_wait_for_a_thread_in_turn_where_there_are_too_few() {
     holder.send(&query("begin"));
     assert_eq!(holder.tags(), "CZ");
     let mut waiting: Vec<Client> = (0..12).map(|_| host.client()).collect();
-    waiting.iter_mut().for_each(|client| client.send(&query("wait")));
+    waiting.iter_mut().for_each(|client| client.send(&query(WAIT)));
     wait_until("all threads are in use", || running(&host) == 3);
     // The one that holds what they may wait for is served, those that begin their session are, and cancel requests are.
     for _ in 0..5 {
-        holder.send(&query("rows 1"));
+        holder.send(&query(&rows(1)));
         assert_eq!(holder.tags(), "TDCZ");
         host.client();
     }
@@ -321,7 +321,7 @@ fn sessions_wait_for_a_thread_in_turn_where_there_are_too_few() {
     }
     assert!(host.server.session_threads() <= 4);
     for client in &mut waiting {
-        client.send(&query("rows 1"));
+        client.send(&query(&rows(1)));
         assert_eq!(client.tags(), "TDCZ");
     }
 }
@@ -341,14 +341,14 @@ fn a_server_without_a_thread_to_go_on_stops_a_statement() {
     let _copying = stalled_in_copy(&host);
     first.send(&query("begin"));
     first.until_ready();
-    second.send(&query("wait"));
+    second.send(&query(WAIT));
     wait_until("it runs", || running(&host) == 2);
-    first.send(&query("wait"));
+    first.send(&query(WAIT));
     wait_until("both run", || running(&host) == 3);
     // Of the others, the session that came last loses its statement, and is still there.
     let answer = second.until_ready();
     assert_eq!(sqlstate(&answer[0].1), "53000");
-    second.send(&query("rows 1"));
+    second.send(&query(&rows(1)));
     host.server.registry.sessions()[0].cancel();
     assert_eq!(sqlstate(&first.until_ready()[0].1), "57014");
     assert_eq!(second.tags(), "TDCZ");
@@ -360,7 +360,7 @@ fn a_pipeline_that_has_begun_gets_a_thread_where_there_are_too_few() {
     let host = with_threads(2);
     let mut holder = host.client();
     let begun = [
-        parse("", "rows 1"),
+        parse("", &rows(1)),
         bind_portal("", ""),
         execute("", 0),
         message(b'H', b""),
@@ -369,7 +369,7 @@ fn a_pipeline_that_has_begun_gets_a_thread_where_there_are_too_few() {
     let tags: Vec<u8> = (0..4).map(|_| holder.next().unwrap().0).collect();
     assert_eq!(tags, b"12DC");
     let mut waiting: Vec<Client> = (0..2).map(|_| host.client()).collect();
-    waiting.iter_mut().for_each(|client| client.send(&query("wait")));
+    waiting.iter_mut().for_each(|client| client.send(&query(WAIT)));
     wait_until("one runs, beside the pipeline", || running(&host) == 2);
     std::thread::sleep(Duration::from_millis(50));
     holder.send(&message(b'S', b""));
@@ -390,11 +390,11 @@ fn a_statement_stopped_for_want_of_threads_does_not_name_the_next() {
     first.until_ready();
     second.send(&query("deaf"));
     wait_until("it runs", || running(&host) == 1);
-    first.send(&query("wait"));
+    first.send(&query(WAIT));
     assert_eq!(second.tags(), "CZ");
     host.server.registry.sessions()[0].cancel();
     assert_eq!(sqlstate(&first.until_ready()[0].1), "57014");
-    second.send(&query("wait"));
+    second.send(&query(WAIT));
     wait_until("it runs", || running(&host) == 1);
     host.server.registry.sessions()[1].cancel();
     assert_eq!(sqlstate(&second.until_ready()[0].1), "57014");
@@ -458,7 +458,8 @@ fn a_parked_session_that_holds_a_lock_gets_a_thread_before_all_who_wait_for_it()
     assert_eq!(more.last_words(), "53300");
 }
 
-fn resident_of(pid: u32) -> usize {
+/// Bytes of a process that are in memory.
+pub fn resident_of(pid: u32) -> usize {
     let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap();
     statm.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }

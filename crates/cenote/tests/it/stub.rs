@@ -1,279 +1,63 @@
-//! A server whose SQL is a toy, and a client that speaks in bytes.
+//! A server on a database of its own, with statements that SQL does not have, and a client that speaks in bytes.
 
+use bytes::BytesMut;
 use cenote::server::auth::Passwords;
-use cenote::server::registry::{Canceller, Registry};
-use cenote::server::session::Conversation;
-use cenote::server::{Access, Server, Service, bind};
-use cenote_sql::{Bind, Field, Format, Formats, Output, Result, SessionInfo, SqlError, code};
-use std::collections::BTreeMap;
+use cenote::server::registry::Registry;
+use cenote::server::{Access, Context, Server, ServerStatements, bind};
+use cenote_engine::{Engine, EngineOptions, MemoryKind};
+use cenote_sql::{Bind, Field, Format, Formats, Output, Result, Session, SessionInfo, Sql, SqlError};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the toy's sessions have in common.
-#[derive(Debug, Default)]
-pub struct Toy {
-    /// Sessions that were not dropped yet.
-    pub alive: AtomicUsize,
-    /// Bytes of large messages, and the most that there were.
-    pub held: AtomicUsize,
-    pub most_held: AtomicUsize,
+/// Waits until it is cancelled, of which the error is the whole answer.
+pub const WAIT: &str = "wait";
+/// Lines of one column; one with a tab is bad.
+pub const COPY_IN: &str = "copy lines from stdin";
+/// Rows of the table of numbers.
+const NUMBERS: usize = 10;
+
+/// The first rows of the table of numbers.
+pub fn rows(count: usize) -> String {
+    format!("select n from numbers where n < {count}")
 }
 
-/// The toy's sessions hold no more of a message.
-pub const HELD_MAX: usize = 8 << 20;
+/// Statements that a test needs and SQL does not have: `fail`, `panic`, [`WAIT`], and `deaf`, which waits and succeeds
+/// where it is cancelled.
+struct TestStatements;
 
-pub struct ToyService(pub Arc<Toy>);
-
-/// Knows: `rows N`, `begin`, `commit`, `fail`, `panic`, `wait`, `deaf` (waits, and ends well
-/// where it is cancelled), `copy in`, `copy out`, and the empty statement.
-pub struct ToySession {
-    toy: Arc<Toy>,
-    status: u8,
-    stop: Arc<AtomicBool>,
-    statements: BTreeMap<String, String>,
-    portals: BTreeMap<String, (String, u64)>,
-    copied: Option<Vec<u8>>,
-}
-
-impl Service for ToyService {
-    type Session = ToySession;
-    fn open(&self, _info: SessionInfo) -> Result<ToySession> {
-        self.0.alive.fetch_add(1, Ordering::SeqCst);
-        let stop = Arc::new(AtomicBool::new(false));
-        Ok(ToySession {
-            toy: self.0.clone(),
-            status: b'I',
-            stop,
-            statements: BTreeMap::new(),
-            portals: BTreeMap::new(),
-            copied: None,
-        })
-    }
-}
-
-impl Drop for ToySession {
-    fn drop(&mut self) {
-        self.toy.alive.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn field() -> Field {
-    Field {
-        name: "n".into(),
-        table_oid: 0,
-        column: 0,
-        type_oid: 25,
-        type_len: -1,
-        type_mod: -1,
-    }
-}
-
-impl ToySession {
-    fn rows(&self, from: u64, to: u64, out: &mut dyn Output) -> Result<()> {
-        for n in from..to {
-            out.row(1, &mut |row| {
-                let text = n.to_string();
-                row.extend_from_slice(&(text.len() as i32).to_be_bytes());
-                row.extend_from_slice(text.as_bytes());
-                if n == 13_013 {
-                    Err(SqlError::new("22012", "unlucky"))
-                } else {
-                    Ok(())
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    fn run(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
+impl ServerStatements for TestStatements {
+    fn answer(&self, session: &mut Session, text: &str, out: &mut dyn Output) -> Option<Result<()>> {
         match text {
-            "" => return out.empty_query(),
-            "begin" => self.status = b'T',
-            "commit" => self.status = b'I',
-            "fail" => return Err(SqlError::new("22012", "division by zero").at(3).with_hint("Do not.")),
-            "panic" => panic!("asked for"),
-            "wait" => return self.wait(),
-            "deaf" => self.wait().err().map_or((), drop),
-            "copy in" => {
-                self.copied = Some(Vec::new());
-                return out.copy_in(Format::Text, 1);
+            "fail" => Some(Err(SqlError::new("22012", "division by zero")
+                .at(3)
+                .with_hint("Do not."))),
+            WAIT => Some(sleep(session, out)),
+            "panic" => panic!("the test asks for a panic"),
+            "deaf" => {
+                let cancelled = sleep(session, out).expect_err("the wait is cancelled");
+                assert_eq!(cancelled.code(), "57014");
+                Some(out.complete("DEAF"))
             }
-            "copy out" => {
-                out.copy_out(Format::Text, 1)?;
-                out.copy_row(&mut |row| {
-                    row.extend_from_slice(b"line\n");
-                    Ok(())
-                })?;
-                out.copy_done()?;
-            }
-            "notice" => out.notice(&SqlError::notice(
-                cenote_sql::Severity::Notice,
-                "00000",
-                "mind the step",
-            ))?,
-            _ => return Err(SqlError::new(code::SYNTAX_ERROR, format!("syntax error at {text:?}"))),
+            _ => None,
         }
-        out.complete(&text.to_uppercase())
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while Instant::now() < deadline {
-            if self.stop.swap(false, Ordering::SeqCst) {
-                return Err(SqlError::new(
-                    code::QUERY_CANCELED,
-                    "canceling statement due to user request",
-                ));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Err(SqlError::internal("nobody cancelled"))
-    }
-
-    fn failed(&mut self, result: Result<()>) -> Result<()> {
-        if result.is_err() {
-            self.fail();
-        }
-        result
     }
 }
 
-impl Conversation for ToySession {
-    fn simple(&mut self, text: &str, out: &mut dyn Output) -> Result<()> {
-        let result = match text.strip_prefix("rows ").map(|n| n.parse::<u64>().unwrap()) {
-            Some(count) => out
-                .row_description(&[field()], Formats(&[]))
-                .and_then(|()| self.rows(0, count, out))
-                .and_then(|()| out.complete(&format!("SELECT {count}"))),
-            None => self.run(text, out),
-        };
-        self.failed(result)
-    }
-    fn parse(&mut self, name: &str, text: &str, _types: &[u32]) -> Result<()> {
-        if text == "syntax" {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "syntax error"));
-        }
-        self.statements.insert(name.into(), text.into());
-        Ok(())
-    }
-    fn bind(&mut self, portal: &str, statement: &str, _bind: Bind<'_>) -> Result<()> {
-        let text = self
-            .statements
-            .get(statement)
-            .ok_or_else(|| SqlError::new(code::INVALID_STATEMENT_NAME, "no such statement"))?;
-        self.portals.insert(portal.into(), (text.clone(), 0));
-        Ok(())
-    }
-    fn describe_statement(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        out.parameter_description(&[])?;
-        match self.statements[name].starts_with("rows ") {
-            true => out.row_description(&[field()], Formats(&[])),
-            false => out.no_data(),
-        }
-    }
-    fn describe_portal(&mut self, name: &str, out: &mut dyn Output) -> Result<()> {
-        match self.portals[name].0.starts_with("rows ") {
-            true => out.row_description(&[field()], Formats(&[])),
-            false => out.no_data(),
-        }
-    }
-    fn execute(&mut self, portal: &str, max_rows: u32, out: &mut dyn Output) -> Result<()> {
-        let (text, at) = self
-            .portals
-            .get(portal)
-            .cloned()
-            .ok_or_else(|| SqlError::new(code::INVALID_CURSOR_NAME, "no such portal"))?;
-        let Some(count) = text.strip_prefix("rows ").map(|n| n.parse::<u64>().unwrap()) else {
-            let result = self.run(&text, out);
-            return self.failed(result);
-        };
-        let end = if max_rows == 0 {
-            count
-        } else {
-            count.min(at + u64::from(max_rows))
-        };
-        self.rows(at, end, out)?;
-        self.portals.insert(portal.into(), (text, end));
-        match end < count {
-            true => out.portal_suspended(),
-            false => out.complete(&format!("SELECT {}", end - at)),
-        }
-    }
-    fn close_statement(&mut self, name: &str) {
-        self.statements.remove(name);
-    }
-    fn close_portal(&mut self, name: &str) {
-        self.portals.remove(name);
-    }
-    fn sync(&mut self) -> Result<()> {
-        Ok(())
-    }
-    fn fail(&mut self) {
-        self.copied = None;
-        if self.status == b'T' {
-            self.status = b'E';
-        }
-    }
-    fn status(&self) -> u8 {
-        self.status
-    }
-    fn reported_settings(&self) -> Vec<(&'static str, String)> {
-        vec![
-            ("server_version", "15.0 (Cenote)".into()),
-            ("client_encoding", "UTF8".into()),
-        ]
-    }
-    fn report_settings(&mut self, _out: &mut dyn Output) -> Result<()> {
-        Ok(())
-    }
-    fn is_copying(&self) -> bool {
-        self.copied.is_some()
-    }
-    fn copy_data(&mut self, data: &[u8]) -> Result<()> {
-        let copied = self.copied.as_mut().expect("a COPY");
-        copied.extend_from_slice(data);
-        match copied.ends_with(b"bad\n") {
-            true => self.failed(Err(SqlError::new(code::BAD_COPY_FORMAT, "bad line"))),
-            false => Ok(()),
-        }
-    }
-    fn copy_look(&mut self) -> Result<()> {
-        match self.stop.swap(false, Ordering::SeqCst) {
-            true => self.failed(Err(SqlError::new(code::QUERY_CANCELED, "canceling statement"))),
-            false => Ok(()),
-        }
-    }
-    fn copy_done(&mut self, out: &mut dyn Output) -> Result<()> {
-        let data = self.copied.take().expect("a COPY");
-        out.complete(&format!("COPY {}", data.iter().filter(|&&byte| byte == b'\n').count()))
-    }
-    fn idle_limit(&self) -> Option<(Duration, SqlError)> {
-        None
-    }
-    fn canceller(&self) -> Canceller {
-        let stop = self.stop.clone();
-        Canceller::new(move || stop.store(true, Ordering::SeqCst))
-    }
-    fn pause(&mut self) {}
-    fn hold_message(&mut self, bytes: usize) -> Result<()> {
-        self.toy.held.store(0, Ordering::SeqCst);
-        if bytes > HELD_MAX {
-            return Err(SqlError::new(code::OUT_OF_MEMORY, "a large message"));
-        }
-        self.toy.held.store(bytes, Ordering::SeqCst);
-        self.toy.most_held.fetch_max(bytes, Ordering::SeqCst);
-        Ok(())
-    }
+/// Waits by a portal, of which a client sees nothing before its first row.
+fn sleep(session: &mut Session, out: &mut dyn Output) -> Result<()> {
+    session.parse("", "select pg_sleep(20)", &[])?;
+    session.bind("", "", Bind::from_wire(&[0; 6])?)?;
+    session.execute("", 0, out)
 }
 
-/// A server with the toy behind it, on a free port of the loopback interface.
+/// A server with a database behind it, on a free port of the loopback interface.
 pub struct Host {
-    pub toy: Arc<Toy>,
     pub server: Server,
     pub address: SocketAddr,
+    pub engine: Arc<Engine>,
+    _data: tempfile::TempDir,
 }
 
 impl Host {
@@ -290,11 +74,25 @@ impl Host {
     }
 
     pub fn with_access(access: Access) -> Host {
-        let toy = Arc::new(Toy::default());
+        let data = tempfile::tempdir().unwrap();
+        let engine = Engine::open(EngineOptions::new(data.path(), MemoryKind::Dram, 64 << 20)).unwrap();
+        let sql = Sql::new(engine.clone(), None);
         let listener = bind("127.0.0.1:0", access.passwords.is_some()).unwrap();
-        let server = Server::start(listener, ToyService(toy.clone()), access, Arc::new(Registry::default())).unwrap();
+        make_tables(&sql);
+        let context = Context {
+            sql,
+            statements: Arc::new(TestStatements),
+            access,
+            registry: Arc::new(Registry::default()),
+        };
+        let server = Server::start(listener, context).unwrap();
         let address = server.address().unwrap();
-        Host { toy, server, address }
+        Host {
+            server,
+            address,
+            engine,
+            _data: data,
+        }
     }
 
     pub fn client(&self) -> Client {
@@ -304,12 +102,12 @@ impl Host {
     /// Waits until as many sessions are left.
     pub fn wait_alive(&self, sessions: usize) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        while self.toy.alive.load(Ordering::SeqCst) != sessions {
-            assert!(
-                Instant::now() < deadline,
-                "{} sessions are alive",
-                self.toy.alive.load(Ordering::SeqCst)
-            );
+        loop {
+            let alive = self.server.registry.sessions().len();
+            if alive == sessions {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{alive} sessions are alive");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
@@ -318,6 +116,64 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.server.stop(Duration::from_secs(5));
+        self.engine.shutdown().ok();
+    }
+}
+
+fn make_tables(sql: &Arc<Sql>) {
+    let mut session = sql.session(SessionInfo::default()).unwrap();
+    let numbers: Vec<String> = (0..NUMBERS).map(|n| format!("({n})")).collect();
+    let text = format!(
+        "create table numbers (n int primary key); insert into numbers values {}; create table lines (line text)",
+        numbers.join(", ")
+    );
+    session.simple(&text, &mut NoOutput).unwrap();
+}
+
+type Encode<'a> = &'a mut dyn FnMut(&mut BytesMut) -> Result<()>;
+
+/// The answer to statements that a test does not look at.
+struct NoOutput;
+
+impl Output for NoOutput {
+    fn row_description(&mut self, _: &[Field], _: Formats<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn row(&mut self, _: u16, _: Encode<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn complete(&mut self, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn empty_query(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn portal_suspended(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn parameter_description(&mut self, _: &[u32]) -> Result<()> {
+        Ok(())
+    }
+    fn no_data(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn notice(&mut self, _: &SqlError) -> Result<()> {
+        Ok(())
+    }
+    fn parameter_status(&mut self, _: &str, _: &str) -> Result<()> {
+        Ok(())
+    }
+    fn copy_out(&mut self, _: Format, _: u16) -> Result<()> {
+        Ok(())
+    }
+    fn copy_row(&mut self, _: Encode<'_>) -> Result<()> {
+        Ok(())
+    }
+    fn copy_done(&mut self) -> Result<()> {
+        Ok(())
+    }
+    fn copy_in(&mut self, _: Format, _: u16) -> Result<()> {
+        Ok(())
     }
 }
 
