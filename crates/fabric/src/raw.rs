@@ -28,7 +28,7 @@ pub unsafe fn store_u8(p: *mut u8, v: u8) {
     unsafe { AtomicU8::from_ptr(p) }.store(v, Relaxed);
 }
 
-/// A place for a value that is never freed, since a thread may be using the one before.
+/// A place for a reference to a value that is never freed, since a thread may be using the one before.
 pub struct Leaked<T>(AtomicPtr<T>);
 
 impl<T: Send + Sync> Leaked<T> {
@@ -40,13 +40,29 @@ impl<T: Send + Sync> Leaked<T> {
     /// What is in it.
     #[inline(always)]
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or a leaked box, which lives for good.
+        // SAFETY: null, or from a reference that lives for good.
         unsafe { self.0.load(Acquire).as_ref() }
     }
 
     /// Puts `value` in, in place of the one before; whether there was one.
-    pub fn set(&self, value: T) -> bool {
-        !self.0.swap(Box::into_raw(Box::new(value)), AcqRel).is_null()
+    pub fn set(&self, value: &'static T) -> bool {
+        !self.0.swap(core::ptr::from_ref(value).cast_mut(), AcqRel).is_null()
+    }
+
+    /// Puts `value` in if there is none; whether there was none.
+    pub fn set_first(&self, value: &'static T) -> bool {
+        let value = core::ptr::from_ref(value).cast_mut();
+        self.0
+            .compare_exchange(core::ptr::null_mut(), value, AcqRel, Relaxed)
+            .is_ok()
+    }
+
+    /// Takes `value` out, if it is what is in it; whether it was.
+    pub fn clear_if(&self, value: &'static T) -> bool {
+        let value = core::ptr::from_ref(value).cast_mut();
+        self.0
+            .compare_exchange(value, core::ptr::null_mut(), AcqRel, Relaxed)
+            .is_ok()
     }
 
     /// Takes out what is in it; whether there was something.
