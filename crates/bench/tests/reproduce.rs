@@ -1,8 +1,8 @@
 //! A quick run of all figures: it ends in time, writes what it says, and the shapes that the paper's argument rests on
 //! come out. How close numbers are is told by the page of a full run, not asserted here.
 
-use cenote_bench::reproduce::judge::{Claim, Verdict};
-use cenote_bench::reproduce::origin::{Page, is_within, root};
+use cenote_bench::reproduce::judge::{Claim, Samples, Verdict};
+use cenote_bench::reproduce::origin::{Page, root};
 use cenote_bench::reproduce::report::Figure;
 use cenote_bench::reproduce::{FIGURES, Options, PAPERS, figures, probe, rcmp, run};
 use std::process::Command;
@@ -127,8 +127,8 @@ fn pages_are_of_the_code_as_it_is() {
             ..options(dir.path(), &[])
         };
         let now = probe(&options).expect("a small figure");
-        let then = page.probe();
-        assert_eq!(Some(now.name), page.probe_name());
+        let (name, then) = page.probe();
+        assert_eq!(Some(now.name), name);
         assert!(!then.is_empty() && then.len() == now.claims.len(), "{paper}: {then:?}");
         for ((what, page), claim) in then.iter().zip(&now.claims) {
             let ours = claim.ours.median();
@@ -139,6 +139,22 @@ fn pages_are_of_the_code_as_it_is() {
             );
         }
     }
+}
+
+/// Whether a number is one that a page's samples could have been: within their spread, and as much again, or a
+/// twentieth of the median, on either side.
+fn is_within(now: f64, page: &Samples) -> bool {
+    let spread = page.most() - page.least();
+    let margin = spread.max(page.median().abs() / 20.0);
+    (page.least() - margin..=page.most() + margin).contains(&now)
+}
+
+#[test]
+fn a_number_may_be_off_by_the_spread() {
+    let page = Samples::of([10.0, 11.0, 12.0]);
+    assert!(is_within(8.1, &page) && is_within(13.9, &page));
+    assert!(!is_within(7.9, &page) && !is_within(14.1, &page) && !is_within(f64::NAN, &page));
+    assert!(is_within(10.4, &Samples::from(10.0)) && !is_within(11.0, &Samples::from(10.0)));
 }
 
 #[test]

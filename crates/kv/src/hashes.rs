@@ -69,20 +69,6 @@ impl Store {
         }
     }
 
-    /// Tells of each field.
-    ///
-    /// # Errors
-    /// As [`Store::fields_of`].
-    pub fn each_field(&self, hash: &Entry, mut each: impl FnMut(&Entry)) -> Result<()> {
-        match self.fields(hash)? {
-            Fields::Table(fields) => Ok(fields.each(&self.heap, |entry| {
-                each(entry);
-                Ok(())
-            })?),
-            Fields::Packed(at, word) => self.each_packed(at, word, each),
-        }
-    }
-
     fn each_packed(&self, at: GlobalAddress, word: u64, mut each: impl FnMut(&Entry)) -> Result<()> {
         let packed = Packed::read(&self.heap, at, word, Vec::new())?;
         for field in packed.all()? {
@@ -92,7 +78,7 @@ impl Store {
     }
 
     /// Tells of each field: its name and its value as a string. What is told of is a copy: it costs less than
-    /// [`Store::each_field`] where both are wanted.
+    /// [`Store::scan_fields`] where both are wanted.
     ///
     /// # Errors
     /// As [`Store::fields_of`].

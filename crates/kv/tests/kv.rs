@@ -141,7 +141,15 @@ fn contents(store: &Store) -> Model {
             return BTreeMap::from([(String::new(), text(store, entry))]);
         }
         let mut fields = Vec::new();
-        store.each_field(entry, |field| fields.push(*field)).expect("a hash");
+        let mut cursor = 0;
+        loop {
+            cursor = store
+                .scan_fields(entry, cursor, |field| fields.push(*field))
+                .expect("a hash");
+            if cursor == 0 {
+                break;
+            }
+        }
         assert_eq!(store.fields_of(entry).expect("a hash"), fields.len() as u64);
         fields
             .iter()

@@ -33,7 +33,6 @@ use super::registered_memory::{Holding, RegisteredMemory, Registry, exchange};
 use super::shim::{Start, Target};
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::Region;
 use cenote_fabric::rdma::call::Serve;
 use cenote_fabric::rdma::{Key, Remote};
 use core::fmt;
@@ -147,18 +146,7 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::Invalid`] for a length of 0, [`Error::Io`] if memory cannot be mapped or registered.
     pub fn register(&self, len: u64) -> Result<Remote> {
-        self.register_memory(RegisteredMemory::own(len)?)
-    }
-
-    /// Registers a range of a region, which stays mapped until the key is revoked.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`] if not all of it is reserved.
-    pub fn register_region(&self, region: &Arc<Region>, at: u64, len: u64) -> Result<Remote> {
-        self.register_memory(RegisteredMemory::region(Arc::clone(region), at, len)?)
-    }
-
-    fn register_memory(&self, registered_memory: RegisteredMemory) -> Result<Remote> {
+        let registered_memory = RegisteredMemory::own(len)?;
         let mut registry = self.shared.registry.lock();
         let (key, len) = (registry.new_key(), registered_memory.len() as u64);
         let registered = match self.shared.path {

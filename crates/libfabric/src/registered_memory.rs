@@ -11,17 +11,14 @@ use cenote_base::rt::{self, HashMap};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::Mapping;
-use cenote_fabric::Region;
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::Arc;
 
-/// Memory that stays mapped while this lives, and to which there are no references.
+/// Memory of the node that stays mapped while this lives, and to which there are no references.
 #[derive(Clone)]
-pub enum RegisteredMemory {
-    /// The node's own.
-    Own(Arc<Mapping>, usize),
-    /// A range of a region, reserved.
-    Region(Arc<Region>, u64, usize),
+pub struct RegisteredMemory {
+    mapping: Arc<Mapping>,
+    len: usize,
 }
 
 impl RegisteredMemory {
@@ -35,42 +32,20 @@ impl RegisteredMemory {
         let doing = || format!("mapping {} to register", ByteSize(len));
         let whole = size.checked_next_multiple_of(8).unwrap_or(usize::MAX - 7);
         let mapping = Mapping::anonymous(whole).map_err(|e| Error::io(doing(), e))?;
-        Ok(Self::Own(Arc::new(mapping), size))
-    }
-
-    /// A range of a region.
-    ///
-    /// # Errors
-    /// [`Error::OutOfBounds`] if not all of it is reserved, [`Error::Invalid`] if it begins at no multiple of 8.
-    pub fn region(region: Arc<Region>, at: u64, len: u64) -> Result<Self> {
-        let end = at.checked_add(len).filter(|e| *e <= region.reserved() && len > 0);
-        if end.is_none() {
-            return Err(Error::OutOfBounds(format!(
-                "{len} bytes at {at} of {}, of which {} are reserved",
-                region.name(),
-                region.reserved()
-            )));
-        }
-        if !at.is_multiple_of(8) {
-            return Err(Error::Invalid(format!("registered memory at {at}, no multiple of 8")));
-        }
-        Ok(Self::Region(region, at, len as usize))
+        Ok(Self {
+            mapping: Arc::new(mapping),
+            len: size,
+        })
     }
 
     /// Where it lies in this process.
     pub fn base(&self) -> *mut u8 {
-        match self {
-            RegisteredMemory::Own(mapping, _) => mapping.base().as_ptr(),
-            // SAFETY: a reserved range lies in the mapping.
-            RegisteredMemory::Region(region, at, _) => unsafe { region.base().add(*at as usize) },
-        }
+        self.mapping.base().as_ptr()
     }
 
     /// Bytes.
     pub fn len(&self) -> usize {
-        match self {
-            RegisteredMemory::Own(_, len) | RegisteredMemory::Region(_, _, len) => *len,
-        }
+        self.len
     }
 
     fn holds(&self, at: u64, len: u64) -> bool {

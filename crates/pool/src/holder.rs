@@ -222,11 +222,6 @@ impl GrantedMemory {
         self.opened.fresh
     }
 
-    /// Whether it is this holder's no more.
-    pub fn is_revoked(&self) -> bool {
-        self.shared.revoked.load(Ordering::Acquire)
-    }
-
     /// Ends the lease. The memory must not be mapped any more: whoever maps it is ended. It is kept for the next
     /// holder, or (`give_back`) freed.
     ///

@@ -132,11 +132,6 @@ impl Messages {
         self.state().faults = faults;
     }
 
-    /// What one host sends does not reach the other; the other way stays as it is.
-    pub fn cut_one_way(&self, from: usize, to: usize) {
-        self.state().cuts.insert((from, to));
-    }
-
     /// No host of one group hears one of the other.
     pub fn partition(&self, one: &[usize], other: &[usize]) {
         let mut state = self.state();

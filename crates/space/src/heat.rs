@@ -13,8 +13,6 @@ pub struct HeatOptions {
     pub hot: f64,
     /// Decay a second (λ).
     pub decay: f64,
-    /// Reads for each write from which on it is read-hot (R_rw).
-    pub read_hot: f64,
 }
 
 impl Default for HeatOptions {
@@ -23,7 +21,6 @@ impl Default for HeatOptions {
             life: Nanos::from_secs(100),
             hot: 4.0,
             decay: 0.04,
-            read_hot: 0.9,
         }
     }
 }
@@ -51,11 +48,6 @@ impl Heat {
     /// Heat at a moment: 1 for what is not used at all.
     pub fn at(&self, now: Nanos, options: &HeatOptions) -> f64 {
         (self.reads + self.writes) * self.kept(now, options) + 1.0
-    }
-
-    /// Whether it is mostly read.
-    pub fn is_read_hot(&self, options: &HeatOptions) -> bool {
-        self.reads > self.writes * options.read_hot
     }
 
     /// What is left of former counts.
@@ -108,14 +100,5 @@ mod tests {
             "who counts nothing changes nothing"
         );
         assert_eq!(heat.at(second(101), &OPTIONS()), 1.0, "nothing since second 0");
-    }
-
-    #[test]
-    fn reads_and_writes_are_apart() {
-        let mut heat = Heat::default();
-        heat.add(8, 10, Nanos::from_secs(1), &OPTIONS());
-        assert!(!heat.is_read_hot(&OPTIONS()));
-        heat.add(2, 0, Nanos::from_secs(1), &OPTIONS());
-        assert!(heat.is_read_hot(&OPTIONS()));
     }
 }

@@ -145,15 +145,11 @@ impl Page {
         all.flatten().filter_map(named).collect()
     }
 
-    /// What the probe's comparisons were, by their names.
-    pub fn probe(&self) -> Vec<(String, Samples)> {
-        let all = self.0["probe"]["compared"].as_array();
-        all.into_iter().flatten().filter_map(compared).collect()
-    }
-
-    /// The figure that is the probe.
-    pub fn probe_name(&self) -> Option<&str> {
-        self.0["probe"]["name"].as_str()
+    /// The name of the figure that is the probe, and its comparisons by their names.
+    pub fn probe(&self) -> (Option<&str>, Vec<(String, Samples)>) {
+        let probe = &self.0["probe"];
+        let compared = probe["compared"].as_array().into_iter().flatten().filter_map(compared);
+        (probe["name"].as_str(), compared.collect())
     }
 }
 
@@ -221,14 +217,6 @@ fn data(figure: &Figure) -> Value {
     json!({ "name": figure.name, "compared": claims })
 }
 
-/// Whether a number is one that a page's samples could have been: within their spread, and as much again, or a
-/// twentieth of the median, on either side.
-pub fn is_within(now: f64, page: &Samples) -> bool {
-    let spread = page.most() - page.least();
-    let margin = spread.max(page.median().abs() / 20.0);
-    (page.least() - margin..=page.most() + margin).contains(&now)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,13 +241,5 @@ mod tests {
         assert!(!page(&before, true).has("fig1", &sum(), 5), "of other code");
         assert!(!page(&sum(), false).has("fig1", &sum(), 5), "a quick run");
         assert!(!page(&sum(), true).has("fig1", &sum(), 6), "too few seeds");
-    }
-
-    #[test]
-    fn a_number_may_be_off_by_the_spread() {
-        let page = Samples::of([10.0, 11.0, 12.0]);
-        assert!(is_within(8.1, &page) && is_within(13.9, &page));
-        assert!(!is_within(7.9, &page) && !is_within(14.1, &page) && !is_within(f64::NAN, &page));
-        assert!(is_within(10.4, &Samples::from(10.0)) && !is_within(11.0, &Samples::from(10.0)));
     }
 }

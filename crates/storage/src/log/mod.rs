@@ -96,13 +96,6 @@ impl Log {
         self.state.durable()
     }
 
-    /// A durable position, and the checksum of the group that ends there (0 if none is known
-    /// since the log was opened without its ring).
-    pub fn durable_mark(&self) -> (Lsn, u32) {
-        let flusher = self.state.flusher.lock();
-        (self.durable(), flusher.last_checksum)
-    }
-
     /// The end of the last reservation.
     pub fn tail(&self) -> Lsn {
         self.state.tail()

@@ -386,7 +386,6 @@ impl FileSystem for MemFs {
         rt::preempt();
         let mut inner = self.lock();
         let id = match inner.disk.file(path) {
-            Ok(_) if options.create_new => return Err(Errno::EXIST.into()),
             Ok(id) => id,
             Err(e) if e.kind() == io::ErrorKind::NotFound && options.create => {
                 inner.change()?;

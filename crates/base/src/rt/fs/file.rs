@@ -12,8 +12,6 @@ pub struct OpenOptions {
     pub write: bool,
     /// Make it if it is missing.
     pub create: bool,
-    /// It must not exist yet.
-    pub create_new: bool,
     /// Empty it.
     pub truncate: bool,
 }
@@ -23,7 +21,6 @@ impl OpenOptions {
     pub const READ: Self = Self {
         write: false,
         create: false,
-        create_new: false,
         truncate: false,
     };
     /// An existing file, to read and write.
@@ -34,12 +31,6 @@ impl OpenOptions {
     /// A file to read and write, made if it is missing.
     pub const CREATE: Self = Self {
         create: true,
-        ..Self::WRITE
-    };
-    /// A file to read and write that must not exist yet.
-    pub const CREATE_NEW: Self = Self {
-        create: true,
-        create_new: true,
         ..Self::WRITE
     };
     /// An empty file to read and write, whatever was there.

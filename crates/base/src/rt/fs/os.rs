@@ -21,11 +21,7 @@ impl FileSystem for OsFileSystem {
     fn open(&self, path: &Path, options: OpenOptions) -> io::Result<File> {
         let mut flags = OFlags::CLOEXEC;
         flags |= if options.write { OFlags::RDWR } else { OFlags::RDONLY };
-        for (wanted, flag) in [
-            (options.create, OFlags::CREATE),
-            (options.create_new, OFlags::EXCL),
-            (options.truncate, OFlags::TRUNC),
-        ] {
+        for (wanted, flag) in [(options.create, OFlags::CREATE), (options.truncate, OFlags::TRUNC)] {
             if wanted {
                 flags |= flag;
             }
