@@ -208,6 +208,7 @@ pub(super) struct Object {
 impl Object {
     /// The whole pages, counted from its first byte, with the `len` bytes in them; the last one ends with it.
     fn pages_around(&self, len: u64, page: u64) -> Range<u64> {
+        assert!(page.is_power_of_two(), "a page of {page} bytes");
         let end = (self.inside + len).next_multiple_of(page).min(self.size);
         self.inside - self.inside % page..end
     }
@@ -271,6 +272,7 @@ impl Part {
 
     fn act_on(&self, address: GlobalAddress, object: Object, act: &mut Act<'_>) -> Result<Outcome> {
         let len = act.len();
+        assert!(object.inside <= object.size, "{address} lies behind its object");
         if len > object.size - object.inside {
             return Err(beyond(address, len, object));
         }
@@ -314,6 +316,7 @@ impl Part {
 
     /// Clears an object's live bit, if it is set.
     fn clear(&self, address: GlobalAddress, class: Class, slot: u32, index: u32) -> bool {
+        assert!(index < class.count(), "object {index} of a slab of {}", class.count());
         let (word, bit) = live_bit(index);
         let live = self.live(slot, word);
         let cleared = |now: u64| (address.is_of(now) && now >> bit & 1 != 0).then_some(now & !(1 << bit));

@@ -33,6 +33,9 @@ const PLACE_MASK: u64 = (1 << PART_SHIFT) - 1;
 
 const _: () = assert!(GENERATION_SHIFT + GENERATION_BITS == 64);
 const _: () = assert!(1 << OFFSET_BITS == crate::extent::EXTENT);
+// A part's number is a byte, slot and generation are 32 bits, wherever they are cut out of an address.
+const _: () = assert!(PART_BITS == u8::BITS);
+const _: () = assert!(SLOT_BITS <= u32::BITS && GENERATION_BITS <= u32::BITS);
 
 /// Where an object, or a byte of one, lies in a space. See the module.
 ///

@@ -131,6 +131,8 @@ impl PageCache {
     pub(super) fn stats(&self) -> CacheStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let table = self.table.lock();
+        let (used, free) = (table.places.len(), table.free.len());
+        assert_eq!(used + free, table.pages.len(), "a page is neither used nor free");
         CacheStats {
             hits: of(&self.counters.hits),
             misses: of(&self.counters.misses),
@@ -211,10 +213,12 @@ impl Table {
                 older: NONE,
             });
         }
+        assert!(self.bytes <= limit, "pages take {} bytes of {limit}", self.bytes);
     }
 
     fn shrink_to(&mut self, bytes: u64) {
         while self.bytes > bytes {
+            assert_ne!(self.oldest, NONE, "{} bytes are of no page", self.bytes);
             self.remove(self.oldest);
         }
     }
@@ -228,25 +232,31 @@ impl Table {
                 n
             }
             None => {
+                assert!(self.pages.len() < NONE as usize, "too many pages to number them");
                 self.pages.push(page);
                 (self.pages.len() - 1) as u32
             }
         };
-        self.places.insert(place, n);
+        let former = self.places.insert(place, n);
+        assert!(former.is_none(), "{place:?} is kept twice");
         self.link(n);
     }
 
     fn remove(&mut self, n: u32) {
         self.unlink(n);
         let page = &mut self.pages[n as usize];
+        assert!(!page.bytes.is_empty(), "page {n} is removed twice");
+        assert!(page.size() <= self.bytes, "page {n} was not counted");
         self.bytes -= page.size();
         page.bytes = Box::default();
-        self.places.remove(&page.place);
+        let former = self.places.remove(&page.place);
+        assert_eq!(former, Some(n), "a page is known by another's place");
         self.free.push(n);
     }
 
     /// Makes it the one that was used last.
     fn link(&mut self, n: u32) {
+        assert_ne!(self.newest, n, "page {n} is linked twice");
         let page = &mut self.pages[n as usize];
         (page.newer, page.older) = (NONE, self.newest);
         match self.newest {
@@ -261,6 +271,8 @@ impl Table {
             let page = &self.pages[n as usize];
             (page.newer, page.older)
         };
+        assert_eq!(newer == NONE, self.newest == n, "page {n} is not where the list says");
+        assert_eq!(older == NONE, self.oldest == n, "page {n} is not where the list says");
         match newer {
             NONE => self.newest = older,
             newer => self.pages[newer as usize].older = older,

@@ -4,7 +4,7 @@
 //! halves of an extent. Which object an offset lies in is asked on each access; it takes a multiplication, whose
 //! exactness a test shows for each class and offset.
 
-use super::address::OFFSET_BITS;
+use super::address::{GENERATION_SHIFT, OFFSET_BITS};
 use crate::extent::EXTENT;
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,11 @@ const GRAIN_SHIFT: u32 = GRAIN.trailing_zeros();
 const RECIPROCAL_SHIFT: u32 = 31;
 const WORD_SHIFT: u32 = 21;
 const WORD_RECIPROCAL: u32 = (1u32 << WORD_SHIFT).div_ceil(LIVE_BITS);
+
+// A live word is the bits of its objects, and the generation above them.
+const _: () = assert!(LIVE_BITS == GENERATION_SHIFT);
+const _: () = assert!(GRAIN.is_power_of_two() && EXTENT.is_multiple_of(GRAIN));
+const _: () = assert!(SHAPES[0].size as u64 == GRAIN && SHAPES[CLASSES - 1].size as u64 == SLAB_OBJECT_MAX);
 
 /// A class: its number, checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -90,10 +95,18 @@ const fn shapes() -> [Shape; CLASSES] {
         n += 1;
     }
     assert!(n == CLASSES);
+    while n > 1 {
+        n -= 1;
+        assert!(
+            shapes[n - 1].size < shapes[n].size,
+            "classes in the order of their sizes"
+        );
+    }
     shapes
 }
 
 const fn shape(size: u64) -> Shape {
+    assert!(size.is_multiple_of(GRAIN) && size <= EXTENT);
     let grains = (size / GRAIN) as u32;
     Shape {
         size: size as u32,
@@ -118,7 +131,12 @@ impl Class {
             0..=FINE_MAX => Self::fine(len.max(1).div_ceil(GRAIN)),
             _ => SHAPES.partition_point(|shape| u64::from(shape.size) < len),
         };
-        (found < CLASSES).then_some(Self(found as u8))
+        let class = (found < CLASSES).then_some(Self(found as u8));
+        debug_assert!(
+            class.is_none_or(|class| class.size() >= len),
+            "a class too small for {len} bytes"
+        );
+        class
     }
 
     /// The number of the class for so many grains, up to [`FINE_MAX`].

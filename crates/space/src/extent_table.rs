@@ -74,13 +74,17 @@ impl ExtentTable {
 
     fn enter_owned(&mut self, part: &Part, slot: u32, class: Option<Class>) {
         match (part.owner(slot).load(Ordering::Acquire), class) {
-            (0, Some(class)) => _ = self.nobodys.entry(class).or_default().insert(slot),
+            (0, Some(class)) => {
+                let is_new = self.nobodys.entry(class).or_default().insert(slot);
+                assert!(is_new, "slot {slot} is entered twice");
+            }
             (0, None) => {}
             (owner, _) => self.enter_session(SessionId(owner)),
         }
     }
 
     fn enter_session(&mut self, session: SessionId) {
+        assert!(session.0 > 0, "0 is no session's number");
         self.sessions.insert(session);
         self.next_session = self.next_session.max(session.0.saturating_add(1));
     }
@@ -102,6 +106,7 @@ impl ExtentTable {
         part.state(slot)
             .store(Slot { generation, used }.encode(), Ordering::Release);
         if used == Use::Free {
+            assert!(generation < GENERATION_MAX, "slot {slot} has no generations left");
             self.free.add(slot, generation);
         }
     }
@@ -135,6 +140,7 @@ impl ExtentTable {
     pub(super) fn pick_any(&mut self, part: &Part) -> Option<(u32, u32)> {
         while let Some(slot) = self.free.next() {
             self.free.remove(slot);
+            assert!(!self.free.contains(slot), "slot {slot} is handed out and free");
             match part.slot(slot) {
                 Ok(Slot {
                     generation,
@@ -148,6 +154,7 @@ impl ExtentTable {
 
     /// The first of `n` free slots side by side, with the greatest of their generations, as [`ExtentTable::pick`].
     pub(super) fn pick_run(&mut self, part: &Part, n: u32) -> Option<(u32, u32)> {
+        assert!(n > 0, "a run has a slot");
         if self.free.len() < n as usize + self.spare {
             return None;
         }
@@ -164,7 +171,13 @@ impl ExtentTable {
                 .try_fold(0, |max, g| g.map(|g| g.max(max)))
             {
                 Ok(greatest) => {
+                    let before = self.free.len();
                     (first..first + n).for_each(|slot| self.free.remove(slot));
+                    assert_eq!(
+                        self.free.len() + n as usize,
+                        before,
+                        "a run has slots that were not free"
+                    );
                     return Some((first, greatest));
                 }
                 Err(broken) => self.free.remove(broken),
@@ -197,7 +210,7 @@ impl ExtentTable {
             .iter()
             .copied()
             .find(|slot| part.hint(*slot).load(Ordering::SeqCst) & groups(class) != 0)?;
-        slots.remove(&slot);
+        assert!(slots.remove(&slot), "slot {slot} is adopted twice");
         match part.slot(slot) {
             Ok(Slot {
                 generation,
@@ -262,6 +275,11 @@ impl Part {
 
     /// Makes a free slot a slab: see the invariants.
     pub(super) fn lay_slab(&self, slot: u32, slab: Slot, class: Class, owner: SessionId) {
+        assert!(slab.generation > 0, "slot {slot} is handed out and has no generation");
+        assert!(
+            matches!(slab.used, Use::Slab(of, _) if of == class),
+            "slot {slot} is laid out for another class"
+        );
         self.owner(slot).store(owner.0, Ordering::Relaxed);
         let empty = u64::from(slab.generation) << GENERATION_SHIFT;
         for word in 0..class.words() {
@@ -273,6 +291,11 @@ impl Part {
 
     /// Makes `n` free slots a run: see the invariants.
     pub(super) fn lay_run(&self, first: u32, n: u32, bytes: u64, head: Slot, owner: SessionId) {
+        assert_eq!(run_slots(bytes), Some(n), "slots of a run of {bytes} bytes");
+        assert!(
+            matches!(head.used, Use::Head(_)) && head.generation > 0,
+            "a run begins with {head:?}"
+        );
         for distance in 1..n {
             let tail = Slot {
                 generation: head.generation,

@@ -33,19 +33,28 @@ impl FreeSlots {
     }
 
     pub(super) fn add(&mut self, slot: u32, generation: u32) {
+        // A client may have written to the descriptor of a slot that is free, so that it comes to be freed again.
+        self.remove(slot);
         self.generations[slot as usize] = Some(generation);
-        self.by_wear.insert((generation / BAND, slot));
+        let is_new = self.by_wear.insert((generation / BAND, slot));
+        assert!(is_new, "slot {slot} is free twice");
     }
 
     pub(super) fn remove(&mut self, slot: u32) {
         if let Some(generation) = self.generations[slot as usize].take() {
-            self.by_wear.remove(&(generation / BAND, slot));
+            let was_there = self.by_wear.remove(&(generation / BAND, slot));
+            assert!(was_there, "slot {slot} is free, and not by wear");
         }
     }
 
     /// The next one. It stays free until it is removed.
     pub(super) fn next(&self) -> Option<u32> {
-        self.by_wear.first().map(|(_, slot)| *slot)
+        let next = self.by_wear.first().map(|(_, slot)| *slot);
+        assert!(
+            next.is_none_or(|slot| self.contains(slot)),
+            "{next:?} is free by wear alone"
+        );
+        next
     }
 
     /// The first of the next `n` that are neighbours: the lowest that there are.

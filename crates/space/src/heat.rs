@@ -66,6 +66,7 @@ impl Part {
     /// Counts accesses to a slot's memory, where extents can move.
     #[inline(never)]
     pub(super) fn count(&self, slot: u32, is_write: bool, n: u64) {
+        assert!(n >> WRITES_SHIFT == 0, "{n} accesses at a time");
         if let Some(heat) = self.moving().and_then(|moving| moving.heat.get(slot as usize)) {
             heat.fetch_add(if is_write { n << WRITES_SHIFT } else { n }, Ordering::Relaxed);
         }

@@ -70,10 +70,23 @@ pub(super) const MAP_WORDS: usize = MAP as usize / 8;
 /// Live words that one bit of the hint speaks for: two lines of them.
 pub(super) const GROUP_WORDS: u32 = 16;
 
+// The words of the keeper's page, and of a descriptor, lie apart.
 const _: () = {
+    assert!(MADE + 8 <= NEXT_SESSION && NEXT_SESSION + 8 <= ROOT && ROOT + 8 <= GUESTS);
+    assert!(GUESTS + 8 <= DESCRIPTORS_AT && DESCRIPTORS_AT.is_multiple_of(DESCRIPTOR));
+    // `Part` maps the states as the words at the descriptors' beginnings.
+    assert!(STATE == 0 && STATE + 8 <= BYTES && BYTES + 8 <= OWNER && OWNER + 8 <= PLACE);
+    assert!(PLACE + 8 <= GUEST && GUEST + 8 <= GUEST_STATE && GUEST_STATE + 8 <= SAVED);
     assert!(SAVED + 8 <= DESCRIPTOR && MAP == 5824);
-    assert!(WORDS_MAX.div_ceil(GROUP_WORDS) <= 64);
 };
+// A map: the hint, then the live words from the next line on.
+const _: () = {
+    assert!(WORDS_MAX.div_ceil(GROUP_WORDS) <= 64);
+    assert!(WORDS_AT >= 8 && WORDS_AT + 8 * WORDS_MAX as u64 <= MAP && MAP.is_multiple_of(8));
+};
+// A place is a part's number and a slot in one word; a line of the migrated extents' table has whole pairs of words.
+const _: () = assert!(SLOTS_MAX <= 1 << 32);
+const _: () = assert!(GUESTS_A_LINE * 16 == LINE);
 
 /// Where things lie, for so many slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,12 +103,19 @@ pub(super) struct Layout {
 
 impl Layout {
     fn of(slots: u32, movable: bool) -> Self {
+        assert!((1..=SLOTS_MAX).contains(&u64::from(slots)), "a part of {slots} slots");
         let sized = |bytes: u64| if movable { bytes } else { 0 };
         let threads_at = DESCRIPTORS_AT + u64::from(slots) * DESCRIPTOR;
         let guests_at = threads_at + sized((THREADS * LINE) as u64);
         let heat_at = guests_at + sized((migrated_lines(slots) * LINE) as u64);
         let maps_at = heat_at + sized(u64::from(slots) * 8).next_multiple_of(LINE as u64);
         let extents_at = (maps_at + u64::from(slots) * MAP).next_multiple_of(EXTENT);
+        let starts = [threads_at, guests_at, heat_at, maps_at];
+        assert!(starts.is_sorted(), "the areas of a part overlap");
+        assert!(
+            starts.iter().all(|at| at.is_multiple_of(LINE as u64)),
+            "an area begins within a line"
+        );
         Self {
             slots,
             movable,

@@ -251,6 +251,7 @@ impl Space {
             )));
         }
         let number = part.number();
+        assert!(number > 0, "parts are numbered from 1 on");
         let attached = self.0.parts[usize::from(number)].set(Attached { part, keeper });
         attached.map_err(|_| Error::Invalid(format!("the space has a part {number} already")))
     }

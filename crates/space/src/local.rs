@@ -87,7 +87,8 @@ impl Keeper for LocalKeeper {
         self.part
             .next_session()
             .store(extent_table.next_session, Ordering::Release);
-        extent_table.sessions.insert(SessionId(id));
+        let is_new = extent_table.sessions.insert(SessionId(id));
+        assert!(is_new && id > 0, "session {id} begins twice");
         Ok(SessionId(id))
     }
 
@@ -108,6 +109,10 @@ impl Keeper for LocalKeeper {
             .ok_or_else(|| self.full(&extent_table, &wanted()))?;
         part.reserve_below(slot + 1)
             .inspect_err(|_| extent_table.free.add(slot, former))?;
+        assert!(
+            !extent_table.free.contains(slot),
+            "slot {slot} becomes a slab and is free"
+        );
         let generation = former + 1;
         part.lay_slab(
             slot,
@@ -158,6 +163,10 @@ impl Keeper for LocalKeeper {
             (first..first + slots).for_each(|slot| extent_table.free.add(slot, former));
             return Err(error);
         }
+        assert!(
+            !extent_table.free.contains(first),
+            "slot {first} becomes a run and is free"
+        );
         let generation = former + 1;
         part.lay_run(
             first,

@@ -13,6 +13,7 @@ use cenote_fabric::{HostAtomicU64, LINE, Region, Words};
 use std::sync::Arc;
 
 const PAIR: usize = LINE / GUESTS_A_LINE;
+const _: () = assert!(PAIR == 16);
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The table, as this process has it mapped.
@@ -26,6 +27,11 @@ pub(super) struct MigratedExtents {
 impl MigratedExtents {
     pub(super) fn new(region: &Arc<Region>, layout: Layout) -> Self {
         let lines = migrated_lines(layout.slots);
+        assert!(lines.is_power_of_two(), "a mask chooses one of {lines} lines");
+        assert!(
+            lines * GUESTS_A_LINE >= 2 * layout.slots as usize,
+            "the table may come to be more than half full"
+        );
         let words = |field| Words::new(Arc::clone(region), layout.guests_at + field, lines * GUESTS_A_LINE);
         Self {
             keys: words(0),
@@ -71,6 +77,7 @@ impl MigratedExtents {
     /// # Errors
     /// [`Error::Full`]: both lines are, though the table is not.
     pub(super) fn insert(&self, migrated: GlobalAddress, slot: u32) -> Result<()> {
+        assert!(!migrated.is_null(), "null marks a free pair");
         self.remove(migrated);
         let free = |pair: &usize| self.keys.get(*pair).is_some_and(|key| key.load(Ordering::Acquire) == 0);
         let pair = self.pairs(migrated.raw()).find(free);

@@ -32,6 +32,9 @@ const PROBLEMS_MAX: usize = 100;
 /// Between two tries to admit somebody for whom there is no room: descriptors, threads.
 const ADMIT_AGAIN: Nanos = Nanos::from_millis(20);
 
+// An extent is at most 44 bytes of JSON.
+const _: () = assert!(GIVE_BACK_MAX as u64 * 64 <= LINE_MAX / 2);
+
 /// A keeper's method as a message.
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {

@@ -4,6 +4,7 @@ use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};
 use super::slot::{Slot, Use};
 use super::{GlobalAddress, Part, Space};
+use crate::extent::EXTENT;
 use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::Points;
@@ -70,6 +71,7 @@ fn of_slab(
         while bits != 0 {
             let index = word * LIVE_BITS + bits.trailing_zeros();
             let at = index * size as u32;
+            assert!(u64::from(at) + size <= EXTENT, "object {index} ends behind its extent");
             each(GlobalAddress::new(extent.part(), extent.slot(), at, generation)?, size);
             bits &= bits - 1;
         }

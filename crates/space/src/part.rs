@@ -16,6 +16,9 @@ use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, 
 use std::path::Path;
 use std::sync::Arc;
 
+// A map is a line for the hint, and the live words.
+const _: () = assert!(LINE / 8 + WORDS_MAX as usize <= MAP_WORDS);
+
 /// What a part is made with.
 #[derive(Debug, Clone)]
 pub struct PartOptions {
@@ -325,6 +328,7 @@ impl Part {
 
     /// Where a slot's map lies in the region, and its length in bytes.
     pub(super) fn map_at(&self, slot: u32) -> (u64, u64) {
+        assert!(slot < self.layout.slots, "a map outside the part");
         let len = MAP_WORDS as u64 * 8;
         (self.layout.maps_at + u64::from(slot) * len, len)
     }
@@ -342,6 +346,7 @@ impl Part {
 
     /// Takes the space of the extents below `slot`, so that using them cannot fail.
     pub(super) fn reserve_below(&self, slot: u32) -> Result<()> {
+        assert!(slot <= self.layout.slots, "{slot} slots of {}", self.layout.slots);
         self.region.reserve_to(self.at(u64::from(slot) * EXTENT))
     }
 }

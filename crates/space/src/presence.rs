@@ -29,6 +29,11 @@ pub(super) const KEEPER: u64 = 1;
 /// Set in the marks of all others.
 pub(super) const MARK: u64 = 2;
 
+const _: () = assert!(KEEPER != 0 && KEEPER & MARK == 0);
+// The process keeps a line's number, and 1, in 32 bits; a page has whole lines.
+const _: () = assert!(THREADS < u32::MAX as usize && (THREADS * LINE).is_multiple_of(4096));
+const _: () = assert!(SAMPLE > 0);
+
 /// The lines of a part's threads, as this process uses them.
 pub(super) struct Presence {
     /// Whose each is: a process's mark, 0: nobody's.
@@ -47,6 +52,7 @@ pub(super) struct Presence {
 impl Presence {
     /// For a process of this mark; those that a former keeper left are nobody's.
     pub(super) fn new(region: &Arc<Region>, at: u64, mark: u64) -> Self {
+        assert!(mark == KEEPER || mark & MARK != 0, "{mark:#x} is no process's mark");
         let words = |field| Words::new(Arc::clone(region), at + field, THREADS);
         let presence = Self {
             owners: words(0),
@@ -175,6 +181,7 @@ impl Inside<'_> {
     /// It is outside from here on; whether its access is to be counted.
     #[inline(always)]
     pub(super) fn leave<S: Seam>(self, seam: S) -> bool {
+        debug_assert!(self.now & 1 == 1, "a thread that leaves was inside");
         let after = self.now.wrapping_add(1);
         self.count.store_by(seam, after, Ordering::Release);
         let is_due = after >= self.sample.load_by(seam, Ordering::Relaxed);

@@ -22,6 +22,9 @@ const TURNS: u32 = 64;
 /// asked first that takes seconds.
 const SLEEP_FIRST: Nanos = Nanos::from_micros(50);
 const SLEEP_MOST: Nanos = Nanos::from_millis(2);
+
+const _: () = assert!(0 < SLEEP_FIRST.0 && SLEEP_FIRST.0 <= SLEEP_MOST.0 && SLEEP_MOST.0 < TIMEOUT.0);
+
 /// Waiting for an extent that moves.
 pub(super) struct Turns {
     turns: u32,

@@ -29,6 +29,7 @@ impl Space {
     /// [`Error::Lost`](cenote_base::Error::Lost) and [`Error::Timeout`](cenote_base::Error::Timeout): some of them may
     /// have been done, from the first on.
     pub(super) fn act_in_order(&self, steps: &mut [Step<'_>], found: &mut [u64]) -> Result<()> {
+        assert_eq!(steps.len(), found.len(), "each step finds something");
         let (mut done, mut turns) = (0, None);
         loop {
             done += self.go_on(&mut steps[done..], &mut found[done..])?;
@@ -48,6 +49,7 @@ impl Space {
                 more => done += more,
             }
         }
+        assert!(done <= steps.len(), "{done} of {} steps are done", steps.len());
         Ok(done)
     }
 
@@ -94,6 +96,7 @@ impl Space {
     /// As many as are to be asked of that part, and fit into a message: how many these are, and what came of them.
     fn ask_in_order(&self, part: u8, steps: &mut [Step<'_>]) -> Answered<(usize, Vec<Outcome>)> {
         let count = self.that_lie_there(steps, part);
+        assert!(count > 0, "the first step lies where it is asked for");
         let far = self.far_part(part, steps[0].0)?;
         Ok((count, far.act_in_order(&mut steps[..count])?))
     }
@@ -123,6 +126,11 @@ impl Space {
 
     /// What the outcomes are, and what they tell of where an extent is: how many were done.
     fn take_in(&self, steps: &[Step<'_>], outcomes: &[Outcome], found: &mut [u64]) -> usize {
+        assert!(
+            outcomes.len() <= steps.len(),
+            "{} outcomes of fewer steps",
+            outcomes.len()
+        );
         self.count_asked(outcomes.len());
         for (n, outcome) in outcomes.iter().enumerate() {
             match outcome {

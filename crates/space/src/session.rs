@@ -309,6 +309,7 @@ impl PartSession {
     }
 
     fn alloc_run(&mut self, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
+        assert!(len > SLAB_OBJECT_MAX, "a run of {len} bytes, which a slab holds");
         let mut taken = self.keeper.take_run(self.id, len, lifetime);
         if matches!(taken, Err(Error::Full(_))) && self.return_all_empty()? {
             taken = self.keeper.take_run(self.id, len, lifetime);
@@ -432,6 +433,7 @@ impl SlabCache {
             let Some((slab, index)) = self.find((part, id), class, looks)? else {
                 return Ok(None);
             };
+            assert!(index < class.count(), "object {index} of a slab of {}", class.count());
             let size = class.size();
             let address = GlobalAddress::new(part.number(), slab.slot, index * size as u32, slab.generation)?;
             let span = part.region().span(part.at(address.place()), size);
@@ -509,9 +511,15 @@ impl SlabCache {
             looks == usize::MAX || Some(*slab) != at_hand && hint & groups(class) == groups(class)
         };
         let is_empty = |slab: &Extent| may_be(slab) && part.is_empty_slab(slab.slot, class, slab.generation);
-        let first = self.slabs.len().saturating_sub(looks);
+        let count = self.slabs.len();
+        let first = count.saturating_sub(looks);
         let (empty, rest): (Vec<_>, Vec<_>) = self.slabs.drain(first..).partition(is_empty);
         self.slabs.splice(0..0, rest);
+        assert_eq!(
+            self.slabs.len() + empty.len(),
+            count,
+            "a slab was lost, or is there twice"
+        );
         self.cursor.take_if(|cursor| empty.contains(&cursor.slab));
         empty
     }
@@ -521,6 +529,7 @@ impl Cursor {
     fn new(part: &Part, class: Class, slab: Extent, group: u32) -> Self {
         let word = group * GROUP_WORDS;
         let end = (word + GROUP_WORDS).min(class.words());
+        assert!(word < end, "group {group} of {} live words", class.words());
         let mut cursor = Self {
             slab,
             word,
@@ -558,6 +567,7 @@ impl Cursor {
 impl Part {
     /// Sets an object's live bit; false if it is set already.
     fn set_live(&self, slab: Extent, word: u32, bit: u32) -> Result<bool> {
+        debug_assert!(bit < LIVE_BITS, "bit {bit} is the generation's");
         let live = self.live(slab.slot, word);
         let mut now = live.load(Ordering::Relaxed);
         while now >> bit & 1 == 0 {

@@ -25,9 +25,14 @@ const FROZEN: u8 = 4;
 const AWAY: u8 = 5;
 const LENT: u8 = 6;
 const _: () = assert!(LENT < SLAB_CODE && SLAB_CODE as usize + CLASSES <= 256);
+// Memory that was never used is zero, and its slots are free.
+const _: () = assert!(FREE == 0);
+const _: () = assert!(RETIRED < HEAD && HEAD < TAIL && TAIL < FROZEN && FROZEN < AWAY && AWAY < LENT);
+const _: () = assert!(DISTANCE_BITS <= LIFETIME_SHIFT && LIFETIME_SHIFT < CODE_SHIFT);
 
 /// The state of the same extent while nobody may use it.
 pub(super) fn frozen(state: u64) -> u64 {
+    assert!(code_of(state) >= SLAB_CODE, "only slabs are frozen: {state:#018x}");
     state & GENERATION_MASK | u64::from(FROZEN) << CODE_SHIFT
 }
 
@@ -71,12 +76,16 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn encode(self) -> u64 {
+        assert!(self.generation <= GENERATION_MAX, "generation {}", self.generation);
         let life = |lifetime| u64::from(lifetime == Lifetime::Session) << LIFETIME_SHIFT;
         let (code, rest) = match self.used {
             Use::Free => (FREE, 0),
             Use::Slab(class, lifetime) => (class.code(), life(lifetime)),
             Use::Head(lifetime) => (HEAD, life(lifetime)),
-            Use::Tail(distance) => (TAIL, u64::from(distance)),
+            Use::Tail(distance) => {
+                assert!(distance >> DISTANCE_BITS == 0, "{distance} slots to the head of a run");
+                (TAIL, u64::from(distance))
+            }
             Use::Retired => (RETIRED, 0),
             Use::Frozen => (FROZEN, 0),
             Use::Away => (AWAY, 0),

@@ -108,7 +108,7 @@ pub(super) fn of(part: &Part) -> PartStats {
         extents: part.slots(),
         ..PartStats::default()
     };
-    let mut classes = BTreeMap::new();
+    let (mut classes, mut lent) = (BTreeMap::new(), 0);
     for slot in 0..part.slots() {
         let migrated = GlobalAddress::from_raw(part.migrated(slot).load(Ordering::Acquire));
         if !migrated.is_null() {
@@ -138,10 +138,16 @@ pub(super) fn of(part: &Part) -> PartStats {
             Ok(Use::Retired) => stats.retired += 1,
             Ok(Use::Frozen) => stats.slabs += 1,
             Ok(Use::Away) => stats.away += 1,
-            Ok(Use::Lent) => {}
+            Ok(Use::Lent) => lent += 1,
             Err(_) => stats.broken += 1,
         }
     }
+    let own = stats.free + stats.slabs + stats.in_runs + stats.retired;
+    assert_eq!(
+        own + stats.away + lent + stats.broken,
+        stats.extents,
+        "extents are counted once"
+    );
     stats.classes = classes.into_values().collect();
     stats
 }

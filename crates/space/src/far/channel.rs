@@ -146,7 +146,9 @@ impl Channel {
         match self.connect(&mut connecting.turn) {
             Ok(line) => {
                 connecting.failed = None;
-                Ok(Arc::clone(self.line.lock().insert(Arc::new(line))))
+                let mut known = self.line.lock();
+                assert!(known.is_none(), "one thread makes a connection at a time");
+                Ok(Arc::clone(known.insert(Arc::new(line))))
             }
             Err(error) => {
                 connecting.failed = Some(error.clone());

@@ -105,6 +105,7 @@ impl FarPart {
         for (range, answer) in groups.into_iter().zip(answers) {
             outcomes.extend(self.outcomes_of(answer, &mut acts[range], direct));
         }
+        assert_eq!(outcomes.len(), acts.len(), "each access has an outcome");
         outcomes
     }
 

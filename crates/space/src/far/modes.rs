@@ -143,6 +143,12 @@ const BEING_PROBED: u64 = 1 << 32;
 /// The rest is the table.
 const KNOWN: u64 = 1 << 33;
 
+// Two bits for each size, below the bits that say what is known.
+const _: () = assert!(1 << (2 * SIZES.len()) <= BEING_PROBED && BEING_PROBED & KNOWN == 0);
+const _: () = assert!(FarMode::Plain as usize == 0 && FarMode::OneSided as usize + 1 == MODES.len());
+const _: () = assert!(0 < TRIES_MIN && TRIES_MIN <= TRIES && GAIN < 100);
+const _: () = assert!(SIZES[0] < SIZES[1] && SIZES[SIZES.len() - 2] < SIZES[SIZES.len() - 1]);
+
 /// A connection, and how reads over it are done.
 pub struct Line {
     pub caller: Arc<dyn Caller>,
@@ -225,6 +231,11 @@ impl Line {
     }
 
     fn know(&self, table: Table) {
+        assert_eq!(
+            Table::from_bits(table.to_bits()),
+            table,
+            "a table is read as it was written"
+        );
         self.state.store(KNOWN | table.to_bits(), Ordering::Relaxed);
     }
 
@@ -376,6 +387,7 @@ impl Buffers {
         let mut kept = self.0.lock();
         if buffer.capacity() > 0 && kept.len() < KEPT {
             kept.push(buffer);
+            assert!(kept.len() <= KEPT, "{} buffers are kept", kept.len());
         }
     }
 }

@@ -132,8 +132,14 @@ impl Question {
             if self.doubt.is_none() {
                 self.number = next();
             }
+            assert_ne!(self.number, 0, "0 is the number of requests that may be done twice");
             wire::set_number(&mut self.call.request, self.number, self.doubt.is_some());
         }
+        assert!(
+            self.tries < self.repeat.tries(),
+            "a request is sent {} times",
+            self.tries
+        );
         self.tries += 1;
         self.call.result = Ok(());
         Ok(core::mem::replace(&mut self.call, Call::new(Vec::new())))
@@ -162,6 +168,10 @@ impl Question {
             Err(error) => error,
         };
         self.call = call;
+        assert!(
+            self.doubt.is_none() || self.repeat == Repeat::Numbered,
+            "only a request with a number is sent again when it may have been done"
+        );
         match error {
             error if wire::is_unheard(&error) => Tried::Again(self, Error::Lost(error.to_string())),
             Error::Lost(_) if self.repeat == Repeat::Freely => Tried::Again(self, error),

@@ -99,6 +99,7 @@ pub struct Head {
 }
 
 fn head(kind: u8, count: usize) -> Vec<u8> {
+    assert!(count <= usize::from(u16::MAX), "{count} items in a message");
     let mut bytes = vec![kind, 0, 0, 0, 0, 0, 0, 0];
     bytes[2..4].copy_from_slice(&(count as u16).to_le_bytes());
     bytes
@@ -292,6 +293,11 @@ pub const TRANSFER_MAX: usize = (USERS_LIMIT - HEAD - ITEM) / 8 * 8;
 /// The most bytes of a probe.
 pub const PROBE_MAX: usize = 64 << 10;
 
+const _: () = assert!(HEAD.is_multiple_of(8) && ITEM.is_multiple_of(8) && ANSWER.is_multiple_of(8));
+const _: () = assert!(ERROR_MAX.is_multiple_of(8) && TRANSFER_MAX.is_multiple_of(8));
+const _: () = assert!(HEAD + ANSWER + TRANSFER_MAX <= LIMIT && HEAD + ANSWER + PROBE_MAX <= LIMIT);
+const _: () = assert!(ITEMS_MAX <= u16::MAX as usize && PAGE_MAX.is_power_of_two());
+
 /// How many of them go into each message. One that is too long for any is alone, and refused there.
 pub fn groups(acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
@@ -308,6 +314,11 @@ pub fn groups(acts: &[(GlobalAddress, Act<'_>)], direct: DirectFrom) -> Vec<Rang
             }
         }
     }
+    assert_eq!(
+        groups.last().map_or(0, |group| group.end),
+        acts.len(),
+        "each access is in a message"
+    );
     groups
 }
 
@@ -531,6 +542,12 @@ impl CarryOut<'_, '_> {
         };
         let answer = self.answer.len();
         self.lent += filled(len);
+        assert!(
+            self.lent <= self.room,
+            "direct reads of {} bytes, for {}",
+            self.lent,
+            self.room
+        );
         self.direct.push(Direct {
             address,
             len,

@@ -18,6 +18,8 @@ const PIECE: u64 = LIMIT as u64 / 2;
 /// Pieces under way at a time.
 const AT_ONCE: usize = 8;
 
+const _: () = assert!(PIECE <= LIMIT as u64 && PIECE.is_multiple_of(8));
+
 /// Reads a piece out of a slot where an extent lies frozen: as many bytes as there is place for.
 fn read(part: &Part, fetch: Fetch, into: &mut [u8]) -> Result<()> {
     let slot = slot_of(part, fetch.extent)?;
@@ -27,6 +29,7 @@ fn read(part: &Part, fetch: Fetch, into: &mut [u8]) -> Result<()> {
         piece.copy_out(0, now);
         rest = later;
     }
+    assert!(rest.is_empty(), "{} bytes of an image were not read", rest.len());
     Ok(())
 }
 
@@ -162,5 +165,6 @@ fn write(part: &Part, slot: u32, fetch: Fetch, bytes: &[u8]) -> Result<()> {
         piece.copy_in(0, now);
         rest = later;
     }
+    assert!(rest.is_empty(), "{} bytes of an image were not written", rest.len());
     Ok(())
 }

@@ -268,6 +268,7 @@ impl<T> Queue<T> {
             return Err(item);
         }
         items.push_back(item);
+        assert!(items.len() <= WAITING_MAX, "{} items wait in a queue", items.len());
         drop(items);
         self.more.notify_all();
         Ok(())

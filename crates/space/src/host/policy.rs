@@ -99,6 +99,7 @@ impl Inner {
                     continue;
                 }
                 pods.insert(pod.into(), Heat::default());
+                assert!(pods.len() <= PODS_MAX, "{} pods of an extent", pods.len());
             }
             let Some(heat) = pods.get_mut(pod) else { continue };
             heat.add(u64::from(!is_write), u64::from(*is_write), now, &self.options.heat);

@@ -58,12 +58,14 @@ impl Inner {
             let Some(MoveRequest { extent, to, told }) = self.all_requested.next(TURN) else {
                 continue;
             };
-            *self.under_way.lock() = Some(extent);
+            let former = self.under_way.lock().replace(extent);
+            assert_eq!(former, None, "the executor moves one extent at a time");
             let done = match to {
                 Some(to) => self.move_to(extent, to),
                 None => self.reclaim(extent),
             };
-            *self.under_way.lock() = None;
+            let moved = self.under_way.lock().take();
+            assert_eq!(moved, Some(extent), "another thread moved an extent");
             if done.is_err() {
                 self.counters.failed.fetch_add(1, Ordering::Relaxed);
             }
@@ -145,7 +147,8 @@ impl Inner {
 pub(super) fn tell(told: Told, done: Result<()>) {
     match told {
         Told::Here(outcomes) => {
-            *outcomes.outcome.lock() = Some(done);
+            let former = outcomes.outcome.lock().replace(done);
+            assert!(former.is_none(), "a request ends once");
             outcomes.set.notify_all();
         }
         Told::Answer(answer) => match done.and_then(|()| wire::json(0, &Ordered::Done)) {

@@ -121,11 +121,12 @@ impl Replies {
         let Some(bytes) = user.disconnect(connection) else {
             return;
         };
+        assert!(users.away.iter().all(|(id, _)| *id != user.id), "a user left twice");
         users.away.push_back((user.id, bytes));
         while users.are_too_many()
             && let Some((oldest, _)) = users.away.pop_front()
         {
-            users.all.remove(&oldest);
+            assert!(users.all.remove(&oldest).is_some(), "a user that left is known");
         }
     }
 }
@@ -222,12 +223,18 @@ impl Known {
         if self.answers.len() == ANSWERS_MAX
             && let Some((oldest, reply)) = self.answers.pop_front()
         {
+            assert!(reply.long() <= self.long_bytes, "a long answer was not counted");
             self.long_bytes -= reply.long();
             self.forgotten = self.forgotten.max(oldest);
         }
         self.long_bytes += reply.long();
         let at = self.answers.partition_point(|(of, _)| *of < number);
         self.answers.insert(at, (number, reply));
+        assert!(
+            self.answers.len() <= ANSWERS_MAX,
+            "{} answers of a user",
+            self.answers.len()
+        );
         self.forget_long();
     }
 
@@ -242,6 +249,7 @@ impl Known {
             && let Some((_, reply)) = long.next()
             && long.peek().is_some()
         {
+            assert!(reply.long() <= self.long_bytes, "a long answer was not counted");
             self.long_bytes -= reply.long();
             reply.bytes = None;
         }

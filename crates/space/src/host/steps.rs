@@ -121,7 +121,7 @@ impl ExtentTable {
             .filter(|slot| self.vacant.contains(slot))
             .or_else(|| self.vacant.first().copied());
         if let Some(slot) = vacant {
-            self.vacant.remove(&slot);
+            assert!(self.vacant.remove(&slot), "slot {slot} is taken twice");
             return Some(slot);
         }
         let (slot, generation) = self.pick_any(part)?;
@@ -178,6 +178,7 @@ impl Part {
         if in_map > 0 {
             pieces.push(self.region().span(map_at + from, in_map));
         }
+        assert!(in_map <= len && in_map <= map_len, "{in_map} bytes of a map");
         if len > in_map {
             let first = (from + in_map) - map_len;
             let at = self.at((u64::from(slot) << OFFSET_BITS) + first);

@@ -88,6 +88,7 @@ impl Inner {
     pub(super) fn serve_probe(&self, rest: &[u8], mut answer: Answer) {
         match wire::read_probe(rest) {
             Ok((len, true)) => {
+                assert!(len <= self.probe.len(), "a probe of {len} bytes");
                 let bytes = Arc::clone(&self.probe);
                 answer.send_from(Box::new(Probe { bytes, len }));
             }
@@ -143,6 +144,7 @@ impl Transfer {
             Piece { read, from }
         };
         let pieces = direct.into_iter().map(piece).collect();
+        assert!(size.is_multiple_of(8), "each read is filled up to 8 bytes: {size}");
         Self {
             host,
             pieces,

@@ -27,6 +27,8 @@ pub(super) const BUFFERED_MAX: usize = 256;
 const WRITES_MAX: usize = 256;
 const BYTES_MAX: usize = 16 << 10;
 
+const _: () = assert!(BUFFERED_MAX <= BYTES_MAX && WRITES_MAX > 0);
+
 #[derive(Default)]
 pub(super) struct Buffer {
     filling: Batch,
@@ -59,6 +61,8 @@ impl Batch {
     }
 
     fn push(&mut self, address: GlobalAddress, from: &[u8]) {
+        assert!(!self.is_full(), "a full batch is sent before the next write");
+        assert!(from.len() <= BUFFERED_MAX, "{} bytes are not collected", from.len());
         let start = self.bytes.len();
         self.bytes.extend_from_slice(from);
         self.writes.push((address, start..self.bytes.len()));
@@ -72,6 +76,7 @@ impl Batch {
 
     /// The writes from one on.
     pub(super) fn steps(&self, from: usize) -> impl Iterator<Item = Step<'_>> {
+        assert!(from <= self.writes.len(), "more writes were done than there are");
         self.iter()
             .skip(from)
             .map(|(address, from)| (address, Act::Write(from)))
@@ -81,6 +86,7 @@ impl Batch {
 impl Buffer {
     /// What is to be written yet, when nothing flies.
     pub(super) fn rest(&mut self) -> &Batch {
+        assert!(self.flying.is_none(), "what flies comes before the rest");
         self.lose_if_planted();
         &self.filling
     }
@@ -151,6 +157,7 @@ impl Buffer {
         let batch = core::mem::take(&mut self.filling);
         match begin(hold, space, &batch) {
             Ok(Some((fenced, under_way))) => {
+                assert!(self.flying.is_none(), "one batch flies at a time");
                 self.flying = Some(WriteInFlight {
                     batch,
                     fenced,
@@ -234,6 +241,7 @@ fn begin(hold: &Hold, space: &Space, batch: &Batch) -> Result<Option<(usize, Seq
 
 /// Writes a batch from one of its writes on, and waits for it.
 fn write_out(hold: &Hold, space: &Space, batch: &Batch, mut done: usize) -> Result<()> {
+    assert!(done <= batch.writes.len(), "more writes were done than there are");
     let mut turns = None;
     while done < batch.writes.len() {
         let mut steps: Vec<_> = hold.fence(space)?.into();

@@ -19,6 +19,13 @@ pub(super) const NOBODY: u64 = 0x10cc << SESSION_BITS;
 /// A writer has left without having repaired, or without having finished, what the lock protects.
 pub(super) const BROKEN: u64 = NOBODY | SESSION_MASK;
 
+// The writer's word, the readers' slots and the version lie apart, and fill a lock.
+const _: () = assert!(1 + SLOTS == VERSION && VERSION + 1 == WORDS);
+const _: () = assert!(NOBODY & SESSION_MASK == 0 && NOBODY != 0);
+// No session's number reads as "broken": the locks' table admits smaller ones only.
+const _: () = assert!(BROKEN & SESSION_MASK == SESSION_MASK && BROKEN & !SESSION_MASK == NOBODY);
+const _: () = assert!(LOCK_BYTES.is_multiple_of(crate::GRAIN));
+
 /// What a lock is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -53,6 +60,7 @@ pub(super) fn next(version: u64) -> u64 {
     if planted(Fault::VersionKept) {
         return version;
     }
+    assert!(version & !SESSION_MASK == NOBODY, "{version:#x} is no lock's version");
     NOBODY | version.wrapping_add(1) & SESSION_MASK
 }
 

@@ -251,7 +251,12 @@ impl Session {
         self.locks.note(lock, taken.as_ref().ok().cloned());
         let (taken, hold) = taken?;
         let owner_died = matches!(taken, Taken::Word { owner_died: true, .. });
+        let asked = mode;
         let mode = hold.mode();
+        assert!(
+            asked == Mode::Read || mode == Mode::Write,
+            "a writer has the lock as a reader"
+        );
         Ok(Held { mode, owner_died })
     }
 

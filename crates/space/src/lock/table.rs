@@ -114,6 +114,7 @@ impl Locks {
         let pause = waiting.pause()?;
         table.waiting += 1;
         let (mut table, _) = self.changed.wait_timeout(table, pause);
+        assert!(table.waiting > 0, "a thread that waited was not counted");
         table.waiting -= 1;
         Ok(())
     }
@@ -122,9 +123,15 @@ impl Locks {
     pub(super) fn note(&self, lock: GlobalAddress, taken: Option<(Taken, Arc<Hold>)>) {
         let mut table = self.table.lock();
         let local = table.locks.entry(lock).or_default();
+        assert!(
+            local.is_busy,
+            "the lock at {lock} was taken by a thread that did not stand in line"
+        );
+        assert!(!local.has_word, "the lock at {lock} was taken twice");
         match taken {
             Some((Taken::Word { .. }, hold)) => (local.has_word, local.hold) = (true, Some(hold)),
             Some((Taken::Slot { slot, .. }, hold)) => {
+                assert_eq!(local.readers, 0, "readers of one session have one slot");
                 (local.is_busy, local.readers, local.slot) = (false, 1, slot);
                 local.hold = Some(hold);
             }
@@ -161,6 +168,7 @@ impl Locks {
         let mut table = self.table.lock();
         let local = table.locks.get_mut(&lock).filter(|local| local.has_word);
         let hold = local.and_then(|local| {
+            assert!(local.is_busy, "the lock at {lock} is held and may be taken");
             local.has_word = false;
             local.hold.take()
         });
@@ -171,6 +179,10 @@ impl Locks {
     pub(super) fn make_way(&self, lock: GlobalAddress) {
         let mut table = self.table.lock();
         if let Some(local) = table.locks.get_mut(&lock) {
+            assert!(
+                local.is_busy && !local.has_word,
+                "the lock at {lock} was not left before"
+            );
             local.is_busy = false;
         }
         self.tidy(table, lock);
@@ -178,6 +190,10 @@ impl Locks {
 
     fn tidy(&self, mut table: rt::MutexGuard<'_, Table>, lock: GlobalAddress) {
         let local = table.locks.get(&lock);
+        assert!(
+            local.is_none_or(|local| local.is_busy || !local.has_word),
+            "the lock at {lock} is held and may be taken"
+        );
         if local.is_some_and(|local| !local.is_busy && local.readers == 0) {
             table.locks.remove(&lock);
         }

@@ -12,6 +12,9 @@ const ASK_EVERY: Nanos = Nanos::from_millis(20);
 const SLEEP_FIRST: Nanos = Nanos(20_000);
 const SLEEP_MOST: Nanos = Nanos::from_millis(1);
 
+const _: () = assert!(0 < SLEEP_FIRST.0 && SLEEP_FIRST.0 <= SLEEP_MOST.0);
+const _: () = assert!(ASK_AFTER.0 <= ASK_EVERY.0);
+
 pub(super) struct Waiting {
     lock: GlobalAddress,
     timeout: Timeout,
@@ -59,6 +62,7 @@ impl Waiting {
             return Err(Error::Timeout(format!("the lock at {} is not free yet", self.lock)));
         }
         let pause = left.min(self.sleep);
+        assert_ne!(pause, Nanos(0), "a session that waits sleeps");
         self.sleep = Nanos(2 * self.sleep.raw()).min(SLEEP_MOST);
         Ok(pause)
     }

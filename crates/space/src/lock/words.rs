@@ -28,6 +28,7 @@ pub(super) struct Words<'s> {
 
 impl Words<'_> {
     pub(super) fn word(&self, n: u64) -> Result<GlobalAddress> {
+        assert!(n < WORDS, "a lock has no word {n}");
         let at = self.at.checked_add(8 * n);
         at.ok_or_else(|| Error::Invalid(format!("no lock is at {}", self.at)))
     }
@@ -73,6 +74,7 @@ impl Words<'_> {
 
     /// Frees a reader's slot. If the answer is lost it is tried again, and nothing to be done is as good.
     pub(super) fn leave_slot(&self, slot: u64, session: u64) -> Result<()> {
+        assert!((1..=SLOTS).contains(&slot), "word {slot} is no reader's slot");
         match self.swap(slot, session, NOBODY) {
             Ok(true) => Ok(()),
             Ok(false) => Err(taken_over(self.at)),
@@ -119,6 +121,7 @@ impl Me<'_> {
 
     /// The writer's word holds this. If nobody is behind it any more, the lock is taken to write, and its owner died.
     fn take_over(&self, found: u64, waiting: &mut Waiting) -> Result<Option<Taken>> {
+        assert_ne!(found, NOBODY, "a free lock is taken, not taken over");
         // Of the session's threads this one alone takes the lock: if its own number is there, an answer was lost on the
         // way from a far part.
         let is_gone = found == self.session || self.is_gone(found, waiting)?;
@@ -189,6 +192,7 @@ impl Me<'_> {
 
     /// Takes a slot, *then* looks whether a writer has come, and leaves it again if so.
     fn enter(&self, slot: u64) -> Result<Option<Taken>> {
+        assert!((1..=SLOTS).contains(&slot), "word {slot} is no reader's slot");
         let words = &self.words;
         let swap = Act::Swap {
             expected: NOBODY,
