@@ -109,7 +109,8 @@ fn overflow_and_division_are_errors() {
         "select 40000::smallint",
         "select 1e300::float8 * 1e300::float8",
         "select (3000000000)::int4",
-        "select sum(big) * 1000000000000000000000000000000000000000 * sum(big) * 1000000000000000000000000000000000000000 from items",
+        "select sum(big) * 1000000000000000000000000000000000000000 * sum(big) * \
+         1000000000000000000000000000000000000000 from items",
     ] {
         assert_eq!(db.error(sql), "22003", "{sql}");
     }
@@ -144,7 +145,8 @@ fn column_names() {
     let names = |sql: &str| db.names(sql).join(",");
     assert_eq!(
         names(
-            "select 1, 1 + 1, count(*), max(id), 'x'::text, case when true then 1 end, id, id as \"Id\", id from items group by id"
+            "select 1, 1 + 1, count(*), max(id), 'x'::text, case when true then 1 end, id, id as \"Id\", id from items \
+             group by id"
         ),
         "?column?,?column?,count,max,text,case,id,Id,id"
     );
@@ -317,12 +319,13 @@ fn scans_use_keys() {
 #[test]
 fn memory_is_bounded_and_queries_stop() {
     let db = Database::with_memory(1 << 20);
-    let sql = "select a.g, count(*), array_agg(b.g) from generate_series(1, 2000) a(g), generate_series(1, 2000) b(g) group by a.g order by 3";
+    let sql = "select a.g, count(*), array_agg(b.g) from generate_series(1, 2000) a(g), generate_series(1, 2000) b(g) \
+        group by a.g order by 3";
     assert_eq!(db.error(sql), "53200");
 }
 
-/// A query that is suspended keeps what its operators hold; who finds nothing left is told by name whose it is, and
-/// goes on once that one is closed. Before, it was told how many bytes an operator had asked for.
+/// A suspended query keeps what its operators hold. A query that finds no memory left is refused with the holder's
+/// name, and runs once that one is closed. Before, the error told how many bytes an operator had asked for.
 #[test]
 fn memory_of_a_suspended_query_is_held_by_name() {
     let db = Database::with_memory(16 << 20);
@@ -403,9 +406,10 @@ fn psql_describes_tables() {
     assert!(columns.contains("price|numeric(10,2)||f|||"), "{columns}");
     db.check(
         &find("pg_catalog.pg_get_constraintdef(con.oid, true)"),
-        "items_pkey|t|t|f|t|CREATE UNIQUE INDEX items_pkey ON public.items USING btree (id)|PRIMARY KEY (id)|p|f|f|f|0\n\
-         items_code_key|f|t|f|t|CREATE UNIQUE INDEX items_code_key ON public.items USING btree (code, qty)|UNIQUE (code, qty)|u|f|f|f|0\n\
-         items_name|f|f|f|t|CREATE INDEX items_name ON public.items USING btree (name)|||||f|0",
+        "items_pkey|t|t|f|t|CREATE UNIQUE INDEX items_pkey ON public.items USING btree (id)|PRIMARY KEY \
+         (id)|p|f|f|f|0\nitems_code_key|f|t|f|t|CREATE UNIQUE INDEX items_code_key ON public.items USING btree (code, \
+         qty)|UNIQUE (code, qty)|u|f|f|f|0\nitems_name|f|f|f|t|CREATE INDEX items_name ON public.items USING btree \
+         (name)|||||f|0",
     );
     db.check(&find("c2.relname as \"Table\""), "public|items_code_key|index|tester|items\npublic|items_name|index|tester|items\npublic|items_pkey|index|tester|items");
     db.check(&find("d.datname as \"Name\""), "cenote|tester|UTF8|C|C.UTF-8||libc|");
@@ -427,8 +431,11 @@ fn catalog_answers_tools() {
         "select table_name from information_schema.tables where table_schema = 'public' order by 1",
         "items\norders",
     );
-    db.check("select column_name, data_type, is_nullable, column_default from information_schema.columns where table_name = 'orders' order by ordinal_position",
-        "id|bigint|NO|nextval('orders_id_seq'::regclass)\nitem|integer|YES|\namount|integer|YES|");
+    db.check(
+        "select column_name, data_type, is_nullable, column_default from information_schema.columns where \
+        table_name = 'orders' order by ordinal_position",
+        "id|bigint|NO|nextval('orders_id_seq'::regclass)\nitem|integer|YES|\namount|integer|YES|",
+    );
     db.check(
         "select current_user, current_database(), current_schema(), pg_backend_pid(), current_schemas(true)",
         "tester|cenote|public|42|{pg_catalog,public}",
@@ -445,8 +452,16 @@ fn catalog_answers_tools() {
         "select t.oid, typarray from pg_type t where typname = 'int4'",
         "23|1007",
     );
-    db.check("select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = any(i.indkey) where i.indrelid = 'items'::regclass and i.indisprimary", "id");
-    db.check("select typname, oid, typarray, oid::regtype::text, typdelim from pg_type t where t.oid = to_regtype('hstore') order by t.oid", "");
+    db.check(
+        "select a.attname from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = \
+        any(i.indkey) where i.indrelid = 'items'::regclass and i.indisprimary",
+        "id",
+    );
+    db.check(
+        "select typname, oid, typarray, oid::regtype::text, typdelim from pg_type t where t.oid = \
+        to_regtype('hstore') order by t.oid",
+        "",
+    );
     db.check("select count(*) from pg_stat_activity", "1");
     db.check(
         "select setting from pg_settings where name = 'server_version_num'",
@@ -508,7 +523,11 @@ fn char_columns_ignore_trailing_blanks() {
 #[test]
 fn patterns_and_formats() {
     let db = Database::with_samples();
-    db.check("select 'pg_x' like 'pg/_%' escape '/', 'pgax' like 'pg/_%' escape '/', 'abc' ~ '^a', 'abc' !~* 'B', 'a%c' like 'a\\%c'", "t|f|t|f|t");
+    db.check(
+        "select 'pg_x' like 'pg/_%' escape '/', 'pgax' like 'pg/_%' escape '/', 'abc' ~ '^a', 'abc' !~* 'B', \
+        'a%c' like 'a\\%c'",
+        "t|f|t|f|t",
+    );
     db.check(
         "select to_char(date '2024-01-05', 'YYYY-MM-DD'), to_char(timestamp '2024-01-05 13:00:00', 'HH12:MI PM')",
         "2024-01-05|01:00 PM",
@@ -517,7 +536,11 @@ fn patterns_and_formats() {
         "select json_build_object('a', 1, 'b', 'x\"y')",
         "{\"a\" : 1, \"b\" : \"x\\\"y\"}",
     );
-    db.check("select array(select id from items where id < 3 order by id), array_to_string(array['a', 'b'], ','), 2 = any(array[1, 2]), 3 = any('{1,2}')", "{1,2}|a,b|t|f");
+    db.check(
+        "select array(select id from items where id < 3 order by id), array_to_string(array['a', 'b'], ','), 2 = \
+        any(array[1, 2]), 3 = any('{1,2}')",
+        "{1,2}|a,b|t|f",
+    );
     db.check(
         "select o.n from items i cross join lateral (select i.id * 2) as o(n) where o.n > 8",
         "10",
@@ -630,8 +653,13 @@ fn comparisons_with_all_and_any_of_a_subquery() {
         "t|f",
     );
     db.check(
-        "select 5 > all (select * from (values (1), (null)) v(x)), 0 > all (select * from (values (1), (null)) v(x)), 5 > any (select * from (values (1), (null)) v(x)), 0 > any (select * from (values (1), (null)) v(x))",
+        "select 5 > all (select * from (values (1), (null)) v(x)), 0 > all (select * from (values (1), (null)) v(x)), \
+         5 > any (select * from (values (1), (null)) v(x)), 0 > any (select * from (values (1), (null)) v(x))",
         "|f|t|",
     );
-    db.check("select 1 = all (select * from (values (1), (1)) v(x)), 1 = all (select * from (values (1), (2)) v(x)), 1 <> any (select * from (values (1), (1)) v(x)), 1 <> any (select * from (values (1), (2)) v(x))", "t|f|f|t");
+    db.check(
+        "select 1 = all (select * from (values (1), (1)) v(x)), 1 = all (select * from (values (1), (2)) v(x)), 1 \
+        <> any (select * from (values (1), (1)) v(x)), 1 <> any (select * from (values (1), (2)) v(x))",
+        "t|f|f|t",
+    );
 }

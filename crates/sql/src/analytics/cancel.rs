@@ -1,8 +1,8 @@
 //! Canceling a query in the middle of a step.
 //!
-//! A step of an operator is not interrupted from outside: the thread that polls it waits. A scan looks at the cancel flag
-//! in each batch; but a join works on what it has gathered, and may go on for minutes without asking for another row.
-//! So the flag is looked at from inside:
+//! A step of an operator is not interrupted from outside: the thread that polls it waits. A scan checks the cancel flag
+//! in each batch. But a join works on gathered rows, and may go on for minutes without asking for another row. So the flag
+//! is checked from inside:
 //! - a join's condition is evaluated for every few thousand pairs: [`WatchedExpr`] around it ends the join with 57014;
 //! - what multiplies rows (joins, unnest, recursion) hands its batches through [`Watched`], which ends the
 //!   operator above that gathers them.

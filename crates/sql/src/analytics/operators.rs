@@ -365,7 +365,10 @@ impl Sides {
 
     /// A literal is brought to the other side's type where it fits: so conditions on keys stay on the plain column.
     fn integers_compared(&self) -> DataType {
-        let fits = |expr: &Expr, t: &DataType| matches!(expr, Expr::Literal(value, None) if value.cast_to(t).is_ok_and(|v| !v.is_null()));
+        let fits = |expr: &Expr, t: &DataType| match expr {
+            Expr::Literal(value, None) => value.cast_to(t).is_ok_and(|v| !v.is_null()),
+            _ => false,
+        };
         if fits(&self.right, &self.l) {
             self.l.clone()
         } else if fits(&self.left, &self.r) {

@@ -36,9 +36,9 @@ impl<'a> TokenCursor<'a> {
         self.tokens.get(self.at).copied().unwrap_or(&self.end)
     }
 
-    /// The token `ahead` of here.
-    pub fn peek_at(&self, ahead: usize) -> &Token {
-        self.tokens.get(self.at + ahead).map_or(&Token::EOF, |t| &t.token)
+    /// The token `offset` tokens after the next one.
+    pub fn peek_at(&self, offset: usize) -> &Token {
+        self.tokens.get(self.at + offset).map_or(&Token::EOF, |t| &t.token)
     }
 
     /// Takes the token here.
@@ -48,9 +48,9 @@ impl<'a> TokenCursor<'a> {
         token
     }
 
-    /// Whether an unquoted word stands `ahead`.
-    pub fn word_at(&self, ahead: usize, word: &str) -> bool {
-        matches!(self.peek_at(ahead), Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
+    /// Whether the token `offset` tokens after the next one is this word, unquoted.
+    pub fn word_at(&self, offset: usize, word: &str) -> bool {
+        matches!(self.peek_at(offset), Token::Word(w) if w.quote_style.is_none() && w.value.eq_ignore_ascii_case(word))
     }
 
     /// Takes a word if it stands here.

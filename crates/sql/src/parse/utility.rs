@@ -1,149 +1,28 @@
-//! Session commands, transaction commands, maintenance and COPY.
+//! A statement from its tokens. Session commands, transaction commands, maintenance and COPY are read here, all others
+//! by sqlparser.
 
-use super::cursor::TokenCursor;
-use super::{Statement, near, parse_statement, parser};
+use super::cursor::{TokenCursor, near};
+use super::reader::{self, parser};
+use super::statement::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Statement, Utility};
 use crate::error::{Result, SqlError, code};
 use crate::names::fold;
 use cenote_engine::Isolation;
-use sqlparser::ast::{self, DataType, Ident, ObjectName, Query};
-use sqlparser::tokenizer::Token;
+use sqlparser::ast::ObjectName;
+use sqlparser::tokenizer::{Token, TokenWithSpan};
 
-/// A command that reads and writes no rows.
-#[derive(Debug)]
-#[allow(missing_docs)]
-pub enum Utility {
-    /// With its command tag.
-    Begin(&'static str, Modes),
-    Commit {
-        chain: bool,
-    },
-    Rollback {
-        chain: bool,
-    },
-    Savepoint(String),
-    Release(String),
-    RollbackTo(String),
-    SetTransaction(Modes),
-    SetSessionTransaction(Modes),
-    /// None: to the default.
-    Set {
-        name: String,
-        value: Option<String>,
-        local: bool,
-    },
-    Show(String),
-    ShowAll,
-    Reset(String),
-    ResetAll,
-    /// DISCARD ALL; else only one kind of thing.
-    Discard {
-        all: bool,
-        plans: bool,
-        sequences: bool,
-    },
-    /// None: all.
-    Deallocate(Option<String>),
-    /// A portal; None: all.
-    Close(Option<String>),
-    /// Cenote has no LISTEN, so no session listens.
-    Unlisten,
-    Prepare {
-        name: String,
-        types: Vec<DataType>,
-        statement: Box<Statement>,
-    },
-    Execute {
-        name: String,
-        args: Vec<ast::Expr>,
-    },
-    Vacuum {
-        tables: Vec<ObjectName>,
-        analyze: bool,
-    },
-    Analyze(Vec<ObjectName>),
-    Checkpoint,
-    Truncate {
-        tables: Vec<ObjectName>,
-        restart: bool,
-    },
-    LockTable,
-    CreateSequence {
-        name: ObjectName,
-        if_not_exists: bool,
-        options: SequenceOptions,
-    },
-}
-
-/// CREATE SEQUENCE; None: the default.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SequenceOptions {
-    /// INCREMENT BY.
-    pub increment: Option<i64>,
-    /// START WITH.
-    pub start: Option<i64>,
-    /// MINVALUE.
-    pub min: Option<i64>,
-    /// MAXVALUE.
-    pub max: Option<i64>,
-    /// CYCLE.
-    pub cycle: bool,
-}
-
-/// What BEGIN and SET TRANSACTION say.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Modes {
-    /// ISOLATION LEVEL.
-    pub isolation: Option<Isolation>,
-    /// READ ONLY, READ WRITE.
-    pub read_only: Option<bool>,
-}
-
-/// COPY.
-#[derive(Debug)]
-pub struct Copy {
-    /// Table or query.
-    pub source: CopySource,
-    /// FROM STDIN (else TO STDOUT).
-    pub from: bool,
-    /// How the data is written.
-    pub format: CopyFormat,
-}
-
-/// What is copied.
-#[derive(Debug)]
-pub enum CopySource {
-    /// A table and columns (none: all).
-    Table(ObjectName, Vec<Ident>),
-    /// A query.
-    Query(Box<Query>),
-}
-
-/// How COPY data is written.
-#[derive(Debug, Clone)]
-pub struct CopyFormat {
-    /// csv (else text).
-    pub csv: bool,
-    /// Between columns.
-    pub delimiter: u8,
-    /// Stands for NULL.
-    pub null: String,
-    /// A line of column names comes first.
-    pub header: bool,
-    /// Those names have to be the columns'.
-    pub header_match: bool,
-    /// csv: around values.
-    pub quote: u8,
-    /// csv: before a quote in a value.
-    pub escape: u8,
-    /// csv: columns quoted even where they need not be; None: all.
-    pub force_quote: Option<Vec<String>>,
+/// The statement that `tokens` are, which stand in `text`.
+///
+/// # Errors
+/// 42601: the tokens are no statement. 54001: it nests too deeply. 0A000: Cenote does not know the statement.
+pub fn parse_statement(tokens: &[TokenWithSpan], text: &str) -> Result<Statement> {
+    match command(&mut TokenCursor::new(tokens, text))? {
+        Some(command) => Ok(command),
+        None => reader::statement(tokens, text),
+    }
 }
 
 /// Reads a command of this file; None where sqlparser is to read it.
-///
-/// # Errors
-/// 42601: the command does not parse. 0A000: Cenote does not keep what it asks for.
-pub fn parse(c: &mut TokenCursor<'_>) -> Result<Option<Statement>> {
+fn command(c: &mut TokenCursor<'_>) -> Result<Option<Statement>> {
     let Token::Word(word) = &c.peek().token else {
         return Ok(None);
     };
@@ -413,7 +292,7 @@ fn prepare(c: &mut TokenCursor<'_>) -> Result<Utility> {
         let inside = c.inside_parentheses()?;
         let mut parser = parser(inside);
         loop {
-            types.push(parser.parse_data_type().map_err(|e| super::explain(e, c.text()))?);
+            types.push(parser.parse_data_type().map_err(|e| reader::explain(e, c.text()))?);
             if !parser.consume_token(&Token::Comma) {
                 break;
             }
@@ -434,7 +313,7 @@ fn execute(c: &mut TokenCursor<'_>) -> Result<Utility> {
             let mut parser = parser(inside);
             args = parser
                 .parse_comma_separated(sqlparser::parser::Parser::parse_expr)
-                .map_err(|e| super::explain(e, c.text()))?;
+                .map_err(|e| reader::explain(e, c.text()))?;
         }
     }
     Ok(Utility::Execute { name, args })
@@ -553,9 +432,11 @@ fn whole_number(c: &mut TokenCursor<'_>) -> Result<i64> {
 fn explain(c: &mut TokenCursor<'_>) -> Result<Statement> {
     c.next();
     let (mut analyze, mut memory) = (false, false);
-    if c.peek().token == Token::LParen
-        && !matches!(c.peek_at(1), Token::Word(w) if ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str()))
-    {
+    let is_query = match c.peek_at(1) {
+        Token::Word(w) => ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str()),
+        _ => false,
+    };
+    if c.peek().token == Token::LParen && !is_query {
         c.next();
         let inside = c.inside_parentheses()?;
         let words: Vec<String> = inside

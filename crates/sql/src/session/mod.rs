@@ -5,7 +5,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `transaction`, `settings_history`, `prepared`, `portals` | the parts of a session, each with invariants of its own |
+//! | `transaction`, `settings_history`, `prepared`, `portals` | the parts of a session, each with its invariants |
 //! | `planning` | a plan for a statement |
 //! | `copy_lines`, `copying`, `copy_output` | COPY's data, in and out |
 //! | `state` | [`Session`]: the parts wired; how statements and transactions begin and end |

@@ -1,6 +1,6 @@
 //! A session's settings beside those in force: what a ROLLBACK, a RESET and the next report go back to.
 //!
-//! Invariant: settings that a transaction changes can be taken back until it ends: `before` is set ahead of the first
+//! Invariant: settings that a transaction changes can be taken back until it ends: `before` is set before the first
 //! change.
 
 use super::transaction::TransactionModes;

@@ -1,5 +1,4 @@
-//! Arrays as text. The engine has no array columns; an array parameter goes as `{a,b,NULL}` to the function that reads it
-//! compared with.
+//! Arrays as text. The engine has no array columns; an array parameter goes to its function as `{a,b,NULL}`.
 
 use crate::error::{Result, SqlError, code};
 

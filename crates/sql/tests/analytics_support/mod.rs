@@ -74,7 +74,8 @@ const TPCH: &[(&str, &str, usize, &[&str])] = &[
     ),
     (
         "part",
-        "p_partkey:i p_name:v55 p_mfgr:c25 p_brand:c10 p_type:v25 p_size:i p_container:c10 p_retailprice:n p_comment:v23",
+        "p_partkey:i p_name:v55 p_mfgr:c25 p_brand:c10 p_type:v25 p_size:i p_container:c10 p_retailprice:n \
+         p_comment:v23",
         1,
         &["1|green forest|M|Brand#12|LARGE BRASS|15|SM BOX|1.00|x"],
     ),
@@ -92,13 +93,16 @@ const TPCH: &[(&str, &str, usize, &[&str])] = &[
     ),
     (
         "orders",
-        "o_orderkey:i o_custkey:i o_orderstatus:c1 o_totalprice:n o_orderdate:d o_orderpriority:c15 o_clerk:c15 o_shippriority:i o_comment:v79",
+        "o_orderkey:i o_custkey:i o_orderstatus:c1 o_totalprice:n o_orderdate:d o_orderpriority:c15 o_clerk:c15 \
+         o_shippriority:i o_comment:v79",
         1,
         &["1|1|F|100.00|1995-01-01|1-URGENT|c|0|x"],
     ),
     (
         "lineitem",
-        "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n l_extendedprice:n l_discount:n l_tax:n l_returnflag:c1 l_linestatus:c1 l_shipdate:d l_commitdate:d l_receiptdate:d l_shipinstruct:c25 l_shipmode:c10 l_comment:v44",
+        "l_orderkey:i l_partkey:i l_suppkey:i l_linenumber:i l_quantity:n l_extendedprice:n l_discount:n l_tax:n \
+         l_returnflag:c1 l_linestatus:c1 l_shipdate:d l_commitdate:d l_receiptdate:d l_shipinstruct:c25 l_shipmode:c10 \
+         l_comment:v44",
         2,
         &[
             "1|1|1|1|17|1000.00|0.05|0.04|N|O|1995-09-02|1995-09-05|1995-09-10|NONE|MAIL|x",

@@ -90,7 +90,8 @@ fn timed(session: &mut Session, name: &str, text: &str, block: bool, params: &dy
 }
 
 fn load(session: &mut Session) {
-    let create = "CREATE TABLE sbtest1 (id SERIAL, k INTEGER DEFAULT '0' NOT NULL, c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id))";
+    let create = "CREATE TABLE sbtest1 (id SERIAL, k INTEGER DEFAULT '0' NOT NULL, c CHAR(120) DEFAULT '' NOT NULL, \
+        pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id))";
     simple(session, create).expect("create");
     simple(session, "CREATE INDEX k_1 ON sbtest1 (k)").expect("index");
     for chunk in 0..ROWS / 1000 {

@@ -1,5 +1,5 @@
-//! Limits: each refuses with an SQLSTATE of class 53, says whose it is, and is free again when its holder has ended.
-//! Before, a list of keys or an index's entries grew until the process died, and with it everybody's session.
+//! Limits: each refuses with an SQLSTATE of class 53, names the holder, and is free again when that has ended. Before,
+//! a list of keys or an index's entries grew until the process died, and with it all sessions.
 
 use crate::support::{Answer, Database, bind_tail, simple};
 use cenote_sql::{Bind, Session, SessionInfo, SqlError};

@@ -36,8 +36,8 @@ fn a_table_has_1600_columns_of_any_length() {
     assert_eq!(error.code(), "54011", "{error}");
 }
 
-/// An update of an int beside a large value wrote the value again. Whatever the statement's form: who does not name the
-/// value neither reads nor writes it.
+/// An update of an int beside a large value wrote the value again. Whatever its form, a statement that does not name
+/// the value neither reads nor writes it.
 #[cfg(feature = "analytics")]
 #[test]
 fn an_update_does_not_write_the_large_value_beside_it() {

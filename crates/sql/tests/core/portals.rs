@@ -75,8 +75,8 @@ fn a_portal_keeps_its_snapshot_whatever_others_commit() {
                 break;
             }
             step += 1;
-            // The row before the portal goes behind it, one ahead of it goes, and the statement beside it takes a new
-            // snapshot.
+            // The row before the portal moves behind it, one after it is deleted, and the statement beside it takes a
+            // new snapshot.
             run(
                 &mut other,
                 &format!("UPDATE m SET id = id + 30000 WHERE id = {}", step * 1000 - 5),
@@ -345,8 +345,8 @@ fn a_table_that_a_portal_reads_is_not_redefined_by_its_session() {
     }
 }
 
-/// Some 2,100 suspended portals of one session took all 4,096 slots of the server, and everybody else waited until it
-/// was started again.
+/// Some 2,100 suspended portals of one session took all 4,096 slots of the server, and all other sessions waited until
+/// it was started again.
 #[test]
 fn suspended_portals_take_nothing_from_other_sessions() {
     let database = Database::new();

@@ -4,7 +4,12 @@ use crate::support::{Answer, Database, bind_tail, extended, run_simple, simple};
 use cenote_sql::{Bind, Result, Session};
 
 fn prepared(session: &mut Session) {
-    simple(session, "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT 1, 'a'; INSERT INTO t VALUES (2, 'b'), (3, 'c')").expect("a table");
+    simple(
+        session,
+        "CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t SELECT 1, 'a'; INSERT INTO t VALUES \
+        (2, 'b'), (3, 'c')",
+    )
+    .expect("a table");
 }
 
 #[test]
@@ -278,8 +283,8 @@ fn statements_with_a_time_limit_leave_nothing_behind() {
     assert_eq!(database.sql.statements_watched(), 0);
 }
 
-/// The beginning of a line was kept for as long as the client sent no end of it, up to 1 GiB that nobody accounted for,
-/// and csv data was looked through from its start with each message.
+/// The beginning of a line was kept for as long as the client sent no end of it, up to 1 GiB that was not accounted
+/// for, and csv data was searched from its start with each message.
 #[test]
 fn a_line_of_copy_data_is_accounted_for() {
     let database = Database::new();
@@ -356,7 +361,7 @@ fn array_parameters_are_described_as_what_they_are_cast_to() {
     }
 }
 
-/// Names of statements and portals cost memory that nobody accounted for.
+/// Names of statements and portals cost memory that was not accounted for.
 #[test]
 fn names_of_statements_and_portals_are_accounted_for() {
     let database = Database::new();

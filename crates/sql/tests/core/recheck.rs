@@ -31,7 +31,8 @@ fn an_upsert_that_waits_for_another_key_keeps_its_row() {
     simple(&mut one, "INSERT INTO t VALUES (1, 10, 1)").expect("a row");
     simple(&mut one, "BEGIN; INSERT INTO t VALUES (2, 99, 0)").expect("the other key");
     let upsert = thread::spawn(move || {
-        let text = "INSERT INTO t VALUES (1, 0, 0) ON CONFLICT (id) DO UPDATE SET a = 99 WHERE t.flag = 1 RETURNING id, a, flag";
+        let text = "INSERT INTO t VALUES (1, 0, 0) ON CONFLICT (id) DO UPDATE SET a = 99 WHERE t.flag = 1 RETURNING \
+            id, a, flag";
         let answer = simple(&mut two, text).expect("upsert");
         (answer.lines(), answer.tags)
     });
@@ -232,7 +233,8 @@ const REKEYED: &[Case] = &[
         table: "2|1|20|new 3|2|30|new 7|1|50|new",
     },
     Case {
-        first: "UPDATE t SET id = 7 WHERE id = 1; UPDATE t SET id = 8, v = 12 WHERE id = 7; UPDATE t SET v = v + 1 WHERE id = 8; UPDATE t SET id = 9 WHERE id = 8",
+        first: "UPDATE t SET id = 7 WHERE id = 1; UPDATE t SET id = 8, v = 12 WHERE id = 7; UPDATE t SET v = v + 1 \
+            WHERE id = 8; UPDATE t SET id = 9 WHERE id = 8",
         then: "UPDATE t SET v = v + 1 WHERE v < 15 RETURNING id, v",
         answer: "UPDATE 1: 9|14",
         table: "2|1|20|new 3|2|30|new 9|1|14|new",
@@ -448,7 +450,8 @@ mod through_queries {
         // A subquery that refers to the row.
         Case {
             first: "UPDATE t SET g = 2 WHERE id = 1",
-            then: "UPDATE t SET v = 0 WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t.g AND u.w > 150) AND v < 30 OR id = 1 RETURNING id",
+            then: "UPDATE t SET v = 0 WHERE EXISTS (SELECT 1 FROM u WHERE u.id = t.g AND u.w > 150) AND v < 30 OR id = \
+                1 RETURNING id",
             answer: "UPDATE 1: 1",
             table: "1|2|0|new 2|1|20|new 3|2|30|new",
         },
@@ -511,7 +514,8 @@ mod through_queries {
             table: "2|1|20|new 3|2|30|new 7|1|11|new",
         },
         Case {
-            first: "UPDATE t SET id = 9 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2; UPDATE t SET id = 2 WHERE id = 9",
+            first: "UPDATE t SET id = 9 WHERE id = 1; UPDATE t SET id = 1 WHERE id = 2; UPDATE t SET id = 2 WHERE id = \
+                9",
             then: "UPDATE t SET v = v + id WHERE v < 1000 + (SELECT min(id) FROM u) RETURNING id, v",
             answer: "UPDATE 3: 2|12 1|21 3|33",
             table: "1|1|21|new 2|1|12|new 3|2|33|new",
@@ -574,7 +578,10 @@ mod through_queries {
                     for round in 0..ROUNDS {
                         let text = match (number + round) % 3 {
                             0 => "UPDATE t SET v = v + 1 WHERE id = (SELECT min(id) FROM u)",
-                            1 => "UPDATE t SET v = v + (SELECT count(*) FROM u) - 1 WHERE id IN (SELECT 1) AND state = 'new'",
+                            1 => {
+                                "UPDATE t SET v = v + (SELECT count(*) FROM u) - 1 WHERE id IN (SELECT 1) AND state = \
+                                'new'"
+                            }
                             _ => "UPDATE t SET v = t.v + u.w - 99 FROM u WHERE u.id = t.id AND t.id = 1",
                         };
                         let answer = simple(&mut session, text).unwrap_or_else(|e| panic!("{text}: {e}"));

@@ -84,7 +84,9 @@ pub(crate) type Row = Vec<(&'static str, Cell)>;
 
 /// Writes a [`Row`]: `row! { "relname" => name, ... }`.
 macro_rules! row {
-    ($($name:literal => $value:expr),* $(,)?) => { vec![$(($name, crate::analytics::pg_catalog::Cell::from($value))),*] };
+    ($($name:literal => $value:expr),* $(,)?) => {
+        vec![$(($name, crate::analytics::pg_catalog::Cell::from($value))),*]
+    };
 }
 pub(crate) use row;
 

@@ -45,7 +45,8 @@ pub(super) fn rewrite_quantified(expr: &mut Expr) {
         (test.clone(), "TRUE")
     };
     let text = format!(
-        "CASE WHEN {} = 0 THEN {all} WHEN {decided} THEN {verdict} WHEN {} > 0 THEN CAST(NULL AS BOOLEAN) ELSE {test} END",
+        "CASE WHEN {} = 0 THEN {all} WHEN {decided} THEN {verdict} WHEN {} > 0 THEN CAST(NULL AS BOOLEAN) ELSE {test} \
+         END",
         of_items("count(*)"),
         of_items("count(*) - count(\"item\")")
     );
