@@ -242,8 +242,8 @@ fn report(options: &Options, cells: &[Cell]) -> Result<()> {
         "stalled us",
     ];
     let text = format!(
-        "{}\n{} threads, {} row(s) a statement of {} rows of {ROW_BYTES} bytes, {} rounds of {} s (median), pool of {} on this machine; \
-         lines and stall are a statement's\n",
+        "{}\n{} threads, {} row(s) a statement of {} rows of {ROW_BYTES} bytes, {} rounds of {} s (median), pool of {} \
+         on this machine; lines and stall are a statement's\n",
         lay_out(&header, &rows),
         options.threads,
         options.range,

@@ -150,7 +150,7 @@ pub struct Verdict {
     pub in_flight_kept: usize,
     /// Acknowledged transfers that are not there.
     pub lost: usize,
-    /// Rows that nobody acknowledged or sent.
+    /// Rows that were neither acknowledged nor sent.
     pub unexpected: usize,
     /// Accounts whose balance is not what the ledger says.
     pub wrong_balances: usize,

@@ -108,13 +108,16 @@ struct PoolArgs {
     #[arg(long, default_value = "256MiB")]
     memory: cenote_base::units::ByteSize,
     /// Bytes of an access, of one client; none: leave that out
-    #[arg(long, value_delimiter = ',', default_value = "64,256,1024,4096,16384", value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
+    #[arg(long, value_delimiter = ',', default_value = "64,256,1024,4096,16384")]
+    #[arg(value_parser = clap::value_parser!(u64).range(8..=1 << 20))]
     sizes: Vec<u64>,
     /// Clients in each of two pods
-    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8", value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=256))]
     clients: Vec<u32>,
     /// Pods
-    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5", value_parser = clap::value_parser!(u32).range(1..=32))]
+    #[arg(long, value_delimiter = ',', default_value = "1,2,3,4,5")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=32))]
     pods: Vec<u32>,
     /// Of a hundred accesses, writes, where both are mixed
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(0..=100))]
@@ -281,7 +284,8 @@ struct PeersArgs {
 
 #[derive(Args)]
 #[command(
-    after_help = "Keys have no order in a hash table, so a scan of e is as many look-ups of records that follow each other in number: of Redis too."
+    after_help = "Keys have no order in a hash table, so a scan of e is as many look-ups of records that follow each \
+        other in number: of Redis too."
 )]
 struct YcsbArgs {
     /// Where the table, the figures and the plot go

@@ -130,7 +130,8 @@ fn report(options: &Options, targets: &[Target], cells: &[Cell]) -> Result<()> {
         )
     );
     println!(
-        "measured on this machine: {} threads, {} tables of {} rows, {} rounds of {} s (median), {} MiB of page cache each, every commit durable",
+        "measured on this machine: {} threads, {} tables of {} rows, {} rounds of {} s (median), {} MiB of page cache \
+         each, every commit durable",
         options.shape.threads,
         options.shape.tables,
         options.shape.rows,
@@ -278,7 +279,8 @@ fn mariadb(options: &Options, data: &Path) -> Result<(Server, Target)> {
     )?;
     // Accounts are made by a file that the server runs as it starts: no second client is needed.
     let accounts = data.join("accounts.sql");
-    let text = "CREATE DATABASE IF NOT EXISTS sbtest;\nCREATE USER IF NOT EXISTS 'sbtest'@'%';\nGRANT ALL ON sbtest.* TO 'sbtest'@'%';\n";
+    let text = "CREATE DATABASE IF NOT EXISTS sbtest;\nCREATE USER IF NOT EXISTS 'sbtest'@'%';\n\
+        GRANT ALL ON sbtest.* TO 'sbtest'@'%';\n";
     std::fs::write(&accounts, text).context("writing accounts.sql")?;
     let mut command = unprivileged(&mariadbd, "mysql");
     command.args(["--no-defaults", &dir, "--bind-address=127.0.0.1", "--skip-log-bin"]);

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::{Path, PathBuf};
 
-/// Colours that can be told apart, also by those who do not see red and green.
+/// Colours that can be told apart, also without seeing red and green.
 pub const COLOURS: [RGBColor; 4] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),

@@ -1,5 +1,5 @@
-//! A pool of several pods on this machine, by real processes: a manager and memory nodes; whoever starts it is their
-//! client.
+//! A pool of several pods on this machine, by real processes: a manager and memory nodes. The process that starts them
+//! is their client.
 
 use crate::server::cenote_program;
 use crate::{Error, IoContext, Result};

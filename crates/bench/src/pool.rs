@@ -262,7 +262,8 @@ fn show(
 
 fn picture(second: u64, turns: &[Turn], spaces: &[Space; 2]) -> String {
     let mut text = format!(
-        "\n{second:>4} s   accesses/s   local                                     p50 ns     p99 ns    extents from east   from west   free\n"
+        "\n{second:>4} s   accesses/s   local                                     p50 ns     p99 ns    extents from \
+         east   from west   free\n"
     );
     let homes = homes(spaces);
     for (pod, turn) in turns.iter().enumerate() {

@@ -138,7 +138,7 @@ impl Memory {
                 .collect::<cenote_base::Result<_>>()
         };
         let of_pods: Vec<Vec<_>> = sessions.iter().map(fill).collect::<cenote_base::Result<_>>()?;
-        // Whoever asks another pod for the first time connects to it: that is not what is measured.
+        // The first request to another pod connects to it: that is not what is measured.
         for (space, own) in self
             .spaces
             .iter()
@@ -416,8 +416,9 @@ fn tell(options: &Options, found: &Found) -> Result<()> {
 
 fn conditions(options: &Options) -> String {
     format!(
-        "measured on this machine of {} cores, which clients and memory nodes share: {} of objects; pods reach each other over libfabric on loopback; by clients and \
-         by pods: 64 bytes, {}% writes; {} rounds of {} s, medians; seed {}\n",
+        "measured on this machine of {} cores, which clients and memory nodes share: {} of objects; pods reach each \
+         other over libfabric on loopback; by clients and by pods: 64 bytes, {}% writes; {} rounds of {} s, medians; \
+         seed {}\n",
         std::thread::available_parallelism().map_or(1, usize::from),
         ByteSize(options.memory),
         options.writes,

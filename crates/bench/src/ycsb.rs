@@ -2,9 +2,10 @@
 //! of several pods, and on Redis, in one run.
 //!
 //! ```text
-//!   choose ──► workload: a stream of operations, decided by the seed ──► worker ──┬─ embedded: calls of cenote_kv::Store
-//!                                                                                   ├─ pooled: a table in a space, load and store, other pods over RDMA
-//!                                                    record: keys, values ──────► └─ wire: resp ──► cenote kv, redis-server
+//!   choose ──► workload: operations, decided by the seed ──► worker ─┬─ embedded: calls of cenote_kv::Store
+//!                                                              ▲     ├─ pooled: a table in a space, load and store,
+//!                                                              │     │          other pods over RDMA
+//!                                       record: keys, values ──┘     └─ wire: resp ──► cenote kv, redis-server
 //! ```
 //!
 //! All targets get the same streams. Each is loaded once; then rounds go from one target to the next, workload by

@@ -1,4 +1,4 @@
-//! The pool's demonstration: real processes, two pods, and hot extents that come to who uses them.
+//! The pool's demonstration: real processes, two pods, and hot extents that come to the pod that uses them.
 
 use cenote_bench::pool::{Load, Options, demo};
 use cenote_bench::ycsb::record::Layout;

@@ -85,7 +85,7 @@ fn the_shapes_of_rcmp_come_out() {
     assert_eq!(all.iter().map(|f| f.name).collect::<Vec<_>>(), rcmp::FIGURES);
     let ours = |figure: &str, what: &str| claim(&all, figure, what).ours.median();
 
-    // Half of all accesses are loads and stores, and a far one is one trip: nobody is faster.
+    // Half of all accesses are loads and stores, and a far one is one trip: no system is faster.
     for what in ["write: the fastest", "read: the fastest"] {
         assert!(ours("latency", what) > 1.2, "{what}");
     }

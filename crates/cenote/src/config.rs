@@ -18,9 +18,9 @@ use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 
-/// Where the data lies if nobody says otherwise.
+/// Where the data lies by default.
 pub const DATA_DEFAULT: &str = "./cenote-data";
-/// Where the server listens if nobody says otherwise.
+/// Where the server listens by default.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5433";
 const MAX_CONNECTIONS_DEFAULT: usize = 5000;
 /// The statements of all sessions may run at once, a thread each, and threads that use the database are numbered below
@@ -86,7 +86,7 @@ impl From<Survival> for Survive {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What needs somebody to act.
+    /// What an operator has to act on.
     Error,
     /// And what was not as it should be.
     Warn,
@@ -244,11 +244,11 @@ pub struct Settings {
     pub listen: String,
     /// Kind of memory.
     pub memory: Memory,
-    /// Whether somebody asked for that kind.
+    /// Whether an option or the file sets the kind.
     pub memory_given: bool,
     /// Bytes of memory.
     pub memory_size: ByteSize,
-    /// Whether somebody asked for that size.
+    /// Whether an option or the file sets the size.
     pub memory_size_given: bool,
     /// Region, if not the one named after the database.
     pub region: Option<PathBuf>,
@@ -264,7 +264,7 @@ pub struct Settings {
     pub password_file: Option<PathBuf>,
     /// Sessions at a time.
     pub max_connections: usize,
-    /// Whether somebody asked for that number.
+    /// Whether an option or the file sets the number.
     pub max_connections_given: bool,
     /// Bytes that the statements of all sessions may gather.
     pub statement_memory: ByteSize,
@@ -375,8 +375,8 @@ impl Settings {
             return Err(ConfigError::Value(problem));
         }
         if self.memory == Memory::Tiered {
-            let problem = "memory is tiered: the memory pool grants no memory by RDMA yet; until then this kind \
-                 runs in the simulator only (cenote reproduce polarcxlmem shows it beside the others); take cxl, dram or pool";
+            let problem = "memory is tiered: the memory pool grants no memory by RDMA yet; until then this kind runs in \
+                the simulator only (cenote reproduce polarcxlmem shows it beside the others); take cxl, dram or pool";
             return Err(ConfigError::Value(problem.into()));
         }
         if self.memory != Memory::Cxl && self.region.is_some() {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// # Errors
 /// The engine's: the directory or region is in use, belongs to another database, or is damaged.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
-    // Absolute, since the region names it for those who look at regions from elsewhere.
+    // Absolute: the region names it, and `cenote region list` runs in any directory.
     let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
     let mut options = EngineOptions::new(data.clone(), settings.memory.into(), settings.memory_size.bytes());
     match &settings.pool {
@@ -38,7 +38,11 @@ pub fn open_existing(
     let is_empty = std::fs::read_dir(&settings.data).map(|mut entries| entries.next().is_none());
     if is_empty.unwrap_or(true) {
         let data = settings.data.display();
-        return Err(format!("there is no database in {data}; name its directory with --data, or make one with `cenote run --data {data}`").into());
+        return Err(format!(
+            "there is no database in {data}; name its directory with --data, or make one with `cenote \
+            run --data {data}`"
+        )
+        .into());
     }
     Ok(open(&as_found(settings))?)
 }

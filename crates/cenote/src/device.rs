@@ -103,8 +103,8 @@ impl Emulation {
             false => "",
         };
         format!(
-            "{}: a missed line takes {} ns ({}); this machine's own memory {:.0}{faster}; behind a modelled cache of {}, {} ways; the model costs \
-             {near:.0} to {look:.0} ns an access, taken off the waiting",
+            "{}: a missed line takes {} ns ({}); this machine's own memory {:.0}{faster}; behind a modelled cache of \
+             {}, {} ways; the model costs {near:.0} to {look:.0} ns an access, taken off the waiting",
             self.label(),
             profile.load_latency_ns,
             profile.source,

@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// Somebody has to do something.
+    /// An operator has to act.
     Error = 0,
     /// Something was not as it should be, and was dealt with.
     Warn = 1,

@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 const LABEL_FILE: &str = "pool.label";
 
-/// Held until the process ends: nobody can tell before when the last thread has let go of the mapping.
+/// Held until the process ends: before that, a thread may still use the mapping.
 static HELD: Mutex<Vec<GrantedMemory>> = Mutex::new(Vec::new());
 
 /// Memory of the pool, granted to this process.
 pub struct Taken {
     /// The file to map.
     pub path: PathBuf,
-    /// Who keeps it mirrored, if it is to be.
+    /// The keeper of its mirror, if it has one.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
 }
 
@@ -116,7 +116,7 @@ fn label(data: &Path) -> Result<String> {
     }
 }
 
-/// The memory is somebody else's from now on, and this process is about to be ended: it does so itself, which recovery
+/// The memory is another holder's from now on, and this process is about to be ended. It ends itself, which recovery
 /// takes for a crash.
 fn end(error: &Error) {
     log::error!("{error}; the process ends here, and recovers when it is started again");

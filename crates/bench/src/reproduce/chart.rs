@@ -8,7 +8,7 @@ use plotters::prelude::*;
 use plotters::style::{FontStyle, register_font};
 use std::path::{Path, PathBuf};
 
-/// A system's colour: told apart also by those who do not see red and green.
+/// A system's colour: can be told apart also without seeing red and green.
 pub fn colour(series: &str) -> RGBColor {
     let known = [
         ("Cenote", RGBColor(0, 114, 178)),

@@ -105,8 +105,9 @@ pub fn table1() -> Result<Figure> {
         name: "table1",
         title: "latency of a load".into(),
         how: format!(
-            "A thread follows {STEPS} pointers, each in a line of its own, through memory beyond the cache. \
-             These are the profiles' own numbers: that they come back through the simulator's accesses is a check of it, no result."
+            "A thread follows {STEPS} pointers, each in a line of its own, through memory beyond the cache. These are \
+             the profiles' own numbers: that they come back through the simulator's accesses is a check of it, no \
+             result."
         ),
         profiles: paper::TABLE_1.map(|t| t.0).join(", "),
         tables: vec![table],
@@ -230,8 +231,9 @@ pub fn table2() -> Result<Figure> {
     Ok(Figure {
         name: "table2",
         title: "transfers by size".into(),
-        how: "Blocks copied out of CXL memory that the cache does not have, and copied in and written back; reads and writes of the same sizes over RDMA. \
-              Again the profiles' own numbers, and no result.".into(),
+        how: "Blocks copied out of CXL memory that the cache does not have, and copied in and written back; reads and \
+            writes of the same sizes over RDMA. Again the profiles' own numbers, and no result."
+            .into(),
         profiles: "cxl-switch, rdma".into(),
         tables: vec![table],
         chart: None,

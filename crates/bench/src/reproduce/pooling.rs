@@ -186,8 +186,8 @@ fn panel(title: &str, y: &str, series: Vec<Series>) -> Panel {
 }
 
 /// What bounds fast instances besides memory.
-const REPLIES: &str = "Replies leave the host by a card of 12 GB/s, which bounds range-selects (13 KB each) at 0.91 million a second and read-write (2.7 KB \
-    a statement) at 4.4 million, whatever memory they come from.";
+const REPLIES: &str = "Replies leave the host by a card of 12 GB/s, which bounds range-selects (13 KB each) at 0.91 \
+    million a second and read-write (2.7 KB a statement) at 4.4 million, whatever memory they come from.";
 
 const PROFILES: &str = "cxl-switch, dram, rdma, storage";
 
@@ -235,8 +235,8 @@ pub fn fig3(sweep: &Sweep) -> Figure {
         name: "fig3",
         title: "buffer pool in CXL memory against DRAM".into(),
         how: format!(
-            "One to twelve instances of 16 vCPUs; 48 sessions each for point-select and read-write, 32 for range-select. \
-             Frames in CXL memory behind a switch, or in the host's own memory. {REPLIES}"
+            "One to twelve instances of 16 vCPUs; 48 sessions each for point-select and read-write, 32 for \
+             range-select. Frames in CXL memory behind a switch, or in the host's own memory. {REPLIES}"
         ),
         profiles: PROFILES.into(),
         tables,
@@ -318,8 +318,9 @@ pub fn against_rdma(sweep: &Sweep, name: &'static str) -> Figure {
         name,
         title: format!("{}, CXL against RDMA with 30% local", mix.name()),
         how: format!(
-            "One to twelve instances of 16 vCPUs, {threads} sessions each. CXL: all frames behind the switch. RDMA: the tiered pool, \
-             30% of the pages in local frames, all in remote memory, whole pages of 16 KiB moved through one NIC of the host. {REPLIES}"
+            "One to twelve instances of 16 vCPUs, {threads} sessions each. CXL: all frames behind the switch. RDMA: \
+             the tiered pool, 30% of the pages in local frames, all in remote memory, whole pages of 16 KiB moved \
+             through one NIC of the host. {REPLIES}"
         ),
         profiles: PROFILES.into(),
         tables,

@@ -327,10 +327,11 @@ fn figure(all: &[Case]) -> Figure {
         name: "fig10",
         title: "a crash under load: recovery and warm-up".into(),
         how: format!(
-            "One instance of 16 vCPUs, {SESSIONS} sessions at {:.0}% of what the processors can do, all pages read before. The process is killed and \
-             started at once. instant: frames in CXL memory, found again. tiered: 30% in local frames, remote memory kept. vanilla: frames in \
-             DRAM, pages and redo from storage. Equal load, so equal redo and equally many changed pages. Warm-up is from the open \
-             database to 90% of the rate before, in steps of {} us; what takes less counts as one step.",
+            "One instance of 16 vCPUs, {SESSIONS} sessions at {:.0}% of what the processors can do, all pages read \
+             before. The process is killed and started at once. instant: frames in CXL memory, found again. tiered: \
+             30% in local frames, remote memory kept. vanilla: frames in DRAM, pages and redo from storage. Equal \
+             load, so equal redo and equally many changed pages. Warm-up is from the open database to 90% of the rate \
+             before, in steps of {} us; what takes less counts as one step.",
             PRESSURE * 100.0,
             BUCKET.raw() / 1000
         ),

@@ -175,11 +175,12 @@ fn conditions(options: &Options) -> String {
     };
     let (threads, connections, pipeline) = (options.threads, options.connections, options.pipeline);
     format!(
-        "measured on this machine: {} records, {layout}; {threads} load threads; to servers {connections} connections, {pipeline} commands at a time each; \
-         {pinned}{} rounds of {length}, interleaved, medians; seed {}\n\
-         An operation of embedded is timed once in 16; of a server it takes from the sending of its pipeline to its own answer. By processor time: how many times \
-         that of Redis, server and load together, is its own; other work on the machine changes that least. Redis without persistence, \
-         cenote kv and embedded in shared memory that survives the process; pool: {} memory nodes, each in a pod of its own. A scan of E is 1 to 100 look-ups.",
+        "measured on this machine: {} records, {layout}; {threads} load threads; to servers {connections} connections, \
+         {pipeline} commands at a time each; {pinned}{} rounds of {length}, interleaved, medians; seed {}\n\
+         An operation of embedded is timed once in 16; of a server it takes from the sending of its pipeline to its \
+         own answer. By processor time: how many times that of Redis, server and load together, is its own; other work \
+         on the machine changes that least. Redis without persistence, cenote kv and embedded in shared memory that \
+         survives the process; pool: {} memory nodes, each in a pod of its own. A scan of E is 1 to 100 look-ups.",
         thousands(options.records as f64),
         options.rounds,
         options.seed,

@@ -56,8 +56,8 @@ fn print(report: &CheckReport) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     say!(
-        "{} problems. Make a copy of the data directory before anything else, then restore the last backup (cenote restore), \
-         or dump what can still be read (COPY ... TO STDOUT)",
+        "{} problems. Make a copy of the data directory before anything else, then restore the last backup (cenote \
+         restore), or dump what can still be read (COPY ... TO STDOUT)",
         report.problems.len()
     );
     ExitCode::FAILURE

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// What a pool calls the grant if nobody says otherwise.
+/// The grant's label unless an option names another.
 const LABEL_DEFAULT: &str = "kv";
 const MEMORY_SIZE_DEFAULT: ByteSize = ByteSize::gib(1);
 const MEMORY_SIZE_MIN: ByteSize = ByteSize::mib(8);

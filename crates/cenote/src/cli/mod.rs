@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Writes a line to standard output. Whoever reads it may stop (`cenote status | head`): that is no error.
+/// Writes a line to standard output. A reader may close it early (`cenote status | head`): that is no error.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -51,7 +51,7 @@ Examples:
   psql -h 127.0.0.1 -p 5433 -d cenote           connect to it, under any user name
   cenote run --memory-size 512MiB               with less memory for pages
   cenote run --memory dram                      the classic way: private memory, recovery by log replay
-  cenote status                                 which memory, how it recovered, who is connected
+  cenote status                                 which memory, how it recovered, its sessions
   cenote check                                  verify every tree, index and list
   cenote backup /srv/backup/monday              a consistent copy while the server runs
   cenote restore /srv/backup/monday --data new  and back
@@ -79,7 +79,7 @@ A pool on one machine, and a database in it:
   cenote pool status
 
 Killed and started again, the database finds its memory as it was. `cenote pool free GRANT` gives memory back.
-With --tenants FILE the manager knows tenants, their quotas and secrets; without, it listens on loopback addresses alone.";
+With --tenants FILE the manager knows tenants, their quotas and secrets; without, it listens on loopback addresses only.";
 
 const KV_EXAMPLES: &str = "\
 Examples:
@@ -88,20 +88,21 @@ Examples:
   cenote kv --memory pool --manager 127.0.0.1:5440      in the memory of a pool (see `cenote help manager`)
   redis-cli -p 6380
 
-A line that begins with `ready` says that it accepts connections. SIGTERM or Ctrl-C stop it in order. kill -9 loses nothing that
-was answered: the next start finds it in the memory. But memory is not storage: a host that is lost, or booted, loses all of it,
-and so does `rm` of the region's file. When the memory is full, writes are refused; nothing is evicted.";
+A line that begins with `ready` says that it accepts connections. SIGTERM or Ctrl-C stop it in order. kill -9 loses
+nothing that was answered: the next start finds it in the memory. But memory is not storage: a host that is lost, or
+booted, loses all of it, and so does `rm` of the region's file. When the memory is full, writes are refused; nothing is
+evicted.";
 
 const MOUNT_EXAMPLES: &str = "\
 Examples:
   cenote mount /mnt/shared --region /dev/shm/shared --size 4GiB   makes it, and mounts it
-  cenote mount /mnt/again --region /dev/shm/shared                the same once more, by another process: both see all changes at once
+  cenote mount /mnt/again --region /dev/shm/shared                the same by another process: both see all changes
   umount /mnt/again                                               or SIGTERM, or Ctrl-C
   cenote fs check --region /dev/shm/shared                        whether all is in order
   cenote fs check --space files                                   the same of one that lies in a space of a pool
 
-A line that begins with `ready` says that it is mounted. Needs /dev/fuse; who is not root needs fusermount3 (apt-get install fuse3).
-kill -9 loses nothing that was written. But memory is not storage: a host that is lost, or booted, loses all of it.";
+A line that begins with `ready` says that it is mounted. Needs /dev/fuse; without root it needs
+fusermount3 (apt-get install fuse3). kill -9 loses nothing that was written. But memory is not storage: a host that is lost, or booted, loses all of it.";
 
 const PASSWORD_HELP: &str = "\
 Reads a password (twice from a terminal, else one line of standard input) and prints a line for a password file:
@@ -132,7 +133,7 @@ enum Command {
     /// Start a server in the foreground
     #[command(after_help = RUN_EXAMPLES)]
     Run(RunOptions),
-    /// Show a running server: its memory, how it recovered, who is connected
+    /// Show a running server: its memory, how it recovered, its sessions
     Status(ConnectOptions),
     /// Verify every tree, index and list: through the server if one runs, else on the files
     Check(CheckOptions),
@@ -150,7 +151,7 @@ enum Command {
         #[arg(value_name = "FILE")]
         file: Option<PathBuf>,
     },
-    /// Start a memory pool's manager: it decides who gets which memory
+    /// Start a memory pool's manager: it grants memory to tenants
     #[command(after_help = POOL_EXAMPLES)]
     Manager(pool::ManagerArguments),
     /// Start a memory node: it gives memory of a pod to a pool

@@ -82,7 +82,7 @@ pub enum FsCommand {
         space: Option<String>,
         #[command(flatten)]
         connect: TenantConnect,
-        /// Free what killed processes have left, if nobody has it mounted
+        /// Free what killed processes have left, if it is mounted nowhere
         #[arg(long)]
         free: bool,
     },
@@ -163,7 +163,7 @@ fn describe(opened: &Opened) -> String {
     format!("{length} in {name}{far}; it survives killed processes, not a lost host")
 }
 
-/// A space of a pool: its memory nodes keep it, and whoever goes first or last, the others go on.
+/// A space of a pool. Its memory nodes keep it: mounts begin and end in any order.
 fn open_in_pool(name: &str, arguments: &MountArguments) -> Result<Opened, Failure> {
     let options = ClientOptions {
         pod: arguments.pod.clone(),
@@ -205,7 +205,7 @@ fn open_all_in_pool(name: &str, connect: &TenantConnect) -> Result<Opened, Failu
 enum Found {
     /// Another process keeps it.
     Kept(Neighbour),
-    /// Nobody had it: this process has it now.
+    /// No process had it: this one has it now.
     Free(Space),
 }
 
@@ -221,7 +221,7 @@ fn open(region: &Path, size: Option<ByteSize>) -> Result<Opened, Failure> {
     }
 }
 
-/// For a look: nothing is made, and nobody can join who would lose it at the end of the look.
+/// For a look: nothing is made, and no process can join, since it would lose the memory when the look ends.
 fn open_to_look(region: &Path) -> Result<Opened, Failure> {
     if !region.exists() {
         return Err(format!("{} does not exist", region.display()).into());
@@ -237,7 +237,7 @@ fn open_to_look(region: &Path) -> Result<Opened, Failure> {
     }
 }
 
-/// Looks again while somebody has the region and does not listen: he begins or ends.
+/// Looks again while a process has the region and does not listen: that process begins or ends.
 fn patiently(region: &Path, look: impl Fn() -> Result<Option<Found>, Failure>) -> Result<Found, Failure> {
     let until = Instant::now() + KEEPER_TIME_MAX;
     loop {
@@ -245,8 +245,9 @@ fn patiently(region: &Path, look: impl Fn() -> Result<Option<Found>, Failure>) -
             return Ok(found);
         }
         if Instant::now() > until {
-            let (path, who) = (region.display(), Machine.holders(region)?.join(", "));
-            return Err(format!("{path} is in use by {who}, and nobody listens at {path}.keeper").into());
+            let (path, users) = (region.display(), Machine.holders(region)?.join(", "));
+            let text = format!("{path} is in use by {users}, and no process listens at {path}.keeper");
+            return Err(format!("{text}: end the process that uses it, and mount again").into());
         }
         std::thread::sleep(TURN);
     }
@@ -268,8 +269,8 @@ fn make(region: &Path, size: Option<ByteSize>) -> Result<Option<Found>, Failure>
 }
 
 fn find(region: &Path) -> Result<Option<Found>, Failure> {
-    // Without a keeper nobody may have the memory mapped any more: a process whose keeper was killed ends by itself.
-    // And whoever listens keeps another file, if nobody has this one: it was put in the place of the one that is kept.
+    // Without a keeper no process has the memory mapped for long: one whose keeper was killed ends by itself. If no
+    // process has this file, a listener keeps another one: this file was put in the place of the kept one.
     if Machine.holders(region)?.is_empty() {
         return match Space::open(region, RegionOptions::default()) {
             Err(Error::Busy(_)) => Ok(None),
@@ -297,7 +298,8 @@ fn keep(space: Space, region: &Path) -> Result<Opened, Failure> {
     })
 }
 
-/// Joins what another process keeps, and ends with it: nobody would hand out memory then, or say who is alive.
+/// Joins what another process keeps. This process ends with its keeper, which hands out memory and says which processes
+/// live.
 fn join(region: &Path, keeper: Neighbour) -> Result<Opened, Failure> {
     let mut line = UnixStream::connect(socket(region))?;
     let space = Space::join(region, RegionOptions::default(), Arc::new(keeper))?;
@@ -315,7 +317,7 @@ fn join(region: &Path, keeper: Neighbour) -> Result<Opened, Failure> {
     })
 }
 
-/// Who keeps the memory, or is told to, makes the file system if there is none; others wait until it has.
+/// A process that [makes](Opened::makes) a missing file system makes it; all others wait for it.
 fn mount(opened: &Opened) -> Result<FileSystem, Failure> {
     if opened.makes {
         let owner = Owner {
@@ -331,7 +333,7 @@ fn mount(opened: &Opened) -> Result<FileSystem, Failure> {
     Ok(FileSystem::mount(&opened.space)?)
 }
 
-/// Who keeps the space goes last, unless another signal comes.
+/// The keeper of the space ends last, unless another signal comes.
 fn wait_for_others(opened: &Opened) {
     let Some(service) = &opened.service else { return };
     let Ok(mut signals) = Signals::new([SIGTERM, SIGINT]) else {

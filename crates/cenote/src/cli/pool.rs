@@ -154,9 +154,9 @@ pub enum PoolCommand {
     Demo(DemoArguments),
     /// Memory nodes, tenants and grants
     Status(PoolConnect),
-    /// Compare the manager's grant table with what memory nodes find: every byte is free or somebody's
+    /// Compare the manager's grant table with what memory nodes find: every byte is free or granted
     Audit(PoolConnect),
-    /// Take a grant away from whoever has it, and free its memory
+    /// Revoke a grant, end the process that holds it, and free its memory
     Free {
         /// Its number, as `cenote pool status` shows it
         #[arg(value_name = "GRANT")]
@@ -286,8 +286,9 @@ pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
     if metadata.is_ok_and(|found| !found.is_dir()) {
         let region = arguments.region.display();
         return Err(format!(
-            "{region} is no directory: each grant is a file of its own there, so that nobody maps another's memory. A devdax device cannot be \
-             divided like that: give it to one database (cenote run --region {region}), or mount a file system with DAX on it"
+            "{region} is no directory: each grant is a file of its own there, so that no tenant maps another's \
+             memory. A devdax device cannot be divided like that: give it to one database (cenote run --region \
+             {region}), or mount a file system with DAX on it"
         )
         .into());
     }

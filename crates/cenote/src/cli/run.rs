@@ -252,7 +252,7 @@ fn raise_file_limit() -> Option<u64> {
     getrlimit(Resource::Nofile).current
 }
 
-/// The sessions that the limit of open files has sockets for: as many as asked for, or fewer where nobody asked.
+/// The sessions that the limit of open files has sockets for: as many as set, or fewer where the number is the default.
 fn allow_sockets(settings: &Settings, files: Option<u64>) -> Result<usize, Failure> {
     let asked = settings.max_connections;
     let Some(files) = files else { return Ok(asked) };

@@ -53,7 +53,7 @@ pub enum SpaceCommand {
     },
     /// The tenant's spaces, and where they lie
     List(TenantConnect),
-    /// Give a space more memory; who has it open finds it
+    /// Give a space more memory; clients that have it open find it
     Grow {
         /// Its name
         name: String,
@@ -62,14 +62,14 @@ pub enum SpaceCommand {
         #[command(flatten)]
         connect: TenantConnect,
     },
-    /// End whoever has a space open, and free its memory
+    /// End all processes that have a space open, and free its memory
     Drop {
         /// Its name
         name: String,
         #[command(flatten)]
         connect: TenantConnect,
     },
-    /// Have the memory nodes look at all of a space: every extent is free or somebody's
+    /// Have the memory nodes look at all of a space: every extent is free or in use
     Audit {
         /// Its name
         name: String,
@@ -100,7 +100,7 @@ pub fn run(command: SpaceCommand) -> Result<ExitCode, Failure> {
         }
         SpaceCommand::Drop { name, connect } => {
             client(&connect)?.drop_space(&name)?;
-            say!("space {name} is being dropped: who has it open is ended");
+            say!("space {name} is being dropped: processes that have it open are ended");
             Ok(ExitCode::SUCCESS)
         }
         SpaceCommand::Audit { name, connect } => Ok(audit::tell(&client(&connect)?.audit_space(&name)?)),
@@ -111,7 +111,7 @@ fn client(connect: &TenantConnect) -> Result<PoolClient, Failure> {
     client_with(connect, ClientOptions::default())
 }
 
-/// A tenant's client, for who uses spaces himself.
+/// A tenant's client, for programs that use spaces directly.
 ///
 /// # Errors
 /// The secret cannot be read; the manager cannot be reached or refuses the tenant.

@@ -85,8 +85,8 @@ fn no_answer_is_told_from_no_request() {
     drop(listener);
     for address in [&*free, "etcd.invalid:2379"] {
         let endpoint = Endpoint::parse(address).expect("good");
-        let nobody = plain().post(&endpoint, "/", &[], b"{}", SOON);
-        assert!(matches!(nobody, Err(Error::Lost(_))), "{address}: {nobody:?}");
+        let unanswered = plain().post(&endpoint, "/", &[], b"{}", SOON);
+        assert!(matches!(unanswered, Err(Error::Lost(_))), "{address}: {unanswered:?}");
     }
 }
 

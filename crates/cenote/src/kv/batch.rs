@@ -1,5 +1,4 @@
-//! Commands that came together: all are understood, then memory is asked for ahead for the first keys of all of them,
-//! then they are run.
+//! Commands that came together: all are parsed, then the memory of their first keys is prefetched, then they are run.
 
 use super::client::Client;
 use super::dispatch::{Command, Shared};
@@ -7,7 +6,7 @@ use super::reply::Reply;
 use super::request::{Malformed, Request, Strings};
 use cenote_kv::KEYS_AHEAD;
 
-/// Commands that are understood ahead.
+/// Commands that are parsed before the first of them runs.
 const COMMANDS_MAX: usize = KEYS_AHEAD;
 
 /// Room for the commands at hand, of one connection after the other.

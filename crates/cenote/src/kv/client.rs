@@ -50,7 +50,7 @@ pub struct Watched {
     pub was_there: bool,
 }
 
-/// All keys that somebody watches. Costs a comparison where nobody does.
+/// All keys that clients watch. Costs a comparison where no client does.
 #[derive(Debug, Default)]
 pub struct Watches(HashMap<Box<[u8]>, Changes>);
 

@@ -264,7 +264,7 @@ fn refuse(client: &mut Client, found: Option<&Command>, strings: Strings<'_>, re
     }
 }
 
-/// What a web browser says first, before lines that whoever made the page has written: none of those is run.
+/// The first words of a web browser, before lines that the page's author has written: none of those lines is run.
 fn is_http(strings: Strings<'_>) -> bool {
     let name = &strings[0];
     [&b"post"[..], b"host:"]

@@ -86,7 +86,7 @@ fn now() -> u64 {
 }
 
 impl Server {
-    /// Serves a store to those who connect to `listener`.
+    /// Serves a store to the clients that connect to `listener`.
     ///
     /// # Errors
     /// Those of the system.
@@ -165,7 +165,7 @@ impl Server {
         ready.sort_unstable();
         ready.dedup();
         ready.retain(|n| self.listen(*n));
-        // What was read since may be half of a step: nobody is answered.
+        // What was read since may be half of a step: no client is answered.
         self.shared.store.check().map_err(io::Error::other)?;
         ready.drain(..).for_each(|n| self.answer(n));
         self.ready = ready;
@@ -215,8 +215,8 @@ impl Server {
                 }
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Such as too many open files. The listener does not speak of those who wait again: they are asked
-                    // for until there are none.
+                    // Such as too many open files. The listener does not report waiting clients again: accept is called
+                    // until there are none.
                     if !core::mem::replace(&mut self.is_short, true) {
                         log::warn!("a connection could not be accepted: {error}; trying again");
                     }

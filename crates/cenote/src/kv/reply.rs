@@ -146,7 +146,7 @@ mod tests {
         let mut store = Store::open(&space.expect("memory")).expect("a store");
         store.set(b"key", &[b'v'; 100], Keep::At(0), 1).expect("room");
         let entry = store.find(b"key", 1).expect("found");
-        // Zeros that nobody looks at take no memory.
+        // Zeros that are never read take no memory.
         let mut reply = Reply {
             bytes: vec![0; ANSWER_MAX - 99],
             is_resp3: false,

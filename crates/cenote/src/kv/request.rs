@@ -1,7 +1,7 @@
 //! What a client asks: commands out of the bytes of a connection, as RESP arrays of strings or as lines.
 //!
-//! Bytes come in pieces. What was understood of a command stays understood, so that no byte is looked at twice however
-//! it is cut. Positions are counted from the command's first byte: whoever holds the bytes may move them.
+//! Bytes come in pieces. A parsed part of a command stays parsed, so that no byte is parsed twice, whatever the cuts.
+//! Positions are counted from the command's first byte: the buffer may move the bytes.
 
 use cenote_kv::{STRING_MAX, integer};
 use std::ops::Index;

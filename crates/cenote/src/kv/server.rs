@@ -40,7 +40,8 @@ pub fn select(call: &mut Call<'_>) -> Done {
 
 pub fn auth(_call: &mut Call<'_>) -> Done {
     Err(Refusal::Says(
-        "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+        "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+         configuration is correct?",
     ))
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //!   programs ─ system calls ─ kernel ─ /dev/fuse ─► threads ─► Mounted ─► FileSystem ─► space
 //!                               │                                │
-//!                               └─ knows files by number ───────►└─ Known: number → address, until the kernel forgets it
+//!                               └─ knows files by number ───────►└─ Known: number → address, until the kernel forgets
 //! ```
 //!
 //! Several processes may have it mounted, so that the kernel is told to keep neither names nor attributes: it asks each
@@ -51,7 +51,7 @@ pub struct Mounted {
 
 type Answer<T> = Result<T, Errno>;
 
-/// The number that the system has for what went wrong. What nobody should have to see is told to the log.
+/// The system's error number of a failure. A failure that no program should see goes to the log.
 fn errno(failure: Failure) -> Errno {
     static LIMITER: log::Limiter = log::Limiter::new();
     if let Failure::Memory(error) = &failure

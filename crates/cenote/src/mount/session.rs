@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Nothing can be changed.
     pub read_only: bool,
-    /// Users other than the one who mounts see it.
+    /// Users other than the mounting one see it.
     pub allow_other: bool,
     /// Threads that answer the kernel.
     pub threads: usize,
@@ -85,7 +85,8 @@ fn explained(at: &Path, error: &io::Error) -> io::Error {
         }
         ErrorKind::NotFound if at.exists() => "fusermount3 is missing: install it (apt-get install fuse3)",
         ErrorKind::PermissionDenied => {
-            "no right to: the directory must be one's own, /dev/fuse open to all, fusermount3 installed (apt-get install fuse3), and for --allow-other `user_allow_other` in /etc/fuse.conf"
+            "no right to: the directory must be one's own, /dev/fuse open to all, fusermount3 installed (apt-get \
+             install fuse3), and for --allow-other `user_allow_other` in /etc/fuse.conf"
         }
         _ => "see above, or `dmesg`",
     };
@@ -102,11 +103,11 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// How long programs may take to close what is open, once it is unmounted.
 const CLOSE_TIME_MAX: Duration = Duration::from_secs(1);
 const TURN: Duration = Duration::from_millis(10);
-/// Somebody is in [`end`].
+/// A thread is in [`end`].
 static ENDS: AtomicBool = AtomicBool::new(false);
 
-/// The first signal unmounts. If programs are still in the directory, it is taken from their sight; who has not closed
-/// what is open there in a moment loses it, with this process.
+/// The first signal unmounts. If programs are still in the directory, it is detached; a program that does not close its
+/// files there in a moment loses them, with this process.
 fn unmount_at_signal(
     mut signals: Signals,
     mut unmounter: SessionUnmounter,
@@ -131,7 +132,7 @@ fn unmount_at_signal(
     });
 }
 
-/// Takes the mount away, whoever uses it, and ends the process as if killed: the memory is not touched again.
+/// Takes the mount away, used or not, and ends the process as if killed: the memory is not touched again.
 pub fn end() -> ! {
     ENDS.store(true, Ordering::Release);
     if let Some(at) = MOUNTED.get() {

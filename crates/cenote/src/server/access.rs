@@ -23,8 +23,9 @@ pub enum BindError {
     Address(String),
     /// It is not a loopback address, and there are no passwords.
     #[error(
-        "refusing to listen on {0} without passwords: anybody who reaches it could read and change everything. \
-         Listen on 127.0.0.1, or make a password file (cenote password USER >> passwords) and give it with --password-file passwords"
+        "refusing to listen on {0} without passwords: every client that reaches it could read and change everything. \
+         Listen on 127.0.0.1, or make a password file (cenote password USER >> passwords) and give it with \
+         --password-file passwords"
     )]
     Open(SocketAddr),
     /// The operating system refuses it.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! # user:entry                      empty lines and lines that begin with # are skipped
-//! anna:SCRAM-SHA-256$4096:<salt>$<stored key>:<server key>     as `cenote password anna` writes it; PostgreSQL's own format
+//! anna:SCRAM-SHA-256$4096:<salt>$<stored key>:<server key>     as `cenote password anna` and PostgreSQL write it
 //! bert:a password in clear                                     anything else is the password itself
 //! ```
 //!
@@ -170,7 +170,10 @@ impl Passwords {
             }
         }
         if verifiers.is_empty() {
-            return Err((1, "the file has no entry, so nobody could connect"));
+            return Err((
+                1,
+                "the file has no entry, so no client could connect; add one with `cenote password USER`",
+            ));
         }
         let mut server_secret = [0; KEY_BYTES];
         fill_random(&mut server_secret);
@@ -193,7 +196,7 @@ impl Passwords {
         self.verifiers.len()
     }
 
-    /// Whether nobody may enter; never so after a successful read.
+    /// Whether there is no user; never so after a successful read.
     pub fn is_empty(&self) -> bool {
         self.verifiers.is_empty()
     }
@@ -264,13 +267,13 @@ mod tests {
         assert_eq!(Passwords::parse("a:x\nb\n").unwrap_err().0, 2);
         assert_eq!(Passwords::parse("a:x\na:y\n").unwrap_err().0, 2);
         assert_eq!(Passwords::parse("a:SCRAM-SHA-256$4096:zz\n").unwrap_err().0, 1);
-        assert!(Passwords::parse("# nobody\n").is_err());
+        assert!(Passwords::parse("# no user\n").is_err());
     }
 
     #[test]
     fn a_stranger_gets_the_same_salt_again() {
         let users = Passwords::parse("a:x\n").unwrap();
-        assert_eq!(users.verifier("nobody").salt, users.verifier("nobody").salt);
-        assert_ne!(users.verifier("nobody").salt, users.verifier("noone").salt);
+        assert_eq!(users.verifier("unknown").salt, users.verifier("unknown").salt);
+        assert_ne!(users.verifier("unknown").salt, users.verifier("unheard").salt);
     }
 }

@@ -100,7 +100,7 @@ impl Connection {
         self.peer
     }
 
-    /// Whether its turns wait neither for the client nor for anybody else.
+    /// Whether its turns wait neither for the client nor for another session.
     pub fn waits_for_nothing(&self) -> bool {
         matches!(self.stage, Stage::Startup(..) | Stage::Leaving(..))
     }

@@ -3,8 +3,8 @@
 //! A statement is synchronous from the socket to the engine and back; waiting for a lock or for the log blocks its
 //! thread and no other. A session keeps its thread as long as its client's pauses are short, and has none in longer
 //! ones (`parking`), nor has a client that has not begun its session, or that is sent away. The socket is bound before
-//! the database is opened ([`bind`]) and served afterwards ([`Server::start`]): who connects in between waits in the
-//! socket's backlog and is not refused.
+//! the database is opened ([`bind`]) and served afterwards ([`Server::start`]): a client that connects in between waits
+//! in the socket's backlog and is not refused.
 
 mod access;
 pub mod auth;
@@ -42,7 +42,7 @@ const SPARE_CONNECTIONS: usize = 32;
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 6;
-/// Bytes sent that nobody acknowledged for so long mean that the client's machine is gone.
+/// Bytes that stay unacknowledged for so long mean that the client's machine is gone.
 const UNACKNOWLEDGED_MS_MAX: u32 = 120_000;
 /// How long a stop waits for threads that tell the last clients why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -50,7 +50,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// A running server.
 #[derive(Debug)]
 pub struct Server {
-    /// Who is connected.
+    /// The sessions there are.
     pub registry: Arc<Registry>,
     listener: Arc<TcpListener>,
     stopping: Arc<AtomicBool>,
@@ -100,7 +100,7 @@ impl Server {
         self.shared.workers.threads()
     }
 
-    /// Lets nobody in any more and ends all sessions; returns how many did not end within `timeout`.
+    /// Accepts no client any more and ends all sessions; returns how many did not end within `timeout`.
     pub fn stop(&mut self, timeout: Duration) -> usize {
         self.stopping.store(true, Ordering::Release);
         // Wakes the acceptor: its accept fails from now on.
@@ -162,7 +162,7 @@ fn welcome(stream: TcpStream, peer: SocketAddr, shared: &Shared) {
     turns::park(Box::new(connection), shared);
 }
 
-/// Closes the connection that has taken longest over its start-up: clients that never finish it keep nobody out.
+/// Closes the connection that has taken longest over its start-up: clients that never finish it take no other's place.
 fn make_room(shared: &Shared) -> bool {
     let evicted = shared.parking.evict();
     static LIMITER: log::Limiter = log::Limiter::new();

@@ -15,7 +15,7 @@
 //!   changes under the map's lock. An event of a connection that has left is ignored: its number is never given again.
 //! - A connection whose client sent something before it was parked is ready at once: the set is told of it by the state
 //!   of its socket. Where that was read already, the connection says so itself, and is never in the set.
-//! - The set reports sockets in the order in which they became ready: who waits for a thread is served in turn.
+//! - The set reports sockets in the order in which they became ready: connections get threads in turn.
 //! - [`Parking::close`] wakes all; what is parked after it is given back.
 
 use mio::unix::SourceFd;
@@ -109,7 +109,7 @@ impl<T: Parked> Parking<T> {
         let set = poll.registry().try_clone()?;
         let waker = Waker::new(&set, WAKER)?;
         Ok(Parking {
-            // One at a time: the others are for those who lead next.
+            // One at a time: the others are for the threads that lead next.
             poll: Mutex::new((poll, Events::with_capacity(1))),
             set,
             waker,

@@ -1,6 +1,6 @@
-//! Who is connected: what `cenote_sessions` shows, what a CancelRequest looks for, and what a shutdown ends.
+//! The sessions there are: what `cenote_sessions` shows, what a CancelRequest looks for, and what a shutdown ends.
 //!
-//! The list's lock is taken when a session begins or ends and when somebody looks. A statement takes no lock that
+//! The list's lock is taken when a session begins or ends and when the list is read. A statement takes no lock that
 //! another statement takes: each session publishes its state in its own [`Entry`].
 
 use cenote_sql::CancelHandle;

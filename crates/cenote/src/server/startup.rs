@@ -95,7 +95,7 @@ enum Step {
 
 impl Login {
     /// Goes on as far as the packets reach that are here; None: the client has to say more. Without a password file
-    /// everybody on the loopback interface is let in.
+    /// every client on the loopback interface is let in.
     ///
     /// # Errors
     /// The connection is to end: the client left, made no sense, or is not let in.
@@ -155,7 +155,8 @@ impl Login {
         startup: Startup,
         passwords: Option<&Passwords>,
     ) -> Result<Option<Request>, End> {
-        let passwords = passwords.ok_or_else(|| SqlError::internal("a password that nobody asked for"))?;
+        let unasked = || SqlError::internal("the client sent a password that the server did not ask for");
+        let passwords = passwords.ok_or_else(unasked)?;
         let client_first = sasl_initial_response(password_body(wire, message)?)?;
         let (server_first, challenged) = passwords
             .verifier(&startup.user)
@@ -174,7 +175,7 @@ fn proof(wire: &mut Wire, message: Message, startup: Startup, challenged: &Chall
     admit(wire, startup)
 }
 
-/// The client is who it says.
+/// The client has proved its user.
 fn admit(wire: &mut Wire, startup: Startup) -> Result<Request, End> {
     if startup.database != DATABASE {
         let message = format!("database \"{}\" does not exist", startup.database);

@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// For so many looks all threads may wait, with none to be had, before a statement is stopped.
 const STUCK_MAX: u32 = 5;
 
-/// Watches until `stopping`; whoever sets that unparks this thread. `look_too` is called each time, and says whether
+/// Watches until `stopping`; the thread that sets it unparks this one. `look_too` is called each time, and says whether
 /// all threads wait with none to be had.
 pub fn run(registry: &Registry, stopping: &AtomicBool, look_too: impl Fn() -> bool) {
     let mut running = BTreeMap::new();

@@ -296,7 +296,7 @@ fn a_client_that_closes_its_half_is_answered_and_let_go() {
     assert!(client.is_closed(), "it is let go");
 }
 
-/// A page in somebody's browser can send lines of its own to this address, behind a browser's first words.
+/// A web page can make its reader's browser send lines to this address, behind the browser's first words.
 #[test]
 fn a_browser_is_not_listened_to() {
     let directory = directory();
@@ -342,9 +342,9 @@ fn a_client_may_watch_very_many_keys() {
     client.says("EXEC", "nil");
 }
 
-/// More clients than descriptors: those who wait are served when others have gone, though nobody new comes.
+/// More clients than descriptors: waiting clients are served when others have gone, though no new one comes.
 #[test]
-fn who_waits_for_a_descriptor_is_served_in_the_end() {
+fn clients_that_wait_for_a_descriptor_are_served_in_the_end() {
     let directory = directory();
     let mut kv = cenote(&["kv", "--listen", "127.0.0.1:0", "--memory-size", "64MiB", "--region"]);
     kv.arg(directory.path().join("region"));
@@ -356,7 +356,7 @@ fn who_waits_for_a_descriptor_is_served_in_the_end() {
     let server = Process::spawn(limited);
     let mut clients: Vec<_> = (0..40).map(|_| Client::new(&server)).collect();
     clients.iter_mut().for_each(|client| client.send(&command(&["PING"])));
-    // Those who came first are served; of the last ones some wait.
+    // The first clients are served; of the last ones some wait.
     let mut last = clients.split_off(30);
     clients[..10]
         .iter_mut()

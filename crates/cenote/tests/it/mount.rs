@@ -73,7 +73,7 @@ impl Mount {
     fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
-        // What is left of it answers nobody.
+        // What is left of it answers no request.
         Command::new("umount").arg("-l").arg(&self.at).output().ok();
     }
 
@@ -229,7 +229,7 @@ fn two_processes_see_each_others_changes_at_once() {
     names.sort();
     assert_eq!(names, ["last-0", "last-1"]);
     home.check(&[]);
-    // Who keeps the space goes last, and the other one is served until it goes.
+    // The keeper of the space ends last, and serves the other one until that ends.
     one.tell_to_stop();
     while fs::read_dir(&one.at).unwrap().count() > 0 {
         std::thread::yield_now();
@@ -362,7 +362,7 @@ fn a_directory_may_be_named_with_a_slash() {
     assert_eq!(fs::read_dir(&mount.at).unwrap().count(), 0, "unmounted");
 }
 
-/// A copy is put where a region was that is still mounted: who mounts it does not come to the keeper of the other one.
+/// A copy is put where a region was that is still mounted: a mount of the copy does not join the other's keeper.
 #[test]
 fn a_copy_in_the_place_of_a_region_is_another_region() {
     if !can_mount() {
@@ -378,7 +378,11 @@ fn a_copy_in_the_place_of_a_region_is_another_region() {
     fs::write(second.path("file"), "other").unwrap();
     assert_eq!(fs::read(first.path("file")).unwrap(), b"text");
     first.stop();
-    assert_eq!(fs::read(second.path("file")).unwrap(), b"other", "nobody else keeps it");
+    assert_eq!(
+        fs::read(second.path("file")).unwrap(),
+        b"other",
+        "no other process keeps it"
+    );
 }
 
 #[test]
@@ -394,7 +398,7 @@ fn a_mount_can_be_read_only() {
     assert_eq!(fs::read(mount.path("file")).unwrap(), b"text");
     let refused = fs::write(mount.path("file"), "other").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
-    // Somebody is in it: it goes all the same.
+    // A file is open in it: it goes all the same.
     let open = fs::File::open(mount.path("file")).unwrap();
     mount.stop();
     drop(open);

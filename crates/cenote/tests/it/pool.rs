@@ -314,7 +314,7 @@ fn a_broken_part_is_found_by_the_audit() {
     }
 }
 
-/// A file system that nobody has mounted, of which this process has the space open.
+/// A file system that is mounted nowhere, of which this process has the space open.
 #[test]
 fn a_file_system_in_a_space_is_checked() {
     const ME: Owner = Owner { user: 0, group: 0 };

@@ -70,11 +70,7 @@ impl Process {
 
     pub fn client(&self) -> postgres::Client {
         let mut config = postgres::Config::new();
-        config
-            .host("127.0.0.1")
-            .port(self.port)
-            .user("anybody")
-            .dbname("cenote");
+        config.host("127.0.0.1").port(self.port).user("tester").dbname("cenote");
         config.connect(postgres::NoTls).unwrap()
     }
 

@@ -258,7 +258,7 @@ fn a_newer_protocol_and_unknown_extensions_are_negotiated() {
     assert_eq!(answer[0], (b'v', b"\0\x03\0\0\0\0\0\x01_pq_.fancy\0".to_vec()));
 }
 
-/// 10,000 bytes became 400,000 that were kept until the client proved who it is, or its minute was over.
+/// 10,000 bytes became 400,000 that were kept until the client had proved its user, or its minute was over.
 #[test]
 fn a_startup_packet_has_few_settings() {
     let host = Host::start();
@@ -287,7 +287,7 @@ fn another_database_is_refused() {
 }
 
 #[test]
-fn garbage_is_refused_and_hurts_nobody() {
+fn garbage_is_refused_and_disturbs_no_other_session() {
     let host = Host::start();
     let mut bystander = host.client();
     let tls_hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
@@ -513,7 +513,7 @@ fn one_too_many_is_told_so() {
 }
 
 #[test]
-fn a_shutdown_tells_everybody() {
+fn a_shutdown_tells_every_session() {
     let mut host = Host::start();
     let mut idle = host.client();
     let mut busy = host.client();
@@ -567,7 +567,7 @@ fn passwords_are_asked_for_and_checked() {
     assert_eq!(client.next().unwrap(), (b'R', b"\0\0\0\x0aSCRAM-SHA-256\0\0".to_vec()));
     client.send(&query(&rows(1)));
     assert_eq!(client.last_words(), "08P01");
-    // Whoever had no password yet could have 256 MiB gathered: the header alone is refused.
+    // A client without a password could make the server gather 256 MiB: the header alone is refused.
     for header in [&b"Q"[..], b"Q\x0f\xff\xff\xff", b"p\x0f\xff\xff\xff"] {
         let mut client = Client::raw(host.address);
         client.send(&startup(&[("user", "anna"), ("database", "cenote")]));

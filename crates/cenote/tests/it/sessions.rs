@@ -139,9 +139,9 @@ fn a_pause_loses_nothing_wherever_it_comes() {
     assert_eq!(client.until_ready().last().unwrap().1, b"I");
 }
 
-/// A connection that says nothing, or half a word, holds nobody up; what it holds itself is given back when it leaves.
+/// A connection that sends nothing, or half a packet, delays no other; what it holds is given back when it leaves.
 #[test]
-fn connections_that_say_nothing_hold_nobody_up() {
+fn silent_connections_delay_no_other() {
     let host = Host::with(None, 40);
     let mut silent: Vec<Client> = (0..30).map(|_| Client::raw(host.address)).collect();
     wait_until("all are parked", || host.server.session_threads() <= FEW_THREADS);
@@ -193,7 +193,7 @@ fn messages_that_come_with_the_start_up_are_answered() {
 
 /// Each of these had a thread: for up to 60 s in its start-up or password exchange, without end in COPY.
 #[test]
-fn clients_that_stall_have_no_threads_and_keep_nobody_out() {
+fn clients_that_stall_have_no_threads_and_take_no_others_place() {
     let count = connections(2).saturating_sub(300).min(2000);
     let passwords = std::env::temp_dir().join(format!("cenote-stalled-{}", std::process::id()));
     std::fs::write(&passwords, "anna:open sesame\n").unwrap();
@@ -253,7 +253,7 @@ fn a_copy_whose_client_says_nothing_can_be_cancelled() {
     assert_eq!(client.tags(), "TDCZ");
 }
 
-/// All connections that there may be took their 60 s, and who came meanwhile was closed unheard.
+/// All connections that there may be took their 60 s, and a client that came meanwhile was closed unheard.
 #[test]
 fn those_that_never_begin_make_room_for_those_that_do() {
     let host = Host::with(None, 10);
@@ -276,7 +276,7 @@ fn clients_that_are_sent_away_have_no_threads() {
         assert!(host.server.session_threads() <= FEW_THREADS);
     }
     let mut sent_more = refused.pop().unwrap();
-    sent_more.stream.write_all(b"more that nobody reads\r\n").ok();
+    sent_more.stream.write_all(b"more that is not read\r\n").ok();
     assert!(sent_more.next().is_none());
 }
 
@@ -420,7 +420,7 @@ fn a_shutdown_tells_a_thousand_parked_sessions() {
 /// The whole program: idle sessions by the thousand, and among them some that wait for a row that a parked one has
 /// locked.
 #[test]
-fn a_parked_session_that_holds_a_lock_gets_a_thread_before_all_who_wait_for_it() {
+fn a_parked_session_that_holds_a_lock_gets_a_thread_before_its_waiters() {
     let count = connections(1);
     let data = Data::new();
     let mut command = cenote(&["run", "--memory-size", "64MiB", "--listen", "127.0.0.1:0", "--data"]);
@@ -528,7 +528,8 @@ fn what_idle_sessions_cost_the_busy_ones() {
         let bytes = resident_of(pid).saturating_sub(before) / count;
         let beside = selects_a_second(address, time);
         println!(
-            "round {round}: {alone:.0}/s alone, {beside:.0}/s beside {count} idle, ratio {:.2}; {} threads; {bytes} bytes each",
+            "round {round}: {alone:.0}/s alone, {beside:.0}/s beside {count} idle, ratio {:.2}; {} threads; {bytes} \
+             bytes each",
             beside / alone,
             threads_of(pid)
         );

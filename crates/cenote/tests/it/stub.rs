@@ -221,7 +221,7 @@ impl Client {
     pub fn connect(address: SocketAddr) -> Client {
         let mut client = Self::raw(address);
         client.send(&startup(&[
-            ("user", "anybody"),
+            ("user", "tester"),
             ("database", "cenote"),
             ("application_name", "test"),
         ]));

@@ -90,7 +90,7 @@ pub enum Load {
     Witnessed(Arc<super::tests::Witness>),
 }
 
-/// Pairs that a hash table of so many bytes has before anybody inserts.
+/// Pairs that a hash table of so many bytes has before the first insert.
 pub fn pairs(bytes: u64) -> u64 {
     bytes / UNIT / 2
 }
@@ -99,7 +99,7 @@ pub fn pairs(bytes: u64) -> u64 {
 pub struct Client {
     load: Load,
     layout: Layout,
-    who: (usize, usize),
+    place: (usize, usize),
     dice: Random,
     inserted: u64,
     bytes: Vec<u8>,
@@ -121,8 +121,8 @@ fn check(at: u64, bytes: &[u8]) -> Result<()> {
 }
 
 impl Client {
-    /// Client `who.1` of pod `who.0`.
-    pub fn new(load: &Load, layout: Layout, who: (usize, usize), seed: u64) -> Self {
+    /// Client `place.1` of pod `place.0`.
+    pub fn new(load: &Load, layout: Layout, place: (usize, usize), seed: u64) -> Self {
         let size = match load {
             Load::Random { size, .. } | Load::Locked { size, .. } => *size,
             _ => UNIT,
@@ -130,8 +130,8 @@ impl Client {
         Self {
             load: load.clone(),
             layout,
-            who,
-            dice: Random::new(seed ^ ((who.0 as u64) << 32 | (who.1 as u64) << 8 | 1)),
+            place,
+            dice: Random::new(seed ^ ((place.0 as u64) << 32 | (place.1 as u64) << 8 | 1)),
             inserted: 0,
             bytes: vec![0; size as usize],
             many: Vec::new(),
@@ -146,7 +146,7 @@ impl Client {
         match self.load.clone() {
             Load::Random { size, writes, pick } => {
                 let items = self.layout.bytes / size;
-                let at = pick.draw(&mut self.dice, items, self.who.0, self.layout.pods) * size;
+                let at = pick.draw(&mut self.dice, items, self.place.0, self.layout.pods) * size;
                 if self.dice.below(100) < writes {
                     return self.write(store, at);
                 }
@@ -159,7 +159,7 @@ impl Client {
                 is_buffered,
             } => self.hold(store, size, writes, is_buffered),
             #[cfg(test)]
-            Load::Witnessed(witness) => witness.operate(store, self.who, &mut self.dice),
+            Load::Witnessed(witness) => witness.operate(store, self.place, &mut self.dice),
         }
     }
 
@@ -167,9 +167,9 @@ impl Client {
         let segment = self.dice.below(self.layout.bytes / SEGMENT) * SEGMENT;
         let item = |dice: &mut Random| segment + dice.below(SEGMENT / size) * size;
         let at: Vec<u64> = (0..writes).map(|_| item(&mut self.dice)).collect();
-        // What is written is told by the first item's place: nobody reads it in this load.
+        // The first item's place says what is written: this load does not read it.
         fill(segment, &mut self.bytes);
-        store.write_locked(self.who.1, &at, &self.bytes, is_buffered)
+        store.write_locked(self.place.1, &at, &self.bytes, is_buffered)
     }
 
     fn ycsb(&mut self, store: &dyn Store, mix: Mix, pick: &Pick) -> Result<()> {
@@ -204,7 +204,7 @@ impl Client {
 
     fn any(&mut self, pick: &Pick) -> u64 {
         let keys = pairs(self.layout.bytes);
-        let key = pick.draw(&mut self.dice, keys, self.who.0, self.layout.pods);
+        let key = pick.draw(&mut self.dice, keys, self.place.0, self.layout.pods);
         self.slot(key)
     }
 
@@ -219,7 +219,7 @@ impl Client {
     /// A key that was inserted lately by this client, or was there, by its distance.
     fn newest(&mut self, pick: &Pick) -> u64 {
         let keys = pairs(self.layout.bytes);
-        let back = pick.draw(&mut self.dice, keys, self.who.0, self.layout.pods);
+        let back = pick.draw(&mut self.dice, keys, self.place.0, self.layout.pods);
         match back < self.inserted {
             true => self.own(self.inserted - 1 - back),
             false => keys - 1 - (back - self.inserted) % keys,
@@ -230,7 +230,7 @@ impl Client {
     fn own(&self, n: u64) -> u64 {
         let keys = pairs(self.layout.bytes);
         let clients = self.layout.pods as u64 * 64;
-        keys + (n * clients + (self.who.0 * 64 + self.who.1) as u64) % keys
+        keys + (n * clients + (self.place.0 * 64 + self.place.1) as u64) % keys
     }
 
     fn insert(&mut self, store: &dyn Store) -> Result<()> {
@@ -242,7 +242,7 @@ impl Client {
 
     fn scan(&mut self, store: &dyn Store, pick: &Pick) -> Result<()> {
         let keys = pairs(self.layout.bytes);
-        let first = pick.draw(&mut self.dice, keys, self.who.0, self.layout.pods);
+        let first = pick.draw(&mut self.dice, keys, self.place.0, self.layout.pods);
         let count = 1 + self.dice.below(SCAN);
         let at: Vec<u64> = (first..first + count).map(|key| self.slot(key % keys)).collect();
         self.many.resize(SCAN as usize, vec![0; UNIT as usize]);
@@ -312,7 +312,7 @@ mod tests {
             mix: Mix::D,
             pick: Pick::Uniform,
         };
-        let clients = [(0, 0), (0, 1), (1, 0)].map(|who| Client::new(&load, LAYOUT, who, 1));
+        let clients = [(0, 0), (0, 1), (1, 0)].map(|place| Client::new(&load, LAYOUT, place, 1));
         let keys: HashSet<u64> = clients
             .iter()
             .flat_map(|client| (0..100).map(|n| client.own(n)))

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`store`] | what a system is to its clients; where bytes lie; processor time |
 //! | [`pool`] | Cenote's pool (`cenote_space`), which follows Rcmp |
-//! | [`swap`], [`object`], [`coherent`], [`ethernet`] | Fastswap, FaRM, GAM and CXL over Ethernet: small, but they do what they say |
+//! | [`swap`], [`object`], [`coherent`], [`ethernet`] | Fastswap, FaRM, GAM and CXL over Ethernet, in small |
 //! | [`load`], [`rig`] | clients; a world of pods |
 //! | [`modes`] | RPC by size |
 //! | [`figures`], [`paper`], [`why`] | the experiments; the paper's numbers; why ours differ |

@@ -3,7 +3,8 @@
 //! ```text
 //!   pure RPC          call ─► the program copies the bytes into its answer ─► the client copies them out
 //!   RPC + one-sided   call ─► the program says where they are ─► one-sided read of them
-//!   zero-copy         call with the client's buffer ─► the program's card writes them there ─► the client finds the call's number at their end
+//!   zero-copy         call with the client's buffer ─► the program's card writes them there
+//!                     ─► the client finds the call's number at their end
 //! ```
 //!
 //! That a written buffer is whole when its last word is there is what real cards do, and what Rcmp relies on; so do the
@@ -95,7 +96,7 @@ impl Serve for Program {
             _ => {
                 let mut bytes = self.bytes(at, len);
                 bytes.extend_from_slice(&number.to_le_bytes());
-                // Nobody waits for it here: the client sees it come.
+                // This thread does not wait for it: the client sees it come.
                 drop(
                     self.to_clients
                         .post(vec![Work::write(self.buffers, buffer, bytes.into())]),

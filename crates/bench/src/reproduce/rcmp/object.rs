@@ -2,7 +2,7 @@
 //! the object's node.
 //!
 //! ```text
-//!   a line of 64 B:  version 8 | data 56        version odd: it is being written. All lines of an object have one version.
+//!   a line of 64 B:  version 8 | data 56        version odd: it is being written. One version for all of an object.
 //!
 //!   read   one-sided: all lines. A version that is odd, or not that of the first: again.
 //!   write  message: the node makes all versions odd, writes, makes them even

@@ -50,10 +50,10 @@ impl Default for Options {
     }
 }
 
-/// Bytes of a part that holds so many, and guests.
+/// Bytes of a part that holds so many, and migrated extents.
 pub fn part_bytes(bytes: u64) -> u64 {
     let extents = bytes.div_ceil(EXTENT);
-    // A quarter is room for guests; the spare slot and what the part has for itself come on top.
+    // A quarter is room for migrated extents; the spare slot and what the part has for itself come on top.
     (extents + extents.div_ceil(4) + 4) * EXTENT
 }
 
@@ -132,7 +132,7 @@ fn keeper(lane: usize, bytes: u64) -> LocalKeeper {
         region: RegionOptions::default(),
     };
     let part = Part::create(&device(lane), &options).expect("the device is there");
-    LocalKeeper::new(Arc::new(part)).expect("nobody else keeps it")
+    LocalKeeper::new(Arc::new(part)).expect("no other keeper")
 }
 
 /// Allocates a part's segments and fills them; where they are.
@@ -178,12 +178,12 @@ impl Serve for Charged {
     }
 }
 
-/// The keeper of another pod's part. Sessions begin there before anything is measured, and ask it whom they wait for;
-/// nobody allocates there.
+/// The keeper of another pod's part. Sessions begin there before anything is measured, and ask it for the holder of a
+/// lock; no session allocates there.
 struct FarKeeper(Arc<LocalKeeper>);
 
-fn nobody<T>() -> Result<T> {
-    Err(Error::Invalid("nobody allocates in another pod here".into()))
+fn no_allocation<T>() -> Result<T> {
+    Err(Error::Invalid("no session allocates in another pod here".into()))
 }
 
 impl Keeper for FarKeeper {
@@ -192,19 +192,19 @@ impl Keeper for FarKeeper {
     }
 
     fn take(&self, _: SessionId, _: Class, _: Lifetime) -> Result<Extent> {
-        nobody()
+        no_allocation()
     }
 
     fn give_back(&self, _: SessionId, _: &[Extent]) -> Result<()> {
-        nobody()
+        no_allocation()
     }
 
     fn take_run(&self, _: SessionId, _: u64, _: Lifetime) -> Result<Run> {
-        nobody()
+        no_allocation()
     }
 
     fn free_run(&self, _: GlobalAddress) -> Result<()> {
-        nobody()
+        no_allocation()
     }
 
     /// The part may be gone with its pod by then.

@@ -250,7 +250,7 @@ pub(super) fn impossible(error: cenote_base::Error) -> Error {
     Error::Simulation(error.to_string())
 }
 
-/// All threads poll, and none is ahead of the others by more than a little: messages take two microseconds here, and a
+/// All threads poll, and the clocks of all are nearly the same: messages take two microseconds here, and a
 /// program that serves would take them up to the slack too early.
 pub(super) fn machinery() -> Machinery {
     Machinery {

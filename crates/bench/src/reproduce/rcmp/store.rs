@@ -94,7 +94,7 @@ impl Layout {
     }
 }
 
-/// What is in memory from `at` on, before anybody writes: each unit begins with its number.
+/// What is in memory from `at` on, before the first write: each unit begins with its number.
 pub fn fill(at: u64, into: &mut [u8]) {
     for (n, unit) in (0..).zip(into.chunks_mut(UNIT as usize)) {
         unit.fill(0);

@@ -5,7 +5,8 @@
 //!   access ─► mapped? ── yes ─► load or store in own memory
 //!               │ no
 //!               ▼
-//!      fault: processor time ─► a free page, or the clock's next ─► dirty: its write-back begins, nobody waits ─► one-sided read of 4 KiB
+//!      fault: processor time ─► a free page, or the clock's next ─► dirty: its write-back begins, unawaited
+//!             ─► one-sided read of 4 KiB
 //! ```
 //!
 //! Pods share nothing: each swaps memory of its own, as large as the whole. Hits cost the memory's time and nothing
@@ -55,7 +56,7 @@ struct Frame {
     arriving: bool,
     used: bool,
     dirty: bool,
-    /// Who copies from it or to it.
+    /// Threads that copy from it or to it.
     pins: u32,
 }
 
@@ -95,7 +96,7 @@ pub fn open(rig: &Rig, pod: usize) -> Swap {
     }
 }
 
-/// What is in a node's memory before anybody writes.
+/// What is in a node's memory before the first write.
 pub fn fill_lane(layout: Layout, lane: usize, bytes: &mut [u8]) {
     let segments = bytes.chunks_mut(super::store::SEGMENT as usize);
     for (at, segment) in (0..).step_by(super::store::SEGMENT as usize).zip(segments) {

@@ -71,7 +71,7 @@ impl Witness {
         store.read(self.at(item, BYTES), &mut bytes)?;
         let most = self.begun[item as usize].load(Relaxed);
         let word = |at: usize| bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word));
-        // Nobody has written: the unit's number is there, and zeros.
+        // Not written yet: the unit's number is there, and zeros.
         let found = if word(56) == 0 { 0 } else { word(0) };
         self.reads.fetch_add(1, Relaxed);
         let is_right = (least..=most).contains(&found) && (found == 0 || word(56) == found);
@@ -116,7 +116,7 @@ fn judge_run(run: &Run) -> Measured {
     let measured = run.go();
     let measured = measured.unwrap_or_else(|error| panic!("{name}, seed {seed}, late {late}: {error}"));
     let Load::Witnessed(witness) = &run.load else {
-        panic!("nobody has watched");
+        panic!("the load has no witness");
     };
     let writes = witness.done.iter().map(|n| n.load(Relaxed)).sum::<u64>();
     assert!(

@@ -30,7 +30,7 @@ struct Shard {
     /// Lines that have come home while a recall was on its way, and their grants.
     gone: BTreeMap<u64, u64>,
     free: Vec<usize>,
-    /// Lines in the order of coming; who was used meanwhile gets a second turn.
+    /// Lines in the order of coming; a line that was used meanwhile gets a second turn.
     turns: BTreeMap<u64, u64>,
     counted: u64,
     hits: u64,

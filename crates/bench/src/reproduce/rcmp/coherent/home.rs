@@ -1,4 +1,4 @@
-//! The home of lines: their bytes, and who has them.
+//! The home of lines: their bytes, and the pods that have them.
 
 use super::super::rig::{LOCAL, Rig};
 use super::super::store::{Layout, Place};
@@ -68,7 +68,7 @@ struct Job {
 }
 
 impl Home {
-    /// With the lane's memory as it is before anybody writes.
+    /// With the lane's memory as it is before the first write.
     pub fn new(rig: &Rig, lane: usize) -> Self {
         let layout = rig.shape.layout;
         rig.register(lane, layout.lane_bytes(), |bytes| fill_lane(layout, lane, bytes));

@@ -1,5 +1,5 @@
 //! Caches kept coherent by directories, as GAM (PVLDB 2018) has them: each pod keeps lines of 512 bytes in its own
-//! memory; each line has a home that knows who has it.
+//! memory; each line has a home that knows the pods that have it.
 //!
 //! ```text
 //!              read                          own
@@ -8,13 +8,14 @@
 //!      │                  ▼                                  │ recalled: shared again, or absent
 //!      └──────────── absent ◄────────────────────────────────┘ written back
 //!
-//!   home of a line:  unshared | shared by these pods | modified by that pod       and whether it is busy with somebody's request: then others wait there
+//!   home of a line:  unshared | shared by these pods | modified by that pod       and whether it is busy with a
+//!                    request: then others wait there
 //! ```
 //!
 //! 1. A pod that has a line not, or not well enough, asks its home: *read* or *own*. Meanwhile the line is *pending*
 //!    there.
-//! 2. The home, if others have it, first makes them give it up: it *recalls* it from who has modified it, or
-//!    *invalidates* it with all who share it.
+//! 2. The home, if others have it, first makes them give it up: it *recalls* it from the pod that has modified it,
+//!    or *invalidates* it with all pods that share it.
 //! 3. Each grant bears a number that rises. What takes a grant back names the last number that it is about.
 //!
 //! Messages overtake each other, so the number decides:
@@ -25,7 +26,7 @@
 //!
 //! A pod's cache is cut into shards; a thread has its shard locked while it looks up and copies. A thread that waits
 //! for a home waits for the lowest of the lines that it has asked for, and for nothing else as long as it has asked for
-//! one: so nobody waits in a circle.
+//! one: so no circle of waiting arises.
 //!
 //! In its favour: no message goes through a worker thread of the asking side; all lines of one access are asked for at
 //! once.

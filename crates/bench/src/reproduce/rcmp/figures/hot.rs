@@ -14,9 +14,11 @@ use crate::ycsb::choose::Zipfian;
 use cenote_base::rt::Nanos;
 use std::sync::Arc;
 
-const HOW: &str = "Ours alone: 4 clients in each of two pods read (90%) and write items of 64 bytes, ranks in the order of addresses, so that some extents are hot. Hosts look for what is hot every \
-    2 ms, and what came stays 10 ms: a hundredth of the product's times, as the runs are short. An extent that is hotter elsewhere by a factor of 2 is offered there. The last setting has \
-    no such margin, and nothing stays. In brackets: the slower pod's share of the operations.";
+const HOW: &str = "Ours alone: 4 clients in each of two pods read (90%) and write items of 64 bytes, ranks in the \
+    order of addresses, so that some extents are hot. Hosts look for what is hot every 2 ms, and what came stays 10 \
+    ms: a hundredth of the product's times, as the runs are short. An extent that is hotter elsewhere by a factor of 2 \
+    is offered there. The last setting has no such margin, and nothing stays. In brackets: the slower pod's share of \
+    the operations.";
 
 type Setting = (String, pool::Options);
 

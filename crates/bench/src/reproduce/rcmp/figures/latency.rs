@@ -11,8 +11,9 @@ use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
 use cenote_base::rt::Nanos;
 
-const HOW: &str = "One client in each of two pods reads or writes items at random, each size in a run of its own; mean latency. Half of the memory is in the other pod. The \
-    caches of page swapping and of coherent caches are full when counting begins.";
+const HOW: &str = "One client in each of two pods reads or writes items at random, each size in a run of its own; mean \
+    latency. Half of the memory is in the other pod. The caches of page swapping and of coherent caches are full when \
+    counting begins.";
 
 /// The figure.
 ///

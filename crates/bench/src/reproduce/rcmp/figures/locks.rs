@@ -11,8 +11,10 @@ use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
 use cenote_base::rt::Nanos;
 
-const HOW: &str = "Ours alone: 4 clients in each of two pods take the lock of a segment of 1 MiB to write, any of 96 alike, write items in it and leave it; half of the segments are in the other pod. \
-    Without the buffer each write is an access of its own; with it, writes of up to 256 bytes to the other pod are collected and go in the background, or with the message that unlocks. Nothing moves.";
+const HOW: &str = "Ours alone: 4 clients in each of two pods take the lock of a segment of 1 MiB to write, any of 96 \
+    alike, write items in it and leave it; half of the segments are in the other pod. Without the buffer each write is \
+    an access of its own; with it, writes of up to 256 bytes to the other pod are collected and go in the background, \
+    or with the message that unlocks. Nothing moves.";
 
 /// Writes of a hold where sizes are compared.
 const WRITES: u64 = 16;

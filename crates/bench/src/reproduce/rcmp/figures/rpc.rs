@@ -10,8 +10,9 @@ use crate::reproduce::options::{Options, Progress, parallel};
 use crate::reproduce::report::Figure;
 use cenote_base::rt::Nanos;
 
-const HOW: &str = "Clients of one pod ask a program of another for bytes that lie in its memory: pure RPC copies them at both ends, the other two do not. The pool's own reads are pure RPC or, \
-    from so many bytes on as each connection measures, direct: one copy less, by messages. The other two are here for the comparison alone.";
+const HOW: &str = "Clients of one pod ask a program of another for bytes that lie in its memory: pure RPC copies them \
+    at both ends, the other two do not. The pool's own reads are pure RPC or, from so many bytes on as each connection \
+    measures, direct: one copy less, by messages. The other two are here for the comparison alone.";
 
 /// Clients that saturate one thread.
 const MANY: u64 = 16;

@@ -12,9 +12,12 @@ use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
 use cenote_base::rt::Nanos;
 
-const CLIENTS: &str = "Random reads and writes of 64 bytes, half and half, over all memory. What serves in each pod (daemons of the pool, writers of objects, homes of lines, proxies) is one \
-    thread, or four: the paper says that one daemon becomes the bottleneck, and that several go on. It gives no numbers. In page swapping nobody serves: four spread its pages over more cards.";
-const PODS: &str = "As before, with 8 clients and 4 that serve in each pod. All memory together is as large as before: with more pods a smaller share of it is near, one half of two, one fifth of five.";
+const CLIENTS: &str = "Random reads and writes of 64 bytes, half and half, over all memory. What serves in each pod \
+    (daemons of the pool, writers of objects, homes of lines, proxies) is one thread, or four: the paper says that one \
+    daemon becomes the bottleneck, and that several go on. It gives no numbers. In page swapping no thread serves: four \
+    spread its pages over more cards.";
+const PODS: &str = "As before, with 8 clients and 4 that serve in each pod. All memory together is as large as before: \
+    with more pods a smaller share of it is near, one half of two, one fifth of five.";
 
 fn measure(options: &Options, shapes: &[Shape], what: &str, progress: &Progress) -> Result<Vec<Measured>> {
     let load = Load::Random {

@@ -19,9 +19,10 @@ const SWAP: usize = 1;
 
 fn how() -> String {
     format!(
-        "A table of {} slots of 64 bytes, half of them used at first; keys are hashed without collisions. {CLIENTS} clients in each of two pods, 4 that serve. E's scans of up to 100 keys are as many \
-         look-ups: at once where a system reads many at once (ours, objects, CXL over Ethernet), one after the other else. Numbers are times page swapping's throughput; of that each pod has a \
-         memory of its own.",
+        "A table of {} slots of 64 bytes, half of them used at first; keys are hashed without collisions. {CLIENTS} \
+         clients in each of two pods, 4 that serve. E's scans of up to 100 keys are as many look-ups: at once where a \
+         system reads many at once (ours, objects, CXL over Ethernet), one after the other else. Numbers are times \
+         page swapping's throughput; of that each pod has a memory of its own.",
         BYTES / UNIT
     )
 }
