@@ -303,7 +303,7 @@ fn measure(filled: &Filled, slices: &mut [u8], size: usize) {
     let mut times = vec![[const { Vec::new() }; 3]; Kind::ALL.len()];
     for _ in 0..ROUNDS {
         for (kind, times) in Kind::ALL.into_iter().zip(&mut times) {
-            // Each anew: nobody finds in the cache what another has left there.
+            // Each anew: no kind finds in the cache what another has left there.
             let addresses: Vec<_> = places(filled, size).into_iter().map(|place| place.0).collect();
             times[0].push(round(&mut Objects(&filled.space), &addresses, &mut buffer, size, kind));
             let offsets: Vec<_> = places(filled, size).into_iter().map(|place| place.1).collect();

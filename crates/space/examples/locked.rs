@@ -80,7 +80,7 @@ impl Far {
         })
     }
 
-    /// Somebody in the other pod, with memory there.
+    /// A user in the other pod, with memory there.
     fn user(&self) -> Result<Space> {
         let space = Space::new(1);
         let near = part(1)?;

@@ -36,7 +36,7 @@ const SIZES: [usize; 11] = [
     64 << 10,
 ];
 const MODES: [FarReads; 3] = [FarReads::Plain, FarReads::DirectFrom(1), FarReads::OneSidedFrom(1)];
-/// Objects of which some are read, at random: 512 MiB, so that they are in nobody's cache.
+/// Objects of which some are read, at random: 512 MiB, so that they are in no cache.
 const OBJECTS: usize = 8192;
 const AT_ONCE: usize = 16;
 /// Reads of a size and mode in a round.

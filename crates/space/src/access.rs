@@ -12,9 +12,9 @@
 //! Three lines of memory are read: the slot's descriptor, the live word, the object; none depends on another's arrival
 //! but for the check. If a check fails, what is wrong is found out at leisure ([`super::act`]).
 //!
-//! The checks are of the moment: who frees an object while another uses it is told so at his next access. In an object
-//! that was freed nothing is promised: its place may be another's of the same class by then, until the extent is handed
-//! out anew.
+//! The checks are of the moment: if an object is freed while a client uses it, the client's next access is an error.
+//! The bytes of a freed object are undefined: its place may belong to another object of the same class by then, until
+//! the extent is handed out anew.
 
 use super::act::{Act, swap};
 use super::class::{divide, live_bit};
@@ -28,8 +28,8 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::{Plain, Seam};
 use cenote_fabric::{HostAtomicU64, LINE, Quiet};
 
-/// Accesses that memory is asked for ahead.
-pub(super) const AHEAD: usize = 16;
+/// Accesses of a batch whose memory is prefetched together.
+pub(super) const PREFETCHED: usize = 16;
 /// Bytes of each of them; the processor goes on by itself.
 const PREFETCH: u64 = 512;
 
@@ -105,8 +105,8 @@ impl Part {
 }
 
 impl Space {
-    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and nobody
-    /// watches (as somebody does wherever memory is simulated).
+    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and in a
+    /// region that is not observed. (Simulated memory always is.)
     #[inline(always)]
     fn at_once<R>(
         &self,
@@ -191,7 +191,7 @@ impl Space {
         }
     }
 
-    /// Writes `from` to the bytes from `address` on. Whoever reads meanwhile may see a part of it.
+    /// Writes `from` to the bytes from `address` on. A concurrent read may see a part of it.
     ///
     /// # Errors
     /// As [`Space::read`].
@@ -252,15 +252,15 @@ impl Space {
         }
     }
 
-    /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun. Memory is asked
-    /// for ahead: many at once take a fraction of their time one by one, where they are in nobody's cache. What lies in
-    /// other pods is read after the rest, with one message to each.
+    /// Reads in turn. The first that fails ends it: those before it are done, those after it not begun. Memory is
+    /// prefetched: where the bytes are in no cache, many reads at once take a fraction of their time one by one. What
+    /// lies in other pods is read after the rest, with one message to each.
     ///
     /// # Errors
     /// As [`Space::read`].
     pub fn read_many(&self, reads: &mut [Read<'_>]) -> Result<()> {
         let mut far = Vec::new();
-        for some in reads.chunks_mut(AHEAD) {
+        for some in reads.chunks_mut(PREFETCHED) {
             self.prefetch(some.iter().map(|read| (read.address, read.into.len())));
             for read in some {
                 if self.is_far(read.address) {
@@ -281,7 +281,7 @@ impl Space {
     /// As [`Space::read`].
     pub fn write_many(&self, writes: &[Write<'_>]) -> Result<()> {
         let mut far = Vec::new();
-        for some in writes.chunks(AHEAD) {
+        for some in writes.chunks(PREFETCHED) {
             self.prefetch(some.iter().map(|write| (write.address, write.from.len())));
             for write in some {
                 if self.is_far(write.address) {
@@ -312,7 +312,7 @@ impl Space {
         self.act(address, &mut Act::Size)
     }
 
-    /// Frees the object that begins at `address`, whoever has allocated it.
+    /// Frees the object that begins at `address`; any session may have allocated it.
     ///
     /// # Errors
     /// As [`Space::read`]; [`Error::Invalid`] if it does not begin there. Of a run: those of the way to the keeper.

@@ -35,11 +35,12 @@ pub(super) enum Act<'a> {
     },
     Add(u64),
     Size,
-    /// Where so many bytes lie in the part's region, of whoever has it: to be read later, and then looked for again.
+    /// Where so many bytes lie in the region of the part that has them: the host reads them later, and then looks for
+    /// them again.
     Find(u64),
     Free,
-    /// The word must be this one: otherwise who asks has lost what he thinks he has, and nothing that comes after it in
-    /// a sequence is done.
+    /// The word must be this one: otherwise the session has lost what it believes to hold, and no later step of the
+    /// sequence is done.
     Expect(u64),
     /// The bytes, and what lies around them in the object: whole pages, counted from its first byte. Found is how far
     /// into them the address lies.
@@ -188,7 +189,7 @@ pub(super) enum Outcome {
     Frozen,
     /// The extent lies in this part.
     Away(u8),
-    /// Nobody knows of such an extent here.
+    /// The part has no such extent.
     NotHere,
 }
 
@@ -265,7 +266,7 @@ impl Part {
             },
         };
         let result = f();
-        // Who counts these does so where they are done.
+        // The callers count these accesses where they are done.
         inside.map(|inside| inside.leave(Points));
         result
     }

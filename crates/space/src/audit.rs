@@ -111,11 +111,11 @@ fn of_slab(
 ) -> Vec<String> {
     let mut wrong = of_words(part, slot, generation, class);
     let owner = part.owner(slot).load(Ordering::Acquire);
-    let is_nobodys = extent_table
-        .nobodys
+    let is_unowned = extent_table
+        .unowned
         .get(&class)
         .is_some_and(|slots| slots.contains(&slot));
-    if is_nobodys != (owner == 0) {
+    if is_unowned != (owner == 0) {
         wrong.push(format!("its owner is {owner}, and its keeper knows otherwise"));
     }
     wrong.extend(of_owner(extent_table, owner, lifetime));
@@ -148,7 +148,7 @@ fn of_run(part: &Part, extent_table: &ExtentTable, slot: u32, generation: u32, l
 
 fn of_owner(extent_table: &ExtentTable, owner: u64, lifetime: Lifetime) -> Option<String> {
     match owner {
-        0 if lifetime == Lifetime::Session => Some("it is of a session, and nobody's".into()),
+        0 if lifetime == Lifetime::Session => Some("it is of a session, and has no owner".into()),
         0 => None,
         id if extent_table.sessions.contains(&SessionId(id)) => None,
         id => Some(format!("its owner, session {id}, is not there")),

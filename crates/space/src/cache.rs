@@ -1,17 +1,17 @@
-//! Pages of far objects that were read under locks: kept by the process, and believed for as long as nobody has written
+//! Pages of far objects that were read under locks. The process keeps them, and they are valid until a session writes
 //! under the lock.
 //!
-//! A lock has a version, which each writer makes another one before it lets go ([`super::lock`]). Who holds a lock to
-//! read knows its version: taking it told. What was read then is what the lock protects in that version; so it is what
-//! he would read, if the version is the same. Nobody is told of changes, and nothing is asked for again: a page of
-//! another version is forgotten when somebody comes upon it, and the least recently used go when there are too many.
+//! A lock has a version, which each writer changes before it lets go ([`super::lock`]). Taking a lock to read returns
+//! its version. What was read then is what the lock protects in that version; a later read would find the same, if the
+//! version is the same. No messages announce changes, and no page is fetched again by itself: a lookup removes a page
+//! of another version, and the least recently used go when there are too many.
 //!
 //! A page is 4 KiB of an object, counted from its first byte, or what it has of that. It is known by the lock and its
 //! address.
 //!
 //! Invariants:
 //! 1. a page's bytes were read while its lock was held to read, in its version;
-//! 2. what is read without a lock is not kept: nobody would say that it is old;
+//! 2. what is read without a lock is not kept: no version would tell that it is old;
 //! 3. the pages of a process take so many bytes at most, their own descriptions included.
 
 use super::GlobalAddress;

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct ExtentTable {
     pub(super) free: FreeSlots,
     /// Slabs without an owner.
-    pub(super) nobodys: BTreeMap<Class, BTreeSet<u32>>,
+    pub(super) unowned: BTreeMap<Class, BTreeSet<u32>>,
     pub(super) sessions: BTreeSet<SessionId>,
     pub(super) next_session: u64,
     /// Slots whose extents are away, with nothing in their memory.
@@ -35,7 +35,7 @@ impl ExtentTable {
     pub(super) fn empty(part: &Part) -> Self {
         Self {
             free: FreeSlots::new(part.slots()),
-            nobodys: BTreeMap::new(),
+            unowned: BTreeMap::new(),
             sessions: BTreeSet::new(),
             next_session: part.next_session().load(Ordering::Acquire).max(1),
             vacant: BTreeSet::new(),
@@ -75,7 +75,7 @@ impl ExtentTable {
     fn enter_owned(&mut self, part: &Part, slot: u32, class: Option<Class>) {
         match (part.owner(slot).load(Ordering::Acquire), class) {
             (0, Some(class)) => {
-                let is_new = self.nobodys.entry(class).or_default().insert(slot);
+                let is_new = self.unowned.entry(class).or_default().insert(slot);
                 assert!(is_new, "slot {slot} is entered twice");
             }
             (0, None) => {}
@@ -186,9 +186,9 @@ impl ExtentTable {
         None
     }
 
-    /// Frees the slabs that are nobody's and hold nothing.
+    /// Frees the slabs that have no owner and hold nothing.
     pub(super) fn sweep(&mut self, part: &Part) {
-        for (class, slots) in core::mem::take(&mut self.nobodys) {
+        for (class, slots) in core::mem::take(&mut self.unowned) {
             for slot in slots {
                 match part.slot(slot) {
                     Ok(Slot {
@@ -197,15 +197,15 @@ impl ExtentTable {
                     }) if part.is_empty_slab(slot, class, generation) => {
                         self.release(part, slot, generation);
                     }
-                    _ => _ = self.nobodys.entry(class).or_default().insert(slot),
+                    _ => _ = self.unowned.entry(class).or_default().insert(slot),
                 }
             }
         }
     }
 
-    /// A slab that is nobody's and may have room.
+    /// A slab that has no owner and may have room.
     pub(super) fn adopt(&mut self, part: &Part, session: SessionId, class: Class) -> Option<Extent> {
-        let slots = self.nobodys.get_mut(&class)?;
+        let slots = self.unowned.get_mut(&class)?;
         let slot = slots
             .iter()
             .copied()
@@ -236,7 +236,7 @@ impl ExtentTable {
             Use::Slab(class, Lifetime::Space) => {
                 part.hint_all(slot, class);
                 part.owner(slot).store(0, Ordering::Release);
-                self.nobodys.entry(class).or_default().insert(slot);
+                self.unowned.entry(class).or_default().insert(slot);
             }
             Use::Head(Lifetime::Session) => self.release_run(part, slot, generation),
             Use::Head(Lifetime::Space) => part.owner(slot).store(0, Ordering::Release),

@@ -25,7 +25,7 @@ impl Default for HeatOptions {
     }
 }
 
-/// Accesses of somebody to an extent.
+/// Accesses of one pod to an extent.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Heat {
     reads: f64,
@@ -95,11 +95,7 @@ mod tests {
         let later = heat.at(second(25), &OPTIONS());
         assert!((later - (100.0 * (-1.0f64).exp() + 1.0)).abs() < 1e-6, "{later}");
         heat.add(0, 0, second(50), &OPTIONS());
-        assert_eq!(
-            heat.at(second(25), &OPTIONS()),
-            later,
-            "who counts nothing changes nothing"
-        );
+        assert_eq!(heat.at(second(25), &OPTIONS()), later, "no accesses change nothing");
         assert_eq!(heat.at(second(101), &OPTIONS()), 1.0, "nothing since second 0");
     }
 }

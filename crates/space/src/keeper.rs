@@ -1,4 +1,4 @@
-//! Who hands out a part's extents.
+//! The keeper of a part hands out its extents.
 //!
 //! ```text
 //!                        take, take_run                                     end: Lifetime::Session
@@ -6,27 +6,27 @@
 //!        ▲                                  │        ▲                                                (its generations are used up)
 //!        │    give_back, free_run           │ end    │ take: adopted
 //!        └──────────────────────────────────┤        │
-//!        └────────── empty ◄────────────── nobody's ─┘
+//!        └────────── empty ◄─────────────── unowned ─┘
 //! ```
 //!
 //! Invariants. A process may be killed between any two stores, be it the keeper's or a client's:
 //! 1. descriptors are written by the keeper alone, under its lock. An extent is what its state word says; that is one
 //!    store;
 //! 2. a slab's live words and hint are in order, with the new generation and no object, *before* its state says that it
-//!    is one. A keeper that is killed before leaves it free, with words that nobody believes, as their generation is
+//!    is one. A keeper that is killed before leaves it free, with words that no access believes, as their generation is
 //!    not that of the state;
 //! 3. a run's tails are written *before* its head, and freed *after* it. So a tail without a head is of a run that was
 //!    being made or freed: the next keeper frees it;
 //! 4. a slot's generation rises each time that it is handed out, and one with the last generation is never free again:
 //!    what an address once meant, it means or is refused;
 //! 5. only a slab's owner allocates in it. It is the keeper's again when it is given back empty or when the session has
-//!    *ended*. A session ends when it closes or when its process is gone; who ends one that lives on takes its slabs
-//!    from it, and it is told so by the generation in the words that it compares and swaps: even then no word is of two
-//!    minds;
+//!    *ended*. A session ends when it closes or when its process is gone. If the keeper ends one that lives on, the
+//!    session loses its slabs: the generation in the words that it compares and swaps tells it so, and no word mixes
+//!    two owners' objects;
 //! 6. what was handed out and never used (the answer was lost, the client was killed) belongs to the session, and comes
 //!    back when it ends.
 //!
-//! Lock order: session → keeper. The keeper asks nobody.
+//! Lock order: session → keeper. The keeper waits for no other component.
 
 use super::{Class, GlobalAddress};
 use cenote_base::Result;
@@ -65,10 +65,9 @@ pub struct Run {
     pub zeroed: bool,
 }
 
-/// Who hands out a part's extents: today an object of the same process, later the memory node's daemon over a
-/// connection. So each method is a request and its answer: plain data that refers to nothing but what it names. Each
-/// may come twice, if an answer was lost: what was taken in vain comes back when the session ends, and the others do
-/// nothing the second time.
+/// Hands out a part's extents: an object of the same process, or the memory node's daemon over a connection. So each
+/// method is a request and its answer: plain data that refers to nothing but what it names. Each may come twice, if an
+/// answer was lost: what was taken in vain comes back when the session ends, and the others do nothing the second time.
 ///
 /// A session that has ended, or is of another keeper, gets [`Error::Revoked`].
 pub trait Keeper: Send + Sync {
@@ -78,7 +77,7 @@ pub trait Keeper: Send + Sync {
     /// Those of the way to the keeper, here and everywhere.
     fn begin(&self) -> Result<SessionId>;
 
-    /// An extent for objects of `class`: a fresh one, or (with [`Lifetime::Space`]) one with room that is nobody's.
+    /// An extent for objects of `class`: a fresh one, or (with [`Lifetime::Space`]) one with room that has no owner.
     ///
     /// # Errors
     /// [`Error::Full`].
@@ -96,20 +95,20 @@ pub trait Keeper: Send + Sync {
     /// [`Error::Full`] if there are not so many free extents side by side.
     fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run>;
 
-    /// Frees a run, whoever has allocated it.
+    /// Frees a run; any session may have allocated it.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no run begins there (any more).
     fn free_run(&self, address: GlobalAddress) -> Result<()>;
 
     /// The session's process is gone, or will not use it any more: its [`Lifetime::Session`] objects are freed, the
-    /// others are nobody's in particular. Of a session that is not there nothing is to be done.
+    /// others have no owner. Of a session that is not there nothing is to be done.
     ///
     /// # Errors
     /// None of its own.
     fn end(&self, session: SessionId) -> Result<()>;
 
-    /// Whether the session has begun here and not ended: for whoever waits for something that it holds.
+    /// Whether the session has begun here and not ended: for sessions that wait for a lock that it holds.
     ///
     /// # Errors
     /// None of its own.

@@ -7,26 +7,26 @@
 //!  8192     descriptors, 64 B a slot
 //!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)
-//!             16 u64 owner: the session that allocates in it, 0: nobody
+//!             16 u64 owner: the session that allocates in it, 0: none
 //!             24 u64 place of what is away: part 8 | slot 32       32 u64 migrated extent: the address of the extent that lies in the slot's memory, 0: its own or nothing
 //!             40 u64 the migrated extent's state; 0: it has not come yet     48 u64 the state before it was frozen, of what lies here
 //!  threads_at  2048 lines, of a thread each       0 u64 whose     8 u64 odd while it uses the part     (only where extents can move, and the next two)
 //!             16 u64 the count at which its next access is counted     24 u64 1 where its fences are light
-//!  guests_at   32 B a slot, and up to the next power of two: pairs of migrated extent and slot, four a line, a migrated extent in one of two lines
+//!  migrated_at 32 B a slot, and up to the next power of two: pairs of migrated extent and slot, four a line, a migrated extent in one of two lines
 //!  heat_at     8 B a slot: reads 32 | writes 32, counted now and then
-//!  maps_at  maps, 5824 B a slot
+//!  maps_at     maps, 5824 B a slot
 //!              0 u64 hint: a bit for each 16 live words, set where there may be room
 //!             64 713 live words: generation 18 | a bit an object 46
-//!  extents_at   extents, 2 MiB each, 2 MiB aligned
+//!  extents_at  extents, 2 MiB each, 2 MiB aligned
 //! ```
 //!
-//! | field | who writes it | who needs it |
+//! | field | written by | needed by |
 //! |---|---|---|
 //! | state, bytes, owner | the keeper | each access; the next keeper |
-//! | hint | the owner takes bits, whoever frees sets them | the owner; the keeper, when a session has ended |
-//! | live words | the keeper with the extent; then anybody, by compare-and-swap | each access, the owner |
+//! | hint | the owner takes bits, a session that frees sets them | the owner; the keeper, when a session has ended |
+//! | live words | the keeper with the extent; then any client, by compare-and-swap | each access, the owner |
 //! | next session | the keeper | the next keeper |
-//! | root | whoever keeps something in the space | the next process that does |
+//! | root | a process that keeps something in the space | the next such process |
 //!
 //! Nothing in the file is believed because of where it stands: [`Slot::decode`](super::slot::Slot::decode) knows what a
 //! state can be, offsets are computed from the checked geometry. Accesses of words outside the file are not possible by
@@ -56,14 +56,14 @@ pub(super) const STATE: u64 = 0;
 pub(super) const BYTES: u64 = 8;
 pub(super) const OWNER: u64 = 16;
 pub(super) const PLACE: u64 = 24;
-pub(super) const GUEST: u64 = 32;
-pub(super) const GUEST_STATE: u64 = 40;
+pub(super) const MIGRATED: u64 = 32;
+pub(super) const MIGRATED_STATE: u64 = 40;
 pub(super) const SAVED: u64 = 48;
-pub(super) const GUESTS: u64 = KEEPER_AT + 24;
+pub(super) const MIGRATED_COUNT: u64 = KEEPER_AT + 24;
 /// Threads that can use a part at a time, where extents can move.
 pub(super) const THREADS: usize = 2048;
 /// Migrated extents that a line of their table has.
-pub(super) const GUESTS_A_LINE: usize = 4;
+pub(super) const MIGRATED_A_LINE: usize = 4;
 const WORDS_AT: u64 = LINE as u64;
 const MAP: u64 = (WORDS_AT + 8 * WORDS_MAX as u64).next_multiple_of(LINE as u64);
 pub(super) const MAP_WORDS: usize = MAP as usize / 8;
@@ -72,11 +72,11 @@ pub(super) const GROUP_WORDS: u32 = 16;
 
 // The words of the keeper's page, and of a descriptor, lie apart.
 const _: () = {
-    assert!(MADE + 8 <= NEXT_SESSION && NEXT_SESSION + 8 <= ROOT && ROOT + 8 <= GUESTS);
-    assert!(GUESTS + 8 <= DESCRIPTORS_AT && DESCRIPTORS_AT.is_multiple_of(DESCRIPTOR));
+    assert!(MADE + 8 <= NEXT_SESSION && NEXT_SESSION + 8 <= ROOT && ROOT + 8 <= MIGRATED_COUNT);
+    assert!(MIGRATED_COUNT + 8 <= DESCRIPTORS_AT && DESCRIPTORS_AT.is_multiple_of(DESCRIPTOR));
     // `Part` maps the states as the words at the descriptors' beginnings.
     assert!(STATE == 0 && STATE + 8 <= BYTES && BYTES + 8 <= OWNER && OWNER + 8 <= PLACE);
-    assert!(PLACE + 8 <= GUEST && GUEST + 8 <= GUEST_STATE && GUEST_STATE + 8 <= SAVED);
+    assert!(PLACE + 8 <= MIGRATED && MIGRATED + 8 <= MIGRATED_STATE && MIGRATED_STATE + 8 <= SAVED);
     assert!(SAVED + 8 <= DESCRIPTOR && MAP == 5824);
 };
 // A map: the hint, then the live words from the next line on.
@@ -86,7 +86,7 @@ const _: () = {
 };
 // A place is a part's number and a slot in one word; a line of the migrated extents' table has whole pairs of words.
 const _: () = assert!(SLOTS_MAX <= 1 << 32);
-const _: () = assert!(GUESTS_A_LINE * 16 == LINE);
+const _: () = assert!(MIGRATED_A_LINE * 16 == LINE);
 
 /// Where things lie, for so many slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(super) struct Layout {
     /// Whether extents can move: then there are the three areas that this takes.
     pub(super) movable: bool,
     pub(super) threads_at: u64,
-    pub(super) guests_at: u64,
+    pub(super) migrated_at: u64,
     pub(super) heat_at: u64,
     pub(super) maps_at: u64,
     pub(super) extents_at: u64,
@@ -106,11 +106,11 @@ impl Layout {
         assert!((1..=SLOTS_MAX).contains(&u64::from(slots)), "a part of {slots} slots");
         let sized = |bytes: u64| if movable { bytes } else { 0 };
         let threads_at = DESCRIPTORS_AT + u64::from(slots) * DESCRIPTOR;
-        let guests_at = threads_at + sized((THREADS * LINE) as u64);
-        let heat_at = guests_at + sized((migrated_lines(slots) * LINE) as u64);
+        let migrated_at = threads_at + sized((THREADS * LINE) as u64);
+        let heat_at = migrated_at + sized((migrated_lines(slots) * LINE) as u64);
         let maps_at = heat_at + sized(u64::from(slots) * 8).next_multiple_of(LINE as u64);
         let extents_at = (maps_at + u64::from(slots) * MAP).next_multiple_of(EXTENT);
-        let starts = [threads_at, guests_at, heat_at, maps_at];
+        let starts = [threads_at, migrated_at, heat_at, maps_at];
         assert!(starts.is_sorted(), "the areas of a part overlap");
         assert!(
             starts.iter().all(|at| at.is_multiple_of(LINE as u64)),
@@ -120,7 +120,7 @@ impl Layout {
             slots,
             movable,
             threads_at,
-            guests_at,
+            migrated_at,
             heat_at,
             maps_at,
             extents_at,

@@ -8,7 +8,7 @@
 //!   client ── session ──alloc, free──► slabs that the session owns: a bit an object, changed by compare-and-swap
 //!     │          │
 //!     │          └─ extents, runs ───► keeper of the part: the process that hands out extents
-//!     └──── read, write, load, … ────► memory: checked against slot and live bit, then copied; nobody else takes part
+//!     └──── read, write, load, … ────► memory: checked against slot and live bit, then copied; no other process takes part
 //! ```
 //!
 //! ```
@@ -141,7 +141,7 @@ struct Inner {
     source: OnceLock<Source>,
 }
 
-/// A part that this process does not map, and who hands out its extents.
+/// A part that this process does not map, and its keeper.
 struct FarAttached {
     part: FarPart,
     keeper: Arc<dyn Keeper>,
@@ -157,7 +157,7 @@ struct Source {
 /// Knows whether a space has more parts than are attached.
 pub trait PartSource: Send + Sync {
     /// Attaches parts that there are now and were not before; whether there were any. `full`: the space has no room;
-    /// otherwise somebody came with an address of a part that is not there.
+    /// otherwise an access named a part that is not attached.
     fn attach_more(&self, space: &Space, full: bool) -> bool;
 }
 
@@ -167,7 +167,7 @@ enum First<'a> {
     There(&'a FarPart),
 }
 
-/// A part, and who hands out its extents.
+/// A part, and its keeper.
 struct Attached {
     part: Arc<Part>,
     keeper: Arc<dyn Keeper>,
@@ -414,7 +414,7 @@ impl Space {
         }
     }
 
-    /// A part that somebody has an address of, and that was not here when it was last looked.
+    /// A part that an address names, and that was not attached when it was last looked for.
     #[cold]
     #[inline(never)]
     fn part_since(&self, number: u8) -> Option<&Part> {

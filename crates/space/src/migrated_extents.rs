@@ -1,18 +1,18 @@
 //! Which extents of other slots lie in this part's memory, and where.
 //!
 //! Pairs of an extent's address and the slot that it lies in, four a line; an extent is in one of two lines. The keeper
-//! alone writes them, under its lock. Whoever reads believes the slot's descriptor, not the pair: that says again which
-//! extent it is. So a pair that is read while it changes misleads nobody.
+//! alone writes them, under its lock. A reader believes the slot's descriptor, not the pair: the descriptor says again
+//! which extent it is. So a pair that is read while it changes misleads no reader.
 
 use super::GlobalAddress;
-use super::layout::{GUESTS, GUESTS_A_LINE, Layout, migrated_lines};
+use super::layout::{Layout, MIGRATED_A_LINE, MIGRATED_COUNT, migrated_lines};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::Seam;
 use cenote_base::{Error, Result};
 use cenote_fabric::{HostAtomicU64, LINE, Region, Words};
 use std::sync::Arc;
 
-const PAIR: usize = LINE / GUESTS_A_LINE;
+const PAIR: usize = LINE / MIGRATED_A_LINE;
 const _: () = assert!(PAIR == 16);
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -29,10 +29,10 @@ impl MigratedExtents {
         let lines = migrated_lines(layout.slots);
         assert!(lines.is_power_of_two(), "a mask chooses one of {lines} lines");
         assert!(
-            lines * GUESTS_A_LINE >= 2 * layout.slots as usize,
+            lines * MIGRATED_A_LINE >= 2 * layout.slots as usize,
             "the table may come to be more than half full"
         );
-        let words = |field| Words::new(Arc::clone(region), layout.guests_at + field, lines * GUESTS_A_LINE);
+        let words = |field| Words::new(Arc::clone(region), layout.migrated_at + field, lines * MIGRATED_A_LINE);
         Self {
             keys: words(0),
             slots: words(8),
@@ -42,7 +42,7 @@ impl MigratedExtents {
     }
 
     fn count(&self) -> &HostAtomicU64 {
-        self.region.atomic_u64(GUESTS)
+        self.region.atomic_u64(MIGRATED_COUNT)
     }
 
     /// Whether there are none.
@@ -58,7 +58,7 @@ impl MigratedExtents {
         let lines = [hash >> 48, hash >> 32].map(|bits| bits as usize & (self.lines - 1));
         lines
             .into_iter()
-            .flat_map(|line| line * GUESTS_A_LINE..(line + 1) * GUESTS_A_LINE)
+            .flat_map(|line| line * MIGRATED_A_LINE..(line + 1) * MIGRATED_A_LINE)
     }
 
     /// The slot that an extent may lie in.
@@ -156,22 +156,22 @@ mod tests {
         (0..1 << 16)
             .map(|slot| GlobalAddress::new(1, slot, 0, 1).expect("an address"))
             .filter(move |migrated| {
-                let lines: Vec<usize> = table.pairs(migrated.raw()).map(|pair| pair / GUESTS_A_LINE).collect();
-                lines[0] == first && (lines[GUESTS_A_LINE] == first) == same
+                let lines: Vec<usize> = table.pairs(migrated.raw()).map(|pair| pair / MIGRATED_A_LINE).collect();
+                lines[0] == first && (lines[MIGRATED_A_LINE] == first) == same
             })
     }
 
     /// The second line was the first one of the table for all migrated extents of a small part, so that two full lines
     /// were a full table.
     #[test]
-    fn guests_are_spread_over_all_lines() {
+    fn migrated_extents_are_spread_over_all_lines() {
         let part = part();
         let table = &part.moving().expect("it moves").migrated_extents;
         let mut found = vec![[0; 2]; table.lines];
         for migrated in (0..1000).map(|slot| GlobalAddress::new(1, slot, 0, 1).expect("an address")) {
-            let lines: Vec<usize> = table.pairs(migrated.raw()).map(|pair| pair / GUESTS_A_LINE).collect();
+            let lines: Vec<usize> = table.pairs(migrated.raw()).map(|pair| pair / MIGRATED_A_LINE).collect();
             found[lines[0]][0] += 1;
-            found[lines[GUESTS_A_LINE]][1] += 1;
+            found[lines[MIGRATED_A_LINE]][1] += 1;
         }
         let fair = 1000 / table.lines;
         assert!(
@@ -181,9 +181,9 @@ mod tests {
     }
 
     /// A keeper that began listed its migrated extents in the order of their slots, and in that order not all found a
-    /// place: one was not found by anybody any more.
+    /// place: one was not found any more.
     #[test]
-    fn whoever_found_a_place_keeps_it() {
+    fn a_listed_extent_keeps_its_place() {
         let part = part();
         let table = &part.moving().expect("it moves").migrated_extents;
         let only = migrated_extents(table, 0, true).next().expect("one");
@@ -202,14 +202,14 @@ mod tests {
             let empty = 1 << super::super::address::GENERATION_SHIFT;
             (0..class.words()).for_each(|word| part.live(slot, word).store(empty, Ordering::Release));
         }
-        // What nobody has put there goes.
-        let nobodys = GlobalAddress::new(3, 1, 0, 1).expect("an address");
-        table.insert(nobodys, 9).expect("a place");
+        // A pair without a migrated extent goes.
+        let unlisted = GlobalAddress::new(3, 1, 0, 1).expect("an address");
+        table.insert(unlisted, 9).expect("a place");
         let keeper = LocalKeeper::new(Arc::clone(&part)).expect("a keeper");
         for (migrated, slot) in in_order {
             assert_eq!(table.find(Points, migrated), Some(slot));
         }
-        assert_eq!(table.find(Points, nobodys), None);
+        assert_eq!(table.find(Points, unlisted), None);
         assert_eq!(table.count().load(Ordering::Acquire), 5);
         assert_eq!(keeper.audit().expect("an audit"), Vec::<String>::new());
     }

@@ -2,7 +2,7 @@
 //!
 //! A line of JSON asks, a line answers, in turn. A connection stands for a process: when it ends, be it because the
 //! process was killed, all sessions that began over it end. So the socket must not be handed on to a process that lives
-//! longer; and who can connect to it, which its directory's permissions say, is one of the part's tenant.
+//! longer; and every process that can connect to it, as its directory's permissions say, is one of the part's tenant.
 //!
 //! ```text
 //!   Neighbour (a Keeper) ──"take", …──► Service: a thread a connection ──► the part's keeper
@@ -29,7 +29,7 @@ const LINE_MAX: u64 = 1 << 20;
 const GIVE_BACK_MAX: usize = 4096;
 /// Of an audit, how much is told.
 const PROBLEMS_MAX: usize = 100;
-/// Between two tries to admit somebody for whom there is no room: descriptors, threads.
+/// Between two tries to admit a process for which descriptors or threads are missing.
 const ADMIT_AGAIN: Nanos = Nanos::from_millis(20);
 
 // An extent is at most 44 bytes of JSON.
@@ -95,8 +95,8 @@ struct Shared {
 }
 
 impl Service {
-    /// Listens at `path`, where nothing may be but what a former keeper of the same part left: so whoever calls this
-    /// has the part.
+    /// Listens at `path`, where nothing may be but what a former keeper of the same part left: so the caller has the
+    /// part.
     ///
     /// # Errors
     /// Those of the system.
@@ -128,7 +128,7 @@ impl Service {
 impl Drop for Service {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Release);
-        // It may be gone; what counts is that nobody waits in `accept`.
+        // It may be gone; what counts is that no thread waits in `accept`.
         let _ = UnixStream::connect(&self.path);
         let _ = fs::remove(&self.path);
         for stream in self.shared.connections.lock().values() {
@@ -155,7 +155,7 @@ impl Shared {
         let other = stream.try_clone()?;
         let mut connections = self.connections.lock();
         if self.is_over.load(Ordering::Acquire) {
-            // Whoever ends the service has ended those that were here.
+            // The end of the service has ended those that were here.
             return Ok(());
         }
         connections.insert(number, other);
@@ -258,7 +258,7 @@ impl Neighbour {
     /// Connects to the one that listens at `path`.
     ///
     /// # Errors
-    /// [`Error::Lost`] if nobody does.
+    /// [`Error::Lost`] if no keeper listens there.
     pub fn connect(path: &Path) -> Result<Self> {
         let stream = UnixStream::connect(path);
         let lost = |error| Error::Lost(format!("no keeper answers at {}: {error}", path.display()));
@@ -342,7 +342,7 @@ mod tests {
             let mut input = BufReader::new(stream.try_clone().expect("another"));
             let mut line = String::new();
             while input.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                // What cannot be written has nobody to read it any more.
+                // A failed write has no reader any more.
                 let _ = stream.write_all(b"no answer\n{\"Ok\":7}\n");
             }
         });

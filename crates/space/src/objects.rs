@@ -1,4 +1,4 @@
-//! Every object of a space, one after the other: for whoever gives back what nobody refers to.
+//! Every object of a space, one after the other: for callers that free objects without references.
 
 use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};

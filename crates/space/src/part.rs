@@ -2,8 +2,8 @@
 
 use super::class::WORDS_MAX;
 use super::layout::{
-    BYTES, DESCRIPTOR, DESCRIPTORS_AT, GUEST, GUEST_STATE, KEEPER_AT, Layout, MADE, MAP_WORDS, NEXT_SESSION, OWNER,
-    PLACE, ROOT, SAVED, STATE,
+    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, Layout, MADE, MAP_WORDS, MIGRATED, MIGRATED_STATE, NEXT_SESSION,
+    OWNER, PLACE, ROOT, SAVED, STATE,
 };
 use super::migrated_extents::MigratedExtents;
 use super::presence::{KEEPER, MARK, Presence};
@@ -242,12 +242,12 @@ impl Part {
 
     /// The address of the extent of another slot that lies in a slot's memory; 0: none.
     pub(super) fn migrated(&self, slot: u32) -> &HostAtomicU64 {
-        self.descriptor(slot, GUEST)
+        self.descriptor(slot, MIGRATED)
     }
 
     /// The state word of that extent; 0 while it has not come yet.
     pub(super) fn migrated_state(&self, slot: u32) -> &HostAtomicU64 {
-        self.descriptor(slot, GUEST_STATE)
+        self.descriptor(slot, MIGRATED_STATE)
     }
 
     /// The state word, before it was frozen, of what lies in a slot's memory.

@@ -107,7 +107,7 @@ mod tests {
         };
         assert!(audit_placements(&parts).is_empty());
         away(&mut parts);
-        assert_eq!(audit_placements(&parts).len(), 1, "nobody has it");
+        assert_eq!(audit_placements(&parts).len(), 1, "no part has it");
         migrated(&mut parts, false);
         assert_eq!(audit_placements(&parts).len(), 1, "it has not settled");
         migrated(&mut parts, true);
@@ -115,7 +115,7 @@ mod tests {
         parts.entry(1).or_default().away.clear();
         assert_eq!(audit_placements(&parts).len(), 1, "two have it");
         parts.remove(&1);
-        assert!(audit_placements(&parts).is_empty(), "nobody knows better");
+        assert!(audit_placements(&parts).is_empty(), "its home is not known");
         parts.entry(2).or_default().frozen.push(extent(4));
         assert_eq!(audit_placements(&parts).len(), 1);
     }

@@ -1,8 +1,8 @@
-//! Who is in the middle of an access: what has to be known before an extent moves.
+//! Which threads are in the middle of an access: a mover has to know before it moves an extent.
 //!
 //! Each thread that uses a part has a line in it, and a count there that is odd while it is inside. A mover first makes
-//! the extent's state say *frozen*, then waits until every line was seen outside once ([`Presence::quiesce`]): whoever
-//! comes later sees that it is frozen, and does not touch it. Between the count and the look at the state stands a
+//! the extent's state say *frozen*, then waits until every line was seen outside once ([`Presence::quiesce`]): a thread
+//! that comes later sees that it is frozen, and does not touch it. Between the count and the look at the state stands a
 //! fence, which is [light](cenote_base::rt::barrier) here and heavy there. An access costs two plain stores to a line
 //! of its own.
 //!
@@ -36,7 +36,7 @@ const _: () = assert!(SAMPLE > 0);
 
 /// The lines of a part's threads, as this process uses them.
 pub(super) struct Presence {
-    /// Whose each is: a process's mark, 0: nobody's.
+    /// The process that has each line, by its mark; 0: the line is free.
     owners: Words<LINE>,
     counts: Words<LINE>,
     /// The count at which the next access is a sample.
@@ -50,7 +50,7 @@ pub(super) struct Presence {
 }
 
 impl Presence {
-    /// For a process of this mark; those that a former keeper left are nobody's.
+    /// For a process of this mark. The lines that a former keeper left become free.
     pub(super) fn new(region: &Arc<Region>, at: u64, mark: u64) -> Self {
         assert!(mark == KEEPER || mark & MARK != 0, "{mark:#x} is no process's mark");
         let words = |field| Words::new(Arc::clone(region), at + field, THREADS);
@@ -109,7 +109,7 @@ impl Presence {
         Err(Error::Full(format!("{THREADS} threads use the part already")))
     }
 
-    /// Waits until every thread was seen outside. What was set before, whoever is inside then has seen.
+    /// Waits until every thread was seen outside. Every thread that is inside then has seen what was set before.
     ///
     /// # Errors
     /// [`Error::Busy`] if one stays inside for longer than `timeout`: its process is stopped, or was killed and not
@@ -134,7 +134,7 @@ impl Presence {
         Ok(())
     }
 
-    /// Without a heavy fence nothing can be known of those who have light ones. Full ones need none.
+    /// Without a heavy fence nothing can be known of threads with light ones. Full ones need none.
     fn check_fence(&self, heavy: std::io::Result<()>) -> Result<()> {
         let Err(error) = heavy else { return Ok(()) };
         let is_set = |words: &Words<LINE>, line| words.get(line).is_some_and(|word| word.load(Ordering::Acquire) != 0);
@@ -146,7 +146,7 @@ impl Presence {
         }
     }
 
-    /// The lines of processes that are gone are nobody's.
+    /// The lines of processes that are gone become free.
     pub(super) fn give_up(&self, is_gone: impl Fn(u64) -> bool) {
         for line in 0..THREADS {
             let owner = self
@@ -229,7 +229,7 @@ mod tests {
         let part = part();
         let presence = &part.moving().expect("it moves").presence;
         let refused = || Err(std::io::ErrorKind::PermissionDenied.into());
-        presence.check_fence(refused()).expect("nobody is there");
+        presence.check_fence(refused()).expect("no thread has a line");
         presence.join().expect("a line");
         let line = presence.mine[rt::thread_slot()].load(Ordering::Relaxed) - 1;
         let light = presence.lights.get(line as usize).expect("a line");

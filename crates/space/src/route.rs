@@ -1,4 +1,4 @@
-//! Which part is asked for what lies at an address, and who is asked next.
+//! Which part is asked for what lies at an address, and which one next.
 //!
 //! The address names the extent's *home*. An extent that was moved here is a migrated extent of a part that this
 //! process maps, so those are looked through first; then its home is asked, or the part that last was known to have it.
@@ -133,15 +133,15 @@ impl Space {
             return self.act_far(pieces).map(|()| Outcome::Done(0, 0));
         }
         match self.attempt_at(part, address, act) {
-            Err(nobody) if self.may_be_at_home(part, address, &nobody) => {
+            Err(unreached) if self.may_be_at_home(part, address, &unreached) => {
                 let outcome = self.attempt_at(address.part(), address, act)?;
-                still_away(part, Some(&outcome), nobody).map(|()| outcome)
+                still_away(part, Some(&outcome), unreached).map(|()| outcome)
             }
             outcome => Ok(outcome?),
         }
     }
 
-    /// Whether an extent's home is to be asked, as nobody was there where it was last.
+    /// Whether an extent's home is to be asked, as the part where it was last was not reached.
     pub(super) fn may_be_at_home(&self, part: u8, address: GlobalAddress, no: &NoAnswer) -> bool {
         let home = address.part();
         let may_be = no.is_of_nobody() && part != home && self.part_numbered(home).is_none();
@@ -212,9 +212,9 @@ impl Space {
             let outcomes = self.attempt_many(part, &mut acts);
             for ((address, mut act), outcome) in acts.into_iter().zip(outcomes) {
                 let outcome = match outcome {
-                    Err(nobody) if self.may_be_at_home(part, address, &nobody) => {
+                    Err(unreached) if self.may_be_at_home(part, address, &unreached) => {
                         let outcome = self.attempt_at(address.part(), address, &mut act)?;
-                        still_away(part, Some(&outcome), nobody)?;
+                        still_away(part, Some(&outcome), unreached)?;
                         outcome
                     }
                     outcome => outcome?,
@@ -236,13 +236,14 @@ impl Space {
     }
 }
 
-/// What its home says of an extent that is not reached where it was last: if it is there still, nobody knows it better.
+/// What its home says of an extent that is not reached where it was last: if it is there still, no other part can be
+/// asked.
 ///
 /// # Errors
 /// Why it is not reached.
-pub(super) fn still_away(part: u8, outcome: Option<&Outcome>, nobody: NoAnswer) -> Result<()> {
+pub(super) fn still_away(part: u8, outcome: Option<&Outcome>, unreached: NoAnswer) -> Result<()> {
     match outcome {
-        Some(Outcome::Away(there)) if *there == part => Err(nobody.into()),
+        Some(Outcome::Away(there)) if *there == part => Err(unreached.into()),
         _ => Ok(()),
     }
 }

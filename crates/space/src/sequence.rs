@@ -2,8 +2,8 @@
 //!
 //! Those of far memory that follow each other, and lie in one part, are one message, which its host carries out in
 //! order and breaks off at the first that is not done: as its extent is moving, has moved, or something is wrong. From
-//! there on it is tried again. So what was done is at any time a beginning of the sequence, whoever is killed; and a
-//! sequence that begins with what must be so ([`Act::Expect`]) is not done by one for whom it is not so any more, also
+//! there on it is tried again. So what was done is at any time a beginning of the sequence, whichever process is
+//! killed. A sequence that begins with a condition ([`Act::Expect`]) is not done when that does not hold any more, also
 //! if it comes late.
 
 use super::access::{Read, Write};
@@ -79,13 +79,13 @@ impl Space {
         }
     }
 
-    /// With one message to a part: where the first one's extent was last, or its home if nobody is there.
+    /// With one message to a part: where the first one's extent was last, or its home if that part is not reached.
     fn advance_far(&self, part: u8, steps: &mut [Step<'_>], found: &mut [u64]) -> Result<usize> {
         let first = steps[0].0;
         let (count, outcomes) = match self.ask_in_order(part, steps) {
-            Err(nobody) if self.may_be_at_home(part, first, &nobody) => {
+            Err(unreached) if self.may_be_at_home(part, first, &unreached) => {
                 let (count, outcomes) = self.ask_in_order(first.part(), steps)?;
-                still_away(part, outcomes.first(), nobody)?;
+                still_away(part, outcomes.first(), unreached)?;
                 (count, outcomes)
             }
             asked => asked?,

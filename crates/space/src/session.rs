@@ -1,12 +1,12 @@
-//! A session allocates: from slabs of its own, without asking anybody, by setting a bit.
+//! A session allocates: from slabs of its own, without a message, by setting a bit.
 //!
-//! Of each class and lifetime it has a shelf of slabs. It fills one group of live words (16 words, two lines) after the
+//! Of each class and lifetime it has a slab cache. It fills one group of live words (16 words, two lines) after the
 //! other: those that the slab's hint names. Taking a group clears its bit in the hint *before* the words are read, and
-//! whoever frees an object sets the bit *after* the live bit was cleared: so no freed object is overlooked, and a full
-//! slab costs its owner one load.
+//! a session that frees an object sets the bit *after* it has cleared the live bit: so no freed object is overlooked,
+//! and a full slab costs its owner one load.
 //!
 //! 1. The group at hand has a free bit: set it by compare-and-swap, zero the object, done.
-//! 2. Else the next group with a hint, in this slab or the next ones of the shelf (at most [`LOOKS`] of them).
+//! 2. Else the next group with a hint, in this slab or the next ones of the cache (at most [`LOOKS`] of them).
 //! 3. Else a slab from the keeper. On this occasion some others of this session are looked at, and go back to the
 //!    keeper if they are empty.
 //! 4. If the keeper has none: the hints of all slabs of the class; then all empty slabs go back, for one in return;
@@ -64,7 +64,7 @@ pub(super) struct PartSession {
     keeper: Arc<dyn Keeper>,
     id: SessionId,
     slab_caches: BTreeMap<(Class, Lifetime), SlabCache>,
-    /// The shelf that was last looked at for empty slabs.
+    /// The slab cache that was last looked at for empty slabs.
     looked_at: Option<(Class, Lifetime)>,
     /// How often there was no room at all.
     found_full: u32,
@@ -238,7 +238,7 @@ impl Drop for Session {
 }
 
 impl PartSessions {
-    /// The desk in a part; the session begins there now if it had none.
+    /// The part session of a part; it begins now if there was none.
     fn of(&mut self, attached: &Attached) -> Result<&mut PartSession> {
         match self.by_part.entry(attached.number()) {
             Entry::Occupied(found) => Ok(found.into_mut()),
@@ -375,8 +375,8 @@ impl PartSession {
         Err(full)
     }
 
-    /// Adds a slab to its shelf: the first object of it, if it is there still and has room. (A hint may be left of what
-    /// was freed and allocated again.)
+    /// Adds a slab to its slab cache: the first object of it, if it is there still and has room. (A hint may be left of
+    /// what was freed and allocated again.)
     fn put_up(&mut self, slab: Extent, class: Class, lifetime: Lifetime) -> Result<Option<GlobalAddress>> {
         if !self.part.check_slab(slab, class, lifetime)? {
             return Ok(None);
@@ -386,7 +386,7 @@ impl PartSession {
         slab_cache.object((&self.part, self.id), class, 1)
     }
 
-    /// Looks at the slabs of one shelf, another one each time, and gives back those that are empty.
+    /// Looks at the slabs of one slab cache, another one each time, and gives back those that are empty.
     fn return_some_empty(&mut self) -> Result<()> {
         let after = |key: &(Class, Lifetime)| self.looked_at.is_none_or(|last| *key > last);
         let next = self.slab_caches.keys().copied().find(after);
@@ -497,7 +497,7 @@ impl SlabCache {
         None
     }
 
-    /// Sets all hints anew: whoever was killed in between has freed without a hint.
+    /// Sets all hints anew: a process that was killed in between has freed without a hint.
     fn hint_all(&self, part: &Part, class: Class) {
         self.slabs.iter().for_each(|slab| part.hint_all(slab.slot, class));
     }

@@ -30,7 +30,7 @@ const _: () = assert!(FREE == 0);
 const _: () = assert!(RETIRED < HEAD && HEAD < TAIL && TAIL < FROZEN && FROZEN < AWAY && AWAY < LENT);
 const _: () = assert!(DISTANCE_BITS <= LIFETIME_SHIFT && LIFETIME_SHIFT < CODE_SHIFT);
 
-/// The state of the same extent while nobody may use it.
+/// The state of the same extent while no access may use it.
 pub(super) fn frozen(state: u64) -> u64 {
     assert!(code_of(state) >= SLAB_CODE, "only slabs are frozen: {state:#018x}");
     state & GENERATION_MASK | u64::from(FROZEN) << CODE_SHIFT
@@ -59,7 +59,7 @@ pub(super) enum Use {
     Tail(u32),
     /// Nothing any more: its generations are used up.
     Retired,
-    /// A slab that is about to move: nobody uses it until it has, or stays.
+    /// A slab that is about to move: no access uses it until it has moved, or stays.
     Frozen,
     /// A slab that lies elsewhere: the descriptor says where.
     Away,

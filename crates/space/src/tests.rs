@@ -263,7 +263,7 @@ fn a_run_is_zero_whatever_was_there() {
 }
 
 #[test]
-fn what_a_session_leaves_is_the_spaces_or_nobodys() {
+fn what_a_session_leaves_stays_or_is_freed() {
     let space = space(8);
     let session = space.session();
     let kept = session.alloc(64).expect("room");
@@ -283,7 +283,7 @@ fn what_a_session_leaves_is_the_spaces_or_nobodys() {
         "no object",
     );
     assert!(read(&space, kept, 64).is_ok() && read(&space, run, 1).is_ok());
-    // Who lives on in spite of that is told so, and breaks nothing.
+    // A session that lives on in spite of that is told so, and breaks nothing.
     assert!(matches!(session.alloc(1 << 20), Err(Error::Revoked(_))));
     let other = space.session();
     let adopted = other.alloc(64).expect("room");
@@ -432,7 +432,7 @@ fn threads_share_a_space() {
                         found => other = found,
                     }
                 }
-                // Whoever takes it off the board frees it.
+                // The thread that takes it off the board frees it.
                 let other = GlobalAddress::from_raw(other);
                 if !other.is_null() {
                     assert_eq!(space.load(other).expect("there"), other.raw());
@@ -662,14 +662,14 @@ proptest! {
 
     /// Any number is an address: of nothing.
     #[test]
-    fn no_address_is_too_strange(raw in any::<u64>(), len in 0..100usize) {
+    fn no_address_breaks_an_access(raw in any::<u64>(), len in 0..100usize) {
         let space = space(2);
         let address = space.session().alloc(64).expect("room");
-        for strange in [raw, raw & 0xff_ffff | address.raw(), address.raw() ^ 1 << (raw % 64)] {
-            let strange = GlobalAddress::from_raw(strange);
-            let is_inside = strange.offset_from(address).is_some_and(|inside| inside + len as u64 <= 64);
-            prop_assert_eq!(read(&space, strange, len).is_ok(), is_inside && space.size_of(strange).is_ok());
-            prop_assert_eq!(strange.to_string().parse::<GlobalAddress>().expect("it reads"), strange);
+        for raw_address in [raw, raw & 0xff_ffff | address.raw(), address.raw() ^ 1 << (raw % 64)] {
+            let raw_address = GlobalAddress::from_raw(raw_address);
+            let is_inside = raw_address.offset_from(address).is_some_and(|inside| inside + len as u64 <= 64);
+            prop_assert_eq!(read(&space, raw_address, len).is_ok(), is_inside && space.size_of(raw_address).is_ok());
+            prop_assert_eq!(raw_address.to_string().parse::<GlobalAddress>().expect("it reads"), raw_address);
         }
     }
 }
@@ -754,7 +754,7 @@ fn exercise(space: &Space, session: &Session, addresses: &mut Vec<GlobalAddress>
 }
 
 /// A hint stays when what was freed is allocated again from the group at hand. Of a slab that is full by then the
-/// keeper thought that it had room, and whoever got it was told that the part is corrupt.
+/// keeper thought that it had room, and the session that got it was told that the part is corrupt.
 #[test]
 fn a_full_slab_with_a_hint_is_passed_over() {
     let space = space(4);
@@ -776,8 +776,8 @@ fn a_full_slab_with_a_hint_is_passed_over() {
     audited(&space);
 }
 
-/// Of two who made a part in one file, each saw that nothing was there before it had the lock: the second one made its
-/// part over the first one's.
+/// Of two processes that made a part in one file, each saw that nothing was there before it had the lock: the second
+/// one made its part over the first one's.
 #[test]
 fn a_part_is_not_made_over_what_came_while_the_file_was_locked() {
     use cenote_base::rt::fs;
@@ -795,9 +795,9 @@ fn a_part_is_not_made_over_what_came_while_the_file_was_locked() {
     });
     // It looks at the file, and waits for the lock by now, as a rule.
     rt::sleep(Nanos::from_millis(30));
-    other.write_at(b"somebody's", 0).expect("written");
+    other.write_at(b"another's", 0).expect("written");
     drop(other);
     let made = making.join().expect("no panic");
     assert!(matches!(made, Err(Error::Invalid(_) | Error::Busy(_))), "{made:?}");
-    assert_eq!(fs::read(&path).expect("there"), b"somebody's");
+    assert_eq!(fs::read(&path).expect("there"), b"another's");
 }

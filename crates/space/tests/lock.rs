@@ -1,8 +1,8 @@
 //! Locks of a space: by threads of one session, by sessions, by processes that are killed.
 //!
-//! What a lock protects here is an account: two words that are equal whenever nobody writes, and that each writer
+//! What a lock protects here is an account: two words that are equal while no writer is at work, and that each writer
 //! raises by one, one after the other, with time in between. Two at once, a reader beside a writer, or a dead writer
-//! that nobody was told of: the words differ, or a count is lost.
+//! that no holder was told of: the words differ, or a count is lost.
 //!
 //! What the processes do is [`another_process`].
 
@@ -62,7 +62,7 @@ impl Account {
             assert!(first == second || first == second + 1, "{first} and {second}");
             session.store(self.second(), first).expect("there");
         } else {
-            assert_eq!(first, second, "nobody died, and they differ");
+            assert_eq!(first, second, "no writer died, and they differ");
         }
         linger(random);
         let writes = guard.mode() == Mode::Write;
@@ -71,7 +71,7 @@ impl Account {
             linger(random);
             session.store(self.second(), first + 1).expect("there");
         } else {
-            assert_eq!(self.read(session), (first, second), "somebody writes beside a reader");
+            assert_eq!(self.read(session), (first, second), "a writer is beside a reader");
         }
         guard.unlock().expect("it is held");
         writes
@@ -178,7 +178,7 @@ fn a_session_that_ends_is_not_waited_for() {
     let guard = waiter.lock(lock, Mode::Write).expect("free again");
     assert!(!guard.owner_died(), "readers leave nothing behind");
     guard.unlock().expect("held");
-    // A writer: who comes next is told, also who wants to read; once.
+    // A writer: the next holder is told, also a reader; once.
     for mode in [Mode::Write, Mode::Read] {
         let dead = space.session();
         dead.acquire(lock, Mode::Write, Timeout::None).expect("free");

@@ -280,7 +280,7 @@ fn what_is_no_part_is_not_opened() {
     );
 }
 
-/// Objects are region memory: whoever observes hears of each access.
+/// Objects are region memory: an observer hears of each access.
 #[test]
 fn accesses_are_announced() {
     let counting = Arc::new(Counting::default());

@@ -16,7 +16,7 @@
 //!
 //! 1. A request is sent again only to the memory that may know of it. If that is gone (the host began anew, or forgot
 //!    the user) whether it was done is not known: [`Error::Lost`].
-//! 2. Who did not hear whether something was done has another connection before it asks for anything more. So nothing
+//! 2. A user that did not hear whether a request was done makes another connection before its next request. So nothing
 //!    of before is done after that.
 //! 3. What may have been done is tried nowhere else
 //!    ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
@@ -32,7 +32,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Call, Called, Callers};
 use std::sync::Arc;
 
-/// Between two looks for an answer, by somebody who may have to stop: longer and longer.
+/// Between two looks for an answer, by a caller that may have to stop: longer and longer.
 const LOOK_MIN: Nanos = Nanos::from_micros(10);
 const LOOK_MAX: Nanos = Nanos::from_millis(1);
 
@@ -47,17 +47,17 @@ pub struct Channel {
     /// Held while a connection is made. Lock order: this, then line or peer.
     connecting: Mutex<Connecting>,
     pub(super) line: Mutex<Option<Arc<Line>>>,
-    /// Tries to make one that failed. Who waits for another's try hears what came of it.
+    /// Tries to make one that failed. A thread that waits for another's try gets its result.
     failures: AtomicU64,
     peer: Mutex<String>,
-    /// Who knows where the node is now, if it is not where it was.
+    /// Finds the node if it is not where it was.
     resolver: Option<Resolver>,
     reads: FarReads,
     pub(super) counted: Counted,
     pub(super) buffers: Buffers,
 }
 
-/// Tells where a node is now; `None` if nobody knows.
+/// Tells where a node is now; `None` if that is not known.
 pub type Resolver = Box<dyn Fn() -> Option<String> + Send + Sync>;
 
 #[derive(Default)]
@@ -107,7 +107,7 @@ impl Channel {
         Self { reads, ..self }
     }
 
-    /// The same, with somebody who is asked where the node is when it is not there.
+    /// The same, with a resolver that finds the node when it is not where it was.
     #[must_use]
     pub fn resolved_by(self, resolver: Resolver) -> Self {
         Self {
@@ -211,8 +211,8 @@ impl Channel {
 
     // ---- requests ----
 
-    /// Which of these reads are direct; none before there is a connection. (None if there are others beside them: who
-    /// writes what he reads in the same message would read it too late.)
+    /// Which of these reads are direct; none before there is a connection. (None if there are other accesses beside
+    /// them: a message that writes what it reads would read it too late.)
     pub(super) fn direct_from(&self, acts: &[(GlobalAddress, Act<'_>)]) -> DirectFrom {
         if !acts.iter().all(|(_, act)| matches!(act, Act::Read(_))) {
             return DirectFrom::NEVER;
@@ -363,7 +363,7 @@ impl Channel {
         Ok(calls)
     }
 
-    /// Asks, until whoever asks is to stop: then it may be done still.
+    /// Asks, until the caller is to stop: then the request may still be done.
     pub(in super::super) fn ask_unless(&self, call: Call, is_over: impl Fn() -> bool) -> Result<Vec<u8>> {
         let asked = self.ask_once_unless(call, &is_over)?;
         match asked.result.clone() {
@@ -378,7 +378,7 @@ impl Channel {
         let mut pause = LOOK_MIN;
         while !called.poll() {
             if is_over() {
-                return Err(Error::Lost("whoever asked is stopping".into()));
+                return Err(Error::Lost("the host that asked is stopping".into()));
             }
             rt::sleep(pause);
             pause = Nanos(pause.raw() * 2).min(LOOK_MAX);

@@ -200,8 +200,8 @@ impl Line {
         SIZES.iter().map(|size| *size as u64).zip(modes).collect()
     }
 
-    /// Which of the reads of these lengths bring bytes into memory. Whoever comes first with so many bytes that it may
-    /// matter measures; the others do not wait for him.
+    /// Which of the reads of these lengths bring bytes into memory. The first thread with so many bytes that it may
+    /// matter measures; the others do not wait for it.
     pub fn direct_from(&self, lens: impl Iterator<Item = u64> + Clone) -> DirectFrom {
         if lens.clone().sum::<u64>() >= SIZES[0] as u64 && self.take_probing() {
             let probed = probe(&*self.caller);
@@ -361,7 +361,7 @@ impl Counted {
 }
 
 /// Memory that calls lend, and room for requests and answers, used again and again. A buffer comes back with its call,
-/// so nobody writes to it by then.
+/// so nothing writes to it by then.
 #[derive(Default)]
 pub struct Buffers(Mutex<Vec<Vec<u8>>>);
 
@@ -392,7 +392,7 @@ impl Buffers {
     }
 }
 
-/// A call that nobody brought back.
+/// A call that did not come back from its caller.
 pub fn lost_call() -> Error {
     Error::Lost("a caller lost a call".into())
 }
@@ -466,13 +466,13 @@ mod tests {
         assert_eq!(from(&[(10, 9, 8); 3]), u64::MAX);
     }
 
-    /// Answers nobody: its reads are decided about, not done.
+    /// Answers no call: the test looks at how reads would be done.
     #[derive(Debug)]
-    struct Nobody;
+    struct NoPeer;
 
-    impl Caller for Nobody {
+    impl Caller for NoPeer {
         fn peer(&self) -> &str {
-            "nobody"
+            "no peer"
         }
 
         fn id(&self) -> CallerId {
@@ -480,7 +480,7 @@ mod tests {
         }
 
         fn post(&self, mut calls: Vec<Call>) -> Called {
-            let lost = |call: &mut Call| call.result = Err(Error::Lost("nobody is there".into()));
+            let lost = |call: &mut Call| call.result = Err(Error::Lost("no node is there".into()));
             calls.iter_mut().for_each(lost);
             Called::done(calls)
         }
@@ -488,7 +488,7 @@ mod tests {
 
     #[test]
     fn what_is_read_at_once_decides_and_small_ones_stay_plain() {
-        let line = |reads| Line::new(Arc::new(Nobody), 1, reads);
+        let line = |reads| Line::new(Arc::new(NoPeer), 1, reads);
         let measured = line(FarReads::Measured);
         let know = |times: [(u64, u64, u64); 8]| measured.know(Table::of(&probed(&times)));
         let (slow, fast) = ((9, 10, 10), (10, 9, 10));

@@ -60,7 +60,7 @@ pub struct NoAnswer {
 }
 
 impl NoAnswer {
-    /// Nobody is there to answer, and nothing was done: another may be asked.
+    /// The node was not reached, and nothing was done: another one may be asked.
     pub fn is_of_nobody(&self) -> bool {
         !self.may_be_done && matches!(self.error, Error::Lost(_) | Error::Timeout(_))
     }
@@ -105,7 +105,7 @@ impl Question {
         }
     }
 
-    /// Of a user for whom it is forwarded, who has numbered it if it has to be done once. It is not sent again.
+    /// Of a user for whom it is forwarded. The user has numbered it if it has to be done once. It is not sent again.
     pub fn forwarded(mut request: Vec<u8>) -> Self {
         let is_numbered = wire::split(&request).is_ok_and(|(head, _)| head.number != 0);
         wire::set_number(&mut request, 0, false);
@@ -121,7 +121,7 @@ impl Question {
     /// What is to be posted, over a connection of this memory; of a `next` number if it is new there.
     ///
     /// # Errors
-    /// [`Error::Lost`]: it may have been done, which nobody knows any more.
+    /// [`Error::Lost`]: it may have been done, and that cannot be found out any more.
     pub fn call(&mut self, line: &Line, next: impl Fn() -> u32) -> Result<Call> {
         if self.doubt.is_some_and(|memory| memory != line.memory) {
             return Err(Error::Lost(
@@ -212,11 +212,11 @@ mod tests {
     use std::sync::Arc;
 
     #[derive(Debug)]
-    struct Nobody;
+    struct NoPeer;
 
-    impl Caller for Nobody {
+    impl Caller for NoPeer {
         fn peer(&self) -> &str {
-            "nobody"
+            "no peer"
         }
 
         fn id(&self) -> CallerId {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn line(memory: u64) -> Line {
-        Line::new(Arc::new(Nobody), memory, FarReads::Plain)
+        Line::new(Arc::new(NoPeer), memory, FarReads::Plain)
     }
 
     fn request() -> Vec<u8> {
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_number_stays_when_it_may_have_been_done_and_only_then() {
         let question = Question::new(Call::new(request()), Repeat::Numbered);
-        let (unheard, head) = tried(question, 7, 1, wire::unheard("who?"));
+        let (unheard, head) = tried(question, 7, 1, wire::unheard("unknown"));
         assert_eq!(head, (1, false));
         let (in_doubt, head) = tried(again(unheard), 8, 2, lost());
         assert_eq!(head, (2, false), "it was not looked at");
@@ -272,7 +272,7 @@ mod tests {
             matches!(question.call(&line(9), || 3), Err(Error::Lost(_))),
             "another memory"
         );
-        let (in_doubt, head) = tried(question, 8, 3, wire::unheard("who?"));
+        let (in_doubt, head) = tried(question, 8, 3, wire::unheard("unknown"));
         assert_eq!(head, (2, true));
         assert!(matches!(
             again(in_doubt).unanswered(lost()),
@@ -310,7 +310,7 @@ mod tests {
         for repeat in [Repeat::Freely, Repeat::Numbered, Repeat::Never] {
             let mut question = Question::new(Call::new(request()), repeat);
             let no = loop {
-                let (unheard, _) = tried(question, 7, 1, wire::unheard("who?"));
+                let (unheard, _) = tried(question, 7, 1, wire::unheard("unknown"));
                 let Tried::Again(same, error) = unheard else {
                     panic!("{unheard:?}")
                 };

@@ -66,7 +66,7 @@ const FROZEN: u8 = 2;
 const AWAY: u8 = 3;
 const NOT_HERE: u8 = 4;
 
-/// Who asks, and which part: a connection is about one.
+/// The user that asks, and which part: a connection is about one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The space.
@@ -128,8 +128,8 @@ pub fn read_memory(answer: &[u8]) -> Result<u64> {
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The error of a request that was not looked at, as nobody has said hello before it, or it was said anew since. No
-/// answer to a request is another of its kind.
+/// The error of a request that was not looked at: no hello came before it, or another one came since. No answer to a
+/// request is another of its kind.
 pub fn unheard(why: &str) -> Error {
     Error::Mismatch(why.into())
 }

@@ -1,4 +1,4 @@
-//! What a memory node serves calls with: which connection is about which part, and who speaks over it.
+//! What a memory node serves calls with: which connection is about which part, and which user it belongs to.
 
 use super::replies::User;
 use super::{Host, Inner, POD_MAX};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use wire::Greeting;
 
-/// Who has said who he is over a connection.
+/// A user that has said hello over a connection.
 pub(super) struct KnownUser {
     host: Arc<Inner>,
     /// The pod that it is in.
@@ -99,8 +99,8 @@ impl Serve for Hosts {
         let known = known.filter(|user| !user.host.is_stopping());
         match known {
             Some(user) => user.host.serve((&user.user, &user.pod), request, answer),
-            // Or what he spoke with is gone: he says it again, to who is there then.
-            None => answer.fail(wire::unheard("who asks has not said who he is")),
+            // Or the host that it spoke with is gone: the user says hello again, to the host that is there then.
+            None => answer.fail(wire::unheard("no hello came over this connection")),
         }
     }
 

@@ -6,10 +6,10 @@
 //!               ├ orders, allocations ──► worker: the steps of moves here  │
 //!               └ relocations ──────────► executor ◄───────────────────────┘  the moves of this part's own extents, one after the other
 //!
-//!             resolver: migrated extents that nobody has spoken for ─► serve, at their homes
+//!             resolver: migrated extents without news of their move ─► serve, at their homes
 //! ```
 //!
-//! Who waits for whom: policy → executors → workers → who serves; resolver → who serves. Nobody waits the other way, so
+//! The order of waiting: policy → executors → workers → serve; resolver → serve. No thread waits the other way, so
 //! hosts that order each other about do not wait in a circle.
 
 mod hosts;
@@ -73,8 +73,8 @@ pub struct HostOptions {
     pub stay: Nanos,
     /// Free slots that migrated extents leave alone.
     pub kept: usize,
-    /// How long another host may take for what it is ordered to do. A migrated extent that nobody has spoken for half
-    /// as long asks its home.
+    /// How long another host may take for what it is ordered to do. For a migrated extent that has waited half as long
+    /// the resolver asks its home.
     pub timeout: Nanos,
 }
 
@@ -124,9 +124,9 @@ struct Counters {
     served: AtomicU64,
 }
 
-/// What hosts order each other to do. Each is carried out once at most, and may be late: then the one who gave it has
-/// gone on without it. So what changes an extent names the freezing that it belongs to (`freeze`, drawn anew for each
-/// move), and does nothing if that is over.
+/// What hosts order each other to do. Each is carried out once at most, and may be late: then its sender has gone on
+/// without it. So what changes an extent names the freezing that it belongs to (`freeze`, drawn anew for each move),
+/// and does nothing if that is over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Order {
     Freeze {
@@ -233,7 +233,7 @@ struct MoveRequest {
     told: Told,
 }
 
-/// Who waits for it.
+/// What gets the result of a request.
 enum Told {
     Answer(Answer),
     Here(Arc<Outcomes>),
@@ -246,7 +246,7 @@ struct Outcomes {
     set: Condvar,
 }
 
-/// A queue that a thread works off. Who does not fit in is told so.
+/// A queue that a thread works off. An item for which there is no room goes back to its caller.
 struct Queue<T> {
     items: Mutex<VecDeque<T>>,
     more: Condvar,
@@ -296,7 +296,7 @@ struct Inner {
     peers: Mutex<BTreeMap<u8, Peer>>,
     /// Parts that the space had, and that are gone for good.
     gone: Mutex<BTreeSet<u8>>,
-    /// Other parts that nobody has told the way to: nothing is decided without them. Lock order: peers, then this.
+    /// Other parts to which the way is not known: nothing is decided without them. Lock order: peers, then this.
     unreached: Mutex<BTreeSet<u8>>,
     /// Sessions of users that do not map the part.
     part_sessions: Mutex<BTreeMap<SessionId, PartSession>>,
@@ -307,15 +307,15 @@ struct Inner {
     /// Held for each change of what lies here, so that a freezing is compared and its extent changed at once. Lock
     /// order: steps, then frozen or the keeper.
     steps: Mutex<Steps>,
-    /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: who thaws takes it out
-    /// first.
+    /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: a thaw takes the extent
+    /// out first.
     frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
     /// What its users have had done.
     replies: Replies,
     /// The extent that is being moved.
     under_way: Mutex<Option<GlobalAddress>>,
     work: Queue<Job>,
-    all_requested: Queue<MoveRequest>,
+    move_requests: Queue<MoveRequest>,
     counters: Counters,
     /// What probes are answered with.
     probe: Arc<[u8]>,
@@ -358,7 +358,7 @@ impl Host {
             replies: Replies::default(),
             under_way: Mutex::new(None),
             work: Queue::default(),
-            all_requested: Queue::default(),
+            move_requests: Queue::default(),
             counters: Counters::default(),
             probe: transfer::probe_bytes(),
             stop: AtomicBool::new(false),
@@ -366,7 +366,7 @@ impl Host {
         type Body = fn(&Inner);
         let bodies: [(&str, Body); 4] = [
             ("pool worker", Inner::work),
-            ("pool executor", Inner::execute_wishes),
+            ("pool executor", Inner::execute_requests),
             ("pool policy", Inner::watch),
             ("pool resolver", Inner::resolve),
         ];
@@ -396,20 +396,20 @@ impl Host {
         self.inner.peers.lock().insert(part, peer);
     }
 
-    /// All other parts of the space, and the ways to their hosts, and those that nobody knows the way to: of others
-    /// than these nothing is known any more.
+    /// All other parts of the space, and the ways to their hosts, and those to which the way is not known. They replace
+    /// what was known before.
     pub fn set_peers(&self, peers: BTreeMap<u8, Peer>, unreached: BTreeSet<u8>) {
         let mut known = self.inner.peers.lock();
         *self.inner.unreached.lock() = unreached;
         *known = peers;
     }
 
-    /// Other parts of the space that nobody knows the way to, as far as that was told.
+    /// Other parts of the space to which the way is not known, as [`Host::set_peers`] was told.
     pub fn unreached(&self) -> BTreeSet<u8> {
         self.inner.unreached.lock().clone()
     }
 
-    /// The parts that are gone for good, with what lay there: nobody waits for them any more. What they had lent to
+    /// The parts that are gone for good, with what lay there: the host waits for them no more. What they had lent to
     /// others stays where it is in use.
     pub fn set_gone(&self, parts: BTreeSet<u8>) {
         *self.inner.gone.lock() = parts;
@@ -459,7 +459,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::Release);
         self.inner.work.more.notify_all();
-        self.inner.all_requested.more.notify_all();
+        self.inner.move_requests.more.notify_all();
         let threads = core::mem::take(&mut *self.threads.lock());
         for thread in threads {
             thread.join().ok();
@@ -549,8 +549,8 @@ impl Inner {
     fn defer(&self, request: &[u8], answer: Answer) {
         let order = wire::split(request).and_then(|(_, rest)| wire::from_json::<Order>(rest));
         match order {
-            Ok(Order::Relocate { extent, to }) => self.add_wish(extent, Some(to), Told::Answer(answer)),
-            Ok(Order::Reclaim { extent }) => self.add_wish(extent, None, Told::Answer(answer)),
+            Ok(Order::Relocate { extent, to }) => self.add_request(extent, Some(to), Told::Answer(answer)),
+            Ok(Order::Reclaim { extent }) => self.add_request(extent, None, Told::Answer(answer)),
             Ok(order) => self.add_job(Job::Order(order, answer)),
             Err(error) => answer.fail(error),
         }
@@ -565,13 +565,13 @@ impl Inner {
         }
     }
 
-    /// The threads have ended: whoever waits for them is told.
+    /// The threads have ended: what waits for them gets an error.
     fn refuse_all(&self) {
         let stopping = || Error::Lost("the host is stopping".into());
         let jobs = core::mem::take(&mut *self.work.items.lock());
         jobs.into_iter().for_each(|job| job.fail(stopping()));
-        let all_requested = core::mem::take(&mut *self.all_requested.items.lock());
-        all_requested
+        let move_requests = core::mem::take(&mut *self.move_requests.items.lock());
+        move_requests
             .into_iter()
             .for_each(|requested| relocate::tell(requested.told, Err(stopping())));
     }
@@ -594,14 +594,14 @@ impl Inner {
                 None => {}
             }
             if rt::now().since(cleared) > CLEAR_EVERY {
-                self.clear_desks();
+                self.clear_sessions();
                 cleared = rt::now();
             }
         }
     }
 
-    /// Sessions that have ended need no desk.
-    fn clear_desks(&self) {
+    /// Drops the part sessions of sessions that have ended.
+    fn clear_sessions(&self) {
         let is_alive = |session: &SessionId| self.keeper.is_alive(*session).unwrap_or(true);
         self.part_sessions.lock().retain(|session, _| is_alive(session));
     }
@@ -625,7 +625,7 @@ impl Inner {
 
     fn channel(&self, part: u8) -> Result<Arc<Channel>> {
         let channel = self.peers.lock().get(&part).map(|peer| Arc::clone(&peer.channel));
-        channel.ok_or_else(|| Error::Invalid(format!("nobody has told the way to part {part}")))
+        channel.ok_or_else(|| Error::Invalid(format!("the way to part {part} is not known")))
     }
 
     /// Whether a part can be told anything at all.

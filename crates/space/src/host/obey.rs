@@ -1,4 +1,4 @@
-//! What homes order to be done here, and what became of migrated extents that nobody has spoken for.
+//! What homes order to be done here, and what became of migrated extents without news of their move.
 //!
 //! A home decides about one move at a time, and forgets it when it ends, orders that were not answered included: those
 //! may come later, even during the next move of the same extent. So each move has a number (its *freezing*). What is
@@ -19,7 +19,7 @@ use cenote_base::{Error, Result};
 use std::collections::BTreeSet;
 
 const TURN: Nanos = Nanos::from_millis(50);
-/// Between two looks at migrated extents that nobody has spoken for.
+/// Between two looks at migrated extents without news of their move.
 const ASK_EVERY: Nanos = Nanos::from_secs(1);
 
 impl Inner {
@@ -127,7 +127,7 @@ impl Inner {
         if *self.under_way.lock() == Some(extent) {
             return Ok(Ordered::Moving);
         }
-        Ok(match self.keeper.location_cache(extent)? {
+        Ok(match self.keeper.location_of(extent)? {
             Some((part, slot)) => Ordered::At { part, slot },
             None => Ordered::Gone,
         })
@@ -145,8 +145,8 @@ impl Inner {
         }
     }
 
-    /// What became of migrated extents that nobody has spoken for, for longer than `age`: their homes know. Of those
-    /// whose home does not say it, nothing changes; of those whose home is gone for good, see [`super::orphans`].
+    /// Asks homes what became of their migrated extents here that have had no news for longer than `age`. Nothing
+    /// changes for those whose home does not say it; of those whose home is gone for good, see [`super::orphans`].
     pub(super) fn ask_homes(&self, age: Nanos) {
         let mut silent = BTreeSet::new();
         for (extent, slot) in self.keeper.unsettled(age) {
@@ -155,7 +155,7 @@ impl Inner {
                 continue;
             }
             if self.gone.lock().contains(&home) {
-                // Who is away is waited for, and asked again.
+                // The resolver waits for a part that is offline, and asks again.
                 let _ = self.resolve_orphan(extent, slot);
                 continue;
             }

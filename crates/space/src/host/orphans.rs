@@ -1,5 +1,5 @@
-//! Migrated extents whose home is gone for good while they were on their way: nobody knows any more where they were to
-//! lie.
+//! Migrated extents whose home is gone for good while they were on their way: where they were to lie is not recorded
+//! anywhere any more.
 //!
 //! A home that is forgotten is lost with all that lay there. What it had lent to others is used on where it is in use.
 //! An extent that was just moving from host to host is frozen at the one, and may have come to the other, or have been
@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!   frozen here     another uses it                                        → let go: that is the extent
-//!                   it came to another by this freezing, and was not used  → given up there, then used here: both are the same, and nobody has written since
+//!                   it came to another by this freezing, and was not used  → given up there, then used here: both are the same, and no client has written since
 //!                   another is away                                        → stays as it is, and is asked again
 //!                   otherwise                                              → let go: it may have been used elsewhere since, by one that is gone too
 //!   not used yet    another has it frozen by this freezing                 → stays: that one decides
@@ -20,9 +20,9 @@
 //! what lay with its home.
 //!
 //! Only when all have answered is one told to give it up. It may have done so though its answer was lost, and then it
-//! has nothing of it any more. So who tells it remembers first that the other had not used it: that other's "nothing"
-//! counts as its having given it up. (A host that began anew does not know by which freezing an extent came. That one
-//! says so, and is waited for.)
+//! has nothing of it any more. So a host remembers, before it sends that order, that the other had not used it: that
+//! other's "nothing" counts as its having given it up. (A host that began anew does not know by which freezing an
+//! extent came. That one says so, and is waited for.)
 
 use super::super::GlobalAddress;
 use super::super::slot::is_frozen;
@@ -63,8 +63,8 @@ impl Inner {
         }
     }
 
-    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be. Who hears
-    /// that there is nothing of it here may have been told so before.
+    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be. The answer
+    /// "nothing" may be the second one: the first was lost after the extent was given up.
     ///
     /// # Errors
     /// Those of letting go.
@@ -95,7 +95,7 @@ impl Inner {
                 // Its slot is being written.
                 false => Ordered::Moving,
             },
-            // By whichever freezing. Who does not know its own waits for nobody: so none wait for each other.
+            // By any freezing. A host that does not know its own waits for no other: so no two wait for each other.
             (MigratedState::NotUsedYet, None) if freeze.is_some() => Ordered::Moving,
             _ => Ordered::Gone,
         }
@@ -181,7 +181,7 @@ impl Inner {
             (peers.keys().copied().collect(), self.unreached.lock().clone())
         };
         if let Some(part) = unreached.difference(&gone).next() {
-            return Err(Error::Lost(format!("nobody has told the way to part {part} yet")));
+            return Err(Error::Lost(format!("the way to part {part} is not known yet")));
         }
         let ask = |part| Ok((part, self.order(part, &Order::Have { extent, freeze })?));
         let others = others.into_iter().filter(|part| !gone.contains(part));
@@ -189,7 +189,7 @@ impl Inner {
     }
 }
 
-/// What follows from what the others have, as long as nobody gives anything up.
+/// What follows from what the others have, as long as no host gives anything up.
 fn judge(said: &BTreeMap<u8, Ordered>) -> Verdict {
     let is_settled = |said: &Ordered| matches!(said, Ordered::Gone | Ordered::NotUsed);
     match said.values().any(|said| *said == Ordered::InUse) || said.values().all(is_settled) {

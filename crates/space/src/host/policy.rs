@@ -88,7 +88,7 @@ impl Inner {
                 .for_each(|(slot, is_write)| self.part.count(*slot, *is_write, 1));
         }
         if self.options.every == Nanos::ZERO {
-            // Nobody compares.
+            // The policy compares nothing.
             return;
         }
         let (now, mut far) = (rt::now(), self.far.lock());

@@ -21,7 +21,7 @@ impl Inner {
     /// Asks for a move, or an end, and waits for it.
     pub(super) fn requested(&self, extent: GlobalAddress, to: Option<u8>) -> Result<()> {
         let outcomes = Arc::new(Outcomes::default());
-        self.add_wish(extent, to, Told::Here(Arc::clone(&outcomes)));
+        self.add_request(extent, to, Told::Here(Arc::clone(&outcomes)));
         let mut outcome = outcomes.outcome.lock();
         loop {
             if let Some(outcome) = outcome.take() {
@@ -35,9 +35,9 @@ impl Inner {
     }
 
     /// In the order of asking; an extent that is waited for already is not moved twice.
-    pub(super) fn add_wish(&self, extent: GlobalAddress, to: Option<u8>, told: Told) {
+    pub(super) fn add_request(&self, extent: GlobalAddress, to: Option<u8>, told: Told) {
         let is_double = self
-            .all_requested
+            .move_requests
             .items
             .lock()
             .iter()
@@ -45,7 +45,7 @@ impl Inner {
         if is_double {
             return tell(told, Err(Error::Busy(format!("{extent} is to be moved already"))));
         }
-        if let Err(requested) = self.all_requested.add(MoveRequest { extent, to, told }) {
+        if let Err(requested) = self.move_requests.add(MoveRequest { extent, to, told }) {
             tell(
                 requested.told,
                 Err(Error::Busy(format!("{WAITING_MAX} extents wait to be moved"))),
@@ -53,9 +53,9 @@ impl Inner {
         }
     }
 
-    pub(super) fn execute_wishes(&self) {
+    pub(super) fn execute_requests(&self) {
         while !self.is_stopping() {
-            let Some(MoveRequest { extent, to, told }) = self.all_requested.next(TURN) else {
+            let Some(MoveRequest { extent, to, told }) = self.move_requests.next(TURN) else {
                 continue;
             };
             let former = self.under_way.lock().replace(extent);
@@ -80,13 +80,13 @@ impl Inner {
         }
     }
 
-    fn location_cache(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
-        self.keeper.location_cache(extent)?.ok_or_else(|| gone(extent))
+    fn location_of(&self, extent: GlobalAddress) -> Result<(u8, u32)> {
+        self.keeper.location_of(extent)?.ok_or_else(|| gone(extent))
     }
 
     /// See [`super::steps`].
     fn move_to(&self, extent: GlobalAddress, to: u8) -> Result<()> {
-        let (from, _) = self.location_cache(extent)?;
+        let (from, _) = self.location_of(extent)?;
         if from == to {
             return Ok(());
         }
@@ -99,12 +99,12 @@ impl Inner {
         }
         mark::pass(Mark::ExtentReceived);
         if let Err(error) = received.and_then(|slot| self.keeper.commit(extent, to, slot)) {
-            // Who cannot be told asks.
+            // A host that the order does not reach asks this one.
             let _ = self.order(to, &Order::LetGo { extent, freeze });
             let _ = self.order(from, &Order::Thaw { extent, freeze });
             return Err(error);
         }
-        // It lies there from here on. Who cannot be told asks.
+        // It lies there from here on. A host that the order does not reach asks this one.
         let _ = self.order(to, &Order::Settle { extent, freeze });
         let _ = self.order(from, &Order::LetGo { extent, freeze });
         Ok(())
@@ -125,7 +125,7 @@ impl Inner {
 
     /// Ends an extent that holds nothing and does not lie in its own slot.
     fn reclaim(&self, extent: GlobalAddress) -> Result<()> {
-        let (from, slot) = self.location_cache(extent)?;
+        let (from, slot) = self.location_of(extent)?;
         if (from, slot) == (self.part.number(), extent.slot()) {
             return Ok(());
         }

@@ -2,8 +2,8 @@
 //! [`super::super::far::Channel`].
 //!
 //! Invariants:
-//! 1. a request with a number is done at most once: who sends it again gets the answer of then, or hears that it is not
-//!    known whether it was done, never a second doing;
+//! 1. a request with a number is done at most once: when it comes again, its user gets the answer of then, or an error
+//!    that says that it is not known whether it was done;
 //! 2. a user has one connection; what comes by an older one is refused, as it is late;
 //! 3. a user that is forgotten comes back to another memory, and so hears nothing of what it had asked the former one.
 //!
@@ -114,8 +114,8 @@ impl Replies {
         Ok(user)
     }
 
-    /// A connection of a user is over. Who comes back finds what is remembered of it, if not too many others have gone
-    /// since.
+    /// A connection of a user is over. A user that comes back finds what is remembered of it, if not too many others
+    /// have gone since.
     pub(super) fn leave(&self, user: &User, connection: CallerId) {
         let mut users = self.0.lock();
         let Some(bytes) = user.disconnect(connection) else {
@@ -182,7 +182,7 @@ impl User {
     ) -> Result<()> {
         let mut known = self.known.lock();
         if known.connection != Some(connection) && !planted(Fault::LateConnection) {
-            return Err(wire::unheard("who asks has come by another connection since"));
+            return Err(wire::unheard("this user has come by another connection since"));
         }
         let number = known.whole(number);
         if is_again
@@ -200,11 +200,11 @@ impl User {
 impl Known {
     /// The number with this low half: the one that is next to the greatest that has come.
     fn whole(&mut self, low: u32) -> u64 {
-        let ahead = low.wrapping_sub(self.newest as u32) as i32;
+        let distance = low.wrapping_sub(self.newest as u32) as i32;
         let number = match self.newest {
             // Of the numbers that come first some may have been overtaken.
             0 => (1 << 32) + u64::from(low),
-            newest => newest.saturating_add_signed(ahead.into()),
+            newest => newest.saturating_add_signed(distance.into()),
         };
         self.newest = self.newest.max(number);
         number
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_that_it_never_came_is_not_remembered() {
+    fn a_user_without_a_connection_is_not_remembered() {
         let replies = Replies::default();
         assert!(replies.greet(7, 0, FIRST).is_err());
         assert!(replies.0.lock().all.is_empty());
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn long_answers_of_those_who_left_are_not_kept_without_end() {
+    fn long_answers_of_users_that_left_are_bounded() {
         let replies = Replies::default();
         for id in 1..100 {
             let user = replies.greet(id, 1, CallerId(id as u64)).expect("known");
@@ -389,7 +389,7 @@ mod tests {
 
     /// A user that came and went again and again made the host forget all others.
     #[test]
-    fn who_comes_and_goes_is_away_once() {
+    fn a_user_that_comes_and_goes_is_listed_once() {
         let replies = Replies::default();
         for turn in 1..2 * AWAY_MAX as u64 {
             let user = replies.greet(7, turn, CallerId(turn)).expect("known");
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn of_those_who_left_so_many_are_remembered() {
+    fn users_that_left_are_remembered_up_to_a_limit() {
         let replies = Replies::default();
         let came = |id: u128, turn| {
             let connection = CallerId(id as u64 * 10 + turn);
@@ -414,7 +414,7 @@ mod tests {
             })
             .collect();
         assert_eq!(replies.0.lock().all.len(), AWAY_MAX + 1);
-        assert!(Arc::ptr_eq(&came(1, 2).0, &stays), "who has a connection is known");
+        assert!(Arc::ptr_eq(&came(1, 2).0, &stays), "a user with a connection is known");
         assert_ne!(came(2, 2).0.memory(), memories[0]);
         assert_eq!(came(AWAY_MAX as u128, 2).0.memory(), memories[AWAY_MAX - 2]);
     }

@@ -14,8 +14,8 @@ pub(super) struct Steps {
     pub(super) not_used: BTreeMap<GlobalAddress, (u64, BTreeSet<u8>)>,
 }
 
-/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and nobody
-/// else's.
+/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and has no
+/// other use.
 pub(super) struct Coming {
     pub(super) freeze: u64,
     pub(super) is_fetched: bool,

@@ -3,8 +3,8 @@
 //!
 //! ```text
 //!   the extent lies at X            its home H                      it shall lie at Y
-//!   freeze: nobody uses it
-//!                                                                   receive: GUEST says which, its state is 0: not here yet; bytes are fetched from X
+//!   freeze: no access
+//!                                                                   receive: MIGRATED says which, its state is 0: not here yet; bytes are fetched from X
 //!                                   commit: PLACE says Y.slot  ◄──── from here on it lies at Y
 //!                                                                   settle: its state is what it was, the table of migrated extents has it
 //!   let go: the memory is vacant
@@ -13,13 +13,13 @@
 //! Invariants:
 //! 1. an extent is used in one place at most: where it lies as its home says. Frozen and unsettled ones are used
 //!    nowhere;
-//! 2. who has a frozen or unsettled migrated extent and does not hear how it goes on asks its home: *you have it*
-//!    (thaw, settle) or *you do not* (let go). An error is neither;
+//! 2. a host that has a frozen or unsettled migrated extent and does not hear how it goes on asks its home: *you have
+//!    it* (thaw, settle) or *you do not* (let go). An error is neither;
 //! 3. a home that is killed before the commit finds the extent frozen in its own slot, and thaws it; what another host
 //!    received is let go by 2;
-//! 4. who allocates looks, inside, whether its slab is in its slot still, and its own. So an object is allocated before
-//!    the extent is frozen, or not in it. A slab that moves is nobody's from the commit on; one that stays is its
-//!    session's still;
+//! 4. an allocating session looks, inside, whether its slab is still in its slot and its own. So an object is allocated
+//!    before the extent is frozen, or not in it. A slab that moves has no owner from the commit on; one that stays is
+//!    its session's still;
 //! 5. what lies here and is in use is neither received nor let go: an order that says so is late, and about another
 //!    move.
 
@@ -36,7 +36,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::Span;
 
-/// How long a mover waits for those who are inside.
+/// How long a mover waits for threads that are inside.
 const INSIDE: Nanos = Nanos::from_millis(100);
 
 /// What lies where it was frozen.
@@ -81,14 +81,14 @@ impl ExtentTable {
     /// A slab stays in its own slot: it is its session's still, if that has not ended meanwhile.
     fn go_on(&mut self, part: &Part, slot: u32) {
         match part.owner(slot).load(Ordering::Acquire) {
-            0 => self.set_nobodys(part, slot),
+            0 => self.set_unowned(part, slot),
             owner if self.sessions.contains(&SessionId(owner)) => {}
             _ => self.orphan(part, slot),
         }
     }
 
     /// A slab in its own slot has no owner, from now on or still.
-    fn set_nobodys(&mut self, part: &Part, slot: u32) {
+    fn set_unowned(&mut self, part: &Part, slot: u32) {
         if let Ok(Slot {
             used: Use::Slab(class, Lifetime::Space),
             ..
@@ -96,7 +96,7 @@ impl ExtentTable {
         {
             part.owner(slot).store(0, Ordering::Release);
             part.hint_all(slot, class);
-            self.nobodys.entry(class).or_default().insert(slot);
+            self.unowned.entry(class).or_default().insert(slot);
         }
     }
 
@@ -202,11 +202,11 @@ impl LocalKeeper {
         self.part.moving().ok_or_else(immovable)
     }
 
-    /// Nobody uses the extent from here on, until it is thawed or let go. Nothing is changed if that cannot be had.
+    /// No access uses the extent from here on, until it is thawed or let go. Nothing is changed if that cannot be had.
     ///
     /// # Errors
     /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or
-    /// somebody stays in the middle of an access.
+    /// a thread stays in the middle of an access.
     pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
         self.migration_epochs.fetch_add(1, Ordering::SeqCst);
         let (state, slot) = self.set_frozen(extent)?;
@@ -231,7 +231,7 @@ impl LocalKeeper {
             match own.used {
                 Use::Slab(class, Lifetime::Space) => {
                     let state = own.encode();
-                    if let Some(slots) = extent_table.nobodys.get_mut(&class) {
+                    if let Some(slots) = extent_table.unowned.get_mut(&class) {
                         slots.remove(&slot);
                     }
                     part.saved(slot).store(state, Ordering::Release);
@@ -344,7 +344,7 @@ impl LocalKeeper {
             part.state(slot).store(state, Ordering::Release);
             part.migrated(slot).store(0, Ordering::Release);
             self.moving()?.migrated_extents.remove(extent);
-            extent_table.set_nobodys(part, slot);
+            extent_table.set_unowned(part, slot);
             return Ok(true);
         }
         part.migrated_state(slot).store(state, Ordering::Release);
@@ -375,7 +375,7 @@ impl LocalKeeper {
     /// # Errors
     /// [`Error::Invalid`] if this is not its home, or has never had it; [`Error::Corrupt`]. They say nothing of where
     /// it lies.
-    pub(super) fn location_cache(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
+    pub(super) fn location_of(&self, extent: GlobalAddress) -> Result<Option<(u8, u32)>> {
         let (part, slot) = (&*self.part, extent.slot());
         if extent.part() != part.number() {
             return Err(Error::Invalid(format!("{} is not the home of {extent}", part.name())));
@@ -460,7 +460,7 @@ impl LocalKeeper {
         .collect()
     }
 
-    /// Whether a migrated extent would find room without anybody leaving; `kept` free slots are not for migrated
+    /// Whether a migrated extent would find room without another one leaving; `kept` free slots are not for migrated
     /// extents.
     pub(super) fn has_room_for_migrated(&self, kept: usize) -> bool {
         let extent_table = self.extent_table.lock();

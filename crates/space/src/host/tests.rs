@@ -264,7 +264,7 @@ fn long_and_many_accesses_go_in_pieces() {
 }
 
 #[test]
-fn who_finds_no_room_near_gets_it_far() {
+fn a_session_without_room_near_allocates_far() {
     let pods = Pods::still(9);
     let session = pods.users[0].session();
     let mut parts = BTreeMap::new();
@@ -331,8 +331,8 @@ fn an_address_stays_right_wherever_its_extent_goes() {
     assert_eq!(pods.users[1].stats().parts[0].migrated_extents, 0);
 }
 
-/// A session that did not look while its slab was away and came back went on in it, though it was nobody's by then, and
-/// another's soon. Whose it was then could give it back, empty as it was, under the first one's hands.
+/// A session that did not look while its slab was away and came back went on in it. The slab had no owner by then, and
+/// another one soon. That owner could give it back, empty as it was, while the first session used it.
 #[test]
 fn a_slab_that_was_away_is_another_session_s() {
     let pods = Pods::still(4);
@@ -342,7 +342,7 @@ fn a_slab_that_was_away_is_another_session_s() {
         .into_iter()
         .for_each(|to| pods.relocate(address.extent(), to).expect("moved"));
     let adopted = second.alloc(64).expect("room");
-    assert_eq!(adopted.extent(), address.extent(), "it was nobody's");
+    assert_eq!(adopted.extent(), address.extent(), "it had no owner");
     assert_ne!(
         first.alloc(64).expect("room").extent(),
         address.extent(),
@@ -450,7 +450,7 @@ fn random_life(seed: u64) {
     }
 }
 
-/// No write is lost and no word torn while extents go to and fro under those who use them.
+/// No write is lost and no word torn while extents in use go to and fro.
 #[test]
 fn nothing_is_lost_while_extents_move() {
     let pods = Pods::still(6);
@@ -586,7 +586,7 @@ fn what_is_hot_elsewhere_goes_there() {
     for _ in 0..1000 {
         pods.users[1].fetch_add(address, 1).expect("added");
     }
-    assert_eq!(pods.hosts[0].moved().served, served, "nobody asks its home any more");
+    assert_eq!(pods.hosts[0].moved().served, served, "users ask its home no more");
     pods.audit();
 }
 
@@ -638,9 +638,9 @@ fn ask(channel: &Channel, request: Vec<u8>, repeat: Repeat) -> Result<Vec<u8>> {
 }
 
 #[test]
-fn strangers_and_garbage_are_refused() {
+fn unknown_users_and_garbage_are_refused() {
     let pods = Pods::still(4);
-    let stranger = |hello: Hello| {
+    let unknown_user = |hello: Hello| {
         let channel = Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[0], hello);
         ask(
             &channel,
@@ -655,9 +655,9 @@ fn strangers_and_garbage_are_refused() {
         key,
         pod: pod.clone(),
     };
-    assert!(stranger(hello(SPACE, 1, KEY)).is_ok());
+    assert!(unknown_user(hello(SPACE, 1, KEY)).is_ok());
     for other in [hello(SPACE, 1, KEY + 1), hello(SPACE + 1, 1, KEY), hello(SPACE, 2, KEY)] {
-        assert!(matches!(stranger(other), Err(Error::Lost(_))));
+        assert!(matches!(unknown_user(other), Err(Error::Lost(_))));
     }
     let channel = pods.channel(1, 0);
     let seed = seed();

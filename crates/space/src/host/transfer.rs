@@ -14,7 +14,7 @@
 //! A transfer does not keep its host: if that stops, what was to come is withdrawn.
 
 use super::super::GlobalAddress;
-use super::super::access::AHEAD;
+use super::super::access::PREFETCHED;
 use super::super::act::{Act, Outcome};
 use super::super::far::wire::{self, Direct, Head, PROBE_MAX};
 use super::super::keeper::Keeper;
@@ -46,11 +46,11 @@ impl Inner {
         answer: &mut Vec<u8>,
     ) -> Result<Vec<Direct>> {
         let mut counted: Vec<(u32, bool)> = Vec::with_capacity(head.count);
-        let mut ahead = wire::requested_accesses(items);
+        let mut upcoming = wire::requested_accesses(items);
         let mut begun = 0;
         let done = wire::carry_out((head.kind, head.count), items, answer, room, |address, act| {
-            if begun % AHEAD == 0 {
-                self.prefetch(ahead.by_ref().take(AHEAD));
+            if begun % PREFETCHED == 0 {
+                self.prefetch(upcoming.by_ref().take(PREFETCHED));
             }
             begun += 1;
             let outcome = self.act(address, act)?;
@@ -186,7 +186,7 @@ impl Source for Transfer {
     }
 
     fn read(&mut self, at: usize, into: &mut [u8]) {
-        // What lies between them, and what was not found, is nobody's.
+        // The bytes between them, and those that were not found, are zero.
         into.fill(0);
         let Some(host) = self.host() else { return };
         let first = self.pieces.partition_point(|piece| piece.from + piece.read.len <= at);

@@ -1,4 +1,4 @@
-//! What who holds a lock to write has written to far memory, as far as it is not there yet.
+//! What a session that holds a lock to write has written to far memory, as far as it is not there yet.
 //!
 //! ```text
 //!   write ──► filling ── full ──► flying: a sequence on its way ── answered ──► there
@@ -33,7 +33,7 @@ const _: () = assert!(BUFFERED_MAX <= BYTES_MAX && WRITES_MAX > 0);
 pub(super) struct Buffer {
     filling: Batch,
     flying: Option<WriteInFlight>,
-    /// What became of a write that nobody has heard of yet, and which all that come after it hear.
+    /// The error of an earlier write: every later call on the buffer returns it.
     failed: Option<Error>,
 }
 
@@ -204,7 +204,7 @@ impl Buffer {
         self.filling = Batch::default();
     }
 
-    /// Keeps an error for those who come later.
+    /// Keeps an error for the calls that come later.
     fn note(&mut self, outcome: Result<()>) -> Result<()> {
         if let Err(error) = &outcome {
             self.failed = Some(error.clone());

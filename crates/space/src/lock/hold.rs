@@ -1,7 +1,7 @@
 //! A lock that is held: what is read and written under it, and how it is left.
 //!
-//! What lies in this pod is read and written at once. Of what lies elsewhere pages are [cached](crate::cache) by
-//! who reads, and small writes [collected](super::buffer) by who writes.
+//! What lies in this pod is read and written at once. Of what lies elsewhere a reader [caches](crate::cache) pages, and
+//! a writer [collects](super::buffer) small writes.
 
 use super::buffer::{Batch, Buffer};
 use super::layout::{BROKEN, Mode, NOBODY, VERSION, next, taken_over};
@@ -19,7 +19,8 @@ pub(super) struct Hold {
     mode: Mode,
     /// What stands in the lock.
     session: u64,
-    /// Held to read: of what the lock protects. Held to write: of what it was before; who leaves it makes it another.
+    /// Held to read: of what the lock protects. Held to write: of what it was before; leaving the lock changes the
+    /// version.
     version: u64,
     pub(super) buffer: Mutex<Buffer>,
 }
@@ -66,8 +67,9 @@ impl Hold {
         Ok([(words.word(0)?, Act::Expect(self.session)), version])
     }
 
-    /// Writes what was collected, makes the version another one, and lets go, in this order: so whoever takes the lock
-    /// and finds the version that he knows, finds what he knows. One message if all of it lies in one far part.
+    /// Writes what was collected, makes the version another one, and lets go, in this order: so a session that takes
+    /// the lock and finds the version that it knows, finds what it knows. One message if all of it lies in one far
+    /// part.
     pub(super) fn release(&self, space: &Space) -> Result<()> {
         let mut buffer = self.buffer.lock();
         let released = buffer
@@ -76,7 +78,7 @@ impl Hold {
         match released {
             Err(Error::Revoked(_)) => Err(taken_over(self.lock)),
             Err(error) => {
-                // Whoever comes next repairs what is half written. If this fails too, he does so when the session has
+                // The next holder repairs what is half written. If this fails too, it does so when the session has
                 // ended.
                 let _ = self.words(space).swap(0, self.session, BROKEN);
                 Err(error)
@@ -124,7 +126,7 @@ impl Hold {
         Ok((steps, fenced))
     }
 
-    /// After an answer was lost: whether the lock was let go of. Nobody but this session, if it lives, does that.
+    /// After an answer was lost: whether the lock was let go of. Only this session does that, if it lives.
     fn is_released(&self, words: &Words<'_>) -> Result<bool> {
         let (writer, version) = (words.load(0)?, words.space.load(words.word(VERSION)?)?);
         if writer == self.session && version == self.version {

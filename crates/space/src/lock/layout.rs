@@ -14,7 +14,8 @@ pub(super) const SLOTS: u64 = WORDS - 2;
 pub(super) const VERSION: u64 = WORDS - 1;
 pub(super) const SESSION_BITS: u32 = 48;
 pub(super) const SESSION_MASK: u64 = (1 << SESSION_BITS) - 1;
-/// Nobody: what each word of a new lock holds, but for the version. All words of a lock begin with the same 16 bits.
+/// No session: what each word of a new lock holds, but for the version. All words of a lock begin with the same 16
+/// bits.
 pub(super) const NOBODY: u64 = 0x10cc << SESSION_BITS;
 /// A writer has left without having repaired, or without having finished, what the lock protects.
 pub(super) const BROKEN: u64 = NOBODY | SESSION_MASK;

@@ -5,7 +5,7 @@
 //! ```text
 //!   word 0       the writer: it has the lock, or waits for the readers to leave
 //!   words 1..14  readers: a slot for a session
-//!   each         "lock" 16 bits | session 48 bits: 0 nobody, all ones: a writer died here, and what it did was not repaired
+//!   each         "lock" 16 bits | session 48 bits: 0 none, all ones: a writer died here, and what it did was not repaired
 //!   word 15      "lock" 16 bits | version 48 bits: another one after each writer
 //! ```
 //!
@@ -13,14 +13,14 @@
 //! public words of a [`Space`], so a lock works wherever they do; steps that follow each other are
 //! [one sequence](super::sequence), so taking and leaving a lock that is free are a trip each, wherever it lies.
 //!
-//! - A writer takes word 0 from nobody by compare-and-swap, then waits until all slots are free. Readers that come
+//! - A writer takes word 0, if it is free, by compare-and-swap, then waits until all slots are free. Readers that come
 //!   meanwhile wait: it does not starve.
 //! - A reader takes a slot by compare-and-swap, *then* looks at word 0, by adding nothing to it. If a writer is there
 //!   it leaves its slot, and waits. One of the two changes word 0 first: if the reader, the writer sees its slot; if
 //!   the writer, the reader sees the writer.
 //! - Threads of one session share its slot, and stand in line for word 0 in a table of the process.
-//! - Who takes the lock reads the version *after* that. A writer makes it another one *before* it lets go, so for as
-//!   long as it is the same nobody has written: that is what [cached pages](super::cache) hang on. A new lock begins
+//! - A session that takes the lock reads the version *after* that. A writer makes it another one *before* it lets go,
+//!   so while it is the same no writer has held the lock: [cached pages](super::cache) rely on that. A new lock begins
 //!   with a random one.
 //!
 //! ```text
@@ -29,20 +29,20 @@
 //!      ▲   ▲                                      │ timeout is out                    │ │
 //!      │   └──────────────────────────────────────┘                                    │ │ its session ends
 //!      └──────────── unlock: writes, word 15 + 1, word 0 ← 0 ──────────────────────────┘ ▼
-//!                                                    who comes next: word 0 ← me, word 15 + 1, `owner_died`
+//!                                                    the next holder: word 0 ← me, word 15 + 1, `owner_died`
 //! ```
 //!
-//! The dead are not waited for. Who waits asks the part's keeper now and then whether the session it waits for is
-//! alive. A slot of a dead reader is freed by whoever finds it. From a dead writer the lock is taken over, by
-//! compare-and-swap from that session's number; so by one alone, who is told ([`Guard::owner_died`]) and has to repair
+//! No session waits for a dead one. A waiting session asks the part's keeper now and then whether the session that it
+//! waits for is alive. Any session that finds a dead reader's slot frees it. From a dead writer one session takes the
+//! lock over, by compare-and-swap from the dead session's number. It is told ([`Guard::owner_died`]), and has to repair
 //! what the lock protects. It has the lock as a writer, whatever it asked for. If it dies too, the next one takes over
 //! from it, and is told the same.
 //!
 //! Invariants:
-//! 1. a word is changed from what was seen there: nobody frees what another has taken;
-//! 2. word 0 goes from a dead writer to a living one, never to nobody: that something is to be repaired is not
-//!    forgotten until somebody unlocks;
-//! 3. a session that ends while it holds a lock has lost it, as its numbers are nobody's any more: its
+//! 1. a word is changed from what was seen there: no session frees what another has taken;
+//! 2. word 0 goes from a dead writer to a living one, and is not freed in between: so the need of repair is not
+//!    forgotten until a holder unlocks;
+//! 3. a session that ends while it holds a lock has lost it, as no session has its numbers any more: its
 //!    [`Guard::unlock`] says so;
 //! 4. no two holds to write have the same session and version: what one of them has sent, and comes late, is known by
 //!    that.
@@ -79,8 +79,8 @@ pub struct Held {
     pub owner_died: bool,
 }
 
-/// A lock that is held. Dropping it unlocks; that what was written could not be, only [`Guard::unlock`] says, and
-/// whoever has the lock next is told.
+/// A lock that is held. Dropping it unlocks; only [`Guard::unlock`] returns the errors of writes, and the next holder
+/// is told of them.
 #[must_use]
 pub struct Guard<'s> {
     session: &'s Session,
@@ -96,7 +96,8 @@ impl Guard<'_> {
     }
 
     /// Whether the last writer died, or left it [broken](Self::leave_broken), so that what the lock protects may be
-    /// half changed. Who is told so has it alone, and repairs that before it unlocks: nobody is told again.
+    /// half changed. A session that is told so has the lock alone, and repairs that before it unlocks: no other session
+    /// is told.
     pub fn owner_died(&self) -> bool {
         self.held.owner_died
     }
@@ -159,14 +160,14 @@ impl core::fmt::Debug for Guard<'_> {
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
         if !self.is_left {
-            // Whoever has lost it hears so from `unlock`.
+            // Only `unlock` tells a session that it has lost the lock.
             let _ = self.session.unlock(self.lock, self.held.mode);
         }
     }
 }
 
 impl Space {
-    /// Makes the [`LOCK_BYTES`] at `at`, inside of an object, a lock that nobody has. What held it before has lost it.
+    /// Makes the [`LOCK_BYTES`] at `at`, inside of an object, a free lock. What held it before has lost it.
     ///
     /// # Errors
     /// As [`Space::store`].
@@ -183,7 +184,7 @@ impl Space {
 }
 
 impl Session {
-    /// A new lock, an object of its own; [`Space::free`] frees it, when nobody uses it any more.
+    /// A new lock, an object of its own; [`Space::free`] frees it, when no session uses it any more.
     ///
     /// # Errors
     /// As [`Session::alloc`].
@@ -202,7 +203,7 @@ impl Session {
         Ok(self.guard(lock, held))
     }
 
-    /// Takes a lock if it can be had at once: from nobody, or from the dead.
+    /// Takes a lock if it can be had at once: it is free, or its holder is dead.
     ///
     /// # Errors
     /// As [`Session::lock`].
@@ -232,7 +233,8 @@ impl Session {
         }
     }
 
-    /// Takes a lock without a guard: for those who keep account themselves, by address. [`Session::unlock`] is its end.
+    /// Takes a lock without a guard: for callers that keep account themselves, by address. [`Session::unlock`] is its
+    /// end.
     ///
     /// # Errors
     /// As [`Session::lock`]; [`Error::Timeout`] if timeout ran out.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 impl Session {
     /// Reads what a lock protects, that this session holds. Held to read, far bytes come with those around them, and
-    /// stay in the process, to be read without a trip for as long as nobody has written under the lock:
-    /// [`Space::limit_cache`]. Held to write, what was [written](Session::write_locked) is read.
+    /// stay in the process, to be read without a trip until a session writes under the lock: [`Space::limit_cache`].
+    /// Held to write, what was [written](Session::write_locked) is read.
     ///
     /// # Errors
     /// As [`Space::read`]; [`Error::Invalid`] if the session does not hold the lock.
@@ -24,8 +24,8 @@ impl Session {
     /// Writes what a lock protects, that this session holds to write. Small writes to far memory, and what comes after
     /// them, are collected, and written in their order: in the background, and at the latest by
     /// [`Session::sync_locked`] or when the lock is unlocked. Others see none of it sooner than by taking the lock; if
-    /// this process is killed the last of them are missing, and whoever takes the lock then is told that its
-    /// [owner died](super::Guard::owner_died).
+    /// this process is killed the last of them are missing, and the next holder is told that its [owner
+    /// died](super::Guard::owner_died).
     ///
     /// # Errors
     /// As [`Space::write`], also of writes before; after an error of those the lock can only be left, and is broken

@@ -1,4 +1,4 @@
-//! The locks that a session's threads have, and those who wait for each other in it.
+//! The locks that a session's threads have, and how its threads wait for each other.
 
 use super::hold::Hold;
 use super::layout::{Mode, NOBODY, SESSION_MASK, not_held};
@@ -34,7 +34,7 @@ struct Local {
     /// One of them takes it in the space, or has the writer's word.
     is_busy: bool,
     has_word: bool,
-    /// Those who share the slot.
+    /// Threads that share the slot.
     readers: u32,
     slot: u64,
     /// How it is held, by whichever of them.
@@ -44,7 +44,7 @@ struct Local {
 /// The slot that a session's last reader leaves.
 pub(super) struct Leaving {
     pub(super) slot: u64,
-    /// Nobody of the session stands in line already: then [`Locks::make_way`] is this one's to do.
+    /// No other thread of the session stands in line: then this one calls [`Locks::make_way`].
     pub(super) is_first: bool,
 }
 
@@ -67,7 +67,7 @@ impl Locks {
     }
 
     /// Whether the slot of another reader is shared from now on. If not, this thread is to take one, and is the only
-    /// one who does.
+    /// one that does.
     pub(super) fn share(&self, space: &Space, lock: GlobalAddress, waiting: &mut Waiting) -> Result<bool> {
         loop {
             let mut table = self.table.lock();
@@ -147,8 +147,8 @@ impl Locks {
         hold.map(Arc::clone).ok_or_else(|| not_held(lock, "at all"))
     }
 
-    /// One reader less: what is to be left, if it was the last. Until [`Locks::make_way`] nobody of the session takes a
-    /// slot: it would be freed with this one, if an answer is lost and the freeing is tried again.
+    /// One reader less: what is to be left, if it was the last. Until [`Locks::make_way`] no thread of the session
+    /// takes a slot: it would be freed with this one, if an answer is lost and the freeing is tried again.
     pub(super) fn leave_slot(&self, lock: GlobalAddress) -> Result<Option<Leaving>> {
         let mut table = self.table.lock();
         let local = table.locks.get_mut(&lock).filter(|local| local.readers > 0);
@@ -163,7 +163,7 @@ impl Locks {
         Ok(Some(Leaving { slot, is_first }))
     }
 
-    /// The word is about to be left; until [`Locks::make_way`] nobody of the session takes it.
+    /// The word is about to be left; until [`Locks::make_way`] no thread of the session takes it.
     pub(super) fn leave_word(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
         let mut table = self.table.lock();
         let local = table.locks.get_mut(&lock).filter(|local| local.has_word);

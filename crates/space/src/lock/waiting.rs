@@ -1,11 +1,11 @@
-//! Somebody who waits for a lock: how long he does, and when he asks the keeper.
+//! How long a session waits for a lock, and when it asks the keeper.
 
 use super::layout::Timeout;
 use crate::GlobalAddress;
 use cenote_base::rt::{self, Nanos, Spin};
 use cenote_base::{Error, Result};
 
-/// How long somebody is waited for before the keeper is asked about him, and between two questions.
+/// How long a session waits for another before it asks the keeper about it, and between two questions.
 const ASK_AFTER: Nanos = Nanos::from_millis(2);
 const ASK_EVERY: Nanos = Nanos::from_millis(20);
 /// Sleeps between two looks begin with this, and double up to the other.

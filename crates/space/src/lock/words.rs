@@ -33,7 +33,7 @@ impl Words<'_> {
         at.ok_or_else(|| Error::Invalid(format!("no lock is at {}", self.at)))
     }
 
-    /// Who stands in a word.
+    /// The session that stands in a word.
     pub(super) fn load(&self, n: u64) -> Result<u64> {
         self.checked(self.space.load(self.word(n)?)?)
     }
@@ -99,7 +99,7 @@ pub(super) struct Me<'s> {
 
 impl Me<'_> {
     pub(super) fn write(&self, waiting: &mut Waiting) -> Result<Taken> {
-        // At first it is not looked whether somebody is there: that would be a trip, and mostly nobody is.
+        // It swaps before it looks: a look would be a trip, and mostly the lock is free.
         let mut found = NOBODY;
         loop {
             if found == NOBODY {
@@ -119,7 +119,8 @@ impl Me<'_> {
         }
     }
 
-    /// The writer's word holds this. If nobody is behind it any more, the lock is taken to write, and its owner died.
+    /// The writer's word holds this. If no living session is behind it any more, the lock is taken to write, and its
+    /// owner died.
     fn take_over(&self, found: u64, waiting: &mut Waiting) -> Result<Option<Taken>> {
         assert_ne!(found, NOBODY, "a free lock is taken, not taken over");
         // Of the session's threads this one alone takes the lock: if its own number is there, an answer was lost on the
@@ -237,7 +238,7 @@ impl Me<'_> {
         waiting.turn().map(|()| last)
     }
 
-    /// Whether who stands in a word will never leave it. The keeper is asked if it is time to.
+    /// Whether the session that stands in a word will never leave it. The keeper is asked if it is time to.
     fn is_gone(&self, word: u64, waiting: &mut Waiting) -> Result<bool> {
         Ok(word == BROKEN || waiting.may_ask() && self.is_dead(word)?)
     }

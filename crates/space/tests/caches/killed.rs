@@ -1,5 +1,5 @@
 //! Processes that write far memory under a lock are killed in the middle of it: what they leave is a beginning of what
-//! they wrote, and whoever comes next is told.
+//! they wrote, and the next holder is told.
 //!
 //! The processes are this test program started again, with `CENOTE_CACHES` set: then [`another_process`] is what it
 //! does. They reach the memory by calls alone, over libfabric's tcp.
@@ -36,7 +36,7 @@ struct Task {
     seed: u64,
 }
 
-/// Words that are equal whenever nobody writes, and that each writer raises by one, from the first to the last.
+/// Words that are equal while no writer is at work, and that each writer raises by one, from the first to the last.
 fn visit(session: &Session, task: &Task, mode: Mode) -> u64 {
     let guard = session.lock(task.lock, mode).expect("a lock");
     let mut bytes = vec![0; 8 * WORDS];
@@ -54,7 +54,7 @@ fn visit(session: &Session, task: &Task, mode: Mode) -> u64 {
     } else {
         assert!(
             words.iter().all(|word| *word == first),
-            "nobody died, and they differ: {words:?}"
+            "no writer died, and they differ: {words:?}"
         );
     }
     if guard.mode() == Mode::Write {
@@ -196,6 +196,6 @@ fn what_killed_processes_wrote_is_a_beginning() {
         visit(&session, &task, Mode::Read);
     }
     drop(others);
-    assert!(visit(&session, &task, Mode::Write) > 0, "somebody wrote");
+    assert!(visit(&session, &task, Mode::Write) > 0, "a process wrote");
     assert_eq!(keeper.audit().expect("audited"), Vec::<String>::new());
 }

@@ -64,7 +64,7 @@ fn what_was_read_under_a_lock_is_not_fetched_again() {
     hold(1, 100, 8);
     hold(0, 100, 8);
     hold(1, 9900, 7);
-    // Who takes it to write and changes nothing is a writer.
+    // A session that takes it to write and changes nothing is a writer.
     drop(east.lock(lock, Mode::Write).expect("free"));
     hold(1, 100, 8);
     let stats = pods.users[1].stats().cache;
@@ -135,7 +135,7 @@ fn what_was_cached_under_a_former_lock_is_not_read_under_the_next() {
     };
     assert_eq!(read(), [0; 8]);
     east.write(object, &[1; 8]).expect("written");
-    assert_eq!(read(), [0; 8], "nobody has written under the lock");
+    assert_eq!(read(), [0; 8], "no session has written under the lock");
     east.make_lock(lock).expect("made anew");
     assert_eq!(read(), [1; 8]);
 }
@@ -236,13 +236,13 @@ fn a_write_that_fails_leaves_the_lock_broken() {
         assert!(matches!(guard.unlock(), Err(Error::Invalid(_))));
         assert_eq!(bytes_of(&east, object, 16), [[1; 8], [0; 8]].concat());
         let guard = east.lock(lock, Mode::Read).expect("broken");
-        assert!(guard.owner_died(), "who comes next is told");
+        assert!(guard.owner_died(), "the next holder is told");
         guard.unlock().expect("held");
     }
 }
 
 #[test]
-fn whoever_lost_the_lock_writes_nothing_any_more() {
+fn a_session_that_lost_the_lock_writes_no_more() {
     let pods = Pods::new(4);
     let (east, west, lock, object) = in_the_east(&pods, 64);
     let late = west.lock(lock, Mode::Write).expect("free");
@@ -307,8 +307,8 @@ fn lost_messages_cost_trips_or_are_told() {
     }
 }
 
-/// Who frees a slot, hears nothing and tries again does not free the one that another thread of the session has got in
-/// between.
+/// A thread that frees a slot, gets no answer and tries again does not free the slot that another thread of the session
+/// has taken in between.
 #[test]
 fn a_slot_that_is_being_left_is_not_taken() {
     let pods = Pods::new(4);
@@ -357,7 +357,7 @@ fn late_messages_change_nothing() {
 }
 
 #[test]
-fn who_dies_leaves_a_beginning_of_what_he_wrote() {
+fn a_dead_writer_leaves_a_beginning_of_what_it_wrote() {
     let pods = Pods::new(4);
     let (east, west, lock, object) = in_the_east(&pods, 10_000);
     let guard = west.lock(lock, Mode::Write).expect("free");

@@ -13,13 +13,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-/// An object, and what is in it as whoever holds its lock knows.
+/// An object, and its bytes as the holder of its lock knows them.
 struct Thing {
     address: GlobalAddress,
     bytes: Vec<u8>,
 }
 
-/// A lock, what it protects, and who holds it.
+/// A lock, what it protects, and its holders.
 struct Ward {
     lock: GlobalAddress,
     things: Vec<Thing>,
@@ -273,8 +273,8 @@ impl Runtime for Planting {
     fn spawn(&self, name: &str, body: Box<dyn FnOnce() + Send>) -> std::io::Result<Box<dyn Join>> {
         rt::os::spawn(name, body)
     }
-    /// The hosts' threads run under the system's runtime and wake nobody of this one, so a sleep is short, and a waker
-    /// is made up.
+    /// The hosts' threads run under the system's runtime and wake no thread of this one, so a sleep is short, and a
+    /// waker is made up.
     fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
         let turn = Nanos::from_millis(1);
         match timeout {

@@ -44,7 +44,7 @@ fn word(pods: &Pods) -> GlobalAddress {
 }
 
 /// The answer to a store was lost, so it was sent again, and came after what another had written in between: that was
-/// gone, though nobody had been told of an error.
+/// gone, though no client had been told of an error.
 #[test]
 fn what_another_has_written_since_stays() {
     for (name, change) in CHANGES {
@@ -97,7 +97,7 @@ fn what_was_done_before_an_extent_moved_is_not_done_where_it_lies_now() {
     }
 }
 
-/// A host that began anew does not know what the one before it did: who asked is told so.
+/// A host that began anew does not know what the one before it did: the user that asked is told so.
 #[test]
 fn a_host_that_begins_anew_does_nothing_a_second_time() {
     for (name, change) in CHANGES {
@@ -132,7 +132,7 @@ fn what_is_late_does_not_undo_what_comes_after_it() {
     }
 }
 
-/// What was given up as late was done when whoever gave it up had told others that it was not.
+/// What was given up as late was done when its user had told others that it was not.
 #[test]
 fn what_is_late_is_not_done_after_it_was_given_up() {
     for (name, change) in CHANGES {
@@ -236,7 +236,7 @@ fn add(space: &Space, word: GlobalAddress, by_swap: bool) -> Result<()> {
     if !by_swap {
         return space.fetch_add(word, 1).map(drop);
     }
-    // Who asks hears nothing of a load either, sometimes; that is no change.
+    // The answer to a load is lost too, sometimes; a load changes nothing.
     let mut seen = space.load(word).or_else(|_| space.load(word))?;
     loop {
         match space.compare_and_swap(word, seen, seen + 1)? {

@@ -44,7 +44,7 @@ pub struct Fabric {
     meanwhile: Mutex<Option<Meanwhile>>,
 }
 
-/// What somebody else does before a sender hears that its answer is lost, or between the messages of a batch.
+/// What another session does before a sender hears that its answer is lost, or between the messages of a batch.
 struct Meanwhile(Box<dyn FnOnce() + Send>);
 
 impl core::fmt::Debug for Meanwhile {
@@ -53,7 +53,7 @@ impl core::fmt::Debug for Meanwhile {
     }
 }
 
-/// Calls that nobody waits for any more.
+/// Calls that no thread waits for any more.
 type Late = (Arc<dyn Caller>, Vec<Call>);
 
 #[derive(Debug)]

@@ -109,7 +109,7 @@ impl Process {
         writeln!(input, "{line}").expect("written");
     }
 
-    /// Who [holds](hold) on goes on.
+    /// A process that [holds](hold) on goes on.
     pub fn close_input(&mut self) {
         drop(self.child.stdin.take());
     }
@@ -156,7 +156,7 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("asked") {
                 return status;
             }
-            assert!(rt::now().since(began) < TIMEOUT, "nobody ends it");
+            assert!(rt::now().since(began) < TIMEOUT, "the process does not end");
             rt::sleep(TURN);
         }
     }
@@ -179,7 +179,7 @@ fn listen(output: ChildStdout, said: &Sender<String>, reports: &AtomicU64) {
         // What was not written to its end was not said.
         match line.strip_suffix('\n').and_then(|line| line.strip_prefix(SAID)) {
             Some(WORKING) => _ = reports.fetch_add(1, Ordering::Relaxed),
-            // Nobody may want to know.
+            // The test may not listen any more.
             Some(text) => _ = said.send(text.to_owned()),
             None => {}
         }

@@ -1,5 +1,5 @@
-//! Spaces, and clients that allocate and free in them for good: what they have stands in *tables*, so that whoever
-//! looks later can tell what there must be.
+//! Spaces, and clients that allocate and free in them for good: what they have stands in *tables*, so that a later look
+//! can tell what there must be.
 
 use super::{Random, say};
 use cenote_base::Error;
@@ -67,7 +67,7 @@ pub fn work(space: &Space, table: GlobalAddress, seed: u64) {
     }
 }
 
-/// An object that says who it is; sometimes one more for the session, which nobody hears of.
+/// An object that holds its own address; sometimes one more for the session, which no table lists.
 fn allocate(session: &Session, random: &mut Random) -> Option<GlobalAddress> {
     let size = match random.below(20) {
         0 => EXTENT + random.below(2 * EXTENT),

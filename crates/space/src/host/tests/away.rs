@@ -1,4 +1,4 @@
-//! Who allocates while parts are away.
+//! Sessions that allocate while parts are offline.
 
 use super::super::super::class::Class;
 use super::super::super::keeper::{Extent, Run, SessionId};
@@ -69,9 +69,9 @@ fn user(pods: &Pods) -> Space {
     user
 }
 
-/// Who allocated heard `Lost` from the first part that was away, though another had room.
+/// An allocating session got `Lost` from the first part that was offline, though another had room.
 #[test]
-fn a_part_that_is_away_keeps_nobody_from_room_elsewhere() {
+fn a_part_that_is_offline_does_not_hide_room_elsewhere() {
     let pods = Pods::still(4);
     let session = user(&pods).session();
     let mut all = Vec::new();

@@ -112,7 +112,7 @@ fn extents_move_in_every_way() {
     }
 }
 
-/// Nobody is there; how often that was tried.
+/// Callers that reach no node; how often that was tried.
 #[derive(Debug, Default)]
 struct Unreached(AtomicU64);
 
@@ -126,7 +126,7 @@ impl Callers for Unreached {
 /// A host that fetched from one that was not reached tried once for each piece, one after the other: its worker did
 /// nothing else for most of a minute.
 #[test]
-fn whoever_is_not_reached_is_tried_once() {
+fn a_node_that_is_not_reached_is_tried_once() {
     let pods = Pods::still(4);
     let unreached = Arc::<Unreached>::default();
     let hello = Hello {
@@ -243,8 +243,8 @@ fn status_if(pods: &Pods, address: GlobalAddress, meanwhile: impl FnOnce()) -> u
     bytes[8]
 }
 
-/// The bytes are sent after they were found: nobody waits for that, so they may be another's by then. Then what was
-/// sent does not count.
+/// The bytes are sent after they were found, and no mover waits for that: they may belong to another object by then.
+/// Then what was sent does not count.
 #[test]
 fn what_moved_while_it_was_sent_is_asked_for_again() {
     let pods = Pods::still(6);
@@ -405,7 +405,7 @@ impl Serve for Mute {
 }
 
 #[test]
-fn who_cannot_measure_reads_plainly() {
+fn a_channel_that_cannot_measure_reads_plainly() {
     let mut pods = Pods::reading(4, FarReads::Measured);
     pods.hosts.clear();
     pods.nodes = Arc::new(Nodes::default());
@@ -426,7 +426,7 @@ fn who_cannot_measure_reads_plainly() {
     );
 }
 
-/// A user of the second pod who reaches the first over libfabric.
+/// A user of the second pod that reaches the first over libfabric.
 fn far_user(pods: &Pods, node: &MemoryNode, reads: FarReads) -> Space {
     let net = Net::new(NetOptions::default()).expect("there");
     let hello = Hello {

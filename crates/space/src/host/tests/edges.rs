@@ -110,9 +110,9 @@ impl Serve for Mute {
     }
 }
 
-/// A host that was about to stop waited for others as long as an order may take, and whoever ended it, with it.
+/// A host that was about to stop waited for others as long as an order may take, and its owner with it.
 #[test]
-fn a_host_that_stops_waits_for_nobody() {
+fn a_host_that_stops_does_not_wait() {
     let mut pods = Pods::still(4);
     pods.options.timeout = Nanos::from_secs(1_000_000);
     pods.door = Box::new(|_, hosts| {
@@ -142,7 +142,8 @@ fn a_queue_takes_so_many_and_no_more() {
     assert!(queue.add(7).is_ok());
 }
 
-/// Who had last found an extent in a part that is away now did not find it any more, though it had come home before.
+/// A user that had last found an extent in a part that is offline now did not find it any more, though it had come home
+/// before.
 #[test]
 fn an_extent_that_has_come_home_is_found_though_its_host_is_away() {
     let mut pods = Pods::still(4);
@@ -177,16 +178,16 @@ fn an_extent_that_has_come_home_is_found_though_its_host_is_away() {
     assert_eq!(many(), [42, 0]);
     user.location_cache().set(words[0], 2);
     assert_eq!(user.load(words[0]).expect("a word"), 42);
-    // What may not be done twice was not done either, as nobody was asked.
+    // What may not be done twice was not done either, as no host was asked.
     user.location_cache().set(words[0], 2);
     assert_eq!(user.fetch_add(words[0], 1).expect("a word"), 42);
     user.location_cache().set(words[0], 2);
     let (mut steps, mut found) = ([(words[0], Act::Add(1)), (words[1], Act::Load)], [0; 2]);
     user.act_in_order(&mut steps, &mut found).expect("done at home");
     assert_eq!(found, [43, 0]);
-    // An address of a part that there is not is nobody's.
-    let nobodys = GlobalAddress::new(9, 0, 0, 1).expect("an address");
-    assert!(matches!(user.load(nobodys), Err(Error::Invalid(_))));
+    // An address of a part that the space does not have is invalid.
+    let unknown = GlobalAddress::new(9, 0, 0, 1).expect("an address");
+    assert!(matches!(user.load(unknown), Err(Error::Invalid(_))));
     user.location_cache().set(words[0], 9);
     assert_eq!(user.fetch_add(words[0], 1).expect("done at home"), 44);
 }
@@ -218,10 +219,10 @@ impl Seam for Meddling<'_> {
     }
 }
 
-/// Who looked for a migrated extent that was about to leave, and was held up, found the next migrated extent in its
-/// slot: of the same generation, so that he read and wrote another object.
+/// An access that looked for a migrated extent that was about to leave, and was held up, found the next migrated extent
+/// in its slot. That had the same generation, so the access read and wrote another object.
 #[test]
-fn a_guest_is_not_taken_for_the_next_one() {
+fn a_migrated_extent_is_not_taken_for_the_next_one() {
     let mut meddled = 0;
     for point in 1..20 {
         let pods = Pods::still(4);
@@ -251,7 +252,7 @@ fn a_guest_is_not_taken_for_the_next_one() {
 
 /// A migrated extent in the memory of a slot whose generations are used up was lost when the next keeper began.
 #[test]
-fn a_guest_of_a_retired_slot_stays() {
+fn a_migrated_extent_in_a_retired_slot_stays() {
     let part = part(1, 4);
     for slot in 0..part.slots() {
         let (generation, used) = (GENERATION_MAX - 1, Use::Free);

@@ -46,14 +46,14 @@ impl Keeper for Meanwhile {
     }
 }
 
-/// Found by the simulator (world `pool`, seed 5): a slab that was nobody's was handed out and moved away before its new
-/// owner looked at it, who took the part for corrupt. It gets another one.
+/// Found by the simulator (world `pool`, seed 5): a slab without an owner was handed out and moved away before its new
+/// owner looked at it. The owner took the part for corrupt. It gets another slab.
 #[test]
 fn a_slab_that_moves_on_its_way_to_its_owner_is_followed_by_another() {
     let pods = Pods::still(6);
     let first = pods.users[0].session();
     let address = first.alloc(64).expect("room");
-    first.close().expect("its slab is nobody's now");
+    first.close().expect("its slab has no owner now");
     for there_and_back in [false, true] {
         let (host, mut moves) = (Arc::clone(&pods.hosts[0].inner), 0);
         let then = move |extent| {

@@ -24,7 +24,7 @@ impl Pods {
         self.audit();
     }
 
-    /// How many migrated extents nobody has spoken for.
+    /// How many migrated extents have no news of their move.
     fn unsettled(&self) -> usize {
         let of = |host: &Host| host.inner.keeper.unsettled(Nanos::ZERO).len();
         self.hosts.iter().map(of).sum()
@@ -103,14 +103,14 @@ fn one_step(pods: &Pods, extent: GlobalAddress, (from, to): (u8, u8), freeze: u6
 
 /// Hosts that start anew and cannot ask took the error for an answer, and gave up what lay with them.
 #[test]
-fn who_hears_nothing_of_its_guests_keeps_them() {
+fn a_host_without_news_keeps_its_migrated_extents() {
     for cut in 0..6 {
         let mut pods = Pods::still(4);
         let address = pods.word();
         // To the other pod and half of the way back.
         pods.relocate(address.extent(), 2).expect("moved");
         cut_off(&pods, address.extent(), 2, 1, cut);
-        // Nobody has told them where the others are.
+        // The new hosts do not know where the others are.
         pods.restart_hosts();
         let of_west = |pods: &Pods| pods.hosts[1].keeper().unsettled(Nanos::ZERO).len();
         let unsettled = of_west(&pods);
@@ -129,9 +129,9 @@ fn who_hears_nothing_of_its_guests_keeps_them() {
     }
 }
 
-/// What its home has ended is let go by whoever has it, and not before the home says so.
+/// A host lets a migrated extent go when its home has ended it, and not before the home says so.
 #[test]
-fn a_guest_that_its_home_has_ended_is_let_go() {
+fn a_migrated_extent_that_its_home_has_ended_is_let_go() {
     let mut pods = Pods::still(4);
     let address = pods.word();
     let extent = address.extent();
@@ -150,7 +150,7 @@ fn a_guest_that_its_home_has_ended_is_let_go() {
 
 /// A migrated extent that is in use is not let go, whatever the order says.
 #[test]
-fn a_guest_in_use_stays() {
+fn a_migrated_extent_in_use_stays() {
     let pods = Pods::still(4);
     let address = pods.word();
     pods.relocate(address.extent(), 2).expect("moved");

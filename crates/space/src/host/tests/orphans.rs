@@ -173,7 +173,7 @@ impl Several {
 
 /// A migrated extent that was frozen for a move while its home went for good stayed frozen for ever.
 #[test]
-fn what_nobody_has_used_since_is_used_again() {
+fn an_extent_without_use_since_is_used_again() {
     for first in [2, 3] {
         let several = Several::new();
         let address = several.word();
@@ -226,7 +226,7 @@ fn what_may_have_been_used_elsewhere_is_lost() {
 
 /// What has come and was never used, when the one that it came from has nothing of it any more.
 #[test]
-fn what_has_come_from_nobody_is_lost() {
+fn an_extent_without_a_source_is_lost() {
     let several = Several::new();
     let address = several.word();
     several.begin_move(address.extent(), 2);
@@ -239,7 +239,7 @@ fn what_has_come_from_nobody_is_lost() {
 }
 
 #[test]
-fn who_is_away_is_waited_for() {
+fn a_part_that_is_offline_is_waited_for() {
     let several = Several::new();
     let address = several.word();
     several.begin_move(address.extent(), 2);
@@ -255,7 +255,7 @@ fn who_is_away_is_waited_for() {
 /// One gave it up, and another could not be asked: the next time the one had nothing of it, and so it was given up
 /// where it was frozen too.
 #[test]
-fn nobody_gives_up_before_all_have_answered() {
+fn no_host_gives_up_before_all_have_answered() {
     let several = Several::of(5);
     let address = several.word();
     several.begin_move(address.extent(), 2);
@@ -264,7 +264,7 @@ fn nobody_gives_up_before_all_have_answered() {
     several.ask(2);
     several.ask(3);
     assert_eq!(several.unsettled(), [1, 1], "nothing is given up");
-    // The other one of those who are not concerned is away then.
+    // The other one of the hosts that are not concerned is offline then.
     several.show(4);
     several.hide(5);
     several.ask(2);
@@ -278,7 +278,7 @@ fn nobody_gives_up_before_all_have_answered() {
 
 /// A part that the way to is not known of was not asked at all.
 #[test]
-fn who_is_not_known_yet_is_waited_for() {
+fn a_part_that_is_not_known_yet_is_waited_for() {
     let several = Several::new();
     let address = several.word();
     several.begin_move(address.extent(), 3);
@@ -296,7 +296,7 @@ fn who_is_not_known_yet_is_waited_for() {
     );
 }
 
-/// Loses the answer to the first order to give something up: who asked is told that the node is lost.
+/// Loses the answer to the first order to give something up: the host that asked is told that the node is lost.
 struct LosesAnswer {
     hosts: Hosts,
     host: Arc<Inner>,
@@ -318,7 +318,7 @@ impl Serve for LosesAnswer {
 
 /// It had been given up, and the next time there was nothing of it: so it was given up where it was frozen too.
 #[test]
-fn a_lost_answer_of_who_gave_it_up_changes_nothing() {
+fn a_lost_answer_of_the_host_that_gave_it_up_changes_nothing() {
     let several = Several::of(4);
     let address = several.word();
     several.begin_move(address.extent(), 2);
@@ -332,9 +332,9 @@ fn a_lost_answer_of_who_gave_it_up_changes_nothing() {
     several.audit();
 }
 
-/// Who may have used it before it was gone too has the only copy that counts.
+/// A host that may have used it before it was gone too has the only copy that counts.
 #[test]
-fn who_is_gone_before_it_answered_may_have_used_it() {
+fn a_host_gone_before_it_answered_may_have_used_it() {
     let several = Several::of(4);
     let address = several.word();
     several.begin_move(address.extent(), 2);
@@ -349,7 +349,7 @@ fn who_is_gone_before_it_answered_may_have_used_it() {
 
 /// A host that began anew does not know by which freezing it came: it is waited for until it has let go.
 #[test]
-fn who_does_not_know_the_move_any_more_is_waited_for() {
+fn a_host_that_forgot_the_move_is_waited_for() {
     let several = Several::new();
     let address = several.word();
     several.begin_move(address.extent(), 2);
