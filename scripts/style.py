@@ -34,7 +34,7 @@ ASSERT = re.compile(r"\b(?:debug_)?assert(?:_eq|_ne)?!|\bconst _: \(\) = assert"
 KNOWN_PAIRS = re.compile("InFlight|ReadAhead")
 RIDDLE = re.compile(
     r"\b(?:nobody|somebody|anybody|everybody|whoever|whose wish|(?<!-)wish(?:es)?|whereabouts|strangers?|strange|stuck|awake|patien(?:ce|t)|"
-    r"tend(?:s|ed)?|guests?|(?<!read.)(?<!write.)ahead|two minds|hunts?|troubles?"
+    r"tend(?:s|ed)?|guests?|(?<!read.)(?<!write.)ahead(?! of)|two minds|hunts?|troubles?"
     r"|(?<!users )(?<!user )(?<!people )(?<!reader )(?<!readers )(?<!engineers )(?<!person )(?<!operator )who)\b", re.I)
 PATH = re.compile(r"\b(?:crate|super)(?:::\w+)+")
 

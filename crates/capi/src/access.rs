@@ -8,7 +8,7 @@ use cenote_base::Result;
 use cenote_space::{GlobalAddress, Read, Space, Write};
 use core::ffi::c_void;
 
-/// Reads or writes that are handed on together: as many as memory is asked for ahead.
+/// Reads or writes that are handed on together: as many as are prefetched.
 const TOGETHER: usize = 16;
 
 /// `cenote_read_op`.

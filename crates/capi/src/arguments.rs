@@ -9,7 +9,7 @@ use std::path::Path;
 /// Memory to read from.
 ///
 /// # Safety
-/// Unless it is null, `len` bytes are there to be read until `'a` ends, and nobody changes them.
+/// Unless it is null, `len` bytes are there to be read until `'a` ends, and no thread changes them.
 #[inline(always)]
 pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize) -> Result<&'a [u8]> {
     match is_memory(from, len)? {
@@ -22,7 +22,7 @@ pub(super) unsafe fn bytes<'a>(from: *const c_void, len: usize) -> Result<&'a [u
 /// Memory to write into.
 ///
 /// # Safety
-/// Unless it is null, `len` bytes are there to be written until `'a` ends, and nobody else uses them.
+/// Unless it is null, `len` bytes are there to be written until `'a` ends, and no other thread uses them.
 #[inline(always)]
 pub(super) unsafe fn buffer<'a>(into: *mut c_void, len: usize) -> Result<&'a mut [u8]> {
     match is_memory(into, len)? {
@@ -52,7 +52,7 @@ fn no_memory(at: *const c_void, len: usize) -> Error {
 /// An array of `n` things.
 ///
 /// # Safety
-/// Unless it is null, `n` of them are there until `'a` ends, and nobody changes them.
+/// Unless it is null, `n` of them are there until `'a` ends, and no thread changes them.
 pub(super) unsafe fn array<'a, T>(from: *const T, n: usize) -> Result<&'a [T]> {
     let len = n.saturating_mul(size_of::<T>());
     if !is_memory(from.cast(), len)? {

@@ -134,7 +134,7 @@ unsafe fn pods(from: *const *const c_char, n: usize) -> Result<Option<Vec<String
     // SAFETY: the same duty.
     let names = unsafe { array(from, n)? };
     if names.is_empty() {
-        // No pods at all would be an array of none, which nobody means.
+        // No pods at all would be an array of none, which no caller means.
         return match from.is_null() {
             true => Ok(None),
             false => Err(Error::Invalid("an array of 0 pods: NULL stands for all of them".into())),

@@ -18,7 +18,7 @@ pub(super) fn watch() {
     WATCHED.call_once(|| {
         // SAFETY: a function that may run in a child of fork: it changes a word.
         let _no_memory = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
-        // Without memory for its entry it is not called, and nobody notices that a child uses its parent's handles.
+        // Without memory for its entry it is not called, and a child that uses its parent's handles is not noticed.
     });
 }
 

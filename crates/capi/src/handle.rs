@@ -5,8 +5,8 @@
 //!   (none) ──────► open: magic ^ forks ───────► closed, its value dropped ──► freed, after [`KEPT`] others
 //! ```
 //!
-//! A closed handle is kept for a while, so that its next use is an error and not somebody else's memory. That is a help
-//! for who debugs, not a promise.
+//! A closed handle is kept for a while, so that its next use is an error and not another object's memory. That is a
+//! help for debugging, not a promise.
 
 use super::fork;
 use cenote_base::rt::Mutex;
@@ -37,11 +37,12 @@ pub(super) type Graveyard<T> = VecDeque<Dead<T>>;
 #[repr(C)]
 pub struct Handle<T> {
     state: AtomicU64,
-    /// There while the state says that it is open. Whoever closes it takes it out; who uses it has it until then.
+    /// There while the state says that it is open. The thread that closes it takes it out; a thread that uses it has it
+    /// until then.
     value: UnsafeCell<Option<T>>,
 }
 
-/// One that nobody may use, made by `Box::into_raw`.
+/// One that no thread may use, made by `Box::into_raw`.
 pub(super) struct Dead<T>(NonNull<Handle<T>>);
 
 // SAFETY: its value is gone, and it is this owner's to free.
@@ -49,7 +50,7 @@ unsafe impl<T> Send for Dead<T> {}
 
 impl<T> Drop for Dead<T> {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`, closed, and kept by nobody else.
+        // SAFETY: made by `Box::into_raw`, closed, and kept nowhere else.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -66,7 +67,7 @@ impl<T: Kind> Handle<T> {
     /// What it is of.
     ///
     /// # Safety
-    /// `handle` is null or leads to a handle of any kind; nobody closes it before `'a` ends. (One that was closed
+    /// `handle` is null or leads to a handle of any kind; no thread closes it before `'a` ends. (One that was closed
     /// lately is told apart.)
     #[inline(always)]
     pub(super) unsafe fn get<'a>(handle: *const Self) -> Result<&'a T> {
@@ -75,7 +76,7 @@ impl<T: Kind> Handle<T> {
         if state != T::MAGIC ^ fork::forks() {
             return Err(unusable::<T>(state));
         }
-        // SAFETY: it is open and of this kind, and nobody closes it: the value is there, and nobody changes it.
+        // SAFETY: it is open and of this kind, and no thread closes it: the value is there, and does not change.
         let value = unsafe { &*(*handle).value.get() };
         value.as_ref().ok_or_else(|| unusable::<T>(CLOSED))
     }

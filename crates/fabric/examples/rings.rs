@@ -111,7 +111,7 @@ fn echo(mut stream: impl Read + Write + Send + 'static) {
     }));
 }
 
-// ---- who measures ----
+// ---- the measuring process ----
 
 struct Far {
     child: Child,
@@ -270,7 +270,7 @@ fn measure(seconds: f64) {
 
 /// Rounds of each kind, in turn: the machine does other things beside. Medians of the rounds' percentiles are told.
 const ROUNDS: usize = 9;
-/// Of who posts long ones: one in so much time, whichever ring it is.
+/// Of the user that posts long ones: one in so much time, whichever ring it is.
 const PACE: Nanos = Nanos::from_micros(300);
 
 fn compare(far: &mut Far, long: usize, seconds: f64) {

@@ -20,7 +20,7 @@
 //! the part beyond all waiting; [`Emulator::overhead_ns`] says what an access costs.
 //!
 //! What it does not show: incoherence (that is the simulator's), misses that a real processor would overlap between
-//! accesses (out-of-order execution) or fetch ahead (so it errs on the slow side), and the few accesses that are not
+//! accesses (out-of-order execution) or prefetch (so it errs on the slow side), and the few accesses that are not
 //! announced (links of lists and hash chains). A report of a figure that it had a part in says "emulated" and the
 //! profile's name.
 //!

@@ -99,8 +99,8 @@ pub struct Identity {
     pub directory: String,
 }
 
-/// How far a region can be believed. Who writes it: the database, at start, at stop, and when its
-/// log has become durable; who needs it: its next start (design, section 7, rule 6).
+/// How far a region can be believed. The database writes it at start, at stop, and when its log has become durable; its
+/// next start needs it (design, section 7, rule 6).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct State {
     /// The start of the database that used it last.

@@ -42,8 +42,8 @@ const IN_MEMORY: &str = "region in memory";
 /// Bytes of a huge page.
 const HUGE_PAGE: u64 = 2 << 20;
 
-/// Bytes that are mapped ahead at once. While the system does it, no other thread of the process can map anything, such
-/// as a new thread's stack: a start of which each such step waited for 64 MiB took a second.
+/// Bytes that are mapped in advance at once. While the system does it, no other thread of the process can map anything,
+/// such as a new thread's stack: a start of which each such step waited for 64 MiB took a second.
 const POPULATE_STEP: u64 = 2 << 20;
 
 /// How a region is mapped.
@@ -91,8 +91,8 @@ impl Region {
         Self::create_on(Backing::open(path, true)?, len, identity, options)
     }
 
-    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two who
-    /// make one at once one fails.
+    /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two
+    /// processes that make one at once one fails.
     ///
     /// # Errors
     /// [`Error::Invalid`] if something is there, also where it is in use; those of [`Region::create`].

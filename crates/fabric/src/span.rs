@@ -3,8 +3,8 @@
 //! A span is a copyable handle: where the part lies, how long it is, and which region it is of.
 //! Offsets are relative to it. Invariants:
 //! - no access leaves the span: each is checked with one comparison;
-//! - **a read outside yields zeros**, never a panic: an optimistic reader follows offsets that may
-//!   be torn, and learns so only when it validates. One who believes its bytes asks
+//! - **a read outside yields zeros**, never a panic: an optimistic reader follows offsets that may be torn, and learns
+//!   so only when it validates. A reader that believes its bytes asks
 //!   [`Span::contains`];
 //! - **a write outside panics**: a writer holds the latch and knows its offsets;
 //! - values are little endian; any alignment is fine, except for atomics;

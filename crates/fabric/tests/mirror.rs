@@ -187,9 +187,9 @@ fn a_mirror_equals_the_region_when_all_is_flushed() {
     );
 }
 
-/// One line's words are stored last to first, each line after the one before it is flushed. Whoever looks at the mirror
-/// at any moment finds no line ahead of the one before, and in no line a first word ahead of the others: also while it
-/// is filled and after that.
+/// One line's words are stored last to first, each line after the one before it is flushed. A reader that looks at the
+/// mirror at any moment finds no line ahead of the one before, and in no line a first word ahead of the others: also
+/// while it is filled and after that.
 #[test]
 fn a_mirror_is_never_ahead_of_what_was_before() {
     let (path, other) = (TempPath::new(), TempPath::new());

@@ -43,7 +43,7 @@ impl Sink for Spy {
         let is_mirror = region.name().ends_with(&*self.mirror.to_string_lossy());
         self.told.lock().expect("no panic").push((is_mirror, off - AT, access));
         if is_mirror && !self.is_copying.swap(true, Ordering::SeqCst) {
-            // The words were loaded. Somebody else changes them and flushes now; he is waited for as long as it may
+            // The words were loaded. Another thread changes them and flushes now; it is waited for as long as it may
             // take him if nothing held him up.
             for _ in 0..60 {
                 if self.has_flushed.load(Ordering::SeqCst) {

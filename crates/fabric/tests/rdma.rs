@@ -55,7 +55,7 @@ fn a_node_without_a_program_says_so() {
     let nodes = Nodes::default();
     let node = nodes.add("a");
     let caller = nodes.caller("a").expect("there");
-    let error = caller.call(b"anybody?", &mut Vec::new()).expect_err("nobody");
+    let error = caller.call(b"hello?", &mut Vec::new()).expect_err("no program");
     assert!(matches!(error, Error::Invalid(_)), "{error}");
     node.memory().lose();
     assert!(matches!(nodes.caller("a"), Err(Error::Lost(_))));

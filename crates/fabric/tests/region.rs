@@ -100,7 +100,7 @@ fn others_join_what_its_user_has_open() {
     assert_eq!(region.atomic_u64(8192).load(Ordering::Acquire), 6);
     assert!(matches!(open(&path.0), Err(Error::Busy(_))));
     drop(region);
-    // Whoever joined has no lock.
+    // A process that joined has no lock.
     open(&path.0).expect("opened");
     assert_eq!(joined.atomic_u64(8192).load(Ordering::Acquire), 6);
 }
@@ -231,7 +231,7 @@ fn a_numa_node_can_be_named() {
     }
 }
 
-/// What looks who maps a file (`/proc/PID/maps`) finds it, though the file is empty yet.
+/// The search for processes that map a file (`/proc/PID/maps`) finds it, though the file is empty yet.
 #[test]
 fn a_foothold_is_seen_as_long_as_it_lives() {
     let path = TempPath::new();
@@ -243,7 +243,7 @@ fn a_foothold_is_seen_as_long_as_it_lives() {
     std::fs::File::create(&path.0).expect("made");
     let foothold = Foothold::of(&path.0).expect("no error").expect("a file");
     assert!(is_seen());
-    // Who has it is in nobody's way.
+    // The process that has it is in no other's way.
     let region = Region::create(&path.0, MIB, identity(), RegionOptions::default()).expect("made");
     drop((region, foothold));
     assert!(!is_seen());

@@ -62,7 +62,7 @@ impl Bench for Near {
     fn caller(&self) -> Arc<dyn Caller> {
         let node = self.0.lock().expect("no panic");
         let node = node.as_ref().expect("not lost");
-        // Those who were dropped give their seats back within 100 ms.
+        // Users that were dropped give their seats back within 100 ms.
         let mut seat = Err(Error::Busy(String::new()));
         until("there is a seat", || {
             seat = node.admit(0);
@@ -352,7 +352,7 @@ fn the_seat_of_a_killed_user_is_free_again() {
     assert!(seats.iter().all(|seat| seat.epoch != again.epoch));
     let user = User::join(&far.path, again, user_options()).expect("it is there");
     user.call(b"e", &mut Vec::new()).expect("served");
-    // A node that starts in its place knows nobody, and those of before hear of it.
+    // A node that starts in its place knows no user, and the former ones hear of it.
     far.kill();
     assert!(matches!(user.call(b"e", &mut Vec::new()), Err(Error::Lost(_))));
 }

@@ -18,7 +18,7 @@ pub struct Report {
     pub files: u64,
     /// Symbolic links, pipes, sockets and devices.
     pub others: u64,
-    /// Files without a name that somebody has open.
+    /// Files without a name that are open.
     pub orphans: u64,
     /// Bytes that the content of all files takes.
     pub bytes: u64,
@@ -47,7 +47,7 @@ struct Walk<'f> {
 }
 
 impl FileSystem {
-    /// Looks at everything, while nobody changes the tree. If no other process has it mounted, and `frees` says so,
+    /// Looks at everything, while no mount changes the tree. If no other process has it mounted, and `frees` says so,
     /// objects that nothing refers to are freed: a space that holds a file system holds nothing else.
     ///
     /// # Errors

@@ -4,8 +4,8 @@
 //! is as large as what was written needs, and is replaced by a larger one when it grows. A word of the tree of blocks
 //! is stored when what it leads to is whole, the size after the bytes.
 //!
-//! Invariant, where nobody has the lock: what lies behind the size is zero, and no block lies there wholly. So a file
-//! grows by one store. Who shortens it stores the size first.
+//! Invariant, where no mount has the lock: what lies behind the size is zero, and no block lies there wholly. So a file
+//! grows by one store. A mount that shortens it stores the size first.
 
 use super::blocks::{Blocks, decode, pieces};
 use super::inode::{gone, kind};
@@ -22,7 +22,7 @@ const BLOCK_MIN: u64 = 1024;
 const _: () = assert!(BLOCK_MIN.is_power_of_two() && BLOCK_MIN >= 2 * INODE);
 /// From this block on a file counts as long: its blocks are whole ones from the start.
 const LONG_FROM: u64 = 4;
-/// Nanoseconds that a time of change may be ahead of the clock because of changes that came faster than it ticks.
+/// Nanoseconds that a time of change may be later than the clock because of changes that came faster than it ticks.
 const CLOCK_MAX: u64 = 1_000_000_000;
 
 impl FileSystem {
@@ -368,7 +368,7 @@ impl FileSystem {
     fn note_change(&self, inode: GlobalAddress) -> Result<()> {
         let last = self.session.load(at(inode, CHANGED_AT))?;
         let now = now();
-        // A clock that stands still; not a time of the future that somebody has set.
+        // A clock that stands still; not a time of the future that a program has set.
         let stands_still = last >= now && last - now < CLOCK_MAX;
         let now = if stands_still { last + 1 } else { now };
         self.session.store(at(inode, CHANGED_AT), now)?;

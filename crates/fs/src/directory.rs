@@ -10,7 +10,7 @@
 //! A chain that would grow beyond 8 becomes a node. So nothing ever stops for all of a large directory, and a name is
 //! found in as many steps as the logarithm of the entries has sixes of bits. The order of the hashes is the order in
 //! which a directory is listed; a place in it stays what it is, whatever comes and goes. The hash has a key that each
-//! file system draws: who chooses names cannot choose their places.
+//! file system draws: a program that chooses names cannot choose their places.
 //!
 //! The tree's lock is held: to read, or where a [`Step`] is there, to write.
 

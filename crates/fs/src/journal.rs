@@ -1,15 +1,15 @@
 //! Changes of several words that are all there after a kill, or none.
 //!
-//! Who has the tree's lock to write changes words in a [`Step`]. The journal, an object of the space, holds what each
-//! word was:
+//! The mount that has the tree's lock to write changes words in a [`Step`]. The journal, an object of the space, holds
+//! what each word was:
 //!
 //! 1. the pair (word, what it was) is written behind the others, then the count says that it is there, then the word is
 //!    changed;
 //! 2. count = 0 ends the step;
 //! 3. what the step takes out of the tree is freed after that.
 //!
-//! If the process dies in between, whoever gets the lock next is told that its owner died, and puts the words back, the
-//! last one first ([`put_back`]). Killed in that, the next one does it again.
+//! If the process dies in between, the mount that gets the lock next is told that its owner died, and puts the words
+//! back, the last one first ([`put_back`]). Killed in that, the next one does it again.
 
 use super::layout::{PAIRS_AT, PAIRS_MAX, at};
 use super::{Failure, Result};

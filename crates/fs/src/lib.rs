@@ -29,18 +29,18 @@
 //!
 //! Invariants. A process may be killed between any two stores:
 //! 1. what an address refers to is whole *before* the address is stored;
-//! 2. words of the tree change in steps that are all there or not at all: who takes the tree's lock over from the dead
-//!    puts an unfinished step back ([`journal`]);
-//! 3. where nobody has the lock of a content, all bytes behind its size are zero, and it has no block there. Who takes
-//!    it over from the dead makes it so again. A write that was cut off has written some of its bytes, in order or not;
-//!    the size then is the former one, or all is written;
+//! 2. words of the tree change in steps that are all there or not at all: a mount that takes the tree's lock over from
+//!    a dead one puts an unfinished step back ([`journal`]);
+//! 3. where no mount has the lock of a content, all bytes behind its size are zero, and it has no block there. A mount
+//!    that takes it over from the dead makes it so again. A write that was cut off has written some of its bytes, in
+//!    order or not; the size then is the former one, or all is written;
 //! 4. an inode is freed when it has no name any more and no mount has it open. A mount says what it has open in an
 //!    object of its session: gone with it;
 //! 5. an object is freed after the last reference to it is gone. What a kill leaves behind is an object that nothing
 //!    refers to: [`FileSystem::check`] finds it.
 //!
 //! Inode numbers are never used again. What a process knows of an inode is its address and its number: if that is
-//! another's by now, or nobody's, it is [`Failure::Gone`].
+//! another's by now, or no file's, it is [`Failure::Gone`].
 
 mod blocks;
 mod check;
@@ -181,7 +181,7 @@ impl FileSystem {
         Ok(guard)
     }
 
-    /// Looks at the tree, while nobody changes it.
+    /// Looks at the tree, while no mount changes it.
     fn look<T>(&self, look: impl FnOnce() -> Result<T>) -> Result<T> {
         let guard = self.lock_tree(Mode::Read)?;
         let answer = look();

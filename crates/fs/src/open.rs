@@ -1,9 +1,9 @@
-//! What is open where; and orphans: files without a name that somebody has open.
+//! What is open where; and orphans: files without a name that are open.
 //!
 //! A mount's record says in tables, a word for each inode, what it has open: written under the tree's lock before the
 //! file is used. The record and its tables are objects of the mount's session, so the space takes them away when that
-//! process dies. Who removes the last name of a file looks through the tables of all mounts, under the tree's lock to
-//! write:
+//! process dies. A mount that removes the last name of a file looks through the tables of all mounts, under the tree's
+//! lock to write:
 //!
 //! ```text
 //!            unlink: open nowhere
@@ -134,8 +134,8 @@ impl FileSystem {
             record.by_number.remove(&inode.number);
             record.free.push(word);
             self.session.store(word, 0)?;
-            // After the word: whoever removes the last name later does not see it open, and whoever did before has been
-            // seen here.
+            // After the word: a mount that removes the last name later does not see it open, and one that did before
+            // has been seen here.
             Ok(self.session.load(at(inode.address, LINKS)).map_err(gone)? == 0)
         })?;
         if is_left { self.reap() } else { Ok(()) }
@@ -188,7 +188,7 @@ impl FileSystem {
         Ok(Dropped(None))
     }
 
-    /// Frees all orphans that nobody has open any more.
+    /// Frees all orphans that no mount has open any more.
     fn reap(&self) -> Result<()> {
         loop {
             let dropped = self.change(|step| self.take_orphan(step))?;
@@ -219,7 +219,7 @@ impl FileSystem {
         Err(Error::Corrupt("the list of orphans".into()).into())
     }
 
-    /// Every orphan; for who looks at everything.
+    /// Every orphan; for the check.
     pub(super) fn orphans(&self) -> Result<Vec<GlobalAddress>> {
         let (mut found, mut word) = (Vec::new(), at(self.superblock, SUPER_ORPHANS));
         while found.len() < ORPHANS_MAX as usize {
@@ -249,7 +249,7 @@ fn is_gone(error: &Error) -> bool {
 }
 
 impl Drop for FileSystem {
-    /// The record goes with the session; the word that refers to it, by whoever looks next.
+    /// The record goes with the session; the word that refers to it, by the mount that looks next.
     fn drop(&mut self) {
         let record = self.opens.0.lock().at;
         if !record.is_null() {

@@ -655,7 +655,7 @@ fn what_has_no_name_stays_while_it_is_open() {
     assert!(matches!(third.attributes(file), Err(Failure::Gone)));
 }
 
-/// Who looks at all mounts had an error when one died between two of its looks.
+/// A mount that looked at all mounts had an error when one died between two of its looks.
 #[test]
 fn a_mount_that_dies_while_others_look_has_nothing_open() {
     let space = space(16);
@@ -999,7 +999,7 @@ fn recovered(path: &Path, n: u64) {
     let files = FileSystem::mount(&space).expect("mounted");
     let report = files.check(true).expect("looked at");
     assert_eq!(report.problems, Vec::<String>::new(), "killed before store {n}");
-    assert_eq!(report.orphans, 0, "nobody lives who has it open");
+    assert_eq!(report.orphans, 0, "no living mount has it open");
     // What an operation has allocated and not used, or taken out and not freed: a directory's nodes, a file's blocks.
     assert!(report.unreferenced < 30, "{report:?}");
     let report = files.check(false).expect("looked at");

@@ -37,7 +37,7 @@ pub enum Rename {
     Exchange,
 }
 
-/// What has lost its last name, and nobody has open: to be freed once the tree's lock is let go of.
+/// What has lost its last name, and is not open: to be freed once the tree's lock is let go of.
 #[must_use]
 pub(super) struct Dropped(pub(super) Option<Inode>);
 
@@ -323,7 +323,7 @@ impl FileSystem {
         })
     }
 
-    /// Removes a name that is not a directory's, and the file with its last one, once nobody has it open.
+    /// Removes a name that is not a directory's, and the file with its last one, once no mount has it open.
     ///
     /// # Errors
     /// [`Failure::Missing`], [`Failure::IsDirectory`].

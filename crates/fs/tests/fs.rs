@@ -125,7 +125,7 @@ fn name(random: &mut Random) -> Vec<u8> {
     format!("name {}", random.below(12)).into_bytes()
 }
 
-/// A file whose bytes are all of one letter, whoever writes them.
+/// A file whose bytes are all of one letter, whichever mount writes them.
 fn write(files: &FileSystem, directory: Inode, name: &[u8], random: &mut Random) -> cenote_fs::Result<()> {
     let found = match files.find(directory, name) {
         Ok(found) => {
@@ -206,8 +206,8 @@ fn look(files: &FileSystem) {
     }
 }
 
-/// In a space of a pool nobody keeps it open: who looks is the only one who has it mounted, once the memory nodes have
-/// missed the killed.
+/// In a space of a pool no mount keeps it open: the check is the only one that has it mounted, once the memory nodes
+/// have missed the killed.
 #[test]
 fn what_killed_mounts_left_in_a_pool_is_found_and_freed() {
     const ROUNDS: usize = 4;

@@ -1,4 +1,4 @@
-//! Memory is asked for ahead, for many keys at once: what each of them waits for comes at the same time.
+//! The memory of many keys is prefetched at once: what each of them waits for comes at the same time.
 
 use super::{Store, entry};
 use cenote_space::GlobalAddress;

@@ -22,7 +22,7 @@ use cenote_space::GlobalAddress;
 pub(super) const HEADER: usize = 32;
 /// Each object has at least these: an entry's beginning is read at once.
 const LINE: usize = 64;
-/// Bytes of an entry that are asked for ahead: most have no more.
+/// Bytes of an entry that are prefetched: most have no more.
 pub(super) const EXPECTED: usize = 2 * LINE;
 /// The longest key or string.
 pub const STRING_MAX: u64 = 512 << 20;

@@ -1,4 +1,4 @@
-//! SipHash-1-3 with a key that each store draws for itself: who chooses keys cannot choose their buckets.
+//! SipHash-1-3 with a key that each store draws for itself: a client that chooses keys cannot choose their buckets.
 
 use cenote_base::sip::sip;
 

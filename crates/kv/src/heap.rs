@@ -15,8 +15,8 @@
 //! Taking something away must not need memory: so the journal has room for [`JOURNAL_BYTES`] from the beginning, which
 //! is some 4,000 words that a step changes.
 //!
-//! So whoever finds a `count` at a start puts the words back, the last one first, and then sets it to 0; killed in
-//! that, the next one does it again.
+//! So a start that finds a `count` puts the words back, the last one first, and then sets it to 0; killed in that, the
+//! next one does it again.
 //!
 //! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then
 //! on the heap is *broken*, and refuses all changes. The next start takes the step back. (Were it to go on, that start
@@ -116,7 +116,7 @@ impl Heap {
         self.journal
     }
 
-    /// A word. Nobody else changes it: it need not be read as one that others do.
+    /// A word. No other process changes it: it need not be read as one that others do.
     #[inline]
     pub(super) fn load(&self, at: GlobalAddress) -> Result<u64> {
         let mut word = [0; 8];

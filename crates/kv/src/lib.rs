@@ -247,7 +247,7 @@ impl Store {
     }
 
     /// Whether it may be used still. A store whose memory failed in the middle of a step refuses all changes, and what
-    /// it holds may be half of that step: whoever serves it ends, and the next start takes the step back.
+    /// it holds may be half of that step: the process that serves it ends, and the next start takes the step back.
     ///
     /// # Errors
     /// [`Error::Poisoned`].

@@ -630,7 +630,7 @@ fn fill(store: &mut Store, from: u64) -> u64 {
 }
 
 /// Removing more than 255 keys in a step took a larger journal, and removing all took an empty table: without memory
-/// neither could be had, and who wanted to make room was told that there is none.
+/// neither could be had, and a caller that wanted to make room was told that there is none.
 #[test]
 fn removing_needs_no_memory() {
     let space = space(40 << 20);

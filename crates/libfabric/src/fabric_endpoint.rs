@@ -2,10 +2,10 @@
 //! serve all threads of a process (a shared queue pair).
 //!
 //! Ownership is the whole point. A provider is only ever given memory of the endpoint's own *slots*, which is unmapped
-//! after the endpoint is closed; whoever wants bytes moved copies them into a slot, and out of it. A [`Slot`] is a
-//! token that cannot be copied: it goes to the provider when something is started with it and comes back with the
-//! completion. So no buffer of a user is ever under a network card: a work that is given up after its time gives
-//! its buffer back at once, and what arrives later lands in a slot that is not read.
+//! after the endpoint is closed; a caller that wants bytes moved copies them into a slot, and out of it. A [`Slot`] is
+//! a token that cannot be copied: it goes to the provider when something is started with it and comes back with the
+//! completion. So no buffer of a user is ever under a network card: a work that is given up after its time gives its
+//! buffer back at once, and what arrives later lands in a slot that is not read.
 //!
 //! 16 KiB are copied in under a microsecond; registering a user's buffer instead costs several.
 
@@ -144,7 +144,7 @@ impl FabricEndpoint {
     fn around(raw: *mut RawEndpoint, provider: Provider) -> Result<Self> {
         let slots = Mapping::anonymous(SLOT * SLOTS).map_err(|e| Error::io("mapping buffers for RDMA", e));
         let slots = slots.inspect_err(|_| {
-            // SAFETY: opened above, used by nobody.
+            // SAFETY: opened above, not used yet.
             unsafe { shim::cf_close(raw) }
         })?;
         let mut fabric_endpoint = Self {
@@ -223,7 +223,7 @@ impl FabricEndpoint {
     /// Registers memory for peers; what they have to say to reach it.
     ///
     /// # Safety
-    /// The memory stays mapped until the registration has ended, which is before the endpoint does; nobody in this
+    /// The memory stays mapped until the registration has ended, which is before the endpoint does; no code in this
     /// process holds references to it while a peer may write to it: as long as it is registered, or, of
     /// [`Access::Written`], from when a peer was told of it until that has said that it writes no more. A peer that
     /// does not keep to its word is none to be believed with that.
@@ -453,7 +453,7 @@ impl Drop for FabricEndpoint {
         if let Some(name) = &self.open {
             OPEN.lock().retain(|n| n != name);
         }
-        // SAFETY: nobody else has it any more; registrations are gone; the slots are unmapped after this.
+        // SAFETY: no other thread has it any more; registrations are gone; the slots are unmapped after this.
         unsafe { shim::cf_close(self.raw) };
     }
 }

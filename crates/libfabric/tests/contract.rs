@@ -172,8 +172,8 @@ impl Far {
         child.wait().expect("ended");
     }
 
-    /// Ends it: by a kill, or over shared memory by asking. Who is killed there may hold one of the provider's locks,
-    /// and whoever wants it next waits for ever (docs/decisions/libfabric.md).
+    /// Ends it: by a kill, or over shared memory by asking. A process that is killed there may hold one of the
+    /// provider's locks, and the next one that wants it waits for ever (docs/decisions/libfabric.md).
     fn end(&self) {
         let mut child = self.child.lock().expect("no panic");
         if self.address.starts_with("shm@") {
@@ -396,7 +396,7 @@ fn works_that_were_let_go_are_done_though_endpoint_and_net_are_gone() {
     node.close();
 }
 
-/// Keeps every answer, and notes who has come and gone.
+/// Keeps every answer, and notes which callers have come and gone.
 #[derive(Default)]
 struct Keeper {
     kept: Mutex<Vec<Answer>>,
@@ -455,7 +455,7 @@ impl Drop for Calling {
     }
 }
 
-/// A node with so much timeout for those who have called.
+/// A node with so much timeout for callers.
 fn keeping_node(silence: Nanos) -> (MemoryNode, Arc<Keeper>) {
     let node = MemoryNode::start(&NodeOptions {
         silence,
@@ -519,7 +519,7 @@ fn the_end_of_a_killed_caller_is_told_once_and_of_a_living_one_not() {
     let dead = keeper.came.lock().expect("no panic")[1];
     assert_eq!(gone, [dead]);
     assert_ne!(lives.id(), dead);
-    // An answer for nobody, and the node goes on.
+    // An answer without a caller, and the node goes on.
     keeper.kept.lock().expect("no panic").remove(0).with(b"too late");
     lives.call(b"hello", &mut Vec::new()).expect("answered");
     node.close();
@@ -543,7 +543,7 @@ fn answers_that_are_kept_do_not_keep_a_node() {
     node.close();
     let calls = called.wait();
     assert!(matches!(calls[0].result, Err(Error::Lost(_))), "{:?}", calls[0].result);
-    keeper.kept.lock().expect("no panic").remove(0).with(b"to nobody");
+    keeper.kept.lock().expect("no panic").remove(0).with(b"to no caller");
     assert!(matches!(net(1000).caller(&address), Err(Error::Lost(_))));
 }
 
@@ -658,7 +658,7 @@ fn nobody_at_an_address_is_an_error_in_time() {
     let address = node.address().clone();
     node.close();
     let net = net(2000);
-    let error = net.connect_to(&address).expect_err("nobody");
+    let error = net.connect_to(&address).expect_err("no node");
     assert!(matches!(error, Error::Lost(_)), "{error}");
     let error = net.connect("tcp;ofi_rxm@nowhere").expect_err("no address");
     assert!(matches!(error, Error::Invalid(_)), "{error}");

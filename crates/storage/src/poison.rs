@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - the first cause stays; later ones are dropped;
-//! - the flag is set only after the cause, so that whoever sees the flag finds the cause.
+//! - the flag is set only after the cause, so that a thread that sees the flag finds the cause.
 
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};

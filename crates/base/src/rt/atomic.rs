@@ -138,7 +138,7 @@ macro_rules! atomic {
                 self.0.fetch_xor(v, order)
             }
 
-            /// The value, to one who holds it alone.
+            /// The value, to the one owner.
             #[inline]
             pub fn get_mut(&mut self) -> &mut $value {
                 self.0.get_mut()

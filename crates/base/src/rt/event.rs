@@ -1,4 +1,4 @@
-//! An event: something that happens once (until it is reset), and those who wait for it.
+//! An event: something that happens once (until it is reset), and the threads that wait for it.
 
 use super::{Nanos, Wait, now, preempt, wait_raw, wake_raw};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,7 +13,7 @@ impl Event {
         Self(AtomicU32::new(0))
     }
 
-    /// Sets it and wakes everyone. What was written before is seen by those who wait.
+    /// Sets it and wakes all waiting threads. They see what was written before.
     pub fn set(&self) {
         preempt();
         let before = self.0.swap(1, Ordering::Release);

@@ -22,8 +22,8 @@ macro_rules! faults {
             /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their
             /// pages.
             StalledCommit,
-            /// Breaks no rule: some who have copied a row stand still for long before they ask what has become of its
-            /// transaction.
+            /// Breaks no rule: some readers that have copied a row stand still for long before they ask what has become
+            /// of its transaction.
             StalledLook,
         }
 
@@ -74,7 +74,7 @@ faults! {
     LostTrace = "lost-trace",
     /// A page out of storage is believed whatever its checksum says.
     PageChecksum = "page-checksum",
-    /// A page that was read under a lock is believed though somebody has written under it since.
+    /// A page that was read under a lock is believed though a session has written under it since.
     StaleCache = "stale-cache",
     /// What was written under a lock, and collected, is not written before the lock is left.
     LostFlush = "lost-flush",
@@ -82,7 +82,7 @@ faults! {
     HeatComparison = "heat-comparison",
     /// An extent that is about to move is still used where it was.
     MoveFence = "move-fence",
-    /// A memory node says that who held a grant has ended, and has not looked.
+    /// A memory node says that a grant's holder has ended, and has not looked.
     GrantFence = "grant-fence",
     /// A row's version is believed though its transaction was rolled back while it was looked at.
     AbortedVersion = "aborted-version",
@@ -158,7 +158,7 @@ faults! {
     CommitEnd = "commit-end",
     /// For purge a definition ends with its commit, though sessions may still use the one before.
     EarlyDefinition = "early-definition",
-    /// Two who enter the same unique key do not wait for each other.
+    /// Two transactions that enter the same unique key do not wait for each other.
     UniqueStripe = "unique-stripe",
     /// Purge and rollback remove index entries that other versions need.
     EntryNeeded = "entry-needed",
@@ -168,7 +168,7 @@ faults! {
     SharedChain = "shared-chain",
     /// A version that is taken back takes with it the large values that it has from the one before.
     SharedRollback = "shared-rollback",
-    /// Nobody looks for a cycle before a transaction waits for another.
+    /// A transaction waits for another without a search for a cycle.
     DeadlockCheck = "deadlock-check",
     /// A transaction that a crash cut off counts as committed until it is taken back.
     LoserAdopted = "loser-adopted",
@@ -226,7 +226,7 @@ faults! {
     FreezeNumber = "freeze-number",
     /// An extent that moves is used in its new place before its home says that it lies there.
     EarlySettle = "early-settle",
-    /// Who takes a lock over from a dead writer is not told.
+    /// A session that takes a lock over from a dead writer is not told.
     OwnerUntold = "owner-untold",
     /// A reader that has taken its slot of a lock does not look whether a writer has come.
     ReaderLook = "reader-look",
@@ -234,11 +234,11 @@ faults! {
     VersionKept = "version-kept",
     /// An address of a former use of its extent is believed.
     StaleAddress = "stale-address",
-    /// A memory node removes a grant's file, and whoever maps it goes on.
+    /// A memory node removes a grant's file, and the processes that map it go on.
     FreeFence = "free-fence",
     /// The manager hears signs of life of a grant's former holder.
     EpochCheck = "epoch-check",
-    /// A holder that nobody maps memory for is followed though it has said since that it is there.
+    /// A holder for which no process maps memory is followed though it has said since that it is there.
     TakenUnheard = "taken-unheard",
 }
 

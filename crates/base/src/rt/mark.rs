@@ -75,7 +75,7 @@ marks! {
     UniqueFree = "window: unique keys free, not entered",
     /// A number of a former space was given out again.
     SpaceAgain = "numbers of former spaces used again",
-    /// Pages that nobody will read again have lost their blocks.
+    /// Pages that will not be read again have lost their blocks.
     PagesPunched = "runs of pages given back to the disk",
     /// Window: a commit has its place in the log and has not stamped its pages.
     CommitLogged = "window: commit logged, pages not stamped",

@@ -4,7 +4,7 @@
 //! machine's. The simulator puts its own in their place: [`Runtime::memory`](super::Runtime::memory) finds the device
 //! that "lies at" a path, [`Runtime::local_memory`](super::Runtime::local_memory) makes memory of the host. A device
 //! shows itself to a host as a *view*: bytes at an address, right only in the lines that the host has fetched. Hence
-//! the two duties of whoever uses one:
+//! the two duties of its user:
 //! - every access is told before it is made ([`Device::touch`]; atomics of [`atomic`](super::atomic) tell theirs by
 //!   address, through [`Runtime::access`](super::Runtime::access)), and made before the next preemption point;
 //! - what another host must see, or what must survive the host, is written back and fenced.

@@ -2,10 +2,9 @@
 //! `engine` (design, section 3).
 //!
 //! [`Runtime`] is the contract. Two stand behind it: the operating system ([`os`], here), and the
-//! simulator (crate `sim`), which runs coroutines on one thread in virtual time and decides at
-//! every *preemption point* who goes on. A thread is driven by the operating system unless a
-//! runtime has been [`enter`]ed on it; the question is one load and one branch, and a build with
-//! `--cfg no_seam` does not ask it.
+//! simulator (crate `sim`), which runs coroutines on one thread in virtual time and decides at every *preemption point*
+//! which thread goes on. A thread is driven by the operating system unless a runtime has been [`enter`]ed on it; the
+//! question is one load and one branch, and a build with `--cfg no_seam` does not ask it.
 //!
 //! Invariants:
 //! - every operation of [`atomic`], every lock and wait of [`sync`](Mutex), [`preempt`] and
@@ -120,7 +119,8 @@ pub trait Runtime: Send + Sync {
     fn prefetch(&self, address: usize) {
         let _ = address;
     }
-    /// The calling thread took the lock whose releases `word` counts. Told so that a deadlock can say who holds what.
+    /// The calling thread took the lock whose releases `word` counts. Told so that a deadlock's report can name the
+    /// holder of each lock.
     fn took(&self, word: &RawU32) {
         let _ = word;
     }
@@ -349,7 +349,7 @@ pub fn wait_shared(word: &atomic::AtomicU32, expected: u32, timeout: Option<Nano
     }
 }
 
-/// Wakes at most `count` of those who [`wait_shared`] on `word`, of all processes; says how many.
+/// Wakes at most `count` threads that [`wait_shared`] on `word`, of all processes; says how many.
 pub fn wake_shared(word: &atomic::AtomicU32, count: usize) -> usize {
     if seamed() {
         entered().wake(word.as_raw(), count)

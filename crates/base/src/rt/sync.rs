@@ -9,7 +9,7 @@
 //! Invariants:
 //! - no lock is ever poisoned: a holder that unwinds releases it;
 //! - release wakes and never suspends, so guards may be dropped while unwinding;
-//! - the word moves before the wake, so one who tried in vain and saw the old word does not sleep.
+//! - the word moves before the wake, so a thread that tried in vain and saw the old word does not sleep.
 
 use super::{Nanos, Wait, entered, preempt, seamed, wait_raw, wake_raw};
 use std::fmt;
@@ -41,7 +41,7 @@ impl Releases {
         }
     }
 
-    /// Wakes `count` of those who try.
+    /// Wakes `count` of the threads that try.
     #[cold]
     fn release(&self, count: usize) {
         self.0.fetch_add(1, Release);
@@ -57,8 +57,8 @@ impl Releases {
     }
 }
 
-/// Wakes all who wait for a read-write lock, when dropped: after the standard guard, which stands
-/// before it in its struct.
+/// Wakes all threads that wait for a read-write lock, when dropped: after the standard guard, which stands before it in
+/// its struct.
 struct WakeAll<'a>(&'a Releases);
 
 impl Drop for WakeAll<'_> {
@@ -94,7 +94,7 @@ pub struct MutexGuard<'a, T: ?Sized> {
     wake: WakeMutex<'a, T>,
 }
 
-/// Wakes one who waits for the mutex, when dropped.
+/// Wakes one thread that waits for the mutex, when dropped.
 struct WakeMutex<'a, T: ?Sized>(&'a Mutex<T>);
 
 impl<T: ?Sized> Drop for WakeMutex<'_, T> {
@@ -148,7 +148,7 @@ impl<T: ?Sized> Mutex<T> {
         })
     }
 
-    /// The value, to one who holds the lock's owner alone.
+    /// The value, to the one owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +189,7 @@ pub struct Condvar {
 }
 
 impl Condvar {
-    /// With nobody waiting.
+    /// Without waiters.
     pub const fn new() -> Self {
         Self {
             notifications: AtomicU32::new(0),
@@ -318,7 +318,7 @@ impl<T: ?Sized> RwLock<T> {
         }
     }
 
-    /// Waits until nobody holds the value and takes it.
+    /// Waits until no thread holds the value and takes it.
     #[inline]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         let inner = if seamed() {
@@ -344,7 +344,7 @@ impl<T: ?Sized> RwLock<T> {
         })
     }
 
-    /// Takes the value if nobody holds it.
+    /// Takes the value if no thread holds it.
     #[inline]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         preempt();
@@ -356,7 +356,7 @@ impl<T: ?Sized> RwLock<T> {
         })
     }
 
-    /// The value, to one who holds the lock's owner alone.
+    /// The value, to the one owner of the lock.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner)
     }

@@ -57,7 +57,7 @@ pub(crate) fn connect(address: &str, timeout: Nanos) -> Result<TcpStream> {
         }
     }
     let why = last.map_or_else(|| "it has no address".into(), |error| error.to_string());
-    Err(Error::Lost(format!("nobody answers at {address}: {why}")))
+    Err(Error::Lost(format!("no process answers at {address}: {why}")))
 }
 
 fn resolve(address: &str) -> Result<Vec<std::net::SocketAddr>> {

@@ -9,8 +9,8 @@
 //!   8192  polling ring: a word an entry: lap 32 | turn 11 | slot + 1, or 0               users, node
 //!         or, between hosts without coherence, a lane of such words for each seat        its user
 //!  seats  one after the other:
-//!           0  u64 epoch of who sits there, 0: nobody;  8 u64 answers wait for room      node
-//!          64  u64 epoch of who has left                                                 user
+//!           0  u64 epoch of the user, 0: none;          8 u64 answers wait for room      node
+//!          64  u64 epoch of a user that left                                                  user
 //!         128  slots, 512 B each
 //!                0 u64 asked: epoch 32 | turn 32     8 u32 length   12 u32 0             user
 //!               16 u64 chunks, a bit each           24 u64 taken: epoch | turn           user

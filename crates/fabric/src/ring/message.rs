@@ -135,8 +135,8 @@ impl Memory {
         self.flush(half.at, (half.inline - half.at) as usize);
     }
 
-    /// Appends a message to `into`; its status and chunks. Whoever wrote it may write it again meanwhile: what is
-    /// looked at is looked at once.
+    /// Appends a message to `into`; its status and chunks. Its writer may write it again meanwhile: what is looked at
+    /// is looked at once.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: it says of itself what cannot be.

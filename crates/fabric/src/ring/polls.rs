@@ -2,7 +2,7 @@
 //!
 //! An entry is one word, and is put there, and taken, by one compare-and-swap: there is no moment between reserving it
 //! and filling it in which a process could die and hold up what comes after. Each word carries the *lap* of its place,
-//! so that a place is used once a lap by those who put, and then once by those who take, however late a
+//! so that a place is used once a lap by the side that puts, and then once by the side that takes, however late a
 //! compare-and-swap comes.
 //!
 //! ```text
@@ -170,8 +170,8 @@ impl Head {
 }
 
 /// A lane: entries of one user for one node, over memory in which hosts have no compare-and-swap in common. Each place
-/// is written by the user and read by the node, who both count the places by themselves. There is a place for each
-/// slot, and a slot is put again only after it was taken.
+/// is written by the user and read by the node; both count the places by themselves. There is a place for each slot,
+/// and a slot is put again only after it was taken.
 pub mod lane {
     use super::{Found, Layout, Region, entry, found, item, lap_and_item, lap_of};
     use crate::coherence;
@@ -262,7 +262,7 @@ mod tests {
                             total.fetch_add(1, Ordering::SeqCst);
                         }
                         Found::Nothing => rt::yield_now(),
-                        Found::Broken => panic!("nobody wrote nonsense"),
+                        Found::Broken => panic!("no writer wrote nonsense"),
                     }
                 }
             })

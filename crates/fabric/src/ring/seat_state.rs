@@ -87,7 +87,7 @@ impl SeatState {
     /// [`Error::Full`]: there is no memory for it.
     pub fn admit(&mut self, memory: &Memory, seat: u32, epoch: u32, who: u64) -> Result<CallerId> {
         assert!(self.phase == Phase::Free, "a seat is given to one user at a time");
-        assert!(epoch != 0, "epoch 0 says that nobody sits there");
+        assert!(epoch != 0, "epoch 0 says that the seat has no user");
         let layout = &memory.layout;
         if !self.reserved {
             memory.region.reserve(layout.seat(seat), layout.seat_len())?;

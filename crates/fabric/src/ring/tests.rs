@@ -168,7 +168,7 @@ fn spoil_head(memory: &message::Memory, seat: &Seat, len: u32, mask: u64) {
     );
 }
 
-/// Any bytes anywhere: no panic, no access outside, and who comes later is served.
+/// Any bytes anywhere: no panic, no access outside, and a later user is served.
 #[test]
 fn garbage_everywhere_is_survived() {
     let seed = std::env::var("CENOTE_SEED")
@@ -193,8 +193,8 @@ fn garbage_everywhere_is_survived() {
         }
         is_there.store(false, Ordering::SeqCst);
         users.into_iter().for_each(core::mem::forget);
-        // Nobody wrote over what says that the node is there.
-        until("somebody else is served", || {
+        // No user wrote over what says that the node is there.
+        until("another user is served", || {
             let Ok(seat) = node.admit(9) else { return false };
             let user = User::on(Arc::clone(node.region()), seat, UserOptions::default());
             user.is_ok_and(|user| echo(&*user, &[7; 5000]).is_ok_and(|answer| answer == [7; 5000]))
@@ -218,7 +218,7 @@ fn scribble(region: &Region, layout: &layout::Layout, seed: u64) {
     }
 }
 
-/// A user that is fenced and wakes up later writes where nobody looks, as long as it is there.
+/// A user that is fenced and wakes up later writes where no process looks, as long as it is there.
 #[test]
 fn the_seat_of_who_was_dismissed_is_not_given_away_while_he_is_there() {
     let alive = Arc::new(AtomicBool::new(true));
@@ -296,8 +296,8 @@ fn a_seat_of_another_start_is_refused() {
     join(seat).expect("that one is right");
 }
 
-/// The story: who was dismissed before it gave its seat back did not give it back at all, so each connection that was
-/// made anew cost a seat.
+/// A bug that was: a user that was dismissed before it gave its seat back did not give it back at all, so each
+/// connection that was made anew cost a seat.
 #[test]
 fn a_seat_that_was_dismissed_is_given_back() {
     let (node, _) = start(options(Layers::Two));
@@ -315,8 +315,8 @@ fn a_seat_that_was_dismissed_is_given_back() {
     }
 }
 
-/// Answers that nobody takes wait for room up to a limit; beyond it they are refused, and who takes them later has them
-/// all.
+/// Answers that are not taken wait for room up to a limit; beyond it they are refused, and a user that takes them later
+/// has them all.
 #[test]
 fn answers_that_nobody_takes_are_limited() {
     let (node, served) = start(Options {

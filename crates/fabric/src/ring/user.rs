@@ -22,8 +22,8 @@ pub struct UserOptions {
     pub timeout: Nanos,
     /// How long an answer is looked for before its thread sleeps.
     pub spin: Nanos,
-    /// Asked each 100 ms of who waits: whether the node is there. A node that ends in order says so in the ring, one
-    /// that is killed does not.
+    /// Asked each 100 ms while a user waits: whether the node is there. A node that ends in order says so in the ring,
+    /// one that is killed does not.
     pub is_there: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
@@ -193,7 +193,7 @@ impl Caller for User {
 impl Drop for Inner {
     fn drop(&mut self) {
         // Also when the node has ended the connection: it waits for this word before it gives the seat away. No other
-        // user has it before, and after a node of before nobody has the memory.
+        // user has it before, and after a former node no process has the memory.
         let left = self.memory.layout.seat(self.seat.number) + layout::LEFT;
         self.memory.store(left, self.seat.epoch.into());
     }

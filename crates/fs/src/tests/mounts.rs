@@ -84,7 +84,7 @@ fn at_each_access<S: Send + Sync + 'static>(
 }
 
 /// A space whose keeper is asked over a socket, as it is by all processes but one: what it does is not between two
-/// accesses of who asks.
+/// accesses of the mount that asks.
 struct Kept {
     joined: Space,
     space: Space,
@@ -162,7 +162,7 @@ impl Two {
     }
 }
 
-/// Whoever looks what others have open finds them alive, or dead, or dead in the middle of it: that is no failure.
+/// A mount that looks what others have open finds them alive, or dead, or dead in the middle of it: that is no failure.
 #[test]
 fn a_mount_may_die_while_another_looks_at_what_it_has_open() {
     at_each_access(Two::new, Two::other_dies, |two, inside| {
@@ -195,7 +195,7 @@ impl Newcomer {
         Self { one, kept }
     }
 
-    /// Unless the other has the tree's lock at this moment: who checks would wait for it.
+    /// Unless the other has the tree's lock at this moment: the check would wait for it.
     fn frees(&self) -> bool {
         let lock = at(self.one.superblock, SUPER_LOCK);
         let guard = self.one.session.try_lock(lock, Mode::Write).expect("a lock");

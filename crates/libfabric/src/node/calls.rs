@@ -115,7 +115,7 @@ impl Server {
         self.gathered -= bytes;
     }
 
-    /// Drops the incomplete request that began first, of one session or of all; whether there was one. If somebody
+    /// Drops the incomplete request that began first, of one session or of all; whether there was one. If a caller
     /// waits for its answer after all, he is told.
     fn drop_oldest(&mut self, of: Option<u64>) -> bool {
         let asked = self.sessions.iter().filter(|(id, _)| of.is_none_or(|of| of == **id));

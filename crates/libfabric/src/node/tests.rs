@@ -44,7 +44,7 @@ fn send_and_hear(fabric_endpoint: &FabricEndpoint, target: &Target, bytes: &[u8]
     }
 }
 
-/// Messages that are none, and works of a session that nobody has.
+/// Messages that are none, and operations of a session that no user has.
 fn garbage(key: u64) -> Vec<Vec<u8>> {
     let mut bytes = vec![0; super::super::fabric_endpoint::SLOT];
     let item = |ask| Item {
@@ -80,7 +80,7 @@ const FORGED: u64 = 1 << 40;
 
 const LAST: &[u8] = b"the last of them";
 
-/// Requests that begin and do not end, that come twice, and that are torn, of a session that somebody has.
+/// Requests that begin and do not end, that come twice, and that are torn, of a session that a user has.
 fn torn_calls(session: u64) -> Vec<Vec<u8>> {
     let (mut bytes, large) = (vec![0; super::super::fabric_endpoint::SLOT], vec![5; LIMIT]);
     let mut message = |parts: &[Part<'_>]| {
@@ -219,7 +219,7 @@ impl Deaf {
     }
 }
 
-/// Who asks for much and takes none of it, as a process that was stopped, holds up itself alone.
+/// A user that asks for much and takes none of it, as a process that was stopped, holds up itself alone.
 #[test]
 fn a_caller_that_takes_no_answers_holds_up_nobody_else() {
     if available().is_err() {
@@ -250,7 +250,7 @@ struct Written {
 impl Written {
     fn new(fabric_endpoint: &FabricEndpoint) -> Self {
         let memory = Mapping::anonymous(LIMIT).expect("mapped");
-        // SAFETY: it is mapped until the registration has ended, and nobody looks at it.
+        // SAFETY: it is mapped until the registration has ended, and no thread looks at it.
         let registered =
             unsafe { fabric_endpoint.register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random()) };
         let (registration, target) = registered.expect("registered");
@@ -265,7 +265,7 @@ impl Written {
     }
 }
 
-/// A program that says how often it was asked, and who has ended.
+/// A program that says how often it was asked, and which callers have ended.
 #[derive(Default)]
 struct Watched {
     program: calls::Program,
@@ -471,7 +471,7 @@ fn garbage_and_foreign_sessions_change_nothing() {
     let net = net();
     let endpoint = net.connect(&node.address().to_string()).expect("the node is alive");
     let remote = RemoteMemory::new(endpoint, memory);
-    assert_eq!(remote.load(0).expect("loaded"), 0, "nobody with a session wrote");
+    assert_eq!(remote.load(0).expect("loaded"), 0, "no user with a session wrote");
     assert_eq!(remote.fetch_add(0, 4).expect("added"), 0);
     node.close();
 }

@@ -214,7 +214,7 @@ impl LogState {
 
     // ---- the background ----
 
-    /// The body of the background thread: prepares segments, writes ahead.
+    /// The body of the background thread: prepares segments, writes before a commit asks.
     pub fn serve(&self) {
         while !self.is_closing() {
             self.work

@@ -137,7 +137,7 @@ impl Log {
         self.state.waiters.is_led()
     }
 
-    /// Whether work for `need` may begin: enough of the log ahead has its space taken.
+    /// Whether work for `need` may begin: enough of the log behind the tail has its space taken.
     ///
     /// # Errors
     /// [`Error::Full`] if not, with what to do; [`Error::Poisoned`] if the log has failed.

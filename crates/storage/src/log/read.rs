@@ -117,8 +117,8 @@ impl LogState {
         read_files(&self.segments, at, &mut buffer[..length])
     }
 
-    /// Bytes at `at` below `until`: from the ring if they are there, else from the files, ahead up to where the ring
-    /// begins.
+    /// Bytes at `at` below `until`: from the ring if they are there, else from the files, prefetched up to where the
+    /// ring begins.
     fn read_on(&self, ahead: &mut ReadAhead, at: Lsn, until: Lsn, buffer: &mut [u8]) -> Result<usize> {
         match self.read_ring(at, buffer) {
             0 => {

@@ -51,7 +51,7 @@ pub struct LogOptions {
     pub known_durable: Lsn,
     /// Where the log begins if it is a new one: a multiple of 4096, not zero.
     pub origin: Lsn,
-    /// Whether a thread prepares segments and writes ahead. Without, the appenders do it.
+    /// Whether a thread prepares segments and writes before a commit asks. Without, the appenders do it.
     pub background: bool,
 }
 

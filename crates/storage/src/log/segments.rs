@@ -48,14 +48,14 @@ pub(crate) struct Segments {
     list: Mutex<SegmentList>,
     /// Held while a segment is made. Taken before `list`.
     making: Mutex<()>,
-    /// Number of the first segment that is not there yet, of those ahead.
+    /// Number of the first segment that is not there yet.
     prepared: AtomicU64,
 }
 
 /// The segments that are there.
 #[derive(Default)]
 struct SegmentList {
-    /// Segments in use or ahead; opened when first needed.
+    /// Segments in use or prepared; opened when first needed.
     live: BTreeMap<u64, Option<File>>,
     spares: Vec<PathBuf>,
     next_spare: u64,

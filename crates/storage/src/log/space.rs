@@ -2,7 +2,7 @@
 //!
 //! A group that is in the ring has to reach a segment, whatever the disk says. So the log reserves space before work
 //! begins: it makes segments ahead of the tail, and admits a mini-transaction ([`LogState::admit`]) only while enough
-//! of them lies ahead. It refuses new work first, then rollbacks, and commits last.
+//! of them are prepared. It refuses new work first, then rollbacks, and commits last.
 //!
 //! ```text
 //!        durable       tail                                        end of the last segment
@@ -58,7 +58,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// Bytes that must be left ahead, where segments hold `payload` bytes.
+    /// Bytes that must be left prepared, where segments hold `payload` bytes.
     fn reserve(self, payload: u64) -> u64 {
         let share = match self {
             Need::Work => 2,

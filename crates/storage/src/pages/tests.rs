@@ -117,7 +117,7 @@ impl Model {
                 lost += 1;
                 continue;
             };
-            // Zeros are an error for who misses a page there.
+            // Zeros are an error for a reader that misses a page there.
             if page.iter().all(|b| *b == 0) {
                 lost += usize::from(self.known.contains_key(&id));
                 continue;

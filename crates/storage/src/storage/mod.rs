@@ -32,7 +32,7 @@ pub struct StorageOptions {
     pub survive: Survive,
     /// Payload bytes of a log segment, a multiple of 4096; 16 MiB is good.
     pub segment_bytes: u64,
-    /// Whether the log has a thread of its own, which prepares segments and writes ahead.
+    /// Whether the log has a thread of its own, which prepares segments and writes before a commit asks.
     pub background: bool,
 }
 

@@ -117,7 +117,7 @@ impl Program {
         };
         let (answer, bytes) = (kept.swap_remove(place).1, operand.to_vec());
         drop(kept);
-        // There from now on: whoever asks how many sources there are after this was answered counts it.
+        // There from now on: a count of sources that begins after this was answered has it.
         let source = Some(answer.room()).filter(|room| *room > 0);
         let source = source.map(|room| Bytes::new(room, &self.sources));
         let late = move || match source {
@@ -488,7 +488,7 @@ pub fn memory_that_came_back_is_not_written_to(bench: &dyn Bench) {
     let next = caller.post(vec![filling(len, 8)]).wait().pop().expect("one");
     assert!(next.result.is_ok() && next.memory[..8] == pattern(8));
     assert!(next.memory[8..].iter().all(|byte| *byte == 9), "another call's memory");
-    assert!(memory.iter().all(|byte| *byte == 7), "nobody's but ours");
+    assert!(memory.iter().all(|byte| *byte == 7), "no bytes but ours");
 }
 
 /// A buffer that one connection has lent is memory like any over another.
@@ -504,7 +504,7 @@ pub fn memory_of_another_connection_is_memory(bench: &dyn Bench) {
     assert!(call.memory[..40_000] == pattern(40_000), "it outlives its connection");
 }
 
-/// A buffer whose call had no answer in time may be written to still: so nobody has it, whatever is lent meanwhile.
+/// A buffer whose call had no answer in time may be written to still: so no call has it, whatever is lent meanwhile.
 pub fn a_lent_buffer_without_an_answer_is_nobodys(bench: &dyn Bench) {
     let caller = bench.caller();
     let (number, len) = (rt::random(), 100_000);

@@ -41,7 +41,7 @@ fn listen(bench: &dyn Bench) -> Box<dyn Listener> {
 
 fn pair_at(bench: &dyn Bench, listener: &dyn Listener) -> (Arc<dyn Connection>, Arc<dyn Connection>) {
     let one = bench.one().connect(&listener.address(), TIMEOUT).expect("connected");
-    let other = listener.accept(TIMEOUT).expect("no error").expect("somebody comes");
+    let other = listener.accept(TIMEOUT).expect("no error").expect("a caller comes");
     (one, other)
 }
 
@@ -89,10 +89,10 @@ pub fn silence_ends_nothing(bench: &dyn Bench) {
     other.send(b"late").expect("sent");
     assert_eq!(one.receive(TIMEOUT).expect("received"), b"late");
     let listener = listen(bench);
-    assert!(listener.accept(SOON).expect("no error").is_none(), "nobody comes");
+    assert!(listener.accept(SOON).expect("no error").is_none(), "no caller comes");
 }
 
-/// Whoever ended it.
+/// Whichever side ended it.
 pub fn an_end_is_seen_by_both(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     one.close();

@@ -49,7 +49,7 @@ pub fn reads_see_writes(bench: &dyn Bench) {
     }
     let mut gap = [1; 8];
     remote.read(40000, &mut gap).expect("read");
-    assert_eq!(gap, [0; 8], "nobody wrote there");
+    assert_eq!(gap, [0; 8], "no write went there");
 }
 
 /// Compare-and-swap and fetch-add answer with the word before.

@@ -246,7 +246,7 @@ fn locks_of_a_killed_owner_are_free_again() {
         drop(dead);
         assert!(
             !open(3).lock_exclusive().expect("asked"),
-            "the dead handle frees nobody else's lock"
+            "the dead handle frees no other handle's lock"
         );
     });
 }

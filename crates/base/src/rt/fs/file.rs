@@ -211,8 +211,8 @@ impl File {
         self.0.lock_exclusive()
     }
 
-    /// As [`File::lock_exclusive`], asking again until `timeout` is over. A lock may be held by nobody who
-    /// will use it: a killed process that is still giving its memory back, or a child between fork and exec.
+    /// As [`File::lock_exclusive`], asking again until `timeout` is over. A lock may be held by no process that will
+    /// use it: a killed process that is still giving its memory back, or a child between fork and exec.
     ///
     /// # Errors
     /// Those of [`File::lock_exclusive`].

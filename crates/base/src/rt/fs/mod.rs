@@ -6,8 +6,8 @@
 //!
 //! What holds for all of them: a write is readable at once, and survives a crash only after
 //! [`File::sync_data`] of that file; a name survives only after [`sync_dir`] of its directory.
-//! **A failed sync is final**: what was unsynced may be lost though a later sync succeeds, so
-//! nobody retries one (design, section 8).
+//! **A failed sync is final**: what was unsynced may be lost though a later sync succeeds, so it is never retried
+//! (design, section 8).
 
 use std::io;
 use std::path::Path;

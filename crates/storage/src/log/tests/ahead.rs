@@ -1,4 +1,4 @@
-//! Reading ahead: how many reads it takes, that it brings what reading step by step does, and that what lies behind the
+//! Read-ahead: how many reads it takes, that it brings what reading step by step does, and that what lies behind the
 //! end of the log is not believed because it has been read.
 
 use cenote_base::rt::fs::{self, OpenOptions, with};
@@ -212,7 +212,7 @@ fn what_was_read_behind_the_end_is_not_believed() {
     });
 }
 
-/// Nothing above what was durable when a scan began is read by it, however far ahead it reads.
+/// Nothing above what was durable when a scan began is read by it, however far its read-ahead goes.
 #[test]
 fn a_scan_ends_where_the_log_was_durable() {
     let (fs, mut written, mut rng) = (MemFs::new(), Written::default(), Random(7));

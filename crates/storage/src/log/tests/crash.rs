@@ -71,8 +71,8 @@ fn after_a_kill_complete_groups_are_kept_and_incomplete_ones_are_void() {
     }
 }
 
-/// Groups, of which some are reserved and not, or only half, copied. Nobody waits for anything
-/// behind the first such one. Gives the incomplete ones.
+/// Groups, of which some are reserved and not, or only half, copied. No thread waits for anything behind the first such
+/// one. Gives the incomplete ones.
 fn work_and_be_killed(log: &Log, written: &mut Written, rng: &mut Random) -> Vec<(Lsn, Lsn)> {
     work(log, written, rng);
     let mut incomplete = Vec::new();

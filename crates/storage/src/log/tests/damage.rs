@@ -82,13 +82,13 @@ fn a_missing_or_short_segment_is_an_error_that_names_it() {
     }
 }
 
-/// Nothing but the log's own files says that there was more of it: the segments made ahead do.
+/// Nothing but the log's own files says that there was more of it: the prepared segments do.
 #[test]
 fn a_lost_segment_is_noticed_without_being_told_how_long_the_log_was() {
     let (fs, mut written) = (MemFs::new(), Written::default());
     let end = make(&fs, &mut written);
     with(in_memory(&fs), || {
-        // Segments ahead, as the background makes them.
+        // Prepared segments, as the background makes them.
         let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
         log.state.prepare_ahead();
     });

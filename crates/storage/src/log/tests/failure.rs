@@ -66,7 +66,7 @@ fn what_a_failed_sync_dropped_is_written_again_before_anything_stands_on_it() {
     }
 }
 
-/// Waiters, whoever leads, are all told.
+/// All waiters are told, whichever leads.
 #[test]
 fn every_waiter_learns_of_the_failure() {
     let fs = MemFs::new();
@@ -94,8 +94,8 @@ fn every_waiter_learns_of_the_failure() {
     });
 }
 
-/// The disk fills: new work is refused before the log is in trouble; work under way waits; when
-/// there is space again, all goes on and nothing is lost.
+/// The disk fills: new work is refused before the log lacks segments; work under way waits; when there is space again,
+/// all goes on and nothing is lost.
 #[test]
 fn a_full_disk_refuses_work_and_recovers() {
     let (fs, mut rng, mut written) = (MemFs::new(), Random(2), Written::default());
