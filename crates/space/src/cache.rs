@@ -40,7 +40,7 @@ pub(super) struct Under {
 }
 
 pub(super) struct PageCache {
-    table: Mutex<Table>,
+    table: Mutex<PageTable>,
     limit: AtomicU64,
     counters: Counters,
 }
@@ -54,8 +54,8 @@ struct Counters {
 }
 
 /// The pages, in a list from the one that was used last.
-struct Table {
-    places: BTreeMap<Place, u32>,
+struct PageTable {
+    places: BTreeMap<PageKey, u32>,
     pages: Vec<Page>,
     free: Vec<u32>,
     newest: u32,
@@ -65,13 +65,13 @@ struct Table {
 
 /// What a page is known by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct PageKey {
     lock: GlobalAddress,
     start: GlobalAddress,
 }
 
 struct Page {
-    place: Place,
+    place: PageKey,
     version: u64,
     bytes: Box<[u8]>,
     newer: u32,
@@ -81,7 +81,7 @@ struct Page {
 impl Default for PageCache {
     fn default() -> Self {
         Self {
-            table: Mutex::new(Table::new()),
+            table: Mutex::new(PageTable::new()),
             limit: AtomicU64::new(LIMIT),
             counters: Counters::default(),
         }
@@ -144,7 +144,7 @@ impl PageCache {
     }
 }
 
-impl Table {
+impl PageTable {
     fn new() -> Self {
         Self {
             places: BTreeMap::new(),
@@ -176,7 +176,7 @@ impl Table {
 
     /// The page with the byte at an address, and where in it that is. One of another version is forgotten.
     fn page_at(&mut self, under: Under, at: GlobalAddress) -> Option<(u32, usize)> {
-        let place = |start| Place {
+        let place = |start| PageKey {
             lock: under.lock,
             start,
         };
@@ -195,7 +195,7 @@ impl Table {
     }
 
     fn keep(&mut self, under: Under, start: GlobalAddress, bytes: &[u8], limit: u64) {
-        let place = Place {
+        let place = PageKey {
             lock: under.lock,
             start,
         };

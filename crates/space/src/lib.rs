@@ -126,9 +126,9 @@ impl SpaceOptions {
 
 /// A heap shared by many clients. See the module. A clone is another handle on the same.
 #[derive(Clone)]
-pub struct Space(Arc<Inner>);
+pub struct Space(Arc<SpaceState>);
 
-struct Inner {
+struct SpaceState {
     id: u128,
     /// By number: those that this process maps, and the others.
     parts: [OnceLock<Attached>; 256],
@@ -182,7 +182,7 @@ impl Attached {
 impl Space {
     /// A space without memory: [attach](Self::attach) parts to it.
     pub fn new(id: u128) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(SpaceState {
             id,
             parts: [const { OnceLock::new() }; 256],
             far: [const { OnceLock::new() }; 256],

@@ -125,7 +125,7 @@ impl Space {
         }
     }
 
-    /// Where it last was, or at home: also if it was in a part that is away by now, and may have come back before.
+    /// Where it last was, or at home: also if it was in a part that is offline by now, and may have come back before.
     fn attempt_far(&self, part: u8, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
         if act.len() > TRANSFER_MAX as u64 {
             let mut pieces = Vec::new();

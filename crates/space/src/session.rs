@@ -134,7 +134,7 @@ impl Session {
     }
 
     /// In the first part that has room, of those that have not been tried: first those that this process maps. If none
-    /// has, what is said is that one is away, if one is: it may have room.
+    /// has, the error names one that is offline, if there is one: it may have room.
     fn alloc_elsewhere(
         &self,
         part_sessions: &mut PartSessions,

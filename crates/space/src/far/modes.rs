@@ -75,9 +75,9 @@ const EACH: u64 = 2 << 10;
 
 /// The fastest mode of each size, from the smallest on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Table([FarMode; SIZES.len()]);
+struct ModeTable([FarMode; SIZES.len()]);
 
-impl Table {
+impl ModeTable {
     /// Reads are plain until it is known.
     const PLAIN: Self = Self([FarMode::Plain; SIZES.len()]);
 
@@ -170,15 +170,15 @@ impl Line {
         }
     }
 
-    fn table(&self) -> Option<Table> {
+    fn table(&self) -> Option<ModeTable> {
         let state = self.state.load(Ordering::Relaxed);
-        (state & KNOWN != 0).then(|| Table::from_bits(state))
+        (state & KNOWN != 0).then(|| ModeTable::from_bits(state))
     }
 
     /// From how many bytes on reads are not plain; the largest number: never, or it is not known yet.
     fn from(&self) -> u64 {
         match self.reads {
-            FarReads::Measured => self.table().map_or(u64::MAX, Table::from),
+            FarReads::Measured => self.table().map_or(u64::MAX, ModeTable::from),
             FarReads::Plain => u64::MAX,
             FarReads::DirectFrom(bytes) | FarReads::OneSidedFrom(bytes) => bytes.max(1),
         }
@@ -205,7 +205,7 @@ impl Line {
     pub fn direct_from(&self, lens: impl Iterator<Item = u64> + Clone) -> DirectFrom {
         if lens.clone().sum::<u64>() >= SIZES[0] as u64 && self.take_probing() {
             let probed = probe(&*self.caller);
-            self.know(Table::of(&probed));
+            self.know(ModeTable::of(&probed));
             *self.probed.lock() = probed;
         }
         let from = self.from();
@@ -230,9 +230,9 @@ impl Line {
         is_one_sided.then(|| self.caller.lend(len)).flatten()
     }
 
-    fn know(&self, table: Table) {
+    fn know(&self, table: ModeTable) {
         assert_eq!(
-            Table::from_bits(table.to_bits()),
+            ModeTable::from_bits(table.to_bits()),
             table,
             "a table is read as it was written"
         );
@@ -415,7 +415,7 @@ mod tests {
     }
 
     fn from(times: &[(u64, u64, u64)]) -> u64 {
-        Table::of(&probed(times)).from()
+        ModeTable::of(&probed(times)).from()
     }
 
     #[test]
@@ -450,10 +450,10 @@ mod tests {
             (100, 80, 0),
             (100, 80, 60),
         ];
-        let table = Table::of(&probed(&times));
+        let table = ModeTable::of(&probed(&times));
         let modes = [Plain, Plain, Plain, OneSided, OneSided, Direct, Direct, OneSided];
         assert_eq!(table.0, modes);
-        assert_eq!(Table::from_bits(table.to_bits()), table);
+        assert_eq!(ModeTable::from_bits(table.to_bits()), table);
         let at = |bytes| table.mode(bytes);
         assert_eq!((at(0), at(4095), at(4096)), (Plain, Plain, OneSided));
         assert_eq!((at(16 << 10), at(64 << 10), at(u64::MAX)), (Direct, OneSided, OneSided));
@@ -490,7 +490,7 @@ mod tests {
     fn what_is_read_at_once_decides_and_small_ones_stay_plain() {
         let line = |reads| Line::new(Arc::new(NoPeer), 1, reads);
         let measured = line(FarReads::Measured);
-        let know = |times: [(u64, u64, u64); 8]| measured.know(Table::of(&probed(&times)));
+        let know = |times: [(u64, u64, u64); 8]| measured.know(ModeTable::of(&probed(&times)));
         let (slow, fast) = ((9, 10, 10), (10, 9, 10));
         know([slow, slow, slow, slow, slow, fast, fast, fast]);
         let direct = |line: &Line, lens: &[u64]| line.direct_from(lens.iter().copied());

@@ -773,7 +773,7 @@ pub const FETCHED: [u8; 8] = 1u64.to_le_bytes();
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fetch {
     pub extent: GlobalAddress,
-    /// The freezing that it is about: of another one nothing is given.
+    /// The migration epoch that it is about: the host gives nothing of another one.
     pub freeze: u64,
     pub from: u64,
     pub len: u64,

@@ -1,7 +1,7 @@
 //! What a memory node serves calls with: which connection is about which part, and which user it belongs to.
 
 use super::replies::User;
-use super::{Host, Inner, POD_MAX};
+use super::{Host, HostState, POD_MAX};
 use crate::far::wire;
 use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
@@ -12,7 +12,7 @@ use wire::Greeting;
 
 /// A user that has said hello over a connection.
 pub(super) struct KnownUser {
-    host: Arc<Inner>,
+    host: Arc<HostState>,
     /// The pod that it is in.
     pub(super) pod: String,
     pub(super) user: Arc<User>,
@@ -23,7 +23,7 @@ pub(super) struct KnownUser {
 #[derive(Default)]
 pub struct Hosts {
     /// By space and part.
-    hosts: Mutex<BTreeMap<(u128, u8), Arc<Inner>>>,
+    hosts: Mutex<BTreeMap<(u128, u8), Arc<HostState>>>,
     callers: Mutex<BTreeMap<CallerId, Arc<KnownUser>>>,
 }
 
@@ -75,7 +75,7 @@ impl Hosts {
 
 impl KnownUser {
     #[cfg(test)]
-    pub(super) fn come(host: &Arc<Inner>, pod: &str, connection: CallerId) -> Result<Self> {
+    pub(super) fn come(host: &Arc<HostState>, pod: &str, connection: CallerId) -> Result<Self> {
         let user = host.replies.greet(cenote_base::rt::random_u128(), 1, connection)?;
         let (host, pod) = (Arc::clone(host), pod.to_owned());
         Ok(Self { host, pod, user })

@@ -7,7 +7,7 @@ use super::super::far::Channel;
 use super::super::far::wire::{self, Fetch};
 use super::super::part::Part;
 use super::super::slot::{Slot, Use};
-use super::Inner;
+use super::HostState;
 use super::steps::gone;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call, LIMIT, Source};
@@ -33,7 +33,7 @@ fn read(part: &Part, fetch: Fetch, into: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-impl Inner {
+impl HostState {
     /// Answers a fetch.
     pub(super) fn serve_fetch(self: &Arc<Self>, rest: &[u8], mut answer: Answer) {
         let room = answer.room();
@@ -78,10 +78,10 @@ impl Inner {
     }
 }
 
-/// A piece that is read when it is sent. Each read looks whether the extent is frozen still, by the same freezing,
-/// which never comes again: so all bytes are of one state.
+/// A piece that is read when it is sent. Each read looks whether the extent is frozen still, in the same migration
+/// epoch, which never comes again: so all bytes are of one state.
 struct Image {
-    host: Weak<Inner>,
+    host: Weak<HostState>,
     fetch: Fetch,
     is_whole: bool,
 }

@@ -125,8 +125,8 @@ struct Counters {
 }
 
 /// What hosts order each other to do. Each is carried out once at most, and may be late: then its sender has gone on
-/// without it. So what changes an extent names the freezing that it belongs to (`freeze`, drawn anew for each move),
-/// and does nothing if that is over.
+/// without it. So what changes an extent names the migration epoch that it belongs to (`freeze`, drawn anew for each
+/// move), and does nothing if that is over.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 enum Order {
     Freeze {
@@ -164,13 +164,13 @@ enum Order {
     Reclaim {
         extent: GlobalAddress,
     },
-    /// Its home is gone for good. I have it frozen by this freezing: do not use it, if it has come to you by that and
-    /// was not used yet.
+    /// Its home is gone for good. I have it frozen in this epoch: do not use it, if it has come to you in that and was
+    /// not used yet.
     GiveUp {
         extent: GlobalAddress,
         freeze: Option<u64>,
     },
-    /// Its home is gone for good. I have it frozen by this freezing, or it has come to me by that and was not used yet:
+    /// Its home is gone for good. I have it frozen in this epoch, or it has come to me in that and was not used yet:
     /// what do you have of it?
     Have {
         extent: GlobalAddress,
@@ -202,7 +202,7 @@ enum Ordered {
     Gone,
     /// It is used here.
     InUse,
-    /// It has come here by that freezing, and was not used yet.
+    /// It has come here in that epoch, and was not used yet.
     NotUsed,
     Welcome,
     /// If that one goes, which has so much.
@@ -285,11 +285,11 @@ impl<T> Queue<T> {
 
 /// A part's host. Dropping it ends its threads.
 pub struct Host {
-    inner: Arc<Inner>,
+    inner: Arc<HostState>,
     threads: Mutex<Vec<rt::JoinHandle<()>>>,
 }
 
-struct Inner {
+struct HostState {
     part: Arc<Part>,
     keeper: Arc<LocalKeeper>,
     options: HostOptions,
@@ -304,11 +304,11 @@ struct Inner {
     far: Mutex<HashMap<u32, BTreeMap<String, Heat>>>,
     /// Accesses from here, by slot, and when the extent came.
     near: Mutex<Vec<Near>>,
-    /// Held for each change of what lies here, so that a freezing is compared and its extent changed at once. Lock
-    /// order: steps, then frozen or the keeper.
+    /// Held for each change of what lies here, so that an epoch is compared and its extent changed at once. Lock order:
+    /// steps, then frozen or the keeper.
     steps: Mutex<Steps>,
-    /// Extents that are frozen here, and by which freezing. Held while a piece of one is read: a thaw takes the extent
-    /// out first.
+    /// Extents that are frozen here, and in which epoch. Held while a piece of one is read: a thaw takes the extent out
+    /// first.
     frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
     /// What its users have had done.
     replies: Replies,
@@ -343,7 +343,7 @@ impl Host {
             return Err(Error::Invalid(format!("{}: its extents cannot move", part.name())));
         }
         let slots = part.slots() as usize;
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(HostState {
             part,
             keeper,
             options,
@@ -363,12 +363,12 @@ impl Host {
             probe: transfer::probe_bytes(),
             stop: AtomicBool::new(false),
         });
-        type Body = fn(&Inner);
+        type Body = fn(&HostState);
         let bodies: [(&str, Body); 4] = [
-            ("pool worker", Inner::work),
-            ("pool executor", Inner::execute_requests),
-            ("pool policy", Inner::watch),
-            ("pool resolver", Inner::resolve),
+            ("pool worker", HostState::work),
+            ("pool executor", HostState::execute_requests),
+            ("pool policy", HostState::watch),
+            ("pool resolver", HostState::resolve),
         ];
         let start = |(name, body): (&str, Body)| {
             let theirs = Arc::clone(&inner);
@@ -468,7 +468,7 @@ impl Drop for Host {
     }
 }
 
-impl Inner {
+impl HostState {
     /// Space and part.
     fn place_in_pool(&self) -> (u128, u8) {
         (self.part.space(), self.part.number())

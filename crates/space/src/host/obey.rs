@@ -1,17 +1,18 @@
 //! What homes order to be done here, and what became of migrated extents without news of their move.
 //!
 //! A home decides about one move at a time, and forgets it when it ends, orders that were not answered included: those
-//! may come later, even during the next move of the same extent. So each move has a number (its *freezing*). What is
-//! frozen here or comes here is known by the number of the move, and orders of other moves do nothing.
+//! may come later, even during the next move of the same extent. So each move has a number (its *migration epoch*,
+//! `freeze` in messages). What is frozen here or comes here is known by the number of the move, and orders of other
+//! moves do nothing.
 //!
-//! The [resolver](Inner::resolve) asks homes about migrated extents that are frozen or unsettled. What a home says
+//! The [resolver](HostState::resolve) asks homes about migrated extents that are frozen or unsettled. What a home says
 //! while it does not move the extent is final for all moves that began before the question, as each of them has ended.
 //! So it is believed if the migrated extent belongs to the same move as before the question, and only then. If the home
 //! is gone for good, other hosts are asked: [`super::orphans`].
 
 use super::super::GlobalAddress;
 use super::step_state::{Coming, Steps};
-use super::{Inner, Order, Ordered, image};
+use super::{HostState, Order, Ordered, image};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
@@ -22,7 +23,7 @@ const TURN: Nanos = Nanos::from_millis(50);
 /// Between two looks at migrated extents without news of their move.
 const ASK_EVERY: Nanos = Nanos::from_secs(1);
 
-impl Inner {
+impl HostState {
     /// Does what a home orders.
     pub(super) fn obey(&self, order: &Order) -> Result<Ordered> {
         match *order {
@@ -54,7 +55,7 @@ impl Inner {
         })
     }
 
-    /// Takes out that an extent is frozen, if it is by this freezing: nothing of it is read any more.
+    /// Takes out that an extent is frozen, if it is in this epoch: nothing of it is read any more.
     fn end_freeze(&self, extent: GlobalAddress, freeze: u64) -> bool {
         let mut frozen = self.frozen.lock();
         let by = frozen.get(&extent);
@@ -82,7 +83,7 @@ impl Inner {
             steps.received.insert(extent, Coming { freeze, is_fetched });
             slot
         };
-        // Not under the lock: the other side may be away.
+        // Not under the lock: the other side may be offline.
         let fetched = image::fetch(&self.part, slot, &channel, extent, freeze);
         if let Some(coming) = self.steps.lock().received.get_mut(&extent) {
             coming.is_fetched = true;
@@ -162,7 +163,7 @@ impl Inner {
             let freeze = self.freeze_of(&self.steps.lock(), extent);
             match self.order(home, &Order::Where { extent }) {
                 Ok(place) => _ = self.believe((extent, slot), freeze, &place),
-                // It is away, and would be waited for as long for each of its extents.
+                // The home is offline, and the resolver would wait as long for each of its extents.
                 Err(Error::Lost(_) | Error::Timeout(_)) => _ = silent.insert(home),
                 Err(_) => {}
             }

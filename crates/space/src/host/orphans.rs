@@ -8,11 +8,11 @@
 //!
 //! ```text
 //!   frozen here     another uses it                                        → let go: that is the extent
-//!                   it came to another by this freezing, and was not used  → given up there, then used here: both are the same, and no client has written since
-//!                   another is away                                        → stays as it is, and is asked again
+//!                   it came to another in this epoch, and was not used     → given up there, then used here: both are the same, and no client has written since
+//!                   another is offline                                     → stays as it is, and is asked again
 //!                   otherwise                                              → let go: it may have been used elsewhere since, by one that is gone too
-//!   not used yet    another has it frozen by this freezing                 → stays: that one decides
-//!                   another is away                                        → stays as it is
+//!   not used yet    another has it frozen in this epoch                    → stays: that one decides
+//!                   another is offline                                     → stays as it is
 //!                   otherwise                                              → let go
 //! ```
 //!
@@ -21,13 +21,13 @@
 //!
 //! Only when all have answered is one told to give it up. It may have done so though its answer was lost, and then it
 //! has nothing of it any more. So a host remembers, before it sends that order, that the other had not used it: that
-//! other's "nothing" counts as its having given it up. (A host that began anew does not know by which freezing an
-//! extent came. That one says so, and is waited for.)
+//! other's "nothing" counts as its having given it up. (A host that began anew does not know in which epoch an extent
+//! came. That one says so, and is waited for.)
 
 use super::super::GlobalAddress;
 use super::super::slot::is_frozen;
 use super::step_state::Steps;
-use super::{Inner, Order, Ordered};
+use super::{HostState, Order, Ordered};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use std::collections::{BTreeMap, BTreeSet};
@@ -49,7 +49,7 @@ enum Verdict {
     Wait,
 }
 
-impl Inner {
+impl HostState {
     fn migrated_here(&self, extent: GlobalAddress) -> MigratedState {
         let state = self
             .part
@@ -63,7 +63,7 @@ impl Inner {
         }
     }
 
-    /// Another has it frozen: if it has come here by the same freezing, and was not used, it never will be. The answer
+    /// Another has it frozen: if it has come here in the same epoch, and was not used, it never will be. The answer
     /// "nothing" may be the second one: the first was lost after the extent was given up.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ impl Inner {
         }
     }
 
-    /// What another has to know that has it frozen by this freezing, or to which it came by that.
+    /// What another host has to know that has it frozen in this epoch, or to which it came in that.
     pub(super) fn have_here(&self, extent: GlobalAddress, freeze: Option<u64>) -> Ordered {
         self.had_here(&self.steps.lock(), extent, freeze)
     }
@@ -95,7 +95,7 @@ impl Inner {
                 // Its slot is being written.
                 false => Ordered::Moving,
             },
-            // By any freezing. A host that does not know its own waits for no other: so no two wait for each other.
+            // In any epoch. A host that does not know its own waits for no other: so no two wait for each other.
             (MigratedState::NotUsedYet, None) if freeze.is_some() => Ordered::Moving,
             _ => Ordered::Gone,
         }
@@ -104,7 +104,7 @@ impl Inner {
     /// Finds out what becomes of a migrated extent whose home is gone for good, and does it.
     ///
     /// # Errors
-    /// Those of hosts that are away: it stays as it is.
+    /// Those of hosts that are offline: it stays as it is.
     pub(super) fn resolve_orphan(&self, extent: GlobalAddress, slot: u32) -> Result<()> {
         let freeze = self.freeze_of(&self.steps.lock(), extent);
         let migrated = self.migrated_here(extent);
@@ -151,7 +151,7 @@ impl Inner {
         })
     }
 
-    /// The parts that it came to by this freezing and that had not used it, as they say now or said before.
+    /// The parts that it came to in this epoch and that had not used it, as they say now or said before.
     fn remember_not_used(
         &self,
         extent: GlobalAddress,
@@ -173,7 +173,7 @@ impl Inner {
     /// What all other hosts of the space say that they have. That changes nothing there.
     ///
     /// # Errors
-    /// [`Error::Lost`] if one of them is away, and those of calls.
+    /// [`Error::Lost`] if one of them is offline, and those of calls.
     fn ask_others(&self, extent: GlobalAddress, freeze: Option<u64>) -> Result<BTreeMap<u8, Ordered>> {
         let gone = self.gone.lock().clone();
         let (others, unreached): (Vec<u8>, _) = {

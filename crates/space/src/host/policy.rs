@@ -18,7 +18,7 @@ use super::super::GlobalAddress;
 use super::super::heat::Heat;
 use super::super::keeper::Lifetime;
 use super::super::slot::{Slot, Use};
-use super::{Inner, Order, Ordered};
+use super::{HostState, Order, Ordered};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Nanos};
@@ -40,7 +40,7 @@ struct Candidate {
     gain: f64,
 }
 
-impl Inner {
+impl HostState {
     pub(super) fn watch(&self) {
         let mut looks = 0u32;
         let mut last = rt::now();

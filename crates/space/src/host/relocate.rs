@@ -3,7 +3,7 @@
 use super::super::GlobalAddress;
 use super::steps::{FrozenExtent, gone};
 use super::wire;
-use super::{Inner, MoveRequest, Order, Ordered, Outcomes, Told, WAITING_MAX};
+use super::{HostState, MoveRequest, Order, Ordered, Outcomes, Told, WAITING_MAX};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -17,7 +17,7 @@ fn unexpected() -> Error {
     Error::corrupt("a host's answer does not fit the order")
 }
 
-impl Inner {
+impl HostState {
     /// Asks for a move, or an end, and waits for it.
     pub(super) fn requested(&self, extent: GlobalAddress, to: Option<u8>) -> Result<()> {
         let outcomes = Arc::new(Outcomes::default());

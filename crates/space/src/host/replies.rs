@@ -23,8 +23,8 @@ const ANSWERS_MAX: usize = 256;
 const LONG: usize = 64;
 const LONG_BYTES_MAX: usize = 16 << 10;
 /// Users without a connection that are remembered, and bytes of their long answers.
-const AWAY_MAX: usize = 256;
-const AWAY_BYTES_MAX: usize = 1 << 20;
+const DISCONNECTED_MAX: usize = 256;
+const DISCONNECTED_BYTES_MAX: usize = 1 << 20;
 
 /// All users of a part.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(super) struct Replies(Mutex<Users>);
 struct Users {
     all: BTreeMap<u128, Arc<User>>,
     /// Those that have no connection, by how long ago it ended, and the bytes of their long answers.
-    away: VecDeque<(u128, usize)>,
+    disconnected: VecDeque<(u128, usize)>,
 }
 
 /// A user, over one connection after the other.
@@ -110,7 +110,7 @@ impl Replies {
         let mut users = self.0.lock();
         let user = Arc::clone(users.all.entry(id).or_insert_with(|| Arc::new(User::new(id))));
         user.connect(turn, connection)?;
-        users.away.retain(|(away, _)| *away != id);
+        users.disconnected.retain(|(disconnected, _)| *disconnected != id);
         Ok(user)
     }
 
@@ -121,10 +121,13 @@ impl Replies {
         let Some(bytes) = user.disconnect(connection) else {
             return;
         };
-        assert!(users.away.iter().all(|(id, _)| *id != user.id), "a user left twice");
-        users.away.push_back((user.id, bytes));
+        assert!(
+            users.disconnected.iter().all(|(id, _)| *id != user.id),
+            "a user left twice"
+        );
+        users.disconnected.push_back((user.id, bytes));
         while users.are_too_many()
-            && let Some((oldest, _)) = users.away.pop_front()
+            && let Some((oldest, _)) = users.disconnected.pop_front()
         {
             assert!(users.all.remove(&oldest).is_some(), "a user that left is known");
         }
@@ -133,8 +136,8 @@ impl Replies {
 
 impl Users {
     fn are_too_many(&self) -> bool {
-        let bytes: usize = self.away.iter().map(|(_, bytes)| bytes).sum();
-        self.away.len() > AWAY_MAX || self.away.len() > 1 && bytes > AWAY_BYTES_MAX
+        let bytes: usize = self.disconnected.iter().map(|(_, bytes)| bytes).sum();
+        self.disconnected.len() > DISCONNECTED_MAX || self.disconnected.len() > 1 && bytes > DISCONNECTED_BYTES_MAX
     }
 }
 
@@ -382,20 +385,20 @@ mod tests {
             assert!(ask(&user, CallerId(id as u64), 1, false, &vec![1; 128 << 10]).1);
             replies.leave(&user, CallerId(id as u64));
         }
-        let away = replies.0.lock().away.len();
-        assert_eq!(away, AWAY_BYTES_MAX / (128 << 10));
-        assert_eq!(replies.0.lock().all.len(), away);
+        let disconnected = replies.0.lock().disconnected.len();
+        assert_eq!(disconnected, DISCONNECTED_BYTES_MAX / (128 << 10));
+        assert_eq!(replies.0.lock().all.len(), disconnected);
     }
 
     /// A user that came and went again and again made the host forget all others.
     #[test]
     fn a_user_that_comes_and_goes_is_listed_once() {
         let replies = Replies::default();
-        for turn in 1..2 * AWAY_MAX as u64 {
+        for turn in 1..2 * DISCONNECTED_MAX as u64 {
             let user = replies.greet(7, turn, CallerId(turn)).expect("known");
             replies.leave(&user, CallerId(turn));
         }
-        assert_eq!(replies.0.lock().away.len(), 1);
+        assert_eq!(replies.0.lock().disconnected.len(), 1);
     }
 
     #[test]
@@ -406,16 +409,19 @@ mod tests {
             (replies.greet(id, turn, connection).expect("known"), connection)
         };
         let stays = came(1, 1).0;
-        let memories: Vec<u64> = (2..AWAY_MAX as u128 + 12)
+        let memories: Vec<u64> = (2..DISCONNECTED_MAX as u128 + 12)
             .map(|id| {
                 let (user, connection) = came(id, 1);
                 replies.leave(&user, connection);
                 user.memory()
             })
             .collect();
-        assert_eq!(replies.0.lock().all.len(), AWAY_MAX + 1);
+        assert_eq!(replies.0.lock().all.len(), DISCONNECTED_MAX + 1);
         assert!(Arc::ptr_eq(&came(1, 2).0, &stays), "a user with a connection is known");
         assert_ne!(came(2, 2).0.memory(), memories[0]);
-        assert_eq!(came(AWAY_MAX as u128, 2).0.memory(), memories[AWAY_MAX - 2]);
+        assert_eq!(
+            came(DISCONNECTED_MAX as u128, 2).0.memory(),
+            memories[DISCONNECTED_MAX - 2]
+        );
     }
 }

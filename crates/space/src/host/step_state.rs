@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Steps {
     /// Extents that are to lie here and are not settled.
     pub(super) received: BTreeMap<GlobalAddress, Coming>,
-    /// Frozen ones whose home is gone for good, by which freezing, and the parts that said that they had it by that and
+    /// Frozen ones whose home is gone for good, in which epoch, and the parts that said that they had it in that and
     /// had not used it: [`super::orphans`].
     pub(super) not_used: BTreeMap<GlobalAddress, (u64, BTreeSet<u8>)>,
 }
 
-/// By which freezing an extent comes, and whether all of it is here. Before that its slot is being written, and has no
-/// other use.
+/// In which migration epoch an extent comes, and whether all of it is here. Before that its slot is being written, and
+/// has no other use.
 pub(super) struct Coming {
     pub(super) freeze: u64,
     pub(super) is_fetched: bool,

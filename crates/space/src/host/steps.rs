@@ -257,7 +257,7 @@ impl LocalKeeper {
         }
     }
 
-    /// How many freezings have begun. What has not changed hands since was not frozen since.
+    /// How many extents began to be frozen here. What has not changed hands since was not frozen since.
     pub(super) fn migration_epochs(&self) -> u64 {
         self.migration_epochs.load(Ordering::SeqCst)
     }

@@ -1,11 +1,11 @@
 //! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through
 //! memory.
 
-mod away;
 mod direct;
 mod edges;
 mod handed;
 mod late;
+mod offline;
 mod orphans;
 
 use super::super::far::wire::Hello;
@@ -525,7 +525,7 @@ fn cut_off(pods: &Pods, extent: GlobalAddress, from: u8, to: u8, cut: u32) {
     steps(pods, extent, (from, to), 1, cut);
 }
 
-/// The same, by this freezing.
+/// The same, in this migration epoch.
 fn steps(pods: &Pods, extent: GlobalAddress, (from, to): (u8, u8), freeze: u64, cut: u32) {
     let of = |part: u8| &pods.hosts[usize::from(part) - 1].inner;
     let home = of(extent.part());

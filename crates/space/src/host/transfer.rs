@@ -2,12 +2,12 @@
 //! fabric from where they lie.
 //!
 //! ```text
-//!   found, of freezing n ··· sent piece by piece, as there is room on the way ··· found again, at the same place, of freezing n still ─► done
+//!   found, after freeze n ·· sent piece by piece, as there is room on the way ··· found again, at the same place, after freeze n still ─► done
 //!                                                                                   not so ─► frozen: the user asks again
 //! ```
 //!
 //! An extent may begin to move meanwhile: nothing waits for a transfer, however slow its user is. Before anything in a
-//! slot changes hands it is frozen there, and freezings are counted before they begin. So if the count is what it was
+//! slot changes hands it is frozen there, and each freeze is counted before it begins. So if the count is what it was
 //! when the bytes were found, and they are found there again, they were the object's all the time. What is written
 //! beside it may be seen in part, as by any read.
 //!
@@ -18,13 +18,13 @@ use super::super::access::PREFETCHED;
 use super::super::act::{Act, Outcome};
 use super::super::far::wire::{self, Direct, Head, PROBE_MAX};
 use super::super::keeper::Keeper;
-use super::Inner;
+use super::HostState;
 use cenote_base::Result;
 use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_fabric::rdma::call::{Answer, Source};
 use std::sync::{Arc, Weak};
 
-impl Inner {
+impl HostState {
     /// Does the accesses of a request, and answers.
     pub(super) fn serve_accesses(self: &Arc<Self>, pod: &str, head: Head, items: &[u8], mut answer: Answer) {
         let (migration_epoch, room) = (self.keeper.migration_epochs(), answer.room());
@@ -123,7 +123,7 @@ impl Source for Probe {
 
 /// The direct reads of a request, one after the other.
 struct Transfer {
-    host: Weak<Inner>,
+    host: Weak<HostState>,
     pieces: Vec<Piece>,
     size: usize,
     migration_epoch: u64,
@@ -136,7 +136,7 @@ struct Piece {
 }
 
 impl Transfer {
-    fn new(host: Weak<Inner>, direct: Vec<Direct>, migration_epoch: u64) -> Self {
+    fn new(host: Weak<HostState>, direct: Vec<Direct>, migration_epoch: u64) -> Self {
         let mut size = 0;
         let piece = |read: Direct| {
             let from = size;
@@ -154,12 +154,12 @@ impl Transfer {
     }
 
     /// The host, as long as it serves.
-    fn host(&self) -> Option<Arc<Inner>> {
+    fn host(&self) -> Option<Arc<HostState>> {
         self.host.upgrade().filter(|host| !host.is_stopping())
     }
 
     /// Whether a read's bytes still lie where they were found.
-    fn lies_there(host: &Inner, read: &Direct) -> bool {
+    fn lies_there(host: &HostState, read: &Direct) -> bool {
         let mut find = Act::Find(read.len as u64);
         matches!((host.act(read.address, &mut find), read.place), (Ok(Outcome::Done(now, _)), Some(place)) if now == place)
     }
@@ -167,7 +167,7 @@ impl Transfer {
 
 impl Piece {
     /// Copies those of its bytes that are in the window from `at` on.
-    fn copy(&self, host: &Inner, at: usize, into: &mut [u8]) {
+    fn copy(&self, host: &HostState, at: usize, into: &mut [u8]) {
         let Some(place) = self.read.place else { return };
         let (begin, end) = (self.from.max(at), (self.from + self.read.len).min(at + into.len()));
         if begin < end {
@@ -196,7 +196,7 @@ impl Source for Transfer {
     }
 
     fn finish(self: Box<Self>, answer: &mut [u8]) {
-        // What was copied was read before the freezings are counted again.
+        // What was copied was read before the count of freezes is read again.
         fence(Ordering::Acquire);
         let host = self
             .host()

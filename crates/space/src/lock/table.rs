@@ -14,14 +14,14 @@ use std::sync::Arc;
 /// What a session's threads have of locks.
 #[derive(Default)]
 pub(crate) struct Locks {
-    table: Mutex<Table>,
+    table: Mutex<LockTable>,
     /// A lock of the table can be had by another thread.
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Table {
-    locks: HashMap<GlobalAddress, Local>,
+struct LockTable {
+    locks: HashMap<GlobalAddress, LocalLock>,
     /// The session's number in each part where it has asked for a lock.
     ids: BTreeMap<u8, SessionId>,
     /// Threads that wait for a change.
@@ -30,7 +30,7 @@ struct Table {
 
 /// A lock that threads of this session have, or take.
 #[derive(Default)]
-struct Local {
+struct LocalLock {
     /// One of them takes it in the space, or has the writer's word.
     is_busy: bool,
     has_word: bool,
@@ -110,7 +110,7 @@ impl Locks {
         }
     }
 
-    fn wait(&self, mut table: rt::MutexGuard<'_, Table>, waiting: &mut Waiting) -> Result<()> {
+    fn wait(&self, mut table: rt::MutexGuard<'_, LockTable>, waiting: &mut Waiting) -> Result<()> {
         let pause = waiting.pause()?;
         table.waiting += 1;
         let (mut table, _) = self.changed.wait_timeout(table, pause);
@@ -188,7 +188,7 @@ impl Locks {
         self.tidy(table, lock);
     }
 
-    fn tidy(&self, mut table: rt::MutexGuard<'_, Table>, lock: GlobalAddress) {
+    fn tidy(&self, mut table: rt::MutexGuard<'_, LockTable>, lock: GlobalAddress) {
         let local = table.locks.get(&lock);
         assert!(
             local.is_none_or(|local| local.is_busy || !local.has_word),

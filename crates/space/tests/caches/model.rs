@@ -26,7 +26,7 @@ struct Ward {
     readers: Vec<usize>,
     writer: Option<usize>,
     is_broken: bool,
-    /// What the writer has written and may be missing if he dies: which thing, from where on, what, what was there.
+    /// What the writer has written and may be missing if it dies: which thing, from where on, what, what was there.
     unsure: Vec<(usize, usize, Vec<u8>, Vec<u8>)>,
 }
 
@@ -108,7 +108,7 @@ impl Model {
         }
     }
 
-    /// What the dead writer left is what it was after some of his writes, in their order.
+    /// What the dead writer left is what it was after some of its writes, in their order.
     fn repair(&mut self, n: usize, who: usize) {
         let ward = &mut self.wards[n];
         let there: Vec<Vec<u8>> = ward

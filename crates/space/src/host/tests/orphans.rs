@@ -2,7 +2,7 @@
 //! home.
 
 use super::super::super::act::{Act, Outcome};
-use super::super::{Inner, Order, Ordered, wire};
+use super::super::{HostState, Order, Ordered, wire};
 use super::*;
 use cenote_fabric::rdma::call::{Answer, CallerId};
 use std::collections::BTreeSet;
@@ -299,7 +299,7 @@ fn a_part_that_is_not_known_yet_is_waited_for() {
 /// Loses the answer to the first order to give something up: the host that asked is told that the node is lost.
 struct LosesAnswer {
     hosts: Hosts,
-    host: Arc<Inner>,
+    host: Arc<HostState>,
     is_lost: AtomicBool,
 }
 
@@ -347,7 +347,7 @@ fn a_host_gone_before_it_answered_may_have_used_it() {
     several.audit();
 }
 
-/// A host that began anew does not know by which freezing it came: it is waited for until it has let go.
+/// A host that began anew does not know in which epoch it came: it is waited for until it has let go.
 #[test]
 fn a_host_that_forgot_the_move_is_waited_for() {
     let several = Several::new();

@@ -45,8 +45,8 @@ impl Keeper for Away {
     }
 }
 
-/// A user of the second part alone, for whom others are away: a part whose keeper is not reached, and one whose host is
-/// not.
+/// A user of the second part alone, for which others are offline: a part whose keeper is not reached, and one whose
+/// host is not.
 fn user(pods: &Pods) -> Space {
     let user = Space::new(SPACE);
     let far = |number: u8, peer: &str| FarPart {
