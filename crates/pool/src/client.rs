@@ -18,7 +18,6 @@
 mod connection;
 mod membership;
 mod options;
-mod relay;
 #[cfg(test)]
 mod tests;
 
@@ -35,12 +34,11 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::rdma::call::Callers;
 use cenote_space::{
-    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run,
-    SessionId, Space,
+    Channel, Class, Extent, FarPart, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space,
 };
 use connection::Pool;
 use membership::{Membership, RETRY};
-pub use options::{ClientOptions, Far, OnRevoked};
+pub use options::{ClientOptions, OnRevoked};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -183,7 +181,6 @@ impl PoolClient {
             pool: Arc::clone(&self.0),
             name: name.into(),
             members: Mutex::default(),
-            near: relay::Near::default(),
             look_at: AtomicU64::new(0),
         };
         let attached = match opening.attach_patiently(&space, &view) {
@@ -212,8 +209,6 @@ struct Opening {
     pool: Arc<Pool>,
     name: String,
     members: Mutex<Members>,
-    /// Those of them whose nodes may forward.
-    near: relay::Near,
     /// When the manager may be asked again for a part that nobody knows, in nanoseconds.
     look_at: AtomicU64,
 }
@@ -263,48 +258,18 @@ impl Opening {
             Some(address) if self.pool.is_near(part) => {
                 // It is a member before it maps anything: who maps a part and is no member is ended.
                 let member = self.member_at(&mut members, view, part, address)?;
-                self.note_near(&member);
                 self.attach_near(space, part, member)
             }
-            Some(address) => match (self.callers(view, part), &part.calls) {
+            Some(address) => match (&self.pool.options.callers, &part.calls) {
                 (Some(callers), Some(calls)) => {
                     let member = self.member_at(&mut members, view, part, address)?;
-                    self.attach_far(space, view, part, member, (&callers, calls))
+                    self.attach_far(space, view, part, member, (callers, calls))
                 }
                 // Its node, or this process, has no way for calls: the part is not attached.
                 _ => Ok(()),
             },
         };
         parts.map(&mut attach).fold(Ok(()), Result::and)
-    }
-
-    fn note_near(&self, member: &Arc<Membership>) {
-        let mut near = self.near.lock();
-        if !near.iter().any(|known| Arc::ptr_eq(known, member)) {
-            near.push(Arc::clone(member));
-        }
-    }
-
-    /// How far parts are read: what is relayed comes in answers.
-    fn reads(&self) -> FarReads {
-        match self.pool.options.far {
-            Far::Direct => self.pool.options.far_reads,
-            Far::Relay => FarReads::Plain,
-        }
-    }
-
-    /// The way to the node of a far part.
-    fn callers(&self, view: &SpaceView, part: &PartView) -> Option<Arc<dyn Callers>> {
-        let options = &self.pool.options;
-        let is_relayed = options.far == Far::Relay && options.rings && view.parts.iter().any(|p| self.pool.is_near(p));
-        match is_relayed {
-            true => Some(Arc::new(relay::Relays::new(
-                part.number,
-                &self.near,
-                options.callers.clone(),
-            ))),
-            false => options.callers.clone(),
-        }
     }
 
     fn attach_near(&self, space: &Space, part: &PartView, member: Arc<Membership>) -> Result<()> {
@@ -348,7 +313,7 @@ impl Opening {
         };
         let channel = Channel::new(Arc::clone(callers), calls, hello)
             .resolved_by(Box::new(resolver))
-            .reading(self.reads());
+            .reading(self.pool.options.far_reads);
         let far = FarPart {
             number: part.number,
             pod: part.pod.clone(),

@@ -27,7 +27,6 @@ pub mod manager;
 mod managers;
 mod member;
 pub mod node;
-mod relay;
 mod session;
 pub mod settings;
 pub mod store;

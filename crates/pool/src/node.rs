@@ -23,7 +23,6 @@
 mod fenced;
 mod members;
 mod parts;
-mod relay;
 mod rings;
 
 use crate::acceptor::Acceptor;

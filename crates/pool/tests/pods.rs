@@ -10,7 +10,7 @@ use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::rdma::loopback::Nodes;
 use cenote_fs::{Failure, FileSystem, Owner};
 use cenote_libfabric::{self as libfabric, Net, NetOptions, Provider};
-use cenote_pool::client::{ClientOptions, Far, PoolClient};
+use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
 use cenote_space::EXTENT;
@@ -64,8 +64,6 @@ impl Fabric {
 
 struct Pool {
     fabric: Fabric,
-    /// How clients reach the other pod.
-    far: Far,
     nodes: Vec<Option<(MemoryNode, Option<libfabric::MemoryNode>)>>,
     manager: Manager,
     options: HostOptions,
@@ -73,12 +71,11 @@ struct Pool {
 }
 
 impl Pool {
-    fn new((fabric, far): (Fabric, Far), options: HostOptions) -> Self {
+    fn new(fabric: Fabric, options: HostOptions) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let manager = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
         let mut pool = Self {
             fabric,
-            far,
             nodes: (0..2).map(|_| None).collect(),
             manager: Manager::start(manager, &Tcp).expect("a manager"),
             options,
@@ -101,9 +98,7 @@ impl Pool {
     fn client(&self, n: usize) -> PoolClient {
         let options = ClientOptions {
             pod: Some(PODS[n].into()),
-            // Who has his memory node ask for him needs no way of his own.
-            callers: (self.far == Far::Direct).then(|| self.fabric.callers()),
-            far: self.far,
+            callers: Some(self.fabric.callers()),
             ..ClientOptions::default()
         };
         PoolClient::connect(&network(), &credentials(self.manager.address()), options).expect("a client")
@@ -117,12 +112,11 @@ impl Pool {
     }
 }
 
-/// Each kind of fabric that is there, with each way over it.
-fn fabrics() -> Vec<(Fabric, Far)> {
-    let ways = [Far::Direct, Far::Relay];
-    let mut all: Vec<_> = ways.map(|far| (Fabric::Memory(Arc::default()), far)).into();
-    match Net::new(NetOptions::default()).map(Arc::new) {
-        Ok(net) => all.extend(ways.map(|far| (Fabric::Libfabric(Arc::clone(&net)), far))),
+/// Each kind of fabric that is there.
+fn fabrics() -> Vec<Fabric> {
+    let mut all = vec![Fabric::Memory(Arc::default())];
+    match Net::new(NetOptions::default()) {
+        Ok(net) => all.push(Fabric::Libfabric(Arc::new(net))),
         Err(error) => println!("without libfabric: {error}"),
     }
     all
@@ -233,35 +227,32 @@ fn told_of(pool: &Pool, spaces: &[Space], address: GlobalAddress) {
 #[test]
 fn a_file_system_over_two_pods_is_looked_at_from_one() {
     const ME: Owner = Owner { user: 1, group: 1 };
-    for far in [Far::Direct, Far::Relay] {
-        let mut pool = Pool::new((Fabric::Memory(Arc::default()), far), lively());
-        let files = spaces(&pool);
-        let files =
-            [FileSystem::make(&files[0], ME), FileSystem::mount(&files[1])].map(|files| files.expect("mounted"));
-        for (n, files) in files.iter().enumerate() {
-            let name = PODS[n].as_bytes();
-            let file = files.create_open(files.root(), name, 0o644, ME).expect("made").inode;
-            files.write(file, 0, &[7; 300_000]).expect("written");
-            files.close(file).expect("open");
-        }
-        let [east, west] = files;
-        drop(west);
-        let report = until_found(
-            "one mount",
-            || Some(east.check(false).expect("looked at")).filter(|r| r.is_alone),
-            String::new,
-        );
-        assert_eq!((report.files, report.problems), (2, Vec::new()));
-        // The superblock does not refer to the mount that is gone any more: what is away is a file.
-        assert!(east.check(true).expect("looked at").are_freed);
-        pool.nodes[1] = None;
-        let refused = east.check(true);
-        let is_of_the_way = matches!(&refused, Err(Failure::Memory(Error::Lost(_) | Error::Timeout(_))));
-        assert!(is_of_the_way, "{refused:?}");
-        pool.start_node(1);
-        let report = until_found("the other pod", || east.check(false).ok(), String::new);
-        assert_eq!((report.files, report.problems), (2, Vec::new()));
+    let mut pool = Pool::new(Fabric::Memory(Arc::default()), lively());
+    let files = spaces(&pool);
+    let files = [FileSystem::make(&files[0], ME), FileSystem::mount(&files[1])].map(|files| files.expect("mounted"));
+    for (n, files) in files.iter().enumerate() {
+        let name = PODS[n].as_bytes();
+        let file = files.create_open(files.root(), name, 0o644, ME).expect("made").inode;
+        files.write(file, 0, &[7; 300_000]).expect("written");
+        files.close(file).expect("open");
     }
+    let [east, west] = files;
+    drop(west);
+    let report = until_found(
+        "one mount",
+        || Some(east.check(false).expect("looked at")).filter(|r| r.is_alone),
+        String::new,
+    );
+    assert_eq!((report.files, report.problems), (2, Vec::new()));
+    // The superblock does not refer to the mount that is gone any more: what is away is a file.
+    assert!(east.check(true).expect("looked at").are_freed);
+    pool.nodes[1] = None;
+    let refused = east.check(true);
+    let is_of_the_way = matches!(&refused, Err(Failure::Memory(Error::Lost(_) | Error::Timeout(_))));
+    assert!(is_of_the_way, "{refused:?}");
+    pool.start_node(1);
+    let report = until_found("the other pod", || east.check(false).ok(), String::new);
+    assert_eq!((report.files, report.problems), (2, Vec::new()));
 }
 
 /// A space that has grown has two parts on a node. Of those the first was not served to the other pod any more.
@@ -334,14 +325,8 @@ fn patiently(f: impl Fn() -> Result<u64>) -> u64 {
 
 #[test]
 fn a_lost_pod_costs_what_lay_there_and_nothing_else() {
-    for far in [Far::Direct, Far::Relay] {
-        a_pod_is_lost(far);
-    }
-}
-
-fn a_pod_is_lost(far: Far) {
     let mut pool = Pool::new(
-        (Fabric::Memory(Arc::default()), far),
+        Fabric::Memory(Arc::default()),
         HostOptions {
             every: Nanos::ZERO,
             ..lively()
@@ -359,14 +344,14 @@ fn a_pod_is_lost(far: Far) {
     );
 }
 
-/// Accesses of all kinds and lengths by way of the memory node, from several threads.
+/// Accesses of all kinds and lengths to another pod, from several threads.
 #[test]
-fn all_that_is_far_goes_by_way_of_the_memory_node() {
+fn accesses_of_all_lengths_reach_another_pod() {
     let quiet = HostOptions {
         every: Nanos::ZERO,
         ..lively()
     };
-    let pool = Pool::new((Fabric::Memory(Arc::default()), Far::Relay), quiet);
+    let pool = Pool::new(Fabric::Memory(Arc::default()), quiet);
     let spaces = spaces(&pool);
     let threads = (0..4u64).map(|n| {
         let (here, there) = (spaces[0].clone(), spaces[1].clone());
@@ -392,7 +377,7 @@ fn all_that_is_far_goes_by_way_of_the_memory_node() {
     let threads: Vec<_> = threads.collect();
     threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
     assert!(spaces[1].asked() > 0);
-    // Who has no memory node to ask for him, and no way of his own, does not reach the other pod.
+    // A client without a fabric does not reach the other pod.
     let options = ClientOptions {
         pod: Some(PODS[0].into()),
         ..ClientOptions::default()

@@ -65,7 +65,6 @@ pub use extent::EXTENT;
 pub use far::modes::{FarMode, FarReads, FarStats, Probed};
 pub use far::wire::Hello;
 pub use far::{Channel, FarPart, Resolver};
-pub use far::{Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 pub use heat::{Heat, HeatOptions};
 pub use host::{Host, HostOptions, Hosts, Moved, Peer};
 pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};

@@ -128,17 +128,6 @@ impl Membership {
     }
 }
 
-impl Membership {
-    /// Its seat at a ring of the node, if it has one. Who has none asks for one with the next sign of life.
-    pub(super) fn ring(&self) -> Option<Arc<dyn Caller>> {
-        let ring = self.0.seat();
-        if ring.is_none() && self.0.pool.options.rings {
-            self.0.wants_ring.store(true, Ordering::Release);
-        }
-        ring
-    }
-}
-
 impl Drop for Membership {
     fn drop(&mut self) {
         // The thread says so to the node, and ends by itself: it may be the one that drops.

@@ -21,29 +21,16 @@ pub struct ClientOptions {
     pub pod: Option<String>,
     /// The way to memory nodes of other pods and machines; without one what lies there cannot be reached.
     pub callers: Option<Arc<dyn Callers>>,
-    /// How what lies there is read; what is relayed is read plainly.
+    /// How what lies there is read.
     pub far_reads: FarReads,
     /// How parts are mapped.
     pub region: RegionOptions,
     /// Ask memory nodes of this machine over rings, where they have any.
     pub rings: bool,
-    /// How far parts are reached.
-    pub far: Far,
     /// How long a request waits for a memory node that is away.
     pub timeout: Nanos,
     /// See there.
     pub on_revoked: OnRevoked,
-}
-
-/// How parts are reached that a process does not map.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Far {
-    /// Over its own connections.
-    #[default]
-    Direct,
-    /// By way of a memory node of its machine, over a ring and that node's connections: the process needs none. Where
-    /// that is not to be had, over its own, if it has any.
-    Relay,
 }
 
 impl Default for ClientOptions {
@@ -55,7 +42,6 @@ impl Default for ClientOptions {
             far_reads: FarReads::default(),
             region: RegionOptions::default(),
             rings: true,
-            far: Far::Direct,
             timeout: Nanos::from_secs(30),
             on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
         }

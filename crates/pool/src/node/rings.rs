@@ -3,19 +3,16 @@
 //!
 //! A ring is a file of its own for each part (`DIR/ring-7`), so tenants share none. It is made anew by each start, and
 //! goes with its part. What cannot be had of it (no memory, no free seat) is asked over the connection, as by members
-//! of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most. What
-//! other parts are asked is handed to the [relay](super::relay).
+//! of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most.
 //!
 //! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has
 //! left it or has ended.
 
 use super::Inner;
 use super::parts::Kept;
-use super::relay::Relay;
 use crate::grant_table::GrantId;
 use crate::host::{Host, Process};
 use crate::member::{MemberId, MemberReply, MemberRequest, RingSeat};
-use crate::relay::{self, Forward};
 use crate::wire::PartOrder;
 use cenote_base::crc::crc32c;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
@@ -50,7 +47,6 @@ struct Seated {
 pub(super) struct PartRing {
     path: PathBuf,
     node: Mutex<Option<Node>>,
-    relay: Relay,
     /// It ends: what was asked may be done still.
     is_closing: AtomicBool,
 }
@@ -71,14 +67,13 @@ impl RingPlace {
         self.rings.seated.lock().remove(&self.caller.0);
     }
 
-    /// Whether nothing that was asked from it is being done, here or elsewhere, or will be. Once it was dismissed, that
+    /// Whether nothing that was asked from it is being done, or will be. Once it was dismissed, that
     /// stays so.
     pub(super) fn is_quiet(&self) -> bool {
-        let is_served = match &*self.ring.node.lock() {
+        !match &*self.ring.node.lock() {
             Some(node) => node.is_serving(self.caller),
             None => self.ring.is_closing.load(Ordering::Acquire),
-        };
-        !is_served && self.ring.relay.has_nothing_of(self.caller)
+        }
     }
 }
 
@@ -136,7 +131,6 @@ impl Rings {
         Arc::new(PartRing {
             path,
             node: Mutex::new(node.ok()),
-            relay: Relay::default(),
             is_closing: AtomicBool::new(false),
         })
     }
@@ -162,21 +156,22 @@ impl Rings {
         Some((place, RingSeat::new(&kept.ring.path, seat)))
     }
 
-    /// Who asks, and of which part's node.
-    fn find(&self, caller: CallerId) -> Result<(Arc<Inner>, Arc<Kept>, Asker)> {
+    /// The node, and the member that asks.
+    fn find(&self, caller: CallerId) -> Result<(Arc<Inner>, Asker)> {
         let seated = self.seated.lock();
         let seated = seated
             .get(&caller.0)
-            .and_then(|seated| Some((seated.kept.upgrade()?, seated.asker)));
+            .filter(|seated| seated.kept.strong_count() > 0)
+            .map(|seated| seated.asker);
         match (self.node.get().and_then(Weak::upgrade), seated) {
-            (Some(node), Some((kept, asker))) => Ok((node, kept, asker)),
+            (Some(node), Some(asker)) => Ok((node, asker)),
             _ => Err(Error::Revoked("this seat is nobody's any more".into())),
         }
     }
 
     /// Asks this node.
     fn ask(&self, caller: CallerId, request: &[u8]) -> Result<Vec<u8>> {
-        let (node, _, (member, turn)) = self.find(caller)?;
+        let (node, (member, turn)) = self.find(caller)?;
         let request: MemberRequest =
             serde_json::from_slice(request).map_err(|error| Error::corrupt(format!("a request: {error}")))?;
         if !request.is_for_ring() {
@@ -186,28 +181,13 @@ impl Rings {
         let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
         serde_json::to_vec(&reply).map_err(|error| Error::Invalid(format!("an answer that cannot be written: {error}")))
     }
-
-    /// Asks another, by way of this one.
-    fn forward(&self, caller: CallerId, forward: Forward<'_>, answer: Answer) {
-        let found = self.find(caller).and_then(|(node, kept, (member, turn))| {
-            node.hear(member, turn)?;
-            Ok(kept)
-        });
-        match found {
-            Ok(kept) => kept.ring.relay.forward(&kept, caller, forward, answer),
-            Err(error) => relay::answer(answer, Err(error)),
-        }
-    }
 }
 
 impl Serve for Rings {
     fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
-        match relay::forward(request) {
-            Some(forward) => self.forward(caller, forward, answer),
-            None => match self.ask(caller, request) {
-                Ok(reply) => answer.with(&reply),
-                Err(error) => answer.fail(error),
-            },
+        match self.ask(caller, request) {
+            Ok(reply) => answer.with(&reply),
+            Err(error) => answer.fail(error),
         }
     }
 }
@@ -223,7 +203,6 @@ impl PartRing {
         // Not with the lock held: who serves may be dismissing somebody.
         if node.is_some() {
             drop(node);
-            self.relay.close();
             super::parts::remove_file(&self.path).ok();
             self.is_closing.store(false, Ordering::Release);
         }

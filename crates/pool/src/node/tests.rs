@@ -6,13 +6,12 @@ use crate::host::Process;
 use crate::key::Key;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome};
 use crate::wire::Failure;
-use crate::wire::{PartOrder, PartView};
+use crate::wire::PartOrder;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32};
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::call::{Answer, Call, Called, Caller, CallerId, Serve};
-use cenote_fabric::rdma::loopback::Nodes;
+use cenote_fabric::rdma::call::Caller;
 use cenote_fabric::ring::{User, UserOptions};
-use cenote_space::{Class, Keeper, Lifetime, SessionId, is_hello};
+use cenote_space::{Class, Keeper, Lifetime, SessionId};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// So long that none lapses here.
@@ -67,10 +66,6 @@ type Prepared = Result<(Arc<Inner>, Box<dyn Listener>)>;
 
 /// A node, before it is heard. No manager is there.
 fn prepare(directory: &Path, stage: &Stage) -> Prepared {
-    prepare_called(directory, stage, None)
-}
-
-fn prepare_called(directory: &Path, stage: &Stage, calls: Option<NodeCalls>) -> Prepared {
     let options = NodeOptions {
         pod: "pod".into(),
         bytes: 16 << 20,
@@ -78,7 +73,7 @@ fn prepare_called(directory: &Path, stage: &Stage, calls: Option<NodeCalls>) -> 
         manager: "127.0.0.1:1".into(),
         secret: String::new(),
         listen: "127.0.0.1:0".into(),
-        calls,
+        calls: None,
     };
     let prepared = MemoryNode::prepare(options, Arc::new(Tcp), Box::new(stage.clone()))?;
     prepared.0.lease.store(LONG.raw(), Ordering::Release);
@@ -435,240 +430,4 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     let reply: OrderReply = wire::call(&*later, &Order::Ping, TIMEOUT).expect("an answer");
     assert_eq!(reply, OrderReply::Done);
     drop(node);
-}
-
-/// What a host says to a hello.
-const MEMORY: [u8; 8] = [1; 8];
-
-/// The host of another part: it knows whom it has heard, answers nothing else by itself (nor that, if it is to be
-/// silent), and keeps what it is asked.
-#[derive(Default)]
-struct Other(Mutex<Vec<(Vec<u8>, Answer)>>, AtomicBool);
-
-impl Serve for Other {
-    fn serve(&self, _: CallerId, request: &[u8], answer: Answer) {
-        match is_hello(request) {
-            true if !self.1.load(Ordering::Acquire) => answer.with(&MEMORY),
-            _ => self.0.lock().push((request.to_vec(), answer)),
-        }
-    }
-}
-
-/// A node with part 1, which knows of part 2 elsewhere.
-fn with_another(directory: &Path) -> (MemoryNode, Arc<Other>) {
-    let (nodes, other) = (Arc::<Nodes>::default(), Arc::<Other>::default());
-    nodes.add("other").serve(Arc::clone(&other) as _);
-    let calls = NodeCalls {
-        address: "this".into(),
-        callers: nodes,
-        hosts: Arc::default(),
-        options: HostOptions::default(),
-    };
-    let (inner, listener) = prepare_called(directory, &Stage::default(), Some(calls)).expect("a node");
-    inner.parts.keep(&order(), LONG).expect("a part");
-    let view = PartView {
-        number: 2,
-        grant: GrantId(9),
-        bytes: 8 << 20,
-        node: NodeId(2),
-        pod: "elsewhere".into(),
-        machine: 0,
-        path: String::new(),
-        members: None,
-        calls: Some("other".into()),
-    };
-    inner.parts.set_peers(SpaceId(9), &[view], &[]);
-    (MemoryNode::run(inner, listener), other)
-}
-
-/// What users ask with: as the space's own code would.
-fn far_request(kind: u8) -> Vec<u8> {
-    let mut request = vec![kind, 0, 1, 0, 0, 0, 0, 0];
-    request.extend([7; 32]);
-    crate::relay::wrap(2, &mut request);
-    request
-}
-
-const ACCESSES: u8 = 2;
-const ORDER: u8 = 5;
-
-#[test]
-fn a_relay_passes_on_what_users_ask_for() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (node, other) = with_another(directory.path());
-    let (_connection, ring) = seated(&node, 5);
-    let called = ring.post(vec![Call::new(far_request(ACCESSES))]);
-    until("it is there", || other.0.lock().len() == 1);
-    let (request, answer) = other.0.lock().pop().expect("one");
-    assert_eq!((request.len(), request[0], request[39]), (40, ACCESSES, 7));
-    answer.with(b"done");
-    let answered = called.wait().remove(0).into_answer().and_then(crate::relay::answered);
-    assert_eq!(answered.expect("an answer"), b"done");
-    let ask = |request: Vec<u8>| {
-        let call = ring.post(vec![Call::new(request)]).wait().remove(0);
-        call.into_answer().and_then(crate::relay::answered)
-    };
-    assert!(
-        matches!(ask(far_request(ORDER)), Err(Error::Invalid(_))),
-        "orders are of hosts"
-    );
-    let mut unknown = far_request(ACCESSES);
-    let part = unknown.len() - 2;
-    unknown[part] = 7;
-    assert!(matches!(ask(unknown), Err(Error::Mismatch(_))), "it was not looked at");
-    assert!(other.0.lock().is_empty());
-}
-
-/// What a member says to the relay first, whatever it is.
-fn far_hello() -> Vec<u8> {
-    let mut request = vec![1, 0, 0, 0, 0, 0, 0, 0, b'{', b'}'];
-    crate::relay::wrap(2, &mut request);
-    request
-}
-
-/// With its member's number.
-fn numbered(number: u8) -> Vec<u8> {
-    let mut request = far_request(ACCESSES);
-    request[4] = number;
-    request
-}
-
-fn answered(called: Called) -> Result<Vec<u8>> {
-    let answer = called.wait().remove(0).into_answer();
-    answer.and_then(crate::relay::answered)
-}
-
-/// Members number what they ask for by themselves; to the host it is all the node's.
-#[test]
-fn what_is_forwarded_has_a_number_of_the_node() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (node, other) = with_another(directory.path());
-    let (_connections, rings): (Vec<_>, Vec<_>) = [5, 6].map(|member| seated(&node, member)).into_iter().unzip();
-    let called: Vec<_> = rings
-        .iter()
-        .map(|ring| ring.post(vec![Call::new(numbered(9))]))
-        .collect();
-    until("both are there", || other.0.lock().len() == 2);
-    let mut numbers = Vec::new();
-    for (request, answer) in other.0.lock().drain(..) {
-        assert_eq!(request[1], 0, "neither was done before");
-        numbers.push(u32::from_le_bytes(*request[4..].first_chunk().expect("a number")));
-        answer.with(b"done");
-    }
-    called.into_iter().for_each(|called| assert!(answered(called).is_ok()));
-    assert!(numbers[0] != numbers[1] && !numbers.contains(&0), "{numbers:?}");
-    let plain = rings[0].post(vec![Call::new(far_request(ACCESSES))]);
-    until("it is there", || other.0.lock().len() == 1);
-    let (request, answer) = other.0.lock().pop().expect("one");
-    assert_eq!(request[4..8], [0; 4], "it had none");
-    answer.with(b"done");
-    answered(plain).expect("done");
-}
-
-/// Who says hello anew has given up what it had asked for: the answer to that means that nothing of it is done any
-/// more.
-#[test]
-fn a_hello_waits_for_what_its_member_has_under_way() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (node, other) = with_another(directory.path());
-    let ((_first, ring), (_second, others)) = (seated(&node, 5), seated(&node, 6));
-    let hello = |ring: &dyn Caller| ring.post(vec![Call::new(far_hello())]);
-    let first = answered(hello(&*ring)).expect("a way");
-    assert_eq!(first.len(), 8);
-    let asked = ring.post(vec![Call::new(numbered(1))]);
-    until("it is there", || other.0.lock().len() == 1);
-    let mut again = hello(&*ring);
-    // Another's too: it may be the same member at another seat.
-    let mut anothers = hello(&*others);
-    rt::sleep(Nanos::from_millis(100));
-    assert!(!again.poll() && !anothers.poll(), "what is under way may be done yet");
-    let (_, answer) = other.0.lock().pop().expect("one");
-    answer.with(b"done");
-    answered(asked).expect("done");
-    assert_ne!(
-        answered(again).expect("a way"),
-        first,
-        "what it did not hear of nobody knows"
-    );
-}
-
-/// What was given up may be done until the host has heard of another connection: a member that is fenced before that
-/// may come after whoever takes over.
-#[test]
-fn the_end_of_a_member_waits_for_what_it_has_given_up() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (node, other) = with_another(directory.path());
-    let (_connection, ring) = seated(&node, 5);
-    let called = ring.post(vec![Call::new(numbered(1))]);
-    until("it is there", || other.0.lock().len() == 1);
-    other.1.store(true, Ordering::Release);
-    let (_, late) = other.0.lock().pop().expect("one");
-    late.fail(Error::Timeout("it takes long".into()));
-    assert!(matches!(answered(called), Err(Error::Timeout(_))));
-    let is_quiet = || node.inner.check_quiet(MemberId(5), "one").is_ok();
-    assert!(!is_quiet(), "it may be done yet");
-    until("there is another connection", || other.0.lock().len() == 1);
-    assert!(!is_quiet());
-    let (_, hello) = other.0.lock().pop().expect("one");
-    hello.with(&MEMORY);
-    until("it is not done any more", is_quiet);
-}
-
-/// The story: what waited for a connection counted as posted, and was posted after its member's end; meanwhile that
-/// one's end held up those of all others.
-#[test]
-fn what_waits_for_a_way_is_refused_when_its_member_ends() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (node, other) = with_another(directory.path());
-    other.1.store(true, Ordering::Release);
-    let ((_ended, ring), (_goes_on, others)) = (seated(&node, 5), seated(&node, 6));
-    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(TIMEOUT)]);
-    until("it is asked who comes", || other.0.lock().len() == 1);
-    node.inner
-        .check_quiet(MemberId(5), "one")
-        .expect("nothing is under way");
-    assert!(matches!(called.wait()[0].result, Err(Error::Lost(_))));
-    other.1.store(false, Ordering::Release);
-    let (_, hello) = other.0.lock().pop().expect("one");
-    hello.with(&MEMORY);
-    let mut request = far_request(ACCESSES);
-    request[20] = 8;
-    // It may be told that the way was lost: the hello had its time, too.
-    until("another's is there", || {
-        drop(others.post(vec![Call::new(request.clone())]));
-        rt::sleep(Nanos::from_millis(100));
-        !other.0.lock().is_empty()
-    });
-    let theirs = other.0.lock().iter().all(|(asked, _)| asked[20] == 8);
-    assert!(theirs, "nothing of the first is asked");
-}
-
-/// The end of a member is not confirmed while something is done elsewhere that it has asked for; and nothing of it is
-/// begun after its seat has ended.
-#[test]
-fn what_a_fenced_member_has_asked_for_is_over_before_its_sessions_are() {
-    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (node, other) = with_another(directory.path());
-    let (connection, ring) = seated(&node, 5);
-    let session = begin(&*connection);
-    let kept = node.inner.parts.all().pop().expect("a part");
-    let called = ring.post(vec![Call::new(far_request(ACCESSES)).within(TIMEOUT)]);
-    until("it is there", || other.0.lock().len() == 1);
-    node.inner.lease.store(1, Ordering::Release);
-    until("it is being fenced", || node.inner.fenced.lock().contains(MemberId(5)));
-    node.inner.lease.store(LONG.raw(), Ordering::Release);
-    let late = ring.post(vec![Call::new(far_request(ACCESSES))]);
-    assert!(matches!(late.wait()[0].result, Err(Error::Lost(_))));
-    rt::sleep(Nanos::from_millis(300));
-    assert!(
-        kept.keeper.is_alive(session).expect("asked"),
-        "what it had is not free yet"
-    );
-    let (_, answer) = other.0.lock().pop().expect("one");
-    answer.with(b"done");
-    until("its session has ended", || {
-        kept.keeper.is_alive(session).is_ok_and(|alive| !alive)
-    });
-    assert!(matches!(called.wait()[0].result, Err(Error::Lost(_))));
-    assert!(other.0.lock().is_empty(), "nothing came after");
 }

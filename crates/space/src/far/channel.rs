@@ -75,13 +75,6 @@ pub struct RequestsInFlight {
     questions: Vec<Question>,
 }
 
-impl RequestsInFlight {
-    /// Whether all are answered. Never blocks.
-    pub fn poll(&mut self) -> bool {
-        self.called.poll()
-    }
-}
-
 impl Channel {
     /// To the node called `peer`, which shall know us by `hello`. Nothing is sent before something is asked.
     pub fn new(callers: Arc<dyn Callers>, peer: impl Into<String>, hello: Hello) -> Self {
@@ -128,7 +121,7 @@ impl Channel {
     }
 
     /// The connection; made now if there is none, which takes seconds if the node is not there.
-    pub(super) fn line(&self) -> Result<Arc<Line>> {
+    fn line(&self) -> Result<Arc<Line>> {
         let before = self.failures.load(Ordering::Acquire);
         if let Some(line) = self.known() {
             return Ok(line);
@@ -294,7 +287,7 @@ impl Channel {
     }
 
     /// As [`Channel::begin`], over this connection.
-    pub(super) fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Answered<RequestsInFlight> {
+    fn begin_over(&self, line: Arc<Line>, mut questions: Vec<Question>) -> Answered<RequestsInFlight> {
         let mut calls = Vec::with_capacity(questions.len());
         for question in &mut questions {
             let call = question.call(&line, || self.next_number());
@@ -308,9 +301,9 @@ impl Channel {
         })
     }
 
-    /// What came of what was begun, in the order of the requests, and whether something of it may be done yet that was
-    /// given up: until there is another connection.
-    pub(super) fn end_once(&self, under_way: RequestsInFlight) -> (Vec<Tried>, bool) {
+    /// What came of what was begun, in the order of the requests. What was given up is not done any more after that, if
+    /// the host is there.
+    fn end_and_leave_late(&self, under_way: RequestsInFlight) -> Vec<Tried> {
         let RequestsInFlight {
             line,
             called,
@@ -329,14 +322,6 @@ impl Channel {
         let tried = questions.into_iter().map(judge).collect();
         if is_late {
             self.leave(&line);
-        }
-        (tried, is_late)
-    }
-
-    /// As [`Channel::end_once`]. What was given up is not done any more after that, if the host is there.
-    fn end_and_leave_late(&self, under_way: RequestsInFlight) -> Vec<Tried> {
-        let (tried, is_late) = self.end_once(under_way);
-        if is_late {
             self.line().ok();
         }
         tried

@@ -8,7 +8,6 @@ mod channel;
 mod lend;
 pub(super) mod modes;
 mod question;
-mod relayed;
 pub(super) mod wire;
 
 use super::GlobalAddress;
@@ -23,7 +22,6 @@ pub(super) use channel::RequestsInFlight;
 pub use channel::{Channel, Resolver};
 use modes::lost_call;
 pub(super) use question::{Answered, NoAnswer, Question, Repeat};
-pub use relayed::{Forwarded, RelayLine, Relayed, is_hello, is_users_request, relayed_hello};
 
 /// A part on another pod, or another machine.
 #[derive(Debug, Clone)]

@@ -105,19 +105,6 @@ impl Question {
         }
     }
 
-    /// Of a user for whom it is forwarded. The user has numbered it if it has to be done once. It is not sent again.
-    pub fn forwarded(mut request: Vec<u8>) -> Self {
-        let is_numbered = wire::split(&request).is_ok_and(|(head, _)| head.number != 0);
-        wire::set_number(&mut request, 0, false);
-        let repeat = if is_numbered { Repeat::Numbered } else { Repeat::Never };
-        Self::new(Call::new(request), repeat)
-    }
-
-    /// Bytes of the request.
-    pub fn len(&self) -> usize {
-        self.call.request.len()
-    }
-
     /// What is to be posted, over a connection of this memory; of a `next` number if it is new there.
     ///
     /// # Errors

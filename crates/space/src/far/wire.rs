@@ -284,7 +284,7 @@ fn around_max(len: usize, page: usize) -> usize {
     len.saturating_add(2 * page).next_multiple_of(8)
 }
 
-/// What users send and ask for: a relay adds a few bytes to each message.
+/// What users send and ask for: 16 bytes of each message stay free.
 const USERS_LIMIT: usize = LIMIT - 16;
 
 /// The most bytes of one read or write.

@@ -190,7 +190,7 @@ fn hears_soon(connection: &dyn Connection, wanted: &MemberRequest, reply: &Membe
 /// The story: a seat that was lost, or had one error, was missed until the connection broke for another reason. Now the
 /// next sign of life asks for another.
 #[test]
-fn who_has_lost_its_seat_asks_for_another() {
+fn a_member_that_has_lost_its_seat_asks_for_another() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let path = directory.path().join("ring");
     let alive = serde_json::to_vec(&MemberReply::Alive(true)).expect("written");
@@ -202,14 +202,14 @@ fn who_has_lost_its_seat_asks_for_another() {
     let connection = node.welcome_to(Some(RingSeat::new(&path, first)));
     hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
     let member = beginning.join().expect("no panic").expect("a member");
-    assert!(member.ring().is_some());
+    assert!(member.0.seat().is_some());
     ring.dismiss(CallerId(first.caller));
-    assert!(member.ring().is_none(), "it is over");
+    assert!(member.0.seat().is_none(), "it is over");
     // Signs of life that were under way.
     while wire::receive::<MemberRequest>(&*connection, TIMEOUT).is_ok() {
         let _ = wire::send(&*connection, &MemberReply::Done);
     }
     let connection = node.welcome_to(Some(RingSeat::new(&path, seat())));
     hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
-    assert!(member.ring().is_some_and(|ring| !ring.is_over()));
+    assert!(member.0.seat().is_some_and(|ring| !ring.is_over()));
 }

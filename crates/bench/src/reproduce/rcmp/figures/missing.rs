@@ -4,7 +4,7 @@ use crate::reproduce::report::{Figure, Table};
 
 const HOW: &str = "Near accesses wait behind no far ones here, as clients load and store the memory of their pod \
     themselves and post calls to other pods on their own card. Rings in two layers are there for what the memory node \
-    is asked and for its relay (pool.md); they were measured on a machine, beside one layer (fabric.md, Rings), and \
+    is asked (pool.md); they were measured on a machine, beside one layer (fabric.md, Rings), and \
     not simulated.";
 
 /// The figure: nothing is run.
