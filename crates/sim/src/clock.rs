@@ -41,9 +41,6 @@ pub(crate) struct Fast {
     pub(crate) view: Cell<(usize, usize, Option<&'static dyn Device>)>,
     /// From the first address of the running host's views, bytes to the end of the last: most atomics are outside.
     pub(crate) views: Cell<(usize, usize)>,
-    /// Real time is charged: nanoseconds of it for each of the counter's, and the counter when it was last looked at.
-    pub(crate) measured: Cell<Option<f64>>,
-    pub(crate) looked: Cell<u64>,
 }
 
 thread_local! {
@@ -63,8 +60,6 @@ thread_local! {
             observes: Cell::new(false),
             view: Cell::new((0, 0, None)),
             views: Cell::new((0, 0)),
-            measured: Cell::new(None),
-            looked: Cell::new(0),
         }
     };
 }
@@ -85,28 +80,6 @@ impl Fast {
         self.steps.set(steps);
         now >= self.limit.get() || steps >= self.stop.get()
     }
-
-    /// Charges what the real code took since it was last looked at.
-    pub(crate) fn charge_measured(&self) {
-        if let Some(factor) = self.measured.get() {
-            let took = counter().saturating_sub(self.looked.get());
-            self.now.set(self.now.get() + (took as f64 * factor) as u64);
-        }
-    }
-
-    /// The real code runs from here on: what the simulator did itself is not charged.
-    #[inline(always)]
-    pub(crate) fn look(&self) {
-        if self.measured.get().is_some() {
-            self.looked.set(counter());
-        }
-    }
-}
-
-/// Real time in nanoseconds.
-#[cold]
-fn counter() -> u64 {
-    cenote_base::rt::os::now().0
 }
 
 /// Parts that a drift is counted in.
@@ -158,7 +131,6 @@ pub fn now() -> Nanos {
 pub fn charge(time: Nanos) {
     fast(|f| {
         f.now.set(f.now.get() + time.0);
-        f.look();
     });
 }
 

@@ -53,7 +53,7 @@ pub mod worlds;
 
 pub use run::Outcome;
 pub use single::{Sim, explore, run, seeds};
-pub use spec::{Cost, Machinery, Pace};
+pub use spec::{Machinery, Pace};
 pub use state::Exit;
 pub use topology::{CacheSpec, DeviceSpec, HostSpec, Topology};
 pub use world::{Process, World};

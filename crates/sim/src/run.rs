@@ -9,7 +9,7 @@ use crate::clock::{START, fast};
 use crate::memory::Memory;
 use crate::runtime::{self, Pause, RUNTIME, Resume};
 use crate::schedule::{Id, Next, Schedule};
-use crate::spec::{Cost, WorldSpec};
+use crate::spec::WorldSpec;
 use crate::state::{self, Host, State};
 use crate::{trace, views};
 use cenote_base::rt::{self, Nanos};
@@ -112,11 +112,6 @@ fn prepare(spec: &WorldSpec) {
         f.steps.set(0);
         f.stop.set(0);
         f.step_cost.set(spec.step_cost());
-        f.measured.set(match spec.cost {
-            Cost::Measured(factor) => Some(factor),
-            _ => None,
-        });
-        f.look();
     });
 }
 

@@ -57,7 +57,6 @@ pub(crate) fn suspend() {
             Resume::Where => pause = Some(here()),
         }
     }
-    fast(|f| f.look());
 }
 
 /// The functions that the running coroutine is in, innermost first, without the machinery's.
@@ -90,7 +89,6 @@ fn point_due() {
     if !std::thread::panicking() && state::with(|s| s.schedule.point()) {
         suspend();
     }
-    fast(|f| f.look());
 }
 
 /// A turn of a spinning loop.

@@ -12,18 +12,6 @@ pub enum Pace {
     Project,
 }
 
-/// What processor time costs in [`Pace::Project`], beyond what `rt::spend` says.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub enum Cost {
-    /// Nothing: `rt::spend` and memory say it all. The same in each run.
-    #[default]
-    Told,
-    /// So much for each preemption point. The same in each run.
-    Point(Nanos),
-    /// What the real code took on this machine, times this factor. Differs from run to run.
-    Measured(f64),
-}
-
 /// What a host's machinery takes in [`Pace::Project`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Machinery {
@@ -65,7 +53,6 @@ pub(crate) struct WorldSpec {
     pub(crate) seed: u64,
     pub(crate) pace: Pace,
     pub(crate) topology: Topology,
-    pub(crate) cost: Cost,
     pub(crate) trace: usize,
     pub(crate) step_limit: u64,
     pub(crate) stack_bytes: usize,
@@ -78,7 +65,6 @@ impl WorldSpec {
             seed,
             pace,
             topology,
-            cost: Cost::Told,
             trace: 0,
             step_limit: match pace {
                 Pace::Explore => 200_000_000,
@@ -95,10 +81,9 @@ impl WorldSpec {
 
     /// What a preemption point costs.
     pub(crate) fn step_cost(&self) -> u64 {
-        match (self.cost, self.pace) {
-            (Cost::Point(time), _) => time.0,
-            (Cost::Told, Pace::Explore) => 25,
-            (Cost::Told, Pace::Project) | (Cost::Measured(_), _) => 0,
+        match self.pace {
+            Pace::Explore => 25,
+            Pace::Project => 0,
         }
     }
 

@@ -18,7 +18,7 @@
 use crate::link::Links;
 use crate::memory::{Chance, Hazards, ViewTraffic};
 use crate::run::{self, BodyPlace, Outcome};
-use crate::spec::{Cost, Machinery, Pace, WorldSpec};
+use crate::spec::{Machinery, Pace, WorldSpec};
 use crate::state::{self, Exit, Spawn};
 use crate::topology::Topology;
 use crate::trace::{self, Event};
@@ -59,11 +59,6 @@ impl World {
     fn with(mut self, set: impl FnOnce(&mut WorldSpec)) -> Self {
         set(Arc::make_mut(&mut self.spec));
         self
-    }
-
-    /// With this cost of processor time.
-    pub fn with_cost(self, cost: Cost) -> Self {
-        self.with(|spec| spec.cost = cost)
     }
 
     /// With these costs of the hosts' machinery.

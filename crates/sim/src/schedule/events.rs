@@ -167,7 +167,6 @@ impl Events {
 
     /// A point that has reached a bound: whether the running thread suspends.
     pub(super) fn point(&mut self, table: &mut ThreadTable) -> bool {
-        fast(|f| f.charge_measured());
         let (current, next) = (table.current, self.next_event(table));
         let late = now() >= table.threads[current].slice_end;
         if late && self.requeue(&mut table.threads, current) {
@@ -228,8 +227,7 @@ impl Events {
             true => u64::MAX,
             false => t.slice_end,
         });
-        let measured = fast(|f| f.measured.get().is_some());
-        (if measured { 0 } else { ahead.min(slice) }, u64::MAX)
+        (ahead.min(slice), u64::MAX)
     }
 }
 
