@@ -407,7 +407,7 @@ struct PoolOptions {
 fn decide_survival(given: Option<Survival>, pool: Option<&PoolSettings>) -> Result<Survival, ConfigError> {
     match (given, pool.is_some_and(|pool| pool.mirror)) {
         (Some(Survival::Process), true) => Err(ConfigError::Value(
-            "mirror: what is mirrored is what survives the host; leave survive out, or say host".into(),
+            "mirrored memory survives the host: leave survive out, or set it to host".into(),
         )),
         (_, true) => Ok(Survival::Host),
         (given, false) => Ok(given.unwrap_or(Survival::Process)),

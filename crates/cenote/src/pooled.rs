@@ -94,7 +94,7 @@ pub fn read_secret(file: &Path) -> Result<String> {
     match text.lines().next().map(str::trim) {
         Some(secret) if !secret.is_empty() => Ok(secret.into()),
         _ => Err(Error::Invalid(format!(
-            "{}: its first line is to be the secret",
+            "{}: the first line is empty; write the secret there",
             file.display()
         ))),
     }

@@ -21,7 +21,9 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
                 server.address,
                 to.display()
             );
-            let path = to.to_str().ok_or("the path is not valid UTF-8")?;
+            let path = to
+                .to_str()
+                .ok_or("the backup's path is not valid UTF-8: name another directory")?;
             server.ask(&format!("CENOTE BACKUP '{}'", path.replace('\'', "''")))?;
         }
         None => {
@@ -49,7 +51,11 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
 fn must_be_empty(dir: &Path) -> Result<PathBuf, Failure> {
     let entries = std::fs::read_dir(dir).map_or(0, Iterator::count);
     if entries > 0 {
-        return Err(format!("{} is not empty; a backup wants a directory of its own", dir.display()).into());
+        return Err(format!(
+            "{} is not empty: a backup needs an empty directory; name another one",
+            dir.display()
+        )
+        .into());
     }
     Ok(std::path::absolute(dir)?)
 }

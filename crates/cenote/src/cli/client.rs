@@ -83,7 +83,9 @@ pub fn connect(options: &ConnectOptions) -> Result<Option<Connection>, Failure> 
     let (host, port) = address
         .rsplit_once(':')
         .ok_or("--connect needs ADDRESS:PORT, such as 127.0.0.1:5433")?;
-    let port = port.parse().map_err(|_| format!("{port:?} is not a port"))?;
+    let port = port
+        .parse()
+        .map_err(|_| format!("--connect: {port:?} is not a port; give ADDRESS:PORT, such as 127.0.0.1:5433"))?;
     let mut config = postgres::Config::new();
     config
         .host(host.trim_matches(['[', ']']))

@@ -113,14 +113,17 @@ fn check(arguments: &KvArguments) -> Result<(), Failure> {
     ];
     match arguments.memory {
         KvMemory::Region if of_pool.contains(&true) => {
-            Err("--manager, --pod, --tenant, --tenant-secret-file and --label are for --memory pool".into())
+            let options = "--manager, --pod, --tenant, --tenant-secret-file and --label";
+            Err(format!("{options} need --memory pool: add it, or leave them out").into())
         }
         KvMemory::Pool if arguments.manager.is_none() => {
             Err("memory is pool: say where its manager listens with --manager ADDR:PORT".into())
         }
-        KvMemory::Pool if arguments.region.is_some() => Err("--region is for --memory region".into()),
+        KvMemory::Pool if arguments.region.is_some() => {
+            Err("--region contradicts --memory pool: leave one of them out".into())
+        }
         _ if size(arguments) < MEMORY_SIZE_MIN => {
-            Err(format!("--memory-size {}: {MEMORY_SIZE_MIN} are the least", size(arguments)).into())
+            Err(format!("--memory-size is {}: give at least {MEMORY_SIZE_MIN}", size(arguments)).into())
         }
         _ => Ok(()),
     }
@@ -131,12 +134,13 @@ fn size(arguments: &KvArguments) -> ByteSize {
 }
 
 fn bind(listen: &str) -> Result<TcpListener, Failure> {
-    let unknown = |_| format!("--listen {listen}: it is to be an address and a port, such as 127.0.0.1:6380");
+    let unknown = |_| format!("--listen {listen} is no address: give one with a port, such as 127.0.0.1:6380");
     let addresses: Vec<_> = listen.to_socket_addrs().map_err(unknown)?.collect();
     if !addresses.iter().all(|address| address.ip().is_loopback()) {
-        return Err(
-            format!("--listen {listen}: there are no passwords, so that loopback addresses alone are served").into(),
-        );
+        return Err(format!(
+            "--listen {listen}: cenote kv has no passwords; listen on a loopback address, such as 127.0.0.1:6380"
+        )
+        .into());
     }
     let failed = |error| format!("cannot listen on {listen}: {error}; name another address with --listen");
     Ok(TcpListener::bind(&addresses[..]).map_err(failed)?)

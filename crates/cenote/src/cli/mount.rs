@@ -108,7 +108,9 @@ pub fn run(arguments: &MountArguments, started: Instant) -> Result<ExitCode, Fai
     let opened = match (&arguments.region, &arguments.space) {
         (_, Some(name)) => open_in_pool(name, arguments)?,
         (Some(region), None) => open(region, arguments.size)?,
-        (None, None) => return Err("--region or --space: where is the file system?".into()),
+        (None, None) => {
+            return Err("no file system is named: give --region FILE, or --space NAME for one in a pool".into());
+        }
     };
     let opened = Arc::new(opened);
     let files = mount(&opened)?;
@@ -140,10 +142,12 @@ fn check(arguments: &MountArguments) -> Result<(), Failure> {
         return Err(format!("{} is no directory: make it first", arguments.at.display()).into());
     }
     if arguments.size.is_some_and(|size| size < SIZE_MIN) {
-        return Err(format!("--size: {SIZE_MIN} are the least").into());
+        return Err(format!("--size is too small for a file system: give at least {SIZE_MIN}").into());
     }
     match arguments.threads {
-        Some(0) | Some(THREADS_MAX..) => Err(format!("--threads: 1 to {}", THREADS_MAX - 1).into()),
+        Some(0) | Some(THREADS_MAX..) => {
+            Err(format!("--threads is out of range: give 1 to {}", THREADS_MAX - 1).into())
+        }
         _ => Ok(()),
     }
 }
@@ -224,7 +228,11 @@ fn open(region: &Path, size: Option<ByteSize>) -> Result<Opened, Failure> {
 /// For a look: nothing is made, and no process can join, since it would lose the memory when the look ends.
 fn open_to_look(region: &Path) -> Result<Opened, Failure> {
     if !region.exists() {
-        return Err(format!("{} does not exist", region.display()).into());
+        return Err(format!(
+            "the region {} does not exist: name another with --region",
+            region.display()
+        )
+        .into());
     }
     match patiently(region, || find(region))? {
         Found::Kept(keeper) => join(region, keeper),
@@ -361,7 +369,9 @@ pub fn look(command: FsCommand) -> Result<ExitCode, Failure> {
     let opened = match (region, space) {
         (_, Some(name)) => open_all_in_pool(&name, &connect)?,
         (Some(region), None) => open_to_look(&region)?,
-        (None, None) => return Err("--region or --space: where is the file system?".into()),
+        (None, None) => {
+            return Err("no file system is named: give --region FILE, or --space NAME for one in a pool".into());
+        }
     };
     let files = FileSystem::mount(&opened.space)?;
     let report = files.check(free)?;

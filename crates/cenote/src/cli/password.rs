@@ -12,11 +12,13 @@ use std::process::ExitCode;
 /// The name cannot stand in a password file; no password was read.
 pub fn run(user: &str) -> Result<ExitCode, Failure> {
     if user.is_empty() || user.contains([':', '\n', '#']) {
-        return Err("a user name is not empty and has no ':' or '#' in it".into());
+        return Err(
+            "the user name cannot stand in a password file: give one that is not empty and has no ':' or '#'".into(),
+        );
     }
     let password = read()?;
     if password.is_empty() {
-        return Err("the password is empty".into());
+        return Err("the password is empty: give one with at least one character".into());
     }
     say!("{user}:{}", Verifier::of_password(&password));
     Ok(ExitCode::SUCCESS)
@@ -29,7 +31,7 @@ fn read() -> Result<String, Failure> {
     let first = rpassword::prompt_password("Password: ")?;
     match rpassword::prompt_password("Again: ")? == first {
         true => Ok(first),
-        false => Err("the two passwords differ".into()),
+        false => Err("the two passwords differ: start again".into()),
     }
 }
 

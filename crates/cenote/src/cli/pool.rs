@@ -221,7 +221,10 @@ fn grant_table_store(arguments: &ManagerArguments) -> Result<Arc<dyn GrantTableS
     }
     if is_unspecified(&arguments.listen) {
         let listen = &arguments.listen;
-        return Err(format!("{listen}: others are told this address, so it is to be one that they can reach").into());
+        return Err(format!(
+            "--listen {listen}: nodes and clients are told this address; give one that they can reach"
+        )
+        .into());
     }
     let user = match (&etcd.etcd_user, &etcd.etcd_password_file) {
         (Some(name), Some(file)) => Some((name.clone(), read_secret(file)?)),
@@ -262,7 +265,7 @@ fn lease(seconds: Option<f64>) -> Result<Nanos, Failure> {
     };
     match LEASE_SECONDS.contains(&seconds) {
         true => Ok(Nanos((seconds * 1e9) as u64)),
-        false => Err(format!("a lease of {seconds} s: it may be 0.5 to 3600").into()),
+        false => Err(format!("a lease of {seconds} s is out of range: give 0.5 to 3600").into()),
     }
 }
 
@@ -294,7 +297,7 @@ pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
     }
     if is_unspecified(&arguments.listen) {
         let listen = &arguments.listen;
-        return Err(format!("{listen}: clients are told this address, so it is to be one that they can reach").into());
+        return Err(format!("--listen {listen}: clients are told this address; give one that they can reach").into());
     }
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let called = called(&arguments)?;
