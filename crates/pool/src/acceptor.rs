@@ -48,6 +48,7 @@ pub(crate) struct Place {
 impl Acceptor {
     /// With so many places for tenants, and for those who have not said who they are.
     pub(crate) fn new(name: &'static str, places: u32, strangers: u32) -> Self {
+        assert!(strangers > 0, "every connection begins in a place of a stranger");
         let room = Room {
             places,
             strangers,
@@ -130,6 +131,7 @@ impl Place {
     /// # Errors
     /// [`Error::Busy`] if that one has its share.
     pub(crate) fn give_to(&self, tenant: &str, tenants: usize) -> Result<()> {
+        assert!(self.tenant.get().is_none(), "a place is given to a tenant once");
         let room = &*self.room;
         let mut known = room.tenants.lock();
         known.retain(|_, tenant| taken(tenant) > 0);
@@ -154,7 +156,8 @@ impl Drop for Place {
         self.connection.close();
         // No point where another thread may go on: it may be dropped by a panic.
         self.tenant.take();
-        self.room.count.as_raw().fetch_sub(1, Ordering::Release);
+        let before = self.room.count.as_raw().fetch_sub(1, Ordering::Release);
+        assert!(before > 0, "a place that is given back was counted");
     }
 }
 

@@ -52,6 +52,12 @@ const LOOK_AGAIN_LOST: Nanos = Nanos::from_secs(2);
 /// How long it may take to answer that.
 const LOOK_TIMEOUT: Nanos = Nanos::from_secs(5);
 
+const _: () = assert!(GIVE_BACK_MAX > 0, "a message gives back one extent at least");
+const _: () = assert!(
+    LOOK_AGAIN.0 < LOOK_AGAIN_LOST.0,
+    "a manager that cannot be reached is asked less often"
+);
+
 /// A tenant's way to the spaces of a pool.
 #[derive(Clone)]
 pub struct PoolClient(Arc<Pool>);

@@ -442,6 +442,11 @@ impl GrantTable {
     fn hold(&mut self, id: GrantId, now: Nanos, lease: Nanos) -> Result<Opening> {
         let grant = self.grants.get_mut(&id).expect("a grant that was found");
         grant.epoch += u64::from(!planted(Fault::EpochSame) || grant.epoch == 0);
+        assert!(
+            grant.part.is_none() && grant.mirror_of.is_none(),
+            "grant {id} is a part of a space or a mirror, which no holder has"
+        );
+        assert!(grant.epoch > 0, "a holder's epoch is at least 1");
         grant.enter(Phase::Held);
         grant.time = Nanos(now.raw() + lease.raw());
         Ok(Opening::Admit(id, grant.epoch))
@@ -484,8 +489,6 @@ impl GrantTable {
         if requested.mirror && !self.check_place_of_mirror(bytes, node, requested, priority)? {
             return Ok(Opening::Wait);
         }
-        let id = GrantId(self.next);
-        self.next += 1;
         let grant = Grant {
             tenant: tenant.into(),
             label: requested.label.clone(),
@@ -500,14 +503,31 @@ impl GrantTable {
             time: now,
             renewals: 0,
         };
-        let former = self.grants.insert(id, grant);
-        assert!(former.is_none(), "a grant's number is never used again");
+        let id = self.add_grant(grant);
         let opening = self.hold(id, now, lease)?;
         Ok(if requested.mirror {
             self.mirror_new(opening, requested, now)
         } else {
             opening
         })
+    }
+
+    /// A grant that is new, with the next number.
+    fn add_grant(&mut self, grant: Grant) -> GrantId {
+        assert!(
+            grant.bytes > 0 && grant.bytes.is_multiple_of(EXTENT),
+            "a grant of {} bytes is no whole extents",
+            grant.bytes
+        );
+        assert!(
+            self.free_of(grant.node) >= grant.bytes,
+            "a memory node grants no more than it has free"
+        );
+        let id = GrantId(self.next);
+        self.next += 1;
+        let former = self.grants.insert(id, grant);
+        assert!(former.is_none(), "a grant's number is never used again");
+        id
     }
 
     fn check_quota(&self, tenant: &str, bytes: u64) -> Result<()> {
@@ -559,7 +579,7 @@ impl GrantTable {
         let nodes = self.nodes_for(requested);
         for node in &nodes {
             if let Some(victims) = self.victims(*node, bytes, priority) {
-                victims.into_iter().for_each(|id| self.set_freeing(id));
+                self.give_up(victims);
                 return Ok(Opening::Wait);
             }
         }
@@ -577,6 +597,18 @@ impl GrantTable {
             }
         }
         (room >= bytes).then_some(victims)
+    }
+
+    /// Frees what is reclaimed. A mirror may have gone with its grant, which stands before it.
+    fn give_up(&mut self, victims: Vec<GrantId>) {
+        for id in victims {
+            let phase = self.grants[&id].phase;
+            assert!(
+                matches!(phase, Phase::Idle | Phase::Filling | Phase::Whole | Phase::Freeing),
+                "grant {id} is {phase}: only what no process uses is reclaimed"
+            );
+            self.set_freeing(id);
+        }
     }
 
     fn freeing(&self, node: NodeId) -> u64 {
@@ -701,11 +733,16 @@ impl GrantTable {
         };
         match grant.phase {
             Phase::Fencing => {
+                assert!(
+                    grant.part.is_none() && grant.mirror_of.is_none(),
+                    "grant {id} is a part of a space or a mirror: it has no holder to be fenced"
+                );
                 grant.enter(Phase::Idle);
                 grant.time = now;
             }
             Phase::Freeing => drop(self.grants.remove(&id)),
             Phase::Keeping => {
+                assert!(grant.part.is_some(), "grant {id} is kept, so it is a part of a space");
                 grant.enter(Phase::Kept);
                 grant.time = now;
             }

@@ -101,6 +101,14 @@ pub enum SpacePhase {
     Dropping,
 }
 
+impl SpacePhase {
+    /// Whether a space goes from here to `next`: see [`spaces`](crate::grant_table).
+    pub(crate) fn may_become(self, next: SpacePhase) -> bool {
+        // A space may be told twice to go.
+        next == SpacePhase::Dropping || (self, next) == (SpacePhase::Making, SpacePhase::Ready)
+    }
+}
+
 impl fmt::Display for SpacePhase {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {

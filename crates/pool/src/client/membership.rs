@@ -42,6 +42,12 @@ const FIND_TIMEOUT_MIN: Nanos = Nanos::from_millis(100);
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(600);
 const LEAVE_AGAIN: Nanos = Nanos::from_millis(500);
 
+const _: () = assert!(PINGS > 1, "a node hears a member several times in a lease");
+const _: () = assert!(
+    FIND_TIMEOUT_MIN.0 <= FIND_TIMEOUT.0,
+    "the time to find a node lies between these"
+);
+
 /// This process as a member of a space at one memory node. Dropping it ends that.
 pub(super) struct Membership(Arc<Shared>);
 
@@ -290,6 +296,10 @@ impl Shared {
 
     /// Begins, or comes back with what has begun before.
     fn connect(&self, link: &mut Link) -> Result<Arc<dyn Connection>> {
+        assert!(
+            link.connection.is_none(),
+            "a member has one connection with its node at a time"
+        );
         let connection = self.pool.network.connect(&link.address, CONNECT_TIMEOUT);
         let connection = connection.inspect_err(|_| self.find_again(link))?;
         let hello = MemberHello {

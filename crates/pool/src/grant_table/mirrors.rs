@@ -173,6 +173,7 @@ impl GrantTable {
                 grant.mirror_of == Some(id) && grant.bytes == was.bytes,
                 "a mirror takes the place of what it mirrors"
             );
+            assert!(grant.node != was.node, "a mirror does not lie where its grant was lost");
             *grant = Grant {
                 node: grant.node,
                 // Whoever has held either is the holder no more.
@@ -182,6 +183,10 @@ impl GrantTable {
                 ..was
             };
         }
+        assert!(
+            self.mirror_of(id).is_none(),
+            "the former memory of a promoted grant has no mirror"
+        );
         true
     }
 
@@ -199,6 +204,9 @@ impl GrantTable {
         let left = self.grants.iter().filter(|(_, grant)| is_left(grant));
         let left: Vec<GrantId> = left.map(|(id, _)| *id).collect();
         left.into_iter().for_each(|id| self.set_freeing(id));
+        let is_gone = |id: GrantId| self.grants.get(&id).is_none_or(|grant| grant.phase == Phase::Freeing);
+        let goes_too = |grant: &Grant| grant.phase == Phase::Freeing || !grant.mirror_of.is_some_and(is_gone);
+        assert!(self.grants.values().all(goes_too), "a mirror goes with what it mirrors");
     }
 
     // ---- places ----
@@ -222,12 +230,15 @@ impl GrantTable {
     }
 
     fn add_mirror(&mut self, id: GrantId, node: NodeId, now: Nanos) -> GrantId {
-        let mirror = GrantId(self.next);
-        self.next += 1;
+        assert!(self.mirror_of(id).is_none(), "grant {id} has one mirror at most");
         let of = &self.grants[&id];
+        assert!(
+            of.phase == Phase::Held && of.part.is_none(),
+            "grant {id} is held, and no part of a space: only such a grant gets a mirror"
+        );
         let grant = Grant {
             // No tenant's own label has a slash.
-            label: format!("{}/mirror-{mirror}", of.label),
+            label: format!("{}/mirror-{}", of.label, self.next),
             node,
             epoch: 0,
             phase: Phase::Filling,
@@ -237,9 +248,7 @@ impl GrantTable {
             ..of.clone()
         };
         assert!(node != of.node, "a mirror lies on another node than what it mirrors");
-        let former = self.grants.insert(mirror, grant);
-        assert!(former.is_none(), "a grant's number is never used again");
-        mirror
+        self.add_grant(grant)
     }
 
     /// The mirror of a grant that is new on `node`; `false`: memory is being reclaimed for it.
@@ -259,7 +268,7 @@ impl GrantTable {
         let beside = self.nodes_beside(node, requested.machine);
         match beside.iter().find_map(|node| self.victims(*node, bytes, priority)) {
             Some(victims) => {
-                victims.into_iter().for_each(|id| self.set_freeing(id));
+                self.give_up(victims);
                 Ok(false)
             }
             None => Err(self.no_place(bytes, node, requested.machine)),

@@ -63,6 +63,18 @@ pub struct SpaceRecord {
     lost: Vec<u8>,
 }
 
+impl SpaceRecord {
+    /// Goes to another phase.
+    fn enter(&mut self, next: SpacePhase) {
+        assert!(
+            self.phase.may_become(next),
+            "a space that is {} does not become {next}",
+            self.phase
+        );
+        self.phase = next;
+    }
+}
+
 /// What a request for a space came to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Making {
@@ -234,11 +246,12 @@ impl GrantTable {
                 ByteSize(free)
             )));
         };
-        victims.concat().into_iter().for_each(|id| self.set_freeing(id));
+        self.give_up(victims.concat());
         Ok(())
     }
 
     fn add_parts(&mut self, id: SpaceId, shares: &[(NodeId, u64)], now: Nanos) -> Result<Vec<GrantId>> {
+        assert!(!shares.is_empty(), "space {id} gets a part from one node at least");
         let space = self.space_mut(id).expect("a space that was found");
         let (tenant, name, last) = (space.tenant.clone(), space.name.clone(), space.last);
         let new_last = u8::try_from(usize::from(last) + shares.len());
@@ -249,7 +262,7 @@ impl GrantTable {
             ))
         })?;
         let mut added = Vec::new();
-        for (number, (node, bytes)) in (last + 1..).zip(shares) {
+        for (number, (node, bytes)) in (last + 1..=u8::MAX).zip(shares) {
             let grant = Grant {
                 tenant: tenant.clone(),
                 // No tenant's own label has a slash.
@@ -265,12 +278,9 @@ impl GrantTable {
                 time: now,
                 renewals: 0,
             };
-            let grant_id = GrantId(self.next);
-            self.next += 1;
-            let former = self.grants.insert(grant_id, grant);
-            assert!(former.is_none(), "a grant's number is never used again");
-            added.push(grant_id);
+            added.push(self.add_grant(grant));
         }
+        assert_eq!(added.len(), shares.len(), "each share of space {id} becomes a part");
         Ok(added)
     }
 
@@ -290,10 +300,14 @@ impl GrantTable {
 
     fn set_dropping(&mut self, id: SpaceId) {
         if let Some(space) = self.space_mut(id) {
-            space.phase = SpacePhase::Dropping;
+            space.enter(SpacePhase::Dropping);
         }
         let parts: Vec<GrantId> = self.parts(id).map(|(grant, ..)| grant).collect();
         parts.into_iter().for_each(|grant| self.set_freeing(grant));
+        assert!(
+            self.parts(id).all(|(_, grant, _)| grant.phase == Phase::Freeing),
+            "space {id} is dropped: all of its parts are freed"
+        );
         self.settle_spaces();
     }
 
@@ -310,7 +324,7 @@ impl GrantTable {
         };
         for space in &mut self.spaces {
             if space.phase == SpacePhase::Making && all_kept.contains(&space.id) {
-                space.phase = SpacePhase::Ready;
+                space.enter(SpacePhase::Ready);
             }
         }
         self.spaces
@@ -322,6 +336,10 @@ impl GrantTable {
         let keeping = |(id, grant): (&GrantId, &Grant)| (grant.phase == Phase::Keeping).then_some(*id);
         let keeping: Vec<GrantId> = self.grants.iter().filter_map(keeping).collect();
         keeping.into_iter().for_each(|id| self.not_kept(id));
+        assert!(
+            self.grants.values().all(|grant| grant.phase != Phase::Keeping),
+            "no part is being made when a manager begins"
+        );
     }
 
     /// A memory node will not come back.
@@ -334,7 +352,7 @@ impl GrantTable {
             .collect();
         for part in lost {
             match self.space_mut(part.space) {
-                Some(space) if space.phase == SpacePhase::Making => space.phase = SpacePhase::Dropping,
+                Some(space) if space.phase == SpacePhase::Making => space.enter(SpacePhase::Dropping),
                 Some(space) => space.lost.push(part.number),
                 None => continue,
             }
@@ -515,6 +533,10 @@ pub(super) fn spread(bytes: u64, mut free: Vec<(NodeId, u64)>) -> Option<Vec<(No
     for (n, (id, room)) in free.iter().enumerate() {
         let even = left.div_ceil((free.len() - n) as u64).next_multiple_of(EXTENT);
         let share = even.max(PART_MIN).min(room / EXTENT * EXTENT);
+        assert!(
+            share >= PART_MIN && share <= *room,
+            "a node with {room} bytes free does not give a part of {share}"
+        );
         left = left.saturating_sub(share);
         shares.push((*id, share));
     }

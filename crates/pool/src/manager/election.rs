@@ -22,6 +22,11 @@ use std::sync::Arc;
 /// Between two tries to lead.
 const TRY_EVERY: Nanos = Nanos::from_millis(300);
 
+const _: () = assert!(
+    STOP_TURN.0 < HELLO_TIMEOUT.0,
+    "a silent peer is left when the manager stops"
+);
+
 pub(super) struct Election {
     options: ManagerOptions,
     store: Arc<dyn GrantTableStore>,
@@ -74,7 +79,11 @@ impl Election {
         };
         match Inner::begin(&self.options, Arc::clone(&leadership)) {
             Ok(inner) => {
-                *self.leader.lock() = Leader::Here(Arc::new(inner));
+                let former = core::mem::replace(&mut *self.leader.lock(), Leader::Here(Arc::new(inner)));
+                assert!(
+                    matches!(former, Leader::Elsewhere(_)),
+                    "a leadership begins after the one before has ended"
+                );
                 self.leading.set();
                 Ok(())
             }

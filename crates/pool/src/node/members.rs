@@ -214,6 +214,10 @@ impl Inner {
             return Err(revoked());
         }
         member.end_connection();
+        assert!(
+            member.seat.is_none(),
+            "a seat ends with the connection that it came with"
+        );
         member.connection = Some(Arc::clone(connection));
         member.heard = rt::now();
         member.turn += 1;
@@ -266,7 +270,10 @@ impl Inner {
         let (place, seat) = parts.find_map(|kept| self.parts.rings().seat(&kept, process, (hello.member, turn)))?;
         let mut members = self.members.lock();
         match members.get_mut(&hello.member) {
-            Some(member) if member.turn == turn && member.connection.is_some() => member.seat = Some(place),
+            Some(member) if member.turn == turn && member.connection.is_some() => {
+                assert!(member.seat.is_none(), "a connection gets one seat");
+                member.seat = Some(place);
+            }
             // It has been fenced, or has come again.
             _ => place.dismiss(),
         }

@@ -26,6 +26,7 @@ use std::sync::{Arc, OnceLock, Weak};
 const PREFIX: &str = "ring-";
 /// Of a process's number and its start in a word: the kernel's numbers have 22 bits at most.
 const START_BITS: u32 = 42;
+const _: () = assert!(START_BITS + 22 == u64::BITS, "a process's number and start fill a word");
 
 /// What all rings of a node have in common: whose seat is whose.
 pub(super) struct Rings {
