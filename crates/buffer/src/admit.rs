@@ -1,9 +1,9 @@
-//! Who may begin a mini-transaction while the disk is full.
+//! Which mini-transactions may begin while the disk is full.
 //!
 //! A mini-transaction that has changed a page cannot be refused any more: its redo goes to the log, whatever the disk
 //! says. So the log is asked before its first page is latched ([`Pool::admit`]): a comparison, as long as there is
 //! room. When there is none, what can be done is done first: pages are written back, so that the log lets go of its
-//! older segments and uses them again ([`Pool::squeeze`]). Whoever cannot be helped by that gets [`Error::Full`].
+//! older segments and uses them again ([`Pool::squeeze`]). Where that does not help, the caller gets [`Error::Full`].
 //!
 //! What a thread's mini-transactions are for is said once, for all that it begins ([`Pool::begin_need`]): commits and
 //! rollbacks go on in space that is kept for them.
@@ -18,7 +18,7 @@ use cenote_storage::Need;
 use crate::need::NeedCell;
 use crate::pool::Pool;
 
-/// How long one who wants to write waits for the log to be made shorter.
+/// How long a writer waits for the log to be made shorter.
 const TIMEOUT: Nanos = Nanos::from_secs(1);
 /// How often he looks.
 const TURN: Nanos = Nanos::from_millis(10);

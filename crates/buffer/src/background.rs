@@ -5,11 +5,11 @@
 //! | `pool-reserve` | memory reserved ahead of the frames that are handed out; what was kept over a restart mapped; all of it in huge pages; then ends | start |
 //! | `pool-evict` | a reserve of free frames | a claim that finds it half used |
 //! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
-//! | `pool-ahead` | pages read ahead | [`Pool::prefetch`] |
+//! | `pool-prefetch` | prefetched pages | [`Pool::prefetch`] |
 //! | `pool-remote` | the way to remote memory (kind `tiered`) | time |
 //!
-//! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or
-//! full, and whoever changes pages is told. The threads try again, slowly.
+//! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or full,
+//! and threads that change pages are told. The threads try again, slowly.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ use crate::pool::Pool;
 const CHECKPOINT_EVERY: Nanos = Nanos::from_millis(30_000);
 /// How often remote memory that was lost is looked for.
 const REMOTE_TURN: Nanos = Nanos::from_millis(1000);
-/// Bytes mapped ahead at once.
+/// Bytes mapped in advance at once.
 const MAP_STEP: u64 = 8 << 20;
 /// A step of gathering huge pages that takes longer than this has copied.
 const COPIED: Nanos = Nanos::from_micros(200);
@@ -41,9 +41,9 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
         spawn("pool-reserve", Pool::serve_reserve),
         spawn("pool-evict", Pool::serve_evict),
         spawn("pool-flush", Pool::serve_flush),
-        spawn("pool-ahead", Pool::serve_ahead),
+        spawn("pool-prefetch", Pool::serve_prefetches),
     ];
-    if pool.lower.needs_tending() {
+    if pool.lower.needs_maintenance() {
         threads.push(spawn("pool-remote", Pool::serve_remote));
     }
     threads
@@ -87,8 +87,8 @@ impl Pool {
         }
     }
 
-    /// Maps the part of a region that a former process left in use: met one by one, its pages cost a fault for every
-    /// 4 KiB, ten times what this takes. What cannot be mapped ahead is mapped when it is used.
+    /// Maps the part of a region that a former process left in use: met one by one, its pages cost a fault for every 4
+    /// KiB, ten times what this takes. What cannot be mapped in advance is mapped when it is used.
     fn map_kept(&self, from: u64, to: u64) {
         let mut at = from;
         while at < to && !self.stopping() {
@@ -159,12 +159,12 @@ impl Pool {
     fn serve_remote(&self) {
         while !self.stopping() {
             if !self.signals.remote.wait_timeout(REMOTE_TURN) {
-                self.lower.tend();
+                self.lower.maintain();
             }
         }
     }
 
-    fn serve_ahead(&self) {
+    fn serve_prefetches(&self) {
         while !self.stopping() {
             self.signals.prefetch.wait();
             self.signals.prefetch.reset();

@@ -31,7 +31,7 @@ impl Pool {
         report
     }
 
-    /// Frames that somebody holds latched now. Of a pool that nobody uses: what was never released.
+    /// Frames that are latched now. Of a pool that no thread uses: what was never released.
     pub fn latches_held(&self) -> u64 {
         let held =
             |frame: &u32| latch::is_held(self.frames.descriptor(*frame).latch.load(Ordering::Acquire), self.owner);
@@ -58,7 +58,7 @@ impl Pool {
                 report.frames += 1;
             }
             Some(FrameState::Free) if key == 0 => {}
-            other => problem(format!("state {other:?} with key {key:x}, and nobody holds it")),
+            other => problem(format!("state {other:?} with key {key:x}, and no thread holds it")),
         }
         self.unlatch_shared(frame);
     }

@@ -1,8 +1,8 @@
 //! Fuzzy checkpoints: from where would a recovery without the region have to read the log?
 //!
-//! From the least `rec` of all dirty frames, frames kept over a restart included, or, if less, from where a
-//! commit may be that has its place in the log and has not stamped its pages yet. Nobody is stopped
-//! to find out: tail and floors of running commits are read first, then the frames.
+//! From the least `rec` of all dirty frames, frames kept over a restart included, or, if less, from where a commit may
+//! be that has its place in the log and has not stamped its pages yet. No thread is stopped to find out: tail and
+//! floors of running commits are read first, then the frames.
 //!
 //! Why that order is right. Let a commit take its place at `s`. It stores a floor at or below `s` before, and
 //! removes it after it has stamped its frames. If the checkpoint sees the floor, it stays at or below `s`. If it
@@ -38,7 +38,7 @@ const _: () = assert!(
     FRAMES_MIN / 8 > 0,
     "a frame is free for a page that comes up from the tier below"
 );
-/// How long those who change the pages that are left are let go on, between two rounds of [`Pool::flush_all`].
+/// How long threads that change the remaining pages go on, between two rounds of [`Pool::flush_all`].
 const TURN: Nanos = Nanos::from_millis(1);
 
 impl Pool {

@@ -48,7 +48,7 @@ pub struct Config {
     pub remote: Option<RemoteSource>,
     /// The region's file or device; `None`: a file in shared memory, named after the database.
     pub region: Option<PathBuf>,
-    /// Who keeps the region mirrored, if somebody does: kind `cxl` that survives its host, since what is not written
+    /// What keeps the region mirrored, if anything does: kind `cxl` that survives its host, since what is not written
     /// back is not mirrored.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
     /// Bind the memory to this NUMA node.

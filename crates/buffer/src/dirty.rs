@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The log is divided into stretches. A frame is entered in the stretch of its `rec` when it becomes dirty, and at no
-//! other time. Nobody takes it out when it is clean again, nor moves it when its `rec` moves up: whoever walks the list
-//! looks at the descriptor, and puts the entry right.
+//! other time. No thread takes it out when it is clean again, nor moves it when its `rec` moves up: the thread that
+//! walks the list looks at the descriptor, and puts the entry right.
 //!
 //! Invariants:
 //! - a frame whose `rec` is not 0 has an entry in a stretch at or before that of its `rec`. Between the store of a
@@ -53,7 +53,7 @@ pub struct DirtyFrames {
     shift: u32,
 }
 
-/// The list, held by the one who walks along it; `rec_of` reads a frame's `rec`.
+/// The list, held by the thread that walks along it; `rec_of` reads a frame's `rec`.
 pub struct Walk<'p, F> {
     list: &'p DirtyFrames,
     rec_of: F,

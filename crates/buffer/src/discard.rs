@@ -5,11 +5,11 @@
 //! meanwhile.
 //!
 //! Invariants:
-//! - the engine has made sure that nobody uses the pages any more. What still meets them is write-back, eviction, and
-//!   reading ahead;
+//! - the engine has made sure that no thread uses the pages any more. What still meets them is write-back, eviction,
+//!   and prefetching;
 //! - a page that is being written somewhere stays in its frame until that is over (its bit in `writing`): when a
 //!   discard returns, nothing that it gave up reaches storage or remote memory any more;
-//! - latches are only tried, and none is held while waiting: whoever has one may be waiting for a frame.
+//! - latches are only tried, and none is held while waiting: a thread that has one may be waiting for a frame.
 
 use std::ops::Range;
 
@@ -26,8 +26,8 @@ use crate::stats::bump;
 const TURN: Nanos = Nanos::from_micros(20);
 
 impl Pool {
-    /// Drops the frames of `space` without writing them: the space is going away. The engine
-    /// has made sure that nobody uses it any more.
+    /// Drops the frames of `space` without writing them: the space is going away. The engine has made sure that no
+    /// thread uses it any more.
     ///
     /// # Errors
     /// [`cenote_base::Error::Corrupt`] if the page hash is broken.
@@ -106,7 +106,7 @@ impl Pool {
         }
     }
 
-    /// Whether `page` has left `frame`. Not while somebody holds the latch (he uses the page, and is about to let go,
+    /// Whether `page` has left `frame`. Not while a thread holds the latch (it uses the page, and is about to let go,
     /// or has another page put in the frame), nor while it is being written.
     fn discard_frame(&self, frame: u32, page: PageId) -> Result<bool> {
         if self.page_in(frame) != Some(page) {
@@ -117,7 +117,7 @@ impl Pool {
         };
         let there = self.page_in(frame) == Some(page);
         let state = self.frames.descriptor(frame).state.load(Ordering::Relaxed);
-        // A frame that nobody latches and that holds a page is in use.
+        // A frame that is not latched and holds a page is in use.
         debug_assert!(
             !there || FrameState::of(state) == Some(FrameState::Used),
             "frame {frame}"

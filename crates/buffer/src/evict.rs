@@ -31,7 +31,7 @@ const GATHER: usize = BATCH;
 const _: () = assert!(GATHER >= 32, "a refill frees at least 32 frames at a time");
 /// The cold list may hold this share (one in so many) of the frames in use before it is the first to give.
 const COLD_SHARE: u32 = 16;
-/// How long who needs a frame lets the thread work that reserves memory.
+/// How long a thread that needs a frame lets the thread work that reserves memory.
 const RESERVE_TURN: Nanos = Nanos::from_micros(100);
 
 impl Pool {
@@ -127,8 +127,8 @@ impl Pool {
         self.lower.way_out(page, &self.trace_of(frame), wanted)
     }
 
-    /// Frames at the cold ends whose second chance is used up. They go to the other end, so that
-    /// whoever looks next finds others; eviction takes them off from there.
+    /// Frames at the cold ends whose second chance is used up. They go to the other end, so that the next search finds
+    /// others; eviction takes them off from there.
     fn gather(&self, wanted: usize) -> Vec<u32> {
         let mut lists = self.lists();
         let mut victims = Vec::with_capacity(wanted);
@@ -174,14 +174,14 @@ impl Pool {
         let d = self.frames.descriptor(frame);
         let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
         let idle = d.recency.load(Ordering::Relaxed) == 0;
-        // Whoever writes the page somewhere has copied it, and counts on the frame to stay.
+        // A thread that writes the page somewhere has copied it, and counts on the frame to stay.
         let page = self.page_in(frame).filter(|_| used && idle && !self.is_writing(frame));
         let lets_go = |page| planted(Fault::EvictDirty) || self.lower.let_go(page, &self.trace_of(frame));
         if !page.is_some_and(lets_go) {
             self.unlatch(latched, false);
             return Ok(false);
         }
-        // A frame in a broken chain stays where it is: others can be evicted. Who asks for its page is told.
+        // A frame in a broken chain stays where it is: others can be evicted. A thread that asks for its page is told.
         let freed = self.unpublish(latched).is_ok();
         bump(&self.counters().evictions, u64::from(freed));
         Ok(freed)

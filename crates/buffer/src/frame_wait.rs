@@ -98,7 +98,8 @@ impl Quiet {
         }
     }
 
-    /// One look more. Whether nobody can give a frame back: two spells have ended with the same latches on all frames.
+    /// One look more. Whether no thread can give a frame back: two spells have ended with the same latches on all
+    /// frames.
     fn is_shortage(&mut self, now: Nanos, pool: &Pool) -> bool {
         self.looks += 1;
         if self.looks < LOOKS || now.since(self.since) < SPELL {

@@ -36,13 +36,13 @@ impl<'p> OptGuard<'p> {
         }
     }
 
-    /// The page; each access asks whether somebody observes.
+    /// The page; each access asks whether an observer is installed.
     #[inline(always)]
     pub fn view(&self) -> PageView<'p> {
         self.view_as(Asks)
     }
 
-    /// The page, seen by `observer`, who is told too of what finding it took: bucket and descriptor.
+    /// The page, seen by `observer`, which is told too of what finding it took: bucket and descriptor.
     #[inline(always)]
     pub fn view_as<O: Observer>(&self, observer: O) -> PageView<'p, O> {
         self.pool.announce(self.frame, observer, Access::Read);

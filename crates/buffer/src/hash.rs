@@ -1,9 +1,8 @@
 //! The page hash: from a page's id to its frame.
 //!
-//! Buckets hold the first frame of a chain; descriptors hold the next. Lookups take no lock: whatever
-//! they meet is validated by the caller, who looks at the descriptor's key again once it has
-//! the latch's version. A lookup that races with a change may miss; the slow path asks again under
-//! the bucket's lock, which those who insert and remove hold.
+//! Buckets hold the first frame of a chain; descriptors hold the next. Lookups take no lock: whatever they meet is
+//! validated by the caller, which looks at the descriptor's key again once it has the latch's version. A lookup that
+//! races with a change may miss; the slow path asks again under the bucket's lock, which insert and remove hold.
 //!
 //! Invariants:
 //! - insertion and removal are each published by one store, so a process that dies at any moment

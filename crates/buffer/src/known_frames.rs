@@ -8,9 +8,9 @@ use cenote_base::rt::{self, JoinHandle, Nanos};
 use crate::pool::Pool;
 use crate::stats::bump;
 
-/// Threads that one who needs all parts starts, at most.
+/// Threads that a caller that needs all parts starts, at most.
 const HELPERS: usize = 15;
-/// How long one who needs all parts waits for those of others, between two looks.
+/// How long a caller that needs all parts waits for those of others, between two looks.
 const TURN: Nanos = Nanos::from_micros(50);
 
 impl Pool {

@@ -6,12 +6,12 @@
 //! ```
 //!
 //! - **Optimistic**: remember the version, read, compare. Nothing is stored.
-//! - **Shared**: count up. A count belongs to an epoch (one start of the pool): one of another epoch
-//!   was left by a dead process and is zero, so nobody has to walk the frames to reset them.
+//! - **Shared**: count up. A count belongs to an epoch (one start of the pool): one of another epoch was left by a dead
+//!   process and is zero, so no thread has to walk the frames to reset them.
 //! - **Exclusive**: the bit, taken when no count is left. Releasing a changed page raises the version.
 //!
-//! Who finds the latch taken spins for a while, then parks on a word in local memory; the releasing
-//! side looks there only (one load) and wakes whoever parked.
+//! A thread that finds the latch taken spins for a while, then parks on a word in local memory; the releasing side
+//! looks there only (one load) and wakes the parked threads.
 //!
 //! Invariants:
 //! - the version changes only while the exclusive bit is set; so an optimistic reader who sees the
@@ -60,7 +60,7 @@ pub fn has_shared(word: u64) -> bool {
     word & SHARED_MASK != 0
 }
 
-/// Whether anybody of `owner`'s epoch holds the latch.
+/// Whether any thread of `owner`'s epoch holds the latch.
 pub fn is_held(word: u64, owner: Owner) -> bool {
     is_exclusive(word) || shared(word, owner) > 0
 }
@@ -87,7 +87,7 @@ fn with_exclusive(word: u64, owner: Owner) -> Option<u64> {
     free.then_some((word & !(OWNER_MASK | SHARED_MASK)) | owner.0 | EXCLUSIVE)
 }
 
-/// Takes the latch shared if nobody holds it exclusively.
+/// Takes the latch shared if no thread holds it exclusively.
 pub fn try_shared(latch: &AtomicU64, owner: Owner) -> bool {
     latch
         .fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_shared(w, owner))
@@ -100,7 +100,7 @@ pub fn release_shared(latch: &AtomicU64) {
     assert!(has_shared(before), "a shared hold is given back once");
 }
 
-/// Takes the latch exclusively if nobody holds it. The caller's latch slot names the frame already.
+/// Takes the latch exclusively if no thread holds it. The caller's latch slot names the frame already.
 pub fn try_exclusive(latch: &AtomicU64, owner: Owner) -> bool {
     let taken = latch
         .fetch_update(Ordering::Acquire, Ordering::Relaxed, |w| with_exclusive(w, owner))
@@ -137,7 +137,7 @@ pub enum Upgrade {
     Taken,
     /// The page has changed, or is being changed.
     Changed,
-    /// Somebody reads it under the latch, or was faster: look again.
+    /// Another thread reads it under the latch, or was faster: look again.
     Shared,
 }
 
@@ -174,7 +174,7 @@ pub struct Parking {
 }
 
 impl Parking {
-    /// With nobody in it.
+    /// Without waiters.
     pub fn new() -> Self {
         Self {
             lots: (0..LOTS).map(|_| Lot::default()).collect(),
@@ -191,7 +191,7 @@ impl Parking {
         self.lot(frame).waiters.load(Ordering::SeqCst)
     }
 
-    /// Wakes those who wait for `frame`; after each release.
+    /// Wakes the threads that wait for `frame`; after each release.
     #[inline]
     pub fn released(&self, frame: u32) {
         let lot = self.lot(frame);

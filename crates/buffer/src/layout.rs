@@ -16,7 +16,7 @@
 //!   that what is found in a header is compared with it and never followed;
 //! - every index read from a region is checked against the geometry before it is used.
 //!
-//! Who writes and who needs each field is said at the field.
+//! The writer and the reader of each field are said at the field.
 
 use cenote_base::rt::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use cenote_base::{Error, PAGE_SIZE, Result};
@@ -265,8 +265,9 @@ pub struct PoolHeader {
     // Line 1: slots.
     /// Latch slots at and above this were never used.
     pub slots_used: AtomicU32,
-    /// [`SURVEYING`] while recovery builds hash and lists anew: who finds it so builds them again. [`DOUBTING`]
-    /// from before it frees a frame that may have held changes until the log is replayed: who finds it so replays it.
+    /// [`SURVEYING`] while recovery builds hash and lists anew: a start that finds it so builds them again.
+    /// [`DOUBTING`] from before it frees a frame that may have held changes until the log is replayed: a start that
+    /// finds it so replays it.
     pub surveying: AtomicU32,
     reserved1: [AtomicU32; 14],
     // Line 2: lists.

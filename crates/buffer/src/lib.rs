@@ -10,11 +10,11 @@
 //! |---|---|
 //! | `layout` | what lies where in a region; descriptors of 64 bytes |
 //! | `frame` | the region as slices of atomics and spans: the only unsafe code |
-//! | `latch`, `slots` | the latch word; who holds what, written down for recovery |
+//! | `latch`, `slots` | the latch word; the holder of each latch, written down for recovery |
 //! | `hash`, `lists` | from page to frame; free, warm and cold frames |
 //! | `pool`, `guard`, `view` | hits and misses; optimistic and shared readers |
 //! | `mtr` | mini-transactions: changes, redo, commit |
-//! | `admit` | who may begin one while the disk is full |
+//! | `admit` | which may begin while the disk is full |
 //! | `writeback`, `evict`, `checkpoint`, `background` | pages to storage, frames for others, a short log |
 //! | `dirty`, `spaces`, `sweep` | which frames are dirty, and since when; which are of a space; how a start finds out |
 //! | `discard` | pages that are given up |

@@ -5,11 +5,10 @@
 //!                          ▲               │ cold end            │ cold end
 //!                          └──── free ◀────┴──────── evict ──────┘
 //! ```
-//! In use is two lists: *warm* for pages that somebody asked for, *cold* for those that a scan brought
-//! along. Frames enter at the first end; victims are taken at the last end: from cold while it
-//! is longer than its share, else from warm; one whose recency bit is set gets a second chance at the
-//! first end of warm. So a scan of everything passes through cold and leaves warm as it was.
-//! A hit moves nothing: the order is brought up to date by whoever looks for victims.
+//! In use is two lists: *warm* for pages that a statement asked for, *cold* for those that a scan brought along. Frames
+//! enter at the first end; victims are taken at the last end: from cold while it is longer than its share, else from
+//! warm; one whose recency bit is set gets a second chance at the first end of warm. So a scan of everything passes
+//! through cold and leaves warm as it was. A hit moves nothing: the search for victims brings the order up to date.
 //!
 //! Lists are hints with one promise: a frame that is claimed was free. It is kept by the frame's own
 //! state under its latch, not by the lists; a list that contradicts itself is rebuilt from the states.
@@ -69,7 +68,7 @@ const _: () = assert!(UNDO_ENTRIES >= 12, "the notes hold the longest change of 
 
 /// The list lock's word while lists are changed word by word, each noted.
 pub const HELD: u32 = 1;
-/// The list lock's word while lists are built anew: who finds it builds them again.
+/// The list lock's word while lists are built anew: a start that finds it builds them again.
 pub const REBUILDING: u32 = 2;
 
 const TAG_SHIFT: u32 = 30;
@@ -344,9 +343,9 @@ impl<'p> Lists<'p> {
         }
     }
 
-    /// Builds the lists anew from the states of the frames. Warm order is that of the frames.
-    /// A frame that is being claimed or freed (latched) goes by its state too: whoever
-    /// holds it puts it where it belongs when done, which works from any list.
+    /// Builds the lists anew from the states of the frames. Warm order is that of the frames. A frame that is being
+    /// claimed or freed (latched) goes by its state too: the thread that holds it puts it where it belongs when done,
+    /// which works from any list.
     pub fn rebuild(&mut self) {
         let frames = self.frames;
         self.rebuild_by(|touched| vec![link_part(frames, 0..touched)]);

@@ -151,18 +151,18 @@ pub(crate) trait Lower: Send + Sync {
     /// The log has been replayed over what this tier had kept.
     fn replayed(&self) {}
 
-    /// The incarnation of this start, if the tier has told it to somebody.
+    /// The incarnation of this start, if the tier has told it to another process.
     fn incarnation(&self) -> Option<u128> {
         None
     }
 
-    /// Whether [`Lower::tend`] wants to be called now and then.
-    fn needs_tending(&self) -> bool {
+    /// Whether [`Lower::maintain`] wants to be called now and then.
+    fn needs_maintenance(&self) -> bool {
         false
     }
 
     /// Repairs what can be repaired.
-    fn tend(&self) {}
+    fn maintain(&self) {}
 
     /// What contradicts itself.
     fn check(&self, problems: &mut Vec<String>) {

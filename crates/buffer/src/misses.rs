@@ -155,7 +155,7 @@ impl Pool {
             };
             mark::pass(Mark::FrameFound);
             let Some(latched) = self.try_latch_exclusive(frame)? else {
-                // Somebody looks at a frame that held a page a moment ago: gone in no time.
+                // A thread looks at a frame that held a page a moment ago: gone in no time.
                 drop(lists);
                 spin.turn();
                 lists = self.lists();

@@ -278,7 +278,7 @@ impl<'p> Mtr<'p> {
 
     // ---- reading ----
 
-    /// The page; each access asks whether somebody observes.
+    /// The page; each access asks whether an observer is installed.
     pub fn view(&self, h: PageH) -> PageView<'_> {
         self.view_as(h, Asks)
     }
@@ -553,7 +553,7 @@ impl Drop for Mtr<'_> {
     }
 }
 
-/// Rule 1: pages are half changed and latched; nobody but recovery can put them right.
+/// Rule 1: pages are half changed and latched; only recovery can put them right.
 fn end_process(why: &str) -> ! {
     eprintln!("cenote: {why}: the process ends here; start it again, recovery is instant");
     rt::fault::end_process(why)
@@ -598,7 +598,7 @@ fn flush_lines(pool: &Pool, held: &Held) {
 }
 
 impl Pool {
-    /// The frame of `page`, latched, its bytes not read: for one who makes it anew.
+    /// The frame of `page`, latched, its bytes not read: for a caller that makes it anew.
     pub(crate) fn exclusive_unread(&self, page: PageId) -> Result<Latched> {
         let key = crate::hash::key_of(page);
         loop {

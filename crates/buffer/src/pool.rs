@@ -87,13 +87,13 @@ pub struct Pool {
 #[derive(Default)]
 pub(crate) struct Signals {
     pub stop: AtomicBool,
-    /// Memory is still being reserved: frames will come without anybody giving one up.
+    /// Memory is still being reserved: frames will come without a thread giving one up.
     pub reserving: AtomicBool,
     /// No more memory can be reserved: the pool goes on with what there is.
     pub reserve_failed: AtomicBool,
     /// Clean free frames run low.
     pub evict: Event,
-    /// The log grows long, or somebody wants a checkpoint.
+    /// The log grows long, or a thread wants a checkpoint.
     pub flush: Event,
     /// Pages to read ahead.
     pub prefetch: Event,
@@ -108,14 +108,14 @@ impl Pool {
     /// Waits until `attempt` gives something; `None` if the frame is another page's by then and `attempt` still gives
     /// nothing.
     ///
-    /// Nobody waits for the latch of a page that he does not want: the pages that a caller holds and the one that he
+    /// No thread waits for the latch of a page that it does not want: the pages that a caller holds and the one that it
     /// waits for are in the order of latching, but the page that moved into the frame meanwhile need not be, and its
     /// holder may wait for the caller.
     pub(crate) fn wait_for<T>(&self, frame: u32, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let d = self.frames.descriptor(frame);
         self.parking.until(frame, || match attempt() {
             Some(done) => Some(Some(done)),
-            // A frame changes its page under its latch alone, so whoever waits is woken after that.
+            // A frame changes its page under its latch alone, so waiting threads are woken after that.
             None => (d.key.load(Ordering::Relaxed) != key).then_some(None),
         })
     }
@@ -138,7 +138,7 @@ impl Pool {
         Ok(None)
     }
 
-    /// Latches `frame` exclusively, whatever it holds, unless somebody else does.
+    /// Latches `frame` exclusively, whatever it holds, unless another thread does.
     pub(crate) fn try_latch_exclusive(&self, frame: u32) -> Result<Option<Latched>> {
         let entry = self.slots.announce(&self.frames, frame)?;
         if latch::try_exclusive(&self.frames.descriptor(frame).latch, self.owner) {
@@ -156,7 +156,7 @@ impl Pool {
         }
     }
 
-    /// Releases `latched`: the latch first, then the slot's entry; then whoever waits is woken.
+    /// Releases `latched`: the latch first, then the slot's entry; then waiting threads are woken.
     pub(crate) fn unlatch(&self, latched: Latched, changed: bool) {
         self.frames.touch_latch(latched.frame);
         let changed = changed && !planted(Fault::LatchVersion);
@@ -281,8 +281,8 @@ impl Pool {
 
     /// Looks for remote memory that was lost, and takes it into use again (kind `tiered`). A thread does so each
     /// second.
-    pub fn tend_remote(&self) {
-        self.lower.tend();
+    pub fn maintain_remote(&self) {
+        self.lower.maintain();
     }
 
     /// The region in which the frames lie.

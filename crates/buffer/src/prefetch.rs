@@ -1,8 +1,8 @@
 //! Read-ahead: pages that will be asked for soon are brought in by a thread in the background.
 //!
-//! A wish is a hint: it is dropped when wishes pile up, when the page is there, and when there is no free frame
-//! at hand. Pages read ahead enter the cold list, where they stay long enough to be met by the scan that
-//! wished for them, and leave before pages that were asked for.
+//! A request is a hint: it is dropped when requests pile up, when the page is there, and when there is no free frame at
+//! hand. Pages read ahead enter the cold list, where they stay long enough to be met by the scan that wished for them,
+//! and leave before pages that were asked for.
 
 use cenote_base::PageId;
 use cenote_base::rt::atomic::Ordering;
@@ -12,8 +12,8 @@ use crate::lists::Hint;
 use crate::pool::Pool;
 use crate::stats::bump;
 
-/// Wishes that may wait.
-const WISHES_MAX: usize = 1024;
+/// Requests that may wait.
+const REQUESTS_MAX: usize = 1024;
 
 impl Pool {
     /// Asks for pages to be read in the background. Never waits, never fails.
@@ -21,11 +21,11 @@ impl Pool {
         let missing = |page: &&PageId| self.hash.find(&self.frames, key_of(**page)).is_none();
         let mut wanted = self.signals.wanted.lock();
         let before = wanted.len();
-        let room = WISHES_MAX.saturating_sub(before);
+        let room = REQUESTS_MAX.saturating_sub(before);
         wanted.extend(pages.iter().filter(missing).take(room));
         assert!(
-            wanted.len() <= WISHES_MAX,
-            "no more than {WISHES_MAX} pages wait to be read ahead"
+            wanted.len() <= REQUESTS_MAX,
+            "no more than {REQUESTS_MAX} pages wait to be read ahead"
         );
         if wanted.len() > before {
             drop(wanted);
@@ -42,7 +42,7 @@ impl Pool {
             if self.signals.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // A page that cannot be read says so to whoever asks for it.
+            // A page that cannot be read says so to the thread that asks for it.
             if self.hash.find(&self.frames, key_of(page)).is_none() && self.load(page, Hint::Scan, false).is_ok() {
                 bump(&self.counters().pages_prefetched, 1);
             }

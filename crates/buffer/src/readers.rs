@@ -52,7 +52,7 @@ impl Pool {
         }
     }
 
-    /// As [`Pool::optimistic`], for one who passes by: leaves no trace of recency.
+    /// As [`Pool::optimistic`], for a caller that passes by: leaves no trace of recency.
     ///
     /// # Errors
     /// As [`Pool::optimistic`].
@@ -91,7 +91,7 @@ impl Pool {
         self.hit(Points, page)
     }
 
-    /// A guard on `frame` if it holds `key` and nobody writes.
+    /// A guard on `frame` if it holds `key` and no thread writes.
     #[inline(always)]
     fn peek<S: Seam>(&self, seam: S, frame: u32, key: u64) -> Option<OptGuard<'_>> {
         let d = self.frames.descriptor(frame);

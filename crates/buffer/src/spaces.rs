@@ -11,8 +11,8 @@
 //! Invariants:
 //! - a frame is on the list of its page's space from when its key is stored until its key is cleared, give or take the
 //!   moment in between: it is entered after the one and taken off after the other, both under its exclusive latch;
-//! - so whoever enters a frame that it found, without the latch, reads the key under the block's lock: what it enters
-//!   is taken off again by whoever clears that key.
+//! - so a thread that enters a frame that it found, without the latch, reads the key under the block's lock: what it
+//!   enters is taken off again by the thread that clears that key.
 //!
 //! Cost: 4 bytes a frame that was ever used (256 MiB for 64 M frames, 1 TiB of pages); a lock and two or three stores
 //! when a page comes into a frame or leaves it. A space's frames are met in the order of blocks: one lock and one look

@@ -2,7 +2,7 @@
 //!
 //! Which frames are dirty, and which space each belongs to, is known from lists in memory of the process
 //! ([`crate::dirty`], [`crate::spaces`]), which a start has to make anew. It does not wait for that: it is done in the
-//! background, part by part, and whoever needs the lists before takes parts, with a thread for each processor.
+//! background, part by part, and a caller that needs the lists before takes parts, with a thread for each processor.
 //!
 //! ```text
 //!  frames kept   [ done | done | under way | under way | next ────────────── ] end
@@ -10,8 +10,8 @@
 //!
 //! Invariants:
 //! - no checkpoint is taken, no page is written back by age, and no space is dropped before all parts are done;
-//! - the pool is in use meanwhile: whoever changes a frame enters it in the lists, whether it was looked at or not.
-//!   Here a frame is entered as it was found, which leaves an entry too many at worst.
+//! - the pool is in use meanwhile: a thread that changes a frame enters it in the lists, whether it was looked at or
+//!   not. Here a frame is entered as it was found, which leaves an entry too many at worst.
 
 use std::ops::Range;
 
@@ -39,7 +39,7 @@ impl Sweep {
         self.done.load(Ordering::Acquire) >= self.end.load(Ordering::Relaxed)
     }
 
-    /// Parts that nobody has taken.
+    /// Parts that no thread has taken.
     pub fn left(&self, step: u32) -> usize {
         let end = self.end.load(Ordering::Acquire);
         let next = self.next.load(Ordering::Relaxed).min(end);

@@ -1,8 +1,8 @@
 //! Work of recovery that several threads do together, so that they wait for storage at the same time.
 //!
-//! While a database recovers nobody else uses it, and what takes its time is waiting: a page out of storage or remote
-//! memory, and the next one only then. With [`THREADS`] waiting at once a drive is kept busy; more would only queue
-//! there. The calling thread is one of them, and does all of it where the system gives no other.
+//! While a database recovers no other thread uses it, and what takes its time is waiting: a page out of storage or
+//! remote memory, and the next one only then. With [`THREADS`] waiting at once a drive is kept busy; more would only
+//! queue there. The calling thread is one of them, and does all of it where the system gives no other.
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
 //! A page as readers see it: words and comparisons, never references.
 //!
-//! A page may change while an optimistic reader looks at it, so a view lends nothing: it loads or copies, word
-//! by word, and whoever holds the guard asks afterwards whether what was read belongs together. Values read
-//! from a page are offsets and lengths that may be nonsense: every access is checked against the page's
-//! bounds and one outside reads zeros ([`PageView::reaches`] asks). Torn data never leads out of the page.
+//! A page may change while an optimistic reader looks at it, so a view lends nothing: it loads or copies, word by word,
+//! and the guard's holder asks afterwards whether what was read belongs together. Values read from a page are offsets
+//! and lengths that may be nonsense: every access is checked against the page's bounds and one outside reads zeros
+//! ([`PageView::reaches`] asks). Torn data never leads out of the page.
 //!
 //! A view is generic over the observer, to whom each access is announced before it is made: with
-//! [`Off`](cenote_fabric::observe::Off), for those who have asked whether anybody observes, nothing of it is left in
-//! the code; with [`Asks`] each access asks.
+//! [`Off`](cenote_fabric::observe::Off), for callers that have asked whether an observer is installed, nothing of it is
+//! left in the code; with [`Asks`] each access asks.
 
 use std::cmp::Ordering;
 
@@ -38,7 +38,7 @@ impl<'a, O: Observer> PageView<'a, O> {
         }
     }
 
-    /// Who watches.
+    /// The observer.
     #[inline(always)]
     pub fn observer(&self) -> O {
         self.observer

@@ -10,10 +10,10 @@
 //! - one write-back of a frame at a time: its bit in `writing`;
 //! - a page handed to storage has an LSN that is durable: asserted here, and at each read (pool.rs);
 //! - a descriptor changes in step 4 under its exclusive latch, so that a process which dies in the middle of it leaves
-//!   a frame that is repaired; the page does not change, so its version stays. If the latch is not to be had
-//!   soon (who holds it may be waiting for this thread), the frame stays dirty: it is written again, nothing is wrong;
-//! - while a frame's bit in `writing` is set its page does not leave it: eviction passes by, and who gives the page up
-//!   waits (discard.rs). So nothing reaches storage of a page that was given up.
+//!   a frame that is repaired; the page does not change, so its version stays. If the latch is not to be had soon (its
+//!   holder may be waiting for this thread), the frame stays dirty: it is written again, nothing is wrong;
+//! - while a frame's bit in `writing` is set its page does not leave it: eviction passes by, and a thread that gives
+//!   the page up waits (discard.rs). So nothing reaches storage of a page that was given up.
 
 use cenote_base::page_io::PageIo;
 use cenote_base::rt::atomic::Ordering;

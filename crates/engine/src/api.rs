@@ -345,7 +345,7 @@ pub struct EngineOptions {
     pub remote: Option<RemoteSource>,
     /// Region file; None: a file in shared memory named after the database's id.
     pub region: Option<PathBuf>,
-    /// Who keeps the region mirrored, if somebody does; then it has to survive its host.
+    /// What keeps the region mirrored, if anything does; then it has to survive its host.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
     /// What the region survives.
     pub survive: Survive,

@@ -1,7 +1,7 @@
 //! Pages of a file used in a circle, so that a stream without end has a file with one.
 //!
 //! A stream's pages have an *index*, which rises for good; index `i` lies on page `1 + i % pages`, since page 0 is the
-//! file's header. Whoever writes makes sure that an index has given its page back before another one takes it.
+//! file's header. The writer makes sure that an index has given its page back before another one takes it.
 
 use std::ops::Range;
 

@@ -161,7 +161,7 @@ impl Engine {
         self.losers.waiting()
     }
 
-    /// Table locks and explicit row locks that somebody holds or waits for.
+    /// Table locks and explicit row locks that are held or waited for.
     pub fn locks_held(&self) -> usize {
         self.table_locks.held() + self.row_locks.held()
     }

@@ -8,9 +8,9 @@
 //! 2. The mini-transaction that writes the row adopts them (`adopt`).
 //! 3. A new version of the row shares with the one before it the chains of long values that it does not change. The
 //!    undo record says which ([`Shared`]).
-//! 4. A version's chains are freed when nobody can see the version any more: by purge when its undo record is purged,
-//!    but for those that the next version shares; by rollback when the version is taken back, but for those that it
-//!    shares with the version that comes back (`orphan` in that mini-transaction, then `free`).
+//! 4. A version's chains are freed when no snapshot can see the version any more: by purge when its undo record is
+//!    purged, but for those that the next version shares; by rollback when the version is taken back, but for those
+//!    that it shares with the version that comes back (`orphan` in that mini-transaction, then `free`).
 //!
 //! What a crash leaves pending is freed before the first value of that space is made pending again (`reclaim_large`).
 //!
@@ -331,7 +331,7 @@ fn load<'a>(
     Ok(row.into())
 }
 
-/// The row of an opened one for who reads these columns: what else is long enough to be shared stays where it is.
+/// The row of an opened one for a reader of these columns: what else is long enough to be shared stays where it is.
 pub(crate) fn bring_in_some<'a>(
     pool: &BufferPool,
     table: &Table,
@@ -358,8 +358,8 @@ pub(crate) fn bring_in(pool: &BufferPool, table: &Table, stored: &[u8]) -> Resul
     Ok(load(pool, table, opened, |_, _| true)?.into_owned())
 }
 
-/// The row of a stored one for who makes its index entries: what is outside still is in no index. Reads no chain that
-/// is shared.
+/// The row of a stored one for the writer of its index entries: what is outside still is in no index. Reads no chain
+/// that is shared.
 pub(crate) fn bring_in_keys<'a>(pool: &BufferPool, table: &Table, stored: &'a [u8]) -> Result<Cow<'a, [u8]>> {
     let opened = open(pool, table, stored)?;
     load(pool, table, opened, |column, large| {
@@ -458,8 +458,8 @@ mod tests {
     use crate::types::Datum;
 
     /// Of a row whose long values a statement had not read, only their handles were counted: each column could be given
-    /// a gigabyte in an update of its own, and beyond two of them nobody could read the row any more, since the end of
-    /// a value has 31 bits.
+    /// a gigabyte in an update of its own, and beyond two of them no statement could read the row any more, since the
+    /// end of a value has 31 bits.
     #[test]
     fn what_a_row_keeps_counts_for_its_length() {
         let column = |name: &str| ColumnDef {

@@ -107,7 +107,7 @@ impl Losers {
         (self.count.load(Ordering::Acquire), text)
     }
 
-    /// An error if transaction `seq` cannot be rolled back at present: nobody should wait for it.
+    /// An error if transaction `seq` cannot be rolled back at present: no transaction should wait for it.
     pub(crate) fn check(&self, seq: u64) -> Result<()> {
         if !self.any_stuck.load(Ordering::Relaxed) {
             return Ok(());
@@ -126,7 +126,7 @@ impl Losers {
         }
     }
 
-    /// Says it when a loser gets stuck, not at each attempt.
+    /// Says it when a loser's rollback fails first, not at each attempt.
     pub(crate) fn note_stuck(&self, loser: &Loser, error: Error) {
         let of_last_run = loser.of_last_run;
         let text = describe(loser.seq, &error);
@@ -155,7 +155,7 @@ fn describe(seq: u64, error: &Error) -> String {
     )
 }
 
-/// For one who would wait: an error of the same kind.
+/// For a transaction that would wait: an error of the same kind.
 pub(crate) fn refusal(seq: u64, error: &Error) -> Error {
     let text = describe(seq, error);
     match error {

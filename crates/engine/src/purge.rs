@@ -1,7 +1,7 @@
 //! Purge: what no snapshot can see any more goes.
 //!
-//! 1. The horizon is the oldest snapshot in use. Transactions that ended at or below it are *past*: everybody sees what
-//!    they made, nobody what they replaced.
+//! 1. The horizon is the oldest snapshot in use. Transactions that ended at or below it are *past*: all snapshots see
+//!    what they made, none what they replaced.
 //! 2. Each undo segment is read from its tail over its past transactions, by one thread; several threads share the
 //!    segments (`crew`). For each record: index entries of the replaced version that no later version needs go
 //!    (`needed`); its large values are freed; a delete's row goes, if it is still the newest. All that is one
@@ -243,7 +243,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Frees frames and file blocks of pages that nobody will read again. The log gets an empty page for each first, so
+    /// Frees frames and file blocks of pages that will not be read again. The log gets an empty page for each first, so
     /// that a replay never asks storage for a page that is gone; that has to be durable before the blocks go.
     fn give_back(&self, space: u32, pages: std::ops::Range<u32>, kind: u8) -> Result<()> {
         let emptied = pages

@@ -1,13 +1,13 @@
 //! Recovery of transactions, after pages are whole.
 //!
 //! What lies behind a segment's `end` belongs to the transaction that had not ended: one loser a segment at most. It
-//! gets a slot and stays *active*: its rows are locked by its number, nobody sees them. A thread rolls losers back
+//! gets a slot and stays *active*: its rows are locked by its number, no snapshot sees them. A thread rolls losers back
 //! after `ready`, through the same steps as a rollback in life; a crash in between goes on where it stopped. All other
 //! numbers of former runs are visible to everyone: the low-water mark starts at the least loser.
 //!
 //! A rollback in life that fails (a full disk, a page that cannot be read) makes its transaction a loser, too: the
-//! session goes on, and the same thread tries again until it succeeds. Until then nobody waits for such a transaction:
-//! he is told why.
+//! session goes on, and the same thread tries again until it succeeds. Until then no transaction waits for it: he is
+//! told why.
 //!
 //! So the time until ready depends on the number of segments, tables and losers' records, not on the length of the log.
 
@@ -152,8 +152,8 @@ fn table_id(versions: &[Version]) -> Option<u32> {
 }
 
 /// A loser that was defining a table holds it alone again until it is taken back, as it did in life. Its definition is
-/// the last of that table, which rollbacks and purge go by, while everybody else writes by the one before: spaces of
-/// the one go in the middle of another's rollback, and entries that were made by the other are not found again.
+/// the last of that table, which rollbacks and purge go by, while all others write by the one before: spaces of the one
+/// go in the middle of another's rollback, and entries that were made by the other are not found again.
 fn lock_defined(engine: &Engine, losers: &mut [Loser], by: u64, table: Option<u32>) {
     let Some(table) = table.map(table_lock).filter(|_| !planted(Fault::LoserTables)) else {
         return;
@@ -182,7 +182,7 @@ fn register_versions(engine: &Engine, versions: &[Version], named: &mut HashSet<
     Ok(())
 }
 
-/// A table as undo may work on it. A version that nobody needs loses its files before the log that says so is durable:
+/// A table as undo may work on it. A version that is not needed loses its files before the log that says so is durable:
 /// after a crash it may be named again, without them.
 fn with_files(engine: &Engine, table: &Arc<Table>) -> Option<Arc<Table>> {
     let exists = |space| engine.storage.0.pages().has_space(space);
@@ -256,7 +256,7 @@ fn roll_back_some(engine: &Engine, loser: &mut Loser, memos: &mut rollback::Memo
     Ok(Went::On)
 }
 
-/// All is taken back: its locks go, and whoever waits goes on.
+/// All is taken back: its locks go, and its waiters go on.
 fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
     if let Status::Active(slot) = engine.status(loser.seq)? {
         engine.txs.set_over(loser.seq, slot);
@@ -277,8 +277,8 @@ fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
 }
 
 impl Engine {
-    /// Takes the losers back, each as far as it goes: one that fails (storage is in trouble) keeps its rows locked and
-    /// does not hold up the others. Says whether any is left.
+    /// Takes the losers back, each as far as it goes: one that fails (storage fails) keeps its rows locked and does not
+    /// hold up the others. Says whether any is left.
     fn losers_round(&self) -> bool {
         let mut losers = std::mem::take(&mut *self.losers.waiting.lock());
         let mut left = Vec::new();
@@ -295,7 +295,7 @@ impl Engine {
                     }
                 }
             }
-            // Those who were covered are not any more, unless who covers them is stuck.
+            // Transactions that were covered are not any more, unless the one that covers them failed too.
             if covered.is_empty() || covered.len() == before {
                 left.extend(covered);
                 break;

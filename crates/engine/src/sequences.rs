@@ -1,9 +1,9 @@
 //! Numbers beside the rows, in a tree of their own, changed outside transactions: sequences, row counts.
 //!
-//! Key: kind byte, object id (u32 big endian). Sequence values are written ahead: the tree holds a value that `AHEAD`
-//! calls of `nextval` reach, memory counts up to it. So a crash skips values and never repeats one that a commit has
-//! used: the tree's mini-transaction stands before that commit in the log, and a transaction that only drew values
-//! waits until it is durable. A clean shutdown writes the exact values.
+//! Key: kind byte, object id (u32 big endian). Sequence values are reserved in advance: the tree holds a value that
+//! `RESERVED` calls of `nextval` reach, memory counts up to it. So a crash skips values and never repeats one that a
+//! commit has used: the tree's mini-transaction stands before that commit in the log, and a transaction that only drew
+//! values waits until it is durable. A clean shutdown writes the exact values.
 
 use crate::catalog::SequenceDef;
 use crate::counters::Position;
@@ -17,8 +17,8 @@ use std::sync::Arc;
 const TREE: BTree = BTree { space: COUNTERS_SPACE };
 const KIND_SEQUENCE: u8 = b's';
 const KIND_ROWS: u8 = b'r';
-/// Values written ahead.
-const AHEAD: i64 = 32;
+/// Values reserved at once.
+const RESERVED: i64 = 32;
 
 fn key(kind: u8, id: u32) -> Vec<u8> {
     let mut key = vec![kind];
@@ -86,12 +86,12 @@ impl Engine {
         };
         if position.ahead == 0 {
             let reach = value
-                .saturating_add(def.increment.saturating_mul(AHEAD))
+                .saturating_add(def.increment.saturating_mul(RESERVED))
                 .clamp(def.min, def.max);
             let reach = if def.cycle { value } else { reach };
             assert!(
                 (def.min..=def.max).contains(&reach) || !(def.min..=def.max).contains(&value),
-                "what is written ahead stays inside of the sequence"
+                "what is reserved stays inside of the sequence"
             );
             position.written = self.write_position(def.id, reach, true)?;
             position.ahead = if def.cycle {
@@ -103,7 +103,7 @@ impl Engine {
                     .unwrap_or(0) as i64
             };
         } else {
-            assert!(position.ahead > 0, "a value that is given was written ahead");
+            assert!(position.ahead > 0, "a value that is given was reserved");
             position.ahead -= 1;
         }
         (position.value, position.called) = (value, true);

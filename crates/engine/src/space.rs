@@ -19,7 +19,7 @@
 //!   page of the tree, page of a large value, free (on a list), set aside (kind [`KIND_AWAY`], within a claimed range),
 //!   given back (within a range that is not claimed any more: the page has no contents that count). A structure change
 //!   allocates and frees within its own mini-transaction, so a crash between two of them leaves no orphan;
-//! - the header is latched after all pages of the tree; a free page only by who holds the header;
+//! - the header is latched after all pages of the tree; a free page only by the holder of the header;
 //! - freeing a page changes it (kind), so its version moves and an optimistic reader that still looks at it
 //!   starts again.
 
@@ -326,7 +326,7 @@ impl SpaceLatch {
     }
 
     fn store_ranges(&self, m: &mut Mtr<'_>) {
-        assert!(self.ranges.len() <= RANGES, "whoever adds ranges sees to the room");
+        assert!(self.ranges.len() <= RANGES, "the caller that adds ranges has made room");
         let mut bytes = Vec::with_capacity(RANGE * (1 + self.ranges.len()));
         bytes.extend_from_slice(&(self.ranges.len() as u64).to_le_bytes());
         for away in &self.ranges {

@@ -55,7 +55,10 @@ pub(crate) fn write(tx: &mut Tx, table: &Table, id: i32, values: impl Iterator<I
     for n in values {
         let new = row(table, id, n);
         let decide = &mut |_: &[u8], _| Ok::<_, Error>(Change::Update(new.clone()));
-        match tx.modify(table, &key(table, id), decide).expect("nobody else writes") {
+        match tx
+            .modify(table, &key(table, id), decide)
+            .expect("no other transaction writes")
+        {
             Outcome::Done => {}
             _ => drop(tx.insert(table, &new).expect("inserted")),
         }

@@ -39,7 +39,6 @@
 //!
 //! A start after [`Store::close`] believes the counts, and looks at nothing. One after a kill looks at each entry once.
 
-mod ahead;
 mod entry;
 mod failure;
 mod fields;
@@ -48,14 +47,15 @@ mod hashes;
 mod heap;
 mod keys;
 mod packed;
+mod prefetch;
 mod spares;
 mod strings;
 mod sweep;
 mod table;
 
-pub use ahead::KEYS_AHEAD;
 pub use entry::{Entry, STRING_MAX, decimal, integer};
 pub use failure::{Failure, Result};
+pub use prefetch::PREFETCHED_KEYS;
 pub use sweep::Found;
 
 use cenote_base::{Error, rt};

@@ -21,7 +21,7 @@ use crate::report::RecoveryReport;
 use crate::spaces::SpaceFrames;
 
 const SPACE: u32 = 1000;
-/// The space of pages that lie in frames, and that nobody is about to use.
+/// The space of pages that lie in frames, and that no thread is about to use.
 const IDLE: u32 = 2000;
 /// Frames: descriptors are there, pages of a sparse region.
 const FRAMES: u32 = 1_000_000;
@@ -55,8 +55,8 @@ fn create(pool: &BufferPool, space: u32, pages: u32) {
     }
 }
 
-/// As if all frames had been used: each has a page, which is clean. They are on no list of the pool, since nobody asks
-/// those here.
+/// As if all frames had been used: each has a page, which is clean. They are on no list of the pool, since no thread
+/// asks those here.
 fn use_all(pool: &BufferPool) {
     let touched = pool.touched() as u32;
     for frame in touched..pool.frames.count() {
@@ -75,7 +75,7 @@ fn examined<T>(pool: &BufferPool, work: impl FnOnce() -> Result<T>) -> u64 {
     pool.stats().counts.descriptors_examined - before
 }
 
-/// A pool with [`FRAMES`] frames in use, and a few pages that were changed; its region, for who goes on.
+/// A pool with [`FRAMES`] frames in use, and a few pages that were changed; its region, for the next pool.
 fn with_many_frames(f: impl FnOnce(&BufferPool, &Path)) {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
     let region = dir.path().join("region");
@@ -162,7 +162,7 @@ fn frames_that_were_kept_are_looked_at_once() {
     });
 }
 
-/// While a space is dropped whose page somebody still latches, pages of others are written. (The dropping held a lock
+/// While a space is dropped whose page a thread still latches, pages of others are written. (The dropping held a lock
 /// that each write-back needs, for as long as it took.)
 #[test]
 fn a_space_that_goes_is_in_nobody_s_way() {
@@ -198,7 +198,7 @@ fn a_space_that_goes_is_in_nobody_s_way() {
             dropping.join().expect("no panic").expect("dropped");
             writing.join().expect("no panic").expect("written");
             assert!(written, "write-back waited for a space that is dropped");
-            assert!(!dropped, "a page was dropped that somebody latches");
+            assert!(!dropped, "a page was dropped that a thread latches");
         });
         assert_eq!(pool.check().problems, Vec::<String>::new());
     });

@@ -57,7 +57,7 @@ fn the_frame_moves_on(get: fn(&BufferPool, PageId)) {
                 .expect("removed");
             d.key.store(key_of(other), Ordering::Release);
             pool.hash.lock(&pool.frames, key_of(other)).insert(frame);
-            // Released, and latched again before anybody else could.
+            // Released, and latched again before another thread could.
             pool.parking.released(frame);
             waiter.join().expect("no panic");
         });
@@ -112,7 +112,7 @@ fn a_shortage_of_frames_is_told_as_one() {
     });
 }
 
-/// A write-back that took longer than 2 s, on a drive that stalled, made those who waited for its frames fail with
+/// A write-back that took longer than 2 s, on a drive that stalled, made threads that waited for its frames fail with
 /// "give more memory".
 #[test]
 fn a_frame_is_waited_for_while_a_transfer_is_under_way() {
@@ -151,8 +151,9 @@ fn who_waits_for_a_frame_can_be_cancelled_but_not_in_a_commit() {
     });
 }
 
-/// Who flushed all gave up after a thousand rounds without a pause, which took milliseconds, while somebody latched a
-/// page: that stayed dirty. In the simulator, where nobody goes on beside such rounds, they took all steps of a run.
+/// A flush of all pages gave up after a thousand rounds without a pause, which took milliseconds, while a thread
+/// latched a page: that stayed dirty. In the simulator, where no thread goes on beside such rounds, they took all steps
+/// of a run.
 #[test]
 fn a_page_that_is_latched_for_a_while_is_flushed_with_all() {
     let files = MemFs::new();

@@ -166,7 +166,7 @@ fn a_page_that_was_leaving_one_frame_and_latched_in_another_keeps_its_changes() 
 
 /// A thread had its group complete in the log, and stood still before it stamped its page, for as long as others took
 /// to write the ring full. The record lay before the part of the ring that recovery looked at: the page was left
-/// without it, while the log, and whoever replays it, has it.
+/// without it, while the log, and its replay, has it.
 #[test]
 fn a_record_older_than_the_ring_is_found() {
     let (page, other) = (PageId::new(SPACE, 1), PageId::new(SPACE, 2));
@@ -328,8 +328,7 @@ fn survival_of_the_host_is_refused_where_nothing_can_be_flushed() {
 }
 
 /// The page hash is damaged while the database runs. Evicting or discarding a frame of the broken chain gave an error
-/// and left the frame latched: whoever came next waited for good, and a recovery took it for one that was being
-/// changed.
+/// and left the frame latched: the next thread waited for good, and a recovery took it for one that was being changed.
 #[test]
 fn a_broken_chain_leaves_no_frame_latched() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");

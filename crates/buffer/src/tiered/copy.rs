@@ -4,7 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copy {
     pub slot: u32,
-    /// The page's LSN in it; 0: not there yet, or nobody knows what is there.
+    /// The page's LSN in it; 0: not there yet, or it is not known what is there.
     pub lsn: u64,
     /// The page's checksum in it.
     pub sum: u32,

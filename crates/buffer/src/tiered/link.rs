@@ -189,7 +189,7 @@ impl Link {
         let mut bytes = [0; HEADER];
         self.memory.read(0, &mut bytes)?;
         let Some(header) = Header::decode(&bytes) else {
-            return nothing("nobody has used it, or its header is damaged");
+            return nothing("no pool has used it, or its header is damaged");
         };
         if header.database != control.database {
             return nothing("it was another database's");

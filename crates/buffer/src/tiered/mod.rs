@@ -20,8 +20,8 @@
 //! - a page that no frame has is as new in its slot as it ever was, or its trace in the table says which redo leads
 //!   there;
 //! - **no copy that remote memory names is older than the page in storage**: before storage gets a page, its copy is
-//!   written too, or emptied, or the control file disowns the whole of remote memory. So whoever finds a name of the
-//!   last start at recovery needs no look at storage;
+//!   written too, or emptied, or the control file disowns the whole of remote memory. So a start that finds a name of
+//!   the last start at recovery needs no look at storage;
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
 //! - bytes from there are believed when checksum, page id and LSN are those expected.
 //!
@@ -64,7 +64,7 @@ pub(crate) struct Tier {
     table: Mutex<Table>,
     /// Remote memory was given up: the control file must say so before storage gets a page.
     to_disown: AtomicBool,
-    /// Held by whoever changes whose remote memory is.
+    /// Held by a thread that changes whose remote memory is.
     owning: Mutex<()>,
     counts: TierCounts,
 }
@@ -99,7 +99,7 @@ impl Tier {
             counts: TierCounts::default(),
         };
         match tier.take_over(report) {
-            // The control file's own troubles are the start's.
+            // The control file's own errors are the start's.
             Err(error) if tier.storage.pages().check().is_err() => return Err(error),
             Err(error) => {
                 let remark = format!("remote memory cannot be used: {error}; the pool goes on with storage alone");
@@ -505,12 +505,12 @@ impl Lower for Tier {
         self.table.lock().link.as_ref().map(|link| link.incarnation)
     }
 
-    fn needs_tending(&self) -> bool {
+    fn needs_maintenance(&self) -> bool {
         true
     }
 
     /// Takes remote memory that was lost into use again, empty.
-    fn tend(&self) {
+    fn maintain(&self) {
         if self.table.lock().link.is_some() {
             return;
         }

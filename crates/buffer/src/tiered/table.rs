@@ -1,8 +1,8 @@
-//! The owner's side of the directory: which page lies in which slot, who may go, and what storage lacks.
+//! The owner's side of the directory: which page lies in which slot, which may go, and what storage lacks.
 //!
-//! It is the page address table of PolarDB Serverless, kept by the one who changes it. A page is *registered* while it
-//! is in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in the order
-//! in which the pages left their frames; the first of them go when slots run out.
+//! It is the page address table of PolarDB Serverless, kept by the one host that changes it. A page is *registered*
+//! while it is in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in
+//! the order in which the pages left their frames; the first of them go when slots run out.
 //!
 //! Invariants:
 //! - a slot is free, or fading, or of exactly one entry;
@@ -43,14 +43,14 @@ impl Entry {
     }
 }
 
-/// A slot for a page, and who was in it.
+/// A slot for a page, and the page that was in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     pub slot: u32,
     pub evicted: Option<PageId>,
 }
 
-/// See the module. One lock is around all of it; nobody holds it while bytes move.
+/// See the module. One lock is around all of it; it is never held while bytes move.
 #[derive(Default)]
 pub struct Table {
     /// The way to remote memory; `None` while there is none.
@@ -194,7 +194,7 @@ impl Table {
         self.fading.remove(&page);
     }
 
-    /// The copy of `page` is no copy; its slot is the caller's, who frees it when it is empty.
+    /// The copy of `page` is no copy; its slot is the caller's, which frees it when it is empty.
     pub fn take_copy(&mut self, page: PageId) -> Option<Copy> {
         let entry = self.entries.get_mut(&page)?;
         let copy = entry.copy.take()?;
@@ -218,7 +218,7 @@ impl Table {
 
     /// Notes with which redo the page left its frame.
     pub fn note(&mut self, page: PageId, trace: Trace) {
-        // Who leaves a trace for the first time is still in its frame.
+        // A page that leaves a trace for the first time is still in its frame.
         let entry = self.entries.entry(page).or_insert(Entry {
             registered: true,
             ..Entry::default()

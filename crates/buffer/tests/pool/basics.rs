@@ -234,7 +234,7 @@ fn a_space_that_goes_is_neither_written_nor_found_again() {
             let (pool, report) = open(Kind::Cxl, dir.path(), 16 << 20);
             assert_eq!(report.mode, Mode::Instant);
             pool.flush_all()
-                .expect("frames of a space that is gone are in nobody's way");
+                .expect("frames of a space that is gone are in no thread's way");
             assert_eq!(read(&pool, 7).0, 1);
             continue;
         }

@@ -281,8 +281,8 @@ fn written_beside_writers(seed: u64) -> u64 {
     run.value
 }
 
-/// Whoever flushed all went round until nothing at all was dirty: a thousand times beside threads that change pages all
-/// the while.
+/// A flush of all pages went round until nothing at all was dirty: a thousand times beside threads that change pages
+/// all the while.
 #[test]
 fn what_becomes_dirty_behind_a_flush_is_not_followed() {
     for seed in 1..=3 {

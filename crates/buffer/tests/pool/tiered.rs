@@ -374,12 +374,12 @@ fn a_way_that_is_mended_is_used_again() {
             || far.cut(),
             |_| (),
         );
-        // Until somebody wanted something from there.
+        // Until a thread wanted something from there.
         while remote(&pool).slots != 0 {
             work(&files, &pool, &mut random, 10);
         }
         far.cut.store(false, Ordering::SeqCst);
-        let mend = || with(&files, || pool.tend_remote());
+        let mend = || with(&files, || pool.maintain_remote());
         run(&files, &pool, &mut random, Duration::from_millis(10), mend, |_| ());
         let mut notes = work(&files, &pool, &mut random, 20);
         while remote(&pool).slots_in_use == 0 {

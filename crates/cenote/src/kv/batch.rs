@@ -4,10 +4,10 @@ use super::client::Client;
 use super::dispatch::{Command, Shared};
 use super::reply::Reply;
 use super::request::{Malformed, Request, Strings};
-use cenote_kv::KEYS_AHEAD;
+use cenote_kv::PREFETCHED_KEYS;
 
 /// Commands that are parsed before the first of them runs.
-const COMMANDS_MAX: usize = KEYS_AHEAD;
+const COMMANDS_MAX: usize = PREFETCHED_KEYS;
 
 /// Room for the commands at hand, of one connection after the other.
 #[derive(Default)]

@@ -3,7 +3,7 @@
 use super::dispatch::Call;
 use super::keys::{deadline, set_expiry};
 use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
-use cenote_kv::{Entry, KEYS_AHEAD, Keep, STRING_MAX, Store};
+use cenote_kv::{Entry, Keep, PREFETCHED_KEYS, STRING_MAX, Store};
 
 /// No number is written with more digits.
 const FLOAT_MAX: usize = 400;
@@ -127,7 +127,7 @@ fn set_for(call: &mut Call<'_>, unit: i64, command: &str) -> Done {
 pub fn mget(call: &mut Call<'_>) -> Done {
     call.reply.array(call.strings.len() - 1);
     for (n, key) in call.strings.from(1).enumerate() {
-        if n % KEYS_AHEAD == 0 {
+        if n % PREFETCHED_KEYS == 0 {
             call.shared.store.expect(call.strings.from(1 + n));
         }
         let entry = call.shared.store.find(key, call.shared.now)?;

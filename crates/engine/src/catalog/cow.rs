@@ -1,6 +1,6 @@
 //! A map that is cloned for the price of its shards' reference counts, and whose clones share what neither has changed.
 //!
-//! The committed catalog is read by everybody and changed by a definition now and then: each change makes a new one.
+//! The committed catalog is read by all sessions and changed by a definition now and then: each change makes a new one.
 //! With all definitions in one map that copied as many entries as there are; here it copies one shard of [`SHARDS`].
 
 use cenote_base::rt::FixedState;
@@ -93,7 +93,7 @@ mod tests {
         let before = map.clone();
         assert_eq!(map.insert("t00007".into(), 70), Some(7));
         assert_eq!(map.remove("t00008"), Some(8));
-        assert_eq!(map.remove("nobody"), None);
+        assert_eq!(map.remove("missing"), None);
         let copied = before.shards.iter().zip(&map.shards).filter(|(a, b)| match (a, b) {
             (Some(a), Some(b)) => !Arc::ptr_eq(a, b),
             _ => true,

@@ -19,7 +19,7 @@ pub(crate) fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<
     )
 }
 
-/// A definition is gone for everybody, `kept` is the one that stays: drops the spaces that only the first named.
+/// A definition is gone for all transactions, `kept` is the one that stays: drops the spaces that only the first named.
 pub(crate) fn drop_spaces(engine: &Engine, gone: Option<Arc<Table>>, kept: Option<Arc<Table>>) -> Result<()> {
     let Some(gone) = gone else {
         if let Some(kept) = kept {

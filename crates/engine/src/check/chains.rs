@@ -21,7 +21,7 @@ use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
 
-/// What does not change while nobody writes: the next transaction's number, the space's header.
+/// What does not change without writers: the next transaction's number, the space's header.
 type Rest = (u64, SpaceHeader);
 
 /// First pages of chains, with how many hold each.

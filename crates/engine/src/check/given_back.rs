@@ -1,6 +1,6 @@
 //! Pages whose blocks were given back to the file system.
 //!
-//! Blocks go one by one: a power cut may leave a part of a page and zeros behind it. That harms nobody, since such a
+//! Blocks go one by one: a power cut may leave a part of a page and zeros behind it. That does no harm, since such a
 //! page is made anew before it is read; so the check must not call it damage. What is in use is told by the space's
 //! owner, not by the page: a page in use whose blocks are lost is damage.
 

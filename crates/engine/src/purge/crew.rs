@@ -119,7 +119,7 @@ impl Crew {
     }
 
     /// Does this thread's part of a round that it has joined, and leaves it. A panic fails the round, and ends neither
-    /// the thread nor the wait of those who close the round.
+    /// the thread nor the wait of the threads that close the round.
     pub(super) fn take_part(&self, round: &Round, work: impl FnOnce()) {
         if catch_unwind(AssertUnwindSafe(work)).is_err() {
             let error = Error::Internal("a thread of purge has panicked".into());
@@ -157,7 +157,7 @@ mod tests {
             looks += 1;
             looks > 2
         });
-        assert_eq!(looks, 0, "nobody is waited for");
+        assert_eq!(looks, 0, "no helper is waited for");
         assert!(matches!(*round.failed.lock(), Some(Error::Internal(_))));
     }
 }

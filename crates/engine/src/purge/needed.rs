@@ -11,8 +11,8 @@
 //! the one that the memo begins with. What lies below a version does not change, so a memo that is met holds. Each
 //! version is walked once a round.
 //!
-//! A memo holds hashes of entries. Two entries with one hash may keep an entry that nobody needs: a hint, as those that
-//! a crash leaves.
+//! A memo holds hashes of entries. Two entries with one hash may keep an entry that no version needs: a hint, as those
+//! that a crash leaves.
 
 use crate::catalog::Table;
 use crate::engine::Engine;

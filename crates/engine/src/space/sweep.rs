@@ -3,14 +3,14 @@
 //! The free list goes through the pages themselves, and a page whose blocks are gone has no link. So the pages of a
 //! range leave the list first:
 //!
-//! 1. `find_runs` reads the list, without a latch, and chooses the longest runs of neighbours. That is a wish: pages
-//!    may be in use before it is heard.
+//! 1. `find_runs` reads the list, without a latch, and chooses the longest runs of neighbours. That does not bind:
+//!    pages may be in use before it is heard.
 //! 2. `claim` enters the runs in the header as *claimed*.
 //! 3. `sweep` takes pages off the free list, some in each mini-transaction: those within a claimed range are set aside,
 //!    others go to the list of kept pages, which is the free list once that is empty. Others allocate and free
 //!    meanwhile.
 //! 4. `set_aside` says which pages of a claimed range really are, and `settle` puts the runs of those in its place, as
-//!    *going*: from here on nobody asks what these pages hold.
+//!    *going*: from here on no reader asks what these pages hold.
 //! 5. Their blocks are given back (`Engine::give_back`), and `given` has the header say so.
 //!
 //! ```text
@@ -46,7 +46,7 @@ pub(crate) fn find_runs(pool: &Pool, space: u32, shortest: u32) -> Result<Vec<Ra
         free.push(page);
         let (kind, next) = read(pool, space, page)?;
         if kind != KIND_FREE {
-            // Somebody uses it by now: the rest of the list is another one.
+            // It is in use by now: the rest of the list is another one.
             break;
         }
         page = next;

@@ -63,7 +63,7 @@ pub struct CheckReport {
 /// How often the accounting is tried while others change the space.
 const TRIES: usize = 5;
 
-/// Findings after which the walk ends: a page that is wrong tends to be wrong in many places.
+/// Findings after which the walk ends: a page that is wrong is often wrong in many places.
 const ENOUGH: usize = 100;
 
 impl BTree {
@@ -260,7 +260,7 @@ impl Walk {
     }
 }
 
-/// Who owns each page of the space.
+/// The owner of each page of the space.
 struct Accounts {
     tree: BTree,
     header: SpaceHeader,

@@ -8,7 +8,7 @@ use super::layout::{
     copy_key, level_of, slot_at,
 };
 
-/// Sixteen KiB that nobody else sees, with the same reading and writing functions as a latched page.
+/// Sixteen KiB that no other thread sees, with the same reading and writing functions as a latched page.
 #[derive(Clone)]
 pub(crate) struct Image {
     bytes: Box<[u8]>,

@@ -178,7 +178,7 @@ impl BTree {
         Ok(())
     }
 
-    /// Copies the whole value into `out` (cleared first). Who calls must be entitled to see a row that holds it.
+    /// Copies the whole value into `out` (cleared first). The caller must be entitled to see a row that holds it.
     ///
     /// # Errors
     /// Those of reading pages; [`Error::Corrupt`] if the chain ends early or is longer.

@@ -102,7 +102,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// An attempt that another thread may have spoiled: `None` says start again.
 pub(crate) type Attempt<T> = Result<Option<T>>;
 
-/// Repeats `attempt` until nobody spoils it.
+/// Repeats `attempt` until no other thread spoils it.
 #[inline(always)]
 pub(crate) fn until_done<T>(mut attempt: impl FnMut() -> Attempt<T>) -> Result<T> {
     loop {

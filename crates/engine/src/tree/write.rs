@@ -70,7 +70,7 @@ impl BTree {
         }
     }
 
-    /// The common way: the leaf's guard becomes its latch, if nobody changed the leaf meanwhile.
+    /// The common way: the leaf's guard becomes its latch, if no thread changed the leaf meanwhile.
     #[inline(always)]
     fn try_upgrade<O: Observer>(&self, m: &mut Mtr<'_>, o: O, key: &[u8], room: usize) -> Attempt<Reached> {
         let Some(leaf) = self.leaf_of(m.pool(), o, key)? else {

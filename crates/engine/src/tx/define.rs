@@ -332,8 +332,8 @@ impl Tx {
         self.redefine(def)
     }
 
-    /// Entries of all versions that somebody may still see, whose snapshot is not before `horizon`; the newest ones
-    /// must be unique if the index is.
+    /// Entries of all versions that a snapshot not before `horizon` may still see; the newest ones must be unique if
+    /// the index is.
     fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: u64) -> Result<()> {
         let engine = self.engine().clone();
         let mut entries = Sorter::new(&engine.runs, self.account(), &self.reader().cancel);
@@ -436,7 +436,7 @@ impl Tx {
         Ok(())
     }
 
-    /// The newest version of a row, whoever sees it.
+    /// The newest version of a row, visible or not.
     fn newest_row(&self, table: &Table, row_key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
         if !(BTree { space: table.space }).get(&self.engine().pool, row_key, row)? {
             return Ok(false);
@@ -476,8 +476,8 @@ impl Tx {
         })
     }
 
-    /// Copies the newest rows of `from` to the empty trees of `to`. They have no undo: whoever does not see this
-    /// transaction reads the old trees.
+    /// Copies the newest rows of `from` to the empty trees of `to`. They have no undo: a transaction that does not see
+    /// this transaction reads the old trees.
     fn rebuild(&mut self, from: &Table, to: &Table) -> Result<()> {
         let own = self.own_id()?;
         let (mut scan, mut batch) = (

@@ -2,18 +2,18 @@
 //!
 //! - A *row write lock* is the row's newest version itself: it belongs to the transaction that made it while that runs.
 //! - A *row lock* (FOR UPDATE, FOR SHARE) is an entry here, by space and key; it is taken and looked for under the
-//!   leaf's latch. Nobody looks while there is none at all.
-//! - A *table lock* is shared by those who write rows and exclusive to those who change the definition. Names that a
-//!   definition statement is about to use are locked the same way, under an id made from the name.
-//! - *Unique stripes* serialise, for the time of one insert, those who check and then enter the same key of a unique
-//!   index.
+//!   leaf's latch. No reader looks while there is none at all.
+//! - A *table lock* is shared by writers of rows and exclusive to a change of the definition. Names that a definition
+//!   statement is about to use are locked the same way, under an id made from the name.
+//! - *Unique stripes* serialise, for the time of one insert, transactions that check and then enter the same key of a
+//!   unique index.
 //!
 //! None is logged: after a crash the only transactions left are losers. Those hold their write locks, and alone the
 //! tables that they were defining, which the catalog's rows tell (`recovery`). All are freed at the end of the
-//! transaction. Whoever finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a waiter that
-//! would close a cycle gets 40P01. Those who want the same row queue for it (`queue`).
+//! transaction. A transaction that finds a lock taken waits for the *transaction* that holds it (`Waits::wait`); a
+//! waiter that would close a cycle gets 40P01. Transactions that want the same row queue for it (`queue`).
 //!
-//! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. Nobody waits for a
+//! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. No thread waits for a
 //! transaction with a stripe or a latch held.
 
 use super::slots::{Slot, Slots};
@@ -98,7 +98,7 @@ impl cenote_buffer::Interrupt for CancelFlag {
     }
 }
 
-/// Who waits, and how patiently.
+/// The transaction that waits, and for how long.
 pub(crate) struct Waiter<'a> {
     pub slot: u32,
     pub seq: u64,
@@ -245,7 +245,7 @@ impl Waits {
         }
     }
 
-    /// Wakes all who wait for the transaction that has just ended in `slot`.
+    /// Wakes all waiters of the transaction that has just ended in `slot`.
     pub(crate) fn ended(slots: &Slots, slot: u32) {
         let slot = slots.get(slot);
         slot.tx.store(0, Ordering::SeqCst);
@@ -257,12 +257,12 @@ impl Waits {
 struct TableLock {
     shared: Vec<u64>,
     exclusive: u64,
-    /// Waits for those who share; newcomers queue behind it.
+    /// Waits for the sharers; newcomers queue behind it.
     waiting: u64,
 }
 
 impl TableLock {
-    /// After each change that gives somebody the lock.
+    /// After each change that gives a transaction the lock.
     fn check(&self) {
         debug_assert!(
             self.exclusive == 0 || self.shared.iter().all(|by| *by == self.exclusive),
@@ -331,7 +331,7 @@ impl TableLocks {
         Ok(())
     }
 
-    /// Locks that somebody holds or waits for.
+    /// Locks that are held or waited for.
     pub(crate) fn held(&self) -> usize {
         let is_held = |l: &&TableLock| !l.shared.is_empty() || l.exclusive != 0 || l.waiting != 0;
         self.locks.lock().values().filter(is_held).count()
@@ -555,7 +555,7 @@ mod tests {
         assert_eq!(locks.try_shared(1, 11), Ok(()));
         assert_eq!(locks.try_exclusive(1, 12), Err(10));
         assert_eq!(locks.try_shared(1, 13), Err(12));
-        assert_eq!(locks.try_shared(1, 10), Ok(()), "who has it keeps it");
+        assert_eq!(locks.try_shared(1, 10), Ok(()), "a holder keeps it");
         locks.release(&[1], 10);
         assert_eq!(locks.try_exclusive(1, 12), Err(11));
         locks.release(&[1], 11);

@@ -5,8 +5,9 @@
 //! 2. The first write draws a number (`status`) and takes an undo segment, which the session keeps for its next ones.
 //! 3. Each row change is one mini-transaction of leaf and undo page (`write`).
 //! 4. Commit is one mini-transaction: CTS slot and segment header. Inside the log's reservation the commit timestamp
-//!    (its LSN) is patched in and the status word set. Then those who wait are woken; then we wait until the log is
-//!    durable. Nobody's snapshot sees the commit before that, and whoever builds on it commits behind it in the log.
+//!    (its LSN) is patched in and the status word set. Then the waiters are woken; then we wait until the log is
+//!    durable. No snapshot sees the commit before that, and a transaction that builds on it commits behind it in the
+//!    log.
 //! 5. Rollback, whole or to a savepoint, walks the undo records back (`rollback`).
 //!
 //! Transactions that only read end without a trace.
@@ -449,8 +450,8 @@ impl Tx {
         }
     }
 
-    /// Waits until the commit is durable. Those who wait for rows go on before that; definitions are published after
-    /// it.
+    /// Waits until the commit is durable. Transactions that wait for rows go on before that; definitions are published
+    /// after it.
     fn acknowledge(&mut self, at: u64) -> Result<()> {
         let engine = self.engine().clone();
         if planted(Fault::EarlyAnswer) && self.overlay.is_empty() {
@@ -463,7 +464,8 @@ impl Tx {
         }
         let durable = engine.storage.wait_durable(at);
         mark::pass(Mark::DefinitionDurable);
-        // What is only late stands in the log: whoever uses it is behind it there, and would be lost with it.
+        // What is only late stands in the log: a transaction that uses it is behind it there, and would be lost with
+        // it.
         if matches!(durable, Ok(()) | Err(Error::OutcomeUnknown(_) | Error::DiskFull(_))) {
             engine.catalog.publish(&self.overlay);
         }
@@ -472,8 +474,8 @@ impl Tx {
         durable
     }
 
-    /// After definitions are published: those who took a snapshot before that, however late, may still use the former
-    /// ones, so for purge the transaction ends here, at a position that none of their snapshots has reached.
+    /// After definitions are published: transactions that took a snapshot before that, however late, may still use the
+    /// former ones, so for purge the transaction ends here, at a position that none of their snapshots has reached.
     fn note_definitions(&self) {
         let Some(Writer { segment, position }) = &self.writer else {
             return;
@@ -597,7 +599,7 @@ impl Tx {
         self.drawn = 0;
     }
 
-    /// Frees all locks and wakes those who wait.
+    /// Frees all locks and wakes the waiters.
     fn release(&mut self) {
         let Reader { engine, own, slot, .. } = &self.reader;
         if !self.table_locks.is_empty() {
@@ -743,9 +745,9 @@ mod tests {
     use super::*;
     use crate::{EngineOptions, MemoryKind};
 
-    /// A definition's commit is in the log, and its locks are held until that is durable and published. Who wanted one
-    /// asked again and again without a pause, deaf to `lock_timeout` and cancel: the transaction it would wait for was
-    /// over.
+    /// A definition's commit is in the log, and its locks are held until that is durable and published. A transaction
+    /// that wanted one asked again and again without a pause, deaf to `lock_timeout` and cancel: the transaction it
+    /// would wait for was over.
     #[test]
     fn a_lock_held_behind_a_commit_is_waited_for() {
         let dir = tempfile::tempdir().expect("a directory");

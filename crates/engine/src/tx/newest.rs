@@ -1,4 +1,4 @@
-//! The newest version of a row, as one who writes finds it.
+//! The newest version of a row, as a writer finds it.
 
 use crate::undo::record::Trailer;
 

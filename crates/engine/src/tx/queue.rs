@@ -1,4 +1,4 @@
-//! Who waits for a row, in the order of coming.
+//! The transactions that wait for a row, in the order of coming.
 //!
 //! 1. A transaction that finds a row taken, or others waiting for it, joins the row's queue ([`Turn::join`]).
 //! 2. The first in the queue waits for the row's holder; each other one waits for the transaction before it.
@@ -12,7 +12,7 @@
 //! - A transaction is in one queue at most, and only while it settles and changes that one row: it leaves before it
 //!   waits for anything else. So each of those in a queue runs, or waits for the one before it or for the holder.
 //! - What a transaction holds already, it does not queue for: those in the queue wait for it.
-//! - Nobody looks into a queue while there is none at all: a row that nobody waits for costs one load.
+//! - No thread looks into a queue while there is none at all: a row without waiters costs one load.
 
 use super::locks::{hash, row_name};
 use cenote_base::rt;

@@ -53,7 +53,7 @@ pub struct Reader {
 
 /// What a snapshot cannot reach behind.
 pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
-/// `Reader::upto` of one who sees all that its transaction has done.
+/// `Reader::upto` of a reader that sees all that its transaction has done.
 pub(super) const ALL_OWN: UndoPointer = UndoPointer::MAX;
 
 impl Clone for Reader {
@@ -113,7 +113,7 @@ impl Reader {
         self.get_columns(table, key, &Columns::All, row)
     }
 
-    /// As `get`, for one who reads these columns only.
+    /// As `get`, for a reader of these columns only.
     ///
     /// # Errors
     /// Those of reading.
@@ -156,7 +156,7 @@ impl Reader {
         }
     }
 
-    /// Holds the oldest snapshot in use, whoever reads by it.
+    /// Holds the oldest snapshot in use, of any reader.
     pub(crate) fn hold_oldest(&self) -> Hold {
         self.lease.hold_oldest(self.engine.storage.durable())
     }
@@ -237,7 +237,7 @@ impl Engine {
 }
 
 impl Engine {
-    /// The version before the one with this trailer, for those who look at all that are left: none where purge has
+    /// The version before the one with this trailer, for callers that look at all that are left: none where purge has
     /// passed its record (it may do so while this looks; it marks the record undone when it frees large values), or
     /// where the row began.
     pub(crate) fn version_before(&self, trailer: Trailer) -> Result<Option<(Trailer, Vec<u8>)>> {
@@ -366,7 +366,7 @@ mod tests {
 
     /// A transaction inserts a row, returns to a savepoint and ends, so nothing of it is left and it had left no trace
     /// of its end. A reader had copied the row before. Purge, which knew nothing of the transaction, raised the
-    /// low-water mark over its number, and the reader took the row for one that everybody sees.
+    /// low-water mark over its number, and the reader took the row for one that all see.
     #[test]
     fn a_row_taken_back_to_a_savepoint_is_not_seen_by_who_has_copied_it() {
         let dir = tempfile::tempdir().expect("a directory");

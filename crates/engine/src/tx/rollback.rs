@@ -6,11 +6,11 @@
 //!
 //! A mini-transaction holds a bounded number of pages. So of more than [`ENTRIES_AT_ONCE`] entries, the first go in
 //! mini-transactions before, each under the clustered leaf's latch. An entry is a hint: a crash between them leaves a
-//! row without some entries of a version that nobody sees any more.
+//! row without some entries of a version that no snapshot sees any more.
 //!
 //! Latch order: clustered leaf → index leaves → undo page → space header. All versions are compared under the clustered
-//! leaf's latch: whoever gives the row another key enters its index entry after it has held that latch, so an entry
-//! that is removed here is needed by nobody or is entered again.
+//! leaf's latch: a writer that gives the row another key enters its index entry after it has held that latch, so an
+//! entry that is removed here is not needed or is entered again.
 
 mod needed;
 
@@ -54,9 +54,10 @@ pub(crate) fn take_back_one(engine: &Engine, pointer: UndoPointer, memos: &mut M
     Ok(record.prev)
 }
 
-/// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to those who
-/// want the row from the moment when it has its place in the log; one whose process dies before its redo is complete is
-/// void, and both are losers: the version on top goes first, or the lower one would come back with it.
+/// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to
+/// transactions that want the row from the moment when it has its place in the log; one whose process dies before its
+/// redo is complete is void, and both are losers: the version on top goes first, or the lower one would come back with
+/// it.
 pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: UndoPointer) -> Result<bool> {
     let record = undo::read(&engine.pool, pointer)?;
     let (Some(table), false) = (engine.catalog.table_of_space(record.space), record.undone) else {
@@ -282,10 +283,10 @@ mod tests {
     use crate::*;
     use cenote_base::rt::atomic::Ordering;
 
-    /// T1 changes two rows and commits: its commit has its place in the log, and T2, who sees it as committed, changes
-    /// one of the rows. The process dies before the redo of T1's commit is complete, so that it is void, and both are
-    /// losers. T1 was rolled back first, by the number of its undo segment; its record was passed by, because the row
-    /// was T2's; then T2's rollback brought T1's version back: half of a transaction that never was.
+    /// T1 changes two rows and commits: its commit has its place in the log, and T2, which sees it as committed,
+    /// changes one of the rows. The process dies before the redo of T1's commit is complete, so that it is void, and
+    /// both are losers. T1 was rolled back first, by the number of its undo segment; its record was passed by, because
+    /// the row was T2's; then T2's rollback brought T1's version back: half of a transaction that never was.
     #[test]
     fn what_was_built_on_a_void_commit_is_taken_back_first() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -1,4 +1,4 @@
-//! A slot for each transaction object, that is for each session: its snapshots, its running transaction, and who waits
+//! A slot for each transaction object, that is for each session: its snapshots, its running transaction, and what waits
 //! for it.
 //!
 //! The oldest snapshot in use bounds what purge may remove. A reader publishes its snapshot in its own line and writes
@@ -6,7 +6,7 @@
 //! - reader: read the durable position `v`, store it in the slot, read `announced`; if `v < announced`, start again;
 //! - purge: read the durable position `h`, raise `announced` to it, then take the least of `h` and all slots.
 //!
-//! Either purge sees the slot, or the reader sees `announced` and takes a newer snapshot. So nobody ever reads by a
+//! Either purge sees the slot, or the reader sees `announced` and takes a newer snapshot. So no reader ever reads by a
 //! snapshot below a horizon that purge works with.
 //!
 //! A slot publishes two words: the snapshot of the statement that runs, and the oldest one that is *held* beside it, by
@@ -43,9 +43,9 @@ pub(crate) struct Slot {
     snapshot: AtomicU64,
     /// Oldest snapshot held beside it, or `IDLE`. Written under the lease's mutex, read by purge.
     held: AtomicU64,
-    /// Number of the running transaction; 0: none. Written by the owner, read by purge and by those who wait.
+    /// Number of the running transaction; 0: none. Written by the owner, read by purge and by waiters.
     pub(crate) tx: AtomicU64,
-    /// Moves on when a transaction of this slot ends; futex word of those who wait for it.
+    /// Moves on when a transaction of this slot ends; futex word of its waiters.
     pub(crate) epoch: AtomicU32,
     /// How many sleep on `epoch`.
     pub(crate) waiters: AtomicU32,
@@ -270,7 +270,7 @@ impl Lease {
         }
     }
 
-    /// Holds the oldest snapshot in use, whoever reads by it: what purge may remove does not grow while the hold lives.
+    /// Holds the oldest snapshot in use, of any reader: what purge may remove does not grow while the hold lives.
     /// `visible` is the durable position.
     pub(crate) fn hold_oldest(self: &Arc<Self>, visible: u64) -> Hold {
         let mut held = self.held.lock();
@@ -389,8 +389,8 @@ mod tests {
         assert_eq!(builder.hold_oldest(60).snapshot(), 60, "purge has worked with 60");
     }
 
-    /// There were 4,096 slots; a transaction or reader beyond them waited for one without end, whoever held them. Now
-    /// those who would be too many are refused, and each end makes room.
+    /// There were 4,096 slots; a transaction or reader beyond them waited for one without end. Now those beyond the
+    /// limit are refused, and each end makes room.
     #[test]
     fn sessions_beyond_the_limit_are_refused_until_one_ends() {
         let slots = Arc::new(Slots::new());

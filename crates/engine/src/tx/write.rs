@@ -4,7 +4,7 @@
 //! will be written is worked out before, from a version that was read without a latch; under the latch it is only
 //! checked that this version is still the newest (its undo pointer names it), else all is done again.
 //!
-//! An answer that changes nothing (a duplicate, no such row, a condition that does not hold) is checked by nobody
+//! An answer that changes nothing (a duplicate, no such row, a condition that does not hold) is checked by no step
 //! later, so the version that it rests on must have been the newest at a moment at which its transaction was not to be
 //! taken back any more. The copy and the question for the status are two moments: a rollback between them leaves a copy
 //! of what never was, with a status that is over, or committed where a savepoint was returned to. `Tx::newest` copies
@@ -19,9 +19,9 @@
 //!
 //! A row that has got another primary key meanwhile is followed there, at read committed (`follow`).
 //!
-//! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whoever is
-//! making it, and one that does not meet the condition as the snapshot has it is left alone without a wait
-//! (`Tx::change`). Only ON CONFLICT and definitions mean the newest version, whatever the snapshot has
+//! Before that the snapshot is asked: a row that it does not have is none to UPDATE, DELETE and row locks, whichever
+//! transaction is making it, and one that does not meet the condition as the snapshot has it is left alone without a
+//! wait (`Tx::change`). Only ON CONFLICT and definitions mean the newest version, whatever the snapshot has
 //! (`Tx::change_newest`).
 //!
 //! Latch order: clustered leaf → undo page → space header.
@@ -117,9 +117,9 @@ impl Tx {
         self.insert_unless(table, row, &[], &mut Vec::new())
     }
 
-    /// As `insert`, for one who has an answer to duplicates in some indexes (None: the primary key): they are looked
-    /// at, and waited for, before the others. `row_key` becomes the primary key bytes of the row, a hidden key's too;
-    /// they mean nothing where it was not inserted.
+    /// As `insert`, for a caller that has an answer to duplicates in some indexes (None: the primary key): they are
+    /// looked at, and waited for, before the others. `row_key` becomes the primary key bytes of the row, a hidden key's
+    /// too; they mean nothing where it was not inserted.
     ///
     /// # Errors
     /// As [`Tx::insert`].
@@ -301,7 +301,7 @@ impl Tx {
         Ok(Step::Done(Insert::Done))
     }
 
-    /// As `change`, for those who only want to know what became of the row.
+    /// As `change`, for callers that only want to know what became of the row.
     ///
     /// # Errors
     /// As [`Tx::change`].
@@ -335,7 +335,7 @@ impl Tx {
         self.change_reading(table, key, &Columns::All, f)
     }
 
-    /// As `change`, where `f` and who gets the rows read these columns only.
+    /// As `change`, where `f` and the receiver of the rows read these columns only.
     ///
     /// # Errors
     /// Those of `f`; those of reading, waiting and writing.
@@ -456,8 +456,8 @@ impl Tx {
         }
     }
 
-    /// Whether somebody else has to do with the row, so that what the snapshot sees of it is to be looked at before
-    /// that is waited for, or believed.
+    /// Whether another transaction has to do with the row, so that what the snapshot sees of it is to be looked at
+    /// before that is waited for, or believed.
     fn is_disputed(&self, table: &Table, key: &[u8], newest: &Newest) -> bool {
         match newest {
             Newest::Missing => false,
@@ -595,7 +595,7 @@ impl Tx {
             let holder = match newest {
                 Newest::Missing => return Ok(Settled::Gone),
                 Newest::InProgress(by) => Holder::Writes(by),
-                // The snapshot has no row: there is nothing to wait for, whoever queues for the key.
+                // The snapshot has no row: there is nothing to wait for, whichever transaction queues for the key.
                 Newest::Row { trailer, moved: false } if identity == Identity::Seen && trailer.deleted() => {
                     return Ok(Settled::Gone);
                 }
@@ -744,8 +744,8 @@ impl Tx {
         Ok((BTree { space: table.space }).get(&self.engine().pool, key, &mut value)? && Trailer::of(&value)? == seen)
     }
 
-    /// Whether the snapshot sees the newest version of the row: the one that a `Duplicate` was found in, unless
-    /// somebody has changed the row since.
+    /// Whether the snapshot sees the newest version of the row: the one that a `Duplicate` was found in, unless another
+    /// transaction has changed the row since.
     ///
     /// # Errors
     /// As [`Reader::get`].
@@ -825,8 +825,8 @@ impl Tx {
     }
 
     /// An update that changes the primary key: the old row goes, the new one comes, with large values of its own. The
-    /// record of the former says the new key, and the record of the latter follows it: so those who wanted the row find
-    /// it.
+    /// record of the former says the new key, and the record of the latter follows it: so transactions that wanted the
+    /// row find it.
     fn apply_move(
         &mut self,
         table: &Table,
@@ -970,7 +970,7 @@ enum Reached<T> {
     Elsewhere(Vec<u8>, Identity),
 }
 
-/// Worlds: the window in which a version is taken back under one who has copied it.
+/// Worlds: the window in which a version is taken back under a reader that has copied it.
 #[cold]
 fn stand_still() {
     if rt::random().is_multiple_of(16) {

@@ -22,8 +22,8 @@
 //! ```
 //! Invariants: tail <= end; a page's records all lie below its `used` word; positions never repeat; a page is used anew
 //! only after purge has given it back (`kept`), and says of which lap its records are, so that no position of another
-//! lap is believed there; the page behind the last one with records exists and is empty, so whoever looks for the end
-//! of the stream meets no page that was never written.
+//! lap is believed there; the page behind the last one with records exists and is empty, so a search for the end of the
+//! stream meets no page that was never written.
 
 mod pointer;
 pub(crate) mod record;

@@ -49,7 +49,7 @@ pub(crate) enum Kind {
     Delete,
 }
 
-/// Trailer of a row version: who made it, what was before it.
+/// Trailer of a row version: its transaction, and what was before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Trailer {
     /// Number of the transaction that made this version.

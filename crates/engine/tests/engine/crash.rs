@@ -53,7 +53,7 @@ fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids:
 
 fn restart(dir: &Path, engine: Arc<Engine>, memory: MemoryKind, lose_region: bool) -> Arc<Engine> {
     engine.halt();
-    assert_eq!(Arc::strong_count(&engine), 1, "somebody still holds the engine");
+    assert_eq!(Arc::strong_count(&engine), 1, "a reference to the engine is left");
     drop(engine);
     if lose_region {
         std::fs::remove_file(dir.join("region")).unwrap();

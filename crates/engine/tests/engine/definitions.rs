@@ -29,7 +29,7 @@ fn definitions_survive_a_restart_and_take_their_files_with_them() {
     let gone = tx.create_table(new_table("gone", false)).unwrap();
     insert(&mut tx, &gone, 1, 1, "x").unwrap();
     let other = engine.begin(Isolation::ReadCommitted);
-    assert!(other.table("gone").unwrap().is_none(), "nobody else sees it");
+    assert!(other.table("gone").unwrap().is_none(), "no other session sees it");
     assert!(tx.table("gone").unwrap().is_some());
     assert_ne!(tx.catalog_version(), other.catalog_version());
     drop(other);

@@ -95,8 +95,8 @@ fn wide_tables_are_taken_back_and_dropped() {
 }
 
 /// ADD PRIMARY KEY copies rows without undo. A snapshot older than that followed an undo pointer of zero in the new
-/// tree and reported corruption. PostgreSQL shows an empty table to those who had not read it before and makes ALTER
-/// wait for the others; readers lock nothing here, so both are told to run again.
+/// tree and reported corruption. PostgreSQL shows an empty table to transactions that had not read it before and makes
+/// ALTER wait for the others; readers lock nothing here, so both are told to run again.
 #[test]
 fn an_older_snapshot_looks_at_a_rebuilt_table() {
     let dir = tempfile::tempdir().unwrap();
@@ -292,7 +292,7 @@ fn undo_of_trees_whose_files_are_gone() {
 }
 
 /// A deleted row is inserted again; purge passes the deletion and leaves the entry, which is the new row's; then that
-/// insert is taken back. The deleted entry came back, and nobody was left to remove it.
+/// insert is taken back. The deleted entry came back, and nothing was left to remove it.
 #[test]
 fn a_deleted_row_whose_second_life_is_taken_back_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -394,7 +394,7 @@ fn an_arbiter_in_progress_is_waited_for_before_other_keys_count() {
         existing_key: key(&table, id),
     };
     assert_eq!(waiter.join().unwrap(), duplicate(None, 1));
-    // Where both collide, who is asked decides.
+    // Where both collide, the one that is asked decides.
     holder.begin(Isolation::ReadCommitted);
     let both = row(&table, 1, 5, "new");
     assert_eq!(

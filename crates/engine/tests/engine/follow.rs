@@ -34,7 +34,7 @@ fn in_one(engine: &Arc<Engine>, work: impl FnOnce(&mut Tx)) {
     tx.commit().unwrap();
 }
 
-/// What `late` meets who wants the row with this key: (key, which row), the newest version that it is asked about.
+/// What `late` meets, which wants the row with this key: (key, which row), the newest version that it is asked about.
 fn reached(late: &mut Tx, table: &Table, id: i32) -> Option<(i32, i32)> {
     let asked = RefCell::new(None);
     let done = late

@@ -138,7 +138,7 @@ fn write_skew_is_admitted_lost_update_is_not() {
     engine.shutdown().unwrap();
 }
 
-/// Many insert the same unique keys at once: each key is there once, whoever won.
+/// Many insert the same unique keys at once: each key is there once, whichever won.
 #[test]
 fn races_for_unique_keys_have_one_winner() {
     let dir = tempfile::tempdir().unwrap();

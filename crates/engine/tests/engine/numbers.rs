@@ -20,7 +20,7 @@ fn begin(dir: &Path, origins: Origins) -> Arc<Engine> {
 /// As a crash leaves it, and opened again: instantly, or from the log.
 fn crashed(dir: &Path, engine: Arc<Engine>, lose_region: bool) -> Arc<Engine> {
     engine.halt();
-    assert_eq!(Arc::strong_count(&engine), 1, "somebody still holds the engine");
+    assert_eq!(Arc::strong_count(&engine), 1, "a reference to the engine is left");
     drop(engine);
     if lose_region {
         std::fs::remove_file(dir.join("region")).unwrap();

@@ -67,7 +67,7 @@ fn data_larger_than_memory() {
     }
 }
 
-/// Undo that nobody needs gives its space on disk back, and a replay of the log does not miss it.
+/// Undo that is not needed gives its space on disk back, and a replay of the log does not miss it.
 #[test]
 fn undo_is_given_back() {
     let dir = tempfile::tempdir().unwrap();

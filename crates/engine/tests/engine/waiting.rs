@@ -105,7 +105,7 @@ fn a_row_stays_locked_while_its_new_key_is_waited_for() {
     engine.shutdown().unwrap();
 }
 
-/// The end of a transaction woke all who waited for its row, and the first to run had it: others waited for seconds.
+/// The end of a transaction woke all waiters of its row, and the first to run had it: others waited for seconds.
 #[test]
 fn a_row_goes_to_its_waiters_in_the_order_of_coming() {
     let (_dir, engine, table) = made(false);
@@ -119,7 +119,8 @@ fn a_row_goes_to_its_waiters_in_the_order_of_coming() {
     engine.shutdown().unwrap();
 }
 
-/// One that gives up, and one that does not want the row and goes on with its transaction, hold up nobody behind them.
+/// One that gives up, and one that does not want the row and goes on with its transaction, hold up no transaction
+/// behind them.
 #[test]
 fn who_leaves_without_the_row_lets_the_next_one_have_it() {
     let (_dir, engine, table) = made(false);
@@ -156,7 +157,7 @@ fn who_leaves_without_the_row_lets_the_next_one_have_it() {
     engine.shutdown().unwrap();
 }
 
-/// Who has the row does not queue behind those who wait for it; who closes a cycle through a queue is told so.
+/// The holder of a row does not queue behind its waiters; a transaction that closes a cycle through a queue is told so.
 #[test]
 fn queues_are_part_of_the_wait_for_graph() {
     let (_dir, engine, table) = made(false);
@@ -213,7 +214,7 @@ fn a_statement_that_panics_in_its_turn_leaves_no_place_behind() {
     engine.shutdown().unwrap();
 }
 
-/// A transaction returned to a savepoint: the rows that it had changed were free, and those who waited for them slept
+/// A transaction returned to a savepoint: the rows that it had changed were free, and those that waited for them slept
 /// on until it ended. Where it then wanted a row of theirs, or queued behind them for its former one, that was a
 /// deadlock (40P01).
 #[test]

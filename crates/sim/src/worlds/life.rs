@@ -175,7 +175,7 @@ fn start_tender(shared: &Arc<Shared>, engine: &Arc<Engine>) -> rt::JoinHandle<()
         let mut before = [0; 4];
         while !shared.is_stopping() {
             rt::sleep(Nanos::from_micros(300));
-            engine.buffer().tend_remote();
+            engine.buffer().maintain_remote();
             count_remote(&shared, &engine, &mut before);
             if rt::random().is_multiple_of(8)
                 && let Err(error) = save_all(&shared, &engine)

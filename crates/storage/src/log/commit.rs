@@ -82,7 +82,7 @@ impl LogState {
     /// # Errors
     /// [`Error::Poisoned`] if the log has failed, the error that makes it fail, or [`Error::Full`] if a segment cannot
     /// be made.
-    pub fn flush_ahead(&self) -> Result<()> {
+    pub fn flush_early(&self) -> Result<()> {
         if self.durable() >= self.tail() || !self.waiters.try_lead() {
             return Ok(());
         }
@@ -223,9 +223,9 @@ impl LogState {
             if self.poison.is_set() {
                 continue;
             }
-            self.prepare_ahead();
+            self.prepare_segments();
             // A failure has poisoned the log, and the waiters get its error.
-            let _ = self.flush_ahead();
+            let _ = self.flush_early();
         }
     }
 

@@ -15,13 +15,13 @@
 //!
 //! [`state`] has what these parts share, and the lock order.
 
-mod ahead;
 mod append;
 mod chains;
 mod commit;
 mod copy;
 mod flusher;
 mod read;
+mod read_ahead;
 mod recover;
 pub(crate) mod ring;
 mod segments;
@@ -269,7 +269,7 @@ fn start_threads(state: &Arc<LogState>) -> Vec<JoinHandle<()>> {
     let (writer, spinner) = (state.clone(), state.clone());
     vec![
         rt::spawn("log-writer", move || writer.serve()),
-        rt::spawn("log-awake", move || {
+        rt::spawn("log-sync-spinner", move || {
             spinner.waiters.sync_spinner.serve(&spinner.closing)
         }),
     ]

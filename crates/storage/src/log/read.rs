@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use cenote_base::bytes::get_le;
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
-use super::ahead::ReadAhead;
+use super::read_ahead::ReadAhead;
 use super::ring::RING_MIN;
 use super::segments::Segments;
 use super::state::LogState;

@@ -16,8 +16,8 @@ use cenote_base::bytes::get_le;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, Result};
 
-use super::ahead::ReadAhead;
 use super::read::{Window, read_files};
+use super::read_ahead::ReadAhead;
 use super::ring::{BLOCK, Ring, RingMark, RingPlace, Survive, block_of};
 use super::segments::Segments;
 use super::state::LogState;

@@ -110,7 +110,7 @@ impl LogState {
     /// Finds out whether the background is behind or the disk is full.
     #[cold]
     fn find_room(&self, need: Need) -> Result<()> {
-        self.prepare_ahead();
+        self.prepare_segments();
         if !self.has_room(need) && self.tail() >= WORK_END {
             // From here on the lead makes segments one by one, where it needs them.
             return match END.since(self.tail()) >= need.left_at_end() {
@@ -164,7 +164,7 @@ impl LogState {
     }
 
     /// Keeps segments ready ahead of the tail.
-    pub(super) fn prepare_ahead(&self) {
+    pub(super) fn prepare_segments(&self) {
         let now = rt::now().0;
         if self.is_full() && now < self.look_again.load(Ordering::Relaxed) {
             return;
@@ -188,7 +188,7 @@ impl LogState {
     pub(super) fn look_for_space(&self) {
         self.look_again.store(0, Ordering::Relaxed);
         if self.is_full() {
-            self.prepare_ahead();
+            self.prepare_segments();
         }
     }
 

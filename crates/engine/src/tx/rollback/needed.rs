@@ -6,11 +6,12 @@
 //! that does not decide it gives the latch up, walks the versions once without it, and counts how many have each entry
 //! (a *memo*); each version that is taken back is taken off the counts.
 //!
-//! What makes a memo hold: the newest version is the rollback's own, so nobody else puts one above it, and what lies
-//! below does not change. Purge might pass versions that the memo counts, with the entry left in place for the newest
-//! one's sake: nobody would remove it then. So rollback holds the oldest snapshot in use from its first memo on.
+//! What makes a memo hold: the newest version is the rollback's own, so no other transaction puts one above it, and
+//! what lies below does not change. Purge might pass versions that the memo counts, with the entry left in place for
+//! the newest one's sake: it would then never be removed. So rollback holds the oldest snapshot in use from its first
+//! memo on.
 //!
-//! A memo counts hashes of entries. Two entries with one hash may keep an entry that nobody needs: a hint, as those
+//! A memo counts hashes of entries. Two entries with one hash may keep an entry that no version needs: a hint, as those
 //! that a crash leaves.
 
 use super::{Entries, Version, entries_of};
@@ -55,7 +56,7 @@ struct Memo {
     entries: HashMap<u64, Holders>,
 }
 
-/// Who has an entry.
+/// Which version has an entry.
 #[derive(Default)]
 struct Holders {
     /// Of the versions that are counted.

@@ -90,7 +90,7 @@ fn a_lost_segment_is_noticed_without_being_told_how_long_the_log_was() {
     with(in_memory(&fs), || {
         // Prepared segments, as the background makes them.
         let (log, _) = Log::open(log_options(dir(), &region())).expect("opens");
-        log.state.prepare_ahead();
+        log.state.prepare_segments();
     });
     let last = end.raw() / (64 << 10);
     for lost in [vec![last], (0..last + 3).collect()] {

@@ -1,9 +1,9 @@
 //! The log against crashes, kills, damage and failing disks. Seeds are in the messages.
 
-mod ahead;
 mod crash;
 mod damage;
 mod failure;
+mod read_ahead;
 
 use std::collections::BTreeMap;
 use std::path::Path;
