@@ -7,14 +7,14 @@
 //!
 //! | fault | what is seen |
 //! |---|---|
-//! | cut off ([`Etcd::cut`]) | nobody is there; or what is under way is done after [`Etcd::mend`], or never |
+//! | cut off ([`Etcd::cut`]) | no server is there; or what is under way is done after [`Etcd::mend`], or never |
 //! | [`Faults::late`] | a question arrives long after its asker gave up, and is done then; or its answer comes too late |
-//! | down ([`Etcd::stop`]) | nobody is there; what was on its way is lost. Leases begin anew when it is back, as with a new leader of etcd's |
+//! | down ([`Etcd::stop`]) | no server is there; what was on its way is lost. Leases begin anew when it is back, as with a new leader of etcd's |
 //!
 //! Leases go by a clock of its own ([`Etcd::new`] is told its drift), and lapse in the moment when they may.
 //!
 //! Invariants: questions are done one after the other, in the order of their arrival among the ends of leases, whenever
-//! somebody looks next; each is done at most once; the lock here is never held at a preemption point.
+//! a thread looks next; each is done at most once; the lock here is never held at a preemption point.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -73,7 +73,7 @@ struct State {
     arriving: BTreeMap<(Nanos, u64), Question>,
     /// Held by a cut.
     held: Vec<Question>,
-    /// By number, for those who still wait.
+    /// By number, for the callers that still wait.
     answers: BTreeMap<u64, Option<Answer>>,
     asked: u64,
     db: Db,
@@ -147,7 +147,7 @@ impl Etcd {
         held.into_iter().for_each(|question| state.send_on(question, now));
     }
 
-    /// Nobody is there any more, and what is on its way is lost.
+    /// No server is there any more, and what is on its way is lost.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.down = true;
@@ -172,7 +172,7 @@ impl Etcd {
 
     // ---- a question ----
 
-    /// Sends a question on its way, if somebody is there; its number, and when its answer arrives.
+    /// Sends a question on its way, if a server is there; its number, and when its answer arrives.
     fn ask(&self, path: &str, body: &[u8]) -> std::result::Result<(u64, Nanos), Away> {
         let (host, now) = (clock::host(), clock::now());
         let mut state = self.lock();
@@ -201,7 +201,7 @@ impl Etcd {
         Ok((number, now + there + back))
     }
 
-    /// The answer, for one who can hear it; if there is none the asker has given up.
+    /// The answer, for a caller that can hear it; if there is none the asker has given up.
     fn hear(&self, number: u64) -> Option<Answer> {
         let mut state = self.lock();
         let answer = state.answers.remove(&number).flatten();
@@ -232,7 +232,7 @@ impl Transport for Etcd {
                 if matches!(away, Away::Silent) {
                     sleep_until(end);
                 }
-                return Err(Error::Lost(format!("nobody answers at {host}")));
+                return Err(Error::Lost(format!("no server answers at {host}")));
             }
         };
         sleep_until(ready.min(end));

@@ -1,9 +1,9 @@
 //! A seeded runtime: many threads of the database as coroutines on one thread of the machine.
 //!
-//! It stands behind the seam of `cenote_base::rt`: every preemption point asks it who goes on,
-//! every wait and every sleep is its own, and time is virtual. Same seed, same run; the digest of
-//! a run says so. It finds what depends on the order of threads: lost updates, lost wake-ups,
-//! deadlocks (reported with who waits where), broken protocols.
+//! It stands behind the seam of `cenote_base::rt`: every preemption point asks it which thread goes on, every wait and
+//! every sleep is its own, and time is virtual. Same seed, same run; the digest of a run says so. It finds what depends
+//! on the order of threads: lost updates, lost wake-ups, deadlocks (reported with each waiting thread and its place),
+//! broken protocols.
 //!
 //! ```
 //! use cenote_base::rt::{self, Mutex};

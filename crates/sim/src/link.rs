@@ -1,4 +1,4 @@
-//! Links: what moving bytes costs in virtual time, by latency, bandwidth, and who else is moving some.
+//! Links: what moving bytes costs in virtual time, by latency, bandwidth, and the other transfers under way.
 //!
 //! A [`Link`] is a pipe that sends one transfer after another. It keeps what is queued as time (its *backlog*), which
 //! drains as time goes on: a transfer waits for the backlog it finds and adds its own. With arrivals in the order of
@@ -182,7 +182,7 @@ impl Link {
         }
     }
 
-    /// Cuts or mends it, for those who come later. A link only knows; who uses it asks.
+    /// Cuts or mends it, for later transfers. A link only knows; its users ask.
     pub fn set_cut(&self, cut: bool) {
         self.cut.store(cut, Relaxed);
     }
@@ -287,7 +287,7 @@ impl Medium {
     }
 
     /// Fetches `lines` lines in a row that an access missed: how long the processor stalls. `following`: they go on
-    /// where this thread's last miss ended, so that the processor was fetching ahead already.
+    /// where this thread's last miss ended, so that the processor was prefetching already.
     #[inline]
     pub fn fetch(&self, now: Nanos, lines: u64, following: bool) -> Nanos {
         self.cost(&self.reads, now, lines * LINE as u64, self.read.of(lines, following))

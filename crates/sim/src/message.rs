@@ -10,7 +10,7 @@
 //!
 //! | fault | what is seen |
 //! |---|---|
-//! | cut, from one endpoint to another | what is sent, and what is under way, arrives after [`Net::mend`], in its order: late, and once. Nobody connects meanwhile |
+//! | cut, from one endpoint to another | what is sent, and what is under way, arrives after [`Net::mend`], in its order: late, and once. No connection is made meanwhile |
 //! | a killed process | its connections end, when that can be heard: not through a cut. What it sent last arrives or not |
 //! | [`Faults::delay`] | a message is late, and with it those after it |
 //! | [`Faults::breaks`] | a connection ends with a message, which arrives or not |
@@ -51,9 +51,9 @@ impl Faults {
     }
 }
 
-/// Where ports begin that nobody chose.
+/// Where ports begin that the system chooses.
 const FIRST_PORT: u16 = 40_000;
-/// Between two tries to reach somebody who is cut off.
+/// Between two tries to reach an endpoint that is cut off.
 const CONNECT_AGAIN: Nanos = Nanos::from_millis(100);
 /// After a way was mended, it takes up to so long until what was held goes on.
 const SEND_AGAIN: u64 = 200_000_000;
@@ -80,11 +80,11 @@ struct State {
     port: u16,
 }
 
-/// Somebody listens.
+/// A listener is there.
 struct Backlog {
     number: u64,
     owner: Owner,
-    /// Connections that nobody has accepted yet.
+    /// Connections that are not accepted yet.
     come: VecDeque<u64>,
     word: Arc<AtomicU32>,
 }
@@ -128,7 +128,7 @@ impl fmt::Debug for Net {
     }
 }
 
-/// Whoever waits for one of these looks again.
+/// A thread that waits for one of these looks again.
 fn tell(words: impl IntoIterator<Item = Arc<AtomicU32>>) {
     for word in words {
         word.fetch_add(1, SeqCst);
@@ -139,7 +139,7 @@ fn tell(words: impl IntoIterator<Item = Arc<AtomicU32>>) {
 }
 
 impl Net {
-    /// With nobody on it. A message takes as long as a write of its size under `profile`.
+    /// Without hosts. A message takes as long as a write of its size under `profile`.
     pub fn new(profile: &Profile, seed: u64) -> Self {
         let state = State {
             dice: Random(seed),
@@ -251,7 +251,7 @@ impl State {
         waits + Nanos(profile.write_time(bytes as u64) as u64 + late)
     }
 
-    /// Puts something on the way to side `to` of a connection; who is to be told.
+    /// Puts something on the way to side `to` of a connection; and the thread to be told.
     fn put(&mut self, profile: &Profile, number: u64, to: usize, item: Option<Vec<u8>>) -> Option<Arc<AtomicU32>> {
         let [from, at] = {
             let halves = self.connections.get(&number)?;
@@ -328,7 +328,7 @@ impl State {
         let [one, other] = owners;
         let halves = [half(one, &names[1]), half(other, &names[0])];
         for (side, half) in halves.iter().enumerate() {
-            // Whoever waits for a message of the dead is woken.
+            // A thread that waits for a message of the dead is woken.
             let peer = halves[1 - side].owner.process;
             state::with(|s| s.watch_end(peer, &half.word));
         }
@@ -388,7 +388,7 @@ impl Endpoint {
         }
     }
 
-    /// Whether messages go there and back: who is cut off hears nothing.
+    /// Whether messages go there and back: an endpoint that is cut off hears nothing.
     fn reaches(&self, name: &str) -> bool {
         let (state, name) = (self.net.lock(), name.into());
         !state.is_cut(&self.name, &name) && !state.is_cut(&name, &self.name)
@@ -401,7 +401,9 @@ impl Endpoint {
             let now = clock::now();
             let there = state.listeners.get(address).map(|backlog| backlog.owner.clone());
             let Some(there) = there.filter(|owner| !owner.is_gone()) else {
-                return Err(Error::Lost(format!("nobody answers at {address}: connection refused")));
+                return Err(Error::Lost(format!(
+                    "no process answers at {address}: connection refused"
+                )));
             };
             let number = state.join([self.owner(), there], now);
             let backlog = state.listeners.get_mut(address).expect("it was there just now");
@@ -456,7 +458,7 @@ impl Network for Endpoint {
             let left = until.since(clock::now());
             if left == Nanos::ZERO {
                 return Err(Error::Lost(format!(
-                    "nobody answers at {address}: connection timed out"
+                    "no process answers at {address}: connection timed out"
                 )));
             }
             rt::sleep(clock::host_span(left.min(CONNECT_AGAIN)));
@@ -468,7 +470,7 @@ impl Network for Endpoint {
     }
 }
 
-/// Who listens.
+/// The listener.
 struct Incoming {
     net: Net,
     address: String,
@@ -552,7 +554,7 @@ impl fmt::Debug for Side {
     }
 }
 
-/// What there is for who receives.
+/// What there is for the receiver.
 enum Arrived {
     Message(Vec<u8>),
     Nothing(Nanos),
@@ -576,7 +578,7 @@ impl Side {
 
     fn take(&self) -> Arrived {
         let mut state = self.net.lock();
-        // Those who wait on the other side have heard of the death by themselves.
+        // Threads that wait on the other side have heard of the death by themselves.
         state.bury(&self.net.0.profile, self.number);
         let Some(halves) = state.connections.get_mut(&self.number) else {
             return Arrived::End;
@@ -613,7 +615,7 @@ impl Side {
             return None;
         }
         if halves[1 - self.side].closed {
-            // It goes where nobody is; that the end is on its way is not known here.
+            // It goes where no receiver is; that the end is on its way is not known here.
             return Some(words);
         }
         let breaks = state.faults.breaks;

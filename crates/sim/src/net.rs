@@ -29,7 +29,7 @@ pub struct Address {
 /// What arrived.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Message {
-    /// Who sent it.
+    /// Its sender.
     pub from: Address,
     /// What it says.
     pub bytes: Vec<u8>,

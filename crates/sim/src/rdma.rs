@@ -10,7 +10,7 @@
 //!                 half-way: the memory is read or written               at the end: complete
 //! ```
 //!
-//! Works take effect in the order of those half-way times, whenever somebody looks next at the network: an event needs
+//! Works take effect in the order of those half-way times, whenever a thread looks next at the network: an event needs
 //! no thread of its own. So a work of a process that has died since it connected is still under way, and is done, in
 //! part or not at all, by the seed. The memory of a node outlives all processes.
 //!
@@ -168,9 +168,9 @@ struct Event {
 struct Batch {
     node: usize,
     host: usize,
-    /// Of whoever posted them.
+    /// Of the process that posted them.
     life: Life,
-    /// Nobody will ask for them.
+    /// They will not be asked for.
     dropped: bool,
     broken: Arc<AtomicBool>,
     works: Vec<OperationInFlight>,
@@ -205,7 +205,7 @@ impl fmt::Debug for Network {
 }
 
 impl Network {
-    /// With nobody on it; its cards, and the way, as `profile` says.
+    /// Without hosts; its cards and links as `profile` says.
     pub fn new(profile: &Profile, seed: u64) -> Self {
         let state = State {
             dice: Random(seed),
@@ -361,7 +361,7 @@ pub struct Port {
 
 impl Port {
     /// As if the process had died, for one that no world runs: what it has under way is done, in part or not at all,
-    /// and nobody asks for it.
+    /// and no thread asks for it.
     pub fn close(&self) {
         let _until_now = self.network.today();
         self.closed.store(true, Relaxed);
@@ -542,7 +542,7 @@ impl Endpoint for QueuePair {
     }
 }
 
-/// A batch whose works somebody will ask for, or not.
+/// A batch whose operations will be asked for, or not.
 struct Waiting {
     network: Network,
     batch: u64,
@@ -804,7 +804,7 @@ impl State {
         }
     }
 
-    /// Drops a batch that is done and that nobody will ask for.
+    /// Drops a batch that is done and will not be asked for.
     fn forget(&mut self, id: u64) {
         let unasked = |b: &Batch| b.is_done() && (b.dropped || b.life.is_over());
         if self.batches.get(&id).is_some_and(unasked) {

@@ -185,7 +185,7 @@ impl Threads {
         self.live[id] = Some(thread);
     }
 
-    /// The loop: resumes whom the schedule names until `main` has ended. Whoever is left is forgotten.
+    /// The loop: resumes whom the schedule names until `main` has ended. Threads that are left are forgotten.
     fn until_end(mut self, main: Id) -> std::thread::Result<()> {
         let result = loop {
             match state::with(|s| self.turn(s)) {

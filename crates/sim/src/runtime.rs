@@ -107,7 +107,7 @@ pub(crate) fn die_if_killed() {
     }
 }
 
-/// An access found nobody: the processor ends the process that made it. (What unwinds is let through, since nothing
+/// An access found no device: the processor ends the process that made it. (What unwinds is let through, since nothing
 /// suspends there.)
 pub(crate) fn machine_check() {
     if std::thread::panicking() {
@@ -146,7 +146,7 @@ impl Runtime for SimRuntime {
             std::process::abort();
         }
         self.preempt();
-        // From here to the suspension nobody else runs: compare and sleep are one.
+        // From here to the suspension no other thread runs: compare and sleep are one.
         if word.load(SeqCst) != expected {
             return Wait::Changed;
         }

@@ -3,7 +3,7 @@
 use crate::topology::Topology;
 use cenote_base::rt::Nanos;
 
-/// How time goes and who goes on.
+/// How time goes and which thread goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
     /// To find faults: one clock, the order of threads drawn by the seed, adversarial. vCPUs do not matter.

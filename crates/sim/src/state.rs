@@ -28,7 +28,7 @@ pub(crate) struct Spawn {
 pub(crate) struct Host {
     pub(crate) name: String,
     pub(crate) files: MemFs,
-    /// Its wall clock is ahead by so many microseconds.
+    /// Its wall clock is fast by so many microseconds.
     pub(crate) clock_ahead: i64,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct State {
     /// By thread: the word that is set at its end.
     ends: Vec<Option<Arc<AtomicU32>>>,
     pub(crate) memory: Memory,
-    /// For the program's own draws, and for those of who brings faults: apart from the schedule's.
+    /// For the program's own draws, and for those of the faults: apart from the schedule's.
     pub(crate) program: Random,
     pub(crate) faults: Random,
 }
@@ -91,7 +91,7 @@ pub(crate) fn true_now() -> Nanos {
 pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
     let state = STATE.get();
     assert!(!state.is_null(), "no world runs on this thread");
-    // Whoever asks again within `f` meets null.
+    // A call within `f` meets null.
     STATE.set(std::ptr::null_mut());
     struct Back(*mut State);
     impl Drop for Back {
@@ -292,7 +292,7 @@ impl State {
         Arc::clone(&self.processes[clock::process() as usize].files)
     }
 
-    /// By how much the calling thread's wall clock is ahead, in microseconds.
+    /// By how much the calling thread's wall clock is fast, in microseconds.
     pub(crate) fn clock_ahead(&self) -> i64 {
         self.hosts[clock::host()].clock_ahead
     }

@@ -33,7 +33,7 @@ pub struct LinkSpec {
     pub half_duplex: bool,
     /// Latency under load: utilisation (0 to 1), and how many times the latency at rest; ascending.
     pub loaded: Vec<(f64, f64)>,
-    /// Who goes over it: host and device. Several links of one pair are passed in their order.
+    /// Its ends: host and device. Several links of one pair are passed in their order.
     pub joins: Vec<(usize, usize)>,
 }
 
@@ -131,7 +131,8 @@ pub struct Topology {
     pub hosts: Vec<HostSpec>,
     /// The memory devices.
     pub devices: Vec<DeviceSpec>,
-    /// Links, and who reaches what over them. Where none joins a host and a device, those of the device's profile do.
+    /// Links, and what each host reaches over them. Where none joins a host and a device, those of the device's profile
+    /// do.
     pub links: Vec<LinkSpec>,
 }
 

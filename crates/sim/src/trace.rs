@@ -1,4 +1,4 @@
-//! The last steps of a run: who did what, on which host, when. Off unless asked for.
+//! The last steps of a run: each thread's steps, on which host, when. Off unless asked for.
 
 use crate::clock::fast;
 use cenote_base::rt::Nanos;
@@ -10,7 +10,7 @@ use std::rc::Rc;
 /// One step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// When, by the clock of who did it.
+    /// When, by the clock of the thread that did it.
     pub time: Nanos,
     /// The host's name; empty outside of all hosts.
     pub host: Rc<str>,

@@ -124,7 +124,7 @@ impl World {
         runtime::die_if_killed();
     }
 
-    /// Nobody on a host goes on for so long.
+    /// No thread of a host goes on for so long.
     pub fn pause(&self, host: usize, time: Nanos) {
         trace::add(|| format!("host {host} is paused for {time}"));
         state::with(|s| s.pause(host, time));
@@ -136,9 +136,9 @@ impl World {
         state::with(|s| s.hosts[host].clock_ahead += micros);
     }
 
-    /// Cuts a host off from a device: an access finds nobody, which the processor answers by ending whoever made it. So
-    /// all of the host's processes are killed, what its cache had not written back is lost, and the device is not found
-    /// from there until [`World::mend_link`]. What is in it stays.
+    /// Cuts a host off from a device: an access finds no device, which the processor answers by ending the process that
+    /// made it. So all of the host's processes are killed, what its cache had not written back is lost, and the device
+    /// is not found from there until [`World::mend_link`]. What is in it stays.
     pub fn cut_link(&self, host: usize, device: usize) {
         trace::add(|| format!("host {host} is cut off from memory device {device}"));
         state::with(|s| {
@@ -156,8 +156,8 @@ impl World {
     }
 
     /// A memory device is gone, with all that was in it. Caches still have what they have of it; an access that needs
-    /// the device finds nobody, which the processor answers by ending the process. Who opens the device next finds an
-    /// empty one in its place.
+    /// the device finds nothing, which the processor answers by ending the process. The process that opens the device
+    /// next finds an empty one in its place.
     pub fn lose_device(&self, device: usize) {
         trace::add(|| format!("memory device {device} is lost"));
         state::with(|s| s.memory.device_lost(device));

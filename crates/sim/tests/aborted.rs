@@ -1,4 +1,4 @@
-//! Versions of transactions that are rolled back while somebody looks at them.
+//! Versions of transactions that are rolled back while a reader looks at them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -64,7 +64,7 @@ fn n_of(table: &Table, row: &[u8]) -> i32 {
 
 fn change(tx: &mut Tx, table: &Table, to: Change) {
     let changed = tx.modify(table, &key(table, 1), &|_, _| Ok::<_, Error>(to.clone()));
-    assert_eq!(changed.expect("nobody else writes"), Outcome::Done);
+    assert_eq!(changed.expect("no other transaction writes"), Outcome::Done);
 }
 
 /// Deletes the row or gives it another value, and takes that back: whole, or to a savepoint before a commit.

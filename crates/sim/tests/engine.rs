@@ -571,7 +571,7 @@ fn redefine_and_drop(engine: &Arc<Engine>) {
 
 /// Found by world `ddl` (seed 1047): a DROP TABLE is taken back while purge passes a former definition of the table.
 /// Purge followed the versions of the definition without the latch, from the deletion that it had seen to a record that
-/// was undone by then, met none that stays, and removed the files of a table that everybody uses.
+/// was undone by then, met none that stays, and removed the files of a table that all use.
 #[test]
 fn a_table_whose_drop_is_taken_back_keeps_its_files() {
     for seed in seeds(20) {

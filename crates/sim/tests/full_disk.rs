@@ -1,6 +1,6 @@
-//! Disks of many sizes that run full under load: nobody waits without end, nothing acknowledged is lost, and service
-//! goes on when there is space again. And rollbacks that storage does not let through: the background gets them done
-//! later.
+//! Disks of many sizes that run full under load: no session waits without end, nothing acknowledged is lost, and
+//! service goes on when there is space again. And rollbacks that storage does not let through: the background gets them
+//! done later.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -241,8 +241,8 @@ fn dropping_a_table_makes_space() {
     });
 }
 
-/// Beneath the admission: a group that is in the ring when no segment can be made. Whoever waits for it is told, and
-/// the log's lead holds up nobody else.
+/// Beneath the admission: a group that is in the ring when no segment can be made. A thread that waits for it is told,
+/// and the log's lead holds up no other.
 #[test]
 fn a_group_without_a_segment_holds_up_nobody() {
     for seed in 1..6 {
@@ -278,7 +278,7 @@ fn a_group_without_a_segment_holds_up_nobody() {
                     .expect("appended")
                     .end
             };
-            // Nobody asks for admission here.
+            // No thread asks for admission here.
             let ends: Vec<Lsn> = (0..100).map(|_| append(&log)).collect();
             let fits = ends.iter().filter(|end| log.wait_durable(**end).is_ok()).count();
             assert!(fits > 10 && fits < 100, "{fits} groups have segments");
@@ -297,7 +297,7 @@ fn a_group_without_a_segment_holds_up_nobody() {
                 })
                 .collect();
             // What is durable is said at once, though others wait. (Time jumps to sleepers' deadlines, every 50 ms,
-            // though the one who looks could go on: the bound lies between some of these and the timeout of the
+            // though the one that looks could go on: the bound lies between some of these and the timeout of the
             // others.)
             within(Nanos::from_secs(1), "a look", || {
                 log.wait_durable(ends[fits - 1]).expect("durable")
@@ -325,7 +325,7 @@ fn break_reads(files: &MemFs) {
 }
 
 /// A rollback fails on I/O: its rows were locked until the restart. Now the background gets it done when storage works
-/// again, and until then whoever wants the rows is told instead of waiting.
+/// again, and until then a session that wants the rows is told instead of waiting.
 #[test]
 fn a_rollback_that_fails_is_done_later() {
     for seed in 1..4 {
@@ -343,7 +343,7 @@ fn a_rollback_that_fails_is_done_later() {
             let (waiting, text) = engine.rollbacks_waiting();
             assert_eq!(waiting, 1);
             assert!(text.expect("said").contains("rolled back"), "{error}");
-            // The session goes on; who wants a row of it is told.
+            // The session goes on; one that wants a row of it is told.
             tx.begin(Isolation::ReadCommitted);
             tx.set_lock_timeout(5_000);
             other.begin(Isolation::ReadCommitted);
@@ -365,7 +365,7 @@ fn a_rollback_that_fails_is_done_later() {
     }
 }
 
-/// A loser of the last run that cannot be rolled back keeps neither the other ones nor those who wait for them.
+/// A loser of the last run that cannot be rolled back keeps neither the other ones nor their waiters.
 #[test]
 fn a_stuck_loser_does_not_hold_up_the_others() {
     let files = Sim::new(5)

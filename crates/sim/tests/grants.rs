@@ -21,7 +21,7 @@ const LEASE: Nanos = Nanos::from_secs(1);
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 const MANAGER: &str = "manager:1";
 
-/// A machine on which nobody maps anything.
+/// A machine on which no process maps anything.
 struct Idle;
 
 impl Host for Idle {
@@ -120,8 +120,8 @@ fn pool(seeds: u64, story: impl Fn(&Net)) {
     }
 }
 
-/// The answer to who opened a grant came when its lease had lapsed, and another had used it. It was believed, until the
-/// next sign of life was refused.
+/// The answer to a process that opened a grant came when its lease had lapsed, and another had used it. It was
+/// believed, until the next sign of life was refused.
 #[test]
 fn a_grant_that_comes_after_its_lease_is_not_used() {
     pool(5, |net| {
@@ -136,7 +136,7 @@ fn a_grant_that_comes_after_its_lease_is_not_used() {
         net.cut("manager", "late");
         net.mend("manager", "node");
         until("its lease lapses", || phase(net) == Some(Phase::Idle));
-        let next = open(net, "next").expect("nobody has it");
+        let next = open(net, "next").expect("no process has it");
         assert!(next.epoch() > 1);
         next.release(false).expect("released");
         net.mend("manager", "late");
@@ -146,8 +146,8 @@ fn a_grant_that_comes_after_its_lease_is_not_used() {
     });
 }
 
-/// A grant was freed while its opening waited for its node: first its file was removed, then it was made, and was
-/// nobody's for ever.
+/// A grant was freed while its opening waited for its node: first its file was removed, then it was made, and was no
+/// holder's for ever.
 #[test]
 fn what_was_freed_is_not_made_again() {
     pool(20, |net| {

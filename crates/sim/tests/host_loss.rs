@@ -118,7 +118,7 @@ fn a_stalled_commit_is_found_though_the_ring_went_round() {
 
 /// A page was made in a frame that was free when its latch was flushed. Its redo was durable, but that the frame held
 /// it was in the lost cache until the commit's stamp: recovery took the frame for one that was being loaded and freed
-/// it. Rows named a large value whose pages nobody had.
+/// it. Rows named a large value whose pages were gone.
 #[test]
 fn a_page_that_was_being_made_is_rebuilt() {
     let _rare = fault::plant(Fault::StalledCommit);

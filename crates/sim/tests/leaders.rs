@@ -31,7 +31,7 @@ fn store(etcd: &Etcd) -> Arc<EtcdStore> {
 fn here(lead: Result<Lead>) -> Arc<dyn Leadership> {
     match lead.expect("an answer") {
         Lead::Here(leadership) => leadership,
-        Lead::Elsewhere(who) => panic!("{who:?} leads"),
+        Lead::Elsewhere(other) => panic!("{other:?} leads"),
     }
 }
 

@@ -62,7 +62,7 @@ fn table_2_comes_out_at_rest() {
     let lines = alone(|now| cxl.fetch(now, 256, false));
     assert!((lines - (2460.0 - 750.0 + 549.0)).abs() < 1.0, "{lines}");
     let stream = alone(|now| cxl.fetch(now, 64, true));
-    assert!(stream < 250.0, "lines that were fetched ahead: {stream}");
+    assert!(stream < 250.0, "lines that were prefetched: {stream}");
 }
 
 #[test]

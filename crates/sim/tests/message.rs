@@ -46,7 +46,7 @@ fn the_contract_holds_however_late_messages_are() {
     }
 }
 
-/// A world of two hosts, with a program on the second that serves who comes.
+/// A world of two hosts, with a program on the second that serves each connection.
 fn world(
     seeds: u64,
     serve: impl Fn(&Arc<dyn Connection>) + Clone + Send + 'static,
@@ -93,7 +93,7 @@ fn what_a_cut_held_comes_late() {
             (0..3u8).for_each(|n| connection.send(&[n]).expect("sent"));
             let nothing = connection.receive(Nanos::from_secs(5));
             assert!(matches!(nothing, Err(Error::Timeout(_))), "{nothing:?}");
-            assert!(is_lost(here.connect("there:1", SOON)), "nobody connects over one way");
+            assert!(is_lost(here.connect("there:1", SOON)), "no connection over one way");
             net.mend(from, to);
             for n in 0..3u8 {
                 assert_eq!(connection.receive(TIMEOUT).expect("it comes"), [n]);
@@ -103,7 +103,7 @@ fn what_a_cut_held_comes_late() {
     });
 }
 
-/// Also who waits for a message when it happens; through a cut, after that.
+/// Also a thread that waits for a message when it happens; through a cut, after that.
 #[test]
 fn who_dies_is_heard_of() {
     world(20, echo, |_, net, here, server| {
@@ -125,7 +125,7 @@ fn who_dies_is_heard_of() {
             rt::now().since(began) < Nanos::from_secs(3),
             "it waited for no deadline"
         );
-        assert!(is_lost(connection.send(b"to nobody")));
+        assert!(is_lost(connection.send(b"to no one")));
         assert!(is_lost(here.connect("there:1", TIMEOUT)));
     });
 }
@@ -141,7 +141,7 @@ fn the_next_one_has_the_address() {
         let (there, theirs) = (net.endpoint("there", 1), Arc::clone(&heard));
         let next = w.process(1, "next", move || {
             let listener = there.listen("there:1").expect("the former is gone");
-            let connection = listener.accept(TIMEOUT).expect("no error").expect("somebody comes");
+            let connection = listener.accept(TIMEOUT).expect("no error").expect("a caller comes");
             theirs.lock().expect("no panic").extend(connection.receive(TIMEOUT));
         });
         rt::sleep(SOON);

@@ -79,7 +79,7 @@ fn touch(tx: &mut Tx, table: &Table, id: i32) -> Result<i32, Error> {
         _ => {
             let add = |found: &[u8], _| Ok::<_, Error>(Change::Update(row(table, id, n_of(table, found) + 1)));
             let done = tx.modify(table, &key, &add)?;
-            assert_eq!(done, Outcome::Done, "nobody deletes rows");
+            assert_eq!(done, Outcome::Done, "no session deletes rows");
             Ok(1)
         }
     }
@@ -107,7 +107,7 @@ fn round(tx: &mut Tx, table: &Table) -> [i32; 2] {
 }
 
 /// Sessions queue for two rows, change, share, skip or do not want them, time out and close cycles. Each of them ends
-/// (a waiter that nobody wakes is found by the simulator), and no addition is lost.
+/// (a waiter that is never woken is found by the simulator), and no addition is lost.
 #[test]
 fn every_waiter_gets_its_turn() {
     for seed in seeds(40) {
@@ -143,7 +143,7 @@ fn every_waiter_gets_its_turn() {
 }
 
 /// Deletes row 0 where it is there, and puts it back where it is not, now and then in vain. A statement that does not
-/// see the row may not change it, nor lock it, whoever queues for its key meanwhile.
+/// see the row may not change it, nor lock it, whichever transaction queues for its key meanwhile.
 fn come_and_go(tx: &mut Tx, table: &Table) {
     tx.begin(Isolation::ReadCommitted);
     tx.begin_statement();

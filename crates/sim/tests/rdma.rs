@@ -1,4 +1,4 @@
-//! Simulated verbs and messages: the contract under faults, published times, saturation, and who dies half-way.
+//! Simulated verbs and messages: the contract under faults, published times, saturation, and deaths half-way.
 
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
@@ -242,7 +242,7 @@ fn a_killed_daemon_is_lost_to_its_callers_and_another_does_not_know_them() {
             }
             assert!(
                 keeper.gone.lock().expect("no panic").is_empty(),
-                "who tells? its program is dead"
+                "its program is dead: no answer"
             );
             node.lose();
         });
@@ -285,7 +285,7 @@ fn the_end_of_a_killed_or_cut_off_caller_is_told_once_and_later_calls_are_not_se
             );
             assert_eq!(*keeper.asked.lock().expect("no panic"), 2, "seed {seed}");
             let kept = keeper.kept.lock().expect("no panic").pop();
-            kept.into_iter().for_each(|answer| answer.with(b"to nobody"));
+            kept.into_iter().for_each(|answer| answer.with(b"to no one"));
             node.lose();
         });
     }

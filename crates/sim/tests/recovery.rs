@@ -20,7 +20,7 @@ use cenote_testkit::faulty::{Drive, DriveCounters};
 const SPACE: u32 = 1000;
 const PAGES: u32 = 900;
 const THREADS: u32 = 12;
-/// Latches are held so long by those who stand still, and the kill comes after so long.
+/// Threads that stand still hold latches for so long, and the kill comes after so long.
 const STILL: Nanos = Nanos::from_micros(300);
 const LOAD: Nanos = Nanos::from_millis(400);
 /// Double-write areas, pages in each, and what the profile `storage` takes for a read and for a byte.
@@ -184,7 +184,7 @@ fn replay_takes_as_long_as_its_transfers() {
         let pages = found.replayed + AREAS * BATCH + BATCH;
         assert!(found.reads <= pages + log / (1 << 20) + 40, "{found:?}");
         assert!(found.bytes <= pages * PAGE_SIZE as u64 + log, "{found:?}");
-        // Two segments are made ahead; nothing is written where nothing has to be cleared.
+        // Two segments are prepared; nothing is written where nothing has to be cleared.
         assert!(found.written <= (32 << 20) + (128 << 10), "{found:?}");
         let transfer = Nanos::from_micros(1000 * found.bytes / BYTES_PER_MS);
         assert!(found.took <= transfer + transfer + Nanos(READ.raw() * 100), "{found:?}");

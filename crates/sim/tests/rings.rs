@@ -29,7 +29,7 @@ fn user_options() -> UserOptions {
     }
 }
 
-/// Asks again while those who have left are being looked after.
+/// Asks again while the seats of users that left are cleared.
 fn patiently(admit: impl Fn() -> Result<Seat>) -> Seat {
     loop {
         match admit() {

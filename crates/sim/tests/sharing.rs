@@ -1,4 +1,4 @@
-//! What everybody changes is at one place at a time: threads on vCPUs of their own, in virtual time.
+//! What all change is at one place at a time: threads on vCPUs of their own, in virtual time.
 
 use cenote_base::rt::atomic::Ordering::SeqCst;
 use cenote_base::rt::{self, Nanos};

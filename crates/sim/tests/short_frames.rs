@@ -1,8 +1,8 @@
 //! Page frames run short: threads wait as long as frames may still come, and say what they waited for when they give
 //! up.
 //!
-//! A write-back that took longer than two seconds once made those who waited for its frames fail with "give the
-//! database more memory"; so did a process that was not run for two seconds, whoever held the frames.
+//! A write-back that took longer than two seconds once made threads that waited for its frames fail with "give the
+//! database more memory"; so did a process that was not run for two seconds.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use cenote_storage::DataDir;
 const SPACE: u32 = 1000;
 /// Pages in use: three times as many as there are frames.
 const PAGES: u32 = 3 * FRAMES_MIN;
-/// More than there are batches to write back: those who find nothing to write wait for a frame.
+/// More than there are batches to write back: threads that find nothing to write wait for a frame.
 const WRITERS: u32 = 64;
 /// A run that goes on for longer hangs.
 const STEPS: u64 = 200_000_000;
@@ -77,8 +77,8 @@ fn await_standstill(noted: &Noted) {
     }
 }
 
-/// Writers change more pages than there are frames, the drive stops answering, and goes on `stall` after nobody has got
-/// a frame any more. What each writer ended with, and how it went.
+/// Writers change more pages than there are frames, the drive stops answering, and goes on `stall` after no thread has
+/// got a frame any more. What each writer ended with, and how it went.
 fn stalled(seed: u64, stall: Nanos) -> (Vec<Result<()>>, Arc<Noted>) {
     println!("CENOTE_SEED={seed}");
     let run = Sim::new(seed).with_step_limit(STEPS).run(|sim| {
@@ -104,14 +104,14 @@ fn stalled(seed: u64, stall: Nanos) -> (Vec<Result<()>>, Arc<Noted>) {
         let ends: Vec<_> = writers.into_iter().map(|w| w.join().expect("no panic")).collect();
         assert!(
             goes_on || ends.iter().all(Result::is_err),
-            "nobody goes on after the stall"
+            "no thread goes on after the stall"
         );
         (ends, noted)
     });
     run.value
 }
 
-/// Frames come again when the drive does: nobody is refused, however long that took below the bound, and writers did
+/// Frames come again when the drive does: no thread is refused, however long that took below the bound, and writers did
 /// run short of frames meanwhile.
 #[test]
 fn frames_are_waited_for_while_the_drive_stalls() {
@@ -130,8 +130,8 @@ fn frames_are_waited_for_while_the_drive_stalls() {
     }
 }
 
-/// A drive that does not answer for longer than the bound: whoever waits for a frame is refused, and told that it is
-/// storage, and what is on its way there. Those that write a batch back themselves wait for the log, which names its
+/// A drive that does not answer for longer than the bound: a thread that waits for a frame is refused, and told that it
+/// is storage, and what is on its way there. Those that write a batch back themselves wait for the log, which names its
 /// drive after the same time.
 #[test]
 fn a_drive_that_stays_silent_is_named() {
@@ -200,8 +200,8 @@ fn all_latched(seed: u64, meanwhile: impl FnOnce(&Sim, &AtomicBool)) -> Result<(
     run.value
 }
 
-/// Nobody was run for three seconds, or for longer than a thread waits for a frame at all, and the frames come back at
-/// once after that: time alone is no shortage.
+/// No thread was run for three seconds, or for longer than a thread waits for a frame at all, and the frames come back
+/// at once after that: time alone is no shortage.
 #[test]
 fn a_process_that_stood_still_is_not_short_of_frames() {
     for (seed, stop) in seeds(8).flat_map(|seed| [3, 100].map(|seconds| (seed, Nanos::from_secs(seconds)))) {

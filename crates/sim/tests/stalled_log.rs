@@ -1,6 +1,6 @@
 //! COMMIT behind a drive that does not answer: it says so after a minute (08007), and the session goes on. What was
-//! written is in the log's memory: nobody sees it, it is committed when the drive answers, and gone where power is cut
-//! before.
+//! written is in the log's memory: no snapshot sees it, it is committed when the drive answers, and gone where power is
+//! cut before.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -126,7 +126,7 @@ fn session(engine: &Arc<Engine>, table: &Table, id: i32, course: &Course) {
     change(&mut tx, table, id, 3).expect("the drive has answered");
 }
 
-/// Those who have been told anything were told 08007, after a minute. How many.
+/// Clients that have been told anything were told 08007, after a minute. How many.
 fn refused(course: &Course) -> usize {
     let noted = course.noted.lock();
     for (end, took) in noted.iter() {

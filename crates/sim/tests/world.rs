@@ -388,7 +388,7 @@ fn impossible_topologies_are_refused() {
 }
 
 /// Two hosts' clocks go apart, and a sleep is as long as its host's clock says; what the network carries takes the
-/// world's time, whoever looks.
+/// world's time, whichever thread looks.
 #[test]
 fn clocks_of_hosts_drift() {
     let mut topology = Topology::hosts(2, 1);

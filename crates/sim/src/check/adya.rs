@@ -2,9 +2,9 @@
 //!
 //! | edge | from | to |
 //! |---|---|---|
-//! | write-write | who wrote a version | who wrote the next version of that row |
-//! | write-read | who wrote a version | who read it |
-//! | read-write | who read a version | who wrote the next one |
+//! | write-write | the writer of a version | the writer of the next version of that row |
+//! | write-read | the writer of a version | its reader |
+//! | read-write | the reader of a version | the writer of the next one |
 //!
 //! | anomaly | what | forbidden at |
 //! |---|---|---|
@@ -32,7 +32,7 @@ struct Graph {
     overwrote: BTreeMap<usize, BTreeSet<usize>>,
     /// For each transaction: on whom it depends by write-read.
     read_from: BTreeMap<usize, BTreeSet<usize>>,
-    /// Who read a version, who wrote the next, and where.
+    /// The reader of a version, the writer of the next, and where.
     antis: Vec<(usize, usize, Key)>,
 }
 
@@ -111,7 +111,7 @@ fn graph(history: &History, orders: &BTreeMap<Key, Vec<Tag>>, problems: &mut Vec
 impl Graph {
     fn read(&mut self, t: usize, key: Key, saw: Tag, order: Option<&Vec<Tag>>) {
         let Some(order) = order else { return };
-        // Of several times without a row nobody says which was seen.
+        // Of several times without a row it is not known which was seen.
         let at = match saw {
             0 if order.contains(&0) => return,
             0 => None,
@@ -155,7 +155,7 @@ fn is_whole(history: &History, t: usize, key: Key, saw: Tag) -> Result<(), Strin
         return Ok(());
     };
     let Some(txn) = history.txns.get(other) else {
-        return Err(format!("{key:?} was read with tag {saw:x}, which nobody wrote"));
+        return Err(format!("{key:?} was read with tag {saw:x}, which no transaction wrote"));
     };
     if txn.end != End::Committed {
         return Err(format!("G1a: {key:?} was read as {}, which was taken back", show(saw)));
@@ -201,7 +201,7 @@ fn cycle(nodes: &[usize], edges: &dyn Fn(usize) -> Vec<usize>) -> Option<Vec<usi
     None
 }
 
-/// G-single: somebody at repeatable read has missed a version of which it sees a consequence.
+/// G-single: a transaction at repeatable read has missed a version of which it sees a consequence.
 fn singles(history: &History, graph: &Graph, depends: &dyn Fn(usize) -> Vec<usize>) -> Vec<String> {
     let mut antis: BTreeMap<usize, Vec<(usize, Key)>> = BTreeMap::new();
     for (reader, next, key) in &graph.antis {

@@ -1,7 +1,7 @@
 //! What sessions noted: transactions, what they read and wrote, how they ended.
 //!
 //! Each write of a row puts a tag into it that no other write uses: the number of the transaction and of the write
-//! within it. So whoever reads a row knows whose write it was. All else in a row follows from its key and its tag, so
+//! within it. So a reader of a row knows whose write it was. All else in a row follows from its key and its tag, so
 //! that a row half written is seen, too. Tag 0 stands for "no row".
 //!
 //! A history outlives the processes that are killed: it belongs to the world, not to a host.
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_engine::Isolation;
 
-/// Who wrote a row: the transaction's number, times 256, and which of its writes. 0: there is no row.
+/// The writer of a row: the transaction's number, times 256, and which of its writes. 0: there is no row.
 pub type Tag = u64;
 
 /// The transaction that wrote a tag; `None` for the tag of no row.
@@ -93,7 +93,7 @@ pub enum What {
         key: Key,
         /// What was there.
         saw: Tag,
-        /// Whether nobody else may lock it meanwhile.
+        /// Whether no other transaction may lock it meanwhile.
         alone: bool,
     },
     /// Met the newest version of a row and left the row alone because of it.
@@ -350,7 +350,7 @@ impl History {
         (txn.answered, txn.end) = (at, End::Aborted);
     }
 
-    /// The process has died: timestamps that were noted are taken over; who was at work is taken back.
+    /// The process has died: timestamps that were noted are taken over; transactions in progress are taken back.
     pub fn died(&mut self) {
         self.deaf = true;
         for (txn, cts) in std::mem::take(&mut self.notes) {

@@ -4,15 +4,15 @@
 //! 2. A commit that was answered before another one was asked for has the smaller timestamp.
 //! 3. A statement's snapshot is not below what had been acknowledged when it began; at repeatable read it stays.
 //! 4. What a statement read is its transaction's own version, else the newest at or below its snapshot.
-//! 5. At repeatable read nobody replaces a version that its snapshot does not see.
+//! 5. At repeatable read no transaction replaces a version that its snapshot does not see.
 //! 6. At read committed a statement's snapshot is not below a version that its transaction has replaced or locked
 //!    before.
-//! 7. A version that was lost with a crash was replaced, in the last statement, by transactions that were lost, too;
-//!    nobody was given it with a lock.
-//! 8. A row that was locked is written by nobody else until the transaction ends.
-//! 9. Who leaves a row alone has met a version of it that was committed, or no row.
-//! 10. Who asks for a row by its key meets the row that its snapshot has there, under whatever key that is by now.
-//!     Where no row is met, that one was deleted behind the snapshot.
+//! 7. A version that was lost with a crash was replaced, in the last statement, by transactions that were lost, too; no
+//!    transaction was given it with a lock.
+//! 8. A row that was locked is written by no other transaction until the transaction ends.
+//! 9. A statement that leaves a row alone has met a version of it that was committed, or no row.
+//! 10. A statement that asks for a row by its key meets the row that its snapshot has there, under whatever key that is
+//!     by now. Where no row is met, that one was deleted behind the snapshot.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -10,7 +10,7 @@
 //! | [`Kind::Chain`] | compare-and-swap to a new value | each change names the one before |
 //! | [`Kind::Register`] | storing a new value | zones of values (Gibbons and Korach, *Testing shared memories*, 1997) |
 //!
-//! Of an operation without an answer nobody knows whether it was done, nor when: it may be done at any time after it
+//! Of an operation without an answer it is not known whether it was done, nor when: it may be done at any time after it
 //! began.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,7 +48,7 @@ pub enum What {
 /// One operation. Events rise over all sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Op {
-    /// Who.
+    /// The client.
     pub session: usize,
     /// What.
     pub what: What,
@@ -152,7 +152,7 @@ fn chain(ops: &[Op]) -> Vec<String> {
     for op in ops {
         let Some(saw) = op.saw() else { continue };
         let Some(before) = stage.get(&saw).copied() else {
-            problems.push(format!("nobody has written what it was told: {op}"));
+            problems.push(format!("no client has written what it was told: {op}"));
             continue;
         };
         let is_change = matches!(op.what, What::Swap { expected, .. } if expected == saw);
@@ -219,13 +219,13 @@ fn register(ops: &[Op]) -> Vec<String> {
     for op in ops.iter().filter(|op| op.what == What::Load) {
         let Some(saw) = op.saw() else { continue };
         match writes.get(&saw) {
-            None => problems.push(format!("nobody has written what it was told: {op}")),
+            None => problems.push(format!("no client has written what it was told: {op}")),
             Some((begun, _)) if op.end() < *begun => problems.push(format!("it was told before it was written: {op}")),
             Some(_) => enter(saw, op.begun, op.end()),
         }
     }
     for (value, (begun, end)) in &writes {
-        // One that was not answered, and that nobody saw, need not have been done.
+        // One that was not answered, and whose effect no client saw, need not have been done.
         if *end != u64::MAX || ops.iter().any(|op| op.what == What::Load && op.saw() == Some(*value)) {
             enter(*value, *begun, *end);
         }
@@ -265,7 +265,7 @@ fn zones_that_clash(zones: Vec<Zone>) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Who, what, from when to when, and what it was told.
+    /// The client, its operation, from when to when, and its answer.
     fn op(what: What, begun: u64, ended: Option<(u64, u64)>) -> Op {
         Op {
             session: 1,

@@ -304,7 +304,7 @@ impl Exploration<'_> {
         Ok(())
     }
 
-    /// Ends those who have been silent for too long.
+    /// Ends the members that have been silent for too long.
     fn watch(&mut self, workers: &mut [Worker]) {
         for worker in workers {
             if worker.heard.elapsed() > SILENCE_MAX {

@@ -5,7 +5,7 @@ use cenote_base::random::Random;
 /// What hardware may or may not do, as a seed draws it; or as a test sets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chance {
-    /// Every so many touches of a view something happens that nobody asked for; 0: never.
+    /// Every so many touches of a view something happens that no thread asked for; 0: never.
     pub every: u32,
     /// Of 16 such, so many are prefetches; the others are evictions.
     pub prefetches: u32,

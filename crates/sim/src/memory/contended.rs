@@ -33,7 +33,7 @@ pub(super) struct ContendedLine {
     /// When it was last asked for, and what was queued then.
     last: Nanos,
     queued: Nanos,
-    /// Who of the host's cores has it, where its tag says "some".
+    /// Which of the host's cores has it, where its tag says "some".
     pub(super) cores: u128,
 }
 
@@ -59,7 +59,7 @@ impl ContendedLines {
         wanted
     }
 
-    /// Passes a line on, after those who wanted it before: how long until it is there.
+    /// Passes a line on, after those that wanted it before: how long until it is there.
     pub(super) fn pass(&mut self, line: u64, now: Nanos, takes: Nanos) -> Nanos {
         let wanted = self.at(line);
         let waits = wanted.queued.since(now.since(wanted.last));

@@ -180,7 +180,7 @@ impl Cache {
         (id.wrapping_add(upper.wrapping_mul(7)) & ((1 << self.set_bits) - 1)) as usize
     }
 
-    /// A line comes in: who must leave for it, if somebody must. Lines `keep` are not asked to. (A line that left and
+    /// A line comes in: which line must leave for it, if one must. Lines `keep` are not asked to. (A line that left and
     /// comes again may be named by two ways: the one that is met first frees it, the other is found free then.)
     pub(crate) fn make_room(&mut self, id: Id, keep: (Id, Id)) -> Option<Id> {
         let set = self.set_of(id);

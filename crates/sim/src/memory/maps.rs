@@ -27,7 +27,7 @@ pub(crate) struct Map {
     len: usize,
 }
 
-// SAFETY: an address range; who uses the memory, and when, is the business of those who hold it.
+// SAFETY: an address range; its holders decide which thread uses the memory, and when.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
@@ -79,7 +79,7 @@ impl Map {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         for at in (window..len).step_by(POISON_LEN) {
             let part = POISON_LEN.min(len - at);
-            // SAFETY: replaces addresses of `map`, which nobody uses yet.
+            // SAFETY: replaces addresses of `map`, which no thread uses yet.
             unsafe { mmap(map.at(at).cast(), part, READ_WRITE, flags, poison()?, 0)? };
         }
         if window > 0 {
@@ -104,7 +104,7 @@ impl Map {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the range is ours, and whoever holds addresses in it lives no longer than this does.
+        // SAFETY: the range is ours, and no holder of addresses in it lives longer than this does.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
     }
 }

@@ -77,7 +77,7 @@ impl Memory {
     /// A host's view of the device at a path.
     pub(crate) fn view(&mut self, host: usize, path: &Path) -> Option<Arc<dyn Device>> {
         let device = self.shared.with(|s| s.device_at(path))?;
-        // Who is outside of all hosts has no memory.
+        // A thread outside of all hosts has no memory.
         let seen = &mut self.views.get_mut(host)?[device];
         if self.shared.with(|s| s.links.device(host, device).is_cut()) {
             return None;

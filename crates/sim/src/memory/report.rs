@@ -72,7 +72,7 @@ pub enum HazardKind {
     TwoWriters,
     /// A line was changed whose bytes in memory had changed since it was fetched: another host's change will be lost.
     StaleWritten,
-    /// A line in the cache differs from what was announced: a store that nobody told of, which is lost.
+    /// A line in the cache differs from what was announced: a store that was not announced, which is lost.
     Unannounced,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for HazardKind {
 pub struct Hazard {
     /// What.
     pub kind: HazardKind,
-    /// When, by the clock of who did it.
+    /// When, by the clock of the thread that did it.
     pub time: Nanos,
     /// On which host.
     pub host: usize,

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What views share.
 pub(crate) struct Shared {
-    /// The thread that may use it: the address of a thread-local; 0: nobody yet; `usize::MAX`: the world is over.
+    /// The thread that may use it: the address of a thread-local; 0: none yet; `usize::MAX`: the world is over.
     owner: AtomicUsize,
     busy: Cell<bool>,
     state: UnsafeCell<State>,
@@ -49,7 +49,7 @@ impl Shared {
         self.owner.store(OVER, Relaxed);
     }
 
-    /// Nobody but the owner comes past here.
+    /// Only the owner comes past here.
     #[inline(always)]
     pub(super) fn check(&self) {
         if self.owner.load(Relaxed) != this_thread() {

@@ -29,7 +29,7 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ViewId(pub usize);
 
-/// Who does something, and when: a thread's slot.
+/// The thread that does something, and when: its slot.
 pub(crate) type Who = (usize, Nanos);
 
 /// What a view needs to know of itself.
@@ -77,11 +77,11 @@ struct HostMem {
     views: Vec<Option<ViewMem>>,
     /// Which of its lives this is.
     life: u64,
-    /// By thread slot: the lines of its last access that missed; beside them the processor fetches ahead.
+    /// By thread slot: the lines of its last access that missed; beside them the processor prefetches.
     following: Vec<(Id, Id)>,
     /// By thread slot: when what it has written back is in memory.
     completes: Vec<Nanos>,
-    /// By thread slot: lines that were asked for ahead.
+    /// By thread slot: lines that were prefetched.
     fills: Vec<Fills>,
     cores: Cores,
     past_local: ViewTraffic,
@@ -97,7 +97,7 @@ struct DeviceMem {
     file: OwnedFd,
     memory: Map,
     len: u64,
-    /// It is gone, with all that was in it; until somebody opens what is there in its place.
+    /// It is gone, with all that was in it; until a process opens what is there in its place.
     lost: bool,
     lock: Option<(usize, u32)>,
     /// The hosts that have a view, and which of theirs.
@@ -548,7 +548,7 @@ impl State {
 
     // ---- the cache ----
 
-    /// A touch that is no plain hit: what it misses is fetched. How long the thread stalls; `None` where nobody
+    /// A touch that is no plain hit: what it misses is fetched. How long the thread stalls; `None` where no device
     /// answers.
     pub(crate) fn bring(
         &mut self,
@@ -702,7 +702,7 @@ impl State {
         self.poison(host, id, line);
     }
 
-    // ---- what nobody asked for ----
+    // ---- what no thread asked for ----
 
     /// Touches of a view until the next chance.
     pub(crate) fn draw_gap(&mut self, host: usize, id: ViewId) -> u64 {
@@ -778,7 +778,7 @@ impl State {
         h.completes[thread] = h.completes[thread].max(now + takes);
     }
 
-    /// What the thread has noted reaches memory. How long it waits; `None` where nobody answers.
+    /// What the thread has noted reaches memory. How long it waits; `None` where no device answers.
     pub(crate) fn fence(&mut self, host: usize, (thread, now): Who) -> Option<Nanos> {
         let notes = self.hosts[host].cache.take_notes(thread);
         let nobody = notes.iter().any(|note| self.is_lost(host, self.view_of(host, note.id)));
@@ -826,7 +826,7 @@ impl State {
         }
     }
 
-    /// A word goes to memory past the cache; the line leaves it before. `None` where nobody answers.
+    /// A word goes to memory past the cache; the line leaves it before. `None` where no device answers.
     pub(crate) fn store_uncached(
         &mut self,
         host: usize,
@@ -869,7 +869,7 @@ impl State {
 
 /// Whether a thread's miss goes on where its last one ended, upwards or downwards, as stream prefetchers know both
 /// (rows that were added in the order of their keys lie downwards in a page); notes where this one is. Lines that were
-/// there and were taken away were fetched ahead by nobody.
+/// there and were taken away were not prefetched.
 fn follows(misses: &mut Vec<(Id, Id)>, thread: usize, first: Id, last: Id) -> bool {
     const NOWHERE: (Id, Id) = (Id::MAX, Id::MAX);
     if misses.len() <= thread {

@@ -20,7 +20,7 @@ fn topology(hosts: usize, window: u64) -> Topology {
     topology
 }
 
-/// Two hosts and their views of one device, where nothing happens that nobody asked for.
+/// Two hosts and their views of one device, where nothing happens that no thread asked for.
 fn pod(hosts: usize, window: u64) -> (Memory, Vec<Arc<dyn Device>>) {
     let mut memory = Memory::new(&topology(hosts, window), 7, no_machine_check);
     memory.set_chance(Chance {
@@ -256,7 +256,7 @@ fn misses_cost_time_and_hits_none() {
         "{page} ns for 16 KiB: 2.46 us less the call"
     );
     let next = took(&|| views[0].touch(MIB + 16384, 64, Read));
-    assert!(next < 50, "{next} ns where the processor fetched ahead");
+    assert!(next < 50, "{next} ns where the processor prefetched");
     drop(memory);
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct View {
     lines: u64,
     base: NonNull<u8>,
     window: u64,
-    /// Touches until something happens that nobody asked for.
+    /// Touches until something happens that no thread asked for.
     quiet: Cell<u64>,
     touched: Cell<u64>,
     bytes: [Cell<u64>; 2],
@@ -76,7 +76,7 @@ impl View {
         self.quiet.set(self.shared.with(|s| s.draw_gap(self.host, self.id)));
     }
 
-    /// Its memory goes; nobody uses it any more.
+    /// Its memory goes; no thread uses it any more.
     pub(crate) fn release(&self) {
         if !self.released.replace(true) {
             views::remove(self.host, self.base);
@@ -111,8 +111,8 @@ impl View {
         self.charge(stall);
     }
 
-    /// The thread stalls for so long. A device that nobody finds any more answers with a machine check, which ends the
-    /// process.
+    /// The thread stalls for so long. A device that is not reached any more answers with a machine check, which ends
+    /// the process.
     fn charge(&self, stall: Option<Nanos>) {
         match stall {
             Some(stall) => clock::charge(stall),

@@ -1,7 +1,7 @@
 //! Calls over simulated cards: [`cenote_fabric::rdma::call`] in virtual time, with the faults of the verbs.
 //!
-//! The program of a node runs in a thread of its own, that of whoever [serves](MemoryNode::serve): a simulated process
-//! as a rule, so that it may take locks, and be killed. The node's memory outlives it; its callers are lost, and so are
+//! The program of a node runs in a thread of its own, that which [serves](MemoryNode::serve): a simulated process as a
+//! rule, so that it may take locks, and be killed. The node's memory outlives it; its callers are lost, and so are
 //! those of a program before.
 //!
 //! ```text
@@ -16,15 +16,15 @@
 //!
 //! ```text
 //!   Request ──arrives──► Look, again and again while the program has it ──answered──► Answer ──arrives──► complete
-//!     └ lost: again, at last Timeout or Lost    └ nobody there, twice: Lost               └ lost: again, at last Timeout or Lost
+//!     └ lost: again, at last Timeout or Lost    └ no server, twice: Lost                   └ lost: again, at last Timeout or Lost
 //! ```
 //!
 //! A connection may break under a message (`Faults::breaks`), and a request that its caller has given up come all the
 //! same (`Faults::straggle`): it is served if the node has not told the end of that connection, and its answer goes
 //! nowhere.
 //!
-//! Events happen when somebody looks at the network. Whoever sleeps does so until the next event that concerns him, and
-//! is woken when an earlier one is planned: by `post`, by an answer, by a connection's end.
+//! Events happen when a thread looks at the network. A thread sleeps until the next event that concerns it, and is
+//! woken when an earlier one is planned: by `post`, by an answer, by a connection's end.
 //!
 //! Invariants: a request enters the inbox once, and leaves it once; nothing of a caller is served after its end was
 //! told.
@@ -76,7 +76,7 @@ pub(super) struct Calls {
     groups: BTreeMap<u64, Group>,
     under_way: BTreeMap<u64, Asked>,
     events: BTreeMap<Key, (Event, u64)>,
-    /// By node: whoever serves there.
+    /// By node: what serves there.
     servers: BTreeMap<usize, Server>,
     counted: u64,
 }
@@ -85,7 +85,7 @@ pub(super) struct Calls {
 enum Event {
     /// The request arrives at the node.
     Request,
-    /// Is anybody there?
+    /// Is a server there?
     Look,
     /// The answer arrives at the caller.
     Answer,
@@ -98,7 +98,7 @@ enum Event {
 struct Group {
     calls: Vec<Call>,
     left: usize,
-    /// Nobody will ask for them.
+    /// They will not be asked for.
     dropped: bool,
 }
 
@@ -122,7 +122,7 @@ struct Asked {
 /// An answer, and what goes into the caller's memory.
 type Reply = (Vec<u8>, Vec<u8>);
 
-/// Who calls whom.
+/// The caller, and the node that it calls.
 #[derive(Clone)]
 struct Line {
     caller: CallerId,
@@ -130,7 +130,7 @@ struct Line {
     node: usize,
     /// The server that drew the caller's number.
     server: u64,
-    /// Of whoever connected.
+    /// Of the connected caller.
     life: Life,
     broken: Arc<AtomicBool>,
 }
@@ -172,7 +172,7 @@ fn tell(news: &AtomicU32) {
 
 impl MemoryNode {
     /// Serves calls with `program`, in the calling thread, until the node is lost or another serves in its place. If
-    /// the thread's process is killed, callers find nobody.
+    /// the thread's process is killed, callers find no server.
     pub fn serve(&self, program: &dyn Serve, serving: Serving) {
         let (number, news) = self.begin_serving();
         loop {
@@ -314,7 +314,7 @@ impl Calls {
         }
     }
 
-    /// The first event that a server of `node` has to be awake for.
+    /// The first event that a server of `node` has to run for.
     fn next_request(&self, node: usize) -> Nanos {
         let first = self
             .events
@@ -463,7 +463,7 @@ impl State {
         }
     }
 
-    /// A message was lost, or nobody is there: again, or not any more.
+    /// A message was lost, or no server is there: again, or not any more.
     fn again(&mut self, event: Event, call: u64, severed: bool, time: Nanos) {
         let faults = self.faults;
         let Some(asked) = self.calls.under_way.get_mut(&call) else {
@@ -497,7 +497,7 @@ impl State {
         }
     }
 
-    /// Nobody waits for a call any more, at an event of it. A request may come all the same.
+    /// No caller waits for a call any more, at an event of it. A request may come all the same.
     fn give_up(&mut self, event: Event, call: u64, error: Error, time: Nanos) {
         let most = self.faults.straggle.0;
         let comes = event == Event::Request && most > 0 && self.dice.chance(0.5);
@@ -702,7 +702,7 @@ impl Drop for Telephone {
     }
 }
 
-/// Calls that somebody will ask for, or not.
+/// Calls whose answers will be asked for, or not.
 struct Waiting {
     network: Network,
     group: u64,

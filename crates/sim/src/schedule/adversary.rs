@@ -32,7 +32,7 @@ pub(super) struct Adversary {
     random: Random,
     policy: Policy,
     lowest: u64,
-    /// The step from which on somebody of higher priority may be there.
+    /// The step from which on a thread of higher priority may be there.
     look: u64,
     /// The steps at which the next of each kind comes.
     switch: u64,

@@ -90,7 +90,7 @@ impl Events {
         self.running.push(Reverse((at, id)));
     }
 
-    /// A vCPU of a host is free: the next of its queue has it, or nobody.
+    /// A vCPU of a host is free: the next of its queue has it, or none.
     fn free(&mut self, threads: &mut [Thread], (host, core): (usize, u32), at: u64) {
         let vcpus = &mut self.hosts[host];
         let at = at.max(vcpus.paused_until);
@@ -146,7 +146,7 @@ impl Events {
         None
     }
 
-    /// The running thread goes to the end of its host's queue, if somebody is there.
+    /// The running thread goes to the end of its host's queue, if another thread is there.
     fn requeue(&mut self, threads: &mut [Thread], id: Id) -> bool {
         let (host, core) = (threads[id].host, threads[id].core);
         if self.hosts[host].queue.is_empty() {
@@ -179,13 +179,13 @@ impl Events {
         ahead
     }
 
-    /// A turn of a spinning loop: whether there is another thread to go on. `patient`: it would rather give its turn
+    /// A turn of a spinning loop: whether there is another thread to go on. `yields`: it would rather give its turn
     /// away.
-    pub(super) fn spin(&mut self, table: &mut ThreadTable, patient: bool) -> bool {
-        let cost = if patient { self.costs.yielded } else { self.costs.relax };
+    pub(super) fn spin(&mut self, table: &mut ThreadTable, yields: bool) -> bool {
+        let cost = if yields { self.costs.yielded } else { self.costs.relax };
         fast(|f| f.now.set(f.now.get() + cost));
         let current = table.current;
-        if patient && self.requeue(&mut table.threads, current) {
+        if yields && self.requeue(&mut table.threads, current) {
             return true;
         }
         self.point(table)

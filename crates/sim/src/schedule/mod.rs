@@ -1,4 +1,4 @@
-//! Who goes on: the state of all threads, virtual time, and the choices, as a machine without coroutines.
+//! Which thread goes on: the state of all threads, virtual time, and the choices, as a machine without coroutines.
 //!
 //! ```text
 //!            start                    sleep
@@ -9,8 +9,9 @@
 //!                     └───────────────────────────────────────┘
 //! ```
 //!
-//! What is common lies here and in [`table`]: the threads, who sleeps on which word, the deadlines. *Which* ready thread
-//! runs, and when it gives way, is the order's: [`adversary`] for [`Pace::Explore`](crate::Pace::Explore), [`events`] for
+//! What is common lies here and in [`table`]: the threads, the word on which each sleeps, the deadlines. *Which* ready
+//! thread runs, and when it gives way, is the order's: [`adversary`] for [`Pace::Explore`](crate::Pace::Explore),
+//! [`events`] for
 //! [`Pace::Project`](crate::Pace::Project).
 //!
 //! Invariants:
@@ -37,7 +38,7 @@ use table::{Status, Thread, ThreadTable, now};
 /// What to do next.
 pub(crate) enum Next {
     Run(Id),
-    /// Nobody goes on, for this reason.
+    /// No thread goes on, for this reason.
     Stuck(&'static str),
 }
 
@@ -51,7 +52,7 @@ pub(crate) struct Schedule {
     /// The thread at whose end the run ends.
     main: Id,
     ended: usize,
-    /// When somebody last went on for another reason than a deadline.
+    /// When a thread last went on for another reason than a deadline.
     progress: u64,
     order: Order,
     /// By host, what its clock gains in a million. (Outside of all: nothing.)
@@ -184,11 +185,11 @@ impl Schedule {
         switch
     }
 
-    /// The running thread spins: whether there is another to go on. `patient`: it would rather give its turn away.
-    pub(crate) fn spin(&mut self, patient: bool) -> bool {
+    /// The running thread spins: whether there is another to go on. `yields`: it would rather give its turn away.
+    pub(crate) fn spin(&mut self, yields: bool) -> bool {
         let switch = match &mut self.order {
             Order::Adversary(a) => a.spin(&mut self.table),
-            Order::Events(e) => e.spin(&mut self.table, patient),
+            Order::Events(e) => e.spin(&mut self.table, yields),
         };
         self.arm();
         switch || fast(|f| f.steps.get()) >= self.step_limit
@@ -238,7 +239,7 @@ impl Schedule {
         woken
     }
 
-    /// Nobody on a host goes on until then.
+    /// No thread of a host goes on until then.
     pub(crate) fn pause(&mut self, host: usize, until: u64) {
         match &mut self.order {
             Order::Adversary(a) => a.pause(&mut self.table.threads, host, until),
@@ -247,14 +248,14 @@ impl Schedule {
         self.arm();
     }
 
-    /// Chooses who runs next; with nobody ready, time goes to the next deadline.
+    /// Chooses the thread that runs next; with none ready, time goes to the next deadline.
     pub(crate) fn next(&mut self) -> Next {
         let next = match &mut self.order {
             Order::Adversary(a) => a.next(&mut self.table),
             Order::Events(e) => e.next(&mut self.table),
         };
         let Some(id) = next else {
-            return Next::Stuck("deadlock: nobody can go on");
+            return Next::Stuck("deadlock: no thread can go on");
         };
         if self.stalled() {
             return Next::Stuck("livelock: for ten minutes of virtual time nothing but deadlines has come");

@@ -156,7 +156,7 @@ fn new_node(network: &Network, tier: Tier) -> Now {
     }
 }
 
-/// Sent again soon, as a rule: who waits for a card does nothing else, and lives are short.
+/// Sent again soon, as a rule: a thread that waits for a card does nothing else, and lives are short.
 fn faults(draw: &mut Random) -> Faults {
     Faults {
         resend: Nanos::from_micros(draw.pick(&[50, 50, 200, 1000])),

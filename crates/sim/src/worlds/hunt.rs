@@ -1,5 +1,5 @@
-//! Where a world hunts: threads that stand still in a window until something has happened beside them, lives that end
-//! at a pass, storage of which one part is slow.
+//! Where a world aims: threads that stand still in a window until something has happened beside them, lives that end at
+//! a pass, storage of which one part is slow.
 //!
 //! ```text
 //!   thread ──► window ──── stands still ────► goes on ──► a few transactions ──► the life ends here
@@ -19,7 +19,7 @@ use cenote_testkit::faulty::{FaultPlan, MemFs};
 use super::death::Death;
 use super::name::Name;
 
-/// What a seed hunts for.
+/// What a seed aims at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hunt {
     /// The window in which threads stand still.
@@ -116,7 +116,7 @@ const GIVEN_UP: [Mark; 9] = [
 ];
 
 impl Hunt {
-    /// What the seed of a world hunts for.
+    /// What the seed of a world aims at.
     pub fn draw(world: Name, draw: &mut Random) -> Hunt {
         let windows = windows(world);
         let aim = (!windows.is_empty() && !draw.one_in(6)).then(|| {
@@ -218,7 +218,7 @@ impl Hunt {
 mod tests {
     use super::*;
 
-    /// Half of the worlds of an engine end lives where they hunt, at each kind of moment.
+    /// Half of the worlds of an engine end lives where they aim, at each kind of moment.
     #[test]
     fn seeds_hunt() {
         let hunts: Vec<Hunt> = (0..100)

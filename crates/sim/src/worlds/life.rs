@@ -1,4 +1,4 @@
-//! One life of the engine: it opens what is there, is looked at, serves sessions, and ends in order if nobody ends it
+//! One life of the engine: it opens what is there, is looked at, serves sessions, and ends in order if no fault ends it
 //! before.
 
 use cenote_base::random::Random;
@@ -241,7 +241,7 @@ fn check(shared: &Shared, engine: &Arc<Engine>, site: &Site) -> Result<()> {
     shared.step("a check begins".into());
     let mut report = engine.check()?;
     shared.count("checks");
-    // Flipped bits there are found, and harm nobody.
+    // Flipped bits there are found, and do no harm.
     let spoilt = site.far.as_ref().is_some_and(|far| far.is_spoilt());
     report
         .problems
@@ -335,7 +335,7 @@ fn end(shared: &Arc<Shared>, engine: Arc<Engine>, site: &Site) -> Result<()> {
         shared.fail(format!("{latched} pages are left latched"));
     }
     if Arc::strong_count(&engine) > 1 {
-        shared.fail("somebody still holds the engine after its end".into());
+        shared.fail("a reference to the engine is left after its end".into());
     }
     Ok(())
 }

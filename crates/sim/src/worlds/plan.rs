@@ -114,7 +114,7 @@ pub struct Pages {
     pub anew: u64,
     /// Of 100 changes so many are waited for until they are durable.
     pub waits: u64,
-    /// One in so many who hold a page stand still with it.
+    /// One in so many holders of a page stands still with it.
     pub still: u64,
     /// Between two turns of a thread, in nanoseconds, at most.
     pub rests: u64,
@@ -133,7 +133,7 @@ pub struct Grants {
     pub extents: u64,
     /// Names that memory is asked for by.
     pub labels: usize,
-    /// Holders lock what they map, as regions do: then nobody else maps it, whatever the pool does.
+    /// Holders lock what they map, as regions do: then no other process maps it, whatever the pool does.
     pub locks: bool,
     /// Managers. One has its book in a file; of several one leads, with the book in etcd.
     pub managers: usize,
@@ -150,7 +150,7 @@ pub struct Pods {
     pub every: Nanos,
     /// How long what has come stays.
     pub stay: Nanos,
-    /// Between two moves that nobody has asked for, about; zero: none.
+    /// Between two moves that no member has asked for, about; zero: none.
     pub moves: Nanos,
     /// How long a host waits for what another is ordered to do.
     pub timeout: Nanos,
@@ -284,7 +284,7 @@ impl Plan {
         self
     }
 
-    /// From a sequence of its own: what the seed hunts for, and where numbers begin.
+    /// From a sequence of its own: what the seed aims at, and where numbers begin.
     fn with_a_hunt(mut self, limits: Limits) -> Plan {
         let mut draw = Random(mix(self.seed ^ 0x6875_6E74) ^ self.name as u64);
         self.hunt = Hunt::draw(self.name, &mut draw);
@@ -303,7 +303,7 @@ impl Plan {
         self
     }
 
-    /// Sizes at which what the seed hunts for can happen.
+    /// Sizes at which what the seed aims at can happen.
     fn suit(&mut self, limits: Limits, draw: &mut Random) {
         if let Some(End::At(Mark::SegmentRetired | Mark::CheckpointMoved, _)) = self.hunt.end {
             self.tuning.log_limit = draw.pick(&[32 << 10, 128 << 10]);
@@ -342,7 +342,7 @@ impl Plan {
                 self.tuning.status_ring = 512;
                 self.sessions = 8.min(limits.sessions.max(1));
                 self.rows = 12.min(limits.rows.max(1));
-                // Who has written several rows leaves a trace though one of them is another's.
+                // A transaction that has written several rows leaves a trace though one of them is another's.
                 (self.tables, self.statements) = (1, 8.min(limits.statements.max(1)));
                 (self.repeatable, self.reading, self.taken_back) = (0, 10, 0);
                 self.hunt.aim = Some(Aim {

@@ -29,7 +29,7 @@ use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
 pub struct Verdict {
     /// What is wrong; empty where all is well.
     pub problems: Vec<String>,
-    /// The last steps, if something is wrong: who did what.
+    /// The last steps, if something is wrong.
     pub story: Vec<String>,
     /// What it went through.
     pub tally: Tally,
@@ -87,7 +87,7 @@ impl Region {
         }
     }
 
-    /// What a killed process leaves: the same bytes in another file, which nobody has locked.
+    /// What a killed process leaves: the same bytes in another file, which no process has locked.
     fn after_kill(self, plan: &Plan) -> Self {
         let new = Self::new(plan);
         if matches!(self, Self::File(_)) {
@@ -231,7 +231,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
     }
 }
 
-/// What befalls memory and disk while nobody uses them.
+/// What befalls memory and disk while no process uses them.
 fn between_lives(shared: &Arc<Shared>, world: &World, site: &Site, remains: &mut Remains, draw: &mut Random) {
     if shared.plan.name == Name::DeviceLoss {
         if remains.cut_off.is_some() {
@@ -432,7 +432,7 @@ fn await_machine_check(process: &Process, draw: &mut Random) {
     }
 }
 
-/// After the last life of a database with flipped bits, which nobody recovers: what sessions were told must have been
+/// After the last life of a database with flipped bits, which is not recovered: what sessions were told must have been
 /// right. A commit that was asked for and had its place in the log may have been seen by others.
 fn judge_reads(shared: &Shared) {
     let mut history = shared.history();

@@ -140,7 +140,7 @@ impl Session {
                 self.note(What::RolledBack);
             }
             self.statement()?;
-            // As those do who idle in their transactions.
+            // As clients do that idle in their transactions.
             if self.draw.one_in(2) {
                 self.tx.end_statement();
             }
@@ -193,7 +193,7 @@ impl Session {
         self.note(What::Write { key, before, after });
     }
 
-    /// Notes what was met by one who asked for a row by its id.
+    /// Notes what a statement met that asked for a row by its id.
     fn wanted(&self, table: u8, id: i32, saw: Tag) {
         let key = place(table, id);
         self.note(What::Wanted { key, saw });
@@ -318,7 +318,7 @@ impl Session {
         let Some(table) = self.tx.table(&rows::name(DEFINED + number))? else {
             return Ok(());
         };
-        // As one who has been planned, and waits for its client.
+        // As a statement that has been planned, and waits for its client.
         if self.draw.one_in(3) {
             rt::sleep(Nanos(self.draw.below(2_000_000)));
         }
@@ -413,7 +413,7 @@ impl Session {
         Ok(met)
     }
 
-    /// What was met by one who asked for a row by its id: at read committed the row may have got another one.
+    /// What a statement met that asked for a row by its id: at read committed the row may have got another one.
     fn followed(&self, table: &Table, id: i32, (found, tag): (i32, Tag)) -> Step<(i32, Tag)> {
         if found != id && self.tx.isolation() == Isolation::RepeatableRead {
             return Err(self.fail(format!("{}[{id}] was asked for, [{found}] met", table.name)));

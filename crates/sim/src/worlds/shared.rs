@@ -151,7 +151,7 @@ impl Shared {
         lock(&self.tally).clone()
     }
 
-    /// A life begins: nobody is to stop, nothing is ready.
+    /// A life begins: no thread is to stop, nothing is ready.
     pub fn begin_life(&self) {
         let flags = [
             &self.stopping,
@@ -222,7 +222,7 @@ impl Shared {
 
     /// A copy of the database was taken, with these rows.
     pub(super) fn backed_up(&self, copy: BackupCopy) {
-        // All of it is durable, whoever has been told.
+        // All of it is durable, acknowledged or not.
         let acknowledged = self.history().acknowledged.max(copy.lsn);
         self.history().acknowledged = acknowledged;
         lock(&self.copies).push(copy);

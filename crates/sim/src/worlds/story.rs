@@ -1,5 +1,5 @@
-//! The last steps of a world that failed, for people: who did what; then what hosts did to lines of memory, and how
-//! those are.
+//! The last steps of a world that failed, for people: what each session did; then what hosts did to lines of memory,
+//! and how those are.
 
 use super::shared::Shared;
 
@@ -14,14 +14,14 @@ pub(super) fn tell(shared: &Shared, scene: Vec<String>) -> Vec<String> {
     let mut steps = shared.steps();
     let history = shared.history();
     for (number, txn) in history.txns.iter().enumerate() {
-        let who = format!("life {} session {} T{number}", txn.life, txn.session);
-        let ops = txn.ops.iter().map(|op| (op.at, format!("{who}: {}", op.what)));
+        let actor = format!("life {} session {} T{number}", txn.life, txn.session);
+        let ops = txn.ops.iter().map(|op| (op.at, format!("{actor}: {}", op.what)));
         steps.extend(ops);
         let ended = match txn.cts {
-            0 => format!("{who}: {:?}", txn.end),
-            cts => format!("{who}: {:?} at {cts}", txn.end),
+            0 => format!("{actor}: {:?}", txn.end),
+            cts => format!("{actor}: {:?} at {cts}", txn.end),
         };
-        steps.extend((txn.asked != 0).then(|| (txn.asked, format!("{who}: asks for its end"))));
+        steps.extend((txn.asked != 0).then(|| (txn.asked, format!("{actor}: asks for its end"))));
         steps.extend((txn.answered != 0).then_some((txn.answered, ended)));
     }
     steps.sort();

@@ -1,9 +1,9 @@
-//! Lines that a thread has asked for ahead ([`Device::prefetch`](cenote_base::rt::memory::Device::prefetch)): they come
+//! Lines that a thread has prefetched ([`Device::prefetch`](cenote_base::rt::memory::Device::prefetch)): they come
 //! while it goes on.
 //!
 //! A core has so many line fill buffers; each holds one line that is on its way. So misses of one thread that do not
 //! wait for each other overlap up to that number, and the next one waits until a buffer is free. Lines of one access
-//! overlap as the profile's times by size say; what a core finds ahead by itself, running past a miss, is not modelled:
+//! overlap as the profile's times by size say; what a core finds by itself, running past a miss, is not modelled:
 //! whether one access needs another's result is not announced.
 //!
 //! ```text
@@ -20,7 +20,7 @@ use cenote_base::rt::Nanos;
 
 impl State {
     /// Asks for a line. How long the thread waits for a fill buffer. Where the host sees memory through its cache
-    /// alone, nothing comes of the hint: what is fetched ahead there, the seed says.
+    /// alone, nothing comes of the hint: what is prefetched there, the seed says.
     pub(crate) fn prefetch(&mut self, host: usize, id: ViewId, line: Id, who: Who) -> Nanos {
         let is_there = self.hosts[host].cache.has(line, PRESENT);
         if is_there || !self.view(host, id).coherent || self.is_lost(host, id) {
@@ -40,7 +40,7 @@ impl State {
         begins.since(who.1)
     }
 
-    /// When a line that is in the cache can be used: the thread may have asked for it ahead.
+    /// When a line that is in the cache can be used: the thread may have prefetched it.
     pub(super) fn arrival(&self, host: usize, line: Id, (slot, now): Who) -> Nanos {
         let h = &self.hosts[host];
         match h.fills.get(slot) {

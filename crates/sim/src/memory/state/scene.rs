@@ -1,5 +1,5 @@
-//! Memory when something has gone wrong, for people: who did what last, which lines are not as memory has them, what
-//! lies there.
+//! Memory when something has gone wrong, for people: each thread's last accesses, which lines are not as memory has
+//! them, what lies there.
 
 use super::super::host::{DIRTY, Id, PENDING, PRESENT, STALE};
 use super::super::steps::Step;

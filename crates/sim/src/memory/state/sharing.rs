@@ -4,7 +4,7 @@
 //! is its alone is looked up when it matters, as the device's directory would:
 //!
 //! ```text
-//!              read, nobody else has it            write: nothing to ask
+//!              read, no other host has it          write: nothing to ask
 //!   Invalid ─────────────────────────▶ Exclusive ────────────────────────▶ Modified
 //!     ▲ │                                  │ another host reads                │ another host reads: written back by force
 //!     │ └── read, others have it ──▶ Shared ◀──────────────────────────────────┘   [share_with_hosts: snoop]
@@ -13,8 +13,8 @@
 //!     └── another host writes, from any state; Modified is written back before     [take_from_hosts: snoop, on top of its own miss]
 //! ```
 //!
-//! **Among the cores of a host**, for all lines in its cache. The owner bits of the tag say who has it in a cache of
-//! its own:
+//! **Among the cores of a host**, for all lines in its cache. The owner bits of the tag say which cores have it in a
+//! cache of its own:
 //!
 //! ```text
 //!   core c brings it ──▶ c alone ── c reads, writes ──▶ (free: a hit)
@@ -25,9 +25,8 @@
 //!   some, any core ── c writes ──────────▶ c alone: the others lose it         [transfer]
 //! ```
 //!
-//! Transfers and snoops of one line queue: a line is at one place at a time, so that a word which everybody changes
-//! costs each of them the time of those before. Loads of what several have do not: the cache that all share serves
-//! them.
+//! Transfers and snoops of one line queue: a line is at one place at a time, so that a word that all change costs each
+//! of them the time of those before. Loads of what several have do not: the cache that all share serves them.
 //!
 //! Times are the profile's: `core_transfer_ns`, `core_load_ns` of the host's own memory, `snoop_ns` of the device.
 
@@ -73,7 +72,7 @@ impl State {
         self.view(other, theirs).medium.write_back(now, 1, true);
     }
 
-    /// A host reads a line that has just come: whoever has changed it writes it back, and shares it from now on.
+    /// A host reads a line that has just come: the host that has changed it writes it back, and shares it from now on.
     pub(super) fn share_with_hosts(&mut self, host: usize, id: ViewId, line: Id, who: Who) -> Nanos {
         for number in 0..self.views_of(host, id, line) {
             let Some(other) = self.other(host, id, line, number) else {
@@ -146,7 +145,7 @@ impl State {
         self.contended.pass(name, who.1, takes)
     }
 
-    /// A core reads what some have: it is one of them, or becomes one. Where all have it, nobody need be asked any
+    /// A core reads what some have: it is one of them, or becomes one. Where all have it, no core need be asked any
     /// more.
     fn load_from_some(&mut self, host: usize, id: ViewId, line: Id, me: Tag) -> (Tag, Nanos) {
         let name = self.name_of(host, id, line);

@@ -41,7 +41,7 @@ fn on_core(core: u32) {
     fast(|f| f.owner.set(owner(core)));
 }
 
-/// Another thread of the host, which has missed nothing yet: nothing was fetched ahead for it.
+/// Another thread of the host, which has missed nothing yet: nothing was prefetched for it.
 fn as_thread(slot: usize) {
     fast(|f| f.slot.set(slot));
 }
@@ -102,7 +102,7 @@ fn what_one_host_has_to_itself_costs_what_it_did() {
     costs(0, || store(&views[0], 0, 1));
     flush(&views[0], 0);
     costs(0, || store(&views[0], 0, 2));
-    // What was written back is not changed any more: nobody has to be asked.
+    // What was written back is not changed any more: no host has to be asked.
     flush(&views[0], 0);
     costs(LOAD, || assert_eq!(load(&views[1], 0), 2));
 }
@@ -125,7 +125,7 @@ fn cores_of_a_host_take_lines_from_each_other() {
     on_core(1);
     costs(TRANSFER, || _ = load(view, 0));
     costs(0, || _ = load(view, 0));
-    // Two have it; a third gets it from the cache that all share, and so does the last: after that it is everybody's.
+    // Two have it; a third gets it from the cache that all share, and so does the last: after that all have it.
     on_core(2);
     costs(L3, || _ = load(view, 0));
     on_core(3);
@@ -174,7 +174,7 @@ fn lines_that_are_asked_for_ahead_come_together() {
         (0..BUFFERS).for_each(|n| views[0].prefetch(at(n)));
         (0..BUFFERS).for_each(|n| _ = load(&views[0], at(n)));
     });
-    // What is not asked for ahead comes one after the other.
+    // What is not prefetched comes one after the other.
     as_thread(1);
     costs_up_to(4 * LOAD, 4, || (100..104).for_each(|n| _ = load(&views[0], at(n))));
     // A core has so many fill buffers: the next line waits for the first one's.

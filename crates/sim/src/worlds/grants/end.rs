@@ -1,5 +1,5 @@
-//! The end: faults are over and nobody holds anything. GrantTable, files and model have to agree; heirs find what has
-//! to be there, give it back, and nothing is left.
+//! The end: faults are over and no process holds anything. GrantTable, files and model have to agree; heirs find what
+//! has to be there, give it back, and nothing is left.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) fn inspect(cast: &mut Processes<'_>) {
 
 fn look(stage: &Arc<Stage>) -> Result<()> {
     let is_quiet = |status: &PoolStatus| status.grants.iter().all(|grant| grant.phase == Phase::Idle);
-    let status = settled(stage, "nobody holds anything, and all is idle", is_quiet)?;
+    let status = settled(stage, "no process holds anything, and all is idle", is_quiet)?;
     audit(stage, "when all is idle")?;
     compare(stage, &status);
     for label in stage.labels() {
@@ -65,7 +65,7 @@ fn settled(stage: &Arc<Stage>, what: &str, is_so: impl Fn(&PoolStatus) -> bool) 
     }
 }
 
-/// What nobody gave back is in the grant table.
+/// What was not given back is in the grant table.
 fn compare(stage: &Stage, status: &PoolStatus) {
     for (label, grant) in stage.model().expected() {
         let found = status.grants.iter().find(|found| label_of(stage, found) == Some(label));

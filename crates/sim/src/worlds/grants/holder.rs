@@ -37,7 +37,7 @@ fn kind(error: &Error) -> &'static str {
     match error {
         Error::Busy(_) => "busy",
         Error::Full(_) => "full",
-        Error::Lost(_) | Error::Timeout(_) => "nobody answers",
+        Error::Lost(_) | Error::Timeout(_) => "no answer",
         Error::Revoked(_) => "revoked",
         Error::Io { kind, .. } if *kind == std::io::ErrorKind::NotFound => "freed",
         _ => "otherwise",

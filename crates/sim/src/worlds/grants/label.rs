@@ -8,7 +8,7 @@ use cenote_space::EXTENT;
 pub(super) struct Label(pub usize);
 
 impl Label {
-    /// Memory of the second is taken for the first where it is short, while nobody holds it.
+    /// Memory of the second is taken for the first where it is short, while it has no holder.
     pub const TENANTS: [&str; 2] = ["first", "second"];
 
     pub fn tenant(self) -> &'static str {
@@ -23,12 +23,12 @@ impl Label {
         1 + self.0 as u64 % 3
     }
 
-    /// Some are not kept for long while nobody holds them.
+    /// Some are not kept for long without a holder.
     pub fn keep(self) -> Option<u64> {
         (self.0 % 4 == 3).then_some(2)
     }
 
-    /// Whether it may be gone whenever nobody holds it.
+    /// Whether it may be gone whenever it has no holder.
     pub fn is_fleeting(self) -> bool {
         self.tenant() != Self::TENANTS[0] || self.keep().is_some()
     }

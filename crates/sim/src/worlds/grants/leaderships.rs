@@ -3,7 +3,7 @@
 /// The grant table as the last leadership that wrote has left it.
 #[derive(Debug, Default)]
 pub(super) struct Leaderships {
-    /// Who was the last to lead: its address.
+    /// The last leader: its address.
     pub leader: String,
     /// The last that has begun to write.
     pub(super) writer: i64,
@@ -19,7 +19,7 @@ impl Leaderships {
         }
     }
 
-    /// Who was held up after its write may have been followed by another that wrote, too.
+    /// Managers that were held up after their write may have been followed by another that wrote, too.
     pub(super) fn has_written(&mut self, leadership: i64, grant_table: &[u8]) {
         if leadership == self.writer {
             self.grant_table = Some(grant_table.to_vec());

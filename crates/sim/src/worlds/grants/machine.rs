@@ -1,5 +1,5 @@
-//! The machine of memory nodes and holders, in place of `/proc` and signals: who maps which file, and how that is
-//! ended.
+//! The machine of memory nodes and holders, in place of `/proc` and signals: which process maps which file, and how
+//! that is ended.
 //!
 //! A holder maps a file by having it open ([`Machines::map`](super::machines::Machines::map)). A killed process maps nothing. It may take some turns
 //! until a signal has its effect, and of a process that hangs in the kernel ([`Machines::hang`](super::machines::Machines::hang)) much longer.
@@ -19,7 +19,7 @@ const TURN: Nanos = Nanos::from_millis(2);
 /// What a memory node asks about its machine.
 pub(super) struct Machine(pub(super) Arc<Stage>);
 
-/// As the file of a region is: by whoever has it open.
+/// As the file of a region is: by the process that has it open.
 fn is_locked(file: &Path) -> Result<bool> {
     let failed = |error| Error::io(format!("locking {}", file.display()), error);
     match fs::open(file, fs::OpenOptions::WRITE) {
@@ -48,7 +48,7 @@ impl Machine {
         }
     }
 
-    /// Signals those who are left, again and again, until there are none.
+    /// Signals those that are left, again and again, until there are none.
     fn end(&self, what: &str, timeout: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
         let until = clock::now() + timeout;
         loop {
@@ -85,7 +85,7 @@ impl Host for Machine {
         self.end(&name, timeout, || Ok(self.mapping(file)))?;
         while is_locked(file)? {
             if clock::now() > until {
-                return Err(Error::Busy(format!("{name}: somebody has it open")));
+                return Err(Error::Busy(format!("{name}: another process has it open")));
             }
             rt::sleep(TURN);
             self.end(&name, timeout, || Ok(self.mapping(file)))?;

@@ -5,13 +5,13 @@
 //! ([`Etcd`](crate::etcd::Etcd)).
 //!
 //! ```text
-//!   host 0: manager, its grant table in a file; host 2 and on: more managers
-//!   host 1: memory nodes, whose grants are files ([`machine`] tells who maps them); holders ([`holder`]); an operator ([`operator`])
-//!   controller, outside of all: kills programs, cuts ways between them, stops hosts, makes messages late
+//!   host 0: manager, its grant table in a file; host 2 and on: more managers host 1: memory nodes, whose grants are
+//!   files ([`machine`] tells which process maps them); holders ([`holder`]); an operator ([`operator`]) controller,
+//!   outside of all: kills programs, cuts ways between them, stops hosts, makes messages late
 //! ```
 //!
 //! 1. Holders open grants by label, map their files, write and read, and let go in all ways there are. The [`model`]
-//!    says who may use which memory, and what is in it.
+//!    says which process may use which memory, and what is in it.
 //! 2. All ways are mended, holders end; what is held lapses. Then the manager's grant table, the nodes' files and the
 //!    model have to agree ([`end`]).
 //! 3. Heirs open each label: what has to be there is there. All is given back, and nothing is left.

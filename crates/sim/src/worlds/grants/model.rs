@@ -1,12 +1,12 @@
-//! What has to be so, whatever befalls the pool: who uses which memory, what is in it, and what may be gone.
+//! What has to be so, whatever befalls the pool: the user of each memory, what is in it, and what may be gone.
 //!
 //! A grant is *used* from when its file is mapped until it is not, or its process has ended.
 //!
-//! - One process at a time uses a label's memory, and epochs rise from one to the next: who was fenced does not come
+//! - One process at a time uses a label's memory, and epochs rise from one to the next: a fenced one does not come
 //!   back.
 //! - Memory has what was written last, or zeros if it is new. A write under way when its process died is there or not.
-//! - A label keeps its grant, unless it was given back or freed, or nobody held it and it is one that may go then.
-//! - Numbers of grants rise, and what was freed is given to nobody who asks later.
+//! - A label keeps its grant, unless it was given back or freed, or it had no holder and is one that may go then.
+//! - Numbers of grants rise, and what was freed is given to no later process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ pub(super) fn offset(word: usize) -> u64 {
     word as u64 * (128 << 10) + 8 * (word as u64 % 5)
 }
 
-/// Who uses memory, and as what.
+/// The user of memory, and as what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Use {
     pub label: Label,
@@ -59,7 +59,7 @@ struct Word {
 /// A label's memory.
 #[derive(Debug, Default)]
 struct Memory {
-    /// Who used it last.
+    /// Its last user.
     last: Option<Use>,
     in_use: bool,
     words: [Word; WORDS],
@@ -75,7 +75,7 @@ pub(super) struct Known {
 #[derive(Debug, Default)]
 pub(super) struct Model {
     labels: BTreeMap<Label, Memory>,
-    /// Somebody has asked for their end: an answer may be lost, and what was asked come late.
+    /// A process has asked for their end: an answer may be lost, and what was asked come late.
     may_go: BTreeSet<GrantId>,
     /// Freed, and when that was answered.
     freed: BTreeMap<GrantId, Nanos>,
@@ -91,7 +91,7 @@ impl Model {
     /// # Errors
     /// Another process uses the memory, or what it is given contradicts what was given before.
     pub fn begin(&mut self, new: Use, is_running: impl Fn(u32) -> bool) -> Result<(), String> {
-        // Who was given it before may come late: until its node has freed it, and ended who maps it, it is nobody
+        // A former holder may come late: until its node has freed it, and ended the processes that map it, it is no one
         // else's.
         if self.freed.get(&new.grant).is_some_and(|freed| *freed < new.asked) {
             return Err(format!("{new:?}: its grant was freed before it was asked for"));
@@ -112,7 +112,7 @@ impl Model {
             if new.grant != last.grant {
                 if !self.may_go.contains(&last.grant) && !new.label.is_fleeting() {
                     return Err(format!(
-                        "{new:?} is new memory: that of {last:?} is lost, and nobody gave it back"
+                        "{new:?} is new memory: that of {last:?} is lost, and was not given back"
                     ));
                 }
                 known.words = Default::default();
@@ -127,7 +127,7 @@ impl Model {
         self.known(label).in_use = false;
     }
 
-    /// Still its user's, as far as anybody knows.
+    /// Still its user's, as far as the model knows.
     fn check(known: &Memory, user: Use) -> Result<(), String> {
         match known.last == Some(user) {
             true => Ok(()),
@@ -173,7 +173,7 @@ impl Model {
         Self::check(known, user)
     }
 
-    /// Somebody asks for a grant's end.
+    /// A process asks for a grant's end.
     pub fn may_go(&mut self, grant: GrantId) {
         self.may_go.insert(grant);
     }

@@ -69,7 +69,10 @@ pub(super) fn problems(stage: &Stage, status: &PoolStatus) -> Vec<String> {
     for grant in &status.grants {
         *by_node.entry(grant.node).or_default() += grant.bytes;
         if label_of(stage, grant).is_none() {
-            problems.push(format!("nobody has asked for grant {} \"{}\"", grant.id, grant.label));
+            problems.push(format!(
+                "no process has asked for grant {} \"{}\"",
+                grant.id, grant.label
+            ));
         }
         if !matches!(grant.phase, Phase::Held | Phase::Idle | Phase::Fencing | Phase::Freeing) {
             problems.push(format!("grant {} is {}", grant.id, grant.phase));

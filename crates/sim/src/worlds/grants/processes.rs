@@ -121,7 +121,7 @@ impl<'w> Processes<'w> {
         self.stage.calm_down();
         mark::aim(None);
         let users: Vec<Process> = self.users.iter().flatten().cloned().collect();
-        // Who opens a grant waits for half a minute at most, and for the answer to a sign of life.
+        // A process that opens a grant waits for half a minute at most, and for the answer to a sign of life.
         self.start_programs() && self.await_end("all users end", Nanos::from_secs(120), &users)
     }
 }

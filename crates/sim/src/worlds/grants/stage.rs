@@ -89,7 +89,7 @@ impl Stage {
         format!("{}:5440", Role::Manager(n).name())
     }
 
-    /// And all of them, as those are told who look for the one that leads.
+    /// And all of them, as those are told that look for the leader.
     pub fn managers(&self) -> String {
         let all: Vec<String> = (0..self.grants.managers).map(|n| self.manager(n)).collect();
         all.join(",")
@@ -154,7 +154,7 @@ impl Stage {
         self.turns.load(SeqCst)
     }
 
-    /// A value that nobody else writes.
+    /// A value that no other process writes.
     pub fn new_value(&self) -> u64 {
         self.values.fetch_add(1, SeqCst) + 1
     }

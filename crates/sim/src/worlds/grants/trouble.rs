@@ -140,7 +140,7 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// Between a manager and somebody, one way or both.
+    /// Between a manager and another process, one way or both.
     fn cut_or_mend(&mut self) {
         let holders = self.stage.holders() as u64;
         let all = holders + self.stage.grants.nodes as u64 + 1;
@@ -222,7 +222,7 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// Who was killed begins anew, at some time.
+    /// A killed process begins anew, at some time.
     fn raise(&mut self, cast: &mut Processes<'_>) {
         for n in 0..cast.programs.len() {
             if cast.is_down(n) && self.draw.one_in(40) {

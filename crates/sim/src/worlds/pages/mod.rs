@@ -4,7 +4,7 @@
 //! ```text
 //!   changer ──► mini-transaction over one page or several ──► commit ──► perhaps waits until it is durable
 //!   reader  ──► a page, held or not                             │
-//!      └───────────────► model ([`model`]): every state of every page, which changes go together, who was told what
+//!      └───────────────► model ([`model`]): every state of every page, which changes go together, what was acknowledged
 //! ```
 //!
 //! What a table's rows tell of a crash is little: a change that is gone may be one of a page that is made anew by the

@@ -1,8 +1,8 @@
 //! A space beside the pages', without redo: it is made, written, dropped and made again under its number, as tables are
 //! that a crash takes back.
 //!
-//! What is in a page tells of which making of the space it is. No page of a former one comes back, and whoever makes
-//! the space takes nothing from the batches that others write meanwhile.
+//! What is in a page tells of which making of the space it is. No page of a former one comes back, and a thread that
+//! makes the space takes nothing from the batches that others write meanwhile.
 
 use cenote_base::random::Random;
 use std::sync::Arc;

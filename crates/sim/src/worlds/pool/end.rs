@@ -18,7 +18,7 @@ use super::stage::{Report, Reports, Stage, part_number, pod_of};
 use super::user::is_trouble;
 use crate::check::words::What;
 
-/// A migrated extent whose home is not heard of is asked for after 5 s, and a call to who is not there takes as long.
+/// A migrated extent whose home is not heard of is asked for after 5 s, and a call to an absent member takes as long.
 const SETTLE: Nanos = Nanos::from_secs(120);
 
 fn placements(reports: &Reports) -> BTreeMap<u8, Placement> {
@@ -53,7 +53,7 @@ pub(super) fn settle(cast: &mut Processes<'_>) -> bool {
     }
 }
 
-/// Who has to reach an object, by where its extent lies: no pod, if that was lost.
+/// The pods that have to reach an object, by where its extent lies: no pod, if that was lost.
 fn reached_by(reports: &Reports, at: GlobalAddress) -> Vec<usize> {
     let extent = extent_of(at);
     let all = || reports.keys().map(|part| pod_of(*part)).collect();
@@ -63,7 +63,7 @@ fn reached_by(reports: &Reports, at: GlobalAddress) -> Vec<usize> {
             _ => all(),
         };
     }
-    // Its home is lost: who maps the part that it is lent to finds it there.
+    // Its home is lost: a member that maps the part that it is lent to finds it there.
     let has_it = |report: &&Report| {
         report
             .placement
@@ -107,12 +107,12 @@ pub(super) fn inspect(cast: &mut Processes<'_>, draw: &mut Random) {
     }
     for pod in &pods {
         let (pod, reports) = (*pod, Arc::clone(&reports));
-        cast.start(pod, "who frees all", move |stage, mark| {
+        cast.start(pod, "the last user", move |stage, mark| {
             if let Err(error) = free(stage, pod, mark, &reports) {
                 stage.shared.fail(format!("freeing everything from pod {pod}: {error}"));
             }
         });
-        if !cast.await_users("who frees all ends", Nanos::from_secs(120)) {
+        if !cast.await_users("the last user ends", Nanos::from_secs(120)) {
             return;
         }
     }
@@ -151,7 +151,7 @@ fn look(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
         stage.model.lock().end_op(word, op, saw);
     }
     let texts = stage.model.lock().texts.clone();
-    // Who holds a lock is known by a number that the keeper of its home has drawn: without the home it is none any
+    // The holder of a lock is known by a number that the keeper of its home has drawn: without the home it is none any
     // more, wherever it lies.
     let is_lock = |at: GlobalAddress| reports.contains_key(&at.part()) && is_mine(at);
     for text in texts.iter().filter(|text| is_lock(text.lock) && is_mine(text.at)) {
@@ -166,7 +166,7 @@ fn look(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
                 "the text at {at}, under the lock {lock}: it is not version {version}"
             ));
         }
-        // Whoever comes next finds it whole.
+        // The next one finds it whole.
         space.write(text.at, &bytes_of(version, text.len))?;
         guard.unlock()?;
     }
@@ -202,7 +202,7 @@ fn free(stage: &Arc<Stage>, pod: usize, mark: Mark, reports: &Reports) -> Result
     Ok(())
 }
 
-/// Empty migrated extents go home, and of all objects none is left but those that nobody may know of.
+/// Empty migrated extents go home, and of all objects none is left but those that may be unknown.
 fn count_what_is_left(cast: &mut Processes<'_>) {
     let sweeping = Role {
         makes: false,
@@ -234,15 +234,13 @@ fn what_is_left(stage: &Stage, reports: &Reports, most: u64) -> Vec<String> {
     let mut wrong = audit_placements(&placements(reports));
     wrong.extend(reports.values().flat_map(|report| report.problems.clone()));
     let objects: u64 = reports.values().map(|report| report.placement.objects).sum();
-    // Of a lost pod nobody can free what it had lent.
+    // What a lost pod had lent cannot be freed.
     let lost: Vec<u8> = (0..stage.count())
         .map(part_number)
         .filter(|part| !reports.contains_key(part))
         .collect();
     if objects > most {
-        wrong.push(format!(
-            "{objects} objects are left, and nobody knows of {most} at most"
-        ));
+        wrong.push(format!("{objects} objects are left, and {most} at most are unknown"));
     }
     // Only what holds something stays away.
     let mut migrated_extents = Vec::new();

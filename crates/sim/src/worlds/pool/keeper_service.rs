@@ -1,7 +1,7 @@
 //! The keeper of a part, asked by users in other processes: a call for each of its methods.
 //!
 //! In the pool members ask over a connection; here over the simulated network, so that requests and answers are lost,
-//! and who asks again is told the same.
+//! and a member that asks again is told the same.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

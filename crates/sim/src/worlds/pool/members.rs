@@ -1,4 +1,4 @@
-//! Who uses the space, and which sessions are whose: what members tell their memory nodes, and what these find out
+//! The users of the space, and which sessions are whose: what members tell their memory nodes, and what these find out
 //! about the dead.
 //!
 //! Outlives every process. Its lock is the machine's own: no preemption point is passed while it is held.
@@ -64,7 +64,7 @@ impl Members {
         over.map(|((_, session), _)| *session).collect()
     }
 
-    /// Sessions of a part that somebody may still use: a keeper that begins is told of them.
+    /// Sessions of a part that may still be in use: a keeper that begins is told of them.
     pub fn going_on(&self, part: u8) -> Vec<SessionId> {
         let of_part = self.sessions.keys().filter(|(of, _)| *of == part);
         of_part.map(|(_, session)| *session).collect()

@@ -13,8 +13,8 @@
 //! 3. All ways are mended, users end, programs end and begin anew. What the parts say of where extents lie has to fit
 //!    together.
 //! 4. In some worlds users of all pods then do the same, in step: what is as hot here as there stays ([`share`]).
-//! 5. An inspector in each pod looks at all that has to be there, then frees it: nothing is left but what nobody knows
-//!    of ([`end`]).
+//! 5. An inspector in each pod looks at all that has to be there, then frees it: nothing is left but what no process
+//!    knows of ([`end`]).
 //!
 //! The words of a part are atomics of one host, so all users of a pod are on one, and its memory is coherent.
 
@@ -88,6 +88,6 @@ pub(super) fn play(shared: &Arc<Shared>, pods: Pods, world: &World) {
         end::inspect(&mut cast, &mut draw);
     }
     shared.add("operations", stage.turns());
-    shared.add("allocations that nobody knows of", stage.model.lock().leaks_most());
+    shared.add("allocations that no process knows of", stage.model.lock().leaks_most());
     cast.programs.iter().flatten().for_each(Process::kill);
 }

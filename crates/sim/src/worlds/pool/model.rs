@@ -1,9 +1,9 @@
-//! What is known of the objects of the space, whoever has allocated them: what must be in them, and what was told of
-//! their words.
+//! What is known of the objects of the space, whichever process has allocated them: what must be in them, and what was
+//! told of their words.
 //!
-//! Outlives every process. Its lock is the machine's own: no preemption point is passed while it is held. Who changes
-//! something says so before, and says when it is done: who is killed in between, or gets no answer, leaves what may be
-//! or may not be.
+//! Outlives every process. Its lock is the machine's own: no preemption point is passed while it is held. A process
+//! that changes something says so before, and says when it is done: one that is killed in between, or gets no answer,
+//! leaves what may be or may not be.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -49,7 +49,7 @@ pub(super) struct State {
     pub own: BTreeMap<GlobalAddress, Own>,
     /// All that is allocated: where it ends.
     spans: BTreeMap<GlobalAddress, u64>,
-    /// By part and slot: the newest generation of the extent that anybody was given. Addresses of older ones stay
+    /// By part and slot: the newest generation of the extent that any process was given. Addresses of older ones stay
     /// refused, whatever their place holds by now.
     newest: BTreeMap<(u8, u32), u32>,
     /// Allocations that have begun, and those that have ended with an answer.
@@ -160,18 +160,18 @@ impl State {
         self.answered += 1;
     }
 
-    /// An object is about to be freed: others may get its place before who frees it hears that it is.
+    /// An object is about to be freed: others may get its place before the process that frees it hears that it is.
     pub fn begin_free(&mut self, at: GlobalAddress) {
         self.spans.remove(&at);
         self.own.remove(&at);
     }
 
-    /// Objects that may be there though nobody knows of them.
+    /// Objects that may be there though no process knows of them.
     pub fn leaks_most(&self) -> u64 {
         self.unknown + (self.begun - self.answered)
     }
 
-    /// If nobody allocates now, and nothing may be there that nobody knows of: how many allocations there were.
+    /// If no process allocates now, and nothing may be there that is unknown: how many allocations there were.
     pub fn quiet(&self) -> Option<u64> {
         (self.leaks_most() == 0).then_some(self.begun)
     }

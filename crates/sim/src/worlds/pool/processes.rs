@@ -138,7 +138,7 @@ impl<'w> Processes<'w> {
         stage.set_phase(Phase::Calm);
         mark::aim(None);
         let role = self.role;
-        // Who waits for a pod that is lost, or for an extent whose home is, waits in vain, but not for ever.
+        // A process that waits for a pod that is lost, or for an extent whose home is, waits in vain, but not for ever.
         self.start_programs(role) && self.await_users("all users end", Nanos::from_secs(180))
     }
 }

@@ -158,7 +158,7 @@ fn move_at_random(stage: &Stage, pod: usize, host: &Host, stop: &AtomicBool) {
         left -= 1;
         match host.relocate(extent, to) {
             Ok(()) => stage.shared.count("moves"),
-            // Full, busy, on its way already, or somebody cannot be reached: it stays, or the way it went is found out.
+            // Full, busy, on its way already, or a member cannot be reached: it stays, or the way it went is found out.
             Err(_) => {
                 stage.shared.count("moves that failed");
                 failed = Some((extent, to));

@@ -1,8 +1,8 @@
 //! Users of all pods do the same to the same object, in step: it is as hot in one pod as in the others, and stays where
 //! it is.
 //!
-//! Without the comparison of heats it would go to and fro for as long as this lasts: whoever does not have it finds it
-//! hot.
+//! Without the comparison of heats it would go to and fro for as long as this lasts: the pod that does not have it
+//! finds it hot.
 
 use cenote_base::random::Random;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! What all processes of the world have in common, and what outlives them: the network, who is a member, what is known
-//! of objects, what the controller wants.
+//! What all processes of the world have in common, and what outlives them: the network, its members, what is known of
+//! objects, what the controller wants.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst};
@@ -190,7 +190,7 @@ impl Stage {
         self.turns.load(SeqCst)
     }
 
-    /// A value that nobody else writes.
+    /// A value that no other process writes.
     pub fn new_value(&self) -> u64 {
         self.values.fetch_add(1, SeqCst) + 1
     }

@@ -27,7 +27,7 @@ const COLLECTED_MOST: usize = 256;
 /// Addresses that a thread remembers to have freed.
 const FREED_MOST: usize = 32;
 
-/// Errors of who cannot be reached, or not in time.
+/// Errors of a member that cannot be reached, or not in time.
 pub(super) fn is_trouble(error: &Error) -> bool {
     matches!(error, Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))
 }
@@ -115,7 +115,7 @@ impl<'s> Thread<'s> {
     fn renew(&mut self) {
         self.stage.shared.count("sessions given up");
         let old = std::mem::replace(&mut self.session, self.space.session());
-        // If nobody hears of it the keeper is told later.
+        // If it is not heard of the keeper is told later.
         let _ = old.close();
     }
 
@@ -439,7 +439,8 @@ impl<'s> Thread<'s> {
         }
     }
 
-    /// What was freed is refused, unless somebody may have got its place in the same extent, of the same generation.
+    /// What was freed is refused, unless another object may have got its place in the same extent, of the same
+    /// generation.
     fn look_at_freed(&mut self) {
         let Some(n) = self.draw.word().checked_rem(self.freed.len() as u64) else {
             return;

@@ -14,7 +14,7 @@ impl Counters {
     /// A version was seen with this count; and its `k`.
     ///
     /// # Errors
-    /// Somebody was told otherwise, or `k` is another's.
+    /// A client was told otherwise, or `k` is another's.
     pub(in crate::worlds) fn saw(&mut self, row: &Row) -> Result<(), String> {
         let Row { id, tag, n, k, .. } = *row;
         let known = *self.0.entry(tag).or_insert(n);
