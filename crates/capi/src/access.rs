@@ -1,31 +1,28 @@
 //! Access to objects: bytes, words, and many at once.
 
-use super::Handle;
-use super::arguments::{array, buffer, bytes, place};
-use super::error::{Report, Status, answer};
-use super::space::SpaceHandle;
+use super::arguments::{ArrayArg, BufferArg, BytesArg, OutArg};
+use super::error::{ReportArg, Status, answer};
+use super::handle::HandleArg;
 use cenote_base::Result;
 use cenote_space::{GlobalAddress, Read, Space, Write};
-use core::ffi::c_void;
 
 /// Reads or writes that are handed on together: as many as are prefetched.
 const TOGETHER: usize = 16;
 
 /// `cenote_read_op`.
 #[repr(C)]
-#[derive(Clone, Copy)]
-pub struct ReadOp {
+pub struct ReadOp<'a> {
     address: u64,
-    into: *mut c_void,
+    into: BufferArg<'a>,
     len: usize,
 }
 
 /// `cenote_write_op`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct WriteOp {
+pub struct WriteOp<'a> {
     address: u64,
-    from: *const c_void,
+    from: BytesArg<'a>,
     len: usize,
 }
 
@@ -35,62 +32,54 @@ fn at(address: u64) -> GlobalAddress {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_read(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_read(
+    space: HandleArg<'_, Space>,
     address: u64,
-    into: *mut c_void,
+    into: BufferArg<'_>,
     len: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::get(space)?.read(at(address), buffer(into, len)?)) }
+    answer(error, || space.get()?.read(at(address), into.bytes(len)?))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_write(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_write(
+    space: HandleArg<'_, Space>,
     address: u64,
-    from: *const c_void,
+    from: BytesArg<'_>,
     len: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::get(space)?.write(at(address), bytes(from, len)?)) }
+    answer(error, || space.get()?.write(at(address), from.bytes(len)?))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_read_many(
-    space: *const SpaceHandle,
-    reads: *const ReadOp,
+pub extern "C" fn cenote_read_many(
+    space: HandleArg<'_, Space>,
+    reads: ArrayArg<'_, ReadOp<'_>>,
     n: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let space = Handle::get(space)?;
-            array(reads, n)?
-                .chunks(TOGETHER)
-                .try_for_each(|some| read_some(space, some))
-        })
-    }
+    answer(error, || {
+        let (space, mut reads) = (space.get()?, reads.elements(n)?);
+        while reads.len() > 0 {
+            read_some(space, &mut reads)?;
+        }
+        Ok(())
+    })
 }
 
-/// Those before one that names no memory are done, as those before one that fails otherwise.
-///
-/// # Safety
-/// As [`buffer`], for each of them.
-unsafe fn read_some(space: &Space, some: &[ReadOp]) -> Result<()> {
+/// The next [`TOGETHER`] reads. If one names no memory, those before it are done, as with any other failure.
+fn read_some<'a>(space: &Space, ops: &mut impl Iterator<Item = ReadOp<'a>>) -> Result<()> {
     let none = |_| Read {
         address: GlobalAddress::NULL,
         into: &mut [],
     };
     let (mut reads, mut n): ([Read<'_>; TOGETHER], _) = (core::array::from_fn(none), 0);
-    let filled = some.iter().zip(&mut reads).try_for_each(|(op, read)| {
-        // SAFETY: the same duty.
-        let into = unsafe { buffer(op.into, op.len)? };
+    let filled = ops.take(TOGETHER).zip(&mut reads).try_for_each(|(op, read)| {
+        let into = op.into.bytes(op.len)?;
         let address = at(op.address);
         *read = Read { address, into };
         n += 1;
@@ -102,34 +91,30 @@ unsafe fn read_some(space: &Space, some: &[ReadOp]) -> Result<()> {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_write_many(
-    space: *const SpaceHandle,
-    writes: *const WriteOp,
+pub extern "C" fn cenote_write_many(
+    space: HandleArg<'_, Space>,
+    writes: ArrayArg<'_, WriteOp<'_>>,
     n: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let space = Handle::get(space)?;
-            array(writes, n)?
-                .chunks(TOGETHER)
-                .try_for_each(|some| write_some(space, some))
-        })
-    }
+    answer(error, || {
+        let (space, mut writes) = (space.get()?, writes.elements(n)?);
+        while writes.len() > 0 {
+            write_some(space, &mut writes)?;
+        }
+        Ok(())
+    })
 }
 
-/// # Safety
-/// As [`bytes`], for each of them.
-unsafe fn write_some(space: &Space, some: &[WriteOp]) -> Result<()> {
+/// The next [`TOGETHER`] writes, as [`read_some`].
+fn write_some<'a>(space: &Space, ops: &mut impl Iterator<Item = WriteOp<'a>>) -> Result<()> {
     let none = Write {
         address: GlobalAddress::NULL,
         from: &[],
     };
     let (mut writes, mut n) = ([none; TOGETHER], 0);
-    let filled = some.iter().zip(&mut writes).try_for_each(|(op, write)| {
-        // SAFETY: the same duty.
-        let from = unsafe { bytes(op.from, op.len)? };
+    let filled = ops.take(TOGETHER).zip(&mut writes).try_for_each(|(op, write)| {
+        let from = op.from.bytes(op.len)?;
         let address = at(op.address);
         *write = Write { address, from };
         n += 1;
@@ -139,99 +124,76 @@ unsafe fn write_some(space: &Space, some: &[WriteOp]) -> Result<()> {
     filled
 }
 
-/// A step on a word; what it answers goes to `value`, if that is wanted.
-///
-/// # Safety
-/// `space` as [`Handle::get`] asks; `value` and `error` are null or the call's to write.
+/// A step on a word; its result goes to `value`, if the caller wants it.
 #[inline(always)]
-unsafe fn word(
-    space: *const SpaceHandle,
-    value: *mut u64,
-    error: *mut Report,
+fn word(
+    space: HandleArg<'_, Space>,
+    value: OutArg<'_, u64>,
+    error: ReportArg<'_>,
     step: impl FnOnce(&Space) -> Result<u64>,
 ) -> Status {
-    // SAFETY: the same duty.
-    unsafe {
-        answer(error, || {
-            let found = step(Handle::get(space)?)?;
-            if !value.is_null() {
-                value.write_unaligned(found);
-            }
-            Ok(())
-        })
-    }
+    answer(error, || {
+        value.write_if_wanted(step(space.get()?)?);
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_load(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_load(
+    space: HandleArg<'_, Space>,
     address: u64,
-    value: *mut u64,
-    error: *mut Report,
+    value: OutArg<'_, u64>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            place(value, "the word")?.write(Handle::get(space)?.load(at(address))?);
-            Ok(())
-        })
-    }
+    answer(error, || {
+        value.place("the word")?.write(space.get()?.load(at(address))?);
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_store(
-    space: *const SpaceHandle,
-    address: u64,
-    value: u64,
-    error: *mut Report,
-) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::get(space)?.store(at(address), value)) }
+pub extern "C" fn cenote_store(space: HandleArg<'_, Space>, address: u64, value: u64, error: ReportArg<'_>) -> Status {
+    answer(error, || space.get()?.store(at(address), value))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_cas(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_cas(
+    space: HandleArg<'_, Space>,
     address: u64,
     expected: u64,
     desired: u64,
-    found: *mut u64,
-    error: *mut Report,
+    found: OutArg<'_, u64>,
+    error: ReportArg<'_>,
 ) -> Status {
     let step = |space: &Space| space.compare_and_swap(at(address), expected, desired);
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe { word(space, found, error, step) }
+    word(space, found, error, step)
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_fetch_add(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_fetch_add(
+    space: HandleArg<'_, Space>,
     address: u64,
     n: u64,
-    found: *mut u64,
-    error: *mut Report,
+    found: OutArg<'_, u64>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe { word(space, found, error, |space| space.fetch_add(at(address), n)) }
+    word(space, found, error, |space| space.fetch_add(at(address), n))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_size_of(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_size_of(
+    space: HandleArg<'_, Space>,
     address: u64,
-    bytes: *mut u64,
-    error: *mut Report,
+    bytes: OutArg<'_, u64>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            place(bytes, "the size")?.write(Handle::get(space)?.size_of(at(address))?);
-            Ok(())
-        })
-    }
+    answer(error, || {
+        bytes.place("the size")?.write(space.get()?.size_of(at(address))?);
+        Ok(())
+    })
 }

@@ -1,22 +1,20 @@
 //! Addresses as texts.
 
-use super::arguments::{buffer, place, text};
-use super::error::{Report, Status, answer};
+use super::arguments::{BufferArg, OutArg, TextArg};
+use super::error::{ReportArg, Status, answer};
 use cenote_base::Error;
 use cenote_space::GlobalAddress;
-use core::ffi::c_char;
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_address_format(
+pub extern "C" fn cenote_address_format(
     address: u64,
-    into: *mut c_char,
+    into: BufferArg<'_>,
     size: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    let body = || {
-        // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-        let into = unsafe { buffer(into.cast(), size)? };
+    answer(error, || {
+        let into = into.bytes(size)?;
         let text = GlobalAddress::from_raw(address).to_string();
         let (at, room) = (text.len(), into.len());
         let into = into.get_mut(..=at);
@@ -24,20 +22,15 @@ pub unsafe extern "C" fn cenote_address_format(
         into[..at].copy_from_slice(text.as_bytes());
         into[at] = 0;
         Ok(())
-    };
-    // SAFETY: the caller's report.
-    unsafe { answer(error, body) }
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_address_parse(from: *const c_char, address: *mut u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(address, "the address")?;
-            place.write(text(from, "the address")?.parse::<GlobalAddress>()?.raw());
-            Ok(())
-        })
-    }
+pub extern "C" fn cenote_address_parse(from: TextArg<'_>, address: OutArg<'_, u64>, error: ReportArg<'_>) -> Status {
+    answer(error, || {
+        let mut place = address.place("the address")?;
+        place.write(from.text("the address")?.parse::<GlobalAddress>()?.raw());
+        Ok(())
+    })
 }

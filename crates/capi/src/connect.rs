@@ -1,7 +1,7 @@
 //! Spaces of a pool, found through its manager and shared with other processes.
 
-use super::arguments::{array, text};
-use super::error::{Report, Status, answer};
+use super::arguments::{ArrayArg, OutArg, StructArg, TextArg};
+use super::error::{ReportArg, Status, answer};
 use super::space::{Options, SpaceHandle, opened};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -13,8 +13,6 @@ use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::holder::Credentials;
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_space::Space;
-use core::ffi::c_char;
-use core::ptr::null;
 use std::sync::Arc;
 
 /// Where the manager listens unless told otherwise.
@@ -25,19 +23,19 @@ const RETRY: Nanos = Nanos::from_millis(50);
 /// `cenote_pool_options`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct PoolOptions {
-    manager: *const c_char,
-    tenant: *const c_char,
-    secret: *const c_char,
-    pod: *const c_char,
+pub struct PoolOptions<'a> {
+    manager: TextArg<'a>,
+    tenant: TextArg<'a>,
+    secret: TextArg<'a>,
+    pod: TextArg<'a>,
     space: Options,
 }
 
-const DEFAULT: PoolOptions = PoolOptions {
-    manager: null(),
-    tenant: null(),
-    secret: null(),
-    pod: null(),
+const DEFAULT: PoolOptions<'static> = PoolOptions {
+    manager: TextArg::NULL,
+    tenant: TextArg::NULL,
+    secret: TextArg::NULL,
+    pod: TextArg::NULL,
     space: Options::DEFAULT,
 };
 
@@ -50,19 +48,9 @@ struct ConnectPlan {
 }
 
 impl ConnectPlan {
-    /// # Safety
-    /// `options` is null, or leads to some, whose texts are null or end with a zero.
-    unsafe fn read(options: *const PoolOptions) -> Result<Self> {
-        let options = match options.is_null() {
-            true => DEFAULT,
-            // SAFETY: the same duty; it need not be aligned.
-            false => unsafe { options.read_unaligned() },
-        };
-        let given = |from: *const c_char, default: &str, what| match from.is_null() {
-            true => Ok(default.to_owned()),
-            // SAFETY: the same duty.
-            false => unsafe { text(from, what) }.map(str::to_owned),
-        };
+    fn of(options: StructArg<'_, PoolOptions<'_>>) -> Result<Self> {
+        let options = options.get().unwrap_or(DEFAULT);
+        let given = |from: TextArg<'_>, default: &str, what| from.text_or(default, what).map(str::to_owned);
         let credentials = Credentials {
             manager: given(options.manager, MANAGER, "the manager's address")?,
             tenant: given(options.tenant, DEFAULT_TENANT, "the tenant")?,
@@ -112,72 +100,57 @@ fn far() -> Option<Arc<dyn Callers>> {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_connect(
-    name: *const c_char,
-    options: *const PoolOptions,
-    space: *mut *mut SpaceHandle,
-    error: *mut Report,
+pub extern "C" fn cenote_space_connect(
+    name: TextArg<'_>,
+    options: StructArg<'_, PoolOptions<'_>>,
+    space: OutArg<'_, *mut SpaceHandle>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe {
-        opened(space, error, || {
-            ConnectPlan::read(options)?.open(text(name, "the space's name")?)
-        })
-    }
+    opened(space, error, || {
+        ConnectPlan::of(options)?.open(name.text("the space's name")?)
+    })
 }
 
 /// Pods by their names; all of them where there is no array.
-///
-/// # Safety
-/// `from` is null, or leads to `n` texts, which are null or end with a zero.
-unsafe fn pods(from: *const *const c_char, n: usize) -> Result<Option<Vec<String>>> {
-    // SAFETY: the same duty.
-    let names = unsafe { array(from, n)? };
-    if names.is_empty() {
+fn pods(from: ArrayArg<'_, TextArg<'_>>, n: usize) -> Result<Option<Vec<String>>> {
+    if n == 0 {
         // No pods at all would be an array of none, which no caller means.
         return match from.is_null() {
             true => Ok(None),
             false => Err(Error::Invalid("an array of 0 pods: NULL stands for all of them".into())),
         };
     }
-    // SAFETY: the same duty.
-    let name = |name: &*const c_char| unsafe { text(*name, "a pod") }.map(str::to_owned);
-    names.iter().map(name).collect::<Result<_>>().map(Some)
+    let name = |name: TextArg<'_>| name.text("a pod").map(str::to_owned);
+    from.elements(n)?.map(name).collect::<Result<_>>().map(Some)
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_grow(
-    name: *const c_char,
+pub extern "C" fn cenote_space_grow(
+    name: TextArg<'_>,
     bytes: u64,
-    names: *const *const c_char,
+    names: ArrayArg<'_, TextArg<'_>>,
     n: usize,
-    options: *const PoolOptions,
-    error: *mut Report,
+    options: StructArg<'_, PoolOptions<'_>>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let (name, pods) = (text(name, "the space's name")?, pods(names, n)?);
-            ConnectPlan::read(options)?
-                .connect()?
-                .grow_space(name, bytes, pods.as_deref())
-        })
-    }
+    answer(error, || {
+        let (name, pods) = (name.text("the space's name")?, pods(names, n)?);
+        ConnectPlan::of(options)?
+            .connect()?
+            .grow_space(name, bytes, pods.as_deref())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_drop(
-    name: *const c_char,
-    options: *const PoolOptions,
-    error: *mut Report,
+pub extern "C" fn cenote_space_drop(
+    name: TextArg<'_>,
+    options: StructArg<'_, PoolOptions<'_>>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let name = text(name, "the space's name")?;
-            ConnectPlan::read(options)?.connect()?.drop_space(name)
-        })
-    }
+    answer(error, || {
+        let name = name.text("the space's name")?;
+        ConnectPlan::of(options)?.connect()?.drop_space(name)
+    })
 }

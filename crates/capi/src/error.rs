@@ -1,6 +1,7 @@
 //! What a call answers: a status, and if it failed a text in memory of the caller's. So nothing is to be freed, and
 //! threads do not meet.
 
+use super::arguments::OutArg;
 use cenote_base::{Error, Result};
 use core::any::Any;
 use core::ffi::c_char;
@@ -48,6 +49,7 @@ const TEXT: usize = 508;
 
 /// `cenote_error`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct Report {
     status: Status,
     text: [c_char; TEXT],
@@ -55,25 +57,23 @@ pub struct Report {
 
 const _: () = assert!(size_of::<Report>() == 512);
 
+/// Where a call's report goes; null if the caller wants none.
+pub type ReportArg<'a> = OutArg<'a, Report>;
+
 /// Runs a function's body. What it fails with goes to `report`, if there is one.
-///
-/// # Safety
-/// `report` is null, or this call's alone to write.
 #[inline(always)]
-pub(super) unsafe fn answer(report: *mut Report, body: impl FnOnce() -> Result<()>) -> Status {
+pub(super) fn answer(report: ReportArg<'_>, body: impl FnOnce() -> Result<()>) -> Status {
     // A body that panics leaves handles as they are between its steps: locks are released, and what is shared is in
     // order at any time, as it has to be for processes that are killed.
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Ok,
         Ok(Err(error)) => {
             let (status, text) = (Status::of(&error), error.to_string());
-            // SAFETY: the same duty.
-            unsafe { tell(report, status, &text) }
+            tell(report, status, &text)
         }
         Err(panic) => {
             let text = format!("a bug in this library: {}", said(&*panic));
-            // SAFETY: the same duty.
-            unsafe { tell(report, Status::Bug, &text) }
+            tell(report, Status::Bug, &text)
         }
     }
 }
@@ -84,16 +84,11 @@ fn said(panic: &(dyn Any + Send)) -> &str {
     text.unwrap_or("it does not say what")
 }
 
-/// # Safety
-/// As [`answer`].
 #[cold]
 #[inline(never)]
-unsafe fn tell(report: *mut Report, status: Status, text: &str) -> Status {
-    if !report.is_null() {
-        let text = c_text(text);
-        // SAFETY: not null, so the caller's to write; it need not be aligned or hold anything.
-        unsafe { report.write_unaligned(Report { status, text }) };
-    }
+fn tell(report: ReportArg<'_>, status: Status, text: &str) -> Status {
+    let text = c_text(text);
+    report.write_if_wanted(Report { status, text });
     status
 }
 
@@ -127,12 +122,10 @@ mod tests {
     #[test]
     fn a_panic_becomes_a_status() {
         let mut told = report();
-        // SAFETY: the test's own.
-        let status = unsafe { answer(&mut told, || panic!("number {}", 7)) };
+        let status = answer(OutArg::of(&mut told), || panic!("number {}", 7));
         assert_eq!((status, told.status), (Status::Bug, Status::Bug));
         assert_eq!(text(&told), "a bug in this library: number 7");
-        // SAFETY: null is allowed.
-        let status = unsafe { answer(core::ptr::null_mut(), || panic!("again")) };
+        let status = answer(OutArg::NULL, || panic!("again"));
         assert_eq!(status, Status::Bug);
     }
 
@@ -140,13 +133,11 @@ mod tests {
     fn long_texts_end_in_whole_characters() {
         for shift in 0..4 {
             let (mut told, long) = (report(), "x".repeat(shift) + &"ä€".repeat(300) + "\0");
-            // SAFETY: the test's own.
-            unsafe { answer(&mut told, || Err(Error::Invalid(long.clone()))) };
+            answer(OutArg::of(&mut told), || Err(Error::Invalid(long.clone())));
             assert!(long.starts_with(&text(&told)) && text(&told).len() > TEXT - 5);
         }
         let mut told = report();
-        // SAFETY: the test's own.
-        unsafe { answer(&mut told, || Err(Error::Full("a\0b".into()))) };
+        answer(OutArg::of(&mut told), || Err(Error::Full("a\0b".into())));
         assert_eq!((text(&told).as_str(), told.status), ("a?b", Status::Full));
     }
 }

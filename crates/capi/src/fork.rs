@@ -22,6 +22,6 @@ pub(super) fn watch() {
     });
 }
 
-unsafe extern "C" fn in_child() {
+extern "C" fn in_child() {
     FORKS.as_raw().fetch_add(1, Ordering::Relaxed);
 }

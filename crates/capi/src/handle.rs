@@ -7,12 +7,16 @@
 //!
 //! A closed handle is kept for a while, so that its next use is an error and not another object's memory. That is a
 //! help for debugging, not a promise.
+//!
+//! As with all [`arguments`](super::arguments), only a call from C makes a [`HandleArg`] or a [`ClosingArg`]; such a
+//! call owes what the header says of handles.
 
 use super::fork;
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Error, Result};
 use core::cell::UnsafeCell;
+use core::marker::PhantomData;
 use core::ptr::NonNull;
 use std::collections::VecDeque;
 
@@ -63,36 +67,48 @@ impl<T: Kind> Handle<T> {
             value: UnsafeCell::new(Some(value)),
         }))
     }
+}
 
+/// A handle that a call uses: null, or a handle of any kind that no thread closes during the call. (The call tells a
+/// handle apart that was closed lately.)
+#[repr(transparent)]
+pub struct HandleArg<'a, T>(*const Handle<T>, PhantomData<&'a Handle<T>>);
+
+impl<'a, T: Kind> HandleArg<'a, T> {
     /// What it is of.
     ///
-    /// # Safety
-    /// `handle` is null or leads to a handle of any kind; no thread closes it before `'a` ends. (One that was closed
-    /// lately is told apart.)
+    /// # Errors
+    /// `Error::Invalid` if it is null, of another kind, closed, or of the process that forked this one.
     #[inline(always)]
-    pub(super) unsafe fn get<'a>(handle: *const Self) -> Result<&'a T> {
-        // SAFETY: the same duty.
-        let state = unsafe { state(handle) };
+    pub(super) fn get(self) -> Result<&'a T> {
+        // SAFETY: null or a handle, which is the caller's duty.
+        let state = unsafe { state(self.0) };
         if state != T::MAGIC ^ fork::forks() {
             return Err(unusable::<T>(state));
         }
         // SAFETY: it is open and of this kind, and no thread closes it: the value is there, and does not change.
-        let value = unsafe { &*(*handle).value.get() };
+        let value = unsafe { &*(*self.0).value.get() };
         value.as_ref().ok_or_else(|| unusable::<T>(CLOSED))
     }
+}
 
+/// A handle that a call closes: null, or a handle of any kind that no other call uses.
+#[repr(transparent)]
+pub struct ClosingArg<T>(*mut Handle<T>);
+
+impl<T: Kind> ClosingArg<T> {
     /// Takes out what it is of: `None` in a child of the process that made it, which must not end what is its parent's.
     ///
-    /// # Safety
-    /// `handle` is null or leads to a handle of any kind; no other call uses it.
-    pub(super) unsafe fn close(handle: *mut Self) -> Result<Option<T>> {
-        // SAFETY: the same duty.
-        let open = unsafe { state(handle) };
+    /// # Errors
+    /// `Error::Invalid` if it is null, of another kind, or closed.
+    pub(super) fn close(self) -> Result<Option<T>> {
+        // SAFETY: null or a handle, which is the caller's duty.
+        let open = unsafe { state(self.0) };
         if (open ^ T::MAGIC) >> 32 != 0 {
             return Err(unusable::<T>(open));
         }
         // SAFETY: not null, and of this kind, as its state says.
-        let shared = unsafe { &*handle };
+        let shared = unsafe { &*self.0 };
         let closed = shared
             .state
             .compare_exchange(open, CLOSED, Ordering::AcqRel, Ordering::Acquire);
@@ -103,7 +119,7 @@ impl<T: Kind> Handle<T> {
             core::mem::forget(value);
             return Ok(None);
         }
-        bury(handle);
+        bury(self.0);
         Ok(value)
     }
 }

@@ -8,7 +8,7 @@
 //! Invariants, in each function:
 //! 1. nothing is done outside of [`answer`](error::answer): a panic becomes a status, and an error's text goes to the
 //!    caller's memory;
-//! 2. pointers become references by [`Handle::get`], [`arguments::buffer`] and their like alone. They refuse null,
+//! 2. a function takes pointers as [`arguments`] and [`handle`] types, whose methods alone make references. They refuse null,
 //!    handles of another kind, handles that were closed, lengths that no memory has. That a pointer leads to what its
 //!    type says, for as long as the call takes, is what the caller owes;
 //! 3. results are written last, and only if nothing failed.
@@ -31,7 +31,6 @@ mod space;
 mod stats;
 
 use core::ffi::c_char;
-use handle::Handle;
 
 /// Rises with each change after which a program would have to be compiled anew. The library's name ends with it.
 const ABI: u32 = 0;

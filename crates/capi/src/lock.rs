@@ -1,14 +1,11 @@
 //! Locks that lie in a space.
 
-use super::arguments::{buffer, bytes, place};
-use super::error::{Report, Status, answer};
-use super::handle::Handle;
-use super::session::SessionHandle;
-use super::space::SpaceHandle;
+use super::arguments::{BufferArg, BytesArg, OutArg};
+use super::error::{ReportArg, Status, answer};
+use super::handle::HandleArg;
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
-use cenote_space::{CacheStats, GlobalAddress, Held, Mode, Timeout};
-use core::ffi::c_void;
+use cenote_space::{CacheStats, GlobalAddress, Held, Mode, Session, Space, Timeout};
 
 /// `cenote_held`.
 #[repr(C)]
@@ -49,122 +46,98 @@ fn timeout(nanos: u64) -> Timeout {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_lock_new(session: *const SessionHandle, lock: *mut u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(lock, "the lock's address")?;
-            place.write(Handle::get(session)?.new_lock()?.raw());
-            Ok(())
-        })
-    }
+pub extern "C" fn cenote_lock_new(
+    session: HandleArg<'_, Session>,
+    lock: OutArg<'_, u64>,
+    error: ReportArg<'_>,
+) -> Status {
+    answer(error, || {
+        let mut place = lock.place("the lock's address")?;
+        place.write(session.get()?.new_lock()?.raw());
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_lock(
-    session: *const SessionHandle,
+pub extern "C" fn cenote_lock(
+    session: HandleArg<'_, Session>,
     lock: u64,
     wanted: i32,
     nanos: u64,
-    held: *mut HeldLock,
-    error: *mut Report,
+    held: OutArg<'_, HeldLock>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(held, "how it is held")?;
-            let session = Handle::get(session)?;
-            let taken = session.acquire(GlobalAddress::from_raw(lock), mode(wanted)?, timeout(nanos))?;
-            place.write(taken.into());
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = held.place("how it is held")?;
+        let session = session.get()?;
+        let taken = session.acquire(GlobalAddress::from_raw(lock), mode(wanted)?, timeout(nanos))?;
+        place.write(taken.into());
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_unlock(
-    session: *const SessionHandle,
+pub extern "C" fn cenote_unlock(session: HandleArg<'_, Session>, lock: u64, held: i32, error: ReportArg<'_>) -> Status {
+    answer(error, || {
+        session.get()?.unlock(GlobalAddress::from_raw(lock), mode(held)?)
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
+pub extern "C" fn cenote_lock_leave_broken(
+    session: HandleArg<'_, Session>,
     lock: u64,
     held: i32,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            Handle::get(session)?.unlock(GlobalAddress::from_raw(lock), mode(held)?)
-        })
-    }
+    answer(error, || {
+        let (session, lock) = (session.get()?, GlobalAddress::from_raw(lock));
+        match mode(held)? {
+            Mode::Read => session.unlock(lock, Mode::Read),
+            Mode::Write => session.leave_broken(lock),
+        }
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_lock_leave_broken(
-    session: *const SessionHandle,
-    lock: u64,
-    held: i32,
-    error: *mut Report,
-) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let (session, lock) = (Handle::get(session)?, GlobalAddress::from_raw(lock));
-            match mode(held)? {
-                Mode::Read => session.unlock(lock, Mode::Read),
-                Mode::Write => session.leave_broken(lock),
-            }
-        })
-    }
-}
-
-/// See the header.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_lock_read(
-    session: *const SessionHandle,
+pub extern "C" fn cenote_lock_read(
+    session: HandleArg<'_, Session>,
     lock: u64,
     address: u64,
-    into: *mut c_void,
+    into: BufferArg<'_>,
     len: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let [lock, address] = [lock, address].map(GlobalAddress::from_raw);
-            Handle::get(session)?.read_locked(lock, address, buffer(into, len)?)
-        })
-    }
+    answer(error, || {
+        let [lock, address] = [lock, address].map(GlobalAddress::from_raw);
+        session.get()?.read_locked(lock, address, into.bytes(len)?)
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_lock_write(
-    session: *const SessionHandle,
+pub extern "C" fn cenote_lock_write(
+    session: HandleArg<'_, Session>,
     lock: u64,
     address: u64,
-    from: *const c_void,
+    from: BytesArg<'_>,
     len: usize,
-    error: *mut Report,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let [lock, address] = [lock, address].map(GlobalAddress::from_raw);
-            Handle::get(session)?.write_locked(lock, address, bytes(from, len)?)
-        })
-    }
+    answer(error, || {
+        let [lock, address] = [lock, address].map(GlobalAddress::from_raw);
+        session.get()?.write_locked(lock, address, from.bytes(len)?)
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_lock_sync(session: *const SessionHandle, lock: u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            Handle::get(session)?.sync_locked(GlobalAddress::from_raw(lock))
-        })
-    }
+pub extern "C" fn cenote_lock_sync(session: HandleArg<'_, Session>, lock: u64, error: ReportArg<'_>) -> Status {
+    answer(error, || session.get()?.sync_locked(GlobalAddress::from_raw(lock)))
 }
 
 /// `cenote_cache_stats`.
@@ -194,29 +167,23 @@ impl From<CacheStats> for CacheCounts {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_cache_limit(space: *const SpaceHandle, bytes: u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            Handle::get(space)?.limit_cache(bytes);
-            Ok(())
-        })
-    }
+pub extern "C" fn cenote_cache_limit(space: HandleArg<'_, Space>, bytes: u64, error: ReportArg<'_>) -> Status {
+    answer(error, || {
+        space.get()?.limit_cache(bytes);
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_cache_stats_of(
-    space: *const SpaceHandle,
-    stats: *mut CacheCounts,
-    error: *mut Report,
+pub extern "C" fn cenote_cache_stats_of(
+    space: HandleArg<'_, Space>,
+    stats: OutArg<'_, CacheCounts>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(stats, "the statistics")?;
-            place.write(Handle::get(space)?.cache_stats().into());
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = stats.place("the statistics")?;
+        place.write(space.get()?.cache_stats().into());
+        Ok(())
+    })
 }

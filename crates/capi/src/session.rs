@@ -1,13 +1,11 @@
 //! Sessions: objects allocated and freed.
 
-use super::Handle;
-use super::arguments::place;
-use super::error::{Report, Status, answer};
-use super::handle::{Graveyard, Kind};
-use super::space::SpaceHandle;
+use super::arguments::OutArg;
+use super::error::{ReportArg, Status, answer};
+use super::handle::{ClosingArg, Graveyard, Handle, HandleArg, Kind};
 use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
-use cenote_space::{GlobalAddress, Lifetime, Session};
+use cenote_space::{GlobalAddress, Lifetime, Session, Space};
 
 /// `cenote_session`.
 pub(super) type SessionHandle = Handle<Session>;
@@ -24,27 +22,23 @@ impl Kind for Session {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_session_begin(
-    space: *const SpaceHandle,
-    session: *mut *mut SessionHandle,
-    error: *mut Report,
+pub extern "C" fn cenote_session_begin(
+    space: HandleArg<'_, Space>,
+    session: OutArg<'_, *mut SessionHandle>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(session, "the session")?;
-            place.write(core::ptr::null_mut());
-            place.write(Handle::make(Handle::get(space)?.session()));
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = session.place("the session")?;
+        place.write(core::ptr::null_mut());
+        place.write(Handle::make(space.get()?.session()));
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_session_close(session: *mut SessionHandle, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::close(session)?.map_or(Ok(()), Session::close)) }
+pub extern "C" fn cenote_session_close(session: ClosingArg<Session>, error: ReportArg<'_>) -> Status {
+    answer(error, || session.close()?.map_or(Ok(()), Session::close))
 }
 
 fn lifetime(number: i32) -> Result<Lifetime> {
@@ -57,26 +51,22 @@ fn lifetime(number: i32) -> Result<Lifetime> {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_alloc(
-    session: *const SessionHandle,
+pub extern "C" fn cenote_alloc(
+    session: HandleArg<'_, Session>,
     len: u64,
     stays: i32,
-    address: *mut u64,
-    error: *mut Report,
+    address: OutArg<'_, u64>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(address, "the address")?;
-            place.write(Handle::get(session)?.alloc_in(len, lifetime(stays)?)?.raw());
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = address.place("the address")?;
+        place.write(session.get()?.alloc_in(len, lifetime(stays)?)?.raw());
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_free(space: *const SpaceHandle, address: u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::get(space)?.free(GlobalAddress::from_raw(address))) }
+pub extern "C" fn cenote_free(space: HandleArg<'_, Space>, address: u64, error: ReportArg<'_>) -> Status {
+    answer(error, || space.get()?.free(GlobalAddress::from_raw(address)))
 }

@@ -1,14 +1,12 @@
 //! Spaces: opened, closed, and their root.
 
-use super::Handle;
-use super::arguments::{path, place};
-use super::error::{Report, Status, answer};
-use super::handle::{Graveyard, Kind};
+use super::arguments::{OutArg, StructArg, TextArg};
+use super::error::{ReportArg, Status, answer};
+use super::handle::{ClosingArg, Graveyard, Handle, HandleArg, Kind};
 use cenote_base::Result;
 use cenote_base::rt::Mutex;
 use cenote_fabric::RegionOptions;
 use cenote_space::{GlobalAddress, Space, SpaceOptions};
-use core::ffi::c_char;
 
 /// `cenote_space`.
 pub(super) type SpaceHandle = Handle<Space>;
@@ -39,14 +37,8 @@ impl Options {
         small_pages: 0,
     };
 
-    /// # Safety
-    /// `options` is null, or leads to some.
-    unsafe fn read(options: *const Self) -> Self {
-        match options.is_null() {
-            true => Self::DEFAULT,
-            // SAFETY: the same duty; it need not be aligned.
-            false => unsafe { options.read_unaligned() },
-        }
+    fn of(options: StructArg<'_, Self>) -> Self {
+        options.get().unwrap_or(Self::DEFAULT)
     }
 
     pub(super) fn region(self) -> RegionOptions {
@@ -68,91 +60,73 @@ impl Options {
 }
 
 /// Makes a handle of what `open` gives.
-///
-/// # Safety
-/// `into` and `error` are null or the call's to write.
-pub(super) unsafe fn opened(
-    into: *mut *mut SpaceHandle,
-    error: *mut Report,
+pub(super) fn opened(
+    into: OutArg<'_, *mut SpaceHandle>,
+    error: ReportArg<'_>,
     open: impl FnOnce() -> Result<Space>,
 ) -> Status {
-    // SAFETY: the same duty.
-    unsafe {
-        answer(error, || {
-            let place = place(into, "the space")?;
-            place.write(core::ptr::null_mut());
-            place.write(Handle::make(open()?));
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = into.place("the space")?;
+        place.write(core::ptr::null_mut());
+        place.write(Handle::make(open()?));
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_create(
-    file: *const c_char,
-    options: *const Options,
-    space: *mut *mut SpaceHandle,
-    error: *mut Report,
+pub extern "C" fn cenote_space_create(
+    file: TextArg<'_>,
+    options: StructArg<'_, Options>,
+    space: OutArg<'_, *mut SpaceHandle>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe {
-        opened(space, error, || {
-            Space::create(path(file)?, &Options::read(options).space())
-        })
-    }
+    opened(space, error, || {
+        Space::create(file.path()?, &Options::of(options).space())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_open(
-    file: *const c_char,
-    options: *const Options,
-    space: *mut *mut SpaceHandle,
-    error: *mut Report,
+pub extern "C" fn cenote_space_open(
+    file: TextArg<'_>,
+    options: StructArg<'_, Options>,
+    space: OutArg<'_, *mut SpaceHandle>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe {
-        opened(space, error, || {
-            Space::open(path(file)?, Options::read(options).region())
-        })
-    }
+    opened(space, error, || {
+        Space::open(file.path()?, Options::of(options).region())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_private(
-    options: *const Options,
-    space: *mut *mut SpaceHandle,
-    error: *mut Report,
+pub extern "C" fn cenote_space_private(
+    options: StructArg<'_, Options>,
+    space: OutArg<'_, *mut SpaceHandle>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's memory, as the header asks (`mod`, 2).
-    unsafe { opened(space, error, || Space::dram(&Options::read(options).space())) }
+    opened(space, error, || Space::dram(&Options::of(options).space()))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_space_close(space: *mut SpaceHandle, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::close(space).map(drop)) }
+pub extern "C" fn cenote_space_close(space: ClosingArg<Space>, error: ReportArg<'_>) -> Status {
+    answer(error, || space.close().map(drop))
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_root(space: *const SpaceHandle, root: *mut u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(root, "the root")?;
-            place.write(Handle::get(space)?.root()?.raw());
-            Ok(())
-        })
-    }
+pub extern "C" fn cenote_root(space: HandleArg<'_, Space>, root: OutArg<'_, u64>, error: ReportArg<'_>) -> Status {
+    answer(error, || {
+        let mut place = root.place("the root")?;
+        place.write(space.get()?.root()?.raw());
+        Ok(())
+    })
 }
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_set_root(space: *const SpaceHandle, root: u64, error: *mut Report) -> Status {
-    // SAFETY: the caller's handle, as the header asks (`mod`, 2).
-    unsafe { answer(error, || Handle::get(space)?.set_root(GlobalAddress::from_raw(root))) }
+pub extern "C" fn cenote_set_root(space: HandleArg<'_, Space>, root: u64, error: ReportArg<'_>) -> Status {
+    answer(error, || space.get()?.set_root(GlobalAddress::from_raw(root)))
 }

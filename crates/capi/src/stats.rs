@@ -1,12 +1,10 @@
 //! What a space is used for, and whether it is in order.
 
-use super::Handle;
-use super::arguments::place;
-use super::error::{Report, Status, answer};
-use super::space::SpaceHandle;
+use super::arguments::{ContextArg, OutArg, TextFunctionArg};
+use super::error::{ReportArg, Status, answer};
+use super::handle::HandleArg;
 use cenote_base::{Error, Result};
 use cenote_space::{ClassStats, PartStats, Space};
-use core::ffi::{c_char, c_void};
 use std::ffi::CString;
 
 /// `cenote_space_stats`.
@@ -53,47 +51,36 @@ impl Stats {
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_stats(
-    space: *const SpaceHandle,
+pub extern "C" fn cenote_stats(
+    space: HandleArg<'_, Space>,
     part: u8,
-    stats: *mut Stats,
-    error: *mut Report,
+    stats: OutArg<'_, Stats>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle and memory, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(stats, "the statistics")?;
-            place.write(Stats::of(Handle::get(space)?, part)?);
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = stats.place("the statistics")?;
+        place.write(Stats::of(space.get()?, part)?);
+        Ok(())
+    })
 }
-
-/// `cenote_problem`.
-type Problem = unsafe extern "C" fn(text: *const c_char, context: *mut c_void);
 
 /// See the header.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cenote_audit(
-    space: *const SpaceHandle,
-    problem: Option<Problem>,
-    context: *mut c_void,
-    problems: *mut u64,
-    error: *mut Report,
+pub extern "C" fn cenote_audit(
+    space: HandleArg<'_, Space>,
+    problem: TextFunctionArg,
+    context: ContextArg,
+    problems: OutArg<'_, u64>,
+    error: ReportArg<'_>,
 ) -> Status {
-    // SAFETY: the caller's handle, memory and function, as the header asks (`mod`, 2).
-    unsafe {
-        answer(error, || {
-            let place = place(problems, "the number of problems")?;
-            let found = Handle::get(space)?.audit()?;
-            if let Some(problem) = problem {
-                let texts = found
-                    .iter()
-                    .map(|text| CString::new(text.replace('\0', "?")).unwrap_or_default());
-                texts.for_each(|text| problem(text.as_ptr(), context));
-            }
-            place.write(found.len() as u64);
-            Ok(())
-        })
-    }
+    answer(error, || {
+        let mut place = problems.place("the number of problems")?;
+        let found = space.get()?.audit()?;
+        for text in &found {
+            let text = CString::new(text.replace('\0', "?")).unwrap_or_default();
+            problem.call(&text, context);
+        }
+        place.write(found.len() as u64);
+        Ok(())
+    })
 }
