@@ -17,7 +17,7 @@ fn program() -> PathBuf {
 }
 
 #[test]
-fn hot_extents_come_to_who_uses_them() {
+fn hot_extents_come_to_the_pod_that_uses_them() {
     if let Err(error) = libfabric::available() {
         println!("skipped: {error}");
         return;

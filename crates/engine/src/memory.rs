@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_refused_by_name_until_somebody_gives_back() {
+    fn too_much_is_refused_by_name_until_memory_is_given_back() {
         let memory = Memory::new(1 << 20, 2);
         let (one, two, three) = (memory.account("one"), memory.account("two"), memory.account("three"));
         let mut first = Charge::new(&one);

@@ -383,7 +383,7 @@ mod tests {
     /// entries of an index that it had dropped stayed behind when a session took its row back. The loser holds the
     /// table alone again, until it is taken back.
     #[test]
-    fn who_was_defining_a_table_when_the_process_died_holds_it_until_that_is_taken_back() {
+    fn a_loser_holds_the_table_it_was_defining_until_it_is_rolled_back() {
         let dir = tempfile::tempdir().expect("a directory");
         let engine = open(dir.path());
         let mut tx = engine.begin(Isolation::ReadCommitted);

@@ -286,7 +286,7 @@ impl Running {
 /// Users that are killed in the middle of anything, more often than there are seats: the others go on, each end is told
 /// once, and their seats come back.
 #[test]
-fn users_that_are_killed_hold_up_nobody() {
+fn users_that_are_killed_hold_up_no_other() {
     let directory = Directory::new();
     let path = directory.0.join("ring");
     let program = Arc::<Ended>::default();

@@ -649,7 +649,7 @@ fn a_node_that_stands_still_is_lost_in_time_and_can_be_reached_again() {
 }
 
 #[test]
-fn nobody_at_an_address_is_an_error_in_time() {
+fn an_address_without_a_node_is_an_error_in_time() {
     let _alone = alone();
     if !is_here() {
         return;

@@ -1,8 +1,8 @@
 //! Connections that come in: a thread for each, for so many at a time, shared out among tenants.
 //!
-//! A connection has a *place* for as long as its thread lives, however that ends. Who has not said yet of which tenant
-//! he is has one of those for strangers, so strangers keep out nobody who is known. Each tenant has an equal share of
-//! the others; and as tenants come and go, the last of them are for those who have few.
+//! A connection has a *place* for as long as its thread lives, however that ends. A client that has not named its
+//! tenant yet has one of the places for unknown clients, so unknown clients keep out no tenant. Each tenant has an
+//! equal share of the others; and as tenants come and go, the last places are for tenants that have few.
 
 use cenote_base::rt::atomic::{AtomicU32, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -19,7 +19,7 @@ const AGAIN: Nanos = Nanos::from_secs(1);
 const LAST_OF: u32 = 10;
 const FEW: u32 = 10;
 
-/// Who accepts connections.
+/// Accepts connections.
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     /// For messages.
@@ -29,10 +29,10 @@ pub(crate) struct Acceptor {
 
 #[derive(Debug)]
 struct Room {
-    /// Places of tenants, and of those who have not said who they are.
+    /// Places of tenants, and of clients that have not named their tenant.
     places: u32,
     strangers: u32,
-    /// Connections, strangers' included.
+    /// Connections, those of unknown clients included.
     count: AtomicU32,
     /// By tenant: each of its connections has one more reference, so that giving a place back takes no lock.
     tenants: Mutex<BTreeMap<String, Arc<()>>>,
@@ -46,9 +46,9 @@ pub(crate) struct Place {
 }
 
 impl Acceptor {
-    /// With so many places for tenants, and for those who have not said who they are.
+    /// With so many places for tenants, and for unknown clients.
     pub(crate) fn new(name: &'static str, places: u32, strangers: u32) -> Self {
-        assert!(strangers > 0, "every connection begins in a place of a stranger");
+        assert!(strangers > 0, "every connection begins in a place of an unknown client");
         let room = Room {
             places,
             strangers,
@@ -61,7 +61,7 @@ impl Acceptor {
         }
     }
 
-    /// Has each who comes served by a thread of its own, until it is over.
+    /// Serves each connection in a thread of its own, until it is over.
     pub(crate) fn accept(
         &self,
         listener: &dyn Listener,
@@ -105,7 +105,7 @@ impl Acceptor {
 }
 
 impl Room {
-    /// A place for a stranger. One thread asks.
+    /// A place for an unknown client. One thread asks.
     fn place(self: &Arc<Self>, connection: &Arc<dyn Connection>) -> Option<Place> {
         let known: u32 = self.tenants.lock().values().map(taken).sum();
         let strangers = self.count.load(Ordering::Acquire).saturating_sub(known);
@@ -229,8 +229,8 @@ mod tests {
         }
     }
 
-    /// The thread of a connection that panicked kept its place: whoever closed the node or manager waited for ever, and
-    /// in time nobody was let in.
+    /// The thread of a connection that panicked kept its place: closing the node or manager waited for ever, and in
+    /// time no client was let in.
     #[test]
     fn a_place_is_given_back_however_its_thread_ends() {
         let open = Open::new(Acceptor::new("test", 8, 2), |connection, _| {
@@ -257,9 +257,9 @@ mod tests {
         }
     }
 
-    /// One tenant could take all connections, and strangers too.
+    /// One tenant could take all connections, and unknown clients too.
     #[test]
-    fn nobody_takes_all_places() {
+    fn no_tenant_takes_all_places() {
         let open = Open::new(Acceptor::new("test", 40, 3), serve);
         let welcome = |tenant| open.come_as(tenant);
         let greedy: Vec<_> = (0..25)
@@ -272,7 +272,7 @@ mod tests {
             .map(|_| welcome("b"))
             .filter(|(_, answer)| answer.is_some())
             .collect();
-        assert_eq!(others.len(), 16, "the last are for those who have few");
+        assert_eq!(others.len(), 16, "the last places are for tenants that have few");
         open.until(36);
         assert!(welcome("c").1.is_some(), "as this one");
         drop(greedy);
@@ -282,7 +282,7 @@ mod tests {
         let refused = open.come();
         assert!(
             refused.receive(TIMEOUT).is_err(),
-            "too many who do not say who they are"
+            "too many clients that do not name their tenant"
         );
         drop(strangers);
         open.until(16);

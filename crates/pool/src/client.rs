@@ -1,4 +1,4 @@
-//! Who uses spaces of a pool: asks the manager for them, maps the parts that lie on this machine, and is a
+//! A client of a pool's spaces: asks the manager for them, maps the parts that lie on this machine, and is a
 //! [member](crate::member) at the memory nodes that keep them.
 //!
 //! ```text
@@ -12,8 +12,8 @@
 //!          └─ part 3: RemoteKeeper ──── Membership ─────────────────────────▶ memory node b
 //! ```
 //!
-//! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences nobody,
-//! so its members wait for it, and come back with what they had.
+//! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences no
+//! member, so its members wait for it, and come back with what they had.
 
 mod connection;
 mod membership;
@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 /// Extents that go back in one message.
 const GIVE_BACK_MAX: usize = 4096;
-/// Between two questions to the manager about a part that nobody knows.
+/// Between two questions to the manager about an unknown part.
 const LOOK_AGAIN: Nanos = Nanos::from_millis(200);
 /// After it could not be reached.
 const LOOK_AGAIN_LOST: Nanos = Nanos::from_secs(2);
@@ -106,7 +106,8 @@ impl PoolClient {
         }
     }
 
-    /// Adds memory to a space. Who has it open finds it when there is no room elsewhere, or by an address there.
+    /// Adds memory to a space. A process that has it open finds the memory when there is no room elsewhere, or by an
+    /// address there.
     ///
     /// # Errors
     /// As [`PoolClient::create_space`]; what some of the nodes could give is added in any case.
@@ -115,7 +116,7 @@ impl PoolClient {
         self.0.order(&Request::GrowSpace(requested)).map(drop)
     }
 
-    /// Ends whoever has a space open, this process included, and frees its memory.
+    /// Ends every process that has a space open, this one included, and frees its memory.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of this name.
@@ -161,7 +162,7 @@ impl PoolClient {
         Ok(space)
     }
 
-    /// The same, for who is to see all of it.
+    /// The same, for a caller that is to see all of it.
     ///
     /// # Errors
     /// As [`PoolClient::open_space`]; [`Error::Lost`] if a part cannot be reached, also where this process has no way
@@ -215,7 +216,7 @@ struct Opening {
     pool: Arc<Pool>,
     name: String,
     members: Mutex<Members>,
-    /// When the manager may be asked again for a part that nobody knows, in nanoseconds.
+    /// When the manager may be asked again for an unknown part, in nanoseconds.
     look_at: AtomicU64,
 }
 
@@ -262,7 +263,7 @@ impl Opening {
                 part.node, part.pod, part.number
             ))),
             Some(address) if self.pool.is_near(part) => {
-                // It is a member before it maps anything: who maps a part and is no member is ended.
+                // It is a member before it maps anything: a process that maps a part and is no member is ended.
                 let member = self.member_at(&mut members, view, part, address)?;
                 self.attach_near(space, part, member)
             }

@@ -10,19 +10,19 @@
 //!                                              (none) ◀── confirmed ──────  Freeing
 //! ```
 //!
-//! A grant may be a part of a space, which nobody holds: its memory node keeps it ([`spaces`]). It may have a mirror on
-//! another memory node ([`mirrors`]).
+//! A grant may be a part of a space, which has no holder: its memory node keeps it ([`spaces`]). It may have a mirror
+//! on another memory node ([`mirrors`]).
 //!
 //! Invariants:
-//! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that nobody has
-//!   it mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design section
-//!   6);
-//! - `epoch` rises with each holder and with each fencing: who comes with another is not the holder;
+//! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that no process
+//!   has it mapped and its memory is given up (quarantine: a lapsed holder may be in the middle of a copy, design
+//!   section 6);
+//! - `epoch` rises with each holder and with each fencing: a process with another epoch is not the holder;
 //! - ids of grants are never used again, also where an older copy of the grant table was put back: nodes say which they
 //!   have seen;
 //! - a tenant's grants are within its quota when the last of them was made;
 //! - what was acknowledged is in the [store](crate::store) first: the manager writes it before it answers;
-//! - `term` rises with each manager that begins to lead: who comes with an older one leads no more.
+//! - `term` rises with each manager that begins to lead: a manager with an older one leads no more.
 
 pub use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::settings::{Tenant, Tenants};
@@ -70,8 +70,8 @@ pub struct Grant {
     /// The grant that it mirrors, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_of: Option<GrantId>,
-    /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives everybody a
-    /// whole lease.
+    /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives every holder
+    /// a whole lease.
     #[serde(skip)]
     pub time: Nanos,
     /// How often its lease was renewed. Not kept either.
@@ -225,8 +225,8 @@ impl GrantTable {
         self.term
     }
 
-    /// For so long the manager heard nobody, which is no holder's fault.
-    pub fn nobody_was_heard(&mut self, time: Nanos) {
+    /// For so long the manager heard no holder, which is no holder's fault.
+    pub fn no_holder_was_heard(&mut self, time: Nanos) {
         let held = self.grants.values_mut().filter(|grant| grant.phase == Phase::Held);
         held.for_each(|grant| grant.time = Nanos(grant.time.raw().saturating_add(time.raw())));
     }
@@ -258,7 +258,7 @@ impl GrantTable {
             .ok_or_else(|| Error::Invalid(format!("there is no memory node {id}")))
     }
 
-    /// Who may have what.
+    /// The tenants' quotas and priorities.
     pub fn tenants(&self) -> &Tenants {
         &self.tenants
     }
@@ -330,7 +330,7 @@ impl GrantTable {
             calls: hello.calls.clone(),
         };
         self.nodes.insert(hello.id, node);
-        // What lies there and is in no grant table is not handed out as somebody's new memory.
+        // What lies there and is in no grant table is not handed out as new memory.
         self.next = self.next.max(hello.last.0 + 1);
         Ok(())
     }
@@ -453,10 +453,11 @@ impl GrantTable {
     }
 
     /// The former holder of a grant that is asked for again is not alive, as its node says: the next may have it. When
-    /// its node was asked, it had been renewed so often: who has renewed it since maps it by now, and is alive.
+    /// its node was asked, it had been renewed so often: a holder that has renewed it since maps it by now, and is
+    /// alive.
     ///
     /// # Errors
-    /// [`Error::Busy`] if somebody else was faster.
+    /// [`Error::Busy`] if another holder was faster.
     pub fn take_over(&mut self, id: GrantId, epoch: u64, renewals: u64, now: Nanos, lease: Nanos) -> Result<Opening> {
         let Some(grant) = self.grants.get(&id) else {
             return Err(Error::Busy(format!("grant {id} was just freed")));
@@ -573,8 +574,7 @@ impl GrantTable {
             .max_by_key(|id| self.free_of(*id))
     }
 
-    /// Where memory is short, what nobody holds of tenants with less priority goes: least priority first, then idle
-    /// longest.
+    /// Where memory is short, idle grants of tenants with less priority go: least priority first, then idle longest.
     fn reclaim(&mut self, bytes: u64, requested: &OpenRequest, priority: u8) -> Result<Opening> {
         let nodes = self.nodes_for(requested);
         for node in &nodes {
@@ -627,7 +627,7 @@ impl GrantTable {
         let mut idle: Vec<_> = self
             .grants
             .iter()
-            .filter(|(_, g)| g.node == node && self.is_used_by_nobody(g) && of(g) < priority)
+            .filter(|(_, g)| g.node == node && self.is_unused(g) && of(g) < priority)
             .map(|(id, g)| (of(g), g.time, *id, g.bytes))
             .collect();
         idle.sort_unstable();
@@ -635,7 +635,7 @@ impl GrantTable {
     }
 
     /// It is idle, or mirrors what is.
-    fn is_used_by_nobody(&self, grant: &Grant) -> bool {
+    fn is_unused(&self, grant: &Grant) -> bool {
         let is_idle = |id: GrantId| self.grants.get(&id).is_some_and(|of| of.phase == Phase::Idle);
         let is_mirror = matches!(grant.phase, Phase::Filling | Phase::Whole);
         grant.phase == Phase::Idle || (is_mirror && grant.mirror_of.is_some_and(is_idle))
@@ -660,7 +660,7 @@ impl GrantTable {
         })
     }
 
-    /// Its node could not admit a holder: one that nobody ever had goes away again.
+    /// Its node could not admit a holder: one that never had a holder goes away again.
     pub fn not_admitted(&mut self, id: GrantId, epoch: u64, now: Nanos) {
         let Some(grant) = self.grants.get_mut(&id) else { return };
         if grant.phase == Phase::Held && grant.epoch == epoch {
@@ -726,7 +726,7 @@ impl GrantTable {
         self.settle_mirrors();
     }
 
-    /// A grant's node has done what its phase asks for, and nobody has it mapped.
+    /// A grant's node has done what its phase asks for, and no process has it mapped.
     pub fn confirmed(&mut self, id: GrantId, epoch: u64, now: Nanos) {
         let Some(grant) = self.grants.get_mut(&id).filter(|grant| grant.epoch == epoch) else {
             return;
@@ -751,7 +751,7 @@ impl GrantTable {
         self.settle_spaces();
     }
 
-    /// An operator takes it away from whoever has it.
+    /// An operator takes it away from its holder.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of this number, or it is part of a space, or a mirror.

@@ -1,11 +1,11 @@
-//! Who uses memory of the pool: asks the manager for a grant, and says again and again that it is there.
+//! A holder uses memory of the pool: it asks the manager for a grant, and sends heartbeats.
 //!
 //! A holder that the manager does not hear for the time of a lease is *fenced*: the memory node ends its process before
-//! anybody else gets the memory. A manager that is away fences nobody, so a holder that cannot reach it goes on.
+//! another process gets the memory. A manager that is away fences no holder, so a holder that cannot reach it goes on.
 //!
-//! The answer to who opens a grant may come late: when its lease has lapsed, and another has had the grant since. Its
-//! node finds who *maps* the memory, so whoever maps it later is not found. So a holder
-//! [maps it, then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
+//! The answer to a holder that opens a grant may come late: when its lease has lapsed, and another has had the grant
+//! since. Its node finds processes that *map* the memory, so one that maps it later is not found. So a holder [maps it,
+//! then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
 mod mirror;
 
@@ -33,14 +33,14 @@ const RENEW_TIMEOUT_MIN: Nanos = Nanos::from_secs(1);
 /// Between two tries to hear that a grant is still this holder's.
 const CONFIRM_AGAIN: Nanos = Nanos::from_millis(200);
 
-/// Who asks.
+/// The credentials of a client.
 #[derive(Debug, Clone)]
 pub struct Credentials {
     /// The manager's address; of several, with commas in between: one of them leads.
     pub manager: String,
     /// The tenant's name; unused by operators.
     pub tenant: String,
-    /// The tenant's, or the pool's secret; empty where nobody asks.
+    /// The tenant's, or the pool's secret; empty where the pool has none.
     pub secret: String,
 }
 
@@ -55,7 +55,7 @@ pub struct GrantRequest {
     pub bytes: u64,
     /// Only in this pod; anywhere if `None`.
     pub pod: Option<String>,
-    /// How long it is kept while nobody holds it, in seconds; `None`: until it is given back.
+    /// How long it is kept while it has no holder, in seconds; `None`: until it is given back.
     pub keep: Option<u64>,
     /// Whether it is to be mirrored on another memory node: see [`GrantedMemory::mirror`].
     pub mirror: bool,
@@ -86,7 +86,7 @@ pub struct GrantedMemory {
     shared: Arc<Shared>,
     thread: Option<rt::JoinHandle<()>>,
     mirror: Option<Arc<GrantMirror>>,
-    /// Shows that this process maps it, until the caller does: nobody knows when that is.
+    /// Shows that this process maps it, until the caller does, which may be at any time.
     foothold: Option<Foothold>,
 }
 
@@ -103,7 +103,7 @@ impl GrantedMemory {
     /// Asks for memory, and keeps the lease from here on.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Busy`] (somebody else holds it), [`Error::Mismatch`], [`Error::Lost`],
+    /// [`Error::Full`], [`Error::Busy`] (another process holds it), [`Error::Mismatch`], [`Error::Lost`],
     /// [`Error::Invalid`], [`Error::Revoked`] (it came too late: ask again).
     pub fn open(
         network: &Arc<dyn Network>,
@@ -184,9 +184,9 @@ impl GrantedMemory {
         })
     }
 
-    /// Keeps it mirrored, if that was wished for. Who uses the memory as a region asks it before the region is made,
-    /// and tells it of the region when that was opened or made, before anything is flushed; and keeps to host survival,
-    /// since what is not written back is not mirrored.
+    /// Keeps it mirrored, if the options ask for it. A process that uses the memory as a region calls this before the
+    /// region is made, and tells it of the region when that was opened or made, before anything is flushed; and keeps
+    /// to host survival, since what is not written back is not mirrored.
     pub fn mirror(&self) -> Option<Arc<dyn MirrorKeeper>> {
         let mirror = self.mirror.as_ref()?;
         Some(Arc::clone(mirror) as Arc<dyn MirrorKeeper>)
@@ -222,7 +222,7 @@ impl GrantedMemory {
         self.opened.fresh
     }
 
-    /// Ends the lease. The memory must not be mapped any more: whoever maps it is ended. It is kept for the next
+    /// Ends the lease. The memory must not be mapped any more: a process that maps it is ended. It is kept for the next
     /// holder, or (`give_back`) freed.
     ///
     /// # Errors
@@ -263,8 +263,8 @@ impl Shared {
         }
     }
 
-    /// It is this holder's, and mapped: whoever takes it away from here on finds this process. A manager that starts
-    /// anew is waited for.
+    /// It is this holder's, and mapped: a fencing from here on finds this process. A manager that starts anew is waited
+    /// for.
     ///
     /// # Errors
     /// [`Error::Revoked`]; those of the way to the manager.
@@ -390,7 +390,7 @@ impl Operator {
         }
     }
 
-    /// Takes a grant away from whoever has it, and frees its memory.
+    /// Takes a grant away from its holder, and frees its memory.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of this number.
@@ -398,7 +398,7 @@ impl Operator {
         self.0.ask(&Request::Free { grant }).map(drop)
     }
 
-    /// Ends whoever has a tenant's space open, and frees its memory.
+    /// Ends every process that has a tenant's space open, and frees its memory.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of this name.

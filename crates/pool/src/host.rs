@@ -1,5 +1,5 @@
-//! Who on this machine has a file mapped, and how to end that. What a memory node needs to know before it gives memory
-//! to the next: over load and store nothing else stops a process that wakes up in the middle of a copy.
+//! Which processes of this machine have a file mapped, and how to end them. What a memory node needs to know before it
+//! gives memory to the next: over load and store nothing else stops a process that wakes up in the middle of a copy.
 
 use cenote_base::rt::{self, Nanos, fs};
 use cenote_base::{Error, Result};
@@ -20,7 +20,7 @@ pub trait Host: Send + Sync {
     /// Ends them, and returns when that is confirmed. This process is not ended: it is waited for.
     ///
     /// # Errors
-    /// [`Error::Busy`] if somebody is there still after `timeout`.
+    /// [`Error::Busy`] if a process maps it still after `timeout`.
     fn end_holders(&self, file: &Path, timeout: Nanos) -> Result<()>;
 
     /// Ends the processes that have `file` mapped, but those of `kept` and this one, and returns when that is

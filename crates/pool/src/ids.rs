@@ -28,15 +28,15 @@ impl fmt::Display for NodeId {
 /// What is happening to a grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Phase {
-    /// Somebody has it, and a lease on it.
+    /// It has a holder, with a lease.
     Held,
-    /// Kept for its tenant; nobody has it.
+    /// Kept for its tenant; it has no holder.
     Idle,
     /// Its holder's lease lapsed: its node is ending the holder.
     Fencing,
-    /// Its node is ending whoever has it, and frees its memory.
+    /// Its node is ending the processes that map it, and frees its memory.
     Freeing,
-    /// A part of a space: its node is making it, and nobody has heard of it.
+    /// A part of a space: its node is making it, and no client has heard of it.
     Keeping,
     /// A part of a space: its node keeps it.
     Kept,

@@ -1,5 +1,5 @@
-//! A space's key: who shows it to a memory node is a member. The manager draws it, and tells it to the space's tenant
-//! and to the nodes.
+//! A space's key: a process that shows it to a memory node is a member. The manager draws it, and tells it to the
+//! space's tenant and to the nodes.
 
 use cenote_base::rt::{self, fs};
 use cenote_base::{Error, Result};
@@ -12,7 +12,7 @@ use std::fmt;
 pub struct Key(u128);
 
 impl Key {
-    /// A new one, that nobody can guess: from the system's random source, since [`rt::random`] is none for secrets. A
+    /// A new one, which no one can guess: from the system's random source, since [`rt::random`] is none for secrets. A
     /// simulated machine has no other.
     ///
     /// # Errors

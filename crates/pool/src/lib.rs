@@ -1,18 +1,18 @@
 //! The memory pool: memory as a service of its own.
 //!
 //! Three kinds of processes. A *memory node* ([`node`]) has memory of its pod and hands it out as files that hosts of
-//! the pod map; a *manager* ([`manager`]) decides who gets which part of it, keeps that in its [`grant_table`], and
-//! sees to it that nobody keeps what is not his any more; *holders* ([`holder`]), such as a database, ask the manager
-//! for a [grant](grant table::Grant) and use it by load and store.
+//! the pod map; a *manager* ([`manager`]) decides which process gets which part of it, keeps that in its
+//! [`grant_table`], and sees to it that no process keeps memory that is not its own any more; *holders* ([`holder`]),
+//! such as a database, ask the manager for a [grant](grant_table::Grant) and use it by load and store.
 //!
 //! ```text
 //!             open, renew, release                    admit, fence, free
 //!   holder ─────────────────────────▶ manager ─────────────────────────▶ memory node
-//!     │                                grant table: grants, epochs, leases          │
+//!     │                  grant table: grants, epochs, leases               │
 //!     └─────────────── load, store ─── DIR/grant-7 (one file a grant) ───────┘
 //! ```
 //!
-//! A [`space`] is what clients of one tenant make of grants: a heap that they share.
+//! A [`space`](cenote_space) is what clients of one tenant make of grants: a heap that they share.
 //!
 //! `docs/pool.md` tells it at length, with what is not there yet.
 

@@ -6,13 +6,13 @@
 //! killed in between, goes on where things are, for they are in the grant table.
 //!
 //! Invariants:
-//! - a change of the grant table is in its [store](crate::store) before anybody hears of it; if it cannot be written it
-//!   did not happen;
+//! - a change of the grant table is in its [store](crate::store) before any client hears of it; if it cannot be written
+//!   it did not happen;
 //! - one order at a time goes to a node;
-//! - while the manager is away nobody loses anything: holders go on, nodes fence nobody of themselves. Nor does the
-//!   time count in which it was stopped, or waited for its store: nobody was heard then;
-//! - of several managers one leads ([`election`]). Who leads no more answers nobody, and its writes and orders come to
-//!   nothing: the store refuses the ones, memory nodes, which know the latest term, the others.
+//! - while the manager is away no holder loses anything: holders go on, nodes fence none of themselves. Nor does the
+//!   time count in which it was stopped, or waited for its store: no holder was heard then;
+//! - of several managers one leads ([`election`]). A manager that leads no more answers no client, and its writes and
+//!   orders come to nothing: the store refuses the ones, memory nodes, which know the latest term, the others.
 //!
 //! Lock order: a link's `one` → the grant table; the reasons (`not_made`) → the grant table. No thread waits for a node
 //! with the grant table locked.

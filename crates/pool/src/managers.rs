@@ -145,7 +145,7 @@ mod tests {
     use crate::wire::{Role, VERSION};
     use cenote_fabric::message::tcp::Tcp;
 
-    /// Answers the first who comes.
+    /// Answers the first client.
     fn manager(answer: std::result::Result<Welcome, Failure>) -> (String, rt::JoinHandle<()>) {
         let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
         let address = listener.address();
@@ -153,7 +153,7 @@ mod tests {
             let connection = listener
                 .accept(Nanos::from_secs(60))
                 .expect("no error")
-                .expect("somebody");
+                .expect("a client connects");
             let _: Hello = wire::receive(&*connection, Nanos::from_secs(60)).expect("a hello");
             wire::send(&*connection, &answer).expect("sent");
         });

@@ -16,7 +16,7 @@ use std::path::Path;
 #[serde(transparent)]
 pub struct MemberId(pub u128);
 
-/// Who comes, or comes back.
+/// A member that comes, or comes back.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemberHello {
     pub version: u16,

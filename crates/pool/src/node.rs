@@ -1,7 +1,7 @@
 //! A memory node: memory of a pod, handed out as a file a grant.
 //!
 //! ```text
-//!  DIR/node.json     who it is: its number, its pool; locked while the node runs
+//!  DIR/node.json     its number, its pool;           locked while the node runs
 //!  DIR/grant-7       a grant's memory: made empty when it is granted, removed when it is freed
 //!  DIR/fenced.json   members that were fenced and live on
 //!  DIR/keep-7        which part of which space grant 7 is, if it is one
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! DIR lies in the pod's shared memory: a tmpfs or an fsdax file system that all hosts of the pod mount. A grant's file
-//! is its own mapping: who maps one maps nothing of another. New memory is zero, since new files are. A devdax device
-//! cannot be cut like that.
+//! is its own mapping: a process that maps one maps nothing of another. New memory is zero, since new files are. A
+//! devdax device cannot be cut like that.
 //!
 //! The node does what the manager orders, one order at a time, over the one connection that it has; it begins a new one
 //! only when the orders of the last are done, so none of those comes late. Each order may come twice.
@@ -148,14 +148,14 @@ impl MemoryNode {
     ///
     /// # Errors
     /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered;
-    /// [`Error::Mismatch`] if it does not show who maps a file; those of files.
+    /// [`Error::Mismatch`] if it does not show which processes map a file; those of files.
     pub fn start(options: NodeOptions, network: Arc<dyn Network>, host: Box<dyn Host>) -> Result<Self> {
         crate::settings::check_name("a pod's name", &options.pod)?;
         let (inner, listener) = Self::prepare(options, network, host)?;
         Ok(Self::run(inner, listener))
     }
 
-    /// Takes the directory, and the parts that it keeps. Nobody is heard yet.
+    /// Takes the directory, and the parts that it keeps. No client is heard yet.
     fn prepare(
         options: NodeOptions,
         network: Arc<dyn Network>,
@@ -328,8 +328,9 @@ fn check_room(options: &NodeOptions) -> Result<()> {
     Ok(())
 }
 
-/// Who maps a file of the directory has to be seen: else nobody could be fenced, and memory in use would be taken for
-/// free. On some file systems (btrfs, overlayfs) `/proc` names a mapped file by another device than the file's own.
+/// The processes that map a file of the directory have to be seen: else no process could be fenced, and memory in use
+/// would be taken for free. On some file systems (btrfs, overlayfs) `/proc` names a mapped file by another device than
+/// the file's own.
 fn check_seen(directory: &Path, host: &dyn Host) -> Result<()> {
     if rt::simulated() {
         return Ok(());
@@ -340,7 +341,7 @@ fn check_seen(directory: &Path, host: &dyn Host) -> Result<()> {
     match Region::create(&path, len, cenote_fabric::Identity::default(), options) {
         // All of it is granted: it was seen when the node was new.
         Err(Error::Full(_)) => return parts::remove_file(&path),
-        // Whoever has its lock counts as a user of it too.
+        // A process that has its lock counts as a user of it too.
         made => drop(made?),
     }
     let mapped = Region::join(&path, options)?;
@@ -350,7 +351,7 @@ fn check_seen(directory: &Path, host: &dyn Host) -> Result<()> {
     match seen?.is_empty() {
         false => Ok(()),
         true => Err(Error::Mismatch(format!(
-            "{}: who maps files there is not seen in /proc, so nobody could be fenced: give memory from a tmpfs, or another file system",
+            "{}: /proc does not show which processes map files there, so none could be fenced: give memory from a tmpfs, or another file system",
             directory.display()
         ))),
     }
@@ -409,8 +410,8 @@ impl Inner {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// One connection with the manager, from its beginning to its end: a new one, or that which one has accepted who
-    /// took over. The next one, if another has taken over again.
+    /// One connection with the manager, from its beginning to its end: a new one, or the one that was accepted from a
+    /// manager that took over. The next one, if another has taken over again.
     fn serve(&self, greeted: Option<Greeted>) -> Result<Option<Greeted>> {
         let identity = read_identity(&self.options.directory)?;
         let (connection, welcome) = match greeted {

@@ -7,7 +7,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Network};
 use std::sync::Arc;
 
-/// Longer than the manager lets somebody wait for memory.
+/// Longer than the manager lets a client wait for memory.
 pub(crate) const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(30);
 /// As long as a manager may need to take over from another.
 pub(crate) const TAKEOVER_TIMEOUT: Nanos = Nanos::from_secs(20);

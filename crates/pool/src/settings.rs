@@ -1,4 +1,4 @@
-//! Who may have what: tenants, as the manager's file names them.
+//! Tenants, their quotas and priorities, as the manager's file names them.
 //!
 //! ```toml
 //! secret = "for nodes and operators"
@@ -10,15 +10,15 @@
 //! priority = 2          # 0 to 255, 1 unless told
 //! ```
 //!
-//! Without a file there is one tenant, `default`, without a limit, and nobody is asked for a secret: then the manager
-//! listens on loopback addresses alone.
+//! Without a file there is one tenant, `default`, without a limit, and no client is asked for a secret: then the
+//! manager listens on loopback addresses alone.
 
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// The tenant of those who name none.
+/// The tenant of clients that name none.
 pub const DEFAULT_TENANT: &str = "default";
 /// Bytes of the longest name.
 pub const NAME_MAX: usize = 128;
@@ -31,7 +31,7 @@ pub struct Tenant {
     pub secret: Option<String>,
     /// The most that it gets, in bytes.
     pub quota: Option<u64>,
-    /// Who goes first where memory is short.
+    /// Which tenant's idle grants go first where memory is short.
     pub priority: u8,
 }
 
@@ -103,7 +103,7 @@ impl Tenants {
         })
     }
 
-    /// Whether nobody is asked for a secret.
+    /// Whether no client is asked for a secret.
     pub fn is_open(&self) -> bool {
         self.secret.is_none()
     }

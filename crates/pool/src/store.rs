@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 /// Where a grant table is kept.
 pub trait GrantTableStore: Send + Sync {
-    /// Begins to keep the grant table, if nobody else does. `name` is what others are told who does.
+    /// Begins to keep the grant table, if no other manager does. Others are told `name`.
     ///
     /// # Errors
     /// [`Error::Busy`](cenote_base::Error::Busy) if another has it for as long as it runs.
@@ -33,9 +33,9 @@ pub trait GrantTableStore: Send + Sync {
     fn lead(&self, name: &str) -> Result<Lead>;
 }
 
-/// Who keeps a grant table.
+/// The keeper of a grant table.
 pub enum Lead {
-    /// The one who asked.
+    /// The manager that asked.
     Here(Arc<dyn Leadership>),
     /// Another; its name, if it is known.
     Elsewhere(Option<String>),
@@ -50,7 +50,7 @@ pub trait Leadership: Send + Sync {
     /// not know.
     ///
     /// # Errors
-    /// It is over, or nobody answers.
+    /// It is over, or no store answers.
     fn confirm(&self) -> Result<()>;
 
     /// The grant table; `None` if there has never been one.

@@ -31,7 +31,7 @@ pub struct Hello {
     pub secret: String,
 }
 
-/// Who speaks.
+/// The client that speaks.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Role {
     /// From here on the manager asks, and the node answers.
@@ -86,7 +86,7 @@ pub enum Request {
     },
     Status,
     Audit,
-    /// Takes a grant away from whoever has it, and frees its memory.
+    /// Takes a grant away from its holder, and frees its memory.
     Free {
         grant: GrantId,
     },
@@ -99,7 +99,7 @@ pub enum Request {
         name: String,
     },
     GrowSpace(SpaceRequest),
-    /// Ends whoever has it open, and frees its memory. Operators name the tenant.
+    /// Ends every process that has it open, and frees its memory. Operators name the tenant.
     DropSpace {
         tenant: Option<String>,
         name: String,
@@ -145,7 +145,7 @@ pub struct SpaceRequest {
     pub pods: Option<Vec<String>>,
 }
 
-/// A space, for who uses it.
+/// A space, as its clients see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SpaceView {
     pub id: SpaceId,
@@ -153,7 +153,7 @@ pub struct SpaceView {
     pub parts: Vec<PartView>,
 }
 
-/// A part of a space, for who uses it.
+/// A part of a space, as its clients see it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PartView {
     pub number: u8,
@@ -180,7 +180,7 @@ pub struct OpenRequest {
     pub bytes: u64,
     /// Only here; anywhere if `None`.
     pub pod: Option<String>,
-    /// How long it is kept while nobody holds it, in seconds; `None`: until it is given back.
+    /// How long it is kept while it has no holder, in seconds; `None`: until it is given back.
     pub keep: Option<u64>,
     /// Where the holder runs.
     pub machine: u64,
@@ -232,11 +232,11 @@ pub enum Reply {
 pub enum Order {
     /// Makes the grant's file if there is none.
     Admit { grant: GrantId },
-    /// Who has the grant's file mapped?
+    /// Which processes have the grant's file mapped?
     Inspect { grant: GrantId },
-    /// Ends whoever has the grant's file mapped.
+    /// Ends every process that has the grant's file mapped.
     Fence { grant: GrantId },
-    /// Ends whoever holds it, and frees its memory.
+    /// Ends every process that maps it, and frees its memory.
     Free { grant: GrantId },
     /// Keeps a part of a space from here on: hands out its extents to members.
     Keep(PartOrder),
@@ -265,7 +265,7 @@ pub struct PartOrder {
     pub bytes: u64,
     /// What members show.
     pub key: Key,
-    /// Nobody has heard of it yet: it is made, if it is not there. Otherwise it has to be there.
+    /// No client has heard of it yet: it is made, if it is not there. Otherwise it has to be there.
     pub make: bool,
 }
 
@@ -376,7 +376,7 @@ pub struct TenantView {
     pub name: String,
     /// The most that it gets, if there is a limit.
     pub quota: Option<u64>,
-    /// Who goes first where memory is short.
+    /// Which tenant's idle grants go first where memory is short.
     pub priority: u8,
     /// What it has.
     pub granted: u64,
@@ -431,8 +431,8 @@ fn to_bytes(message: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(message).map_err(|e| Error::Invalid(format!("a message that cannot be written: {e}")))
 }
 
-/// Sends an answer, in pieces if it is longer than a message can be; one that is too long for that too is a failure to
-/// who asked.
+/// Sends an answer, in pieces if it is longer than a message can be; one that is too long for that too is sent as a
+/// failure.
 ///
 /// # Errors
 /// Those of the connection.
@@ -496,7 +496,7 @@ fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Resul
     })
 }
 
-/// Sends a message and waits for the answer. After an error nobody knows which answer would come next: the connection
+/// Sends a message and waits for the answer. After an error it is unknown which answer would come next: the connection
 /// is over.
 ///
 /// # Errors
@@ -535,7 +535,7 @@ mod tests {
 
     const SOON: Nanos = Nanos::from_secs(60);
 
-    /// Asks somebody who answers as he is told.
+    /// Asks a peer that answers as the test says.
     fn ask(answering: impl FnOnce(&dyn Connection) + Send + 'static) -> Result<Reply> {
         let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
         let one = Tcp.connect(&listener.address(), SOON).expect("connected");

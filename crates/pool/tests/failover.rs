@@ -1,5 +1,5 @@
 //! Several managers on one etcd, of which one leads: it is killed, stopped, cut off from etcd, and another takes over;
-//! nobody who uses memory notices.
+//! no process that uses memory notices.
 //!
 //! What the processes of managers do is [`another_process`]. Where etcd is not installed each test says that it was
 //! skipped.
@@ -102,7 +102,7 @@ fn status(managers: &str) -> Result<PoolStatus> {
     Operator::connect(&Tcp, &credentials(managers))?.status()
 }
 
-/// Two managers, a memory node, somebody who holds a grant, and somebody who reads and writes in a space all the time.
+/// Two managers, a memory node, a holder of a grant, and a client that reads and writes in a space all the time.
 struct Pool {
     reader: Option<std::thread::JoinHandle<()>>,
     stop: Arc<AtomicBool>,
@@ -147,7 +147,7 @@ impl Pool {
         format!("{},{}", self.managers[0].address, self.managers[1].address)
     }
 
-    /// Who uses memory goes on.
+    /// Processes that use memory go on.
     fn progress(&self) {
         let before = self.rounds.load(Ordering::Relaxed);
         until("reads and writes go on", || {
@@ -160,7 +160,7 @@ impl Pool {
         status(&self.list()).expect("a status")
     }
 
-    /// Nobody was fenced, memory is granted, and every byte is free or somebody's.
+    /// No process was fenced, memory is granted, and every byte is free or granted.
     fn sound(&self, label: &str) {
         self.progress();
         let status = self.until_status("the node has joined", |status| {
@@ -234,14 +234,14 @@ fn when_the_manager_is_killed_another_takes_over() {
         assert_eq!(status(&pool.list()).expect("a status").pool, id);
         let address = pool.managers[leads].address.clone();
         pool.managers[leads] = Other::start(&pool.etcd.url(), &address);
-        until("it knows who leads", || {
+        until("it knows the leader", || {
             refusal(&pool.managers[leads]).is_some_and(|text| text.contains(&pool.managers[follows].address))
         });
     }
     pool.sound("at last");
 }
 
-/// It wakes up and believes that it leads: nobody hears so from it, and what it is asked for does not happen.
+/// It wakes up and believes that it leads: no client hears so from it, and what it is asked for does not happen.
 #[test]
 fn a_manager_that_sleeps_past_its_lease_does_nothing() {
     let Some(pool) = Pool::start() else { return };
@@ -258,7 +258,7 @@ fn a_manager_that_sleeps_past_its_lease_does_nothing() {
         let refused = open(&slept.address, &format!("stale {n}"));
         assert!(refused.is_err(), "it grants memory");
     }
-    until("it knows who leads", || {
+    until("it knows the leader", || {
         refusal(slept).is_some_and(|text| text.contains(&other.address))
     });
     pool.sound("after");
@@ -269,10 +269,10 @@ fn a_manager_that_sleeps_past_its_lease_does_nothing() {
     );
 }
 
-/// A manager whose clock stood still believes that it leads, and knows nothing of who holds memory by now: it tells
-/// nobody that he holds it no more.
+/// A manager whose clock stood still believes that it leads, and knows nothing of the holders by now: it tells no
+/// holder that its lease is over.
 #[test]
-fn who_holds_memory_does_not_hear_otherwise_from_a_former_manager() {
+fn a_former_manager_tells_no_holder_that_its_lease_is_over() {
     let Some(etcd) = Etcd::start() else { return };
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let former = manager_for(&etcd.url(), "127.0.0.1:0", 3600).expect("it leads");
@@ -300,7 +300,7 @@ fn who_holds_memory_does_not_hear_otherwise_from_a_former_manager() {
     until("it knows by now", || former.pool().is_err());
 }
 
-/// While etcd is away nothing is granted, and nobody who has memory is touched. What follows finds all as it was.
+/// While etcd is away nothing is granted, and no holder is touched. Afterwards all is as it was.
 #[test]
 fn etcd_comes_and_goes() {
     let Some(mut pool) = Pool::start() else { return };
@@ -308,7 +308,7 @@ fn etcd_comes_and_goes() {
     pool.etcd.kill();
     let refused = open(&pool.managers[0].address, "late");
     assert!(matches!(&refused, Err(Error::Lost(_))), "{:?}", refused.err());
-    until("nobody leads", || {
+    until("no manager leads", || {
         pool.managers.iter().all(|manager| refusal(manager).is_some())
     });
     pool.progress();
@@ -325,7 +325,7 @@ fn etcd_comes_and_goes() {
     assert!(status.grants.iter().all(|grant| grant.label != "late"), "{status:?}");
 }
 
-/// What is no grant table is not taken for an empty one: who finds it does not lead.
+/// What is no grant table is not taken for an empty one: a manager that finds it does not lead.
 #[test]
 fn a_damaged_book_is_refused() {
     let Some(etcd) = Etcd::start() else { return };

@@ -207,10 +207,10 @@ fn settle(space: &Space, tables: &[GlobalAddress], most: u64) {
     assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
 }
 
-/// A manager that was stopped has heard nobody: that is no holder's fault. Its next turn took all leases for lapsed,
+/// A manager that was stopped has heard no holder: that is no holder's fault. Its next turn took all leases for lapsed,
 /// and had their holders ended.
 #[test]
-fn a_manager_that_was_stopped_fences_nobody() {
+fn a_manager_that_was_stopped_fences_no_holder() {
     let pool = Pool::new(&["a"], 4);
     let memory = GrantedMemory::open(
         &network(),
@@ -261,7 +261,7 @@ fn two_processes_share_a_space_on_two_memory_nodes() {
 /// Clients, memory nodes and the manager are killed in turn, at any moment; survivors go on. In the end every extent is
 /// accounted for, all that the survivors noted is there, and nothing of any session is left.
 #[test]
-fn whoever_is_killed_the_others_go_on() {
+fn after_any_kill_the_others_go_on() {
     const ROUNDS: u64 = 14;
     let seed = seed();
     let mut random = Random(seed);
@@ -287,7 +287,7 @@ fn whoever_is_killed_the_others_go_on() {
             1 => pool.restart_node(n % 2),
             2 => pool.restart_manager(),
             3 => {
-                // Nobody is there to see the client die.
+                // No node is there to see the client die.
                 pool.nodes.iter_mut().for_each(Process::kill);
                 workers[n].kill();
                 (0..2).for_each(|n| pool.nodes[n] = pool.start_node(n));
@@ -315,7 +315,7 @@ fn whoever_is_killed_the_others_go_on() {
 
 /// A client that says nothing for a lease is ended before what its sessions had is free. The others are not touched.
 #[test]
-fn a_stopped_member_is_fenced_and_nobody_else() {
+fn a_stopped_member_alone_is_fenced() {
     let pool = Pool::new(&["a"], 80);
     pool.client().create_space("heap", 70 * EXTENT, None).expect("made");
     let space = pool.client().open_space("heap").expect("opened");
@@ -339,7 +339,7 @@ fn a_stopped_member_is_fenced_and_nobody_else() {
 /// The story: clients asked the manager where their memory node is, as it was away. The manager hung, they waited for
 /// its answer longer than a lease, did not come back to the node in time, and were ended.
 #[test]
-fn a_manager_that_hangs_keeps_nobody_from_its_memory_node() {
+fn a_manager_that_hangs_keeps_no_member_from_its_memory_node() {
     let mut pool = Pool::new(&["a"], 80);
     pool.client().create_space("heap", 70 * EXTENT, None).expect("made");
     let space = pool.client().open_space("heap").expect("opened");
@@ -395,7 +395,7 @@ fn sessions_outlive_their_keeper() {
     let address = session.alloc_in(1000, Lifetime::Session).expect("room");
     pool.restart_node(0);
     assert!(keeper.is_alive(empty).expect("asked"));
-    // The node does not know that it has ended, and finds out: nobody comes back with it.
+    // The node does not know that it has ended, and finds out: no member comes back with it.
     until("the end of what has ended", || !keeper.is_alive(ended).expect("asked"));
     assert!(keeper.is_alive(empty).expect("asked"));
     space.write(address, b"it is there").expect("still");
@@ -414,7 +414,7 @@ fn sessions_outlive_their_keeper() {
     pool.audited();
 }
 
-/// Whoever has it open is ended, and its memory is free; nobody else is touched.
+/// Every process that has it open is ended, and its memory is free; no other is touched.
 #[test]
 fn a_space_in_use_is_dropped() {
     let pool = Pool::new(&["a", "b"], 16);
@@ -478,7 +478,7 @@ fn a_space_in_use_is_dropped() {
     pool.audited();
 }
 
-/// Who has it open finds new memory when there is none elsewhere, or by an address there.
+/// A process that has it open finds new memory when there is none elsewhere, or by an address there.
 #[test]
 fn a_space_grows_under_its_users() {
     let pool = Pool::new(&["a", "b"], 16);
@@ -534,8 +534,8 @@ fn pods_can_be_tried_on_one_machine() {
     );
 }
 
-/// Spaces are made and dropped while manager and nodes are killed: what was not told to anybody is undone, and nothing
-/// is left in the end.
+/// Spaces are made and dropped while manager and nodes are killed: what was told to no client is undone, and nothing is
+/// left in the end.
 #[test]
 fn nothing_leaks_from_spaces_that_are_made_and_dropped() {
     const ROUNDS: u64 = 10;
@@ -556,7 +556,7 @@ fn nothing_leaks_from_spaces_that_are_made_and_dropped() {
                 known.push(name);
                 making.fetch_add(1, Ordering::Relaxed);
             }
-            // Those that were told to be there are there, whoever was killed since.
+            // Those that were told to be there are there, whichever process was killed since.
             let there: Option<Vec<String>> = client
                 .spaces()
                 .ok()
@@ -605,7 +605,8 @@ fn nothing_leaks_from_spaces_that_are_made_and_dropped() {
     }
 }
 
-/// Who does not know the key, speaks nonsense, or is another than he says gets nothing, and the node goes on.
+/// A client that does not know the key, breaks the protocol, or is another than it says gets nothing, and the node goes
+/// on.
 #[test]
 fn strangers_get_nothing() {
     let pool = Pool::new(&["a"], 8);
@@ -631,8 +632,8 @@ fn strangers_get_nothing() {
     assert!(wrong.contains("no space of this number and key"), "{wrong}");
     let elsewhere = ask(&address_of(&other_pool), &hello(key, 1, "[]")).expect("an answer");
     assert_eq!(elsewhere, wrong, "it is told no more");
-    let nobody = ask(&node, &hello(key, 1, "[]")).expect("an answer");
-    assert!(nobody.contains("PID namespace"), "{nobody}");
+    let unseen = ask(&node, &hello(key, 1, "[]")).expect("an answer");
+    assert!(unseen.contains("PID namespace"), "{unseen}");
     for text in ["", "{}", "[1,2", "\"Ping\"", &hello(key, 1, "[[1,\"x\"]]")] {
         assert!(ask(&node, text).is_err(), "{text}");
     }
@@ -670,8 +671,8 @@ fn strangers_get_nothing() {
     pool.audited();
 }
 
-/// A member of another machine is ended by nobody when it is fenced. What it had is not its own any more, also for the
-/// node's next process.
+/// A member of another machine is not ended when it is fenced. What it had is not its own any more, also for the node's
+/// next process.
 #[test]
 fn a_fenced_member_that_lives_on_does_not_come_back() {
     let mut pool = Pool::new(&["a"], 8);
@@ -731,7 +732,7 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
         let said = exchange(&*connection, &hello(member, session)).expect("an answer");
         assert!(said.contains(wanted), "{said}");
     };
-    // Who waits for what the lasting one holds, and is back first, does not hear that it is dead.
+    // A member that waits for what the lasting one holds, and is back first, does not hear that it is dead.
     let first = Tcp.connect(&address_of(&pool), TIMEOUT).expect("connected");
     assert!(exchange(&*first, &hello(6, "")).expect("an answer").contains("lease"));
     let number = its.trim_start_matches("[1,").trim_end_matches(']');

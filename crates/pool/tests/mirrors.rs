@@ -1,5 +1,5 @@
-//! Mirrored grants, by real processes: whichever side is lost, and whoever is killed, what was flushed and acknowledged
-//! is there.
+//! Mirrored grants, by real processes: whichever side is lost, and whichever process is killed, what was flushed and
+//! acknowledged is there.
 //!
 //! What the processes of holders do is [`another_process`]. `CENOTE_SEED` repeats the choices, not the moments.
 
@@ -511,10 +511,10 @@ fn what_is_not_whole_is_never_promoted() {
     assert!(found(&pool.holder(How::Run)).fresh);
 }
 
-/// A holder that is stopped maps both sides. When the primary is lost the mirror's node ends it before anybody has the
-/// mirror; it wakes up to nothing.
+/// A holder that is stopped maps both sides. When the primary is lost the mirror's node ends it before another process
+/// has the mirror; it wakes up to nothing.
 #[test]
-fn a_stopped_holder_is_ended_before_its_mirror_is_anybodys() {
+fn a_stopped_holder_is_ended_before_its_mirror_is_granted() {
     let (mut pool, mut holder) = running(2);
     let grant = pool.grant().expect("there");
     holder.signal(Signal::STOP);
@@ -548,7 +548,7 @@ fn a_mirror_stays_whole_over_a_restart() {
     drop(next_of(&pool));
 }
 
-/// Who is the only node, or has no room: the request for a mirror says so.
+/// Where there is one node, or no room, the request for a mirror says so.
 #[test]
 fn a_pool_of_one_node_has_no_mirrors() {
     let mut pool = Pool::new(1);
@@ -562,7 +562,7 @@ fn a_pool_of_one_node_has_no_mirrors() {
     let mut holder = pool.holder(How::Run);
     found(&holder);
     pool.until_whole();
-    // Who does without later has no mirror any more.
+    // A holder that does without later has no mirror any more.
     holder.kill();
     let alone = GrantRequest {
         mirror: false,
@@ -589,9 +589,9 @@ fn a_grant_is_mirrored_for_one_region() {
 }
 
 /// A manager that was suspended, and has not heard that another leads, has an old grant table: what it takes for the
-/// mirror is told nobody.
+/// mirror is told to no client.
 #[test]
-fn a_former_manager_tells_nobody_of_mirrors() {
+fn a_former_manager_tells_no_holder_of_mirrors() {
     let pool = Pool::new(2);
     pool.doubt.other_leads.store(true, Ordering::SeqCst);
     let holder = pool.holder(How::Run);
@@ -618,7 +618,7 @@ fn until_mirrored(pool: &Pool, holder: &mut Process) {
 /// Manager, nodes and holder are killed and started again at random moments, and now and then a node is lost with its
 /// memory, while the mirror is whole. Nothing that was acknowledged is ever missing.
 #[test]
-fn whoever_is_killed_nothing_acknowledged_is_lost() {
+fn no_kill_loses_what_was_acknowledged() {
     let mut random = Random(seed());
     let (mut pool, mut holder) = running(3);
     for _ in 0..12 {

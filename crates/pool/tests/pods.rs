@@ -158,7 +158,7 @@ fn two_pods_share_a_space() {
         assert_eq!(
             spaces[1].far_parts().next().map(|far| far.number),
             Some(address.part()),
-            "it is near who allocated it"
+            "it is near the process that allocated it"
         );
         spaces[1].write(address, &[3; 10_000]).expect("written");
         let mut back = vec![0; 10_000];
@@ -190,9 +190,9 @@ fn fill_up(space: &Space) {
     all.iter().for_each(|address| space.free(*address).expect("freed"));
 }
 
-/// Adds to words of both pods until they have come to who uses them.
+/// Adds to words of both pods until they have come to the pod that uses them.
 #[test]
-fn extents_come_to_who_uses_them() {
+fn extents_come_to_the_pod_that_uses_them() {
     for fabric in fabrics() {
         let pool = Pool::new(fabric, lively());
         let spaces = spaces(&pool);
@@ -210,7 +210,7 @@ fn extents_come_to_who_uses_them() {
     }
 }
 
-/// Who maps the memory that an object lies in is told of it, once, wherever it came from.
+/// A process that maps the memory that an object lies in is told of it, once, wherever it came from.
 fn told_of(pool: &Pool, spaces: &[Space], address: GlobalAddress) {
     let everywhere = client(pool.manager.address(), None).expect("a client");
     let whole = everywhere.open_whole_space("shared").expect("open");
@@ -276,7 +276,7 @@ fn a_space_that_has_grown_is_served_whole() {
                 assert_eq!(space.load(*address).expect("a word"), address.raw());
             }
         }
-        // Each comes to who uses it, whichever of the parts it is from.
+        // Each comes to the pod that uses it, whichever of the parts it is from.
         let of_east = by_part
             .values()
             .filter(|address| spaces[0].parts().any(|part| part.number() == address.part()));
@@ -298,7 +298,7 @@ fn a_space_that_has_grown_is_served_whole() {
     }
 }
 
-/// A node that starts anew is called elsewhere; nobody loses anything.
+/// A node that starts anew is called elsewhere; no member loses anything.
 #[test]
 fn a_node_that_comes_back_is_found() {
     for fabric in fabrics() {
@@ -307,7 +307,7 @@ fn a_node_that_comes_back_is_found() {
         let address = spaces[0].session().alloc(64).expect("room");
         spaces[1].store(address, 7).expect("stored");
         pool.nodes[0] = None;
-        spaces[0].store(address, 8).expect("who maps it goes on");
+        spaces[0].store(address, 8).expect("a process that maps it goes on");
         pool.start_node(0);
         assert_eq!(patiently(|| spaces[1].load(address)), 8);
         pool.audit();

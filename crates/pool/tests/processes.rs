@@ -251,7 +251,7 @@ fn grants_do_not_overlap_and_come_back() {
 
 /// The operator takes it away: the holder is told or ended, and the memory is free.
 #[test]
-fn what_is_freed_is_nobodys() {
+fn a_freed_grant_has_no_holder() {
     let pool = Pool::new(&["a"]);
     let mut holder = pool.holder("db", 5);
     holder.says();
@@ -285,7 +285,7 @@ fn a_renewal_that_is_not_answered_is_sent_again() {
         GrantedMemory::open(&network(), &credentials, requested("db", 1), Box::new(|_| {})).expect("opened")
     });
     let first = greeted(TIMEOUT);
-    first.receive(TIMEOUT).expect("a wish");
+    first.receive(TIMEOUT).expect("a request");
     let opened = r#"{"Opened":{"grant":1,"epoch":1,"bytes":2097152,"pod":"a","path":"/nowhere/grant-1","fresh":true}}"#;
     first.send(opened.as_bytes()).expect("sent");
     first.receive(TIMEOUT).expect("it asks again before it uses it");
@@ -307,7 +307,7 @@ fn a_manager_comes_and_goes() {
     assert_eq!(holder.says(), "ready");
     pool.manager = None;
     rt::sleep(Nanos(3 * LEASE.raw()));
-    assert!(!holder.has_ended(), "nobody is fenced meanwhile");
+    assert!(!holder.has_ended(), "no process is fenced meanwhile");
     pool.start_manager();
     pool.until("db", Some(Phase::Held));
     rt::sleep(Nanos(2 * LEASE.raw()));
@@ -334,7 +334,7 @@ fn a_manager_with_an_old_book_is_not_obeyed() {
     let now = std::fs::read(&grant_table).expect("a book");
     std::fs::write(&grant_table, old).expect("written");
     pool.start_manager();
-    let refused = pool.open("other", 2).err().expect("nobody to grant it");
+    let refused = pool.open("other", 2).err().expect("no manager grants it");
     assert!(matches!(&refused, Error::Full(_) | Error::Lost(_)), "{refused}");
     assert!(
         !pool.nodes[0]

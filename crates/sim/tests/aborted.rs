@@ -125,7 +125,7 @@ fn ask(tx: &mut Tx, table: &Table) {
 /// `UPDATE ... SET n = 6` and ROLLBACK answered UPDATE 0. After a return to a savepoint and a commit, the version that
 /// was taken back counted as committed.
 #[test]
-fn a_version_that_was_taken_back_is_believed_by_nobody() {
+fn a_version_that_was_taken_back_is_believed_by_no_reader() {
     for seed in seeds(SEEDS) {
         println!("CENOTE_SEED={seed}");
         run_beside_rollbacks(seed);

@@ -244,7 +244,7 @@ fn dropping_a_table_makes_space() {
 /// Beneath the admission: a group that is in the ring when no segment can be made. A thread that waits for it is told,
 /// and the log's lead holds up no other.
 #[test]
-fn a_group_without_a_segment_holds_up_nobody() {
+fn a_group_without_a_segment_holds_up_no_other() {
     for seed in 1..6 {
         Sim::new(seed).with_step_limit(STEPS).run(|sim| {
             let length = 4096 + RING_HEADER + RING_MIN;

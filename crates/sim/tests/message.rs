@@ -105,7 +105,7 @@ fn what_a_cut_held_comes_late() {
 
 /// Also a thread that waits for a message when it happens; through a cut, after that.
 #[test]
-fn who_dies_is_heard_of() {
+fn the_end_of_a_process_is_heard_of() {
     world(20, echo, |_, net, here, server| {
         let connection = here.connect("there:1", TIMEOUT).expect("connected");
         let waiting = Arc::clone(&connection);

@@ -176,7 +176,7 @@ fn come_and_go(tx: &mut Tx, table: &Table) {
 /// A statement whose snapshot saw the row's deletion queued for the key behind others, and took the row that was
 /// inserted there in the meantime for its own.
 #[test]
-fn a_row_that_the_snapshot_has_not_is_met_by_nobody() {
+fn a_row_outside_the_snapshot_is_met_by_no_reader() {
     for seed in seeds(40) {
         println!("CENOTE_SEED={seed}");
         run(seed, |_| {

@@ -115,7 +115,7 @@ fn same_seed_same_run() {
 }
 
 #[test]
-fn a_deadlock_says_who_waits_where() {
+fn a_deadlock_names_its_threads_and_where_they_wait() {
     let body = |_: &Sim| {
         let locks = Arc::new((Mutex::new(()), Mutex::new(())));
         let theirs = Arc::clone(&locks);

@@ -218,7 +218,7 @@ fn a_process_that_stood_still_is_not_short_of_frames() {
 
 /// All frames stay latched, and nothing is under way: that is one, and the error says what to do.
 #[test]
-fn frames_that_nobody_can_give_back_are_a_shortage() {
+fn frames_that_cannot_be_given_back_are_a_shortage() {
     for seed in seeds(3) {
         let end = all_latched(seed, |_, _| ());
         let text = end.expect_err("no frame comes").to_string();

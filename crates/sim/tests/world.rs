@@ -193,7 +193,7 @@ fn wall_clocks_step_and_monotonic_ones_do_not() {
 }
 
 #[test]
-fn the_first_world_deadlocks_and_says_who_waits_for_whom() {
+fn the_first_world_deadlocks_and_names_the_circle() {
     let text = failure_of(|| {
         world(1, Pace::Project, 2, 1).run(|w| {
             let locks = Arc::new((Mutex::new(()), Mutex::new(())));
@@ -259,7 +259,7 @@ fn threads_share_vcpus() {
 }
 
 #[test]
-fn a_slice_ends_for_those_who_wait() {
+fn a_slice_ends_for_waiting_threads() {
     let outcome = world(1, Pace::Project, 1, 1).run(|w| {
         let process = w.process(0, "spins", || {
             let set = Arc::new(AtomicU64::new(0));

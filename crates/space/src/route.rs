@@ -144,7 +144,7 @@ impl Space {
     /// Whether an extent's home is to be asked, as the part where it was last was not reached.
     pub(super) fn may_be_at_home(&self, part: u8, address: GlobalAddress, no: &NoAnswer) -> bool {
         let home = address.part();
-        let may_be = no.is_of_nobody() && part != home && self.part_numbered(home).is_none();
+        let may_be = no.was_not_reached() && part != home && self.part_numbered(home).is_none();
         if may_be {
             self.location_cache().set(address, home);
         }

@@ -165,7 +165,7 @@ fn frames_that_were_kept_are_looked_at_once() {
 /// While a space is dropped whose page a thread still latches, pages of others are written. (The dropping held a lock
 /// that each write-back needs, for as long as it took.)
 #[test]
-fn a_space_that_goes_is_in_nobody_s_way() {
+fn a_space_that_goes_blocks_no_other() {
     let dir = tempfile::tempdir_in("/dev/shm").expect("dir");
     let files = MemFs::new();
     fs::with(Arc::new(files.clone()), || {

@@ -130,7 +130,7 @@ fn a_frame_is_waited_for_while_a_transfer_is_under_way() {
 }
 
 #[test]
-fn who_waits_for_a_frame_can_be_cancelled_but_not_in_a_commit() {
+fn a_wait_for_a_frame_can_be_cancelled_but_not_in_a_commit() {
     without_frames(|pool| {
         let stop = Arc::new(Stop(true.into()));
         let _writing = pool.under_way.write(1);

@@ -368,7 +368,7 @@ mod tests {
     /// of its end. A reader had copied the row before. Purge, which knew nothing of the transaction, raised the
     /// low-water mark over its number, and the reader took the row for one that all see.
     #[test]
-    fn a_row_taken_back_to_a_savepoint_is_not_seen_by_who_has_copied_it() {
+    fn a_row_taken_back_to_a_savepoint_is_not_seen_by_a_reader_that_copied_it() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Dram, 24 << 20);
         options.background = false;

@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_holds_the_oldest_snapshot_keeps_purge_where_it_is() {
+    fn the_oldest_snapshot_keeps_purge_where_it_is() {
         let slots = Arc::new(Slots::new());
         let (reader, builder) = (slots.lease_always(), slots.lease_always());
         slots.publish(reader.slot, || 10);

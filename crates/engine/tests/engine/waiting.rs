@@ -122,7 +122,7 @@ fn a_row_goes_to_its_waiters_in_the_order_of_coming() {
 /// One that gives up, and one that does not want the row and goes on with its transaction, hold up no transaction
 /// behind them.
 #[test]
-fn who_leaves_without_the_row_lets_the_next_one_have_it() {
+fn a_waiter_that_leaves_lets_the_next_have_the_row() {
     let (_dir, engine, table) = made(false);
     let mut holder = engine.begin(Isolation::ReadCommitted);
     update(&mut holder, &table, 1, 10, "").unwrap();
@@ -218,7 +218,7 @@ fn a_statement_that_panics_in_its_turn_leaves_no_place_behind() {
 /// on until it ended. Where it then wanted a row of theirs, or queued behind them for its former one, that was a
 /// deadlock (40P01).
 #[test]
-fn a_return_to_a_savepoint_wakes_those_who_wait_for_its_rows() {
+fn a_return_to_a_savepoint_wakes_waiters_for_its_rows() {
     let (_dir, engine, table) = made(false);
     let mut holder = engine.begin(Isolation::ReadCommitted);
     insert(&mut holder, &table, 2, 20, "").unwrap();

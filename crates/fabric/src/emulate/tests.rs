@@ -84,7 +84,7 @@ fn changed_lines_are_written_back_and_counted() {
 }
 
 #[test]
-fn accesses_outside_are_nobodys() {
+fn accesses_outside_are_of_no_region() {
     let (region, emulator) = (region(1 << 20), emulator("cxl-direct"));
     emulator.touch(&region, region.len() - 4, 8, Access::Read);
     emulator.touch(&region, 0, 0, Access::Read);

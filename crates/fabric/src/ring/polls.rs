@@ -277,7 +277,7 @@ mod tests {
 
     /// A thread that put an entry and was stopped before it moved the tail on delayed no other.
     #[test]
-    fn who_stops_in_between_is_helped() {
+    fn a_user_that_stops_in_between_is_helped() {
         let (region, layout) = ring(2, 4);
         let cell = region.atomic_u64(layout.cell(0));
         cell.store(entry(0, 3), Ordering::SeqCst);

@@ -69,7 +69,7 @@ fn layout_of(node: &Node) -> layout::Layout {
 
 /// A user that is killed after it has taken a place, or after it has put an entry: the others go on.
 #[test]
-fn who_dies_half_way_holds_up_nobody() {
+fn a_user_that_dies_half_way_holds_up_no_other() {
     for layers in [Layers::One, Layers::Two] {
         let alive = Arc::new(AtomicBool::new(true));
         let theirs = Arc::clone(&alive);
@@ -220,7 +220,7 @@ fn scribble(region: &Region, layout: &layout::Layout, seed: u64) {
 
 /// A user that is fenced and wakes up later writes where no process looks, as long as it is there.
 #[test]
-fn the_seat_of_who_was_dismissed_is_not_given_away_while_he_is_there() {
+fn the_seat_of_a_dismissed_user_is_not_given_away_while_it_is_there() {
     let alive = Arc::new(AtomicBool::new(true));
     let theirs = Arc::clone(&alive);
     let (node, served) = start(Options {
@@ -318,7 +318,7 @@ fn a_seat_that_was_dismissed_is_given_back() {
 /// Answers that are not taken wait for room up to a limit; beyond it they are refused, and a user that takes them later
 /// has them all.
 #[test]
-fn answers_that_nobody_takes_are_limited() {
+fn answers_that_are_not_taken_are_limited() {
     let (node, served) = start(Options {
         slots: 64,
         ..options(Layers::Two)

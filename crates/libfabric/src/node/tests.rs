@@ -221,7 +221,7 @@ impl Deaf {
 
 /// A user that asks for much and takes none of it, as a process that was stopped, holds up itself alone.
 #[test]
-fn a_caller_that_takes_no_answers_holds_up_nobody_else() {
+fn a_caller_that_takes_no_answers_holds_up_no_other() {
     if available().is_err() {
         return;
     }
@@ -527,7 +527,7 @@ fn a_node_that_does_not_write_lends_nothing() {
 
 /// A caller that names memory which it does not have ends its own connection with that.
 #[test]
-fn who_names_memory_that_is_not_there_harms_nobody_else() {
+fn a_caller_that_names_unknown_memory_harms_no_other() {
     if available().is_err() {
         return;
     }

@@ -75,7 +75,7 @@ impl Pool {
         }
     }
 
-    /// The same, soon or not at all, over a connection of its own: for who has others waiting for him. Those who wait
+    /// The same, soon or not at all, over a connection of its own: for a caller that others wait for. Calls that wait
     /// for a manager that hangs are not among them.
     pub(super) fn view_within(&self, name: &str, timeout: Nanos) -> Result<SpaceView> {
         let session = ManagerSession::begin_within(&*self.network, &self.managers, &self.hello, timeout)?;

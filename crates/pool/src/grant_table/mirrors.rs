@@ -10,15 +10,15 @@
 //!                       Freeing ◀────────────────────────┘
 //! ```
 //!
-//! A mirror is a grant of its own, so that its bytes count as any: towards its node's room and its tenant's quota.
-//! Nobody holds it; who holds what it mirrors maps both.
+//! A mirror is a grant of its own, so that its bytes count as any: towards its node's room and its tenant's quota. It
+//! has no holder; the holder of what it mirrors maps both.
 //!
 //! Invariants:
 //! - a mirror lies on another memory node than what it mirrors, and a grant has one that is not being freed at most;
 //! - it is `Whole` only while it has all that its grant's holder has flushed: the holder says that it is when it is,
 //!   and ends to copy only after the grant table says that it is not;
-//! - only a whole one is promoted, with a new epoch and by way of `Fencing`: whoever maps it, as the former holder
-//!   does, is ended before anybody gets it;
+//! - only a whole one is promoted, with a new epoch and by way of `Fencing`: every process that maps it, such as the
+//!   former holder, is ended before another gets it;
 //! - what was promoted from is never the grant again: its number is gone with it.
 
 use super::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
@@ -62,9 +62,9 @@ impl GrantTable {
         })
     }
 
-    /// Whether anybody may map a grant: as its holder, or its former one until that is ended.
+    /// Whether a process may map a grant: as its holder, or its former one until that is ended.
     pub fn may_be_used(&self, id: GrantId) -> bool {
-        self.grants.get(&id).is_none_or(|grant| !self.is_used_by_nobody(grant))
+        self.grants.get(&id).is_none_or(|grant| !self.is_unused(grant))
     }
 
     // ---- what holders say ----
@@ -149,7 +149,7 @@ impl GrantTable {
         is_so && self.promote(id)
     }
 
-    /// Its holder does without a mirror, or its node cannot make it; nobody maps it.
+    /// Its holder does without a mirror, or its node cannot make it; no process maps it.
     pub fn drop_mirror(&mut self, id: GrantId) {
         if let Some((mirror, _)) = self.mirror_of(id) {
             self.set_freeing(mirror);
@@ -176,7 +176,7 @@ impl GrantTable {
             assert!(grant.node != was.node, "a mirror does not lie where its grant was lost");
             *grant = Grant {
                 node: grant.node,
-                // Whoever has held either is the holder no more.
+                // The process that has held either is the holder no more.
                 epoch: was.epoch.max(grant.epoch) + 1,
                 phase: Phase::Fencing,
                 mirror_of: None,
@@ -275,7 +275,7 @@ impl GrantTable {
         }
     }
 
-    /// Gives a grant that nobody has heard of yet its mirror.
+    /// Gives a grant that was not told to any client yet its mirror.
     pub(super) fn mirror_new(&mut self, opening: Opening, requested: &OpenRequest, now: Nanos) -> Opening {
         if let Opening::Admit(id, _) = opening
             && let Ok((node, bytes)) = self.grant(id).map(|grant| (grant.node, grant.bytes))

@@ -1,5 +1,5 @@
 //! Spaces in the grant table. A space is a tenant's; its memory is parts, each of them a grant that its memory node
-//! *keeps*: nobody holds it, it has no lease, and it is never reclaimed.
+//! *keeps*: it has no holder and no lease, and it is never reclaimed.
 //!
 //! ```text
 //!            create                  all parts are kept              drop
@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Invariants:
-//! - nobody hears of a part before it is `Kept`, and of a space before it is `Ready`. So what is being made when the
-//!   manager dies is taken back: nobody can miss it;
+//! - no client hears of a part before it is `Kept`, and of a space before it is `Ready`. So what is being made when the
+//!   manager dies is taken back: no client can miss it;
 //! - a part's number is never used again in its space: addresses name it;
 //! - a space's name is taken until the last of its memory is confirmed free.
 
@@ -151,7 +151,7 @@ impl GrantTable {
         }
     }
 
-    /// A tenant needs a space no more: whoever has it open is ended.
+    /// A tenant needs a space no more: every process that has it open is ended.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the tenant has none of this name.
@@ -286,8 +286,8 @@ impl GrantTable {
 
     // ---- phases ----
 
-    /// A part's node cannot make it, or it takes too long: it is taken back, and the whole space if nobody has heard of
-    /// that.
+    /// A part's node cannot make it, or it takes too long: it is taken back, and the whole space if no client has heard
+    /// of that.
     pub fn not_kept(&mut self, grant_id: GrantId) {
         let Some(grant) = self.grants.get(&grant_id).filter(|grant| grant.phase == Phase::Keeping) else {
             return;
@@ -331,7 +331,7 @@ impl GrantTable {
             .retain(|space| space.phase != SpacePhase::Dropping || !empty.contains(&space.id));
     }
 
-    /// What was being made when the manager died: who asked for it has heard nothing.
+    /// What was being made when the manager died: the client that asked for it has heard nothing.
     pub(super) fn undo_unheard(&mut self) {
         let keeping = |(id, grant): (&GrantId, &Grant)| (grant.phase == Phase::Keeping).then_some(*id);
         let keeping: Vec<GrantId> = self.grants.iter().filter_map(keeping).collect();
@@ -401,7 +401,7 @@ impl GrantTable {
         self.grants.iter().filter(kept).map(|(id, _)| *id).collect()
     }
 
-    /// A space, for who uses it.
+    /// A space, as its clients see it.
     ///
     /// # Errors
     /// As [`GrantTable::open_space`].

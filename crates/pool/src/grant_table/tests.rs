@@ -79,10 +79,10 @@ fn the_same_label_is_the_same_memory_with_another_epoch() {
     grant_table.renew("a", id, second, Nanos(6), LEASE).expect("the holder");
 }
 
-/// A holder that was slow to begin mapped its memory when its node had just been asked who maps it, said that it was
-/// there, and lost it to the next who asked.
+/// A holder that was slow to begin mapped its memory when its node had just been asked which processes map it, sent a
+/// heartbeat, and lost it to the next holder.
 #[test]
-fn who_has_renewed_meanwhile_is_not_taken_over() {
+fn a_holder_that_has_renewed_meanwhile_is_not_taken_over() {
     let mut grant_table = grant_table();
     let (id, epoch) = admit(open(&mut grant_table, "a", "db", 2, 0));
     let seen = grant_table.grant(id).expect("there").renewals;
@@ -90,8 +90,8 @@ fn who_has_renewed_meanwhile_is_not_taken_over() {
     let taken = grant_table.take_over(id, epoch, seen, Nanos(2), LEASE);
     assert!(matches!(taken, Err(Error::Busy(_))), "{taken:?}");
     let seen = grant_table.grant(id).expect("there").renewals;
-    // The manager was held up: all leases are longer for it, which nobody has said.
-    grant_table.nobody_was_heard(Nanos(1));
+    // The manager was held up: all leases are longer for it, which no message has said.
+    grant_table.no_holder_was_heard(Nanos(1));
     let (again, next) = admit(grant_table.take_over(id, epoch, seen, Nanos(3), LEASE));
     assert!(again == id && next > epoch, "{next}");
     grant_table.free(id).expect("freed");
@@ -100,7 +100,7 @@ fn who_has_renewed_meanwhile_is_not_taken_over() {
     assert!(matches!(gone, Err(Error::Busy(_))), "it is asked for anew: {gone:?}");
 }
 
-/// Memory counts until its node has confirmed that nobody has it.
+/// Memory counts until its node has confirmed that no process has it.
 #[test]
 fn what_is_being_freed_is_in_quarantine() {
     let mut grant_table = grant_table();
@@ -174,7 +174,7 @@ fn limits_are_kept_and_said() {
     assert_eq!(grant_table.grants().count(), 0);
 }
 
-/// What nobody holds goes where a tenant with more priority needs it, and what is held never does.
+/// An idle grant goes where a tenant with more priority needs its memory, and a held one never does.
 #[test]
 fn priority_reclaims_what_is_idle() {
     let mut grant_table = grant_table();
@@ -241,7 +241,7 @@ fn the_file_is_checked() {
     }
 }
 
-/// The time in which the manager could hear nobody is not counted.
+/// The time in which the manager could hear no holder is not counted.
 #[test]
 fn a_manager_that_was_away_gives_the_time_back() {
     let mut grant_table = grant_table();
@@ -251,7 +251,7 @@ fn a_manager_that_was_away_gives_the_time_back() {
         .release("a", idle, epoch, false, Nanos(1))
         .expect("released");
     let away = Nanos::from_secs(100);
-    grant_table.nobody_was_heard(away);
+    grant_table.no_holder_was_heard(away);
     assert!(!grant_table.is_due(Nanos(LEASE.raw() + away.raw())));
     grant_table.tick(Nanos(LEASE.raw() + away.raw() + 1));
     assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Fencing);
@@ -314,7 +314,7 @@ fn confirm(grant_table: &mut GrantTable, id: GrantId) {
     grant_table.confirmed(id, epoch, Nanos(1));
 }
 
-/// Nobody hears of a space before all of its nodes keep their parts; its name and memory are taken until all are
+/// No client hears of a space before all of its nodes keep their parts; its name and memory are taken until all are
 /// confirmed free.
 #[test]
 fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
@@ -361,7 +361,7 @@ fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
     assert_eq!(
         grant_table.space_view("b", "heap").expect("ready").parts.len(),
         2,
-        "nobody hears of what is not kept"
+        "no client hears of what is not kept"
     );
     confirm(&mut grant_table, last[0]);
     assert_eq!(grant_table.space_view("b", "heap").expect("ready").parts.len(), 3);
@@ -374,9 +374,9 @@ fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
-/// What was being made when the manager died is undone: who asked for it has heard nothing.
+/// What was being made when the manager died is undone: the client that asked for it has heard nothing.
 #[test]
-fn what_nobody_heard_of_is_undone() {
+fn what_no_client_heard_of_is_undone() {
     let mut grant_table = grant_table();
     let ready = begun(create(&mut grant_table, "b", "ready", 4, 1));
     ready.iter().for_each(|id| confirm(&mut grant_table, *id));
@@ -552,7 +552,7 @@ fn a_lost_node_takes_its_parts_and_nothing_else() {
         "the others are told"
     );
     let summaries = grant_table.space_summaries(None);
-    assert_eq!(summaries.len(), 1, "what nobody heard of is gone with it");
+    assert_eq!(summaries.len(), 1, "what no client heard of is gone with it");
     assert_eq!((summaries[0].lost.clone(), summaries[0].parts.len()), (vec![1], 1));
     assert_eq!(grant_table.problems(), Vec::<String>::new());
     grant_table.drop_space("b", "heap").expect("dropped");
@@ -627,9 +627,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
-/// What runs beside the grant table: who was told that he holds which grant with which epoch, and may be using it;
-/// which parts nodes keep; and which spaces tenants were told to be there, with the numbers of their parts. What was
-/// flushed last into the memory of each grant, and of each mirror; and into which mirrors holders copy.
+/// What runs beside the grant table: the processes that were told they hold a grant, with its epoch, and may be using
+/// it; which parts nodes keep; and which spaces tenants were told to be there, with the numbers of their parts. What
+/// was flushed last into the memory of each grant, and of each mirror; and into which mirrors holders copy.
 #[derive(Default)]
 struct World {
     now: u64,
@@ -648,7 +648,7 @@ impl World {
         (!ids.is_empty()).then(|| ids[n as usize % ids.len()])
     }
 
-    /// Memory that is not there any more, or is another's: nobody copies into it, and nobody holds it.
+    /// Memory that is not there any more, or is another's: no process copies into it, and it has no holder.
     fn forget(&mut self, id: GrantId) {
         self.holders.remove(&id);
         self.content.remove(&id);
@@ -739,7 +739,7 @@ impl World {
                 for part in &view.parts {
                     assert!(
                         self.kept.contains_key(&part.grant),
-                        "part {} is kept by nobody",
+                        "part {} is kept by no node",
                         part.number
                     );
                     parts.insert(part.number, part.grant);
@@ -888,7 +888,7 @@ impl World {
     }
 
     fn write(&mut self, grant_table: &GrantTable, n: u8) {
-        // Whoever maps it writes, also when he is the holder no more and has not been ended yet.
+        // Each process that maps it writes, also when it is the holder no more and has not been ended yet.
         let Some(id) = self.pick(grant_table, n).filter(|id| self.holders.contains_key(id)) else {
             return;
         };
@@ -940,7 +940,7 @@ impl World {
             if grant.phase == Phase::Freeing {
                 self.content.remove(&id);
                 let of = self.attached.iter().find(|(_, mirror)| **mirror == id);
-                // Whoever copies into it maps it, and was ended.
+                // The process that copies into it maps it, and was ended.
                 of.map(|(of, _)| *of).into_iter().for_each(|of| self.end(of));
             }
             self.end(id);
@@ -952,7 +952,7 @@ impl World {
 
 proptest! {
     /// However requests, lapses, confirmations and restarts come: no byte is granted twice, no grant has two holders,
-    /// quotas and nodes are not exceeded, and what somebody may be using is not free.
+    /// quotas and nodes are not exceeded, and what a process may be using is not free.
     #[test]
     fn nothing_is_granted_twice(steps in steps()) {
         let (mut grant_table, mut world) = (grant_table(), World::default());
@@ -1023,8 +1023,8 @@ fn a_mirror_lies_elsewhere_and_counts() {
     assert_eq!(alone.grants().count(), 0);
 }
 
-/// The node is lost: the mirror is the grant, with another epoch, and nobody has it before its node has ended who maps
-/// it.
+/// The node is lost: the mirror is the grant, with another epoch, and it has no holder before its node has ended the
+/// processes that map it.
 #[test]
 fn a_whole_mirror_takes_the_place_of_what_is_lost() {
     let mut grant_table = grant_table();
@@ -1071,7 +1071,7 @@ fn a_mirror_that_is_not_whole_takes_no_place() {
     assert!(next > mirror, "{next}");
 }
 
-/// A mirror that is lost is another's concern only: who is the holder says so, and seeks another.
+/// A mirror that is lost is another's concern only: the holder says so, and seeks another.
 #[test]
 fn what_holders_say_of_mirrors_is_checked() {
     let mut grant_table = grant_table();
@@ -1097,7 +1097,7 @@ fn what_holders_say_of_mirrors_is_checked() {
     assert!(matches!(late, Err(Error::Lost(_))), "{late:?}");
     let another = grant_table.seek_mirror("b", id, epoch, Nanos(1)).expect("room");
     assert_ne!(another, mirror);
-    // Who does without has none, and a mirror of what nobody holds goes where memory is short.
+    // A holder that does without has none, and an idle grant's mirror goes where memory is short.
     grant_table.release("b", id, epoch, false, Nanos(2)).expect("released");
     confirm(&mut grant_table, id);
     grant_table.drop_mirror(id);
@@ -1106,7 +1106,7 @@ fn what_holders_say_of_mirrors_is_checked() {
 
 /// A mirror of idle memory is reclaimed, and what it mirrors stays.
 #[test]
-fn mirrors_of_what_nobody_holds_are_reclaimed() {
+fn mirrors_of_idle_grants_are_reclaimed() {
     let mut grant_table = grant_table();
     let (id, epoch) = admit(grant_table.open("a", &mirrored("db", 2), Nanos(0), LEASE));
     let (mirror, node) = grant_table

@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Invariant: **the book knows first**. It says that a mirror is whole only after that is so, and copying ends only
-//! after it says that it is not whole, or not the mirror. So nobody has to wait: while the manager is away, lines are
-//! copied as before.
+//! after it says that it is not whole, or not the mirror. So no client has to wait: while the manager is away, lines
+//! are copied as before.
 //!
 //! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what
-//! it did not flush is promised to nobody. It is filled once more all the same, since a copy may have been cut off.
+//! it did not flush is promised to no client. It is filled once more all the same, since a copy may have been cut off.
 
 use crate::grant_table::GrantId;
 use crate::session::{ManagerChannel, unexpected};
@@ -148,7 +148,7 @@ impl GrantMirror {
         }
         if let Some((grant, why)) = attached.as_ref().and_then(|a| Some((a.grant, a.useless(region)?))) {
             eprintln!("cenote: the mirror of grant {}: {why}", self.grant);
-            // Who maps what the book calls lost is ended: it is void first, then left, then lost.
+            // A process that maps what the grant table calls lost is ended: it is void first, then left, then lost.
             self.ask(MirrorRequest::Void(grant))?;
             detach(region, attached);
             self.ask(MirrorRequest::Lost(grant))?;

@@ -1,4 +1,4 @@
-//! Whether this manager leads. It listens in any case; who comes while another leads is told so.
+//! Whether this manager leads. It listens in any case; a client that comes while another leads is told so.
 //!
 //! ```text
 //!             lead: the grant table is read, its term rises, and is written         the leadership is over
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing is taken from one leadership into the next but what the grant table says: an [`Inner`] whose leadership is
-//! over answers nobody and orders nothing, its connections end, and its threads with them.
+//! over answers no client and orders nothing, its connections end, and its threads with them.
 
 use super::leader::{CONNECTIONS_MAX, HELLO_TIMEOUT, Inner, ManagerOptions, STOP_TURN};
 use crate::acceptor::{Acceptor, Place};
@@ -30,7 +30,7 @@ const _: () = assert!(
 pub(super) struct Election {
     options: ManagerOptions,
     store: Arc<dyn GrantTableStore>,
-    /// What others are told who leads.
+    /// The leader's name, as others are told.
     name: String,
     leader: Mutex<Leader>,
     /// Set while it leads.
@@ -39,11 +39,11 @@ pub(super) struct Election {
     stop: AtomicBool,
 }
 
-/// Who leads.
+/// The manager that leads.
 #[derive(Clone)]
 enum Leader {
     Here(Arc<Inner>),
-    /// Another, or nobody; what is said to those who ask.
+    /// Another, or none; what clients that ask are told.
     Elsewhere(String),
 }
 
@@ -62,7 +62,7 @@ impl Election {
 
     // ---- leading ----
 
-    /// Leads, if nobody else does.
+    /// Leads, if no other manager does.
     ///
     /// # Errors
     /// Those of the store and the grant table: it does not lead.
@@ -71,7 +71,7 @@ impl Election {
             Lead::Here(leadership) => leadership,
             Lead::Elsewhere(who) => {
                 self.set_elsewhere(match who {
-                    Some(who) => format!("the manager at {} does not lead; the one at {who} does", self.name),
+                    Some(leader) => format!("the manager at {} does not lead; the one at {leader} does", self.name),
                     None => format!("the manager at {} does not lead", self.name),
                 });
                 return Ok(());
@@ -179,7 +179,7 @@ impl Election {
 
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
         let election = Arc::clone(self);
-        // Whoever speaks nonsense, or ends, is told so by the end of the connection.
+        // A client that breaks the protocol, or ends, is told so by the end of the connection.
         let serve = move |connection: &Arc<dyn Connection>, _: &Place| _ = election.serve(connection);
         self.acceptor.accept(listener, || self.is_stopping(), serve);
     }

@@ -26,13 +26,13 @@ pub(super) const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Longer than a node takes to end a holder.
 pub(super) const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
 pub(super) const PING_EVERY: Nanos = Nanos::from_secs(2);
-/// How long somebody who opens waits for what is being fenced, freed or reclaimed.
+/// How long a client that opens a grant waits for what is being fenced, freed or reclaimed.
 pub(super) const OPEN_TIMEOUT: Nanos = Nanos::from_secs(15);
 /// How long for a former holder that is ending just now.
 pub(super) const ENDING_TIMEOUT: Nanos = Nanos::from_secs(3);
 /// Before an order that failed is given again.
 pub(super) const AGAIN: Nanos = Nanos::from_secs(1);
-/// A turn that is later than this was held up: nobody was heard meanwhile.
+/// A turn that is later than this was held up: no holder was heard meanwhile.
 pub(super) const LATE: Nanos = Nanos::from_millis(500);
 /// Connections at a time.
 pub(super) const CONNECTIONS_MAX: u32 = 1000;
@@ -44,7 +44,7 @@ pub struct ManagerOptions {
     pub directory: PathBuf,
     /// Where it listens.
     pub listen: String,
-    /// Who may have what.
+    /// The tenants' quotas and priorities.
     pub tenants: Tenants,
     /// How long a lease lasts.
     pub lease: Nanos,
@@ -61,7 +61,7 @@ pub(super) struct Inner {
     pub(super) changed: Condvar,
     pub(super) links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
     pub(super) stop: AtomicBool,
-    /// Why parts that were asked for could not be made, for those who wait.
+    /// Why parts that were asked for could not be made, for the clients that wait.
     pub(super) not_made: Mutex<BTreeMap<GrantId, Error>>,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct Link {
 impl Link {
     pub(super) fn order(&self, order: &Order) -> Result<OrderReply> {
         let reply = self.order_if(order, || true)?;
-        reply.ok_or_else(|| Error::Invalid("an order that nobody wants".into()))
+        reply.ok_or_else(|| Error::Invalid("an order that is not wanted any more".into()))
     }
 
     /// An order that is given if it is still wanted when it is its turn; `None`: it is not.
@@ -93,7 +93,7 @@ impl Link {
     }
 }
 
-/// Who leads no more gives no orders and no answers.
+/// A manager that leads no more gives no orders and no answers.
 pub(super) fn check_leads(leadership: &dyn Leadership) -> Result<()> {
     match leadership.leads() {
         true => Ok(()),
@@ -114,7 +114,7 @@ impl Inner {
         };
         let term = grant_table.begin_term();
         leadership.write(&grant_table.to_bytes())?;
-        grant_table.nobody_was_heard(rt::now().since(read_at));
+        grant_table.no_holder_was_heard(rt::now().since(read_at));
         Ok(Self {
             options: options.clone(),
             pool: grant_table.pool,
@@ -145,7 +145,7 @@ impl Inner {
 
     // ---- the grant table ----
 
-    /// Changes the grant table, and its store before anybody sees it.
+    /// Changes the grant table, and its store before any client sees it.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut GrantTable) -> Result<T>) -> Result<T> {
         let mut grant_table = self.grant_table.lock();
         let before = grant_table.clone();
@@ -174,7 +174,7 @@ impl Inner {
         while !self.is_stopping() {
             let now = rt::now();
             if now.since(turned) > LATE {
-                self.grant_table.lock().nobody_was_heard(now.since(turned));
+                self.grant_table.lock().no_holder_was_heard(now.since(turned));
             }
             turned = now;
             // This process may be stopped at any point here: what lapses is what had lapsed when the turn began.
@@ -243,8 +243,8 @@ impl Inner {
         }
     }
 
-    /// What is answered, if this manager may. Who hears that it is the holder no more ends itself, and who hears of
-    /// another mirror, or none, copies to its own no more: the store is asked before that is said.
+    /// What is answered, if this manager may. A process that hears that it is the holder no more ends itself, and one
+    /// that hears of another mirror, or none, copies to its own no more: the store is asked before that is said.
     pub(super) fn checked(&self, answer: Result<Reply>) -> Reply {
         let may = match &answer {
             Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.leadership.confirm(),
@@ -407,8 +407,8 @@ impl Inner {
         }
     }
 
-    /// The former holder has a lease still. If its node says that nobody uses the memory, it is dead, and a next one
-    /// need not wait. `None`: the grant is gone meanwhile.
+    /// The former holder has a lease still. If its node says that no process uses the memory, it is dead, and a next
+    /// one need not wait. `None`: the grant is gone meanwhile.
     pub(super) fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
         let found = self
             .grant_table
@@ -479,7 +479,7 @@ impl Inner {
     }
 
     /// Has a grant's node make its file, if that is still wanted when it is its turn: what was freed meanwhile would be
-    /// there again, and nobody's.
+    /// there again, and of no holder.
     pub(super) fn admit_if(
         &self,
         node: NodeId,
@@ -587,7 +587,7 @@ pub(super) fn compare(
                     let holders = file.holders.join(", ");
                     report
                         .problems
-                        .push(format!("{name}: nobody holds grant {id}, but {holders} uses it"));
+                        .push(format!("{name}: grant {id} has no holder, but {holders} uses it"));
                 }
             }
             // It changed meanwhile.

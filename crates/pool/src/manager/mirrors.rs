@@ -38,8 +38,8 @@ impl Inner {
     }
 
     /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one
-    /// that says nothing nobody knows: its mirror stays, as it may have been asked for before, and be mapped by now;
-    /// who maps what is freed is ended.
+    /// that does not answer is unknown: its mirror stays, as it may have been asked for before, and be mapped by now; a
+    /// process that maps what is freed is ended.
     fn admit_mirror(&self, id: GrantId, mirror: GrantId) -> Result<()> {
         let (node, whole) = {
             let grant_table = self.grant_table.lock();
@@ -73,7 +73,7 @@ impl Inner {
         let mirror = self.grant_table.lock().mirror_of(id).map(|(mirror, _)| mirror);
         let Some(mirror) = mirror else { return Ok(None) };
         if !wanted {
-            // Nobody maps it: who held the grant before has ended.
+            // No process maps it: the grant's former holder has ended.
             self.change(|grant_table| {
                 grant_table.drop_mirror(id);
                 Ok(())
@@ -84,7 +84,7 @@ impl Inner {
         Ok(self.mirror_view(id))
     }
 
-    /// Whether somebody maps the mirror of a grant, as its node says; one that is away says nothing.
+    /// Whether a process maps the mirror of a grant, as its node says; one that is away says nothing.
     ///
     /// # Errors
     /// [`Error::Busy`], which names them.

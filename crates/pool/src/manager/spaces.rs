@@ -27,7 +27,7 @@ impl Inner {
         ))
     }
 
-    /// Enters what is to be made, once there is room for it and nobody else has the name.
+    /// Enters what is to be made, once there is room for it and no other space has the name.
     fn begin_making(&self, mut enter: impl FnMut(&mut GrantTable, Nanos) -> Result<Making>) -> Result<Vec<GrantId>> {
         let began = rt::now();
         loop {
@@ -35,7 +35,7 @@ impl Inner {
                 Making::Begun(parts) => return Ok(parts),
                 Making::Wait if rt::now().since(began) < OPEN_TIMEOUT && !self.is_stopping() => rt::sleep(TURN),
                 Making::Wait => {
-                    let text = "memory for it, or its name, is being taken back from who had it: try again, and see `cenote pool status`";
+                    let text = "memory for it, or its name, is being taken back from its former owner: try again, and see `cenote pool status`";
                     return Err(Error::Busy(text.into()));
                 }
             }
@@ -85,7 +85,7 @@ impl Inner {
     pub(super) fn not_kept(&self, id: GrantId, error: Error) -> Result<()> {
         eprintln!("cenote: manager: grant {id} is taken back: {error}");
         {
-            // Who waits takes it out after the phase is another: nothing stays that nobody asks for.
+            // The client that waits takes it out after the phase is another, so nothing stays for ever.
             let mut reasons = self.not_made.lock();
             let is_awaited = |grant: &Grant| grant.phase == Phase::Keeping;
             if self.grant_table.lock().grant(id).is_ok_and(is_awaited) {

@@ -45,7 +45,7 @@ impl Fenced {
         self.members.contains(&member)
     }
 
-    /// Remembers a member, before what it had is anybody's.
+    /// Remembers a member, before another may take what it had.
     pub(super) fn add(&mut self, member: MemberId) -> Result<()> {
         if self.contains(member) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Members of spaces: who uses the parts that this node keeps. A member is a client process, over one connection at a
-//! time.
+//! Members of spaces: the processes that use the parts that this node keeps. A member is a client process, over one
+//! connection at a time.
 //!
 //! ```text
 //!            hello                 its connection breaks             hello: it comes back
@@ -12,18 +12,18 @@
 //!
 //! Invariants:
 //! - a session belongs to the member that began it; no other allocates with it or ends it;
-//! - who is fenced is *ended first* if it is a process of this machine that maps the space: only when that is confirmed
-//!   are its sessions ended, and what they had is free. No other process is touched;
-//! - members that a former process of this node had come back with what they had, until a lease has passed. Then
-//!   whoever maps a part and is no member is ended, and then the sessions that nobody came back for;
-//! - who is fenced and lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
+//! - a fenced member is *ended first* if it is a process of this machine that maps the space: only when that is
+//!   confirmed are its sessions ended, and what they had is free. No other process is touched;
+//! - members that a former process of this node had come back with what they had, until a lease has passed. Then each
+//!   process that maps a part and is no member is ended, and then the sessions whose members did not come back;
+//! - a fenced member that lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
 //!   when this process starts anew;
-//! - time that this process itself did not run counts for nobody's silence, nor does time in which a member waits for
-//!   an answer.
+//! - time that this process itself did not run counts for no member's silence, nor does time in which a member waits
+//!   for an answer.
 //!
-//! - a place at a ring lasts as long as the connection over which it was given: who comes back has another.
+//! - a place at a ring lasts as long as the connection over which it was given: a member that comes back has another.
 //!
-//! Lock order: members → fenced; members → parts → a keeper; members → a ring. Nobody is ended with a lock held.
+//! Lock order: members → fenced; members → parts → a keeper; members → a ring. No member is ended with a lock held.
 
 use super::Inner;
 use super::parts::Kept;
@@ -41,7 +41,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Connections of members at a time, and of those who have not said who they are.
+/// Connections of members at a time, and of unknown clients.
 pub(super) const CONNECTIONS_MAX: u32 = 500;
 pub(super) const STRANGERS_MAX: u32 = 100;
 /// Sessions of one member at a time. Their numbers fit into one message, in which it says them when it comes back.
@@ -77,7 +77,7 @@ pub(super) struct Member {
     /// Which of its connections that is.
     turn: u64,
     heard: Nanos,
-    /// Requests of it that are being served: who waits for an answer is not silent, however long that takes.
+    /// Requests of it that are being served: a member that waits for an answer is not silent, however long that takes.
     asking: u32,
     /// It is being ended, and answered no more.
     is_fenced: bool,
@@ -117,7 +117,7 @@ fn revoked() -> Error {
 impl Inner {
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
         let inner = Arc::clone(self);
-        // Whoever speaks nonsense, or ends, is told so by the end of the connection.
+        // A client that breaks the protocol, or ends, is told so by the end of the connection.
         let serve = move |connection: &Arc<dyn Connection>, place: &Place| _ = inner.serve_member(connection, place);
         self.acceptor.accept(listener, || self.is_stopping(), serve);
     }
@@ -224,7 +224,7 @@ impl Inner {
         Ok(member.turn)
     }
 
-    /// Whoever is no member yet waits while those who are none are being ended. (Who is a member is not among them,
+    /// A process that is no member yet waits while those that are none are being ended. (A member is not among them,
     /// however long that takes.)
     fn check_ended(&self, space: SpaceId) -> Result<()> {
         let is_ending = |kept: &Arc<Kept>| kept.former().is_some_and(|former| former.is_over);
@@ -398,7 +398,7 @@ impl Inner {
         entered
     }
 
-    /// A part is being freed: nothing of it is anybody's.
+    /// A part is being freed: no session owns any of it.
     pub(super) fn forget_sessions(&self, space: SpaceId, part: u8) {
         let mut members = self.members.lock();
         for member in members.values_mut().filter(|member| member.space == space) {
@@ -473,7 +473,7 @@ impl Inner {
         }
     }
 
-    /// Does something that takes so long at most. If it took much longer this process did not run, and heard nobody.
+    /// Does something that takes so long at most. If it took much longer this process did not run, and heard no member.
     fn timed<T>(&self, most: Nanos, work: impl FnOnce() -> T) -> T {
         let due = rt::now() + most;
         let done = work();
@@ -484,7 +484,7 @@ impl Inner {
         done
     }
 
-    /// This process did not run for so long, and heard nobody.
+    /// This process did not run for so long, and heard no member.
     fn give_time(&self, slept: Nanos) {
         for member in self.members.lock().values_mut() {
             member.heard = (member.heard + slept).min(rt::now());
@@ -551,8 +551,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether nothing is on its way any more that a member has asked other parts for: that ends by itself, within a
-    /// call's time. One look, as others wait to be looked after.
+    /// Whether no request of a member to other parts is on its way any more: such a request ends by itself, within a
+    /// call's time. It looks once, as other members wait.
     pub(super) fn check_quiet(&self, id: MemberId, name: &str) -> Result<()> {
         match self.is_quiet(id) {
             true => Ok(()),
@@ -589,8 +589,8 @@ impl Inner {
         self.members.lock().remove(&id);
     }
 
-    /// When those who may come back have had their time: ends who maps a part without being a member, then the sessions
-    /// that nobody has.
+    /// When the members that may come back have had their time: ends each process that maps a part without being a
+    /// member, then the sessions without a member.
     fn end_former(&self, kept: &Kept) -> Result<()> {
         let Some(mut former) = kept.former().filter(|former| rt::now() > former.until) else {
             return Ok(());
@@ -605,7 +605,7 @@ impl Inner {
         };
         self.host.end_others(&kept.path, &processes, END_TIMEOUT)?;
         kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
-        // Whoever is no member has to wait meanwhile, so that none of these comes to be somebody's.
+        // A process that is no member has to wait meanwhile, so that no member gets any of these.
         for session in self.nobodys(space, part, former.sessions) {
             kept.keeper.end(session)?;
         }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep
-//! without the manager, and a part without a note is nobody's.
+//! without the manager, and a part without a note belongs to no grant.
 
 use super::rings::{self, PartRing, Rings};
 use super::{grant_path, sync_directory};
@@ -49,7 +49,7 @@ pub(super) struct Former {
     pub(super) sessions: BTreeSet<SessionId>,
     /// The number of the first session that began later.
     first_new: SessionId,
-    /// Nobody may come back any more: those who have not are being ended.
+    /// No member may come back any more: those that have not are being ended.
     pub(super) is_over: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) struct Parts {
     directory: PathBuf,
     hosting: Option<Hosting>,
     rings: Arc<Rings>,
-    /// Held by who opens, closes or removes a part, which takes long where that is large.
+    /// Held by a thread that opens, closes or removes a part, which takes long where that is large.
     opening: Mutex<()>,
     /// All parts of the spaces that some are kept of, as the manager last told.
     peers: Mutex<BTreeMap<SpaceId, Peers>>,
@@ -95,7 +95,7 @@ impl Hosting {
     }
 
     /// What a part's host is to know of another part: what it knows, if that is right, so that calls under way go on;
-    /// also while nobody knows where the other's node is.
+    /// also while the other's node is unknown.
     fn peer(&self, host: &Host, order: &PartOrder, part: &PartView) -> Option<Peer> {
         let known = host.peer(part.number).filter(|peer| peer.pod == part.pod);
         let Some(calls) = &part.calls else { return known };
@@ -237,7 +237,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Keeps a part no longer. Whoever is in the middle of a request has it still.
+    /// Keeps a part no longer. A request under way has it still.
     pub(super) fn close(&self, grant: GrantId) -> Option<PartOrder> {
         let opening = self.opening.lock();
         if let Some(noted) = self.noted.lock().get_mut(&grant) {
@@ -247,13 +247,13 @@ impl Parts {
         if let Some(hosting) = &self.hosting {
             hosting.hosts.remove(kept.order.space.0, kept.order.part);
         }
-        // It waits for what was asked of other nodes. Nobody opens the part again meanwhile.
+        // It waits for what was asked of other nodes. No thread opens the part again meanwhile.
         drop(opening);
         kept.ring.close();
         Some(kept.order.clone())
     }
 
-    /// Nobody is heard over rings any more.
+    /// No member is heard over rings any more.
     pub(super) fn close_rings(&self) {
         self.all().iter().for_each(|kept| kept.ring.close());
     }
@@ -341,7 +341,7 @@ impl Parts {
                     None => _ = unreached.insert(part.number),
                 }
             }
-            // Those who are gone for good at last: what is decided then needs to know of all others.
+            // Those that are gone for good at last: what is decided then needs to know of all others.
             host.set_peers(peers, unreached);
             host.set_gone(told.lost.iter().copied().collect());
         }
@@ -393,12 +393,12 @@ impl Kept {
     }
 
     /// Whether a session that is not here may be one of before whose member has not come back yet. It may have ended
-    /// long ago: only after a lease that is known, and until then nobody may take what it holds.
+    /// long ago: only after a lease that is known, and until then no session may take what it holds.
     pub(super) fn may_come_back(&self, session: SessionId) -> bool {
         self.former().is_some_and(|former| session < former.first_new)
     }
 
-    /// Whether a session that began under the process that kept it before can be somebody's again.
+    /// Whether a session that began under the process that kept it before can have a member again.
     ///
     /// # Errors
     /// [`Error::Revoked`] if that is over; [`Error::Busy`] if it is just ending.
@@ -432,7 +432,7 @@ impl Former {
     }
 }
 
-/// Opens the part's file, or makes it if nobody has heard of it yet.
+/// Opens the part's file, or makes it if no client has heard of it yet.
 fn open_part(path: &Path, order: &PartOrder) -> Result<Part> {
     let region = RegionOptions::default();
     let exists = fs::exists(path).map_err(|e| Error::io(format!("looking for {}", path.display()), e))?;
@@ -482,7 +482,7 @@ pub(super) fn notes_in(directory: &Path) -> Result<Vec<GrantId>> {
     super::numbered(directory, NOTE_PREFIX)
 }
 
-/// Notes whose writing a former process was killed over: nobody has heard of them.
+/// Notes whose writing a former process was killed over: no client has heard of them.
 fn remove_cut_off(directory: &Path) -> Result<()> {
     let names = fs::list(directory).map_err(|error| Error::io(format!("listing {}", directory.display()), error))?;
     let is_cut_off = |name: &&String| name.starts_with(NOTE_PREFIX) && name.ends_with(".next");
@@ -579,7 +579,7 @@ mod tests {
     }
 
     /// A part that could not be opened when the manager told where the others are never heard of them: nothing of it
-    /// moved, and its migrated extents could ask nobody.
+    /// moved, and its migrated extents could ask no part.
     #[test]
     fn a_part_that_is_opened_late_knows_the_others() {
         let directory = tempfile::tempdir().expect("a directory");
@@ -593,7 +593,7 @@ mod tests {
     /// A part whose node was never heard of was taken for none: of migrated extents whose home is gone for good it was
     /// not asked.
     #[test]
-    fn a_part_that_nobody_knows_the_way_to_is_one() {
+    fn a_part_at_an_unknown_address_counts_as_a_part() {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = parts(directory.path());
         parts.keep(&order(), LEASE).expect("kept");
@@ -624,7 +624,7 @@ mod tests {
             let kept = parts.part(SPACE, 1).expect("it is open");
             kept.host.as_ref().expect("it is hosted").is_gone(part)
         };
-        assert!(!is_gone(3), "nobody says so");
+        assert!(!is_gone(3), "the manager has not said so");
         parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))], &[3]);
         assert!(is_gone(3) && !is_gone(2));
         assert_eq!(peer(&parts, 2).expect("it was told").channel.peer(), "d");

@@ -38,7 +38,7 @@ pub(super) struct Rings {
 /// A member, and which of its connections.
 type Asker = (MemberId, u64);
 
-/// Who has a seat, and at which part.
+/// The member that has a seat, and its part.
 struct Seated {
     asker: Asker,
     kept: Weak<Kept>,
@@ -166,7 +166,7 @@ impl Rings {
             .map(|seated| seated.asker);
         match (self.node.get().and_then(Weak::upgrade), seated) {
             (Some(node), Some(asker)) => Ok((node, asker)),
-            _ => Err(Error::Revoked("this seat is nobody's any more".into())),
+            _ => Err(Error::Revoked("this seat belongs to no member any more".into())),
         }
     }
 
@@ -201,7 +201,7 @@ impl PartRing {
             self.is_closing.fetch_or(node.is_some(), Ordering::AcqRel);
             node.take()
         };
-        // Not with the lock held: who serves may be dismissing somebody.
+        // Not with the lock held: the serving thread may be dismissing a member.
         if node.is_some() {
             drop(node);
             super::parts::remove_file(&self.path).ok();

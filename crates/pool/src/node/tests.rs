@@ -27,7 +27,7 @@ struct State {
     is_blind: AtomicBool,
     is_stuck: AtomicBool,
     is_hidden: AtomicBool,
-    /// How often those who are no members were to be ended.
+    /// How often processes that are no members were to be ended.
     ended_others: AtomicU32,
 }
 
@@ -137,9 +137,9 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// On some file systems nobody is seen to map anything, and memory in use would be given to the next.
+/// On some file systems no process is seen to map anything, and memory in use would be given to the next.
 #[test]
-fn a_directory_that_does_not_show_who_uses_it_is_refused() {
+fn a_directory_that_does_not_show_its_users_is_refused() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let stage = Stage::default();
     stage.0.is_blind.store(true, Ordering::Release);
@@ -159,7 +159,7 @@ fn a_directory_that_does_not_show_who_uses_it_is_refused() {
 /// The story: a process had changed its user since it began, so that its memory map is not shown. It counted as one
 /// that maps nothing: it was not ended, and what it used was free.
 #[test]
-fn who_hides_what_it_maps_is_no_member() {
+fn a_process_that_hides_its_mappings_is_no_member() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let stage = Stage::default();
     let (inner, listener) = restarted(directory.path(), &stage);
@@ -176,7 +176,7 @@ fn who_hides_what_it_maps_is_no_member() {
     assert!(crate::host::Machine.is_seen(Process::this()));
 }
 
-/// The story: a node took longer than a lease to open its parts, and heard nobody meanwhile. Then it ended all of its
+/// The bug: a node took longer than a lease to open its parts, and heard no member meanwhile. Then it ended all of its
 /// members for their silence.
 #[test]
 fn members_have_a_whole_lease_however_long_the_start_took() {
@@ -195,10 +195,10 @@ fn members_have_a_whole_lease_however_long_the_start_took() {
     assert!(waits(&kept));
 }
 
-/// The story: a request took longer than a lease, as the part is large. The member, and all who waited for the same
+/// The bug: a request took longer than a lease, as the part is large. The member, and all that waited for the same
 /// keeper, were ended for saying nothing.
 #[test]
-fn who_waits_for_an_answer_is_not_silent() {
+fn a_member_that_waits_for_an_answer_is_not_silent() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let (inner, listener) = restarted(directory.path(), &Stage::default());
     let node = MemoryNode::run(inner, listener);
@@ -330,7 +330,7 @@ fn members_ask_over_rings() {
     assert!(matches!(ask_ring(&*ring, &take(session)), Ok(MemberReply::Slab(_))));
 }
 
-/// Whoever comes back has another seat, and what was asked over the one of before is not done.
+/// A member that comes back has another seat, and requests over the former one are not carried out.
 #[test]
 fn a_seat_lasts_as_long_as_its_connection() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -350,9 +350,9 @@ fn a_seat_lasts_as_long_as_its_connection() {
     assert!(matches!(ask_ring(&*again, &take(session)), Err(Error::Lost(_))));
 }
 
-/// It is not ended, as it maps nothing, and asks on: nothing is done for it, and its seat is nobody else's.
+/// It is not ended, as it maps nothing, and asks on: nothing is done for it, and its seat goes to no other member.
 #[test]
-fn who_is_fenced_is_heard_over_no_ring() {
+fn a_fenced_member_is_heard_over_no_ring() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let (inner, listener) = restarted(directory.path(), &Stage::default());
     let node = MemoryNode::run(inner, listener);

@@ -1,11 +1,11 @@
 //! The grant table in etcd, for several managers of which one leads.
 //!
 //! ```text
-//!  PREFIX/leader   who leads: the address where it listens; kept by its lease, gone when that lapses
+//!  PREFIX/leader   the leader: the address where it listens; kept by its lease, gone when that lapses
 //!  PREFIX/book     the grant table, as a file has it
 //! ```
 //!
-//! Who leads is who made `leader`: the revision in which that key was made is its leadership's own. All that a
+//! The manager that made `leader` leads: the revision in which that key was made is its leadership's own. All that a
 //! leadership writes is one transaction:
 //!
 //! ```text
@@ -50,7 +50,7 @@ const RENEWALS: u64 = 4;
 const MARGIN: u64 = 5;
 /// Between two tries.
 const AGAIN: Nanos = Nanos::from_millis(100);
-/// How long somebody waits for an etcd that is away.
+/// How long a request waits for an etcd that is away.
 const TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// How etcd is reached.
@@ -287,7 +287,7 @@ impl Hold {
             self.stop.wait_timeout(AGAIN);
         }
         Err(Error::Lost(match in_doubt {
-            true => "this manager leads no more: whether the change was written, who leads next knows".into(),
+            true => "this manager leads no more: the next leader knows whether the change was written".into(),
             false => "this manager leads no more".into(),
         }))
     }

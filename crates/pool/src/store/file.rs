@@ -1,4 +1,4 @@
-//! The grant table in a file, replaced as a whole. Who has the directory's lock keeps it, until its process ends.
+//! The grant table in a file, replaced as a whole. The process that has the directory's lock keeps it, until it ends.
 
 use super::{GrantTableStore, Lead, Leadership};
 use cenote_base::rt::{Nanos, fs};
@@ -69,6 +69,6 @@ impl Leadership for FileLeadership {
         fs::replace(&self.path, grant_table).map_err(failed)
     }
 
-    /// With its process: there is nobody to whom it could be left.
+    /// With its process: there is no other to whom it could be left.
     fn resign(&self) {}
 }

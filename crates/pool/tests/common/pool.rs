@@ -41,7 +41,7 @@ pub fn until_found<T>(what: &str, mut find: impl FnMut() -> Option<T>, instead: 
     }
 }
 
-/// Of tenants that nobody asks for a secret.
+/// Of tenants without a secret.
 pub fn manager_options(directory: &Path, listen: &str, lease: Nanos) -> ManagerOptions {
     ManagerOptions {
         directory: directory.into(),

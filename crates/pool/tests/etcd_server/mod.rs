@@ -75,7 +75,7 @@ impl Etcd {
             if etcd.is_ready() {
                 return Some(etcd);
             }
-            // Somebody else was faster to take a port.
+            // Another process was faster to take a port.
             directory = std::mem::replace(&mut etcd.directory, tempfile::tempdir().expect("a directory"));
         }
         panic!("etcd does not start");

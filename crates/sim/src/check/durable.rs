@@ -238,7 +238,7 @@ mod tests {
     /// Found in world `host-loss` (seed 20001483): one unanswered transaction deletes a row of another, and both
     /// survive, the one by what it has written elsewhere, or neither by anything but the missing row.
     #[test]
-    fn who_deleted_a_row_of_an_open_one_is_there() {
+    fn the_deleter_of_an_open_transactions_row_is_there() {
         for elsewhere in [Some((B, tag(1, 0))), None] {
             let mut history = History::default();
             write(&mut history, 10, &[(A, 0)], Some(true));

@@ -111,7 +111,7 @@ fn hazards_say_what_and_where() {
 }
 
 #[test]
-fn stores_that_nobody_told_of_are_found() {
+fn stores_that_were_not_announced_are_found() {
     let (memory, views) = pod(1, 0);
     // SAFETY: a word of the view; one thread.
     let quietly = |off: usize, value: u64| unsafe { views[0].base().add(off).cast::<u64>().write(value) };
@@ -288,7 +288,7 @@ fn a_device_is_locked_by_one_process_at_a_time() {
 }
 
 #[test]
-fn a_lost_device_ends_who_needs_it_and_is_empty_when_opened_anew() {
+fn a_lost_device_ends_its_users_and_is_empty_when_opened_anew() {
     let (mut memory, views) = pod(1, 0);
     store(&views[0], 0, 5);
     flush(&views[0], 0);

@@ -60,8 +60,8 @@ pub struct NoAnswer {
 }
 
 impl NoAnswer {
-    /// The node was not reached, and nothing was done: another one may be asked.
-    pub fn is_of_nobody(&self) -> bool {
+    /// The node was not reached, and nothing was done: the caller may ask another one.
+    pub fn was_not_reached(&self) -> bool {
         !self.may_be_done && matches!(self.error, Error::Lost(_) | Error::Timeout(_))
     }
 }
@@ -306,7 +306,7 @@ mod tests {
                     Err(no) => break no,
                 }
             };
-            assert!(no.is_of_nobody(), "{repeat:?}: {no:?}");
+            assert!(no.was_not_reached(), "{repeat:?}: {no:?}");
         }
     }
 }

@@ -115,7 +115,7 @@ fn tag(session: &mut Session, text: &str) -> String {
 /// UPDATE and DELETE by primary key went to the newest version and passed the snapshot by: they waited for another's
 /// uncommitted INSERT, where PostgreSQL finds no row at once.
 #[test]
-fn an_uncommitted_insert_is_no_row_to_anybody_else() {
+fn an_uncommitted_insert_is_no_row_to_other_transactions() {
     let database = Database::new();
     let (mut one, mut two) = two_sessions(&database);
     simple(&mut one, "BEGIN; INSERT INTO s VALUES (9, 9, 9)").expect("inserted");

@@ -309,7 +309,7 @@ fn a_line_of_copy_data_is_accounted_for() {
 
 /// What asyncpg sends when a connection goes back to its pool; each of them was refused, and so no pool worked.
 #[test]
-fn a_connection_is_reset_for_the_next_who_takes_it() {
+fn a_connection_is_reset_for_its_next_client() {
     let database = Database::new();
     let mut session = database.session();
     prepared(&mut session);

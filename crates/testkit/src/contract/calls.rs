@@ -207,7 +207,7 @@ pub fn all(bench: &Arc<dyn Bench>) {
     memory_that_is_too_small_is_refused(&**bench);
     memory_that_came_back_is_not_written_to(&**bench);
     memory_of_another_connection_is_memory(&**bench);
-    a_lent_buffer_without_an_answer_is_nobodys(&**bench);
+    a_lent_buffer_without_an_answer_is_not_reused(&**bench);
     sources_end(&**bench);
     callers_have_numbers_of_their_own_and_end(&**bench);
     polling_ends(&**bench);
@@ -505,7 +505,7 @@ pub fn memory_of_another_connection_is_memory(bench: &dyn Bench) {
 }
 
 /// A buffer whose call had no answer in time may be written to still: so no call has it, whatever is lent meanwhile.
-pub fn a_lent_buffer_without_an_answer_is_nobodys(bench: &dyn Bench) {
+pub fn a_lent_buffer_without_an_answer_is_not_reused(bench: &dyn Bench) {
     let caller = bench.caller();
     let (number, len) = (rt::random(), 100_000);
     let Some(memory) = nines(&*caller, true, len) else {

@@ -29,10 +29,10 @@ pub fn all(bench: &dyn Bench) {
     silence_ends_nothing(bench);
     an_end_is_seen_by_both(bench);
     what_was_sent_before_the_end_arrives_in_order_or_not(bench);
-    who_lets_go_of_a_connection_ends_it(bench);
-    who_waits_hears_of_the_end(bench);
+    dropping_a_connection_ends_it(bench);
+    a_waiting_receiver_hears_of_the_end(bench);
     connections_do_not_mix(bench);
-    nobody_there_is_said(bench);
+    a_peer_that_is_not_there_is_an_error(bench);
 }
 
 fn listen(bench: &dyn Bench) -> Box<dyn Listener> {
@@ -118,14 +118,14 @@ pub fn what_was_sent_before_the_end_arrives_in_order_or_not(bench: &dyn Bench) {
 }
 
 /// As a program's end does.
-pub fn who_lets_go_of_a_connection_ends_it(bench: &dyn Bench) {
+pub fn dropping_a_connection_ends_it(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     drop(one);
     assert!(is_lost(other.receive(TIMEOUT)));
 }
 
 /// Also where its own program has ended the connection.
-pub fn who_waits_hears_of_the_end(bench: &dyn Bench) {
+pub fn a_waiting_receiver_hears_of_the_end(bench: &dyn Bench) {
     let (one, other) = pair(bench);
     for waiting in [Arc::clone(&one), other] {
         let (waits, one) = (rt::spawn("waits", move || is_lost(waiting.receive(TIMEOUT))), &one);
@@ -152,7 +152,7 @@ pub fn connections_do_not_mix(bench: &dyn Bench) {
 }
 
 /// And an address is one listener's at a time.
-pub fn nobody_there_is_said(bench: &dyn Bench) {
+pub fn a_peer_that_is_not_there_is_an_error(bench: &dyn Bench) {
     let (one, other) = (bench.one(), bench.other());
     let listener = listen(bench);
     let address = listener.address();

@@ -103,10 +103,10 @@ fn begun(node: &Played) -> (Membership, Arc<dyn Connection>, Arc<Mutex<Vec<Strin
     (member, connection, told)
 }
 
-/// The story: the answer to a sign of life said that it is over. No other was sent, nobody was told, and the
-/// application went on with memory that was another's.
+/// The bug: the answer to a heartbeat said that it is over. No other was sent, no caller was told, and the application
+/// went on with memory that was another's.
 #[test]
-fn whoever_is_fenced_is_told_so() {
+fn a_fenced_member_is_told_so() {
     let node = Played::new();
     let (_member, connection, told) = begun(&node);
     hears(
@@ -119,7 +119,7 @@ fn whoever_is_fenced_is_told_so() {
     wire::send(&*again, &refused).expect("sent");
     let began = rt::now();
     while told.lock().is_empty() {
-        assert!(rt::now().since(began) < TIMEOUT, "nobody is told");
+        assert!(rt::now().since(began) < TIMEOUT, "no caller is told");
         rt::sleep(Nanos::from_millis(5));
     }
     assert_eq!(told.lock().len(), 1);

@@ -67,7 +67,8 @@ pub trait Transport: Send + Sync {
     /// values.
     ///
     /// # Errors
-    /// [`Error::Lost`]: nobody was there, so the member has not heard of it. Any other: it may have, or may yet.
+    /// [`Error::Lost`]: the member was not there, so it has not heard of the request. Any other: it may have, or may
+    /// yet.
     fn post(
         &self,
         endpoint: &Endpoint,
@@ -88,7 +89,7 @@ const TEXT_MAX: usize = 300;
 pub(super) enum Trouble {
     /// It was not done: etcd says why.
     Refused(Error),
-    /// It was not done: nobody was there to ask.
+    /// It was not done: no member was there to ask.
     Away(String),
     /// Whether it was done is unknown.
     Unknown(String),
@@ -315,7 +316,7 @@ impl Api {
     }
 }
 
-/// Who is not known has not asked for anything yet.
+/// An unknown client has not asked for anything yet.
 fn undone(trouble: Trouble) -> Trouble {
     match trouble {
         Trouble::Unknown(text) => Trouble::Away(text),

@@ -30,7 +30,7 @@ fn store_at(url: &str, ttl: u64) -> EtcdStore {
 fn here(lead: Result<Lead>) -> Arc<dyn Leadership> {
     match lead.expect("an answer") {
         Lead::Here(leadership) => leadership,
-        Lead::Elsewhere(who) => panic!("{who:?} leads"),
+        Lead::Elsewhere(leader) => panic!("{leader:?} leads"),
     }
 }
 
@@ -39,7 +39,7 @@ fn lead_soon(store: &EtcdStore, name: &str) -> Arc<dyn Leadership> {
     loop {
         match store.lead(name) {
             Ok(Lead::Here(leadership)) => return leadership,
-            _ => assert!(rt::now().since(began) < SOON, "nobody can lead"),
+            _ => assert!(rt::now().since(began) < SOON, "no manager can lead"),
         }
         rt::sleep(Nanos::from_millis(50));
     }
@@ -102,7 +102,7 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
 
 /// A leadership that believes in itself writes nothing all the same once another has begun.
 #[test]
-fn who_was_followed_cannot_write() {
+fn a_leader_that_was_followed_cannot_write() {
     let Some(etcd) = Etcd::start() else { return };
     let [one, other] = [store_at(&etcd.url(), 3600), store_at(&etcd.url(), 3600)];
     let first = here(one.lead("one:1"));
@@ -183,7 +183,7 @@ fn a_password_is_given_where_it_is_asked_for() {
             .expect("good options")
             .lead("one:1")
     };
-    for user in [None, Some(("root", "wrong")), Some(("nobody", "right"))] {
+    for user in [None, Some(("root", "wrong")), Some(("unknown", "right"))] {
         assert!(matches!(with(user).err(), Some(Error::Invalid(_))), "{user:?}");
     }
     let leadership = here(with(Some(("root", "right"))));
@@ -224,7 +224,7 @@ fn of_many_that_race_one_leads() {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Fate {
     Passes,
-    /// Nobody hears it.
+    /// No peer hears it.
     Lost,
     /// It is done, and the answer does not come.
     Unanswered,

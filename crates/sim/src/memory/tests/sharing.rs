@@ -148,7 +148,7 @@ fn cores_of_a_host_take_lines_from_each_other() {
 }
 
 #[test]
-fn a_line_that_everybody_changes_is_at_one_place_at_a_time() {
+fn a_line_that_all_cores_change_is_at_one_place_at_a_time() {
     let (_memory, views) = coherent(1);
     store(&views[0], 0, 1);
     let begun = crate::clock::now();
