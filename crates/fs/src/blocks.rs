@@ -16,6 +16,7 @@ use cenote_space::{GlobalAddress, Session, Space};
 
 const HEIGHT_MASK: u64 = 63;
 const NODE: u64 = 8 * FANOUT;
+const _: () = assert!(HEIGHT_MAX <= HEIGHT_MASK, "a root word has room for each height");
 
 /// The blocks of an inode.
 #[derive(Clone, Copy)]

@@ -20,8 +20,8 @@
 //!  journal (8 KiB)    0 pairs   16 (word, what it was) …
 //! ```
 //!
-//! All words are of 8 bytes, in the machine's order; times are nanoseconds since 1970. Addresses are believed by
-//! nobody: the space checks each at each access.
+//! All words are of 8 bytes, in the machine's order; times are nanoseconds since 1970. The space
+//! checks each address at each access.
 
 use cenote_space::{GlobalAddress, LOCK_BYTES};
 
@@ -94,7 +94,13 @@ const _: () = {
     assert!(SUPER_JOURNAL + 8 <= SUPER_LOCK && SUPER_LOCK + LOCK_BYTES <= SUPER_MOUNTS);
     assert!(SUPER_MOUNTS + 8 * MOUNTS_MAX == SUPERBLOCK);
     assert!(LOCK_BYTES == NUMBER && NEXT_ORPHAN + 8 <= INLINE && INLINE_BYTES == 256);
-    assert!(FILE_MAX == 8 << 40);
+    assert!(FILE_MAX == 8 << 40 && FILE_MAX == BLOCK * FANOUT.pow(HEIGHT_MAX as u32));
+    assert!(CONTENT + 8 <= TAKEN && TAKEN + 8 <= ABOVE && ABOVE + 8 <= NEXT_ORPHAN);
+    assert!(TAKEN == ENTRIES, "a file's and a directory's use of one word");
+    assert!(ENTRY_NEXT + 16 <= ENTRY_INODE && ENTRY_INODE + 8 <= ENTRY_NUMBER);
+    assert!(ENTRY_NUMBER + 8 <= ENTRY_KIND && ENTRY_KIND + 8 <= ENTRY_NAME);
+    assert!(MOUNT_TABLES >= 8 && MOUNT_TABLES + 8 * TABLES_MAX <= MOUNT);
+    assert!(PAIRS_AT >= 8 && PAIRS_AT + 16 * PAIRS_MAX <= JOURNAL);
 };
 
 /// The word `field` bytes inside of an object; where none can be, an address of nothing.

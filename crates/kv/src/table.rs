@@ -36,6 +36,16 @@ const DIRECTORY_MIN: u64 = 64;
 /// More entries than a space has room for.
 const ENTRIES_MAX: u64 = 1 << 48;
 
+const _: () = {
+    assert!(BUCKETS + 8 <= ENTRIES && ENTRIES + 8 <= FIRST && FIRST + 8 <= DIRECTORY && DIRECTORY + 8 <= TABLE);
+    assert!(BUCKETS_MIN.is_power_of_two() && SEGMENT.is_power_of_two() && BUCKETS_MAX.is_power_of_two());
+    assert!(BUCKETS_MIN <= SEGMENT && SEGMENT < BUCKETS_MAX);
+    assert!(
+        DIRECTORY_MIN.is_power_of_two(),
+        "a directory is enlarged at powers of two"
+    );
+};
+
 /// A table, as it was when it was looked at.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Table {
