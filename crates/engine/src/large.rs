@@ -46,6 +46,10 @@ const ROW_MAX: usize = 3900;
 /// Of a row that leaves as a whole, values above this size have chains of their own.
 const VALUE_ALONE: usize = 8 << 10;
 const _: () = assert!(VALUES_OUT < Shared::MAX);
+const _: () = assert!(
+    VALUE_INLINE < ROW_INLINE && ROW_INLINE <= ROW_MAX,
+    "a row that stays has values that stay"
+);
 
 /// A row as it is stored.
 #[derive(Debug)]

@@ -27,6 +27,28 @@ const AT_UNDO_LAP: usize = 64;
 const AT_OBJECT_ROUND: usize = 68;
 /// Zero: all 32 bits.
 const AT_OBJECT_END: usize = 72;
+const _: () = {
+    assert!(
+        AT_MAGIC + 8 <= AT_NEXT_OBJECT && AT_NEXT_OBJECT + 4 <= AT_NEXT_SPACE,
+        "the numbers to give next do not overlap"
+    );
+    assert!(
+        AT_NEXT_SPACE + 4 <= AT_SEGMENTS && AT_SEGMENTS + 4 <= AT_SPACE_ROUND,
+        "the count of segments has a word of its own"
+    );
+    assert!(
+        AT_SPACE_ROUND + 4 <= AT_SPACE_END && AT_SPACE_END + 4 <= AT_UNDO_PAGES,
+        "a round of space numbers has words of its own"
+    );
+    assert!(
+        AT_UNDO_PAGES + 4 <= AT_UNDO_LAP && AT_UNDO_LAP + 4 <= AT_OBJECT_ROUND,
+        "the origins of undo have words of their own"
+    );
+    assert!(
+        AT_OBJECT_ROUND + 4 <= AT_OBJECT_END,
+        "a round of object numbers has words of its own"
+    );
+};
 /// Engine word of the control file: 1 once the system spaces are complete.
 pub(crate) const WORD_COMPLETE: usize = 0;
 

@@ -23,6 +23,13 @@ pub(crate) const FLAG_WHOLE: u8 = 2;
 pub(crate) const END_EXTERNAL: u32 = 1 << 31;
 /// Longest row, in bytes, before large values are moved out.
 pub const MAX_ROW_BYTES: usize = 1 << 30;
+const _: () = {
+    assert!(FLAG_EXTERNAL & FLAG_WHOLE == 0, "each flag is a bit of its own");
+    assert!(
+        MAX_ROW_BYTES <= END_EXTERNAL as usize,
+        "an end within a row leaves its top bit free"
+    );
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {

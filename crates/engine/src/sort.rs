@@ -40,6 +40,10 @@ const READ_BYTES: usize = 64 << 10;
 const ENTRY_HEADER: usize = 5;
 /// Entries between two looks whether the statement is to stop.
 const CANCEL_INTERVAL: usize = 4096;
+const _: () = {
+    assert!(FAN_IN > 1, "a merge makes fewer runs of more");
+    assert!(ENTRY_HEADER < READ_BYTES, "a read has the header of an entry");
+};
 
 /// Where sorts put their runs: a directory, removed at each start.
 pub(crate) struct RunFiles {

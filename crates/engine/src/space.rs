@@ -53,6 +53,24 @@ const AT_RANGE: usize = 72;
 const RANGES: usize = 112;
 const RANGE: usize = 8;
 const STATE_SHIFT: u32 = 30;
+const _: () = {
+    assert!(
+        AT_LSN + 8 <= AT_MAGIC && AT_MAGIC + 8 <= AT_VERSION,
+        "the header's words do not overlap"
+    );
+    assert!(
+        AT_VERSION + 4 <= AT_HIGH_WATER && AT_HIGH_WATER + 4 <= AT_FREE_HEAD,
+        "the header's words do not overlap"
+    );
+    assert!(
+        AT_FREE_HEAD + 4 <= AT_FREE_COUNT && AT_FREE_COUNT + 4 <= AT_KEPT_HEAD,
+        "both lists have words of their own"
+    );
+    assert!(
+        AT_KEPT_HEAD + 4 <= AT_RANGES && AT_RANGES + 4 <= AT_RANGE,
+        "the count of ranges lies before them"
+    );
+};
 const _: () = assert!(AT_RANGE + RANGES * RANGE <= AT_PENDING);
 const AT_PENDING: usize = 1024;
 /// How many large values of a space can be pending at once.

@@ -45,6 +45,10 @@ const STRIPE: u64 = 4096;
 const STRIPES: usize = 64;
 /// Bytes that [`Region::fill_mirror_step`](crate::Region::fill_mirror_step) copies at most.
 pub const FILL_STEP: u64 = 1 << 20;
+const _: () = {
+    assert!(STRIPE.is_multiple_of(crate::LINE as u64), "a line lies in one stripe");
+    assert!(FILL_STEP.is_multiple_of(STRIPE), "a step fills whole stripes");
+};
 
 /// What lines are copied to.
 pub trait Side: Send + Sync {

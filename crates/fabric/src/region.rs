@@ -45,6 +45,10 @@ const HUGE_PAGE: u64 = 2 << 20;
 /// Bytes that are mapped in advance at once. While the system does it, no other thread of the process can map anything,
 /// such as a new thread's stack: a start of which each such step waited for 64 MiB took a second.
 const POPULATE_STEP: u64 = 2 << 20;
+const _: () = assert!(
+    POPULATE_STEP.is_multiple_of(HUGE_PAGE),
+    "a step populates whole huge pages"
+);
 
 /// How a region is mapped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

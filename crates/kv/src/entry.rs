@@ -37,6 +37,17 @@ pub(super) const LARGE_AT: u64 = 8;
 const KIND_BITS: u32 = 2;
 const KEY_BITS: u32 = 30;
 const _: () = assert!(STRING_MAX < 1 << KEY_BITS && KIND_BITS + KEY_BITS == 32);
+const _: () = {
+    assert!(
+        NEXT + 8 <= EXPIRY && EXPIRY + 8 <= VALUE,
+        "an entry's words do not overlap"
+    );
+    assert!(VALUE + 8 <= HEADER as u64, "an entry's words lie before its key");
+    assert!(
+        HEADER <= LINE && LINE <= EXPECTED,
+        "an entry's beginning has its header"
+    );
+};
 
 /// How the value lies there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

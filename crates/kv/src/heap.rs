@@ -30,6 +30,13 @@ const PAIRS_AT: u64 = 16;
 const PAIR: u64 = 16;
 /// Bytes of a journal that is made first.
 const JOURNAL_BYTES: u64 = 64 << 10;
+const _: () = {
+    assert!(PAIRS_AT >= size_of::<u64>() as u64, "the count lies before the pairs");
+    assert!(
+        (JOURNAL_BYTES - PAIRS_AT).is_multiple_of(PAIR),
+        "a journal ends with a whole pair"
+    );
+};
 
 /// Where a step, or a part of one, began.
 #[derive(Debug, Clone, Copy)]

@@ -74,6 +74,16 @@ const TABLE: u64 = 24;
 const JOURNAL: u64 = 32;
 const CLOSED: u64 = 40;
 const EXPIRING: u64 = 48;
+const _: () = {
+    assert!(
+        TABLE + 8 <= JOURNAL && JOURNAL + 8 <= CLOSED,
+        "the root's words do not overlap"
+    );
+    assert!(
+        CLOSED + 8 <= EXPIRING && EXPIRING + 8 <= ROOT,
+        "the root's words lie in it"
+    );
+};
 
 /// What becomes of a key's expiry when it is set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,6 +15,10 @@ const _: () = assert!(PLACES <= 32, "a bit for each place");
 pub const FILL: u32 = 1 << 31;
 /// In the status of an answer's part: there are such parts beside it.
 pub const FILLED: u32 = 1 << 30;
+const _: () = assert!(
+    FILL & FILLED == 0 && LIMIT < FILLED as usize,
+    "a length leaves both bits free"
+);
 
 /// Which parts of something have come.
 #[derive(Debug)]

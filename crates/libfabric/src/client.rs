@@ -64,6 +64,10 @@ const IN_FLIGHT_MAX: usize = RECEIVING;
 
 /// Works that may be under way.
 pub const DEPTH: usize = 512;
+const _: () = {
+    assert!(RECEIVING < SLOTS, "slots are left to send from");
+    assert!(IN_FLIGHT_MAX <= DEPTH, "operations in flight are of works under way");
+};
 
 /// How long a leader looks for completions before it sleeps.
 const SPIN: Nanos = Nanos::from_micros(100);

@@ -436,6 +436,7 @@ const FAILS_TOGETHER: [&str; 1] = ["verbs;ofi_rxm"];
 
 /// Bytes beyond which a copy more costs as much as a completion.
 const MOST_INJECTED: usize = 256;
+const _: () = assert!(MOST_INJECTED <= SLOT, "what is injected fits into a slot");
 
 /// Endpoints of shared memory that this process has open. The provider lets two of one process use each other's memory
 /// without a mapping of its own, also when the other is closed: not with us.

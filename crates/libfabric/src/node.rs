@@ -57,6 +57,7 @@ const OUTBOX_TIMEOUT: Nanos = Nanos::from_secs(2);
 
 /// Slots of writes to callers' memory, of all sessions.
 const WRITES: usize = SLOTS / 4;
+const _: () = assert!(RECEIVING + WRITES < SLOTS, "slots are left for answers");
 
 /// Bytes of answers that may wait so: more than all calls that a user has under way can have. A session with more of
 /// them ends.

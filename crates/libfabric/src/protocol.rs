@@ -51,6 +51,16 @@ const HAS_WINDOW: u32 = 1 << 29;
 const _: () = assert!(PART.is_multiple_of(8) && PART_HEAD.is_multiple_of(8) && WINDOW.is_multiple_of(8));
 const _: () = assert!(LIMIT < HAS_WINDOW as usize);
 const _: () = assert!(LARGEST.is_multiple_of(8) && SLOT <= u16::MAX as usize);
+const _: () = {
+    assert!(
+        HEAD + ITEM + LARGEST <= SLOT,
+        "one item fits into a slot with its bytes"
+    );
+    assert!(
+        HEAD + PART_HEAD + WINDOW + PART <= SLOT,
+        "one part fits into a slot with its window"
+    );
+};
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
+const _: () = assert!(RENEWALS > 1, "a manager hears a holder several times in a lease");
 /// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another
 /// connection, with another manager if there is one, it still comes in time.
 const RENEW_TIMEOUT_MIN: Nanos = Nanos::from_secs(1);

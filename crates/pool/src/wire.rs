@@ -21,6 +21,11 @@ pub const VERSION: u16 = 5;
 const ANSWER_MAX: usize = 16 << 20;
 const PIECE: u8 = 1;
 const LAST_PIECE: u8 = 2;
+const _: () = assert!(
+    PIECE < b'\t' && LAST_PIECE < b'\t',
+    "no JSON text begins as a piece does"
+);
+const _: () = assert!(ANSWER_MAX > MESSAGE_MAX, "an answer may be longer than a message");
 
 /// The first message, to the manager.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

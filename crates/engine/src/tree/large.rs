@@ -29,6 +29,20 @@ const PER_PAGE: usize = PAGE_SIZE - AT_DATA;
 /// Pages written or freed in one mini-transaction.
 const STRIDE: usize = 8;
 const FIRST: u32 = 1;
+const _: () = {
+    assert!(
+        AT_NEXT + 4 <= AT_LEN && AT_LEN + 4 <= AT_MARK,
+        "a page's length and mark follow its link"
+    );
+    assert!(
+        AT_MARK + 4 <= AT_TOTAL && AT_TOTAL + 8 <= AT_DATA,
+        "a chain's length lies before its bytes"
+    );
+    assert!(
+        STRIDE < cenote_buffer::PAGES_MAX,
+        "a mini-transaction has room for a stride and its space's header"
+    );
+};
 
 /// Names a large value; what a row holds in its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

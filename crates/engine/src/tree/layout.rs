@@ -53,6 +53,20 @@ pub(crate) const SLOT: usize = 12;
 pub(crate) const MAX_SLOTS: usize = (PAGE_SIZE - SLOTS) / SLOT;
 pub(crate) const NO_UPPER: u16 = u16::MAX;
 pub(crate) const ROOT: u32 = 1;
+const _: () = {
+    assert!(
+        AT_KIND < AT_NEXT && AT_NEXT + 4 <= AT_COUNT,
+        "a page's words do not overlap"
+    );
+    assert!(
+        AT_COUNT + 2 <= AT_PREFIX && AT_PREFIX < SLOTS,
+        "a page's words lie before its slots"
+    );
+    assert!(
+        MAX_SLOTS < NO_UPPER as usize,
+        "no slot has the number that says there is none"
+    );
+};
 
 const _: () = assert!(SLOTS + 2 * MAX_KEY + 2 * (MAX_KEY + MAX_VALUE + SLOT) <= PAGE_SIZE);
 

@@ -17,6 +17,10 @@ use crate::space;
 pub(crate) const UNDERFULL: usize = PAGE_SIZE * 2 / 5;
 /// What a merged page may have in use, so that it does not split again at once (an empty page goes in any case).
 const MERGED: usize = PAGE_SIZE * 3 / 4;
+const _: () = assert!(
+    UNDERFULL < MERGED && MERGED < PAGE_SIZE,
+    "a page that was merged is neither underfull nor full"
+);
 
 impl BTree {
     /// Merges the leaf of `key` if it is under-full, and pages above it that become so; `true` if any page was freed.

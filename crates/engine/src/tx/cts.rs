@@ -39,6 +39,25 @@ const AT_MADE: usize = 32;
 const AT_KEPT: usize = 40;
 const AT_BASE: usize = 48;
 const AT_CIRCLE: usize = 56;
+const _: () = {
+    assert!(
+        AT_MADE >= FIRST && AT_MADE + 8 <= AT_KEPT,
+        "the header's words follow the page's own"
+    );
+    assert!(
+        AT_KEPT + 8 <= AT_BASE && AT_BASE + 8 <= AT_CIRCLE,
+        "the header's words do not overlap"
+    );
+    assert!(
+        FIRST as u64 + 8 * PER_PAGE <= PAGE_SIZE as u64,
+        "a page holds its timestamps"
+    );
+    assert!(CIRCLE_MIN < CIRCLE, "a circle may be smaller than usual");
+    assert!(
+        crate::undo::SPACE_BASE + crate::undo::MAX_SEGMENTS <= SPACE,
+        "no undo segment has the space of the timestamps"
+    );
+};
 
 /// The CTS pages.
 pub(crate) struct CtsPages {

@@ -73,6 +73,29 @@ pub(crate) const CIRCLE_MIN: u32 = 512;
 const RUN: u64 = 64;
 /// Longest record.
 pub(crate) const MAX_RECORD: usize = PAGE_SIZE - FIRST;
+const _: () = {
+    assert!(
+        AT_USED + 4 <= AT_LAP && AT_LAP + 4 <= FIRST,
+        "a page's fill and lap lie before its records"
+    );
+    assert!(
+        AT_MAGIC + 8 <= AT_END && AT_END + 8 <= AT_LAST_TX,
+        "the header's words do not overlap"
+    );
+    assert!(
+        AT_LAST_TX + 8 <= AT_TAIL && AT_TAIL + 8 <= AT_CIRCLE && AT_CIRCLE + 4 <= AT_BASE,
+        "the header's words do not overlap"
+    );
+    assert!(LAP * LAPS as u64 == END, "laps end where positions do");
+    assert!(
+        CIRCLE as u64 * (PAGE_SIZE as u64) < LAP && CIRCLE_MIN < CIRCLE,
+        "a lap names each page of a circle, and the header"
+    );
+    assert!(
+        MAX_SEGMENTS - 1 <= u16::MAX as u32,
+        "a pointer has room for the number of each segment"
+    );
+};
 
 fn page_of(segment: u16, position: u64) -> PageId {
     PageId::new(

@@ -5,6 +5,10 @@ pub(super) const END: u64 = UNIT << POSITION_BITS;
 const POSITION_BITS: u32 = 48;
 /// Bytes that a record's position is a multiple of.
 const UNIT: u64 = 8;
+const _: () = assert!(
+    POSITION_BITS + u16::BITS == u64::BITS,
+    "segment and position fill a pointer"
+);
 
 /// An undo record's segment (16 bits) above its position / 8 (48 bits). Within a segment pointers rise as records are
 /// appended, and no pointer repeats.

@@ -30,6 +30,7 @@ const AT_NEW_LEN: usize = 50;
 /// Offset of the shared large values.
 const AT_SHARED: usize = 52;
 const _: () = assert!(AT_SHARED + 4 == HEADER);
+const _: () = assert!(AT_NEW_LEN + 2 <= AT_SHARED, "the new key's length has two bytes");
 /// Offset of the flags byte.
 pub(crate) const AT_FLAGS: usize = 5;
 /// The change has been taken back.
@@ -37,6 +38,7 @@ pub(crate) const FLAG_UNDONE: u8 = 1;
 
 /// Purge has nothing to do.
 pub(crate) const FLAG_PLAIN: u8 = 2;
+const _: () = assert!(FLAG_UNDONE & FLAG_PLAIN == 0, "each flag is a bit of its own");
 
 /// What was done to the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,16 @@ pub(crate) const DELETED: u8 = 1;
 pub(crate) const REKEYED: u8 = 2;
 /// Trailer flag: a deleted version lies somewhere below this one, so those below that may be of another row.
 pub(crate) const REINSERTED: u8 = 4;
+const _: () = {
+    assert!(
+        TRAILER == size_of::<u64>() + size_of::<UndoPointer>() + 1,
+        "a trailer is a transaction, a pointer and flags"
+    );
+    assert!(
+        DELETED | REKEYED | REINSERTED == DELETED + REKEYED + REINSERTED,
+        "each flag is a bit of its own"
+    );
+};
 
 impl Trailer {
     /// Reads the trailer at the end of a clustered entry's value.

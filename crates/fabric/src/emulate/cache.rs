@@ -23,6 +23,16 @@ const USED: u32 = 2;
 const RUN: u64 = 64;
 const TAG_SHIFT: u32 = 2;
 const TAG_MASK: u64 = (1 << 30) - 1;
+const _: () = {
+    assert!(
+        CHANGED & USED == 0 && (CHANGED | USED) >> TAG_SHIFT == 0,
+        "flags lie below the tag"
+    );
+    assert!(
+        TAG_MASK << TAG_SHIFT <= u32::MAX as u64,
+        "a tag and its flags fit into a word"
+    );
+};
 /// The largest modelled cache: its table takes a sixteenth of it.
 const BYTES_MAX: ByteSize = ByteSize::gib(4);
 const BYTES_MIN: ByteSize = ByteSize::kib(64);

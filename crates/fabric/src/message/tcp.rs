@@ -20,6 +20,10 @@ use std::time::Duration;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CEN1");
 const HEADER: usize = 12;
+const _: () = assert!(
+    super::MESSAGE_MAX <= u32::MAX as usize,
+    "a header has room for each length"
+);
 /// How long a peer may take to let bytes in, before it counts as gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
 /// Between two looks for a connection.

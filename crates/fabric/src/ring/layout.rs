@@ -61,8 +61,8 @@ pub const CHUNK: usize = 4096;
 pub const CHUNKS: u64 = 64;
 
 /// The most that a ring may have: 2^20 slots.
-const SEATS_MAX: u32 = 1024;
-const SLOTS_MAX: u32 = 1024;
+pub const SEATS_MAX: u32 = 1024;
+pub const SLOTS_MAX: u32 = 1024;
 
 const _: () = {
     assert!(REQUEST_ROOM == 216 && ANSWER_ROOM == 232);

@@ -23,6 +23,10 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 /// already.
 const TURN_SHIFT: u32 = 21;
 const SLOT_MASK: u32 = (1 << TURN_SHIFT) - 1;
+const _: () = assert!(
+    layout::SEATS_MAX * layout::SLOTS_MAX < SLOT_MASK,
+    "an entry has room for each slot's number"
+);
 
 /// How often an entry is tried to be put: it comes to that if a user has written nonsense, or others are very quick.
 const TRIES: u32 = 256;

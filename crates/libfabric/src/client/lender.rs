@@ -33,6 +33,7 @@ pub(super) const BUFFERS: usize = 32;
 
 /// Buffers in quarantine, of all connections: beyond, none are lent.
 pub(super) const QUARANTINED: usize = 512;
+const _: () = assert!(BUFFERS <= QUARANTINED, "each buffer of a lender may be quarantined");
 
 /// After memory could not be registered no more is made for so long.
 pub(super) const PAUSE: Nanos = Nanos::from_secs(1);

@@ -31,6 +31,7 @@ use std::path::Path;
 
 /// Bytes of the smallest part.
 pub(crate) const PART_MIN: u64 = 2 * EXTENT;
+const _: () = assert!(PART_MIN <= super::GRANT_MAX, "a part is a grant");
 
 /// All parts of a space, and the numbers of those that were lost with their memory nodes.
 pub type PartsOf = (Vec<PartView>, Vec<u8>);

@@ -44,6 +44,10 @@ use std::sync::Arc;
 /// Connections of members at a time, and of unknown clients.
 pub(super) const CONNECTIONS_MAX: u32 = 500;
 pub(super) const STRANGERS_MAX: u32 = 100;
+const _: () = assert!(
+    STRANGERS_MAX < CONNECTIONS_MAX,
+    "unknown clients leave places to members"
+);
 /// Sessions of one member at a time. Their numbers fit into one message, in which it says them when it comes back.
 const SESSIONS_MAX: usize = 1 << 15;
 /// Bytes of a member's name that are kept.

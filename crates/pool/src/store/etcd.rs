@@ -48,6 +48,14 @@ const PREFIX_MAX: usize = 256;
 const RENEWALS: u64 = 4;
 /// Of a lease, how much is left when its holder takes it for lapsed.
 const MARGIN: u64 = 5;
+const _: () = assert!(
+    RENEWALS + MARGIN < RENEWALS * MARGIN,
+    "a lease is renewed before its margin begins"
+);
+const _: () = assert!(
+    BOOK_MAX + PREFIX_MAX < 3 << 19,
+    "a request with the longest table is within etcd's limit"
+);
 /// Between two tries.
 const AGAIN: Nanos = Nanos::from_millis(100);
 /// How long a request waits for an etcd that is away.
