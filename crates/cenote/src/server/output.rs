@@ -46,7 +46,7 @@ impl OutBuffer {
 
     /// Opens a message; its body is appended to what is returned.
     pub fn begin(&mut self, tag: u8) -> &mut BytesMut {
-        debug_assert!(self.open.is_none(), "a message is open");
+        assert!(self.open.is_none(), "a message is open");
         self.make_room();
         self.open = Some(self.bytes.len());
         self.bytes.extend_from_slice(&[tag, 0, 0, 0, 0]);

@@ -185,9 +185,9 @@ impl PreparedStatements {
 
     /// Keeps a named statement; the memory that it takes was charged before.
     pub fn insert(&mut self, name: &str, prepared: Prepared) {
-        debug_assert!(prepared.memory.is_some(), "a named statement is accounted for");
+        assert!(prepared.memory.is_some(), "a named statement is accounted for");
         let former = self.named.insert(name.to_string(), prepared);
-        debug_assert!(former.is_none(), "a named statement replaces none");
+        assert!(former.is_none(), "a named statement replaces none");
     }
 
     /// Forgets a statement; whether there was one of this name.

@@ -94,14 +94,14 @@ impl TransactionState {
 
     /// The first statement starts an implicit transaction.
     pub fn start(&mut self, modes: TransactionModes) {
-        debug_assert_eq!(self.phase, Phase::Idle, "a transaction starts where there is none");
+        assert_eq!(self.phase, Phase::Idle, "a transaction starts where there is none");
         self.phase = Phase::Implicit;
         self.first_modes = modes;
     }
 
     /// BEGIN makes the implicit transaction a block.
     pub fn open_block(&mut self) {
-        debug_assert!(
+        assert!(
             matches!(self.phase, Phase::Implicit | Phase::Block),
             "BEGIN itself started a transaction, and a failed block refuses it"
         );
@@ -110,14 +110,14 @@ impl TransactionState {
 
     /// AND CHAIN opens a block where one has ended.
     pub fn chain_block(&mut self, modes: TransactionModes) {
-        debug_assert_eq!(self.phase, Phase::Idle, "a chained block begins behind an ended one");
+        assert_eq!(self.phase, Phase::Idle, "a chained block begins behind an ended one");
         self.first_modes = modes;
         self.phase = Phase::Block;
     }
 
     /// A statement of the block failed.
     pub fn fail_block(&mut self) {
-        debug_assert_eq!(self.phase, Phase::Block, "only a block that is whole can fail");
+        assert_eq!(self.phase, Phase::Block, "only a block that is whole can fail");
         self.phase = Phase::Failed;
     }
 
@@ -174,7 +174,7 @@ impl TransactionState {
 
     /// Notes a savepoint of the block.
     pub fn push(&mut self, name: &str, savepoint: Savepoint, settings: Arc<Settings>) {
-        debug_assert_eq!(self.phase, Phase::Block, "only a block has savepoints");
+        assert_eq!(self.phase, Phase::Block, "only a block has savepoints");
         self.savepoints.push(NamedSavepoint {
             name: name.to_string(),
             savepoint,
@@ -190,14 +190,14 @@ impl TransactionState {
 
     /// Forgets the savepoints behind the `at`th, to which the transaction returns.
     pub fn return_to(&mut self, at: usize) -> &NamedSavepoint {
-        debug_assert!(self.in_block(), "only a block has savepoints");
+        assert!(self.in_block(), "only a block has savepoints");
         self.savepoints.truncate(at + 1);
         &self.savepoints[at]
     }
 
     /// The transaction has returned to a savepoint: a block that failed is whole again.
     pub fn resume_block(&mut self) {
-        debug_assert!(self.in_block(), "only a block returns to a savepoint");
+        assert!(self.in_block(), "only a block returns to a savepoint");
         self.phase = Phase::Block;
     }
 
