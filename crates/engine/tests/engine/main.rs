@@ -9,6 +9,7 @@ mod edges;
 mod follow;
 mod given_back;
 mod histories;
+mod measure;
 mod numbers;
 mod pressure;
 mod shared;

@@ -1,0 +1,64 @@
+//! Instructions of the hot paths, on request, under `valgrind --tool=callgrind` (as `measure_instructions` of the buffer's
+//! tests): with `CENOTE_HITS` of n and of 2n; the difference is what n steps execute.
+
+use crate::common::*;
+use cenote_engine::*;
+
+const ROWS: i32 = 1_000;
+
+fn steps() -> i32 {
+    let asked = std::env::var("CENOTE_HITS").ok().and_then(|s| s.parse().ok());
+    asked.unwrap_or(10_000)
+}
+
+fn filled(dir: &std::path::Path) -> (std::sync::Arc<Engine>, std::sync::Arc<Table>) {
+    let engine = Engine::open(EngineOptions {
+        background: false,
+        ..options(dir, MemoryKind::Cxl)
+    })
+    .expect("the database opens");
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    for id in 0..ROWS {
+        insert(&mut tx, &table, id, id, "some text").expect("inserted");
+    }
+    tx.commit().expect("committed");
+    (engine, table)
+}
+
+/// Point selects, each in a statement of its own.
+#[test]
+#[ignore = "for callgrind"]
+fn measure_instructions_of_selects() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (engine, table) = filled(dir.path());
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let (mut row, mut sum) = (Vec::new(), 0);
+    for i in 0..steps() {
+        tx.begin_statement();
+        assert!(tx.get(&table, &key(&table, i % ROWS), &mut row).expect("readable"));
+        sum += row.len();
+        tx.end_statement();
+    }
+    println!("{sum}");
+}
+
+/// Updates of one row each, a hundred to a transaction; no index key changes.
+#[test]
+#[ignore = "for callgrind"]
+fn measure_instructions_of_updates() {
+    let dir = tempfile::tempdir().expect("dir");
+    let (engine, table) = filled(dir.path());
+    let mut tx = engine.tx();
+    for i in 0..steps() {
+        if i % 100 == 0 {
+            tx.begin(Isolation::ReadCommitted);
+        }
+        tx.begin_statement();
+        update(&mut tx, &table, i % ROWS, i % ROWS, "other text").expect("free");
+        tx.end_statement();
+        if i % 100 == 99 {
+            tx.commit().expect("committed");
+        }
+    }
+}
