@@ -198,10 +198,11 @@ impl Engine {
                 break;
             }
         }
-        if passed > 0 {
+        let past = segment.past(u64::from(self.give_back_pages));
+        // No page that the header counts to the stream is given back.
+        if passed > 0 || !past.is_empty() {
             self.log_tail(segment)?;
         }
-        let past = segment.past(u64::from(self.give_back_pages));
         for pages in segment.pages(&past) {
             mark::pass(Mark::UndoGivenBack);
             self.give_back(undo::SPACE_BASE + u32::from(segment.number), pages, undo::KIND_UNDO)?;

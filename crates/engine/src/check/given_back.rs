@@ -38,3 +38,42 @@ impl Engine {
         space::header_and_ranges(&self.pool, space).is_ok_and(|(_, ranges)| is_gone(ranges))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{assert_clean, change, indexed};
+
+    /// A segment's header whose end lies more than a circle behind its tail was believed, and the check panicked when it
+    /// asked which pages lie between them.
+    #[test]
+    fn a_header_whose_end_is_a_circle_behind_its_tail_is_a_finding() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let mut tx = engine.tx();
+        change(&mut tx, &table, 1, 0..5);
+        drop(tx);
+        let header = undo::header(&engine.pool, 0).expect("a header");
+        let put = |end| {
+            let mut m = engine.pool.mtr();
+            let h = undo::latch_header(&mut m, 0).expect("latched");
+            undo::set_end(&mut m, h, end, 1);
+            m.commit();
+        };
+        let circle = header.circle.len() * cenote_base::PAGE_SIZE as u64;
+        for end in [header.end + circle * 2, header.end + 4, header.tail - 8] {
+            put(end);
+            assert!(
+                !engine.is_given_back(PageId::new(undo::SPACE_BASE, 7)),
+                "it tells nothing"
+            );
+            let problems = engine.check().expect("readable").problems;
+            let told = problems.iter().any(|problem| problem.contains("undo segment 0"));
+            assert!(told, "end {end}: {problems:?}");
+        }
+        put(header.end);
+        engine.vacuum().expect("purged");
+        assert_clean(&engine, 1);
+        engine.shutdown().expect("shut down");
+    }
+}

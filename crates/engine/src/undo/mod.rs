@@ -36,8 +36,8 @@ use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{PAGE_SIZE, PageId};
-use pointer::END;
 pub(crate) use pointer::UndoPointer;
+use pointer::{END, UNIT};
 use record::{AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -191,12 +191,25 @@ impl Segment {
     pub(crate) fn uses(&self, header: &SegmentHeader, page: u32) -> bool {
         let tail = header.tail.max(self.tail.load(Ordering::Acquire));
         let (first, last) = (self.circle.index_at(tail), self.circle.index_at(header.end.max(tail)));
+        assert!(
+            last - first < self.circle.len(),
+            "tail and end of a segment are less than a circle apart"
+        );
         let used = self.circle.pages(first..last + 1);
         page == 0 || used.iter().any(|run| run.contains(&page))
     }
 
     /// These pages are empty, and may be used anew.
     pub(crate) fn note_given_back(&self, past: Range<u64>) {
+        assert!(
+            past.end >= self.kept.as_raw().load(Ordering::Acquire)
+                && past.end
+                    <= self
+                        .circle
+                        .index_at(self.tail.as_raw().load(Ordering::Acquire))
+                        .max(past.start),
+            "pages are given back in order, and none at the tail or behind it"
+        );
         self.kept.store(past.end, Ordering::Release);
     }
 
@@ -294,12 +307,12 @@ impl Writer {
         scratch: &mut Vec<u8>,
     ) -> Result<UndoPointer> {
         record.encode(scratch);
-        debug_assert_eq!(
+        assert_eq!(
             scratch.len(),
             place.len,
             "a record is as long as the place that was prepared for it"
         );
-        debug_assert!(place.position >= self.position, "a segment is append-only");
+        assert!(place.position >= self.position, "a segment is append-only");
         let at = offset_of(place.position);
         if at == FIRST {
             self.make_behind(m, place.position)?;
@@ -375,18 +388,26 @@ pub(crate) fn header(pool: &BufferPool, number: u16) -> Result<SegmentHeader> {
         view.u32(AT_CIRCLE),
         view.u64(AT_BASE),
     );
-    match Circle::new(pages) {
-        Some(circle)
-            if pages <= CIRCLE && view.u64(AT_MAGIC) == MAGIC && (lap_start(0)..=end).contains(&tail) && end < END =>
-        {
-            Ok(SegmentHeader {
-                end,
-                tail,
-                circle,
-                base,
-            })
-        }
-        _ => Err(Error::Corrupt(format!("header of undo segment {number}"))),
+    let corrupt = || Error::Corrupt(format!("header of undo segment {number}"));
+    let circle = Circle::new(pages).filter(|_| pages <= CIRCLE && view.u64(AT_MAGIC) == MAGIC);
+    let header = SegmentHeader {
+        end,
+        tail,
+        circle: circle.ok_or_else(corrupt)?,
+        base,
+    };
+    header.is_sound().then_some(header).ok_or_else(corrupt)
+}
+
+impl SegmentHeader {
+    /// Whether tail and end are positions of records, the tail not behind the end, and no page has records of two laps
+    /// between them.
+    fn is_sound(&self) -> bool {
+        let (first, last) = (self.circle.index_at(self.tail), self.circle.index_at(self.end));
+        let are_positions = (lap_start(0)..=self.end).contains(&self.tail)
+            && self.end < END
+            && [self.tail, self.end].iter().all(|at| at.is_multiple_of(UNIT));
+        are_positions && self.base <= first && last - first < self.circle.len()
     }
 }
 

@@ -4,7 +4,7 @@
 pub(super) const END: u64 = UNIT << POSITION_BITS;
 const POSITION_BITS: u32 = 48;
 /// Bytes that a record's position is a multiple of.
-const UNIT: u64 = 8;
+pub(super) const UNIT: u64 = 8;
 const _: () = assert!(
     POSITION_BITS + u16::BITS == u64::BITS,
     "segment and position fill a pointer"

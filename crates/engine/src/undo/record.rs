@@ -165,11 +165,11 @@ impl NewRecord<'_> {
 
     /// Writes the record to `out` (cleared first).
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        debug_assert!(
+        assert!(
             self.new_key.is_empty() || self.kind == Kind::Delete,
             "only a row that is deleted under its key goes on under another"
         );
-        debug_assert!(
+        assert!(
             self.key.len() <= usize::from(u16::MAX) && self.new_key.len() <= usize::from(u16::MAX),
             "the lengths of keys have 16 bits"
         );
