@@ -197,7 +197,7 @@ impl Charge {
         let more = (self.bytes - self.taken).max(self.taken / 8).max(STEP);
         self.account.take(more)?;
         self.taken += more;
-        debug_assert!(
+        assert!(
             self.bytes <= self.taken,
             "a list grows into memory that its account has"
         );

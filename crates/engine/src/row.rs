@@ -314,7 +314,7 @@ impl RowLayout {
         let mut any = false;
         let mut value = Vec::new();
         let columns: Vec<usize> = self.variable_columns().collect();
-        debug_assert_eq!(columns.len(), self.variables);
+        assert_eq!(columns.len(), self.variables, "each variable column has its place");
         for (index, column) in columns.into_iter().enumerate() {
             let (bytes, external) = self.variable(row, column)?;
             value.clear();

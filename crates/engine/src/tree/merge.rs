@@ -77,7 +77,7 @@ impl BTree {
 
     /// Merges children `left` and `left + 1` of the latched parent if they fit in one page.
     fn merge(&self, (m, parent): (&mut Mtr<'_>, PageH), left: usize) -> Result<Step> {
-        debug_assert!(
+        assert!(
             left + 1 < Header::read(m.view(parent)).count(),
             "a page merges with its right neighbour under the same parent"
         );

@@ -166,7 +166,7 @@ impl BTree {
 
     /// Removes the entry at `pos`; `true` when the leaf is now so empty that [`BTree::compact`] may merge it.
     pub fn remove_at(&self, m: &mut Mtr<'_>, pos: &LeafPos) -> bool {
-        debug_assert!(pos.found);
+        assert!(pos.found, "an entry is removed where it was found");
         edit::remove(&mut latched(m, pos.h), pos.slot);
         edit::used(&Header::read(m.view(pos.h))) < super::merge::UNDERFULL
     }

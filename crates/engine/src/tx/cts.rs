@@ -123,7 +123,7 @@ impl CtsPages {
     }
 
     fn page_at(&self, index: u64) -> u32 {
-        debug_assert!(
+        assert!(
             index >= self.base,
             "no transaction of this database has a number below its first one"
         );

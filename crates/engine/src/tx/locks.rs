@@ -264,7 +264,7 @@ struct TableLock {
 impl TableLock {
     /// After each change that gives a transaction the lock.
     fn check(&self) {
-        debug_assert!(
+        assert!(
             self.exclusive == 0 || self.shared.iter().all(|by| *by == self.exclusive),
             "the transaction that holds a table lock alone shares it with no other"
         );
@@ -440,7 +440,7 @@ impl RowLocks {
             return false;
         }
         let update = LockStrength::Update;
-        debug_assert!(
+        assert!(
             holders.is_empty() || strength != update && holders.iter().all(|(_, held)| *held != update),
             "FOR UPDATE shares a row with no other transaction's lock"
         );

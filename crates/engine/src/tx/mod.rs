@@ -134,8 +134,8 @@ impl Tx {
 
     /// Starts a transaction. Call `begin_statement` before each statement.
     pub fn begin(&mut self, isolation: Isolation) {
-        debug_assert!(!self.active, "the former transaction has not ended");
-        debug_assert!(
+        assert!(!self.active, "the former transaction has not ended");
+        assert!(
             self.reader.own == 0 && self.last_undo.is_none() && !self.taken_back,
             "the former transaction has left its number and its changes"
         );
@@ -189,7 +189,7 @@ impl Tx {
     /// Reads from here on as the statement did from which `view` was cloned: by its snapshot, and without the changes
     /// that this transaction has made since. Until `leave_view`, which has to come before `view` is dropped.
     pub fn enter_view(&mut self, view: &Reader) {
-        debug_assert!(Arc::ptr_eq(&self.reader.lease, &view.lease), "another transaction's");
+        assert!(Arc::ptr_eq(&self.reader.lease, &view.lease), "another transaction's");
         self.reader.snapshot = view.snapshot;
         self.reader.low_water = view.low_water;
         self.reader.upto = view.upto;
@@ -544,7 +544,7 @@ impl Tx {
     /// # Errors
     /// As [`Tx::rollback`].
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
-        debug_assert!(
+        assert!(
             savepoint.undo <= self.last_undo && savepoint.definitions <= self.overlay.len(),
             "a transaction returns to a savepoint of its own that it has not left"
         );

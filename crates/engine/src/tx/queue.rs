@@ -55,7 +55,7 @@ impl RowQueues {
     fn join(&self, name: &[u8], waiting: Waiting) {
         let mut shard = self.shard(name).lock();
         let queue = shard.entry(name.to_vec()).or_default();
-        debug_assert!(
+        assert!(
             queue.iter().all(|(by, _)| *by != waiting.0),
             "a transaction has one place in a row's queue"
         );

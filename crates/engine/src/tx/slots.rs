@@ -285,7 +285,7 @@ impl Lease {
     fn let_go(&self, snapshot: u64) {
         let mut held = self.held.lock();
         let oldest = held.keys().next().copied();
-        debug_assert!(
+        assert!(
             held.contains_key(&snapshot),
             "a hold is counted from its making until it is dropped"
         );
@@ -304,7 +304,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        debug_assert!(self.held.get_mut().is_empty(), "each hold keeps its lease");
+        assert!(self.held.get_mut().is_empty(), "each hold keeps its lease");
         self.slots.release(self.slot);
     }
 }

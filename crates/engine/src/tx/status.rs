@@ -201,7 +201,7 @@ impl TxTable {
 
     /// Called inside the log's reservation: from here on `seq` is committed for every snapshot at or above `cts`.
     pub(crate) fn set_committed(&self, seq: u64, slot: u32, cts: u64) {
-        debug_assert!(
+        assert!(
             cts != 0 && cts & ACTIVE == 0,
             "a commit timestamp is a position of the log"
         );
