@@ -244,6 +244,8 @@ pub struct TxId(u64);
 impl TxId {
     /// "None".
     pub const NONE: TxId = TxId(0);
+    /// The first transaction of a database that begins at the beginning.
+    pub const FIRST: TxId = TxId(1);
     /// The first number that no transaction can have.
     pub const SEQ_END: u64 = 1 << Self::SEQ_BITS;
     /// The first node that cannot be.

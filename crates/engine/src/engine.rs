@@ -28,7 +28,7 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{HashMap, HashSet};
-use cenote_base::{Lsn, PageId};
+use cenote_base::{Lsn, PageId, TxId};
 use cenote_buffer::BufferPool;
 use cenote_storage::Storage;
 use std::sync::Arc;
@@ -65,8 +65,11 @@ impl Store {
             })
     }
 
-    pub(crate) fn reserve_tx_ids(&self, ceiling: u64) -> Result<()> {
-        Ok(self.0.control().update(|c| c.tx_ceiling = c.tx_ceiling.max(ceiling))?)
+    pub(crate) fn reserve_tx_ids(&self, ceiling: TxId) -> Result<()> {
+        Ok(self
+            .0
+            .control()
+            .update(|c| c.tx_ceiling = c.tx_ceiling.max(ceiling.raw()))?)
     }
 }
 

@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::memory::Charge;
 use crate::tx::slots::Lease;
 use crate::undo::{Segment, UndoPointer};
+use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 /// A transaction that has ended otherwise than by commit, and is still to be taken back: it ran when the last process
 /// ended, or its rollback failed.
 pub(crate) struct Loser {
-    pub seq: u64,
+    pub seq: TxId,
     pub segment: Arc<Segment>,
     /// Its newest record that is not known to be taken back.
     pub last: UndoPointer,
@@ -38,7 +39,7 @@ impl Loser {
     /// A transaction of this run whose rollback failed: `place` is its newest record that stands, and where its records
     /// end.
     pub(crate) fn given_up(
-        seq: u64,
+        seq: TxId,
         lease: Arc<Lease>,
         segment: Arc<Segment>,
         place: (UndoPointer, u64),
@@ -67,7 +68,7 @@ pub(crate) struct Losers {
     /// Not over yet, those that are being worked on included.
     pub count: AtomicUsize,
     /// By number: why the last attempt failed.
-    pub stuck: rt::Mutex<BTreeMap<u64, Stuck>>,
+    pub stuck: rt::Mutex<BTreeMap<TxId, Stuck>>,
     pub any_stuck: AtomicBool,
 }
 
@@ -108,7 +109,7 @@ impl Losers {
     }
 
     /// An error if transaction `seq` cannot be rolled back at present: no transaction should wait for it.
-    pub(crate) fn check(&self, seq: u64) -> Result<()> {
+    pub(crate) fn check(&self, seq: TxId) -> Result<()> {
         if !self.any_stuck.load(Ordering::Relaxed) {
             return Ok(());
         }
@@ -140,7 +141,7 @@ impl Losers {
     pub(crate) fn note_over(&self, loser: &Loser) {
         let mut stuck = self.stuck.lock();
         if stuck.remove(&loser.seq).is_some() {
-            eprintln!("cenote: transaction {} has been rolled back after all", loser.seq);
+            eprintln!("cenote: transaction {} has been rolled back after all", loser.seq.raw());
         }
         self.any_stuck.store(!stuck.is_empty(), Ordering::Relaxed);
         drop(stuck);
@@ -149,14 +150,15 @@ impl Losers {
     }
 }
 
-fn describe(seq: u64, error: &Error) -> String {
+fn describe(seq: TxId, error: &Error) -> String {
+    let seq = seq.raw();
     format!(
         "transaction {seq} could not be rolled back ({error}); its rows stay locked, and it is tried again until it succeeds"
     )
 }
 
 /// For a transaction that would wait: an error of the same kind.
-pub(crate) fn refusal(seq: u64, error: &Error) -> Error {
+pub(crate) fn refusal(seq: TxId, error: &Error) -> Error {
     let text = describe(seq, error);
     match error {
         Error::DiskFull(_) => Error::DiskFull(text),

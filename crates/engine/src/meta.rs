@@ -9,7 +9,7 @@ use crate::system::{CATALOG_SPACE, COUNTERS_SPACE, FIRST_OBJECT, FIRST_SPACE, ME
 use crate::tree::BTree;
 use crate::tx::cts;
 use crate::undo::{self, Segment};
-use cenote_base::PageId;
+use cenote_base::{PageId, TxId};
 use cenote_storage::Storage;
 use std::ops::Range;
 use std::sync::Arc;
@@ -61,7 +61,11 @@ pub(crate) fn create(pool: &BufferPool, storage: &Storage, origins: &Origins) ->
     }
     BTree::create(pool, CATALOG_SPACE)?;
     BTree::create(pool, COUNTERS_SPACE)?;
-    cts::create(pool, storage.control().get().tx_ceiling, origins.cts_pages)?;
+    cts::create(
+        pool,
+        TxId::from_raw(storage.control().get().tx_ceiling),
+        origins.cts_pages,
+    )?;
     let mut m = pool.mtr();
     let h = m.create(PageId::new(META_SPACE, 0), KIND_META, 0)?;
     m.write_u64(h, AT_MAGIC, META_MAGIC);

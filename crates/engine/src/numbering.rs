@@ -4,6 +4,7 @@ use crate::catalog::state::Catalog;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::numbers::{Batch, Batches, Cursor, Numbered, Numbers};
+use cenote_base::TxId;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -166,9 +167,9 @@ impl Engine {
 
     /// The least number of a transaction that has ended and that purge has not passed; `none` if there is none below
     /// it.
-    fn oldest_unpurged(&self, none: u64) -> u64 {
+    fn oldest_unpurged(&self, none: TxId) -> TxId {
         let segments = self.segments.read();
         let fronts = segments.iter().filter_map(|s| Some(s.ended.lock().front()?.tx));
-        fronts.fold(none, u64::min)
+        fronts.fold(none, TxId::min)
     }
 }

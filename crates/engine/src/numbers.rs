@@ -17,6 +17,7 @@
 //! A crash forgets batches: their numbers come again in the next round.
 
 use crate::error::Error;
+use cenote_base::TxId;
 use cenote_base::rt;
 use std::ops::Range;
 
@@ -54,7 +55,7 @@ pub(crate) struct Batch {
     /// The log's end then.
     pub lsn: u64,
     /// The next transaction's number then.
-    pub tx: u64,
+    pub tx: TxId,
 }
 
 /// Where the meta page stands.

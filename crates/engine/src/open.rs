@@ -32,10 +32,10 @@ use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
-use cenote_base::Lsn;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, HashSet};
+use cenote_base::{Lsn, TxId};
 use cenote_buffer::{BufferPool, Config, Kind};
 use cenote_storage::DataDir;
 use std::sync::Arc;
@@ -57,7 +57,8 @@ impl Engine {
             meta::create(&pool, &storage, &options.origins)?;
         }
         let (segments, undo_from, (spaces, objects)) = meta::open(&pool)?;
-        let (mut losers, first) = recovery::find_losers(&pool, &segments, storage.control().get().tx_ceiling)?;
+        let (mut losers, first) =
+            recovery::find_losers(&pool, &segments, TxId::from_raw(storage.control().get().tx_ceiling))?;
         let found = losers.len() as u64;
         let engine = Engine {
             cts: CtsPages::open(&pool)?,

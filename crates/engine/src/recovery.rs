@@ -27,6 +27,7 @@ use crate::tx::read::Reader;
 use crate::tx::{Status, rollback};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, UndoPointer, Writer};
+use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
@@ -38,7 +39,7 @@ use std::sync::{Arc, Weak};
 const RETRY: rt::Nanos = rt::Nanos::from_millis(200);
 
 /// Reads the segments: the losers, and the least number never given.
-pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling: u64) -> Result<(Vec<Loser>, u64)> {
+pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling: TxId) -> Result<(Vec<Loser>, TxId)> {
     let mut losers = Vec::new();
     for segment in segments {
         let header = undo::header(pool, segment.number)?;
@@ -46,7 +47,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
             segment.note_end(Ended {
                 end: header.end,
                 at: 0,
-                tx: 0,
+                tx: TxId::NONE,
             });
         }
         if let Some((position, end, record)) = undo::read_last(pool, segment, header.end)? {
@@ -62,11 +63,11 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
             });
         }
     }
-    Ok((losers, ceiling.max(1)))
+    Ok((losers, ceiling.max(TxId::FIRST)))
 }
 
 /// Registers the losers as running and everything else as past; puts the segments that have none up for use.
-pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: u64) -> Result<()> {
+pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Result<()> {
     let mut low = first;
     for loser in &mut *losers {
         let lease = engine.slots.lease_always();
@@ -154,7 +155,7 @@ fn table_id(versions: &[Version]) -> Option<u32> {
 /// A loser that was defining a table holds it alone again until it is taken back, as it did in life. Its definition is
 /// the last of that table, which rollbacks and purge go by, while all others write by the one before: spaces of the one
 /// go in the middle of another's rollback, and entries that were made by the other are not found again.
-fn lock_defined(engine: &Engine, losers: &mut [Loser], by: u64, table: Option<u32>) {
+fn lock_defined(engine: &Engine, losers: &mut [Loser], by: TxId, table: Option<u32>) {
     let Some(table) = table.map(table_lock).filter(|_| !planted(Fault::LoserTables)) else {
         return;
     };

@@ -18,11 +18,12 @@ use crate::tree::{BTree, LargeRef, LeafBatch};
 use crate::undo;
 use crate::undo::Segment;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
+use cenote_base::TxId;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::Ordering;
 
 /// What does not change without writers: the next transaction's number, the space's header.
-type Rest = (u64, SpaceHeader);
+type Rest = (TxId, SpaceHeader);
 
 /// First pages of chains, with how many hold each.
 type Holders = HashMap<u32, u32>;

@@ -57,7 +57,7 @@ mod tests {
         let put = |end| {
             let mut m = engine.pool.mtr();
             let h = undo::latch_header(&mut m, 0).expect("latched");
-            undo::set_end(&mut m, h, end, 1);
+            undo::set_end(&mut m, h, end, cenote_base::TxId::from_raw(1));
             m.commit();
         };
         let circle = header.circle.len() * cenote_base::PAGE_SIZE as u64;

@@ -23,6 +23,7 @@ use crate::tx::locks::row_name;
 use crate::tx::rollback::{Entries, Version, entries_of, hash};
 use crate::undo::UndoPointer;
 use crate::undo::record::{TRAILER, Trailer};
+use cenote_base::TxId;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{HashMap, HashSet};
@@ -165,7 +166,7 @@ impl Memo {
 impl Engine {
     /// Whether every snapshot in use, and every later one, sees what transaction `tx` made; `horizon` is one that purge
     /// has worked with.
-    pub(crate) fn is_seen_by_all(&self, tx: u64, horizon: u64) -> Result<bool> {
+    pub(crate) fn is_seen_by_all(&self, tx: TxId, horizon: u64) -> Result<bool> {
         if tx < self.txs.low_water() {
             return Ok(true);
         }

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
-use cenote_base::{PAGE_SIZE, PageId};
+use cenote_base::{PAGE_SIZE, PageId, TxId};
 use std::ops::Range;
 
 /// Space of the CTS pages.
@@ -78,12 +78,12 @@ pub(crate) struct Past {
     to: u64,
 }
 
-fn index_of(seq: u64) -> u64 {
-    seq / PER_PAGE
+fn index_of(seq: TxId) -> u64 {
+    seq.raw() / PER_PAGE
 }
 
-fn offset_of(seq: u64) -> usize {
-    FIRST + 8 * (seq % PER_PAGE) as usize
+fn offset_of(seq: TxId) -> usize {
+    FIRST + 8 * (seq.raw() % PER_PAGE) as usize
 }
 
 fn header_page() -> PageId {
@@ -91,7 +91,7 @@ fn header_page() -> PageId {
 }
 
 /// Makes page 0 of the space, which exists and is empty, for numbers from `first` on, with `circle` pages behind it.
-pub(crate) fn create(pool: &BufferPool, first: u64, circle: u32) -> Result<()> {
+pub(crate) fn create(pool: &BufferPool, first: TxId, circle: u32) -> Result<()> {
     let mut m = pool.mtr();
     let h = m.create(header_page(), KIND_CTS, 0)?;
     for at in [AT_MADE, AT_KEPT, AT_BASE] {
@@ -130,12 +130,12 @@ impl CtsPages {
         self.circle.page(index - self.base)
     }
 
-    fn page_of(&self, seq: u64) -> PageId {
+    fn page_of(&self, seq: TxId) -> PageId {
         PageId::new(SPACE, self.page_at(index_of(seq)))
     }
 
     /// Whether numbers below `ceiling` will find a page, as long as none is given back. Errors: not all of them.
-    pub(crate) fn admit(&self, ceiling: u64) -> Result<()> {
+    pub(crate) fn admit(&self, ceiling: TxId) -> Result<()> {
         if index_of(ceiling) < self.kept_from.load(Ordering::Acquire) + self.circle.len() {
             return Ok(());
         }
@@ -147,7 +147,7 @@ impl CtsPages {
     }
 
     /// Makes pages up to the one of `seq`, where they are missing.
-    pub(crate) fn make(&self, pool: &BufferPool, seq: u64) -> Result<()> {
+    pub(crate) fn make(&self, pool: &BufferPool, seq: TxId) -> Result<()> {
         if index_of(seq) < self.made.load(Ordering::Acquire) {
             return Ok(());
         }
@@ -176,7 +176,7 @@ impl CtsPages {
 
     /// Pages that hold only numbers below `low_water` and have not been given back, when there are many. The caller
     /// gives them back, then says so with [`CtsPages::note_given_back`].
-    pub(crate) fn take_past(&self, low_water: u64, many: u32) -> Option<Past> {
+    pub(crate) fn take_past(&self, low_water: TxId, many: u32) -> Option<Past> {
         let from = self.kept_from.load(Ordering::Acquire);
         let to = index_of(low_water).min(self.made.load(Ordering::Acquire));
         if to < from + u64::from(many) {
@@ -187,7 +187,7 @@ impl CtsPages {
     }
 
     /// Whether the page has no number from `low_water` on.
-    pub(crate) fn is_past(&self, page: u32, low_water: u64) -> bool {
+    pub(crate) fn is_past(&self, page: u32, low_water: TxId) -> bool {
         let made = self.made.load(Ordering::Acquire);
         let from = self
             .kept_from
@@ -213,18 +213,18 @@ impl CtsPages {
     }
 
     /// Latches the slot's page and marks the slot to be patched at commit.
-    pub(crate) fn latch(&self, m: &mut Mtr<'_>, seq: u64) -> Result<PageH> {
+    pub(crate) fn latch(&self, m: &mut Mtr<'_>, seq: TxId) -> Result<PageH> {
         Ok(m.exclusive(self.page_of(seq))?)
     }
 
     /// Marks the slot, whose page is latched: the hook of the commit gives the value.
-    pub(crate) fn mark(&self, m: &mut Mtr<'_>, h: PageH, seq: u64) {
+    pub(crate) fn mark(&self, m: &mut Mtr<'_>, h: PageH, seq: TxId) {
         m.write_patched_u64(h, offset_of(seq));
     }
 
     /// The timestamp of `seq`; 0: not committed. The caller asks for the low-water mark behind it: the page of a number
     /// below may be empty, or another index's.
-    pub(crate) fn read(&self, pool: &BufferPool, seq: u64) -> Result<u64> {
+    pub(crate) fn read(&self, pool: &BufferPool, seq: TxId) -> Result<u64> {
         let index = index_of(seq);
         if index < self.base || index >= self.made.load(Ordering::Acquire) {
             return Ok(0);
@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn what_is_past_is_given_back_on_both_sides_of_the_circle_s_end() {
         let past = |kept, low: u64| {
-            let past = pages(1000, 128, kept, kept + 128).take_past(low * PER_PAGE, 64);
+            let past = pages(1000, 128, kept, kept + 128).take_past(TxId::from_raw(low * PER_PAGE), 64);
             past.map(|past| {
                 past.pages
                     .into_iter()
@@ -275,8 +275,14 @@ mod tests {
     #[test]
     fn numbers_without_a_page_are_refused_before_they_are_drawn() {
         let pages = pages(1000, 128, 1010, 1100);
-        assert!(pages.admit(1138 * PER_PAGE - 1).is_ok());
-        assert_eq!(pages.admit(1138 * PER_PAGE).expect_err("refused").sqlstate(), "53400");
+        assert!(pages.admit(TxId::from_raw(1138 * PER_PAGE - 1)).is_ok());
+        assert_eq!(
+            pages
+                .admit(TxId::from_raw(1138 * PER_PAGE))
+                .expect_err("refused")
+                .sqlstate(),
+            "53400"
+        );
     }
 
     fn open(dir: &std::path::Path) -> Arc<Engine> {

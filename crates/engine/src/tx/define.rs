@@ -22,6 +22,7 @@ use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, UndoPointer};
+use cenote_base::TxId;
 use std::sync::Arc;
 
 impl Tx {
@@ -500,7 +501,7 @@ impl Tx {
         Ok(())
     }
 
-    fn copy_row(&self, to: &Table, row_key: &[u8], row: &[u8], own: u64) -> Result<()> {
+    fn copy_row(&self, to: &Table, row_key: &[u8], row: &[u8], own: TxId) -> Result<()> {
         let engine = self.engine();
         let tree = BTree { space: to.space };
         let stored = large::move_out(engine, to, row, None)?;

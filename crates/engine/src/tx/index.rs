@@ -18,6 +18,7 @@ use crate::key::{self, KeyRange};
 use crate::tree::{BTree, LeafBatch};
 use crate::tx::read::split_entry;
 use crate::undo::record::TRAILER;
+use cenote_base::TxId;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -27,7 +28,7 @@ pub(super) enum Obstacle {
     /// A row that has it: position of the index and the row's key.
     Duplicate(usize, Vec<u8>),
     /// A transaction that may give it or take it away.
-    InProgress(u64),
+    InProgress(TxId),
 }
 
 /// What has become of the transaction that made a version, when it was asked for.
@@ -37,7 +38,7 @@ pub(super) enum Standing {
     /// It has committed, maybe behind the copy.
     Committed,
     /// It runs.
-    InProgress(u64),
+    InProgress(TxId),
     /// It was rolled back: the version does not stand any more.
     Over,
 }
@@ -148,7 +149,7 @@ impl Tx {
     }
 
     /// What has become of the transaction that made a version. Commits behind the snapshot are noted as built on.
-    pub(super) fn standing(&self, tx: u64) -> Result<Standing> {
+    pub(super) fn standing(&self, tx: TxId) -> Result<Standing> {
         let reader = self.reader();
         if tx < reader.low_water || tx == reader.own {
             return Ok(Standing::Seen);

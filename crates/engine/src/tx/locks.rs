@@ -16,9 +16,11 @@
 //! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. No thread waits for a
 //! transaction with a stripe or a latch held.
 
-use super::slots::{Slot, Slots};
+use super::queue::Waiting;
+use super::slots::{Slot, SlotIndex, Slots};
 use crate::api::LockStrength;
 use crate::error::{Error, Result};
+use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -100,13 +102,13 @@ impl cenote_buffer::Interrupt for CancelFlag {
 
 /// The transaction that waits, and for how long.
 pub(crate) struct Waiter<'a> {
-    pub slot: u32,
-    pub seq: u64,
+    pub slot: SlotIndex,
+    pub seq: TxId,
     /// None: without end.
     pub timeout: Option<rt::Nanos>,
     pub cancel: &'a CancelFlag,
     /// An error for a transaction that does not end, since it cannot be rolled back: it is not waited for.
-    pub stuck: &'a dyn Fn(u64) -> Result<()>,
+    pub stuck: &'a dyn Fn(TxId) -> Result<()>,
     /// Whether there is still a reason to wait, though the transaction runs.
     pub still: &'a dyn Fn() -> bool,
     /// [`Waits::returns`] before the waiter looked at what it waits for.
@@ -129,15 +131,15 @@ impl Waits {
         &self,
         slots: &Slots,
         waiter: &Waiter<'_>,
-        (target, target_slot): (u64, u32),
-        slot_of: &dyn Fn(u64) -> Result<Option<u32>>,
+        (target, target_slot): Waiting,
+        slot_of: &dyn Fn(TxId) -> Result<Option<SlotIndex>>,
     ) -> Result<()> {
         let slot = slots.get(target_slot);
         slot.waiters.fetch_add(1, Ordering::SeqCst);
         let done = self
             .enter(slots, waiter, target, slot_of)
             .and_then(|()| self.sleep(slots, waiter, target, target_slot));
-        slots.get(waiter.slot).waits_for.store(0, Ordering::Release);
+        slots.get(waiter.slot).wait_for(TxId::NONE);
         let waiters = slot.waiters.fetch_sub(1, Ordering::SeqCst);
         assert!(
             waiters > 0,
@@ -156,39 +158,42 @@ impl Waits {
         &self,
         slots: &Slots,
         waiter: &Waiter<'_>,
-        target: u64,
-        slot_of: &dyn Fn(u64) -> Result<Option<u32>>,
+        target: TxId,
+        slot_of: &dyn Fn(TxId) -> Result<Option<SlotIndex>>,
     ) -> Result<()> {
         let _graph = self.graph.lock();
         if !(waiter.still)() || self.returns() != waiter.looked {
             return Ok(());
         }
-        let mut at = if planted(Fault::DeadlockCheck) { 0 } else { target };
-        while at != 0 {
+        let mut at = if planted(Fault::DeadlockCheck) {
+            TxId::NONE
+        } else {
+            target
+        };
+        while !at.is_none() {
             if at == waiter.seq {
                 return Err(Error::Deadlock(format!(
-                    "transaction {} and transaction {target} wait for each other",
-                    waiter.seq
+                    "transaction {} and transaction {} wait for each other",
+                    waiter.seq.raw(),
+                    target.raw()
                 )));
             }
             at = match slot_of(at)? {
-                Some(index) if slots.get(index).tx.load(Ordering::Acquire) == at => {
-                    slots.get(index).waits_for.load(Ordering::Acquire)
-                }
-                _ => 0,
+                Some(index) if slots.get(index).running() == at => slots.get(index).waits_for(),
+                _ => TxId::NONE,
             };
         }
-        slots.get(waiter.slot).waits_for.store(target, Ordering::Release);
+        slots.get(waiter.slot).wait_for(target);
         Ok(())
     }
 
-    fn sleep(&self, slots: &Slots, waiter: &Waiter<'_>, target: u64, target_slot: u32) -> Result<()> {
-        let (slot, edge) = (slots.get(target_slot), &slots.get(waiter.slot).waits_for);
+    fn sleep(&self, slots: &Slots, waiter: &Waiter<'_>, target: TxId, target_slot: SlotIndex) -> Result<()> {
+        let (slot, edge) = (slots.get(target_slot), slots.get(waiter.slot));
         let end = waiter.timeout.map(|timeout| rt::now() + timeout);
         loop {
             let epoch = slot.epoch.load(Ordering::SeqCst);
-            let drawn = edge.load(Ordering::SeqCst) == target;
-            if !drawn || slot.tx.load(Ordering::SeqCst) != target || !(waiter.still)() {
+            let drawn = edge.waits_for() == target;
+            if !drawn || slot.running() != target || !(waiter.still)() {
                 return Ok(());
             }
             waiter.cancel.check()?;
@@ -208,13 +213,18 @@ impl Waits {
     /// none.
     ///
     /// Both under the graph: an edge to `own` that the one behind it draws later has another reason, and stays.
-    pub(crate) fn leave_queue(&self, slots: &Slots, (own, own_slot): (u64, u32), leave: impl FnOnce() -> Option<u32>) {
+    pub(crate) fn leave_queue(
+        &self,
+        slots: &Slots,
+        (own, own_slot): Waiting,
+        leave: impl FnOnce() -> Option<SlotIndex>,
+    ) {
         {
             let _graph = self.graph.lock();
             let Some(next) = leave() else { return };
-            let edge = &slots.get(next).waits_for;
-            if edge.load(Ordering::Acquire) == own {
-                edge.store(0, Ordering::Release);
+            let edge = slots.get(next);
+            if edge.waits_for() == own {
+                edge.wait_for(TxId::NONE);
             }
         }
         Waits::wake(slots.get(own_slot));
@@ -223,16 +233,15 @@ impl Waits {
     /// Transaction `own` has returned to a savepoint: the rows that others wait for may be free. Their edges go at
     /// once, so that no cycle is seen through them, and they look again; so does one that has looked before this, and
     /// draws its edge after it.
-    pub(crate) fn returned(&self, slots: &Slots, (own, own_slot): (u64, u32)) {
+    pub(crate) fn returned(&self, slots: &Slots, (own, own_slot): Waiting) {
         {
             let _graph = self.graph.lock();
             self.returns.fetch_add(1, Ordering::SeqCst);
             if slots.get(own_slot).waiters.load(Ordering::SeqCst) == 0 {
                 return;
             }
-            let edges = slots.in_use().map(|slot| &slot.waits_for);
-            for edge in edges.filter(|edge| edge.load(Ordering::Acquire) == own) {
-                edge.store(0, Ordering::Release);
+            for edge in slots.in_use().filter(|slot| slot.waits_for() == own) {
+                edge.wait_for(TxId::NONE);
             }
         }
         Waits::wake(slots.get(own_slot));
@@ -246,26 +255,26 @@ impl Waits {
     }
 
     /// Wakes all waiters of the transaction that has just ended in `slot`.
-    pub(crate) fn ended(slots: &Slots, slot: u32) {
+    pub(crate) fn ended(slots: &Slots, slot: SlotIndex) {
         let slot = slots.get(slot);
-        slot.tx.store(0, Ordering::SeqCst);
+        slot.end();
         Waits::wake(slot);
     }
 }
 
 #[derive(Default)]
 struct TableLock {
-    shared: Vec<u64>,
-    exclusive: u64,
+    shared: Vec<TxId>,
+    exclusive: TxId,
     /// Waits for the sharers; newcomers queue behind it.
-    waiting: u64,
+    waiting: TxId,
 }
 
 impl TableLock {
     /// After each change that gives a transaction the lock.
     fn check(&self) {
         assert!(
-            self.exclusive == 0 || self.shared.iter().all(|by| *by == self.exclusive),
+            self.exclusive.is_none() || self.shared.iter().all(|by| *by == self.exclusive),
             "the transaction that holds a table lock alone shares it with no other"
         );
     }
@@ -291,7 +300,7 @@ pub(crate) fn name_lock(name: &str) -> u64 {
 
 impl TableLocks {
     /// Shares the lock; Err: the transaction to wait for.
-    pub(crate) fn try_shared(&self, id: u64, seq: u64) -> std::result::Result<(), u64> {
+    pub(crate) fn try_shared(&self, id: u64, seq: TxId) -> std::result::Result<(), TxId> {
         let mut locks = self.locks.lock();
         let lock = locks.entry(id).or_default();
         if lock.exclusive == seq || lock.shared.contains(&seq) {
@@ -299,7 +308,7 @@ impl TableLocks {
         }
         match [lock.exclusive, lock.waiting]
             .into_iter()
-            .find(|by| *by != 0 && *by != seq)
+            .find(|by| !by.is_none() && *by != seq)
         {
             Some(by) => Err(by),
             None => {
@@ -311,14 +320,14 @@ impl TableLocks {
     }
 
     /// Takes the lock alone; Err: a transaction to wait for.
-    pub(crate) fn try_exclusive(&self, id: u64, seq: u64) -> std::result::Result<(), u64> {
+    pub(crate) fn try_exclusive(&self, id: u64, seq: TxId) -> std::result::Result<(), TxId> {
         let mut locks = self.locks.lock();
         let lock = locks.entry(id).or_default();
-        if lock.exclusive != 0 && lock.exclusive != seq {
+        if !lock.exclusive.is_none() && lock.exclusive != seq {
             return Err(lock.exclusive);
         }
         if let Some(by) = lock.shared.iter().find(|by| **by != seq) {
-            if lock.waiting == 0 {
+            if lock.waiting.is_none() {
                 lock.waiting = seq;
             }
             return Err(*by);
@@ -326,45 +335,45 @@ impl TableLocks {
         lock.exclusive = seq;
         lock.check();
         if lock.waiting == seq {
-            lock.waiting = 0;
+            lock.waiting = TxId::NONE;
         }
         Ok(())
     }
 
     /// Locks that are held or waited for.
     pub(crate) fn held(&self) -> usize {
-        let is_held = |l: &&TableLock| !l.shared.is_empty() || l.exclusive != 0 || l.waiting != 0;
+        let is_held = |l: &&TableLock| !l.shared.is_empty() || !l.exclusive.is_none() || !l.waiting.is_none();
         self.locks.lock().values().filter(is_held).count()
     }
 
     /// The transaction waits for the lock no longer.
-    pub(crate) fn stop_waiting(&self, id: u64, seq: u64) {
+    pub(crate) fn stop_waiting(&self, id: u64, seq: TxId) {
         if let Some(lock) = self.locks.lock().get_mut(&id)
             && lock.waiting == seq
         {
-            lock.waiting = 0;
+            lock.waiting = TxId::NONE;
         }
     }
 
     /// Frees the transaction's hold on these locks.
-    pub(crate) fn release(&self, ids: &[u64], seq: u64) {
+    pub(crate) fn release(&self, ids: &[u64], seq: TxId) {
         let mut locks = self.locks.lock();
         for id in ids {
             let Some(lock) = locks.get_mut(id) else { continue };
             lock.shared.retain(|by| *by != seq);
             for word in [&mut lock.exclusive, &mut lock.waiting] {
                 if *word == seq {
-                    *word = 0;
+                    *word = TxId::NONE;
                 }
             }
-            if lock.shared.is_empty() && lock.exclusive == 0 && lock.waiting == 0 {
+            if lock.shared.is_empty() && lock.exclusive.is_none() && lock.waiting.is_none() {
                 locks.remove(id);
             }
         }
     }
 }
 
-type RowLocksShard = HashMap<Vec<u8>, Vec<(u64, LockStrength)>>;
+type RowLocksShard = HashMap<Vec<u8>, Vec<(TxId, LockStrength)>>;
 
 /// Explicit row locks.
 pub(crate) struct RowLocks {
@@ -407,7 +416,7 @@ impl RowLocks {
     }
 
     /// A transaction whose lock keeps `seq` from locking (or, with `Update`, writing) the row.
-    pub(crate) fn conflict(&self, space: u32, key: &[u8], seq: u64, strength: LockStrength) -> Option<u64> {
+    pub(crate) fn conflict(&self, space: u32, key: &[u8], seq: TxId, strength: LockStrength) -> Option<TxId> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return None;
         }
@@ -422,7 +431,7 @@ impl RowLocks {
     }
 
     /// Whether the transaction has locked the row.
-    pub(crate) fn holds(&self, space: u32, key: &[u8], seq: u64) -> bool {
+    pub(crate) fn holds(&self, space: u32, key: &[u8], seq: TxId) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {
             return false;
         }
@@ -432,7 +441,7 @@ impl RowLocks {
     }
 
     /// Enters a lock that conflicts with none; true if the transaction had none on the row yet.
-    pub(crate) fn add(&self, name: &[u8], seq: u64, strength: LockStrength) -> bool {
+    pub(crate) fn add(&self, name: &[u8], seq: TxId, strength: LockStrength) -> bool {
         let mut shard = self.shard(name).lock();
         let holders = shard.entry(name.to_vec()).or_default();
         if let Some(mine) = holders.iter_mut().find(|(by, _)| *by == seq) {
@@ -450,7 +459,7 @@ impl RowLocks {
     }
 
     /// Frees a transaction's lock.
-    pub(crate) fn release(&self, name: &[u8], seq: u64) {
+    pub(crate) fn release(&self, name: &[u8], seq: TxId) {
         let mut shard = self.shard(name).lock();
         let Some(holders) = shard.get_mut(name) else { return };
         let before = holders.len();
@@ -502,6 +511,10 @@ mod tests {
     use super::*;
     use std::sync::Arc;
 
+    const fn tx(number: u64) -> TxId {
+        TxId::from_raw(number)
+    }
+
     /// A limit that was found to have passed as its statement ended stopped the session's next one.
     #[test]
     fn a_time_limit_reaches_no_other_statement_than_its_own() {
@@ -551,31 +564,31 @@ mod tests {
     #[test]
     fn table_locks_queue_newcomers_behind_a_waiting_definition() {
         let locks = TableLocks::default();
-        assert_eq!(locks.try_shared(1, 10), Ok(()));
-        assert_eq!(locks.try_shared(1, 11), Ok(()));
-        assert_eq!(locks.try_exclusive(1, 12), Err(10));
-        assert_eq!(locks.try_shared(1, 13), Err(12));
-        assert_eq!(locks.try_shared(1, 10), Ok(()), "a holder keeps it");
-        locks.release(&[1], 10);
-        assert_eq!(locks.try_exclusive(1, 12), Err(11));
-        locks.release(&[1], 11);
-        assert_eq!(locks.try_exclusive(1, 12), Ok(()));
-        assert_eq!(locks.try_shared(1, 13), Err(12));
-        locks.release(&[1], 12);
-        assert_eq!(locks.try_shared(1, 13), Ok(()));
+        assert_eq!(locks.try_shared(1, tx(10)), Ok(()));
+        assert_eq!(locks.try_shared(1, tx(11)), Ok(()));
+        assert_eq!(locks.try_exclusive(1, tx(12)), Err(tx(10)));
+        assert_eq!(locks.try_shared(1, tx(13)), Err(tx(12)));
+        assert_eq!(locks.try_shared(1, tx(10)), Ok(()), "a holder keeps it");
+        locks.release(&[1], tx(10));
+        assert_eq!(locks.try_exclusive(1, tx(12)), Err(tx(11)));
+        locks.release(&[1], tx(11));
+        assert_eq!(locks.try_exclusive(1, tx(12)), Ok(()));
+        assert_eq!(locks.try_shared(1, tx(13)), Err(tx(12)));
+        locks.release(&[1], tx(12));
+        assert_eq!(locks.try_shared(1, tx(13)), Ok(()));
     }
 
     #[test]
     fn shared_row_locks_conflict_with_exclusive_ones_only() {
         let locks = RowLocks::default();
         let name = row_name(5, b"k");
-        assert!(locks.add(&name, 1, LockStrength::Share));
-        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Share), None);
-        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Update), Some(1));
-        assert!(!locks.add(&name, 1, LockStrength::Update));
-        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Share), Some(1));
-        locks.release(&name, 1);
-        assert_eq!(locks.conflict(5, b"k", 2, LockStrength::Update), None);
+        assert!(locks.add(&name, tx(1), LockStrength::Share));
+        assert_eq!(locks.conflict(5, b"k", tx(2), LockStrength::Share), None);
+        assert_eq!(locks.conflict(5, b"k", tx(2), LockStrength::Update), Some(tx(1)));
+        assert!(!locks.add(&name, tx(1), LockStrength::Update));
+        assert_eq!(locks.conflict(5, b"k", tx(2), LockStrength::Share), Some(tx(1)));
+        locks.release(&name, tx(1));
+        assert_eq!(locks.conflict(5, b"k", tx(2), LockStrength::Update), None);
     }
 
     /// The one behind in a queue took a lock of the one that left for its reason to wait, between the leaving and the
@@ -584,24 +597,24 @@ mod tests {
     fn an_edge_that_is_drawn_behind_the_leaving_of_a_queue_stays() {
         let (slots, waits) = (Arc::new(Slots::new()), Arc::new(Waits::default()));
         let (own, next) = (slots.lease_always(), slots.lease_always());
-        slots.get(own.slot).tx.store(1, Ordering::SeqCst);
+        slots.get(own.slot).run(tx(1));
         let (cancel, behind) = (Arc::new(CancelFlag::default()), next.slot);
-        let edge = || slots.get(next.slot).waits_for.load(Ordering::SeqCst);
+        let edge = || slots.get(next.slot).waits_for();
         let mut thread = None;
-        waits.leave_queue(&slots, (1, own.slot), || {
+        waits.leave_queue(&slots, (tx(1), own.slot), || {
             let (slots, waits, cancel, leaver) = (slots.clone(), waits.clone(), cancel.clone(), own.slot);
             let own = slots.clone();
             thread = Some(rt::spawn("behind", move || {
                 let waiter = Waiter {
                     slot: behind,
-                    seq: 2,
+                    seq: tx(2),
                     timeout: None,
                     cancel: &cancel,
                     stuck: &|_| Ok(()),
                     still: &|| true,
                     looked: 0,
                 };
-                waits.wait(&slots, &waiter, (1, leaver), &|_| Ok(None)).ok();
+                waits.wait(&slots, &waiter, (tx(1), leaver), &|_| Ok(None)).ok();
             }));
             while own.get(leaver).waiters.load(Ordering::SeqCst) == 0 {
                 rt::sleep(rt::Nanos::from_millis(1));
@@ -611,7 +624,7 @@ mod tests {
         });
         let drawn = (0..2_000).any(|_| {
             rt::sleep(rt::Nanos::from_millis(1));
-            edge() == 1
+            edge() == tx(1)
         });
         cancel.set();
         if let Some(thread) = thread {
@@ -625,38 +638,38 @@ mod tests {
         let (slots, waits, cancel) = (Arc::new(Slots::new()), Waits::default(), CancelFlag::default());
         let leases = (slots.lease_always(), slots.lease_always());
         let (a, b) = (leases.0.slot, leases.1.slot);
-        slots.get(a).tx.store(1, Ordering::SeqCst);
-        slots.get(b).tx.store(2, Ordering::SeqCst);
-        slots.get(b).waits_for.store(1, Ordering::SeqCst);
+        slots.get(a).run(tx(1));
+        slots.get(b).run(tx(2));
+        slots.get(b).wait_for(tx(1));
         let waiter = Waiter {
             slot: a,
-            seq: 1,
+            seq: tx(1),
             timeout: None,
             cancel: &cancel,
             stuck: &|_| Ok(()),
             still: &|| true,
             looked: 0,
         };
-        let slot_of = |seq| Ok(Some(if seq == 1 { a } else { b }));
+        let slot_of = |seq| Ok(Some(if seq == tx(1) { a } else { b }));
         assert!(matches!(
-            waits.wait(&slots, &waiter, (2, b), &slot_of),
+            waits.wait(&slots, &waiter, (tx(2), b), &slot_of),
             Err(Error::Deadlock(_))
         ));
-        slots.get(b).waits_for.store(0, Ordering::SeqCst);
+        slots.get(b).wait_for(tx(0));
         let waiter = Waiter {
             timeout: Some(rt::Nanos::from_millis(5)),
             ..waiter
         };
         assert!(matches!(
-            waits.wait(&slots, &waiter, (2, b), &slot_of),
+            waits.wait(&slots, &waiter, (tx(2), b), &slot_of),
             Err(Error::LockNotAvailable(_))
         ));
         cancel.set();
         assert!(matches!(
-            waits.wait(&slots, &waiter, (2, b), &slot_of),
+            waits.wait(&slots, &waiter, (tx(2), b), &slot_of),
             Err(Error::Canceled)
         ));
         Waits::ended(&slots, b);
-        assert!(waits.wait(&slots, &waiter, (2, b), &slot_of).is_ok());
+        assert!(waits.wait(&slots, &waiter, (tx(2), b), &slot_of).is_ok());
     }
 }

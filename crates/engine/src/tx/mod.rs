@@ -40,14 +40,15 @@ use crate::losers::{Locks, Loser};
 use crate::memory::{Account, Charge};
 use crate::pool::Need;
 use crate::undo::{self, Ended, UndoPointer, Writer};
-use cenote_base::Lsn;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::{Lsn, TxId};
 use locks::{Waiter, Waits};
+use queue::Waiting;
 use read::ALL_OWN;
-use slots::Lease;
+use slots::{Lease, SlotIndex};
 use std::sync::Arc;
 
 /// A place in a transaction to which it can return.
@@ -136,7 +137,7 @@ impl Tx {
     pub fn begin(&mut self, isolation: Isolation) {
         assert!(!self.active, "the former transaction has not ended");
         assert!(
-            self.reader.own == 0 && self.last_undo.is_none() && !self.taken_back,
+            self.reader.own.is_none() && self.last_undo.is_none() && !self.taken_back,
             "the former transaction has left its number and its changes"
         );
         self.isolation = isolation;
@@ -246,8 +247,8 @@ impl Tx {
     }
 
     /// Number of the transaction, once it has written or locked.
-    pub fn id(&self) -> Option<u64> {
-        (self.reader.own != 0).then_some(self.reader.own)
+    pub fn id(&self) -> Option<TxId> {
+        (!self.reader.own.is_none()).then_some(self.reader.own)
     }
 
     /// Refuses definitions of these tables (by id; 55006) from here on, until told otherwise: queries that read them
@@ -369,7 +370,7 @@ impl Tx {
         self.reader.withdraw();
         if self.last_undo.is_none() {
             let durable = self.wait_built_on().and(self.wait_durable(self.drawn));
-            if self.reader.own == 0 {
+            if self.reader.own.is_none() {
                 self.drawn = 0;
                 return durable;
             }
@@ -394,7 +395,7 @@ impl Tx {
     fn log_commit(&mut self) -> Result<u64> {
         let Reader { engine, own, slot, .. } = &self.reader;
         let (engine, own, slot) = (&**engine, *own, *slot);
-        assert!(own != 0, "a transaction with undo records has a number");
+        assert!(!own.is_none(), "a transaction with undo records has a number");
         let writer = self
             .writer
             .as_ref()
@@ -507,7 +508,7 @@ impl Tx {
     pub fn rollback(&mut self) -> Result<()> {
         self.active = false;
         self.reader.withdraw();
-        if self.reader.own == 0 {
+        if self.reader.own.is_none() {
             self.drawn = 0;
             return Ok(());
         }
@@ -588,7 +589,7 @@ impl Tx {
         }
         self.reader.lease = engine.slots.lease_always();
         self.reader.slot = self.reader.lease.slot;
-        self.reader.own = 0;
+        self.reader.own = TxId::NONE;
         self.last_undo = UndoPointer::NONE;
         self.taken_back = false;
         self.table_locks.clear();
@@ -610,7 +611,7 @@ impl Tx {
         }
         Waits::ended(&engine.slots, *slot);
         // Not within a transaction: the positions of its records say in which order they were written.
-        if let Some(full) = self.writer.take_if(|writer| *own != 0 && !writer.has_room()) {
+        if let Some(full) = self.writer.take_if(|writer| !own.is_none() && !writer.has_room()) {
             engine.give_back_segment(full);
         }
         self.table_locks.clear();
@@ -618,7 +619,7 @@ impl Tx {
         self.row_locks.clear();
         self.lock_memory.clear();
         self.overlay.truncate(0);
-        self.reader.own = 0;
+        self.reader.own = TxId::NONE;
         self.last_undo = UndoPointer::NONE;
         self.taken_back = false;
         self.built_on.store(0, Ordering::Relaxed);
@@ -628,8 +629,8 @@ impl Tx {
     // ---- what writers need ----
 
     /// Number of this transaction, drawn at the first need.
-    pub(crate) fn own_id(&mut self) -> Result<u64> {
-        if self.reader.own == 0 {
+    pub(crate) fn own_id(&mut self) -> Result<TxId> {
+        if self.reader.own.is_none() {
             if !self.active {
                 return Err(Error::WrongState("no transaction is in progress".into()));
             }
@@ -643,11 +644,11 @@ impl Tx {
     }
 
     /// Refuses a write where none is allowed; gives the transaction a number and a segment.
-    pub(crate) fn ready_to_write(&mut self) -> Result<u64> {
+    pub(crate) fn ready_to_write(&mut self) -> Result<TxId> {
         if self.read_only {
             return Err(Error::ReadOnly("a statement that writes".into()));
         }
-        if self.reader.own == 0 {
+        if self.reader.own.is_none() {
             let engine = self.engine();
             engine.storage.0.pages().check()?;
             engine.pool.admit()?;
@@ -659,7 +660,7 @@ impl Tx {
     }
 
     /// Waits until transaction `seq` has ended: its rows are free then.
-    pub(crate) fn wait_for(&self, seq: u64) -> Result<()> {
+    pub(crate) fn wait_for(&self, seq: TxId) -> Result<()> {
         match self.engine().status(seq)? {
             Status::Active(slot) => self.wait_in(seq, slot),
             _ => Ok(()),
@@ -667,19 +668,19 @@ impl Tx {
     }
 
     /// Waits until transaction `seq` has freed its locks: with definitions, some time after it has ended.
-    pub(crate) fn wait_for_locks(&self, seq: u64) -> Result<()> {
+    pub(crate) fn wait_for_locks(&self, seq: TxId) -> Result<()> {
         match self.engine().slots.slot_of(seq) {
             Some(slot) => self.wait_in(seq, slot),
             None => Ok(()),
         }
     }
 
-    fn wait_in(&self, seq: u64, target_slot: u32) -> Result<()> {
+    fn wait_in(&self, seq: TxId, target_slot: SlotIndex) -> Result<()> {
         self.wait_while((seq, target_slot), &|| true)
     }
 
     /// Waits until the transaction has ended or `still` says that there is no reason to wait any more.
-    fn wait_while(&self, (seq, target_slot): (u64, u32), still: &dyn Fn() -> bool) -> Result<()> {
+    fn wait_while(&self, (seq, target_slot): Waiting, still: &dyn Fn() -> bool) -> Result<()> {
         let engine = self.engine();
         let waiter = Waiter {
             slot: self.reader.slot,
@@ -731,7 +732,7 @@ impl Drop for Tx {
             // The process is about to end: as a crash would leave it.
             return;
         }
-        if self.active || self.reader.own != 0 {
+        if self.active || !self.reader.own.is_none() {
             self.rollback().ok();
         }
         if let Some(writer) = self.writer.take() {

@@ -1,6 +1,7 @@
 //! The newest version of a row, as a writer finds it.
 
 use crate::undo::record::Trailer;
+use cenote_base::TxId;
 
 /// Newest version of a row.
 pub(super) enum Newest {
@@ -13,5 +14,5 @@ pub(super) enum Newest {
         moved: bool,
     },
     /// One of a transaction in progress.
-    InProgress(u64),
+    InProgress(TxId),
 }

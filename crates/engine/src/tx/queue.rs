@@ -15,6 +15,8 @@
 //! - No thread looks into a queue while there is none at all: a row without waiters costs one load.
 
 use super::locks::{hash, row_name};
+use super::slots::SlotIndex;
+use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicUsize, Ordering};
@@ -23,7 +25,7 @@ use std::collections::VecDeque;
 const SHARDS: usize = 64;
 
 /// A waiting transaction: its number and slot.
-type Waiting = (u64, u32);
+pub(super) type Waiting = (TxId, SlotIndex);
 type Shard = HashMap<Vec<u8>, VecDeque<Waiting>>;
 
 /// Queues of all rows that are waited for, by space and key.
@@ -64,7 +66,7 @@ impl RowQueues {
     }
 
     /// The one before transaction `seq` in the row's queue; the last where that is not in it.
-    pub(crate) fn ahead(&self, name: &[u8], seq: u64) -> Option<Waiting> {
+    pub(crate) fn ahead(&self, name: &[u8], seq: TxId) -> Option<Waiting> {
         let shard = self.shard(name).lock();
         let queue = shard.get(name)?;
         match queue.iter().position(|(by, _)| *by == seq) {
@@ -74,7 +76,7 @@ impl RowQueues {
     }
 
     /// Takes transaction `seq` out of the row's queue; the slot of the one behind it.
-    pub(crate) fn leave(&self, name: &[u8], seq: u64) -> Option<u32> {
+    pub(crate) fn leave(&self, name: &[u8], seq: TxId) -> Option<SlotIndex> {
         let mut shard = self.shard(name).lock();
         let queue = shard.get_mut(name)?;
         let at = queue.iter().position(|(by, _)| *by == seq)?;
@@ -123,22 +125,30 @@ impl Turn {
 mod tests {
     use super::*;
 
+    const fn waiting(number: u32) -> Waiting {
+        (TxId::from_raw(10 + number as u64), SlotIndex::from_raw(number))
+    }
+
     #[test]
     fn a_row_goes_to_the_one_that_has_waited_longest() {
         let queues = RowQueues::default();
         let mut turns: Vec<Turn> = (0..3).map(|_| Turn::default()).collect();
         for (i, turn) in turns.iter_mut().enumerate() {
-            turn.join(&queues, (5, b"k"), (10 + i as u64, i as u32));
-            turn.join(&queues, (5, b"k"), (10 + i as u64, i as u32));
+            turn.join(&queues, (5, b"k"), waiting(i as u32));
+            turn.join(&queues, (5, b"k"), waiting(i as u32));
         }
         let name = row_name(5, b"k");
-        assert_eq!(queues.ahead(&name, 10), None);
-        assert_eq!(queues.ahead(&name, 12), Some((11, 1)));
-        assert_eq!(queues.ahead(&name, 99), Some((12, 2)), "newcomers come last");
-        assert_eq!(queues.leave(&name, 11), Some(2));
-        assert_eq!(queues.ahead(&name, 12), Some((10, 0)));
-        assert_eq!(queues.leave(&name, 10), Some(2));
-        assert_eq!(queues.leave(&name, 12), None);
+        assert_eq!(queues.ahead(&name, waiting(0).0), None);
+        assert_eq!(queues.ahead(&name, waiting(2).0), Some(waiting(1)));
+        assert_eq!(
+            queues.ahead(&name, waiting(89).0),
+            Some(waiting(2)),
+            "newcomers come last"
+        );
+        assert_eq!(queues.leave(&name, waiting(1).0), Some(waiting(2).1));
+        assert_eq!(queues.ahead(&name, waiting(2).0), Some(waiting(0)));
+        assert_eq!(queues.leave(&name, waiting(0).0), Some(waiting(2).1));
+        assert_eq!(queues.leave(&name, waiting(2).0), None);
         assert!(queues.is_empty());
     }
 }

@@ -15,7 +15,7 @@
 //! Invariant: while a slot publishes a snapshot, or holds it, purge removes nothing that this walk can meet.
 
 use super::CancelFlag;
-use super::slots::{Hold, Lease};
+use super::slots::{Hold, Lease, SlotIndex};
 use super::status::Status;
 use crate::api::{Columns, Direction, RowBatch};
 use crate::catalog::Table;
@@ -27,6 +27,7 @@ use crate::tree::{BTree, LeafBatch, Scan};
 use crate::undo::UndoPointer;
 use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
+use cenote_base::TxId;
 use std::sync::Arc;
 
 /// What a statement sees: enough to read. A clone holds the snapshot for as long as it lives, whatever statement its
@@ -34,13 +35,13 @@ use std::sync::Arc;
 /// runs.
 pub struct Reader {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) slot: u32,
+    pub(crate) slot: SlotIndex,
     /// Durable position of the log that this reader sees up to.
     pub(crate) snapshot: u64,
     /// Low-water mark when the snapshot was taken.
-    pub(crate) low_water: u64,
-    /// Number of the transaction; 0: none yet.
-    pub(crate) own: u64,
+    pub(crate) low_water: TxId,
+    /// Number of the transaction, if it has one yet.
+    pub(crate) own: TxId,
     /// The transaction's own versions are seen whose undo pointer is below this.
     pub(crate) upto: UndoPointer,
     pub(crate) cancel: Arc<CancelFlag>,
@@ -81,8 +82,8 @@ impl Reader {
             engine: engine.clone(),
             slot: lease.slot,
             snapshot: 0,
-            low_water: 0,
-            own: 0,
+            low_water: TxId::NONE,
+            own: TxId::NONE,
             upto: ALL_OWN,
             cancel: Arc::default(),
             lease,
@@ -102,7 +103,7 @@ impl Reader {
     pub(crate) fn withdraw(&mut self) {
         self.engine.slots.withdraw(self.slot);
         self.snapshot = 0;
-        self.low_water = 0;
+        self.low_water = TxId::NONE;
     }
 
     /// Reads the row with this primary key into `row`; false where the snapshot sees none.
@@ -231,7 +232,7 @@ impl Reader {
 
 impl Engine {
     /// Status of a transaction.
-    pub(crate) fn status(&self, tx: u64) -> Result<Status> {
+    pub(crate) fn status(&self, tx: TxId) -> Result<Status> {
         self.txs.status(tx, |seq| self.cts.read(&self.pool, seq))
     }
 }

@@ -24,6 +24,7 @@ use crate::tree::{BTree, LeafPos};
 use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment, UndoPointer};
+use cenote_base::TxId;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 pub(crate) use needed::{Memos, hash};
@@ -58,7 +59,7 @@ pub(crate) fn take_back_one(engine: &Engine, pointer: UndoPointer, memos: &mut M
 /// transactions that want the row from the moment when it has its place in the log; one whose process dies before its
 /// redo is complete is void, and both are losers: the version on top goes first, or the lower one would come back with
 /// it.
-pub(crate) fn is_covered(engine: &Engine, own: u64, pointer: UndoPointer) -> Result<bool> {
+pub(crate) fn is_covered(engine: &Engine, own: TxId, pointer: UndoPointer) -> Result<bool> {
     let record = undo::read(&engine.pool, pointer)?;
     let (Some(table), false) = (engine.catalog.table_of_space(record.space), record.undone) else {
         return Ok(false);
@@ -266,7 +267,7 @@ pub(crate) fn compact_entries(engine: &Engine, thin: &[Doomed]) -> Result<()> {
 
 /// Says in the log that transaction `seq`, whose records end at `end`, has been rolled back (or has published what it
 /// defined), and to purge that it ended there. Returns that position.
-pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: u64) -> Result<u64> {
+pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: TxId) -> Result<u64> {
     let mut m = engine.pool.mtr();
     let header = undo::latch_header(&mut m, segment.number)?;
     undo::set_end(&mut m, header, end, seq);

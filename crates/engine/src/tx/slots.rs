@@ -20,6 +20,7 @@
 //! moves the epoch on. `waits_for` draws the wait-for graph; each transaction waits for one other at a time.
 
 use crate::error::{Error, Result};
+use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -44,13 +45,13 @@ pub(crate) struct Slot {
     /// Oldest snapshot held beside it, or `IDLE`. Written under the lease's mutex, read by purge.
     held: AtomicU64,
     /// Number of the running transaction; 0: none. Written by the owner, read by purge and by waiters.
-    pub(crate) tx: AtomicU64,
+    tx: AtomicU64,
     /// Moves on when a transaction of this slot ends; futex word of its waiters.
     pub(crate) epoch: AtomicU32,
     /// How many sleep on `epoch`.
     pub(crate) waiters: AtomicU32,
     /// Number of the transaction that this one waits for; 0: none. Guarded by the wait graph's mutex.
-    pub(crate) waits_for: AtomicU64,
+    waits_for: AtomicU64,
 }
 
 impl Slot {
@@ -64,13 +65,54 @@ impl Slot {
             waits_for: AtomicU64::new(0),
         }
     }
+
+    /// The transaction that runs here, or holds locks still.
+    pub(crate) fn running(&self) -> TxId {
+        TxId::from_raw(self.tx.load(Ordering::SeqCst))
+    }
+
+    /// A transaction begins here.
+    pub(crate) fn run(&self, tx: TxId) {
+        assert!(!tx.is_none(), "a transaction that runs has a number");
+        self.tx.store(tx.raw(), Ordering::Release);
+    }
+
+    /// The transaction has freed its locks.
+    pub(crate) fn end(&self) {
+        self.tx.store(TxId::NONE.raw(), Ordering::SeqCst);
+    }
+
+    /// The transaction that the one of this slot waits for.
+    pub(crate) fn waits_for(&self) -> TxId {
+        TxId::from_raw(self.waits_for.load(Ordering::SeqCst))
+    }
+
+    /// Draws the edge to `target`, or clears it with none. The wait graph is locked, or the edge is cleared by its own
+    /// transaction.
+    pub(crate) fn wait_for(&self, target: TxId) {
+        self.waits_for.store(target.raw(), Ordering::Release);
+    }
+}
+
+/// Which slot: its place among all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SlotIndex(u32);
+
+impl SlotIndex {
+    pub(crate) const fn from_raw(raw: u32) -> SlotIndex {
+        SlotIndex(raw)
+    }
+
+    pub(crate) const fn raw(self) -> u32 {
+        self.0
+    }
 }
 
 /// All slots.
 pub(crate) struct Slots {
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
     /// Slots not in use; also held while a snapshot begins to be held, and while purge scans the slots.
-    free: rt::Mutex<Vec<u32>>,
+    free: rt::Mutex<Vec<SlotIndex>>,
     /// Slots ever used: bound of scans.
     used: AtomicUsize,
     /// The durable position when purge last looked at the slots.
@@ -80,9 +122,9 @@ pub(crate) struct Slots {
 }
 
 /// Chunk of a slot, and its place there.
-fn place(index: u32) -> (usize, usize) {
-    let chunk = (index as usize / FIRST_CHUNK + 1).ilog2() as usize;
-    (chunk, index as usize - FIRST_CHUNK * ((1 << chunk) - 1))
+fn place(index: SlotIndex) -> (usize, usize) {
+    let chunk = (index.0 as usize / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index.0 as usize - FIRST_CHUNK * ((1 << chunk) - 1))
 }
 
 impl Slots {
@@ -114,29 +156,30 @@ impl Slots {
         Lease::new(self, self.take(&mut self.free.lock()))
     }
 
-    fn take(&self, free: &mut Vec<u32>) -> u32 {
+    fn take(&self, free: &mut Vec<SlotIndex>) -> SlotIndex {
         free.pop().unwrap_or_else(|| {
-            let index = self.used.load(Ordering::Relaxed);
-            self.get(index as u32);
-            self.used.store(index + 1, Ordering::Release);
-            index as u32
+            let used = self.used.load(Ordering::Relaxed);
+            let index = SlotIndex(used as u32);
+            self.get(index);
+            self.used.store(used + 1, Ordering::Release);
+            index
         })
     }
 
     /// Gives a slot back.
-    fn release(&self, index: u32) {
+    fn release(&self, index: SlotIndex) {
         self.withdraw(index);
         self.free.lock().push(index);
     }
 
     #[inline]
-    pub(crate) fn get(&self, index: u32) -> &Slot {
+    pub(crate) fn get(&self, index: SlotIndex) -> &Slot {
         let (chunk, at) = place(index);
         &self.chunks[chunk].get_or_init(|| (0..FIRST_CHUNK << chunk).map(|_| Slot::new()).collect())[at]
     }
 
     /// Publishes a snapshot of what `visible` says and returns it.
-    pub(crate) fn publish(&self, index: u32, visible: impl Fn() -> u64) -> u64 {
+    pub(crate) fn publish(&self, index: SlotIndex, visible: impl Fn() -> u64) -> u64 {
         loop {
             let snapshot = visible();
             mark::pass(Mark::SnapshotRead);
@@ -149,7 +192,7 @@ impl Slots {
     }
 
     /// The snapshot that the slot publishes for the statement that runs; 0: none.
-    pub(crate) fn published(&self, index: u32) -> u64 {
+    pub(crate) fn published(&self, index: SlotIndex) -> u64 {
         match self.get(index).snapshot.load(Ordering::Relaxed) {
             IDLE => 0,
             snapshot => snapshot,
@@ -158,14 +201,14 @@ impl Slots {
 
     /// Holds a snapshot that the slot publishes while this is called. Not while purge looks at the slots: it might have
     /// read the one word already and meet the other when that has gone on.
-    fn hold(&self, index: u32, snapshot: u64) {
+    fn hold(&self, index: SlotIndex, snapshot: u64) {
         let _no_scan = self.free.lock();
         self.get(index).held.store(snapshot, Ordering::SeqCst);
     }
 
     /// Holds the oldest snapshot in use, and gives it: purge has worked with none that is younger. With none in use it
     /// is `visible`, the durable position.
-    fn hold_oldest(&self, index: u32, visible: u64) -> u64 {
+    fn hold_oldest(&self, index: SlotIndex, visible: u64) -> u64 {
         let _no_scan = self.free.lock();
         let oldest = self.oldest(visible.max(self.announced.load(Ordering::SeqCst)));
         // A reader that is about to take a newer snapshot may publish one that purge has passed.
@@ -183,12 +226,12 @@ impl Slots {
     }
 
     /// The oldest snapshot held is a younger one now, or none.
-    fn let_go(&self, index: u32, left: Option<u64>) {
+    fn let_go(&self, index: SlotIndex, left: Option<u64>) {
         self.get(index).held.store(left.unwrap_or(IDLE), Ordering::Release);
     }
 
     /// The slot's statement reads nothing any more.
-    pub(crate) fn withdraw(&self, index: u32) {
+    pub(crate) fn withdraw(&self, index: SlotIndex) {
         self.get(index).snapshot.store(IDLE, Ordering::Release);
     }
 
@@ -205,18 +248,18 @@ impl Slots {
     }
 
     /// Least number of a running transaction, at most `next`.
-    pub(crate) fn oldest_tx(&self, next: u64) -> u64 {
+    pub(crate) fn oldest_tx(&self, next: TxId) -> TxId {
         self.in_use()
-            .map(|s| s.tx.load(Ordering::Acquire))
-            .filter(|tx| *tx != 0)
-            .fold(next, u64::min)
+            .map(|s| TxId::from_raw(s.tx.load(Ordering::Acquire)))
+            .filter(|tx| !tx.is_none())
+            .fold(next, TxId::min)
     }
 
     /// The slot in which transaction `tx` runs, or holds locks still.
-    pub(crate) fn slot_of(&self, tx: u64) -> Option<u32> {
+    pub(crate) fn slot_of(&self, tx: TxId) -> Option<SlotIndex> {
         self.in_use()
-            .position(|s| s.tx.load(Ordering::SeqCst) == tx)
-            .map(|slot| slot as u32)
+            .position(|s| s.running() == tx)
+            .map(|slot| SlotIndex(slot as u32))
     }
 
     /// How many transactions have a number and run.
@@ -242,13 +285,13 @@ impl Slots {
 /// A slot, for as long as its transaction or a reader of it lives.
 pub(crate) struct Lease {
     slots: Arc<Slots>,
-    pub(crate) slot: u32,
+    pub(crate) slot: SlotIndex,
     /// Snapshots held, and how often each.
     held: rt::Mutex<BTreeMap<u64, usize>>,
 }
 
 impl Lease {
-    fn new(slots: &Arc<Slots>, slot: u32) -> Arc<Lease> {
+    fn new(slots: &Arc<Slots>, slot: SlotIndex) -> Arc<Lease> {
         Arc::new(Lease {
             slots: slots.clone(),
             slot,
@@ -396,13 +439,16 @@ mod tests {
         let slots = Arc::new(Slots::new());
         let mut leases: Vec<_> = (0..LEASES).map(|_| slots.lease().expect("there is room")).collect();
         for (i, lease) in leases.iter().enumerate() {
-            assert_eq!(lease.slot, i as u32);
-            slots.get(lease.slot).tx.store(i as u64 + 1, Ordering::Relaxed);
+            assert_eq!(lease.slot, SlotIndex(i as u32));
+            slots.get(lease.slot).run(TxId::from_raw(i as u64 + 1));
         }
-        assert_eq!(slots.slot_of(LEASES as u64), Some(LEASES as u32 - 1));
+        assert_eq!(
+            slots.slot_of(TxId::from_raw(LEASES as u64)),
+            Some(SlotIndex(LEASES as u32 - 1))
+        );
         assert_eq!(slots.lease().err().map(|error| error.sqlstate()), Some("53400"));
         let loser = slots.lease_always();
-        assert_eq!(loser.slot, LEASES as u32);
+        assert_eq!(loser.slot, SlotIndex(LEASES as u32));
         leases.truncate(LEASES - 2);
         assert!(slots.lease().is_ok(), "two have ended, and a loser has come");
     }

@@ -16,7 +16,7 @@
 //!
 //! Lock order: log reservation → `displaced`; `alloc` → `displaced`.
 
-use super::slots::Slots;
+use super::slots::{SlotIndex, Slots};
 use crate::error::{Error, Result};
 use cenote_base::TxId;
 use cenote_base::rt;
@@ -53,7 +53,7 @@ pub(crate) const BELOW_LOW_WATER: u64 = 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Status {
     /// Runs in this slot.
-    Active(u32),
+    Active(SlotIndex),
     /// Has committed with this timestamp.
     Committed(u64),
     /// Has been rolled back.
@@ -61,10 +61,20 @@ pub(crate) enum Status {
 }
 
 impl Status {
+    /// The word: the active slot with its top bit, a timestamp, or zero.
+    fn encode(self) -> u64 {
+        match self {
+            Status::Active(slot) => ACTIVE | u64::from(slot.raw()),
+            Status::Committed(cts) => cts,
+            Status::Over => 0,
+        }
+    }
+
+    /// What [`Status::encode`] gave.
     fn decode(word: u64) -> Status {
         match word {
             0 => Status::Over,
-            word if word & ACTIVE != 0 => Status::Active((word & !ACTIVE) as u32),
+            word if word & ACTIVE != 0 => Status::Active(SlotIndex::from_raw((word & !ACTIVE) as u32)),
             cts => Status::Committed(cts),
         }
     }
@@ -84,25 +94,25 @@ pub(crate) struct TxTable {
     /// Numbers reserved at a time.
     block: u64,
     /// First number of this run.
-    first: u64,
+    first: TxId,
     /// Next number to give.
     next: AtomicU64,
     /// Least number that needs a lookup.
     low_water: AtomicU64,
     /// Numbers below this are reserved; guards `next`.
-    alloc: rt::Mutex<u64>,
-    displaced: rt::Mutex<HashMap<u64, u64>>,
+    alloc: rt::Mutex<TxId>,
+    displaced: rt::Mutex<HashMap<TxId, Status>>,
     displaced_len: AtomicUsize,
 }
 
 impl TxTable {
     /// `first`: least number never used.
-    pub(crate) fn new(first: u64, sizes: Sizes) -> TxTable {
+    pub(crate) fn new(first: TxId, sizes: Sizes) -> TxTable {
         TxTable {
             ring: (0..sizes.ring.max(1)).map(|_| Place::default()).collect(),
             block: sizes.block.max(1),
             first,
-            next: AtomicU64::new(first),
+            next: AtomicU64::new(first.raw()),
             low_water: AtomicU64::new(0),
             alloc: rt::Mutex::new(first),
             displaced: rt::Mutex::new(HashMap::default()),
@@ -112,13 +122,13 @@ impl TxTable {
 
     /// Numbers below this are visible to every snapshot.
     #[inline]
-    pub(crate) fn low_water(&self) -> u64 {
-        self.low_water.load(Ordering::Acquire)
+    pub(crate) fn low_water(&self) -> TxId {
+        TxId::from_raw(self.low_water.load(Ordering::Acquire))
     }
 
     /// Next number that will be given.
-    pub(crate) fn next(&self) -> u64 {
-        self.next.load(Ordering::Acquire)
+    pub(crate) fn next(&self) -> TxId {
+        TxId::from_raw(self.next.load(Ordering::Acquire))
     }
 
     /// Leaves out numbers, as if as many transactions had run.
@@ -129,122 +139,130 @@ impl TxTable {
     }
 
     /// Raises the low-water mark and forgets displaced words below it.
-    pub(crate) fn raise_low_water(&self, to: u64) {
+    pub(crate) fn raise_low_water(&self, to: TxId) {
         assert!(
-            to <= self.next.as_raw().load(Ordering::Acquire),
+            to.raw() <= self.next.as_raw().load(Ordering::Acquire),
             "the low-water mark does not pass the next transaction number"
         );
-        self.low_water.fetch_max(to, Ordering::AcqRel);
+        self.low_water.fetch_max(to.raw(), Ordering::AcqRel);
         if self.displaced_len.load(Ordering::Acquire) > 0 {
             let mut displaced = self.displaced.lock();
-            displaced.retain(|seq, word| *seq >= to || *word & ACTIVE != 0);
+            displaced.retain(|seq, status| *seq >= to || matches!(status, Status::Active(_)));
             self.displaced_len.store(displaced.len(), Ordering::Release);
         }
     }
 
     /// Draws a number for the transaction that starts in `slot`. `reserve` makes a new ceiling durable.
-    pub(crate) fn start(&self, slots: &Slots, slot: u32, reserve: impl FnOnce(u64) -> Result<()>) -> Result<u64> {
+    pub(crate) fn start(
+        &self,
+        slots: &Slots,
+        slot: SlotIndex,
+        reserve: impl FnOnce(TxId) -> Result<()>,
+    ) -> Result<TxId> {
         let mut ceiling = self.alloc.lock();
-        let seq = self.next.load(Ordering::Relaxed);
+        let seq = TxId::from_raw(self.next.load(Ordering::Relaxed));
         if seq >= *ceiling {
-            if seq + self.block > TxId::SEQ_END {
+            let end = seq.raw() + self.block;
+            if end > TxId::SEQ_END {
                 return Err(Error::TooLarge(format!(
-                    "transaction {seq} would be the last one: numbers end at {}. Dump the database, and load it into a new one",
+                    "transaction {} would be the last one: numbers end at {}. Dump the database, and load it into a new one",
+                    seq.raw(),
                     TxId::SEQ_END
                 )));
             }
             if !planted(Fault::TxCeiling) {
-                reserve(seq + self.block)?;
+                reserve(TxId::from_raw(end))?;
             }
-            *ceiling = seq + self.block;
+            *ceiling = TxId::from_raw(end);
         }
         assert!(
             seq < *ceiling,
             "a transaction number is given only below the reserved ceiling"
         );
-        self.make_place(seq, ACTIVE | u64::from(slot));
-        slots.get(slot).tx.store(seq, Ordering::Release);
-        self.next.store(seq + 1, Ordering::Release);
+        self.make_place(seq, Status::Active(slot));
+        slots.get(slot).run(seq);
+        self.next.store(seq.raw() + 1, Ordering::Release);
         Ok(seq)
     }
 
     /// Gives the place in the ring to `seq`; a transaction that still runs there moves to `displaced` first, so that it
     /// is found at every moment.
-    fn make_place(&self, seq: u64, word: u64) {
+    fn make_place(&self, seq: TxId, status: Status) {
         let place = self.place(seq);
+        let displaced_one = TxId::from_raw(seq.raw().wrapping_sub(self.ring.len() as u64));
         let old = place.word.load(Ordering::Acquire);
         let runs = old & ACTIVE != 0 && !planted(Fault::Displaced);
         let mut displaced = runs.then(|| self.displaced.lock());
         if let Some(displaced) = &mut displaced {
             mark::pass(Mark::StatusDisplaced);
-            displaced.insert(seq - self.ring.len() as u64, old);
+            displaced.insert(displaced_one, Status::decode(old));
             self.displaced_len.store(displaced.len(), Ordering::SeqCst);
         }
         place.tag.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let found = place.word.swap(word, Ordering::AcqRel);
+        let found = place.word.swap(status.encode(), Ordering::AcqRel);
         if let Some(displaced) = &mut displaced
             && found != old
         {
-            displaced.insert(seq - self.ring.len() as u64, found);
+            displaced.insert(displaced_one, Status::decode(found));
         }
-        place.tag.store(seq, Ordering::Release);
+        place.tag.store(seq.raw(), Ordering::Release);
     }
 
     /// Registers a loser of the last run, which `slot` stands for until it has been rolled back.
-    pub(crate) fn adopt(&self, slots: &Slots, slot: u32, seq: u64) {
+    pub(crate) fn adopt(&self, slots: &Slots, slot: SlotIndex, seq: TxId) {
         let mut displaced = self.displaced.lock();
-        displaced.insert(seq, ACTIVE | u64::from(slot));
+        displaced.insert(seq, Status::Active(slot));
         self.displaced_len.store(displaced.len(), Ordering::Release);
-        slots.get(slot).tx.store(seq, Ordering::Release);
+        slots.get(slot).run(seq);
     }
 
     /// Called inside the log's reservation: from here on `seq` is committed for every snapshot at or above `cts`.
-    pub(crate) fn set_committed(&self, seq: u64, slot: u32, cts: u64) {
+    pub(crate) fn set_committed(&self, seq: TxId, slot: SlotIndex, cts: u64) {
         assert!(
             cts != 0 && cts & ACTIVE == 0,
             "a commit timestamp is a position of the log"
         );
-        self.set(seq, slot, cts);
+        self.set(seq, slot, Status::Committed(cts));
     }
 
     /// `seq` has been rolled back (or has changed nothing).
-    pub(crate) fn set_over(&self, seq: u64, slot: u32) {
-        self.set(seq, slot, 0);
+    pub(crate) fn set_over(&self, seq: TxId, slot: SlotIndex) {
+        self.set(seq, slot, Status::Over);
     }
 
-    fn set(&self, seq: u64, slot: u32, word: u64) {
-        let active = ACTIVE | u64::from(slot);
+    fn set(&self, seq: TxId, slot: SlotIndex, status: Status) {
+        let active = Status::Active(slot).encode();
         let in_ring = seq >= self.first
             && self
                 .place(seq)
                 .word
-                .compare_exchange(active, word, Ordering::AcqRel, Ordering::Acquire)
+                .compare_exchange(active, status.encode(), Ordering::AcqRel, Ordering::Acquire)
                 .is_ok();
         if !in_ring {
-            self.displaced.lock().insert(seq, word);
+            self.displaced.lock().insert(seq, status);
         }
     }
 
     /// Status of `seq`; `from_page` reads the CTS page. One below the low-water mark counts as committed before all
     /// snapshots: its slot's page may be gone, or go (and be emptied first) while it is read, so the mark is asked
     /// again behind that.
-    pub(crate) fn status(&self, seq: u64, from_page: impl FnOnce(u64) -> Result<u64>) -> Result<Status> {
+    pub(crate) fn status(&self, seq: TxId, from_page: impl FnOnce(TxId) -> Result<u64>) -> Result<Status> {
         if seq < self.low_water() {
             return Ok(Status::Committed(BELOW_LOW_WATER));
         }
         let place = self.place(seq);
-        if place.tag.load(Ordering::Acquire) == seq {
+        if place.tag.load(Ordering::Acquire) == seq.raw() {
             let word = place.word.load(Ordering::Acquire);
             fence(Ordering::Acquire);
-            if place.tag.load(Ordering::Relaxed) == seq {
+            if place.tag.load(Ordering::Relaxed) == seq.raw() {
                 return Ok(Status::decode(word));
             }
         }
         if self.displaced_len.load(Ordering::Acquire) > 0
-            && let Some(word) = self.displaced.lock().get(&seq)
+            && let Some(status) = self.displaced.lock().get(&seq)
         {
-            return Ok(Status::decode(*word));
+            return Ok(*status);
         }
         mark::pass(Mark::CtsRead);
         let word = from_page(seq);
@@ -256,8 +274,8 @@ impl TxTable {
         }
     }
 
-    fn place(&self, seq: u64) -> &Place {
-        &self.ring[(seq % self.ring.len() as u64) as usize]
+    fn place(&self, seq: TxId) -> &Place {
+        &self.ring[(seq.raw() % self.ring.len() as u64) as usize]
     }
 }
 
@@ -268,13 +286,16 @@ mod tests {
 
     const RING: u64 = 1 << 16;
 
-    fn page(_: u64) -> Result<u64> {
+    fn page(_: TxId) -> Result<u64> {
         Ok(77)
     }
 
     #[test]
     fn a_transaction_that_outlives_the_ring_is_still_found() {
-        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5, Sizes::default()));
+        let (slots, table) = (
+            Arc::new(Slots::new()),
+            TxTable::new(TxId::from_raw(5), Sizes::default()),
+        );
         let leases = (slots.lease_always(), slots.lease_always());
         let (long, short) = (leases.0.slot, leases.1.slot);
         let first = table.start(&slots, long, |_| Ok(())).unwrap();
@@ -293,7 +314,7 @@ mod tests {
         );
         table.set_committed(first, long, 2000);
         assert_eq!(table.status(first, page).unwrap(), Status::Committed(2000));
-        table.raise_low_water(first + 1);
+        table.raise_low_water(TxId::from_raw(first.raw() + 1));
         assert_eq!(table.status(first, page).unwrap(), Status::Committed(1));
     }
 
@@ -301,7 +322,10 @@ mod tests {
     /// low-water mark over that number and empties the page. The empty word must not count as "rolled back".
     #[test]
     fn a_cts_page_that_goes_while_it_is_read_is_not_believed() {
-        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(5, Sizes::default()));
+        let (slots, table) = (
+            Arc::new(Slots::new()),
+            TxTable::new(TxId::from_raw(5), Sizes::default()),
+        );
         let lease = slots.lease_always();
         let slot = lease.slot;
         let old = table.start(&slots, slot, |_| Ok(())).unwrap();
@@ -311,7 +335,7 @@ mod tests {
             table.set_over(seq, slot);
         }
         let emptied = |_| {
-            table.raise_low_water(old + 1);
+            table.raise_low_water(TxId::from_raw(old.raw() + 1));
             Ok(0)
         };
         assert_eq!(table.status(old, emptied).unwrap(), Status::Committed(1));
@@ -319,10 +343,13 @@ mod tests {
 
     #[test]
     fn ceilings_are_reserved_before_use() {
-        let (slots, table) = (Arc::new(Slots::new()), TxTable::new(1, Sizes::default()));
+        let (slots, table) = (
+            Arc::new(Slots::new()),
+            TxTable::new(TxId::from_raw(1), Sizes::default()),
+        );
         let lease = slots.lease_always();
         let slot = lease.slot;
-        let reserved = std::cell::Cell::new(0);
+        let reserved = std::cell::Cell::new(TxId::NONE);
         for _ in 0..3 {
             let seq = table
                 .start(&slots, slot, |to| {
@@ -333,7 +360,7 @@ mod tests {
             assert!(seq < reserved.get());
         }
         assert!(
-            TxTable::new(1, Sizes::default())
+            TxTable::new(TxId::from_raw(1), Sizes::default())
                 .start(&slots, slot, |_| Err(crate::Error::Io("full".into())))
                 .is_err()
         );

@@ -31,7 +31,7 @@ use super::follow::{Found, Identity};
 use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
 use super::newest::Newest;
-use super::queue::Turn;
+use super::queue::{Turn, Waiting};
 use crate::api::{Change, Changed, Columns, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
 use crate::error::{Error, Result};
@@ -40,8 +40,8 @@ use crate::system::CATALOG_SPACE;
 use crate::tree::BTree;
 use crate::undo::record::{DELETED, Kind, NewRecord, REINSERTED, REKEYED, TRAILER, Trailer};
 use crate::undo::shared::Shared;
+use cenote_base::TxId;
 use cenote_base::rt;
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use std::borrow::Cow;
 
@@ -55,7 +55,7 @@ const ROW_LOCK_BYTES: usize = 160;
 /// A step that may have to wait for a transaction and be done again.
 enum Step<T> {
     Done(T),
-    WaitFor(u64),
+    WaitFor(TxId),
 }
 
 /// What a change found when it latched the row.
@@ -63,7 +63,7 @@ enum Applied {
     Done,
     /// The row is not what it was: begin again.
     Moved,
-    WaitFor(u64),
+    WaitFor(TxId),
 }
 
 /// The version that a change begins with.
@@ -673,11 +673,11 @@ impl Tx {
 
     /// The transaction before this one in a row's queue; the last where this one is not in it. One that has ended waits
     /// for nothing: its session was unwound in the middle of a step, and left its place behind.
-    fn ahead(&self, name: &[u8]) -> Option<(u64, u32)> {
+    fn ahead(&self, name: &[u8]) -> Option<Waiting> {
         let (engine, own) = (self.engine(), self.reader.own);
         loop {
             let before = engine.row_queues.ahead(name, own)?;
-            if engine.slots.get(before.1).tx.load(Ordering::SeqCst) == before.0 {
+            if engine.slots.get(before.1).running() == before.0 {
                 return Some(before);
             }
             engine.row_queues.leave(name, before.0);
@@ -685,7 +685,7 @@ impl Tx {
     }
 
     /// Waits until another has left the queue without the row, or its transaction has ended.
-    fn wait_behind(&self, before: (u64, u32), turn: &Turn) -> Result<()> {
+    fn wait_behind(&self, before: Waiting, turn: &Turn) -> Result<()> {
         let (queues, own) = (&self.engine().row_queues, self.reader.own);
         self.wait_while(before, &|| {
             queues.ahead(&turn.name, own).is_some_and(|(seq, _)| seq == before.0)
@@ -754,7 +754,7 @@ impl Tx {
         Ok(matches!(newest, Newest::Row { trailer, moved: false } if !trailer.deleted()))
     }
 
-    fn lock_conflict(&self, table: &Table, key: &[u8], strength: LockStrength) -> Option<u64> {
+    fn lock_conflict(&self, table: &Table, key: &[u8], strength: LockStrength) -> Option<TxId> {
         self.engine()
             .row_locks
             .conflict(table.space, key, self.reader.own, strength)
@@ -943,9 +943,9 @@ enum Seen {
 /// Has a row that another wants.
 enum Holder {
     /// A transaction in progress made the newest version.
-    Writes(u64),
+    Writes(TxId),
     /// A transaction has locked it.
-    Locks(u64),
+    Locks(TxId),
     /// It is free for the first in its queue.
     Nobody,
 }
@@ -982,7 +982,8 @@ fn stand_still() {
 fn bears_no_transaction(table: &Table, trailer: Trailer) -> Error {
     Error::Corrupt(format!(
         "table \"{}\": a row bears transaction {}, which was rolled back",
-        table.name, trailer.tx
+        table.name,
+        trailer.tx.raw()
     ))
 }
 

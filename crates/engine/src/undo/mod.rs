@@ -35,7 +35,7 @@ use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::{PAGE_SIZE, PageId};
+use cenote_base::{PAGE_SIZE, PageId, TxId};
 pub(crate) use pointer::UndoPointer;
 use pointer::{END, UNIT};
 use record::{AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
@@ -144,7 +144,7 @@ pub(crate) struct Ended {
     /// Position of the log at which it ended: once no snapshot is older, its undo is not needed.
     pub at: u64,
     /// The least number of this transaction and those that ended behind it: rises along the queue.
-    pub tx: u64,
+    pub tx: TxId,
 }
 
 /// A segment, as all know it.
@@ -351,7 +351,7 @@ pub(crate) fn create(pool: &BufferPool, number: u16, circle: Circle, lap: u32) -
     let h = m.create(header_page(number), KIND_UNDO_HEADER, 0)?;
     m.write_u64(h, AT_MAGIC, MAGIC);
     m.write_u64(h, AT_END, start);
-    m.write_u64(h, AT_LAST_TX, 0);
+    m.write_u64(h, AT_LAST_TX, TxId::NONE.raw());
     m.write_u64(h, AT_TAIL, start);
     m.write_u32(h, AT_CIRCLE, circle.len() as u32);
     m.write_u64(h, AT_BASE, header.base);
@@ -417,9 +417,9 @@ pub(crate) fn latch_header(m: &mut Mtr<'_>, number: u16) -> Result<PageH> {
 }
 
 /// A transaction has ended at `end`.
-pub(crate) fn set_end(m: &mut Mtr<'_>, h: PageH, end: u64, tx: u64) {
+pub(crate) fn set_end(m: &mut Mtr<'_>, h: PageH, end: u64, tx: TxId) {
     m.write_u64(h, AT_END, end);
-    m.write_u64(h, AT_LAST_TX, tx);
+    m.write_u64(h, AT_LAST_TX, tx.raw());
 }
 
 /// Purge has passed everything below `tail`.

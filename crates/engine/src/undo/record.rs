@@ -21,6 +21,7 @@
 use super::pointer::UndoPointer;
 use super::shared::Shared;
 use crate::error::{Error, Result};
+use cenote_base::TxId;
 use cenote_base::bytes::read_le;
 
 /// Bytes before the key.
@@ -55,7 +56,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Trailer {
     /// Number of the transaction that made this version.
-    pub tx: u64,
+    pub tx: TxId,
     /// Undo record of the change that made it; none where it was copied into a new tree.
     pub undo: UndoPointer,
     /// `DELETED`, `REKEYED`, `REINSERTED`.
@@ -72,7 +73,7 @@ pub(crate) const REKEYED: u8 = 2;
 pub(crate) const REINSERTED: u8 = 4;
 const _: () = {
     assert!(
-        TRAILER == size_of::<u64>() + size_of::<UndoPointer>() + 1,
+        TRAILER == size_of::<TxId>() + size_of::<UndoPointer>() + 1,
         "a trailer is a transaction, a pointer and flags"
     );
     assert!(
@@ -89,7 +90,7 @@ impl Trailer {
             .checked_sub(TRAILER)
             .ok_or_else(|| Error::Corrupt("row without a trailer".into()))?;
         Ok(Trailer {
-            tx: read_le::<u64>(value, at),
+            tx: TxId::from_raw(read_le::<u64>(value, at)),
             undo: UndoPointer::from_raw(read_le::<u64>(value, at + 8)),
             flags: value[at + 16],
         })
@@ -98,7 +99,7 @@ impl Trailer {
     /// The bytes.
     pub(crate) fn encode(self) -> [u8; TRAILER] {
         let mut out = [0; TRAILER];
-        out[..8].copy_from_slice(&self.tx.to_le_bytes());
+        out[..8].copy_from_slice(&self.tx.raw().to_le_bytes());
         out[8..16].copy_from_slice(&self.undo.raw().to_le_bytes());
         out[16] = self.flags;
         out
@@ -126,7 +127,7 @@ pub(crate) struct UndoRecord {
     pub kind: Kind,
     pub undone: bool,
     pub plain: bool,
-    pub tx: u64,
+    pub tx: TxId,
     pub prev: UndoPointer,
     pub space: u32,
     pub before: Trailer,
@@ -146,7 +147,7 @@ fn len_of(key: usize, row: usize, new_key: usize) -> usize {
 pub(crate) struct NewRecord<'a> {
     pub kind: Kind,
     pub plain: bool,
-    pub tx: u64,
+    pub tx: TxId,
     pub prev: UndoPointer,
     pub space: u32,
     pub before: Trailer,
@@ -182,7 +183,7 @@ impl NewRecord<'_> {
         });
         out.push(if self.plain { FLAG_PLAIN } else { 0 });
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
-        out.extend_from_slice(&self.tx.to_le_bytes());
+        out.extend_from_slice(&self.tx.raw().to_le_bytes());
         out.extend_from_slice(&self.prev.raw().to_le_bytes());
         out.extend_from_slice(&self.space.to_le_bytes());
         out.extend_from_slice(&(self.row.len() as u32).to_le_bytes());
@@ -223,11 +224,11 @@ impl UndoRecord {
             kind,
             undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
             plain: bytes[AT_FLAGS] & FLAG_PLAIN != 0,
-            tx: read_le::<u64>(bytes, 8),
+            tx: TxId::from_raw(read_le::<u64>(bytes, 8)),
             prev: UndoPointer::from_raw(read_le::<u64>(bytes, 16)),
             space: read_le::<u32>(bytes, 24),
             before: Trailer {
-                tx: read_le::<u64>(bytes, 32),
+                tx: TxId::from_raw(read_le::<u64>(bytes, 32)),
                 undo: UndoPointer::from_raw(read_le::<u64>(bytes, 40)),
                 flags: bytes[48],
             },
@@ -251,14 +252,14 @@ mod tests {
     #[test]
     fn records_round_trip_and_garbage_is_refused() {
         let before = Trailer {
-            tx: 9,
+            tx: TxId::from_raw(9),
             undo: UndoPointer::from_raw(11),
             flags: DELETED,
         };
         let new = NewRecord {
             kind: Kind::Delete,
             plain: true,
-            tx: 12,
+            tx: TxId::from_raw(12),
             prev: UndoPointer::from_raw(5),
             space: 1000,
             before,
@@ -273,7 +274,14 @@ mod tests {
         let read = UndoRecord::decode(&bytes).unwrap();
         assert_eq!(
             (read.kind, read.tx, read.prev, read.space, read.before, read.shared),
-            (Kind::Delete, 12, UndoPointer::from_raw(5), 1000, before, Shared(5))
+            (
+                Kind::Delete,
+                TxId::from_raw(12),
+                UndoPointer::from_raw(5),
+                1000,
+                before,
+                Shared(5)
+            )
         );
         assert_eq!(
             (read.key.as_slice(), read.row.as_slice(), read.new_key.as_slice()),
