@@ -320,6 +320,18 @@ impl Cts {
     /// Above every commit.
     pub const MAX: Cts = Cts(u64::MAX);
 
+    /// Of a commit whose mini-transaction ends at `position` of the log; of a snapshot that sees the commits up to it.
+    #[inline]
+    pub const fn at(position: Lsn) -> Self {
+        Self(position.0)
+    }
+
+    /// The position of the log that it is.
+    #[inline]
+    pub const fn position(self) -> Lsn {
+        Lsn(self.0)
+    }
+
     /// The timestamp `raw`.
     #[inline]
     pub const fn from_raw(raw: u64) -> Self {

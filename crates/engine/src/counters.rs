@@ -1,5 +1,6 @@
 //! Sequences in use, as memory knows them; `sequences` changes them.
 
+use cenote_base::Lsn;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ pub(crate) struct Position {
     /// Values that may be given before the tree is written again.
     pub ahead: i64,
     /// Position of the log behind which the tree was written: a value counts once this is durable.
-    pub written: u64,
+    pub written: Lsn,
 }
 
 /// Sequences in use.

@@ -28,7 +28,7 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{HashMap, HashSet};
-use cenote_base::{Lsn, PageId, TxId};
+use cenote_base::{Cts, Lsn, PageId, TxId};
 use cenote_buffer::BufferPool;
 use cenote_storage::Storage;
 use std::sync::Arc;
@@ -41,28 +41,25 @@ pub(crate) struct Store(pub Arc<Storage>);
 impl Store {
     /// Every commit below or at this is durable: what a snapshot sees.
     #[inline]
-    pub(crate) fn durable(&self) -> u64 {
-        self.0.log().durable().raw()
+    pub(crate) fn durable(&self) -> Cts {
+        Cts::at(self.0.log().durable())
     }
 
-    pub(crate) fn wait_durable(&self, lsn: u64) -> Result<()> {
-        self.0
-            .log()
-            .wait_durable(Lsn::from_raw(lsn))
-            .map_err(|error| match error {
-                cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
-                cenote_base::Error::Timeout(text) => {
-                    Error::OutcomeUnknown(format!("{text}: look before you repeat the change"))
-                }
-                cenote_base::Error::Full(text) => Error::DiskFull(format!(
-                    "{text}. The change is in the log's memory and becomes durable when there is space: look before you \
+    pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<()> {
+        self.0.log().wait_durable(lsn).map_err(|error| match error {
+            cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
+            cenote_base::Error::Timeout(text) => {
+                Error::OutcomeUnknown(format!("{text}: look before you repeat the change"))
+            }
+            cenote_base::Error::Full(text) => Error::DiskFull(format!(
+                "{text}. The change is in the log's memory and becomes durable when there is space: look before you \
                      repeat it"
-                )),
-                other => Error::Poisoned(format!(
-                    "what was written could not be made durable ({other}), and the database takes no more changes: \
+            )),
+            other => Error::Poisoned(format!(
+                "what was written could not be made durable ({other}), and the database takes no more changes: \
                  see to the disk, then restart"
-                )),
-            })
+            )),
+        })
     }
 
     pub(crate) fn reserve_tx_ids(&self, ceiling: TxId) -> Result<()> {

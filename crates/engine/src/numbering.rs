@@ -148,7 +148,7 @@ impl Engine {
         );
         batches.next = (!chosen.is_empty()).then(|| Batch {
             numbers: chosen,
-            lsn: self.storage.0.log().tail().raw(),
+            lsn: self.storage.0.log().tail(),
             tx: self.txs.next(),
         });
         cursor
@@ -159,7 +159,7 @@ impl Engine {
         if planted(Fault::SpaceAgain) {
             return true;
         }
-        storage.control().get().checkpoint.raw() >= batch.lsn
+        storage.control().get().checkpoint >= batch.lsn
             && !storage.log().is_held()
             && self.slots.oldest_tx(batch.tx) >= batch.tx
             && self.oldest_unpurged(batch.tx) >= batch.tx

@@ -17,8 +17,8 @@
 //! A crash forgets batches: their numbers come again in the next round.
 
 use crate::error::Error;
-use cenote_base::TxId;
 use cenote_base::rt;
+use cenote_base::{Lsn, TxId};
 use std::ops::Range;
 
 /// Numbers in a batch, at most.
@@ -53,7 +53,7 @@ pub(crate) struct Batches {
 pub(crate) struct Batch {
     pub numbers: Vec<u32>,
     /// The log's end then.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// The next transaction's number then.
     pub tx: TxId,
 }

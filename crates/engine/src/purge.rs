@@ -33,11 +33,11 @@ use crate::tx::rollback::{
 use crate::tx::{CancelFlag, cts};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment, UndoPointer};
-use cenote_base::PageId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::{Cts, PageId};
 use crew::{Crew, Round};
 use needed::Memos;
 use std::sync::{Arc, Weak};
@@ -120,7 +120,7 @@ impl Engine {
         let _round = self.begin_round(cancel)?;
         let _need = self.pool.begin_need(Need::Cleanup);
         let horizon = self.slots.horizon(self.storage.durable());
-        self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
+        self.purge.announce(horizon);
         self.raise_low_water(horizon);
         let passed = self.purge_segments(horizon, cancel)?;
         cancel.map_or(Ok(()), |cancel| cancel.check())?;
@@ -140,7 +140,7 @@ impl Engine {
     }
 
     /// Purges the segments that have something past, with the crew where they are several.
-    fn purge_segments(&self, horizon: u64, cancel: Option<&Arc<CancelFlag>>) -> Result<u64> {
+    fn purge_segments(&self, horizon: Cts, cancel: Option<&Arc<CancelFlag>>) -> Result<u64> {
         let mut segments: Vec<_> = self.segments.read().clone();
         segments.retain(|segment| next_past(segment, horizon).is_some());
         let round = Arc::new(Round::new(horizon, segments, cancel.cloned()));
@@ -171,7 +171,7 @@ impl Engine {
 
     /// Order matters: a transaction enters its slot before `next` passes it, and the segment's queue before it leaves
     /// the slot; so reading `next`, slots, queues in this order misses none.
-    fn raise_low_water(&self, horizon: u64) {
+    fn raise_low_water(&self, horizon: Cts) {
         let next = self.txs.next();
         if planted(Fault::LowWater) {
             return self.txs.raise_low_water(next);
@@ -259,7 +259,7 @@ impl Engine {
             m.commit();
             emptied?;
         }
-        self.storage.wait_durable(self.storage.0.log().tail().raw())?;
+        self.storage.wait_durable(self.storage.0.log().tail())?;
         self.pool.discard_pages(space, pages.clone())?;
         self.storage.0.pages().punch(space, pages)?;
         mark::pass(Mark::PagesPunched);
@@ -396,7 +396,7 @@ impl Engine {
     #[cfg(test)]
     pub(crate) fn purge_with(&self, pointer: UndoPointer, between: impl FnOnce()) {
         let horizon = self.slots.horizon(self.storage.durable());
-        self.purge.horizon.fetch_max(horizon, Ordering::SeqCst);
+        self.purge.announce(horizon);
         let record = undo::read(&self.pool, pointer).expect("a record");
         let mut memos = Memos::new(horizon);
         assert!(self.purge_record(pointer, &record, &mut memos).expect("purged"));
@@ -425,7 +425,7 @@ impl Engine {
     }
 }
 
-fn next_past(segment: &Segment, horizon: u64) -> Option<Ended> {
+fn next_past(segment: &Segment, horizon: Cts) -> Option<Ended> {
     segment
         .ended
         .lock()
@@ -475,9 +475,9 @@ mod tests {
         drop(tx);
         let segments: Vec<_> = engine.segments.read().clone();
         for segment in &segments {
-            while let Some(ended) = next_past(segment, u64::MAX) {
-                let mut memos = Memos::new(u64::MAX);
-                let round = Round::new(u64::MAX, Vec::new(), None);
+            while let Some(ended) = next_past(segment, Cts::MAX) {
+                let mut memos = Memos::new(Cts::MAX);
+                let round = Round::new(Cts::MAX, Vec::new(), None);
                 engine
                     .purge_until(segment, ended.end, &round, &mut memos)
                     .expect("purged");

@@ -27,11 +27,11 @@ use crate::tx::read::Reader;
 use crate::tx::{Status, rollback};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, UndoPointer, Writer};
-use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::{Cts, TxId};
 use std::borrow::Cow;
 use std::sync::{Arc, Weak};
 
@@ -46,7 +46,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
         if header.tail < header.end {
             segment.note_end(Ended {
                 end: header.end,
-                at: 0,
+                at: Cts::ZERO,
                 tx: TxId::NONE,
             });
         }

@@ -11,6 +11,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::system::COUNTERS_SPACE;
 use crate::tree::BTree;
+use cenote_base::Lsn;
 use cenote_base::rt;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ fn key(kind: u8, id: u32) -> Vec<u8> {
 }
 
 impl Engine {
-    fn put_counter(&self, kind: u8, id: u32, value: &[u8]) -> Result<u64> {
+    fn put_counter(&self, kind: u8, id: u32, value: &[u8]) -> Result<Lsn> {
         let key = key(kind, id);
         let mut m = self.pool.mtr();
         let pos = TREE.seek_write(&mut m, &key, key.len() + value.len())?;
@@ -36,7 +37,7 @@ impl Engine {
         } else {
             TREE.insert_at(&mut m, &pos, &key, value)?;
         }
-        Ok(m.commit().raw())
+        Ok(m.commit())
     }
 
     fn get_counter(&self, kind: u8, id: u32) -> Result<Option<Vec<u8>>> {
@@ -58,7 +59,7 @@ impl Engine {
             value: i64::from_le_bytes(value),
             called: bytes[8] != 0,
             ahead: 0,
-            written: 0,
+            written: Lsn::ZERO,
         };
         Ok(self
             .counters
@@ -69,14 +70,14 @@ impl Engine {
             .clone())
     }
 
-    fn write_position(&self, id: u32, value: i64, called: bool) -> Result<u64> {
+    fn write_position(&self, id: u32, value: i64, called: bool) -> Result<Lsn> {
         let mut bytes = value.to_le_bytes().to_vec();
         bytes.push(u8::from(called));
         self.put_counter(KIND_SEQUENCE, id, &bytes)
     }
 
     /// The next value of a sequence, and the position of the log behind which it is not given again.
-    pub(crate) fn next_value(&self, def: &SequenceDef) -> Result<(i64, u64)> {
+    pub(crate) fn next_value(&self, def: &SequenceDef) -> Result<(i64, Lsn)> {
         let position = self.position_of(def.id)?;
         let mut position = position.lock();
         let value = if position.called {
@@ -111,7 +112,7 @@ impl Engine {
     }
 
     /// Sets a sequence; returns the position of the log behind which it is set.
-    pub(crate) fn set_value(&self, id: u32, value: i64, called: bool) -> Result<u64> {
+    pub(crate) fn set_value(&self, id: u32, value: i64, called: bool) -> Result<Lsn> {
         let position = self
             .counters
             .sequences
@@ -122,7 +123,7 @@ impl Engine {
                     value,
                     called,
                     ahead: 0,
-                    written: 0,
+                    written: Lsn::ZERO,
                 }))
             })
             .clone();

@@ -10,6 +10,7 @@
 use crate::error::Error;
 use crate::tx::CancelFlag;
 use crate::undo::Segment;
+use cenote_base::Cts;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,7 +28,7 @@ pub(crate) fn helpers() -> usize {
 
 /// The work of a round.
 pub(super) struct Round {
-    pub horizon: u64,
+    pub horizon: Cts,
     segments: Vec<Arc<Segment>>,
     next: AtomicUsize,
     pub passed: AtomicU64,
@@ -38,7 +39,7 @@ pub(super) struct Round {
 }
 
 impl Round {
-    pub fn new(horizon: u64, segments: Vec<Arc<Segment>>, cancel: Option<Arc<CancelFlag>>) -> Round {
+    pub fn new(horizon: Cts, segments: Vec<Arc<Segment>>, cancel: Option<Arc<CancelFlag>>) -> Round {
         Round {
             horizon,
             segments,
@@ -147,7 +148,10 @@ mod tests {
     /// stopped for good, and VACUUM and definitions waited for it.
     #[test]
     fn a_panic_fails_the_round_and_does_not_keep_it_open() {
-        let (crew, round) = (Crew::default(), Arc::new(Round::new(1, Vec::new(), None)));
+        let (crew, round) = (
+            Crew::default(),
+            Arc::new(Round::new(Cts::from_raw(1), Vec::new(), None)),
+        );
         crew.open(&round);
         let mut seen = 0;
         let joined = crew.join(&mut seen).expect("it is open");

@@ -23,10 +23,10 @@ use crate::tx::locks::row_name;
 use crate::tx::rollback::{Entries, Version, entries_of, hash};
 use crate::undo::UndoPointer;
 use crate::undo::record::{TRAILER, Trailer};
-use cenote_base::TxId;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{HashMap, HashSet};
+use cenote_base::{Cts, TxId};
 
 /// Versions that are walked under a latch at most.
 const STEPS: u64 = 16;
@@ -46,13 +46,13 @@ struct Memo {
 
 /// What a thread remembers of rows during a round.
 pub(super) struct Memos {
-    pub horizon: u64,
+    pub horizon: Cts,
     rows: HashMap<Vec<u8>, Memo>,
     hashes: usize,
 }
 
 impl Memos {
-    pub fn new(horizon: u64) -> Memos {
+    pub fn new(horizon: Cts) -> Memos {
         Memos {
             horizon,
             rows: HashMap::default(),
@@ -133,7 +133,7 @@ impl Memos {
 }
 
 impl Memo {
-    fn learn(&mut self, engine: &Engine, table: &Table, key: &[u8], horizon: u64) -> Result<()> {
+    fn learn(&mut self, engine: &Engine, table: &Table, key: &[u8], horizon: Cts) -> Result<()> {
         let mut value = Vec::new();
         if !(BTree { space: table.space }).get(&engine.pool, key, &mut value)? {
             *self = Memo::default();
@@ -166,7 +166,7 @@ impl Memo {
 impl Engine {
     /// Whether every snapshot in use, and every later one, sees what transaction `tx` made; `horizon` is one that purge
     /// has worked with.
-    pub(crate) fn is_seen_by_all(&self, tx: TxId, horizon: u64) -> Result<bool> {
+    pub(crate) fn is_seen_by_all(&self, tx: TxId, horizon: Cts) -> Result<bool> {
         if tx < self.txs.low_water() {
             return Ok(true);
         }

@@ -1,8 +1,9 @@
 //! What purge's threads and the engine share.
 
 use super::crew::Crew;
+use cenote_base::Cts;
 use cenote_base::rt;
-use cenote_base::rt::atomic::AtomicU64;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{HashMap, HashSet, Mutex};
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ pub(crate) struct Purge {
     /// Held while a record of the catalog is purged: several may name the same files.
     pub definitions: rt::Mutex<()>,
     /// Greatest horizon that was worked with: no snapshot in use, or to come, is older.
-    pub horizon: AtomicU64,
+    horizon: AtomicU64,
     pub records: AtomicU64,
     /// Versions that were looked at to decide on index entries.
     pub walked: AtomicU64,
@@ -26,6 +27,18 @@ pub(crate) struct Purge {
     pub freed: Freed,
     /// What the last round failed with.
     pub error: rt::Mutex<Option<String>>,
+}
+
+impl Purge {
+    /// Greatest horizon that was worked with.
+    pub(crate) fn horizon(&self) -> Cts {
+        Cts::from_raw(self.horizon.load(Ordering::SeqCst))
+    }
+
+    /// A round works with this horizon: announced before it latches its first row.
+    pub(super) fn announce(&self, horizon: Cts) {
+        self.horizon.fetch_max(horizon.raw(), Ordering::SeqCst);
+    }
 }
 
 /// Spaces to look at.

@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
-use cenote_base::{PAGE_SIZE, PageId, TxId};
+use cenote_base::{Cts, PAGE_SIZE, PageId, TxId};
 use std::ops::Range;
 
 /// Space of the CTS pages.
@@ -224,12 +224,14 @@ impl CtsPages {
 
     /// The timestamp of `seq`; 0: not committed. The caller asks for the low-water mark behind it: the page of a number
     /// below may be empty, or another index's.
-    pub(crate) fn read(&self, pool: &BufferPool, seq: TxId) -> Result<u64> {
+    pub(crate) fn read(&self, pool: &BufferPool, seq: TxId) -> Result<Cts> {
         let index = index_of(seq);
         if index < self.base || index >= self.made.load(Ordering::Acquire) {
-            return Ok(0);
+            return Ok(Cts::ZERO);
         }
-        Ok(pool.shared(self.page_of(seq))?.view().u64(offset_of(seq)))
+        Ok(Cts::from_raw(
+            pool.shared(self.page_of(seq))?.view().u64(offset_of(seq)),
+        ))
     }
 }
 

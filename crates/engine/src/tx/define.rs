@@ -22,7 +22,7 @@ use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafBatch};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, UndoPointer};
-use cenote_base::TxId;
+use cenote_base::{Cts, TxId};
 use std::sync::Arc;
 
 impl Tx {
@@ -335,7 +335,7 @@ impl Tx {
 
     /// Entries of all versions that a snapshot not before `horizon` may still see; the newest ones must be unique if
     /// the index is.
-    fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: u64) -> Result<()> {
+    fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: Cts) -> Result<()> {
         let engine = self.engine().clone();
         let mut entries = Sorter::new(&engine.runs, self.account(), &self.reader().cancel);
         let (mut scan, mut batch) = (
@@ -369,7 +369,7 @@ impl Tx {
         table: &Table,
         index: &IndexDef,
         (row_key, value): (&[u8], &[u8]),
-        horizon: u64,
+        horizon: Cts,
         entries: &mut Sorter<'_>,
     ) -> Result<()> {
         let engine = self.engine();

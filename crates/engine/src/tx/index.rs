@@ -160,7 +160,7 @@ impl Tx {
             Status::Committed(BELOW_LOW_WATER) => Standing::Committed,
             Status::Committed(at) if at <= reader.snapshot => Standing::Seen,
             Status::Committed(at) => {
-                self.built_on.fetch_max(at, Ordering::Relaxed);
+                self.built_on.fetch_max(at.raw(), Ordering::Relaxed);
                 Standing::Committed
             }
             Status::Over => Standing::Over,

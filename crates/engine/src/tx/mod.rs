@@ -44,7 +44,7 @@ use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
-use cenote_base::{Lsn, TxId};
+use cenote_base::{Cts, Lsn, TxId};
 use locks::{Waiter, Waits};
 use queue::Waiting;
 use read::ALL_OWN;
@@ -91,7 +91,7 @@ pub struct Tx {
     looked: AtomicU64,
     /// Position of the log behind which the sequence values that it drew are not given again: durable before it
     /// commits.
-    drawn: u64,
+    drawn: Lsn,
     table_locks: Vec<u64>,
     /// Tables (id, version) known to be current; their locks are held.
     checked: Vec<(u32, u64)>,
@@ -120,7 +120,7 @@ impl Tx {
             taken_back: false,
             built_on: AtomicU64::new(0),
             looked: AtomicU64::new(0),
-            drawn: 0,
+            drawn: Lsn::ZERO,
             table_locks: Vec::new(),
             checked: Vec::new(),
             row_locks: Vec::new(),
@@ -177,7 +177,7 @@ impl Tx {
 
     /// Takes a snapshot where there is none, between statements: for planning, which may look at rows.
     pub fn ensure_snapshot(&mut self) {
-        if self.active && self.reader.snapshot == 0 {
+        if self.active && self.reader.snapshot == Cts::ZERO {
             self.reader.refresh();
         }
     }
@@ -208,11 +208,16 @@ impl Tx {
     /// # Errors
     /// The log has failed, or its drive does not answer.
     pub fn wait_built_on(&self) -> Result<()> {
-        self.wait_durable(self.built_on.load(Ordering::Relaxed))
+        self.wait_durable(self.built_on().position())
     }
 
-    fn wait_durable(&self, at: u64) -> Result<()> {
-        if at > self.engine().storage.durable() {
+    /// Greatest commit that was met behind the snapshot.
+    fn built_on(&self) -> Cts {
+        Cts::from_raw(self.built_on.load(Ordering::Relaxed))
+    }
+
+    fn wait_durable(&self, at: Lsn) -> Result<()> {
+        if at > self.engine().storage.durable().position() {
             self.engine().storage.wait_durable(at)
         } else {
             Ok(())
@@ -226,7 +231,7 @@ impl Tx {
 
     /// Position of the log up to which the current statement sees commits.
     pub fn snapshot(&self) -> u64 {
-        self.reader.snapshot
+        self.reader.snapshot.raw()
     }
 
     /// Where the timestamp of this session's last commit is noted as soon as it has its place in the log, which is
@@ -290,7 +295,7 @@ impl Tx {
     /// As [`Tx::wait_built_on`]; 57014.
     pub fn reader_of_now(&self) -> Result<Reader> {
         self.wait_until_bases_are_whole()?;
-        let (engine, met) = (self.engine(), self.built_on.load(Ordering::Relaxed));
+        let (engine, met) = (self.engine(), self.built_on());
         // It holds the statement's snapshot, and so all that a younger one sees.
         let mut reader = self.reader.clone();
         reader.snapshot = engine.storage.durable().max(met);
@@ -371,7 +376,7 @@ impl Tx {
         if self.last_undo.is_none() {
             let durable = self.wait_built_on().and(self.wait_durable(self.drawn));
             if self.reader.own.is_none() {
-                self.drawn = 0;
+                self.drawn = Lsn::ZERO;
                 return durable;
             }
             if self.taken_back {
@@ -392,7 +397,7 @@ impl Tx {
     }
 
     /// The commit's mini-transaction; its LSN.
-    fn log_commit(&mut self) -> Result<u64> {
+    fn log_commit(&mut self) -> Result<Cts> {
         let Reader { engine, own, slot, .. } = &self.reader;
         let (engine, own, slot) = (&**engine, *own, *slot);
         assert!(!own.is_none(), "a transaction with undo records has a number");
@@ -411,15 +416,15 @@ impl Tx {
             undo::set_end(&mut m, header, writer.position, own);
         }
         engine.cts.mark(&mut m, page, own);
-        let mut at = 0;
+        let mut at = Cts::ZERO;
         let committed_at = &self.committed_at;
         m.commit_with(&mut |end, patch| {
-            at = end.raw();
+            at = Cts::at(end);
             if planted(Fault::StaleCts) {
                 at = engine.storage.durable();
             }
-            committed_at.as_raw().store(at, Ordering::Relaxed);
-            patch.set_all(at);
+            committed_at.as_raw().store(at.raw(), Ordering::Relaxed);
+            patch.set_all(at.raw());
             engine.txs.set_committed(own, slot, at);
         });
         if self.overlay.is_empty() {
@@ -437,7 +442,7 @@ impl Tx {
 
     fn is_base_incomplete(&self) -> bool {
         let log = self.engine().storage.0.log();
-        let base = Lsn::from_raw(self.built_on.load(Ordering::Relaxed));
+        let base = self.built_on().position();
         base > log.durable() && log.is_incomplete(base)
     }
 
@@ -445,7 +450,7 @@ impl Tx {
     /// copied: a process that dies there makes it void. This one must not survive it.
     fn wait_until_bases_are_whole(&self) -> Result<()> {
         let log = self.engine().storage.0.log();
-        match Lsn::from_raw(self.built_on.load(Ordering::Relaxed)) {
+        match self.built_on().position() {
             base if base > log.durable() && !planted(Fault::BaseIncomplete) => Ok(log.wait_complete(base)?),
             _ => Ok(()),
         }
@@ -453,7 +458,7 @@ impl Tx {
 
     /// Waits until the commit is durable. Transactions that wait for rows go on before that; definitions are published
     /// after it.
-    fn acknowledge(&mut self, at: u64) -> Result<()> {
+    fn acknowledge(&mut self, at: Cts) -> Result<()> {
         let engine = self.engine().clone();
         if planted(Fault::EarlyAnswer) && self.overlay.is_empty() {
             self.release();
@@ -461,9 +466,9 @@ impl Tx {
         }
         if self.overlay.is_empty() {
             self.release();
-            return engine.storage.wait_durable(at);
+            return engine.storage.wait_durable(at.position());
         }
-        let durable = engine.storage.wait_durable(at);
+        let durable = engine.storage.wait_durable(at.position());
         mark::pass(Mark::DefinitionDurable);
         // What is only late stands in the log: a transaction that uses it is behind it there, and would be lost with
         // it.
@@ -483,7 +488,7 @@ impl Tx {
         };
         let (engine, own) = (self.engine(), self.reader.own);
         if planted(Fault::EarlyDefinition) {
-            let at = self.committed_at.as_raw().load(Ordering::Relaxed);
+            let at = Cts::from_raw(self.committed_at.as_raw().load(Ordering::Relaxed));
             return segment.note_end(Ended {
                 end: *position,
                 at,
@@ -495,7 +500,7 @@ impl Tx {
             Ok(at) => drop(engine.storage.wait_durable(at)),
             Err(_) => segment.note_end(Ended {
                 end: *position,
-                at: engine.storage.0.log().tail().raw() + 1,
+                at: Cts::at(engine.storage.0.log().tail().advance(1)),
                 tx: own,
             }),
         }
@@ -509,7 +514,7 @@ impl Tx {
         self.active = false;
         self.reader.withdraw();
         if self.reader.own.is_none() {
-            self.drawn = 0;
+            self.drawn = Lsn::ZERO;
             return Ok(());
         }
         match self.take_back_all() {
@@ -597,7 +602,7 @@ impl Tx {
         self.row_locks.clear();
         self.overlay.truncate(0);
         self.built_on.store(0, Ordering::Relaxed);
-        self.drawn = 0;
+        self.drawn = Lsn::ZERO;
     }
 
     /// Frees all locks and wakes the waiters.
@@ -623,7 +628,7 @@ impl Tx {
         self.last_undo = UndoPointer::NONE;
         self.taken_back = false;
         self.built_on.store(0, Ordering::Relaxed);
-        self.drawn = 0;
+        self.drawn = Lsn::ZERO;
     }
 
     // ---- what writers need ----
@@ -757,7 +762,9 @@ mod tests {
         let engine = Engine::open(options).expect("the database opens");
         let mut holder = engine.begin(Isolation::ReadCommitted);
         holder.lock_table(77, true).expect("free");
-        engine.txs.set_committed(holder.reader.own, holder.reader.slot, 1);
+        engine
+            .txs
+            .set_committed(holder.reader.own, holder.reader.slot, Cts::from_raw(1));
         let mut other = engine.begin(Isolation::ReadCommitted);
         other.set_lock_timeout(30);
         assert!(matches!(other.lock_table(77, false), Err(Error::LockNotAvailable(_))));

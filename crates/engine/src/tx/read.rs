@@ -27,7 +27,7 @@ use crate::tree::{BTree, LeafBatch, Scan};
 use crate::undo::UndoPointer;
 use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
-use cenote_base::TxId;
+use cenote_base::{Cts, TxId};
 use std::sync::Arc;
 
 /// What a statement sees: enough to read. A clone holds the snapshot for as long as it lives, whatever statement its
@@ -37,7 +37,7 @@ pub struct Reader {
     pub(crate) engine: Arc<Engine>,
     pub(crate) slot: SlotIndex,
     /// Durable position of the log that this reader sees up to.
-    pub(crate) snapshot: u64,
+    pub(crate) snapshot: Cts,
     /// Low-water mark when the snapshot was taken.
     pub(crate) low_water: TxId,
     /// Number of the transaction, if it has one yet.
@@ -81,7 +81,7 @@ impl Reader {
         Reader {
             engine: engine.clone(),
             slot: lease.slot,
-            snapshot: 0,
+            snapshot: Cts::ZERO,
             low_water: TxId::NONE,
             own: TxId::NONE,
             upto: ALL_OWN,
@@ -102,7 +102,7 @@ impl Reader {
     /// The snapshot is not needed any more.
     pub(crate) fn withdraw(&mut self) {
         self.engine.slots.withdraw(self.slot);
-        self.snapshot = 0;
+        self.snapshot = Cts::ZERO;
         self.low_water = TxId::NONE;
     }
 

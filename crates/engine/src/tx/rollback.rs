@@ -24,9 +24,8 @@ use crate::tree::{BTree, LeafPos};
 use crate::tx::Status;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment, UndoPointer};
-use cenote_base::TxId;
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::{Cts, Lsn, TxId};
 pub(crate) use needed::{Memos, hash};
 use std::sync::Arc;
 
@@ -169,7 +168,7 @@ fn restore(
 /// record some time later. What decides is the horizon, which purge announces before it latches its first row: if purge
 /// had this row before, rollback knows, and removes it.
 fn is_past(engine: &Engine, deletion: Trailer) -> Result<bool> {
-    let horizon = engine.purge.horizon.load(Ordering::SeqCst);
+    let horizon = engine.purge.horizon();
     Ok(engine.is_purged(deletion.undo) || engine.is_seen_by_all(deletion.tx, horizon)?)
 }
 
@@ -267,14 +266,18 @@ pub(crate) fn compact_entries(engine: &Engine, thin: &[Doomed]) -> Result<()> {
 
 /// Says in the log that transaction `seq`, whose records end at `end`, has been rolled back (or has published what it
 /// defined), and to purge that it ended there. Returns that position.
-pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: TxId) -> Result<u64> {
+pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: TxId) -> Result<Lsn> {
     let mut m = engine.pool.mtr();
     let header = undo::latch_header(&mut m, segment.number)?;
     undo::set_end(&mut m, header, end, seq);
-    let at = m.commit().raw();
+    let at = m.commit();
     // Behind every snapshot that may still walk the versions that were taken back: those were taken before this
     // position.
-    segment.note_end(Ended { end, at, tx: seq });
+    segment.note_end(Ended {
+        end,
+        at: Cts::at(at),
+        tx: seq,
+    });
     Ok(at)
 }
 
@@ -333,8 +336,10 @@ mod tests {
         let mut two = engine.begin(Isolation::ReadCommitted);
         change(&mut one, 1, 1);
         change(&mut one, 2, 1);
-        let place = engine.storage.0.log().tail().raw() + 1;
-        engine.txs.set_committed(one.reader.own, one.reader.slot, place);
+        let place = engine.storage.0.log().tail().advance(1);
+        engine
+            .txs
+            .set_committed(one.reader.own, one.reader.slot, cenote_base::Cts::at(place));
         change(&mut two, 1, 2);
         engine.storage.0.log().flush_all().expect("durable");
         engine.halt();

@@ -20,11 +20,11 @@
 //! moves the epoch on. `waits_for` draws the wait-for graph; each transaction waits for one other at a time.
 
 use crate::error::{Error, Result};
-use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::{Cts, TxId};
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
@@ -179,55 +179,57 @@ impl Slots {
     }
 
     /// Publishes a snapshot of what `visible` says and returns it.
-    pub(crate) fn publish(&self, index: SlotIndex, visible: impl Fn() -> u64) -> u64 {
+    pub(crate) fn publish(&self, index: SlotIndex, visible: impl Fn() -> Cts) -> Cts {
         loop {
             let snapshot = visible();
             mark::pass(Mark::SnapshotRead);
-            self.get(index).snapshot.store(snapshot, Ordering::SeqCst);
+            self.get(index).snapshot.store(snapshot.raw(), Ordering::SeqCst);
             mark::pass(Mark::SnapshotPublished);
-            if snapshot >= self.announced.load(Ordering::SeqCst) || planted(Fault::SnapshotRecheck) {
+            if snapshot.raw() >= self.announced.load(Ordering::SeqCst) || planted(Fault::SnapshotRecheck) {
                 return snapshot;
             }
         }
     }
 
-    /// The snapshot that the slot publishes for the statement that runs; 0: none.
-    pub(crate) fn published(&self, index: SlotIndex) -> u64 {
+    /// The snapshot that the slot publishes for the statement that runs; zero: none.
+    pub(crate) fn published(&self, index: SlotIndex) -> Cts {
         match self.get(index).snapshot.load(Ordering::Relaxed) {
-            IDLE => 0,
-            snapshot => snapshot,
+            IDLE => Cts::ZERO,
+            snapshot => Cts::from_raw(snapshot),
         }
     }
 
     /// Holds a snapshot that the slot publishes while this is called. Not while purge looks at the slots: it might have
     /// read the one word already and meet the other when that has gone on.
-    fn hold(&self, index: SlotIndex, snapshot: u64) {
+    fn hold(&self, index: SlotIndex, snapshot: Cts) {
         let _no_scan = self.free.lock();
-        self.get(index).held.store(snapshot, Ordering::SeqCst);
+        self.get(index).held.store(snapshot.raw(), Ordering::SeqCst);
     }
 
     /// Holds the oldest snapshot in use, and gives it: purge has worked with none that is younger. With none in use it
     /// is `visible`, the durable position.
-    fn hold_oldest(&self, index: SlotIndex, visible: u64) -> u64 {
+    fn hold_oldest(&self, index: SlotIndex, visible: Cts) -> Cts {
         let _no_scan = self.free.lock();
-        let oldest = self.oldest(visible.max(self.announced.load(Ordering::SeqCst)));
+        let oldest = self.oldest(visible.max(Cts::from_raw(self.announced.load(Ordering::SeqCst))));
         // A reader that is about to take a newer snapshot may publish one that purge has passed.
-        let oldest = oldest.max(self.horizon.load(Ordering::Relaxed));
-        self.get(index).held.store(oldest, Ordering::SeqCst);
+        let oldest = oldest.max(Cts::from_raw(self.horizon.load(Ordering::Relaxed)));
+        self.get(index).held.store(oldest.raw(), Ordering::SeqCst);
         oldest
     }
 
     /// Oldest snapshot in use, at most `visible`.
-    fn oldest(&self, visible: u64) -> u64 {
+    fn oldest(&self, visible: Cts) -> Cts {
         self.in_use()
             .flat_map(|s| [&s.snapshot, &s.held])
-            .map(|word| word.load(Ordering::SeqCst))
-            .fold(visible, u64::min)
+            .map(|word| Cts::from_raw(word.load(Ordering::SeqCst)))
+            .fold(visible, Cts::min)
     }
 
     /// The oldest snapshot held is a younger one now, or none.
-    fn let_go(&self, index: SlotIndex, left: Option<u64>) {
-        self.get(index).held.store(left.unwrap_or(IDLE), Ordering::Release);
+    fn let_go(&self, index: SlotIndex, left: Option<Cts>) {
+        self.get(index)
+            .held
+            .store(left.map_or(IDLE, Cts::raw), Ordering::Release);
     }
 
     /// The slot's statement reads nothing any more.
@@ -236,14 +238,14 @@ impl Slots {
     }
 
     /// Oldest snapshot in use, at most `visible`: versions that ended before it can be removed.
-    pub(crate) fn horizon(&self, visible: u64) -> u64 {
-        self.announced.fetch_max(visible, Ordering::SeqCst);
+    pub(crate) fn horizon(&self, visible: Cts) -> Cts {
+        self.announced.fetch_max(visible.raw(), Ordering::SeqCst);
         let _no_holding = self.free.lock();
         if planted(Fault::PurgeHorizon) {
             return visible;
         }
         let horizon = self.oldest(visible);
-        self.horizon.fetch_max(horizon, Ordering::Relaxed);
+        self.horizon.fetch_max(horizon.raw(), Ordering::Relaxed);
         horizon
     }
 
@@ -287,7 +289,7 @@ pub(crate) struct Lease {
     slots: Arc<Slots>,
     pub(crate) slot: SlotIndex,
     /// Snapshots held, and how often each.
-    held: rt::Mutex<BTreeMap<u64, usize>>,
+    held: rt::Mutex<BTreeMap<Cts, usize>>,
 }
 
 impl Lease {
@@ -300,7 +302,7 @@ impl Lease {
     }
 
     /// Holds `snapshot`, which the slot publishes, or which is held already.
-    pub(crate) fn hold(self: &Arc<Self>, snapshot: u64) -> Hold {
+    pub(crate) fn hold(self: &Arc<Self>, snapshot: Cts) -> Hold {
         let mut held = self.held.lock();
         let oldest = held.keys().next().copied();
         *held.entry(snapshot).or_default() += 1;
@@ -315,7 +317,7 @@ impl Lease {
 
     /// Holds the oldest snapshot in use, of any reader: what purge may remove does not grow while the hold lives.
     /// `visible` is the durable position.
-    pub(crate) fn hold_oldest(self: &Arc<Self>, visible: u64) -> Hold {
+    pub(crate) fn hold_oldest(self: &Arc<Self>, visible: Cts) -> Hold {
         let mut held = self.held.lock();
         let snapshot = self.slots.hold_oldest(self.slot, visible);
         *held.entry(snapshot).or_default() += 1;
@@ -325,7 +327,7 @@ impl Lease {
         }
     }
 
-    fn let_go(&self, snapshot: u64) {
+    fn let_go(&self, snapshot: Cts) {
         let mut held = self.held.lock();
         let oldest = held.keys().next().copied();
         assert!(
@@ -355,12 +357,12 @@ impl Drop for Lease {
 /// A snapshot that purge respects while this lives.
 pub(crate) struct Hold {
     lease: Arc<Lease>,
-    snapshot: u64,
+    snapshot: Cts,
 }
 
 impl Hold {
     /// The snapshot.
-    pub(crate) fn snapshot(&self) -> u64 {
+    pub(crate) fn snapshot(&self) -> Cts {
         self.snapshot
     }
 }
@@ -375,19 +377,23 @@ impl Drop for Hold {
 mod tests {
     use super::*;
 
+    const fn at(position: u64) -> Cts {
+        Cts::from_raw(position)
+    }
+
     #[test]
     fn the_horizon_is_the_oldest_snapshot() {
         let slots = Arc::new(Slots::new());
         let (a, b) = (slots.lease_always(), slots.lease_always());
-        assert_eq!(slots.publish(a.slot, || 10), 10);
-        assert_eq!(slots.publish(b.slot, || 20), 20);
-        assert_eq!(slots.horizon(30), 10);
+        assert_eq!(slots.publish(a.slot, || at(10)), at(10));
+        assert_eq!(slots.publish(b.slot, || at(20)), at(20));
+        assert_eq!(slots.horizon(at(30)), at(10));
         slots.withdraw(a.slot);
-        assert_eq!(slots.horizon(30), 20);
-        let stale = std::cell::Cell::new(25);
+        assert_eq!(slots.horizon(at(30)), at(20));
+        let stale = std::cell::Cell::new(at(25));
         assert_eq!(
-            slots.publish(a.slot, || stale.replace(31)),
-            31,
+            slots.publish(a.slot, || stale.replace(at(31))),
+            at(31),
             "below what purge announced: taken again"
         );
         let slot = b.slot;
@@ -400,16 +406,16 @@ mod tests {
         let slots = Arc::new(Slots::new());
         let lease = slots.lease_always();
         let hold = |visible| lease.hold(slots.publish(lease.slot, || visible));
-        let (first, second, again) = (hold(10), hold(20), hold(20));
-        slots.publish(lease.slot, || 30);
-        assert_eq!(slots.horizon(30), 10);
+        let (first, second, again) = (hold(at(10)), hold(at(20)), hold(at(20)));
+        slots.publish(lease.slot, || at(30));
+        assert_eq!(slots.horizon(at(30)), at(10));
         drop(first);
-        assert_eq!(slots.horizon(30), 20);
+        assert_eq!(slots.horizon(at(30)), at(20));
         drop((second, lease));
         slots.withdraw(again.lease.slot);
-        assert_eq!(slots.horizon(40), 20, "its slot is not free yet");
+        assert_eq!(slots.horizon(at(40)), at(20), "its slot is not free yet");
         drop(again);
-        assert_eq!(slots.horizon(40), 40);
+        assert_eq!(slots.horizon(at(40)), at(40));
         assert_eq!(slots.free.lock().len(), 1);
     }
 
@@ -417,19 +423,23 @@ mod tests {
     fn the_oldest_snapshot_keeps_purge_where_it_is() {
         let slots = Arc::new(Slots::new());
         let (reader, builder) = (slots.lease_always(), slots.lease_always());
-        slots.publish(reader.slot, || 10);
-        slots.publish(builder.slot, || 30);
-        let hold = builder.hold_oldest(40);
-        assert_eq!(hold.snapshot(), 10);
+        slots.publish(reader.slot, || at(10));
+        slots.publish(builder.slot, || at(30));
+        let hold = builder.hold_oldest(at(40));
+        assert_eq!(hold.snapshot(), at(10));
         slots.withdraw(reader.slot);
-        assert_eq!(slots.horizon(50), 10, "its reader has gone, the hold has not");
+        assert_eq!(slots.horizon(at(50)), at(10), "its reader has gone, the hold has not");
         drop(hold);
-        assert_eq!(slots.horizon(50), 30);
+        assert_eq!(slots.horizon(at(50)), at(30));
         slots.withdraw(builder.slot);
-        assert_eq!(slots.horizon(60), 60);
+        assert_eq!(slots.horizon(at(60)), at(60));
         // A reader that is about to look at what purge has announced, and to take a newer one.
         slots.get(reader.slot).snapshot.store(55, Ordering::SeqCst);
-        assert_eq!(builder.hold_oldest(60).snapshot(), 60, "purge has worked with 60");
+        assert_eq!(
+            builder.hold_oldest(at(60)).snapshot(),
+            at(60),
+            "purge has worked with 60"
+        );
     }
 
     /// There were 4,096 slots; a transaction or reader beyond them waited for one without end. Now those beyond the

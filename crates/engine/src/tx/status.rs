@@ -18,12 +18,12 @@
 
 use super::slots::{SlotIndex, Slots};
 use crate::error::{Error, Result};
-use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering, fence};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::{Cts, TxId};
 
 /// Top bit of a status word: active, the rest is the slot.
 const ACTIVE: u64 = 1 << 63;
@@ -47,7 +47,7 @@ impl Default for Sizes {
 
 /// The timestamp told of numbers below the low-water mark, without a look: most have committed, those rolled back count
 /// as that.
-pub(crate) const BELOW_LOW_WATER: u64 = 1;
+pub(crate) const BELOW_LOW_WATER: Cts = Cts::from_raw(1);
 
 /// Status of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +55,7 @@ pub(crate) enum Status {
     /// Runs in this slot.
     Active(SlotIndex),
     /// Has committed with this timestamp.
-    Committed(u64),
+    Committed(Cts),
     /// Has been rolled back.
     Over,
 }
@@ -65,7 +65,7 @@ impl Status {
     fn encode(self) -> u64 {
         match self {
             Status::Active(slot) => ACTIVE | u64::from(slot.raw()),
-            Status::Committed(cts) => cts,
+            Status::Committed(cts) => cts.raw(),
             Status::Over => 0,
         }
     }
@@ -75,7 +75,7 @@ impl Status {
         match word {
             0 => Status::Over,
             word if word & ACTIVE != 0 => Status::Active(SlotIndex::from_raw((word & !ACTIVE) as u32)),
-            cts => Status::Committed(cts),
+            cts => Status::Committed(Cts::from_raw(cts)),
         }
     }
 }
@@ -218,9 +218,9 @@ impl TxTable {
     }
 
     /// Called inside the log's reservation: from here on `seq` is committed for every snapshot at or above `cts`.
-    pub(crate) fn set_committed(&self, seq: TxId, slot: SlotIndex, cts: u64) {
+    pub(crate) fn set_committed(&self, seq: TxId, slot: SlotIndex, cts: Cts) {
         assert!(
-            cts != 0 && cts & ACTIVE == 0,
+            cts != Cts::ZERO && cts.raw() & ACTIVE == 0,
             "a commit timestamp is a position of the log"
         );
         self.set(seq, slot, Status::Committed(cts));
@@ -247,7 +247,7 @@ impl TxTable {
     /// Status of `seq`; `from_page` reads the CTS page. One below the low-water mark counts as committed before all
     /// snapshots: its slot's page may be gone, or go (and be emptied first) while it is read, so the mark is asked
     /// again behind that.
-    pub(crate) fn status(&self, seq: TxId, from_page: impl FnOnce(TxId) -> Result<u64>) -> Result<Status> {
+    pub(crate) fn status(&self, seq: TxId, from_page: impl FnOnce(TxId) -> Result<Cts>) -> Result<Status> {
         if seq < self.low_water() {
             return Ok(Status::Committed(BELOW_LOW_WATER));
         }
@@ -270,7 +270,7 @@ impl TxTable {
         if seq < self.low_water() && !planted(Fault::EmptiedCts) {
             Ok(Status::Committed(BELOW_LOW_WATER))
         } else {
-            word.map(Status::decode)
+            word.map(|cts| Status::decode(cts.raw()))
         }
     }
 
@@ -286,8 +286,8 @@ mod tests {
 
     const RING: u64 = 1 << 16;
 
-    fn page(_: TxId) -> Result<u64> {
-        Ok(77)
+    fn page(_: TxId) -> Result<Cts> {
+        Ok(Cts::from_raw(77))
     }
 
     #[test]
@@ -300,7 +300,7 @@ mod tests {
         let (long, short) = (leases.0.slot, leases.1.slot);
         let first = table.start(&slots, long, |_| Ok(())).unwrap();
         let second = table.start(&slots, short, |_| Ok(())).unwrap();
-        table.set_committed(second, short, 1000);
+        table.set_committed(second, short, Cts::from_raw(1000));
         for _ in 0..RING + 10 {
             let seq = table.start(&slots, short, |_| Ok(())).unwrap();
             table.set_over(seq, short);
@@ -309,13 +309,16 @@ mod tests {
         assert_eq!(table.status(first, page).unwrap(), Status::Active(long));
         assert_eq!(
             table.status(second, page).unwrap(),
-            Status::Committed(77),
+            Status::Committed(Cts::from_raw(77)),
             "left the ring: the page knows"
         );
-        table.set_committed(first, long, 2000);
-        assert_eq!(table.status(first, page).unwrap(), Status::Committed(2000));
+        table.set_committed(first, long, Cts::from_raw(2000));
+        assert_eq!(
+            table.status(first, page).unwrap(),
+            Status::Committed(Cts::from_raw(2000))
+        );
         table.raise_low_water(TxId::from_raw(first.raw() + 1));
-        assert_eq!(table.status(first, page).unwrap(), Status::Committed(1));
+        assert_eq!(table.status(first, page).unwrap(), Status::Committed(Cts::from_raw(1)));
     }
 
     /// A long snapshot asks about a commit that has left the ring; before it reads the CTS page, purge raises the
@@ -329,16 +332,16 @@ mod tests {
         let lease = slots.lease_always();
         let slot = lease.slot;
         let old = table.start(&slots, slot, |_| Ok(())).unwrap();
-        table.set_committed(old, slot, 1000);
+        table.set_committed(old, slot, Cts::from_raw(1000));
         for _ in 0..RING {
             let seq = table.start(&slots, slot, |_| Ok(())).unwrap();
             table.set_over(seq, slot);
         }
         let emptied = |_| {
             table.raise_low_water(TxId::from_raw(old.raw() + 1));
-            Ok(0)
+            Ok(Cts::ZERO)
         };
-        assert_eq!(table.status(old, emptied).unwrap(), Status::Committed(1));
+        assert_eq!(table.status(old, emptied).unwrap(), Status::Committed(Cts::from_raw(1)));
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::pool::{BufferPool, Mtr, PageH};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::{PAGE_SIZE, PageId, TxId};
+use cenote_base::{Cts, PAGE_SIZE, PageId, TxId};
 pub(crate) use pointer::UndoPointer;
 use pointer::{END, UNIT};
 use record::{AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
@@ -142,7 +142,7 @@ pub(crate) struct Ended {
     /// Position behind its last record.
     pub end: u64,
     /// Position of the log at which it ended: once no snapshot is older, its undo is not needed.
-    pub at: u64,
+    pub at: Cts,
     /// The least number of this transaction and those that ended behind it: rises along the queue.
     pub tx: TxId,
 }

@@ -22,6 +22,7 @@ use crate::tree::BTree;
 use crate::tx::locks::row_name;
 use crate::tx::slots::{Hold, Lease};
 use crate::undo::record::{TRAILER, Trailer};
+use cenote_base::Cts;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{FixedState, HashMap};
@@ -90,7 +91,7 @@ impl<'e> Memos<'e> {
             entries.retain(|(space, entry)| memo.is_last(hash(*space, entry)));
             return Ok(true);
         }
-        let horizon = self.engine.purge.horizon.load(Ordering::SeqCst);
+        let horizon = self.engine.purge.horizon();
         let (mut version, mut steps) = (below, 0);
         while let Some((trailer, row)) = version {
             if entries.is_empty() || planted(Fault::EntryNeeded) {
@@ -124,7 +125,7 @@ impl<'e> Memos<'e> {
     }
 
     /// The next version below, unless every snapshot sees this one.
-    fn next(&self, trailer: Trailer, horizon: u64) -> Result<Option<Version>> {
+    fn next(&self, trailer: Trailer, horizon: Cts) -> Result<Option<Version>> {
         match self.engine.is_seen_by_all(trailer.tx, horizon)? {
             true => Ok(None),
             false => self.engine.version_before(trailer),
