@@ -104,6 +104,10 @@ impl Losers {
     /// How many are left, and an error that keeps one from being taken back.
     pub(crate) fn waiting(&self) -> (usize, Option<String>) {
         let stuck = self.stuck.lock();
+        assert!(
+            stuck.len() <= self.count.as_raw().load(Ordering::Acquire),
+            "a loser that is stuck is counted"
+        );
         let text = stuck.iter().next().map(|(seq, stuck)| describe(*seq, &stuck.error));
         (self.count.load(Ordering::Acquire), text)
     }

@@ -48,6 +48,10 @@ const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
 const TURN: rt::Nanos = rt::Nanos::from_millis(10);
 /// Pages emptied in one mini-transaction.
 const EMPTIED_AT_ONCE: usize = 16;
+const _: () = assert!(
+    EMPTIED_AT_ONCE <= cenote_buffer::PAGES_MAX,
+    "a mini-transaction holds them"
+);
 
 /// The purge thread.
 pub(crate) fn run(engine: &Weak<Engine>, signal: &rt::Event) {
@@ -232,6 +236,10 @@ impl Engine {
             segment.tail.store(at, Ordering::Release);
             passed += 1;
         }
+        assert!(
+            segment.tail.as_raw().load(Ordering::Acquire) <= end,
+            "purge passes a transaction's records to their end, not beyond"
+        );
         segment.tail.store(end, Ordering::Release);
         Ok(passed)
     }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 /// Threads that purge, the purge thread included.
 const THREADS_MAX: usize = 8;
+const _: () = assert!(THREADS_MAX >= 2, "a round is shared with one thread at least");
 /// Between two looks whether the engine stops, while the crew is waited for.
 const TURN: rt::Nanos = rt::Nanos::from_millis(50);
 
@@ -88,6 +89,7 @@ impl Crew {
     /// Opens a round to the crew.
     pub(super) fn open(&self, round: &Arc<Round>) {
         let mut state = self.state.lock();
+        assert!(state.open.is_none(), "one round is open at a time");
         state.open = Some(round.clone());
         state.rounds += 1;
         drop(state);

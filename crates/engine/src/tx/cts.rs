@@ -171,6 +171,10 @@ impl CtsPages {
             m.commit();
             self.made.store(index + 1, Ordering::Release);
         }
+        assert!(
+            index_of(seq) < self.made.as_raw().load(Ordering::Acquire),
+            "the page of a transaction is made before it commits"
+        );
         Ok(())
     }
 
@@ -182,6 +186,7 @@ impl CtsPages {
         if to < from + u64::from(many) {
             return None;
         }
+        assert!(from >= self.base, "pages are given back from the first one on");
         let pages = self.circle.pages(from - self.base..to - self.base);
         Some(Past { pages, to })
     }
@@ -200,6 +205,10 @@ impl CtsPages {
 
     /// The pages of `past` are empty: they may be made anew.
     pub(crate) fn note_given_back(&self, pool: &BufferPool, past: &Past) -> Result<()> {
+        assert!(
+            past.to >= self.kept_from.as_raw().load(Ordering::Acquire),
+            "pages are given back in order"
+        );
         assert!(
             past.to <= self.made.as_raw().load(Ordering::Acquire),
             "only pages that were made are given back"

@@ -16,8 +16,7 @@
 //! Lock order: unique stripes (by number) → page latches → row lock shard, row queue shard. No thread waits for a
 //! transaction with a stripe or a latch held.
 
-use super::queue::Waiting;
-use super::slots::{Slot, SlotIndex, Slots};
+use super::slots::{Slot, SlotIndex, Slots, Waiting};
 use crate::api::LockStrength;
 use crate::error::{Error, Result};
 use cenote_base::TxId;
@@ -44,6 +43,10 @@ pub struct CancelFlag(AtomicU64);
 const ASKED: u64 = 1;
 const OUT_OF_TIME: u64 = 2;
 const STATEMENT: u64 = 4;
+const _: () = assert!(
+    ASKED & OUT_OF_TIME == 0 && STATEMENT == ASKED + OUT_OF_TIME + 1,
+    "the number of the statement lies above both flags"
+);
 
 impl CancelFlag {
     /// Asks the running statement to stop.

@@ -46,9 +46,8 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Cts, Lsn, TxId};
 use locks::{Waiter, Waits};
-use queue::Waiting;
 use read::ALL_OWN;
-use slots::{Lease, SlotIndex};
+use slots::{Lease, SlotIndex, Waiting};
 use std::sync::Arc;
 
 /// A place in a transaction to which it can return.

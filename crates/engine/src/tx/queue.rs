@@ -15,7 +15,7 @@
 //! - No thread looks into a queue while there is none at all: a row without waiters costs one load.
 
 use super::locks::{hash, row_name};
-use super::slots::SlotIndex;
+use super::slots::{SlotIndex, Waiting};
 use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
@@ -23,9 +23,8 @@ use cenote_base::rt::atomic::{AtomicUsize, Ordering};
 use std::collections::VecDeque;
 
 const SHARDS: usize = 64;
+const _: () = assert!(SHARDS.is_power_of_two(), "a hash is cut down by a mask");
 
-/// A waiting transaction: its number and slot.
-pub(super) type Waiting = (TxId, SlotIndex);
 type Shard = HashMap<Vec<u8>, VecDeque<Waiting>>;
 
 /// Queues of all rows that are waited for, by space and key.

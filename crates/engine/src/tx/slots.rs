@@ -36,6 +36,16 @@ const FIRST_CHUNK: usize = 1024;
 const CHUNKS: usize = 22;
 /// A slot that reads nothing.
 const IDLE: u64 = u64::MAX;
+const _: () = {
+    assert!(
+        LEASES < FIRST_CHUNK * ((1 << CHUNKS) - 1),
+        "losers find slots beside those of sessions"
+    );
+    assert!(
+        FIRST_CHUNK * ((1 << CHUNKS) - 1) <= u32::MAX as usize,
+        "each slot has an index of 32 bits"
+    );
+};
 
 /// One session's line.
 #[repr(align(128))]
@@ -93,6 +103,9 @@ impl Slot {
         self.waits_for.store(target.raw(), Ordering::Release);
     }
 }
+
+/// A transaction that waits, or is waited for: its number and slot.
+pub(crate) type Waiting = (TxId, SlotIndex);
 
 /// Which slot: its place among all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -27,6 +27,7 @@ use cenote_base::{Cts, TxId};
 
 /// Top bit of a status word: active, the rest is the slot.
 const ACTIVE: u64 = 1 << 63;
+const _: () = assert!(ACTIVE > u32::MAX as u64, "the index of a slot lies below the flag");
 /// Sizes of the table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sizes {

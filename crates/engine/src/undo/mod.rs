@@ -88,6 +88,10 @@ const _: () = {
     );
     assert!(LAP * LAPS as u64 == END, "laps end where positions do");
     assert!(
+        CIRCLE_MIN as u64 / 2 > RUN + 2,
+        "half of a circle is more than what is taken ahead"
+    );
+    assert!(
         CIRCLE as u64 * (PAGE_SIZE as u64) < LAP && CIRCLE_MIN < CIRCLE,
         "a lap names each page of a circle, and the header"
     );
@@ -314,6 +318,10 @@ impl Writer {
         );
         assert!(place.position >= self.position, "a segment is append-only");
         let at = offset_of(place.position);
+        assert!(
+            at >= FIRST && at + scratch.len() <= PAGE_SIZE,
+            "a record lies on one page, behind its header"
+        );
         if at == FIRST {
             self.make_behind(m, place.position)?;
         }
@@ -418,12 +426,17 @@ pub(crate) fn latch_header(m: &mut Mtr<'_>, number: u16) -> Result<PageH> {
 
 /// A transaction has ended at `end`.
 pub(crate) fn set_end(m: &mut Mtr<'_>, h: PageH, end: u64, tx: TxId) {
+    assert!(end < END, "a transaction ends at a position that a pointer can name");
     m.write_u64(h, AT_END, end);
     m.write_u64(h, AT_LAST_TX, tx.raw());
 }
 
 /// Purge has passed everything below `tail`.
 pub(crate) fn set_tail(m: &mut Mtr<'_>, h: PageH, tail: u64) {
+    assert!(
+        tail <= m.view(h).u64(AT_END),
+        "purge passes only what transactions that have ended wrote"
+    );
     m.write_u64(h, AT_TAIL, tail);
 }
 

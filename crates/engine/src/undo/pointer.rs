@@ -24,6 +24,10 @@ impl UndoPointer {
 
     /// The record at `position`, in bytes, of `segment`.
     pub(crate) fn new(segment: u16, position: u64) -> UndoPointer {
+        assert!(
+            position < END && position.is_multiple_of(UNIT),
+            "a record lies at a position that a pointer can name"
+        );
         UndoPointer((u64::from(segment) << POSITION_BITS) | (position / UNIT))
     }
 

@@ -203,6 +203,7 @@ impl Memo {
 
     fn take_off(&mut self, entries: &[u64], now: Trailer) {
         self.newest = now;
+        assert!(self.counted > 0, "a memo goes with its last version");
         self.counted -= 1;
         for hash in entries {
             if let Some(holders) = self.entries.get_mut(hash) {
