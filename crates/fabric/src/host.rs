@@ -26,8 +26,11 @@
 //! let owner: &PodAtomicU64 = region.atomic_u64(4096); // this one holds on its host only
 //! ```
 
+use crate::memory::RegionMemory;
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64};
 use core::ops::Deref;
+use core::ptr::NonNull;
+use std::sync::Arc;
 
 macro_rules! host_atomic {
     ($name:ident, $inner:ident, $among:literal) => {
@@ -51,7 +54,6 @@ macro_rules! host_atomic {
             /// `p` is aligned to the atomic's size, and mapped for `'a`.
             #[inline(always)]
             pub(crate) unsafe fn at<'a>(p: *mut u8) -> &'a Self {
-                debug_assert!(p.cast::<Self>().is_aligned());
                 // SAFETY: by the caller's promise; every bit pattern is a value, and the type is
                 // transparent over an atomic, so sharing it among threads is sound.
                 unsafe { &*p.cast::<Self>() }
@@ -64,3 +66,60 @@ host_atomic!(HostAtomicU64, AtomicU64, "threads of one host");
 host_atomic!(HostAtomicU32, AtomicU32, "threads of one host");
 host_atomic!(PodAtomicU64, AtomicU64, "all hosts of the pod");
 host_atomic!(PodAtomicU32, AtomicU32, "all hosts of the pod");
+
+/// Aligned words, each `STRIDE` bytes after the other, in memory that `O` keeps mapped: checked once, when they are
+/// made, so that each use costs one comparison.
+pub(crate) struct Spaced<const STRIDE: usize, O> {
+    first: NonNull<u8>,
+    count: usize,
+    owner: Arc<O>,
+}
+
+// SAFETY: the words are mapped while the owner that it has a share of lives, and are reached as atomics only.
+unsafe impl<const STRIDE: usize, O: Send + Sync> Send for Spaced<STRIDE, O> {}
+// SAFETY: as above; shared, it offers nothing else.
+unsafe impl<const STRIDE: usize, O: Send + Sync> Sync for Spaced<STRIDE, O> {}
+
+impl<const STRIDE: usize, O: Deref<Target = RegionMemory>> Spaced<STRIDE, O> {
+    /// The `count` words at `off`, `off + STRIDE`, and so on; panics if they overlap, or are not all inside and
+    /// aligned to 8 bytes.
+    pub(crate) fn new(owner: Arc<O>, off: u64, count: usize) -> Self {
+        let len = STRIDE.checked_mul(count).expect("a length in memory") as u64;
+        let is_inside = off.checked_add(len).is_some_and(|end| end <= owner.len());
+        assert!(is_inside, "words outside of their region");
+        let is_apart = STRIDE >= 8 && STRIDE.is_multiple_of(8);
+        assert!(is_apart, "words do not overlap and are aligned: {STRIDE} bytes apart");
+        let first = NonNull::new(owner.base().wrapping_add(off as usize)).expect("mapped memory is not at null");
+        assert!(first.cast::<u64>().is_aligned(), "words are aligned");
+        Self { first, count, owner }
+    }
+}
+
+impl<const STRIDE: usize, O> Spaced<STRIDE, O> {
+    /// The word with this number, if there is one.
+    #[inline(always)]
+    pub(crate) fn get(&self, n: usize) -> Option<&HostAtomicU64> {
+        if n >= self.count {
+            return None;
+        }
+        // SAFETY: `n < count`, so all of it is inside the memory and aligned, as `new` has checked; it is mapped while
+        // the owner lives.
+        Some(unsafe { HostAtomicU64::at(self.first.as_ptr().add(n * STRIDE)) })
+    }
+
+    /// Where the word with this number lies, if there is one: for a hint, not for an access.
+    #[inline(always)]
+    pub(crate) fn place(&self, n: usize) -> Option<*mut u8> {
+        (n < self.count).then(|| self.first.as_ptr().wrapping_add(n * STRIDE))
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.count
+    }
+
+    /// What keeps them mapped.
+    pub(crate) fn owner(&self) -> &Arc<O> {
+        &self.owner
+    }
+}
