@@ -193,6 +193,13 @@ fn truncated(text: &str, max: usize) -> &str {
     &text[..end]
 }
 
+/// The sequence of the state after the one with this sequence. Sequences never wrap: 0 says that a slot is empty, and
+/// a smaller one that its state is the older. An update each nanosecond reaches the end after 584 years, so a sequence
+/// at the end is no count of updates, and the region is not to be written on.
+pub(crate) fn after(sequence: u64) -> u64 {
+    sequence.checked_add(1).expect("a state's sequence does not wrap")
+}
+
 impl State {
     fn encode(&self, sequence: u64) -> [u8; SLOT_SIZE] {
         let mut b = [0; SLOT_SIZE];

@@ -519,7 +519,7 @@ impl Region {
         let mut current = self.state.lock();
         self.note_host();
         change(&mut current.1);
-        current.0 += 1;
+        current.0 = header::after(current.0);
         let (at, len) = current.1.write(self.header(), current.0);
         coherence::flush(self, at as u64, len);
     }
@@ -639,5 +639,21 @@ fn aligned_len(len: u64, align: usize) -> Result<usize> {
         Some(b) if b >= 2 * HEADER_SIZE => Ok(b),
         Some(_) => Err(Error::Invalid(format!("a region of {} is too small", ByteSize(len)))),
         None => Err(Error::Invalid(format!("a region of {len} bytes cannot be"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wrapped, the next state would have sequence 0, which is no state, and the former one would count for good.
+    #[test]
+    #[should_panic(expected = "does not wrap")]
+    fn the_sequence_of_a_state_does_not_wrap() {
+        let region = Region::dram(65536, Identity::default(), RegionOptions::default()).expect("memory");
+        State::default().write(region.header(), u64::MAX);
+        let image = region.span(0, region.len()).to_vec();
+        let last = Region::from_image(&image).expect("a state at the end of its sequences is a state");
+        last.update_state(|state| state.epoch = 1);
     }
 }
