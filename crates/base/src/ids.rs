@@ -182,7 +182,7 @@ impl RecordAddr {
             return None;
         }
         let address = Self((stream as u64) << Self::POSITION_BITS | (position.0 / Self::UNIT));
-        debug_assert!(
+        assert!(
             address.stream() == stream && address.position().0 == position.0,
             "an address gives back the parts that it was made from"
         );
@@ -259,7 +259,7 @@ impl TxId {
             return None;
         }
         let id = Self((node as u64) << Self::SEQ_BITS | seq);
-        debug_assert!(
+        assert!(
             id.node() == node && id.seq() == seq,
             "an id gives back the parts that it was made from"
         );

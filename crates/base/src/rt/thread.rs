@@ -147,7 +147,7 @@ impl Spin {
         };
         match naps {
             Some(naps) => {
-                debug_assert!(naps <= Self::DOUBLINGS, "naps double {} times at most", Self::DOUBLINGS);
+                assert!(naps <= Self::DOUBLINGS, "naps double {} times at most", Self::DOUBLINGS);
                 sleep(Nanos(Self::NAP.0 << naps));
             }
             None => yield_now(),

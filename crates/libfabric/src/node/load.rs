@@ -33,7 +33,7 @@ pub(super) struct Held(Load);
 impl Drop for Held {
     fn drop(&mut self) {
         let held = self.0.0.get();
-        debug_assert!(held > 0, "what is held is counted");
+        assert!(held > 0, "what is held is counted");
         self.0.0.set(held - 1);
     }
 }
