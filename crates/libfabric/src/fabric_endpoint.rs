@@ -14,10 +14,10 @@ use super::shim::{self, Done, Options, RawEndpoint, RawMemory, Start, Target};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::Mapping;
-use core::mem::ManuallyDrop;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::ffi::CString;
+use std::sync::Arc;
 
 /// Bytes of a slot: no message and no transfer is longer. A page of 16 KiB and its heads; what `ofi_rxm` sends without
 /// asking first, as `shim.c` has told it.
@@ -63,10 +63,9 @@ pub enum Started {
 
 /// See the module.
 pub struct FabricEndpoint {
-    raw: *mut RawEndpoint,
+    raw: Arc<Opened>,
     /// The slots' registration, where the provider wants one.
     local: Option<Registration>,
-    slots: Mapping,
     free: Mutex<Vec<Slot>>,
     /// Its name among those of this process, where that matters.
     open: Option<NodeAddress>,
@@ -77,15 +76,52 @@ pub struct FabricEndpoint {
     few: usize,
 }
 
+/// What libfabric has opened, and all memory that it may touch until it is closed. Its last holder closes it: the
+/// endpoint, or a registration that outlives that.
+struct Opened {
+    raw: *mut RawEndpoint,
+    /// Memory of registrations stays until the endpoint is closed, where the provider is software: that may be in the
+    /// middle of it, whatever was done with its key.
+    keeps_all: bool,
+    kept: Mutex<Vec<Arc<Mapping>>>,
+    slots: Mapping,
+}
+
 // SAFETY: the shim's functions may be called by any thread (FI_THREAD_SAFE), except closing, which is in `drop`; slots
 // are reached through tokens.
-unsafe impl Send for FabricEndpoint {}
+unsafe impl Send for Opened {}
 // SAFETY: as above.
-unsafe impl Sync for FabricEndpoint {}
+unsafe impl Sync for Opened {}
 
-/// A registration of memory; ends when dropped, which is before its endpoint and its memory.
-#[derive(Debug)]
-pub struct Registration(*mut RawMemory);
+impl Opened {
+    fn keep(&self, memory: &Arc<Mapping>) {
+        let mut kept = self.kept.lock();
+        if !kept.iter().any(|other| Arc::ptr_eq(other, memory)) {
+            kept.push(Arc::clone(memory));
+        }
+    }
+}
+
+impl core::fmt::Debug for Registration {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "registration {:p}", self.raw)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: the last holder; registrations are holders, so they are gone; memory is unmapped after this.
+        unsafe { shim::cf_close(self.raw) };
+    }
+}
+
+/// A registration of memory; ends when dropped. Its memory stays mapped as long, and its endpoint open.
+pub struct Registration {
+    raw: *mut RawMemory,
+    /// `None`: the endpoint's own slots.
+    memory: Option<Arc<Mapping>>,
+    of: Option<Arc<Opened>>,
+}
 
 // SAFETY: a handle that any thread may close.
 unsafe impl Send for Registration {}
@@ -104,16 +140,28 @@ pub enum Access {
 impl Registration {
     /// Says whether it has ended. If not, peers may reach the memory as long as the endpoint is open.
     pub fn close(self) -> bool {
-        let this = ManuallyDrop::new(self);
-        // SAFETY: as in `drop`, which does not come.
-        unsafe { shim::cf_unregister(this.0) == 0 }
+        let mut this = self;
+        this.end()
+    }
+
+    fn end(&mut self) -> bool {
+        let Some(of) = self.of.take() else {
+            return true;
+        };
+        // SAFETY: it was opened with the handle, and is closed once, as `of` is taken; its endpoint is open.
+        let has_ended = unsafe { shim::cf_unregister(self.raw) == 0 };
+        if let Some(memory) = &self.memory
+            && (of.keeps_all || !has_ended)
+        {
+            of.keep(memory);
+        }
+        has_ended
     }
 }
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // SAFETY: it was opened with the handle, and is closed once.
-        unsafe { shim::cf_unregister(self.0) };
+        self.end();
     }
 }
 
@@ -147,10 +195,15 @@ impl FabricEndpoint {
             // SAFETY: opened above, not used yet.
             unsafe { shim::cf_close(raw) }
         })?;
-        let mut fabric_endpoint = Self {
+        let opened = Opened {
             raw,
-            local: None,
+            keeps_all: !provider.is_hardware(),
+            kept: Mutex::default(),
             slots,
+        };
+        let mut fabric_endpoint = Self {
+            raw: Arc::new(opened),
+            local: None,
             free: Mutex::new((0..SLOTS).map(Slot).collect()),
             open: None,
             tags: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -160,9 +213,9 @@ impl FabricEndpoint {
         };
         // SAFETY: an open endpoint.
         if unsafe { shim::cf_wants_local_registration(raw) } == 1 {
-            let (base, len) = (fabric_endpoint.slots.base().as_ptr(), SLOT * SLOTS);
-            // SAFETY: the mapping lives as long as the endpoint, which closes the registration first.
-            fabric_endpoint.local = Some(unsafe { fabric_endpoint.register(base, len, Access::All, rt::random()) }?.0);
+            let base = fabric_endpoint.raw.slots.base().as_ptr();
+            let (registration, _) = fabric_endpoint.register_at(base, None, SLOT * SLOTS, Access::All, rt::random())?;
+            fabric_endpoint.local = Some(registration);
         }
         if fabric_endpoint.provider == Provider::shm() {
             fabric_endpoint.open = Some(fabric_endpoint.address()?);
@@ -184,7 +237,7 @@ impl FabricEndpoint {
         let mut bytes = vec![0; LONGEST];
         let mut size = bytes.len();
         // SAFETY: room of `size` bytes.
-        let error = unsafe { shim::cf_name(self.raw, bytes.as_mut_ptr().cast(), &mut size) };
+        let error = unsafe { shim::cf_name(self.raw.raw, bytes.as_mut_ptr().cast(), &mut size) };
         shim::check("asking for the own address", error)?;
         bytes.truncate(size);
         NodeAddress::new(self.provider.clone(), bytes)
@@ -209,7 +262,7 @@ impl FabricEndpoint {
         let mut bytes = [0u8; LONGEST];
         bytes[..address.bytes().len()].copy_from_slice(address.bytes());
         // SAFETY: more bytes than any provider's address has.
-        let error = unsafe { shim::cf_insert(self.raw, bytes.as_ptr().cast(), &mut peer) };
+        let error = unsafe { shim::cf_insert(self.raw.raw, bytes.as_ptr().cast(), &mut peer) };
         shim::check(&format!("reaching {address}"), error)?;
         Ok(peer)
     }
@@ -217,31 +270,42 @@ impl FabricEndpoint {
     /// Takes a peer out of the address table.
     pub fn remove(&self, peer: u64) {
         // SAFETY: the table knows its numbers.
-        unsafe { shim::cf_remove(self.raw, peer) };
+        unsafe { shim::cf_remove(self.raw.raw, peer) };
     }
 
     /// Registers memory for peers; what they have to say to reach it.
     ///
-    /// # Safety
-    /// The memory stays mapped until the registration has ended, which is before the endpoint does; no code in this
-    /// process holds references to it while a peer may write to it: as long as it is registered, or, of
-    /// [`Access::Written`], from when a peer was told of it until that has said that it writes no more. A peer that
-    /// does not keep to its word is none to be believed with that.
+    /// The registration keeps the memory mapped and the endpoint open; the endpoint keeps what a provider may touch
+    /// after that. A mapping gives no reference to its bytes: code that makes one has to know that no peer writes.
     ///
     /// # Errors
     /// [`Error::Io`] if the provider refuses the memory.
-    pub unsafe fn register(
+    pub fn register(
+        &self,
+        memory: &Arc<Mapping>,
+        len: usize,
+        access: Access,
+        want: u64,
+    ) -> Result<(Registration, Target)> {
+        assert!(len <= memory.len(), "{len} bytes of memory to register");
+        self.register_at(memory.base().as_ptr(), Some(Arc::clone(memory)), len, access, want)
+    }
+
+    /// `at` begins `memory`, or the slots.
+    fn register_at(
         &self,
         at: *mut u8,
+        memory: Option<Arc<Mapping>>,
         len: usize,
         access: Access,
         want: u64,
     ) -> Result<(Registration, Target)> {
         let (mut raw, mut target, written) = (ptr::null_mut(), Target::default(), access == Access::Written);
-        // SAFETY: as promised.
+        // SAFETY: `len` bytes that stay mapped until the registration has ended, and longer where the provider goes on:
+        // the registration made below holds them, the slots are of what it holds open.
         let error = unsafe {
             shim::cf_register(
-                self.raw,
+                self.raw.raw,
                 at.cast(),
                 len,
                 i32::from(written),
@@ -250,7 +314,11 @@ impl FabricEndpoint {
                 &mut target,
             )
         };
-        let guard = (!raw.is_null()).then_some(Registration(raw));
+        let guard = (!raw.is_null()).then(|| Registration {
+            raw,
+            memory,
+            of: Some(Arc::clone(&self.raw)),
+        });
         shim::check(&format!("registering {len} bytes with {}", self.provider), error)?;
         Ok((guard.expect("registered"), target))
     }
@@ -279,11 +347,11 @@ impl FabricEndpoint {
 
     fn at(&self, slot: &Slot) -> *mut u8 {
         // SAFETY: there are so many slots.
-        unsafe { self.slots.base().as_ptr().add(slot.0 * SLOT) }
+        unsafe { self.raw.slots.base().as_ptr().add(slot.0 * SLOT) }
     }
 
     fn local(&self) -> *mut RawMemory {
-        self.local.as_ref().map_or(ptr::null_mut(), |r| r.0)
+        self.local.as_ref().map_or(ptr::null_mut(), |r| r.raw)
     }
 
     /// Gives a slot to the provider if `start` says 0.
@@ -309,7 +377,7 @@ impl FabricEndpoint {
         let (op, more) = (what as i32, i32::from(more));
         self.hand_over(slot, tag, "starting a transfer", |at, context| {
             // SAFETY: the slot is the provider's until its completion; it is unmapped after the endpoint is closed.
-            unsafe { shim::cf_start(self.raw, op, at.cast(), len, self.local(), target, context, more) }
+            unsafe { shim::cf_start(self.raw.raw, op, at.cast(), len, self.local(), target, context, more) }
         })
     }
 
@@ -321,7 +389,7 @@ impl FabricEndpoint {
         }
         let bytes = &self.bytes(&mut slot)[..len];
         // SAFETY: bytes that are ours, also afterwards.
-        let error = unsafe { shim::cf_inject(self.raw, bytes.as_ptr().cast(), len, target.peer) };
+        let error = unsafe { shim::cf_inject(self.raw.raw, bytes.as_ptr().cast(), len, target.peer) };
         match error {
             0 => {
                 self.give(slot);
@@ -335,7 +403,7 @@ impl FabricEndpoint {
     /// Whether peers may write to what is registered here, and this endpoint to theirs.
     pub fn writes(&self) -> bool {
         // SAFETY: an open endpoint.
-        unsafe { shim::cf_writes(self.raw) == 1 }
+        unsafe { shim::cf_writes(self.raw.raw) == 1 }
     }
 
     /// How bytes are written to a peer's memory before a message about them: where a message comes only if they are
@@ -346,7 +414,7 @@ impl FabricEndpoint {
     /// any more. A card's reliable connection ends with the write that fails.
     pub fn ordered_write(&self) -> Start {
         // SAFETY: an open endpoint.
-        let is_ordered = unsafe { shim::cf_orders_sends_after_writes(self.raw) } == 1;
+        let is_ordered = unsafe { shim::cf_orders_sends_after_writes(self.raw.raw) } == 1;
         match is_ordered && FAILS_TOGETHER.contains(&self.provider.name()) {
             true => Start::Put,
             false => Start::Write,
@@ -362,7 +430,7 @@ impl FabricEndpoint {
     pub fn receive(&self, slot: Slot) -> Started {
         self.hand_over(slot, 0, "receiving", |at, context| {
             // SAFETY: as in `start`.
-            unsafe { shim::cf_receive(self.raw, at.cast(), SLOT, self.local(), context) }
+            unsafe { shim::cf_receive(self.raw.raw, at.cast(), SLOT, self.local(), context) }
         })
     }
 
@@ -373,7 +441,7 @@ impl FabricEndpoint {
     pub fn poll(&self, mut report: impl FnMut(Complete)) -> Result<usize> {
         let mut done = [Done::default(); 32];
         // SAFETY: room for so many.
-        let count = unsafe { shim::cf_poll(self.raw, done.as_mut_ptr(), done.len() as i32) };
+        let count = unsafe { shim::cf_poll(self.raw.raw, done.as_mut_ptr(), done.len() as i32) };
         let count = shim::check("reading completions", count)? as usize;
         for done in &done[..count] {
             if let Some(complete) = self.complete(done) {
@@ -401,10 +469,10 @@ impl FabricEndpoint {
     /// Sleeps until something may be complete, [`FabricEndpoint::wake`], or the time has passed.
     pub fn sleep(&self, at_most: Nanos) {
         // SAFETY: an open endpoint.
-        if unsafe { shim::cf_has_fd(self.raw) } == 1 {
+        if unsafe { shim::cf_has_fd(self.raw.raw) } == 1 {
             let milliseconds = (at_most.0 / 1_000_000).clamp(1, 1000) as i32;
             // SAFETY: an open endpoint.
-            unsafe { shim::cf_wait(self.raw, milliseconds) };
+            unsafe { shim::cf_wait(self.raw.raw, milliseconds) };
         } else {
             rt::sleep(at_most.min(NAP));
         }
@@ -414,7 +482,7 @@ impl FabricEndpoint {
     /// `longest`; for zero, another thread goes on.
     pub fn pause(&self, idle: Nanos, spin: Nanos, longest: Nanos) {
         // SAFETY: an open endpoint.
-        let wakes = unsafe { shim::cf_has_fd(self.raw) } == 1;
+        let wakes = unsafe { shim::cf_has_fd(self.raw.raw) } == 1;
         if idle < spin && wakes {
             rt::relax();
         } else if longest == Nanos::ZERO || !wakes && idle < RESTLESS {
@@ -427,7 +495,7 @@ impl FabricEndpoint {
     /// Ends a sleep.
     pub fn wake(&self) {
         // SAFETY: an open endpoint.
-        unsafe { shim::cf_wake(self.raw) };
+        unsafe { shim::cf_wake(self.raw.raw) };
     }
 }
 
@@ -450,12 +518,9 @@ const NAP: Nanos = Nanos::from_micros(50);
 
 impl Drop for FabricEndpoint {
     fn drop(&mut self) {
-        self.local = None;
         if let Some(name) = &self.open {
             OPEN.lock().retain(|n| n != name);
         }
-        // SAFETY: no other thread has it any more; registrations are gone; the slots are unmapped after this.
-        unsafe { shim::cf_close(self.raw) };
     }
 }
 

@@ -76,8 +76,6 @@ pub struct MemoryNode {
 struct Shared {
     /// Before the endpoint: registrations end before it does.
     registry: Mutex<Registry>,
-    /// Revoked memory that a software provider may still be in the middle of.
-    retired: Mutex<Vec<RegisteredMemory>>,
     /// What calls are for.
     program: Mutex<Option<Arc<dyn Serve>>>,
     stop: AtomicBool,
@@ -118,7 +116,6 @@ impl MemoryNode {
         let address = fabric_endpoint.address()?;
         let shared = Arc::new(Shared {
             registry: Mutex::new(Registry::default()),
-            retired: Mutex::new(Vec::new()),
             program: Mutex::new(None),
             stop: AtomicBool::new(false),
             silence: options.silence,
@@ -154,11 +151,8 @@ impl MemoryNode {
             Path::Served => None,
             Path::OneSided => {
                 let fabric_endpoint = &self.shared.fabric_endpoint;
-                // SAFETY: the holding ends the registration before the memory, and the registry before the endpoint;
-                // the memory is reached by atomics.
-                Some(unsafe {
-                    fabric_endpoint.register(registered_memory.base(), registered_memory.len(), Access::All, key)
-                }?)
+                let mapping = registered_memory.mapping();
+                Some(fabric_endpoint.register(mapping, registered_memory.len(), Access::All, key)?)
             }
         };
         registry.insert(
@@ -182,9 +176,6 @@ impl MemoryNode {
         };
         // Not under the lock: the provider may wait for what is under way.
         drop(holding.registered);
-        if self.shared.path == Path::OneSided && !self.shared.fabric_endpoint.provider().is_hardware() {
-            self.shared.retired.lock().push(holding.registered_memory);
-        }
         true
     }
 

@@ -38,8 +38,13 @@ impl RegisteredMemory {
         })
     }
 
+    /// What keeps it mapped.
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
     /// Where it lies in this process.
-    pub fn base(&self) -> *mut u8 {
+    fn base(&self) -> *mut u8 {
         self.mapping.base().as_ptr()
     }
 
@@ -71,6 +76,40 @@ impl RegisteredMemory {
         assert!(self.holds(at, 8) && at.is_multiple_of(8), "a checked word");
         // SAFETY: inside, aligned (bases are), mapped as long as `self`, reached by atomics only.
         unsafe { AtomicU64::from_ptr(self.base().add(at as usize).cast()) }
+    }
+}
+
+/// Memory that calls lend: its user looks at it while no call lends it, a node writes to it meanwhile. It is not
+/// cloned, so one buffer has it, at rest, at its user or on loan.
+pub struct LentMemory(Arc<Mapping>);
+
+impl LentMemory {
+    /// `len` bytes of zeros.
+    ///
+    /// # Errors
+    /// That of `mmap`.
+    pub fn map(len: usize) -> std::io::Result<Self> {
+        Mapping::anonymous(len).map(|mapping| Self(Arc::new(mapping)))
+    }
+
+    /// What keeps it mapped.
+    pub fn mapping(&self) -> Arc<Mapping> {
+        Arc::clone(&self.0)
+    }
+
+    /// Its first bytes, for its user while no call lends it.
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        assert!(len <= self.0.len(), "{len} bytes of memory that is lent");
+        // SAFETY: inside, and mapped while `self` is. Other holders of the mapping reach none of its bytes; a buffer
+        // at its user is on loan to no call, so its node does not write to it (rule 2 of `client::lender`).
+        unsafe { core::slice::from_raw_parts(self.0.base().as_ptr(), len) }
+    }
+
+    /// As [`LentMemory::bytes`], to be written to.
+    pub fn bytes_mut(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= self.0.len(), "{len} bytes of memory that is lent");
+        // SAFETY: as in `bytes`, and borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.0.base().as_ptr(), len) }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::lender::{BUFFERS, Buffer, BufferCache, PAUSE, QUARANTINED};
 use super::*;
 use crate::fabric_endpoint::Access;
-use cenote_fabric::Mapping;
+use crate::registered_memory::LentMemory;
 use cenote_fabric::rdma::call::{LIMIT, Memory, Registered};
 use std::any::Any;
 
@@ -19,17 +19,14 @@ impl Registered for Lent {
         let Some(OnLoan { buffer, len, .. }) = &self.on_loan else {
             return &[];
         };
-        // SAFETY: mapped as long as the buffer, which only its user has; no call lends it now, so its node does not
-        // write to it (rule 2).
-        unsafe { core::slice::from_raw_parts(buffer.memory.base().as_ptr(), *len) }
+        buffer.memory.bytes(*len)
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         let Some(OnLoan { buffer, len, .. }) = &mut self.on_loan else {
             return &mut [];
         };
-        // SAFETY: as in `bytes`.
-        unsafe { core::slice::from_raw_parts_mut(buffer.memory.base().as_ptr(), *len) }
+        buffer.memory.bytes_mut(*len)
     }
 }
 
@@ -79,18 +76,16 @@ impl Client {
             Some(memory) => memory,
             None => self.map_memory()?,
         };
-        // SAFETY: the mapping lives as long as the client, which closes the endpoint before; the lender ends
-        // registrations before that. It is looked at while no call lends it.
-        let registered = unsafe {
-            self.fabric_endpoint
-                .register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random())
-        };
+        let access = Access::Written;
+        let registered = self
+            .fabric_endpoint
+            .register(&memory.mapping(), LIMIT, access, rt::random());
         lender.made(memory, registered)
     }
 
-    fn map_memory(&self) -> Option<Arc<Mapping>> {
-        let memory = Arc::new(Mapping::anonymous(LIMIT).ok()?);
-        self.lent.lock().push(Arc::clone(&memory));
+    fn map_memory(&self) -> Option<LentMemory> {
+        let memory = LentMemory::map(LIMIT).ok()?;
+        self.lent.lock().push(memory.mapping());
         Some(memory)
     }
 
@@ -138,7 +133,8 @@ impl Client {
         asked.set.with(asked.index, |call| call.memory = vec![0; len].into());
         let mut lender = self.lender.lock();
         if let Some(buffer_cache) = lender.buffer_caches.get_mut(&session) {
-            buffer_cache.made -= 1;
+            // 0: it was counted for a former connection that had the same number.
+            buffer_cache.made = buffer_cache.made.saturating_sub(1);
         }
         let former = lender.quarantine.insert(asked.id, (session, buffer));
         assert!(former.is_none(), "a call lends one buffer, and its number is used once");
@@ -298,6 +294,27 @@ mod tests {
         }
         assert_eq!(counts(&caller), (1, 2, 0, 2), "the answer came after all");
         drop((other, caller, handle));
+        node.close();
+    }
+
+    /// A node is free to give a number to two connections: the second one does not count the first one's buffers.
+    #[test]
+    fn a_buffer_of_a_former_connection_of_that_number_is_not_counted() {
+        if available().is_err() {
+            return;
+        }
+        let (node, _) = node();
+        let handle = Handle::open(&NetOptions::default(), &Provider::tcp(), Some("127.0.0.1")).expect("opened");
+        let caller = channel(&node, &handle);
+        let lent = caller.lend(1000).expect("there is");
+        let session = caller.0.peer.session();
+        handle.0.end_lending(session);
+        handle.0.begin_lending(session);
+        let call = one(&caller, "keep", lent, Nanos::from_millis(20));
+        assert!(matches!(call.result, Err(Error::Timeout(_))), "{call:?}");
+        assert_eq!(counts(&caller), (0, 0, 1, 1));
+        assert!(caller.lend(8).is_some(), "buffers are lent as before");
+        drop((caller, handle));
         node.close();
     }
 

@@ -22,11 +22,10 @@
 
 use crate::fabric_endpoint::Registration;
 use crate::protocol::Window;
+use crate::registered_memory::LentMemory;
 use crate::shim::Target;
 use cenote_base::Result;
 use cenote_base::rt::{self, HashMap, Nanos};
-use cenote_fabric::Mapping;
-use std::sync::Arc;
 
 /// Buffers of a connection; a user that needs more lends memory of its own.
 pub(super) const BUFFERS: usize = 32;
@@ -43,7 +42,7 @@ pub(super) struct Buffer {
     /// Ends before the endpoint, and before the memory.
     pub(super) registration: Registration,
     pub(super) window: Window,
-    pub(super) memory: Arc<Mapping>,
+    pub(super) memory: LentMemory,
 }
 
 /// See the module.
@@ -54,7 +53,7 @@ pub(super) struct Lender {
     /// By call, with its connection.
     pub(super) quarantine: HashMap<u64, (u64, Buffer)>,
     /// Memory for further buffers.
-    pub(super) spare: Vec<Arc<Mapping>>,
+    pub(super) spare: Vec<LentMemory>,
     /// When memory could not be registered.
     pub(super) refused: Option<Nanos>,
 }
@@ -108,7 +107,7 @@ impl Lender {
     }
 
     /// Memory that could not be registered is kept for the next try.
-    pub(super) fn made(&mut self, memory: Arc<Mapping>, registered: Result<(Registration, Target)>) -> Option<Buffer> {
+    pub(super) fn made(&mut self, memory: LentMemory, registered: Result<(Registration, Target)>) -> Option<Buffer> {
         let Ok((registration, target)) = registered else {
             self.refused = Some(rt::now());
             self.spare.push(memory);

@@ -244,15 +244,12 @@ fn a_caller_that_takes_no_answers_holds_up_no_other() {
 struct Written {
     window: Window,
     _registration: Registration,
-    _memory: Mapping,
 }
 
 impl Written {
     fn new(fabric_endpoint: &FabricEndpoint) -> Self {
-        let memory = Mapping::anonymous(LIMIT).expect("mapped");
-        // SAFETY: it is mapped until the registration has ended, and no thread looks at it.
-        let registered =
-            unsafe { fabric_endpoint.register(memory.base().as_ptr(), LIMIT, Access::Written, rt::random()) };
+        let memory = Arc::new(Mapping::anonymous(LIMIT).expect("mapped"));
+        let registered = fabric_endpoint.register(&memory, LIMIT, Access::Written, rt::random());
         let (registration, target) = registered.expect("registered");
         Self {
             window: Window {
@@ -260,7 +257,6 @@ impl Written {
                 key: target.key,
             },
             _registration: registration,
-            _memory: memory,
         }
     }
 }
@@ -354,7 +350,6 @@ fn writes_leave_slots_for_answers() {
 fn server() -> Server {
     Server::new(Arc::new(Shared {
         registry: Mutex::default(),
-        retired: Mutex::default(),
         program: Mutex::default(),
         stop: AtomicBool::new(false),
         path: Path::Served,
