@@ -1,11 +1,11 @@
 //! What a message ring costs, beside a Unix socket and TCP on the loopback interface, all to a node in another process;
-//! and what the second layer is for: short requests beside long ones that are answered late.
+//! and short requests beside long ones that are answered late.
 //!
 //! `cargo run --release -p cenote-fabric --example rings -- [SECONDS]`: so long for each cell, 1 unless told.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Serve};
-use cenote_fabric::ring::{Layers, Node, Options, Seat, User, UserOptions};
+use cenote_fabric::ring::{Node, Options, Seat, User, UserOptions};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -74,15 +74,11 @@ fn serve(directory: &Path) {
     let daemon = Arc::<Daemon>::default();
     let far = Arc::clone(&daemon);
     drop(rt::spawn("far", move || far.forward()));
-    let node = |layers, name: &str| {
-        let options = Options {
-            seats: 8,
-            layers,
-            ..Options::default()
-        };
-        Node::start(&directory.join(name), options, Arc::clone(&daemon) as _).expect("a ring")
+    let options = Options {
+        seats: 8,
+        ..Options::default()
     };
-    let rings = [node(Layers::One, "one"), node(Layers::Two, "two")];
+    let node = Node::start(&directory.join("ring"), options, daemon).expect("a ring");
     let unix = UnixListener::bind(directory.join("unix")).expect("a socket");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a socket");
     println!("{}", tcp.local_addr().expect("bound"));
@@ -97,8 +93,8 @@ fn serve(directory: &Path) {
         });
     }));
     for line in std::io::stdin().lines() {
-        let ring: usize = line.expect("read").parse().expect("a ring");
-        let seat = rings[ring].admit(0).expect("a seat");
+        line.expect("read");
+        let seat = node.admit(0).expect("a seat");
         println!("{} {} {} {}", seat.number, seat.epoch, seat.caller, seat.incarnation);
     }
 }
@@ -142,9 +138,8 @@ impl Far {
         }
     }
 
-    fn user(&mut self, layers: Layers) -> Arc<dyn Caller> {
-        let (ring, name) = if layers == Layers::One { (0, "one") } else { (1, "two") };
-        writeln!(self.child.stdin.as_mut().expect("piped"), "{ring}").expect("told");
+    fn user(&mut self) -> Arc<dyn Caller> {
+        writeln!(self.child.stdin.as_mut().expect("piped")).expect("told");
         let mut line = String::new();
         self.lines.read_line(&mut line).expect("a seat");
         let words: Vec<u64> = line
@@ -158,7 +153,7 @@ impl Far {
             caller: words[2],
             incarnation: words[3],
         };
-        User::join(&self.directory.join(name), seat, UserOptions::default()).expect("it is there")
+        User::join(&self.directory.join("ring"), seat, UserOptions::default()).expect("it is there")
     }
 }
 
@@ -236,7 +231,7 @@ fn measure(seconds: f64) {
     let mut far = Far::start();
     println!("| {SHORT} bytes there and back | 1000/s | p50 us | p99 us | p999 us |\n|---|---|---|---|---|");
     for producers in [1, 2, 4] {
-        let user = far.user(Layers::Two);
+        let user = far.user();
         let took = run(seconds, (0..producers).map(|_| short(&user)).collect());
         row(&format!("ring, {producers} threads"), 1, seconds, &took);
         let took = run(seconds, (0..producers).map(|_| batch(&user)).collect());
@@ -264,41 +259,26 @@ fn measure(seconds: f64) {
         "\n| short ones beside {LONG} bytes that take {FAR} more | 1000/s | p50 us | p99 us | p999 us |\n|---|---|---|---|---|"
     );
     for long in [1, 2] {
-        compare(&mut far, long, seconds);
+        short_beside_long(&mut far, long, seconds);
     }
 }
 
-/// Rounds of each kind, in turn: the machine does other things beside. Medians of the rounds' percentiles are told.
+/// The machine does other things beside: medians of the rounds' percentiles are told.
 const ROUNDS: usize = 9;
-/// Of the user that posts long ones: one in so much time, whichever ring it is.
+/// Of the user that posts long ones: one in so much time.
 const PACE: Nanos = Nanos::from_micros(300);
 
-fn compare(far: &mut Far, long: usize, seconds: f64) {
-    let rings = [Layers::One, Layers::Two].map(|layers| (0..=long).map(|_| far.user(layers)).collect::<Vec<_>>());
-    let mut rounds = [Vec::new(), Vec::new()];
-    for round in 0..2 * ROUNDS {
-        let took = beside(&rings[round % 2], seconds);
-        rounds[round % 2].push([
-            at(&took, 0.5),
-            at(&took, 0.99),
-            at(&took, 0.999),
-            took.len() as f64 / seconds / 1000.0,
-        ]);
-    }
-    let median = |rounds: &[[f64; 4]], n: usize| {
-        let mut figures: Vec<f64> = rounds.iter().map(|round| round[n]).collect();
+fn short_beside_long(far: &mut Far, long: usize, seconds: f64) {
+    let users: Vec<_> = (0..=long).map(|_| far.user()).collect();
+    let rounds: Vec<_> = (0..ROUNDS).map(|_| beside(&users, seconds)).collect();
+    let median = |figure: &dyn Fn(&[u64]) -> f64| {
+        let mut figures: Vec<f64> = rounds.iter().map(|took| figure(took)).collect();
         figures.sort_unstable_by(f64::total_cmp);
         figures[ROUNDS / 2]
     };
-    let [one, two] = rounds.map(|rounds| [0, 1, 2, 3].map(|n| median(&rounds, n)));
-    for (name, figures) in [("one layer", one), ("two layers", two)] {
-        let [p50, p99, p999, rate] = figures;
-        println!("| {name}, {long} that post long ones | {rate:.0} | {p50:.2} | {p99:.1} | {p999:.1} |");
-    }
-    let less: Vec<String> = (0..3)
-        .map(|n| format!("{:.1}%", 100.0 * (1.0 - two[n] / one[n])))
-        .collect();
-    println!("| less by | | {} |", less.join(" | "));
+    let rate = median(&|took| took.len() as f64 / seconds / 1000.0);
+    let [p50, p99, p999] = [0.5, 0.99, 0.999].map(|share| median(&|took| at(took, share)));
+    println!("| {long} that post long ones | {rate:.0} | {p50:.2} | {p99:.1} | {p999:.1} |");
 }
 
 /// Short requests of one thread while others post long ones, each over its own seat.

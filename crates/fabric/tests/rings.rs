@@ -6,7 +6,7 @@
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Call, Caller, CallerId};
-use cenote_fabric::ring::{Layers, Node, Options, Seat, User, UserOptions};
+use cenote_fabric::ring::{Node, Options, Seat, User, UserOptions};
 use cenote_testkit::contract::calls::{self as contract, Bench, Program};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -18,10 +18,9 @@ const ROLE: &str = "CENOTE_TEST_RING";
 /// Set for one that is to be a user: likewise.
 const USER: &str = "CENOTE_TEST_RING_USER";
 
-fn options(layers: Layers, consumers: u32) -> Options {
+fn options(consumers: u32) -> Options {
     Options {
         seats: 8,
-        layers,
         consumers,
         is_there: Arc::new(|who| {
             who == 0
@@ -78,20 +77,15 @@ impl Bench for Near {
 
 #[test]
 fn rings_keep_the_contract_in_one_process() {
-    for layers in [Layers::Two, Layers::One] {
-        for consumers in [1, 2] {
-            contract::all(&Near::start(options(layers, consumers)));
-        }
+    for consumers in [1, 2] {
+        contract::all(&Near::start(options(consumers)));
     }
 }
 
 /// Slots, chunks and seats are all there is of them, and calls wait for each other.
 #[test]
 fn a_small_ring_keeps_the_contract_too() {
-    contract::all(&Near::start(Options {
-        slots: 4,
-        ..options(Layers::Two, 1)
-    }));
+    contract::all(&Near::start(Options { slots: 4, ..options(1) }));
 }
 
 /// A node of another process, told what to do line by line.
@@ -213,7 +207,7 @@ fn say_seat(seat: Result<Seat>) -> String {
 #[test]
 fn a_node() {
     let Some(path) = std::env::var_os(ROLE) else { return };
-    let node = Node::start(Path::new(&path), options(Layers::Two, 2), Arc::<Program>::default()).expect("a ring");
+    let node = Node::start(Path::new(&path), options(2), Arc::<Program>::default()).expect("a ring");
     println!("node: ready");
     for line in std::io::stdin().lines() {
         let who = line.expect("read").parse().expect("a process");
@@ -290,7 +284,7 @@ fn users_that_are_killed_hold_up_no_other() {
     let directory = Directory::new();
     let path = directory.0.join("ring");
     let program = Arc::<Ended>::default();
-    let node = Node::start(&path, options(Layers::Two, 2), Arc::clone(&program) as _).expect("a ring");
+    let node = Node::start(&path, options(2), Arc::clone(&program) as _).expect("a ring");
     let seat = node.admit(0).expect("a seat");
     let other = User::on(Arc::clone(node.region()), seat, user_options()).expect("it is there");
     for round in 0..10u8 {

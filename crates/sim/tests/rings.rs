@@ -3,7 +3,7 @@
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Call, Caller, Serve};
-use cenote_fabric::ring::{Layers, Node, Options, Reach, Seat, User, UserOptions};
+use cenote_fabric::ring::{Node, Options, Reach, Seat, User, UserOptions};
 use cenote_sim::{CacheSpec, DeviceSpec, Exit, Pace, Topology, World, seeds};
 use cenote_testkit::contract::calls::{self as contract, Bench, Program};
 use std::path::Path;
@@ -11,11 +11,10 @@ use std::sync::Arc;
 
 const RING: &str = "/dev/sim/pool";
 
-fn options(reach: Reach, layers: Layers) -> Options {
+fn options(reach: Reach) -> Options {
     Options {
         seats: 8,
         slots: 16,
-        layers,
         reach,
         consumers: if reach == Reach::Host { 2 } else { 1 },
         ..Options::default()
@@ -56,13 +55,11 @@ impl Bench for Near {
 
 #[test]
 fn rings_keep_the_contract_on_one_host() {
-    for layers in [Layers::Two, Layers::One] {
-        cenote_sim::explore(5, |_| {
-            let node = Node::start_here(options(Reach::Host, layers), Arc::<Program>::default()).expect("a ring");
-            let bench: Arc<dyn Bench> = Arc::new(Near(Mutex::new(Some(node))));
-            contract::all(&bench);
-        });
-    }
+    cenote_sim::explore(5, |_| {
+        let node = Node::start_here(options(Reach::Host), Arc::<Program>::default()).expect("a ring");
+        let bench: Arc<dyn Bench> = Arc::new(Near(Mutex::new(Some(node))));
+        contract::all(&bench);
+    });
 }
 
 /// What is asked of the node's process, since a seat is given on its host.
@@ -148,7 +145,7 @@ fn between_hosts(seed: u64, program: Arc<dyn Serve>, user: impl FnOnce(Arc<Recep
         let reception = Arc::<Reception>::default();
         let (theirs, users) = (Arc::clone(&reception), Arc::clone(&reception));
         let node = w.process(0, "node", move || {
-            let node = Node::start(Path::new(RING), options(Reach::Pod, Layers::Two), program).expect("a ring");
+            let node = Node::start(Path::new(RING), options(Reach::Pod), program).expect("a ring");
             theirs.serve(node);
         });
         let user = w.process(1, "user", move || user(users));

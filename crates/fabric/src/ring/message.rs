@@ -198,11 +198,10 @@ pub fn take_chunks(free: &mut u64, count: usize) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Layers;
     use super::*;
 
     fn memory() -> Memory {
-        let layout = Layout::new(2, 2, Layers::Two, Reach::Host).expect("it can be");
+        let layout = Layout::new(2, 2, Reach::Host).expect("it can be");
         let region = Region::dram(layout.len(), layout.identity(0), Default::default()).expect("memory");
         Memory {
             region: Arc::new(region),

@@ -3,9 +3,8 @@
 //!
 //! A [`Node`] makes a ring and serves calls from it; a [`User`] has a *seat* in it, which the node has given it
 //! ([`Node::admit`]), and posts calls for any number of threads. There are two layers (Rcmp, section 5.2): entries of a
-//! fixed size, which the node polls, and the messages beside, in slots and chunks. With [`Layers::Two`] an entry is put
-//! when its message is whole, so a long message or a slow writer delays no other. With [`Layers::One`] its place is
-//! taken first, as in a ring that has its messages inside: for comparison.
+//! fixed size, which the node polls, and the messages beside, in slots and chunks. An entry is put when its message is
+//! whole, so a long message or a slow writer delays no other.
 //!
 //! ```text
 //!   user: take a slot of one's own ─► write the message ─► asked: its turn ─► entry ─┐
@@ -44,16 +43,6 @@ pub use node::{Node, Options};
 pub use user::{User, UserOptions};
 
 use cenote_base::rt::Nanos;
-
-/// How entries and messages follow each other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Layers {
-    /// The place of a message is taken before it is written, and places are served in their order.
-    One,
-    /// Messages are served as they get whole.
-    #[default]
-    Two,
-}
 
 /// Which processes use a ring.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@ use super::layout::{self, Layout};
 use super::message::{self, Memory};
 use super::polls::{self, Found, Head};
 use super::seat_state::{self, Asked, Phase, SeatState, Ticket};
-use super::{LOOK, Layers, Reach, Seat};
+use super::{LOOK, Reach, Seat};
 use crate::rdma::call::{Answer, Answered, Answering, CallerId, LIMIT, Serve, status};
 use crate::{Region, RegionOptions};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -13,8 +13,6 @@ use cenote_base::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// How long a place that was taken may hold up those after it, with [`Layers::One`].
-const HOLD: Nanos = LOOK;
 /// Requests between two looks at the time.
 const STREAK: u32 = 64;
 /// Naps of a thread that polls memory without coherence.
@@ -35,8 +33,6 @@ pub struct Options {
     pub seats: u32,
     /// Calls of each that may be under way; a power of two.
     pub slots: u32,
-    /// How entries and messages follow each other.
-    pub layers: Layers,
     /// Which processes use it.
     pub reach: Reach,
     /// Threads that take requests.
@@ -54,7 +50,6 @@ impl Default for Options {
         Self {
             seats: 64,
             slots: 128,
-            layers: Layers::Two,
             reach: Reach::Host,
             consumers: 1,
             spin: Nanos::from_micros(20),
@@ -66,11 +61,7 @@ impl Default for Options {
 
 impl core::fmt::Debug for Options {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(
-            f,
-            "{} seats with {} slots, {:?}, {:?}",
-            self.seats, self.slots, self.layers, self.reach
-        )
+        write!(f, "{} seats with {} slots, {:?}", self.seats, self.slots, self.reach)
     }
 }
 
@@ -107,7 +98,7 @@ impl Node {
     /// [`Error::Invalid`] for a ring that cannot be; [`Error::Busy`] if another process has the file; [`Error::Full`]
     /// if there is no memory for it.
     pub fn start(path: &Path, options: Options, program: Arc<dyn Serve>) -> Result<Self> {
-        let layout = Layout::new(options.seats, options.slots, options.layers, options.reach)?;
+        let layout = Layout::new(options.seats, options.slots, options.reach)?;
         match crate::remove(path) {
             Err(Error::Io {
                 kind: std::io::ErrorKind::NotFound,
@@ -128,7 +119,7 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_here(options: Options, program: Arc<dyn Serve>) -> Result<Self> {
-        let layout = Layout::new(options.seats, options.slots, options.layers, options.reach)?;
+        let layout = Layout::new(options.seats, options.slots, options.reach)?;
         let region = RegionOptions {
             small_pages: true,
             ..RegionOptions::default()
@@ -380,12 +371,8 @@ impl Inner {
             return served.count() > 0;
         }
         match self.head.take(self.region(), &self.memory.layout) {
-            Found::Slot { slot, turn } => {
-                let (seat, slot) = (slot / self.options.slots, slot % self.options.slots);
-                let is_there = self.serve_slot(seat, slot, buffer);
-                if !is_there && self.options.layers == Layers::One {
-                    self.serve_when_there((seat, slot), turn, buffer);
-                }
+            Found::Slot(slot) => {
+                self.serve_slot(slot / self.options.slots, slot % self.options.slots, buffer);
                 true
             }
             Found::Nothing => false,
@@ -407,7 +394,7 @@ impl Inner {
             (found, seat_state.caller())
         };
         match found {
-            Found::Slot { slot, .. } if self.serve_slot(seat, slot, buffer) => true,
+            Found::Slot(slot) if self.serve_slot(seat, slot, buffer) => true,
             Found::Nothing => false,
             // Its user alone writes there.
             _ => {
@@ -415,34 +402,6 @@ impl Inner {
                 true
             }
         }
-    }
-
-    /// Its place was taken before it was written: those after it wait, for a while.
-    fn serve_when_there(self: &Arc<Self>, (seat, slot): (u32, u32), turn: u32, buffer: &mut Vec<u8>) {
-        let (until, mut spin) = (rt::now() + HOLD, rt::Spin::new());
-        while rt::now() < until && self.is_awaited(seat, slot, turn, spin.is_out()) {
-            if self.serve_slot(seat, slot, buffer) {
-                return;
-            }
-            match spin.is_out() {
-                true => rt::sleep(NAP_MIN),
-                false => spin.turn(),
-            }
-        }
-    }
-
-    /// Whether a request may still come there, from a user that is there.
-    fn is_awaited(&self, seat: u32, slot: u32, turn: u32, ask: bool) -> bool {
-        let Some(seat_state) = self.seat_states.get(seat as usize) else {
-            return false;
-        };
-        let seat_state = seat_state.lock();
-        let (who, is_over) = (
-            seat_state.who,
-            seat_state.phase != Phase::Open || seat_state.has_served(slot, turn),
-        );
-        drop(seat_state);
-        !is_over && !self.stop.load(Ordering::SeqCst) && (!ask || (self.options.is_there)(who))
     }
 
     /// Serves what a slot asks for. False: it asks for nothing new.

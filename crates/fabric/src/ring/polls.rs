@@ -19,10 +19,9 @@ use crate::{HostAtomicU64, Region};
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 
-/// An entry says of the slot's turn as many bits as there is room for: whether it is about a request that was served
-/// already.
-const TURN_SHIFT: u32 = 21;
-const SLOT_MASK: u32 = (1 << TURN_SHIFT) - 1;
+/// The bits of an entry that name the slot, plus 1. Those above, up to the lap, are written 0 and ignored: former users
+/// wrote a part of the slot's turn there.
+const SLOT_MASK: u32 = (1 << 21) - 1;
 const _: () = assert!(
     layout::SEATS_MAX * layout::SLOTS_MAX < SLOT_MASK,
     "an entry has room for each slot's number"
@@ -32,23 +31,15 @@ const _: () = assert!(
 const TRIES: u32 = 256;
 
 /// What is put there for a slot.
-fn item(slot: u32, turn: u32) -> u32 {
-    turn << TURN_SHIFT | (slot + 1)
+fn item(slot: u32) -> u32 {
+    slot + 1
 }
 
 fn found(item: u32) -> Found {
     match (item & SLOT_MASK).checked_sub(1) {
-        Some(slot) => Found::Slot {
-            slot,
-            turn: item >> TURN_SHIFT,
-        },
+        Some(slot) => Found::Slot(slot),
         None => Found::Broken,
     }
-}
-
-/// Whether an entry may be about this turn.
-pub fn is_about(turn: u32, in_entry: u32) -> bool {
-    turn << TURN_SHIFT >> TURN_SHIFT == in_entry
 }
 
 fn entry(lap: u32, item: u32) -> u64 {
@@ -68,7 +59,7 @@ fn tail(region: &Region) -> &HostAtomicU64 {
 }
 
 /// Puts a slot there. False: it could not be, and the node has to be told to look for itself.
-pub fn put(region: &Region, layout: &Layout, slot: u32, turn: u32) -> bool {
+pub fn put(region: &Region, layout: &Layout, slot: u32) -> bool {
     let (tail, cells) = (tail(region), layout.cells());
     for _ in 0..TRIES {
         let place = tail.load(Ordering::SeqCst);
@@ -76,7 +67,7 @@ pub fn put(region: &Region, layout: &Layout, slot: u32, turn: u32) -> bool {
         let (word, this) = (cell.load(Ordering::SeqCst), lap_of(place, cells));
         match lap_and_item(word) {
             (lap, 0) if lap == this => {
-                let new = entry(this, item(slot, turn));
+                let new = entry(this, item(slot));
                 if cell
                     .compare_exchange(word, new, Ordering::SeqCst, Ordering::SeqCst)
                     .is_ok()
@@ -102,11 +93,8 @@ fn move_on(end: &AtomicU64, place: u64) {
 /// What is found at the head.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    Slot {
-        slot: u32,
-        /// As many bits of it as there is room for.
-        turn: u32,
-    },
+    /// The number of a slot, of all seats' slots.
+    Slot(u32),
     Nothing,
     /// A user has written nonsense; it is made good.
     Broken,
@@ -181,9 +169,9 @@ pub mod lane {
     use crate::coherence;
 
     /// Puts a slot in place `n`.
-    pub fn put(region: &Region, layout: &Layout, seat: u32, n: u64, slot: u32, turn: u32) {
+    pub fn put(region: &Region, layout: &Layout, seat: u32, n: u64, slot: u32) {
         let lap = lap_of(n, layout.slots.into()).wrapping_add(1);
-        coherence::store_uncached(region, layout.lane_cell(seat, n), entry(lap, item(slot, turn)));
+        coherence::store_uncached(region, layout.lane_cell(seat, n), entry(lap, item(slot)));
     }
 
     /// What is in place `n`.
@@ -206,13 +194,13 @@ pub mod lane {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Layers, Reach};
+    use super::super::Reach;
     use super::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     fn ring(seats: u32, slots: u32) -> (Arc<Region>, Layout) {
-        let layout = Layout::new(seats, slots, Layers::Two, Reach::Host).expect("it can be");
+        let layout = Layout::new(seats, slots, Reach::Host).expect("it can be");
         let region = Region::dram(layout.len(), layout.identity(0), Default::default()).expect("memory");
         (Arc::new(region), layout)
     }
@@ -224,10 +212,9 @@ mod tests {
         assert_eq!(head.take(&region, &layout), Found::Nothing);
         for round in 0..100u32 {
             let some = round % 8 + 1;
-            (0..some).for_each(|slot| assert!(put(&region, &layout, slot, round)));
+            (0..some).for_each(|slot| assert!(put(&region, &layout, slot)));
             for slot in 0..some {
-                let turn = round;
-                assert_eq!(head.take(&region, &layout), Found::Slot { slot, turn }, "round {round}");
+                assert_eq!(head.take(&region, &layout), Found::Slot(slot), "round {round}");
             }
             assert_eq!(head.take(&region, &layout), Found::Nothing);
         }
@@ -250,7 +237,7 @@ mod tests {
                     while taken[slot as usize].load(Ordering::SeqCst) < round / 8 {
                         spin.turn();
                     }
-                    assert!(put(&region, &layout, slot, 0));
+                    assert!(put(&region, &layout, slot));
                 }
             })
         });
@@ -261,7 +248,7 @@ mod tests {
             rt::spawn("node", move || {
                 while total.load(Ordering::SeqCst) < 4 * ROUNDS {
                     match head.take(&region, &layout) {
-                        Found::Slot { slot, .. } => {
+                        Found::Slot(slot) => {
                             taken[slot as usize].fetch_add(1, Ordering::SeqCst);
                             total.fetch_add(1, Ordering::SeqCst);
                         }
@@ -279,16 +266,30 @@ mod tests {
         assert!(taken.iter().all(|count| count.load(Ordering::SeqCst) == ROUNDS / 8));
     }
 
+    /// Of a former user: bits above the slot's number.
+    #[test]
+    fn bits_above_the_slot_are_ignored() {
+        let (region, layout) = ring(2, 4);
+        let former = entry(0, 7 << 21 | 4);
+        region.atomic_u64(layout.cell(0)).store(former, Ordering::SeqCst);
+        let head = Head::default();
+        assert_eq!(head.take(&region, &layout), Found::Slot(3));
+        assert_eq!(head.take(&region, &layout), Found::Nothing);
+        assert!(put(&region, &layout, 5));
+        let word = region.atomic_u64(layout.cell(1)).load(Ordering::SeqCst);
+        assert_eq!(word, entry(0, 6), "they are written 0");
+    }
+
     /// A thread that put an entry and was stopped before it moved the tail on delayed no other.
     #[test]
     fn a_user_that_stops_in_between_is_helped() {
         let (region, layout) = ring(2, 4);
         let cell = region.atomic_u64(layout.cell(0));
         cell.store(entry(0, 3), Ordering::SeqCst);
-        assert!(put(&region, &layout, 5, 7));
+        assert!(put(&region, &layout, 5));
         let head = Head::default();
-        assert_eq!(head.take(&region, &layout), Found::Slot { slot: 2, turn: 0 });
-        assert_eq!(head.take(&region, &layout), Found::Slot { slot: 5, turn: 7 });
+        assert_eq!(head.take(&region, &layout), Found::Slot(2));
+        assert_eq!(head.take(&region, &layout), Found::Slot(5));
         assert_eq!(head.take(&region, &layout), Found::Nothing);
     }
 
@@ -303,7 +304,7 @@ mod tests {
                 .store(cenote_base::random::mix(seed ^ n), Ordering::SeqCst);
         }
         tail(&region).store(cenote_base::random::mix(seed), Ordering::SeqCst);
-        put(&region, &layout, 1, 1);
+        put(&region, &layout, 1);
         // However it comes, it takes a look at each place at most twice.
         let ends = (0..=2 * layout.cells()).any(|_| head.take(&region, &layout) == Found::Nothing);
         assert!(ends, "the head comes to an end");
@@ -311,8 +312,8 @@ mod tests {
         head.mend_tail(&region, &layout);
         let (mut seen, mut put_in) = (BTreeSet::new(), 0);
         for slot in 0..8 {
-            put_in += u32::from(put(&region, &layout, slot, 2));
-            if let Found::Slot { slot, .. } = head.take(&region, &layout) {
+            put_in += u32::from(put(&region, &layout, slot));
+            if let Found::Slot(slot) = head.take(&region, &layout) {
                 seen.insert(slot);
             }
         }

@@ -146,12 +146,6 @@ impl SeatState {
         })
     }
 
-    /// Whether what an entry is about was served.
-    pub fn has_served(&self, slot: u32, turn: u32) -> bool {
-        let slot = self.slots.get(slot as usize);
-        slot.is_none_or(|slot| super::polls::is_about(slot.turn, turn))
-    }
-
     /// The program has been given a request.
     pub fn served(&mut self) {
         assert!(self.serving > 0, "a request is served once, after it was found");

@@ -30,11 +30,10 @@ impl Serve for Echo {
     }
 }
 
-fn options(layers: Layers) -> Options {
+fn options() -> Options {
     Options {
         seats: 4,
         slots: 8,
-        layers,
         ..Options::default()
     }
 }
@@ -67,38 +66,35 @@ fn layout_of(node: &Node) -> layout::Layout {
     layout::Layout::of(node.region().identity()).expect("a ring")
 }
 
-/// A user that is killed after it has taken a place, or after it has put an entry: the others go on.
+/// A user that is killed and leaves entries for slots that nothing is in: the others go on.
 #[test]
 fn a_user_that_dies_half_way_holds_up_no_other() {
-    for layers in [Layers::One, Layers::Two] {
-        let alive = Arc::new(AtomicBool::new(true));
-        let theirs = Arc::clone(&alive);
-        let (node, _) = start(Options {
-            is_there: Arc::new(move |who| who != 1 || theirs.load(Ordering::SeqCst)),
-            ..options(layers)
-        });
-        let (dead, dying) = sit(&node, 1);
-        let (_, other) = sit(&node, 2);
-        // All that it leaves: entries for slots that nothing is in.
-        let layout = layout_of(&node);
-        for slot in 0..8 {
-            polls::put(node.region(), &layout, dead.number * 8 + slot, 1);
-        }
-        alive.store(false, Ordering::SeqCst);
-        core::mem::forget(dying);
-        for round in 0..100u8 {
-            assert_eq!(echo(&*other, &[round; 64]).expect("served"), [round; 64]);
-        }
-        until("its seat is free", || {
-            node.admit(3).is_ok_and(|seat| seat.number == dead.number)
-        });
+    let alive = Arc::new(AtomicBool::new(true));
+    let theirs = Arc::clone(&alive);
+    let (node, _) = start(Options {
+        is_there: Arc::new(move |who| who != 1 || theirs.load(Ordering::SeqCst)),
+        ..options()
+    });
+    let (dead, dying) = sit(&node, 1);
+    let (_, other) = sit(&node, 2);
+    let layout = layout_of(&node);
+    for slot in 0..8 {
+        polls::put(node.region(), &layout, dead.number * 8 + slot);
     }
+    alive.store(false, Ordering::SeqCst);
+    core::mem::forget(dying);
+    for round in 0..100u8 {
+        assert_eq!(echo(&*other, &[round; 64]).expect("served"), [round; 64]);
+    }
+    until("its seat is free", || {
+        node.admit(3).is_ok_and(|seat| seat.number == dead.number)
+    });
 }
 
 /// An entry that is lost: the request is found by itself.
 #[test]
 fn a_request_without_an_entry_is_found() {
-    let (node, served) = start(options(Layers::Two));
+    let (node, served) = start(options());
     let (seat, user) = sit(&node, 1);
     let (layout, region) = (layout_of(&node), Arc::clone(node.region()));
     let memory = message::Memory { region, layout };
@@ -114,11 +110,11 @@ fn a_request_without_an_entry_is_found() {
 /// Entries that come twice, or for nothing: each request is served once.
 #[test]
 fn entries_are_hints() {
-    let (node, served) = start(options(Layers::Two));
+    let (node, served) = start(options());
     let (_, user) = sit(&node, 1);
     let layout = layout_of(&node);
     for n in 0..200u32 {
-        polls::put(node.region(), &layout, n * 7 % 40, n);
+        polls::put(node.region(), &layout, n * 7 % 40);
         assert_eq!(echo(&*user, b"once").expect("served"), b"once");
     }
     assert_eq!(served.served.load(Ordering::SeqCst), 200);
@@ -144,12 +140,12 @@ fn nonsense_in_a_slot_ends_its_user() {
         |m, s| spoil_head(m, s, 300, 0),
     ];
     for (n, spoil) in spoils.into_iter().enumerate() {
-        let (node, served) = start(options(Layers::Two));
+        let (node, served) = start(options());
         let ((seat, user), (_, other)) = (sit(&node, 1), sit(&node, 2));
         echo(&*user, b"called").expect("served");
         let (layout, region) = (layout_of(&node), Arc::clone(node.region()));
         spoil(&message::Memory { region, layout }, &seat);
-        polls::put(node.region(), &layout, seat.number * 8 + SPOILT, 1);
+        polls::put(node.region(), &layout, seat.number * 8 + SPOILT);
         until("its connection ends", || {
             matches!(echo(&*user, b"?"), Err(Error::Lost(_)))
         });
@@ -177,13 +173,12 @@ fn garbage_everywhere_is_survived() {
         .unwrap_or_else(rt::random);
     println!("CENOTE_SEED={seed}");
     for round in 0..10u64 {
-        let layers = if round % 2 == 0 { Layers::Two } else { Layers::One };
         let is_there = Arc::new(AtomicBool::new(true));
         let theirs = Arc::clone(&is_there);
         let (mut node, _) = start(Options {
             consumers: 2,
             is_there: Arc::new(move |who| who == 9 || theirs.load(Ordering::SeqCst)),
-            ..options(layers)
+            ..options()
         });
         let users: Vec<_> = (0..3).map(|who| sit(&node, who)).collect();
         scribble(node.region(), &layout_of(&node), seed ^ round);
@@ -226,7 +221,7 @@ fn the_seat_of_a_dismissed_user_is_not_given_away_while_it_is_there() {
     let (node, served) = start(Options {
         seats: 2,
         is_there: Arc::new(move |who| who != 1 || theirs.load(Ordering::SeqCst)),
-        ..options(Layers::Two)
+        ..options()
     });
     let (seat, user) = sit(&node, 1);
     echo(&*user, b"once").expect("served");
@@ -244,7 +239,7 @@ fn the_seat_of_a_dismissed_user_is_not_given_away_while_it_is_there() {
         layout.slot(seat.number, 3) + layout::ASKED,
         message::turn_of(seat.epoch, 1),
     );
-    polls::put(node.region(), &layout, seat.number * 8 + 3, 1);
+    polls::put(node.region(), &layout, seat.number * 8 + 3);
     let (_, other) = sit(&node, 2);
     assert_eq!(echo(&*other, b"mine").expect("served"), b"mine");
     assert!(matches!(node.admit(3), Err(Error::Busy(_))), "its seat is its own");
@@ -257,25 +252,23 @@ fn the_seat_of_a_dismissed_user_is_not_given_away_while_it_is_there() {
 /// More long answers than there are chunks wait for each other, and all come.
 #[test]
 fn answers_wait_for_room() {
-    for layers in [Layers::One, Layers::Two] {
-        let (node, _) = start(options(layers));
-        let (_, user) = sit(&node, 1);
-        let calls: Vec<_> = (0..40u8).map(|n| Call::new(vec![n; 100_000])).collect();
-        let begun: Vec<_> = calls
-            .chunks(5)
-            .map(|some| some.iter().map(|c| Call::new(c.request.clone())).collect())
-            .collect();
-        let under_way: Vec<_> = begun.into_iter().map(|some| user.post(some)).collect();
-        let answers = under_way.into_iter().flat_map(|called| called.wait());
-        for (call, asked) in answers.zip(calls) {
-            assert!(call.into_answer().expect("answered") == asked.request);
-        }
+    let (node, _) = start(options());
+    let (_, user) = sit(&node, 1);
+    let calls: Vec<_> = (0..40u8).map(|n| Call::new(vec![n; 100_000])).collect();
+    let begun: Vec<_> = calls
+        .chunks(5)
+        .map(|some| some.iter().map(|c| Call::new(c.request.clone())).collect())
+        .collect();
+    let under_way: Vec<_> = begun.into_iter().map(|some| user.post(some)).collect();
+    let answers = under_way.into_iter().flat_map(|called| called.wait());
+    for (call, asked) in answers.zip(calls) {
+        assert!(call.into_answer().expect("answered") == asked.request);
     }
 }
 
 #[test]
 fn a_seat_of_another_start_is_refused() {
-    let (node, _) = start(options(Layers::Two));
+    let (node, _) = start(options());
     let seat = node.admit(1).expect("a seat");
     let join = |seat| User::on(Arc::clone(node.region()), seat, UserOptions::default()).map(drop);
     let wrong = [
@@ -300,7 +293,7 @@ fn a_seat_of_another_start_is_refused() {
 /// connection that was made anew cost a seat.
 #[test]
 fn a_seat_that_was_dismissed_is_given_back() {
-    let (node, _) = start(options(Layers::Two));
+    let (node, _) = start(options());
     for round in 0..20 {
         let seat = Mutex::new(None);
         until("there is a seat", || {
@@ -319,10 +312,7 @@ fn a_seat_that_was_dismissed_is_given_back() {
 /// has them all.
 #[test]
 fn answers_that_are_not_taken_are_limited() {
-    let (node, served) = start(Options {
-        slots: 64,
-        ..options(Layers::Two)
-    });
+    let (node, served) = start(Options { slots: 64, ..options() });
     let (_, user) = sit(&node, 1);
     let calls = (0..64).map(|_| Call::new("keep").within(rt::Nanos::from_secs(60)));
     let waiting = user.post(calls.collect());

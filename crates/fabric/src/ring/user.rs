@@ -2,7 +2,7 @@
 
 use super::layout::{self, Layout};
 use super::message::{self, Memory};
-use super::{LOOK, Layers, Reach, Seat, polls};
+use super::{LOOK, Reach, Seat, polls};
 use crate::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Set, TIMEOUT, status};
 use crate::{Region, RegionOptions};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -310,30 +310,25 @@ impl Inner {
             index,
             chunks,
         });
-        if self.memory.layout.layers == Layers::One {
-            self.put_entry(slot, turn);
-        }
         self.memory
             .write(self.memory.request(self.seat.number, slot), request, lent, chunks);
         self.memory.store(
             self.slot_at(slot) + layout::ASKED,
             message::turn_of(self.seat.epoch, turn),
         );
-        if self.memory.layout.layers == Layers::Two {
-            self.put_entry(slot, turn);
-        }
+        self.put_entry(slot);
     }
 
-    fn put_entry(&self, slot: u32, turn: u32) {
+    fn put_entry(&self, slot: u32) {
         let Memory { region, layout } = &self.memory;
         if self.is_pod() {
             let mut free = self.free.lock();
-            polls::lane::put(region, layout, self.seat.number, free.place, slot, turn);
+            polls::lane::put(region, layout, self.seat.number, free.place, slot);
             free.place += 1;
             return;
         }
         // If there is no place, the node finds it by itself.
-        polls::put(region, layout, self.seat.number * layout.slots + slot, turn);
+        polls::put(region, layout, self.seat.number * layout.slots + slot);
     }
 
     /// Wakes a consumer, if one sleeps.
