@@ -223,8 +223,8 @@ pub trait Caller: fmt::Debug + Send + Sync {
     /// Asks, and waits: the answer is in `into`, in place of what was there.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a request beyond [`LIMIT`], [`Error::Timeout`], [`Error::Lost`], and what the one who
-    /// serves says.
+    /// [`Error::Invalid`] for a request beyond [`LIMIT`], [`Error::Timeout`], [`Error::Lost`], and the error that the
+    /// program at the node answers with.
     fn call(&self, request: &[u8], into: &mut Vec<u8>) -> Result<()> {
         let call = Call::new(request).into_room(core::mem::take(into));
         let call = self.post(vec![call]).wait().pop();
