@@ -4,7 +4,7 @@
 //!    what they made, none what they replaced.
 //! 2. Each undo segment is read from its tail over its past transactions, by one thread; several threads share the
 //!    segments (`crew`). For each record: index entries of the replaced version that no later version needs go
-//!    (`needed`); its large values are freed; a delete's row goes, if it is still the newest. All that is one
+//!    (`tx::needed`); its large values are freed; a delete's row goes, if it is still the newest. All that is one
 //!    mini-transaction, under the clustered leaf's latch (see `tx::rollback` for why that is enough).
 //! 3. The tail moves on, and pages wholly below it are punched out of the file; so are runs of free pages
 //!    (`give_back`).
@@ -17,7 +17,6 @@
 
 pub(crate) mod crew;
 mod give_back;
-mod needed;
 pub(crate) mod shared;
 
 use crate::catalog::{Table, spaces, state};
@@ -27,9 +26,8 @@ use crate::large;
 use crate::pool::{Mtr, Need};
 use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafPos};
-use crate::tx::rollback::{
-    Entries, Version, compact_entries, entries_of, latch_entries, remove_ahead, remove_entries, too_many,
-};
+use crate::tx::needed::{Entries, Memos, Row, Version};
+use crate::tx::rollback::{compact_entries, latch_entries, remove_ahead, remove_entries, too_many};
 use crate::tx::{CancelFlag, cts};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment, UndoPointer};
@@ -39,13 +37,14 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Cts, PageId};
 use crew::{Crew, Round};
-use needed::Memos;
 use std::sync::{Arc, Weak};
 
 /// Longest pause between two rounds.
 const PAUSE: rt::Nanos = rt::Nanos::from_millis(50);
 /// Between two looks of a VACUUM at the round that another thread is at.
 const TURN: rt::Nanos = rt::Nanos::from_millis(10);
+/// Attempts at a walk of a row whose newest versions are taken back under it.
+const TRIES: usize = 5;
 /// Pages emptied in one mini-transaction.
 const EMPTIED_AT_ONCE: usize = 16;
 const _: () = assert!(
@@ -164,7 +163,7 @@ impl Engine {
     /// Purges segments of the round until each is taken. One that fails does not hold up the others.
     fn work_in(&self, round: &Round) {
         let _need = self.pool.begin_need(Need::Cleanup);
-        let mut memos = Memos::new(round.horizon);
+        let mut memos = Memos::new(round.horizon, usize::MAX);
         while let Some(segment) = round.take() {
             match self.purge_segment(segment, round, &mut memos) {
                 Ok(passed) => drop(round.passed.fetch_add(passed, Ordering::Relaxed)),
@@ -370,18 +369,20 @@ impl Engine {
         record: &UndoRecord,
         memos: &mut Memos,
     ) -> Result<(Latched<'p>, Entries)> {
+        let row = Row::new(self, table, &record.key);
         loop {
-            let mut entries = match record.before.deleted() {
-                true => Entries::new(),
-                false => entries_of(self, table, &record.key, &record.row)?,
-            };
+            let mut entries = row.entries(record.before, &record.row)?;
             let latched = self.latch_newest(table, &record.key)?;
             let newest = latched.newest.clone().filter(|_| !entries.is_empty());
-            if memos.keep_needed(self, table, (&record.key, pointer), newest, &mut entries)? {
+            if memos.keep_needed(row, newest, pointer, &mut entries)? {
                 return Ok((latched, entries));
             }
             drop(latched);
-            memos.learn(self, table, &record.key)?;
+            // A version that is taken back under the walk may have lost what it had outside.
+            let is_learnt = (1..TRIES).any(|_| memos.learn(row).is_ok());
+            if !is_learnt {
+                memos.learn(row)?;
+            }
         }
     }
 
@@ -406,7 +407,7 @@ impl Engine {
         let horizon = self.slots.horizon(self.storage.durable());
         self.purge.announce(horizon);
         let record = undo::read(&self.pool, pointer).expect("a record");
-        let mut memos = Memos::new(horizon);
+        let mut memos = Memos::new(horizon, usize::MAX);
         assert!(self.purge_record(pointer, &record, &mut memos).expect("purged"));
         between();
         let segment = self.segments.read()[usize::from(pointer.segment())].clone();
@@ -484,7 +485,7 @@ mod tests {
         let segments: Vec<_> = engine.segments.read().clone();
         for segment in &segments {
             while let Some(ended) = next_past(segment, Cts::MAX) {
-                let mut memos = Memos::new(Cts::MAX);
+                let mut memos = Memos::new(Cts::MAX, usize::MAX);
                 let round = Round::new(Cts::MAX, Vec::new(), None);
                 engine
                     .purge_until(segment, ended.end, &round, &mut memos)

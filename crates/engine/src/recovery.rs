@@ -22,9 +22,10 @@ use crate::losers::{Locks, Loser, refusal};
 use crate::pool::{BufferPool, Need};
 use crate::system::FIRST_SPACE;
 use crate::tree::{BTree, LeafBatch};
+use crate::tx::Status;
 use crate::tx::locks::{Waits, table_lock};
 use crate::tx::read::Reader;
-use crate::tx::{Status, rollback};
+use crate::tx::rollback::{self, Rollback};
 use crate::undo::record::{TRAILER, Trailer};
 use crate::undo::{self, Ended, Segment, UndoPointer, Writer};
 use cenote_base::rt;
@@ -240,7 +241,7 @@ enum Went {
 }
 
 /// Takes back some records.
-fn roll_back_some(engine: &Engine, loser: &mut Loser, memos: &mut rollback::Memos<'_>) -> Result<Went> {
+fn roll_back_some(engine: &Engine, loser: &mut Loser, rollback: &mut Rollback<'_>) -> Result<Went> {
     let _need = engine.pool.begin_need(Need::Cleanup);
     for _ in 0..64 {
         if loser.last.is_none() {
@@ -252,7 +253,7 @@ fn roll_back_some(engine: &Engine, loser: &mut Loser, memos: &mut rollback::Memo
             return Ok(Went::Covered);
         }
         mark::pass(Mark::LoserWaits);
-        loser.last = rollback::take_back_one(engine, loser.last, memos)?;
+        loser.last = rollback.take_back_one(loser.last)?;
     }
     Ok(Went::On)
 }
@@ -316,9 +317,9 @@ impl Engine {
             .lease
             .clone()
             .ok_or_else(|| Error::Internal("a loser without a slot".into()))?;
-        let mut memos = rollback::Memos::new(self, &lease);
+        let mut rollback = Rollback::new(self, &lease);
         while !self.is_stopping() {
-            match roll_back_some(self, loser, &mut memos)? {
+            match roll_back_some(self, loser, &mut rollback)? {
                 Went::On => {}
                 other => return Ok(other),
             }

@@ -7,9 +7,10 @@
 //!
 //! Lock order: name locks before table locks; both wait with nothing latched.
 
+use super::Tx;
 use super::index::enter_one;
 use super::locks::{name_lock, table_lock};
-use super::{Tx, rollback};
+use super::needed::entries_of;
 use crate::api::{Change, Columns, Direction, Insert};
 use crate::catalog::state::{self, Catalog, Definition, Definitions};
 use crate::catalog::{IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef};
@@ -390,10 +391,7 @@ impl Tx {
                 undo::unmark_plain(&engine.pool, newer.undo)?;
             }
             newer = Some((trailer, entry));
-            version = match engine.is_seen_by_all(trailer.tx, horizon)? {
-                true => None,
-                false => engine.version_before(trailer)?,
-            };
+            version = engine.older_version(trailer, horizon)?;
         }
         Ok(())
     }
@@ -522,7 +520,7 @@ impl Tx {
         large::adopt(&mut m, to, &refs)?;
         tree.insert_at(&mut m, &pos, row_key, &value)?;
         m.commit();
-        for (space, entry) in rollback::entries_of(engine, to, row_key, row)? {
+        for (space, entry) in entries_of(engine, to, row_key, row)? {
             enter_one(engine, space, &entry, entry.len() - row_key.len())?;
         }
         Ok(())

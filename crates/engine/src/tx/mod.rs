@@ -17,6 +17,7 @@ mod define;
 mod follow;
 mod index;
 pub(crate) mod locks;
+pub(crate) mod needed;
 mod newest;
 pub(crate) mod queue;
 pub(crate) mod read;
@@ -47,6 +48,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Cts, Lsn, TxId};
 use locks::{Waiter, Waits};
 use read::ALL_OWN;
+use rollback::Rollback;
 use slots::{Lease, SlotIndex, Waiting};
 use std::sync::Arc;
 
@@ -568,11 +570,11 @@ impl Tx {
         let engine = self.engine().clone();
         let _need = engine.pool.begin_need(Need::Cleanup);
         let lease = self.reader.lease.clone();
-        let mut memos = rollback::Memos::new(&engine, &lease);
+        let mut rollback = Rollback::new(&engine, &lease);
         while self.last_undo != to {
             let pointer = self.last_undo;
             self.taken_back = true;
-            self.last_undo = rollback::take_back_one(&engine, pointer, &mut memos)?;
+            self.last_undo = rollback.take_back_one(pointer)?;
         }
         Ok(())
     }

@@ -235,9 +235,24 @@ impl Engine {
     pub(crate) fn status(&self, tx: TxId) -> Result<Status> {
         self.txs.status(tx, |seq| self.cts.read(&self.pool, seq))
     }
-}
 
-impl Engine {
+    /// Whether every snapshot in use, and every later one, sees what transaction `tx` made; `horizon` is one that purge
+    /// has worked with.
+    pub(crate) fn is_seen_by_all(&self, tx: TxId, horizon: Cts) -> Result<bool> {
+        if tx < self.txs.low_water() {
+            return Ok(true);
+        }
+        Ok(matches!(self.status(tx)?, Status::Committed(at) if at <= horizon))
+    }
+
+    /// The version before the one with this trailer, unless every snapshot of `horizon` and later sees that one.
+    pub(crate) fn older_version(&self, trailer: Trailer, horizon: Cts) -> Result<Option<(Trailer, Vec<u8>)>> {
+        match self.is_seen_by_all(trailer.tx, horizon)? {
+            true => Ok(None),
+            false => self.version_before(trailer),
+        }
+    }
+
     /// The version before the one with this trailer, for callers that look at all that are left: none where purge has
     /// passed its record (it may do so while this looks; it marks the record undone when it frees large values), or
     /// where the row began.

@@ -11,9 +11,13 @@
 //! Latch order: clustered leaf → index leaves → undo page → space header. All versions are compared under the clustered
 //! leaf's latch: a writer that gives the row another key enters its index entry after it has held that latch, so an
 //! entry that is removed here is not needed or is entered again.
+//!
+//! A memo of a row's versions (`needed`) holds: the newest version is the rollback's own, so no other transaction puts
+//! one above it. Purge might pass versions that the memo counts, with the entry left in place for the newest one's
+//! sake: it would then never be removed. So rollback holds the oldest snapshot in use from its first memo on.
 
-mod needed;
-
+use super::needed::{Entries, Memos, Row, Version, hashes};
+use super::slots::{Hold, Lease};
 use crate::catalog::{Table, spaces};
 use crate::engine::Engine;
 use crate::error::Result;
@@ -26,32 +30,149 @@ use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment, UndoPointer};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Cts, Lsn, TxId};
-pub(crate) use needed::{Memos, hash};
 use std::sync::Arc;
-
-/// Index entries: (index space, entry key).
-pub(crate) type Entries = Vec<(u32, Vec<u8>)>;
-
-/// A version: its trailer, and the row as it is stored.
-pub(crate) type Version = (Trailer, Vec<u8>);
 
 /// Index entries that one mini-transaction removes: with row, undo page and space header within what it can latch.
 pub(crate) const ENTRIES_AT_ONCE: usize = 56;
 const _: () = assert!(ENTRIES_AT_ONCE + 4 <= cenote_buffer::PAGES_MAX);
 
-/// Takes back the change of one record, unless that is done; returns the transaction's previous record.
-pub(crate) fn take_back_one(engine: &Engine, pointer: UndoPointer, memos: &mut Memos<'_>) -> Result<UndoPointer> {
-    let record = undo::read(&engine.pool, pointer)?;
-    if !record.undone {
-        match engine.catalog.table_of_space(record.space) {
-            Some(table) => {
-                let mut removed = Vec::new();
-                while !restore(engine, &table, pointer, &record, memos, &mut removed)? {}
-            }
-            None => mark_only(engine, pointer)?,
+/// Versions that a memo of a rollback counts at most.
+const COUNTED_MAX: usize = 1 << 19;
+
+/// A rollback in progress, and what it remembers of the rows that it takes back.
+pub(crate) struct Rollback<'e> {
+    engine: &'e Engine,
+    lease: &'e Arc<Lease>,
+    hold: Option<Hold>,
+    memos: Memos,
+}
+
+impl<'e> Rollback<'e> {
+    /// Of the transaction that has this slot.
+    pub(crate) fn new(engine: &'e Engine, lease: &'e Arc<Lease>) -> Rollback<'e> {
+        Rollback {
+            engine,
+            lease,
+            hold: None,
+            memos: Memos::new(engine.purge.horizon(), COUNTED_MAX),
         }
     }
-    Ok(record.prev)
+
+    /// Takes back the change of one record, unless that is done; returns the transaction's previous record.
+    pub(crate) fn take_back_one(&mut self, pointer: UndoPointer) -> Result<UndoPointer> {
+        let record = undo::read(&self.engine.pool, pointer)?;
+        if !record.undone {
+            match self.engine.catalog.table_of_space(record.space) {
+                Some(table) => {
+                    let mut removed = Vec::new();
+                    while !self.restore(&table, pointer, &record, &mut removed)? {}
+                }
+                None => mark_only(self.engine, pointer)?,
+            }
+        }
+        Ok(record.prev)
+    }
+
+    /// Leaves in `entries`, those of the row's newest version, the ones that no version from `below` on needs. False:
+    /// that takes more steps than are made under a latch. The row's leaf is latched.
+    fn keep_needed(
+        &mut self,
+        row: Row<'_>,
+        newest: Trailer,
+        below: Option<Version>,
+        entries: &mut Entries,
+    ) -> Result<bool> {
+        if self.memos.keep_last(row, newest, entries) {
+            return Ok(true);
+        }
+        self.memos.horizon = self.engine.purge.horizon();
+        self.memos.keep_needed(row, below, UndoPointer::NONE, entries)
+    }
+
+    fn learn(&mut self, row: Row<'_>) -> Result<()> {
+        let hold = || self.lease.hold_oldest(self.engine.storage.durable());
+        self.memos.horizon = self.hold.get_or_insert_with(hold).snapshot();
+        self.memos.learn(row)
+    }
+
+    /// False where only some index entries went, or the row's versions were walked: the step is to be called again, with
+    /// the same `removed`.
+    fn restore(
+        &mut self,
+        table: &Table,
+        pointer: UndoPointer,
+        record: &UndoRecord,
+        removed: &mut Entries,
+    ) -> Result<bool> {
+        let (engine, tree) = (self.engine, BTree { space: table.space });
+        let version_of = Row::new(engine, table, &record.key);
+        let mut value = record.row.clone();
+        value.extend_from_slice(&record.before.encode());
+        let room = match record.kind {
+            Kind::Insert => 0,
+            _ => record.key.len() + value.len(),
+        };
+        engine.reclaim_large(table)?;
+        let mut m = engine.pool.mtr();
+        let pos = tree.seek_write(&mut m, &record.key, room)?;
+        let mut current = Vec::new();
+        if pos.found {
+            tree.value(&m, &pos, &mut current);
+        }
+        if !pos.found || Trailer::of(&current)?.undo != pointer {
+            drop(m);
+            return mark_only(engine, pointer).map(|()| true);
+        }
+        let trailer = Trailer::of(&current)?;
+        let row = &current[..current.len() - TRAILER];
+        // Read before large values go: a long definition lies on overflow pages itself.
+        let definitions = if table.space == CATALOG_SPACE {
+            Some(definitions(engine, (trailer, row), record)?)
+        } else {
+            None
+        };
+        let mut entries = version_of.entries(trailer, row)?;
+        let hashes: Vec<_> = hashes(&entries).collect();
+        let below = (record.kind != Kind::Insert && !entries.is_empty()).then(|| (record.before, record.row.clone()));
+        if !self.keep_needed(version_of, trailer, below, &mut entries)? {
+            drop(m);
+            return self.learn(version_of).map(|()| false);
+        }
+        if let Some(some) = too_many(&mut entries, removed) {
+            return remove_ahead(engine, m, some).map(|()| false);
+        }
+        let is_dead = record.before.deleted() && is_past(engine, record.before)?;
+        let doomed = latch_entries(&mut m, entries)?;
+        let undo_page = undo::latch_record(&mut m, pointer)?;
+        let refs = if trailer.deleted() {
+            Vec::new()
+        } else {
+            large::refs_begun(&engine.pool, table, row, (&record.row, record.shared))?
+        };
+        large::orphan(&mut m, table, &refs)?;
+        let emptied = if record.kind == Kind::Insert || is_dead {
+            tree.remove_at(&mut m, &pos)
+        } else {
+            tree.replace_at(&mut m, &pos, &value)?;
+            false
+        };
+        let thin = remove_entries(&mut m, doomed);
+        undo::mark_undone(&mut m, undo_page, pointer);
+        m.commit();
+        self.memos.took_back(version_of, &hashes, record.before);
+        large::free(&engine.pool, table, &refs)?;
+        compact_entries(engine, &thin)?;
+        if emptied {
+            tree.compact(&engine.pool, &record.key)?;
+        }
+        if emptied || !refs.is_empty() {
+            engine.note_freed(table.space);
+        }
+        if let Some((gone, before)) = definitions {
+            spaces::drop_spaces(engine, gone, before)?;
+        }
+        Ok(true)
+    }
 }
 
 /// Whether the row of a loser's record has a newer version of another one in progress. A commit is visible to
@@ -78,89 +199,6 @@ fn mark_only(engine: &Engine, pointer: UndoPointer) -> Result<()> {
     undo::mark_undone(&mut m, h, pointer);
     m.commit();
     Ok(())
-}
-
-/// False where only some index entries went, or the row's versions were walked: the step is to be called again, with
-/// the same `removed`.
-fn restore(
-    engine: &Engine,
-    table: &Table,
-    pointer: UndoPointer,
-    record: &UndoRecord,
-    memos: &mut Memos<'_>,
-    removed: &mut Entries,
-) -> Result<bool> {
-    let tree = BTree { space: table.space };
-    let mut value = record.row.clone();
-    value.extend_from_slice(&record.before.encode());
-    let room = if record.kind == Kind::Insert {
-        0
-    } else {
-        record.key.len() + value.len()
-    };
-    engine.reclaim_large(table)?;
-    let mut m = engine.pool.mtr();
-    let pos = tree.seek_write(&mut m, &record.key, room)?;
-    let mut current = Vec::new();
-    if pos.found {
-        tree.value(&m, &pos, &mut current);
-    }
-    if !pos.found || Trailer::of(&current)?.undo != pointer {
-        drop(m);
-        return mark_only(engine, pointer).map(|()| true);
-    }
-    let trailer = Trailer::of(&current)?;
-    let row = &current[..current.len() - TRAILER];
-    // Read before large values go: a long definition lies on overflow pages itself.
-    let definitions = if table.space == CATALOG_SPACE {
-        Some(definitions(engine, (trailer, row), record)?)
-    } else {
-        None
-    };
-    let mut entries = match trailer.deleted() {
-        true => Entries::new(),
-        false => entries_of(engine, table, &record.key, row)?,
-    };
-    let hashes: Vec<_> = entries.iter().map(|(space, entry)| hash(*space, entry)).collect();
-    let below = (record.kind != Kind::Insert && !entries.is_empty()).then(|| (record.before, record.row.clone()));
-    if !memos.keep_needed((table, &record.key), trailer, below, &mut entries)? {
-        drop(m);
-        return memos.learn(table, &record.key).map(|()| false);
-    }
-    if let Some(some) = too_many(&mut entries, removed) {
-        return remove_ahead(engine, m, some).map(|()| false);
-    }
-    let is_dead = record.before.deleted() && is_past(engine, record.before)?;
-    let doomed = latch_entries(&mut m, entries)?;
-    let undo_page = undo::latch_record(&mut m, pointer)?;
-    let refs = if trailer.deleted() {
-        Vec::new()
-    } else {
-        large::refs_begun(&engine.pool, table, row, (&record.row, record.shared))?
-    };
-    large::orphan(&mut m, table, &refs)?;
-    let emptied = if record.kind == Kind::Insert || is_dead {
-        tree.remove_at(&mut m, &pos)
-    } else {
-        tree.replace_at(&mut m, &pos, &value)?;
-        false
-    };
-    let thin = remove_entries(&mut m, doomed);
-    undo::mark_undone(&mut m, undo_page, pointer);
-    m.commit();
-    memos.took_back((table, &record.key), &hashes, record.before);
-    large::free(&engine.pool, table, &refs)?;
-    compact_entries(engine, &thin)?;
-    if emptied {
-        tree.compact(&engine.pool, &record.key)?;
-    }
-    if emptied || !refs.is_empty() {
-        engine.note_freed(table.space);
-    }
-    if let Some((gone, before)) = definitions {
-        spaces::drop_spaces(engine, gone, before)?;
-    }
-    Ok(true)
 }
 
 /// Whether purge has passed the deletion that this version is, or may be about to; the row's leaf is latched. Purge
@@ -205,25 +243,6 @@ fn definitions(
         spaces::table_of_stored(engine, (!trailer.deleted()).then_some(row))?,
         spaces::table_of_stored(engine, before)?,
     ))
-}
-
-/// Index entries of a stored row version: (index space, entry key).
-pub(crate) fn entries_of(engine: &Engine, table: &Table, key: &[u8], stored: &[u8]) -> Result<Entries> {
-    if table.indexes.is_empty() {
-        return Ok(Vec::new());
-    }
-    let row = large::bring_in_keys(&engine.pool, table, stored)?;
-    let mut entries = Vec::with_capacity(table.indexes.len());
-    for index in &table.indexes {
-        if large::too_long_for(table, index, &row)?.is_some() {
-            continue;
-        }
-        let mut entry = Vec::new();
-        table.index_key_of_row(index, &row, &mut entry)?;
-        entry.extend_from_slice(key);
-        entries.push((index.space, entry));
-    }
-    Ok(entries)
 }
 
 /// An index entry whose leaf is latched.
