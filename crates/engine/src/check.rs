@@ -201,7 +201,7 @@ impl Engine {
     }
 
     fn check_undo(&self, report: &mut CheckReport) -> Result<()> {
-        let segments: Vec<_> = self.segments.read().clone();
+        let segments = self.segments.all();
         let mut records = 0u64;
         for segment in &segments {
             let header = match undo::header(&self.pool, segment.number) {
@@ -211,9 +211,7 @@ impl Engine {
                     continue;
                 }
             };
-            let mut at = header
-                .tail
-                .max(segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire));
+            let mut at = header.tail.max(segment.tail());
             while at < header.end {
                 match undo::read_next(&self.pool, segment, at) {
                     Ok(Some((_, behind, _))) => {
@@ -223,7 +221,7 @@ impl Engine {
                     Ok(None) => break,
                     Err(error) => {
                         // Purge may have passed and punched it meanwhile.
-                        if at >= segment.tail.load(cenote_base::rt::atomic::Ordering::Acquire) {
+                        if at >= segment.tail() {
                             report.problems.push(error.to_string());
                         }
                         break;

@@ -3,13 +3,12 @@
 use crate::api::Direction;
 use crate::catalog::Table;
 use crate::catalog::state::CatalogState;
-use crate::circle::Circle;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::losers::Losers;
 use crate::memory::Memory;
-use crate::meta::{AT_SEGMENTS, cursor_at};
+use crate::meta::cursor_at;
 use crate::numbers::{Cursor, Numbered, Numbers};
 use crate::pool::Need;
 use crate::purge::shared::Purge;
@@ -22,7 +21,7 @@ use crate::tx::locks::{CancelFlag, RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
-use crate::undo::{self, Segment, UndoPointer, Writer};
+use crate::undo::segments::Segments;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -87,16 +86,12 @@ pub struct Engine {
     pub(crate) stripes: UniqueStripes,
     pub(crate) catalog: CatalogState,
     pub(crate) counters: Counters,
-    pub(crate) segments: rt::RwLock<Vec<Arc<Segment>>>,
-    pub(crate) free_segments: rt::Mutex<Vec<Writer>>,
-    /// What a new segment is given: its circle, its first lap.
-    pub(crate) undo_from: (Circle, u32),
+    pub(crate) segments: Segments,
     pub(crate) space_numbers: Numbers,
     pub(crate) object_numbers: Numbers,
     pub(crate) row_numbers: rt::Mutex<HashMap<u32, Arc<AtomicU64>>>,
     /// Spaces whose pending large values of the last run are gone.
     pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
-    pub(crate) meta: rt::Mutex<()>,
     pub(crate) purge: Purge,
     /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
     pub(crate) give_back_pages: u32,
@@ -257,66 +252,6 @@ impl Engine {
             .entry(table.space)
             .or_insert_with(|| Arc::new(AtomicU64::new(next)));
         Ok(counter.fetch_add(1, Ordering::Relaxed))
-    }
-
-    // ---- undo segments ----
-
-    /// A segment to write to: one that is free, or a new one.
-    pub(crate) fn take_segment(&self) -> Result<Writer> {
-        if let Some(writer) = self.free_segment() {
-            return Ok(writer);
-        }
-        let _meta = self.meta.lock();
-        let number = self.segments.read().len() as u32;
-        assert!(number <= undo::MAX_SEGMENTS, "no more segments than there may be");
-        if number >= undo::MAX_SEGMENTS {
-            return Err(Error::Limit(format!(
-                "all {} undo segments are in use: end transactions that write, or an old snapshot that keeps purge from them",
-                undo::MAX_SEGMENTS
-            )));
-        }
-        let space = undo::SPACE_BASE + number;
-        if !self.storage.0.pages().has_space(space) {
-            self.storage.0.pages().create_space(space)?;
-        }
-        let (circle, lap) = self.undo_from;
-        let header = undo::create(&self.pool, number as u16, circle, lap)?;
-        let mut m = self.pool.mtr();
-        let h = m.exclusive(PageId::new(META_SPACE, 0))?;
-        m.write_u32(h, AT_SEGMENTS, number + 1);
-        m.commit();
-        let segment = Arc::new(Segment::new(number as u16, &header));
-        assert!(
-            self.segments.read().len() == number as usize,
-            "a segment's number is its place"
-        );
-        self.segments.write().push(segment.clone());
-        Ok(Writer {
-            segment,
-            position: header.end,
-        })
-    }
-
-    /// The one that was given back last, of those with room.
-    fn free_segment(&self) -> Option<Writer> {
-        let mut free = self.free_segments.lock();
-        let index = free.iter().rposition(Writer::has_room)?;
-        Some(free.remove(index))
-    }
-
-    /// The session needs its segment no more. One that is used up is not given out again.
-    pub(crate) fn give_back_segment(&self, writer: Writer) {
-        if !writer.is_used_up() {
-            self.free_segments.lock().push(writer);
-        }
-    }
-
-    /// Whether purge has passed the record.
-    pub(crate) fn is_purged(&self, pointer: UndoPointer) -> bool {
-        self.segments
-            .read()
-            .get(usize::from(pointer.segment()))
-            .is_none_or(|segment| undo::is_purged(segment, pointer))
     }
 }
 

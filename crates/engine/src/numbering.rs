@@ -4,7 +4,6 @@ use crate::catalog::state::Catalog;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::numbers::{Batch, Batches, Cursor, Numbered, Numbers};
-use cenote_base::TxId;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -162,14 +161,6 @@ impl Engine {
         storage.control().get().checkpoint >= batch.lsn
             && !storage.log().is_held()
             && self.slots.oldest_tx(batch.tx) >= batch.tx
-            && self.oldest_unpurged(batch.tx) >= batch.tx
-    }
-
-    /// The least number of a transaction that has ended and that purge has not passed; `none` if there is none below
-    /// it.
-    fn oldest_unpurged(&self, none: TxId) -> TxId {
-        let segments = self.segments.read();
-        let fronts = segments.iter().filter_map(|s| Some(s.ended.lock().front()?.tx));
-        fronts.fold(none, TxId::min)
+            && self.segments.oldest_unpurged(batch.tx) >= batch.tx
     }
 }

@@ -32,6 +32,7 @@ use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
+use crate::undo::segments::Segments;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, HashSet};
@@ -75,14 +76,11 @@ impl Engine {
             stripes: UniqueStripes::default(),
             catalog: CatalogState::new(),
             counters: Counters::default(),
-            segments: rt::RwLock::new(segments),
-            free_segments: rt::Mutex::new(Vec::new()),
-            undo_from,
+            segments: Segments::new(segments, undo_from),
             space_numbers: Numbers::new(Numbered::Space, spaces),
             object_numbers: Numbers::new(Numbered::Object, objects),
             row_numbers: rt::Mutex::new(HashMap::default()),
             reclaimed: rt::Mutex::new(HashSet::default()),
-            meta: rt::Mutex::new(()),
             purge: Purge::default(),
             losers: Losers::default(),
             report: rt::Mutex::new(RecoveryReport::of(&report, found)),

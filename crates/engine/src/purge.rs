@@ -30,7 +30,7 @@ use crate::tx::needed::{Entries, Memos, Row, Version};
 use crate::tx::rollback::{compact_entries, latch_entries, remove_ahead, remove_entries, too_many};
 use crate::tx::{CancelFlag, cts};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
-use crate::undo::{self, Ended, Segment, UndoPointer};
+use crate::undo::{self, Segment, UndoPointer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
@@ -144,8 +144,8 @@ impl Engine {
 
     /// Purges the segments that have something past, with the crew where they are several.
     fn purge_segments(&self, horizon: Cts, cancel: Option<&Arc<CancelFlag>>) -> Result<u64> {
-        let mut segments: Vec<_> = self.segments.read().clone();
-        segments.retain(|segment| next_past(segment, horizon).is_some());
+        let mut segments = self.segments.all();
+        segments.retain(|segment| segment.next_past(horizon).is_some());
         let round = Arc::new(Round::new(horizon, segments, cancel.cloned()));
         if round.is_shared() {
             self.purge.crew.open(&round);
@@ -179,24 +179,18 @@ impl Engine {
         if planted(Fault::LowWater) {
             return self.txs.raise_low_water(next);
         }
-        let mut low = self.slots.oldest_tx(next);
-        for segment in self.segments.read().iter() {
-            // Within a segment both positions and numbers rise (see `Ended::tx`).
-            let ended = segment.ended.lock();
-            let recent = ended.get(ended.partition_point(|e| e.at <= horizon));
-            low = recent.map_or(low, |e| low.min(e.tx));
-        }
-        self.txs.raise_low_water(low);
+        let running = self.slots.oldest_tx(next);
+        self.txs.raise_low_water(self.segments.oldest_recent(running, horizon));
     }
 
     fn purge_segment(&self, segment: &Segment, round: &Round, memos: &mut Memos) -> Result<u64> {
         let mut passed = 0;
-        while let Some(ended) = next_past(segment, memos.horizon) {
+        while let Some(ended) = segment.next_past(memos.horizon) {
             passed += self.purge_until(segment, ended.end, round, memos)?;
-            if segment.tail.load(Ordering::Acquire) < ended.end {
+            if segment.tail() < ended.end {
                 break;
             }
-            segment.ended.lock().pop_front();
+            segment.note_passed();
             if self.stopping.load(Ordering::Acquire) {
                 break;
             }
@@ -216,7 +210,7 @@ impl Engine {
 
     /// Stops before `end` where the round is to stop.
     fn purge_until(&self, segment: &Segment, end: u64, round: &Round, memos: &mut Memos) -> Result<u64> {
-        let mut at = segment.tail.load(Ordering::Acquire);
+        let mut at = segment.tail();
         let mut passed = 0;
         while at < end {
             if round.is_canceled() {
@@ -232,21 +226,17 @@ impl Engine {
                 continue;
             }
             at = behind;
-            segment.tail.store(at, Ordering::Release);
+            segment.pass(at);
             passed += 1;
         }
-        assert!(
-            segment.tail.as_raw().load(Ordering::Acquire) <= end,
-            "purge passes a transaction's records to their end, not beyond"
-        );
-        segment.tail.store(end, Ordering::Release);
+        segment.pass(end);
         Ok(passed)
     }
 
     fn log_tail(&self, segment: &Segment) -> Result<()> {
         let mut m = self.pool.mtr();
         let h = undo::latch_header(&mut m, segment.number)?;
-        undo::set_tail(&mut m, h, segment.tail.load(Ordering::Acquire));
+        undo::set_tail(&mut m, h, segment.tail());
         m.commit();
         Ok(())
     }
@@ -410,9 +400,11 @@ impl Engine {
         let mut memos = Memos::new(horizon, usize::MAX);
         assert!(self.purge_record(pointer, &record, &mut memos).expect("purged"));
         between();
-        let segment = self.segments.read()[usize::from(pointer.segment())].clone();
-        let ended = segment.ended.lock().drain(..).next_back().expect("its transaction");
-        segment.tail.store(ended.end, Ordering::Release);
+        let segment = self.segments.get(pointer.segment().into()).expect("its segment");
+        while let Some(ended) = segment.next_past(Cts::MAX) {
+            segment.pass(ended.end);
+            segment.note_passed();
+        }
     }
 
     /// The spaces that the definitions name that are newer than the one that record `until` holds.
@@ -432,15 +424,6 @@ impl Engine {
         }
         Ok(spaces)
     }
-}
-
-fn next_past(segment: &Segment, horizon: Cts) -> Option<Ended> {
-    segment
-        .ended
-        .lock()
-        .front()
-        .copied()
-        .filter(|ended| ended.at <= horizon)
 }
 
 #[cfg(test)]
@@ -482,15 +465,15 @@ mod tests {
         tx.truncate(&table).expect("truncated");
         tx.commit().expect("committed");
         drop(tx);
-        let segments: Vec<_> = engine.segments.read().clone();
+        let segments = engine.segments.all();
         for segment in &segments {
-            while let Some(ended) = next_past(segment, Cts::MAX) {
+            while let Some(ended) = segment.next_past(Cts::MAX) {
                 let mut memos = Memos::new(Cts::MAX, usize::MAX);
                 let round = Round::new(Cts::MAX, Vec::new(), None);
                 engine
                     .purge_until(segment, ended.end, &round, &mut memos)
                     .expect("purged");
-                segment.ended.lock().pop_front();
+                segment.note_passed();
             }
         }
         engine.halt();
@@ -595,7 +578,7 @@ mod tests {
                 change(tx, &table, (id as i32 + round) % SESSIONS, std::iter::once(-round));
             }
         }
-        let segments: Vec<_> = engine.segments.read().clone();
+        let segments = engine.segments.all();
         assert!(segments.len() >= SESSIONS as usize);
         let horizon = engine.slots.horizon(engine.storage.durable());
         let round = Arc::new(Round::new(horizon, segments.clone(), None));
@@ -609,7 +592,7 @@ mod tests {
         threads.into_iter().for_each(|thread| thread.join().expect("no panic"));
         assert!(round.failed.lock().is_none());
         assert!(
-            segments.iter().all(|segment| segment.ended.lock().is_empty()),
+            segments.iter().all(|segment| segment.next_past(Cts::MAX).is_none()),
             "all is past"
         );
         assert_eq!(engine.vacuum().expect("purged"), 0, "nothing is left");

@@ -81,10 +81,10 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Resul
         low = low.min(loser.seq);
     }
     engine.txs.raise_low_water(low);
-    for segment in engine.segments.read().iter() {
+    for segment in engine.segments.all() {
         if !losers.iter().any(|loser| loser.segment.number == segment.number) {
             let position = undo::header(&engine.pool, segment.number)?.end;
-            engine.give_back_segment(Writer {
+            engine.segments.give_back(Writer {
                 segment: segment.clone(),
                 position,
             });
@@ -268,7 +268,7 @@ fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
         }
         Waits::ended(&engine.slots, slot);
     }
-    engine.give_back_segment(Writer {
+    engine.segments.give_back(Writer {
         segment: loser.segment.clone(),
         position: loser.end,
     });

@@ -20,7 +20,6 @@ use crate::undo::Segment;
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use cenote_base::TxId;
 use cenote_base::rt::HashMap;
-use cenote_base::rt::atomic::Ordering;
 
 /// What does not change without writers: the next transaction's number, the space's header.
 type Rest = (TxId, SpaceHeader);
@@ -94,8 +93,7 @@ impl Engine {
     }
 
     fn hold_replaced(&self, table: &Table, holders: &mut Holders, problems: &mut Vec<String>) -> Result<()> {
-        let segments: Vec<_> = self.segments.read().clone();
-        for segment in &segments {
+        for segment in &self.segments.all() {
             self.each_record(segment, &mut |record| {
                 let replaced = record.kind != Kind::Insert && !record.undone && !record.before.deleted();
                 if replaced && record.space == table.space {
@@ -110,7 +108,7 @@ impl Engine {
     /// Calls `see` with each record that purge has not passed.
     fn each_record(&self, segment: &Segment, see: &mut dyn FnMut(&UndoRecord)) -> Result<()> {
         let header = undo::header(&self.pool, segment.number)?;
-        let mut at = header.tail.max(segment.tail.load(Ordering::Acquire));
+        let mut at = header.tail.max(segment.tail());
         while at < header.end {
             let Some((position, behind, record)) = undo::read_next(&self.pool, segment, at)? else {
                 break;

@@ -25,8 +25,7 @@ impl Engine {
         if self.running_transactions() > 0 || self.rollbacks_waiting().0 > 0 {
             return false;
         }
-        let segments = self.segments.read();
-        let segment = segments.iter().find(|segment| u32::from(segment.number) == number);
+        let segment = self.segments.get(number);
         segment.is_some_and(|segment| undo::header(&self.pool, segment.number).is_ok_and(|h| !segment.uses(&h, page)))
     }
 

@@ -618,7 +618,7 @@ impl Tx {
         Waits::ended(&engine.slots, *slot);
         // Not within a transaction: the positions of its records say in which order they were written.
         if let Some(full) = self.writer.take_if(|writer| !own.is_none() && !writer.has_room()) {
-            engine.give_back_segment(full);
+            engine.segments.give_back(full);
         }
         self.table_locks.clear();
         self.checked.clear();
@@ -660,7 +660,8 @@ impl Tx {
             engine.pool.admit()?;
         }
         if self.writer.is_none() {
-            self.writer = Some(self.engine().take_segment()?);
+            let engine = self.engine();
+            self.writer = Some(engine.segments.take(&engine.pool)?);
         }
         self.own_id()
     }
@@ -742,7 +743,7 @@ impl Drop for Tx {
             self.rollback().ok();
         }
         if let Some(writer) = self.writer.take() {
-            self.engine().give_back_segment(writer);
+            self.engine().segments.give_back(writer);
         }
     }
 }

@@ -257,12 +257,12 @@ impl Engine {
     /// passed its record (it may do so while this looks; it marks the record undone when it frees large values), or
     /// where the row began.
     pub(crate) fn version_before(&self, trailer: Trailer) -> Result<Option<(Trailer, Vec<u8>)>> {
-        if trailer.undo.is_none() || self.is_purged(trailer.undo) {
+        if trailer.undo.is_none() || self.segments.is_purged(trailer.undo) {
             return Ok(None);
         }
         match undo::read(&self.pool, trailer.undo) {
             Ok(record) => Ok((record.kind != Kind::Insert && !record.undone).then_some((record.before, record.row))),
-            Err(_) if self.is_purged(trailer.undo) => Ok(None),
+            Err(_) if self.segments.is_purged(trailer.undo) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -207,7 +207,7 @@ fn mark_only(engine: &Engine, pointer: UndoPointer) -> Result<()> {
 /// had this row before, rollback knows, and removes it.
 fn is_past(engine: &Engine, deletion: Trailer) -> Result<bool> {
     let horizon = engine.purge.horizon();
-    Ok(engine.is_purged(deletion.undo) || engine.is_seen_by_all(deletion.tx, horizon)?)
+    Ok(engine.segments.is_purged(deletion.undo) || engine.is_seen_by_all(deletion.tx, horizon)?)
 }
 
 /// Leaves in `entries` those that have not been removed; where they are too many for one mini-transaction, takes out as

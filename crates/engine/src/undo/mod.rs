@@ -27,6 +27,7 @@
 
 mod pointer;
 pub(crate) mod record;
+pub(crate) mod segments;
 pub(crate) mod shared;
 
 use crate::circle::Circle;
@@ -160,9 +161,9 @@ pub(crate) struct Segment {
     /// Indexes of pages below this have been given back. Written by purge.
     kept: AtomicU64,
     /// Purged up to here. Written by purge.
-    pub tail: AtomicU64,
-    /// Transactions that purge has not passed, oldest first.
-    pub ended: rt::Mutex<VecDeque<Ended>>,
+    tail: AtomicU64,
+    /// Transactions that purge has not passed, oldest first: within a segment positions and numbers rise.
+    ended: rt::Mutex<VecDeque<Ended>>,
 }
 
 impl Segment {
@@ -179,9 +180,50 @@ impl Segment {
         }
     }
 
+    /// Purged up to here.
+    pub(crate) fn tail(&self) -> u64 {
+        self.tail.load(Ordering::Acquire)
+    }
+
+    /// Purge has passed all before `position`.
+    pub(crate) fn pass(&self, position: u64) {
+        assert!(
+            self.tail.as_raw().load(Ordering::Acquire) <= position,
+            "purge goes on to the end of a transaction's records, not beyond"
+        );
+        self.tail.store(position, Ordering::Release);
+    }
+
+    /// The oldest transaction that purge has not passed, if it has ended at `horizon` or before.
+    pub(crate) fn next_past(&self, horizon: Cts) -> Option<Ended> {
+        self.ended.lock().front().copied().filter(|ended| ended.at <= horizon)
+    }
+
+    /// Purge has passed the oldest transaction.
+    pub(crate) fn note_passed(&self) {
+        let passed = self.ended.lock().pop_front();
+        let tail = self.tail.as_raw().load(Ordering::Acquire);
+        assert!(
+            passed.is_some_and(|ended| ended.end <= tail),
+            "the tail has come to the end of a transaction that is passed"
+        );
+    }
+
+    /// The least number of a transaction that purge has not passed.
+    fn oldest(&self) -> Option<TxId> {
+        self.ended.lock().front().map(|ended| ended.tx)
+    }
+
+    /// The least number of a transaction that has ended behind `horizon`.
+    fn oldest_recent(&self, horizon: Cts) -> Option<TxId> {
+        let ended = self.ended.lock();
+        let recent = ended.get(ended.partition_point(|ended| ended.at <= horizon));
+        recent.map(|ended| ended.tx)
+    }
+
     /// Pages below the tail that have not been given back, in whole runs of `many`: their indexes.
     pub(crate) fn past(&self, many: u64) -> Range<u64> {
-        let to = self.circle.index_at(self.tail.load(Ordering::Acquire)) / many * many;
+        let to = self.circle.index_at(self.tail()) / many * many;
         let from = self.kept.load(Ordering::Acquire);
         from..to.max(from)
     }
@@ -193,7 +235,7 @@ impl Segment {
 
     /// Whether the page is the header, or has records between the tail and the end.
     pub(crate) fn uses(&self, header: &SegmentHeader, page: u32) -> bool {
-        let tail = header.tail.max(self.tail.load(Ordering::Acquire));
+        let tail = header.tail.max(self.tail());
         let (first, last) = (self.circle.index_at(tail), self.circle.index_at(header.end.max(tail)));
         assert!(
             last - first < self.circle.len(),
@@ -561,11 +603,6 @@ pub(crate) fn unmark_plain(pool: &BufferPool, pointer: UndoPointer) -> Result<()
     }
     m.commit();
     Ok(())
-}
-
-/// Whether purge has already passed the record.
-pub(crate) fn is_purged(segment: &Segment, pointer: UndoPointer) -> bool {
-    pointer.position() < segment.tail.load(Ordering::Acquire)
 }
 
 #[cfg(test)]
