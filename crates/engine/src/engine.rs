@@ -261,6 +261,6 @@ impl Drop for Engine {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
         self.purge.crew.end();
-        self.losers.signal.set();
+        self.losers.wake();
     }
 }

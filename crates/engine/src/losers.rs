@@ -58,23 +58,26 @@ impl Loser {
 }
 
 /// The losers, and what keeps them from being taken back.
+///
+/// Invariants: a loser waits, or is in the hands of the round that took it (`take_all`, `put_back`); it is
+/// counted from when it comes until it is over, and is stuck only while it is counted; `any_stuck` says whether one is.
 #[derive(Default)]
 pub(crate) struct Losers {
     /// Wakes the thread.
-    pub signal: Arc<rt::Event>,
+    signal: Arc<rt::Event>,
     /// Those of the last run are gone.
-    pub done: rt::Event,
-    pub waiting: rt::Mutex<Vec<Loser>>,
+    done: rt::Event,
+    waiting: rt::Mutex<Vec<Loser>>,
     /// Not over yet, those that are being worked on included.
-    pub count: AtomicUsize,
+    count: AtomicUsize,
     /// By number: why the last attempt failed.
-    pub stuck: rt::Mutex<BTreeMap<TxId, Stuck>>,
-    pub any_stuck: AtomicBool,
+    stuck: rt::Mutex<BTreeMap<TxId, Stuck>>,
+    any_stuck: AtomicBool,
 }
 
-pub(crate) struct Stuck {
-    pub error: Error,
-    pub of_last_run: bool,
+struct Stuck {
+    error: Error,
+    of_last_run: bool,
 }
 
 impl Losers {
@@ -94,6 +97,35 @@ impl Losers {
         self.note_stuck(&loser, error.clone());
         self.waiting.lock().push(loser);
         self.signal.set();
+    }
+
+    /// What wakes the thread that takes them back.
+    pub(crate) fn signal(&self) -> Arc<rt::Event> {
+        self.signal.clone()
+    }
+
+    /// Wakes the thread that takes them back.
+    pub(crate) fn wake(&self) {
+        self.signal.set();
+    }
+
+    /// Those that wait, for a round.
+    pub(crate) fn take_all(&self) -> Vec<Loser> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+
+    /// Those that a round has left. Says whether any waits.
+    pub(crate) fn put_back(&self, left: Vec<Loser>) -> bool {
+        if !left.iter().any(|loser| loser.of_last_run) {
+            self.done.set();
+        }
+        let mut waiting = self.waiting.lock();
+        waiting.extend(left);
+        assert!(
+            waiting.len() <= self.count.as_raw().load(Ordering::Acquire),
+            "a loser that waits is counted"
+        );
+        !waiting.is_empty()
     }
 
     /// Returns true once those of the last run are rolled back, or false after a short while.
@@ -125,7 +157,16 @@ impl Losers {
 
     /// An error if one of the last run cannot be rolled back at present.
     pub(crate) fn check_last_run(&self) -> Result<()> {
-        match self.stuck.lock().iter().find(|(_, stuck)| stuck.of_last_run) {
+        self.check_each(|stuck| stuck.of_last_run)
+    }
+
+    /// An error if any cannot be rolled back at present.
+    pub(crate) fn check_all(&self) -> Result<()> {
+        self.check_each(|_| true)
+    }
+
+    fn check_each(&self, of: impl Fn(&Stuck) -> bool) -> Result<()> {
+        match self.stuck.lock().iter().find(|(_, stuck)| of(stuck)) {
             Some((seq, stuck)) => Err(refusal(*seq, &stuck.error)),
             None => Ok(()),
         }
@@ -162,7 +203,7 @@ fn describe(seq: TxId, error: &Error) -> String {
 }
 
 /// For a transaction that would wait: an error of the same kind.
-pub(crate) fn refusal(seq: TxId, error: &Error) -> Error {
+fn refusal(seq: TxId, error: &Error) -> Error {
     let text = describe(seq, error);
     match error {
         Error::DiskFull(_) => Error::DiskFull(text),

@@ -113,7 +113,7 @@ impl Engine {
         let mut threads = self.threads.lock();
         assert!(threads.is_empty(), "the engine's threads are started once");
         let weak = Arc::downgrade(self);
-        let signal = self.losers.signal.clone();
+        let signal = self.losers.signal();
         threads.push(rt::spawn("rollback", move || recovery::roll_back(&weak, &signal)));
         let weak = Arc::downgrade(self);
         let signal = self.purge.signal.clone();
@@ -163,7 +163,7 @@ impl Engine {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
         self.purge.crew.end();
-        self.losers.signal.set();
+        self.losers.wake();
         let threads: Vec<_> = self.threads.lock().drain(..).collect();
         for thread in threads {
             // One that panicked has said so where it happened.

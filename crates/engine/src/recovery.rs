@@ -18,7 +18,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::large;
-use crate::losers::{Locks, Loser, refusal};
+use crate::losers::{Locks, Loser};
 use crate::pool::{BufferPool, Need};
 use crate::system::FIRST_SPACE;
 use crate::tree::{BTree, LeafBatch};
@@ -282,7 +282,7 @@ impl Engine {
     /// Takes the losers back, each as far as it goes: one that fails (storage fails) keeps its rows locked and does not
     /// hold up the others. Says whether any is left.
     fn losers_round(&self) -> bool {
-        let mut losers = std::mem::take(&mut *self.losers.waiting.lock());
+        let mut losers = self.losers.take_all();
         let mut left = Vec::new();
         loop {
             let (before, mut covered) = (losers.len(), Vec::new());
@@ -304,12 +304,7 @@ impl Engine {
             }
             losers = covered;
         }
-        if !left.iter().any(|loser| loser.of_last_run) {
-            self.losers.done.set();
-        }
-        let mut waiting = self.losers.waiting.lock();
-        waiting.extend(left);
-        !waiting.is_empty()
+        self.losers.put_back(left)
     }
 
     fn roll_back_one(&self, loser: &mut Loser) -> Result<Went> {
@@ -333,10 +328,7 @@ impl Engine {
     /// The error of a loser that could not be taken back.
     pub fn roll_back_losers(&self) -> Result<()> {
         self.losers_round();
-        match self.losers.stuck.lock().iter().next() {
-            Some((seq, stuck)) => Err(refusal(*seq, &stuck.error)),
-            None => Ok(()),
-        }
+        self.losers.check_all()
     }
 }
 
