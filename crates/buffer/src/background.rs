@@ -17,6 +17,7 @@ use cenote_base::PAGE_SIZE;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Nanos};
 
+use crate::index::FrameIndex;
 use crate::pool::Pool;
 
 /// A checkpoint is taken at least this often while there is something to note.
@@ -64,7 +65,7 @@ impl Pool {
     }
 
     fn serve_reserve(&self) {
-        let (geometry, kept) = (*self.frames.geometry(), self.touched() as u32);
+        let (geometry, kept) = (*self.frames.geometry(), FrameIndex::new(self.touched()));
         while !self.stopping() && self.reserve_on_demand() {}
         self.signals.reserving.store(false, Ordering::Release);
         self.map_kept(geometry.descriptors_at, geometry.page_at(kept));

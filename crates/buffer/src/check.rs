@@ -5,6 +5,7 @@ use cenote_base::{Lsn, PageId};
 use cenote_storage::redo::page_header;
 
 use crate::hash::{key_of, page_of};
+use crate::index::FrameIndex;
 use crate::latch;
 use crate::layout::FrameState;
 use crate::lists::List;
@@ -23,7 +24,7 @@ impl Pool {
     /// Verifies frames, hash and lists.
     pub fn check(&self) -> CheckReport {
         let mut report = CheckReport::default();
-        for frame in 0..self.touched() as u32 {
+        for frame in FrameIndex::all(0..self.touched()) {
             self.check_frame(frame, &mut report);
         }
         self.check_lists(&mut report);
@@ -33,13 +34,14 @@ impl Pool {
 
     /// Frames that are latched now. Of a pool that no thread uses: what was never released.
     pub fn latches_held(&self) -> u64 {
-        let held =
-            |frame: &u32| latch::is_held(self.frames.descriptor(*frame).latch.load(Ordering::Acquire), self.owner);
-        (0..self.touched() as u32).filter(held).count() as u64
+        let held = |frame: &FrameIndex| {
+            latch::is_held(self.frames.descriptor(*frame).latch.load(Ordering::Acquire), self.owner)
+        };
+        FrameIndex::all(0..self.touched()).filter(held).count() as u64
     }
 
     /// Under a shared latch that is only tried: what is being changed is not looked at.
-    fn check_frame(&self, frame: u32, report: &mut CheckReport) {
+    fn check_frame(&self, frame: FrameIndex, report: &mut CheckReport) {
         let d = self.frames.descriptor(frame);
         if !latch::try_shared(&d.latch, self.owner) {
             return;
@@ -63,7 +65,7 @@ impl Pool {
         self.unlatch_shared(frame);
     }
 
-    fn check_used(&self, frame: u32, key: u64, problem: &mut impl FnMut(String)) {
+    fn check_used(&self, frame: FrameIndex, key: u64, problem: &mut impl FnMut(String)) {
         let (d, page) = (self.frames.descriptor(frame), page_of(key));
         match self.hash.lock(&self.frames, key).find(key) {
             Ok(Some(found)) if found == frame => {}
@@ -72,18 +74,18 @@ impl Pool {
         }
         let span = self.frames.page(frame);
         let lsn = d.lsn.load(Ordering::Relaxed);
-        if span.u64(page_header::LSN) != lsn {
+        if span.u64(page_header::LSN) != lsn.raw() {
             problem(format!(
                 "page {page} has LSN {}, its descriptor {lsn}",
-                span.u64(page_header::LSN)
+                Lsn::from_raw(span.u64(page_header::LSN))
             ));
         }
         let found = PageId::new(span.u32(page_header::SPACE), span.u32(page_header::PAGE));
-        if key_of(found) != key && lsn != 0 {
+        if key_of(found) != key && lsn != Lsn::ZERO {
             problem(format!("page {page} holds the bytes of {found}"));
         }
-        if Lsn::from_raw(lsn) > self.storage.log().tail() {
-            problem(format!("page {page} has LSN {}, beyond the log", Lsn::from_raw(lsn)));
+        if lsn > self.storage.log().tail() {
+            problem(format!("page {page} has LSN {lsn}, beyond the log"));
         }
         let rec = d.rec.load(Ordering::Relaxed);
         if rec > lsn {

@@ -23,7 +23,8 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Lsn, PageId, Result};
 
-use crate::dirty::Walk;
+use crate::dirty::{Stretch, Walk};
+use crate::index::FrameIndex;
 use crate::latch;
 use crate::layout::FRAMES_MIN;
 use crate::lists::Hint;
@@ -50,7 +51,7 @@ impl Pool {
     pub fn checkpoint(&self) -> Result<Lsn> {
         let _one = self.checkpoint_mutex.lock();
         let position = self.oldest_unsaved();
-        let before = Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed));
+        let before = self.checkpoint_lsn.load(Ordering::Relaxed);
         if position > before {
             // Groups whose stamps were seen lie below the tail of now.
             let log = self.storage.log();
@@ -58,9 +59,9 @@ impl Pool {
                 log.wait_durable(log.tail())?;
             }
             self.storage.checkpoint(position)?;
-            let replaced = self.checkpoint_lsn.swap(position.raw(), Ordering::Relaxed);
+            let replaced = self.checkpoint_lsn.swap(position, Ordering::Relaxed);
             assert!(
-                replaced == before.raw(),
+                replaced == before,
                 "one checkpoint is taken at a time, and each is behind the last one"
             );
             mark::pass(Mark::CheckpointMoved);
@@ -70,56 +71,58 @@ impl Pool {
 
     /// At or below every change that is not in storage.
     fn oldest_unsaved(&self) -> Lsn {
-        let mut oldest = self.storage.log().tail().raw();
+        let mut oldest = self.storage.log().tail();
         let floor = slots::least_floor(&self.frames).filter(|_| !planted(Fault::CheckpointFloor));
         if let Some(floor) = floor {
-            oldest = oldest.min(floor.raw());
+            oldest = oldest.min(floor);
         }
         let in_frames = self.oldest_in_frames();
         mark::pass(Mark::FramesAsked);
         if planted(Fault::CheckpointTail) {
-            oldest = floor.map_or(u64::MAX, Lsn::raw).min(self.storage.log().tail().raw());
+            oldest = floor.unwrap_or(Lsn::MAX).min(self.storage.log().tail());
         }
         oldest = oldest.min(in_frames);
         // After the frames: a page that leaves one is noted below before its frame is clean.
         match self.lower.oldest_unsaved() {
-            0 => Lsn::from_raw(oldest),
-            below => Lsn::from_raw(oldest.min(below)),
+            None => oldest,
+            Some(below) => oldest.min(below),
         }
     }
 
-    /// The least `rec` of all dirty frames.
-    fn oldest_in_frames(&self) -> u64 {
+    /// The least `rec` of all dirty frames; above every position if there is none.
+    fn oldest_in_frames(&self) -> Lsn {
         self.know_all_frames();
         let passes_latched = planted(Fault::CheckpointLatched);
-        let latched = |frame: u32| latch::is_exclusive(self.frames.descriptor(frame).latch.load(Ordering::Acquire));
-        self.walk_dirty(|walk| walk.oldest(|frame| !(passes_latched && latched(frame))))
+        let latched =
+            |frame: FrameIndex| latch::is_exclusive(self.frames.descriptor(frame).latch.load(Ordering::Acquire));
+        let oldest = self.walk_dirty(|walk| walk.oldest(|frame| !(passes_latched && latched(frame))));
+        oldest.unwrap_or(Lsn::MAX)
     }
 
     /// Walks along the dirty frames, and counts what it looks at.
-    fn walk_dirty<T>(&self, walk: impl FnOnce(&mut Walk<'_, &dyn Fn(u32) -> u64>) -> T) -> T {
-        let rec_of = |frame: u32| self.frames.descriptor(frame).rec.load(Ordering::Acquire);
-        let mut along = self.dirty.walk(&rec_of as &dyn Fn(u32) -> u64);
+    fn walk_dirty<T>(&self, walk: impl FnOnce(&mut Walk<'_, &dyn Fn(FrameIndex) -> Lsn>) -> T) -> T {
+        let rec_of = |frame: FrameIndex| self.frames.descriptor(frame).rec.load(Ordering::Acquire);
+        let mut along = self.dirty.walk(&rec_of as &dyn Fn(FrameIndex) -> Lsn);
         let result = walk(&mut along);
         bump(&self.counters().descriptors_examined, along.looked_at());
         result
     }
 
     /// Frames that were ever used.
-    pub(crate) fn touched(&self) -> usize {
+    pub(crate) fn touched(&self) -> u32 {
         let touched = self.frames.header().frames_touched.load(Ordering::Acquire);
-        touched.min(self.frames.count()) as usize
+        touched.min(self.frames.count())
     }
 
     /// Writes back what was dirty before `before`, oldest first; says how many pages were written.
     pub(crate) fn flush_before(&self, before: Lsn) -> Result<usize> {
         self.know_all_frames();
         // What becomes dirty from here on is not met, or the log would be followed without end.
-        let end = self.storage.log().tail().raw();
-        let (mut at, mut written) = (Some(0), 0);
+        let end = self.storage.log().tail();
+        let (mut at, mut written) = (Some(Stretch::FIRST), 0);
         while let Some(from) = at {
-            let (dirty, next) = self.walk_dirty(|walk| walk.gather(from, before.raw(), end, GATHERED));
-            let frames: Vec<u32> = dirty.into_iter().map(|(_, frame)| frame).collect();
+            let (dirty, next) = self.walk_dirty(|walk| walk.gather(from, before, end, GATHERED));
+            let frames: Vec<FrameIndex> = dirty.into_iter().map(|(_, frame)| frame).collect();
             for batch in frames.chunks(BATCH) {
                 written += self.write_back(batch)?;
                 if self.signals.stop.load(Ordering::Relaxed) && before != Lsn::MAX {
@@ -145,7 +148,7 @@ impl Pool {
             if pages.is_empty() || stopping {
                 return Ok(written);
             }
-            let frames: Result<Vec<u32>> = pages.iter().filter_map(|page| self.bring_up(*page)).collect();
+            let frames: Result<Vec<FrameIndex>> = pages.iter().filter_map(|page| self.bring_up(*page)).collect();
             match self.write_back(&frames?)? {
                 // All of them are being used, or were evicted again: they are met in the next turn.
                 0 => return Ok(written),
@@ -156,7 +159,7 @@ impl Pool {
 
     /// A frame for a page that the tier below was seen to have changes of; `None` if the page was given up since, with
     /// all its changes.
-    fn bring_up(&self, page: PageId) -> Option<Result<u32>> {
+    fn bring_up(&self, page: PageId) -> Option<Result<FrameIndex>> {
         match self.load(page, Hint::Scan, false) {
             Err(_) if !self.lower.is_unsaved(page) => None,
             loaded => Some(loaded),
@@ -168,12 +171,12 @@ impl Pool {
     /// # Errors
     /// Those of the log and of storage.
     pub fn flush_all(&self) -> Result<()> {
-        let now = self.storage.log().tail().raw();
+        let now = self.storage.log().tail();
         // What is being changed at this moment is met again in the next round.
         for _ in 0..1000 {
             let written = self.flush_before(Lsn::MAX)?;
-            let below = Some(self.lower.oldest_unsaved()).filter(|rec| *rec != 0);
-            if self.oldest_in_frames().min(below.unwrap_or(u64::MAX)) >= now {
+            let below = self.lower.oldest_unsaved();
+            if self.oldest_in_frames().min(below.unwrap_or(Lsn::MAX)) >= now {
                 return Ok(());
             }
             if written == 0 {
@@ -189,7 +192,7 @@ impl Pool {
         if self.storage.log().is_full() && self.storage.log().is_recyclable() {
             return self.squeeze();
         }
-        let length = tail.since(Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)));
+        let length = tail.since(self.checkpoint_lsn.load(Ordering::Relaxed));
         if length > self.log_limit / 2 {
             // At half the limit the older half of what may stay is written, beyond it all but a quarter.
             let keep = if length > self.log_limit {

@@ -30,15 +30,34 @@
 
 use std::collections::BTreeMap;
 
+use cenote_base::Lsn;
 use cenote_base::rt::{Mutex, MutexGuard};
+
+use crate::index::FrameIndex;
 
 /// Parts of the list, each with a lock; frames are spread over them.
 const SHARDS: usize = 16;
 /// Stretches in the limit of the log's length.
 const STRETCHES: u64 = 1024;
 
+/// A part of the log, by its place among the parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stretch(u64);
+
+impl Stretch {
+    /// The first of the log.
+    pub const FIRST: Stretch = Stretch(0);
+
+    fn next(self) -> Stretch {
+        Stretch(self.0 + 1)
+    }
+}
+
+/// A dirty frame, and its `rec`; in the order of that.
+pub type Dirty = (Lsn, FrameIndex);
+
 /// Frames by stretch.
-type Stretches = BTreeMap<u64, Vec<u32>>;
+type Stretches = BTreeMap<Stretch, Vec<FrameIndex>>;
 
 /// On lines of its own.
 #[repr(align(128))]
@@ -71,18 +90,18 @@ impl DirtyFrames {
         }
     }
 
-    fn stretch(&self, rec: u64) -> u64 {
-        rec >> self.shift
+    fn stretch(&self, rec: Lsn) -> Stretch {
+        Stretch(rec.raw() >> self.shift)
     }
 
-    fn shard(&self, frame: u32) -> &Mutex<Stretches> {
-        &self.shards[frame as usize % SHARDS].0
+    fn shard(&self, frame: FrameIndex) -> &Mutex<Stretches> {
+        &self.shards[shard_of(frame)].0
     }
 
     /// `frame` became dirty: its `rec`, which was 0, is stored.
-    pub fn enter(&self, frame: u32, rec: u64) {
+    pub fn enter(&self, frame: FrameIndex, rec: Lsn) {
         assert!(
-            rec != 0,
+            rec != Lsn::ZERO,
             "a frame that becomes dirty has the position of its first redo"
         );
         let mut stretches = self.shard(frame).lock();
@@ -95,7 +114,7 @@ impl DirtyFrames {
     }
 
     /// Begins a walk.
-    pub fn walk<F: Fn(u32) -> u64>(&self, rec_of: F) -> Walk<'_, F> {
+    pub fn walk<F: Fn(FrameIndex) -> Lsn>(&self, rec_of: F) -> Walk<'_, F> {
         Walk {
             list: self,
             rec_of,
@@ -105,41 +124,42 @@ impl DirtyFrames {
     }
 }
 
-impl<F: Fn(u32) -> u64> Walk<'_, F> {
+impl<F: Fn(FrameIndex) -> Lsn> Walk<'_, F> {
     /// Descriptors looked at so far.
     pub fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
-    /// The least `rec` of frames that `counts` agrees to; `u64::MAX` if there is none.
-    pub fn oldest(&mut self, counts: impl Fn(u32) -> bool) -> u64 {
-        let oldest = (0..SHARDS).map(|shard| self.oldest_of(shard, &counts)).min();
-        oldest.unwrap_or(u64::MAX)
+    /// The least `rec` of frames that `counts` agrees to, if there is one.
+    pub fn oldest(&mut self, counts: impl Fn(FrameIndex) -> bool) -> Option<Lsn> {
+        (0..SHARDS).filter_map(|shard| self.oldest_of(shard, &counts)).min()
     }
 
-    fn oldest_of(&mut self, shard: usize, counts: &impl Fn(u32) -> bool) -> u64 {
-        let mut from = 0;
+    fn oldest_of(&mut self, shard: usize, counts: &impl Fn(FrameIndex) -> bool) -> Option<Lsn> {
+        let mut from = Stretch::FIRST;
         while let Some(stretch) = self.next_of(shard, from) {
             let dirty = self.sift(shard, stretch);
             let counted = dirty.iter().filter(|(_, frame)| counts(*frame));
             if let Some(least) = counted.map(|(rec, _)| *rec).min() {
-                return least;
+                return Some(least);
             }
-            from = stretch + 1;
+            from = stretch.next();
         }
-        u64::MAX
+        None
     }
 
     /// Dirty frames with a `rec` below `before`, in the order of it, from stretch `at` on: at least `most`, if there
     /// are so many, and those of whole stretches. With the stretch to go on at; `None` when there is nothing further up
     /// to `end`.
-    pub fn gather(&mut self, mut at: u64, before: u64, end: u64, most: usize) -> (Vec<(u64, u32)>, Option<u64>) {
+    pub fn gather(&mut self, mut at: Stretch, before: Lsn, end: Lsn, most: usize) -> (Vec<Dirty>, Option<Stretch>) {
         assert!(most > 0, "a walk that gathers nothing does not go on");
-        let last = self.list.stretch(end.min(before.saturating_sub(1)));
+        let last = self
+            .list
+            .stretch(end.min(Lsn::from_raw(before.raw().saturating_sub(1))));
         let mut found = Vec::new();
         while found.len() < most {
             let next = (0..SHARDS).filter_map(|shard| Some((self.next_of(shard, at)?, shard)));
-            let next: Vec<(u64, usize)> = next.collect();
+            let next: Vec<(Stretch, usize)> = next.collect();
             let Some(stretch) = next.iter().map(|next| next.0).min().filter(|first| *first <= last) else {
                 found.sort_unstable();
                 return (found, None);
@@ -149,36 +169,36 @@ impl<F: Fn(u32) -> u64> Walk<'_, F> {
                 found.extend(dirty.into_iter().filter(|(rec, _)| *rec < before));
             }
             assert!(stretch >= at, "a walk along the dirty frames does not go back");
-            at = stretch + 1;
+            at = stretch.next();
         }
         found.sort_unstable();
         (found, Some(at))
     }
 
     /// The first stretch of a shard at or behind `from` that has entries.
-    fn next_of(&self, shard: usize, from: u64) -> Option<u64> {
+    fn next_of(&self, shard: usize, from: Stretch) -> Option<Stretch> {
         let stretches = self.list.shards[shard].0.lock();
         stretches.range(from..).next().map(|(stretch, _)| *stretch)
     }
 
     /// Looks at the frames entered in a stretch: those whose `rec` is in it, which stay. Others go where they belong.
-    fn sift(&mut self, shard: usize, stretch: u64) -> Vec<(u64, u32)> {
+    fn sift(&mut self, shard: usize, stretch: Stretch) -> Vec<Dirty> {
         let mut entered = {
             let mut stretches = self.list.shards[shard].0.lock();
             stretches.get_mut(&stretch).map(std::mem::take).unwrap_or_default()
         };
         debug_assert!(
-            entered.iter().all(|frame| *frame as usize % SHARDS == shard),
+            entered.iter().all(|frame| shard_of(*frame) == shard),
             "a frame is entered in its own shard"
         );
         entered.sort_unstable();
         entered.dedup();
         self.looked_at += entered.len() as u64;
-        let recs: Vec<(u64, u32)> = entered.iter().map(|frame| ((self.rec_of)(*frame), *frame)).collect();
-        let is_here = |rec: u64| rec != 0 && self.list.stretch(rec) == stretch;
+        let recs: Vec<Dirty> = entered.iter().map(|frame| ((self.rec_of)(*frame), *frame)).collect();
+        let is_here = |rec: Lsn| rec != Lsn::ZERO && self.list.stretch(rec) == stretch;
         let (here, elsewhere): (Vec<_>, Vec<_>) = recs.into_iter().partition(|(rec, _)| is_here(*rec));
         let mut stretches = self.list.shards[shard].0.lock();
-        for (rec, frame) in elsewhere.into_iter().filter(|(rec, _)| *rec != 0) {
+        for (rec, frame) in elsewhere.into_iter().filter(|(rec, _)| *rec != Lsn::ZERO) {
             stretches.entry(self.list.stretch(rec)).or_default().push(frame);
         }
         let kept = stretches.entry(stretch).or_default();
@@ -190,52 +210,57 @@ impl<F: Fn(u32) -> u64> Walk<'_, F> {
     }
 }
 
+fn shard_of(frame: FrameIndex) -> usize {
+    frame.place() % SHARDS
+}
+
 #[cfg(test)]
 mod tests {
-    use cenote_base::rt::atomic::{AtomicU64, Ordering};
+    use cenote_base::rt::atomic::Ordering;
 
     use super::*;
+    use crate::words::LsnWord;
     use cenote_base::random::Random;
 
     /// A list beside the words that descriptors would have.
     struct Model {
         list: DirtyFrames,
-        recs: Vec<AtomicU64>,
+        recs: Vec<LsnWord>,
     }
 
     impl Model {
         fn new(frames: usize) -> Self {
             Self {
                 list: DirtyFrames::new(1 << 30),
-                recs: (0..frames).map(|_| AtomicU64::new(0)).collect(),
+                recs: (0..frames).map(|_| LsnWord::default()).collect(),
             }
         }
 
-        fn set(&self, frame: u32, rec: u64) {
-            if self.recs[frame as usize].swap(rec, Ordering::Relaxed) == 0 && rec != 0 {
+        fn set(&self, frame: FrameIndex, rec: Lsn) {
+            if self.recs[frame.place()].swap(rec, Ordering::Relaxed) == Lsn::ZERO && rec != Lsn::ZERO {
                 self.list.enter(frame, rec);
             }
         }
 
-        fn rec(&self, frame: u32) -> u64 {
-            self.recs[frame as usize].load(Ordering::Relaxed)
+        fn rec(&self, frame: FrameIndex) -> Lsn {
+            self.recs[frame.place()].load(Ordering::Relaxed)
         }
 
-        fn walk(&self) -> Walk<'_, impl Fn(u32) -> u64> {
+        fn walk(&self) -> Walk<'_, impl Fn(FrameIndex) -> Lsn> {
             self.list.walk(|frame| self.rec(frame))
         }
 
-        fn dirty_before(&self, before: u64) -> Vec<(u64, u32)> {
-            let all = (0..self.recs.len() as u32).map(|frame| (self.rec(frame), frame));
-            let mut dirty: Vec<_> = all.filter(|(rec, _)| *rec != 0 && *rec < before).collect();
+        fn dirty_before(&self, before: Lsn) -> Vec<Dirty> {
+            let all = FrameIndex::all(0..self.recs.len() as u32).map(|frame| (self.rec(frame), frame));
+            let mut dirty: Vec<_> = all.filter(|(rec, _)| *rec != Lsn::ZERO && *rec < before).collect();
             dirty.sort_unstable();
             dirty
         }
 
-        fn gathered(&self, before: u64) -> Vec<(u64, u32)> {
-            let (mut at, mut all) = (Some(0), Vec::new());
+        fn gathered(&self, before: Lsn) -> Vec<Dirty> {
+            let (mut at, mut all) = (Some(Stretch::FIRST), Vec::new());
             while let Some(from) = at {
-                let (found, next) = self.walk().gather(from, before, u64::MAX, 3);
+                let (found, next) = self.walk().gather(from, before, Lsn::MAX, 3);
                 all.extend(found);
                 at = next;
             }
@@ -249,22 +274,22 @@ mod tests {
         let seed = 0x5eed_u64;
         let (model, mut random) = (Model::new(50), Random(seed));
         let mut draw = |below: u64| random.below(below);
-        let mut tail = 1;
+        let mut tail = Lsn::from_raw(1);
         for step in 0..20_000 {
-            tail += draw(1 << 19);
-            let frame = draw(50) as u32;
+            tail = tail.advance(draw(1 << 19));
+            let frame = FrameIndex::new(draw(50) as u32);
             match draw(4) {
-                0 => model.set(frame, 0),
-                1 if model.rec(frame) != 0 => model.set(frame, tail),
-                _ if model.rec(frame) == 0 => model.set(frame, tail),
+                0 => model.set(frame, Lsn::ZERO),
+                1 if model.rec(frame) != Lsn::ZERO => model.set(frame, tail),
+                _ if model.rec(frame) == Lsn::ZERO => model.set(frame, tail),
                 _ => {}
             }
-            let expected = model.dirty_before(u64::MAX);
-            let least = expected.first().map_or(u64::MAX, |(rec, _)| *rec);
+            let expected = model.dirty_before(Lsn::MAX);
+            let least = expected.first().map(|(rec, _)| *rec);
             match draw(8) {
                 0 => assert_eq!(model.walk().oldest(|_| true), least, "seed {seed}, step {step}"),
                 1 => {
-                    let before = tail - draw(tail.min(1 << 24));
+                    let before = Lsn::from_raw(tail.raw() - draw(tail.raw().min(1 << 24)));
                     assert_eq!(
                         model.gathered(before),
                         model.dirty_before(before),
@@ -274,8 +299,8 @@ mod tests {
                 _ => {}
             }
         }
-        (0..50).for_each(|frame| model.set(frame, 0));
-        assert_eq!(model.walk().oldest(|_| true), u64::MAX);
+        FrameIndex::all(0..50).for_each(|frame| model.set(frame, Lsn::ZERO));
+        assert_eq!(model.walk().oldest(|_| true), None);
         let entries = |shard: &Shard| shard.0.lock().len();
         assert_eq!(
             model.list.shards.iter().map(entries).sum::<usize>(),
@@ -288,11 +313,12 @@ mod tests {
     #[test]
     fn a_walk_looks_at_the_oldest_stretch_alone() {
         let model = Model::new(10_000);
-        (0..10_000).for_each(|frame| model.set(frame, u64::from(frame + 1) << 20));
-        (0..5_000).for_each(|frame| model.set(frame, 0));
+        let rec = |frame: FrameIndex| Lsn::from_raw(u64::from(frame.raw() + 1) << 20);
+        FrameIndex::all(0..10_000).for_each(|frame| model.set(frame, rec(frame)));
+        FrameIndex::all(0..5_000).for_each(|frame| model.set(frame, Lsn::ZERO));
         let looked_at = |model: &Model| {
             let mut walk = model.walk();
-            assert_eq!(walk.oldest(|_| true), 5_001 << 20);
+            assert_eq!(walk.oldest(|_| true), Some(Lsn::from_raw(5_001 << 20)));
             walk.looked_at()
         };
         assert_eq!(

@@ -18,6 +18,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{PageId, Result};
 
 use crate::hash::key_of;
+use crate::index::FrameIndex;
 use crate::layout::FrameState;
 use crate::pool::Pool;
 use crate::stats::bump;
@@ -90,7 +91,7 @@ impl Pool {
         self.discard_frames(found)
     }
 
-    fn discard_frames(&self, mut left: Vec<(u32, PageId)>) -> Result<()> {
+    fn discard_frames(&self, mut left: Vec<(FrameIndex, PageId)>) -> Result<()> {
         loop {
             let mut in_use = Vec::new();
             for (frame, page) in left {
@@ -108,7 +109,7 @@ impl Pool {
 
     /// Whether `page` has left `frame`. Not while a thread holds the latch (it uses the page, and is about to let go,
     /// or has another page put in the frame), nor while it is being written.
-    fn discard_frame(&self, frame: u32, page: PageId) -> Result<bool> {
+    fn discard_frame(&self, frame: FrameIndex, page: PageId) -> Result<bool> {
         if self.page_in(frame) != Some(page) {
             return Ok(true);
         }

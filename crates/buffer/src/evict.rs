@@ -19,6 +19,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Nanos};
 
 use crate::frame_wait::FrameWait;
+use crate::index::FrameIndex;
 use crate::layout::FrameState;
 use crate::lists::{Broken, List, Lists};
 use crate::lower::EvictionStep;
@@ -101,10 +102,10 @@ impl Pool {
     pub(crate) fn evict_some(&self, wanted: usize) -> Result<usize> {
         let victims = self.gather(wanted);
         let of = |way: EvictionStep| victims.iter().copied().filter(|f| self.way_out(*f) == way).collect();
-        let pushed: Vec<u32> = of(EvictionStep::Push);
+        let pushed: Vec<FrameIndex> = of(EvictionStep::Push);
         let mut written = self.push_down(&pushed);
         // Asked after the push: what the tier below would not take goes to storage.
-        let dirty: Vec<u32> = of(EvictionStep::Save);
+        let dirty: Vec<FrameIndex> = of(EvictionStep::Save);
         if written.is_ok() && !dirty.is_empty() && !planted(Fault::EvictDirty) {
             mark::pass(Mark::DirtyEvicted);
             written = self.write_back(&dirty).map(drop);
@@ -118,7 +119,7 @@ impl Pool {
     }
 
     /// What has to happen before the page of `frame` may leave it; a guess, which [`Pool::evict`] verifies.
-    fn way_out(&self, frame: u32) -> EvictionStep {
+    fn way_out(&self, frame: FrameIndex) -> EvictionStep {
         let Some(page) = self.page_in(frame) else {
             return EvictionStep::Free;
         };
@@ -129,7 +130,7 @@ impl Pool {
 
     /// Frames at the cold ends whose second chance is used up. They go to the other end, so that the next search finds
     /// others; eviction takes them off from there.
-    fn gather(&self, wanted: usize) -> Vec<u32> {
+    fn gather(&self, wanted: usize) -> Vec<FrameIndex> {
         let mut lists = self.lists();
         let mut victims = Vec::with_capacity(wanted);
         let in_use = lists.count(List::Warm).saturating_add(lists.count(List::Cold));
@@ -147,7 +148,7 @@ impl Pool {
     }
 
     /// The frame at the cold end, turned to the other; and whether it may go.
-    fn next_victim(&self, lists: &mut Lists<'_>) -> Result<Option<(u32, bool)>, Broken> {
+    fn next_victim(&self, lists: &mut Lists<'_>) -> Result<Option<(FrameIndex, bool)>, Broken> {
         let (cold, warm) = (lists.count(List::Cold), lists.count(List::Warm));
         let list = if cold > (warm / COLD_SHARE).max(8) || warm == 0 {
             List::Cold
@@ -167,7 +168,7 @@ impl Pool {
     }
 
     /// Frees `frame` if it is in use, clean, idle and was not used since it was chosen.
-    pub(crate) fn evict(&self, frame: u32) -> Result<bool> {
+    pub(crate) fn evict(&self, frame: FrameIndex) -> Result<bool> {
         let Some(latched) = self.try_latch_exclusive(frame)? else {
             return Ok(false);
         };

@@ -13,19 +13,20 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cenote_base::rt::atomic::AtomicU32;
 use cenote_base::{Error, PAGE_SIZE, Result};
 use cenote_fabric::observe::Access;
 use cenote_fabric::{Region, Span};
 
+use crate::index::{FrameIndex, SlotIndex};
 use crate::layout::{Descriptor, Geometry, LINE, LatchSlot, PoolHeader};
+use crate::words::FrameLink;
 
 /// A region seen as frames.
 pub struct Frames {
     region: Arc<Region>,
     geometry: Geometry,
     header: NonNull<PoolHeader>,
-    buckets: NonNull<AtomicU32>,
+    buckets: NonNull<FrameLink>,
     slots: NonNull<LatchSlot>,
     descriptors: NonNull<Descriptor>,
 }
@@ -94,7 +95,7 @@ impl Frames {
 
     /// The heads of the hash chains.
     #[inline(always)]
-    pub fn buckets(&self) -> &[AtomicU32] {
+    pub fn buckets(&self) -> &[FrameLink] {
         // SAFETY: as for `header`; `plan` keeps `buckets` words free for this part.
         unsafe { std::slice::from_raw_parts(self.buckets.as_ptr(), self.geometry.buckets as usize) }
     }
@@ -104,6 +105,18 @@ impl Frames {
     pub fn slots(&self) -> &[LatchSlot] {
         // SAFETY: as for `header`; `plan` keeps as many slots free for this part.
         unsafe { std::slice::from_raw_parts(self.slots.as_ptr(), self.geometry.threads()) }
+    }
+
+    /// The latch slot `slot`, if the region has it.
+    #[inline(always)]
+    pub fn slot(&self, slot: SlotIndex) -> Option<&LatchSlot> {
+        self.slots().get(slot.place())
+    }
+
+    /// Whether there is such a frame.
+    #[inline(always)]
+    pub fn has(&self, frame: FrameIndex) -> bool {
+        frame.raw() < self.count()
     }
 
     /// All descriptors.
@@ -118,25 +131,31 @@ impl Frames {
     /// # Panics
     /// If there is no such frame: what comes from the region is checked before.
     #[inline(always)]
-    pub fn descriptor(&self, frame: u32) -> &Descriptor {
-        &self.descriptors()[frame as usize]
+    pub fn descriptor(&self, frame: FrameIndex) -> &Descriptor {
+        &self.descriptors()[frame.place()]
+    }
+
+    /// The descriptor of `frame`, if there is such a frame.
+    #[inline(always)]
+    pub fn find(&self, frame: FrameIndex) -> Option<&Descriptor> {
+        self.descriptors().get(frame.place())
     }
 
     /// The page of `frame`.
     #[inline(always)]
-    pub fn page(&self, frame: u32) -> Span<'_> {
+    pub fn page(&self, frame: FrameIndex) -> Span<'_> {
         self.region.span(self.geometry.page_at(frame), PAGE_SIZE as u64)
     }
 
     /// Before the latch of `frame` is used raw: destructors pass no preemption point, and a simulated device must know.
     #[inline(always)]
-    pub fn touch_latch(&self, frame: u32) {
+    pub fn touch_latch(&self, frame: FrameIndex) {
         self.region.touch_device(self.descriptor_at(frame), 8, Access::Write);
     }
 
     /// Before `descriptor` is read raw, as a whole.
     #[inline(always)]
-    pub fn touch_descriptor(&self, frame: u32) {
+    pub fn touch_descriptor(&self, frame: FrameIndex) {
         self.region
             .touch_device(self.descriptor_at(frame), LINE as u32, Access::Read);
     }
@@ -152,7 +171,7 @@ impl Frames {
 
     /// Where the descriptor of `frame` lies in the region.
     #[inline(always)]
-    pub fn descriptor_at(&self, frame: u32) -> u64 {
-        self.geometry.descriptors_at + frame as u64 * size_of::<Descriptor>() as u64
+    pub fn descriptor_at(&self, frame: FrameIndex) -> u64 {
+        self.geometry.descriptors_at + u64::from(frame.raw()) * size_of::<Descriptor>() as u64
     }
 }

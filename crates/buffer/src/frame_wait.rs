@@ -24,6 +24,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 use cenote_storage::Need;
 
+use crate::index::FrameIndex;
 use crate::interrupt::Interrupt;
 use crate::latch;
 use crate::pool::Pool;
@@ -179,13 +180,13 @@ impl Pool {
     fn latches_on_all(&self) -> Option<u64> {
         let header = self.frames.header();
         let reserved = header.frames_reserved.load(Ordering::Relaxed).min(self.frames.count());
-        if (self.touched() as u32) < reserved {
+        if self.touched() < reserved {
             return None;
         }
-        (0..reserved).try_fold(0, |sum, frame| {
+        FrameIndex::all(0..reserved).try_fold(0, |sum, frame| {
             let word = self.frames.descriptor(frame).latch.load(Ordering::Relaxed);
             let held = latch::is_held(word, self.owner) || self.is_writing(frame);
-            held.then(|| mix(sum ^ word).wrapping_add(u64::from(frame)))
+            held.then(|| mix(sum ^ word).wrapping_add(u64::from(frame.raw())))
         })
     }
 

@@ -7,6 +7,7 @@ use cenote_base::rt::atomic::{Ordering, fence};
 use cenote_base::rt::seam::{Points, Seam};
 use cenote_fabric::observe::{Access, Asks, Observer};
 
+use crate::index::FrameIndex;
 use crate::latch;
 use crate::layout::Descriptor;
 use crate::pool::Pool;
@@ -21,13 +22,13 @@ pub struct Restart;
 pub struct OptGuard<'p> {
     pub(crate) pool: &'p Pool,
     descriptor: &'p Descriptor,
-    pub(crate) frame: u32,
+    pub(crate) frame: FrameIndex,
     pub(crate) version: u64,
 }
 
 impl<'p> OptGuard<'p> {
     #[inline(always)]
-    pub(crate) fn new(pool: &'p Pool, descriptor: &'p Descriptor, frame: u32, version: u64) -> Self {
+    pub(crate) fn new(pool: &'p Pool, descriptor: &'p Descriptor, frame: FrameIndex, version: u64) -> Self {
         Self {
             pool,
             descriptor,
@@ -77,14 +78,14 @@ impl<'p> OptGuard<'p> {
 /// A page held against writers. Not to be held while waiting for anything but pages, in latch order.
 pub struct SharedGuard<'p> {
     pool: &'p Pool,
-    frame: u32,
+    frame: FrameIndex,
     page: PageId,
     /// The hold is counted once, and no thread may outlive it by sending it away.
     _here: PhantomData<*const ()>,
 }
 
 impl<'p> SharedGuard<'p> {
-    pub(crate) fn new(pool: &'p Pool, frame: u32, page: PageId) -> Self {
+    pub(crate) fn new(pool: &'p Pool, frame: FrameIndex, page: PageId) -> Self {
         Self {
             pool,
             frame,

@@ -18,6 +18,7 @@ use cenote_base::rt::{Mutex, MutexGuard, atomic::Ordering};
 use cenote_base::{Error, Result};
 
 use crate::frame::Frames;
+use crate::index::FrameIndex;
 
 const LOCKS: usize = 512;
 /// Frames in a chain that could be honest: buckets are as many as frames.
@@ -71,23 +72,21 @@ impl PageHash {
     }
 
     /// The frame that seems to hold `key`, without any lock.
-    pub fn find(&self, frames: &Frames, key: u64) -> Option<u32> {
+    pub fn find(&self, frames: &Frames, key: u64) -> Option<FrameIndex> {
         self.find_by(Points, frames, key)
     }
 
     /// As [`PageHash::find`], within an operation that has asked whether its points are points.
     #[inline(always)]
-    pub fn find_by<S: Seam>(&self, seam: S, frames: &Frames, key: u64) -> Option<u32> {
-        let mut next = frames.buckets()[self.bucket(key)].load_by(seam, Ordering::Acquire);
+    pub fn find_by<S: Seam>(&self, seam: S, frames: &Frames, key: u64) -> Option<FrameIndex> {
+        let mut frame = frames.buckets()[self.bucket(key)].load_unchecked_by(seam, Ordering::Acquire);
         let mut steps = 0;
         loop {
-            // 0, "none", wraps to a frame that does not exist.
-            let frame = next.wrapping_sub(1);
-            let d = frames.descriptors().get(frame as usize)?;
+            let d = frames.find(frame)?;
             if d.key.load_by(seam, Ordering::Relaxed) == key {
                 return Some(frame);
             }
-            next = d.hash_next.load_by(seam, Ordering::Acquire);
+            frame = d.hash_next.load_unchecked_by(seam, Ordering::Acquire);
             steps += 1;
             if steps > STEPS_MAX {
                 return None;
@@ -120,7 +119,7 @@ impl Bucket<'_> {
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the chain leads nowhere.
-    pub fn find(&self, key: u64) -> Result<Option<u32>> {
+    pub fn find(&self, key: u64) -> Result<Option<FrameIndex>> {
         let mut found = None;
         self.walk(|frame, d_key, _| {
             if d_key == key {
@@ -132,20 +131,20 @@ impl Bucket<'_> {
     }
 
     /// Adds `frame`, whose key is stored.
-    pub fn insert(&self, frame: u32) {
+    pub fn insert(&self, frame: FrameIndex) {
         let head = &self.frames.buckets()[self.index];
         self.frames
             .descriptor(frame)
             .hash_next
             .store(head.load(Ordering::Relaxed), Ordering::Release);
-        head.store(frame + 1, Ordering::Release);
+        head.store(Some(frame), Ordering::Release);
     }
 
     /// Takes `frame` out; nothing happens if it is not in.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when the chain leads nowhere.
-    pub fn remove(&self, frame: u32) -> Result<()> {
+    pub fn remove(&self, frame: FrameIndex) -> Result<()> {
         let mut before = None;
         let mut found = false;
         self.walk(|at, _, previous| {
@@ -165,18 +164,14 @@ impl Bucket<'_> {
     }
 
     /// Calls `stop(frame, key, frame before)` along the chain until it says so.
-    fn walk(&self, mut stop: impl FnMut(u32, u64, Option<u32>) -> bool) -> Result<()> {
+    fn walk(&self, mut stop: impl FnMut(FrameIndex, u64, Option<FrameIndex>) -> bool) -> Result<()> {
         let mut next = self.frames.buckets()[self.index].load(Ordering::Acquire);
         let mut before = None;
         for _ in 0..STEPS_MAX {
-            let Some(frame) = next.checked_sub(1) else {
+            let Some(frame) = next else {
                 return Ok(());
             };
-            let d = self
-                .frames
-                .descriptors()
-                .get(frame as usize)
-                .ok_or_else(|| self.broken())?;
+            let d = self.frames.find(frame).ok_or_else(|| self.broken())?;
             if stop(frame, d.key.load(Ordering::Relaxed), before) {
                 return Ok(());
             }

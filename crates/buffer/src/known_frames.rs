@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Weak};
 
+use cenote_base::Lsn;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Nanos};
 
+use crate::index::FrameIndex;
 use crate::pool::Pool;
 use crate::stats::bump;
 
@@ -45,18 +47,18 @@ impl Pool {
             return false;
         };
         let frames = part.len() as u32;
-        part.for_each(|frame| self.enter_found(frame));
+        FrameIndex::all(part).for_each(|frame| self.enter_found(frame));
         bump(&self.counters().descriptors_examined, u64::from(frames));
         self.sweep.finish(frames);
         true
     }
 
     /// Enters a frame in the lists as its descriptor says.
-    pub(crate) fn enter_found(&self, frame: u32) {
+    pub(crate) fn enter_found(&self, frame: FrameIndex) {
         let d = self.frames.descriptor(frame);
         self.spaces.enter(frame, || d.key.load(Ordering::Acquire));
         match d.rec.load(Ordering::Acquire) {
-            0 => {}
+            Lsn::ZERO => {}
             rec => self.dirty.enter(frame, rec),
         }
     }

@@ -22,6 +22,8 @@
 use cenote_base::rt::atomic::{AtomicU32, AtomicU64, Ordering};
 use cenote_base::rt::{self, Spin};
 
+use crate::index::FrameIndex;
+
 /// Exclusive bit.
 pub const EXCLUSIVE: u64 = 1;
 const SHARED_ONE: u64 = 1 << 1;
@@ -181,19 +183,19 @@ impl Parking {
         }
     }
 
-    fn lot(&self, frame: u32) -> &Lot {
-        &self.lots[frame as usize % LOTS]
+    fn lot(&self, frame: FrameIndex) -> &Lot {
+        &self.lots[frame.place() % LOTS]
     }
 
     /// How many wait, for `frame` or one of the same lot.
     #[cfg(test)]
-    pub fn waiters(&self, frame: u32) -> u32 {
+    pub fn waiters(&self, frame: FrameIndex) -> u32 {
         self.lot(frame).waiters.load(Ordering::SeqCst)
     }
 
     /// Wakes the threads that wait for `frame`; after each release.
     #[inline]
-    pub fn released(&self, frame: u32) {
+    pub fn released(&self, frame: FrameIndex) {
         let lot = self.lot(frame);
         if lot.waiters.as_raw().load(Ordering::SeqCst) != 0 {
             lot.turns.as_raw().fetch_add(1, Ordering::SeqCst);
@@ -202,7 +204,7 @@ impl Parking {
     }
 
     /// Returns what `attempt` gives once it gives something: spins, then sleeps until a release.
-    pub fn until<T>(&self, frame: u32, mut attempt: impl FnMut() -> Option<T>) -> T {
+    pub fn until<T>(&self, frame: FrameIndex, mut attempt: impl FnMut() -> Option<T>) -> T {
         let mut spin = Spin::new();
         while !spin.is_out() {
             if let Some(done) = attempt() {

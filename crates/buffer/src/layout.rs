@@ -21,6 +21,9 @@
 use cenote_base::rt::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use cenote_base::{Error, PAGE_SIZE, Result};
 
+use crate::index::FrameIndex;
+use crate::words::{ChainWord, FrameLink, LsnWord, RecordWord};
+
 /// Bytes in a cache line, the unit that is written back as a whole.
 pub const LINE: usize = 64;
 /// Frames one thread can latch exclusively at a time: those of a mini-transaction, and a few for
@@ -57,21 +60,21 @@ pub struct Descriptor {
     pub key: AtomicU64,
     /// End of the group that changed the page last. Written when a mini-transaction commits;
     /// recovery compares it with the durable log.
-    pub lsn: AtomicU64,
+    pub lsn: LsnWord,
     /// Address of the page's newest redo record not known to be in storage; 0 none. The next
     /// record names it as its predecessor; repair walks from it.
-    pub head: AtomicU64,
+    pub head: RecordWord,
     /// Log position (a group's start or end) at or below the oldest change that is not in storage; 0: the frame
     /// is clean. Checkpoints and eviction ask it. Written under the exclusive latch.
-    pub rec: AtomicU64,
+    pub rec: LsnWord,
     /// Next frame of the hash chain, +1. Written under the bucket's lock.
-    pub hash_next: AtomicU32,
+    pub hash_next: FrameLink,
     /// Next frame of the list (towards the cold end), +1. Written under the list lock.
     pub list_next: AtomicU32,
     /// Bits 30-31: which list ([`crate::lists::List`]); below: previous frame, +1.
     pub list_prev: AtomicU32,
     /// `[count:12][lines of 64 bytes:20]` of redo since `rec`, see [`Chain`].
-    pub chain: AtomicU32,
+    pub chain: ChainWord,
     /// `[generation:24][state:8]`, see [`FrameState`]. Written under the exclusive latch.
     pub state: AtomicU32,
     /// 1: used since the clock passed. The only word that a hit may store to, and only when 0.
@@ -86,10 +89,10 @@ impl Descriptor {
     pub fn sum(&self) -> u16 {
         let words = [
             self.key.load(Ordering::Relaxed),
-            self.lsn.load(Ordering::Relaxed),
-            self.head.load(Ordering::Relaxed),
-            self.rec.load(Ordering::Relaxed),
-            u64::from(self.chain.load(Ordering::Relaxed)) << 32 | u64::from(self.state.load(Ordering::Relaxed)),
+            self.lsn.load(Ordering::Relaxed).raw(),
+            self.head.load(Ordering::Relaxed).raw(),
+            self.rec.load(Ordering::Relaxed).raw(),
+            u64::from(self.chain.load(Ordering::Relaxed).pack()) << 32 | u64::from(self.state.load(Ordering::Relaxed)),
         ];
         // A product by an odd number keeps each bit of a word; the fold brings the upper bits down. The
         // sum of a descriptor that was never written is 0.
@@ -112,10 +115,6 @@ impl Descriptor {
 }
 
 const _: () = assert!(size_of::<Descriptor>() == LINE && align_of::<Descriptor>() == LINE);
-const _: () = assert!(
-    THREADS_MAX <= u16::MAX as usize + 1,
-    "a latch slot's entry names its thread by 16 bits"
-);
 const _: () = assert!(
     PAGE_SIZE.is_multiple_of(LINE) && PAGE_SIZE.is_multiple_of(ALIGN as usize),
     "pages begin and end with lines, and parts with pages of the system"
@@ -153,53 +152,6 @@ impl FrameState {
     }
 }
 
-/// How much redo a page has gathered since storage or a logged image had it whole.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Chain {
-    /// Records.
-    pub count: u32,
-    /// Bytes, in units of 64.
-    pub lines: u32,
-}
-
-const _: () = assert!(
-    Chain::COUNT_MAX < 0xFFF && Chain::LINES_MAX + (2 * PAGE_SIZE / LINE) as u32 <= 0xF_FFFF,
-    "a chain that is due for an image fits its word with the image's record"
-);
-
-impl Chain {
-    /// Records after which the page's image is logged (rule 4).
-    pub const COUNT_MAX: u32 = 500;
-    /// Units of 64 bytes after which the page's image is logged (64 KiB, rule 4).
-    pub const LINES_MAX: u32 = 1024;
-
-    /// From a descriptor's word.
-    pub fn unpack(word: u32) -> Self {
-        Self {
-            count: word >> 20,
-            lines: word & 0xF_FFFF,
-        }
-    }
-
-    /// Into a descriptor's word; both parts saturate.
-    pub fn pack(self) -> u32 {
-        self.count.min(0xFFF) << 20 | self.lines.min(0xF_FFFF)
-    }
-
-    /// With one more record of `bytes`.
-    pub fn plus(self, bytes: usize) -> Self {
-        Self {
-            count: self.count + 1,
-            lines: self.lines + bytes.div_ceil(LINE) as u32,
-        }
-    }
-
-    /// Whether the image is due instead of one more record.
-    pub fn is_long(self) -> bool {
-        self.count >= Self::COUNT_MAX || self.lines >= Self::LINES_MAX
-    }
-}
-
 /// The frames that one thread of the process latches exclusively, each as index + 1. An entry is
 /// stored before the latch is taken and cleared after it is released, so that recovery finds every
 /// frame of a dead owner here, and a few that it did not hold after all.
@@ -207,9 +159,9 @@ impl Chain {
 pub struct LatchSlot {
     /// At or below the log position of the thread's commit under way; 0: none. From before the commit takes its
     /// place until its pages are stamped: checkpoints stay below it, recovery scans the ring from there.
-    pub floor: AtomicU64,
+    pub floor: LsnWord,
     /// Index + 1 of a frame; 0 unused.
-    pub frames: [AtomicU32; SLOT_FRAMES],
+    pub frames: [FrameLink; SLOT_FRAMES],
 }
 
 const _: () = assert!(size_of::<LatchSlot>() == 8 + SLOT_FRAMES * 4 && size_of::<LatchSlot>().is_multiple_of(LINE));
@@ -260,7 +212,7 @@ pub struct PoolHeader {
     pub region_len: AtomicU64,
     /// Where the log ring began when the frames were formatted. A ring that begins elsewhere was made anew by a start
     /// that died before it could forget the frames.
-    pub ring_start: AtomicU64,
+    pub ring_start: LsnWord,
     reserved0: [AtomicU64; 3],
     // Line 1: slots.
     /// Latch slots at and above this were never used.
@@ -431,8 +383,8 @@ impl Geometry {
 
     /// Where the page of `frame` starts.
     #[inline(always)]
-    pub fn page_at(&self, frame: u32) -> u64 {
-        self.pages_at + frame as u64 * PAGE_SIZE as u64
+    pub(crate) fn page_at(&self, frame: FrameIndex) -> u64 {
+        self.pages_at + u64::from(frame.raw()) * PAGE_SIZE as u64
     }
 }
 
@@ -477,33 +429,5 @@ mod tests {
             assert_eq!(plan.frames, frames);
         }
         assert!(Geometry::len_for(FRAMES_MIN - 1).is_err());
-    }
-
-    #[test]
-    fn chain_packs_and_saturates() {
-        let chain = Chain { count: 7, lines: 9 }.plus(65);
-        assert_eq!(chain, Chain { count: 8, lines: 11 });
-        assert_eq!(Chain::unpack(chain.pack()), chain);
-        assert_eq!(
-            Chain::unpack(
-                Chain {
-                    count: 1 << 30,
-                    lines: 1 << 30
-                }
-                .pack()
-            ),
-            Chain {
-                count: 0xFFF,
-                lines: 0xF_FFFF
-            }
-        );
-        assert!(
-            Chain { count: 500, lines: 0 }.is_long()
-                && !Chain {
-                    count: 499,
-                    lines: 1023
-                }
-                .is_long()
-        );
     }
 }

@@ -9,6 +9,7 @@
 //! | module | its idea |
 //! |---|---|
 //! | `layout` | what lies where in a region; descriptors of 64 bytes |
+//! | `index`, `words`, `chain` | numbers of frames and slots; words of the region that hold a position, an address, a frame |
 //! | `frame` | the region as slices of atomics and spans: the only unsafe code |
 //! | `latch`, `slots` | the latch word; the holder of each latch, written down for recovery |
 //! | `hash`, `lists` | from page to frame; free, warm and cold frames |
@@ -45,6 +46,7 @@
 
 mod admit;
 mod background;
+mod chain;
 mod check;
 mod checkpoint;
 mod config;
@@ -56,6 +58,7 @@ mod frame_wait;
 mod guard;
 mod hash;
 mod in_flight;
+mod index;
 mod interrupt;
 mod known_frames;
 mod latch;
@@ -81,6 +84,7 @@ mod sweep;
 mod tiered;
 mod together;
 mod view;
+mod words;
 mod writeback;
 
 pub use admit::Needing;
@@ -90,8 +94,9 @@ pub use guard::{OptGuard, Restart, SharedGuard};
 pub use interrupt::Interrupt;
 pub use layout::{FRAMES_LARGE, FRAMES_MIN, Geometry};
 pub use lists::Hint;
-pub use mtr::{CommitHook, Mtr, PAGES_MAX, PageH, Patch};
+pub use mtr::{CommitHook, Mtr, PAGES_MAX, Patch};
 pub use open::BufferPool;
+pub use parts::PageH;
 pub use pool::Pool;
 pub use report::{Cause, Mode, RecoveryReport, Repaired};
 pub use stats::{Counts, PoolStats, TierStats};

@@ -30,6 +30,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
+use crate::index::FrameIndex;
 use crate::layout::{FRAMES_MAX, FrameState, ListHead, UNDO_ENTRIES};
 
 /// How a page that is not in the pool comes in.
@@ -91,6 +92,11 @@ impl List {
     }
 }
 
+/// What a descriptor's `list_prev` holds: the list, and the frame before.
+fn tagged(list: List, prev: Option<FrameIndex>) -> u32 {
+    (list as u32) << TAG_SHIFT | FrameIndex::link_to(prev)
+}
+
 /// A list contradicts itself or the descriptors: rebuild.
 #[derive(Debug)]
 pub struct Broken;
@@ -100,8 +106,8 @@ type Step<T = ()> = Result<T, Broken>;
 /// Names a word of the lists: what an undo entry holds.
 #[derive(Clone, Copy)]
 enum Word {
-    Next(u32),
-    Prev(u32),
+    Next(FrameIndex),
+    Prev(FrameIndex),
     First(List),
     Last(List),
     Count(List),
@@ -117,8 +123,8 @@ const _: () = assert!(
 impl Word {
     fn pack(self) -> u32 {
         match self {
-            Word::Next(frame) => frame << 1,
-            Word::Prev(frame) => frame << 1 | 1,
+            Word::Next(frame) => frame.raw() << 1,
+            Word::Prev(frame) => frame.raw() << 1 | 1,
             Word::First(list) => HEADER_WORD | (list as u32) << 2,
             Word::Last(list) => HEADER_WORD | (list as u32) << 2 | 1,
             Word::Count(list) => HEADER_WORD | (list as u32) << 2 | 2,
@@ -128,13 +134,13 @@ impl Word {
 
     fn unpack(packed: u32, frames: u32) -> Option<Self> {
         if packed & HEADER_WORD == 0 {
-            let frame = packed >> 1;
+            let frame = FrameIndex::new(packed >> 1);
             let word = if packed & 1 == 0 {
                 Word::Next(frame)
             } else {
                 Word::Prev(frame)
             };
-            return (frame < frames).then_some(word);
+            return (frame.raw() < frames).then_some(word);
         }
         let list = match (packed & !HEADER_WORD) >> 2 {
             0 => return (packed & 3 == 3).then_some(Word::Touched),
@@ -225,11 +231,10 @@ impl<'p> Lists<'p> {
         noted <= UNDO_ENTRIES
     }
 
-    fn index(&self, plus_one: u32) -> Step<Option<u32>> {
-        match plus_one & INDEX_MASK {
-            0 => Ok(None),
-            n if n - 1 < self.frames.count() => Ok(Some(n - 1)),
-            _ => Err(Broken),
+    fn follow(&self, link: u32) -> Step<Option<FrameIndex>> {
+        match FrameIndex::from_link(link & INDEX_MASK) {
+            Some(frame) if !self.frames.has(frame) => Err(Broken),
+            named => Ok(named),
         }
     }
 
@@ -239,49 +244,49 @@ impl<'p> Lists<'p> {
     }
 
     /// The frame at the cold end of `list`.
-    pub fn last(&self, list: List) -> Step<Option<u32>> {
-        self.index(self.head(list).last.load(Ordering::Relaxed))
+    pub fn last(&self, list: List) -> Step<Option<FrameIndex>> {
+        self.follow(self.head(list).last.load(Ordering::Relaxed))
     }
 
     /// The frame at the first end of `list`.
-    pub fn first(&self, list: List) -> Step<Option<u32>> {
-        self.index(self.head(list).first.load(Ordering::Relaxed))
+    pub fn first(&self, list: List) -> Step<Option<FrameIndex>> {
+        self.follow(self.head(list).first.load(Ordering::Relaxed))
     }
 
     /// The frame before `frame`, away from the cold end.
-    pub fn before(&self, frame: u32) -> Step<Option<u32>> {
-        self.index(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed))
+    pub fn before(&self, frame: FrameIndex) -> Step<Option<FrameIndex>> {
+        self.follow(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed))
     }
 
     /// Which list `frame` is on.
-    pub fn of(&self, frame: u32) -> List {
+    pub fn of(&self, frame: FrameIndex) -> List {
         List::of(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed))
     }
 
-    fn set_prev(&mut self, frame: u32, list: List, prev: u32) -> Step {
-        self.set(Word::Prev(frame), (list as u32) << TAG_SHIFT | prev)
+    fn set_prev(&mut self, frame: FrameIndex, list: List, prev: Option<FrameIndex>) -> Step {
+        self.set(Word::Prev(frame), tagged(list, prev))
     }
 
-    fn unlink_noted(&mut self, frame: u32) -> Step {
+    fn unlink_noted(&mut self, frame: FrameIndex) -> Step {
         let list = self.of(frame);
         if list == List::None {
             return Ok(());
         }
         let prev = self.before(frame)?;
-        let next = self.index(self.frames.descriptor(frame).list_next.load(Ordering::Relaxed))?;
+        let next = self.follow(self.frames.descriptor(frame).list_next.load(Ordering::Relaxed))?;
         self.join(list, frame, prev, next)?;
         mark::pass(Mark::ListChanging);
         let count = self.count(list).checked_sub(1).ok_or(Broken)?;
         self.set(Word::Count(list), count)?;
         self.set(Word::Next(frame), 0)?;
-        self.set_prev(frame, List::None, 0)
+        self.set_prev(frame, List::None, None)
     }
 
     /// Makes `prev` and `next` neighbours, having checked that `frame` stands between them.
-    fn join(&mut self, list: List, frame: u32, prev: Option<u32>, next: Option<u32>) -> Step {
+    fn join(&mut self, list: List, frame: FrameIndex, prev: Option<FrameIndex>, next: Option<FrameIndex>) -> Step {
         let me = Some(frame);
         let after_prev = match prev {
-            Some(p) => self.index(self.frames.descriptor(p).list_next.load(Ordering::Relaxed))?,
+            Some(p) => self.follow(self.frames.descriptor(p).list_next.load(Ordering::Relaxed))?,
             None => self.first(list)?,
         };
         let before_next = match next {
@@ -291,40 +296,38 @@ impl<'p> Lists<'p> {
         if after_prev != me || before_next != me {
             return Err(Broken);
         }
-        let next_plus = next.map_or(0, |n| n + 1);
         match prev {
-            Some(p) => self.set(Word::Next(p), next_plus)?,
-            None => self.set(Word::First(list), next_plus)?,
+            Some(p) => self.set(Word::Next(p), FrameIndex::link_to(next))?,
+            None => self.set(Word::First(list), FrameIndex::link_to(next))?,
         }
-        let prev_plus = prev.map_or(0, |p| p + 1);
         match next {
-            Some(n) => self.set_prev(n, list, prev_plus),
-            None => self.set(Word::Last(list), prev_plus),
+            Some(n) => self.set_prev(n, list, prev),
+            None => self.set(Word::Last(list), FrameIndex::link_to(prev)),
         }
     }
 
-    fn push_noted(&mut self, list: List, frame: u32) -> Step {
+    fn push_noted(&mut self, list: List, frame: FrameIndex) -> Step {
         assert!(list != List::None, "a frame is put on a list");
-        let first = self.first(list)?;
-        self.set(Word::Next(frame), first.map_or(0, |f| f + 1))?;
-        self.set_prev(frame, list, 0)?;
+        let (first, link) = (self.first(list)?, FrameIndex::link_to(Some(frame)));
+        self.set(Word::Next(frame), FrameIndex::link_to(first))?;
+        self.set_prev(frame, list, None)?;
         match first {
-            Some(f) => self.set_prev(f, list, frame + 1)?,
-            None => self.set(Word::Last(list), frame + 1)?,
+            Some(f) => self.set_prev(f, list, Some(frame))?,
+            None => self.set(Word::Last(list), link)?,
         }
-        self.set(Word::First(list), frame + 1)?;
+        self.set(Word::First(list), link)?;
         let count = self.count(list) + 1;
         self.set(Word::Count(list), count)
     }
 
     /// Puts `frame` at the first end of `list`, from wherever it is.
-    pub fn put(&mut self, list: List, frame: u32) {
+    pub fn put(&mut self, list: List, frame: FrameIndex) {
         let moved = self.unlink_noted(frame).and_then(|()| self.push_noted(list, frame));
         self.finish(moved);
     }
 
     /// Takes `frame` off its list.
-    pub fn take_off(&mut self, frame: u32) {
+    pub fn take_off(&mut self, frame: FrameIndex) {
         let taken = self.unlink_noted(frame);
         self.finish(taken);
     }
@@ -371,22 +374,22 @@ impl<'p> Lists<'p> {
                 .map(|part| part[list as usize - 1])
                 .fold(Linked::default(), |whole, next| self.append(list, whole, next));
             let head = self.head(list);
-            head.first.store(whole.first, Ordering::Relaxed);
-            head.last.store(whole.last, Ordering::Relaxed);
+            head.first.store(FrameIndex::link_to(whole.first), Ordering::Relaxed);
+            head.last.store(FrameIndex::link_to(whole.last), Ordering::Relaxed);
             head.count.store(whole.count, Ordering::Relaxed);
         }
         header.list_lock.store(HELD, Ordering::Release);
     }
 
     fn append(&self, list: List, before: Linked, after: Linked) -> Linked {
-        if before.count == 0 || after.count == 0 {
+        let (Some(last), Some(first)) = (before.last, after.first) else {
             return if before.count == 0 { after } else { before };
-        }
+        };
         assert!(
             before.count <= self.frames.count() - after.count,
             "two parts have no frame in common"
         );
-        join(self.frames, list, before.last, after.first);
+        join(self.frames, list, last, first);
         Linked {
             first: before.first,
             last: after.last,
@@ -395,11 +398,11 @@ impl<'p> Lists<'p> {
     }
 }
 
-/// Frames linked among themselves: both ends, as +1 indices.
+/// Frames linked among themselves, and both ends.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Linked {
-    first: u32,
-    last: u32,
+    first: Option<FrameIndex>,
+    last: Option<FrameIndex>,
     count: u32,
 }
 
@@ -408,7 +411,7 @@ pub fn link_part(frames: &Frames, part: Range<u32>) -> [Linked; 3] {
     assert!(part.end <= frames.count(), "a part is made of frames that there are");
     assert!(part.start <= part.end, "a part of the frames goes up");
     let mut lists = [Linked::default(); 3];
-    for frame in part {
+    for frame in FrameIndex::all(part) {
         let d = frames.descriptor(frame);
         let was = List::of(d.list_prev.load(Ordering::Relaxed));
         let list = match FrameState::of(d.state.load(Ordering::Relaxed)) {
@@ -418,23 +421,23 @@ pub fn link_part(frames: &Frames, part: Range<u32>) -> [Linked; 3] {
         };
         let linked = &mut lists[list as usize - 1];
         d.list_next.store(0, Ordering::Relaxed);
-        d.list_prev.store((list as u32) << TAG_SHIFT, Ordering::Relaxed);
-        match linked.count {
-            0 => linked.first = frame + 1,
-            _ => join(frames, list, linked.last, frame + 1),
+        d.list_prev.store(tagged(list, None), Ordering::Relaxed);
+        match linked.last {
+            None => linked.first = Some(frame),
+            Some(last) => join(frames, list, last, frame),
         }
-        linked.last = frame + 1;
+        linked.last = Some(frame);
         linked.count += 1;
     }
     lists
 }
 
-/// Makes two frames, as +1 indices, neighbours on `list`.
-fn join(frames: &Frames, list: List, before: u32, after: u32) {
-    let next = &frames.descriptor(before - 1).list_next;
-    next.store(after, Ordering::Relaxed);
-    let prev = &frames.descriptor(after - 1).list_prev;
-    prev.store((list as u32) << TAG_SHIFT | before, Ordering::Relaxed);
+/// Makes two frames neighbours on `list`.
+fn join(frames: &Frames, list: List, before: FrameIndex, after: FrameIndex) {
+    let next = &frames.descriptor(before).list_next;
+    next.store(FrameIndex::link_to(Some(after)), Ordering::Relaxed);
+    let prev = &frames.descriptor(after).list_prev;
+    prev.store(tagged(list, Some(before)), Ordering::Relaxed);
 }
 
 impl Drop for Lists<'_> {

@@ -22,10 +22,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_base::page_io::{PageIo, PageRead};
-use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_storage::Storage;
 use cenote_storage::redo;
 
+use crate::chain::Chain;
 use crate::lists::Hint;
 use crate::stats::TierStats;
 
@@ -33,13 +34,25 @@ use crate::stats::TierStats;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Trace {
     /// End of the group that changed the page last.
-    pub lsn: u64,
-    /// Its newest redo record; 0: storage lacks none.
-    pub head: u64,
-    /// At or below the oldest change that storage lacks; 0: none.
-    pub rec: u64,
-    /// Redo since storage or an image had it whole, as the descriptor packs it.
-    pub chain: u32,
+    pub lsn: Lsn,
+    /// Its newest redo record; none: storage lacks none.
+    pub head: RecordAddr,
+    /// At or below the oldest change that storage lacks; zero: none.
+    pub rec: Lsn,
+    /// Redo since storage or an image had it whole.
+    pub chain: Chain,
+}
+
+impl Trace {
+    /// Of a page as of `lsn` that storage has.
+    pub fn saved(lsn: Lsn) -> Self {
+        Self { lsn, ..Self::default() }
+    }
+
+    /// Whether storage lacks changes of the page.
+    pub fn is_dirty(&self) -> bool {
+        self.rec != Lsn::ZERO
+    }
 }
 
 /// A page as `read` found it.
@@ -54,7 +67,7 @@ pub(crate) struct Fetched {
 /// A copy of a page on its way down.
 pub(crate) struct Outgoing {
     pub page: PageId,
-    pub lsn: u64,
+    pub lsn: Lsn,
     pub bytes: Box<[u8]>,
 }
 
@@ -87,17 +100,17 @@ pub(crate) trait Lower: Send + Sync {
     /// What has to happen before `page` leaves its frame. `wanted`: it was asked for, not merely passed by.
     fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> EvictionStep {
         let _ = (page, wanted);
-        if trace.rec == 0 {
-            EvictionStep::Free
-        } else {
+        if trace.is_dirty() {
             EvictionStep::Save
+        } else {
+            EvictionStep::Free
         }
     }
 
     /// Whether `page` may leave its frame as it is; if so, what it leaves behind is noted.
     fn let_go(&self, page: PageId, trace: &Trace) -> bool {
         let _ = page;
-        trace.rec == 0
+        !trace.is_dirty()
     }
 
     /// Takes the newest state of pages. A failure is not the caller's: the pages stay where they are.
@@ -115,7 +128,7 @@ pub(crate) trait Lower: Send + Sync {
     }
 
     /// Storage has `page` as of `lsn`, which is its newest state if `all`.
-    fn saved(&self, page: PageId, lsn: u64, all: bool) {
+    fn saved(&self, page: PageId, lsn: Lsn, all: bool) {
         let _ = (page, lsn, all);
     }
 
@@ -125,9 +138,9 @@ pub(crate) trait Lower: Send + Sync {
         false
     }
 
-    /// At or below every change of pages in here that storage lacks; 0: none.
-    fn oldest_unsaved(&self) -> u64 {
-        0
+    /// At or below every change of pages in here that storage lacks, if there is one.
+    fn oldest_unsaved(&self) -> Option<Lsn> {
+        None
     }
 
     /// At most `most` pages in no frame that have such a change from before `before`; oldest first.
@@ -194,10 +207,7 @@ pub(crate) fn read_storage(storage: &Storage, page: PageId) -> Result<Fetched> {
         bytes,
         read,
         from_storage: true,
-        trace: Trace {
-            lsn: lsn.raw(),
-            ..Trace::default()
-        },
+        trace: Trace::saved(lsn),
     })
 }
 

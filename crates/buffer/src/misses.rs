@@ -5,10 +5,12 @@ use cenote_base::rt::Spin;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
-use cenote_base::{Error, PageId, Result};
+use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
+use crate::chain::Chain;
 use crate::frame_wait::FrameWait;
 use crate::hash::{self, key_of};
+use crate::index::FrameIndex;
 use crate::layout::FrameState;
 use crate::lists::{Hint, List, Lists};
 use crate::lower::Trace;
@@ -19,7 +21,7 @@ use crate::stats::bump;
 impl Pool {
     /// The frame that holds `page`, or did a moment ago; reads the page if there is none.
     #[inline]
-    pub(crate) fn fetch(&self, page: PageId, hint: Hint, miss: &mut bool) -> Result<u32> {
+    pub(crate) fn fetch(&self, page: PageId, hint: Hint, miss: &mut bool) -> Result<FrameIndex> {
         match self.hash.find(&self.frames, key_of(page)) {
             Some(frame) => Ok(frame),
             None => {
@@ -31,7 +33,7 @@ impl Pool {
 
     /// Reads `page` into a frame, unless it is in one. With `build`, a page never written is zeros.
     #[cold]
-    pub(crate) fn load(&self, page: PageId, hint: Hint, build: bool) -> Result<u32> {
+    pub(crate) fn load(&self, page: PageId, hint: Hint, build: bool) -> Result<FrameIndex> {
         let claimed = self.claim()?;
         if let Some(there) = self.publish(claimed, page)? {
             return Ok(there);
@@ -49,7 +51,7 @@ impl Pool {
 
     /// Enters the claimed frame for `page` in the hash. If another has the page, that one is
     /// returned and the claimed frame is free again.
-    pub(crate) fn publish(&self, claimed: Latched, page: PageId) -> Result<Option<u32>> {
+    pub(crate) fn publish(&self, claimed: Latched, page: PageId) -> Result<Option<FrameIndex>> {
         let key = key_of(page);
         let bucket = self.hash.lock(&self.frames, key);
         let there = bucket.find(key);
@@ -121,7 +123,7 @@ impl Pool {
         d.lsn.store(trace.lsn, Ordering::Relaxed);
         d.head.store(trace.head, Ordering::Relaxed);
         d.rec.store(trace.rec, Ordering::Relaxed);
-        if trace.rec != 0 {
+        if trace.is_dirty() {
             self.became_dirty(latched.frame, trace.rec);
         }
         d.chain.store(trace.chain, Ordering::Relaxed);
@@ -180,7 +182,7 @@ impl Pool {
     }
 
     /// The first frame of the free list, else one never used (and whether it is one).
-    fn next_free(&self, lists: &mut Lists<'_>) -> Option<(u32, bool)> {
+    fn next_free(&self, lists: &mut Lists<'_>) -> Option<(FrameIndex, bool)> {
         let header = self.frames.header();
         let first = lists.first(List::Free).unwrap_or_else(|_broken| {
             lists.rebuild();
@@ -191,17 +193,17 @@ impl Pool {
         }
         let touched = header.frames_touched.load(Ordering::Relaxed);
         let reserved = header.frames_reserved.load(Ordering::Acquire).min(self.frames.count());
-        (touched < reserved).then_some((touched, true))
+        (touched < reserved).then_some((FrameIndex::new(touched), true))
     }
 
     /// Frees a latched frame that is in no chain of the hash, and releases it.
     pub(crate) fn free(&self, latched: Latched) {
         let d = self.frames.descriptor(latched.frame);
         self.clear_key(latched.frame);
-        d.lsn.store(0, Ordering::Relaxed);
-        d.head.store(0, Ordering::Relaxed);
-        d.rec.store(0, Ordering::Relaxed);
-        d.chain.store(0, Ordering::Relaxed);
+        d.lsn.store(Lsn::ZERO, Ordering::Relaxed);
+        d.head.store(RecordAddr::NONE, Ordering::Relaxed);
+        d.rec.store(Lsn::ZERO, Ordering::Relaxed);
+        d.chain.store(Chain::default(), Ordering::Relaxed);
         d.recency.store(0, Ordering::Relaxed);
         transition(d, &[FrameState::Loading, FrameState::Used], FrameState::Free);
         self.lists().put(List::Free, latched.frame);

@@ -30,11 +30,13 @@ use cenote_fabric::observe::{self, Access, Asks, Observer, On};
 use cenote_fabric::{Span, coherence};
 use cenote_storage::redo::{RECORD_HEADER, page_header};
 
+use crate::chain::Chain;
 use crate::guard::OptGuard;
+use crate::index::SlotIndex;
 use crate::latch::{self, Upgrade};
-use crate::layout::{Chain, FrameState, LINE, SLOT_FRAMES};
+use crate::layout::{FrameState, LINE, SLOT_FRAMES};
 use crate::lists::List;
-use crate::parts::{Held, Parts, Place};
+use crate::parts::{Held, PageH, Parts, Place};
 use crate::pool::{Pool, transition};
 use crate::slots::Latched;
 use crate::stats::bump;
@@ -48,10 +50,6 @@ const _: () = assert!(
 );
 /// What stands in the page and the redo until a patch is made: no zeros, so that no image leaves it out.
 const PLACEHOLDER: u64 = u64::MAX;
-
-/// A page of a mini-transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PageH(u16);
 
 /// The marked places, when their value is known.
 pub struct Patch<'a> {
@@ -83,7 +81,7 @@ impl Patch<'_> {
             "a marked place is found in the group before it gets its value"
         );
         self.group[place.in_group..place.in_group + 8].copy_from_slice(&value.to_le_bytes());
-        let frame = self.held[place.held].latched.frame;
+        let frame = self.held[place.held.place()].latched.frame;
         self.pool.frames.page(frame).set_u64(place.offset, value);
     }
 
@@ -218,7 +216,7 @@ impl<'p> Mtr<'p> {
     /// The handle of a page that is held.
     pub fn find(&self, page: PageId) -> Option<PageH> {
         let index = self.parts.held.iter().position(|h| h.page == page && !h.released)?;
-        Some(PageH(index as u16))
+        Some(PageH::at(index))
     }
 
     fn check_room(&self) -> Result<()> {
@@ -248,11 +246,7 @@ impl<'p> Mtr<'p> {
             dirty: [0; PAGE_SIZE / LINE / 64],
         });
         let index = self.parts.held.len() - 1;
-        assert!(
-            index <= u16::MAX as usize,
-            "a page's handle names its place among those held"
-        );
-        PageH(index as u16)
+        PageH::at(index)
     }
 
     /// Releases a page that was not changed, ahead of the others.
@@ -260,7 +254,7 @@ impl<'p> Mtr<'p> {
     /// # Panics
     /// If it was changed.
     pub fn release(&mut self, h: PageH) {
-        let held = &mut self.parts.held[h.0 as usize];
+        let held = &mut self.parts.held[h.place()];
         assert!(
             held.record.is_none(),
             "page {} was changed and is released before commit",
@@ -285,12 +279,12 @@ impl<'p> Mtr<'p> {
 
     /// The page, seen by `observer`.
     pub fn view_as<O: Observer>(&self, h: PageH, observer: O) -> PageView<'_, O> {
-        PageView::new(self.span(&self.parts.held[h.0 as usize]), observer)
+        PageView::new(self.span(&self.parts.held[h.place()]), observer)
     }
 
     /// Which page it is.
     pub fn page(&self, h: PageH) -> PageId {
-        self.parts.held[h.0 as usize].page
+        self.parts.held[h.place()].page
     }
 
     fn span(&self, held: &Held) -> Span<'p> {
@@ -306,7 +300,7 @@ impl<'p> Mtr<'p> {
     /// finds the page as it was.
     pub fn write(&mut self, h: PageH, offset: usize, bytes: &[u8]) {
         self.change(h, offset, bytes.len());
-        let held = &self.parts.held[h.0 as usize];
+        let held = &self.parts.held[h.place()];
         self.span(held).copy_in(offset, bytes);
         if let (Some(record), false) = (held.record, held.image) {
             self.parts.group.write(record, offset, bytes);
@@ -329,7 +323,7 @@ impl<'p> Mtr<'p> {
     pub fn write_patched_u64(&mut self, h: PageH, offset: usize) {
         self.write_u64(h, offset, PLACEHOLDER);
         self.parts.places.push(Place {
-            held: h.0 as usize,
+            held: h,
             offset,
             in_group: 0,
         });
@@ -338,7 +332,7 @@ impl<'p> Mtr<'p> {
     /// Moves `length` bytes from `source` to `destination` within the page; they may overlap.
     pub fn move_bytes(&mut self, h: PageH, source: usize, destination: usize, length: usize) {
         self.change(h, destination, length);
-        let held = &self.parts.held[h.0 as usize];
+        let held = &self.parts.held[h.place()];
         self.span(held).move_within(source, destination, length);
         if let (Some(record), false) = (held.record, held.image) {
             self.parts.group.move_bytes(record, source, destination, length);
@@ -348,7 +342,7 @@ impl<'p> Mtr<'p> {
 
     fn init(&mut self, h: PageH, kind: u8, level: u8) {
         self.change(h, 0, PAGE_SIZE);
-        let held = &mut self.parts.held[h.0 as usize];
+        let held = &mut self.parts.held[h.place()];
         (held.image, held.base, held.redo) = (false, true, 0);
         let record = held.record.expect("a changed page has a record");
         let (span, page) = (self.pool.frames.page(held.latched.frame), held.page);
@@ -362,17 +356,17 @@ impl<'p> Mtr<'p> {
 
     /// Before the first change of a page: its record is begun; before each: its lines are noted.
     fn change(&mut self, h: PageH, offset: usize, length: usize) {
-        let held = &mut self.parts.held[h.0 as usize];
+        let held = &mut self.parts.held[h.place()];
         assert!(!held.released, "page {} was released", held.page);
         if held.record.is_none() {
             self.changed = true;
             let d = self.pool.frames.descriptor(held.latched.frame);
-            let mut head = RecordAddr::from_raw(d.head.load(Ordering::Relaxed));
+            let mut head = d.head.load(Ordering::Relaxed);
             if planted(Fault::ChainLink) {
-                head = RecordAddr::from_raw(0);
+                head = RecordAddr::NONE;
             }
             held.record = Some(self.parts.group.begin_page(held.page, head));
-            held.image = Chain::unpack(d.chain.load(Ordering::Relaxed)).is_long();
+            held.image = d.chain.load(Ordering::Relaxed).is_long();
         }
         if self.pool.host {
             note_lines(&mut held.dirty, offset, length);
@@ -387,7 +381,7 @@ impl<'p> Mtr<'p> {
 
     /// A page whose operations outgrow it is logged whole.
     fn count_redo(&mut self, h: PageH, bytes: usize) {
-        let held = &mut self.parts.held[h.0 as usize];
+        let held = &mut self.parts.held[h.place()];
         held.redo += bytes;
         held.image |= held.redo + RECORD_HEADER >= PAGE_SIZE - 64;
     }
@@ -421,13 +415,16 @@ impl<'p> Mtr<'p> {
     fn log_and_stamp(&mut self, hook: Option<CommitHook<'_>>) -> Result<Lsn> {
         self.log_images();
         let (pool, parts) = (self.pool, &mut self.parts);
-        let floor = &pool.frames.slots()[rt::thread_slot()].floor;
+        let slot = pool.frames.slot(SlotIndex::mine());
+        let floor = &slot.expect("a thread that latches pages has a slot").floor;
         // A checkpoint that does not see the pages' new `rec` yet sees this (checkpoint.rs).
         let tail = pool.storage.log().tail();
-        floor.store(tail.raw(), Ordering::SeqCst);
+        floor.store(tail, Ordering::SeqCst);
         parts.group.finish()?;
         for place in &mut parts.places {
-            let record = parts.held[place.held].record.expect("a marked place was written");
+            let record = parts.held[place.held.place()]
+                .record
+                .expect("a marked place was written");
             place.in_group = parts
                 .group
                 .locate(record, place.offset, 8)
@@ -463,7 +460,7 @@ impl<'p> Mtr<'p> {
             stall();
         }
         self.stamp(appended.start, appended.end);
-        floor.store(0, Ordering::SeqCst);
+        floor.store(Lsn::ZERO, Ordering::SeqCst);
         bump(&pool.counters().mini_transactions, 1);
         bump(&pool.counters().redo_bytes, length);
         Ok(appended.end)
@@ -512,20 +509,20 @@ impl<'p> Mtr<'p> {
             );
             let chain = match held.base {
                 true => Chain::default(),
-                false => Chain::unpack(d.chain.load(Ordering::Relaxed)),
+                false => d.chain.load(Ordering::Relaxed),
             };
             // A base record builds the page from nothing: older ones are not needed any more.
-            let was_clean = d.rec.load(Ordering::Relaxed) == 0;
+            let was_clean = d.rec.load(Ordering::Relaxed) == Lsn::ZERO;
             if held.base || was_clean {
-                d.rec.store(start.raw(), Ordering::Release);
+                d.rec.store(start, Ordering::Release);
             }
             if was_clean {
-                pool.became_dirty(held.latched.frame, start.raw());
+                pool.became_dirty(held.latched.frame, start);
             }
-            d.lsn.store(end.raw(), Ordering::Release);
+            d.lsn.store(end, Ordering::Release);
             d.head
-                .store(RecordAddr::new(0, start.advance(offset)).raw(), Ordering::Release);
-            d.chain.store(chain.plus(length).pack(), Ordering::Release);
+                .store(RecordAddr::new(0, start.advance(offset)), Ordering::Release);
+            d.chain.store(chain.plus(length), Ordering::Release);
             d.seal();
             if self.observed {
                 pool.announce(held.latched.frame, On, Access::Write);

@@ -42,6 +42,7 @@ use crate::spaces::SpaceFrames;
 use crate::stats::Stats;
 use crate::sweep::Sweep;
 use crate::tiered::Tier;
+use crate::words::LsnWord;
 
 /// Words of the region's state that are the pool's.
 const NEXT_LOW: usize = 0;
@@ -339,7 +340,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         interrupts: Local::default(),
         under_way: TransfersInFlight::default(),
         signals: Signals::default(),
-        checkpoint_lsn: AtomicU64::new(0),
+        checkpoint_lsn: LsnWord::default(),
         checkpoint_mutex: Mutex::new(()),
         dirty: DirtyFrames::new(config.log_limit),
         spaces: SpaceFrames::new(geometry.frames),
@@ -363,7 +364,7 @@ fn recover(
     report: &mut RecoveryReport,
 ) -> Result<()> {
     let clean = control.clean;
-    pool.checkpoint_lsn.store(control.checkpoint.raw(), Ordering::Relaxed);
+    pool.checkpoint_lsn.store(control.checkpoint, Ordering::Relaxed);
     report.remarks.extend(opened.remarks);
     report.remarks.extend(found.pages.remarks());
     report.voided = found.log.voided.len() as u64;
@@ -426,7 +427,7 @@ fn begin(pool: &Pool, config: &Config) -> Result<()> {
 impl Pool {
     /// Whether the frames were formatted beside the ring that is there.
     fn is_of_its_ring(&self) -> bool {
-        self.frames.header().ring_start.load(Ordering::Acquire) == self.storage.log().ring_start().raw()
+        self.frames.header().ring_start.load(Ordering::Acquire) == self.storage.log().ring_start()
     }
 
     /// Makes an all-zero region (but for header and ring) an empty pool, to which a replay of the log is owed: from
@@ -435,7 +436,7 @@ impl Pool {
         let (header, geometry) = (self.frames.header(), *self.frames.geometry());
         self.note_reserved();
         self.note_surveying(DOUBTING);
-        let ring_start = self.storage.log().ring_start().raw();
+        let ring_start = self.storage.log().ring_start();
         header.ring_start.store(ring_start, Ordering::Relaxed);
         header.format.store(POOL_FORMAT, Ordering::Relaxed);
         header.frames.store(geometry.frames, Ordering::Relaxed);

@@ -6,9 +6,31 @@ use cenote_storage::redo::GroupBuilder;
 use crate::layout::LINE;
 use crate::slots::Latched;
 
+/// A page of a mini-transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageH(u16);
+
+impl PageH {
+    /// That at `place` among those held.
+    #[inline]
+    pub(crate) fn at(place: usize) -> Self {
+        assert!(
+            place <= u16::MAX as usize,
+            "a page's handle names its place among those held"
+        );
+        Self(place as u16)
+    }
+
+    /// Its place among those held.
+    #[inline]
+    pub(crate) fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// A place whose value is known at commit ([`Mtr::write_patched_u64`]).
 pub(crate) struct Place {
-    pub held: usize,
+    pub held: PageH,
     pub offset: usize,
     pub in_group: usize,
 }

@@ -24,6 +24,7 @@ use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
 use crate::hash::{self, PageHash};
 use crate::in_flight::TransfersInFlight;
+use crate::index::FrameIndex;
 use crate::interrupt::InterruptCell;
 use crate::latch::{self, Owner, Parking};
 use crate::layout::{Descriptor, FrameState, LINE};
@@ -35,6 +36,7 @@ use crate::slots::{Latched, Slots};
 use crate::spaces::SpaceFrames;
 use crate::stats::{Counters, PoolStats, Stats};
 use crate::sweep::Sweep;
+use crate::words::LsnWord;
 
 /// Frames, and all that is needed to use them. Shared by all threads; [`crate::BufferPool`] owns one and
 /// its background threads.
@@ -63,7 +65,7 @@ pub struct Pool {
     /// Transfers between frames and storage.
     pub(crate) under_way: TransfersInFlight,
     pub(crate) signals: Signals,
-    pub(crate) checkpoint_lsn: AtomicU64,
+    pub(crate) checkpoint_lsn: LsnWord,
     pub(crate) checkpoint_mutex: Mutex<()>,
     /// The dirty ones.
     pub(crate) dirty: DirtyFrames,
@@ -111,7 +113,7 @@ impl Pool {
     /// No thread waits for the latch of a page that it does not want: the pages that a caller holds and the one that it
     /// waits for are in the order of latching, but the page that moved into the frame meanwhile need not be, and its
     /// holder may wait for the caller.
-    pub(crate) fn wait_for<T>(&self, frame: u32, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    pub(crate) fn wait_for<T>(&self, frame: FrameIndex, key: u64, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let d = self.frames.descriptor(frame);
         self.parking.until(frame, || match attempt() {
             Some(done) => Some(Some(done)),
@@ -121,7 +123,7 @@ impl Pool {
     }
 
     /// Latches `frame` exclusively, if it holds the page of `key`.
-    pub(crate) fn latch_exclusive(&self, frame: u32, key: u64) -> Result<Option<Latched>> {
+    pub(crate) fn latch_exclusive(&self, frame: FrameIndex, key: u64) -> Result<Option<Latched>> {
         let entry = self.slots.announce(&self.frames, frame)?;
         let d = self.frames.descriptor(frame);
         let taken = self.wait_for(frame, key, || latch::try_exclusive(&d.latch, self.owner).then_some(()));
@@ -139,7 +141,7 @@ impl Pool {
     }
 
     /// Latches `frame` exclusively, whatever it holds, unless another thread does.
-    pub(crate) fn try_latch_exclusive(&self, frame: u32) -> Result<Option<Latched>> {
+    pub(crate) fn try_latch_exclusive(&self, frame: FrameIndex) -> Result<Option<Latched>> {
         let entry = self.slots.announce(&self.frames, frame)?;
         if latch::try_exclusive(&self.frames.descriptor(frame).latch, self.owner) {
             self.latched(frame);
@@ -150,7 +152,7 @@ impl Pool {
     }
 
     /// Rule 5a: the latch is in memory before the page changes.
-    pub(crate) fn latched(&self, frame: u32) {
+    pub(crate) fn latched(&self, frame: FrameIndex) {
         if self.host && !planted(Fault::LatchFlush) {
             self.persist_descriptor(frame);
         }
@@ -168,7 +170,7 @@ impl Pool {
         self.parking.released(latched.frame);
     }
 
-    pub(crate) fn unlatch_shared(&self, frame: u32) {
+    pub(crate) fn unlatch_shared(&self, frame: FrameIndex) {
         if self.abandoned.as_raw().load(Ordering::Relaxed) {
             return;
         }
@@ -178,12 +180,12 @@ impl Pool {
     }
 
     /// Flushes a descriptor's line and waits for it.
-    pub(crate) fn persist_descriptor(&self, frame: u32) {
+    pub(crate) fn persist_descriptor(&self, frame: FrameIndex) {
         coherence::flush(self.frames.region(), self.frames.descriptor_at(frame), LINE);
     }
 
     /// Flushes a whole page and waits for it.
-    pub(crate) fn persist_page(&self, frame: u32) {
+    pub(crate) fn persist_page(&self, frame: FrameIndex) {
         coherence::flush(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE);
     }
 
@@ -203,7 +205,7 @@ impl Pool {
 
     /// Tells `observer` of the bucket and the descriptor of `frame`: read, or latched and so written.
     #[inline(always)]
-    pub(crate) fn announce<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
+    pub(crate) fn announce<O: Observer>(&self, frame: FrameIndex, observer: O, descriptor: Access) {
         if O::ON && observer.is_on() {
             self.announce_observed(frame, observer, descriptor);
         }
@@ -211,7 +213,7 @@ impl Pool {
 
     /// A simulated device has been told by the atomics themselves.
     #[inline(never)]
-    fn announce_observed<O: Observer>(&self, frame: u32, observer: O, descriptor: Access) {
+    fn announce_observed<O: Observer>(&self, frame: FrameIndex, observer: O, descriptor: Access) {
         let (region, geometry) = (self.frames.region(), self.frames.geometry());
         if !region.is_simulated() {
             let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
@@ -229,7 +231,7 @@ impl Pool {
     }
 
     /// The frame, latched, is of no page any more.
-    pub(crate) fn clear_key(&self, frame: u32) {
+    pub(crate) fn clear_key(&self, frame: FrameIndex) {
         let key = self.frames.descriptor(frame).key.swap(0, Ordering::AcqRel);
         if key != 0 {
             self.spaces.leave(frame, hash::page_of(key).space);
@@ -238,7 +240,7 @@ impl Pool {
 
     /// The frame, latched, holds changes from `rec` on that storage lacks.
     #[inline]
-    pub(crate) fn became_dirty(&self, frame: u32, rec: u64) {
+    pub(crate) fn became_dirty(&self, frame: FrameIndex, rec: Lsn) {
         if !planted(Fault::DirtyUnlisted) {
             self.dirty.enter(frame, rec);
         }
@@ -262,7 +264,7 @@ impl Pool {
             frames_free: reserved.saturating_sub(in_use),
             bytes_read: counts.pages_read * PAGE_SIZE as u64,
             bytes_written: counts.pages_written * PAGE_SIZE as u64,
-            checkpoint: Lsn::from_raw(self.checkpoint_lsn.load(Ordering::Relaxed)),
+            checkpoint: self.checkpoint_lsn.load(Ordering::Relaxed),
             counts,
             remote: self.lower.stats(),
         }
@@ -291,7 +293,7 @@ impl Pool {
     }
 
     /// What the frame's descriptor says of its page's redo.
-    pub(crate) fn trace_of(&self, frame: u32) -> Trace {
+    pub(crate) fn trace_of(&self, frame: FrameIndex) -> Trace {
         let d = self.frames.descriptor(frame);
         Trace {
             lsn: d.lsn.load(Ordering::Relaxed),
@@ -302,7 +304,7 @@ impl Pool {
     }
 
     /// The page of a frame in use.
-    pub(crate) fn page_in(&self, frame: u32) -> Option<PageId> {
+    pub(crate) fn page_in(&self, frame: FrameIndex) -> Option<PageId> {
         let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
         (key != 0).then(|| hash::page_of(key))
     }

@@ -13,6 +13,7 @@ use cenote_base::{PageId, Result, rt};
 
 use crate::guard::{OptGuard, SharedGuard};
 use crate::hash::key_of;
+use crate::index::FrameIndex;
 use crate::latch;
 use crate::lists::Hint;
 use crate::pool::Pool;
@@ -93,7 +94,7 @@ impl Pool {
 
     /// A guard on `frame` if it holds `key` and no thread writes.
     #[inline(always)]
-    fn peek<S: Seam>(&self, seam: S, frame: u32, key: u64) -> Option<OptGuard<'_>> {
+    fn peek<S: Seam>(&self, seam: S, frame: FrameIndex, key: u64) -> Option<OptGuard<'_>> {
         let d = self.frames.descriptor(frame);
         let word = d.latch.load_by(seam, Ordering::Acquire);
         // The key is read after the version: a frame that changes its page changes its version.

@@ -31,10 +31,12 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_storage::redo::{self, page_header};
 use cenote_storage::{Chains, Control, OwnedRecord, Storage, Survive};
 
+use crate::chain::Chain;
 use crate::config::Config;
 use crate::hash::{key_of, page_of};
+use crate::index::FrameIndex;
 use crate::latch;
-use crate::layout::{Chain, DOUBTING, FrameState, SURVEYING};
+use crate::layout::{DOUBTING, FrameState, SURVEYING};
 use crate::lists::{List, Lists};
 use crate::open::{EPOCHS, SURVEYED};
 use crate::pool::{Pool, set_state};
@@ -109,7 +111,7 @@ impl Pool {
         }
         slots::wipe(&self.frames, host);
         // Which of the frames are dirty, and whose they are, is found out when it is asked for, or in the background.
-        self.sweep.begin(self.touched() as u32);
+        self.sweep.begin(self.touched());
         if all {
             self.note_surveyed();
         }
@@ -138,8 +140,11 @@ impl Pool {
     /// the loss of a host: the count was in its cache, and a frame beyond an old one may hold a page in the middle of a
     /// change.
     fn release_untouched(&self) {
-        let touched = self.touched() as u32;
-        for frame in slots::named(&self.frames).into_iter().filter(|frame| *frame >= touched) {
+        let touched = self.touched();
+        for frame in slots::named(&self.frames)
+            .into_iter()
+            .filter(|frame| frame.raw() >= touched)
+        {
             let latch = &self.frames.descriptor(frame).latch;
             if latch::is_exclusive(latch.load(Ordering::Relaxed)) {
                 latch::reset(latch);
@@ -312,14 +317,14 @@ impl Pool {
     }
 
     /// The descriptor's head, if the log goes that far.
-    fn head_of(&self, frame: u32) -> RecordAddr {
-        let head = RecordAddr::from_raw(self.frames.descriptor(frame).head.load(Ordering::Relaxed));
+    fn head_of(&self, frame: FrameIndex) -> RecordAddr {
+        let head = self.frames.descriptor(frame).head.load(Ordering::Relaxed);
         let inside = head.stream() == 0 && head.position() < self.storage.durable_lsn();
         if inside { head } else { RecordAddr::NONE }
     }
 
     /// The page from its image in storage and its chain; `None` if it was never made.
-    fn rebuild_from_chain(&self, source: Source, frame: u32, control: &Control) -> Result<Option<Rebuilt>> {
+    fn rebuild_from_chain(&self, source: Source, frame: FrameIndex, control: &Control) -> Result<Option<Rebuilt>> {
         let Source {
             bytes,
             base,
@@ -327,7 +332,7 @@ impl Pool {
             records,
         } = source;
         let whole = base != Lsn::ZERO || records.first().is_none_or(|r| r.get().is_base);
-        let rec = Lsn::from_raw(self.frames.descriptor(frame).rec.load(Ordering::Relaxed));
+        let rec = self.frames.descriptor(frame).rec.load(Ordering::Relaxed);
         // A dirty frame whose chain leads nowhere has lost its head: storage alone is not enough.
         let lost = records.is_empty() && rec > base && rec < self.storage.durable_lsn();
         if !whole || lost {
@@ -336,12 +341,12 @@ impl Pool {
             )));
         }
         // A latched descriptor is not checked by its sum: what is not below the first record was not written by us.
-        let first = records.first().map_or(u64::MAX, |r| r.get().address.position().raw());
-        let believed = rec != Lsn::ZERO && rec.raw() < first;
+        let first = records.first().map_or(Lsn::MAX, |r| r.get().address.position());
+        let believed = rec != Lsn::ZERO && rec < first;
         // Below the checkpoint lie records of pages that were given up, and were about to be made again: the log has
         // them as they were given up.
-        let least = base.max(control.checkpoint).raw().min(first);
-        let rec = if believed { rec } else { Lsn::from_raw(least) };
+        let least = base.max(control.checkpoint).min(first);
+        let rec = if believed { rec } else { least };
         apply_all(bytes, base, &records, rec)
     }
 
@@ -376,7 +381,7 @@ impl Pool {
     }
 
     /// Puts a rebuilt page into its frame: page, descriptor, hash, list; the latch goes last.
-    fn install(&self, frame: u32, page: PageId, rebuilt: &Rebuilt) -> Result<()> {
+    fn install(&self, frame: FrameIndex, page: PageId, rebuilt: &Rebuilt) -> Result<()> {
         let d = self.frames.descriptor(frame);
         self.frames.page(frame).copy_in(0, &rebuilt.bytes);
         if self.host {
@@ -384,11 +389,11 @@ impl Pool {
             self.persist_page(frame);
         }
         d.key.store(key_of(page), Ordering::Relaxed);
-        d.lsn.store(rebuilt.lsn.raw(), Ordering::Relaxed);
-        d.head.store(rebuilt.head.raw(), Ordering::Relaxed);
-        d.rec.store(rebuilt.rec.raw(), Ordering::Relaxed);
+        d.lsn.store(rebuilt.lsn, Ordering::Relaxed);
+        d.head.store(rebuilt.head, Ordering::Relaxed);
+        d.rec.store(rebuilt.rec, Ordering::Relaxed);
         self.enter_found(frame);
-        d.chain.store(rebuilt.chain.pack(), Ordering::Relaxed);
+        d.chain.store(rebuilt.chain, Ordering::Relaxed);
         d.recency.store(1, Ordering::Relaxed);
         set_state(d, FrameState::Used);
         let bucket = self.hash.alone(&self.frames, key_of(page));
@@ -404,16 +409,16 @@ impl Pool {
     }
 
     /// Frees a frame, whatever it held; the latch goes last.
-    fn drop_frame(&self, frame: u32, report: &mut RecoveryReport) -> Result<()> {
+    fn drop_frame(&self, frame: FrameIndex, report: &mut RecoveryReport) -> Result<()> {
         let d = self.frames.descriptor(frame);
         let key = d.key.load(Ordering::Relaxed);
         self.hash.alone(&self.frames, key).remove(frame)?;
         report.frames_discarded += u64::from(key != 0);
         self.clear_key(frame);
-        for word in [&d.lsn, &d.head, &d.rec] {
-            word.store(0, Ordering::Relaxed);
-        }
-        d.chain.store(0, Ordering::Relaxed);
+        d.lsn.store(Lsn::ZERO, Ordering::Relaxed);
+        d.head.store(RecordAddr::NONE, Ordering::Relaxed);
+        d.rec.store(Lsn::ZERO, Ordering::Relaxed);
+        d.chain.store(Chain::default(), Ordering::Relaxed);
         d.recency.store(0, Ordering::Relaxed);
         set_state(d, FrameState::Free);
         self.lists_alone().put(List::Free, frame);
@@ -426,7 +431,7 @@ impl Pool {
 
     /// Pages that a frame with a damaged descriptor may have held: what its key says and what its bytes say, if
     /// they agree. `None`: it could be any.
-    fn pages_of_damaged(&self, frame: u32) -> Option<PageId> {
+    fn pages_of_damaged(&self, frame: FrameIndex) -> Option<PageId> {
         let key = self.frames.descriptor(frame).key.load(Ordering::Relaxed);
         let span = self.frames.page(frame);
         let inside = PageId::new(span.u32(page_header::SPACE), span.u32(page_header::PAGE));

@@ -20,8 +20,8 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::OwnedRecord;
 use cenote_storage::redo;
 
+use crate::chain::Chain;
 use crate::hash::key_of;
-use crate::layout::Chain;
 use crate::lists::Hint;
 use crate::pool::Pool;
 use crate::report::RecoveryReport;
@@ -144,7 +144,7 @@ impl Pool {
             other => other?,
         };
         let d = self.frames.descriptor(latched.frame);
-        let lsn = Lsn::from_raw(d.lsn.load(Ordering::Relaxed));
+        let lsn = d.lsn.load(Ordering::Relaxed);
         let first = records
             .iter()
             .position(|(_, r)| r.get().lsn > lsn)
@@ -185,16 +185,16 @@ impl Pool {
     /// A page out of remote memory has redo that storage lacks: which, is known from here on.
     fn note_present(&self, latched: Latched, present: &[(Lsn, OwnedRecord)]) {
         let d = self.frames.descriptor(latched.frame);
-        if d.rec.load(Ordering::Relaxed) == 0 {
+        if d.rec.load(Ordering::Relaxed) == Lsn::ZERO {
             return;
         }
         let head = d.head.load(Ordering::Relaxed);
-        let mut chain = Chain::unpack(d.chain.load(Ordering::Relaxed));
-        for record in present.iter().map(|(_, r)| r.get()).filter(|r| r.address.raw() > head) {
+        let mut chain = d.chain.load(Ordering::Relaxed);
+        for record in present.iter().map(|(_, r)| r.get()).filter(|r| r.address > head) {
             chain = if record.is_base { Chain::default() } else { chain }.plus(record.len());
-            d.head.store(record.address.raw(), Ordering::Release);
+            d.head.store(record.address, Ordering::Release);
         }
-        d.chain.store(chain.pack(), Ordering::Release);
+        d.chain.store(chain, Ordering::Release);
         d.seal();
     }
 
@@ -211,7 +211,7 @@ impl Pool {
         let (d, span) = (self.frames.descriptor(latched.frame), self.frames.page(latched.frame));
         let mut bytes = vec![0; PAGE_SIZE];
         span.copy_out(0, &mut bytes);
-        let mut chain = Chain::unpack(d.chain.load(Ordering::Relaxed));
+        let mut chain = d.chain.load(Ordering::Relaxed);
         for (_, record) in newer {
             let record = record.get();
             redo::apply(&mut bytes, &record)?;
@@ -222,16 +222,16 @@ impl Pool {
             self.persist_page(latched.frame);
         }
         let last = last.get();
-        let was_clean = d.rec.load(Ordering::Relaxed) == 0;
+        let was_clean = d.rec.load(Ordering::Relaxed) == Lsn::ZERO;
         if base.is_some() || was_clean {
-            d.rec.store(start.raw(), Ordering::Release);
+            d.rec.store(*start, Ordering::Release);
         }
         if was_clean {
-            self.became_dirty(latched.frame, start.raw());
+            self.became_dirty(latched.frame, *start);
         }
-        d.lsn.store(last.lsn.raw(), Ordering::Release);
-        d.head.store(last.address.raw(), Ordering::Release);
-        d.chain.store(chain.pack(), Ordering::Release);
+        d.lsn.store(last.lsn, Ordering::Release);
+        d.head.store(last.address, Ordering::Release);
+        d.chain.store(chain, Ordering::Release);
         d.seal();
         Ok(Replayed::Applied)
     }

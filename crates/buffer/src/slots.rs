@@ -7,11 +7,12 @@
 //! Which entries of a slot are in use is kept in local memory, by the slot's thread alone.
 
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, Local, atomic::AtomicU64, atomic::Ordering};
+use cenote_base::rt::{Local, atomic::AtomicU64, atomic::Ordering};
 use cenote_base::{Error, Lsn, Result};
 use cenote_fabric::observe::Access;
 
 use crate::frame::Frames;
+use crate::index::{FrameIndex, SlotIndex};
 use crate::layout::{FRAMES_LARGE, SLOT_FRAMES};
 
 const _: () = assert!(SLOT_FRAMES <= 128, "an entry's use is one bit of two words");
@@ -19,8 +20,8 @@ const _: () = assert!(SLOT_FRAMES <= 128, "an entry's use is one bit of two word
 /// An entry of the calling thread's slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry {
-    thread: u16,
-    index: u16,
+    slot: SlotIndex,
+    place: u16,
 }
 
 #[derive(Default)]
@@ -38,32 +39,32 @@ impl Slots {
     /// # Errors
     /// [`Error::Invalid`] when the thread holds as many as its slot can name; [`Error::OutOfMemory`] when the region
     /// has no slot for one thread more.
-    pub fn announce(&self, frames: &Frames, frame: u32) -> Result<Entry> {
-        let thread = rt::thread_slot();
-        let slot = frames.slots().get(thread).ok_or_else(|| too_many_threads(frames))?;
-        let index = take_bit(self.in_use.of(thread))
+    pub fn announce(&self, frames: &Frames, frame: FrameIndex) -> Result<Entry> {
+        let mine = SlotIndex::mine();
+        let slot = frames.slot(mine).ok_or_else(|| too_many_threads(frames))?;
+        let place = take_bit(self.in_use.of(mine.place()))
             .ok_or_else(|| Error::Invalid(format!("a thread latches more than {SLOT_FRAMES} pages at a time")))?;
         let header = frames.header();
-        if header.slots_used.load(Ordering::Relaxed) <= thread as u32 {
-            header.slots_used.fetch_max(thread as u32 + 1, Ordering::AcqRel);
+        if header.slots_used.load(Ordering::Relaxed) < mine.count() {
+            header.slots_used.fetch_max(mine.count(), Ordering::AcqRel);
         }
         if !planted(Fault::SlotEntry) {
-            slot.frames[index].store(frame + 1, Ordering::Release);
+            slot.frames[place].store(Some(frame), Ordering::Release);
         }
         Ok(Entry {
-            thread: thread as u16,
-            index: index as u16,
+            slot: mine,
+            place: place as u16,
         })
     }
 
     /// Wipes the entry out, once the latch is released or was not taken.
     pub fn withdraw(&self, frames: &Frames, entry: Entry) {
-        let (thread, index) = (entry.thread as usize, entry.index as usize);
-        let named = &frames.slots()[thread].frames[index];
+        let (slot, place) = (entry.slot.place(), entry.place as usize);
+        let named = &frames.slots()[slot].frames[place];
         frames.touch_raw(named, Access::Write);
         named.as_raw().store(0, Ordering::Release);
-        let word = self.in_use.of(thread).0[index / 64].as_raw();
-        let (bits, bit) = (word.load(Ordering::Relaxed), 1 << (index % 64));
+        let word = self.in_use.of(slot).0[place / 64].as_raw();
+        let (bits, bit) = (word.load(Ordering::Relaxed), 1 << (place % 64));
         assert!(bits & bit != 0, "an entry is withdrawn once");
         word.store(bits & !bit, Ordering::Relaxed);
     }
@@ -90,13 +91,13 @@ fn take_bit(in_use: &InUse) -> Option<usize> {
 }
 
 /// Frames that slots of a former start name, each once; in recovery.
-pub fn named(frames: &Frames) -> Vec<u32> {
+pub fn named(frames: &Frames) -> Vec<FrameIndex> {
     let used = (frames.header().slots_used.load(Ordering::Acquire) as usize).min(frames.slots().len());
-    let mut named: Vec<u32> = frames.slots()[..used]
+    let mut named: Vec<FrameIndex> = frames.slots()[..used]
         .iter()
         .flat_map(|slot| &slot.frames)
-        .filter_map(|f| f.load(Ordering::Acquire).checked_sub(1))
-        .filter(|f| *f < frames.count())
+        .filter_map(|f| f.load(Ordering::Acquire))
+        .filter(|f| frames.has(*f))
         .collect();
     named.sort_unstable();
     named.dedup();
@@ -109,7 +110,7 @@ pub fn least_floor(frames: &Frames) -> Option<Lsn> {
     let floors = frames.slots()[..used]
         .iter()
         .map(|slot| slot.floor.load(Ordering::SeqCst));
-    floors.filter(|floor| *floor != 0).min().map(Lsn::from_raw)
+    floors.filter(|floor| *floor != Lsn::ZERO).min()
 }
 
 /// Wipes all slots of a former start; the last step of recovery. After the loss of a host the count of slots in use may
@@ -121,8 +122,10 @@ pub fn wipe(frames: &Frames, host: bool) {
         frames.slots().len(),
     );
     for slot in &frames.slots()[..if host { all } else { used.min(all) }] {
-        slot.floor.store(0, Ordering::Relaxed);
-        slot.frames.iter().for_each(|frame| frame.store(0, Ordering::Relaxed));
+        slot.floor.store(Lsn::ZERO, Ordering::Relaxed);
+        slot.frames
+            .iter()
+            .for_each(|frame| frame.store(None, Ordering::Relaxed));
     }
     frames.header().slots_used.store(0, Ordering::Release);
 }
@@ -130,6 +133,6 @@ pub fn wipe(frames: &Frames, host: bool) {
 /// A frame that this thread latches exclusively.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Latched {
-    pub frame: u32,
+    pub frame: FrameIndex,
     pub entry: Entry,
 }

@@ -23,6 +23,7 @@
 use cenote_base::rt::{HashMap, Mutex};
 
 use crate::hash::page_of;
+use crate::index::FrameIndex;
 
 /// Frames of a block.
 const FRAMES: u32 = 1 << 14;
@@ -68,7 +69,8 @@ impl SpaceFrames {
         }
     }
 
-    fn block(&self, frame: u32) -> (&Mutex<Block>, u16) {
+    fn block(&self, frame: FrameIndex) -> (&Mutex<Block>, u16) {
+        let frame = frame.raw();
         (&self.blocks[(frame / FRAMES) as usize], (frame % FRAMES) as u16)
     }
 
@@ -78,7 +80,7 @@ impl SpaceFrames {
     }
 
     /// Enters `frame` by the key that `key` reads; nothing happens if there is none, or if it is entered.
-    pub fn enter(&self, frame: u32, key: impl Fn() -> u64) {
+    pub fn enter(&self, frame: FrameIndex, key: impl Fn() -> u64) {
         let (block, at) = self.block(frame);
         let mut block = block.lock();
         match key() {
@@ -88,7 +90,7 @@ impl SpaceFrames {
     }
 
     /// Takes `frame`, whose page was one of `space`, off its list; nothing happens if it is on none.
-    pub fn leave(&self, frame: u32, space: u32) {
+    pub fn leave(&self, frame: FrameIndex, space: u32) {
         let (block, at) = self.block(frame);
         block.lock().leave(at, space);
     }
@@ -100,13 +102,13 @@ impl SpaceFrames {
     }
 
     /// The frames of `space` in a block.
-    pub fn of_block(&self, block: usize, space: u32) -> Vec<u32> {
+    pub fn of_block(&self, block: usize, space: u32) -> Vec<FrameIndex> {
         let from = block as u32 * FRAMES;
         let block = self.blocks[block].lock();
         let first = block.lists.get(&space).map(|list| list.first);
         let next = |at: &u16| Some(block.links[*at as usize].next).filter(|next| *next != NONE);
         std::iter::successors(first, next)
-            .map(|at| from + u32::from(at))
+            .map(|at| FrameIndex::new(from + u32::from(at)))
             .collect()
     }
 
@@ -198,11 +200,11 @@ mod tests {
     fn frames_are_found_by_space() {
         let (seed, frames) = (99u64, 3 * FRAMES);
         let (lists, mut random) = (SpaceFrames::new(frames), Random(seed));
-        let mut held: HashMap<u32, u32> = HashMap::default();
+        let mut held: HashMap<FrameIndex, u32> = HashMap::default();
         let mut draw = |below: u32| random.below(u64::from(below)) as u32;
         for step in 0..200_000 {
             // Few frames, so that they come and go; the first and the last of each block among them.
-            let frame = draw(3) * FRAMES + [draw(40), FRAMES - 1 - draw(40)][draw(2) as usize];
+            let frame = FrameIndex::new(draw(3) * FRAMES + [draw(40), FRAMES - 1 - draw(40)][draw(2) as usize]);
             match held.remove(&frame) {
                 Some(space) => lists.leave(frame, space),
                 None => {
@@ -214,14 +216,15 @@ mod tests {
             }
             if step % 1000 == 0 {
                 let space = draw(5);
-                let mut found: Vec<u32> = (0..lists.blocks()).flat_map(|b| lists.of_block(b, space)).collect();
+                let mut found: Vec<FrameIndex> = (0..lists.blocks()).flat_map(|b| lists.of_block(b, space)).collect();
                 found.sort_unstable();
-                let mut expected: Vec<u32> = held.iter().filter(|(_, s)| **s == space).map(|(f, _)| *f).collect();
+                let mut expected: Vec<FrameIndex> =
+                    held.iter().filter(|(_, s)| **s == space).map(|(f, _)| *f).collect();
                 expected.sort_unstable();
                 assert_eq!(found, expected, "seed {seed}, step {step}, space {space}");
             }
         }
-        lists.enter(1, || 0);
-        lists.leave(2 * FRAMES, 77);
+        lists.enter(FrameIndex::new(1), || 0);
+        lists.leave(FrameIndex::new(2 * FRAMES), 77);
     }
 }

@@ -24,6 +24,7 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_fabric::observe::Access;
 
+use crate::index::FrameIndex;
 use crate::latch;
 use crate::layout::{Descriptor, FrameState, PoolHeader, SURVEYING};
 use crate::lists::{self, HELD, INDEX_MASK, List, REBUILDING};
@@ -35,7 +36,7 @@ use crate::together::together;
 /// A frame that is not believed as it is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Suspect {
-    pub frame: u32,
+    pub frame: FrameIndex,
     pub cause: Cause,
 }
 
@@ -94,7 +95,7 @@ struct ListSum {
 
 impl ListSums {
     /// `used`: whether the frame is in use; `None` for a suspect, which may be anywhere.
-    fn add(&mut self, frame: u32, next: u32, prev: u32, used: Option<bool>) {
+    fn add(&mut self, frame: FrameIndex, next: u32, prev: u32, used: Option<bool>) {
         let list = List::of(prev);
         self.stray |= match used {
             Some(true) => !matches!(list, List::Warm | List::Cold),
@@ -104,7 +105,7 @@ impl ListSums {
         if list != List::None {
             let sum = &mut self.lists[list as usize - 1];
             sum.count += 1;
-            sum.members = sum.members.wrapping_add(spread(frame + 1));
+            sum.members = sum.members.wrapping_add(spread(FrameIndex::link_to(Some(frame))));
             sum.nexts = sum.nexts.wrapping_add(spread(next));
             sum.prevs = sum.prevs.wrapping_add(spread(prev & INDEX_MASK));
         }
@@ -141,9 +142,9 @@ impl ListSum {
     }
 }
 
-/// Spreads an index over a word, so that sums of different sets differ.
-fn spread(index: u32) -> u64 {
-    let word = (u64::from(index) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+/// Spreads a link over a word, so that sums of different sets differ.
+fn spread(link: u32) -> u64 {
+    let word = (u64::from(link) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (word ^ word >> 29).wrapping_mul(0xBF58_476D_1CE4_E5B9)
 }
 
@@ -213,13 +214,13 @@ impl Pool {
             }
         });
         let end = self.storage.durable_lsn();
-        let parts = self.in_parts(self.touched() as u32, move |pool, part| pool.survey_part(part, end));
+        let parts = self.in_parts(self.touched(), move |pool, part| pool.survey_part(part, end));
         Survey::of(parts)
     }
 
     fn survey_part(&self, frames: Range<u32>, end: Lsn) -> Part {
         let mut part = Part::default();
-        for frame in frames {
+        for frame in FrameIndex::all(frames) {
             let judged = self.judge(frame, end);
             let d = self.frames.descriptor(frame);
             self.frames.touch_descriptor(frame);
@@ -236,7 +237,7 @@ impl Pool {
     }
 
     /// Whether `frame` holds a page that is believed, or why it is a suspect.
-    fn judge(&self, frame: u32, end: Lsn) -> std::result::Result<bool, Cause> {
+    fn judge(&self, frame: FrameIndex, end: Lsn) -> std::result::Result<bool, Cause> {
         let d = self.frames.descriptor(frame);
         self.frames.touch_descriptor(frame);
         let word = d.latch.as_raw().load(Ordering::Relaxed);
@@ -263,7 +264,7 @@ impl Pool {
         }
     }
 
-    fn enter(&self, frame: u32, part: &mut Part) {
+    fn enter(&self, frame: FrameIndex, part: &mut Part) {
         self.frames.touch_descriptor(frame);
         let key = self.frames.descriptor(frame).key.as_raw().load(Ordering::Relaxed);
         let bucket = self.hash.lock(&self.frames, key);
@@ -290,7 +291,8 @@ impl Pool {
 
     /// Looks at what the slots name, and nothing else: for regions too large to be looked at whole.
     pub(crate) fn survey_slots(&self) -> Survey {
-        let latched = |frame: &u32| latch::is_exclusive(self.frames.descriptor(*frame).latch.load(Ordering::Relaxed));
+        let latched =
+            |frame: &FrameIndex| latch::is_exclusive(self.frames.descriptor(*frame).latch.load(Ordering::Relaxed));
         let suspects: Vec<Suspect> = slots::named(&self.frames)
             .into_iter()
             .filter(latched)

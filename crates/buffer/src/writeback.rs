@@ -20,11 +20,13 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self};
-use cenote_base::{Lsn, PAGE_SIZE, PageId, Result};
+use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 
+use crate::chain::Chain;
 use crate::hash::page_of;
+use crate::index::FrameIndex;
 use crate::latch;
-use crate::layout::{Chain, Descriptor, FrameState};
+use crate::layout::{Descriptor, FrameState};
 use crate::lower::Outgoing;
 use crate::pool::Pool;
 use crate::stats::bump;
@@ -36,9 +38,9 @@ const TURNS: usize = 2000;
 
 /// A page on its way to storage.
 struct Copied {
-    frame: u32,
+    frame: FrameIndex,
     page: PageId,
-    lsn: u64,
+    lsn: Lsn,
     chain: Chain,
     /// Which part of the batch's buffer.
     at: usize,
@@ -49,7 +51,7 @@ impl Pool {
     ///
     /// # Errors
     /// Those of the log and of storage; frames stay dirty then.
-    pub(crate) fn write_back(&self, frames: &[u32]) -> Result<usize> {
+    pub(crate) fn write_back(&self, frames: &[FrameIndex]) -> Result<usize> {
         let mut buffer = Vec::with_capacity(frames.len().min(BATCH) * PAGE_SIZE);
         let mut copied = Vec::new();
         for frame in frames.iter().take(BATCH) {
@@ -80,20 +82,20 @@ impl Pool {
         written.map(|()| copied.len())
     }
 
-    pub(crate) fn mark_writing(&self, frame: u32) -> bool {
-        let bit = 1 << (frame % 64);
-        self.writing[frame as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    pub(crate) fn mark_writing(&self, frame: FrameIndex) -> bool {
+        let bit = 1 << (frame.raw() % 64);
+        self.writing[frame.place() / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    pub(crate) fn unmark_writing(&self, frame: u32) {
-        let bit = 1 << (frame % 64);
-        let before = self.writing[frame as usize / 64].fetch_and(!bit, Ordering::AcqRel);
+    pub(crate) fn unmark_writing(&self, frame: FrameIndex) {
+        let bit = 1 << (frame.raw() % 64);
+        let before = self.writing[frame.place() / 64].fetch_and(!bit, Ordering::AcqRel);
         assert!(before & bit != 0, "the write-back of frame {frame} ends once");
     }
 
-    fn copy_dirty(&self, frame: u32, buffer: &mut Vec<u8>) -> Option<Copied> {
+    fn copy_dirty(&self, frame: FrameIndex, buffer: &mut Vec<u8>) -> Option<Copied> {
         let d = self.frames.descriptor(frame);
-        if d.rec.load(Ordering::Relaxed) == 0 || !latch::try_shared(&d.latch, self.owner) {
+        if d.rec.load(Ordering::Relaxed) == Lsn::ZERO || !latch::try_shared(&d.latch, self.owner) {
             return None;
         }
         let copy = self.copy_latched(frame, d, buffer);
@@ -101,10 +103,10 @@ impl Pool {
         copy
     }
 
-    fn copy_latched(&self, frame: u32, d: &Descriptor, buffer: &mut Vec<u8>) -> Option<Copied> {
+    fn copy_latched(&self, frame: FrameIndex, d: &Descriptor, buffer: &mut Vec<u8>) -> Option<Copied> {
         let key = d.key.load(Ordering::Relaxed);
         let used = FrameState::of(d.state.load(Ordering::Relaxed)) == Some(FrameState::Used);
-        if !used || key == 0 || d.rec.load(Ordering::Relaxed) == 0 {
+        if !used || key == 0 || d.rec.load(Ordering::Relaxed) == Lsn::ZERO {
             return None;
         }
         let at = buffer.len();
@@ -114,13 +116,13 @@ impl Pool {
             frame,
             page: page_of(key),
             lsn: d.lsn.load(Ordering::Relaxed),
-            chain: Chain::unpack(d.chain.load(Ordering::Relaxed)),
+            chain: d.chain.load(Ordering::Relaxed),
             at,
         })
     }
 
     fn write_copies(&self, copied: &mut [Copied], buffer: &[u8]) -> Result<()> {
-        let newest = Lsn::from_raw(copied.iter().map(|c| c.lsn).max().unwrap_or(0));
+        let newest = copied.iter().map(|c| c.lsn).max().unwrap_or(Lsn::ZERO);
         if !planted(Fault::PageBeforeLog) {
             self.storage.ensure_durable(newest)?;
         }
@@ -160,9 +162,9 @@ impl Pool {
     fn saved(&self, d: &Descriptor, copy: &Copied) {
         let all = d.lsn.load(Ordering::Relaxed) == copy.lsn || planted(Fault::SavedWhole);
         if all {
-            d.head.store(0, Ordering::Release);
-            d.chain.store(0, Ordering::Release);
-            d.rec.store(0, Ordering::Release);
+            d.head.store(RecordAddr::NONE, Ordering::Release);
+            d.chain.store(Chain::default(), Ordering::Release);
+            d.rec.store(Lsn::ZERO, Ordering::Release);
         } else {
             mark::pass(Mark::ChangedInFlight);
             since_copy(d, copy);
@@ -178,7 +180,7 @@ impl Pool {
     ///
     /// # Errors
     /// Those of the log.
-    pub(crate) fn push_down(&self, frames: &[u32]) -> Result<()> {
+    pub(crate) fn push_down(&self, frames: &[FrameIndex]) -> Result<()> {
         if frames.is_empty() {
             return Ok(());
         }
@@ -194,7 +196,7 @@ impl Pool {
             outgoing.len() <= marked.len() && marked.len() <= BATCH,
             "only pages of frames that are marked go to the tier below"
         );
-        let newest = Lsn::from_raw(outgoing.iter().map(|o| o.lsn).max().unwrap_or(0));
+        let newest = outgoing.iter().map(|o| o.lsn).max().unwrap_or(Lsn::ZERO);
         let _writing = self.under_way.write(outgoing.len());
         let durable = match planted(Fault::RemoteBeforeLog) {
             true => Ok(()),
@@ -211,7 +213,7 @@ impl Pool {
         durable
     }
 
-    fn copy_out(&self, frame: u32) -> Option<Outgoing> {
+    fn copy_out(&self, frame: FrameIndex) -> Option<Outgoing> {
         let d = self.frames.descriptor(frame);
         if !latch::try_shared(&d.latch, self.owner) {
             return None;
@@ -232,20 +234,20 @@ impl Pool {
     }
 
     /// Whether a write-back or a push of `frame` is under way.
-    pub(crate) fn is_writing(&self, frame: u32) -> bool {
-        self.writing[frame as usize / 64].load(Ordering::Acquire) & 1 << (frame % 64) != 0
+    pub(crate) fn is_writing(&self, frame: FrameIndex) -> bool {
+        self.writing[frame.place() / 64].load(Ordering::Acquire) & 1 << (frame.raw() % 64) != 0
     }
 }
 
 /// The page changed since it was copied: all that storage lacks is in groups after the copy's last.
 fn since_copy(d: &Descriptor, copy: &Copied) {
-    let now = Chain::unpack(d.chain.load(Ordering::Relaxed));
+    let now = d.chain.load(Ordering::Relaxed);
     if now.count >= copy.chain.count && now.lines >= copy.chain.lines {
         let since = Chain {
             count: now.count - copy.chain.count,
             lines: now.lines - copy.chain.lines,
         };
-        d.chain.store(since.pack(), Ordering::Release);
+        d.chain.store(since, Ordering::Release);
     }
     d.rec
         .store(d.rec.load(Ordering::Relaxed).max(copy.lsn), Ordering::Release);

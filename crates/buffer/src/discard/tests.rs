@@ -7,13 +7,14 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos, fs};
-use cenote_base::{PageId, Result};
+use cenote_base::{Lsn, PageId, Result};
 use cenote_storage::DataDir;
 use cenote_testkit::faulty::MemFs;
 
 use crate::config::{Config, Kind};
 use crate::dirty::DirtyFrames;
 use crate::hash::key_of;
+use crate::index::FrameIndex;
 use crate::layout::{FrameState, Geometry};
 use crate::open::BufferPool;
 use crate::pool::set_state;
@@ -58,10 +59,9 @@ fn create(pool: &BufferPool, space: u32, pages: u32) {
 /// As if all frames had been used: each has a page, which is clean. They are on no list of the pool, since no thread
 /// asks those here.
 fn use_all(pool: &BufferPool) {
-    let touched = pool.touched() as u32;
-    for frame in touched..pool.frames.count() {
+    for frame in FrameIndex::all(pool.touched()..pool.frames.count()) {
         let d = pool.frames.descriptor(frame);
-        d.key.store(key_of(PageId::new(IDLE, frame)), Ordering::Relaxed);
+        d.key.store(key_of(PageId::new(IDLE, frame.raw())), Ordering::Relaxed);
         set_state(d, FrameState::Used);
     }
     let header = pool.frames.header();
@@ -144,14 +144,14 @@ fn frames_that_were_kept_are_looked_at_once() {
         let (pool, _) = open(config(FRAMES, &region));
         assert_eq!(pool.stats().counts.descriptors_examined, 0, "not by the start");
         let oldest = pool.frames.descriptors().iter().map(|d| d.rec.load(Ordering::Relaxed));
-        let oldest = oldest.filter(|rec| *rec != 0).min().expect("dirty pages");
+        let oldest = oldest.filter(|rec| *rec != Lsn::ZERO).min().expect("dirty pages");
         let looked_at = examined(&pool, || pool.checkpoint());
         assert!(
             (u64::from(FRAMES)..u64::from(FRAMES) + 1000).contains(&looked_at),
             "{looked_at} descriptors"
         );
         assert!(
-            pool.checkpoint().expect("taken").raw() <= oldest,
+            pool.checkpoint().expect("taken") <= oldest,
             "dirty frames that were kept count"
         );
         assert!(examined(&pool, || pool.flush_all()) < 1000);
@@ -249,7 +249,7 @@ fn sixty_four_million_frames() {
         use_all(&pool);
         timed("a look at all descriptors, one thread (as it was)", &mut || {
             let recs = pool.frames.descriptors().iter().map(|d| d.rec.load(Ordering::Acquire));
-            assert!(recs.filter(|rec| *rec != 0).min().is_some());
+            assert!(recs.filter(|rec| *rec != Lsn::ZERO).min().is_some());
         });
         timed("checkpoint, 200 dirty pages", &mut || {
             assert!(pool.checkpoint().is_ok())
@@ -303,11 +303,13 @@ fn what_a_frame_costs_that_changes_its_state() {
         println!("{what:<40} {least:.0} ns");
     };
     let dirty = DirtyFrames::new(1 << 30);
-    best("a frame becomes dirty", &|i| dirty.enter(i, u64::from(i) * 100));
+    best("a frame becomes dirty", &|i| {
+        dirty.enter(FrameIndex::new(i), Lsn::from_raw(u64::from(i) * 100))
+    });
     let spaces = SpaceFrames::new(4_000_000);
     let space = |i: u32| i % 100;
     best("a page comes into a frame", &|i| {
-        spaces.enter(i, || key_of(PageId::new(space(i), i)))
+        spaces.enter(FrameIndex::new(i), || key_of(PageId::new(space(i), i)))
     });
-    best("a page leaves a frame", &|i| spaces.leave(i, space(i)));
+    best("a page leaves a frame", &|i| spaces.leave(FrameIndex::new(i), space(i)));
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, fs};
-use cenote_base::{Error, PageId};
+use cenote_base::{Error, Lsn, PageId};
 use cenote_storage::{DataDir, Need};
 use cenote_testkit::faulty::MemFs;
 
@@ -176,7 +176,7 @@ fn a_page_that_is_latched_for_a_while_is_flushed_with_all() {
         let frame = pool.hash.find(&pool.frames, key_of(page)).expect("there");
         assert_eq!(
             pool.frames.descriptor(frame).rec.load(Ordering::Relaxed),
-            0,
+            Lsn::ZERO,
             "it is saved"
         );
     });

@@ -14,6 +14,7 @@ use cenote_testkit::faulty::MemFs;
 
 use crate::config::{Config, Kind};
 use crate::hash::key_of;
+use crate::index::FrameIndex;
 use crate::lists::List;
 use crate::open::{BOOT, BufferPool, SURVEYED};
 use crate::report::{Mode, RecoveryReport};
@@ -157,7 +158,7 @@ fn a_page_that_was_leaving_one_frame_and_latched_in_another_keeps_its_changes() 
             pool.frames
                 .descriptors()
                 .iter()
-                .filter(|d| d.rec.load(Ordering::Relaxed) != 0)
+                .filter(|d| d.rec.load(Ordering::Relaxed) != Lsn::ZERO)
                 .count(),
             0
         );
@@ -180,7 +181,7 @@ fn a_record_older_than_the_ring_is_found() {
         pool.try_latch_exclusive(frame).expect("a slot").expect("free");
         let d = pool.frames.descriptor(frame);
         let mut group = GroupBuilder::new();
-        let record = group.page(page, cenote_base::RecordAddr::from_raw(d.head.load(Ordering::Relaxed)));
+        let record = group.page(page, d.head.load(Ordering::Relaxed));
         group.write(record, VALUE_AT, &7u64.to_le_bytes());
         let log = pool.storage().log();
         let slot = rt::thread_slot() + 1;
@@ -189,11 +190,11 @@ fn a_record_older_than_the_ring_is_found() {
             .slots_used
             .fetch_max(slot as u32 + 1, Ordering::SeqCst);
         let floor = &pool.frames.slots()[slot].floor;
-        floor.store(log.tail().raw(), Ordering::SeqCst);
+        floor.store(log.tail(), Ordering::SeqCst);
         log.append(group.finish().expect("a group"), None).expect("appended");
         (0..600).for_each(|i| set(pool, other, i, 12_000));
         assert!(
-            log.ring_scan_start().raw() > floor.load(Ordering::Relaxed),
+            log.ring_scan_start() > floor.load(Ordering::Relaxed),
             "the ring has gone round"
         );
     };
@@ -209,14 +210,14 @@ fn a_record_older_than_the_ring_is_found() {
 fn floors_beyond_the_count_of_slots_go_with_their_host() {
     let leave_a_floor = |pool: &BufferPool| {
         let last = pool.frames.slots().last().expect("slots");
-        last.floor.store(pool.storage().log().tail().raw(), Ordering::SeqCst);
+        last.floor.store(pool.storage().log().tail(), Ordering::SeqCst);
         pool.frames
             .region()
             .update_state(|s| s.words[crate::open::SURVIVE] = Survive::Host as u64);
     };
     killed(leave_a_floor, |pool, _| {
         let last = pool.frames.slots().last().expect("slots");
-        assert_eq!(last.floor.load(Ordering::SeqCst), 0);
+        assert_eq!(last.floor.load(Ordering::SeqCst), Lsn::ZERO);
     });
 }
 
@@ -232,7 +233,8 @@ fn a_broken_chain_of_the_hash_is_no_reason_not_to_start() {
         set(pool, page, 7, 100);
         let frame = pool.hash.find(&pool.frames, key_of(page)).expect("there");
         pool.try_latch_exclusive(frame).expect("a slot").expect("free");
-        pool.frames.buckets()[pool.hash.bucket(key_of(page))].store(u32::MAX - 5, Ordering::Release);
+        pool.frames.buckets()[pool.hash.bucket(key_of(page))]
+            .store(Some(FrameIndex::new(u32::MAX - 6)), Ordering::Release);
     };
     killed(break_chain, |pool, _| {
         assert_eq!(pool.shared(page).expect("page").view().u64(VALUE_AT), 7);
@@ -351,7 +353,8 @@ fn a_broken_chain_leaves_no_frame_latched() {
             free
         };
         let head = &pool.frames.buckets()[pool.hash.bucket(key_of(page))];
-        let before = head.swap(u32::MAX - 1, Ordering::SeqCst);
+        let before = head.load(Ordering::SeqCst);
+        head.store(Some(FrameIndex::new(u32::MAX - 2)), Ordering::SeqCst);
         pool.frames.descriptor(frame).recency.store(0, Ordering::SeqCst);
         let evicted = pool.evict(frame);
         assert!(latch_is_free(), "{evicted:?}");
@@ -438,7 +441,7 @@ fn a_survey_by_several_threads_is_that_of_one() {
             pool.frames
                 .descriptor(frame(DOUBTED[6]))
                 .lsn
-                .store(1, Ordering::Relaxed);
+                .store(Lsn::from_raw(1), Ordering::Relaxed);
             pool.try_latch_exclusive(frame(50)).expect("a slot").expect("free");
             if lists_break {
                 pool.frames.descriptor(frame(70)).list_next.store(1, Ordering::Relaxed);

@@ -17,8 +17,10 @@
 //!   name;
 //! - a name of another incarnation is none: what a dead process had under way may arrive late.
 
+use std::fmt;
+
 use cenote_base::bytes::get_le;
-use cenote_base::{Error, PAGE_SIZE, PageId, Result, crc};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result, crc};
 
 use crate::hash::{key_of, page_of};
 
@@ -35,6 +37,28 @@ const FORMAT: u32 = 2;
 const SLOTS_MAX: u64 = u32::MAX as u64;
 
 const _: () = assert!(NAMES_AT as usize >= HEADER && PAGE_SIZE.is_multiple_of(NAME));
+
+/// A slot for a page in remote memory, by its place among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RemoteSlot(u32);
+
+impl RemoteSlot {
+    /// The slots from `first` on, of which there are `slots` in all.
+    pub fn all(first: u32, slots: u32) -> impl DoubleEndedIterator<Item = Self> {
+        (first..slots).map(Self)
+    }
+
+    /// As a place in a slice with an element for each slot.
+    pub fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for RemoteSlot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
 
 /// Places in remote memory of a certain length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,24 +92,25 @@ impl Layout {
         Ok(plan)
     }
 
+    /// Whether there is such a slot.
+    pub(crate) fn has(&self, slot: RemoteSlot) -> bool {
+        slot.0 < self.slots
+    }
+
     /// Where the page of `slot` lies.
-    pub fn page_at(&self, slot: u32) -> u64 {
-        assert!(
-            slot < self.slots,
-            "slot {slot} is one of {} in remote memory",
-            self.slots
-        );
-        self.slots_at + u64::from(slot) * PAGE_SIZE as u64
+    pub(crate) fn page_at(&self, slot: RemoteSlot) -> u64 {
+        assert!(self.has(slot), "slot {slot} is one of {} in remote memory", self.slots);
+        self.slots_at + u64::from(slot.0) * PAGE_SIZE as u64
     }
 
     /// Where the directory's entry of `slot` lies.
-    pub fn name_at(&self, slot: u32) -> u64 {
+    pub(crate) fn name_at(&self, slot: RemoteSlot) -> u64 {
         assert!(
-            slot < self.slots,
+            self.has(slot),
             "slot {slot} is one of {} in the remote directory",
             self.slots
         );
-        NAMES_AT + u64::from(slot) * NAME as u64
+        NAMES_AT + u64::from(slot.0) * NAME as u64
     }
 
     /// Bytes of the directory.
@@ -149,7 +174,7 @@ pub struct Name {
     /// The page.
     pub page: PageId,
     /// Its LSN.
-    pub lsn: u64,
+    pub lsn: Lsn,
     /// Low half of the incarnation that wrote it.
     pub tag: u64,
     /// The page's checksum.
@@ -161,7 +186,7 @@ impl Name {
     pub fn encode(&self) -> [u8; NAME] {
         let mut bytes = [0; NAME];
         bytes[..8].copy_from_slice(&key_of(self.page).to_le_bytes());
-        bytes[8..16].copy_from_slice(&self.lsn.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.lsn.raw().to_le_bytes());
         bytes[16..24].copy_from_slice(&self.tag.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.sum.to_le_bytes());
         let sum = crc::crc32c(&bytes[..28]);
@@ -177,7 +202,7 @@ impl Name {
         }
         Some(Self {
             page: page_of(key),
-            lsn: get_le::<u64>(bytes, 8)?,
+            lsn: Lsn::from_raw(get_le::<u64>(bytes, 8)?),
             tag: get_le::<u64>(bytes, 16)?,
             sum: get_le::<u32>(bytes, 24)?,
         })
@@ -199,8 +224,8 @@ mod tests {
             let len = Layout::len_for(slots);
             let layout = Layout::plan(len).expect("fits");
             assert!(layout.slots >= slots, "{slots}: {layout:?}");
-            assert!(NAMES_AT + layout.names_len() as u64 <= layout.page_at(0));
-            assert!(layout.page_at(layout.slots - 1) + PAGE_SIZE as u64 <= len);
+            assert!(NAMES_AT + layout.names_len() as u64 <= layout.page_at(RemoteSlot(0)));
+            assert!(layout.page_at(RemoteSlot(layout.slots - 1)) + PAGE_SIZE as u64 <= len);
         }
         assert!(Layout::plan(20_000).is_err());
     }
@@ -209,7 +234,7 @@ mod tests {
     fn what_was_written_is_read_and_damage_is_seen() {
         let name = Name {
             page: PageId::new(7, 9),
-            lsn: 11,
+            lsn: Lsn::from_raw(11),
             tag: 13,
             sum: 17,
         };

@@ -13,12 +13,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 use cenote_fabric::rdma::{RemoteMemory, Work};
 use cenote_storage::{Control, redo};
 
 use super::copy::Copy;
-use super::layout::{HEADER, Header, Layout, NAME, NAMES_AT, Name, sum_of};
+use super::layout::{HEADER, Header, Layout, NAME, NAMES_AT, Name, RemoteSlot, sum_of};
 use crate::lower::Outgoing;
 
 /// Bytes of the directory that are moved at once.
@@ -66,7 +66,7 @@ pub struct Link {
 /// What a start found in remote memory.
 pub struct Found {
     /// Slots with a name that may be believed.
-    pub names: Vec<(u32, Name)>,
+    pub names: Vec<(RemoteSlot, Name)>,
     /// Why nothing in it is believed, if so.
     pub remark: Option<String>,
 }
@@ -112,8 +112,8 @@ impl Link {
         let bytes = self.memory.read_boxed(self.layout.page_at(copy.slot), bytes)?;
         redo::verify_page(&bytes, page)?;
         let (lsn, sum) = (redo::page_lsn(&bytes), sum_of(&bytes));
-        if (lsn.raw(), sum) != (copy.lsn, copy.sum) {
-            let expected = Lsn::from_raw(copy.lsn);
+        if (lsn, sum) != (copy.lsn, copy.sum) {
+            let expected = copy.lsn;
             let text = format!("page {page}: remote memory has it as of {lsn}, not {expected}");
             return Err(Error::corrupt(text));
         }
@@ -125,7 +125,7 @@ impl Link {
     ///
     /// # Errors
     /// Those of the endpoint; any part may have been written then.
-    pub fn write(&self, pages: Vec<(u32, Outgoing)>) -> Result<Vec<(PageId, Copy)>> {
+    pub fn write(&self, pages: Vec<(RemoteSlot, Outgoing)>) -> Result<Vec<(PageId, Copy)>> {
         let mut works = Vec::with_capacity(2 * pages.len());
         let mut copies = Vec::with_capacity(pages.len());
         for (slot, mut outgoing) in pages {
@@ -150,8 +150,8 @@ impl Link {
     ///
     /// # Errors
     /// As of [`Link::write`].
-    pub fn clear(&self, slots: &[u32]) -> Result<()> {
-        let empty = |slot: &u32| self.work(self.layout.name_at(*slot), [0; NAME].into());
+    pub fn clear(&self, slots: &[RemoteSlot]) -> Result<()> {
+        let empty = |slot: &RemoteSlot| self.work(self.layout.name_at(*slot), [0; NAME].into());
         self.post(slots.iter().map(empty).collect())
     }
 
@@ -206,12 +206,12 @@ impl Link {
     }
 
     /// The directory's entries with this tag.
-    fn names_of(&self, tag: u64) -> Result<Vec<(u32, Name)>> {
+    fn names_of(&self, tag: u64) -> Result<Vec<(RemoteSlot, Name)>> {
         let mut names = Vec::new();
         for (from, len) in self.stretches() {
             let bytes = vec![0; len].into_boxed_slice();
             let bytes = self.memory.read_boxed(NAMES_AT + from as u64, bytes)?;
-            let slots = (from / NAME) as u32..;
+            let slots = RemoteSlot::all((from / NAME) as u32, self.layout.slots);
             let found = slots.zip(bytes.chunks_exact(NAME));
             names.extend(
                 found
@@ -236,12 +236,8 @@ impl Link {
         self.write_header(database, former)?;
         let mut directory = vec![0; self.layout.names_len()];
         for (page, copy) in kept {
-            assert!(
-                copy.slot < self.layout.slots,
-                "slot {} is one of the directory",
-                copy.slot
-            );
-            let at = copy.slot as usize * NAME;
+            assert!(self.layout.has(copy.slot), "slot {} is one of the directory", copy.slot);
+            let at = copy.slot.place() * NAME;
             directory[at..at + NAME].copy_from_slice(&self.name(*page, *copy).encode());
         }
         for (from, len) in self.stretches() {

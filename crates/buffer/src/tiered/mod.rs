@@ -46,6 +46,7 @@ use cenote_storage::{Storage, redo};
 
 use self::copy::Copy;
 pub use self::layout::Layout as RemoteLayout;
+pub use self::layout::RemoteSlot;
 use self::link::Link;
 pub use self::link::RemoteSource;
 use self::table::Table;
@@ -120,8 +121,8 @@ impl Tier {
         report.remarks.extend(found.remark);
         let mut kept = Vec::new();
         for (slot, name) in found.names {
-            let believed = name.lsn != 0
-                && Lsn::from_raw(name.lsn) <= self.storage.durable_lsn()
+            let believed = name.lsn != Lsn::ZERO
+                && name.lsn <= self.storage.durable_lsn()
                 && self.storage.pages().has_space(name.page.space);
             let copy = Copy {
                 slot,
@@ -137,10 +138,10 @@ impl Tier {
         report.remote_kept = kept.len() as u64;
         self.own(link, control.incarnation, &kept)?;
         // A change that storage lacks is not before the checkpoint.
-        let checkpoint = control.checkpoint.raw();
+        let checkpoint = control.checkpoint;
         let mut table = self.table.lock();
         for (page, copy) in kept {
-            let rec = if copy.lsn > checkpoint { checkpoint } else { 0 };
+            let rec = if copy.lsn > checkpoint { checkpoint } else { Lsn::ZERO };
             let trace = Trace {
                 lsn: copy.lsn,
                 rec,
@@ -160,7 +161,7 @@ impl Tier {
         link.complete(database)?;
         let mut table = self.table.lock();
         table.attach(Arc::new(link));
-        let used: rt::HashSet<u32> = kept.iter().map(|(_, copy)| copy.slot).collect();
+        let used: rt::HashSet<RemoteSlot> = kept.iter().map(|(_, copy)| copy.slot).collect();
         table.retain_free(|slot| !used.contains(&slot));
         assert!(
             table.slots_in_use() == kept.len(),
@@ -242,7 +243,7 @@ impl Tier {
     }
 
     /// Empties slots that are of no entry any more, and frees them.
-    fn empty(&self, link: &Arc<Link>, slots: &[u32]) {
+    fn empty(&self, link: &Arc<Link>, slots: &[RemoteSlot]) {
         if slots.is_empty() {
             return;
         }
@@ -318,7 +319,7 @@ impl Tier {
                     table.note(page, Trace::default());
                     None
                 }
-                Some(entry) if entry.trace.rec != 0 => Some(entry.trace),
+                Some(entry) if entry.trace.is_dirty() => Some(entry.trace),
                 _ => None,
             }
         };
@@ -333,12 +334,9 @@ impl Tier {
 }
 
 /// The trace of a page that is read with this LSN.
-fn trace_of(noted: Trace, lsn: u64) -> Trace {
-    if noted.rec == 0 {
-        return Trace {
-            lsn,
-            ..Trace::default()
-        };
+fn trace_of(noted: Trace, lsn: Lsn) -> Trace {
+    if !noted.is_dirty() {
+        return Trace::saved(lsn);
     }
     Trace { lsn, ..noted }
 }
@@ -360,7 +358,8 @@ impl Lower for Tier {
             return Ok(fetched);
         }
         let fetched = self.read_below(page)?;
-        let clean = fetched.read != PageRead::NeverWritten && fetched.trace.rec == 0 && fetched.trace.lsn != 0;
+        let clean =
+            fetched.read != PageRead::NeverWritten && !fetched.trace.is_dirty() && fetched.trace.lsn != Lsn::ZERO;
         // What a scan passes by does not drive out what was asked for.
         if clean && hint == Hint::Warm {
             self.write(vec![Outgoing {
@@ -390,7 +389,7 @@ impl Lower for Tier {
     fn way_out(&self, page: PageId, trace: &Trace, wanted: bool) -> EvictionStep {
         let table = self.table.lock();
         let copy = table.get(page).and_then(|entry| entry.copy);
-        let dirty = trace.rec != 0;
+        let dirty = trace.is_dirty();
         match copy {
             _ if table.link.is_none() => match dirty {
                 true => EvictionStep::Save,
@@ -410,10 +409,14 @@ impl Lower for Tier {
         let copy = table.get(page).and_then(|entry| entry.copy);
         let whole = match copy {
             Some(copy) => copy.lsn == trace.lsn,
-            None => trace.rec == 0,
+            None => !trace.is_dirty(),
         };
         if whole {
-            let rec = if planted(Fault::LostTrace) { 0 } else { trace.rec };
+            let rec = if planted(Fault::LostTrace) {
+                Lsn::ZERO
+            } else {
+                trace.rec
+            };
             table.note(page, Trace { rec, ..*trace });
         }
         whole
@@ -426,13 +429,11 @@ impl Lower for Tier {
     fn before_save(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
         let stale: Vec<Outgoing> = {
             let table = self.table.lock();
-            let is_stale = |page: PageId, lsn: u64| {
+            let is_stale = |page: PageId, lsn: Lsn| {
                 let copy = table.get(page).and_then(|entry| entry.copy);
                 copy.is_none_or(|copy| copy.lsn != lsn)
             };
-            let outgoing = pages
-                .iter()
-                .map(|(page, bytes)| (*page, redo::page_lsn(bytes).raw(), bytes));
+            let outgoing = pages.iter().map(|(page, bytes)| (*page, redo::page_lsn(bytes), bytes));
             let stale = outgoing.filter(|(page, lsn, _)| table.link.is_some() && is_stale(*page, *lsn));
             stale
                 .map(|(page, lsn, bytes)| Outgoing {
@@ -448,7 +449,7 @@ impl Lower for Tier {
         self.disown()
     }
 
-    fn saved(&self, page: PageId, lsn: u64, all: bool) {
+    fn saved(&self, page: PageId, lsn: Lsn, all: bool) {
         self.table.lock().saved(page, lsn, all);
     }
 
@@ -464,16 +465,16 @@ impl Lower for Tier {
         true
     }
 
-    fn oldest_unsaved(&self) -> u64 {
+    fn oldest_unsaved(&self) -> Option<Lsn> {
         self.table.lock().oldest_unsaved()
     }
 
     fn unsaved_before(&self, before: Lsn, most: usize) -> Vec<PageId> {
-        self.table.lock().unsaved_before(before.raw(), most)
+        self.table.lock().unsaved_before(before, most)
     }
 
     fn is_unsaved(&self, page: PageId) -> bool {
-        self.table.lock().get(page).is_some_and(|entry| entry.trace.rec != 0)
+        self.table.lock().get(page).is_some_and(|entry| entry.trace.is_dirty())
     }
 
     fn forsake(&self) -> bool {

@@ -4,7 +4,7 @@
 //! bounded, as any page's (500 records or 64 KiB, then an image).
 
 use cenote_base::page_io::{PageIo, PageRead};
-use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::{OwnedRecord, Storage, redo};
 
 use crate::lower::{Fetched, Trace};
@@ -14,16 +14,14 @@ pub(crate) fn rebuild(storage: &Storage, page: PageId, trace: Trace) -> Result<F
     let (mut bytes, base) = image(storage, page)?;
     let records = {
         let _segments = storage.log().hold();
-        storage
-            .log()
-            .collect_chain(page, RecordAddr::from_raw(trace.head), base)?
+        storage.log().collect_chain(page, trace.head, base)?
     };
     apply(&mut bytes, base, &records)?;
     let lsn = redo::page_lsn(&bytes);
-    if lsn.raw() != trace.lsn {
+    if lsn != trace.lsn {
         return Err(Error::corrupt(format!(
             "page {page} was changed last at {}; storage has it as of {base}, and {} redo records lead to {lsn}",
-            Lsn::from_raw(trace.lsn),
+            trace.lsn,
             records.len()
         )));
     }

@@ -15,10 +15,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_base::PageId;
 use cenote_base::rt::HashSet;
+use cenote_base::{Lsn, PageId};
 
 use super::copy::Copy;
+use super::layout::RemoteSlot;
 use super::link::Link;
 use crate::lower::Trace;
 
@@ -39,14 +40,14 @@ pub struct Entry {
 impl Entry {
     /// Found at the start, and newer than storage perhaps; which redo it has is not known before the log is replayed.
     pub fn is_unproven(&self) -> bool {
-        self.trace.rec != 0 && self.trace.head == 0
+        self.trace.is_dirty() && self.trace.head.is_none()
     }
 }
 
 /// A slot for a page, and the page that was in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    pub slot: u32,
+    pub slot: RemoteSlot,
     pub evicted: Option<PageId>,
 }
 
@@ -57,8 +58,8 @@ pub struct Table {
     pub link: Option<Arc<Link>>,
     entries: BTreeMap<PageId, Entry>,
     idle: BTreeMap<u64, PageId>,
-    unsaved: BTreeSet<(u64, PageId)>,
-    free: Vec<u32>,
+    unsaved: BTreeSet<(Lsn, PageId)>,
+    free: Vec<RemoteSlot>,
     /// Pages whose slot was given to another, whose name there may still be read: they wait.
     fading: HashSet<PageId>,
     clock: u64,
@@ -68,7 +69,7 @@ impl Table {
     /// Begins with all slots of `link` free.
     pub fn attach(&mut self, link: Arc<Link>) {
         self.drop_copies();
-        self.free = (0..link.layout.slots).rev().collect();
+        self.free = RemoteSlot::all(0, link.layout.slots).rev().collect();
         self.link = Some(link);
     }
 
@@ -80,7 +81,7 @@ impl Table {
         self.fading.clear();
         self.entries.retain(|_, entry| {
             entry.copy = None;
-            entry.trace.rec != 0
+            entry.trace.is_dirty()
         });
     }
 
@@ -138,7 +139,7 @@ impl Table {
     }
 
     fn tidy(&mut self, page: PageId) {
-        let gone = |entry: &Entry| entry.copy.is_none() && entry.trace.rec == 0;
+        let gone = |entry: &Entry| entry.copy.is_none() && !entry.trace.is_dirty();
         if self.entries.get(&page).is_some_and(gone) {
             self.entries.remove(&page);
         }
@@ -155,7 +156,7 @@ impl Table {
     /// [`Table::placed`]. `None` when all slots are of registered pages.
     pub fn place(&mut self, page: PageId) -> Option<Place> {
         if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
-            copy.lsn = 0;
+            copy.lsn = Lsn::ZERO;
             let slot = copy.slot;
             return Some(Place { slot, evicted: None });
         }
@@ -166,15 +167,19 @@ impl Table {
         assert!(self.link.is_some(), "a slot is given only while there is remote memory");
         assert!(evicted != Some(page), "a page does not make room for itself");
         let entry = self.entries.entry(page).or_default();
-        let before = entry.copy.replace(Copy { slot, lsn: 0, sum: 0 });
+        let before = entry.copy.replace(Copy {
+            slot,
+            lsn: Lsn::ZERO,
+            sum: 0,
+        });
         assert!(before.is_none(), "page {page} has one slot");
         entry.registered = true;
         Some(Place { slot, evicted })
     }
 
     /// Takes the slot of the page that was idle longest; of those, one that storage has, if there is one at hand.
-    fn evict_one(&mut self) -> Option<(u32, PageId)> {
-        let saved = |page: &&PageId| self.entries.get(page).is_some_and(|entry| entry.trace.rec == 0);
+    fn evict_one(&mut self) -> Option<(RemoteSlot, PageId)> {
+        let saved = |page: &&PageId| self.entries.get(page).is_some_and(|entry| !entry.trace.is_dirty());
         let first = self.idle.values().take(LOOK).find(saved).or(self.idle.values().next());
         let page = *first?;
         let slot = self.take_copy(page)?.slot;
@@ -183,7 +188,7 @@ impl Table {
     }
 
     /// The state of `page` with this LSN and checksum is in its slot.
-    pub fn placed(&mut self, page: PageId, lsn: u64, sum: u32) {
+    pub fn placed(&mut self, page: PageId, lsn: Lsn, sum: u32) {
         if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
             (copy.lsn, copy.sum) = (lsn, sum);
         }
@@ -207,9 +212,13 @@ impl Table {
     }
 
     /// The slot is empty.
-    pub fn free(&mut self, slot: u32) {
-        let slots = self.link.as_ref().map_or(0, |link| link.layout.slots);
-        assert!(slot < slots, "slot {slot} is one of {slots}");
+    pub fn free(&mut self, slot: RemoteSlot) {
+        let layout = self.link.as_ref().map(|link| link.layout);
+        let slots = layout.map_or(0, |layout| layout.slots);
+        assert!(
+            layout.is_some_and(|layout| layout.has(slot)),
+            "slot {slot} is one of {slots}"
+        );
         assert!(self.free.len() < slots as usize, "a slot becomes free once");
         self.free.push(slot);
     }
@@ -224,11 +233,11 @@ impl Table {
             ..Entry::default()
         });
         let before = std::mem::replace(&mut entry.trace, trace);
-        if before.rec != 0 {
+        if before.is_dirty() {
             let noted = self.unsaved.remove(&(before.rec, page));
             assert!(noted, "page {page} was among the unsaved ones");
         }
-        if trace.rec != 0 {
+        if trace.is_dirty() {
             let new = self.unsaved.insert((trace.rec, page));
             assert!(new, "page {page} is among the unsaved ones once");
         }
@@ -236,22 +245,22 @@ impl Table {
     }
 
     /// Storage has the page as of `lsn`, which is all if `all`.
-    pub fn saved(&mut self, page: PageId, lsn: u64, all: bool) {
+    pub fn saved(&mut self, page: PageId, lsn: Lsn, all: bool) {
         let Some(entry) = self.entries.get(&page) else { return };
         let mut trace = entry.trace;
-        if trace.rec != 0 {
-            trace.rec = if all { 0 } else { trace.rec.max(lsn) };
+        if trace.is_dirty() {
+            trace.rec = if all { Lsn::ZERO } else { trace.rec.max(lsn) };
             self.note(page, trace);
         }
     }
 
-    /// The least position of a change that storage lacks; 0: none.
-    pub fn oldest_unsaved(&self) -> u64 {
-        self.unsaved.first().map_or(0, |(rec, _)| *rec)
+    /// The least position of a change that storage lacks, if there is one.
+    pub fn oldest_unsaved(&self) -> Option<Lsn> {
+        self.unsaved.first().map(|(rec, _)| *rec)
     }
 
     /// Pages in no frame with such a change from before `before`, oldest first.
-    pub fn unsaved_before(&self, before: u64, most: usize) -> Vec<PageId> {
+    pub fn unsaved_before(&self, before: Lsn, most: usize) -> Vec<PageId> {
         let old = self.unsaved.range(..(before, PageId::default())).map(|(_, page)| *page);
         let idle = |page: &PageId| self.entries.get(page).is_some_and(|entry| !entry.registered);
         old.filter(idle).take(most).collect()
@@ -260,13 +269,13 @@ impl Table {
     // ---- giving up ----
 
     /// Removes all that is known of `pages`; their slots are the caller's.
-    pub fn forget(&mut self, pages: &[PageId]) -> Vec<u32> {
+    pub fn forget(&mut self, pages: &[PageId]) -> Vec<RemoteSlot> {
         let mut slots = Vec::new();
         for page in pages {
             let Some(entry) = self.entries.remove(page) else {
                 continue;
             };
-            if entry.trace.rec != 0 {
+            if entry.trace.is_dirty() {
                 let noted = self.unsaved.remove(&(entry.trace.rec, *page));
                 assert!(noted, "page {page} was among the unsaved ones");
             }
@@ -296,7 +305,7 @@ impl Table {
     }
 
     /// Takes `slot` off the free ones; at the start only.
-    pub fn retain_free(&mut self, keep: impl Fn(u32) -> bool) {
+    pub fn retain_free(&mut self, keep: impl Fn(RemoteSlot) -> bool) {
         self.free.retain(|slot| keep(*slot));
     }
 
@@ -305,7 +314,7 @@ impl Table {
     /// What contradicts the invariants.
     pub fn check(&self, problems: &mut Vec<String>) {
         let mut problem = |text: String| problems.push(format!("remote directory: {text}"));
-        let mut used: HashSet<u32> = self.free.iter().copied().collect();
+        let mut used: HashSet<RemoteSlot> = self.free.iter().copied().collect();
         if used.len() != self.free.len() {
             problem("a slot is free twice".into());
         }
@@ -314,16 +323,16 @@ impl Table {
             if idle != (self.idle.get(&entry.idle_since) == Some(page)) {
                 problem(format!("page {page} is on the wrong side of the idle ones"));
             }
-            if (entry.trace.rec != 0) != self.unsaved.contains(&(entry.trace.rec, *page)) {
+            if (entry.trace.is_dirty()) != self.unsaved.contains(&(entry.trace.rec, *page)) {
                 problem(format!("page {page} is on the wrong side of the unsaved ones"));
             }
             if entry.copy.is_some_and(|copy| !used.insert(copy.slot)) {
                 problem(format!("the slot of page {page} is taken twice"));
             }
-            if idle && entry.copy.is_some_and(|copy| copy.lsn == 0) {
+            if idle && entry.copy.is_some_and(|copy| copy.lsn == Lsn::ZERO) {
                 problem(format!("page {page} is in no frame, and its copy is nothing"));
             }
-            if entry.copy.is_none() && entry.trace.rec == 0 {
+            if entry.copy.is_none() && !entry.trace.is_dirty() {
                 problem(format!("page {page} has an entry for nothing"));
             }
         }
