@@ -203,10 +203,12 @@ impl Storage {
     }
 
     /// Notes that all redo before `checkpoint` (a group's start, or the log's end) is in the
-    /// pages as written by [`PageStore::write_pages`], then frees the log before it.
+    /// pages as written by [`PageStore::write_pages`], then frees the log before it. A position that the log has only
+    /// in memory is made durable first: a control file never names more than the files have.
     ///
     /// # Errors
-    /// As of [`ControlFile::update`]; the old checkpoint counts then.
+    /// Those of the log, where the position cannot be made durable or lies beyond its end, and of
+    /// [`ControlFile::update`]; the old checkpoint counts then.
     pub fn checkpoint(&self, checkpoint: Lsn) -> Result<()> {
         self.log.wait_durable(checkpoint)?;
         let durable = self.log.durable();

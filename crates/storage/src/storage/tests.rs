@@ -359,3 +359,51 @@ fn a_damaged_backup_is_refused() {
         });
     }
 }
+
+/// Appends a group that no thread waits for: its end, which only the ring has.
+fn append_unsynced(toy: &Toy) -> Lsn {
+    let mut builder = GroupBuilder::new();
+    let record = builder.page(PageId::new(1, 1), RecordAddr::NONE);
+    builder.init(record, 1, 0);
+    let group = builder.finish().expect("short");
+    toy.storage.log().append(group, None).expect("appended").end
+}
+
+/// A checkpoint at a position that is not durable would be one that a power cut leaves beyond the log's end.
+#[test]
+fn a_checkpoint_makes_its_position_durable_first() {
+    let fs = MemFs::new();
+    with(Arc::new(fs.clone()), || {
+        let (toy, _) = start(Path::new("/data"), &region());
+        let end = append_unsynced(&toy);
+        assert!(toy.storage.log().durable() < end, "the ring alone has the group");
+        toy.storage.checkpoint(end).expect("noted");
+        assert_eq!(toy.storage.control().get().checkpoint, end);
+    });
+    with(Arc::new(fs.crash_clone()), || {
+        let (toy, _) = start(Path::new("/data"), &region());
+        let (checkpoint, durable) = (toy.storage.control().get().checkpoint, toy.storage.log().durable());
+        assert!(
+            checkpoint <= durable,
+            "{checkpoint} after a power cut, and the log ends at {durable}"
+        );
+    });
+}
+
+#[test]
+fn a_checkpoint_that_cannot_be_made_durable_leaves_the_old_one() {
+    let fs = MemFs::new();
+    with(Arc::new(fs.clone()), || {
+        let (toy, _) = start(Path::new("/data"), &region());
+        let before = toy.storage.control().get();
+        let end = append_unsynced(&toy);
+        let beyond = toy
+            .storage
+            .checkpoint(end.advance(8))
+            .expect_err("beyond the log's end");
+        assert!(matches!(beyond, Error::Corrupt(_)), "{beyond}");
+        fs.fail_syncs(0, u64::MAX);
+        toy.storage.checkpoint(end).expect_err("the sync of the log fails");
+        assert_eq!(toy.storage.control().get(), before);
+    });
+}
