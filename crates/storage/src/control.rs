@@ -7,7 +7,7 @@
 //! slot   0 u64 magic       8 u32 format version  12 u32 flags: 1 clean
 //!       16 u128 database  32 u128 incarnation    48 u64 sequence
 //!       56 u64 checkpoint LSN                    64 u64 durable LSN, at least
-//!       72 u64 TxId ceiling                      80 u64 CTS ceiling
+//!       72 u64 TxId ceiling                      80 u64 zero, reserved
 //!       88 64 x u64 words of the engine         600 u64 origin LSN
 //!      608 u32 crc32c of 0..608
 //! ```
@@ -19,7 +19,7 @@
 //! | clean | shutdown sets it, start clears it | the recovery report |
 //! | checkpoint | the buffer's checkpoint | log recovery begins there |
 //! | durable | every change | log recovery: damage or torn end? |
-//! | ceilings | the engine, in blocks | ids are never given twice |
+//! | TxId ceiling | the engine, in blocks | ids are never given twice |
 //! | origin | creation | the log: it begins there, and is a new one while it has not been beyond |
 //!
 //! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 and 3 have the
@@ -34,7 +34,7 @@ use cenote_base::error::IoContext;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex};
-use cenote_base::{Cts, Error, Lsn, RecordAddr, Result, crc};
+use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
 use crate::files::{log_dir, spaces_dir};
 
@@ -47,7 +47,8 @@ const FORMAT_READ: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CenCtrl\0");
 const SLOT: u64 = 4096;
-const ORIGIN: usize = 88 + 8 * ENGINE_WORDS;
+const ENGINE: usize = 88;
+const ORIGIN: usize = ENGINE + 8 * ENGINE_WORDS;
 const SUM: usize = ORIGIN + 8;
 /// Where the sum of a slot of version 1 lies.
 const SUM_OF_1: usize = ORIGIN;
@@ -73,8 +74,6 @@ pub struct Control {
     pub durable: Lsn,
     /// Transaction numbers ([`cenote_base::TxId::seq`]) from here on have not been given out.
     pub tx_ceiling: u64,
-    /// Commit timestamps from here on have not been given out.
-    pub cts_ceiling: Cts,
     /// The engine's own.
     pub engine: [u64; ENGINE_WORDS],
     /// The log's first position.
@@ -118,7 +117,6 @@ impl Control {
             checkpoint: origins.log,
             durable: origins.log,
             tx_ceiling: origins.tx,
-            cts_ceiling: Cts::ZERO,
             engine: [0; ENGINE_WORDS],
             origin: origins.log,
         }
@@ -136,7 +134,7 @@ impl Control {
             put(48 + 8 * i, &word.to_le_bytes());
         }
         for (i, word) in self.engine.iter().enumerate() {
-            put(88 + 8 * i, &word.to_le_bytes());
+            put(ENGINE + 8 * i, &word.to_le_bytes());
         }
         slot[ORIGIN..SUM].copy_from_slice(&self.origin.raw().to_le_bytes());
         let sum = crc::crc32c(&slot[..SUM]);
@@ -144,14 +142,8 @@ impl Control {
         slot
     }
 
-    fn words(&self, sequence: u64) -> [u64; 5] {
-        [
-            sequence,
-            self.checkpoint.raw(),
-            self.durable.raw(),
-            self.tx_ceiling,
-            self.cts_ceiling.raw(),
-        ]
+    fn words(&self, sequence: u64) -> [u64; 4] {
+        [sequence, self.checkpoint.raw(), self.durable.raw(), self.tx_ceiling]
     }
 
     fn decode(slot: &[u8]) -> Option<(u64, Control)> {
@@ -164,9 +156,8 @@ impl Control {
         control.checkpoint = Lsn::from_raw(get_le::<u64>(slot, 56)?);
         control.durable = Lsn::from_raw(get_le::<u64>(slot, 64)?);
         control.tx_ceiling = get_le::<u64>(slot, 72)?;
-        control.cts_ceiling = Cts::from_raw(get_le::<u64>(slot, 80)?);
         for (i, word) in control.engine.iter_mut().enumerate() {
-            *word = get_le::<u64>(slot, 88 + 8 * i)?;
+            *word = get_le::<u64>(slot, ENGINE + 8 * i)?;
         }
         control.origin = Lsn::from_raw(get_le::<u64>(slot, ORIGIN)?);
         Some((get_le::<u64>(slot, 48)?, control))
@@ -280,7 +271,7 @@ impl ControlFile {
         );
         assert!(
             next.checkpoint >= state.control.checkpoint && next.tx_ceiling >= state.control.tx_ceiling,
-            "checkpoint and ceilings only grow: from {:?} to {next:?}",
+            "checkpoint and ceiling only grow: from {:?} to {next:?}",
             state.control
         );
         let sequence = state.sequence + 1;
@@ -350,6 +341,19 @@ mod tests {
         flip(&path, 90);
         let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
         assert!(error.contains("both copies"), "{error}");
+    }
+
+    /// Commit timestamps come from positions of the log, and need no ceiling: the word that was kept for one was read
+    /// and never written. Its bytes stay where they were, so that all behind them does.
+    #[test]
+    fn the_bytes_of_a_slot_stay_where_they_were() {
+        let mut control = Control::new(7, Origins::default());
+        (control.tx_ceiling, control.engine[0], control.engine[ENGINE_WORDS - 1]) = (9, 11, 13);
+        let slot = control.encode(5);
+        let word = |at: usize| get_le::<u64>(&slot, at).expect("inside");
+        let places = [48, 56, 64, 72, 80, 88, 592, 600];
+        let first = crate::log::FIRST_LSN.raw();
+        assert_eq!(places.map(word), [5, first, first, 9, 0, 11, 13, first]);
     }
 
     #[test]
