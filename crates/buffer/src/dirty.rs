@@ -187,7 +187,7 @@ impl<F: Fn(FrameIndex) -> Lsn> Walk<'_, F> {
             let mut stretches = self.list.shards[shard].0.lock();
             stretches.get_mut(&stretch).map(std::mem::take).unwrap_or_default()
         };
-        debug_assert!(
+        assert!(
             entered.iter().all(|frame| shard_of(*frame) == shard),
             "a frame is entered in its own shard"
         );

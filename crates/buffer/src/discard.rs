@@ -119,7 +119,7 @@ impl Pool {
         let there = self.page_in(frame) == Some(page);
         let state = self.frames.descriptor(frame).state.load(Ordering::Relaxed);
         // A frame that is not latched and holds a page is in use.
-        debug_assert!(
+        assert!(
             !there || FrameState::of(state) == Some(FrameState::Used),
             "frame {frame}"
         );

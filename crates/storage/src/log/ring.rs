@@ -339,7 +339,7 @@ impl Ring {
 
     fn get(&self, at: u64, bytes: &mut [u8]) {
         let inside = self.region.span(self.base + at, bytes.len() as u64).copy_out(0, bytes);
-        debug_assert!(inside, "the span is as long as the copy");
+        assert!(inside, "the span is as long as the copy");
     }
 
     fn until_wrap(&self, at: Lsn, length: usize) -> usize {
