@@ -152,7 +152,7 @@ impl Engine {
         }
         self.work_in(&round);
         if round.is_shared() {
-            self.purge.crew.close(|| self.is_stopping());
+            self.purge.crew.close();
         }
         match round.failed.lock().take() {
             Some(error) => Err(error),

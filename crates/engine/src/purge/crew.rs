@@ -19,8 +19,6 @@ use std::sync::Arc;
 /// Threads that purge, the purge thread included.
 const THREADS_MAX: usize = 8;
 const _: () = assert!(THREADS_MAX >= 2, "a round is shared with one thread at least");
-/// Between two looks whether the engine stops, while the crew is waited for.
-const TURN: rt::Nanos = rt::Nanos::from_millis(50);
 
 /// How many threads help the purge thread: one a core.
 pub(crate) fn helpers() -> usize {
@@ -96,12 +94,13 @@ impl Crew {
         self.changed.notify_all();
     }
 
-    /// Closes the round and waits until the crew has left it, or the engine stops.
-    pub(super) fn close(&self, mut stops: impl FnMut() -> bool) {
+    /// Closes the round and waits until the crew has left it. A stop of the engine does not end the wait: it ends the
+    /// work of the crew, and until then the next round, with another horizon, must not begin.
+    pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.open = None;
-        while state.working > 0 && !stops() {
-            state = self.changed.wait_timeout(state, TURN).0;
+        while state.working > 0 {
+            state = self.changed.wait(state);
         }
     }
 
@@ -158,12 +157,34 @@ mod tests {
         let mut seen = 0;
         let joined = crew.join(&mut seen).expect("it is open");
         crew.take_part(&joined, || panic!("in the middle of a segment"));
-        let mut looks = 0;
-        crew.close(|| {
-            looks += 1;
-            looks > 2
-        });
-        assert_eq!(looks, 0, "no helper is waited for");
+        assert_eq!(crew.state.lock().working, 0, "no helper is waited for");
+        crew.close();
         assert!(matches!(*round.failed.lock(), Some(Error::Internal(_))));
+    }
+
+    /// At a stop the round was closed at once: the thread that had opened it went on, and let others begin a round of
+    /// another horizon, while helpers were in the middle of segments with the old one.
+    #[test]
+    fn a_stop_does_not_close_a_round_before_its_helpers_have_left() {
+        let (crew, at_work, may_go) = (Crew::default(), rt::Event::new(), rt::Event::new());
+        let round = Arc::new(Round::new(Default::default(), Vec::new(), None));
+        crew.open(&round);
+        std::thread::scope(|threads| {
+            threads.spawn(|| {
+                let joined = crew.join(&mut 0).expect("it is open");
+                crew.take_part(&joined, || {
+                    at_work.set();
+                    may_go.wait();
+                });
+            });
+            at_work.wait();
+            crew.end();
+            let closer = threads.spawn(|| crew.close());
+            rt::sleep(rt::Nanos::from_millis(200));
+            assert!(!closer.is_finished(), "a helper is at work");
+            may_go.set();
+            closer.join().expect("no panic");
+        });
+        assert_eq!(crew.state.lock().working, 0);
     }
 }
