@@ -2,7 +2,7 @@
 //!
 //! Layers above have enums of their own and wrap this one; `storage`, `fabric` and `buffer`
 //! speak it directly. A half-finished durable operation poisons what it was done to:
-//! [`Error::Poisoned`] repeats for good and says what to do.
+//! [`Error::Poisoned`], or [`Error::LogFailed`], repeats for good and says what to do.
 
 use std::io;
 
@@ -40,6 +40,9 @@ pub enum Error {
     /// An earlier failure made it unsafe to go on; the text says what to do.
     #[error("{0}")]
     Poisoned(String),
+    /// The redo log failed and takes no more changes, for good; the text says by what, and what to do.
+    #[error("{0}")]
+    LogFailed(String),
     /// A request that makes no sense.
     #[error("{0}")]
     Invalid(String),

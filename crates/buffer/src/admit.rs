@@ -60,7 +60,7 @@ impl Pool {
     /// Whether a change may be begun.
     ///
     /// # Errors
-    /// [`Error::Full`] if the disk is, with what to do; [`Error::Poisoned`] if the log has failed.
+    /// [`Error::Full`] if the disk is, with what to do; [`Error::LogFailed`] if the log has failed.
     #[inline]
     pub fn admit(&self) -> Result<()> {
         match self.storage.log().admit(Need::Work) {

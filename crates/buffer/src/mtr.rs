@@ -147,7 +147,7 @@ impl<'p> Mtr<'p> {
     /// Latches `page` exclusively. A page that the mini-transaction holds already is given again.
     ///
     /// # Errors
-    /// Those of reading the page; [`Error::Invalid`] for more than [`PAGES_MAX`] pages; [`Error::Poisoned`] when
+    /// Those of reading the page; [`Error::Invalid`] for more than [`PAGES_MAX`] pages; [`Error::LogFailed`] when
     /// the log takes no more changes, [`Error::Full`] of the first page when it has no room for more.
     pub fn exclusive(&mut self, page: PageId) -> Result<PageH> {
         if let Some(h) = self.find(page) {
@@ -405,7 +405,7 @@ impl<'p> Mtr<'p> {
         if self.changed {
             end = match self.log_and_stamp(hook) {
                 Ok(end) => end,
-                Err(error) => end_process(&error.to_string()),
+                Err(error) => end_process(error),
             };
         }
         self.done = true;
@@ -537,7 +537,9 @@ impl Drop for Mtr<'_> {
             return;
         }
         if self.changed && !self.done {
-            end_process("a mini-transaction that had changed pages was dropped without commit");
+            end_process(Error::Invalid(
+                "a mini-transaction that had changed pages was dropped without commit".into(),
+            ));
         }
         for held in self.parts.held.iter().filter(|h| !h.released) {
             self.pool.unlatch(held.latched, held.record.is_some());
@@ -551,7 +553,7 @@ impl Drop for Mtr<'_> {
 }
 
 /// Rule 1: pages are half changed and latched; only recovery can put them right.
-fn end_process(why: &str) -> ! {
+fn end_process(why: Error) -> ! {
     eprintln!("cenote: {why}: the process ends here; start it again, recovery is instant");
     rt::fault::end_process(why)
 }

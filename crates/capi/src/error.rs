@@ -33,7 +33,7 @@ impl Status {
             Error::Full(_) | Error::OutOfMemory(_) => Self::Full,
             Error::Corrupt(_) => Self::Corrupt,
             Error::Mismatch(_) => Self::Mismatch,
-            Error::Poisoned(_) => Self::Poisoned,
+            Error::Poisoned(_) | Error::LogFailed(_) => Self::Poisoned,
             Error::Invalid(_) => Self::Invalid,
             Error::Busy(_) => Self::Busy,
             Error::Timeout(_) => Self::Timeout,

@@ -46,7 +46,7 @@ impl Store {
 
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         self.0.log().wait_durable(lsn).map_err(|error| match error {
-            cenote_base::Error::Poisoned(text) => Error::Poisoned(text),
+            cenote_base::Error::Poisoned(text) | cenote_base::Error::LogFailed(text) => Error::Poisoned(text),
             cenote_base::Error::Timeout(text) => {
                 Error::OutcomeUnknown(format!("{text}: look before you repeat the change"))
             }

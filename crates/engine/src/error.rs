@@ -163,7 +163,7 @@ impl From<cenote_base::Error> for Error {
             Base::Canceled => Error::Canceled,
             Base::Corrupt(text) => Error::Corrupt(text),
             Base::Mismatch(text) | Base::Busy(text) | Base::Invalid(text) => Error::Config(text),
-            Base::Poisoned(text) => Error::Poisoned(text),
+            Base::Poisoned(text) | Base::LogFailed(text) => Error::Poisoned(text),
             other => Error::Io(other.to_string()),
         }
     }

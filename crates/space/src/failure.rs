@@ -47,7 +47,7 @@ impl From<Error> for Failure {
             Error::Full(_) | Error::OutOfMemory(_) => Kind::Full,
             Error::Corrupt(_) => Kind::Corrupt,
             Error::Mismatch(_) => Kind::Mismatch,
-            Error::Poisoned(_) => Kind::Poisoned,
+            Error::Poisoned(_) | Error::LogFailed(_) => Kind::Poisoned,
             Error::Invalid(_) => Kind::Invalid,
             Error::Busy(_) => Kind::Busy,
             Error::Timeout(_) => Kind::Timeout,

@@ -23,16 +23,16 @@ impl Poison {
         self.is_set.load(Ordering::Acquire)
     }
 
-    /// From here on [`Poison::check`] fails with the first `text` that was given.
-    pub fn set(&self, text: impl FnOnce() -> String) {
-        self.cause.lock().get_or_insert_with(|| Error::Poisoned(text()));
+    /// From here on [`Poison::check`] fails with the first `cause` that was given.
+    pub fn set(&self, cause: impl FnOnce() -> Error) {
+        self.cause.lock().get_or_insert_with(cause);
         self.is_set.store(true, Ordering::Release);
     }
 
     /// Fails once the store has.
     ///
     /// # Errors
-    /// [`Error::Poisoned`], with the first cause, once the store has failed.
+    /// The first cause, once the store has failed.
     #[inline]
     pub fn check(&self) -> Result<()> {
         if self.is_set() { Err(self.error()) } else { Ok(()) }

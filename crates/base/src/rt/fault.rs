@@ -11,6 +11,7 @@
 //! ```
 
 use super::seamed;
+use crate::Error;
 use std::cell::Cell;
 
 macro_rules! faults {
@@ -283,16 +284,16 @@ impl Drop for Planted {
 }
 
 thread_local! {
-    static ENDED: std::cell::RefCell<Vec<String>> = const { std::cell::RefCell::new(Vec::new()) };
+    static ENDED: std::cell::RefCell<Vec<Error>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// Ends the process where no guard may run, because pages are half changed. `why` has been said. A simulated process is
 /// killed, and [`ended`] tells why; one that is the whole simulation has this thread stop for good.
-pub fn end_process(why: &str) -> ! {
+pub fn end_process(why: Error) -> ! {
     if !seamed() || std::thread::panicking() {
         std::process::abort();
     }
-    ENDED.with(|ended| ended.borrow_mut().push(why.to_owned()));
+    ENDED.with(|ended| ended.borrow_mut().push(why));
     super::entered().end_process();
     loop {
         super::sleep(super::Nanos::from_secs(3600));
@@ -300,6 +301,6 @@ pub fn end_process(why: &str) -> ! {
 }
 
 /// Why simulated processes have ended themselves since the last call.
-pub fn ended() -> Vec<String> {
+pub fn ended() -> Vec<Error> {
     ENDED.with(std::cell::RefCell::take)
 }

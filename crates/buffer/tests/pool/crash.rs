@@ -271,12 +271,12 @@ fn a_failed_sync_refuses_changes_and_loses_nothing() {
         let end = m.commit();
         pool.storage().log().wait_durable(end).expect_err("the sync fails");
         let error = pool.storage().log().wait_durable(end).expect_err("for good");
-        assert!(matches!(error, Error::Poisoned(_)), "{error}");
+        assert!(matches!(error, Error::LogFailed(_)), "{error}");
         let error = pool
             .mtr()
             .exclusive(PageId::new(SPACE, 1))
             .expect_err("no more changes");
-        assert!(matches!(error, Error::Poisoned(_)), "{error}");
+        assert!(matches!(error, Error::LogFailed(_)), "{error}");
         assert!(pool.shared(PageId::new(SPACE, 1)).is_ok(), "readers go on");
     });
     drop(pool);

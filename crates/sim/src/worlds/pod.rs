@@ -1,5 +1,6 @@
 //! The controller of a world: starts engines, brings faults, and says in the end what came of it.
 
+use cenote_base::Error;
 use cenote_base::random::Random;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -592,15 +593,12 @@ fn disturb(shared: &Shared, world: &World, draw: &mut Random) {
 /// that this world has spoilt, or where it met pages with flipped bits, and for no other reason.
 fn ended_itself(shared: &Shared, rotten: bool) -> bool {
     let reasons = fault::ended();
-    let is_due = |why: &&String| rotten || shared.may_log_fail() && why.starts_with(LOG_FAILED);
+    let is_due = |why: &&Error| rotten || shared.may_log_fail() && matches!(why, Error::LogFailed(_));
     if let Some(why) = reasons.iter().find(|why| !is_due(why)) {
         shared.fail(format!("the process ended itself: {why}"));
     }
     !reasons.is_empty()
 }
-
-/// How the error begins of a log that a failed sync or write has ended.
-const LOG_FAILED: &str = "the redo log failed and takes no more changes";
 
 /// Brings a fault of the disk.
 fn spoil(shared: &Shared, draw: &mut Random, files: &MemFs) {

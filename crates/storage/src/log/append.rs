@@ -28,7 +28,7 @@ impl LogState {
     /// See [`super::Log::append`].
     ///
     /// # Errors
-    /// [`Error::Invalid`] if the bytes are no group; [`Error::Poisoned`] if the log has failed; [`Error::Full`] if
+    /// [`Error::Invalid`] if the bytes are no group; [`Error::LogFailed`] if the log has failed; [`Error::Full`] if
     /// positions end, or if the log closes while it waits for space.
     pub fn append(&self, group: &mut [u8], hook: Option<Hook<'_>>) -> Result<Appended> {
         let length = group.len();

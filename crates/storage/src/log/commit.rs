@@ -44,7 +44,7 @@ impl LogState {
     /// group has a place in the log.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the log has failed. [`Error::Full`] if there is no space for a segment for 5 s.
+    /// [`Error::LogFailed`] if the log has failed. [`Error::Full`] if there is no space for a segment for 5 s.
     /// [`Error::Timeout`] if the drive has not answered for a minute; the group may become durable yet.
     /// [`Error::Corrupt`] if `lsn` is beyond the log's end.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
@@ -80,7 +80,7 @@ impl LogState {
     /// Makes the complete groups durable, unless another thread leads.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the log has failed, the error that makes it fail, or [`Error::Full`] if a segment cannot
+    /// [`Error::LogFailed`] if the log has failed, the error that makes it fail, or [`Error::Full`] if a segment cannot
     /// be made.
     pub fn flush_early(&self) -> Result<()> {
         if self.durable() >= self.tail() || !self.waiters.try_lead() {

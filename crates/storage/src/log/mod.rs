@@ -85,7 +85,7 @@ impl Log {
     /// as short as tens of nanoseconds and not panic.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if the log has failed, [`Error::Invalid`] if the bytes are no group.
+    /// [`Error::LogFailed`] if the log has failed, [`Error::Invalid`] if the bytes are no group.
     pub fn append(&self, group: &mut [u8], hook: Option<Hook<'_>>) -> Result<Appended> {
         self.state.append(group, hook)
     }
@@ -104,7 +104,7 @@ impl Log {
     /// Returns once everything below `lsn` is synced.
     ///
     /// # Errors
-    /// [`Error::Poisoned`] if it will never be; [`Error::Full`] if there is no space for its segment for 5 s;
+    /// [`Error::LogFailed`] if it will never be; [`Error::Full`] if there is no space for its segment for 5 s;
     /// [`Error::Timeout`] if the drive has not answered for a minute.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<()> {
         self.state.wait_durable(lsn)
@@ -140,7 +140,7 @@ impl Log {
     /// Whether work for `need` may begin: enough of the log behind the tail has its space taken.
     ///
     /// # Errors
-    /// [`Error::Full`] if not, with what to do; [`Error::Poisoned`] if the log has failed.
+    /// [`Error::Full`] if not, with what to do; [`Error::LogFailed`] if the log has failed.
     #[inline]
     pub fn admit(&self, need: Need) -> Result<()> {
         self.state.admit(need)
@@ -162,7 +162,7 @@ impl Log {
     /// Whether an error has ended the log's life.
     ///
     /// # Errors
-    /// [`Error::Poisoned`], with the error.
+    /// [`Error::LogFailed`], with the error.
     pub fn check_poison(&self) -> Result<()> {
         self.state.poison.check()
     }

@@ -96,7 +96,7 @@ impl LogState {
     /// Whether work for `need` may begin.
     ///
     /// # Errors
-    /// [`Error::Full`] if it may not; [`Error::Poisoned`] if the log has failed.
+    /// [`Error::Full`] if it may not; [`Error::LogFailed`] if the log has failed.
     #[inline]
     pub fn admit(&self, need: Need) -> Result<()> {
         self.poison.check()?;

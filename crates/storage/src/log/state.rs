@@ -132,10 +132,10 @@ impl LogState {
     /// Ends the log's life: an error of a write or sync is never retried.
     pub(super) fn fail(&self, cause: &Error) {
         self.poison.set(|| {
-            format!(
+            Error::LogFailed(format!(
                 "the redo log failed and takes no more changes ({cause}); what was committed is safe: \
                  see to the disk, then restart"
-            )
+            ))
         });
     }
 

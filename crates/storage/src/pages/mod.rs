@@ -354,10 +354,10 @@ impl PageStore {
     fn guarded<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         f().inspect_err(|e| {
             self.poison.set(|| {
-                format!(
+                Error::Poisoned(format!(
                     "the page files failed and take no more changes ({e}); what was committed is safe \
                      in the log: see to the disk, then restart"
-                )
+                ))
             });
         })
     }

@@ -233,7 +233,7 @@ impl Storage {
     /// Whether work for `need` may be begun.
     ///
     /// # Errors
-    /// [`Error::Full`] if the disk is full, [`Error::Poisoned`] if log or pages have failed.
+    /// [`Error::Full`] if the disk is full, [`Error::LogFailed`] if the log has failed, [`Error::Poisoned`] if pages have.
     pub fn check_writable(&self, need: Need) -> Result<()> {
         self.pages.check()?;
         self.log.admit(need)

@@ -13,7 +13,7 @@ pub fn encode(answer: Result<Vec<u8>>) -> (u32, Vec<u8>) {
         Err(Error::Full(text) | Error::OutOfMemory(text)) => (2, text),
         Err(Error::Corrupt(text)) => (3, text),
         Err(Error::Mismatch(text)) => (4, text),
-        Err(Error::Poisoned(text)) => (5, text),
+        Err(Error::Poisoned(text) | Error::LogFailed(text)) => (5, text),
         Err(Error::Invalid(text)) => (6, text),
         Err(Error::Busy(text)) => (7, text),
         Err(Error::Timeout(text) | Error::Lost(text)) => (8, text),

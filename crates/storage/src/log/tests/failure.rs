@@ -21,14 +21,14 @@ fn a_failed_sync_poisons_the_log_for_good() {
                 }
             };
             assert!(
-                !matches!(error, Error::Poisoned(_)),
+                !matches!(error, Error::LogFailed(_)),
                 "the first error says what failed: {error}"
             );
             // The disk works again, and nothing is believed any more.
             for _ in 0..3 {
                 let mut group = random_group(&mut rng, 100);
-                assert!(matches!(log.append(&mut group, None), Err(Error::Poisoned(_))));
-                assert!(matches!(log.wait_durable(log.tail()), Err(Error::Poisoned(_))));
+                assert!(matches!(log.append(&mut group, None), Err(Error::LogFailed(_))));
+                assert!(matches!(log.wait_durable(log.tail()), Err(Error::LogFailed(_))));
                 assert!(log.admit(Need::Work).is_err());
             }
             assert!(log.wait_durable(acknowledged).is_ok(), "what was durable stays so");
