@@ -14,8 +14,8 @@
 //!
 //! The tree's lock is held: to read, or where a [`Step`] is there, to write.
 
-use super::journal::Step;
 use super::layout::{CONTENT, ENTRY_INODE, ENTRY_KIND, ENTRY_NAME, ENTRY_NEXT, ENTRY_NUMBER, NAME_MAX, at};
+use super::step::Step;
 use super::{Inode, Result};
 use cenote_base::Error;
 use cenote_base::sip::sip;

@@ -1,9 +1,9 @@
 //! What is said of a file: kind, rights, owner, links, size, times.
 
-use super::journal::Step;
 use super::layout::{
     CHANGED_AT, CONTENT, INODE_CHANGED_AT, LINKS, MODE, NUMBER, OWNER, READ_AT, SIZE, SUPER_NUMBER, TAKEN, at,
 };
+use super::step::Step;
 use super::{Failure, FileSystem, Result, now};
 use cenote_base::Error;
 use cenote_space::{GlobalAddress, Space};

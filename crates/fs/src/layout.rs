@@ -17,7 +17,7 @@
 //!       0 next of the chain   8 hash of the name   16 inode   24 its number   32 length of the name 32 | type 32   40 name
 //!
 //!  mount (4 KiB)      0 magic   16 tables of what it has open: 4 KiB each, a word for each inode
-//!  journal (8 KiB)    0 pairs   16 (word, what it was) …
+//!  journal (8 KiB)    of one step: see `cenote_space::journal`
 //! ```
 //!
 //! All words are of 8 bytes, in the machine's order; times are nanoseconds since 1970. The space
@@ -77,9 +77,8 @@ pub(super) const MOUNT_TABLES: u64 = 16;
 pub(super) const TABLES_MAX: u64 = (MOUNT - MOUNT_TABLES) / 8;
 pub(super) const TABLE_WORDS: u64 = MOUNT / 8;
 
+/// Bytes of the journal.
 pub(super) const JOURNAL: u64 = 8192;
-pub(super) const PAIRS_AT: u64 = 16;
-pub(super) const PAIRS_MAX: u64 = (JOURNAL - PAIRS_AT) / 16;
 
 /// Content lies in blocks of so many bytes; an object that holds one may be smaller, and what is missing is zero.
 pub const BLOCK: u64 = 64 << 10;
@@ -100,7 +99,6 @@ const _: () = {
     assert!(ENTRY_NEXT + 16 <= ENTRY_INODE && ENTRY_INODE + 8 <= ENTRY_NUMBER);
     assert!(ENTRY_NUMBER + 8 <= ENTRY_KIND && ENTRY_KIND + 8 <= ENTRY_NAME);
     assert!(MOUNT_TABLES >= 8 && MOUNT_TABLES + 8 * TABLES_MAX <= MOUNT);
-    assert!(PAIRS_AT >= 8 && PAIRS_AT + 16 * PAIRS_MAX <= JOURNAL);
 };
 
 /// The word `field` bytes inside of an object; where none can be, an address of nothing.

@@ -30,7 +30,7 @@
 //! Invariants. A process may be killed between any two stores:
 //! 1. what an address refers to is whole *before* the address is stored;
 //! 2. words of the tree change in steps that are all there or not at all: a mount that takes the tree's lock over from
-//!    a dead one puts an unfinished step back ([`journal`]);
+//!    a dead one puts an unfinished step back ([`step`]);
 //! 3. where no mount has the lock of a content, all bytes behind its size are zero, and it has no block there. A mount
 //!    that takes it over from the dead makes it so again. A write that was cut off has written some of its bytes, in
 //!    order or not; the size then is the former one, or all is written;
@@ -48,10 +48,10 @@ mod content;
 mod directory;
 mod failure;
 mod inode;
-mod journal;
 mod layout;
 mod open;
 mod opens;
+mod step;
 mod tree;
 
 pub use check::Report;
@@ -62,9 +62,9 @@ pub use tree::{Listed, Rename};
 
 use cenote_base::{Error, rt};
 use cenote_space::{GlobalAddress, Guard, Mode, Session, Space};
-use journal::Step;
 use layout::{JOURNAL, MAGIC, SUPER_JOURNAL, SUPER_KEY, SUPER_LOCK, SUPER_NUMBER, SUPER_ROOT, SUPERBLOCK, VERSION, at};
 use opens::Opens;
+use step::Step;
 
 /// A mounted file system. See the module.
 pub struct FileSystem {
@@ -173,7 +173,7 @@ impl FileSystem {
     fn lock_tree(&self, mode: Mode) -> Result<Guard<'_>> {
         let guard = self.session.lock(at(self.superblock, SUPER_LOCK), mode)?;
         if guard.mode() == Mode::Write
-            && let Err(failure) = journal::put_back(&self.session, self.journal)
+            && let Err(failure) = step::put_back(&self.session, self.journal)
         {
             guard.leave_broken()?;
             return Err(failure);
@@ -189,20 +189,21 @@ impl FileSystem {
         answer
     }
 
-    /// Changes the tree: all of it, or nothing.
+    /// Changes the tree: all of it, or nothing. The lock of a step that did not come to its end is left as if this mount
+    /// had died, so that no mount sees a part of the step.
     fn change<T>(&self, change: impl FnOnce(&mut Step<'_>) -> Result<T>) -> Result<T> {
         let guard = self.lock_tree(Mode::Write)?;
         let mut step = Step::begin(&self.session, self.journal);
         let (answer, ended) = match change(&mut step) {
-            Ok(done) => {
-                let ended = step.commit();
-                (ended.map(|()| done), Ok(()))
-            }
-            Err(failure) => (Err(failure), step.roll_back()),
+            Ok(done) => match step.commit() {
+                Ok(()) => (Ok(done), true),
+                Err(failure) => (Err(failure), false),
+            },
+            Err(failure) => (Err(failure), step.roll_back().is_ok()),
         };
         match ended {
-            Ok(()) => guard.unlock()?,
-            Err(_) => guard.leave_broken()?,
+            true => guard.unlock()?,
+            false => guard.leave_broken()?,
         }
         answer
     }

@@ -14,12 +14,12 @@
 //! ```
 
 use super::inode::gone;
-use super::journal::Step;
 use super::layout::{
     LINKS, MOUNT, MOUNT_MAGIC, MOUNT_TABLES, MOUNTS_MAX, NEXT_ORPHAN, NUMBER, SUPER_MOUNTS, SUPER_ORPHANS, TABLE_WORDS,
     TABLES_MAX, at,
 };
 use super::opens::{Open, Record};
+use super::step::Step;
 use super::tree::Dropped;
 use super::{Failure, FileSystem, Inode, Result};
 use cenote_base::{Error, Result as MemoryResult};

@@ -671,6 +671,52 @@ fn a_mount_that_dies_while_others_look_has_nothing_open() {
     assert!(!files.is_open(file.inode.address).expect("looked at"));
 }
 
+/// The lock was let go of in order when a step could not be ended, and other mounts saw what it had changed although it
+/// was answered with an error, until the next change took it back.
+#[test]
+fn a_change_whose_end_fails_is_seen_by_no_mount() {
+    let space = space(16);
+    let files = FileSystem::make(&space, ME).expect("made");
+    let other = FileSystem::mount(&space).expect("mounted");
+    let file = files.create(files.root(), b"a", 0o644, ME).expect("made").inode;
+    let mut journal = vec![0; JOURNAL as usize];
+    let failed = files.change(|step| {
+        step.put(at(file.address, LINKS), 9)?;
+        space.read(files.journal, &mut journal)?;
+        Ok(space.free(files.journal)?)
+    });
+    failed.expect_err("the journal is gone");
+    let mut allocated = (0..EXTENT / JOURNAL).map(|_| files.session.alloc(JOURNAL).expect("room"));
+    assert!(allocated.any(|at| at == files.journal), "its place is not used again");
+    space.write(files.journal, &journal).expect("there");
+    let links = other.find(other.root(), b"a").expect("there").links;
+    assert_eq!(links, 1, "what was answered with an error is seen");
+    let report = other.check(false).expect("looked at");
+    assert_eq!((report.problems, report.files), (Vec::new(), 1));
+}
+
+/// The journal of a mount of the version before, killed in the middle of a step.
+#[test]
+fn a_step_that_a_former_version_left_is_taken_back() {
+    let space = space(16);
+    let files = FileSystem::make(&space, ME).expect("made");
+    let word = at(files.superblock, SUPER_NUMBER);
+    let was = space.load(word).expect("there");
+    for (field, value) in [(16, word.raw()), (24, was), (32, word.raw()), (40, was + 1), (0, 2)] {
+        space.store(at(files.journal, field), value).expect("there");
+    }
+    space.store(word, was + 2).expect("there");
+    drop(files);
+    let files = FileSystem::mount(&space).expect("mounted");
+    assert_eq!(
+        (
+            space.load(word).expect("there"),
+            space.load(files.journal).expect("there")
+        ),
+        (was, 0)
+    );
+}
+
 #[test]
 fn what_is_no_file_system_is_not_mounted() {
     let space = space(16);

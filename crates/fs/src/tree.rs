@@ -2,8 +2,8 @@
 
 use super::directory::{Entry, Trie};
 use super::inode::{self, kind};
-use super::journal::Step;
 use super::layout::{ABOVE, CONTENT, ENTRIES, INODE, LINKS, NAME_MAX, at};
+use super::step::Step;
 use super::{Attributes, Failure, FileSystem, Inode, Owner, Result};
 use cenote_base::Error;
 use cenote_space::GlobalAddress;

@@ -1,22 +1,14 @@
 //! The space as the store uses it: objects, and words that are changed in one step, alone or several together.
 //!
 //! Outside of a step that takes several words ([`Heap::begin`] … [`Heap::commit`]) a change is its store. Within, it is
-//! undone if the process is killed before the end: the *journal*, an object of the space, holds what each word was.
-//!
-//! ```text
-//!   journal:  0 u64 count   8 reserved   16 (u64 address of a word, u64 what it was) count times
-//! ```
-//!
-//! 1. the pair is written behind the others, then `count` says that it is there, then the word is changed;
-//! 2. `count` = 0 ends the step: all of its words are as they should be;
-//! 3. what it freed is freed after that, and what a step that was taken back has allocated is freed after the words are
-//!    as they were.
+//! undone if the process is killed before the end: by the store's [journal](cenote_space::journal), which lies in the
+//! space. What a step freed is freed when it has ended, and what a step that was taken back has allocated is freed when
+//! the words are as they were.
 //!
 //! Taking something away must not need memory: so the journal has room for [`JOURNAL_BYTES`] from the beginning, which
-//! is some 4,000 words that a step changes.
+//! is some 4,000 words that a step changes. It is enlarged when a step changes more.
 //!
-//! So a start that finds a `count` puts the words back, the last one first, and then sets it to 0; killed in that, the
-//! next one does it again.
+//! A start takes back the step that it finds in the journal.
 //!
 //! A step that can neither be ended nor taken back, since memory answers with errors, is half done for good: from then
 //! on the heap is *broken*, and refuses all changes. The next start takes the step back. (Were it to go on, that start
@@ -24,24 +16,16 @@
 
 use super::spares::Spares;
 use cenote_base::{Error, Result};
+use cenote_space::journal::{self, Journal};
 use cenote_space::{GlobalAddress, Session};
 
-const PAIRS_AT: u64 = 16;
-const PAIR: u64 = 16;
 /// Bytes of a journal that is made first.
 const JOURNAL_BYTES: u64 = 64 << 10;
-const _: () = {
-    assert!(PAIRS_AT >= size_of::<u64>() as u64, "the count lies before the pairs");
-    assert!(
-        (JOURNAL_BYTES - PAIRS_AT).is_multiple_of(PAIR),
-        "a journal ends with a whole pair"
-    );
-};
 
 /// Where a step, or a part of one, began.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Mark {
-    pairs: u64,
+    words: journal::Mark,
     allocated: usize,
     freed: usize,
 }
@@ -51,10 +35,7 @@ pub(super) struct Heap {
     session: Session,
     /// The word that holds the journal's address.
     journal_word: GlobalAddress,
-    journal: GlobalAddress,
-    /// Pairs in the journal, and how many fit.
-    pairs: u64,
-    room: u64,
+    journal: Journal,
     /// Steps that have begun and not ended: an inner one is a part of the outer.
     depth: u32,
     /// See the module. `depth` is above 0 then, so that it costs nothing to look.
@@ -73,38 +54,33 @@ struct Freed {
 }
 
 impl Heap {
-    /// Takes up a journal, and puts back what a step that was cut off has changed.
+    /// Takes up the journal that a word refers to, and takes back the step that was cut off. A journal is made if there
+    /// is none.
     pub(super) fn new(session: Session, journal_word: GlobalAddress) -> Result<Self> {
+        let mut at = GlobalAddress::from_raw(session.load(journal_word)?);
+        if at.is_null() {
+            at = session.alloc(JOURNAL_BYTES)?;
+            session.store(journal_word, at.raw())?;
+        }
+        let mut journal = Journal::new(at, session.size_of(at)?);
+        journal.recover(&session)?;
         let mut heap = Self {
             session,
             journal_word,
-            journal: GlobalAddress::NULL,
-            pairs: 0,
-            room: 0,
+            journal,
             depth: 0,
             is_broken: false,
             allocated: Vec::new(),
             freed: Vec::new(),
             spares: Spares::default(),
         };
-        heap.journal = heap.word(journal_word)?;
-        if heap.journal.is_null() {
-            heap.journal = heap.session.alloc(JOURNAL_BYTES)?;
-            heap.session.store(journal_word, heap.journal.raw())?;
-        }
-        heap.pairs = heap.load(heap.journal)?;
-        heap.room = heap.session.size_of(heap.journal)?.saturating_sub(PAIRS_AT) / PAIR;
-        if heap.pairs > heap.room {
-            return Err(Error::Corrupt(format!("a journal of {} words", heap.pairs)));
-        }
-        heap.put_back(0)?;
         heap.enlarge_at_first()?;
         Ok(heap)
     }
 
     /// A journal that was made when they were smaller gets the room that they have now, if there is any.
     fn enlarge_at_first(&mut self) -> Result<()> {
-        if PAIRS_AT + self.room * PAIR >= JOURNAL_BYTES {
+        if self.journal.bytes() >= JOURNAL_BYTES {
             return Ok(());
         }
         match self.enlarge_to(JOURNAL_BYTES) {
@@ -120,7 +96,7 @@ impl Heap {
 
     /// Where the journal lies.
     pub(super) fn journal(&self) -> GlobalAddress {
-        self.journal
+        self.journal.at()
     }
 
     /// A word. No other process changes it: it need not be read as one that others do.
@@ -248,10 +224,10 @@ impl Heap {
     /// Changes a word that something refers to.
     #[inline]
     pub(super) fn put(&mut self, at: GlobalAddress, value: u64) -> Result<()> {
-        if self.depth > 0 {
-            self.note(at)?;
+        match self.depth {
+            0 => self.session.store(at, value),
+            _ => self.put_in_step(at, value),
         }
-        self.session.store(at, value)
     }
 
     /// # Errors
@@ -279,36 +255,33 @@ impl Heap {
         answer
     }
 
-    fn note(&mut self, at: GlobalAddress) -> Result<()> {
+    fn put_in_step(&mut self, at: GlobalAddress, value: u64) -> Result<()> {
         self.check()?;
-        if self.pairs == self.room {
-            self.enlarge_to(2 * (PAIRS_AT + self.room * PAIR))?;
+        if self.journal.is_full() {
+            self.enlarge_to(2 * self.journal.bytes())?;
         }
-        let was = self.load(at)?;
-        let pair = offset(self.journal, PAIRS_AT + self.pairs * PAIR)?;
-        self.session.store(pair, at.raw())?;
-        self.session.store(offset(pair, 8)?, was)?;
-        self.pairs += 1;
-        self.session.store(self.journal, self.pairs)
+        self.journal.put(&self.session, at, value)
     }
 
-    /// A journal of another size, published by one store.
-    fn enlarge_to(&mut self, bytes: u64) -> Result<()> {
+    /// A journal of another size, published by one store. If that fails, which of the two the next start takes up is
+    /// open.
+    pub(super) fn enlarge_to(&mut self, bytes: u64) -> Result<()> {
         let larger = self.alloc_for_good(bytes)?;
-        let mut held = Vec::new();
-        self.append_to(self.journal, (PAIRS_AT + self.pairs * PAIR) as usize, &mut held)?;
-        self.session.write(larger, &held)?;
-        self.session.store(self.journal_word, larger.raw())?;
-        let former = core::mem::replace(&mut self.journal, larger);
-        self.room = (bytes - PAIRS_AT) / PAIR;
-        self.session.free(former)
+        let mut former = GlobalAddress::NULL;
+        self.or_give_up(|heap| {
+            former = heap.journal.move_to(&heap.session, larger, bytes, heap.journal_word)?;
+            Ok(())
+        })?;
+        // Nothing refers to it: if it is not freed now, the next start frees it.
+        let _ = self.session.free(former);
+        Ok(())
     }
 
     /// From here on changes belong together.
     pub(super) fn begin(&mut self) -> Mark {
         self.depth = self.depth.saturating_add(1);
         Mark {
-            pairs: self.pairs,
+            words: self.journal.mark(),
             allocated: self.allocated.len(),
             freed: self.freed.len(),
         }
@@ -321,10 +294,7 @@ impl Heap {
             self.depth -= 1;
             return Ok(());
         }
-        if self.pairs > 0 {
-            self.or_give_up(|heap| heap.session.store(heap.journal, 0))?;
-            self.pairs = 0;
-        }
+        self.or_give_up(|heap| heap.journal.end(&heap.session))?;
         self.depth = 0;
         self.allocated.clear();
         let mut freed = core::mem::take(&mut self.freed);
@@ -337,22 +307,12 @@ impl Heap {
     /// Takes back what was done since the mark.
     pub(super) fn roll_back(&mut self, mark: Mark) -> Result<()> {
         self.check()?;
-        self.or_give_up(|heap| heap.put_back(mark.pairs))?;
+        self.or_give_up(|heap| heap.journal.undo(&heap.session, mark.words))?;
         self.freed.truncate(mark.freed);
         let allocated = self.allocated.split_off(mark.allocated);
         let frees = allocated.into_iter().map(|at| self.session.free(at));
         let freed = frees.fold(Ok(()), Result::and);
         self.commit().and(freed)
-    }
-
-    fn put_back(&mut self, down_to: u64) -> Result<()> {
-        for n in (down_to..self.pairs).rev() {
-            let pair = offset(self.journal, PAIRS_AT + n * PAIR)?;
-            let (at, was) = (self.word(pair)?, self.load(offset(pair, 8)?)?);
-            self.session.store(at, was)?;
-        }
-        self.pairs = down_to.min(self.pairs);
-        self.session.store(self.journal, self.pairs)
     }
 }
 

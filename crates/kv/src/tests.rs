@@ -2,8 +2,11 @@
 
 use super::*;
 use cenote_base::random::Random;
-use cenote_space::SpaceOptions;
+use cenote_space::journal::Journal;
+use cenote_space::{Class, Extent, Keeper, Lifetime, Run, SessionId, SpaceOptions};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn space(bytes: u64) -> Space {
     let options = SpaceOptions {
@@ -692,6 +695,65 @@ fn a_small_journal_is_enlarged_by_the_next_start() {
     let journal = store.heap.journal();
     assert!(journal != small && space.size_of(journal).expect("there") >= 64 << 10);
     assert!(space.load(small).is_err(), "the small one is freed");
+}
+
+/// A keeper that frees no run while it is told so.
+struct FreesNone(Arc<dyn Keeper>, AtomicBool);
+
+impl Keeper for FreesNone {
+    fn begin(&self) -> cenote_base::Result<SessionId> {
+        self.0.begin()
+    }
+    fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> cenote_base::Result<Extent> {
+        self.0.take(session, class, lifetime)
+    }
+    fn give_back(&self, session: SessionId, extents: &[Extent]) -> cenote_base::Result<()> {
+        self.0.give_back(session, extents)
+    }
+    fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> cenote_base::Result<Run> {
+        self.0.take_run(session, bytes, lifetime)
+    }
+    fn free_run(&self, address: GlobalAddress) -> cenote_base::Result<()> {
+        match self.1.load(Ordering::Relaxed) {
+            true => Err(Error::Lost("the keeper is away".into())),
+            false => self.0.free_run(address),
+        }
+    }
+    fn end(&self, session: SessionId) -> cenote_base::Result<()> {
+        self.0.end(session)
+    }
+    fn is_alive(&self, session: SessionId) -> cenote_base::Result<bool> {
+        self.0.is_alive(session)
+    }
+    fn audit(&self) -> cenote_base::Result<Vec<String>> {
+        self.0.audit()
+    }
+}
+
+/// A change was made, and answered with the error of the former journal, which could not be freed.
+#[test]
+fn a_journal_that_cannot_be_freed_fails_no_change() {
+    let whole = space(64 << 20);
+    let (part, inner) = (whole.parts().next().expect("one"), whole.keeper(1).expect("one"));
+    let keeper = Arc::new(FreesNone(inner, AtomicBool::new(false)));
+    let space = Space::new(whole.id());
+    space
+        .attach(Arc::clone(part), Arc::clone(&keeper) as Arc<dyn Keeper>)
+        .expect("attached");
+    let mut store = Store::open(&space).expect("opened");
+    let object = store.heap.alloc(64).expect("room");
+    let step = store.begin();
+    store.heap.enlarge_to(2 << 20).expect("room");
+    keeper.1.store(true, Ordering::Relaxed);
+    let pairs = Journal::room_of(2 << 20);
+    (1..=pairs + 1).for_each(|n| store.heap.put(object, n).expect("changed"));
+    store.roll_back(step).expect("taken back");
+    assert_eq!(space.load(object).expect("there"), 0);
+    keeper.1.store(false, Ordering::Relaxed);
+    drop(store);
+    let (_, found) = Store::open_reporting(&space).expect("opened");
+    assert!(found.freed > 0, "the former journal is freed by the next start");
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
 }
 
 #[test]

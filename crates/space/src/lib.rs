@@ -39,6 +39,7 @@ mod far;
 mod free;
 mod heat;
 mod host;
+pub mod journal;
 mod keeper;
 mod layout;
 mod local;
