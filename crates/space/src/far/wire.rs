@@ -348,14 +348,21 @@ fn take<'a>(bytes: &mut &'a [u8], n: usize) -> Result<&'a [u8]> {
     Ok(first)
 }
 
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..].first_chunk().map_or(0, |word| u64::from_le_bytes(*word))
+/// The bytes of a message at a place.
+///
+/// # Errors
+/// [`Error::Corrupt`]: the message ends before.
+fn chunk<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N]> {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.copied().ok_or_else(|| Error::corrupt("a message ends early"))
 }
 
-fn half(bytes: &[u8], at: usize) -> usize {
-    bytes[at..]
-        .first_chunk()
-        .map_or(0, |word| u32::from_le_bytes(*word) as usize)
+fn word(bytes: &[u8], at: usize) -> Result<u64> {
+    chunk(bytes, at).map(u64::from_le_bytes)
+}
+
+fn half(bytes: &[u8], at: usize) -> Result<usize> {
+    chunk(bytes, at).map(|half| u32::from_le_bytes(half) as usize)
 }
 
 /// What a request's accesses are about, as far as it makes sense: addresses and lengths, before they are carried out.
@@ -370,10 +377,10 @@ impl Iterator for RequestedAccesses<'_> {
 
     fn next(&mut self) -> Option<Self::Item> {
         let (item, rest) = self.0.split_at_checked(ITEM)?;
-        let len = half(item, 4);
+        let (len, address) = (half(item, 4).ok()?, word(item, 8).ok()?);
         let payload = if item[0] == WRITE { filled(len) } else { 0 };
         self.0 = rest.get(payload..)?;
-        Some((GlobalAddress::from_raw(word(item, 8)), len as u64))
+        Some((GlobalAddress::from_raw(address), len as u64))
     }
 }
 
@@ -381,7 +388,7 @@ impl Iterator for RequestedAccesses<'_> {
 fn answer_of(mut items: &[u8]) -> usize {
     let mut bytes = HEAD;
     while let Some((item, rest)) = items.split_at_checked(ITEM) {
-        let len = filled(half(item, 4));
+        let Ok(len) = half(item, 4).map(filled) else { break };
         bytes += ANSWER + if item[0] == READ { len } else { 0 };
         let payload = if item[0] == WRITE { len } else { 0 };
         items = rest.get(payload..).unwrap_or_default();
@@ -460,8 +467,8 @@ impl CarryOut<'_, '_> {
     /// One access; whether it was done.
     fn next(&mut self, each: &mut impl FnMut(GlobalAddress, &mut Act<'_>) -> Result<Outcome>) -> Result<bool> {
         let item = take(&mut self.items, ITEM)?;
-        let (op, len, address) = (item[0], half(item, 4), GlobalAddress::from_raw(word(item, 8)));
-        let (value, new) = (word(item, 16), word(item, 24));
+        let (op, len, address) = (item[0], half(item, 4)?, GlobalAddress::from_raw(word(item, 8)?));
+        let (value, new) = (word(item, 16)?, word(item, 24)?);
         let payload = match op {
             WRITE => take(&mut self.items, len.next_multiple_of(8))?,
             _ => &[],
@@ -646,7 +653,7 @@ impl<'a> Answers<'a> {
     /// The host's error of this access; [`Error::Corrupt`] if the answer is broken off.
     pub fn next(&mut self, act: &mut Act<'_>) -> Result<Outcome> {
         let answer = take(&mut self.rest, ANSWER)?;
-        let (status, len, value) = (answer[0], half(answer, 4), word(answer, 8));
+        let (status, len, value) = (answer[0], half(answer, 4)?, word(answer, 8)?);
         let bytes = &take(&mut self.rest, len.next_multiple_of(8))?[..len];
         let is_direct = self.direct.takes(act);
         let read = match is_direct {
@@ -709,12 +716,12 @@ pub fn alloc(session: SessionId, len: u64, lifetime: Lifetime) -> Vec<u8> {
 pub fn read_alloc(rest: &[u8]) -> Result<(SessionId, u64, Lifetime)> {
     match rest.len() {
         24 => {
-            let lifetime = if word(rest, 16) == 0 {
-                Lifetime::Space
-            } else {
-                Lifetime::Session
+            let lifetime = match word(rest, 16)? {
+                0 => Lifetime::Space,
+                1 => Lifetime::Session,
+                _ => return Err(Error::corrupt("a lifetime of no kind")),
             };
-            Ok((SessionId(word(rest, 0)), word(rest, 8), lifetime))
+            Ok((SessionId(word(rest, 0)?), word(rest, 8)?, lifetime))
         }
         _ => Err(Error::corrupt("a request to allocate")),
     }
@@ -734,8 +741,8 @@ pub fn probe(len: usize, is_direct: bool) -> Vec<u8> {
 /// # Errors
 /// [`Error::Corrupt`]: a message of another length, or a probe beyond the longest.
 pub fn read_probe(rest: &[u8]) -> Result<(usize, bool)> {
-    match rest.len() {
-        16 if word(rest, 0) <= PROBE_MAX as u64 => Ok((word(rest, 0) as usize, word(rest, 8) != 0)),
+    match (rest.len(), word(rest, 0)?) {
+        (16, len) if len <= PROBE_MAX as u64 => Ok((len as usize, word(rest, 8)? != 0)),
         _ => Err(Error::corrupt("a probe")),
     }
 }
@@ -792,11 +799,58 @@ pub fn fetch(fetch: Fetch) -> Vec<u8> {
 pub fn read_fetch(rest: &[u8]) -> Result<Fetch> {
     match rest.len() {
         32 => Ok(Fetch {
-            extent: GlobalAddress::from_raw(word(rest, 0)),
-            freeze: word(rest, 8),
-            from: word(rest, 16),
-            len: word(rest, 24),
+            extent: GlobalAddress::from_raw(word(rest, 0)?),
+            freeze: word(rest, 8)?,
+            from: word(rest, 16)?,
+            len: word(rest, 24)?,
         }),
         _ => Err(Error::corrupt("a request to fetch")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Missing bytes were 0, which an address, a length or a session's number can be.
+    #[test]
+    fn missing_bytes_are_an_error() {
+        let bytes = [7; 20];
+        assert!(word(&bytes, 12).is_ok() && half(&bytes, 16).is_ok());
+        for at in [13, 20, 21, usize::MAX] {
+            assert!(matches!(word(&bytes, at), Err(Error::Corrupt(_))), "a word at {at}");
+        }
+        for at in [17, 20, 21, usize::MAX] {
+            assert!(
+                matches!(half(&bytes, at), Err(Error::Corrupt(_))),
+                "half a word at {at}"
+            );
+        }
+    }
+
+    #[test]
+    fn requests_of_another_length_are_errors() {
+        let lifetime = Lifetime::Session;
+        let (alloc, probe) = (alloc(SessionId(3), 100, lifetime), probe(64, true));
+        let fetch = fetch(Fetch {
+            extent: GlobalAddress::NULL,
+            freeze: 1,
+            from: 2,
+            len: 3,
+        });
+        assert_eq!(
+            read_alloc(&alloc[HEAD..]).expect("whole"),
+            (SessionId(3), 100, lifetime)
+        );
+        assert_eq!(read_probe(&probe[HEAD..]).expect("whole"), (64, true));
+        assert_eq!(read_fetch(&fetch[HEAD..]).expect("whole").len, 3);
+        for n in HEAD..fetch.len() {
+            let cut = |bytes: &[u8]| bytes[HEAD..n.min(bytes.len() - 1)].to_vec();
+            assert!(read_alloc(&cut(&alloc)).is_err() && read_probe(&cut(&probe)).is_err());
+            assert!(read_fetch(&cut(&fetch)).is_err(), "{n} bytes");
+        }
+        let mut unknown = alloc;
+        unknown[HEAD + 16] = 2;
+        assert!(read_alloc(&unknown[HEAD..]).is_err(), "a lifetime of no kind");
     }
 }
