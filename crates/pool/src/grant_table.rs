@@ -823,38 +823,41 @@ impl GrantTable {
 
     /// What contradicts the invariants.
     pub fn problems(&self) -> Vec<String> {
+        let mut problems = self.problems_of_spaces();
+        problems.extend(self.problems_of_mirrors());
+        problems.extend(self.problems_of_grants());
+        for (id, node) in &self.nodes {
+            let granted = self.granted(*id);
+            if granted > node.bytes {
+                let (bytes, granted) = (ByteSize(node.bytes), ByteSize(granted));
+                problems.push(format!("memory node {id} has {bytes} and granted {granted}"));
+            }
+        }
+        problems
+    }
+
+    fn problems_of_grants(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut labels = std::collections::BTreeSet::new();
-        problems.extend(self.problems_of_spaces());
-        problems.extend(self.problems_of_mirrors());
         for (id, grant) in &self.grants {
-            if id.0 >= self.next {
+            if id.0 == 0 || id.0 >= self.next {
                 problems.push(format!("grant {id} has a number that is not given yet"));
             }
             if !self.nodes.contains_key(&grant.node) {
-                problems.push(format!(
-                    "grant {id} lies on memory node {}, which is unknown",
-                    grant.node
-                ));
+                let node = grant.node;
+                problems.push(format!("grant {id} lies on memory node {node}, which is unknown"));
             }
             if grant.bytes == 0 || !grant.bytes.is_multiple_of(EXTENT) {
                 problems.push(format!("grant {id} has {} bytes, no whole extents", grant.bytes));
             }
             if !labels.insert((&grant.tenant, &grant.label)) {
-                problems.push(format!(
-                    "tenant \"{}\" has label \"{}\" twice",
-                    grant.tenant, grant.label
-                ));
+                let (tenant, label) = (&grant.tenant, &grant.label);
+                problems.push(format!("tenant \"{tenant}\" has label \"{label}\" twice"));
             }
-        }
-        for (id, node) in &self.nodes {
-            let granted = self.granted(*id);
-            if granted > node.bytes {
-                problems.push(format!(
-                    "memory node {id} has {} and granted {}",
-                    ByteSize(node.bytes),
-                    ByteSize(granted)
-                ));
+            // Epochs rise from 1 on with each holder: with 0 a former holder's would come again.
+            let had_holder = matches!(grant.phase, Phase::Held | Phase::Fencing | Phase::Idle);
+            if had_holder && grant.epoch == 0 {
+                problems.push(format!("grant {id} is {} and has had no epoch", grant.phase));
             }
         }
         problems

@@ -61,7 +61,7 @@ pub struct SpaceRecord {
     /// The number of its last part.
     last: u8,
     /// Parts that were lost with their memory nodes.
-    lost: Vec<u8>,
+    pub(super) lost: Vec<u8>,
 }
 
 impl SpaceRecord {
@@ -487,25 +487,42 @@ impl GrantTable {
 
     pub(super) fn problems_of_spaces(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut names = BTreeSet::new();
+        let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
         for space in &self.spaces {
             if !names.insert((&space.tenant, &space.name)) {
-                problems.push(format!(
-                    "tenant \"{}\" has space \"{}\" twice",
-                    space.tenant, space.name
-                ));
+                let (tenant, name) = (&space.tenant, &space.name);
+                problems.push(format!("tenant \"{tenant}\" has space \"{name}\" twice"));
             }
-            let mut numbers = BTreeSet::new();
-            for (id, grant, number) in self.parts(space.id) {
-                let is_new = numbers.insert(number);
-                if !is_new || number == 0 || number > space.last || grant.tenant != space.tenant {
-                    problems.push(format!(
-                        "grant {id} is part {number} of space {}, which does not fit",
-                        space.id
-                    ));
-                }
+            if !ids.insert(space.id) {
+                problems.push(format!("space {} is there twice", space.id));
+            }
+            problems.extend(self.problems_of_numbers(space));
+        }
+        problems.extend(self.problems_of_parts());
+        problems
+    }
+
+    /// A part's number is given once in its space, to a part that is there or was lost.
+    fn problems_of_numbers(&self, space: &SpaceRecord) -> Vec<String> {
+        let (mut problems, mut numbers, id) = (Vec::new(), BTreeSet::new(), space.id);
+        let is_given = |number: u8| (1..=space.last).contains(&number);
+        for number in space.lost.iter().copied() {
+            if !numbers.insert(number) || !is_given(number) {
+                problems.push(format!("space {id} has lost part {number}, which does not fit"));
             }
         }
+        for (grant_id, grant, number) in self.parts(id) {
+            if !numbers.insert(number) || !is_given(number) || grant.tenant != space.tenant {
+                problems.push(format!(
+                    "grant {grant_id} is part {number} of space {id}, which does not fit"
+                ));
+            }
+        }
+        problems
+    }
+
+    fn problems_of_parts(&self) -> Vec<String> {
+        let mut problems = Vec::new();
         for (id, grant) in &self.grants {
             let is_kept = matches!(grant.phase, Phase::Kept | Phase::Keeping);
             let fits = match grant.part {

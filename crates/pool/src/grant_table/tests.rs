@@ -241,6 +241,44 @@ fn the_file_is_checked() {
     }
 }
 
+/// Invariant 3 of docs/pool.md: a grant table in which a holder has no epoch was taken for whole.
+#[test]
+fn a_holder_without_an_epoch_is_a_problem() {
+    let mut grant_table = grant_table();
+    let (id, _) = admit(open(&mut grant_table, "a", "db", 2, 0));
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+    for phase in [Phase::Held, Phase::Fencing, Phase::Idle] {
+        let grant = grant_table.grants.get_mut(&id).expect("there");
+        (grant.epoch, grant.phase) = (0, phase);
+        assert_eq!(grant_table.problems().len(), 1, "{phase}: {:?}", grant_table.problems());
+    }
+    let read = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), Nanos(5), LEASE);
+    assert!(matches!(read, Err(Error::Corrupt(_))), "{read:?}");
+}
+
+/// Invariant 7 of docs/pool.md: a grant table that gives a lost part's number to another part was taken for whole.
+#[test]
+fn a_part_with_a_number_that_was_lost_is_a_problem() {
+    let mut grant_table = grant_table();
+    let parts = begun(create(&mut grant_table, "b", "heap", 4, 9));
+    parts.iter().for_each(|id| confirm(&mut grant_table, *id));
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+    for (lost, problems) in [(vec![1], 1), (vec![9], 1), (vec![0], 1)] {
+        grant_table.spaces[0].lost = lost;
+        assert_eq!(grant_table.problems().len(), problems, "{:?}", grant_table.problems());
+    }
+    grant_table.spaces[0].lost = Vec::new();
+    let mut twin = grant_table.spaces[0].clone();
+    twin.name = "twin".into();
+    grant_table.spaces.push(twin);
+    assert!(
+        grant_table
+            .problems()
+            .iter()
+            .any(|problem| problem.ends_with("there twice"))
+    );
+}
+
 /// The time in which the manager could hear no holder is not counted.
 #[test]
 fn a_manager_that_was_away_gives_the_time_back() {
