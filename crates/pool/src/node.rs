@@ -22,6 +22,7 @@
 
 mod fenced;
 mod members;
+mod membership;
 mod parts;
 mod rings;
 
@@ -33,13 +34,14 @@ use crate::managers::{Greeted, Managers};
 use crate::wire::{self, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, Event, Mutex, Nanos, fs};
+use cenote_base::rt::{self, Event, Nanos, fs};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::{Region, RegionOptions};
 use cenote_space::{HostOptions, Hosts};
+use membership::Membership;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -118,11 +120,11 @@ struct Identity {
 
 /// A memory node that runs. Dropping it stops it; the memory stays.
 pub struct MemoryNode {
-    inner: Arc<Inner>,
+    inner: Arc<NodeState>,
     threads: Vec<rt::JoinHandle<()>>,
 }
 
-struct Inner {
+struct NodeState {
     options: NodeOptions,
     managers: Managers,
     network: Arc<dyn Network>,
@@ -137,8 +139,7 @@ struct Inner {
     /// How long a member may be silent, in nanoseconds.
     lease: AtomicU64,
     parts: parts::Parts,
-    members: Mutex<members::Members>,
-    fenced: Mutex<fenced::Fenced>,
+    membership: Membership,
     /// For members.
     acceptor: Acceptor,
 }
@@ -160,7 +161,7 @@ impl MemoryNode {
         options: NodeOptions,
         network: Arc<dyn Network>,
         host: Box<dyn Host>,
-    ) -> Result<(Arc<Inner>, Box<dyn Listener>)> {
+    ) -> Result<(Arc<NodeState>, Box<dyn Listener>)> {
         let managers = Managers::parse(&options.manager)?;
         let lock = take(&options.directory)?;
         check_room(&options)?;
@@ -169,12 +170,11 @@ impl MemoryNode {
         let listener = listen(&*network, &options.listen, identity.members.as_deref())?;
         let host: Arc<dyn Host> = host.into();
         let rings = Arc::new(rings::Rings::new(&host));
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(NodeState {
             address: listener.address(),
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
             parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
-            members: Mutex::default(),
-            fenced: Mutex::new(fenced::Fenced::read(&options.directory)?),
+            membership: Membership::new(fenced::Fenced::read(&options.directory)?),
             acceptor: Acceptor::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
             options,
             managers,
@@ -190,7 +190,7 @@ impl MemoryNode {
         Ok((inner, listener))
     }
 
-    fn run(inner: Arc<Inner>, listener: Box<dyn Listener>) -> Self {
+    fn run(inner: Arc<NodeState>, listener: Box<dyn Listener>) -> Self {
         let (obeying, accepting, watching) = (Arc::clone(&inner), Arc::clone(&inner), Arc::clone(&inner));
         let threads = vec![
             rt::spawn("memory node", move || obeying.run()),
@@ -217,7 +217,7 @@ impl Drop for MemoryNode {
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-        self.inner.close_connections();
+        self.inner.membership.close_connections();
         self.inner.parts.close_rings();
         if let Some(calls) = &self.inner.options.calls {
             calls.hosts.clear();
@@ -384,7 +384,7 @@ fn last_grant(directory: &Path) -> Result<GrantId> {
     Ok(memory.into_iter().chain(notes).max().unwrap_or_default())
 }
 
-impl Inner {
+impl NodeState {
     fn run(&self) {
         let mut said = String::new();
         let mut next = None;
@@ -554,7 +554,7 @@ impl Inner {
     fn free(&self, grant: GrantId) -> Result<OrderReply> {
         let path = grant_path(&self.options.directory, grant);
         if let Some(part) = self.parts.close(grant) {
-            self.forget_sessions(part.space, part.part);
+            self.membership.forget_part(part.space, part.part);
         }
         if !planted(Fault::FreeFence) {
             self.host.end_holders(&path, END_TIMEOUT)?;

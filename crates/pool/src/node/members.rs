@@ -23,11 +23,11 @@
 //!
 //! - a place at a ring lasts as long as the connection over which it was given: a member that comes back has another.
 //!
-//! Lock order: members → fenced; members → parts → a keeper; members → a ring. No member is ended with a lock held.
+//! [`membership`](super::membership) has the members; no member is ended with its locks held.
 
-use super::Inner;
+use super::NodeState;
+use super::membership::Fencing;
 use super::parts::Kept;
-use super::rings::RingPlace;
 use crate::acceptor::Place;
 use crate::grant_table::SpaceId;
 use crate::host::Process;
@@ -37,7 +37,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener};
 use cenote_space::{Keeper, SessionId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -48,10 +48,6 @@ const _: () = assert!(
     STRANGERS_MAX < CONNECTIONS_MAX,
     "unknown clients leave places to members"
 );
-/// Sessions of one member at a time. Their numbers fit into one message, in which it says them when it comes back.
-const SESSIONS_MAX: usize = 1 << 15;
-/// Bytes of a member's name that are kept.
-const NAME_MAX: usize = 128;
 const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// Between two looks whether the node is to stop.
 const TURN: Nanos = Nanos::from_millis(100);
@@ -64,46 +60,6 @@ const COMPLAINTS_MAX: usize = 1000;
 /// Before what failed is tried again.
 const AGAIN: Nanos = Nanos::from_secs(1);
 
-/// All members, by number.
-pub(super) type Members = BTreeMap<MemberId, Member>;
-
-pub(super) struct Member {
-    space: SpaceId,
-    /// If it is of this machine.
-    process: Option<Process>,
-    name: String,
-    sessions: BTreeSet<(u8, SessionId)>,
-    connection: Option<Arc<dyn Connection>>,
-    /// Its place at a ring, while that connection lasts.
-    seat: Option<RingPlace>,
-    /// Those that it had before, until nothing is done any more that was asked from there.
-    seats_before: Vec<RingPlace>,
-    /// Which of its connections that is.
-    turn: u64,
-    heard: Nanos,
-    /// Requests of it that are being served: a member that waits for an answer is not silent, however long that takes.
-    asking: u32,
-    /// It is being ended, and answered no more.
-    is_fenced: bool,
-}
-
-impl Member {
-    fn end_connection(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            connection.close();
-        }
-        self.end_seat();
-    }
-
-    fn end_seat(&mut self) {
-        if let Some(seat) = self.seat.take() {
-            seat.dismiss();
-            self.seats_before.push(seat);
-        }
-        self.seats_before.retain(|seat| !seat.is_quiet());
-    }
-}
-
 /// Says what is tried again, once.
 fn complain(error: Error, said: &mut BTreeSet<String>) {
     let text = error.to_string();
@@ -112,22 +68,14 @@ fn complain(error: Error, said: &mut BTreeSet<String>) {
     }
 }
 
-fn revoked() -> Error {
-    Error::Revoked("this member was silent for too long: what its sessions had is taken back".into())
-}
-
 // ---- connections ----
 
-impl Inner {
+impl NodeState {
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        let inner = Arc::clone(self);
+        let node = Arc::clone(self);
         // A client that breaks the protocol, or ends, is told so by the end of the connection.
-        let serve = move |connection: &Arc<dyn Connection>, place: &Place| _ = inner.serve_member(connection, place);
+        let serve = move |connection: &Arc<dyn Connection>, place: &Place| _ = node.serve_member(connection, place);
         self.acceptor.accept(listener, || self.is_stopping(), serve);
-    }
-
-    pub(super) fn close_connections(&self) {
-        self.members.lock().values_mut().for_each(Member::end_connection);
     }
 
     fn serve_member(&self, connection: &Arc<dyn Connection>, place: &Place) -> Result<()> {
@@ -140,15 +88,7 @@ impl Inner {
         wire::send(&**connection, &welcome.map_err(|error| Failure::from(error.clone())))?;
         let turn = admitted?;
         let served = self.answer_member(hello.member, turn, &**connection);
-        if let Some(member) = self
-            .members
-            .lock()
-            .get_mut(&hello.member)
-            .filter(|member| member.turn == turn)
-        {
-            member.connection = None;
-            member.end_seat();
-        }
+        self.membership.disconnect(hello.member, turn);
         served
     }
 
@@ -172,7 +112,7 @@ impl Inner {
 
     // ---- coming, and coming back ----
 
-    /// Lets a member in; the number of its connection.
+    /// Lets a member in; the turn of its connection.
     fn admit_member(&self, hello: &MemberHello, connection: &Arc<dyn Connection>, place: &Place) -> Result<u64> {
         if hello.version != VERSION {
             return Err(Error::Mismatch(format!(
@@ -186,46 +126,33 @@ impl Inner {
             ));
         }
         // Its former connection, if there is one still, has a place too until its thread has seen that it is over.
-        if let Some(member) = self.members.lock().get_mut(&hello.member) {
-            member.end_connection();
-        }
+        self.membership.close_connection(hello.member);
         let (tenant, tenants) = self.parts.tenant_of(hello.space);
         place.give_to(&tenant, tenants)?;
         for part in &hello.parts {
             self.parts.part(hello.space, *part)?;
         }
         let process = (hello.machine == cenote_fabric::boot()).then_some(hello.process);
-        if process.is_some_and(|process| !self.host.is_there(process)) {
+        self.check_process(process)?;
+        let claim = || self.check_ended(hello.space).and_then(|()| self.claim(hello));
+        self.membership.connect(hello, process, connection, claim)
+    }
+
+    /// A process of this machine has to be one that the node can fence.
+    fn check_process(&self, process: Option<Process>) -> Result<()> {
+        let Some(process) = process else { return Ok(()) };
+        let pid = process.pid;
+        if !self.host.is_there(process) {
             return Err(Error::Mismatch(format!(
-                "the memory node sees no process {} that began when this one did: both have to be in one PID namespace",
-                hello.process.pid
+                "the memory node sees no process {pid} that began when this one did: both have to be in one PID namespace"
             )));
         }
-        if process.is_some_and(|process| !self.host.is_seen(process)) {
+        if !self.host.is_seen(process) {
             return Err(Error::Mismatch(format!(
-                "the memory node does not see what process {} maps, as it changed its user or has capabilities: it could not be told whether it uses memory",
-                hello.process.pid
+                "the memory node does not see what process {pid} maps, as it changed its user or has capabilities: it could not be told whether it uses memory"
             )));
         }
-        let mut members = self.members.lock();
-        if !members.contains_key(&hello.member) {
-            self.check_ended(hello.space)?;
-            self.claim(&members, hello)?;
-            members.insert(hello.member, Member::new(hello, process));
-        }
-        let member = members.get_mut(&hello.member).expect("it was found or entered");
-        if member.is_fenced || member.space != hello.space || member.process != process {
-            return Err(revoked());
-        }
-        member.end_connection();
-        assert!(
-            member.seat.is_none(),
-            "a seat ends with the connection that it came with"
-        );
-        member.connection = Some(Arc::clone(connection));
-        member.heard = rt::now();
-        member.turn += 1;
-        Ok(member.turn)
+        Ok(())
     }
 
     /// A process that is no member yet waits while those that are none are being ended. (A member is not among them,
@@ -239,20 +166,9 @@ impl Inner {
     }
 
     /// What a member says to have begun under a former process of this node is its own again: all of it, or none.
-    fn claim(&self, members: &Members, hello: &MemberHello) -> Result<()> {
-        if self.fenced.lock().contains(hello.member) {
-            return Err(revoked());
-        }
-        if hello.sessions.len() > SESSIONS_MAX {
-            return Err(Error::Full(format!("a member has {SESSIONS_MAX} sessions at most")));
-        }
+    fn claim(&self, hello: &MemberHello) -> Result<()> {
         let mut claimed = Vec::new();
         for (part, session) in &hello.sessions {
-            let is_anothers =
-                |member: &Member| member.space == hello.space && member.sessions.contains(&(*part, *session));
-            if members.values().any(is_anothers) {
-                return Err(revoked());
-            }
             let kept = self.parts.part(hello.space, *part)?;
             kept.check_claim(*session)?;
             claimed.push((kept, *session));
@@ -272,15 +188,7 @@ impl Inner {
             .iter()
             .filter_map(|part| self.parts.part(hello.space, *part).ok());
         let (place, seat) = parts.find_map(|kept| self.parts.rings().seat(&kept, process, (hello.member, turn)))?;
-        let mut members = self.members.lock();
-        match members.get_mut(&hello.member) {
-            Some(member) if member.turn == turn && member.connection.is_some() => {
-                assert!(member.seat.is_none(), "a connection gets one seat");
-                member.seat = Some(place);
-            }
-            // It has been fenced, or has come again.
-            _ => place.dismiss(),
-        }
+        self.membership.seat(hello.member, turn, place);
         Some(seat)
     }
 
@@ -289,15 +197,17 @@ impl Inner {
         let its = |part, session| self.part_for(id, turn, part, Some(session));
         Ok(match request {
             MemberRequest::Ping => {
-                self.hear(id, turn)?;
+                self.membership.hear(id, turn)?;
                 MemberReply::Done
             }
             MemberRequest::Leave => {
-                self.hear(id, turn)?;
+                self.membership.begin_leaving(id, turn)?;
                 self.end_sessions(id);
                 MemberReply::Done
             }
-            MemberRequest::Begin { part: number } => MemberReply::Begun(self.begin(id, number, &*part(number)?)?),
+            MemberRequest::Begin { part: number } => {
+                MemberReply::Begun(self.begin(id, turn, number, &*part(number)?)?)
+            }
             MemberRequest::Take {
                 part,
                 session,
@@ -323,9 +233,7 @@ impl Inner {
                 if kept.keeper.is_alive(session)? {
                     its(number, session)?.keeper.end(session)?;
                 }
-                if let Some(member) = self.members.lock().get_mut(&id) {
-                    member.sessions.remove(&(number, session));
-                }
+                self.membership.remove_session(id, number, session);
                 MemberReply::Done
             }
             MemberRequest::IsAlive { part: number, session } => {
@@ -341,108 +249,32 @@ impl Inner {
 
     /// Serves a request of a member.
     pub(super) fn attend<T>(&self, id: MemberId, turn: u64, serve: impl FnOnce() -> Result<T>) -> Result<T> {
-        self.hear(id, turn)?;
-        self.count_asking(id, 1);
-        let answer = serve();
-        self.count_asking(id, -1);
-        answer
-    }
-
-    fn count_asking(&self, id: MemberId, more: i32) {
-        if let Some(member) = self.members.lock().get_mut(&id) {
-            member.asking = member.asking.saturating_add_signed(more);
-            member.heard = rt::now();
-        }
-    }
-
-    /// A member says something: the space that it is of.
-    pub(super) fn hear(&self, id: MemberId, turn: u64) -> Result<SpaceId> {
-        let mut members = self.members.lock();
-        let member = members
-            .get_mut(&id)
-            .filter(|member| member.turn == turn && !member.is_fenced);
-        let member = member.ok_or_else(revoked)?;
-        member.heard = rt::now();
-        Ok(member.space)
+        let _asking = self.membership.ask(id, turn)?;
+        serve()
     }
 
     /// The part that a request is about, if its session is the member's.
     fn part_for(&self, id: MemberId, turn: u64, part: u8, session: Option<SessionId>) -> Result<Arc<Kept>> {
-        let space = self.hear(id, turn)?;
-        let is_its = |session| {
-            let members = self.members.lock();
-            members
-                .get(&id)
-                .is_some_and(|member| member.sessions.contains(&(part, session)))
+        let space = match session {
+            Some(session) => self.membership.hear_of(id, turn, part, session)?,
+            None => self.membership.hear(id, turn)?,
         };
-        match session {
-            Some(session) if !is_its(session) => Err(Error::Revoked(format!(
-                "session {} of part {part} is not this member's, or has ended",
-                session.0
-            ))),
-            _ => self.parts.part(space, part),
-        }
+        self.parts.part(space, part)
     }
 
-    fn begin(&self, id: MemberId, part: u8, kept: &Kept) -> Result<SessionId> {
+    fn begin(&self, id: MemberId, turn: u64, part: u8, kept: &Kept) -> Result<SessionId> {
         let session = kept.keeper.begin()?;
-        let mut members = self.members.lock();
-        let member = members.get_mut(&id).filter(|member| !member.is_fenced);
-        let entered = match member {
-            Some(member) if member.sessions.len() < SESSIONS_MAX => {
-                member.sessions.insert((part, session));
-                Ok(session)
-            }
-            Some(_) => Err(Error::Full(format!("a member has {SESSIONS_MAX} sessions at most"))),
-            None => Err(revoked()),
-        };
-        if entered.is_err() {
+        let added = self.membership.add_session(id, turn, part, session);
+        if added.is_err() {
             kept.keeper.end(session)?;
         }
-        entered
-    }
-
-    /// A part is being freed: no session owns any of it.
-    pub(super) fn forget_sessions(&self, space: SpaceId, part: u8) {
-        let mut members = self.members.lock();
-        for member in members.values_mut().filter(|member| member.space == space) {
-            member.sessions.retain(|(of, _)| *of != part);
-        }
-    }
-}
-
-impl Member {
-    fn new(hello: &MemberHello, process: Option<Process>) -> Self {
-        let name = hello.name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
-        Self {
-            space: hello.space,
-            process,
-            name,
-            sessions: hello.sessions.iter().copied().collect(),
-            connection: None,
-            seat: None,
-            seats_before: Vec::new(),
-            turn: 0,
-            heard: rt::now(),
-            asking: 0,
-            is_fenced: false,
-        }
-    }
-
-    /// Why it is to be fenced, if it is.
-    fn lapse(&self, now: Nanos, lease: Nanos, is_gone: bool) -> Option<&'static str> {
-        match () {
-            () if self.is_fenced => Some("is being ended"),
-            () if is_gone && self.connection.is_none() => Some("is gone"),
-            () if self.asking == 0 && now.since(self.heard) > lease => Some("has said nothing for a lease"),
-            () => None,
-        }
+        added.map(|()| session)
     }
 }
 
 // ---- leases ----
 
-impl Inner {
+impl NodeState {
     /// Opens what is to be kept, as far as that can be done now.
     pub(super) fn open_parts(&self, said: &mut BTreeSet<String>) {
         let failed = self.parts.open_noted(self.lease());
@@ -490,9 +322,7 @@ impl Inner {
 
     /// This process did not run for so long, and heard no member.
     fn give_time(&self, slept: Nanos) {
-        for member in self.members.lock().values_mut() {
-            member.heard = (member.heard + slept).min(rt::now());
-        }
+        self.membership.give_time(slept);
         for kept in self.parts.all() {
             if let Some(former) = kept.former() {
                 kept.set_former_until(former.until + slept);
@@ -501,64 +331,48 @@ impl Inner {
     }
 
     pub(super) fn lapsed(&self) -> Vec<(MemberId, &'static str)> {
-        let away: Vec<(MemberId, Process)> = {
-            let members = self.members.lock();
-            let away = members.iter().filter(|(_, member)| member.connection.is_none());
-            away.filter_map(|(id, member)| Some((*id, member.process?))).collect()
-        };
-        let gone = away.into_iter().filter(|(_, process)| !self.host.is_there(*process));
-        let gone: BTreeSet<MemberId> = gone.map(|(id, _)| id).collect();
-        let (now, lease) = (rt::now(), self.lease());
-        let members = self.members.lock();
-        let lapsed = |(id, member): (&MemberId, &Member)| Some((*id, member.lapse(now, lease, gone.contains(id))?));
-        members.iter().filter_map(lapsed).collect()
+        self.membership
+            .lapsed(self.lease(), |process| self.host.is_there(process))
     }
 
     /// Ends a member's process if it is one of this machine that maps the space, and then its sessions.
     fn fence(&self, id: MemberId, why: &str) -> Result<()> {
-        let (space, process, name, is_again) = {
-            let mut members = self.members.lock();
-            let Some(member) = members.get_mut(&id) else {
-                return Ok(());
-            };
-            let is_again = core::mem::replace(&mut member.is_fenced, true);
-            member.end_connection();
-            (member.space, member.process, member.name.clone(), is_again)
+        let Some(fencing) = self.membership.begin_fencing(id) else {
+            return Ok(());
         };
-        if let Some(process) = process {
-            let files: Vec<PathBuf> = self
-                .parts
-                .of_space(space)
-                .iter()
-                .map(|kept| kept.path.clone())
-                .collect();
-            let was_there = self.host.is_there(process);
-            self.host.end_process(process, &files, END_TIMEOUT)?;
-            if !self.host.is_there(process) {
-                let parts = self.parts.of_space(space);
-                parts
-                    .iter()
-                    .for_each(|kept| kept.give_up(|mark| mark == process.mark()));
-            }
-            if was_there && !(is_again && self.host.is_there(process)) {
-                eprintln!(
-                    "cenote: memory node: member \"{name}\" (process {}) of space {space} {why}: it is fenced",
-                    process.pid
-                );
-            }
+        if let Some(process) = fencing.process {
+            self.end_process(process, &fencing, why)?;
         }
-        if process.is_none_or(|process| self.host.is_there(process)) {
-            self.fenced.lock().add(id)?;
+        if fencing.process.is_none_or(|process| self.host.is_there(process)) {
+            self.membership.remember_fenced(id)?;
         }
-        self.check_quiet(id, &name)?;
+        self.check_quiet(id, &fencing.name)?;
         self.end_sessions(id);
+        Ok(())
+    }
+
+    fn end_process(&self, process: Process, fencing: &Fencing, why: &str) -> Result<()> {
+        let parts = self.parts.of_space(fencing.space);
+        let files: Vec<PathBuf> = parts.iter().map(|kept| kept.path.clone()).collect();
+        let was_there = self.host.is_there(process);
+        self.host.end_process(process, &files, END_TIMEOUT)?;
+        if !self.host.is_there(process) {
+            let parts = self.parts.of_space(fencing.space);
+            parts
+                .iter()
+                .for_each(|kept| kept.give_up(|mark| mark == process.mark()));
+        }
+        if was_there && !(fencing.is_again && self.host.is_there(process)) {
+            let (name, space, pid) = (&fencing.name, fencing.space, process.pid);
+            eprintln!("cenote: memory node: member \"{name}\" (process {pid}) of space {space} {why}: it is fenced");
+        }
         Ok(())
     }
 
     /// Whether no request of a member to other parts is on its way any more: such a request ends by itself, within a
     /// call's time. It looks once, as other members wait.
     pub(super) fn check_quiet(&self, id: MemberId, name: &str) -> Result<()> {
-        match self.is_quiet(id) {
+        match self.membership.is_quiet(id) {
             true => Ok(()),
             false => Err(Error::Busy(format!(
                 "member \"{name}\": what it has asked other nodes for is not answered yet"
@@ -566,23 +380,10 @@ impl Inner {
         }
     }
 
-    fn is_quiet(&self, id: MemberId) -> bool {
-        let mut members = self.members.lock();
-        let Some(member) = members.get_mut(&id) else {
-            return true;
-        };
-        member.end_seat();
-        member.seats_before.is_empty()
-    }
-
     /// A member maps nothing any more: its sessions end, and it is forgotten.
     fn end_sessions(&self, id: MemberId) {
-        let (space, sessions) = {
-            let mut members = self.members.lock();
-            let Some(member) = members.get_mut(&id) else { return };
-            member.is_fenced = true;
-            member.end_seat();
-            (member.space, member.sessions.clone())
+        let Some((space, sessions)) = self.membership.ending(id) else {
+            return;
         };
         for (part, session) in sessions {
             // A part that is not there any more has no sessions either.
@@ -590,7 +391,7 @@ impl Inner {
                 kept.keeper.end(session).ok();
             }
         }
-        self.members.lock().remove(&id);
+        self.membership.remove(id);
     }
 
     /// When the members that may come back have had their time: ends each process that maps a part without being a
@@ -600,30 +401,17 @@ impl Inner {
             return Ok(());
         };
         let (space, part) = (kept.order.space, kept.order.part);
-        let processes: Vec<Process> = {
-            let members = self.members.lock();
+        let processes = self.membership.processes(space, || {
             former.is_over = true;
             kept.set_former(Some(former.clone()));
-            let of_space = members.values().filter(|member| member.space == space);
-            of_space.filter_map(|member| member.process).collect()
-        };
+        });
         self.host.end_others(&kept.path, &processes, END_TIMEOUT)?;
         kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
         // A process that is no member has to wait meanwhile, so that no member gets any of these.
-        for session in self.nobodys(space, part, former.sessions) {
+        for session in self.membership.without_member(space, part, former.sessions) {
             kept.keeper.end(session)?;
         }
         kept.set_former(None);
         Ok(())
-    }
-
-    /// Those of a part's sessions that no member has.
-    fn nobodys(&self, space: SpaceId, part: u8, mut sessions: BTreeSet<SessionId>) -> BTreeSet<SessionId> {
-        let members = self.members.lock();
-        for member in members.values().filter(|member| member.space == space) {
-            let of_part = member.sessions.iter().filter(|(of, _)| *of == part);
-            of_part.for_each(|(_, session)| _ = sessions.remove(session));
-        }
-        sessions
     }
 }

@@ -8,7 +8,7 @@
 //! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has
 //! left it or has ended.
 
-use super::Inner;
+use super::NodeState;
 use super::parts::Kept;
 use crate::grant_table::GrantId;
 use crate::host::{Host, Process};
@@ -30,7 +30,7 @@ const _: () = assert!(START_BITS + 22 == u64::BITS, "a process's number and star
 
 /// What all rings of a node have in common: whose seat is whose.
 pub(super) struct Rings {
-    node: OnceLock<Weak<Inner>>,
+    node: OnceLock<Weak<NodeState>>,
     host: Arc<dyn Host>,
     seated: Mutex<HashMap<u64, Seated>>,
 }
@@ -111,7 +111,7 @@ impl Rings {
     }
 
     /// From here on, members are heard.
-    pub(super) fn serve(&self, node: &Arc<Inner>) {
+    pub(super) fn serve(&self, node: &Arc<NodeState>) {
         // Once for each node.
         self.node.set(Arc::downgrade(node)).ok();
     }
@@ -158,7 +158,7 @@ impl Rings {
     }
 
     /// The node, and the member that asks.
-    fn find(&self, caller: CallerId) -> Result<(Arc<Inner>, Asker)> {
+    fn find(&self, caller: CallerId) -> Result<(Arc<NodeState>, Asker)> {
         let seated = self.seated.lock();
         let seated = seated
             .get(&caller.0)

@@ -62,7 +62,7 @@ impl Host for Stage {
     }
 }
 
-type Prepared = Result<(Arc<Inner>, Box<dyn Listener>)>;
+type Prepared = Result<(Arc<NodeState>, Box<dyn Listener>)>;
 
 /// A node, before it is heard. No manager is there.
 fn prepare(directory: &Path, stage: &Stage) -> Prepared {
@@ -93,7 +93,7 @@ fn order() -> PartOrder {
 }
 
 /// A node that was started anew, with a part.
-fn restarted(directory: &Path, stage: &Stage) -> (Arc<Inner>, Box<dyn Listener>) {
+fn restarted(directory: &Path, stage: &Stage) -> (Arc<NodeState>, Box<dyn Listener>) {
     let (first, _) = prepare(directory, stage).expect("a node");
     first.parts.keep(&order(), LONG).expect("a part");
     drop(first);
@@ -359,7 +359,7 @@ fn a_fenced_member_is_heard_over_no_ring() {
     let (connection, ring) = seated(&node, 5);
     let session = begin(&*connection);
     node.inner.lease.store(1, Ordering::Release);
-    until("it is fenced", || node.inner.fenced.lock().contains(MemberId(5)));
+    until("it is fenced", || node.inner.membership.is_fenced(MemberId(5)));
     node.inner.lease.store(LONG.raw(), Ordering::Release);
     let refused = ask_ring(&*ring, &take(session));
     assert!(matches!(refused, Err(Error::Lost(_))), "{refused:?}");
@@ -367,6 +367,40 @@ fn a_fenced_member_is_heard_over_no_ring() {
     until("its session has ended", || {
         kept.keeper.is_alive(session).is_ok_and(|alive| !alive)
     });
+}
+
+/// A member that left and came again under its number began with the turns of its former connections: what came over
+/// those was done for it, their end took its connection and its seat, and their last answer was counted as one to it.
+#[test]
+fn a_member_that_left_and_comes_again_has_nothing_in_common_with_the_former() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let (former, ring) = seated(&node, 5);
+    begin(&*former);
+    let (membership, id) = (&node.inner.membership, MemberId(5));
+    let asking = membership.ask(id, 1).expect("a member");
+    let left: MemberReply = wire::call(&*former, &MemberRequest::Leave, TIMEOUT).expect("an answer");
+    assert_eq!(left, MemberReply::Done);
+    let (connection, again) = seated(&node, 5);
+    let session = begin(&*connection);
+    assert!(
+        matches!(membership.hear(id, 1), Err(Error::Revoked(_))),
+        "its former turn"
+    );
+    assert!(matches!(node.inner.attend(id, 1, || Ok(())), Err(Error::Revoked(_))));
+    membership.disconnect(id, 1);
+    assert!(ask_ring(&*ring, &take(session)).is_err());
+    assert!(matches!(ask_ring(&*again, &take(session)), Ok(MemberReply::Slab(_))));
+    // It waits for an answer, while that to the former one's last request comes to its end.
+    let waits = membership.ask(id, 2).expect("a member");
+    drop(asking);
+    rt::sleep(Nanos::from_millis(5));
+    let silent = Nanos::from_millis(1);
+    assert_eq!(membership.lapsed(silent, |_| true), [], "it waits for an answer");
+    drop(waits);
+    rt::sleep(Nanos::from_millis(5));
+    assert_eq!(membership.lapsed(silent, |_| true).len(), 1);
 }
 
 /// A node comes to a manager.
