@@ -8,8 +8,8 @@
 //! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep
 //! without the manager, and a part without a note belongs to no grant.
 
+use super::directory::{grant_path, numbered, sync_directory};
 use super::rings::{self, PartRing, Rings};
-use super::{grant_path, sync_directory};
 use crate::grant_table::{GrantId, SpaceId};
 use crate::key::Key;
 use crate::wire::{PartOrder, PartView};
@@ -479,7 +479,7 @@ fn note_path(directory: &Path, grant: GrantId) -> PathBuf {
 
 /// Of which grants there are notes.
 pub(super) fn notes_in(directory: &Path) -> Result<Vec<GrantId>> {
-    super::numbered(directory, NOTE_PREFIX)
+    numbered(directory, NOTE_PREFIX)
 }
 
 /// Notes whose writing a former process was killed over: no client has heard of them.

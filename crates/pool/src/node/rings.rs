@@ -9,6 +9,7 @@
 //! left it or has ended.
 
 use super::NodeState;
+use super::directory::numbered;
 use super::parts::Kept;
 use crate::grant_table::GrantId;
 use crate::host::{Host, Process};
@@ -84,7 +85,7 @@ fn ring_path(directory: &Path, grant: GrantId) -> PathBuf {
 
 /// Removes what former processes have left.
 pub(super) fn remove_former(directory: &Path) -> Result<()> {
-    let grants = super::numbered(directory, PREFIX)?;
+    let grants = numbered(directory, PREFIX)?;
     grants
         .into_iter()
         .try_for_each(|grant| super::parts::remove_file(&ring_path(directory, grant)))

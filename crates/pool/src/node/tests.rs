@@ -1,5 +1,6 @@
 //! A memory node on a machine that this test plays.
 
+use super::directory::PROBE;
 use super::*;
 use crate::grant_table::SpaceId;
 use crate::host::Process;
@@ -8,10 +9,12 @@ use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWel
 use crate::wire::Failure;
 use crate::wire::PartOrder;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32};
+use cenote_base::rt::fs;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::call::Caller;
 use cenote_fabric::ring::{User, UserOptions};
 use cenote_space::{Class, Keeper, Lifetime, SessionId};
+use std::path::Path;
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// So long that none lapses here.
@@ -204,7 +207,7 @@ fn a_member_that_waits_for_an_answer_is_not_silent() {
     let node = MemoryNode::run(inner, listener);
     let (_connection, welcome) = hello(&node, 5);
     welcome.expect("a member");
-    let inner = &node.inner;
+    let inner = &node.state;
     let served = inner.attend(MemberId(5), 1, || {
         inner.lease.store(1, Ordering::Release);
         rt::sleep(Nanos::from_millis(300));
@@ -234,7 +237,7 @@ fn a_member_comes_back_while_strangers_are_being_ended() {
     let (connection, welcome) = hello(&node, 5);
     welcome.expect("a member");
     stage.0.is_stuck.store(true, Ordering::Release);
-    let kept = node.inner.parts.all().pop().expect("a part");
+    let kept = node.state.parts.all().pop().expect("a part");
     until("they are to be ended", || {
         // Again and again: the thread that watches may begin only now, and gives them a whole lease then.
         kept.set_former_until(Nanos::ZERO);
@@ -265,7 +268,7 @@ fn nothing_is_left_of_what_is_freed() {
         std::fs::write(directory.path().join(name), text).expect("written");
     }
     let (inner, _listener) = prepare(directory.path(), &stage).expect("a node");
-    assert_eq!(last_grant(directory.path()).expect("listed"), GrantId(8));
+    assert_eq!(inner.directory.last_grant().expect("listed"), GrantId(8));
     for grant in [3, 6, 8] {
         let order = Order::Free { grant: GrantId(grant) };
         assert_eq!(inner.execute(&order).expect("freed"), OrderReply::Done);
@@ -346,7 +349,7 @@ fn a_seat_lasts_as_long_as_its_connection() {
     assert!(matches!(ask_ring(&*again, &take(session)), Ok(MemberReply::Slab(_))));
     assert!(matches!(ask_ring(&*ring, &take(session)), Err(Error::Lost(_))));
     let order = Order::Free { grant: GRANT };
-    node.inner.execute(&order).expect("freed");
+    node.state.execute(&order).expect("freed");
     assert!(matches!(ask_ring(&*again, &take(session)), Err(Error::Lost(_))));
 }
 
@@ -358,12 +361,12 @@ fn a_fenced_member_is_heard_over_no_ring() {
     let node = MemoryNode::run(inner, listener);
     let (connection, ring) = seated(&node, 5);
     let session = begin(&*connection);
-    node.inner.lease.store(1, Ordering::Release);
-    until("it is fenced", || node.inner.membership.is_fenced(MemberId(5)));
-    node.inner.lease.store(LONG.raw(), Ordering::Release);
+    node.state.lease.store(1, Ordering::Release);
+    until("it is fenced", || node.state.membership.is_fenced(MemberId(5)));
+    node.state.lease.store(LONG.raw(), Ordering::Release);
     let refused = ask_ring(&*ring, &take(session));
     assert!(matches!(refused, Err(Error::Lost(_))), "{refused:?}");
-    let kept = node.inner.parts.all().pop().expect("a part");
+    let kept = node.state.parts.all().pop().expect("a part");
     until("its session has ended", || {
         kept.keeper.is_alive(session).is_ok_and(|alive| !alive)
     });
@@ -378,7 +381,7 @@ fn a_member_that_left_and_comes_again_has_nothing_in_common_with_the_former() {
     let node = MemoryNode::run(inner, listener);
     let (former, ring) = seated(&node, 5);
     begin(&*former);
-    let (membership, id) = (&node.inner.membership, MemberId(5));
+    let (membership, id) = (&node.state.membership, MemberId(5));
     let asking = membership.ask(id, 1).expect("a member");
     let left: MemberReply = wire::call(&*former, &MemberRequest::Leave, TIMEOUT).expect("an answer");
     assert_eq!(left, MemberReply::Done);
@@ -388,7 +391,7 @@ fn a_member_that_left_and_comes_again_has_nothing_in_common_with_the_former() {
         matches!(membership.hear(id, 1), Err(Error::Revoked(_))),
         "its former turn"
     );
-    assert!(matches!(node.inner.attend(id, 1, || Ok(())), Err(Error::Revoked(_))));
+    assert!(matches!(node.state.attend(id, 1, || Ok(())), Err(Error::Revoked(_))));
     membership.disconnect(id, 1);
     assert!(ask_ring(&*ring, &take(session)).is_err());
     assert!(matches!(ask_ring(&*again, &take(session)), Ok(MemberReply::Slab(_))));
