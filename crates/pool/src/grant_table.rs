@@ -175,7 +175,7 @@ impl GrantTable {
 
     /// What is kept of it: a line with format and checksum, then JSON.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let body = serde_json::to_string_pretty(self).expect("a book has no keys that JSON lacks");
+        let body = serde_json::to_string_pretty(self).expect("a grant table has no keys that JSON lacks");
         format!("{FORMAT} {:08x}\n{body}\n", crc32c(body.as_bytes())).into_bytes()
     }
 
@@ -671,8 +671,9 @@ impl GrantTable {
         self.settle_mirrors();
     }
 
-    fn holders(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<&mut Grant> {
-        let grant = self.grants.get_mut(&id).filter(|grant| grant.tenant == tenant);
+    /// A grant as its holder has it.
+    fn held(&self, tenant: &str, id: GrantId, epoch: u64) -> Result<&Grant> {
+        let grant = self.grants.get(&id).filter(|grant| grant.tenant == tenant);
         match grant {
             Some(grant) if (grant.epoch == epoch || planted(Fault::EpochCheck)) && grant.phase == Phase::Held => {
                 Ok(grant)
@@ -683,12 +684,17 @@ impl GrantTable {
         }
     }
 
+    fn held_mut(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<&mut Grant> {
+        self.held(tenant, id, epoch)?;
+        Ok(self.grants.get_mut(&id).expect("it was found"))
+    }
+
     /// The holder is there still.
     ///
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
     pub fn renew(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos, lease: Nanos) -> Result<()> {
-        let grant = self.holders(tenant, id, epoch)?;
+        let grant = self.held_mut(tenant, id, epoch)?;
         grant.time = Nanos(now.raw() + lease.raw());
         grant.renewals += 1;
         Ok(())
@@ -699,7 +705,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
     pub fn release(&mut self, tenant: &str, id: GrantId, epoch: u64, give_back: bool, now: Nanos) -> Result<()> {
-        let grant = self.holders(tenant, id, epoch)?;
+        let grant = self.held_mut(tenant, id, epoch)?;
         // Whether it has let go of the mapping is its node's to confirm.
         grant.enter(if give_back { Phase::Freeing } else { Phase::Fencing });
         grant.epoch += 1;

@@ -120,8 +120,8 @@ impl Host for Machine {
                 return Ok(());
             }
             if rt::now().raw() > until {
-                let who = self.holders(file)?.join(", ");
-                return Err(Error::Busy(format!("{}: {who} does not end", file.display())));
+                let holders = self.holders(file)?.join(", ");
+                return Err(Error::Busy(format!("{}: {holders} does not end", file.display())));
             }
             rt::sleep(TURN);
         }

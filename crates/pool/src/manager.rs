@@ -14,13 +14,19 @@
 //! - of several managers one leads ([`election`]). A manager that leads no more answers no client, and its writes and
 //!   orders come to nothing: the store refuses the ones, memory nodes, which know the latest term, the others.
 //!
-//! Lock order: a link's `one` → the grant table; the reasons (`not_made`) → the grant table. No thread waits for a node
-//! with the grant table locked.
+//! A leadership is a [`leader`](leader::Leader) with parts that keep what is said here: the grant table with its store
+//! ([`stored`]), the ways to nodes ([`links`]), the reasons for clients that wait ([`not_made`]).
+//!
+//! Lock order: a link → the grant table; the reasons → the grant table. No thread waits for a node with the grant table
+//! locked.
 
 mod election;
 mod leader;
+mod links;
 mod mirrors;
+mod not_made;
 mod spaces;
+mod stored;
 
 use crate::store::GrantTableStore;
 use crate::store::file::FileStore;
@@ -82,7 +88,7 @@ impl Manager {
     /// # Errors
     /// [`Error::Lost`] if another manager leads; the text says which, if that is known.
     pub fn pool(&self) -> Result<u128> {
-        Ok(self.election.leader()?.pool)
+        Ok(self.election.leader()?.pool())
     }
 
     /// Waits until it leads; false if that did not happen in time.

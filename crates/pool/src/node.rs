@@ -40,8 +40,6 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_fabric::rdma::call::Callers;
 use cenote_space::{HostOptions, Hosts};
-use directory::{Directory, Identity};
-use membership::Membership;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -110,7 +108,7 @@ struct NodeState {
     managers: Managers,
     network: Arc<dyn Network>,
     host: Arc<dyn Host>,
-    directory: Directory,
+    directory: directory::Directory,
     stop: AtomicBool,
     /// Set while the manager has accepted it.
     joined: Event,
@@ -119,7 +117,7 @@ struct NodeState {
     /// How long a member may be silent, in nanoseconds.
     lease: AtomicU64,
     parts: parts::Parts,
-    membership: Membership,
+    membership: membership::Membership,
     /// For members.
     acceptor: Acceptor,
 }
@@ -143,7 +141,7 @@ impl MemoryNode {
         host: Box<dyn Host>,
     ) -> Result<(Arc<NodeState>, Box<dyn Listener>)> {
         let managers = Managers::parse(&options.manager)?;
-        let directory = Directory::take(&options.directory)?;
+        let directory = directory::Directory::take(&options.directory)?;
         directory.check_room(options.bytes)?;
         directory.check_seen(&*host)?;
         let identity = directory.identity()?;
@@ -154,7 +152,7 @@ impl MemoryNode {
             address: listener.address(),
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
             parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
-            membership: Membership::new(fenced::Fenced::read(&options.directory)?),
+            membership: membership::Membership::new(fenced::Fenced::read(&options.directory)?),
             acceptor: Acceptor::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
             options,
             managers,
@@ -233,7 +231,7 @@ fn listen(network: &dyn Network, wanted: &str, former: Option<&str>) -> Result<B
 }
 
 /// A manager that does not know yet that another leads gives no orders here.
-fn check_term(identity: &Identity, welcome: &Welcome) -> Result<()> {
+fn check_term(identity: &directory::Identity, welcome: &Welcome) -> Result<()> {
     let known = identity.pool == Some(welcome.pool);
     match known && welcome.term < identity.term {
         false => Ok(()),
@@ -297,7 +295,7 @@ impl NodeState {
         Ok(others.greet_others(&*self.network, &hello, DOUBT_TIMEOUT, is_later))
     }
 
-    fn hello(&self, identity: &Identity) -> Result<Hello> {
+    fn hello(&self, identity: &directory::Identity) -> Result<Hello> {
         Ok(Hello {
             version: VERSION,
             role: Role::Node(NodeHello {
@@ -309,13 +307,19 @@ impl NodeState {
                 machine: cenote_fabric::boot(),
                 members: self.address.clone(),
                 calls: self.options.calls.as_ref().map(|calls| calls.address.clone()),
-                last: self.directory.last_grant()?,
+                last: self.last_grant()?,
             }),
             secret: self.options.secret.clone(),
         })
     }
 
-    fn join(&self, connection: &dyn Connection, identity: &Identity, welcome: &Welcome) -> Result<()> {
+    /// The greatest number of a grant that has left anything here, whether the manager knows of it or not.
+    fn last_grant(&self) -> Result<GrantId> {
+        let (memory, notes) = (self.directory.grants()?, parts::notes_in(self.directory.path())?);
+        Ok(memory.into_iter().chain(notes).max().unwrap_or_default())
+    }
+
+    fn join(&self, connection: &dyn Connection, identity: &directory::Identity, welcome: &Welcome) -> Result<()> {
         check_term(identity, welcome)?;
         self.lease.store(welcome.lease, Ordering::Release);
         self.directory.note(|identity| {

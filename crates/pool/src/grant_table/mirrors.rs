@@ -42,8 +42,8 @@ impl GrantTable {
     ///
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
-    pub fn mirror_for(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<Option<GrantId>> {
-        self.holders(tenant, id, epoch)?;
+    pub fn mirror_for(&self, tenant: &str, id: GrantId, epoch: u64) -> Result<Option<GrantId>> {
+        self.held(tenant, id, epoch)?;
         Ok(self.mirror_of(id).map(|(mirror, _)| mirror))
     }
 
@@ -74,7 +74,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota).
     pub fn seek_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos) -> Result<GrantId> {
-        let bytes = self.holders(tenant, id, epoch)?.bytes;
+        let bytes = self.held(tenant, id, epoch)?.bytes;
         if let Some((mirror, _)) = self.mirror_of(id) {
             return Ok(mirror);
         }
@@ -104,7 +104,7 @@ impl GrantTable {
     }
 
     fn set_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId, phase: Phase) -> Result<()> {
-        self.holders(tenant, id, epoch)?;
+        self.held(tenant, id, epoch)?;
         if self.mirror_of(id).is_none_or(|(is, _)| is != mirror) {
             return Err(Error::Lost(format!(
                 "grant {mirror} is not the mirror of grant {id} any more"
@@ -121,7 +121,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
     pub fn mirror_is_lost(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
-        self.holders(tenant, id, epoch)?;
+        self.held(tenant, id, epoch)?;
         if self.mirror_of(id).is_some_and(|(is, _)| is == mirror) {
             self.set_freeing(mirror);
         }
@@ -133,7 +133,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more, [`Error::Lost`] if there is no whole mirror.
     pub fn fail_over(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<()> {
-        self.holders(tenant, id, epoch)?;
+        self.held(tenant, id, epoch)?;
         match self.promote(id) {
             true => Ok(()),
             false => Err(Error::Lost(format!("grant {id} has no mirror that is whole"))),

@@ -3,13 +3,13 @@
 //! ```text
 //!             lead: the grant table is read, its term rises, and is written         the leadership is over
 //!   waiting ──────────────────────────────────────────────────────▶ leading ───────────────────▶ waiting
-//!                                                                     Inner: everything of one leadership
+//!                                                                     Leader: everything of one leadership
 //! ```
 //!
-//! Nothing is taken from one leadership into the next but what the grant table says: an [`Inner`] whose leadership is
+//! Nothing is taken from one leadership into the next but what the grant table says: a [`Leader`] whose leadership is
 //! over answers no client and orders nothing, its connections end, and its threads with them.
 
-use super::leader::{CONNECTIONS_MAX, HELLO_TIMEOUT, Inner, ManagerOptions, STOP_TURN};
+use super::leader::{CONNECTIONS_MAX, HELLO_TIMEOUT, Leader, ManagerOptions, STOP_TURN};
 use crate::acceptor::{Acceptor, Place};
 use crate::store::{GrantTableStore, Lead};
 use crate::wire::{self, Failure, Hello, Welcome};
@@ -32,17 +32,17 @@ pub(super) struct Election {
     store: Arc<dyn GrantTableStore>,
     /// The leader's name, as others are told.
     name: String,
-    leader: Mutex<Leader>,
+    leader: Mutex<LeaderPlace>,
     /// Set while it leads.
     leading: Event,
     acceptor: Acceptor,
     stop: AtomicBool,
 }
 
-/// The manager that leads.
+/// Where the manager that leads is.
 #[derive(Clone)]
-enum Leader {
-    Here(Arc<Inner>),
+enum LeaderPlace {
+    Here(Arc<Leader>),
     /// Another, or none; what clients that ask are told.
     Elsewhere(String),
 }
@@ -53,7 +53,7 @@ impl Election {
             options,
             store,
             name,
-            leader: Mutex::new(Leader::Elsewhere("this manager does not lead yet".into())),
+            leader: Mutex::new(LeaderPlace::Elsewhere("this manager does not lead yet".into())),
             leading: Event::default(),
             acceptor: Acceptor::new("manager", 0, CONNECTIONS_MAX),
             stop: AtomicBool::new(false),
@@ -69,19 +69,19 @@ impl Election {
     pub(super) fn try_to_lead(&self) -> Result<()> {
         let leadership = match self.store.lead(&self.name)? {
             Lead::Here(leadership) => leadership,
-            Lead::Elsewhere(who) => {
-                self.set_elsewhere(match who {
+            Lead::Elsewhere(leader) => {
+                self.set_elsewhere(match leader {
                     Some(leader) => format!("the manager at {} does not lead; the one at {leader} does", self.name),
                     None => format!("the manager at {} does not lead", self.name),
                 });
                 return Ok(());
             }
         };
-        match Inner::begin(&self.options, Arc::clone(&leadership)) {
-            Ok(inner) => {
-                let former = core::mem::replace(&mut *self.leader.lock(), Leader::Here(Arc::new(inner)));
+        match Leader::begin(&self.options, Arc::clone(&leadership)) {
+            Ok(leader) => {
+                let former = core::mem::replace(&mut *self.leader.lock(), LeaderPlace::Here(Arc::new(leader)));
                 assert!(
-                    matches!(former, Leader::Elsewhere(_)),
+                    matches!(former, LeaderPlace::Elsewhere(_)),
                     "a leadership begins after the one before has ended"
                 );
                 self.leading.set();
@@ -96,7 +96,7 @@ impl Election {
 
     fn set_elsewhere(&self, text: String) {
         self.leading.reset();
-        *self.leader.lock() = Leader::Elsewhere(text);
+        *self.leader.lock() = LeaderPlace::Elsewhere(text);
     }
 
     /// Leads whenever it can, and lapses leases while it does, until it is stopped.
@@ -104,9 +104,9 @@ impl Election {
         let mut said = String::new();
         while !self.is_stopping() {
             match self.leader() {
-                Ok(inner) => {
-                    inner.lapse();
-                    self.end_of(&inner);
+                Ok(leader) => {
+                    leader.lapse();
+                    self.end_of(&leader);
                 }
                 Err(_) => {
                     rt::sleep(TRY_EVERY);
@@ -120,7 +120,10 @@ impl Election {
         let text = match self.try_to_lead() {
             Ok(()) => self.leader().map_or_else(
                 |error| error.to_string(),
-                |inner| format!("it leads from now on, pool {:032x}, term {}", inner.pool, inner.term),
+                |leader| {
+                    let (pool, term) = (leader.pool(), leader.term());
+                    format!("it leads from now on, pool {pool:032x}, term {term}")
+                },
             ),
             Err(error) => {
                 let text = format!("it does not lead: {error}; trying again");
@@ -134,8 +137,8 @@ impl Election {
         }
     }
 
-    fn end_of(&self, inner: &Inner) {
-        inner.end();
+    fn end_of(&self, leader: &Leader) {
+        leader.end();
         if !self.is_stopping() {
             eprintln!("cenote: manager: it leads no more");
         }
@@ -146,10 +149,10 @@ impl Election {
     ///
     /// # Errors
     /// [`Error::Lost`] if it does not lead.
-    pub(super) fn leader(&self) -> Result<Arc<Inner>> {
+    pub(super) fn leader(&self) -> Result<Arc<Leader>> {
         match &*self.leader.lock() {
-            Leader::Here(inner) => Ok(Arc::clone(inner)),
-            Leader::Elsewhere(text) => Err(Error::Lost(text.clone())),
+            LeaderPlace::Here(leader) => Ok(Arc::clone(leader)),
+            LeaderPlace::Elsewhere(text) => Err(Error::Lost(text.clone())),
         }
     }
 
@@ -165,8 +168,8 @@ impl Election {
 
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        if let Ok(inner) = self.leader() {
-            inner.stop();
+        if let Ok(leader) = self.leader() {
+            leader.stop();
         }
     }
 
@@ -187,7 +190,7 @@ impl Election {
     fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {
         let hello = self.hear(&**connection)?;
         match self.leader() {
-            Ok(inner) => inner.serve(hello, connection),
+            Ok(leader) => leader.serve(hello, connection),
             Err(error) => {
                 let refusal: std::result::Result<Welcome, Failure> = Err(error.into());
                 wire::send(&**connection, &refusal)

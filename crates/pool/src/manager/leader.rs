@@ -1,5 +1,8 @@
 //! What a manager that leads does: everything of one leadership.
 
+use super::links::{Link, Links};
+use super::not_made::NotMade;
+use super::stored::StoredGrantTable;
 use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::Leadership;
@@ -8,8 +11,7 @@ use crate::wire::{
     Request, Role, VERSION, Welcome,
 };
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
-use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, Condvar, Mutex, Nanos};
+use cenote_base::rt::{self, Nanos};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Connection;
@@ -23,8 +25,6 @@ pub(super) const TURN: Nanos = Nanos::from_millis(50);
 /// Between two looks whether the manager is to stop.
 pub(super) const STOP_TURN: Nanos = Nanos::from_millis(250);
 pub(super) const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
-/// Longer than a node takes to end a holder.
-pub(super) const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
 pub(super) const PING_EVERY: Nanos = Nanos::from_secs(2);
 /// How long a client that opens a grant waits for what is being fenced, freed or reclaimed.
 pub(super) const OPEN_TIMEOUT: Nanos = Nanos::from_secs(15);
@@ -50,122 +50,56 @@ pub struct ManagerOptions {
     pub lease: Nanos,
 }
 
-/// A manager that leads.
-pub(super) struct Inner {
-    pub(super) options: ManagerOptions,
-    pub(super) pool: u128,
-    pub(super) term: u64,
-    pub(super) leadership: Arc<dyn Leadership>,
-    pub(super) grant_table: Mutex<GrantTable>,
-    /// Something in the grant table is another than before.
-    pub(super) changed: Condvar,
-    pub(super) links: Mutex<BTreeMap<NodeId, Arc<Link>>>,
-    pub(super) stop: AtomicBool,
-    /// Why parts that were asked for could not be made, for the clients that wait.
-    pub(super) not_made: Mutex<BTreeMap<GrantId, Error>>,
+/// A manager that leads. Each part of it keeps its own invariants.
+pub(super) struct Leader {
+    options: ManagerOptions,
+    pool: u128,
+    term: u64,
+    pub(super) grant_table: Arc<StoredGrantTable>,
+    links: Links,
+    pub(super) not_made: NotMade,
+    stop: AtomicBool,
 }
 
-/// The way to a memory node.
-pub(super) struct Link {
-    pub(super) connection: Arc<dyn Connection>,
-    pub(super) leadership: Arc<dyn Leadership>,
-    /// Held over an order and its answer.
-    pub(super) one: Mutex<()>,
-}
-
-impl Link {
-    pub(super) fn order(&self, order: &Order) -> Result<OrderReply> {
-        let reply = self.order_if(order, || true)?;
-        reply.ok_or_else(|| Error::Invalid("an order that is not wanted any more".into()))
-    }
-
-    /// An order that is given if it is still wanted when it is its turn; `None`: it is not.
-    pub(super) fn order_if(&self, order: &Order, is_wanted: impl FnOnce() -> bool) -> Result<Option<OrderReply>> {
-        let _one = self.one.lock();
-        check_leads(&*self.leadership)?;
-        if !is_wanted() {
-            return Ok(None);
-        }
-        match wire::call(&*self.connection, order, ORDER_TIMEOUT)? {
-            OrderReply::Failed(failure) => Err(failure.into()),
-            reply => Ok(Some(reply)),
-        }
-    }
-}
-
-/// A manager that leads no more gives no orders and no answers.
-pub(super) fn check_leads(leadership: &dyn Leadership) -> Result<()> {
-    match leadership.leads() {
-        true => Ok(()),
-        false => Err(Error::Lost(
-            "this manager leads no more: what was asked for may have been done, or not".into(),
-        )),
-    }
-}
-
-impl Inner {
+impl Leader {
     /// Begins a leadership: reads the grant table, or begins one.
     pub(super) fn begin(options: &ManagerOptions, leadership: Arc<dyn Leadership>) -> Result<Self> {
-        let tenants = options.tenants.clone();
-        let read_at = rt::now();
-        let mut grant_table = match leadership.read()? {
-            Some(bytes) => GrantTable::from_bytes(&bytes, tenants, read_at, options.lease)?,
-            None => GrantTable::new(rt::random_u128(), tenants),
-        };
-        let term = grant_table.begin_term();
-        leadership.write(&grant_table.to_bytes())?;
-        grant_table.no_holder_was_heard(rt::now().since(read_at));
+        let (grant_table, term) = StoredGrantTable::begin(leadership, options.tenants.clone(), options.lease)?;
+        let pool = grant_table.look().pool;
         Ok(Self {
             options: options.clone(),
-            pool: grant_table.pool,
+            pool,
             term,
-            leadership,
-            grant_table: Mutex::new(grant_table),
-            changed: Condvar::default(),
-            links: Mutex::default(),
+            grant_table: Arc::new(grant_table),
+            links: Links::default(),
+            not_made: NotMade::default(),
             stop: AtomicBool::new(false),
-            not_made: Mutex::default(),
         })
+    }
+
+    /// The pool's id.
+    pub(super) fn pool(&self) -> u128 {
+        self.pool
+    }
+
+    /// The number of its leadership.
+    pub(super) fn term(&self) -> u64 {
+        self.term
     }
 
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.changed.notify_all();
+        self.grant_table.notify();
     }
 
     /// Ends the leadership. What is under way finds out by itself.
     pub(super) fn end(&self) {
         self.stop();
-        self.leadership.resign();
+        self.grant_table.resign();
     }
 
     pub(super) fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire) || !self.leadership.leads()
-    }
-
-    // ---- the grant table ----
-
-    /// Changes the grant table, and its store before any client sees it.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut GrantTable) -> Result<T>) -> Result<T> {
-        let mut grant_table = self.grant_table.lock();
-        let before = grant_table.clone();
-        let outcome = change(&mut grant_table);
-        let differs = outcome.is_ok() && before.to_bytes() != grant_table.to_bytes();
-        let written = if differs && !planted(Fault::BookUnwritten) {
-            self.leadership.write(&grant_table.to_bytes())
-        } else {
-            Ok(())
-        };
-        match (outcome, written) {
-            (Ok(outcome), Ok(())) => {
-                self.changed.notify_all();
-                Ok(outcome)
-            }
-            (Err(error), _) | (_, Err(error)) => {
-                *grant_table = before;
-                Err(error)
-            }
-        }
+        self.stop.load(Ordering::Acquire) || !self.grant_table.leads()
     }
 
     /// Lapses leases until the leadership is over.
@@ -174,16 +108,13 @@ impl Inner {
         while !self.is_stopping() {
             let now = rt::now();
             if now.since(turned) > LATE {
-                self.grant_table.lock().no_holder_was_heard(now.since(turned));
+                self.grant_table
+                    .change_unstored(|grant_table| grant_table.no_holder_was_heard(now.since(turned)));
             }
             turned = now;
             // This process may be stopped at any point here: what lapses is what had lapsed when the turn began.
-            let due = self.grant_table.lock().is_due(now);
-            let lapsed = |grant_table: &mut GrantTable| {
-                grant_table.tick(now);
-                Ok(())
-            };
-            if due && let Err(error) = self.change(lapsed) {
+            let due = self.grant_table.look().is_due(now);
+            if due && let Err(error) = self.grant_table.update(|grant_table| grant_table.tick(now)) {
                 eprintln!("cenote: manager: {error}");
                 rt::sleep(AGAIN);
             }
@@ -202,9 +133,9 @@ impl Inner {
             _ if refused => greeted,
             Role::Node(node) => {
                 let served = greeted.and_then(|()| self.serve_node(&node, connection));
-                self.links.lock().remove(&node.id);
-                // Not in the store: nothing can fail.
-                self.grant_table.lock().leave(node.id);
+                self.links.remove(node.id);
+                self.grant_table
+                    .change_unstored(|grant_table| grant_table.leave(node.id));
                 served
             }
             role => {
@@ -218,7 +149,7 @@ impl Inner {
     }
 
     pub(super) fn welcome(&self) -> Result<Welcome> {
-        check_leads(&*self.leadership)?;
+        self.grant_table.check_leads()?;
         Ok(Welcome {
             pool: self.pool,
             term: self.term,
@@ -238,7 +169,7 @@ impl Inner {
             Role::Operator => self.options.tenants.admit_staff(&hello.secret),
             Role::Node(node) => {
                 self.options.tenants.admit_staff(&hello.secret)?;
-                self.change(|grant_table| grant_table.join(node))
+                self.grant_table.change(|grant_table| grant_table.join(node))
             }
         }
     }
@@ -247,8 +178,8 @@ impl Inner {
     /// that hears of another mirror, or none, copies to its own no more: the store is asked before that is said.
     pub(super) fn checked(&self, answer: Result<Reply>) -> Reply {
         let may = match &answer {
-            Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.leadership.confirm(),
-            _ => check_leads(&*self.leadership),
+            Err(Error::Revoked(_)) | Ok(Reply::Mirror(_)) => self.grant_table.confirm(),
+            _ => self.grant_table.check_leads(),
         };
         may.and(answer).unwrap_or_else(|error| Reply::Failed(error.into()))
     }
@@ -272,13 +203,9 @@ impl Inner {
     pub(super) fn serve_node(&self, node: &NodeHello, connection: &Arc<dyn Connection>) -> Result<()> {
         // It has noted whose it is.
         let _: OrderReply = wire::receive(&**connection, HELLO_TIMEOUT)?;
-        let link = Arc::new(Link {
-            connection: Arc::clone(connection),
-            leadership: Arc::clone(&self.leadership),
-            one: Mutex::new(()),
-        });
-        self.links.lock().insert(node.id, Arc::clone(&link));
-        self.changed.notify_all();
+        let link = Arc::new(Link::new(connection, &self.grant_table));
+        self.links.add(node.id, &link);
+        self.grant_table.notify();
         self.remind(node.id, &link)?;
         let mut pinged = rt::now();
         let mut told = BTreeMap::new();
@@ -290,7 +217,7 @@ impl Inner {
                 pinged = rt::now();
             }
             let pause = if failed { AGAIN } else { TURN };
-            drop(self.changed.wait_timeout(self.grant_table.lock(), pause));
+            self.grant_table.wait(self.grant_table.look(), pause);
         }
         Ok(())
     }
@@ -298,23 +225,22 @@ impl Inner {
     /// Does what grants of this node wait for; says whether some of it failed. An error is the connection's.
     pub(super) fn do_work(&self, node: NodeId, link: &Link) -> Result<bool> {
         let mut failed = false;
-        let work = self.grant_table.lock().work_of(node);
+        let work = self.grant_table.look().work_of(node);
         for id in work {
-            let found = self.grant_table.lock().grant(id).map(|g| (g.phase, g.epoch));
+            let found = self.grant_table.look().grant(id).map(|g| (g.phase, g.epoch));
             let Ok((phase, epoch)) = found else { continue };
             let order = match phase {
                 Phase::Fencing => Order::Fence { grant: id },
                 Phase::Freeing => Order::Free { grant: id },
-                Phase::Keeping => match self.grant_table.lock().part_order(id) {
+                Phase::Keeping => match self.grant_table.look().part_order(id) {
                     Some(order) => Order::Keep(order),
                     None => continue,
                 },
                 Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => continue,
             };
             match link.order(&order) {
-                Ok(_) => self.change(|grant_table| {
+                Ok(_) => self.grant_table.update(|grant_table| {
                     grant_table.confirmed(id, epoch, rt::now());
-                    Ok(())
                 })?,
                 Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
                 Err(error) if phase == Phase::Keeping => self.not_kept(id, error)?,
@@ -335,15 +261,15 @@ impl Inner {
     pub(super) fn link(&self, node: NodeId) -> Result<Arc<Link>> {
         let until = rt::now() + HELLO_TIMEOUT;
         loop {
-            if let Some(link) = self.links.lock().get(&node) {
-                return Ok(Arc::clone(link));
+            if let Some(link) = self.links.get(node) {
+                return Ok(link);
             }
-            let grant_table = self.grant_table.lock();
+            let grant_table = self.grant_table.look();
             let is_coming = grant_table.node(node).is_ok_and(|node| node.connected);
             if !is_coming || rt::now() > until || self.is_stopping() {
                 return Err(Error::Lost(format!("memory node {node} is not connected")));
             }
-            drop(self.changed.wait_timeout(grant_table, TURN));
+            self.grant_table.wait(grant_table, TURN);
         }
     }
 
@@ -354,8 +280,8 @@ impl Inner {
         match request {
             Request::Open(requested) => self.open(tenant, &requested).map(Reply::Opened),
             Request::Renew { grant, epoch } => {
-                // Leases are not in the store.
-                self.grant_table.lock().renew(tenant, grant, epoch, now, lease)?;
+                self.grant_table
+                    .change_unstored(|grant_table| grant_table.renew(tenant, grant, epoch, now, lease))?;
                 Ok(Reply::Done)
             }
             Request::Release {
@@ -363,19 +289,21 @@ impl Inner {
                 epoch,
                 give_back,
             } => {
-                self.change(|grant_table| grant_table.release(tenant, grant, epoch, give_back, now))?;
+                self.grant_table
+                    .change(|grant_table| grant_table.release(tenant, grant, epoch, give_back, now))?;
                 Ok(Reply::Done)
             }
             Request::Mirror { grant, epoch, what } => self.mirror(tenant, grant, epoch, what),
             Request::CreateSpace(requested) => self.create_space(tenant, &requested),
-            Request::OpenSpace { name } => Ok(Reply::Space(self.grant_table.lock().space_view(tenant, &name)?)),
+            Request::OpenSpace { name } => Ok(Reply::Space(self.grant_table.look().space_view(tenant, &name)?)),
             Request::GrowSpace(requested) => self.grow_space(tenant, &requested),
             Request::DropSpace { tenant: None, name } => {
-                self.change(|grant_table| grant_table.drop_space(tenant, &name))?;
+                self.grant_table
+                    .change(|grant_table| grant_table.drop_space(tenant, &name))?;
                 Ok(Reply::Done)
             }
             Request::AuditSpace { name } => Ok(Reply::Audit(self.audit_space(tenant, &name)?)),
-            Request::Spaces => Ok(Reply::Spaces(self.grant_table.lock().space_summaries(Some(tenant)))),
+            Request::Spaces => Ok(Reply::Spaces(self.grant_table.look().space_summaries(Some(tenant)))),
             _ => Err(Error::Invalid("that is asked of the manager by operators".into())),
         }
     }
@@ -383,8 +311,9 @@ impl Inner {
     pub(super) fn open(&self, tenant: &str, requested: &OpenRequest) -> Result<Opened> {
         let began = rt::now();
         loop {
-            let opening =
-                self.change(|grant_table| grant_table.open(tenant, requested, rt::now(), self.options.lease))?;
+            let opening = self
+                .grant_table
+                .change(|grant_table| grant_table.open(tenant, requested, rt::now(), self.options.lease))?;
             let waited = rt::now().since(began);
             match opening {
                 Opening::Admit(id, epoch) => match self.admit(id, epoch, requested.mirror)? {
@@ -412,7 +341,7 @@ impl Inner {
     pub(super) fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
         let found = self
             .grant_table
-            .lock()
+            .look()
             .grant(id)
             .map(|grant| (grant.node, grant.renewals));
         let Ok((node, renewals)) = found else {
@@ -425,7 +354,10 @@ impl Inner {
             return Err(Error::Busy(format!("grant {id} is in use by {}", holders.join(", "))));
         }
         self.check_mirror_is_left(id)?;
-        match self.change(|grant_table| grant_table.take_over(id, epoch, renewals, rt::now(), self.options.lease))? {
+        match self
+            .grant_table
+            .change(|grant_table| grant_table.take_over(id, epoch, renewals, rt::now(), self.options.lease))?
+        {
             Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
             Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
         }
@@ -434,7 +366,7 @@ impl Inner {
     /// Its node makes the grant's file, if it is new. `None`: it has to be opened anew, as the memory was lost, and the
     /// mirror is the grant from here on, or the grant was freed meanwhile.
     pub(super) fn admit(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
-        let Ok(grant) = self.grant_table.lock().grant(id).cloned() else {
+        let Ok(grant) = self.grant_table.look().grant(id).cloned() else {
             return Ok(None);
         };
         let is_held = |grant: &Grant| grant.phase == Phase::Held && grant.epoch == epoch;
@@ -445,23 +377,26 @@ impl Inner {
             admitted,
             Ok(OrderReply::Admitted { fresh: true }) | Err(Error::Io { .. })
         );
-        if is_lost && self.change(|grant_table| Ok(grant_table.memory_was_lost(id, epoch)))? {
+        if is_lost
+            && self
+                .grant_table
+                .change(|grant_table| Ok(grant_table.memory_was_lost(id, epoch)))?
+        {
             eprintln!("cenote: manager: the memory of grant {id} is lost: its mirror takes its place");
             return Ok(None);
         }
         let fresh = match admitted {
             Ok(OrderReply::Admitted { fresh }) => fresh,
             other => {
-                self.change(|grant_table| {
+                self.grant_table.update(|grant_table| {
                     grant_table.not_admitted(id, epoch, rt::now());
-                    Ok(())
                 })?;
                 return Err(other.err().unwrap_or_else(|| Error::corrupt("a memory node's answer")));
             }
         };
         let mirror = self.mirror_at_opening(id, mirror)?;
         let (pod, path) = {
-            let grant_table = self.grant_table.lock();
+            let grant_table = self.grant_table.look();
             (
                 grant_table.node(grant.node)?.pod.clone(),
                 path_of(&grant_table, grant.node, id)?,
@@ -486,7 +421,7 @@ impl Inner {
         id: GrantId,
         is_wanted: impl Fn(&Grant) -> bool,
     ) -> Result<Option<OrderReply>> {
-        let is_wanted = || self.grant_table.lock().grant(id).is_ok_and(is_wanted);
+        let is_wanted = || self.grant_table.look().grant(id).is_ok_and(is_wanted);
         self.link(node)?.order_if(&Order::Admit { grant: id }, is_wanted)
     }
 
@@ -496,14 +431,19 @@ impl Inner {
         match request {
             Request::Status => Ok(Reply::Status(self.status())),
             Request::Audit => Ok(Reply::Audit(self.audit())),
-            Request::Free { grant } => self.change(|grant_table| grant_table.free(grant)).map(|()| Reply::Done),
+            Request::Free { grant } => self
+                .grant_table
+                .change(|grant_table| grant_table.free(grant))
+                .map(|()| Reply::Done),
             Request::Forget { node } => self
+                .grant_table
                 .change(|grant_table| grant_table.forget(node))
                 .map(|()| Reply::Done),
             Request::DropSpace {
                 tenant: Some(tenant),
                 name,
             } => self
+                .grant_table
                 .change(|grant_table| grant_table.drop_space(&tenant, &name))
                 .map(|()| Reply::Done),
             _ => Err(Error::Invalid("memory is granted to tenants".into())),
@@ -511,7 +451,7 @@ impl Inner {
     }
 
     pub(super) fn status(&self) -> PoolStatus {
-        let grant_table = self.grant_table.lock();
+        let grant_table = self.grant_table.look();
         PoolStatus {
             pool: self.pool,
             lease: self.options.lease.raw(),
@@ -526,18 +466,18 @@ impl Inner {
     /// and after.
     pub(super) fn audit(&self) -> AuditReport {
         let mut report = AuditReport {
-            problems: self.grant_table.lock().problems(),
+            problems: self.grant_table.look().problems(),
             ..AuditReport::default()
         };
-        let nodes = self.grant_table.lock().node_views();
+        let nodes = self.grant_table.look().node_views();
         for node in nodes {
             let name = format!("memory node {} of pod {}", node.id, node.pod);
-            let before = self.grant_table.lock().clone();
+            let before = self.grant_table.look().clone();
             match self.order(node.id, &Order::List) {
                 Ok(OrderReply::Files(files)) => {
-                    let after = self.grant_table.lock().clone();
+                    let after = self.grant_table.look().clone();
                     compare(&name, node.id, [&before, &after], &files, &mut report);
-                    let parts = self.grant_table.lock().kept_by(node.id);
+                    let parts = self.grant_table.look().kept_by(node.id);
                     self.audit_parts(&name, node.id, &parts, &mut report);
                 }
                 Ok(_) => report.problems.push(format!("{name}: gave no list")),
@@ -551,11 +491,11 @@ impl Inner {
 pub(super) fn compare(
     name: &str,
     node: NodeId,
-    books: [&GrantTable; 2],
+    tables: [&GrantTable; 2],
     files: &[GrantFile],
     report: &mut AuditReport,
 ) {
-    let [before, after] = books;
+    let [before, after] = tables;
     let of_node = |grant_table: &GrantTable| -> BTreeMap<GrantId, _> {
         let grants = grant_table.grants().filter(|(_, grant)| grant.node == node);
         grants

@@ -1,32 +1,35 @@
 //! Mirrors at the manager: holders ask for them, and say what they have.
 
-use super::leader::Inner;
+use super::leader::Leader;
 use crate::grant_table::{Grant, GrantId, Phase};
 use crate::wire::{MirrorRequest, MirrorView, Order, OrderReply, Reply};
 use cenote_base::rt;
 use cenote_base::{Error, Result};
 
-impl Inner {
+impl Leader {
     pub(super) fn mirror(&self, tenant: &str, id: GrantId, epoch: u64, what: MirrorRequest) -> Result<Reply> {
         match what {
             MirrorRequest::Look => {
-                self.grant_table.lock().mirror_for(tenant, id, epoch)?;
+                self.grant_table.look().mirror_for(tenant, id, epoch)?;
             }
             MirrorRequest::Seek => {
-                let mirror = self.change(|grant_table| grant_table.seek_mirror(tenant, id, epoch, rt::now()))?;
+                let mirror = self
+                    .grant_table
+                    .change(|grant_table| grant_table.seek_mirror(tenant, id, epoch, rt::now()))?;
                 self.admit_mirror(id, mirror)?;
             }
-            MirrorRequest::Whole(mirror) => {
-                self.change(|grant_table| grant_table.mirror_is_whole(tenant, id, epoch, mirror))?
-            }
-            MirrorRequest::Void(mirror) => {
-                self.change(|grant_table| grant_table.mirror_is_void(tenant, id, epoch, mirror))?
-            }
-            MirrorRequest::Lost(mirror) => {
-                self.change(|grant_table| grant_table.mirror_is_lost(tenant, id, epoch, mirror))?
-            }
+            MirrorRequest::Whole(mirror) => self
+                .grant_table
+                .change(|grant_table| grant_table.mirror_is_whole(tenant, id, epoch, mirror))?,
+            MirrorRequest::Void(mirror) => self
+                .grant_table
+                .change(|grant_table| grant_table.mirror_is_void(tenant, id, epoch, mirror))?,
+            MirrorRequest::Lost(mirror) => self
+                .grant_table
+                .change(|grant_table| grant_table.mirror_is_lost(tenant, id, epoch, mirror))?,
             MirrorRequest::FailOver => {
-                self.change(|grant_table| grant_table.fail_over(tenant, id, epoch))?;
+                self.grant_table
+                    .change(|grant_table| grant_table.fail_over(tenant, id, epoch))?;
                 return Ok(Reply::Mirror(None));
             }
         }
@@ -34,7 +37,7 @@ impl Inner {
     }
 
     pub(super) fn mirror_view(&self, id: GrantId) -> Option<MirrorView> {
-        self.grant_table.lock().mirror_view(id)
+        self.grant_table.look().mirror_view(id)
     }
 
     /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one
@@ -42,7 +45,7 @@ impl Inner {
     /// process that maps what is freed is ended.
     fn admit_mirror(&self, id: GrantId, mirror: GrantId) -> Result<()> {
         let (node, whole) = {
-            let grant_table = self.grant_table.lock();
+            let grant_table = self.grant_table.look();
             (
                 grant_table.grant(mirror)?.node,
                 grant_table.mirror_view(id).is_some_and(|view| view.whole),
@@ -54,9 +57,8 @@ impl Inner {
         let is_filling = |grant: &Grant| grant.phase == Phase::Filling && grant.mirror_of == Some(id);
         let made = self.admit_if(node, mirror, is_filling);
         if matches!(&made, Err(error) if !matches!(error, Error::Lost(_) | Error::Timeout(_))) {
-            self.change(|grant_table| {
+            self.grant_table.update(|grant_table| {
                 grant_table.drop_mirror(id);
-                Ok(())
             })?;
         }
         match made? {
@@ -70,13 +72,12 @@ impl Inner {
     /// What the holder of a grant that was just opened is told of its mirror. That there is none is no error: it seeks
     /// another.
     pub(super) fn mirror_at_opening(&self, id: GrantId, wanted: bool) -> Result<Option<MirrorView>> {
-        let mirror = self.grant_table.lock().mirror_of(id).map(|(mirror, _)| mirror);
+        let mirror = self.grant_table.look().mirror_of(id).map(|(mirror, _)| mirror);
         let Some(mirror) = mirror else { return Ok(None) };
         if !wanted {
             // No process maps it: the grant's former holder has ended.
-            self.change(|grant_table| {
+            self.grant_table.update(|grant_table| {
                 grant_table.drop_mirror(id);
-                Ok(())
             })?;
         } else if let Err(error) = self.admit_mirror(id, mirror) {
             eprintln!("cenote: manager: the mirror of grant {id}: {error}");
@@ -91,7 +92,7 @@ impl Inner {
     pub(super) fn check_mirror_is_left(&self, id: GrantId) -> Result<()> {
         let mirror = self
             .grant_table
-            .lock()
+            .look()
             .mirror_of(id)
             .map(|(mirror, grant)| (mirror, grant.node));
         let Some((mirror, node)) = mirror else { return Ok(()) };

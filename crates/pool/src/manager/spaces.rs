@@ -1,6 +1,7 @@
 //! Spaces at the manager: tenants ask for them, memory nodes make and keep their parts.
 
-use super::leader::{Inner, Link, OPEN_TIMEOUT, TURN};
+use super::leader::{Leader, OPEN_TIMEOUT, TURN};
+use super::links::Link;
 use crate::grant_table::{Grant, GrantId, GrantTable, Making, NodeId, PartsOf, Phase, SpaceId};
 use crate::key::Key;
 use crate::wire::{AuditReport, Order, OrderReply, Reply, SpaceRequest};
@@ -9,13 +10,13 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
 
-impl Inner {
+impl Leader {
     pub(super) fn create_space(&self, tenant: &str, requested: &SpaceRequest) -> Result<Reply> {
         let new = (SpaceId(rt::random_u128()), Key::draw()?);
         let parts = self.begin_making(|grant_table, now| grant_table.create_space(tenant, requested, new, now))?;
         self.wait_made(&parts)?;
         Ok(Reply::Space(
-            self.grant_table.lock().space_view(tenant, &requested.name)?,
+            self.grant_table.look().space_view(tenant, &requested.name)?,
         ))
     }
 
@@ -23,7 +24,7 @@ impl Inner {
         let parts = self.begin_making(|grant_table, now| grant_table.grow_space(tenant, requested, now))?;
         self.wait_made(&parts)?;
         Ok(Reply::Space(
-            self.grant_table.lock().space_view(tenant, &requested.name)?,
+            self.grant_table.look().space_view(tenant, &requested.name)?,
         ))
     }
 
@@ -31,7 +32,7 @@ impl Inner {
     fn begin_making(&self, mut enter: impl FnMut(&mut GrantTable, Nanos) -> Result<Making>) -> Result<Vec<GrantId>> {
         let began = rt::now();
         loop {
-            match self.change(|grant_table| enter(grant_table, rt::now()))? {
+            match self.grant_table.change(|grant_table| enter(grant_table, rt::now()))? {
                 Making::Begun(parts) => return Ok(parts),
                 Making::Wait if rt::now().since(began) < OPEN_TIMEOUT && !self.is_stopping() => rt::sleep(TURN),
                 Making::Wait => {
@@ -47,7 +48,7 @@ impl Inner {
         let until = rt::now() + OPEN_TIMEOUT;
         loop {
             {
-                let grant_table = self.grant_table.lock();
+                let grant_table = self.grant_table.look();
                 let phase = |id: &GrantId| grant_table.grant(*id).map(|grant| grant.phase).ok();
                 let phases: Vec<_> = parts.iter().map(phase).collect();
                 if phases.iter().all(|phase| *phase == Some(Phase::Kept)) {
@@ -60,18 +61,15 @@ impl Inner {
                     break;
                 }
                 if rt::now() <= until && !self.is_stopping() {
-                    drop(self.changed.wait_timeout(grant_table, TURN));
+                    self.grant_table.wait(grant_table, TURN);
                     continue;
                 }
             }
-            self.change(|grant_table| {
+            self.grant_table.update(|grant_table| {
                 parts.iter().for_each(|id| grant_table.not_kept(*id));
-                Ok(())
             })?;
         }
-        let mut reasons = self.not_made.lock();
-        let why = parts.iter().fold(None, |first, id| first.or(reasons.remove(id)));
-        drop(reasons);
+        let why = self.not_made.take(parts);
         let silent = || {
             Error::Busy(
                 "a memory node that was to give memory for it does not answer: try again, and see `cenote pool status`"
@@ -84,24 +82,18 @@ impl Inner {
     /// A node could not make a part.
     pub(super) fn not_kept(&self, id: GrantId, error: Error) -> Result<()> {
         eprintln!("cenote: manager: grant {id} is taken back: {error}");
-        {
-            // The client that waits takes it out after the phase is another, so nothing stays for ever.
-            let mut reasons = self.not_made.lock();
-            let is_awaited = |grant: &Grant| grant.phase == Phase::Keeping;
-            if self.grant_table.lock().grant(id).is_ok_and(is_awaited) {
-                reasons.insert(id, error);
-            }
-        }
-        self.change(|grant_table| {
+        let is_awaited = |grant: &Grant| grant.phase == Phase::Keeping;
+        self.not_made
+            .keep(id, error, || self.grant_table.look().grant(id).is_ok_and(is_awaited));
+        self.grant_table.update(|grant_table| {
             grant_table.not_kept(id);
-            Ok(())
         })
     }
 
     /// Says to a node that has come which parts it keeps. An error is the connection's.
     pub(super) fn remind(&self, node: NodeId, link: &Link) -> Result<()> {
         let orders: Vec<_> = {
-            let grant_table = self.grant_table.lock();
+            let grant_table = self.grant_table.look();
             grant_table
                 .kept_by(node)
                 .into_iter()
@@ -121,7 +113,7 @@ impl Inner {
 
     /// Says to a node where the other parts are of spaces that it keeps some of, whenever that is another than before.
     pub(super) fn tell_peers(&self, node: NodeId, link: &Link, told: &mut BTreeMap<SpaceId, PartsOf>) -> Result<()> {
-        let spaces = self.grant_table.lock().spaces_at(node);
+        let spaces = self.grant_table.look().spaces_at(node);
         told.retain(|space, _| spaces.contains_key(space));
         for (space, all) in spaces {
             if told.get(&space) == Some(&all) {
@@ -141,7 +133,7 @@ impl Inner {
 
     /// Has the memory nodes look at a tenant's space.
     pub(super) fn audit_space(&self, tenant: &str, name: &str) -> Result<AuditReport> {
-        let view = self.grant_table.lock().space_view(tenant, name)?;
+        let view = self.grant_table.look().space_view(tenant, name)?;
         let mut report = AuditReport::default();
         for part in view.parts {
             let (number, bytes) = (part.number, ByteSize(part.bytes));
@@ -162,7 +154,7 @@ impl Inner {
             };
             let is_kept = || {
                 self.grant_table
-                    .lock()
+                    .look()
                     .grant(grant)
                     .is_ok_and(|grant| grant.phase == Phase::Kept)
             };

@@ -1,6 +1,5 @@
 //! The directory of a memory node, which one process has locked: its identity, and the files of its grants.
 
-use super::parts;
 use crate::grant_table::{GrantId, NodeId};
 use crate::host::Host;
 use cenote_base::rt::{self, Nanos, fs};
@@ -144,18 +143,18 @@ impl Directory {
             return Ok(());
         }
         let path = self.path.join(PROBE);
-        parts::remove_file(&path)?;
+        remove_file(&path)?;
         let (options, len) = (RegionOptions::default(), 1 << 20);
         match Region::create(&path, len, cenote_fabric::Identity::default(), options) {
             // All of it is granted: it was seen when the node was new.
-            Err(Error::Full(_)) => return parts::remove_file(&path),
+            Err(Error::Full(_)) => return remove_file(&path),
             // A process that has its lock counts as a user of it too.
             made => drop(made?),
         }
         let mapped = Region::join(&path, options)?;
         let seen = host.holders(&path);
         drop(mapped);
-        parts::remove_file(&path)?;
+        remove_file(&path)?;
         match seen?.is_empty() {
             false => Ok(()),
             true => Err(Error::Mismatch(format!(
@@ -180,15 +179,6 @@ impl Directory {
         numbered(&self.path, GRANT_PREFIX)
     }
 
-    /// The greatest number of a grant that has left anything here, whether the manager knows of it or not.
-    ///
-    /// # Errors
-    /// Those of files.
-    pub(super) fn last_grant(&self) -> Result<GrantId> {
-        let (memory, notes) = (self.grants()?, parts::notes_in(&self.path)?);
-        Ok(memory.into_iter().chain(notes).max().unwrap_or_default())
-    }
-
     /// Makes the file of a grant, if it is not there; whether it is new.
     ///
     /// # Errors
@@ -207,7 +197,7 @@ impl Directory {
     /// # Errors
     /// Those of files.
     pub(super) fn remove_grant(&self, grant: GrantId) -> Result<()> {
-        parts::remove_file(&self.grant_path(grant))?;
+        remove_file(&self.grant_path(grant))?;
         sync_directory(&self.path)
     }
 
@@ -238,4 +228,13 @@ pub(super) fn numbered(directory: &Path, prefix: &str) -> Result<Vec<GrantId>> {
 /// The names of a directory are there to stay.
 pub(super) fn sync_directory(directory: &Path) -> Result<()> {
     fs::sync_dir(directory).map_err(|error| Error::io(format!("syncing {}", directory.display()), error))
+}
+
+pub(super) fn remove_file(path: &Path) -> Result<()> {
+    match fs::remove(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(format!("removing {}", path.display()), error))
+        }
+        _ => Ok(()),
+    }
 }

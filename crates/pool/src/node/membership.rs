@@ -158,8 +158,8 @@ impl Membership {
             return Err(too_many_sessions());
         }
         let of_space = || members.by_id.values().filter(|member| member.space == hello.space);
-        let is_anothers = |session: &(u8, SessionId)| of_space().any(|member| member.sessions.contains(session));
-        match self.is_fenced(hello.member) || hello.sessions.iter().any(is_anothers) {
+        let is_claimed = |session: &(u8, SessionId)| of_space().any(|member| member.sessions.contains(session));
+        match self.is_fenced(hello.member) || hello.sessions.iter().any(is_claimed) {
             true => Err(revoked()),
             false => Ok(()),
         }

@@ -8,7 +8,7 @@
 //! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep
 //! without the manager, and a part without a note belongs to no grant.
 
-use super::directory::{grant_path, numbered, sync_directory};
+use super::directory::{grant_path, numbered, remove_file, sync_directory};
 use super::rings::{self, PartRing, Rings};
 use crate::grant_table::{GrantId, SpaceId};
 use crate::key::Key;
@@ -516,15 +516,6 @@ fn parse_note(bytes: &[u8]) -> Option<PartOrder> {
     let sum = head.strip_prefix(NOTE_FORMAT)?.trim_start();
     let is_whole = u32::from_str_radix(sum, 16).ok()? == crc32c(body.as_bytes());
     is_whole.then(|| serde_json::from_str(body).ok()).flatten()
-}
-
-pub(super) fn remove_file(path: &Path) -> Result<()> {
-    match fs::remove(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(format!("removing {}", path.display()), error))
-        }
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

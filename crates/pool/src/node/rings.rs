@@ -9,7 +9,7 @@
 //! left it or has ended.
 
 use super::NodeState;
-use super::directory::numbered;
+use super::directory::{numbered, remove_file};
 use super::parts::Kept;
 use crate::grant_table::GrantId;
 use crate::host::{Host, Process};
@@ -88,7 +88,7 @@ pub(super) fn remove_former(directory: &Path) -> Result<()> {
     let grants = numbered(directory, PREFIX)?;
     grants
         .into_iter()
-        .try_for_each(|grant| super::parts::remove_file(&ring_path(directory, grant)))
+        .try_for_each(|grant| remove_file(&ring_path(directory, grant)))
 }
 
 fn word_of(process: Process) -> u64 {
@@ -205,7 +205,7 @@ impl PartRing {
         // Not with the lock held: the serving thread may be dismissing a member.
         if node.is_some() {
             drop(node);
-            super::parts::remove_file(&self.path).ok();
+            remove_file(&self.path).ok();
             self.is_closing.store(false, Ordering::Release);
         }
     }

@@ -268,7 +268,7 @@ fn nothing_is_left_of_what_is_freed() {
         std::fs::write(directory.path().join(name), text).expect("written");
     }
     let (inner, _listener) = prepare(directory.path(), &stage).expect("a node");
-    assert_eq!(inner.directory.last_grant().expect("listed"), GrantId(8));
+    assert_eq!(inner.last_grant().expect("listed"), GrantId(8));
     for grant in [3, 6, 8] {
         let order = Order::Free { grant: GrantId(grant) };
         assert_eq!(inner.execute(&order).expect("freed"), OrderReply::Done);

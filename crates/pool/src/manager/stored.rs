@@ -1,0 +1,147 @@
+//! The grant table of one leadership, with its store.
+//!
+//! Invariants:
+//! - what a client can see of the grant table is in the store, but for leases and for which nodes are connected;
+//! - a change that cannot be written did not happen;
+//! - after the leadership is over nothing is written: the store refuses it.
+
+use crate::grant_table::GrantTable;
+use crate::settings::Tenants;
+use crate::store::Leadership;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos};
+use cenote_base::{Error, Result};
+use core::ops::Deref;
+use std::sync::Arc;
+
+/// See the module.
+pub(super) struct StoredGrantTable {
+    leadership: Arc<dyn Leadership>,
+    grant_table: Mutex<GrantTable>,
+    /// Something in the grant table, or of the ways to nodes, is another than before.
+    changed: Condvar,
+}
+
+/// The grant table, while no thread changes it.
+pub(super) struct Looked<'a>(MutexGuard<'a, GrantTable>);
+
+impl Deref for Looked<'_> {
+    type Target = GrantTable;
+
+    fn deref(&self) -> &GrantTable {
+        &self.0
+    }
+}
+
+impl StoredGrantTable {
+    /// Begins a leadership: reads the grant table, or begins one; the term.
+    ///
+    /// # Errors
+    /// Those of the store; [`Error::Corrupt`], [`Error::Mismatch`] if it holds no grant table of this program.
+    pub(super) fn begin(leadership: Arc<dyn Leadership>, tenants: Tenants, lease: Nanos) -> Result<(Self, u64)> {
+        let read_at = rt::now();
+        let mut grant_table = match leadership.read()? {
+            Some(bytes) => GrantTable::from_bytes(&bytes, tenants, read_at, lease)?,
+            None => GrantTable::new(rt::random_u128(), tenants),
+        };
+        let term = grant_table.begin_term();
+        leadership.write(&grant_table.to_bytes())?;
+        grant_table.no_holder_was_heard(rt::now().since(read_at));
+        let stored = Self {
+            leadership,
+            grant_table: Mutex::new(grant_table),
+            changed: Condvar::default(),
+        };
+        Ok((stored, term))
+    }
+
+    /// Looks at the grant table. No thread waits for a node, or changes it, with this held.
+    pub(super) fn look(&self) -> Looked<'_> {
+        Looked(self.grant_table.lock())
+    }
+
+    /// Changes the grant table, and its store before any client sees it.
+    ///
+    /// # Errors
+    /// That of the change, and those of the store: nothing has changed then.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut GrantTable) -> Result<T>) -> Result<T> {
+        let mut grant_table = self.grant_table.lock();
+        let before = grant_table.clone();
+        let outcome = change(&mut grant_table);
+        let differs = outcome.is_ok() && before.to_bytes() != grant_table.to_bytes();
+        let written = if differs && !planted(Fault::BookUnwritten) {
+            self.leadership.write(&grant_table.to_bytes())
+        } else {
+            Ok(())
+        };
+        match (outcome, written) {
+            (Ok(outcome), Ok(())) => {
+                self.changed.notify_all();
+                Ok(outcome)
+            }
+            (Err(error), _) | (_, Err(error)) => {
+                *grant_table = before;
+                Err(error)
+            }
+        }
+    }
+
+    /// As [`StoredGrantTable::change`], of a change that cannot fail itself.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) fn update(&self, update: impl FnOnce(&mut GrantTable)) -> Result<()> {
+        self.change(|grant_table| {
+            update(grant_table);
+            Ok(())
+        })
+    }
+
+    /// Changes what is not in the store: leases, and which nodes are connected.
+    pub(super) fn change_unstored<T>(&self, change: impl FnOnce(&mut GrantTable) -> T) -> T {
+        change(&mut self.grant_table.lock())
+    }
+
+    /// Wakes the threads that wait for a change.
+    pub(super) fn notify(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Waits for a change since it was looked at.
+    pub(super) fn wait(&self, looked: Looked<'_>, timeout: Nanos) {
+        drop(self.changed.wait_timeout(looked.0, timeout));
+    }
+
+    // ---- the leadership ----
+
+    /// Whether this manager leads still, for all that it knows.
+    pub(super) fn leads(&self) -> bool {
+        self.leadership.leads()
+    }
+
+    /// A manager that leads no more gives no orders and no answers.
+    ///
+    /// # Errors
+    /// [`Error::Lost`].
+    pub(super) fn check_leads(&self) -> Result<()> {
+        match self.leads() {
+            true => Ok(()),
+            false => Err(Error::Lost(
+                "this manager leads no more: what was asked for may have been done, or not".into(),
+            )),
+        }
+    }
+
+    /// Asks the store whether this manager leads.
+    ///
+    /// # Errors
+    /// [`Error::Lost`]; those of the way to the store.
+    pub(super) fn confirm(&self) -> Result<()> {
+        self.leadership.confirm()
+    }
+
+    /// Ends the leadership.
+    pub(super) fn resign(&self) {
+        self.leadership.resign();
+    }
+}
