@@ -59,8 +59,9 @@ impl Loser {
 
 /// The losers, and what keeps them from being taken back.
 ///
-/// Invariants: a loser waits, or is in the hands of the round that took it (`take_all`, `put_back`); it is
-/// counted from when it comes until it is over, and is stuck only while it is counted; `any_stuck` says whether one is.
+/// Invariants: a loser waits, or is in the hands of the round that took it (`take_all`, `put_back`). It is counted from
+/// when it comes until it is over. The error of a failed attempt is kept only of a loser that is counted, and
+/// `any_stuck` says whether one is kept.
 #[derive(Default)]
 pub(crate) struct Losers {
     /// Wakes the thread.
@@ -99,7 +100,7 @@ impl Losers {
         self.signal.set();
     }
 
-    /// What wakes the thread that takes them back.
+    /// The event that wakes the thread that takes them back.
     pub(crate) fn signal(&self) -> Arc<rt::Event> {
         self.signal.clone()
     }
