@@ -11,6 +11,7 @@ use super::{Class, GlobalAddress};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
+use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the keeper knows without looking. All of it can be found out from the descriptors.
@@ -184,6 +185,19 @@ impl ExtentTable {
             }
         }
         None
+    }
+
+    /// Slots that were picked and not used are free again, each with the wear that it has.
+    pub(super) fn put_back(&mut self, part: &Part, slots: Range<u32>) {
+        for slot in slots {
+            if let Ok(Slot {
+                generation,
+                used: Use::Free,
+            }) = part.slot(slot)
+            {
+                self.free.add(slot, generation);
+            }
+        }
     }
 
     /// Frees the slabs that have no owner and hold nothing.

@@ -108,7 +108,7 @@ impl Keeper for LocalKeeper {
             .pick(part)
             .ok_or_else(|| self.full(&extent_table, &wanted()))?;
         part.reserve_below(slot + 1)
-            .inspect_err(|_| extent_table.free.add(slot, former))?;
+            .inspect_err(|_| extent_table.put_back(part, slot..slot + 1))?;
         assert!(
             !extent_table.free.contains(slot),
             "slot {slot} becomes a slab and is free"
@@ -159,10 +159,8 @@ impl Keeper for LocalKeeper {
             picked = extent_table.pick_run(part, slots);
         }
         let (first, former) = picked.ok_or_else(|| self.full(&extent_table, &wanted()))?;
-        if let Err(error) = part.reserve_below(first + slots) {
-            (first..first + slots).for_each(|slot| extent_table.free.add(slot, former));
-            return Err(error);
-        }
+        part.reserve_below(first + slots)
+            .inspect_err(|_| extent_table.put_back(part, first..first + slots))?;
         assert!(
             !extent_table.free.contains(first),
             "slot {first} becomes a run and is free"

@@ -1,5 +1,6 @@
 //! One process: what objects are, what is refused, and the whole against a model.
 
+use super::extent_table::ExtentTable;
 use super::slot::{Slot, Use};
 use super::*;
 use crate::extent::EXTENT;
@@ -328,6 +329,27 @@ fn generations_that_are_used_up_end_a_slot() {
     invalid(read(&space, small, 1), "no object");
     assert!(matches!(space.session().alloc(1), Err(Error::Full(_))));
     audited(&space);
+}
+
+/// Slots of a run whose memory could not be reserved were put back with the greatest of their generations, and rested as
+/// long as the one that was worn most.
+#[test]
+fn slots_that_are_put_back_have_the_wear_that_they_had() {
+    let part = part(1, 8);
+    let worn = |slot: u32| if slot == 0 { 1 << 16 } else { slot };
+    for slot in 0..part.slots() {
+        let (generation, used) = (worn(slot), Use::Free);
+        let state = Slot { generation, used }.encode();
+        part.state(slot).store(state, Ordering::Release);
+    }
+    let mut extent_table = ExtentTable::empty(&part);
+    (0..part.slots()).for_each(|slot| extent_table.enter(&part, slot));
+    let all = part.slots();
+    assert_eq!(extent_table.pick_run(&part, 3), Some((0, 1 << 16)));
+    extent_table.put_back(&part, 0..3);
+    let picked: Vec<_> = core::iter::from_fn(|| extent_table.pick_any(&part)).collect();
+    let expected: Vec<_> = (1..all).chain([0]).map(|slot| (slot, worn(slot))).collect();
+    assert_eq!(picked, expected);
 }
 
 #[test]
