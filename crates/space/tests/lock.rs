@@ -207,6 +207,36 @@ fn a_session_that_ends_is_not_waited_for() {
     next.unlock().expect("held");
 }
 
+/// A keeper ended a session whose process lives: a thread of it read, another waited to write. When a session of
+/// others had freed the slot, the waiting thread went on, and what the reader left took its hold along. It could not
+/// leave then, and no thread of the session got the lock again.
+#[test]
+fn a_session_that_is_ended_while_it_reads_and_waits_to_write_leaves_both() {
+    let space = space();
+    let lock = space.session().new_lock().expect("room");
+    let (fenced, other) = (space.session(), space.session());
+    let reads = fenced.lock(lock, Mode::Read).expect("free");
+    let (part, id) = fenced.ids()[0];
+    std::thread::scope(|scope| {
+        let writes = scope.spawn(|| fenced.lock(lock, Mode::Write));
+        while space.load(lock).expect("there") & 0xffff_ffff_ffff != id.0 {
+            rt::sleep(Nanos::from_micros(100));
+        }
+        space.keeper(part).expect("kept here").end(id).expect("ended");
+        let taken = other.lock(lock, Mode::Write).expect("taken over");
+        assert!(taken.owner_died());
+        let writes = writes.join().expect("no panic").expect("its slot is free");
+        assert!(matches!(reads.unlock(), Err(Error::Revoked(_))));
+        let answer = writes.unlock();
+        assert!(matches!(&answer, Err(Error::Revoked(_))), "{answer:?}");
+        taken.unlock().expect("held");
+    });
+    for mode in [Mode::Write, Mode::Read] {
+        let again = fenced.try_lock(lock, mode).expect("a lock");
+        again.expect("no thread of it has the lock").unlock().expect("held");
+    }
+}
+
 /// More readers than slots: those without one wait for one, also for one of the dead.
 #[test]
 fn slots_of_the_dead_are_found_among_those_of_the_living() {

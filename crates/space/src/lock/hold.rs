@@ -4,7 +4,7 @@
 //! a writer [collects](super::buffer) small writes.
 
 use super::buffer::{Batch, Buffer};
-use super::layout::{BROKEN, Mode, NOBODY, VERSION, next, taken_over};
+use super::layout::{BROKEN, Mode, NO_SESSION, VERSION, next, taken_over};
 use super::words::{Taken, Words};
 use crate::act::{Act, Step};
 use crate::cache::Under;
@@ -122,7 +122,7 @@ impl Hold {
         steps.extend(writes.steps(from));
         let swap = |expected, new| Act::Swap { expected, new };
         steps.push((words.word(VERSION)?, swap(self.version, next(self.version))));
-        steps.push((words.word(0)?, swap(self.session, NOBODY)));
+        steps.push((words.word(0)?, swap(self.session, NO_SESSION)));
         Ok((steps, fenced))
     }
 
@@ -142,7 +142,7 @@ impl Hold {
     }
 
     fn let_go(&self, words: &Words<'_>) -> Result<()> {
-        self.judge(words.space.compare_and_swap(words.word(0)?, self.session, NOBODY)?)
+        self.judge(words.space.compare_and_swap(words.word(0)?, self.session, NO_SESSION)?)
     }
 
     fn judge(&self, found: u64) -> Result<()> {

@@ -16,15 +16,15 @@ pub(super) const SESSION_BITS: u32 = 48;
 pub(super) const SESSION_MASK: u64 = (1 << SESSION_BITS) - 1;
 /// No session: what each word of a new lock holds, but for the version. All words of a lock begin with the same 16
 /// bits.
-pub(super) const NOBODY: u64 = 0x10cc << SESSION_BITS;
+pub(super) const NO_SESSION: u64 = 0x10cc << SESSION_BITS;
 /// A writer has left without having repaired, or without having finished, what the lock protects.
-pub(super) const BROKEN: u64 = NOBODY | SESSION_MASK;
+pub(super) const BROKEN: u64 = NO_SESSION | SESSION_MASK;
 
 // The writer's word, the readers' slots and the version lie apart, and fill a lock.
 const _: () = assert!(1 + SLOTS == VERSION && VERSION + 1 == WORDS);
-const _: () = assert!(NOBODY & SESSION_MASK == 0 && NOBODY != 0);
+const _: () = assert!(NO_SESSION & SESSION_MASK == 0 && NO_SESSION != 0);
 // No session's number reads as "broken": the locks' table admits smaller ones only.
-const _: () = assert!(BROKEN & SESSION_MASK == SESSION_MASK && BROKEN & !SESSION_MASK == NOBODY);
+const _: () = assert!(BROKEN & SESSION_MASK == SESSION_MASK && BROKEN & !SESSION_MASK == NO_SESSION);
 const _: () = assert!(LOCK_BYTES.is_multiple_of(crate::GRAIN));
 
 /// What a lock is wanted for.
@@ -61,8 +61,11 @@ pub(super) fn next(version: u64) -> u64 {
     if planted(Fault::VersionKept) {
         return version;
     }
-    assert!(version & !SESSION_MASK == NOBODY, "{version:#x} is no lock's version");
-    NOBODY | version.wrapping_add(1) & SESSION_MASK
+    assert!(
+        version & !SESSION_MASK == NO_SESSION,
+        "{version:#x} is no lock's version"
+    );
+    NO_SESSION | version.wrapping_add(1) & SESSION_MASK
 }
 
 #[cold]

@@ -64,7 +64,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use hold::Hold;
 pub use layout::{LOCK_BYTES, Mode, Timeout};
-use layout::{NOBODY, SESSION_MASK, VERSION, WORDS};
+use layout::{NO_SESSION, SESSION_MASK, VERSION, WORDS};
 use std::sync::Arc;
 pub(super) use table::Locks;
 use waiting::Waiting;
@@ -173,12 +173,12 @@ impl Space {
     /// As [`Space::store`].
     pub fn make_lock(&self, at: GlobalAddress) -> Result<()> {
         let words = Words { space: self, at };
-        let mut steps = [const { (GlobalAddress::NULL, Act::Store(NOBODY)) }; WORDS as usize];
+        let mut steps = [const { (GlobalAddress::NULL, Act::Store(NO_SESSION)) }; WORDS as usize];
         for (n, step) in steps.iter_mut().enumerate() {
             step.0 = words.word(n as u64)?;
         }
         // Whatever was cached under a lock that was here before must not come to be valid again.
-        steps[VERSION as usize].1 = Act::Store(NOBODY | rt::random() & SESSION_MASK);
+        steps[VERSION as usize].1 = Act::Store(NO_SESSION | rt::random() & SESSION_MASK);
         self.act_in_order(&mut steps, &mut [0; WORDS as usize])
     }
 }

@@ -1,7 +1,7 @@
 //! The locks that a session's threads have, and how its threads wait for each other.
 
 use super::hold::Hold;
-use super::layout::{Mode, NOBODY, SESSION_MASK, not_held};
+use super::layout::{Mode, NO_SESSION, SESSION_MASK, not_held};
 use super::waiting::Waiting;
 use super::words::{Taken, Words};
 use crate::keeper::SessionId;
@@ -33,12 +33,19 @@ struct LockTable {
 struct LocalLock {
     /// One of them takes it in the space, or has the writer's word.
     is_busy: bool,
-    has_word: bool,
-    /// Threads that share the slot.
+    /// How it is held to write, by the thread that has the word. Threads can share the slot then too: of a session that
+    /// its keeper has ended, another session frees the slot, so that a thread that waits for it goes on.
+    word: Option<Arc<Hold>>,
+    /// Threads that share the slot, and how it is held to read.
     readers: u32,
-    slot: u64,
+    slot: Option<(u64, Arc<Hold>)>,
+}
+
+impl LocalLock {
     /// How it is held, by whichever of them.
-    hold: Option<Arc<Hold>>,
+    fn hold(&self) -> Option<&Arc<Hold>> {
+        self.word.as_ref().or(self.slot.as_ref().map(|(_, hold)| hold))
+    }
 }
 
 /// The slot that a session's last reader leaves.
@@ -61,7 +68,7 @@ impl Locks {
             }
         };
         match id.0 < SESSION_MASK {
-            true => Ok(NOBODY | id.0),
+            true => Ok(NO_SESSION | id.0),
             false => Err(Error::Invalid(format!("session {} is too many for locks", id.0))),
         }
     }
@@ -83,7 +90,7 @@ impl Locks {
             drop(table);
             // A writer that waits comes first, of whatever process.
             let words = Words { space, at: lock };
-            let is_awaited = words.load(0)? != NOBODY;
+            let is_awaited = words.load(0)? != NO_SESSION;
             let mut table = self.table.lock();
             let local = table.locks.get_mut(&lock);
             let shared = local.filter(|local| !is_awaited && !local.is_busy && local.readers > 0);
@@ -127,13 +134,12 @@ impl Locks {
             local.is_busy,
             "the lock at {lock} was taken by a thread that did not stand in line"
         );
-        assert!(!local.has_word, "the lock at {lock} was taken twice");
+        assert!(local.word.is_none(), "the lock at {lock} was taken twice");
         match taken {
-            Some((Taken::Word { .. }, hold)) => (local.has_word, local.hold) = (true, Some(hold)),
+            Some((Taken::Word { .. }, hold)) => local.word = Some(hold),
             Some((Taken::Slot { slot, .. }, hold)) => {
                 assert_eq!(local.readers, 0, "readers of one session have one slot");
-                (local.is_busy, local.readers, local.slot) = (false, 1, slot);
-                local.hold = Some(hold);
+                (local.is_busy, local.readers, local.slot) = (false, 1, Some((slot, hold)));
             }
             None => local.is_busy = false,
         }
@@ -143,7 +149,7 @@ impl Locks {
     /// How a lock is held.
     pub(super) fn held(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
         let table = self.table.lock();
-        let hold = table.locks.get(&lock).and_then(|local| local.hold.as_ref());
+        let hold = table.locks.get(&lock).and_then(LocalLock::hold);
         hold.map(Arc::clone).ok_or_else(|| not_held(lock, "at all"))
     }
 
@@ -157,8 +163,8 @@ impl Locks {
         if local.readers > 0 {
             return Ok(None);
         }
-        local.hold = None;
-        let (slot, is_first) = (local.slot, !local.is_busy);
+        let (slot, _) = local.slot.take().expect("readers have a slot");
+        let is_first = !local.is_busy;
         local.is_busy = true;
         Ok(Some(Leaving { slot, is_first }))
     }
@@ -166,11 +172,10 @@ impl Locks {
     /// The word is about to be left; until [`Locks::make_way`] no thread of the session takes it.
     pub(super) fn leave_word(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
         let mut table = self.table.lock();
-        let local = table.locks.get_mut(&lock).filter(|local| local.has_word);
-        let hold = local.and_then(|local| {
-            assert!(local.is_busy, "the lock at {lock} is held and may be taken");
-            local.has_word = false;
-            local.hold.take()
+        let hold = table.locks.get_mut(&lock).and_then(|local| {
+            let is_free = local.word.is_some() && !local.is_busy;
+            assert!(!is_free, "the lock at {lock} is held and may be taken");
+            local.word.take()
         });
         hold.ok_or_else(|| not_held(lock, Mode::Write.purpose()))
     }
@@ -180,7 +185,7 @@ impl Locks {
         let mut table = self.table.lock();
         if let Some(local) = table.locks.get_mut(&lock) {
             assert!(
-                local.is_busy && !local.has_word,
+                local.is_busy && local.word.is_none(),
                 "the lock at {lock} was not left before"
             );
             local.is_busy = false;
@@ -191,7 +196,7 @@ impl Locks {
     fn tidy(&self, mut table: rt::MutexGuard<'_, LockTable>, lock: GlobalAddress) {
         let local = table.locks.get(&lock);
         assert!(
-            local.is_none_or(|local| local.is_busy || !local.has_word),
+            local.is_none_or(|local| local.is_busy || local.word.is_none()),
             "the lock at {lock} is held and may be taken"
         );
         if local.is_some_and(|local| !local.is_busy && local.readers == 0) {

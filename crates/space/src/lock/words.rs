@@ -1,7 +1,7 @@
 //! The words of a lock, and how a session takes and leaves them. Steps that follow each other are one sequence, so that
 //! one trip is enough for a lock that lies in another pod.
 
-use super::layout::{BROKEN, NOBODY, SESSION_MASK, SLOTS, VERSION, WORDS, next, taken_over};
+use super::layout::{BROKEN, NO_SESSION, SESSION_MASK, SLOTS, VERSION, WORDS, next, taken_over};
 use super::waiting::Waiting;
 use crate::act::{Act, Step};
 use crate::keeper::SessionId;
@@ -45,7 +45,7 @@ impl Words<'_> {
     }
 
     pub(super) fn checked(&self, word: u64) -> Result<u64> {
-        match word & !SESSION_MASK == NOBODY {
+        match word & !SESSION_MASK == NO_SESSION {
             true => Ok(word),
             false => Err(Error::Invalid(format!("no lock is at {}: {word:#018x}", self.at))),
         }
@@ -75,10 +75,10 @@ impl Words<'_> {
     /// Frees a reader's slot. If the answer is lost it is tried again, and nothing to be done is as good.
     pub(super) fn leave_slot(&self, slot: u64, session: u64) -> Result<()> {
         assert!((1..=SLOTS).contains(&slot), "word {slot} is no reader's slot");
-        match self.swap(slot, session, NOBODY) {
+        match self.swap(slot, session, NO_SESSION) {
             Ok(true) => Ok(()),
             Ok(false) => Err(taken_over(self.at)),
-            Err(Error::Lost(_)) => self.swap(slot, session, NOBODY).map(drop),
+            Err(Error::Lost(_)) => self.swap(slot, session, NO_SESSION).map(drop),
             Err(error) => Err(error),
         }
     }
@@ -100,11 +100,11 @@ pub(super) struct Me<'s> {
 impl Me<'_> {
     pub(super) fn write(&self, waiting: &mut Waiting) -> Result<Taken> {
         // It swaps before it looks: a look would be a trip, and mostly the lock is free.
-        let mut found = NOBODY;
+        let mut found = NO_SESSION;
         loop {
-            if found == NOBODY {
-                let words = self.or_undo((0, NOBODY), self.words.swap_and_look(NOBODY, self.session))?;
-                if words[0] == NOBODY {
+            if found == NO_SESSION {
+                let words = self.or_undo((0, NO_SESSION), self.words.swap_and_look(NO_SESSION, self.session))?;
+                if words[0] == NO_SESSION {
                     return self.clear(&words, waiting, false);
                 }
                 found = words[0];
@@ -113,7 +113,7 @@ impl Me<'_> {
                 return Ok(taken);
             }
             found = self.words.load(0)?;
-            if found != NOBODY && found != self.session && found != BROKEN {
+            if found != NO_SESSION && found != self.session && found != BROKEN {
                 waiting.turn()?;
             }
         }
@@ -122,7 +122,7 @@ impl Me<'_> {
     /// The writer's word holds this. If no living session is behind it any more, the lock is taken to write, and its
     /// owner died.
     fn take_over(&self, found: u64, waiting: &mut Waiting) -> Result<Option<Taken>> {
-        assert_ne!(found, NOBODY, "a free lock is taken, not taken over");
+        assert_ne!(found, NO_SESSION, "a free lock is taken, not taken over");
         // Of the session's threads this one alone takes the lock: if its own number is there, an answer was lost on the
         // way from a far part.
         let is_gone = found == self.session || self.is_gone(found, waiting)?;
@@ -144,7 +144,7 @@ impl Me<'_> {
 
     /// Word 0 is this session's: waits until all slots are free, as far as they were not when it was taken.
     fn clear(&self, words: &[u64; WORDS as usize], waiting: &mut Waiting, owner_died: bool) -> Result<Taken> {
-        let mut taken = (1..=SLOTS).filter(|slot| words[*slot as usize] != NOBODY);
+        let mut taken = (1..=SLOTS).filter(|slot| words[*slot as usize] != NO_SESSION);
         match taken.try_for_each(|slot| self.clear_slot(slot, waiting)) {
             Ok(()) => Ok(Taken::Word {
                 owner_died,
@@ -152,7 +152,7 @@ impl Me<'_> {
             }),
             Err(error) => {
                 self.words
-                    .swap(0, self.session, if owner_died { BROKEN } else { NOBODY })?;
+                    .swap(0, self.session, if owner_died { BROKEN } else { NO_SESSION })?;
                 Err(error)
             }
         }
@@ -161,9 +161,9 @@ impl Me<'_> {
     fn clear_slot(&self, slot: u64, waiting: &mut Waiting) -> Result<()> {
         loop {
             match self.words.load(slot)? {
-                NOBODY => return Ok(()),
+                NO_SESSION => return Ok(()),
                 found if self.is_gone(found, waiting)? => {
-                    self.words.swap(slot, found, NOBODY)?;
+                    self.words.swap(slot, found, NO_SESSION)?;
                 }
                 _ => waiting.turn()?,
             }
@@ -171,14 +171,14 @@ impl Me<'_> {
     }
 
     pub(super) fn read(&self, waiting: &mut Waiting) -> Result<Taken> {
-        let (mut slot, mut found) = (1 + self.session % SLOTS, NOBODY);
+        let (mut slot, mut found) = (1 + self.session % SLOTS, NO_SESSION);
         loop {
-            if found == NOBODY {
+            if found == NO_SESSION {
                 if let Some(taken) = self.enter(slot)? {
                     return Ok(taken);
                 }
                 found = self.words.load(0)?;
-                if found == NOBODY {
+                if found == NO_SESSION {
                     slot = self.find_slot(slot, waiting)?;
                     continue;
                 }
@@ -196,7 +196,7 @@ impl Me<'_> {
         assert!((1..=SLOTS).contains(&slot), "word {slot} is no reader's slot");
         let words = &self.words;
         let swap = Act::Swap {
-            expected: NOBODY,
+            expected: NO_SESSION,
             new: self.session,
         };
         // Adding nothing to the writer's word is a change in an order with all others: those that it does not see come
@@ -206,11 +206,11 @@ impl Me<'_> {
             (words.word(0)?, Act::Add(0)),
             (words.word(VERSION)?, Act::Load),
         ];
-        let [found, writer, version] = self.or_undo((slot, NOBODY), words.follow(&mut steps))?;
+        let [found, writer, version] = self.or_undo((slot, NO_SESSION), words.follow(&mut steps))?;
         match (found, writer) {
-            (NOBODY, _) if planted(Fault::ReaderLook) => Ok(Some(Taken::Slot { slot, version })),
-            (NOBODY, NOBODY) => Ok(Some(Taken::Slot { slot, version })),
-            (NOBODY, _) => words.leave_slot(slot, self.session).map(|()| None),
+            (NO_SESSION, _) if planted(Fault::ReaderLook) => Ok(Some(Taken::Slot { slot, version })),
+            (NO_SESSION, NO_SESSION) => Ok(Some(Taken::Slot { slot, version })),
+            (NO_SESSION, _) => words.leave_slot(slot, self.session).map(|()| None),
             _ => Ok(None),
         }
     }
@@ -231,7 +231,7 @@ impl Me<'_> {
         for n in 0..SLOTS {
             let slot = 1 + (last + n) % SLOTS;
             let found = self.words.load(slot)?;
-            if found == NOBODY || may_ask && self.is_dead(found)? && self.words.swap(slot, found, NOBODY)? {
+            if found == NO_SESSION || may_ask && self.is_dead(found)? && self.words.swap(slot, found, NO_SESSION)? {
                 return Ok(slot);
             }
         }
@@ -244,7 +244,7 @@ impl Me<'_> {
     }
 
     fn is_dead(&self, word: u64) -> Result<bool> {
-        if word == self.session || word == NOBODY {
+        if word == self.session || word == NO_SESSION {
             return Ok(false);
         }
         self.words.is_alive(word).map(|is_alive| !is_alive)

@@ -67,40 +67,40 @@ impl Model {
     }
 
     fn step(&mut self) {
-        let (n, who) = (self.dice.index(4), self.dice.index(4));
+        let (n, session_index) = (self.dice.index(4), self.dice.index(4));
         match self.dice.index(32) {
-            0..8 => self.take(n, who),
+            0..8 => self.take(n, session_index),
             8..16 => self.read(n),
             16..24 => self.write(n),
             24..29 => self.leave(n),
             29 => self.sync(n),
             30 => self.move_something(n),
-            _ if self.dice.index(4) == 0 => self.kill(who),
+            _ if self.dice.index(4) == 0 => self.kill(session_index),
             _ => {
                 let bytes = [0, 10_000, 1 << 20][self.dice.index(3)];
-                self.pods.users[who % 2].limit_cache(bytes);
+                self.pods.users[session_index % 2].limit_cache(bytes);
             }
         }
     }
 
-    fn take(&mut self, n: usize, who: usize) {
+    fn take(&mut self, n: usize, session_index: usize) {
         let ward = &mut self.wards[n];
-        if ward.writer == Some(who) || ward.readers.contains(&who) {
+        if ward.writer == Some(session_index) || ward.readers.contains(&session_index) {
             return;
         }
         let mode = [Mode::Read, Mode::Read, Mode::Write][self.dice.index(3)];
         let is_free = ward.writer.is_none() && (ward.readers.is_empty() || mode == Mode::Read && !ward.is_broken);
-        match self.sessions[who].acquire(ward.lock, mode, Timeout::None) {
+        match self.sessions[session_index].acquire(ward.lock, mode, Timeout::None) {
             Ok(held) => {
                 assert!(is_free, "{mode:?}: it is not free");
                 assert_eq!(held.owner_died, ward.is_broken);
                 assert_eq!(held.mode, if ward.is_broken { Mode::Write } else { mode });
                 match held.mode {
-                    Mode::Read => ward.readers.push(who),
-                    Mode::Write => ward.writer = Some(who),
+                    Mode::Read => ward.readers.push(session_index),
+                    Mode::Write => ward.writer = Some(session_index),
                 }
                 if held.owner_died {
-                    self.repair(n, who);
+                    self.repair(n, session_index);
                 }
             }
             Err(Error::Timeout(_)) => assert!(!is_free, "{mode:?}: it is free"),
@@ -109,14 +109,14 @@ impl Model {
     }
 
     /// What the dead writer left is what it was after some of its writes, in their order.
-    fn repair(&mut self, n: usize, who: usize) {
+    fn repair(&mut self, n: usize, session_index: usize) {
         let ward = &mut self.wards[n];
         let there: Vec<Vec<u8>> = ward
             .things
             .iter()
             .map(|thing| {
                 let mut bytes = vec![0; thing.bytes.len()];
-                self.sessions[who]
+                self.sessions[session_index]
                     .read_locked(ward.lock, thing.address, &mut bytes)
                     .expect("read");
                 bytes
@@ -147,20 +147,22 @@ impl Model {
     }
 
     fn read(&mut self, n: usize) {
-        let Some(who) = self.holder(n) else { return };
+        let Some(session_index) = self.holder(n) else { return };
         let ward = &self.wards[n];
         let thing = &ward.things[self.dice.index(ward.things.len())];
         let from = self.dice.index(thing.bytes.len());
         let len = (1 + self.dice.index(6000)).min(thing.bytes.len() - from);
         let mut bytes = vec![0; len];
-        self.sessions[who]
+        self.sessions[session_index]
             .read_locked(ward.lock, at(thing.address, from), &mut bytes)
             .expect("read");
         assert!(bytes == thing.bytes[from..from + len], "lock {n}: not what it protects");
     }
 
     fn write(&mut self, n: usize) {
-        let Some(who) = self.wards[n].writer else { return };
+        let Some(session_index) = self.wards[n].writer else {
+            return;
+        };
         for _ in 0..1 + self.dice.index(40) {
             let ward = &mut self.wards[n];
             let which = self.dice.index(ward.things.len());
@@ -168,7 +170,7 @@ impl Model {
             let from = self.dice.index(thing.bytes.len());
             let len = [1, 8, 64, 256, 257, 3000][self.dice.index(6)].min(thing.bytes.len() - from);
             let text = vec![self.dice.index(256) as u8; len];
-            self.sessions[who]
+            self.sessions[session_index]
                 .write_locked(ward.lock, at(thing.address, from), &text)
                 .expect("written");
             let before = thing.bytes[from..from + len].to_vec();
@@ -179,18 +181,18 @@ impl Model {
 
     fn sync(&mut self, n: usize) {
         let ward = &mut self.wards[n];
-        if let Some(who) = ward.writer {
-            self.sessions[who].sync_locked(ward.lock).expect("written");
+        if let Some(session_index) = ward.writer {
+            self.sessions[session_index].sync_locked(ward.lock).expect("written");
             ward.unsure.clear();
         }
     }
 
     fn leave(&mut self, n: usize) {
-        let Some(who) = self.holder(n) else { return };
-        let (ward, session) = (&mut self.wards[n], &self.sessions[who]);
+        let Some(session_index) = self.holder(n) else { return };
+        let (ward, session) = (&mut self.wards[n], &self.sessions[session_index]);
         if ward.writer.is_none() {
             session.unlock(ward.lock, Mode::Read).expect("held");
-            ward.readers.retain(|reader| *reader != who);
+            ward.readers.retain(|reader| *reader != session_index);
             return;
         }
         ward.writer = None;
@@ -210,12 +212,12 @@ impl Model {
         let _ = self.pods.relocate(address, 1 + self.dice.index(2) as u8);
     }
 
-    fn kill(&mut self, who: usize) {
-        self.pods.kill(&self.sessions[who]);
-        self.sessions[who] = self.pods.users[who % 2].session();
+    fn kill(&mut self, session_index: usize) {
+        self.pods.kill(&self.sessions[session_index]);
+        self.sessions[session_index] = self.pods.users[session_index % 2].session();
         for ward in &mut self.wards {
-            ward.readers.retain(|reader| *reader != who);
-            if ward.writer == Some(who) {
+            ward.readers.retain(|reader| *reader != session_index);
+            if ward.writer == Some(session_index) {
                 (ward.writer, ward.is_broken) = (None, true);
             }
         }

@@ -104,8 +104,8 @@ impl Several {
 
     /// Its host is away.
     fn hide(&self, part: u8) {
-        let nobody = Arc::new(Hosts::default());
-        self.nodes.add(NAMES[usize::from(part) - 1]).serve(nobody);
+        let no_hosts = Arc::new(Hosts::default());
+        self.nodes.add(NAMES[usize::from(part) - 1]).serve(no_hosts);
     }
 
     fn shown(&self, part: u8) -> Hosts {
