@@ -132,7 +132,7 @@ impl Class {
             _ => SHAPES.partition_point(|shape| u64::from(shape.size) < len),
         };
         let class = (found < CLASSES).then_some(Self(found as u8));
-        debug_assert!(
+        assert!(
             class.is_none_or(|class| class.size() >= len),
             "a class too small for {len} bytes"
         );
@@ -193,7 +193,7 @@ impl Class {
     /// The number of the object that the byte at `offset` of an extent lies in; [`Class::count`] if that is the rest at
     /// the extent's end.
     pub(super) fn index(self, offset: u32) -> u32 {
-        debug_assert!(offset >> OFFSET_BITS == 0);
+        assert!(offset >> OFFSET_BITS == 0, "{offset} lies behind an extent");
         divide(self.code(), offset).0
     }
 

@@ -174,6 +174,7 @@ impl Presence {
 pub(super) struct Inside<'a> {
     count: &'a HostAtomicU64,
     sample: &'a HostAtomicU64,
+    /// Odd, as [`Presence::enter`] makes it.
     now: u64,
 }
 
@@ -181,7 +182,6 @@ impl Inside<'_> {
     /// It is outside from here on; whether its access is to be counted.
     #[inline(always)]
     pub(super) fn leave<S: Seam>(self, seam: S) -> bool {
-        debug_assert!(self.now & 1 == 1, "a thread that leaves was inside");
         let after = self.now.wrapping_add(1);
         self.count.store_by(seam, after, Ordering::Release);
         let is_due = after >= self.sample.load_by(seam, Ordering::Relaxed);

@@ -334,7 +334,11 @@ impl PartSession {
 
     /// Gets another slab, and the first object of it.
     fn refill(&mut self, class: Class, lifetime: Lifetime) -> Result<GlobalAddress> {
-        debug_assert!(class.size() <= SLAB_OBJECT_MAX);
+        assert!(
+            class.size() <= SLAB_OBJECT_MAX,
+            "a slab of objects of {} bytes",
+            class.size()
+        );
         self.return_some_empty()?;
         match self.take_slab(class, lifetime) {
             Err(Error::Full(text)) => self.make_do(class, lifetime, Error::Full(text)),
@@ -567,7 +571,7 @@ impl Cursor {
 impl Part {
     /// Sets an object's live bit; false if it is set already.
     fn set_live(&self, slab: Extent, word: u32, bit: u32) -> Result<bool> {
-        debug_assert!(bit < LIVE_BITS, "bit {bit} is the generation's");
+        assert!(bit < LIVE_BITS, "bit {bit} is the generation's");
         let live = self.live(slab.slot, word);
         let mut now = live.load(Ordering::Relaxed);
         while now >> bit & 1 == 0 {
@@ -600,7 +604,7 @@ impl Part {
     /// An object of this word has been freed.
     pub(super) fn hint_at(&self, slot: u32, class: Class, word: u32) {
         let (hint, group) = (self.hint(slot), 1u64 << (word / GROUP_WORDS));
-        debug_assert!(group & groups(class) != 0);
+        assert!(group & groups(class) != 0, "word {word} is of no group of the class");
         if hint.load(Ordering::SeqCst) & group == 0 {
             hint.fetch_or(group, Ordering::SeqCst);
         }
