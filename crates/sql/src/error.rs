@@ -257,6 +257,7 @@ pub mod code {
     pub const AMBIGUOUS_COLUMN: &str = "42702";
     pub const AMBIGUOUS_FUNCTION: &str = "42725";
     pub const DUPLICATE_COLUMN: &str = "42701";
+    pub const DUPLICATE_ALIAS: &str = "42712";
     pub const DUPLICATE_TABLE: &str = "42P07";
     pub const DUPLICATE_CURSOR: &str = "42P03";
     pub const DUPLICATE_STATEMENT: &str = "42P05";

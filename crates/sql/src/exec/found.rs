@@ -9,6 +9,7 @@
 use super::Run;
 use super::change::{CANCEL_INTERVAL, RowChange, changed, give_changed};
 use super::keys::Seen;
+use super::row::RowCursor;
 use super::select::foreign_rows;
 use super::sink::{Gather, Sink};
 use crate::env::SessionEnv;
@@ -16,7 +17,9 @@ use crate::error::Result;
 use crate::expr::{Env, Expr, Input};
 use crate::hook::Rows;
 use crate::plan::access::tree_columns;
+use crate::plan::dml::Finder;
 use crate::plan::locking::LockTarget;
+use crate::plan::row::RowPlan;
 use crate::types::cast::{self, Context};
 use cenote_engine::{Change, Changed, Columns, Datum, Locked, Table};
 use sqlparser::ast::Query;
@@ -31,16 +34,54 @@ pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> R
     Ok(rows)
 }
 
+/// A query for rows to change, which can be asked again about one of them.
+enum Asked<'p> {
+    Rows(&'p RowPlan),
+    Foreign(Box<dyn Rows>),
+}
+
+impl<'p> Asked<'p> {
+    /// Runs the query to its end.
+    fn all(run: &mut Run<'_>, finder: &'p Finder, found: &mut Gather) -> Result<Asked<'p>> {
+        match finder {
+            Finder::Rows(plan) => {
+                RowCursor::new(plan).advance(run, plan, u64::MAX, found)?;
+                Ok(Asked::Rows(plan))
+            }
+            Finder::Foreign(query) => gather_foreign(run, query, found).map(Asked::Foreign),
+        }
+    }
+
+    /// What it gives about this row alone, with everything else as it is committed now.
+    fn again(&mut self, run: &Run<'_>, row: &[u8]) -> Result<Option<Vec<Datum>>> {
+        let reader = run.tx.reader_of_now()?;
+        match self {
+            Asked::Rows(plan) => {
+                let mut found = Gather::new(&run.session.memory);
+                RowCursor::about(plan, row).advance_by(run, &reader, plan, 1, &mut found)?;
+                Ok(found.0.pop())
+            }
+            Asked::Foreign(rows) => {
+                rows.again(reader, row)?;
+                match rows.next()? {
+                    true => rows.datums().map(Some),
+                    false => Ok(None),
+                }
+            }
+        }
+    }
+}
+
 /// Changes the rows of a table whose keys and new values the query gives; the table is the first that it reads.
 pub(super) fn change_found(
     run: &mut Run<'_>,
-    (table, query, reads): (&Table, &Query, &Columns),
+    (table, finder, reads): (&Table, &Finder, &Columns),
     deed: &RowChange<'_>,
     returning: &[Expr],
     sink: &mut dyn Sink,
 ) -> Result<u64> {
     let mut found = Gather::new(&run.session.memory);
-    let mut rows = gather_foreign(run, query, &mut found)?;
+    let mut rows = Asked::all(run, finder, &mut found)?;
     let columns = tree_columns(table, None);
     let mut seen = Seen::default();
     let mut count = 0;
@@ -53,7 +94,7 @@ pub(super) fn change_found(
         if !seen.insert(key.clone(), run.session)? {
             continue;
         }
-        let done = change_one(run, (table, reads), &key, row, deed, rows.as_mut())?;
+        let done = change_one(run, (table, reads), &key, row, deed, &mut rows)?;
         count += u64::from(give_changed(run, returning, table, done, sink)?);
     }
     Ok(count)
@@ -65,7 +106,7 @@ fn change_one(
     key: &[u8],
     found: &[Datum],
     deed: &RowChange<'_>,
-    rows: &mut dyn Rows,
+    rows: &mut Asked<'_>,
 ) -> Result<Changed> {
     let on = (run.params, run.session);
     let done = run.tx.change_reading(table, key, reads, &|newest, moved| match moved {
@@ -80,11 +121,9 @@ fn change_one(
         return Ok(done);
     };
     run.tx.bring_in(table, &mut before)?;
-    rows.again(run.tx.reader_of_now()?, &before)?;
-    if !rows.next()? {
+    let Some(found) = rows.again(run, &before)? else {
         return Ok(Changed::Skipped);
-    }
-    let found = rows.datums()?;
+    };
     // The row is locked, maybe under a key that it got meanwhile: its newest version is the one that was asked about.
     let mut key = key.to_vec();
     if !table.has_hidden_key() {
@@ -108,6 +147,7 @@ fn change_of(
     let env = |input| Env {
         params,
         input,
+        outer: &[],
         session,
         sequences: None,
     };

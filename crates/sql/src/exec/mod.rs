@@ -3,6 +3,8 @@
 mod change;
 pub mod found;
 pub mod keys;
+mod order;
+pub mod row;
 pub mod rows;
 pub mod select;
 pub mod sink;
@@ -54,6 +56,7 @@ impl Run<'_> {
         Env {
             params: self.params,
             input,
+            outer: &[],
             session: self.session,
             sequences: None,
         }

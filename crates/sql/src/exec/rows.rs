@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::expr::Env;
 use crate::plan::access::{Access, Path, key_range, list_ranges, push_equal, tree_columns};
-use cenote_engine::{Columns, Direction, KeyRange, RowBatch, RowScan, Tx};
+use cenote_engine::{Columns, Direction, KeyRange, Reader, RowBatch, RowScan};
 
 /// Below this many rows a scan fetches only what is wanted.
 const FEW: usize = 64;
@@ -92,9 +92,9 @@ impl TableRows {
     ///
     /// # Errors
     /// As the engine's reads; 57014: the statement was cancelled.
-    pub fn next(&mut self, tx: &Tx, access: &Access) -> Result<bool> {
+    pub fn next(&mut self, reader: &Reader, access: &Access) -> Result<bool> {
         if let Some((key, row)) = &mut self.point {
-            return Ok(std::mem::take(&mut self.pending) && tx.get_columns(&access.table, key, &self.columns, row)?);
+            return Ok(std::mem::take(&mut self.pending) && reader.get_columns(&access.table, key, &self.columns, row)?);
         }
         self.at += 1;
         while self.at >= self.batch.len() {
@@ -104,8 +104,8 @@ impl TableRows {
                     return Ok(false);
                 };
                 let scan = match self.index {
-                    None => tx.scan(&access.table, range, access.direction),
-                    Some(index) => tx.index_scan(&access.table, index, range, access.direction),
+                    None => reader.scan(&access.table, range, access.direction),
+                    Some(index) => reader.index_scan(&access.table, index, range, access.direction),
                 };
                 let scan = scan.columns(&self.columns);
                 self.scan = Some(match self.few {
@@ -115,7 +115,7 @@ impl TableRows {
                 self.batch.clear();
                 continue;
             };
-            if !scan.next_batch(tx.reader(), &mut self.batch)? {
+            if !scan.next_batch(reader, &mut self.batch)? {
                 self.scan = None;
                 self.batch.clear();
             }

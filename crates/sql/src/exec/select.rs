@@ -1,18 +1,18 @@
 //! SELECT of the short path: streamed where nothing has to be gathered, else gathered in memory, under a bound.
 
 use super::Run;
+use super::order::sort;
 use super::rows::TableRows;
-use super::sink::{Sink, size_of_row};
+use super::sink::{Progress, Sink, size_of_row};
 use super::texts::{Texts, single_text};
 use crate::error::{Result, SqlError, code};
 use crate::expr::aggregate::Accumulator;
-use crate::expr::{Env, Expr, Input, compare, compare_padded, same};
+use crate::expr::{Env, Expr, Input, same};
 use crate::hook::Rows;
 use crate::plan::access::{Access, Path, push_equal, tree_columns};
 use crate::plan::select::{GroupPlan, SelectPlan, SortKey};
 use cenote_engine::{Charge, ColumnType, Datum, LockStrength, Locked, Wait, key};
 use std::cell::RefCell;
-use std::cmp::Ordering;
 use std::collections::HashMap;
 
 /// Rows between two looks at the cancel flag.
@@ -37,6 +37,8 @@ pub enum Cursor {
     },
     /// One text column was gathered.
     Texts(Texts),
+    /// A run of the row executor.
+    Rows(Box<super::row::RowCursor>),
     /// Another planner's query.
     Foreign(Box<dyn Rows>),
     /// At the end.
@@ -48,6 +50,7 @@ impl Cursor {
     pub fn held_bytes(&self) -> usize {
         match self {
             Cursor::Stream(stream) => stream.rows.batch.bytes(),
+            Cursor::Rows(rows) => rows.held_bytes(),
             Cursor::Foreign(rows) => rows.held_bytes(),
             _ => 0,
         }
@@ -59,14 +62,6 @@ pub struct Stream {
     rows: TableRows,
     skip: u64,
     left: u64,
-}
-
-/// Rows given by one execution, and whether the end was reached.
-pub struct Progress {
-    /// Rows given.
-    pub rows: u64,
-    /// Whether there are no more.
-    pub done: bool,
 }
 
 /// Gives up to `max` rows (0: all) to the sink.
@@ -113,7 +108,7 @@ pub fn advance(
             }
         }
         Cursor::Foreign(rows) => foreign_rows(rows.as_mut(), max, sink)?,
-        Cursor::Start | Cursor::Done => Progress { rows: 0, done: true },
+        Cursor::Rows(_) | Cursor::Start | Cursor::Done => Progress { rows: 0, done: true },
     };
     if progress.done {
         match std::mem::replace(cursor, Cursor::Done) {
@@ -226,6 +221,7 @@ fn bare(run: &mut Run<'_>, plan: &SelectPlan, sink: &mut dyn Sink) -> Result<u64
     let env = Env {
         params: run.params,
         input: Input::Nothing,
+        outer: &[],
         session: run.session,
         sequences,
     };
@@ -315,7 +311,7 @@ fn stream_rows(
     let (mut given, mut seen) = (0, 0u64);
     let mut newest = std::mem::take(&mut run.scratch.row);
     while given < max {
-        if stream.left == 0 || !stream.rows.next(run.tx, access)? {
+        if stream.left == 0 || !stream.rows.next(run.tx.reader(), access)? {
             run.scratch.row = newest;
             return Ok(Progress {
                 rows: given,
@@ -370,7 +366,7 @@ fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &E
     let batch = std::mem::take(&mut run.scratch.batch);
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
     let mut seen = 0u64;
-    while rows.next(run.tx, access)? {
+    while rows.next(run.tx.reader(), access)? {
         seen += 1;
         if seen.is_multiple_of(CANCEL_INTERVAL) {
             run.session.check_cancel()?;
@@ -490,71 +486,6 @@ fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<(V
         }
     }
     Ok((out, memory))
-}
-
-fn sort(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) {
-    if !sort_texts(rows, keys) {
-        rows.sort_by(|a, b| order_of(a, b, keys));
-    }
-}
-
-/// By one text column without NULLs, as most statements order: only the texts are looked at. False where that is not
-/// the case.
-fn sort_texts(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) -> bool {
-    let [key] = keys else { return false };
-    let mut texts: Vec<(&[u8], usize)> = Vec::with_capacity(rows.len());
-    for (i, row) in rows.iter().enumerate() {
-        let Datum::Text(text) = &row[key.at] else { return false };
-        texts.push((text.as_bytes(), i));
-    }
-    let order = |a: &[u8], b: &[u8]| if key.trim { compare_padded(a, b) } else { a.cmp(b) };
-    texts.sort_by(|a, b| {
-        if key.descending {
-            order(b.0, a.0)
-        } else {
-            order(a.0, b.0)
-        }
-    });
-    let places: Vec<usize> = texts.into_iter().map(|(_, i)| i).collect();
-    *rows = places.into_iter().map(|i| std::mem::take(&mut rows[i])).collect();
-    true
-}
-
-fn order_of(a: &[Datum], b: &[Datum], keys: &[SortKey]) -> Ordering {
-    for key in keys {
-        let ordering = order_values(&a[key.at], &b[key.at], key);
-        if ordering.is_ne() {
-            return ordering;
-        }
-    }
-    Ordering::Equal
-}
-
-fn order_values(a: &Datum, b: &Datum, key: &SortKey) -> Ordering {
-    match (a.is_null(), b.is_null()) {
-        (true, true) => Ordering::Equal,
-        (true, false) => {
-            if key.nulls_first {
-                Ordering::Less
-            } else {
-                Ordering::Greater
-            }
-        }
-        (false, true) => {
-            if key.nulls_first {
-                Ordering::Greater
-            } else {
-                Ordering::Less
-            }
-        }
-        (false, false) => {
-            let ordering = compare(&a.as_ref(), &b.as_ref(), key.trim)
-                .ok()
-                .flatten()
-                .unwrap_or(Ordering::Equal);
-            if key.descending { ordering.reverse() } else { ordering }
-        }
-    }
 }
 
 /// Orders by ORDER BY, then by the other columns, and drops repetitions.

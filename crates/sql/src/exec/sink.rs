@@ -10,6 +10,14 @@ use crate::types::wire::{put_bytes, put_datum};
 use cenote_engine::{Account, Charge, Datum, DatumRef};
 use std::sync::Arc;
 
+/// Rows given by one execution, and whether the end was reached.
+pub struct Progress {
+    /// Rows given.
+    pub rows: u64,
+    /// Whether there are no more.
+    pub done: bool,
+}
+
 /// Takes result rows.
 pub trait Sink {
     /// A row computed from an input row.

@@ -8,6 +8,7 @@ use super::Run;
 use super::change::{CANCEL_INTERVAL, RowChange, changed, give, give_changed, null_violation};
 use super::found::{change_found, gather_foreign};
 use super::keys::{self, Keys};
+use super::row::RowCursor;
 use super::rows::TableRows;
 use super::select::{Cursor, advance, qualifies};
 use super::sink::{Gather, Sink};
@@ -40,6 +41,7 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
                 Plan::Select(select) => {
                     advance(run, select, &mut Cursor::Start, 0, &mut found)?;
                 }
+                Plan::Rows(rows) => drop(RowCursor::new(rows).advance(run, rows, u64::MAX, &mut found)?),
                 Plan::Foreign(query) => drop(gather_foreign(run, query, &mut found)?),
                 _ => return Err(SqlError::internal("INSERT from a statement that is no query")),
             }
@@ -95,6 +97,7 @@ impl<'p> Inserter<'p> {
         let env = Env {
             params: run.params,
             input,
+            outer: &[],
             session: run.session,
             sequences: Some(&cell),
         };
@@ -184,6 +187,7 @@ impl<'p> Inserter<'p> {
                 let env = Env {
                     params,
                     input: Input::Upsert(table.layout(), newest, values),
+                    outer: &[],
                     session,
                     sequences: None,
                 };
@@ -278,9 +282,9 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
             let deed = RowChange::Update(&plan.assignments);
             short(run, (access, &plan.reads), &deed, &plan.returning, sink)
         }
-        Target::Foreign(table, query) => {
+        Target::Found(table, finder) => {
             let deed = RowChange::Update(&plan.assignments);
-            change_found(run, (table, query, &plan.reads), &deed, &plan.returning, sink)
+            change_found(run, (table, finder, &plan.reads), &deed, &plan.returning, sink)
         }
     }
 }
@@ -292,8 +296,8 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
 pub fn delete(run: &mut Run<'_>, plan: &DeletePlan, sink: &mut dyn Sink) -> Result<u64> {
     match &plan.target {
         Target::Short(access) => short(run, (access, &plan.reads), &RowChange::Delete, &plan.returning, sink),
-        Target::Foreign(table, query) => {
-            let target = (&**table, &**query, &plan.reads);
+        Target::Found(table, finder) => {
+            let target = (&**table, finder, &plan.reads);
             change_found(run, target, &RowChange::Delete, &plan.returning, sink)
         }
     }
@@ -346,7 +350,7 @@ fn find_keys(run: &mut Run<'_>, access: &Access, reads: &Columns) -> Result<Keys
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
     rows.expect_columns(reads);
     let mut keys = Keys::new(&run.session.memory);
-    while rows.next(run.tx, access)? {
+    while rows.next(run.tx.reader(), access)? {
         let env = run.env(Input::Stored(access.table.layout(), rows.row()));
         if qualifies(access.filter.as_ref(), &env)? {
             keys.push(rows.key())?;
@@ -378,6 +382,7 @@ fn change_row(
             let env = Env {
                 params,
                 input: Input::Stored(table.layout(), newest),
+                outer: &[],
                 session,
                 sequences: None,
             };

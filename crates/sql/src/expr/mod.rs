@@ -89,6 +89,8 @@ pub enum Expr {
     Column(u16),
     /// A column of `excluded` in ON CONFLICT DO UPDATE.
     Proposed(u16),
+    /// A slot of the row executor's tuple, seen from a scan: what relations joined before gave.
+    Outer(u16),
     /// `+ - * / %` and bit operations on numbers of one type.
     Arithmetic(Arithmetic, Number, Box<Expr>, Box<Expr>),
     /// `-x`
@@ -175,6 +177,8 @@ pub struct Env<'a> {
     pub params: &'a [Datum],
     /// The input row.
     pub input: Input<'a>,
+    /// The row executor's tuple around a scan.
+    pub outer: &'a [Datum],
     /// The session.
     pub session: &'a SessionEnv,
     /// For `nextval` and `setval`, where the statement may use them.
@@ -249,6 +253,10 @@ impl Expr {
             },
             Expr::Column(index) => env.column(*index),
             Expr::Proposed(index) => env.proposed(*index),
+            Expr::Outer(slot) => match env.outer.get(usize::from(*slot)) {
+                Some(datum) => Ok(Value::Ref(datum.as_ref())),
+                None => Err(out_of_row()),
+            },
             computed => computed.compute(env).map(Value::Owned),
         }
     }
@@ -263,7 +271,7 @@ impl Expr {
 
     fn compute(&self, env: &Env<'_>) -> Result<Datum> {
         match self {
-            Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) => self.eval(env),
+            Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) | Expr::Outer(_) => self.eval(env),
             Expr::Arithmetic(op, number, left, right) => {
                 arithmetic::binary(*op, *number, &left.value(env)?, &right.value(env)?)
             }
@@ -312,7 +320,7 @@ impl Expr {
     pub fn walk(&self, visit: &mut dyn FnMut(&Expr)) {
         visit(self);
         match self {
-            Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) => {}
+            Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) | Expr::Outer(_) => {}
             Expr::Arithmetic(_, _, a, b)
             | Expr::Compare { left: a, right: b, .. }
             | Expr::IsDistinct { left: a, right: b, .. } => {
@@ -343,6 +351,44 @@ impl Expr {
                 otherwise.iter().for_each(|e| e.walk(visit));
             }
             Expr::Call(call) => call.args.iter().for_each(|e| e.walk(visit)),
+        }
+    }
+
+    /// Calls `visit` with this expression and all below it, to change them.
+    pub fn each_mut(&mut self, visit: &mut dyn FnMut(&mut Expr)) {
+        visit(self);
+        match self {
+            Expr::Const(_) | Expr::Param(_) | Expr::Column(_) | Expr::Proposed(_) | Expr::Outer(_) => {}
+            Expr::Arithmetic(_, _, a, b)
+            | Expr::Compare { left: a, right: b, .. }
+            | Expr::IsDistinct { left: a, right: b, .. } => {
+                a.each_mut(visit);
+                b.each_mut(visit);
+            }
+            Expr::Negate(a) | Expr::Not(a) | Expr::TrimBlanks(a) => a.each_mut(visit),
+            Expr::IsNull { operand, .. } | Expr::IsBool { operand, .. } | Expr::Cast { operand, .. } => {
+                operand.each_mut(visit)
+            }
+            Expr::And(list) | Expr::Or(list) | Expr::Coalesce(list) => list.iter_mut().for_each(|e| e.each_mut(visit)),
+            Expr::InList { operand, list, .. } => {
+                operand.each_mut(visit);
+                list.iter_mut().for_each(|e| e.each_mut(visit));
+            }
+            Expr::Like {
+                text, pattern, escape, ..
+            } => {
+                text.each_mut(visit);
+                pattern.each_mut(visit);
+                escape.iter_mut().for_each(|e| e.each_mut(visit));
+            }
+            Expr::Case { branches, otherwise } => {
+                branches.iter_mut().for_each(|(c, r)| {
+                    c.each_mut(visit);
+                    r.each_mut(visit);
+                });
+                otherwise.iter_mut().for_each(|e| e.each_mut(visit));
+            }
+            Expr::Call(call) => call.args.iter_mut().for_each(|e| e.each_mut(visit)),
         }
     }
 

@@ -4,6 +4,7 @@
 //! condition, analytics finds the primary keys and the new values first.
 
 use super::access::{self, Access};
+use super::row::RowPlan;
 use super::{Plan, Planner};
 use crate::error::{Result, SqlError, code};
 use crate::expr::Expr;
@@ -62,13 +63,22 @@ pub struct Upsert {
     pub reads: Columns,
 }
 
+/// What runs a query for the rows to change.
+#[derive(Debug)]
+pub enum Finder {
+    /// The row executor.
+    Rows(Box<RowPlan>),
+    /// Analytics.
+    Foreign(Box<Query>),
+}
+
 /// How the rows to change are found.
 #[derive(Debug)]
 pub enum Target {
     /// By the short path.
     Short(Box<Access>),
     /// By a query whose rows are the primary key, then the new values.
-    Foreign(Arc<Table>, Box<Query>),
+    Found(Arc<Table>, Finder),
 }
 
 /// UPDATE.
@@ -200,7 +210,14 @@ impl Planner<'_> {
                 if !query.locks.is_empty() {
                     return Err(SqlError::unsupported("INSERT from a query of this shape FOR UPDATE").into());
                 }
-                (Plan::Foreign(query.clone()), foreign(query)?)
+                match self.rows(query, false) {
+                    Ok((plan, _)) => {
+                        let types = plan.types.clone();
+                        (Plan::Rows(Box::new(plan)), types)
+                    }
+                    Err(Refusal::Shape(_)) => (Plan::Foreign(query.clone()), foreign(query)?),
+                    Err(error) => return Err(error),
+                }
             }
             Err(error) => return Err(error),
         };
@@ -503,7 +520,7 @@ impl Planner<'_> {
         why: SqlError,
         foreign: &dyn Fn(&Query) -> Result<Vec<ColumnType>>,
     ) -> Bound<(Target, usize, Vec<ColumnType>)> {
-        let Some(primary) = table.primary_key.as_ref().filter(|_| self.analytics) else {
+        let Some(primary) = table.primary_key.as_ref() else {
             return Err(Refusal::Error(why));
         };
         let TableFactor::Table { name, alias, .. } = &named.relation else {
@@ -525,12 +542,20 @@ impl Planner<'_> {
         let clause = condition.map_or(String::new(), |c| format!(" WHERE {c}"));
         let text = format!("SELECT {} FROM {}{clause}", list.join(", "), tables.join(", "));
         let query = crate::parse::parse_query(&text)?;
-        let types = foreign(&query)?;
-        Ok((
-            Target::Foreign(table.clone(), Box::new(query)),
-            primary.columns.len(),
-            types,
-        ))
+        let (finder, types) = match self.rows(&query, true) {
+            Ok((plan, _)) => {
+                let types = plan.types.clone();
+                (Finder::Rows(Box::new(plan)), types)
+            }
+            Err(Refusal::Shape(_)) if self.analytics => {
+                let types = foreign(&query)?;
+                (Finder::Foreign(Box::new(query)), types)
+            }
+            // Places in the query's text are none in the statement's.
+            Err(Refusal::Error(error)) => return Err(error.at(0).into()),
+            Err(Refusal::Shape(_)) => return Err(Refusal::Error(why)),
+        };
+        Ok((Target::Found(table.clone(), finder), primary.columns.len(), types))
     }
 
     /// Plans DELETE.
@@ -588,7 +613,7 @@ impl Target {
     fn conditions(&self) -> impl Iterator<Item = &Expr> {
         let access = match self {
             Target::Short(access) => Some(access),
-            Target::Foreign(..) => None,
+            Target::Found(..) => None,
         };
         access
             .into_iter()

@@ -6,6 +6,7 @@
 pub mod access;
 pub mod dml;
 pub mod locking;
+pub mod row;
 pub mod select;
 
 use crate::env::SessionEnv;
@@ -23,6 +24,8 @@ use std::sync::Arc;
 pub enum Plan {
     /// The short path reads.
     Select(Box<select::SelectPlan>),
+    /// The row executor reads.
+    Rows(Box<row::RowPlan>),
     /// Analytics reads.
     Foreign(Box<Query>),
     /// Analytics reads what is locked first.
@@ -38,14 +41,17 @@ pub enum Plan {
 impl Plan {
     /// Whether the statement answers with rows even where it has no columns.
     pub fn reads(&self) -> bool {
-        matches!(self, Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_))
+        matches!(
+            self,
+            Plan::Select(_) | Plan::Rows(_) | Plan::Foreign(_) | Plan::Locking(_)
+        )
     }
 
     /// Whether a read-only transaction may run it.
     pub fn is_read_only(&self) -> bool {
         match self {
             Plan::Select(select) => select.lock.is_none(),
-            Plan::Foreign(_) => true,
+            Plan::Rows(_) | Plan::Foreign(_) => true,
             _ => false,
         }
     }
@@ -53,7 +59,7 @@ impl Plan {
     /// The statement's verb, which its command tag begins with.
     pub fn verb(&self) -> &'static str {
         match self {
-            Plan::Select(_) | Plan::Foreign(_) | Plan::Locking(_) => "SELECT",
+            Plan::Select(_) | Plan::Rows(_) | Plan::Foreign(_) | Plan::Locking(_) => "SELECT",
             Plan::Insert(_) => "INSERT",
             Plan::Update(_) => "UPDATE",
             Plan::Delete(_) => "DELETE",
@@ -149,6 +155,7 @@ impl<'a> Planner<'a> {
             excluded: false,
             sequence,
             grouping: None,
+            names: None,
         }
     }
 

@@ -197,6 +197,7 @@ impl Planner<'_> {
         for key in keys {
             let key = strip(self.group_target(select, binder, key)?);
             let (_, ty) = binder.settled(binder.bind(key)?)?;
+            grouping.key_slots.push(grouping.keys.len() as u16);
             grouping.keys.push((key.clone(), ty));
         }
         binder.grouping = Some(RefCell::new(grouping));
@@ -375,7 +376,7 @@ impl Planner<'_> {
         Ok((outputs.len() - 1, ty))
     }
 
-    fn limits(&self, binder: &Binder<'_>, query: &Query) -> Bound<(Option<Expr>, Option<Expr>)> {
+    pub(crate) fn limits(&self, binder: &Binder<'_>, query: &Query) -> Bound<(Option<Expr>, Option<Expr>)> {
         let bigint = |e: &ast::Expr| {
             let typed = binder.bind(e)?;
             binder.coerce(typed, ColumnType::Int8, Context::Assignment)
@@ -452,6 +453,22 @@ impl Planner<'_> {
     }
 }
 
+/// A query that is this SELECT and nothing else.
+pub(crate) fn plain_select_of(select: &Select) -> Query {
+    Query {
+        with: None,
+        body: Box::new(SetExpr::Select(Box::new(select.clone()))),
+        order_by: None,
+        limit_clause: None,
+        fetch: None,
+        locks: Vec::new(),
+        for_clause: None,
+        settings: None,
+        format_clause: None,
+        pipe_operators: Vec::new(),
+    }
+}
+
 /// The SELECT of a query that has nothing else.
 fn plain_select(query: &Query) -> Bound<&Select> {
     let extras = query.with.is_some()
@@ -472,7 +489,7 @@ fn plain_select(query: &Query) -> Bound<&Select> {
     if odd { shape("this query") } else { Ok(select) }
 }
 
-fn plain_wildcard(options: &ast::WildcardAdditionalOptions) -> bool {
+pub(crate) fn plain_wildcard(options: &ast::WildcardAdditionalOptions) -> bool {
     options.opt_exclude.is_none()
         && options.opt_except.is_none()
         && options.opt_replace.is_none()
@@ -527,7 +544,7 @@ impl Visitor for FindAggregate {
     }
 }
 
-fn integer_literal(expr: &ast::Expr) -> Option<i64> {
+pub(crate) fn integer_literal(expr: &ast::Expr) -> Option<i64> {
     match expr {
         ast::Expr::Value(v) => match &v.value {
             Literal::Number(digits, _) => digits.parse().ok(),

@@ -182,6 +182,7 @@ impl Load {
         let env = Env {
             params: &[],
             input: Input::Nothing,
+            outer: &[],
             session: into.env,
             sequences: Some(&cell),
         };

@@ -10,7 +10,8 @@ use crate::exec::{Run, scope};
 use crate::output::{Format, Formats, Output};
 use crate::parse::Statement;
 use crate::plan::access::describe;
-use crate::plan::dml::{Source, Target};
+use crate::plan::dml::{Finder, Source, Target};
+use crate::plan::row;
 use crate::plan::select::SelectPlan;
 use crate::plan::{Plan, Planned, computed_field};
 use crate::types::wire::put_bytes;
@@ -121,6 +122,7 @@ fn describe_memory(seen: &Seen) -> Vec<String> {
 /// Which path a plan takes, a line each.
 fn explain_plan(plan: &Plan) -> Vec<String> {
     match plan {
+        Plan::Rows(plan) => row::explain(plan),
         Plan::Foreign(_) => vec!["Analytics".to_string()],
         Plan::Locking(plan) => {
             let locked = plan.targets.iter().map(|t| format!("  Lock rows of {}", t.table.name));
@@ -150,7 +152,12 @@ fn explain_target(verb: &str, target: &Target) -> Vec<String> {
             lines.extend(access.filter.iter().map(|_| "  Filter on the rows found".to_string()));
             lines
         }
-        Target::Foreign(table, query) => vec![
+        Target::Found(table, Finder::Rows(plan)) => {
+            let mut lines = vec![format!("Engine: {verb} {}, rows found by", table.name)];
+            lines.extend(row::explain(plan).into_iter().map(|line| format!("  {line}")));
+            lines
+        }
+        Target::Found(table, Finder::Foreign(query)) => vec![
             format!("Engine: {verb} {}, keys found by analytics", table.name),
             format!("  {query}"),
         ],

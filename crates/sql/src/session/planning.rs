@@ -50,12 +50,13 @@ impl StatementPlanner<'_> {
         };
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
             Statement::Query(query) => match planner.select(query) {
-                Err(Refusal::Shape(why)) => match analytics {
-                    Some(_) => self
+                Err(Refusal::Shape(_)) => match (planner.rows(query, false), analytics) {
+                    (Err(Refusal::Shape(_)), Some(_)) => self
                         .describe_foreign(analytics, query, (&params, &arrays), declared)
                         .map_err(Refusal::Error)
                         .and_then(|fields| Ok((planner.read_by_analytics(query)?, fields))),
-                    None => Err(Refusal::Error(why)),
+                    (Err(Refusal::Shape(why)), None) => Err(Refusal::Error(why)),
+                    (planned, _) => planned.map(|(plan, fields)| (Plan::Rows(Box::new(plan)), fields)),
                 },
                 bound => bound,
             },

@@ -64,6 +64,7 @@ impl Portal {
         match (&self.cursor, self.planned.as_ref().map(|planned| &planned.plan)) {
             (Cursor::Done, _) => &[],
             (Cursor::Foreign(rows), _) => rows.tables(),
+            (_, Some(Plan::Rows(plan))) => &plan.tables,
             (_, Some(Plan::Select(select))) => select
                 .access
                 .as_ref()

@@ -5,6 +5,7 @@ use super::prepared::Prepared;
 use super::state::Session;
 use crate::env::SettingChanges;
 use crate::error::{Result, SqlError, code};
+use crate::exec::row::RowCursor;
 use crate::exec::select::{Cursor, advance, foreign_rows};
 use crate::exec::sink::{ClientSink, Sink};
 use crate::exec::{Run, found, write};
@@ -97,7 +98,10 @@ impl Session {
         let ran = ran.and_then(|given| sink.announce().map(|()| given));
         if portal.view.is_some() {
             self.tx.leave_view();
-        } else if matches!((&ran, &portal.cursor), (Ok((_, false)), Cursor::Stream(_))) {
+        } else if matches!(
+            (&ran, &portal.cursor),
+            (Ok((_, false)), Cursor::Stream(_) | Cursor::Rows(_))
+        ) {
             portal.view = Some(self.tx.reader().clone());
         }
         let changes = self.env.changes.take();
@@ -142,6 +146,19 @@ pub(super) fn run_plan(
 ) -> Result<(u64, bool)> {
     match &planned.plan {
         Plan::Select(select) => advance(run, select, cursor, max, sink).map(|p| (p.rows, p.done)),
+        Plan::Rows(plan) => {
+            if matches!(cursor, Cursor::Start) {
+                *cursor = Cursor::Rows(Box::new(RowCursor::new(plan)));
+            }
+            let Cursor::Rows(rows) = cursor else {
+                return Ok((0, true));
+            };
+            let progress = rows.advance(run, plan, if max == 0 { u64::MAX } else { max }, sink)?;
+            if progress.done {
+                *cursor = Cursor::Done;
+            }
+            Ok((progress.rows, progress.done))
+        }
         Plan::Foreign(_) | Plan::Locking(_) => {
             if matches!(cursor, Cursor::Start) {
                 *cursor = Cursor::Foreign(start_foreign(run, &planned.plan)?);

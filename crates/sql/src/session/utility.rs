@@ -275,6 +275,7 @@ impl Session {
         bound.eval(&Env {
             params: &[],
             input: Input::Nothing,
+            outer: &[],
             session: &self.env,
             sequences: None,
         })

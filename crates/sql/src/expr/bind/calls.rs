@@ -157,6 +157,11 @@ impl Binder<'_> {
             }
             _ => return shape("this aggregate"),
         };
+        if let (Some(names), Some(argument)) = (self.names, &argument)
+            && names.is_all_outer(argument)
+        {
+            return Err(SqlError::unsupported("an aggregate of outer columns in a subquery").into());
+        }
         let Some(result) = kind.result(input) else {
             let text = format!("function {name}({}) does not exist", input.name());
             let error = SqlError::new(code::UNDEFINED_FUNCTION, text).with_hint(
@@ -178,8 +183,12 @@ impl Binder<'_> {
             distinct,
             filter,
         });
-        let at = grouping.keys.len() + grouping.aggregates.len() - 1;
-        Ok(Typed::new(Expr::Column(at as u16), result))
+        let slot = match self.names {
+            Some(names) => names.new_slot(),
+            None => (grouping.keys.len() + grouping.aggregates.len() - 1) as u16,
+        };
+        grouping.aggregate_slots.push(slot);
+        Ok(Typed::new(Expr::Column(slot), result))
     }
 
     /// The binder for what stands below an aggregate: rows of the table.
@@ -192,6 +201,7 @@ impl Binder<'_> {
             excluded: self.excluded,
             sequence: self.sequence,
             grouping: None,
+            names: self.names,
         }
     }
 }

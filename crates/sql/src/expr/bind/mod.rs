@@ -70,7 +70,7 @@ pub struct Typed {
 }
 
 impl Typed {
-    fn new(expr: Expr, ty: ColumnType) -> Typed {
+    pub(crate) fn new(expr: Expr, ty: ColumnType) -> Typed {
         Typed { expr, ty: Some(ty) }
     }
 }
@@ -83,8 +83,26 @@ pub type Params = RefCell<Vec<Option<ColumnType>>>;
 pub struct Grouping {
     /// GROUP BY expressions and their types.
     pub keys: Vec<(ast::Expr, ColumnType)>,
+    /// Where each key stands in the row that the select list sees.
+    pub key_slots: Vec<u16>,
+    /// The keys over the rows that are grouped, where the names are those of several relations.
+    pub bound_keys: Vec<Expr>,
     /// Aggregates found so far.
     pub aggregates: Vec<Aggregate>,
+    /// Where each aggregate stands.
+    pub aggregate_slots: Vec<u16>,
+}
+
+/// What names mean in a query of several relations.
+pub trait Names {
+    /// The column of this name, in the binder's clause.
+    fn column(&self, binder: &Binder<'_>, qualifier: Option<&Ident>, name: &Ident) -> Bound<Typed>;
+    /// A subquery in an expression, or a comparison with one.
+    fn subquery(&self, binder: &Binder<'_>, expr: &ast::Expr) -> Bound<Typed>;
+    /// Whether the expression names columns, and all of them are of queries around this one.
+    fn is_all_outer(&self, expr: &Expr) -> bool;
+    /// A place in the tuple that nothing has.
+    fn new_slot(&self) -> u16;
 }
 
 /// What names mean in one statement.
@@ -103,6 +121,8 @@ pub struct Binder<'a> {
     pub sequence: &'a dyn Fn(&str) -> crate::error::Result<u32>,
     /// Set while the select list of a grouped query is bound.
     pub grouping: Option<RefCell<Grouping>>,
+    /// What names mean where the query has several relations; then `table` is None.
+    pub names: Option<&'a dyn Names>,
 }
 
 impl Binder<'_> {
@@ -174,6 +194,14 @@ impl Binder<'_> {
                 pattern,
                 escape_char,
             } => self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), true, *negated),
+            ast::Expr::Subquery(_)
+            | ast::Expr::InSubquery { .. }
+            | ast::Expr::Exists { .. }
+            | ast::Expr::AnyOp { .. }
+            | ast::Expr::AllOp { .. } => match self.names {
+                Some(names) => names.subquery(self, expr),
+                None => shape(format_args!("the expression {expr}")),
+            },
             other => self.call_in_words(other),
         }
     }
@@ -324,6 +352,7 @@ impl Binder<'_> {
         let env = Env {
             params: &[],
             input: Input::Nothing,
+            outer: &[],
             session: self.session,
             sequences: None,
         };
@@ -359,7 +388,7 @@ impl Binder<'_> {
         let grouping = self.grouping.as_ref()?.borrow();
         let expr = strip(expr);
         let at = grouping.keys.iter().position(|(key, _)| key == expr)?;
-        Some(Typed::new(Expr::Column(at as u16), grouping.keys[at].1))
+        Some(Typed::new(Expr::Column(grouping.key_slots[at]), grouping.keys[at].1))
     }
 
     fn literal(&self, value: &Literal) -> Bound<Typed> {
@@ -395,7 +424,8 @@ impl Binder<'_> {
         })
     }
 
-    fn column(&self, qualifier: Option<&Ident>, ident: &Ident) -> Bound<Typed> {
+    /// The column of this name.
+    pub(crate) fn column(&self, qualifier: Option<&Ident>, ident: &Ident) -> Bound<Typed> {
         let name = fold(ident);
         let qualifier_name = qualifier.map(fold);
         let place = || self.places.of(qualifier.unwrap_or(ident).span);
@@ -405,6 +435,9 @@ impl Binder<'_> {
             && self.table.as_ref().is_none_or(|(t, _)| t.column_named(&name).is_none())
         {
             return self.call(&name, Vec::new(), &ast::Expr::Identifier(ident.clone()));
+        }
+        if let Some(names) = self.names {
+            return names.column(self, qualifier, ident);
         }
         let Some((table, alias)) = &self.table else {
             return self.no_table(qualifier_name.as_deref(), &name, place());
@@ -473,7 +506,7 @@ impl Binder<'_> {
     }
 
     /// Brings the results of CASE, COALESCE, GREATEST and the like to one type.
-    fn unify(&self, items: Vec<Typed>, construct: &str) -> Bound<(Vec<Expr>, ColumnType)> {
+    pub(crate) fn unify(&self, items: Vec<Typed>, construct: &str) -> Bound<(Vec<Expr>, ColumnType)> {
         let mut common: Option<ColumnType> = None;
         for ty in items.iter().filter_map(|i| i.ty) {
             common = Some(match common {
@@ -561,7 +594,7 @@ const WITHOUT_PARENTHESES: [&str; 9] = [
 ];
 
 #[cold]
-fn undefined_column(qualifier: Option<&str>, name: &str, place: u32) -> SqlError {
+pub(crate) fn undefined_column(qualifier: Option<&str>, name: &str, place: u32) -> SqlError {
     let text = match qualifier {
         Some(q) => format!("column {q}.{name} does not exist"),
         None => format!("column \"{name}\" does not exist"),

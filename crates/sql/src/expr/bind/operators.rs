@@ -65,7 +65,7 @@ impl Binder<'_> {
         self.compare(a, op, b)
     }
 
-    pub(super) fn compare(&self, a: Typed, op: Comparison, b: Typed) -> Bound<Typed> {
+    pub(crate) fn compare(&self, a: Typed, op: Comparison, b: Typed) -> Bound<Typed> {
         let (left, right, trim) = self.comparable(a, op.symbol(), b)?;
         Ok(Typed::new(
             Expr::Compare {

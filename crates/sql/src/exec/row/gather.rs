@@ -1,0 +1,266 @@
+//! Nodes that hold rows: groups, sorted and kept rows, sets.
+
+use super::{Context, State, next, push_key};
+use crate::error::{Result, SqlError};
+use crate::exec::order::sort;
+use crate::exec::sink::size_of_row;
+use crate::expr::aggregate::Accumulator;
+use crate::plan::row::{Key, Node, SetKind, Step};
+use crate::plan::select::SortKey;
+use cenote_engine::{Charge, ColumnType, Datum};
+use std::collections::{HashMap, HashSet};
+
+/// Rows that were read and are given in order.
+#[derive(Default)]
+pub struct KeptRows {
+    rows: Vec<Vec<Datum>>,
+    at: usize,
+    memory: Option<Charge>,
+}
+
+impl KeptRows {
+    /// Reads the input to its end, unless that has been done.
+    pub fn fill(
+        &mut self,
+        (input, state): (&Node, &mut State),
+        carried: &[u16],
+        cx: &mut Context<'_>,
+        arrange: impl FnOnce(&mut Vec<Vec<Datum>>),
+    ) -> Result<()> {
+        if self.memory.is_some() {
+            return Ok(());
+        }
+        let mut memory = Charge::new(&cx.session.memory);
+        while next(input, state, cx)? {
+            keep(&mut self.rows, carried, &mut memory, cx)?;
+        }
+        arrange(&mut self.rows);
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    /// Writes the next row.
+    pub fn give(&mut self, carried: &[u16], cx: &mut Context<'_>) -> bool {
+        let Some(row) = self.rows.get(self.at) else {
+            return false;
+        };
+        self.at += 1;
+        copy_out(row, carried, cx);
+        true
+    }
+
+    /// Gives the rows again.
+    pub fn rewind(&mut self) {
+        self.at = 0;
+    }
+}
+
+/// Keeps the tuple's slots as a row.
+pub fn keep(rows: &mut Vec<Vec<Datum>>, carried: &[u16], memory: &mut Charge, cx: &Context<'_>) -> Result<()> {
+    let row: Vec<Datum> = carried
+        .iter()
+        .map(|slot| cx.tuple[usize::from(*slot)].clone())
+        .collect();
+    memory.grow(size_of_row(&row))?;
+    rows.push(row);
+    Ok(())
+}
+
+/// Writes a kept row into the tuple.
+pub fn copy_out(row: &[Datum], carried: &[u16], cx: &mut Context<'_>) {
+    for (slot, value) in carried.iter().zip(row) {
+        cx.tuple[usize::from(*slot)].clone_from(value);
+    }
+}
+
+/// Sorts rows of the carried slots.
+pub fn sort_by(rows: &mut Vec<Vec<Datum>>, keys: &[Key], carried: &[u16]) {
+    let place = |key: &Key| SortKey {
+        at: carried.iter().position(|slot| *slot == key.slot).unwrap_or_default(),
+        descending: key.descending,
+        nulls_first: key.nulls_first,
+        trim: key.trim,
+    };
+    let keys: Vec<SortKey> = keys.iter().map(place).collect();
+    sort(rows, &keys);
+}
+
+/// Groups under way, then given in the order in which they came up.
+#[derive(Default)]
+pub struct AggregateState {
+    groups: Vec<(Vec<Datum>, Vec<Accumulator>)>,
+    by_key: HashMap<Vec<u8>, usize>,
+    finished: Option<std::vec::IntoIter<(Vec<Datum>, Vec<Accumulator>)>>,
+    memory: Option<Charge>,
+}
+
+impl AggregateState {
+    pub fn next(&mut self, node: &Node, (input, state): (&Node, &mut State), cx: &mut Context<'_>) -> Result<bool> {
+        let Step::Aggregate { keys, aggregates, .. } = &node.step else {
+            return Err(SqlError::internal("groups of another node"));
+        };
+        if self.finished.is_none() {
+            self.memory = Some(Charge::new(&cx.session.memory));
+            while next(input, state, cx)? {
+                self.add(node, cx)?;
+            }
+            if keys.is_empty() && self.groups.is_empty() {
+                // No row at all is one group, if nothing is grouped by.
+                let fresh = aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect();
+                self.groups.push((Vec::new(), fresh));
+            }
+            self.by_key.clear();
+            self.finished = Some(std::mem::take(&mut self.groups).into_iter());
+        }
+        let Some((values, accumulators)) = self.finished.as_mut().and_then(Iterator::next) else {
+            return Ok(false);
+        };
+        for ((_, _, slot), value) in keys.iter().zip(values) {
+            cx.write(*slot, value);
+        }
+        for ((_, slot), accumulator) in aggregates.iter().zip(accumulators) {
+            cx.write(*slot, accumulator.finish()?);
+        }
+        Ok(true)
+    }
+
+    fn add(&mut self, node: &Node, cx: &Context<'_>) -> Result<()> {
+        let Step::Aggregate { keys, aggregates, .. } = &node.step else {
+            return Err(SqlError::internal("groups of another node"));
+        };
+        let (env, mut key) = (cx.env(), Vec::new());
+        for (expr, ty, _) in keys {
+            push_key(*ty, &expr.value(&env)?.get(), &mut key);
+        }
+        let at = match self.by_key.get(&key) {
+            Some(at) => *at,
+            None => {
+                let values = keys.iter().map(|(e, _, _)| e.eval(&env)).collect::<Result<Vec<_>>>()?;
+                let fresh = aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect();
+                if let Some(memory) = &mut self.memory {
+                    memory.grow(2 * key.len() + size_of_row(&values) + aggregates.len() * size_of::<Accumulator>())?;
+                }
+                self.groups.push((values, fresh));
+                self.by_key.insert(key, self.groups.len() - 1);
+                self.groups.len() - 1
+            }
+        };
+        for ((aggregate, _), accumulator) in aggregates.iter().zip(&mut self.groups[at].1) {
+            accumulator.add(aggregate, &env)?;
+        }
+        Ok(())
+    }
+}
+
+/// Rows that have been given.
+#[derive(Default)]
+pub struct DistinctState {
+    seen: HashSet<Vec<u8>>,
+    memory: Option<Charge>,
+}
+
+impl DistinctState {
+    /// Whether the tuple's row has not been met before.
+    pub fn is_new(&mut self, slots: &[(u16, ColumnType)], cx: &Context<'_>) -> Result<bool> {
+        let key = row_key(slots, cx);
+        if self.seen.contains(&key) {
+            return Ok(false);
+        }
+        let memory = self.memory.get_or_insert_with(|| Charge::new(&cx.session.memory));
+        memory.grow(key.len() + 64)?;
+        Ok(self.seen.insert(key))
+    }
+}
+
+fn row_key(slots: &[(u16, ColumnType)], cx: &Context<'_>) -> Vec<u8> {
+    let mut key = Vec::new();
+    for (slot, ty) in slots {
+        push_key(*ty, &cx.tuple[usize::from(*slot)].as_ref(), &mut key);
+    }
+    key
+}
+
+/// Where a set operation stands.
+pub struct SetState {
+    left: State,
+    right: State,
+    /// How often the right side has a row that no row of the left has used up.
+    counts: Option<HashMap<Vec<u8>, u64>>,
+    seen: DistinctState,
+    left_done: bool,
+    memory: Option<Charge>,
+}
+
+impl SetState {
+    pub fn of(left: &Node, right: &Node) -> SetState {
+        SetState {
+            left: State::of(left),
+            right: State::of(right),
+            counts: None,
+            seen: DistinctState::default(),
+            left_done: false,
+            memory: None,
+        }
+    }
+
+    pub fn next(&mut self, node: &Node, cx: &mut Context<'_>) -> Result<bool> {
+        let Step::Set {
+            kind,
+            all,
+            left,
+            right,
+            slots,
+        } = &node.step
+        else {
+            return Err(SqlError::internal("a set of another node"));
+        };
+        if *kind == SetKind::Union {
+            while self.next_of_both((left, right), cx)? {
+                if *all || self.seen.is_new(slots, cx)? {
+                    return Ok(true);
+                }
+            }
+            return Ok(false);
+        }
+        if self.counts.is_none() {
+            self.counts = Some(self.count(right, slots, cx)?);
+        }
+        while next(left, &mut self.left, cx)? {
+            let left = self.counts.as_mut().and_then(|c| c.get_mut(&row_key(slots, cx)));
+            let is_in_right = left.as_ref().is_some_and(|count| **count > 0);
+            if *all && let Some(count) = left {
+                *count = count.saturating_sub(1);
+            }
+            if is_in_right == (*kind == SetKind::Intersect) && (*all || self.seen.is_new(slots, cx)?) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn next_of_both(&mut self, (left, right): (&Node, &Node), cx: &mut Context<'_>) -> Result<bool> {
+        if !self.left_done {
+            if next(left, &mut self.left, cx)? {
+                return Ok(true);
+            }
+            self.left_done = true;
+        }
+        next(right, &mut self.right, cx)
+    }
+
+    fn count(
+        &mut self,
+        right: &Node,
+        slots: &[(u16, ColumnType)],
+        cx: &mut Context<'_>,
+    ) -> Result<HashMap<Vec<u8>, u64>> {
+        let mut counts = HashMap::new();
+        let memory = self.memory.insert(Charge::new(&cx.session.memory));
+        while next(right, &mut self.right, cx)? {
+            let key = row_key(slots, cx);
+            memory.grow(key.len() + 64)?;
+            *counts.entry(key).or_insert(0) += 1;
+        }
+        Ok(counts)
+    }
+}

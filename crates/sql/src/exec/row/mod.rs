@@ -1,0 +1,321 @@
+//! The row executor: runs the nodes of a [`RowPlan`] over one tuple, a row at a time.
+//!
+//! A node's state stands beside it ([`State`]), so a plan is shared and kept. `next` writes a node's slots and says
+//! whether there is a row; `reset` makes it begin anew, since what it reads of the rows around has changed. What reads
+//! nothing around it (an uncorrelated subquery, the kept side of a join under its own loop) keeps its rows.
+
+mod gather;
+mod join;
+mod scan;
+mod subquery;
+
+use self::gather::{AggregateState, DistinctState, KeptRows, SetState};
+use self::join::{HashState, NestedState};
+use self::scan::ScanState;
+use self::subquery::ApplyState;
+use super::Run;
+use super::sink::{Progress, Sink};
+use crate::env::SessionEnv;
+use crate::error::{Result, SqlError, code};
+use crate::expr::{Env, Expr, Input};
+use crate::plan::row::{Node, RowPlan, Step};
+use cenote_engine::{ColumnType, Datum, DatumRef, Reader, key};
+
+/// Rows between two looks at the cancel flag.
+const CANCEL_INTERVAL: u32 = 1024;
+
+/// What the nodes of one run share.
+pub(super) struct Context<'r> {
+    reader: &'r Reader,
+    session: &'r SessionEnv,
+    params: &'r [Datum],
+    tuple: &'r mut Vec<Datum>,
+    /// The only row of the statement's target, where the statement is asked about it alone.
+    only: Option<&'r [u8]>,
+    ticks: u32,
+}
+
+impl Context<'_> {
+    fn env(&self) -> Env<'_> {
+        Env {
+            params: self.params,
+            input: Input::Values(self.tuple),
+            outer: &[],
+            session: self.session,
+            sequences: None,
+        }
+    }
+
+    fn holds(&self, condition: &Expr) -> Result<bool> {
+        condition.holds(&self.env())
+    }
+
+    /// Looks at the cancel flag now and then.
+    #[inline]
+    fn tick(&mut self) -> Result<()> {
+        self.ticks = self.ticks.wrapping_add(1);
+        if self.ticks.is_multiple_of(CANCEL_INTERVAL) {
+            self.session.check_cancel()?;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, slot: u16, value: Datum) {
+        self.tuple[usize::from(slot)] = value;
+    }
+}
+
+/// Where a node stands.
+pub(super) enum State {
+    Row { given: bool },
+    Scan(Box<ScanState>),
+    Nested(Box<NestedState>),
+    Hash(Box<HashState>),
+    Over(Box<State>),
+    Apply(Box<State>, Box<ApplyState>),
+    Aggregate(Box<State>, AggregateState),
+    Distinct(Box<State>, DistinctState),
+    Kept(Box<State>, KeptRows),
+    Limit(Box<State>, Option<(u64, u64)>),
+    Set(Box<SetState>),
+    Values { at: usize },
+}
+
+impl State {
+    /// A node that has not begun.
+    fn of(node: &Node) -> State {
+        let under = |node: &Node| Box::new(State::of(node));
+        match &node.step {
+            Step::Row => State::Row { given: false },
+            Step::Scan(_) => State::Scan(Box::default()),
+            Step::Nested { outer, inner, .. } => State::Nested(Box::new(NestedState::of(outer, inner))),
+            Step::Hash { outer, build, .. } => State::Hash(Box::new(HashState::of(outer, build))),
+            Step::Filter { input, .. } | Step::Project { input, .. } => State::Over(under(input)),
+            Step::Apply { input, apply } => State::Apply(under(input), Box::new(ApplyState::of(&apply.node))),
+            Step::Aggregate { input, .. } => State::Aggregate(under(input), AggregateState::default()),
+            Step::Distinct { input, .. } => State::Distinct(under(input), DistinctState::default()),
+            Step::Sort { input, .. } | Step::Cache { input, .. } => State::Kept(under(input), KeptRows::default()),
+            Step::Limit { input, .. } => State::Limit(under(input), None),
+            Step::Set { left, right, .. } => State::Set(Box::new(SetState::of(left, right))),
+            Step::Values { .. } => State::Values { at: 0 },
+        }
+    }
+}
+
+/// Writes the node's next row; false at its end.
+fn next(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
+    match (&node.step, state) {
+        (Step::Row, State::Row { given }) => Ok(!std::mem::replace(given, true)),
+        (Step::Scan(scan), State::Scan(state)) => state.next(scan, cx),
+        (Step::Nested { .. }, State::Nested(state)) => state.next(node, cx),
+        (Step::Hash { .. }, State::Hash(state)) => state.next(node, cx),
+        (Step::Filter { input, condition }, State::Over(state)) => {
+            while next(input, state, cx)? {
+                if cx.holds(condition)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        (Step::Project { input, values }, State::Over(state)) => {
+            if !next(input, state, cx)? {
+                return Ok(false);
+            }
+            for (slot, expr) in values {
+                let value = expr.eval(&cx.env())?;
+                cx.write(*slot, value);
+            }
+            Ok(true)
+        }
+        (Step::Apply { input, apply }, State::Apply(state, answers)) => {
+            if !next(input, state, cx)? {
+                return Ok(false);
+            }
+            let answer = answers.answer(apply, cx)?;
+            cx.write(apply.slot, answer);
+            Ok(true)
+        }
+        (Step::Aggregate { input, .. }, State::Aggregate(state, groups)) => groups.next(node, (input, state), cx),
+        (Step::Distinct { input, slots }, State::Distinct(state, seen)) => {
+            while next(input, state, cx)? {
+                if seen.is_new(slots, cx)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
+        (Step::Sort { input, keys, carried }, State::Kept(state, rows)) => {
+            rows.fill((input, state), carried, cx, |rows| gather::sort_by(rows, keys, carried))?;
+            Ok(rows.give(carried, cx))
+        }
+        (Step::Cache { input, carried }, State::Kept(state, rows)) => {
+            rows.fill((input, state), carried, cx, |_| {})?;
+            Ok(rows.give(carried, cx))
+        }
+        (Step::Limit { input, limit, offset }, State::Limit(state, left)) => {
+            limited((input, state), (limit.as_ref(), offset.as_ref()), left, cx)
+        }
+        (Step::Set { .. }, State::Set(state)) => state.next(node, cx),
+        (Step::Values { rows, slots }, State::Values { at }) => {
+            let Some(row) = rows.get(*at) else { return Ok(false) };
+            *at += 1;
+            for (slot, expr) in slots.iter().zip(row) {
+                let value = expr.eval(&cx.env())?;
+                cx.write(*slot, value);
+            }
+            Ok(true)
+        }
+        _ => Err(SqlError::internal("a node with the state of another")),
+    }
+}
+
+/// Makes the node begin anew.
+fn reset(node: &Node, state: &mut State) {
+    match (&node.step, state) {
+        (Step::Scan(_), State::Scan(state)) => state.reset(),
+        (Step::Nested { outer, inner, .. }, State::Nested(state)) => state.reset(outer, inner),
+        (Step::Hash { outer, build, .. }, State::Hash(state)) => state.reset(outer, build),
+        (Step::Filter { input, .. } | Step::Project { input, .. }, State::Over(state)) => reset(input, state),
+        (Step::Apply { input, .. }, State::Apply(state, _)) => reset(input, state),
+        (Step::Aggregate { input, .. }, State::Aggregate(state, groups)) => {
+            *groups = AggregateState::default();
+            reset(input, state);
+        }
+        (Step::Distinct { input, .. }, State::Distinct(state, seen)) => {
+            *seen = DistinctState::default();
+            reset(input, state);
+        }
+        (Step::Sort { input, .. } | Step::Cache { input, .. }, State::Kept(state, rows)) => {
+            *rows = KeptRows::default();
+            reset(input, state);
+        }
+        (Step::Limit { input, .. }, State::Limit(state, left)) => {
+            *left = None;
+            reset(input, state);
+        }
+        (_, state) => *state = State::of(node),
+    }
+}
+
+/// Begins anew for another row of the loop around: what a cache keeps is the same for each.
+fn rewind(node: &Node, state: &mut State) {
+    match (&node.step, state) {
+        (Step::Cache { .. }, State::Kept(_, rows)) => rows.rewind(),
+        (_, state) => reset(node, state),
+    }
+}
+
+fn limited(
+    (input, state): (&Node, &mut State),
+    (limit, offset): (Option<&Expr>, Option<&Expr>),
+    left: &mut Option<(u64, u64)>,
+    cx: &mut Context<'_>,
+) -> Result<bool> {
+    let (skip, take) = match left {
+        Some(counts) => counts,
+        None => left.insert((
+            count_of(offset, 0, ("OFFSET", code::INVALID_OFFSET), cx)?,
+            count_of(limit, u64::MAX, ("LIMIT", code::INVALID_LIMIT), cx)?,
+        )),
+    };
+    while *take > 0 && next(input, state, cx)? {
+        if *skip > 0 {
+            *skip -= 1;
+            continue;
+        }
+        *take -= 1;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+fn count_of(expr: Option<&Expr>, none: u64, (word, state): (&str, &'static str), cx: &Context<'_>) -> Result<u64> {
+    match expr.map(|e| e.eval(&cx.env())).transpose()? {
+        None | Some(Datum::Null) => Ok(none),
+        Some(Datum::Int8(n)) if n >= 0 => Ok(n as u64),
+        Some(_) => Err(SqlError::new(state, format!("{word} must not be negative"))),
+    }
+}
+
+/// Appends a value's part of a key by which values are compared for equality; integers of all widths are alike.
+fn push_key(ty: ColumnType, value: &DatumRef<'_>, out: &mut Vec<u8>) {
+    match (ty, value) {
+        (ColumnType::Int8, DatumRef::Int4(v)) => key::push(ty, &DatumRef::Int8(i64::from(*v)), out),
+        (ColumnType::Int8, DatumRef::Int2(v)) => key::push(ty, &DatumRef::Int8(i64::from(*v)), out),
+        (ty, value) => key::push(ty, value, out),
+    }
+}
+
+/// A run of a plan, between two executions of its portal.
+pub struct RowCursor {
+    tuple: Vec<Datum>,
+    state: State,
+    /// The only row of the target, where the query is asked about it alone.
+    only: Option<Vec<u8>>,
+    done: bool,
+}
+
+impl RowCursor {
+    /// A run that has not begun.
+    pub fn new(plan: &RowPlan) -> RowCursor {
+        RowCursor {
+            tuple: vec![Datum::Null; plan.slots],
+            state: State::of(&plan.root),
+            only: None,
+            done: false,
+        }
+    }
+
+    /// A run about one row of the target alone.
+    pub fn about(plan: &RowPlan, row: &[u8]) -> RowCursor {
+        RowCursor {
+            only: Some(row.to_vec()),
+            ..RowCursor::new(plan)
+        }
+    }
+
+    /// Gives up to `max` rows to the sink.
+    ///
+    /// # Errors
+    /// An expression fails, as the engine's reads, or as the sink; 53200: the session may gather no more.
+    pub fn advance(&mut self, run: &Run<'_>, plan: &RowPlan, max: u64, sink: &mut dyn Sink) -> Result<Progress> {
+        self.advance_by(run, run.tx.reader(), plan, max, sink)
+    }
+
+    /// As `advance`, by another reader.
+    ///
+    /// # Errors
+    /// As `advance`.
+    pub fn advance_by(
+        &mut self,
+        run: &Run<'_>,
+        reader: &Reader,
+        plan: &RowPlan,
+        max: u64,
+        sink: &mut dyn Sink,
+    ) -> Result<Progress> {
+        let mut cx = Context {
+            reader,
+            session: run.session,
+            params: run.params,
+            tuple: &mut self.tuple,
+            only: self.only.as_deref(),
+            ticks: 0,
+        };
+        let mut rows = 0;
+        while rows < max && !self.done {
+            if !next(&plan.root, &mut self.state, &mut cx)? {
+                self.done = true;
+                break;
+            }
+            sink.row(&plan.outputs, &cx.env())?;
+            rows += 1;
+        }
+        Ok(Progress { rows, done: self.done })
+    }
+
+    /// Bytes that it holds between two executions and that are not charged to the session.
+    pub fn held_bytes(&self) -> usize {
+        self.tuple.len() * size_of::<Datum>()
+    }
+}

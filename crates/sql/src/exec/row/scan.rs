@@ -1,0 +1,108 @@
+//! Reading a table for the tuple.
+
+use super::Context;
+use crate::error::Result;
+use crate::exec::rows::TableRows;
+use crate::expr::{Env, Expr, Input};
+use crate::plan::access::{Path, push_equal, tree_columns};
+use crate::plan::row::Scan;
+use cenote_engine::{Datum, DatumRef, RowBatch};
+
+/// Where a scan stands.
+#[derive(Default)]
+pub struct ScanState {
+    begun: bool,
+    rows: Option<TableRows>,
+    /// Memory of the rows of a former run.
+    batch: RowBatch,
+    key: Vec<u8>,
+    row: Vec<u8>,
+}
+
+impl ScanState {
+    pub fn reset(&mut self) {
+        self.begun = false;
+        if let Some(rows) = self.rows.take() {
+            self.batch = rows.batch;
+        }
+    }
+
+    pub fn next(&mut self, scan: &Scan, cx: &mut Context<'_>) -> Result<bool> {
+        let access = &scan.access;
+        if let (true, Some(only)) = (scan.is_target, cx.only) {
+            let found = !std::mem::replace(&mut self.begun, true) && passes(access.condition.as_ref(), scan, only, cx)?;
+            if found {
+                fetch(scan, only, cx)?;
+            }
+            return Ok(found);
+        }
+        if let Path::Point(values) = &access.path {
+            return self.point(scan, values, cx);
+        }
+        if !std::mem::replace(&mut self.begun, true) {
+            let env = around(cx, Input::Nothing);
+            let mut rows = TableRows::start(access, &env, std::mem::take(&mut self.batch))?;
+            rows.expect_columns(&scan.columns);
+            self.rows = Some(rows);
+        }
+        let Some(rows) = &mut self.rows else { return Ok(false) };
+        while rows.next(cx.reader, access)? {
+            cx.tick()?;
+            if passes(access.filter.as_ref(), scan, rows.row(), cx)? {
+                fetch(scan, rows.row(), cx)?;
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn point(&mut self, scan: &Scan, values: &[Expr], cx: &mut Context<'_>) -> Result<bool> {
+        if std::mem::replace(&mut self.begun, true) {
+            return Ok(false);
+        }
+        cx.tick()?;
+        let table = &scan.access.table;
+        self.key.clear();
+        let columns = tree_columns(table, None);
+        if !push_equal(table, columns, values, &around(cx, Input::Nothing), &mut self.key)?
+            || !cx.reader.get_columns(table, &self.key, &scan.columns, &mut self.row)?
+            || !passes(scan.access.filter.as_ref(), scan, &self.row, cx)?
+        {
+            return Ok(false);
+        }
+        fetch(scan, &self.row, cx)?;
+        Ok(true)
+    }
+}
+
+/// The stored row with the tuple around it.
+fn around<'e>(cx: &'e Context<'_>, input: Input<'e>) -> Env<'e> {
+    Env {
+        params: cx.params,
+        input,
+        outer: cx.tuple,
+        session: cx.session,
+        sequences: None,
+    }
+}
+
+fn passes(condition: Option<&Expr>, scan: &Scan, row: &[u8], cx: &Context<'_>) -> Result<bool> {
+    let Some(condition) = condition else { return Ok(true) };
+    condition.holds(&around(cx, Input::Stored(scan.access.table.layout(), row)))
+}
+
+/// Writes the columns that are read above into the tuple.
+fn fetch(scan: &Scan, row: &[u8], cx: &mut Context<'_>) -> Result<()> {
+    let layout = scan.access.table.layout();
+    for (column, slot) in &scan.fetch {
+        let value = layout.column(row, *column)?;
+        match (&mut cx.tuple[usize::from(*slot)], value) {
+            (Datum::Text(text), DatumRef::Text(new)) => {
+                text.clear();
+                text.push_str(new);
+            }
+            (place, value) => *place = value.to_owned(),
+        }
+    }
+    Ok(())
+}

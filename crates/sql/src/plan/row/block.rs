@@ -1,0 +1,658 @@
+//! One SELECT, VALUES, or set operation, with WITH, ORDER BY and LIMIT around it.
+
+use super::from::From;
+use super::join::applied;
+use super::scope::{Common, Scope};
+use super::subquery::slots_of;
+use super::{Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
+use crate::error::{SqlError, code};
+use crate::expr::Expr;
+use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, strip};
+use crate::names::{fold, qualified};
+use crate::plan::access::conjuncts;
+use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard};
+use crate::types::base_type;
+use crate::types::cast::Context;
+use cenote_engine::{ColumnType, Datum};
+use sqlparser::ast::{
+    self, Distinct, GroupByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned,
+    Visit, Visitor,
+};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+
+/// Rows that a group or a set of distinct rows is of, where nothing is known.
+const GROUP_ROWS: f64 = 4.0;
+
+/// The results of a SELECT before they have slots of their own.
+struct Results<'q> {
+    outputs: Vec<Output>,
+    /// What each was in the text.
+    sources: Vec<Option<&'q ast::Expr>>,
+}
+
+impl RowPlanner<'_> {
+    /// Plans a query. `around`: the clause in which it stands as a subquery.
+    pub(super) fn query(&self, query: &Query, around: Option<&Binder<'_>>, common: &[Common<'_>]) -> Bound<Block> {
+        if !query.locks.is_empty() {
+            return shape("FOR UPDATE in a subquery");
+        }
+        if query.for_clause.is_some() || query.settings.is_some() || !query.pipe_operators.is_empty() {
+            return shape("this query");
+        }
+        let mut all: Vec<Common<'_>> = common.to_vec();
+        if let Some(with) = &query.with {
+            if with.recursive {
+                return shape("WITH RECURSIVE");
+            }
+            for cte in &with.cte_tables {
+                if is_volatile(&cte.query) {
+                    return shape("a volatile function in WITH");
+                }
+                all.push(Common {
+                    name: fold(&cte.alias.name),
+                    columns: cte.alias.columns.iter().map(|c| fold(&c.name)).collect(),
+                    query: &cte.query,
+                });
+            }
+        }
+        match &*query.body {
+            SetExpr::Select(_) => self.select(query, around, all),
+            SetExpr::SetOperation { .. } | SetExpr::Values(_) | SetExpr::Query(_) => {
+                let block = self.body(&query.body, around, &all)?;
+                self.ordered_by_outputs(block, query)
+            }
+            _ => shape("this query"),
+        }
+    }
+
+    fn body(&self, body: &SetExpr, around: Option<&Binder<'_>>, common: &[Common<'_>]) -> Bound<Block> {
+        match body {
+            SetExpr::Query(query) => self.query(query, around, common),
+            SetExpr::Select(select) => {
+                let query = plain_select_of(select);
+                self.select(&query, around, common.to_vec())
+            }
+            SetExpr::SetOperation {
+                left,
+                op,
+                right,
+                set_quantifier,
+            } => {
+                let all = match set_quantifier {
+                    SetQuantifier::All => true,
+                    SetQuantifier::None | SetQuantifier::Distinct => false,
+                    _ => return shape("this set operation"),
+                };
+                let kind = match op {
+                    SetOperator::Union => SetKind::Union,
+                    SetOperator::Intersect => SetKind::Intersect,
+                    SetOperator::Except | SetOperator::Minus => SetKind::Except,
+                };
+                let (left, right) = (self.body(left, around, common)?, self.body(right, around, common)?);
+                self.set(kind, all, left, right)
+            }
+            SetExpr::Values(values) => self.values(values, around, common),
+            _ => shape("this query"),
+        }
+    }
+
+    /// UNION and its like: both sides write the same slots, in types that both convert to.
+    fn set(&self, kind: SetKind, all: bool, left: Block, right: Block) -> Bound<Block> {
+        if left.outputs.len() != right.outputs.len() {
+            let word = match kind {
+                SetKind::Union => "UNION",
+                SetKind::Intersect => "INTERSECT",
+                SetKind::Except => "EXCEPT",
+            };
+            let text = format!("each {word} query must have the same number of columns");
+            return Err(SqlError::new(code::SYNTAX_ERROR, text).into());
+        }
+        let slots = self.slots(left.outputs.len())?;
+        let binder = self
+            .planner
+            .binder(None, &|_| Err(SqlError::internal("a sequence in a set operation")));
+        let (mut outputs, mut typed) = (Vec::new(), Vec::new());
+        let (mut from_left, mut from_right) = (Vec::new(), Vec::new());
+        for ((a, b), slot) in left.outputs.into_iter().zip(right.outputs).zip(&slots) {
+            let ty = self.set_type(&a, &b)?;
+            self.used.borrow_mut().insert(*slot);
+            typed.push((*slot, ty));
+            outputs.push(Output {
+                name: a.name.clone(),
+                expr: Expr::Column(*slot),
+                ty,
+                source: None,
+                open: false,
+            });
+            from_left.push((*slot, binder.coerce(a.typed(), ty, Context::Implicit)?));
+            from_right.push((*slot, binder.coerce(b.typed(), ty, Context::Implicit)?));
+        }
+        let project = |node: Node, values| {
+            let rows = node.rows;
+            let input = Box::new(node);
+            Box::new(Node::new(Step::Project { input, values }, rows))
+        };
+        let rows = left.node.rows + right.node.rows;
+        let cost = left.cost + right.cost + rows;
+        let step = Step::Set {
+            kind,
+            all,
+            left: project(left.node, from_left),
+            right: project(right.node, from_right),
+            slots: typed,
+        };
+        let mut outer = left.outer;
+        outer.extend(right.outer);
+        Ok(Block {
+            node: Node::new(step, rows),
+            outputs,
+            outer,
+            cost,
+        })
+    }
+
+    /// The type of a column of a set operation, as PostgreSQL settles it: an open literal takes the other's.
+    fn set_type(&self, a: &Output, b: &Output) -> Bound<ColumnType> {
+        let ty = match (a.open, b.open) {
+            (true, true) => Some(ColumnType::Text),
+            (true, false) => Some(b.ty),
+            (false, true) => Some(a.ty),
+            (false, false) if a.ty == b.ty => Some(a.ty),
+            (false, false) => common_type(a.ty, b.ty).map(base_type),
+        };
+        ty.ok_or_else(|| {
+            let text = format!("UNION types {} and {} cannot be matched", a.ty.name(), b.ty.name());
+            SqlError::new(code::DATATYPE_MISMATCH, text).into()
+        })
+    }
+
+    fn values(&self, values: &ast::Values, around: Option<&Binder<'_>>, common: &[Common<'_>]) -> Bound<Block> {
+        let scope = Scope::new(self, around, common.to_vec());
+        let sequence = |name: &str| self.planner.sequence(name);
+        let binder = scope.binder(&sequence);
+        let width = values.rows.first().map_or(0, |r| r.content.len());
+        let mut columns: Vec<Vec<Typed>> = vec![Vec::new(); width];
+        for row in &values.rows {
+            if row.content.len() != width {
+                return Err(SqlError::new(code::SYNTAX_ERROR, "VALUES lists must all be the same length").into());
+            }
+            for (column, value) in columns.iter_mut().zip(&row.content) {
+                column.push(binder.bind(value)?);
+            }
+        }
+        let slots = self.slots(width)?;
+        let mut rows: Vec<Vec<Expr>> = vec![Vec::new(); values.rows.len()];
+        let mut outputs = Vec::new();
+        for (at, (column, slot)) in columns.into_iter().zip(&slots).enumerate() {
+            let (column, ty) = binder.unify(column, "VALUES")?;
+            rows.iter_mut().zip(column).for_each(|(row, value)| row.push(value));
+            outputs.push(Output {
+                name: format!("column{}", at + 1),
+                expr: Expr::Column(*slot),
+                ty,
+                source: None,
+                open: false,
+            });
+        }
+        if !scope.below.borrow().is_empty() {
+            return shape("a subquery in VALUES");
+        }
+        let count = rows.len() as f64;
+        Ok(Block {
+            node: Node::new(Step::Values { rows, slots }, count),
+            outputs,
+            outer: scope.outer.into_inner(),
+            cost: count,
+        })
+    }
+
+    /// ORDER BY and LIMIT of a set operation: only its results can be named.
+    fn ordered_by_outputs(&self, mut block: Block, query: &Query) -> Bound<Block> {
+        let mut keys = Vec::new();
+        for item in order_items(query)? {
+            let at = match (integer_literal(&item.expr), &item.expr) {
+                (Some(position), _) => self.position(position, block.outputs.len(), &item.expr)?,
+                (None, ast::Expr::Identifier(ident)) => {
+                    let name = fold(ident);
+                    let found = block.outputs.iter().position(|o| o.name == name);
+                    found.ok_or_else(|| {
+                        let text = format!("column \"{name}\" does not exist");
+                        SqlError::new(code::UNDEFINED_COLUMN, text).at(self.planner.places().of(item.expr.span()))
+                    })?
+                }
+                _ => {
+                    let text = "invalid UNION/INTERSECT/EXCEPT ORDER BY clause";
+                    return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, text).into());
+                }
+            };
+            keys.push((at, item.options));
+        }
+        let slots = self.project(&mut block, Vec::new())?;
+        let keys = keys
+            .into_iter()
+            .map(|(at, options)| key(slots[at], block.outputs[at].ty, options));
+        let keys: Vec<Key> = keys.collect();
+        self.sorted_and_limited(block, keys, slots, query)
+    }
+
+    fn position(&self, position: i64, count: usize, expr: &ast::Expr) -> Bound<usize> {
+        let at = usize::try_from(position).ok().filter(|p| (1..=count).contains(p));
+        at.map(|p| p - 1).ok_or_else(|| {
+            let text = format!("ORDER BY position {position} is not in select list");
+            let place = self.planner.places().of(expr.span());
+            SqlError::new(code::INVALID_COLUMN_REFERENCE, text).at(place).into()
+        })
+    }
+
+    /// Gives the results, and `more`, slots of their own.
+    fn project(&self, block: &mut Block, more: Vec<Expr>) -> Bound<Vec<SlotNumber>> {
+        let (mut slots, mut values) = (Vec::new(), Vec::new());
+        for output in &mut block.outputs {
+            let slot = self.slot()?;
+            let expr = std::mem::replace(&mut output.expr, Expr::Column(slot));
+            values.push((slot, expr));
+            slots.push(slot);
+        }
+        for expr in more {
+            let slot = self.slot()?;
+            values.push((slot, expr));
+            slots.push(slot);
+        }
+        let rows = block.node.rows;
+        let input = std::mem::replace(&mut block.node, Node::new(Step::Row, 1.0));
+        let step = Step::Project {
+            input: Box::new(input),
+            values,
+        };
+        block.node = Node::new(step, rows);
+        Ok(slots)
+    }
+
+    fn sorted_and_limited(
+        &self,
+        mut block: Block,
+        keys: Vec<Key>,
+        carried: Vec<SlotNumber>,
+        query: &Query,
+    ) -> Bound<Block> {
+        let rows = block.node.rows;
+        if !keys.is_empty() {
+            block.cost += rows * 2.0;
+            let step = Step::Sort {
+                input: Box::new(block.node),
+                keys,
+                carried,
+            };
+            block.node = Node::new(step, rows);
+        }
+        let sequence = |name: &str| self.planner.sequence(name);
+        let (limit, offset) = self.planner.limits(&self.planner.binder(None, &sequence), query)?;
+        if limit.is_some() || offset.is_some() {
+            let rows = match &limit {
+                Some(Expr::Const(Datum::Int8(n))) => rows.min(*n as f64),
+                Some(_) => rows.min(100.0),
+                None => rows,
+            };
+            let step = Step::Limit {
+                input: Box::new(block.node),
+                limit,
+                offset,
+            };
+            block.node = Node::new(step, rows);
+        }
+        Ok(block)
+    }
+
+    fn select(&self, query: &Query, around: Option<&Binder<'_>>, common: Vec<Common<'_>>) -> Bound<Block> {
+        let SetExpr::Select(select) = &*query.body else {
+            return shape("this query");
+        };
+        refuse_odd(select)?;
+        let sequence = |name: &str| self.planner.sequence(name);
+        let scope = Scope::new(self, around, common);
+        let mut from = scope.from(&select.from, &sequence)?;
+        let mut binder = scope.binder(&sequence);
+        if let Some(condition) = &select.selection {
+            from.conditions
+                .extend(conjuncts(Some(binder.condition(condition, "WHERE")?)));
+        }
+        let grouped = self.start_grouping(&scope, &mut binder, select, query)?;
+        let results = self.results(&scope, &binder, select)?;
+        let having = select
+            .having
+            .as_ref()
+            .map(|e| binder.condition(e, "HAVING"))
+            .transpose()?;
+        let distinct = match &select.distinct {
+            None | Some(Distinct::All) => false,
+            Some(Distinct::Distinct) => true,
+            Some(Distinct::On(_)) => return shape("DISTINCT ON"),
+        };
+        let mut more = Vec::new();
+        let keys = self.order(&binder, query, &results, distinct, &mut more)?;
+        let grouping = binder.grouping.take().map(RefCell::into_inner);
+        drop(binder);
+        let block = self.rows_of_select(&scope, from, grouping.filter(|_| grouped), having, results.outputs)?;
+        self.finish(block, distinct, keys, more, query)
+    }
+
+    /// DISTINCT, ORDER BY and LIMIT over the results.
+    fn finish(
+        &self,
+        mut block: Block,
+        distinct: bool,
+        keys: Vec<(usize, ColumnType, ast::OrderByOptions)>,
+        more: Vec<Expr>,
+        query: &Query,
+    ) -> Bound<Block> {
+        if !distinct && keys.is_empty() {
+            return self.sorted_and_limited(block, Vec::new(), Vec::new(), query);
+        }
+        let visible = block.outputs.len();
+        let slots = self.project(&mut block, more)?;
+        if distinct {
+            let typed = slots[..visible]
+                .iter()
+                .zip(&block.outputs)
+                .map(|(slot, o)| (*slot, o.ty));
+            let (typed, rows) = (typed.collect(), block.node.rows);
+            block.cost += rows;
+            let step = Step::Distinct {
+                input: Box::new(block.node),
+                slots: typed,
+            };
+            block.node = Node::new(step, (rows / GROUP_ROWS).max(1.0));
+        }
+        let keys = keys
+            .into_iter()
+            .map(|(at, ty, options)| key(slots[at], ty, options))
+            .collect();
+        self.sorted_and_limited(block, keys, slots, query)
+    }
+
+    /// FROM, WHERE, GROUP BY and HAVING.
+    fn rows_of_select(
+        &self,
+        scope: &Scope<'_>,
+        from: From,
+        grouping: Option<Grouping>,
+        having: Option<Expr>,
+        outputs: Vec<Output>,
+    ) -> Bound<Block> {
+        let (mut node, mut cost) = self.join(from, scope.below.take())?;
+        if let Some(grouping) = grouping {
+            cost += node.rows;
+            let rows = match grouping.keys.is_empty() {
+                true => 1.0,
+                false => (node.rows / GROUP_ROWS).max(1.0),
+            };
+            let types = grouping.keys.iter().map(|(_, ty)| *ty);
+            let keys = grouping.bound_keys.into_iter().zip(types).zip(grouping.key_slots);
+            let step = Step::Aggregate {
+                input: Box::new(node),
+                keys: keys.map(|((expr, ty), slot)| (expr, ty, slot)).collect(),
+                aggregates: grouping.aggregates.into_iter().zip(grouping.aggregate_slots).collect(),
+            };
+            node = Node::new(step, rows);
+        }
+        for apply in scope.above.take() {
+            cost += node.rows * apply.cost;
+            node = applied(node, apply);
+        }
+        if let Some(condition) = having {
+            let rows = (node.rows / 2.0).max(1.0);
+            let input = Box::new(node);
+            node = Node::new(Step::Filter { input, condition }, rows);
+        }
+        Ok(Block {
+            node,
+            outputs,
+            outer: scope.outer.take(),
+            cost,
+        })
+    }
+
+    fn start_grouping(
+        &self,
+        scope: &Scope<'_>,
+        binder: &mut Binder<'_>,
+        select: &Select,
+        query: &Query,
+    ) -> Bound<bool> {
+        let GroupByExpr::Expressions(keys, modifiers) = &select.group_by else {
+            return shape("GROUP BY ALL");
+        };
+        if !modifiers.is_empty() {
+            return shape("GROUP BY modifiers");
+        }
+        if keys.is_empty() && select.having.is_none() && !has_aggregate(select, query) {
+            return Ok(false);
+        }
+        let mut grouping = Grouping::default();
+        for key in keys {
+            let key = strip(self.group_target(scope, select, key)?);
+            let (expr, ty) = binder.settled(binder.bind(key)?)?;
+            if scope.below.borrow().iter().any(|a| names(&expr, a.slot)) {
+                return shape("a subquery in GROUP BY");
+            }
+            grouping.key_slots.push(self.slot()?);
+            grouping.bound_keys.push(expr);
+            grouping.keys.push((key.clone(), ty));
+        }
+        binder.grouping = Some(RefCell::new(grouping));
+        Ok(true)
+    }
+
+    /// A GROUP BY item may be a position or the name of a result (a column of FROM goes first).
+    fn group_target<'e>(&self, scope: &Scope<'_>, select: &'e Select, key: &'e ast::Expr) -> Bound<&'e ast::Expr> {
+        if let Some(position) = integer_literal(key) {
+            let at = usize::try_from(position).ok().filter(|p| *p > 0);
+            return match at.and_then(|p| select.projection.get(p - 1)) {
+                Some(SelectItem::UnnamedExpr(e) | SelectItem::ExprWithAlias { expr: e, .. }) => Ok(e),
+                _ => {
+                    let text = format!("GROUP BY position {position} is not in select list");
+                    Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).into())
+                }
+            };
+        }
+        if let ast::Expr::Identifier(ident) = key {
+            let name = fold(ident);
+            if scope.find(None, &name, 0)?.is_none() {
+                for item in &select.projection {
+                    if let SelectItem::ExprWithAlias { expr, alias } = item
+                        && fold(alias) == name
+                    {
+                        return Ok(expr);
+                    }
+                }
+            }
+        }
+        Ok(key)
+    }
+
+    fn results<'q>(&self, scope: &Scope<'_>, binder: &Binder<'_>, select: &'q Select) -> Bound<Results<'q>> {
+        let mut results = Results {
+            outputs: Vec::new(),
+            sources: Vec::new(),
+        };
+        for item in &select.projection {
+            let (expr, alias) = match item {
+                SelectItem::UnnamedExpr(expr) => (expr, None),
+                SelectItem::ExprWithAlias { expr, alias } => (expr, Some(fold(alias))),
+                SelectItem::Wildcard(options) if plain_wildcard(options) => {
+                    self.all_columns(scope, binder, None, &mut results)?;
+                    continue;
+                }
+                SelectItem::QualifiedWildcard(ast::SelectItemQualifiedWildcardKind::ObjectName(name), options)
+                    if plain_wildcard(options) =>
+                {
+                    let relation = qualified(name)?.1;
+                    self.all_columns(scope, binder, Some(&relation), &mut results)?;
+                    continue;
+                }
+                other => return shape(format_args!("the output column {other}")),
+            };
+            let typed = binder.bind(expr)?;
+            let open = typed.ty.is_none();
+            let (bound, ty) = binder.settled(typed)?;
+            let source = scope.source_of(&bound);
+            results.outputs.push(Output {
+                name: alias.unwrap_or_else(|| column_label(expr)),
+                expr: bound,
+                ty,
+                source,
+                open,
+            });
+            results.sources.push(Some(strip(expr)));
+        }
+        Ok(results)
+    }
+
+    /// `*`, or `relation.*`.
+    fn all_columns(
+        &self,
+        scope: &Scope<'_>,
+        binder: &Binder<'_>,
+        relation: Option<&str>,
+        results: &mut Results<'_>,
+    ) -> Bound<()> {
+        let places = scope.columns_of(relation)?;
+        for at in places {
+            let (name, typed) = scope.column_at(binder, at)?;
+            let (expr, ty) = binder.settled(typed)?;
+            let source = scope.source_of(&expr);
+            results.outputs.push(Output {
+                name,
+                expr,
+                ty,
+                source,
+                open: false,
+            });
+            results.sources.push(None);
+        }
+        Ok(())
+    }
+
+    /// Sort keys: positions among the results and `more`.
+    fn order(
+        &self,
+        binder: &Binder<'_>,
+        query: &Query,
+        results: &Results<'_>,
+        distinct: bool,
+        more: &mut Vec<Expr>,
+    ) -> Bound<Vec<(usize, ColumnType, ast::OrderByOptions)>> {
+        let mut keys = Vec::new();
+        for item in order_items(query)? {
+            let (at, ty) = self.sort_target(binder, &item.expr, results, distinct, more)?;
+            keys.push((at, ty, item.options));
+        }
+        Ok(keys)
+    }
+
+    fn sort_target(
+        &self,
+        binder: &Binder<'_>,
+        expr: &ast::Expr,
+        results: &Results<'_>,
+        distinct: bool,
+        more: &mut Vec<Expr>,
+    ) -> Bound<(usize, ColumnType)> {
+        let outputs = &results.outputs;
+        if let Some(position) = integer_literal(expr) {
+            let at = self.position(position, outputs.len(), expr)?;
+            return Ok((at, outputs[at].ty));
+        }
+        if let ast::Expr::Identifier(ident) = expr {
+            let name = fold(ident);
+            let mut named = outputs.iter().enumerate().filter(|(_, o)| o.name == name);
+            if let Some((at, output)) = named.next() {
+                return Ok((at, output.ty));
+            }
+        }
+        let same = |source: &Option<&ast::Expr>| source.is_some_and(|s| s == strip(expr));
+        if let Some(at) = results.sources.iter().position(same) {
+            return Ok((at, outputs[at].ty));
+        }
+        let (bound, ty) = binder.settled(binder.bind(expr)?)?;
+        let is_result = |o: &Output| matches!((&o.expr, &bound), (Expr::Column(a), Expr::Column(b)) if a == b);
+        if let Some(at) = outputs.iter().position(is_result) {
+            return Ok((at, ty));
+        }
+        if distinct {
+            let text = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
+            let place = self.planner.places().of(expr.span());
+            return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).at(place).into());
+        }
+        more.push(bound);
+        Ok((outputs.len() + more.len() - 1, ty))
+    }
+}
+
+impl Output {
+    /// As a value for a binder.
+    fn typed(self) -> Typed {
+        Typed {
+            ty: (!self.open).then_some(self.ty),
+            expr: self.expr,
+        }
+    }
+}
+
+fn key(slot: SlotNumber, ty: ColumnType, options: ast::OrderByOptions) -> Key {
+    let descending = options.asc == Some(false);
+    Key {
+        slot,
+        descending,
+        nulls_first: options.nulls_first.unwrap_or(descending),
+        trim: matches!(ty, ColumnType::Char(_)),
+    }
+}
+
+fn order_items(query: &Query) -> Bound<&[ast::OrderByExpr]> {
+    match query.order_by.as_ref().map(|o| &o.kind) {
+        None => Ok(&[]),
+        Some(OrderByKind::Expressions(list)) => Ok(list),
+        Some(_) => shape("ORDER BY ALL"),
+    }
+}
+
+fn names(expr: &Expr, slot: SlotNumber) -> bool {
+    let mut slots = BTreeSet::new();
+    slots_of(expr, &mut slots);
+    slots.contains(&slot)
+}
+
+fn refuse_odd(select: &Select) -> Bound<()> {
+    let odd = select.top.is_some()
+        || select.into.is_some()
+        || !select.lateral_views.is_empty()
+        || select.prewhere.is_some()
+        || !select.named_window.is_empty()
+        || select.qualify.is_some()
+        || !select.connect_by.is_empty();
+    if odd { shape("this query") } else { Ok(()) }
+}
+
+/// Whether a function that gives other values on each call stands in the query.
+fn is_volatile(query: &Query) -> bool {
+    struct Look;
+    impl Visitor for Look {
+        type Break = ();
+        fn pre_visit_expr(&mut self, expr: &ast::Expr) -> ControlFlow<()> {
+            let ast::Expr::Function(function) = expr else {
+                return ControlFlow::Continue(());
+            };
+            let name = qualified(&function.name).map(|(_, name)| name).unwrap_or_default();
+            match name.as_str() {
+                "random" | "nextval" | "setval" | "clock_timestamp" | "pg_sleep" | "set_config" | "gen_random_uuid" => {
+                    ControlFlow::Break(())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    query.visit(&mut Look).is_break()
+}

@@ -1,0 +1,607 @@
+//! The order of joins and the way each relation is read: by its estimate, exhaustively for few relations, greedily for
+//! more.
+//!
+//! A condition is asked as soon as all that it names has been joined. What names a nullable side is asked behind its
+//! outer join; ON of that join is part of it. Subqueries that read nothing around them are run first, once, so their
+//! answers serve as keys; the others are run behind the join of what they read.
+
+use super::estimate::{Estimate, HASH, selectivity};
+use super::from::{From, Item, Source};
+use super::subquery::slots_of;
+use super::{Apply, JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
+use crate::expr::bind::{Bound, shape};
+use crate::expr::{Comparison, Expr};
+use crate::plan::access::{self, Access, all_of};
+use crate::types::{base_type, is_integer};
+use cenote_engine::{ColumnType, Columns, Table};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Relations up to which all orders are looked at.
+const EXHAUSTIVE: usize = 8;
+/// Items of one join, at most.
+const ITEMS_MAX: usize = 60;
+/// Joining a row by a kept list of rows.
+const KEPT_ROW: f64 = 0.3;
+
+/// Items by their positions.
+type Items = u64;
+
+/// A condition, and which items it names.
+struct Condition {
+    expr: Expr,
+    uses: Items,
+    /// A subquery's answer is part of it: it is asked when that has been run.
+    late: bool,
+    /// It has been asked.
+    done: bool,
+}
+
+/// How an item is joined to what came before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Method {
+    /// Read anew for each row.
+    Lookup,
+    /// Read once into a table of hashes.
+    Hash,
+    /// Read once, and gone through for each row.
+    Kept,
+}
+
+/// What joining an item costs.
+#[derive(Debug, Clone, Copy)]
+struct Choice {
+    method: Method,
+    /// Rows for each row before.
+    matches: f64,
+    /// Steps that are taken once.
+    once: f64,
+    /// Steps for each row before.
+    each: f64,
+}
+
+/// A join order under construction.
+#[derive(Debug, Clone)]
+struct Order {
+    order: Vec<usize>,
+    rows: f64,
+    cost: f64,
+}
+
+/// A join, with what planning it looks at.
+struct Join<'p, 'a> {
+    rows: &'p RowPlanner<'a>,
+    items: Vec<Item>,
+    conditions: Vec<Condition>,
+    /// Which item writes a slot.
+    owner: BTreeMap<SlotNumber, usize>,
+    choices: BTreeMap<(usize, Items), Choice>,
+}
+
+impl RowPlanner<'_> {
+    /// Plans a join with its conditions and the subqueries that these name. The node, and the steps of a run.
+    pub(super) fn join(&self, from: From, applies: Vec<Apply>) -> Bound<(Node, f64)> {
+        if from.items.len() > ITEMS_MAX {
+            return shape("a join of so many relations");
+        }
+        let mut owner = BTreeMap::new();
+        for (at, item) in from.items.iter().enumerate() {
+            owner.extend(item.slots.iter().map(|s| (s.slot, at)));
+        }
+        let (once, each): (Vec<Apply>, Vec<Apply>) = applies.into_iter().partition(|a| a.outer.is_empty());
+        let answers: BTreeMap<SlotNumber, BTreeSet<SlotNumber>> =
+            each.iter().map(|a| (a.slot, a.outer.clone())).collect();
+        let mut join = Join {
+            rows: self,
+            items: from.items,
+            conditions: Vec::new(),
+            owner,
+            choices: BTreeMap::new(),
+        };
+        for expr in from.conditions {
+            let condition = join.condition(expr, &answers);
+            join.conditions.push(condition);
+        }
+        let order = join.order()?;
+        join.build(&order, once, each)
+    }
+
+    /// Columns of the item that go to the tuple.
+    fn fetch_of(&self, item: &Item) -> Vec<(usize, SlotNumber)> {
+        let used = self.used.borrow();
+        let wanted = item.slots.iter().filter(|s| used.contains(&s.slot));
+        wanted.map(|s| (s.column, s.slot)).collect()
+    }
+}
+
+/// The type by which values of this type are hashed: integers of all widths together.
+pub(super) fn key_type(ty: ColumnType) -> ColumnType {
+    if is_integer(ty) {
+        ColumnType::Int8
+    } else {
+        base_type(ty)
+    }
+}
+
+impl Join<'_, '_> {
+    fn condition(&self, expr: Expr, answers: &BTreeMap<SlotNumber, BTreeSet<SlotNumber>>) -> Condition {
+        let mut slots = BTreeSet::new();
+        slots_of(&expr, &mut slots);
+        let mut late = false;
+        let mut uses = 0;
+        let mut open: Vec<SlotNumber> = slots.into_iter().collect();
+        while let Some(slot) = open.pop() {
+            if let Some(outer) = answers.get(&slot) {
+                late = true;
+                open.extend(outer.iter().copied());
+            }
+            uses |= self.owner.get(&slot).map_or(0, |at| 1 << at);
+        }
+        Condition {
+            expr,
+            uses,
+            late,
+            done: false,
+        }
+    }
+
+    fn uses_of(&self, slots: &BTreeSet<SlotNumber>) -> Items {
+        let owners = slots.iter().filter_map(|slot| self.owner.get(slot));
+        owners.fold(0, |items, at| items | 1 << at)
+    }
+
+    /// The conditions by which an item may be read once `before` has been joined.
+    fn usable(&self, at: usize, before: Items) -> Vec<usize> {
+        let here = 1 << at;
+        let usable = |c: &Condition| !c.late && c.uses & here != 0 && c.uses & !(before | here) == 0;
+        let all = self.conditions.iter().enumerate();
+        all.filter(|(_, c)| usable(c)).map(|(i, _)| i).collect()
+    }
+
+    fn conditions_for(&self, at: usize, before: Items) -> Vec<Expr> {
+        match &self.items[at].left {
+            Some(on) => on.clone(),
+            None => self
+                .usable(at, before)
+                .into_iter()
+                .map(|i| self.conditions[i].expr.clone())
+                .collect(),
+        }
+    }
+
+    /// The order of the items.
+    fn order(&mut self) -> Bound<Vec<usize>> {
+        let count = self.items.len();
+        if count <= 1 {
+            return Ok((0..count).collect());
+        }
+        if count > EXHAUSTIVE {
+            return self.greedy();
+        }
+        let all: Items = (1 << count) - 1;
+        let mut best: BTreeMap<Items, Order> = BTreeMap::new();
+        best.insert(
+            0,
+            Order {
+                order: Vec::new(),
+                rows: 1.0,
+                cost: 0.0,
+            },
+        );
+        for mask in 0..all {
+            let Some(path) = best.get(&mask).cloned() else { continue };
+            for at in 0..count {
+                let Some(next) = self.extended(&path, mask, at)? else {
+                    continue;
+                };
+                let slot = best.entry(mask | 1 << at);
+                let better = |old: &mut Order| {
+                    if next.cost < old.cost {
+                        *old = next.clone();
+                    }
+                };
+                slot.and_modify(better).or_insert(next);
+            }
+        }
+        match best.remove(&all) {
+            Some(path) => Ok(path.order),
+            None => shape("a join in this order"),
+        }
+    }
+
+    fn greedy(&mut self) -> Bound<Vec<usize>> {
+        let (mut mask, mut path) = (
+            0,
+            Order {
+                order: Vec::new(),
+                rows: 1.0,
+                cost: 0.0,
+            },
+        );
+        while path.order.len() < self.items.len() {
+            let mut best: Option<(usize, Order)> = None;
+            for at in 0..self.items.len() {
+                let Some(next) = self.extended(&path, mask, at)? else {
+                    continue;
+                };
+                let weight = |p: &Order| p.cost + p.rows;
+                if best.as_ref().is_none_or(|(_, b)| weight(&next) < weight(b)) {
+                    best = Some((at, next));
+                }
+            }
+            let Some((at, next)) = best else {
+                return shape("a join in this order");
+            };
+            (mask, path) = (mask | 1 << at, next);
+        }
+        Ok(path.order)
+    }
+
+    /// The order with this item behind it; None where it is in it, or wants others before.
+    fn extended(&mut self, path: &Order, mask: Items, at: usize) -> Bound<Option<Order>> {
+        let wants = self.uses_of(&self.items[at].requires);
+        if mask & 1 << at != 0 || wants & !mask != 0 {
+            return Ok(None);
+        }
+        let choice = self.choice(at, mask)?;
+        let mut order = path.order.clone();
+        order.push(at);
+        let mut rows = path.rows * choice.matches;
+        if self.items[at].left.is_some() {
+            rows = rows.max(path.rows);
+        }
+        Ok(Some(Order {
+            order,
+            rows,
+            cost: path.cost + choice.once + path.rows * choice.each + rows * 0.2,
+        }))
+    }
+
+    /// The cheapest way to join an item to what came before.
+    fn choice(&mut self, at: usize, before: Items) -> Bound<Choice> {
+        let touching = self.usable(at, !0).iter().fold(0, |m, i| m | self.conditions[*i].uses);
+        let key = (at, before & touching);
+        // How many rows come before decides between looking up and hashing; that is settled in `build`.
+        if let Some(choice) = self.choices.get(&key) {
+            return Ok(*choice);
+        }
+        let conditions = self.conditions_for(at, before);
+        let looked_up = self.read(at, &conditions);
+        let own: Vec<Expr> = conditions.iter().filter(|c| self.is_own(at, c)).cloned().collect();
+        let alone = self.read(at, &own);
+        let (share, equal) = self.joining(at, &conditions);
+        let mut choice = Choice {
+            method: Method::Lookup,
+            matches: looked_up.rows,
+            once: 0.0,
+            each: looked_up.cost,
+        };
+        let correlated = !self.items[at].requires.is_empty() && self.items[at].left.is_none();
+        if !correlated && before != 0 {
+            let other = Choice {
+                method: if equal { Method::Hash } else { Method::Kept },
+                matches: alone.rows * share,
+                once: alone.cost + alone.rows * HASH,
+                each: if equal { HASH } else { alone.rows * KEPT_ROW },
+            };
+            // A scan is worth it where some tens of rows come before; what comes before is at least one.
+            if other.once + 20.0 * other.each < 20.0 * choice.each {
+                choice = Choice {
+                    matches: choice.matches.min(other.matches.max(1e-3)),
+                    ..other
+                };
+            }
+        }
+        self.choices.insert(key, choice);
+        Ok(choice)
+    }
+
+    /// Whether the condition names no other item.
+    fn is_own(&self, at: usize, condition: &Expr) -> bool {
+        let mut slots = BTreeSet::new();
+        slots_of(condition, &mut slots);
+        self.uses_of(&slots) & !(1 << at) == 0
+    }
+
+    /// The share of pairs that the conditions with other items leave, and whether one of them is an equality to hash by.
+    fn joining(&self, at: usize, conditions: &[Expr]) -> (f64, bool) {
+        let between: Vec<&Expr> = conditions.iter().filter(|c| !self.is_own(at, c)).collect();
+        let equal = between.iter().any(|c| self.hash_key(at, c).is_some());
+        (between.iter().map(|c| selectivity(c)).product(), equal)
+    }
+
+    /// The two sides of an equality between other items and this one, and the type by which they are compared.
+    fn hash_key(&self, at: usize, condition: &Expr) -> Option<(Expr, Expr, ColumnType)> {
+        let Expr::Compare {
+            op: Comparison::Eq,
+            trim: false,
+            left,
+            right,
+        } = condition
+        else {
+            return None;
+        };
+        let side = |e: &Expr| {
+            let mut slots = BTreeSet::new();
+            slots_of(e, &mut slots);
+            let uses = self.uses_of(&slots);
+            (uses == 1 << at, uses & (1 << at) == 0)
+        };
+        match (side(left), side(right)) {
+            ((_, true), (true, _)) => Some(((**left).clone(), (**right).clone(), self.type_of_key(at, right)?)),
+            ((true, _), (_, true)) => Some(((**right).clone(), (**left).clone(), self.type_of_key(at, left)?)),
+            _ => None,
+        }
+    }
+
+    fn read(&self, at: usize, conditions: &[Expr]) -> Estimate {
+        match &self.items[at].source {
+            Source::Table(table, _) => {
+                let access = self.access(at, table, conditions);
+                self.rows.estimate(&access)
+            }
+            Source::Block(node, cost) => Estimate {
+                rows: node.rows * conditions.iter().map(selectivity).product::<f64>(),
+                cost: *cost,
+            },
+            // Its own order is settled when it is built: by keys from outside, or whole.
+            Source::Group(from) => {
+                let by_key = conditions.iter().any(|c| !self.is_own(at, c));
+                let whole: f64 = from.items.iter().map(|item| self.whole(item)).sum();
+                Estimate {
+                    rows: if by_key { 1.0 } else { whole },
+                    cost: if by_key { 20.0 * from.items.len() as f64 } else { whole },
+                }
+            }
+        }
+    }
+
+    /// Steps of reading an item whole.
+    fn whole(&self, item: &Item) -> f64 {
+        match &item.source {
+            Source::Table(table, _) => self.rows.table_rows(table),
+            Source::Block(_, cost) => *cost,
+            Source::Group(from) => from.items.iter().map(|item| self.whole(item)).sum(),
+        }
+    }
+
+    /// The path for these conditions: slots of the item are columns of its rows, others lie around.
+    fn access(&self, at: usize, table: &Arc<Table>, conditions: &[Expr]) -> Access {
+        let columns: BTreeMap<SlotNumber, usize> = self.items[at].slots.iter().map(|s| (s.slot, s.column)).collect();
+        let inside = conditions.iter().map(|c| {
+            let mut c = c.clone();
+            c.each_mut(&mut |e| {
+                if let Expr::Column(slot) = e {
+                    *e = match columns.get(slot) {
+                        Some(column) => Expr::Column(*column as u16),
+                        None => Expr::Outer(*slot),
+                    };
+                }
+            });
+            c
+        });
+        access::choose(table.clone(), all_of(inside.collect()), None).0
+    }
+
+    /// The nodes of the join in this order.
+    fn build(mut self, order: &[usize], once: Vec<Apply>, mut each: Vec<Apply>) -> Bound<(Node, f64)> {
+        let mut cost = 0.0;
+        let mut node: Option<Node> = None;
+        for apply in once {
+            let input = node.unwrap_or_else(|| Node::new(Step::Row, 1.0));
+            node = Some(applied(input, apply));
+        }
+        let mut before: Items = 0;
+        node = Some(self.asked(node, 0, &mut each, &mut cost)?)
+            .filter(|n| !matches!(n.step, Step::Row) || order.is_empty());
+        for at in order {
+            let rows = node.as_ref().map_or(1.0, |n| n.rows);
+            let choice = self.choice(*at, before)?;
+            let conditions = self.conditions_for(*at, before);
+            if self.items[*at].left.is_none() {
+                self.usable(*at, before)
+                    .into_iter()
+                    .for_each(|i| self.conditions[i].done = true);
+            }
+            node = Some(self.attach(*at, node, &choice, conditions)?);
+            before |= 1 << at;
+            cost += choice.once + rows * choice.each;
+            node = Some(self.asked(node, before, &mut each, &mut cost)?);
+        }
+        let mut node = node.unwrap_or_else(|| Node::new(Step::Row, 1.0));
+        for apply in each {
+            cost += node.rows * apply.cost;
+            node = applied(node, apply);
+        }
+        Ok((node, cost))
+    }
+
+    /// Asks the conditions that have become possible, and were not part of reading an item. Subqueries that they name
+    /// are run before.
+    fn asked(&mut self, node: Option<Node>, before: Items, each: &mut Vec<Apply>, cost: &mut f64) -> Bound<Node> {
+        let mut node = node.unwrap_or_else(|| Node::new(Step::Row, 1.0));
+        let is_due = |c: &Condition| !c.done && c.uses & !before == 0;
+        let all = std::mem::take(&mut self.conditions).into_iter();
+        let (due, rest): (Vec<Condition>, Vec<Condition>) = all.partition(is_due);
+        self.conditions = rest;
+        for condition in due {
+            let mut slots = BTreeSet::new();
+            slots_of(&condition.expr, &mut slots);
+            while let Some(at) = each.iter().position(|a| slots.contains(&a.slot)) {
+                let apply = each.remove(at);
+                // One subquery may stand in the operand of another.
+                slots.extend(apply.outer.iter().copied());
+                *cost += node.rows * apply.cost;
+                node = applied(node, apply);
+            }
+            let rows = node.rows * selectivity(&condition.expr);
+            let step = Step::Filter {
+                input: Box::new(node),
+                condition: condition.expr,
+            };
+            node = Node::new(step, rows);
+        }
+        Ok(node)
+    }
+
+    /// Joins an item to what came before. The conditions by which it is read are not asked again.
+    fn attach(&mut self, at: usize, outer: Option<Node>, choice: &Choice, conditions: Vec<Expr>) -> Bound<Node> {
+        let kind = match self.items[at].left {
+            Some(_) => JoinKind::Left,
+            None => JoinKind::Inner,
+        };
+        let (own, between): (Vec<Expr>, Vec<Expr>) = conditions.into_iter().partition(|c| self.is_own(at, c));
+        let nulls: Vec<SlotNumber> = self.items[at].slots.iter().map(|s| s.slot).collect();
+        match (choice.method, outer) {
+            (Method::Lookup, outer) => {
+                let all: Vec<Expr> = own.into_iter().chain(between).collect();
+                let (inner, on) = self.source(at, all)?;
+                Ok(nested(kind, outer, inner, on, nulls))
+            }
+            (_, None) => shape("a join without a first relation"),
+            (Method::Kept, Some(outer)) => {
+                let (inner, mut on) = self.source(at, own)?;
+                on.extend(between);
+                let carried = nulls
+                    .iter()
+                    .copied()
+                    .filter(|s| self.rows.used.borrow().contains(s))
+                    .collect();
+                let rows = inner.rows;
+                let step = Step::Cache {
+                    input: Box::new(inner),
+                    carried,
+                };
+                Ok(nested(kind, Some(outer), Node::new(step, rows), on, nulls))
+            }
+            (Method::Hash, Some(outer)) => self.hashed(at, kind, outer, (own, between), nulls),
+        }
+    }
+
+    fn hashed(
+        &mut self,
+        at: usize,
+        kind: JoinKind,
+        outer: Node,
+        (own, between): (Vec<Expr>, Vec<Expr>),
+        nulls: Vec<SlotNumber>,
+    ) -> Bound<Node> {
+        let mut keys = Vec::new();
+        let mut on = Vec::new();
+        for condition in between {
+            match self.hash_key(at, &condition) {
+                Some(key) => keys.push(key),
+                None => on.push(condition),
+            }
+        }
+        assert!(!keys.is_empty(), "an item is hashed by an equality");
+        let (build, rest) = self.source(at, own)?;
+        on.extend(rest);
+        let carried = nulls
+            .iter()
+            .copied()
+            .filter(|s| self.rows.used.borrow().contains(s))
+            .collect();
+        let rows = match kind {
+            JoinKind::Left => outer.rows.max(outer.rows * build.rows * 0.05),
+            JoinKind::Inner => outer.rows * build.rows * 0.05,
+        };
+        let step = Step::Hash {
+            kind,
+            outer: Box::new(outer),
+            build: Box::new(build),
+            keys,
+            on: all_of(on),
+            carried,
+        };
+        Ok(Node::new(step, rows))
+    }
+
+    /// The type of a key of the item's rows: of a column alone.
+    fn type_of_key(&self, at: usize, key: &Expr) -> Option<ColumnType> {
+        let Expr::Column(slot) = key else { return None };
+        let slot = self.items[at].slots.iter().find(|s| s.slot == *slot)?;
+        Some(key_type(slot.ty))
+    }
+
+    /// The node of an item read by these conditions, and those that are still to be asked of a pair.
+    fn source(&mut self, at: usize, conditions: Vec<Expr>) -> Bound<(Node, Vec<Expr>)> {
+        let empty = Source::Group(From::default());
+        let fetch = self.rows.fetch_of(&self.items[at]);
+        match std::mem::replace(&mut self.items[at].source, empty) {
+            Source::Table(table, is_target) => {
+                let access = self.access(at, &table, &conditions);
+                let estimate = self.rows.estimate(&access);
+                let mut read: Vec<usize> = fetch.iter().map(|(column, _)| *column).collect();
+                for condition in access.condition.iter().chain(&access.filter) {
+                    condition.walk(&mut |e| {
+                        if let Expr::Column(column) = e {
+                            read.push(usize::from(*column));
+                        }
+                    });
+                }
+                read.sort_unstable();
+                read.dedup();
+                let scan = Scan {
+                    access,
+                    alias: self.items[at].alias.clone(),
+                    fetch,
+                    columns: Columns::Only(read.into()),
+                    is_target,
+                };
+                Ok((Node::new(Step::Scan(Box::new(scan)), estimate.rows), Vec::new()))
+            }
+            Source::Block(node, _) => Ok((node, conditions)),
+            Source::Group(mut from) => {
+                // What its ON asks may serve as keys inside; what names a nullable side there is asked behind its join.
+                from.conditions.extend(conditions);
+                let (node, _) = self.rows.join(from, Vec::new())?;
+                Ok((node, Vec::new()))
+            }
+        }
+    }
+}
+
+fn nested(kind: JoinKind, outer: Option<Node>, inner: Node, on: Vec<Expr>, nulls: Vec<SlotNumber>) -> Node {
+    let passing: f64 = on.iter().map(selectivity).product();
+    let on = all_of(on);
+    let outer = match (outer, kind) {
+        (None, JoinKind::Inner) => {
+            let rows = inner.rows * passing;
+            return match on {
+                None => inner,
+                Some(condition) => Node::new(
+                    Step::Filter {
+                        input: Box::new(inner),
+                        condition,
+                    },
+                    rows,
+                ),
+            };
+        }
+        (None, JoinKind::Left) => Node::new(Step::Row, 1.0),
+        (Some(outer), _) => outer,
+    };
+    let rows = match kind {
+        JoinKind::Left => outer.rows.max(outer.rows * inner.rows * passing),
+        JoinKind::Inner => outer.rows * inner.rows * passing,
+    };
+    let step = Step::Nested {
+        kind,
+        outer: Box::new(outer),
+        inner: Box::new(inner),
+        on,
+        nulls,
+    };
+    Node::new(step, rows)
+}
+
+/// A subquery run for each row.
+pub(super) fn applied(input: Node, apply: Apply) -> Node {
+    let rows = input.rows;
+    let step = Step::Apply {
+        input: Box::new(input),
+        apply: Box::new(apply),
+    };
+    Node::new(step, rows)
+}

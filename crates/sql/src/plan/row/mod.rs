@@ -1,0 +1,338 @@
+//! Plans of the row executor: queries of any shape that touch few rows.
+//!
+//! The whole statement has one *tuple*, an array of slots. Each column of a relation, each group key, aggregate and
+//! subquery's result has a slot of its own. A node writes its slots and leaves the others alone, so that
+//!
+//! - a join's inner side, and a subquery, read the rows around them where they are: nothing is passed, and a correlated
+//!   subquery is a node that is restarted;
+//! - a scan's conditions may name slots of what was joined before ([`Expr::Outer`]), and its keys are made of them: an
+//!   index nested-loop join is a nested loop whose inner side is such a scan.
+//!
+//! 1. [`scope`] finds what names mean; [`from`] makes relations of FROM and conditions of ON.
+//! 2. [`block`] plans one SELECT with its clauses, [`subquery`] those inside expressions.
+//! 3. [`join`] chooses the order of joins and how each relation is read, by the estimates of [`estimate`].
+//!
+//! Invariants: a node reads only slots that nodes before it, or around it, have written. What holds rows (sort, hash,
+//! group, cache) keeps the slots that are read above it, and writes them back.
+
+mod block;
+mod estimate;
+mod explain;
+mod from;
+mod join;
+mod scope;
+mod subquery;
+
+pub use explain::explain;
+
+use super::Planner;
+use super::access::Access;
+use crate::error::SqlError;
+use crate::expr::aggregate::Aggregate;
+use crate::expr::bind::{Bound, shape};
+use crate::expr::{Comparison, Expr};
+use crate::output::Field;
+use cenote_engine::{ColumnType, Columns, Table};
+use sqlparser::ast::Query;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// A query that costs more than this is left to analytics, where there is one. In steps of a scan, some 100 ns each:
+/// planning by analytics takes milliseconds.
+const COST_MAX: f64 = 100_000.0;
+
+/// A place in the tuple.
+pub type SlotNumber = u16;
+
+/// A query, planned for the row executor.
+#[derive(Debug)]
+pub struct RowPlan {
+    /// Gives the rows.
+    pub root: Node,
+    /// Slots of the tuple.
+    pub slots: usize,
+    /// The select list over the tuple.
+    pub outputs: Vec<Expr>,
+    /// Its types.
+    pub types: Vec<ColumnType>,
+    /// Ids of the tables that are read.
+    pub tables: Vec<u32>,
+}
+
+/// How the rows of a join qualify.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JoinKind {
+    /// Pairs that match.
+    Inner,
+    /// Also outer rows without a match, with NULLs.
+    Left,
+}
+
+/// What a subquery gives for the row around it.
+#[derive(Debug)]
+pub enum ApplyKind {
+    /// Its only row's only column, NULL without a row (21000 with several).
+    Scalar(Expr),
+    /// Whether it has rows.
+    Exists,
+    /// Whether a comparison with one of its rows holds (`IN`, `ANY`): NULL where none does and one is unknown.
+    Any {
+        /// Of the row around.
+        operand: Expr,
+        /// Of the subquery's row.
+        item: Expr,
+        /// The comparison.
+        op: Comparison,
+        /// char(n).
+        trim: bool,
+        /// The rows are the same for each operand, and are kept in a set of keys of this type.
+        key: Option<ColumnType>,
+    },
+}
+
+/// A subquery that is run for the row around it.
+#[derive(Debug)]
+pub struct Apply {
+    /// The subquery.
+    pub node: Node,
+    /// What of it is asked.
+    pub kind: ApplyKind,
+    /// Where the answer goes.
+    pub slot: SlotNumber,
+    /// Slots of the queries around it that it reads. None: it is run once.
+    pub outer: BTreeSet<SlotNumber>,
+    /// Steps of a run.
+    pub cost: f64,
+}
+
+/// A sort key in the tuple.
+#[derive(Debug, Clone)]
+pub struct Key {
+    /// Where the value is.
+    pub slot: SlotNumber,
+    /// Falling.
+    pub descending: bool,
+    /// NULLs before values.
+    pub nulls_first: bool,
+    /// char(n).
+    pub trim: bool,
+}
+
+/// A table read by a path.
+#[derive(Debug)]
+pub struct Scan {
+    /// How the rows are found; its expressions are over the stored row and the tuple around ([`Expr::Outer`]).
+    pub access: Access,
+    /// The name that the statement gives it.
+    pub alias: String,
+    /// Columns that go to the tuple, and where.
+    pub fetch: Vec<(usize, SlotNumber)>,
+    /// Columns that are read at all.
+    pub columns: Columns,
+    /// Whether it is the statement's target, which may be asked about one row alone.
+    pub is_target: bool,
+}
+
+/// What `UNION` and its like do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SetKind {
+    /// All rows of both.
+    Union,
+    /// Rows that both have.
+    Intersect,
+    /// Rows that only the left one has.
+    Except,
+}
+
+/// A node of the plan, with the rows that it is expected to give.
+#[derive(Debug)]
+pub struct Node {
+    /// What it does.
+    pub step: Step,
+    /// Rows a run.
+    pub rows: f64,
+}
+
+/// What a node does.
+#[derive(Debug)]
+pub enum Step {
+    /// One row, nothing written.
+    Row,
+    /// A table.
+    Scan(Box<Scan>),
+    /// For each outer row the inner node is run; `on` is asked of each pair.
+    Nested {
+        kind: JoinKind,
+        outer: Box<Node>,
+        inner: Box<Node>,
+        on: Option<Expr>,
+        /// Slots of the inner side: NULL in an outer row without a match.
+        nulls: Vec<SlotNumber>,
+    },
+    /// The build side is read once into a table by `keys`; each outer row looks its matches up.
+    Hash {
+        kind: JoinKind,
+        outer: Box<Node>,
+        build: Box<Node>,
+        /// Of the outer row, of the build row, and the type by which they are compared.
+        keys: Vec<(Expr, Expr, ColumnType)>,
+        on: Option<Expr>,
+        /// Slots of the build side that are kept.
+        carried: Vec<SlotNumber>,
+    },
+    /// Rows for which the condition holds.
+    Filter { input: Box<Node>, condition: Expr },
+    /// A subquery for each row.
+    Apply { input: Box<Node>, apply: Box<Apply> },
+    /// Expressions into slots.
+    Project {
+        input: Box<Node>,
+        values: Vec<(SlotNumber, Expr)>,
+    },
+    /// Groups.
+    Aggregate {
+        input: Box<Node>,
+        keys: Vec<(Expr, ColumnType, SlotNumber)>,
+        aggregates: Vec<(Aggregate, SlotNumber)>,
+    },
+    /// Each combination of these slots once.
+    Distinct {
+        input: Box<Node>,
+        slots: Vec<(SlotNumber, ColumnType)>,
+    },
+    /// In order; `limit`: only so many of the first are wanted.
+    Sort {
+        input: Box<Node>,
+        keys: Vec<Key>,
+        carried: Vec<SlotNumber>,
+    },
+    /// OFFSET and LIMIT, bigint.
+    Limit {
+        input: Box<Node>,
+        limit: Option<Expr>,
+        offset: Option<Expr>,
+    },
+    /// Rows kept from the first run to the next: what they depend on does not change.
+    Cache { input: Box<Node>, carried: Vec<SlotNumber> },
+    /// UNION, INTERSECT, EXCEPT of what both sides write into `slots`.
+    Set {
+        kind: SetKind,
+        all: bool,
+        left: Box<Node>,
+        right: Box<Node>,
+        slots: Vec<(SlotNumber, ColumnType)>,
+    },
+    /// Rows of expressions.
+    Values {
+        rows: Vec<Vec<Expr>>,
+        slots: Vec<SlotNumber>,
+    },
+}
+
+impl Node {
+    /// A node that is expected to give so many rows.
+    fn new(step: Step, rows: f64) -> Node {
+        Node { step, rows }
+    }
+}
+
+/// A block of a query, planned: its rows, and the select list over the tuple.
+struct Block {
+    node: Node,
+    outputs: Vec<Output>,
+    /// Slots of the queries around it that it reads.
+    outer: BTreeSet<SlotNumber>,
+    /// Steps of a run.
+    cost: f64,
+}
+
+/// A result column.
+struct Output {
+    name: String,
+    expr: Expr,
+    ty: ColumnType,
+    /// The table's column that it shows as it is.
+    source: Option<(Arc<Table>, usize)>,
+    /// Whether it is a literal whose type is open.
+    open: bool,
+}
+
+/// What planning a statement for the row executor gathers.
+struct RowPlanner<'a> {
+    planner: &'a Planner<'a>,
+    slots: Cell<SlotNumber>,
+    /// Slots that an expression names.
+    used: RefCell<BTreeSet<SlotNumber>>,
+    tables: RefCell<Vec<u32>>,
+    /// Rows of tables, by their ids.
+    row_counts: RefCell<BTreeMap<u32, f64>>,
+    /// Cost of what is run once.
+    cost: Cell<f64>,
+    /// Whether the next table that FROM names is a statement's target.
+    target: Cell<bool>,
+}
+
+impl RowPlanner<'_> {
+    fn slot(&self) -> Bound<SlotNumber> {
+        let slot = self.slots.get();
+        if slot == SlotNumber::MAX {
+            return shape("a query of so many columns");
+        }
+        self.slots.set(slot + 1);
+        Ok(slot)
+    }
+
+    fn slots(&self, count: usize) -> Bound<Vec<SlotNumber>> {
+        (0..count).map(|_| self.slot()).collect()
+    }
+
+    fn spend(&self, cost: f64) {
+        self.cost.set(self.cost.get() + cost);
+    }
+}
+
+impl Planner<'_> {
+    /// Plans a query for the row executor; a shape refusal where it is none for it, or touches many rows and analytics
+    /// is there. `target`: the first table of FROM is one whose rows are to be changed.
+    pub fn rows(&self, query: &Query, target: bool) -> Bound<(RowPlan, Vec<Field>)> {
+        if !query.locks.is_empty() {
+            return shape("FOR UPDATE of a query of this shape");
+        }
+        let rows = RowPlanner {
+            planner: self,
+            slots: Cell::new(0),
+            used: RefCell::default(),
+            tables: RefCell::default(),
+            row_counts: RefCell::default(),
+            cost: Cell::new(0.0),
+            target: Cell::new(target),
+        };
+        let block = rows.query(query, None, &[])?;
+        let cost = rows.cost.get() + block.cost;
+        if self.analytics && cost > COST_MAX {
+            return shape("a query of many rows");
+        }
+        let fields = block.outputs.iter().map(Output::field).collect();
+        let plan = RowPlan {
+            root: block.node,
+            slots: usize::from(rows.slots.get()),
+            types: block.outputs.iter().map(|o| o.ty).collect(),
+            outputs: block.outputs.into_iter().map(|o| o.expr).collect(),
+            tables: rows.tables.into_inner(),
+        };
+        if plan.outputs.iter().any(Expr::uses_sequences) {
+            return Err(SqlError::unsupported("nextval in a query of this shape").into());
+        }
+        Ok((plan, fields))
+    }
+}
+
+impl Output {
+    fn field(&self) -> Field {
+        match &self.source {
+            Some((table, column)) => super::table_field(&self.name, table, *column),
+            None => super::computed_field(&self.name, self.ty),
+        }
+    }
+}

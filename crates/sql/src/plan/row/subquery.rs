@@ -1,0 +1,184 @@
+//! Subqueries in expressions: each is run for the row around it, or once where it reads nothing of that, and its answer
+//! goes to a slot that the expression names.
+
+use super::join::key_type;
+use super::scope::Scope;
+use super::{Apply, ApplyKind, Block, Node, SlotNumber, Step};
+use crate::error::{SqlError, code};
+use crate::expr::bind::{Binder, Bound, Typed, shape};
+use crate::expr::{Comparison, Expr};
+use cenote_engine::ColumnType;
+use sqlparser::ast::{self, BinaryOperator, Query};
+use std::collections::BTreeSet;
+
+impl Scope<'_> {
+    pub(super) fn bind_subquery(&self, binder: &Binder<'_>, expr: &ast::Expr) -> Bound<Typed> {
+        match expr {
+            ast::Expr::Subquery(query) => self.scalar(binder, query),
+            ast::Expr::Exists { subquery, negated } => {
+                let block = self.inner(binder, subquery)?;
+                let answer = self.apply(binder, block, ApplyKind::Exists)?;
+                Ok(bool_of(answer, *negated))
+            }
+            ast::Expr::InSubquery {
+                expr,
+                subquery,
+                negated,
+            } => {
+                let answer = self.any(binder, expr, Comparison::Eq, subquery)?;
+                Ok(bool_of(answer, *negated))
+            }
+            ast::Expr::AnyOp {
+                left,
+                compare_op,
+                right,
+                ..
+            } => {
+                let answer = self.any(binder, left, comparison(compare_op)?, query_of(right)?)?;
+                Ok(bool_of(answer, false))
+            }
+            ast::Expr::AllOp {
+                left,
+                compare_op,
+                right,
+            } => {
+                // x op ALL (q) is NOT (x negated-op ANY (q)), with NULLs too.
+                let op = negated(comparison(compare_op)?);
+                let answer = self.any(binder, left, op, query_of(right)?)?;
+                Ok(bool_of(answer, true))
+            }
+            other => shape(format_args!("the expression {other}")),
+        }
+    }
+
+    /// Plans the subquery in the clause of `binder`.
+    fn inner(&self, binder: &Binder<'_>, query: &Query) -> Bound<Block> {
+        self.rows.query(query, Some(binder), &self.common)
+    }
+
+    fn scalar(&self, binder: &Binder<'_>, query: &Query) -> Bound<Typed> {
+        let mut block = self.inner(binder, query)?;
+        let [_] = block.outputs.as_slice() else {
+            return Err(SqlError::new(code::SYNTAX_ERROR, "subquery must return only one column").into());
+        };
+        let output = block.outputs.remove(0);
+        let slot = self.apply(binder, block, ApplyKind::Scalar(output.expr))?;
+        Ok(Typed::new(slot, output.ty))
+    }
+
+    fn any(&self, binder: &Binder<'_>, operand: &ast::Expr, op: Comparison, query: &Query) -> Bound<Expr> {
+        if matches!(operand, ast::Expr::Tuple(_)) {
+            return shape("a row compared with a subquery");
+        }
+        let operand = binder.bind(operand)?;
+        let mut read = BTreeSet::new();
+        slots_of(&operand.expr, &mut read);
+        let mut block = self.inner(binder, query)?;
+        if block.outputs.len() != 1 {
+            return Err(SqlError::new(code::SYNTAX_ERROR, "subquery has too many columns").into());
+        }
+        let output = block.outputs.remove(0);
+        let item = Typed {
+            expr: output.expr,
+            ty: (!output.open).then_some(output.ty),
+        };
+        let ty = key_type(operand.ty.or(item.ty).unwrap_or(output.ty));
+        let Expr::Compare { op, trim, left, right } = binder.compare(operand, op, item)?.expr else {
+            return shape("this comparison with a subquery");
+        };
+        let once = block.outer.is_empty();
+        block.outer.extend(read);
+        let kind = ApplyKind::Any {
+            operand: *left,
+            item: *right,
+            op,
+            trim,
+            key: (once && op == Comparison::Eq).then_some(ty),
+        };
+        if once && op != Comparison::Eq {
+            block.node = cached(block.node, &kind);
+        }
+        self.apply(binder, block, kind)
+    }
+
+    /// Notes the subquery, and gives the slot of its answer.
+    fn apply(&self, binder: &Binder<'_>, block: Block, kind: ApplyKind) -> Bound<Expr> {
+        let slot = self.rows.slot()?;
+        let applies = if binder.grouping.is_some() {
+            &self.above
+        } else {
+            &self.below
+        };
+        let once = block.outer.is_empty() || matches!(kind, ApplyKind::Any { key: Some(_), .. });
+        if once {
+            self.rows.spend(block.cost);
+        }
+        applies.borrow_mut().push(Apply {
+            cost: if once { 1.0 } else { block.cost },
+            node: block.node,
+            kind,
+            slot,
+            outer: block.outer,
+        });
+        Ok(Expr::Column(slot))
+    }
+}
+
+/// The rows are the same for each operand: they are read once.
+fn cached(node: Node, kind: &ApplyKind) -> Node {
+    let mut carried = BTreeSet::new();
+    if let ApplyKind::Any { item, .. } = kind {
+        slots_of(item, &mut carried);
+    }
+    let rows = node.rows;
+    let step = Step::Cache {
+        input: Box::new(node),
+        carried: carried.into_iter().collect(),
+    };
+    Node::new(step, rows)
+}
+
+/// Adds the slots that the expression names.
+pub(super) fn slots_of(expr: &Expr, into: &mut BTreeSet<SlotNumber>) {
+    expr.walk(&mut |e| {
+        if let Expr::Column(slot) | Expr::Outer(slot) = e {
+            into.insert(*slot);
+        }
+    });
+}
+
+fn bool_of(answer: Expr, negated: bool) -> Typed {
+    let expr = if negated { Expr::Not(Box::new(answer)) } else { answer };
+    Typed::new(expr, ColumnType::Bool)
+}
+
+fn query_of(expr: &ast::Expr) -> Bound<&Query> {
+    match expr {
+        ast::Expr::Subquery(query) => Ok(query),
+        ast::Expr::Nested(inner) => query_of(inner),
+        other => shape(format_args!("ANY of {other}")),
+    }
+}
+
+fn comparison(op: &BinaryOperator) -> Bound<Comparison> {
+    Ok(match op {
+        BinaryOperator::Eq => Comparison::Eq,
+        BinaryOperator::NotEq => Comparison::Ne,
+        BinaryOperator::Lt => Comparison::Lt,
+        BinaryOperator::LtEq => Comparison::Le,
+        BinaryOperator::Gt => Comparison::Gt,
+        BinaryOperator::GtEq => Comparison::Ge,
+        other => return shape(format_args!("{other} ANY")),
+    })
+}
+
+fn negated(op: Comparison) -> Comparison {
+    match op {
+        Comparison::Eq => Comparison::Ne,
+        Comparison::Ne => Comparison::Eq,
+        Comparison::Lt => Comparison::Ge,
+        Comparison::Le => Comparison::Gt,
+        Comparison::Gt => Comparison::Le,
+        Comparison::Ge => Comparison::Lt,
+    }
+}
