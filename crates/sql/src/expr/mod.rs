@@ -404,6 +404,13 @@ impl Expr {
         free
     }
 
+    /// Whether a function occurs that may give another value on each call.
+    pub fn is_volatile(&self) -> bool {
+        let mut found = false;
+        self.walk(&mut |e| found |= matches!(e, Expr::Call(call) if call.function.is_volatile()));
+        found
+    }
+
     /// Whether `nextval` or `setval` occurs.
     pub fn uses_sequences(&self) -> bool {
         let mut found = false;

@@ -47,9 +47,19 @@ impl RowPlanner<'_> {
                 return shape("WITH RECURSIVE");
             }
             for cte in &with.cte_tables {
+                if !reads_only(&cte.query.body) {
+                    return shape("a statement that writes in WITH");
+                }
                 if is_volatile(&cte.query) {
                     return shape("a volatile function in WITH");
                 }
+                let name = fold(&cte.alias.name);
+                if all[common.len()..].iter().any(|c| c.name == name) {
+                    let text = format!("WITH query name \"{name}\" specified more than once");
+                    return Err(SqlError::new(code::DUPLICATE_ALIAS, text).into());
+                }
+                // One that nothing names is checked all the same.
+                self.query(&cte.query, None, &all)?;
                 all.push(Common {
                     name: fold(&cte.alias.name),
                     columns: cte.alias.columns.iter().map(|c| fold(&c.name)).collect(),
@@ -634,6 +644,16 @@ fn refuse_odd(select: &Select) -> Bound<()> {
         || select.qualify.is_some()
         || !select.connect_by.is_empty();
     if odd { shape("this query") } else { Ok(()) }
+}
+
+/// Whether the body of a query is made of SELECT and VALUES alone.
+fn reads_only(body: &SetExpr) -> bool {
+    match body {
+        SetExpr::Select(_) | SetExpr::Values(_) => true,
+        SetExpr::Query(query) => reads_only(&query.body),
+        SetExpr::SetOperation { left, right, .. } => reads_only(left) && reads_only(right),
+        _ => false,
+    }
 }
 
 /// Whether a function that gives other values on each call stands in the query.

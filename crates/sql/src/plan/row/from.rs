@@ -42,6 +42,8 @@ pub(super) struct Item {
     pub left: Option<Vec<Expr>>,
     /// Slots that have to be written before it is read.
     pub requires: BTreeSet<SlotNumber>,
+    /// Those of them that its source reads (LATERAL): its rows are others for each row before.
+    pub lateral: BTreeSet<SlotNumber>,
 }
 
 /// What is joined, and the conditions that hold of each row.
@@ -79,6 +81,7 @@ impl Scope<'_> {
         start: usize,
         sequence: &dyn Fn(&str) -> crate::error::Result<u32>,
     ) -> Bound<(From, Star)> {
+        let subqueries = self.below.borrow().len();
         let (mut from, mut star) = self.factor(&list.relation, sequence)?;
         for join in &list.joins {
             let (side, constraint) = side_of(&join.join_operator)?;
@@ -93,15 +96,15 @@ impl Scope<'_> {
             };
             let mut on = match constraint {
                 JoinConstraint::On(condition) => {
-                    let applies = self.below.borrow().len();
                     let bound = binder.condition(condition, "JOIN/ON")?;
-                    if side != Side::Inner && self.below.borrow().len() > applies {
-                        return shape("a subquery in ON of an outer join");
-                    }
                     conjuncts(Some(bound))
                 }
                 _ => Vec::new(),
             };
+            // Its answer would be read before the nullable side is, or after.
+            if side != Side::Inner && self.below.borrow().len() > subqueries {
+                return shape("a subquery in ON beside an outer join");
+            }
             let mut first = Star::new();
             for name in &merged {
                 let (left, right) = self.merge(name, (start, right_start), side, &binder, &mut on)?;
@@ -258,6 +261,7 @@ impl Scope<'_> {
             slots: item_slots(&relation),
             left: None,
             requires: BTreeSet::new(),
+            lateral: BTreeSet::new(),
             source: Source::Table(table.clone(), is_target),
         };
         self.rows.tables.borrow_mut().push(table.id);
@@ -307,6 +311,7 @@ impl Scope<'_> {
             alias: known_as,
             slots: item_slots(&relation),
             left: None,
+            lateral: block.outer.clone(),
             requires: block.outer,
             source: Source::Block(node, block.cost),
         };
@@ -384,12 +389,14 @@ fn nullable(mut from: From, on: Vec<Expr>) -> Item {
             slots: from.items.iter().flat_map(|i| i.slots.iter().copied()).collect(),
             left: None,
             requires: from.items.iter().flat_map(|i| i.requires.iter().copied()).collect(),
+            lateral: from.items.iter().flat_map(|i| i.lateral.iter().copied()).collect(),
             source: Source::Group(from),
         },
     };
     let own: BTreeSet<SlotNumber> = item.slots.iter().map(|s| s.slot).collect();
     on.iter().for_each(|condition| slots_of(condition, &mut item.requires));
     item.requires.retain(|slot| !own.contains(slot));
+    item.lateral.retain(|slot| !own.contains(slot));
     item.left = Some(on);
     item
 }

@@ -137,6 +137,10 @@ impl Join<'_, '_> {
             }
             uses |= self.owner.get(&slot).map_or(0, |at| 1 << at);
         }
+        if expr.is_volatile() {
+            // It is asked of each row of the join.
+            (uses, late) = ((1 << self.items.len()) - 1, true);
+        }
         Condition {
             expr,
             uses,
@@ -276,7 +280,7 @@ impl Join<'_, '_> {
             once: 0.0,
             each: looked_up.cost,
         };
-        let correlated = !self.items[at].requires.is_empty() && self.items[at].left.is_none();
+        let correlated = self.uses_of(&self.items[at].lateral) != 0;
         if !correlated && before != 0 {
             let other = Choice {
                 method: if equal { Method::Hash } else { Method::Kept },
@@ -425,12 +429,7 @@ impl Join<'_, '_> {
         let (due, rest): (Vec<Condition>, Vec<Condition>) = all.partition(is_due);
         self.conditions = rest;
         for condition in due {
-            let mut slots = BTreeSet::new();
-            slots_of(&condition.expr, &mut slots);
-            while let Some(at) = each.iter().position(|a| slots.contains(&a.slot)) {
-                let apply = each.remove(at);
-                // One subquery may stand in the operand of another.
-                slots.extend(apply.outer.iter().copied());
+            for apply in needed(&condition.expr, each) {
                 *cost += node.rows * apply.cost;
                 node = applied(node, apply);
             }
@@ -594,6 +593,23 @@ fn nested(kind: JoinKind, outer: Option<Node>, inner: Node, on: Vec<Expr>, nulls
         nulls,
     };
     Node::new(step, rows)
+}
+
+/// Takes out the subqueries whose answers the expression reads, in the order in which they were met: one may stand in
+/// the operand of another, which is run behind it.
+fn needed(expr: &Expr, each: &mut Vec<Apply>) -> Vec<Apply> {
+    let mut slots = BTreeSet::new();
+    slots_of(expr, &mut slots);
+    let mut known = 0;
+    while known != slots.len() {
+        known = slots.len();
+        let read: Vec<&Apply> = each.iter().filter(|a| slots.contains(&a.slot)).collect();
+        let more: Vec<SlotNumber> = read.iter().flat_map(|a| a.outer.iter().copied()).collect();
+        slots.extend(more);
+    }
+    let (needed, rest) = std::mem::take(each).into_iter().partition(|a| slots.contains(&a.slot));
+    *each = rest;
+    needed
 }
 
 /// A subquery run for each row.
