@@ -327,6 +327,7 @@ impl Definer<'_> {
             text: "",
             params: &params,
             analytics: false,
+            for_many: false,
         };
         let sequence = |name: &str| planner.sequence(name);
         for column in table.columns.iter().filter(|c| c.default.is_some()) {

@@ -211,11 +211,11 @@ impl Planner<'_> {
                     return Err(SqlError::unsupported("INSERT from a query of this shape FOR UPDATE").into());
                 }
                 match self.rows(query, false) {
-                    Ok((plan, _)) => {
+                    Ok((plan, _)) if !plan.open || !self.analytics => {
                         let types = plan.types.clone();
                         (Plan::Rows(Box::new(plan)), types)
                     }
-                    Err(Refusal::Shape(_)) => (Plan::Foreign(query.clone()), foreign(query)?),
+                    Ok(_) | Err(Refusal::Shape(_)) => (Plan::Foreign(query.clone()), foreign(query)?),
                     Err(error) => return Err(error),
                 }
             }
@@ -543,17 +543,17 @@ impl Planner<'_> {
         let text = format!("SELECT {} FROM {}{clause}", list.join(", "), tables.join(", "));
         let query = crate::parse::parse_query(&text)?;
         let (finder, types) = match self.rows(&query, true) {
-            Ok((plan, _)) => {
+            Ok((plan, _)) if !plan.open || !self.analytics => {
                 let types = plan.types.clone();
                 (Finder::Rows(Box::new(plan)), types)
             }
-            Err(Refusal::Shape(_)) if self.analytics => {
+            Ok(_) | Err(Refusal::Shape(_)) if self.analytics => {
                 let types = foreign(&query)?;
                 (Finder::Foreign(Box::new(query)), types)
             }
             // Places in the query's text are none in the statement's.
             Err(Refusal::Error(error)) => return Err(error.at(0).into()),
-            Err(Refusal::Shape(_)) => return Err(Refusal::Error(why)),
+            Ok(_) | Err(Refusal::Shape(_)) => return Err(Refusal::Error(why)),
         };
         Ok((Target::Found(table.clone(), finder), primary.columns.len(), types))
     }

@@ -92,6 +92,8 @@ pub struct Planner<'a> {
     pub params: &'a Params,
     /// Whether another planner takes what the short path refuses.
     pub analytics: bool,
+    /// Whether there is one for statements of many rows, asked for this text or for another form of it.
+    pub for_many: bool,
 }
 
 impl<'a> Planner<'a> {

@@ -61,6 +61,7 @@ fn target(session: &Session, name: &ObjectName, columns: &[Ident], text: &str) -
         text,
         params: &params,
         analytics: false,
+        for_many: false,
     };
     let table = planner.table(name).map_err(SqlError::from)?;
     let mut filled = Vec::new();
@@ -121,6 +122,7 @@ fn defaults(session: &Session, table: &Arc<Table>, filled: &[usize]) -> Result<V
         text: "",
         params: &params,
         analytics: false,
+        for_many: false,
     };
     let sequence = |name: &str| planner.sequence(name);
     let binder = planner.binder(None, &sequence);

@@ -42,6 +42,7 @@ impl StatementPlanner<'_> {
             text,
             params: &params,
             analytics: analytics.is_some(),
+            for_many: self.analytics.is_some(),
         };
         let arrays = RefCell::default();
         let foreign = |query: &Query| {

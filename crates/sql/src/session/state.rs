@@ -18,7 +18,7 @@ use crate::error::{Result, SqlError, code};
 use crate::exec::Scratch;
 use crate::output::Output;
 use crate::parse::{Parsed, Statement, Utility};
-use crate::plan::Planned;
+use crate::plan::{Plan, Planned};
 use crate::settings::Settings;
 use crate::watchdog::Watch;
 use cenote_base::rt::atomic::AtomicU64;
@@ -134,6 +134,7 @@ impl Session {
         let version = self.tx.catalog_version();
         if let Some(compiled) = &prepared.compiled
             && compiled.fits(version, self.statements.epoch())
+            && still_fits(&compiled.planned, &self.tx)
         {
             return Ok(compiled.planned.clone());
         }
@@ -581,4 +582,12 @@ fn ends_failure(statement: &Statement) -> bool {
         statement,
         Statement::Utility(Utility::Commit { .. } | Utility::Rollback { .. } | Utility::RollbackTo(_))
     )
+}
+
+/// Whether the tables that a plan joins are about as large as when it was made.
+fn still_fits(planned: &Planned, tx: &Tx) -> bool {
+    match &planned.plan {
+        Plan::Rows(plan) => plan.still_fits(tx),
+        _ => true,
+    }
 }

@@ -267,6 +267,7 @@ impl Session {
             text,
             params: &params,
             analytics: false,
+            for_many: false,
         };
         let sequence = |name: &str| planner.sequence(name);
         let binder = planner.binder(None, &sequence);

@@ -40,13 +40,14 @@ impl KeptRows {
     }
 
     /// Writes the next row.
-    pub fn give(&mut self, carried: &[u16], cx: &mut Context<'_>) -> bool {
+    pub fn give(&mut self, carried: &[u16], cx: &mut Context<'_>) -> Result<bool> {
+        cx.tick()?;
         let Some(row) = self.rows.get(self.at) else {
-            return false;
+            return Ok(false);
         };
         self.at += 1;
         copy_out(row, carried, cx);
-        true
+        Ok(true)
     }
 
     /// Gives the rows again.

@@ -133,6 +133,7 @@ impl HashState {
             let Some(built) = &self.built else { return Ok(false) };
             while let Some(row) = self.matches.get(self.at) {
                 self.at += 1;
+                cx.tick()?;
                 copy_out(&built.rows[*row as usize], carried, cx);
                 if on.as_ref().map_or(Ok(true), |on| cx.holds(on))? {
                     self.matched = true;

@@ -146,17 +146,18 @@ fn next(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
         }
         (Step::Sort { input, keys, carried }, State::Kept(state, rows)) => {
             rows.fill((input, state), carried, cx, |rows| gather::sort_by(rows, keys, carried))?;
-            Ok(rows.give(carried, cx))
+            rows.give(carried, cx)
         }
         (Step::Cache { input, carried }, State::Kept(state, rows)) => {
             rows.fill((input, state), carried, cx, |_| {})?;
-            Ok(rows.give(carried, cx))
+            rows.give(carried, cx)
         }
         (Step::Limit { input, limit, offset }, State::Limit(state, left)) => {
             limited((input, state), (limit.as_ref(), offset.as_ref()), left, cx)
         }
         (Step::Set { .. }, State::Set(state)) => state.next(node, cx),
         (Step::Values { rows, slots }, State::Values { at }) => {
+            cx.tick()?;
             let Some(row) = rows.get(*at) else { return Ok(false) };
             *at += 1;
             for (slot, expr) in slots.iter().zip(row) {

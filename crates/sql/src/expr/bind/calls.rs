@@ -88,6 +88,9 @@ impl Binder<'_> {
                 Refusal::Shape(error)
             });
         };
+        if self.names.is_some() && function.uses_sequences() {
+            return shape(format_args!("{name} in a query of this shape"));
+        }
         let context = if function == Function::Concat {
             Context::Assignment
         } else {
@@ -123,6 +126,9 @@ impl Binder<'_> {
     }
 
     pub(super) fn sequence_function(&self, name: &str, function: &ast::Function) -> Bound<Typed> {
+        if self.names.is_some() {
+            return shape(format_args!("{name} in a query of this shape"));
+        }
         let list = arguments(function)?;
         let Some(sequence) = list.first().and_then(|e| sequence_name(e)) else {
             return shape(format_args!("{name} of a computed name"));
@@ -160,7 +166,7 @@ impl Binder<'_> {
         if let (Some(names), Some(argument)) = (self.names, &argument)
             && names.is_all_outer(argument)
         {
-            return Err(SqlError::unsupported("an aggregate of outer columns in a subquery").into());
+            return shape("an aggregate of outer columns in a subquery");
         }
         let Some(result) = kind.result(input) else {
             let text = format!("function {name}({}) does not exist", input.name());

@@ -4,7 +4,7 @@ use super::from::From;
 use super::join::applied;
 use super::scope::{Common, Scope};
 use super::subquery::slots_of;
-use super::{Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
+use super::{BLOCKS_MAX, Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, strip};
@@ -25,6 +25,9 @@ use std::ops::ControlFlow;
 /// Rows that a group or a set of distinct rows is of, where nothing is known.
 const GROUP_ROWS: f64 = 4.0;
 
+/// Set operations that follow one another, at most: planning goes down them.
+const CHAIN_MAX: usize = 100;
+
 /// The results of a SELECT before they have slots of their own.
 struct Results<'q> {
     outputs: Vec<Output>,
@@ -41,10 +44,13 @@ impl RowPlanner<'_> {
         if query.for_clause.is_some() || query.settings.is_some() || !query.pipe_operators.is_empty() {
             return shape("this query");
         }
+        if chain_of(&query.body) > CHAIN_MAX || query.order_by.is_some() && matches!(*query.body, SetExpr::Query(_)) {
+            return shape("this query");
+        }
         let mut all: Vec<Common<'_>> = common.to_vec();
         if let Some(with) = &query.with {
-            if with.recursive {
-                return shape("WITH RECURSIVE");
+            if with.recursive || around.is_some() {
+                return shape("this WITH");
             }
             for cte in &with.cte_tables {
                 if !reads_only(&cte.query.body) {
@@ -320,6 +326,11 @@ impl RowPlanner<'_> {
             return shape("this query");
         };
         refuse_odd(select)?;
+        self.planner.session.check_cancel()?;
+        self.blocks.set(self.blocks.get() + 1);
+        if self.blocks.get() > BLOCKS_MAX {
+            return shape("a query of so many SELECTs");
+        }
         let sequence = |name: &str| self.planner.sequence(name);
         let scope = Scope::new(self, around, common);
         let mut from = scope.from(&select.from, &sequence)?;
@@ -458,6 +469,10 @@ impl RowPlanner<'_> {
     /// A GROUP BY item may be a position or the name of a result (a column of FROM goes first).
     fn group_target<'e>(&self, scope: &Scope<'_>, select: &'e Select, key: &'e ast::Expr) -> Bound<&'e ast::Expr> {
         if let Some(position) = integer_literal(key) {
+            let is_plain = |i: &SelectItem| matches!(i, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
+            if !select.projection.iter().all(is_plain) {
+                return shape("a position in GROUP BY beside *");
+            }
             let at = usize::try_from(position).ok().filter(|p| *p > 0);
             return match at.and_then(|p| select.projection.get(p - 1)) {
                 Some(SelectItem::UnnamedExpr(e) | SelectItem::ExprWithAlias { expr: e, .. }) => Ok(e),
@@ -644,6 +659,15 @@ fn refuse_odd(select: &Select) -> Bound<()> {
         || select.qualify.is_some()
         || !select.connect_by.is_empty();
     if odd { shape("this query") } else { Ok(()) }
+}
+
+/// Set operations that follow one another.
+fn chain_of(body: &SetExpr) -> usize {
+    let (mut body, mut length) = (body, 0);
+    while let SetExpr::SetOperation { left, .. } = body {
+        (body, length) = (left, length + 1);
+    }
+    length
 }
 
 /// Whether the body of a query is made of SELECT and VALUES alone.

@@ -27,12 +27,11 @@ pub use explain::explain;
 
 use super::Planner;
 use super::access::Access;
-use crate::error::SqlError;
 use crate::expr::aggregate::Aggregate;
-use crate::expr::bind::{Bound, shape};
+use crate::expr::bind::{Bound, Refusal, shape};
 use crate::expr::{Comparison, Expr};
 use crate::output::Field;
-use cenote_engine::{ColumnType, Columns, Table};
+use cenote_engine::{ColumnType, Columns, Table, Tx};
 use sqlparser::ast::Query;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +40,11 @@ use std::sync::Arc;
 /// A query that costs more than this is left to analytics, where there is one. In steps of a scan, some 100 ns each:
 /// planning by analytics takes milliseconds.
 const COST_MAX: f64 = 100_000.0;
+
+/// SELECTs of one statement, at most: WITH queries that name each other twice double at each step.
+const BLOCKS_MAX: u32 = 200;
+/// A table that has grown by this many rows, and tenfold, since a plan was made is planned for anew.
+const GROWN: f64 = 1_000.0;
 
 /// A place in the tuple.
 pub type SlotNumber = u16;
@@ -58,6 +62,10 @@ pub struct RowPlan {
     pub types: Vec<ColumnType>,
     /// Ids of the tables that are read.
     pub tables: Vec<u32>,
+    /// Rows of the tables when it was planned, by their ids.
+    pub counts: BTreeMap<u32, f64>,
+    /// Whether a result is a literal or parameter whose type was open.
+    pub open: bool,
 }
 
 /// How the rows of a join qualify.
@@ -230,6 +238,20 @@ pub enum Step {
     },
 }
 
+impl RowPlan {
+    /// Whether the tables are about as large as they were when it was planned.
+    pub fn still_fits(&self, tx: &Tx) -> bool {
+        let grown = |(id, then): (&u32, &f64)| match tx.table_by_id(*id) {
+            Ok(Some(table)) => {
+                let now = tx.engine().row_estimate(&table) as f64;
+                now > 10.0 * then && now - then > GROWN
+            }
+            _ => false,
+        };
+        !self.counts.iter().any(grown)
+    }
+}
+
 impl Node {
     /// A node that is expected to give so many rows.
     fn new(step: Step, rows: f64) -> Node {
@@ -267,6 +289,8 @@ struct RowPlanner<'a> {
     tables: RefCell<Vec<u32>>,
     /// Rows of tables, by their ids.
     row_counts: RefCell<BTreeMap<u32, f64>>,
+    /// SELECTs planned so far.
+    blocks: Cell<u32>,
     /// Cost of what is run once.
     cost: Cell<f64>,
     /// Whether the next table that FROM names is a statement's target.
@@ -305,25 +329,40 @@ impl Planner<'_> {
             used: RefCell::default(),
             tables: RefCell::default(),
             row_counts: RefCell::default(),
+            blocks: Cell::new(0),
             cost: Cell::new(0.0),
             target: Cell::new(target),
         };
-        let block = rows.query(query, None, &[])?;
-        let cost = rows.cost.get() + block.cost;
-        if self.analytics && cost > COST_MAX {
+        let known = self.params.borrow().clone();
+        let planned = rows.query(query, None, &[]).and_then(|block| rows.finished(block));
+        if matches!(planned, Err(Refusal::Shape(_))) {
+            // What this planner took parameters for does not bind the next one.
+            *self.params.borrow_mut() = known;
+        }
+        planned
+    }
+}
+
+impl RowPlanner<'_> {
+    /// The plan of the outermost block.
+    fn finished(self, block: Block) -> Bound<(RowPlan, Vec<Field>)> {
+        if self.slots.get() == SlotNumber::MAX {
+            return shape("a query of so many columns");
+        }
+        if self.planner.for_many && self.cost.get() + block.cost > COST_MAX {
             return shape("a query of many rows");
         }
         let fields = block.outputs.iter().map(Output::field).collect();
+        let open = block.outputs.iter().any(|o| o.open);
         let plan = RowPlan {
             root: block.node,
-            slots: usize::from(rows.slots.get()),
+            slots: usize::from(self.slots.get()),
             types: block.outputs.iter().map(|o| o.ty).collect(),
             outputs: block.outputs.into_iter().map(|o| o.expr).collect(),
-            tables: rows.tables.into_inner(),
+            tables: self.tables.into_inner(),
+            counts: self.row_counts.into_inner(),
+            open,
         };
-        if plan.outputs.iter().any(Expr::uses_sequences) {
-            return Err(SqlError::unsupported("nextval in a query of this shape").into());
-        }
         Ok((plan, fields))
     }
 }

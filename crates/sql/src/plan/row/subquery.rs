@@ -7,7 +7,8 @@ use super::{Apply, ApplyKind, Block, Node, SlotNumber, Step};
 use crate::error::{SqlError, code};
 use crate::expr::bind::{Binder, Bound, Typed, shape};
 use crate::expr::{Comparison, Expr};
-use cenote_engine::ColumnType;
+use crate::plan::access::Path;
+use cenote_engine::{ColumnType, Datum};
 use sqlparser::ast::{self, BinaryOperator, Query};
 use std::collections::BTreeSet;
 
@@ -61,6 +62,10 @@ impl Scope<'_> {
         let [_] = block.outputs.as_slice() else {
             return Err(SqlError::new(code::SYNTAX_ERROR, "subquery must return only one column").into());
         };
+        if !gives_one_row(&block.node) {
+            // It is run before CASE or OR would ask it, and could fail there with 21000 for nothing.
+            return shape("a scalar subquery of maybe several rows");
+        }
         let output = block.outputs.remove(0);
         let slot = self.apply(binder, block, ApplyKind::Scalar(output.expr))?;
         Ok(Typed::new(slot, output.ty))
@@ -83,8 +88,14 @@ impl Scope<'_> {
             ty: (!output.open).then_some(output.ty),
         };
         let ty = key_type(operand.ty.or(item.ty).unwrap_or(output.ty));
+        let types = (operand.ty, item.ty);
         let Expr::Compare { op, trim, left, right } = binder.compare(operand, op, item)?.expr else {
             return shape("this comparison with a subquery");
+        };
+        // char(n) with text is compared as text.
+        let ty = match (ty, types) {
+            (ColumnType::Char(_), _) | (_, (_, Some(ColumnType::Char(_)))) if !trim => ColumnType::Text,
+            (ty, _) => ty,
         };
         let once = block.outer.is_empty();
         block.outer.extend(read);
@@ -121,6 +132,26 @@ impl Scope<'_> {
             outer: block.outer,
         });
         Ok(Expr::Column(slot))
+    }
+}
+
+/// Whether the node gives one row at most, whatever the tables hold.
+fn gives_one_row(node: &Node) -> bool {
+    match &node.step {
+        Step::Row => true,
+        Step::Aggregate { keys, .. } => keys.is_empty(),
+        Step::Scan(scan) => matches!(scan.access.path, Path::Point(_)),
+        Step::Limit { input, limit, .. } => {
+            gives_one_row(input) || matches!(limit, Some(Expr::Const(Datum::Int8(0 | 1))))
+        }
+        Step::Filter { input, .. }
+        | Step::Project { input, .. }
+        | Step::Apply { input, .. }
+        | Step::Distinct { input, .. }
+        | Step::Sort { input, .. }
+        | Step::Cache { input, .. } => gives_one_row(input),
+        Step::Values { rows, .. } => rows.len() <= 1,
+        Step::Nested { .. } | Step::Hash { .. } | Step::Set { .. } => false,
     }
 }
 
