@@ -9,7 +9,6 @@
 //! programs measure by theirs, and what stands for a network, a card or a device by the world's.
 
 use cenote_base::rt::Nanos;
-use cenote_base::rt::memory::Device;
 use std::cell::Cell;
 
 /// What time it is when a world begins.
@@ -37,8 +36,8 @@ pub(crate) struct Fast {
     pub(crate) owner: Cell<u16>,
     /// Memory is modelled: accesses are announced.
     pub(crate) observes: Cell<bool>,
-    /// The view that the last touched atomic was in: first address, length, device.
-    pub(crate) view: Cell<(usize, usize, Option<&'static dyn Device>)>,
+    /// The view that the last touched atomic was in: first address, length.
+    pub(crate) view: Cell<(usize, usize)>,
     /// From the first address of the running host's views, bytes to the end of the last: most atomics are outside.
     pub(crate) views: Cell<(usize, usize)>,
 }
@@ -58,7 +57,7 @@ thread_local! {
             process: Cell::new(0),
             owner: Cell::new(crate::memory::owner(0)),
             observes: Cell::new(false),
-            view: Cell::new((0, 0, None)),
+            view: Cell::new((0, 0)),
             views: Cell::new((0, 0)),
         }
     };

@@ -31,6 +31,7 @@
 
 pub mod check;
 pub mod clock;
+mod coroutine;
 pub mod etcd;
 pub mod explorer;
 pub mod link;

@@ -3,76 +3,17 @@
 //! It is one for all worlds and holds nothing: the running world is known by the machine's thread ([`state`]). A
 //! preemption point looks at [`fast`] and, unless a bound is reached, is done.
 
-#![allow(unsafe_code, reason = "a coroutine's yielder is known by its address")]
-
 use crate::clock::{self, fast};
+use crate::coroutine::{here, suspend};
 use crate::state::{self, Exit};
 use crate::{trace, views};
 use cenote_base::rt::fs::FileSystem;
 use cenote_base::rt::memory::{Access, Device};
 use cenote_base::rt::{Join, Nanos, Runtime, Wait};
-use corosensei::Yielder;
-use std::cell::Cell;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
-
-/// What a suspended coroutine is resumed with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resume {
-    /// Go on.
-    Run,
-    /// Say where you are, and suspend again.
-    Where,
-}
-
-/// What a coroutine suspends with: where it is, if it was asked.
-pub(crate) type Pause = Option<String>;
-
-type Suspender = Yielder<Resume, Pause>;
-
-thread_local! {
-    /// The yielder of the running coroutine.
-    static YIELDER: Cell<*const Suspender> = const { Cell::new(std::ptr::null()) };
-}
-
-/// Declares the running coroutine's yielder. Called first in every coroutine.
-pub(crate) fn begin(yielder: &Suspender) {
-    YIELDER.set(yielder);
-}
-
-/// Suspends the running coroutine until the loop resumes it.
-pub(crate) fn suspend() {
-    let yielder = YIELDER.get();
-    assert!(!yielder.is_null(), "a preemption point outside of any coroutine");
-    let mut pause = None;
-    loop {
-        // SAFETY: set by `begin` in this very coroutine, whose stack holds the yielder until its
-        // body returns: no other coroutine runs between a resume and the `set` below.
-        let resume = unsafe { &*yielder }.suspend(pause);
-        YIELDER.set(yielder);
-        match resume {
-            Resume::Run => break,
-            Resume::Where => pause = Some(here()),
-        }
-    }
-}
-
-/// The functions that the running coroutine is in, innermost first, without the machinery's.
-fn here() -> String {
-    const MACHINERY: [&str; 6] = ["std::", "core::", "alloc::", "corosensei", "cenote_sim::", "_"];
-    let trace = std::backtrace::Backtrace::force_capture().to_string();
-    let name = |line: &str| Some(line.trim().split_once(": ")?.1.to_owned());
-    let ours = |n: &String| !MACHINERY.iter().any(|m| n.trim_start_matches('<').starts_with(m));
-    // Below the coroutine's first frame lies the loop that resumed it.
-    let own = trace
-        .lines()
-        .filter_map(name)
-        .take_while(|n| !n.contains("stack_init_trampoline"));
-    let frames: Vec<String> = own.filter(ours).collect();
-    frames.join("\n      in ")
-}
 
 /// A preemption point.
 #[inline(always)]

@@ -1,7 +1,5 @@
-//! What a running world is: its schedule, hosts, processes, memory, and draws. One for each thread of the machine that
-//! runs a world, known by its address.
-
-#![allow(unsafe_code, reason = "the running world is known by its address")]
+//! What a running world is: its schedule, hosts, processes, memory, and draws. Each thread of the machine that runs a
+//! world has one.
 
 use crate::clock::{self, fast};
 use crate::memory::Memory;
@@ -12,6 +10,7 @@ use cenote_base::rt::fs::FileSystem;
 use cenote_base::rt::{self, MAX_THREADS, Nanos};
 use cenote_testkit::faulty::MemFs;
 use std::cell::Cell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
@@ -74,12 +73,27 @@ pub(crate) struct State {
 }
 
 thread_local! {
-    static STATE: Cell<*mut State> = const { Cell::new(std::ptr::null_mut()) };
+    /// The running world; `None` while a call changes it ([`with`]). [`entered`] takes it out at the end.
+    static STATE: Cell<Running> = const { Cell::new(None) };
+}
+
+/// Without a destructor, which each use would have to look after.
+type Running = Option<ManuallyDrop<Box<State>>>;
+
+/// Makes `state` the running world; what it was before. (`LocalKey::replace` is no inline function.)
+#[inline(always)]
+fn replace(state: Running) -> Running {
+    STATE
+        .try_with(|cell| cell.replace(state))
+        .expect("a cell without a destructor")
 }
 
 /// Whether this thread of the machine runs a world.
 pub(crate) fn is_running() -> bool {
-    !STATE.get().is_null()
+    let state = replace(None);
+    let is_running = state.is_some();
+    replace(state);
+    is_running
 }
 
 /// The world's time where one runs, the machine's elsewhere.
@@ -89,19 +103,16 @@ pub(crate) fn true_now() -> Nanos {
 
 /// Calls `f` with the running world. Within `f` nothing suspends, and nothing asks for the world again.
 pub(crate) fn with<T>(f: impl FnOnce(&mut State) -> T) -> T {
-    let state = STATE.get();
-    assert!(!state.is_null(), "no world runs on this thread");
-    // A call within `f` meets null.
-    STATE.set(std::ptr::null_mut());
-    struct Back(*mut State);
-    impl Drop for Back {
+    struct Taken(Running);
+    impl Drop for Taken {
+        #[inline(always)]
         fn drop(&mut self) {
-            STATE.set(self.0);
+            replace(self.0.take());
         }
     }
-    let _back = Back(state);
-    // SAFETY: set by `entered`, whose frame outlives every use; the null above keeps this the only reference.
-    f(unsafe { &mut *state })
+    // A call within `f` finds none.
+    let mut taken = Taken(replace(None));
+    f(taken.0.as_mut().expect("no world runs on this thread"))
 }
 
 /// What the running world's memory devices look like, for people; nothing if no world runs, or if it is being asked.
@@ -115,20 +126,24 @@ pub(crate) fn memory_scene() -> Vec<String> {
     })
 }
 
-/// Runs `f` with `state` as the running world.
-pub(crate) fn entered<T>(state: &mut State, f: impl FnOnce() -> T) -> T {
+/// Runs `f` with `state` as the running world, and gives the state back.
+pub(crate) fn entered<T>(state: Box<State>, f: impl FnOnce() -> T) -> (Box<State>, T) {
     assert!(!is_running(), "a world within a world");
     struct Clear;
     impl Drop for Clear {
         fn drop(&mut self) {
-            STATE.set(std::ptr::null_mut());
+            let state = replace(None).map(ManuallyDrop::into_inner);
             views::clear();
             trace::end();
+            drop(state);
         }
     }
-    let _clear = Clear;
-    STATE.set(state);
-    f()
+    let clear = Clear;
+    replace(Some(ManuallyDrop::new(state)));
+    let result = f();
+    let state = replace(None).map(ManuallyDrop::into_inner);
+    drop(clear);
+    (state.expect("the world that was set"), result)
 }
 
 impl State {

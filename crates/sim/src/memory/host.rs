@@ -16,9 +16,7 @@
 //! - PENDING lines are named by a note of at least one thread; notes name PENDING lines only;
 //! - memory never goes back: bytes noted earlier than what memory holds by this host are void.
 
-#![allow(unsafe_code, reason = "tags are a large mapping")]
-
-use super::maps::Map;
+use super::maps::{Map, Window};
 use std::io;
 
 /// A line number among all lines of a host's views.
@@ -58,6 +56,21 @@ pub(crate) fn core_bit(owner: Tag) -> u128 {
     1 << (u32::from(owner >> OWNER_BITS).saturating_sub(1) % u128::BITS)
 }
 
+const TAG_BYTES: usize = size_of::<Tag>();
+
+/// The tags of a view's lines, for the view to look at.
+#[derive(Debug)]
+pub(crate) struct Tags(Window<TAG_BYTES>);
+
+impl Tags {
+    /// Whether the tags of all lines pass, from line `first` of the view to line `last`.
+    #[inline(always)]
+    pub(crate) fn all(&self, first: u64, last: u64, pass: impl Fn(Tag) -> bool) -> bool {
+        self.0
+            .all(first as usize, last as usize, |bytes| pass(Tag::from_ne_bytes(bytes)))
+    }
+}
+
 /// Ids are given in multiples of this, so that a table of them tells the view.
 const CHUNK: u32 = 1 << 14;
 
@@ -77,6 +90,7 @@ fn within((first, last): (Id, Id), id: Id) -> bool {
 /// The cache of one host.
 #[derive(Debug)]
 pub(crate) struct Cache {
+    /// By id.
     tags: Map,
     /// Lines by set and way, plus one; 0: free.
     ways: Vec<u32>,
@@ -100,7 +114,7 @@ impl Cache {
     pub(crate) fn new(lines: u64, ways: u32) -> io::Result<Self> {
         let sets = (lines / u64::from(ways)) as u32;
         Ok(Self {
-            tags: Map::zeros((1 << 32) * size_of::<Tag>())?,
+            tags: Map::zeros((1 << Id::BITS) * TAG_BYTES)?,
             ways: vec![0; (sets * ways) as usize],
             hands: vec![0; sets as usize],
             ways_each: ways,
@@ -153,19 +167,17 @@ impl Cache {
 
     // ---- tags ----
 
-    /// The tag's address: those of the lines that follow are next to it.
-    pub(crate) fn tags_at(&self, id: Id) -> *mut Tag {
-        self.tags.at(id as usize * size_of::<Tag>()).cast()
+    /// The tags of `lines` lines, for as long as the cache lives.
+    pub(crate) fn tags(&self, first: Id, lines: u64) -> Tags {
+        Tags(self.tags.window(first as usize, lines as usize))
     }
 
     pub(crate) fn tag(&self, id: Id) -> Tag {
-        // SAFETY: inside the map, and aligned; one thread uses a world's memory (see `Shared`).
-        unsafe { *self.tags_at(id) }
+        Tag::from_ne_bytes(self.tags.read(id as usize * TAG_BYTES))
     }
 
     pub(crate) fn set_tag(&mut self, id: Id, tag: Tag) {
-        // SAFETY: as above.
-        unsafe { *self.tags_at(id) = tag }
+        self.tags.write(id as usize * TAG_BYTES, tag.to_ne_bytes());
     }
 
     pub(crate) fn has(&self, id: Id, bits: Tag) -> bool {

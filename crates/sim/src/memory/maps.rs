@@ -1,36 +1,94 @@
-//! Address ranges: what devices, views and tags are made of.
+//! Address ranges: what devices, views and tags are made of, and every access that the simulator itself makes to them.
+//!
+//! A [`Map`] is used by one thread (it is neither `Send` nor `Sync`) and read and written by value, inside its bounds.
+//! Programs use the same bytes through [`Map::base`], on the same thread. A [`Window`] does not keep the range: killed
+//! processes never drop what they hold.
 //!
 //! A view of an incoherent device begins as poison: each of its pages is a private copy-on-write mapping of one file
 //! that holds nothing else, so what was never fetched costs nothing, and reads as poison from the first byte.
 
-#![allow(unsafe_code, reason = "maps memory")]
+#![allow(unsafe_code, reason = "maps memory, and accesses it by address")]
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::{NonNull, null_mut};
+use std::rc::Rc;
 use std::sync::OnceLock;
 
 /// What a byte is that was not fetched.
 pub const POISON: u8 = 0xDB;
+
+/// Maps are so many bytes long, or a multiple.
+const LINE: usize = 64;
 
 /// Bytes of the file of poison.
 const POISON_LEN: usize = 16 << 20;
 
 /// A mapped range, unmapped when dropped.
 #[derive(Debug)]
+struct Mapping {
+    range: Range,
+    /// False once it is dropped.
+    is_there: Rc<Cell<bool>>,
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        self.is_there.set(false);
+        // SAFETY: the range is ours. Each access is made through a `Map`, which keeps it, or a `Window`, which looks
+        // whether it is there; programs that were given its base do not run any more.
+        let _ = unsafe { munmap(self.range.base.as_ptr().cast(), self.range.len) };
+    }
+}
+
+/// A mapped range, or one of several holders of it. Its bytes are there until the last one is dropped.
+#[derive(Debug, Clone)]
 pub(crate) struct Map {
+    range: Range,
+    mapping: Rc<Mapping>,
+}
+
+/// Arrays of `N` bytes in a mapped range, to be looked at for as long as others hold it: any later access is a panic.
+#[derive(Debug)]
+pub(crate) struct Window<const N: usize> {
+    arrays: NonNull<[u8; N]>,
+    count: usize,
+    is_there: Rc<Cell<bool>>,
+}
+
+/// Where a range lies: a copy, beside what keeps it, since each access looks at it.
+#[derive(Debug, Clone, Copy)]
+struct Range {
     base: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: an address range; its holders decide which thread uses the memory, and when.
-unsafe impl Send for Map {}
-// SAFETY: as above.
-unsafe impl Sync for Map {}
+impl Range {
+    /// The address of `len` bytes from `at` on.
+    fn at(self, at: usize, len: usize) -> *mut u8 {
+        let is_inside = self.len.checked_sub(len).is_some_and(|last| at <= last);
+        assert!(is_inside, "an access inside of its map");
+        // SAFETY: inside the range, by the check.
+        unsafe { self.base.as_ptr().add(at) }
+    }
+
+    /// The address of the `N` bytes at `at`, a multiple of `N`. (One comparison, where the compiler knows the multiple.)
+    #[inline(always)]
+    fn array<const N: usize>(self, at: usize) -> *mut [u8; N] {
+        const { assert!(LINE.is_multiple_of(N), "whole arrays fill a line, and lines fill a map") };
+        assert!(
+            at < self.len && at.is_multiple_of(N),
+            "an aligned access inside of its map"
+        );
+        // SAFETY: at a multiple of `N` inside the range, whose length is one, too: all `N` bytes are inside.
+        unsafe { self.base.as_ptr().add(at).cast() }
+    }
+}
 
 /// Memory without a name, of `len` bytes, all zero: takes space as it is used.
 pub(crate) fn file(name: &str, len: u64) -> io::Result<OwnedFd> {
@@ -53,8 +111,14 @@ const READ_WRITE: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 impl Map {
     fn new(base: *mut core::ffi::c_void, len: usize) -> io::Result<Self> {
+        assert!(len.is_multiple_of(LINE), "a map of whole lines");
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { base, len })
+        let range = Range { base, len };
+        let is_there = Rc::new(Cell::new(true));
+        Ok(Self {
+            range,
+            mapping: Rc::new(Mapping { range, is_there }),
+        })
     }
 
     /// Zeros that take memory as they are written.
@@ -80,31 +144,108 @@ impl Map {
         for at in (window..len).step_by(POISON_LEN) {
             let part = POISON_LEN.min(len - at);
             // SAFETY: replaces addresses of `map`, which no thread uses yet.
-            unsafe { mmap(map.at(at).cast(), part, READ_WRITE, flags, poison()?, 0)? };
+            unsafe { mmap(map.range.at(at, part).cast(), part, READ_WRITE, flags, poison()?, 0)? };
         }
         if window > 0 {
             let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
             // SAFETY: as above.
-            unsafe { mmap(map.at(0).cast(), window, READ_WRITE, flags, memory, 0)? };
+            unsafe { mmap(map.range.at(0, window).cast(), window, READ_WRITE, flags, memory, 0)? };
         }
         Ok(map)
     }
 
-    pub(crate) fn base(&self) -> NonNull<u8> {
-        self.base
+    pub(crate) fn len(&self) -> usize {
+        self.range.len
     }
 
-    /// The address of byte `at`.
-    pub(crate) fn at(&self, at: usize) -> *mut u8 {
-        assert!(at < self.len, "an address inside the map");
-        // SAFETY: inside, by the check.
-        unsafe { self.base.as_ptr().add(at) }
+    /// Its first byte, for programs.
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.range.base
+    }
+
+    /// The `N` bytes at `at`, a multiple of `N`.
+    #[inline(always)]
+    pub(crate) fn read<const N: usize>(&self, at: usize) -> [u8; N] {
+        // SAFETY: inside the range (`array`), which is mapped to be read; bytes of any value are an array.
+        unsafe { self.range.array::<N>(at).read() }
+    }
+
+    /// Stores `bytes` at `at`, a multiple of `N`.
+    #[inline(always)]
+    pub(crate) fn write<const N: usize>(&self, at: usize, bytes: [u8; N]) {
+        // SAFETY: inside the range (`array`), which is mapped to be written; no reference to it is given out.
+        unsafe { self.range.array::<N>(at).write(bytes) };
+    }
+
+    /// Makes `len` bytes from `at` on zero.
+    pub(crate) fn clear(&self, at: usize, len: usize) {
+        // SAFETY: as in `write`.
+        unsafe { self.range.at(at, len).write_bytes(0, len) };
+    }
+
+    /// A copy of `len` bytes from `at` on.
+    pub(crate) fn copy(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        // SAFETY: inside the range (`at`); `bytes` is as long, and memory of its own.
+        unsafe { self.range.at(at, len).copy_to_nonoverlapping(bytes.as_mut_ptr(), len) };
+        bytes
+    }
+
+    /// `count` arrays of `N` bytes, from number `first` on; the window does not keep them.
+    pub(crate) fn window<const N: usize>(&self, first: usize, count: usize) -> Window<N> {
+        let arrays = NonNull::new(self.range.at(first * N, count * N).cast());
+        Window {
+            arrays: arrays.expect("an address inside of a map"),
+            count,
+            is_there: Rc::clone(&self.mapping.is_there),
+        }
     }
 }
 
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: the range is ours, and no holder of addresses in it lives longer than this does.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+impl<const N: usize> Window<N> {
+    /// Whether all arrays pass, from number `first` to number `last`.
+    #[inline(always)]
+    pub(crate) fn all(&self, first: usize, last: usize, pass: impl Fn([u8; N]) -> bool) -> bool {
+        assert!(first <= last && last < self.count, "an access inside of its window");
+        assert!(self.is_there.get(), "memory of a world that is over");
+        let mut at = first;
+        loop {
+            // SAFETY: an array of the window, since `at` is at most `last`, by the first check; the window is there, by
+            // the second.
+            if !pass(unsafe { self.arrays.add(at).read() }) {
+                return false;
+            }
+            if at == last {
+                return true;
+            }
+            at += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Map;
+
+    #[test]
+    fn accesses_stay_inside_and_end_with_the_map() {
+        let map = Map::zeros(4096).expect("a page");
+        let (other, window) = (map.clone(), map.window::<2>(32, 2016));
+        map.write(4094, [1, 2]);
+        assert_eq!(other.read(4094), [1, 2]);
+        let looks = |first, last| window.all(first, last, |two: [u8; 2]| two == [0, 0]);
+        assert!(looks(0, 2014) && !looks(2014, 2015) && !looks(2015, 2015));
+        map.clear(4095, 1);
+        assert_eq!(map.copy(4093, 3), [0, 1, 0]);
+        let fails = |access: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(access)).is_err();
+        assert!(fails(&|| _ = map.read::<2>(4096)) && fails(&|| map.write(usize::MAX, [0])));
+        assert!(fails(&|| _ = map.read::<2>(4093)), "not at a multiple");
+        assert!(fails(&|| map.clear(1, 4096)) && fails(&|| _ = map.copy(4097, 0)));
+        assert!(fails(&|| _ = looks(0, 2016)) && fails(&|| _ = looks(2, 1)));
+        assert!(fails(&|| _ = looks(usize::MAX, usize::MAX)) && fails(&|| _ = map.window::<2>(32, 2017)));
+        drop(map);
+        assert!(looks(7, 8), "another holder keeps it");
+        drop(other);
+        assert!(fails(&|| _ = looks(7, 8)));
     }
 }

@@ -21,15 +21,14 @@
 //! The seed decides what hardware leaves open: which lines are fetched without being asked for, which are evicted
 //! early, and which changes a lost host had written back already ([`chance`](self)).
 //!
-//! One machine thread runs a world, and so its memory: the first that uses it owns it, any other panics.
-
-#![allow(unsafe_code, reason = "views are memory, and lines move between them")]
+//! One machine thread runs a world, and so its memory: the one that has made it owns it, any other panics.
 
 mod chance;
 mod contended;
 mod fills;
 mod host;
 mod maps;
+mod owned;
 mod report;
 mod shared;
 mod state;
@@ -40,10 +39,12 @@ mod view;
 
 use crate::link::Links;
 use crate::topology::Topology;
+use crate::views;
 use cenote_base::rt::memory::Device;
 use shared::Shared;
 use state::State;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use view::View;
 
@@ -51,14 +52,27 @@ pub use chance::Chance;
 pub(crate) use host::owner;
 pub use maps::POISON;
 pub use report::{Hazard, HazardKind, Hazards, Lines, ViewTraffic};
+pub(crate) use view::OwnedView;
+
+/// Atomics in the view are touches of it from now on.
+fn declared(view: Arc<OwnedView>) -> Arc<OwnedView> {
+    views::add(&view);
+    view
+}
+
+/// No thread uses the view any more.
+fn withdraw(view: &Arc<OwnedView>) {
+    let (host, base, _) = view.get().place();
+    views::remove(host, base);
+}
 
 /// The memory of a world: all devices, and each host's views of them.
 pub(crate) struct Memory {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
     /// By host, then device.
-    views: Vec<Vec<Option<Arc<View>>>>,
+    views: Vec<Vec<Option<Arc<OwnedView>>>>,
     /// Hosts' own memory, by host and process.
-    local: Vec<(usize, u32, Arc<View>)>,
+    local: Vec<(usize, u32, Arc<OwnedView>)>,
 }
 
 impl Memory {
@@ -70,7 +84,7 @@ impl Memory {
         Self {
             views: views.collect(),
             local: Vec::new(),
-            shared: Arc::new(Shared::new(state, machine_check)),
+            shared: Rc::new(Shared::new(state, machine_check)),
         }
     }
 
@@ -83,7 +97,7 @@ impl Memory {
             return None;
         }
         self.shared.with(|s| s.renew(device));
-        let view = seen.get_or_insert_with(|| View::of_device(&self.shared, host, device));
+        let view = seen.get_or_insert_with(|| declared(View::of_device(&self.shared, host, device)));
         Some(Arc::clone(view) as Arc<dyn Device>)
     }
 
@@ -92,7 +106,7 @@ impl Memory {
         if host >= self.views.len() {
             return None;
         }
-        let view = View::local(&self.shared, host, len)?;
+        let view = declared(View::local(&self.shared, host, len)?);
         self.local.push((host, process, Arc::clone(&view)));
         Some(view)
     }
@@ -104,7 +118,8 @@ impl Memory {
         self.local.retain(|(h, p, view)| {
             let ended = (*h, *p) == (host, process);
             if ended {
-                view.release();
+                withdraw(view);
+                view.get().release();
             }
             !ended
         });
@@ -131,12 +146,12 @@ impl Memory {
     /// What every host has done to every device, and to its own memory.
     pub(crate) fn traffic(&self) -> Vec<ViewTraffic> {
         let views = self.views.iter().flatten().flatten();
-        let devices = views.map(|view| view.traffic());
+        let devices = views.map(|view| view.get().traffic());
         let mut all: Vec<ViewTraffic> = devices.collect();
         for host in 0..self.views.len() {
             let mut sum = self.shared.with(|s| s.past_local(host));
             let own = self.local.iter().filter(|(h, ..)| *h == host);
-            own.for_each(|(_, _, view)| report::add_to(&mut sum, &view.traffic()));
+            own.for_each(|(_, _, view)| report::add_to(&mut sum, &view.get().traffic()));
             all.push(sum);
         }
         all
@@ -159,7 +174,7 @@ impl Memory {
     pub(crate) fn set_chance(&mut self, chance: Chance) {
         self.shared.with(|s| s.chance = chance);
         for view in self.views.iter().flatten().flatten() {
-            view.next_chance();
+            view.get().next_chance();
         }
     }
 
@@ -172,9 +187,9 @@ impl Memory {
 impl Drop for Memory {
     /// Killed processes never let go of their views: the memory goes all the same.
     fn drop(&mut self) {
-        self.views.clear();
-        self.local.clear();
-        self.shared.with(State::release_all);
+        let devices = self.views.iter().flatten().flatten();
+        let own = self.local.iter().map(|(_, _, view)| view);
+        devices.chain(own).for_each(withdraw);
         self.shared.end();
     }
 }

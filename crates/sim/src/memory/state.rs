@@ -1,7 +1,5 @@
 //! All memory of a world, as one state that a call at a time changes.
 
-#![allow(unsafe_code, reason = "lines move between views and memory")]
-
 mod prefetch;
 mod scene;
 mod sharing;
@@ -9,7 +7,7 @@ mod sharing;
 use super::chance::Chance;
 use super::contended::{ContendedLines, Cores};
 use super::fills::Fills;
-use super::host::{Bytes, Cache, DIRTY, Id, OWNER, PENDING, PRESENT, STALE, Tag, USED};
+use super::host::{Bytes, Cache, DIRTY, Id, OWNER, PENDING, PRESENT, STALE, Tag, Tags, USED};
 use super::maps::{self, Map, POISON};
 use super::report::{self, Hazard, HazardKind, Hazards, Lines, ViewTraffic};
 use super::steps::{Deed, Step, Steps};
@@ -35,7 +33,7 @@ pub(crate) type Who = (usize, Nanos);
 /// What a view needs to know of itself.
 pub(crate) struct Opened {
     pub id: ViewId,
-    pub tags: *mut Tag,
+    pub tags: Tags,
     pub first: Id,
     pub lines: u64,
     pub base: NonNull<u8>,
@@ -58,18 +56,24 @@ struct ViewMem {
     device: Option<usize>,
     first: Id,
     lines: u64,
-    base: NonNull<u8>,
-    /// What memory holds; the same as `base` where the view is the memory itself.
-    memory: NonNull<u8>,
+    /// What programs see.
+    seen: Map,
+    /// What memory holds; the same map where the view is the memory itself.
+    memory: Map,
     coherent: bool,
     window_lines: u32,
     medium: Arc<Medium>,
-    /// Owns the view's addresses, and a host's own memory.
-    _map: Option<Map>,
     moved: Lines,
     parts: Vec<Part>,
     spaces: BTreeMap<u32, Lines>,
     stale_reads: u64,
+}
+
+impl ViewMem {
+    /// Where a line lies, in the view and in memory.
+    fn place(&self, line: Id) -> usize {
+        (line - self.first) as usize * size_of::<Bytes>()
+    }
 }
 
 struct HostMem {
@@ -117,8 +121,9 @@ pub(crate) struct State {
 
 impl DeviceMem {
     fn new(spec: &DeviceSpec) -> io::Result<Self> {
-        let file = maps::file("cenote-device", spec.bytes)?;
-        let memory = Map::of(&file, spec.bytes as usize)?;
+        let whole_lines = spec.bytes.next_multiple_of(size_of::<Bytes>() as u64);
+        let file = maps::file("cenote-device", whole_lines)?;
+        let memory = Map::of(&file, whole_lines as usize)?;
         Ok(Self {
             name: spec.name.clone(),
             path: spec.path(),
@@ -176,24 +181,21 @@ impl State {
     pub(crate) fn open(&mut self, host: usize, device: usize) -> io::Result<Opened> {
         let medium = Arc::clone(self.links.medium(host, Place::Device(device)));
         let d = &mut self.devices[device];
-        let (len, window) = (d.bytes as usize, d.window as usize);
-        let map = if d.coherent {
-            None
-        } else {
-            Some(Map::view(len, window, &d.file)?)
+        let window = d.window as usize;
+        let memory = d.memory.clone();
+        let seen = match d.coherent {
+            true => memory.clone(),
+            false => Map::view(d.memory.len(), window, &d.file)?,
         };
-        let memory = d.memory.base();
-        let base = map.as_ref().map_or(memory, Map::base);
         let view = ViewMem {
             device: Some(device),
             first: 0,
             lines: d.bytes / 64,
-            base,
+            seen,
             memory,
             coherent: d.coherent,
             window_lines: (d.window / 64) as u32,
             medium,
-            _map: map,
             moved: Lines::default(),
             parts: Vec::new(),
             spaces: BTreeMap::new(),
@@ -213,12 +215,11 @@ impl State {
             device: None,
             first: 0,
             lines: len / 64,
-            base: map.base(),
-            memory: map.base(),
+            seen: map.clone(),
+            memory: map,
             coherent: true,
             window_lines: 0,
             medium: Arc::clone(&h.medium),
-            _map: Some(map),
             moved: Lines::default(),
             parts: Vec::new(),
             spaces: BTreeMap::new(),
@@ -241,6 +242,7 @@ impl State {
         h.cache.give_ids(view.first, view.lines);
     }
 
+    /// The world is over: its memory goes.
     pub(crate) fn release_all(&mut self) {
         self.hosts.clear();
         self.devices.clear();
@@ -296,13 +298,7 @@ impl State {
         }
         let before = std::mem::replace(&mut d.len, len);
         if len < before {
-            // SAFETY: inside the map, whose length is the device's; its own thread.
-            unsafe {
-                d.memory
-                    .base()
-                    .add(len as usize)
-                    .write_bytes(0, (before - len) as usize)
-            };
+            d.memory.clear(len as usize, (before - len) as usize);
             self.drop_lines(device, (len / 64) as u32);
         }
         Ok(())
@@ -360,15 +356,18 @@ impl State {
     pub(crate) fn bytes(&self, device: usize, off: u64, len: usize) -> Vec<u8> {
         let d = &self.devices[device];
         assert!(off + len as u64 <= d.bytes, "bytes of the device");
-        let mut bytes = vec![0; len];
-        // SAFETY: inside the map, by the check; its own thread.
-        unsafe {
-            d.memory
-                .base()
-                .add(off as usize)
-                .copy_to(NonNull::new_unchecked(bytes.as_mut_ptr()), len)
-        };
-        bytes
+        d.memory.copy(off as usize, len)
+    }
+
+    /// The word at `off` as a host sees it.
+    #[cfg(test)]
+    pub(super) fn peek(&self, host: usize, id: ViewId, off: usize) -> u64 {
+        u64::from_le_bytes(self.view(host, id).seen.read(off))
+    }
+
+    #[cfg(test)]
+    pub(super) fn poke(&self, host: usize, id: ViewId, off: usize, value: u64) {
+        self.view(host, id).seen.write(off, value.to_le_bytes());
     }
 
     // ---- losses ----
@@ -408,8 +407,7 @@ impl State {
         let d = &mut self.devices[device];
         d.lost = true;
         let len = std::mem::take(&mut d.len);
-        // SAFETY: inside the map; its own thread.
-        unsafe { d.memory.base().write_bytes(0, len as usize) };
+        d.memory.clear(0, len as usize);
     }
 
     /// A device that was lost is opened: an empty one is in its place.
@@ -426,30 +424,21 @@ impl State {
 
     // ---- lines ----
 
-    /// Where a line lies in a view, and in memory.
-    fn places(&self, host: usize, id: ViewId, line: Id) -> (NonNull<Bytes>, NonNull<Bytes>) {
-        let view = self.view(host, id);
-        let at = (line - view.first) as usize * 64;
-        assert!(at / 64 < view.lines as usize, "a line of the view");
-        // SAFETY: inside both, which have `lines` lines.
-        unsafe { (view.base.add(at).cast(), view.memory.add(at).cast()) }
-    }
-
     /// What a host sees of a line.
     fn line(&self, host: usize, id: ViewId, line: Id) -> Bytes {
-        // SAFETY: a line of the view; its own thread.
-        unsafe { self.places(host, id, line).0.read() }
+        let view = self.view(host, id);
+        view.seen.read(view.place(line))
     }
 
     /// What memory holds of it.
     fn behind(&self, host: usize, id: ViewId, line: Id) -> Bytes {
-        // SAFETY: as above.
-        unsafe { self.places(host, id, line).1.read() }
+        let view = self.view(host, id);
+        view.memory.read(view.place(line))
     }
 
     fn set_line(&self, host: usize, id: ViewId, line: Id, bytes: &Bytes) {
-        // SAFETY: as above.
-        unsafe { self.places(host, id, line).0.write(*bytes) }
+        let view = self.view(host, id);
+        view.seen.write(view.place(line), *bytes);
     }
 
     fn poison(&self, host: usize, id: ViewId, line: Id) {
@@ -464,12 +453,10 @@ impl State {
         if self.is_lost(host, id) {
             return;
         }
-        let (_, memory) = self.places(host, id, line);
-        // SAFETY: as above.
-        let changed = unsafe { memory.read() } != *bytes;
-        if changed {
-            // SAFETY: as above.
-            unsafe { memory.write(*bytes) };
+        let view = self.view(host, id);
+        let at = view.place(line);
+        if view.memory.read(at) != *bytes {
+            view.memory.write(at, *bytes);
             let shared = self.is_shared(host, id, line);
             self.each_other(host, id, line, |cache, other| {
                 let tag = cache.tag(other);
@@ -505,9 +492,8 @@ impl State {
         part.moved += moved;
         if part.name == "pages" {
             let page = (at - part.lines.0) as usize * 64 / PAGE * PAGE + part.lines.0 as usize * 64;
-            // SAFETY: a page of the part, which lies in the memory; its own thread.
-            let space = unsafe { view.memory.add(page + SPACE_AT).cast::<u32>().read() };
-            *view.spaces.entry(u32::from_le(space)).or_default() += moved;
+            let space = u32::from_le_bytes(view.memory.read(page + SPACE_AT));
+            *view.spaces.entry(space).or_default() += moved;
         }
     }
 
@@ -646,10 +632,12 @@ impl State {
         }
         let view = self.view(host, id);
         if !view.coherent && line - view.first >= view.window_lines {
-            if self.line(host, id, line) != [POISON; 64] {
+            let at = view.place(line);
+            let is_poison = view.seen.read(at) == [POISON; 64];
+            view.seen.write::<64>(at, view.memory.read(at));
+            if !is_poison {
                 self.hazard(HazardKind::Unannounced, (host, id, line), None, who);
             }
-            self.set_line(host, id, line, &self.behind(host, id, line));
         }
         self.step(Deed::Fetched, host, id, line);
         self.hosts[host].cache.set_tag(line, PRESENT | clock::owner());
@@ -888,10 +876,10 @@ impl HostMem {
         view.first = self.cache.take_ids(view.lines, at as u32)?;
         let opened = Opened {
             id: ViewId(at),
-            tags: self.cache.tags_at(view.first),
+            tags: self.cache.tags(view.first, view.lines),
             first: view.first,
             lines: view.lines,
-            base: view.base,
+            base: view.seen.base(),
             window,
         };
         if free.is_none() {

@@ -20,38 +20,40 @@ fn topology(hosts: usize, window: u64) -> Topology {
     topology
 }
 
+/// A host's view of the device, opened by its path.
+fn opened(memory: &mut Memory, host: usize) -> Arc<OwnedView> {
+    memory.view(host, Path::new("/dev/sim/pool")).expect("it lies there");
+    Arc::clone(memory.views[host][0].as_ref().expect("opened"))
+}
+
 /// Two hosts and their views of one device, where nothing happens that no thread asked for.
-fn pod(hosts: usize, window: u64) -> (Memory, Vec<Arc<dyn Device>>) {
+fn pod(hosts: usize, window: u64) -> (Memory, Vec<Arc<OwnedView>>) {
     let mut memory = Memory::new(&topology(hosts, window), 7, no_machine_check);
     memory.set_chance(Chance {
         every: 0,
         prefetches: 0,
         reached: 0,
     });
-    let views: Vec<_> = (0..hosts)
-        .map(|h| memory.view(h, Path::new("/dev/sim/pool")).expect("it lies there"))
-        .collect();
+    let views: Vec<_> = (0..hosts).map(|h| opened(&mut memory, h)).collect();
     views[0].resize(4 * MIB).expect("it is as long");
     (memory, views)
 }
 
-fn peek(view: &Arc<dyn Device>, off: u64) -> u64 {
-    // SAFETY: a word of the view; one thread.
-    unsafe { view.base().add(off as usize).cast::<u64>().read() }
+fn peek(view: &OwnedView, off: u64) -> u64 {
+    view.get().peek(off)
 }
 
-fn load(view: &Arc<dyn Device>, off: u64) -> u64 {
+fn load(view: &OwnedView, off: u64) -> u64 {
     view.touch(off, 8, Read);
     peek(view, off)
 }
 
-fn store(view: &Arc<dyn Device>, off: u64, value: u64) {
+fn store(view: &OwnedView, off: u64, value: u64) {
     view.touch(off, 8, Write);
-    // SAFETY: as above.
-    unsafe { view.base().add(off as usize).cast::<u64>().write(value) };
+    view.get().poke(off, value);
 }
 
-fn flush(view: &Arc<dyn Device>, off: u64) {
+fn flush(view: &OwnedView, off: u64) {
     view.write_back(off, 8);
     view.fence();
 }
@@ -113,8 +115,7 @@ fn hazards_say_what_and_where() {
 #[test]
 fn stores_that_were_not_announced_are_found() {
     let (memory, views) = pod(1, 0);
-    // SAFETY: a word of the view; one thread.
-    let quietly = |off: usize, value: u64| unsafe { views[0].base().add(off).cast::<u64>().write(value) };
+    let quietly = |off, value| views[0].get().poke(off, value);
     quietly(8192, 1);
     load(&views[0], 8192);
     load(&views[0], 8256);
@@ -149,7 +150,7 @@ fn a_small_cache_evicts_and_writes_back() {
         prefetches: 0,
         reached: 0,
     });
-    let view = memory.view(0, Path::new("/dev/sim/pool")).expect("it lies there");
+    let view = opened(&mut memory, 0);
     for line in 0..4096u64 {
         store(&view, line * 64, line + 1);
     }
@@ -203,7 +204,7 @@ fn what_is_under_way_may_or_may_not_arrive() {
             prefetches: 0,
             reached: 0,
         });
-        let view = memory.view(0, Path::new("/dev/sim/pool")).expect("it lies there");
+        let view = opened(&mut memory, 0);
         store(&view, 0, 1);
         view.write_back(0, 8);
         store(&view, 0, 2);
@@ -263,7 +264,8 @@ fn misses_cost_time_and_hits_none() {
 #[test]
 fn own_memory_costs_what_its_profile_says_and_ends_with_its_process() {
     let (mut memory, _views) = pod(1, 0);
-    let own = memory.local(0, 1, MIB).expect("memory");
+    memory.local(0, 1, MIB).expect("memory");
+    let own = Arc::clone(&memory.local.last().expect("the newest").2);
     let begun = crate::clock::now();
     assert_eq!(load(&own, 4096), 0);
     let dram = profile::named("dram").expect("a profile").load_latency_ns as u64;
@@ -297,7 +299,7 @@ fn a_lost_device_ends_its_users_and_is_empty_when_opened_anew() {
     store(&views[0], 0, 6);
     let ends = |access: &dyn Fn()| std::panic::catch_unwind(std::panic::AssertUnwindSafe(access)).is_err();
     assert!(ends(&|| views[0].touch(MIB, 8, Read)) && ends(&|| views[0].store_uncached(0, 7)));
-    let view = memory.view(0, Path::new("/dev/sim/pool")).expect("it lies there");
+    let view = opened(&mut memory, 0);
     view.resize(MIB).expect("there is room");
     assert_eq!(load(&view, 0), 0);
 }
@@ -312,7 +314,7 @@ fn chance_is_the_seeds() {
             prefetches: 8,
             reached: 8,
         });
-        let view = memory.view(0, Path::new("/dev/sim/pool")).expect("it lies there");
+        let view = opened(&mut memory, 0);
         let mut random = cenote_base::random::Random(seed);
         let mut model = vec![0u64; 4096];
         for _ in 0..20_000 {

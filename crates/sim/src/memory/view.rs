@@ -1,26 +1,29 @@
 //! A host's view of a device, or of its own memory: what programs are given.
 
-#![allow(unsafe_code, reason = "a hit looks at the tag alone, by its address")]
-
-use super::host::{DIRTY, Id, OWNER, PRESENT, STALE, Tag, USED};
+use super::host::{DIRTY, Id, OWNER, PRESENT, STALE, Tags, USED};
+use super::owned::ThreadOwned;
 use super::report::ViewTraffic;
 use super::shared::Shared;
 use super::state::{Opened, ViewId};
-use crate::{clock, views};
+use crate::clock;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::memory::{Access, Device};
 use std::cell::Cell;
 use std::io;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::sync::Arc;
+
+/// A view as programs have it: of the thread that runs the world.
+pub(crate) type OwnedView = ThreadOwned<View>;
 
 /// See the module.
 pub(crate) struct View {
-    shared: Arc<Shared>,
+    shared: Rc<Shared>,
     host: usize,
     id: ViewId,
-    /// The tag of its first line; the others follow.
-    tags: *mut Tag,
+    /// Of its lines.
+    tags: Tags,
     first: Id,
     lines: u64,
     base: NonNull<u8>,
@@ -29,30 +32,24 @@ pub(crate) struct View {
     quiet: Cell<u64>,
     touched: Cell<u64>,
     bytes: [Cell<u64>; 2],
-    released: Cell<bool>,
 }
 
-// SAFETY: cells and tags are used by the owner of `shared` alone, which every method checks first.
-unsafe impl Send for View {}
-// SAFETY: as above.
-unsafe impl Sync for View {}
-
 impl View {
-    pub(crate) fn of_device(shared: &Arc<Shared>, host: usize, device: usize) -> Arc<Self> {
+    pub(crate) fn of_device(shared: &Rc<Shared>, host: usize, device: usize) -> Arc<OwnedView> {
         let opened = shared.with(|s| s.open(host, device));
         let opened = opened.unwrap_or_else(|e| panic!("no address space for a view: {e}"));
         Self::new(shared, host, opened)
     }
 
     /// `None` where there is no memory left.
-    pub(crate) fn local(shared: &Arc<Shared>, host: usize, len: u64) -> Option<Arc<Self>> {
+    pub(crate) fn local(shared: &Rc<Shared>, host: usize, len: u64) -> Option<Arc<OwnedView>> {
         let opened = shared.with(|s| s.open_local(host, len)).ok()?;
         Some(Self::new(shared, host, opened))
     }
 
-    fn new(shared: &Arc<Shared>, host: usize, opened: Opened) -> Arc<Self> {
-        let view = Arc::new(Self {
-            shared: Arc::clone(shared),
+    fn new(shared: &Rc<Shared>, host: usize, opened: Opened) -> Arc<OwnedView> {
+        let view = Self {
+            shared: Rc::clone(shared),
             host,
             id: opened.id,
             tags: opened.tags,
@@ -63,12 +60,14 @@ impl View {
             quiet: Cell::new(0),
             touched: Cell::new(0),
             bytes: [Cell::new(0), Cell::new(0)],
-            released: Cell::new(false),
-        });
+        };
         view.next_chance();
-        // SAFETY: it lies in an Arc, and is removed before that goes: when it is released, or in its destructor.
-        unsafe { views::add(host, view.lines * 64, &*view) };
-        view
+        Arc::new(ThreadOwned::new(view))
+    }
+
+    /// Its host, first byte and bytes.
+    pub(crate) fn place(&self) -> (usize, NonNull<u8>, u64) {
+        (self.host, self.base, self.lines * 64)
     }
 
     /// Draws when something happens next.
@@ -78,11 +77,8 @@ impl View {
 
     /// Its memory goes; no thread uses it any more.
     pub(crate) fn release(&self) {
-        if !self.released.replace(true) {
-            views::remove(self.host, self.base);
-            let traffic = self.traffic();
-            self.shared.with(|s| s.close(self.host, self.id, &traffic));
-        }
+        let traffic = self.traffic();
+        self.shared.with(|s| s.close(self.host, self.id, &traffic));
     }
 
     /// What came of it so far.
@@ -103,7 +99,7 @@ impl View {
 
     #[cold]
     #[inline(never)]
-    fn miss(&self, first: Id, last: Id, write: bool) {
+    fn miss(&self, (first, last): (Id, Id), write: bool) {
         let now = clock::now();
         let stall = self
             .shared
@@ -122,126 +118,135 @@ impl View {
 
     #[cold]
     #[inline(never)]
-    fn happen(&self, first: Id, last: Id) {
+    fn happen(&self, needed: (Id, Id)) {
         let now = clock::now();
         self.shared
-            .with(|s| s.happen(self.host, self.id, (first, last), (clock::slot(), now)));
+            .with(|s| s.happen(self.host, self.id, needed, (clock::slot(), now)));
         self.next_chance();
     }
 }
 
-impl Device for View {
+/// The bytes of a view as its host sees them, past the cache: what a program's plain loads and stores would do.
+#[cfg(test)]
+impl View {
+    pub(super) fn peek(&self, off: u64) -> u64 {
+        self.shared.with(|s| s.peek(self.host, self.id, off as usize))
+    }
+
+    pub(super) fn poke(&self, off: u64, value: u64) {
+        self.shared.with(|s| s.poke(self.host, self.id, off as usize, value));
+    }
+}
+
+impl Device for OwnedView {
     fn base(&self) -> NonNull<u8> {
-        self.base
+        self.get().base
     }
 
     fn len(&self) -> u64 {
-        self.shared.with(|s| s.len(self.host, self.id))
+        let view = self.get();
+        view.shared.with(|s| s.len(view.host, view.id))
     }
 
     fn resize(&self, len: u64) -> io::Result<()> {
-        self.shared.with(|s| s.resize(self.host, self.id, len))
+        let view = self.get();
+        view.shared.with(|s| s.resize(view.host, view.id, len))
     }
 
     fn try_lock(&self) -> bool {
-        self.shared.with(|s| s.try_lock(self.host, self.id, clock::process()))
+        let view = self.get();
+        view.shared.with(|s| s.try_lock(view.host, view.id, clock::process()))
     }
 
     fn unlock(&self) {
-        self.shared.with(|s| s.unlock(self.host, self.id, clock::process()));
+        let view = self.get();
+        view.shared.with(|s| s.unlock(view.host, view.id, clock::process()));
     }
 
     fn window(&self) -> u64 {
-        self.window
+        self.get().window
     }
 
     #[inline]
     fn touch(&self, off: u64, len: u32, access: Access) {
-        self.shared.check();
-        let (first, last) = self.ids(off, u64::from(len));
+        let view = self.get();
+        let (first, last) = (off / 64, (off + u64::from(len).max(1) - 1) / 64);
+        let ids = || (view.first + first as Id, view.first + last as Id);
         let write = access == Access::Write;
-        let bytes = &self.bytes[usize::from(write)];
+        let bytes = &view.bytes[usize::from(write)];
         bytes.set(bytes.get() + u64::from(len));
-        self.touched.set(self.touched.get() + u64::from(last - first) + 1);
-        match self.quiet.get() {
-            0 => self.happen(first, last),
-            left => self.quiet.set(left - 1),
+        view.touched.set(view.touched.get() + (last - first) + 1);
+        match view.quiet.get() {
+            0 => view.happen(ids()),
+            left => view.quiet.set(left - 1),
         }
         let there = PRESENT | USED | if write { DIRTY } else { 0 };
         // The core has the line to itself; or, for a read, all may have it.
         let mine = there | clock::owner();
         let shared = if write { mine } else { there };
-        // Mostly one line; a plain count, since a range that includes its end is slow to walk.
-        let (mut at, end) = ((first - self.first) as usize, (last - self.first) as usize);
-        loop {
-            // SAFETY: the tag of a line of this view (`ids`); the owner's thread (`check`).
-            let tag = unsafe { *self.tags.add(at) };
+        let is_hit = view.tags.all(first, last, |tag| {
             let seen = tag & (there | STALE | OWNER);
-            if seen != mine && seen != shared {
-                return self.miss(first, last, write);
-            }
-            if at == end {
-                return;
-            }
-            at += 1;
+            seen == mine || seen == shared
+        });
+        if !is_hit {
+            view.miss(ids(), write);
         }
     }
 
     fn prefetch(&self, off: u64) {
-        let (line, _) = self.ids(off, 1);
+        let view = self.get();
+        let (line, _) = view.ids(off, 1);
         let now = clock::now();
         clock::charge(
-            self.shared
-                .with(|s| s.prefetch(self.host, self.id, line, (clock::slot(), now))),
+            view.shared
+                .with(|s| s.prefetch(view.host, view.id, line, (clock::slot(), now))),
         );
     }
 
     fn write_back(&self, off: u64, len: u64) {
+        let view = self.get();
         if len > 0 {
-            let (first, last) = self.ids(off, len);
-            self.shared
-                .with(|s| s.write_back(self.host, self.id, (first, last), clock::slot()));
+            let (first, last) = view.ids(off, len);
+            view.shared
+                .with(|s| s.write_back(view.host, view.id, (first, last), clock::slot()));
         }
     }
 
     fn fence(&self) {
+        let view = self.get();
         let now = clock::now();
-        let stall = self.shared.with(|s| s.fence(self.host, (clock::slot(), now)));
-        self.charge(stall);
+        let stall = view.shared.with(|s| s.fence(view.host, (clock::slot(), now)));
+        view.charge(stall);
     }
 
     fn invalidate(&self, off: u64, len: u64) {
+        let view = self.get();
         if len > 0 {
-            let (first, last) = self.ids(off, len);
+            let (first, last) = view.ids(off, len);
             let now = clock::now();
-            self.shared
-                .with(|s| s.invalidate(self.host, self.id, (first, last), (clock::slot(), now)));
+            view.shared
+                .with(|s| s.invalidate(view.host, view.id, (first, last), (clock::slot(), now)));
         }
     }
 
     fn store_uncached(&self, off: u64, value: u64) {
-        let (id, _) = self.ids(off, 8);
+        let view = self.get();
+        let (id, _) = view.ids(off, 8);
         let now = clock::now();
-        let stall = self
+        let stall = view
             .shared
-            .with(|s| s.store_uncached(self.host, self.id, id, off as usize % 64, value, (clock::slot(), now)));
-        self.charge(stall);
+            .with(|s| s.store_uncached(view.host, view.id, id, off as usize % 64, value, (clock::slot(), now)));
+        view.charge(stall);
     }
 
     fn host(&self) -> u64 {
-        self.shared.with(|s| s.host_life(self.host))
+        let view = self.get();
+        view.shared.with(|s| s.host_life(view.host))
     }
 
     fn describe(&self, parts: &[(&'static str, u64, u64)]) {
-        self.shared.with(|s| s.describe(self.host, self.id, parts));
-    }
-}
-
-impl Drop for View {
-    fn drop(&mut self) {
-        if !self.released.get() {
-            views::remove(self.host, self.base);
-        }
+        let view = self.get();
+        view.shared.with(|s| s.describe(view.host, view.id, parts));
     }
 }
 

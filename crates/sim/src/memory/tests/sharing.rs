@@ -21,7 +21,7 @@ const ROUNDED: u64 = 1;
 const TOGETHER: u64 = 2 * BUFFERS;
 
 /// Hosts of 4 vCPUs, and their views of one coherent device.
-fn coherent(hosts: usize) -> (Memory, Vec<Arc<dyn Device>>) {
+fn coherent(hosts: usize) -> (Memory, Vec<Arc<OwnedView>>) {
     let mut topology = Topology::hosts(hosts, 4);
     let device = DeviceSpec::new("pool", 4 * MIB, "cxl-switch").expect("a profile");
     topology.devices.push(DeviceSpec {
@@ -29,9 +29,7 @@ fn coherent(hosts: usize) -> (Memory, Vec<Arc<dyn Device>>) {
         ..device
     });
     let mut memory = Memory::new(&topology, 7, no_machine_check);
-    let views: Vec<_> = (0..hosts)
-        .map(|h| memory.view(h, Path::new("/dev/sim/pool")).expect("it lies there"))
-        .collect();
+    let views: Vec<_> = (0..hosts).map(|h| opened(&mut memory, h)).collect();
     views[0].resize(4 * MIB).expect("it is as long");
     (memory, views)
 }
