@@ -41,7 +41,9 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
                 Plan::Select(select) => {
                     advance(run, select, &mut Cursor::Start, 0, &mut found)?;
                 }
-                Plan::Rows(rows) => drop(RowCursor::new(rows).advance(run, rows, u64::MAX, &mut found)?),
+                Plan::Rows(rows) => {
+                    RowCursor::new(rows).advance(run, rows, u64::MAX, &mut found)?;
+                }
                 Plan::Foreign(query) => drop(gather_foreign(run, query, &mut found)?),
                 _ => return Err(SqlError::internal("INSERT from a statement that is no query")),
             }
