@@ -20,6 +20,9 @@ pub struct KeptRows {
 
 impl KeptRows {
     /// Reads the input to its end, unless that has been done.
+    ///
+    /// # Errors
+    /// As the input; 53200: the session may gather no more.
     pub fn fill(
         &mut self,
         (input, state): (&Node, &mut State),
@@ -40,6 +43,9 @@ impl KeptRows {
     }
 
     /// Writes the next row.
+    ///
+    /// # Errors
+    /// 57014: the statement was cancelled.
     pub fn give(&mut self, carried: &[u16], cx: &mut Context<'_>) -> Result<bool> {
         cx.tick()?;
         let Some(row) = self.rows.get(self.at) else {
@@ -57,6 +63,9 @@ impl KeptRows {
 }
 
 /// Keeps the tuple's slots as a row.
+///
+/// # Errors
+/// 53200: the session may gather no more.
 pub fn keep(rows: &mut Vec<Vec<Datum>>, carried: &[u16], memory: &mut Charge, cx: &Context<'_>) -> Result<()> {
     let row: Vec<Datum> = carried
         .iter()
@@ -96,6 +105,10 @@ pub struct AggregateState {
 }
 
 impl AggregateState {
+    /// Writes the next group.
+    ///
+    /// # Errors
+    /// As the input and the aggregates; 53200: the session may gather no more.
     pub fn next(&mut self, node: &Node, (input, state): (&Node, &mut State), cx: &mut Context<'_>) -> Result<bool> {
         let Step::Aggregate { keys, aggregates, .. } = &node.step else {
             return Err(SqlError::internal("groups of another node"));
@@ -162,6 +175,9 @@ pub struct DistinctState {
 
 impl DistinctState {
     /// Whether the tuple's row has not been met before.
+    ///
+    /// # Errors
+    /// 53200: the session may gather no more.
     pub fn is_new(&mut self, slots: &[(u16, ColumnType)], cx: &Context<'_>) -> Result<bool> {
         let key = row_key(slots, cx);
         if self.seen.contains(&key) {
@@ -204,6 +220,10 @@ impl SetState {
         }
     }
 
+    /// Writes the next row of the set.
+    ///
+    /// # Errors
+    /// As the sides; 53200: the session may gather no more.
     pub fn next(&mut self, node: &Node, cx: &mut Context<'_>) -> Result<bool> {
         let Step::Set {
             kind,

@@ -35,6 +35,10 @@ impl NestedState {
         reset(inner, &mut self.inner);
     }
 
+    /// Writes the next pair.
+    ///
+    /// # Errors
+    /// As the sides and the condition; 53200: the session may gather no more.
     pub fn next(&mut self, node: &Node, cx: &mut Context<'_>) -> Result<bool> {
         let Step::Nested {
             kind,
@@ -110,6 +114,10 @@ impl HashState {
         reset(build, &mut self.build);
     }
 
+    /// Writes the next pair.
+    ///
+    /// # Errors
+    /// As the sides and the condition; 53200: the session may gather no more.
     pub fn next(&mut self, node: &Node, cx: &mut Context<'_>) -> Result<bool> {
         let Step::Hash {
             kind,

@@ -27,6 +27,10 @@ impl ScanState {
         }
     }
 
+    /// Writes the columns of the next row.
+    ///
+    /// # Errors
+    /// As the engine's reads; a key or condition cannot be computed.
     pub fn next(&mut self, scan: &Scan, cx: &mut Context<'_>) -> Result<bool> {
         let access = &scan.access;
         if let (true, Some(only)) = (scan.is_target, cx.only) {

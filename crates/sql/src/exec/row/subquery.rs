@@ -34,6 +34,9 @@ impl ApplyState {
     }
 
     /// The answer for the tuple.
+    ///
+    /// # Errors
+    /// As the subquery; 21000: it gives several rows; 53200: the session may gather no more.
     pub fn answer(&mut self, apply: &Apply, cx: &mut Context<'_>) -> Result<Datum> {
         if let Some(answer) = &self.answer {
             return Ok(answer.clone());
