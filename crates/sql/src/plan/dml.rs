@@ -211,7 +211,7 @@ impl Planner<'_> {
                     return Err(SqlError::unsupported("INSERT from a query of this shape FOR UPDATE").into());
                 }
                 match self.rows(query, false) {
-                    Ok((plan, _)) if !plan.open || !self.analytics => {
+                    Ok((plan, _)) if !plan.open || !self.for_many => {
                         let types = plan.types.clone();
                         (Plan::Rows(Box::new(plan)), types)
                     }
@@ -543,7 +543,7 @@ impl Planner<'_> {
         let text = format!("SELECT {} FROM {}{clause}", list.join(", "), tables.join(", "));
         let query = crate::parse::parse_query(&text)?;
         let (finder, types) = match self.rows(&query, true) {
-            Ok((plan, _)) if !plan.open || !self.analytics => {
+            Ok((plan, _)) if !plan.open || !self.for_many => {
                 let types = plan.types.clone();
                 (Finder::Rows(Box::new(plan)), types)
             }
@@ -607,6 +607,14 @@ impl Planner<'_> {
 impl Target {
     fn is_short(&self) -> bool {
         matches!(self, Target::Short(_))
+    }
+
+    /// The row executor's plan that finds the rows.
+    pub fn joins(&self) -> Option<&RowPlan> {
+        match self {
+            Target::Found(_, Finder::Rows(plan)) => Some(plan),
+            _ => None,
+        }
     }
 
     /// What is asked of the table's rows themselves.

@@ -47,6 +47,20 @@ impl Plan {
         )
     }
 
+    /// The row executor's plan in it.
+    pub fn joins(&self) -> Option<&row::RowPlan> {
+        match self {
+            Plan::Rows(plan) => Some(plan),
+            Plan::Insert(insert) => match &insert.source {
+                dml::Source::Query(plan, _) => plan.joins(),
+                dml::Source::Values(_) => None,
+            },
+            Plan::Update(update) => update.target.joins(),
+            Plan::Delete(delete) => delete.target.joins(),
+            _ => None,
+        }
+    }
+
     /// Whether a read-only transaction may run it.
     pub fn is_read_only(&self) -> bool {
         match self {

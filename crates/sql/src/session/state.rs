@@ -18,7 +18,7 @@ use crate::error::{Result, SqlError, code};
 use crate::exec::Scratch;
 use crate::output::Output;
 use crate::parse::{Parsed, Statement, Utility};
-use crate::plan::{Plan, Planned};
+use crate::plan::Planned;
 use crate::settings::Settings;
 use crate::watchdog::Watch;
 use cenote_base::rt::atomic::AtomicU64;
@@ -586,8 +586,5 @@ fn ends_failure(statement: &Statement) -> bool {
 
 /// Whether the tables that a plan joins are about as large as when it was made.
 fn still_fits(planned: &Planned, tx: &Tx) -> bool {
-    match &planned.plan {
-        Plan::Rows(plan) => plan.still_fits(tx),
-        _ => true,
-    }
+    planned.plan.joins().is_none_or(|plan| plan.still_fits(tx))
 }

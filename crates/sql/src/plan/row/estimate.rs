@@ -68,8 +68,8 @@ fn row_cost(index: Option<usize>) -> f64 {
     if index.is_some() { INDEX_ROW } else { ROW }
 }
 
-/// Rows that have one value of the first columns of a tree's key. Where no statistics are kept: one of a unique key, and
-/// else each column halves the exponent that is left.
+/// Rows that have one value of the first `fixed` columns of a tree's key. No statistics are kept: it is one for a whole
+/// unique key, and else a power of the table's rows that falls with each column.
 fn rows_of_prefix(access: &Access, index: Option<usize>, fixed: usize, total: f64) -> f64 {
     let table = &access.table;
     let (columns, unique) = match index {

@@ -75,7 +75,8 @@ struct Join<'p, 'a> {
     conditions: Vec<Condition>,
     /// Which item writes a slot.
     owner: BTreeMap<SlotNumber, usize>,
-    choices: BTreeMap<(usize, Items), Choice>,
+    /// By the item, what of those before it matters, and whether there is any.
+    choices: BTreeMap<(usize, Items, bool), Choice>,
 }
 
 impl RowPlanner<'_> {
@@ -264,8 +265,7 @@ impl Join<'_, '_> {
     /// The cheapest way to join an item to what came before.
     fn choice(&mut self, at: usize, before: Items) -> Bound<Choice> {
         let touching = self.usable(at, !0).iter().fold(0, |m, i| m | self.conditions[*i].uses);
-        let key = (at, before & touching);
-        // How many rows come before decides between looking up and hashing; that is settled in `build`.
+        let key = (at, before & touching, before == 0);
         if let Some(choice) = self.choices.get(&key) {
             return Ok(*choice);
         }
@@ -307,7 +307,8 @@ impl Join<'_, '_> {
         self.uses_of(&slots) & !(1 << at) == 0
     }
 
-    /// The share of pairs that the conditions with other items leave, and whether one of them is an equality to hash by.
+    /// The share of pairs that the conditions with other items leave, and whether one of them is an equality to hash
+    /// by.
     fn joining(&self, at: usize, conditions: &[Expr]) -> (f64, bool) {
         let between: Vec<&Expr> = conditions.iter().filter(|c| !self.is_own(at, c)).collect();
         let equal = between.iter().any(|c| self.hash_key(at, c).is_some());
