@@ -579,21 +579,36 @@ pub fn column_label(expr: &ast::Expr) -> String {
 }
 
 fn label(expr: &ast::Expr) -> Option<String> {
+    strong_label(expr).or_else(|| weak_label(expr))
+}
+
+/// The name of a type or of CASE, which gives way to a name inside.
+fn weak_label(expr: &ast::Expr) -> Option<String> {
+    use ast::Expr as E;
+    let type_label = |ty| {
+        crate::expr::type_names::type_named(ty)
+            .ok()
+            .map(|ty| internal_name(ty).to_string())
+    };
+    match expr {
+        E::Nested(inner) | E::Collate { expr: inner, .. } => weak_label(inner),
+        E::Cast { data_type, .. } => type_label(data_type),
+        E::TypedString(typed) => type_label(&typed.data_type),
+        E::Case { .. } => Some("case".to_string()),
+        _ => None,
+    }
+}
+
+/// The name of a column or function, also behind a cast, and in the last branch of CASE.
+fn strong_label(expr: &ast::Expr) -> Option<String> {
     use ast::Expr as E;
     Some(match expr {
         E::Identifier(ident) => fold(ident),
         E::CompoundIdentifier(parts) => fold(parts.last()?),
-        E::Nested(inner) | E::Collate { expr: inner, .. } => return label(inner),
+        E::Nested(inner) | E::Collate { expr: inner, .. } => return strong_label(inner),
         E::Function(f) => qualified(&f.name).ok()?.1,
-        E::Cast { expr, data_type, .. } => {
-            return label(expr)
-                .or_else(|| Some(internal_name(crate::expr::type_names::type_named(data_type).ok()?).to_string()));
-        }
-        E::TypedString(t) => internal_name(crate::expr::type_names::type_named(&t.data_type).ok()?).to_string(),
-        E::Case { else_result, .. } => else_result
-            .as_deref()
-            .and_then(label)
-            .unwrap_or_else(|| "case".to_string()),
+        E::Cast { expr, .. } => return strong_label(expr),
+        E::Case { else_result, .. } => return strong_label(else_result.as_deref()?),
         E::Substring { .. } => "substring".to_string(),
         E::Trim {
             trim_where: Some(ast::TrimWhereField::Leading),
@@ -609,8 +624,24 @@ fn label(expr: &ast::Expr) -> Option<String> {
         E::Floor { .. } => "floor".to_string(),
         E::Extract { .. } => "extract".to_string(),
         E::Exists { .. } => "exists".to_string(),
+        E::Subquery(query) => return label_of_query(&query.body),
         _ => return None,
     })
+}
+
+/// A scalar subquery has the name of its column.
+fn label_of_query(body: &SetExpr) -> Option<String> {
+    match body {
+        SetExpr::Select(select) => match select.projection.first()? {
+            SelectItem::UnnamedExpr(expr) => label(expr),
+            SelectItem::ExprWithAlias { alias, .. } => Some(fold(alias)),
+            _ => None,
+        },
+        SetExpr::Query(query) => label_of_query(&query.body),
+        SetExpr::SetOperation { left, .. } => label_of_query(left),
+        SetExpr::Values(_) => Some("column1".to_string()),
+        _ => None,
+    }
 }
 
 /// PostgreSQL's internal name of a type, as a cast labels its column.

@@ -11,8 +11,8 @@ use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, stri
 use crate::names::{fold, qualified};
 use crate::plan::access::conjuncts;
 use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard};
-use crate::types::base_type;
 use crate::types::cast::Context;
+use crate::types::{base_type, is_string};
 use cenote_engine::{ColumnType, Datum};
 use sqlparser::ast::{
     self, Distinct, GroupByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned,
@@ -176,6 +176,10 @@ impl RowPlanner<'_> {
             (true, false) => Some(b.ty),
             (false, true) => Some(a.ty),
             (false, false) if a.ty == b.ty => Some(a.ty),
+            // Strings convert to each other: the first one's type stays. char(n) with others becomes text.
+            (false, false) if matches!(a.ty, ColumnType::Varchar(_)) && is_string(b.ty) => {
+                Some(ColumnType::Varchar(None))
+            }
             (false, false) => common_type(a.ty, b.ty).map(base_type),
         };
         ty.ok_or_else(|| {

@@ -280,7 +280,8 @@ impl Scope<'_> {
         let mut values = Vec::new();
         for (at, output) in block.outputs.into_iter().enumerate() {
             let slot = match output.expr {
-                Expr::Column(slot) => slot,
+                // A slot of a query around it is not the relation's own: an outer join writes NULL there.
+                Expr::Column(slot) if !block.outer.contains(&slot) => slot,
                 expr => {
                     let slot = self.rows.slot()?;
                     values.push((slot, expr));

@@ -105,6 +105,13 @@ impl<'a> Scope<'a> {
         self.relations.borrow().iter().any(|r| r.alias == alias)
     }
 
+    /// Whether FROM has the relation, and ON does not see it.
+    fn is_hidden(&self, alias: &str) -> bool {
+        let relations = self.relations.borrow();
+        let mut hidden = relations.iter().take(self.visible_from.get());
+        hidden.any(|r| r.alias == alias)
+    }
+
     /// The column in a clause: where that is grouped, a group key, or one that the keys settle.
     fn typed(&self, binder: &Binder<'_>, (relation, column): (usize, usize), place: u32) -> Bound<Typed> {
         let relations = self.relations.borrow();
@@ -210,6 +217,16 @@ impl Names for Scope<'_> {
             return Ok(typed);
         }
         match table {
+            Some(table) if self.is_hidden(&table) => {
+                let text = format!("invalid reference to FROM-clause entry for table \"{table}\"");
+                let hint = format!(
+                    "There is an entry for table \"{table}\", but it cannot be referenced from this part of the query."
+                );
+                Err(SqlError::new(code::UNDEFINED_TABLE, text)
+                    .with_hint(hint)
+                    .at(place)
+                    .into())
+            }
             Some(table) if !here => {
                 let text = format!("missing FROM-clause entry for table \"{table}\"");
                 Err(SqlError::new(code::UNDEFINED_TABLE, text).at(place).into())
