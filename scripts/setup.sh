@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
 #   scripts/setup.sh build    a C compiler and a Rust toolchain; libfabric's headers for RDMA, if they can be had
-#   scripts/setup.sh test     also the clients that the tests use: psql, pgbench, sysbench, psycopg, asyncpg, redis-cli,
-#                             fusermount3, sqlite3, git, etcd
+#   scripts/setup.sh test     also what the tests use: psql, pgbench, a PostgreSQL server, sysbench, psycopg, asyncpg,
+#                             redis-cli, fusermount3, sqlite3, git, etcd
 set -euo pipefail
 
 RUST_MINIMUM=1.94
@@ -62,6 +62,7 @@ if [ "${1:-build}" = test ]; then
     command -v pgbench >/dev/null || packages+=(postgresql-contrib)
     command -v sysbench >/dev/null || packages+=(sysbench)
     command -v fusermount3 >/dev/null || packages+=(fuse3)
+    { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || packages+=(postgresql)
     command -v sqlite3 >/dev/null || packages+=(sqlite3)
     command -v git >/dev/null || packages+=(git)
     command -v redis-benchmark >/dev/null || packages+=(redis-tools)

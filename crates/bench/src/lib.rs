@@ -8,6 +8,7 @@
 //! - [`demo`] kills a server under that load and shows what happened; [`crash`] measures it.
 //! - [`kills`] kills a server at random moments, many times, and checks after each.
 //! - [`devices`] runs one server on several emulated devices.
+//! - [`differential`] runs random statements on Cenote and PostgreSQL, and compares.
 //! - [`footprint`] measures what a server costs before it does anything.
 //! - [`statements`] measures the server's processor time a statement.
 //! - [`reproduce`] runs papers' experiments in the simulator: the engine itself, no server.
@@ -18,6 +19,7 @@
 pub mod crash;
 pub mod demo;
 pub mod devices;
+pub mod differential;
 pub mod footprint;
 pub mod kills;
 pub mod ledger;

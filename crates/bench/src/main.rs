@@ -1,7 +1,9 @@
 //! `cenote-bench`: what `cenote demo`, `cenote bench` and `cenote reproduce` run.
 
 use cenote_bench::sysbench::Shape;
-use cenote_bench::{crash, demo, devices, footprint, peers, pool, reproduce, server, statements, sweep, ycsb};
+use cenote_bench::{
+    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, statements, sweep, ycsb,
+};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -35,6 +37,8 @@ enum What {
     },
     /// Run one server on several memory devices, whose latency is emulated: what slower memory costs
     Devices(DevicesArgs),
+    /// Run random statements on Cenote and PostgreSQL, and show those that they answer differently
+    Differential(DifferentialArgs),
     /// Measure how soon a server is ready, and the memory it holds with idle connections; fails beyond 100 ms or 150
     /// MiB
     Footprint {
@@ -252,6 +256,22 @@ struct DevicesArgs {
 }
 
 #[derive(Args)]
+struct DifferentialArgs {
+    /// Where data directories go
+    #[arg(long, default_value = "differential-out")]
+    out: PathBuf,
+    /// The first seed: same seed, same tables and statements
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds, from the first one on
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: u64,
+    /// Statements a seed
+    #[arg(long, default_value_t = 300)]
+    statements: usize,
+}
+
+#[derive(Args)]
 struct PeersArgs {
     /// Where data directories, tables and plots go
     #[arg(long, default_value = "peers-out")]
@@ -369,6 +389,13 @@ fn run(what: What) -> cenote_bench::Result<()> {
             seconds: args.seconds,
             rounds: args.rounds,
             memory_size: args.memory_size,
+        }),
+        What::Differential(args) => differential::run(&differential::Options {
+            program: server::cenote_program()?,
+            out: args.out,
+            seed: args.seed,
+            seeds: args.seeds,
+            statements: args.statements,
         }),
         What::Footprint {
             out,

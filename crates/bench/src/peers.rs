@@ -5,13 +5,14 @@
 //! time, rounds that alternate between them, the median of the rounds.
 
 use crate::plot::Bars;
-use crate::server::{self, CenoteOptions, RegionFile, Server, ensure_program, free_port};
+use crate::server::{
+    self, CenoteOptions, RegionFile, Server, ensure_program, free_port, owned_dir, run_tool, unprivileged,
+};
 use crate::sysbench::{self, Measured, Shape, Target, WORKLOADS};
 use crate::table::{lay_out, median, thousands};
 use crate::{Error, IoContext, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// What is compared, and how long.
 #[derive(Clone, Debug)]
@@ -196,68 +197,16 @@ fn target(name: &str, driver: &'static str, port: u16, user: &str, database: &st
     }
 }
 
-/// A command that runs as an unprivileged user where this process is root: both peers refuse to run as root.
-fn unprivileged(program: &Path, user: &str) -> Command {
-    if !rustix::process::geteuid().is_root() {
-        return Command::new(program);
-    }
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--reuid", user, "--regid", user, "--clear-groups", "--"])
-        .arg(program);
-    command
-}
-
-/// An empty directory that `user` may write to, outside other users' homes.
-fn owned_dir(data: &Path, user: &str) -> Result<PathBuf> {
-    std::fs::create_dir_all(data).context(format!("creating {}", data.display()))?;
-    let data = data.canonicalize().context("naming the data directory")?;
-    if rustix::process::geteuid().is_root() {
-        run_tool(Command::new("chown").arg(user).arg(&data), "chown")?;
-    }
-    Ok(data)
-}
-
-fn run_tool(command: &mut Command, name: &str) -> Result<()> {
-    let output = command.output().context(format!("starting {name}"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let tail = String::from_utf8_lossy(&output.stderr).into_owned();
-    Err(Error::Output {
-        tool: name.into(),
-        what: "success".into(),
-        tail,
-    })
-}
-
 fn postgresql(options: &Options, data: &Path) -> Result<(Server, Target)> {
-    let initdb = ensure_program("initdb", "postgresql")?;
-    let postgres = ensure_program("postgres", "postgresql")?;
-    let data = owned_dir(data, "postgres")?;
-    let port = free_port()?;
-    run_tool(
-        unprivileged(&initdb, "postgres")
-            .args(["-A", "trust", "-U", "postgres", "-D"])
-            .arg(&data),
-        "initdb",
-    )?;
-    let mut command = unprivileged(&postgres, "postgres");
-    command.arg("-D").arg(&data);
     let settings = [
-        format!("port={port}"),
-        "listen_addresses=127.0.0.1".into(),
-        format!("unix_socket_directories={}", data.display()),
         format!("shared_buffers={}MB", options.memory_mib),
         "max_wal_size=4GB".into(),
         "fsync=on".into(),
         "synchronous_commit=on".into(),
         "full_page_writes=on".into(),
     ];
-    for setting in settings {
-        command.arg("-c").arg(setting);
-    }
-    let server = Server::other("postgresql", command, port)?;
+    let server = Server::postgresql(data, &[], &settings)?;
+    let port = server.port;
     Ok((server, target("postgresql", "pgsql", port, "postgres", "postgres")))
 }
 

@@ -115,6 +115,36 @@ impl Server {
         Ok(server)
     }
 
+    /// Makes a PostgreSQL cluster in `data` and starts its server. `initdb`: more arguments of that; `settings`: of the
+    /// server.
+    ///
+    /// # Errors
+    /// [`Error::Missing`] if it is not installed and cannot be; as of [`Server::other`]; [`Error::Output`] if initdb fails.
+    pub fn postgresql(data: &Path, initdb: &[&str], settings: &[String]) -> Result<Server> {
+        let maker = ensure_program("initdb", "postgresql")?;
+        let postgres = ensure_program("postgres", "postgresql")?;
+        let data = owned_dir(data, "postgres")?;
+        let port = free_port()?;
+        let mut command = unprivileged(&maker, "postgres");
+        command
+            .args(["-A", "trust", "-U", "postgres"])
+            .args(initdb)
+            .arg("-D")
+            .arg(&data);
+        run_tool(&mut command, "initdb")?;
+        let mut command = unprivileged(&postgres, "postgres");
+        command.arg("-D").arg(&data);
+        let places = [
+            format!("port={port}"),
+            "listen_addresses=127.0.0.1".into(),
+            format!("unix_socket_directories={}", data.display()),
+        ];
+        for setting in places.iter().chain(settings) {
+            command.arg("-c").arg(setting);
+        }
+        Server::other("postgresql", command, port)
+    }
+
     /// Starts any other server and waits until its port accepts connections.
     ///
     /// # Errors
@@ -235,6 +265,48 @@ fn collect(stream: Option<impl std::io::Read + Send + 'static>, output: &Arc<Mut
             output.lock().expect("the readers do not panic").push(line);
         }
     });
+}
+
+/// A command that runs as an unprivileged user where this process is root: both peers refuse to run as root.
+pub(crate) fn unprivileged(program: &Path, user: &str) -> Command {
+    if !rustix::process::geteuid().is_root() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--reuid", user, "--regid", user, "--clear-groups", "--"])
+        .arg(program);
+    command
+}
+
+/// An empty directory that `user` may write to, outside other users' homes.
+///
+/// # Errors
+/// [`Error::Io`] or [`Error::Output`] if it cannot be made, or given to that user.
+pub(crate) fn owned_dir(data: &Path, user: &str) -> Result<PathBuf> {
+    std::fs::create_dir_all(data).context(format!("creating {}", data.display()))?;
+    let data = data.canonicalize().context("naming the data directory")?;
+    if rustix::process::geteuid().is_root() {
+        run_tool(Command::new("chown").arg(user).arg(&data), "chown")?;
+    }
+    Ok(data)
+}
+
+/// Runs a tool to its end.
+///
+/// # Errors
+/// [`Error::Output`] with the end of what it printed if it fails; [`Error::Io`] if it cannot be started.
+pub(crate) fn run_tool(command: &mut Command, name: &str) -> Result<()> {
+    let output = command.output().context(format!("starting {name}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let tail = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(Error::Output {
+        tool: name.into(),
+        what: "success".into(),
+        tail,
+    })
 }
 
 /// The `cenote` executable: beside this one, else in the PATH.

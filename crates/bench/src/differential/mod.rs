@@ -1,0 +1,271 @@
+//! Random statements on Cenote and on PostgreSQL, whose answers have to be equal.
+//!
+//! 1. [`schema`] makes the same small tables on both, by a seed.
+//! 2. [`generate`] makes statements as trees ([`tree`]) by the same seed: same seed, same statements.
+//! 3. [`answer`] runs each on both and compares rows (in order where ORDER BY fixes it), the names and types of columns,
+//!    SQLSTATEs, and the table that it changes; a change is taken back.
+//! 4. A statement whose answers differ is cut down while they differ in the same way, and reported.
+//!
+//! What Cenote refuses as not supported (0A000) is counted, not reported: it is not a wrong answer.
+
+pub mod answer;
+pub mod generate;
+pub mod schema;
+pub mod tree;
+
+use crate::server::{CenoteOptions, RegionFile, Server, free_port};
+use crate::{Error, IoContext, Result};
+use answer::{Answer, Connection, Difference, difference, equal_but_padding};
+use cenote_base::random::Random;
+use generate::{Generator, Statement};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display, Formatter};
+use std::path::{Path, PathBuf};
+
+/// Cuts that are tried on one statement.
+const CUTS_MAX: usize = 3000;
+
+/// Differences of a seed after which it ends.
+const DIFFERENCES_MAX: usize = 20;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The `cenote` executable.
+    pub program: PathBuf,
+    /// Where data directories go: made, and removed first if they are there.
+    pub out: PathBuf,
+    /// The first seed.
+    pub seed: u64,
+    /// Seeds from the first one on.
+    pub seeds: u64,
+    /// Statements a seed.
+    pub statements: usize,
+}
+
+/// A statement that the servers answer differently.
+#[derive(Debug)]
+pub struct Finding {
+    /// The seed.
+    pub seed: u64,
+    /// Its number among the seed's statements, from 0.
+    pub number: usize,
+    /// As it was made.
+    pub original: String,
+    /// Cut down.
+    pub minimal: String,
+    /// What EXPLAIN says of it on Cenote.
+    pub path: String,
+    /// Where the answers differ.
+    pub difference: Difference,
+    /// What PostgreSQL answers.
+    pub expected: Answer,
+    /// What Cenote answers.
+    pub found: Answer,
+}
+
+/// What came of the statements.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// Statements by what EXPLAIN says first.
+    pub paths: BTreeMap<String, usize>,
+    /// Statements run.
+    pub statements: usize,
+    /// Statements that both ran.
+    pub done: usize,
+    /// Statements that both refused.
+    pub errors: usize,
+    /// Statements that Cenote does not support.
+    pub unsupported: usize,
+    /// Differences.
+    pub findings: Vec<Finding>,
+}
+
+/// Runs the statements and prints what came of them.
+///
+/// # Errors
+/// As of [`compare`]; [`Error::Refused`] if answers differ.
+pub fn run(options: &Options) -> Result<()> {
+    let report = compare(options)?;
+    println!("{report}");
+    match report.findings.len() {
+        0 => Ok(()),
+        n => Err(Error::Refused(format!("{n} statements are answered differently"))),
+    }
+}
+
+/// Runs the statements on both servers.
+///
+/// # Errors
+/// [`Error::Missing`] without PostgreSQL; [`Error::Server`] or [`Error::Sql`] if a server does not start or does not make
+/// the tables; [`Error::Io`] of a file or process.
+pub fn compare(options: &Options) -> Result<Report> {
+    let postgresql = postgresql(&options.out.join("postgresql"))?;
+    let cenote = cenote(options, &options.out.join("cenote"))?;
+    let mut servers = Servers {
+        expected: Connection::new(postgresql.port, "postgres"),
+        found: Connection::new(cenote.port, "cenote"),
+    };
+    let mut report = Report::default();
+    for seed in options.seed..options.seed + options.seeds {
+        servers.seed(seed, options.statements, &mut report)?;
+    }
+    Ok(report)
+}
+
+fn postgresql(data: &Path) -> Result<Server> {
+    remove(data)?;
+    let settings = ["fsync=off".into(), "autovacuum=off".into(), "jit=off".into()];
+    Server::postgresql(data, &["--locale=C", "--encoding=UTF8"], &settings)
+}
+
+fn cenote(options: &Options, data: &Path) -> Result<Server> {
+    remove(data)?;
+    Server::cenote(&CenoteOptions {
+        program: options.program.clone(),
+        data: data.to_owned(),
+        memory: "dram".into(),
+        memory_size: "64MiB".into(),
+        port: free_port()?,
+        survive: "process".into(),
+        region: RegionFile::new(),
+    })
+}
+
+fn remove(data: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(data) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).context(format!("removing {}", data.display())),
+        _ => Ok(()),
+    }
+}
+
+/// Both servers: what is expected, and what is found.
+struct Servers {
+    expected: Connection,
+    found: Connection,
+}
+
+impl Servers {
+    fn seed(&mut self, seed: u64, statements: usize, report: &mut Report) -> Result<()> {
+        let tables = schema::statements(&mut Random(seed)).join("; ");
+        for server in [&mut self.expected, &mut self.found] {
+            for table in &schema::TABLES {
+                server
+                    .client()?
+                    .batch_execute(&format!("DROP TABLE IF EXISTS {}", table.name))?;
+            }
+            server.client()?.batch_execute(&tables)?;
+        }
+        let mut generator = Generator::new(seed);
+        let already = report.findings.len();
+        for number in 0..statements {
+            let statement = generator.statement();
+            if let Some(difference) = self.one(&statement, report) {
+                let finding = self.finding((seed, number), &statement, &difference);
+                println!("{finding}");
+                report.findings.push(finding);
+            }
+            if report.findings.len() >= already + DIFFERENCES_MAX {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn one(&mut self, statement: &Statement, report: &mut Report) -> Option<Difference> {
+        let (expected, found) = self.answers(statement);
+        report.statements += 1;
+        match (&expected, &found) {
+            (_, Answer::Error(code, _)) if code == "0A000" => {
+                report.unsupported += 1;
+                return None;
+            }
+            (Answer::Done(_), Answer::Done(_)) => report.done += 1,
+            _ => report.errors += 1,
+        }
+        let path = self.found.path(statement);
+        let first = path.split(':').next().unwrap_or_default().to_string();
+        *report.paths.entry(first).or_default() += 1;
+        difference(&expected, &found)
+    }
+
+    /// Both answers. Cenote runs a SELECT again, by the plan that it has kept: an answer that differs is the one shown.
+    fn answers(&mut self, statement: &Statement) -> (Answer, Answer) {
+        let expected = self.expected.answer(statement);
+        let found = self.found.answer(statement);
+        if difference(&expected, &found).is_some() {
+            return (expected, found);
+        }
+        (expected, self.found.answer(statement))
+    }
+
+    fn differs(&mut self, statement: &Statement) -> Option<Difference> {
+        let (expected, found) = self.answers(statement);
+        difference(&expected, &found)
+    }
+
+    /// Cuts the statement down while the answers differ in the same way.
+    fn finding(&mut self, (seed, number): (u64, usize), statement: &Statement, difference: &Difference) -> Finding {
+        let mut minimal = statement.clone();
+        let mut left = CUTS_MAX;
+        while let Some(smaller) = self.smaller(&minimal, difference, &mut left) {
+            minimal = smaller;
+        }
+        let (expected, found) = self.answers(&minimal);
+        Finding {
+            seed,
+            number,
+            original: statement.sql(),
+            minimal: minimal.sql(),
+            path: self.found.path(&minimal),
+            difference: difference.clone(),
+            expected,
+            found,
+        }
+    }
+
+    fn smaller(&mut self, statement: &Statement, difference: &Difference, left: &mut usize) -> Option<Statement> {
+        let length = statement.sql().len();
+        for cut in statement.cuts() {
+            *left = left.checked_sub(1)?;
+            if cut.sql().len() < length && self.differs(&cut).as_ref() == Some(difference) {
+                return Some(cut);
+            }
+        }
+        None
+    }
+}
+
+impl Finding {
+    /// Whether the row executor gave other rows than PostgreSQL, left another table, or ended with another SQLSTATE. It
+    /// knows less of the types of columns: char(n) beside other strings is text, without trailing blanks.
+    pub fn is_wrong_answer_of_rows(&self) -> bool {
+        let by_rows = self.path.starts_with("Row executor") || self.path.contains("rows found by");
+        by_rows && self.difference != Difference::Columns && !equal_but_padding(&self.expected, &self.found)
+    }
+}
+
+impl Display for Finding {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}, statement {} ({}):", self.seed, self.number, self.path)?;
+        writeln!(f, "  {}", self.minimal)?;
+        writeln!(f, "  PostgreSQL:\n{}", self.expected)?;
+        writeln!(f, "  Cenote:\n{}", self.found)?;
+        writeln!(f, "  cut from: {}", self.original)
+    }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let findings = self.findings.len();
+        let (statements, done, errors) = (self.statements, self.done, self.errors);
+        write!(
+            f,
+            "{statements} statements: {done} ran on both, {errors} failed on either, "
+        )?;
+        write!(f, "{} not supported, {findings} answered differently", self.unsupported)?;
+        self.paths
+            .iter()
+            .try_for_each(|(path, count)| write!(f, "\n  {count:5}  {path}"))
+    }
+}
