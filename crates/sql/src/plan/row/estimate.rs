@@ -11,6 +11,11 @@ pub(super) const DESCENT: f64 = 6.0;
 const INDEX_ROW: f64 = 5.0;
 /// A row of a scan of the table.
 const ROW: f64 = 1.0;
+/// The share of rows in a range with one limit, and with two: PostgreSQL's defaults.
+const OPEN_RANGE: f64 = 0.33;
+const RANGE: f64 = 0.005;
+/// The exponent of a table's rows that gives those of one key of an index that is not unique.
+const KEY_ROWS: f64 = 0.3;
 /// Looking a row up in a table of hashes, or putting it there.
 pub(super) const HASH: f64 = 2.0;
 
@@ -43,7 +48,7 @@ impl RowPlanner<'_> {
                 upper,
             } => {
                 let limits = usize::from(lower.is_some()) + usize::from(upper.is_some());
-                let share = [1.0, 0.3, 0.05][limits];
+                let share = [1.0, OPEN_RANGE, RANGE][limits];
                 let found = (rows_of_prefix(access, *index, prefix.len(), total) * share).max(1.0);
                 (found, row_cost(*index), 1.0)
             }
@@ -80,7 +85,7 @@ fn rows_of_prefix(access: &Access, index: Option<usize>, fixed: usize, total: f6
         0 => total,
         all if unique && all >= columns => 1.0,
         some if unique => total.powf(1.0 - some as f64 / columns as f64).max(1.0),
-        some => total.powf(0.4 / some as f64).max(1.0),
+        some => total.powf(KEY_ROWS / some as f64).max(1.0),
     }
 }
 
