@@ -80,19 +80,20 @@ impl Generator {
         if self.random.one_in(7) {
             return text(self.typed_literal(kind));
         }
-        if !scope.outer.is_empty() && self.random.one_in(5) {
-            if let Some(name) = self.column(&scope.outer, kind) {
-                return text(name);
-            }
+        if !scope.outer.is_empty()
+            && self.random.one_in(5)
+            && let Some(name) = self.column(&scope.outer, kind)
+        {
+            return text(name);
         }
         let Some(keys) = &scope.keys else {
             let name = self.column(&scope.columns, kind);
             return text(name.unwrap_or_else(|| self.typed_literal(kind)));
         };
-        if self.random.one_in(2) {
-            if let Some(name) = self.column(keys, kind) {
-                return text(name);
-            }
+        if self.random.one_in(2)
+            && let Some(name) = self.column(keys, kind)
+        {
+            return text(name);
         }
         if self.random.one_in(200) {
             let name = self.column(&scope.columns, kind);
