@@ -16,6 +16,15 @@ const FEW_THREADS: usize = 16;
 /// Files of this process that are no connections.
 const FILES_RESERVED: u64 = 700;
 
+/// Sets its flag also where an assert ends the test before.
+struct SetWhenDropped<'a>(&'a AtomicBool);
+
+impl Drop for SetWhenDropped<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// How many connections this process can have, with so many files for each: 5,000 if it may.
 fn connections(files_each: u64) -> usize {
     let mut limit = getrlimit(Resource::Nofile);
@@ -97,12 +106,21 @@ fn statements_that_wait_keep_no_other_from_its_thread() {
     wait_until("all wait", || host.server.session_threads() > waiting);
     other.send(&query(&rows(1)));
     assert_eq!(other.tags(), "TDCZ");
-    for entry in host.server.registry.sessions() {
-        entry.cancel();
-    }
-    for client in &mut clients {
-        assert_eq!(sqlstate(&client.until_ready()[0].1), "57014");
-    }
+    // A thread may not have begun its statement yet, and a cancel before that reaches nothing: it is sent until all have
+    // answered.
+    let answered = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            while !answered.load(Ordering::Relaxed) {
+                host.server.registry.sessions().iter().for_each(|entry| entry.cancel());
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let _answered = SetWhenDropped(&answered);
+        for client in &mut clients {
+            assert_eq!(sqlstate(&client.until_ready()[0].1), "57014");
+        }
+    });
     wait_until("the threads end", || host.server.session_threads() <= FEW_THREADS);
 }
 
