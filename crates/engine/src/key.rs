@@ -61,14 +61,24 @@ pub fn push_datum(ty: ColumnType, datum: &Datum, out: &mut Vec<u8>) {
     push(ty, &datum.as_ref(), out);
 }
 
+/// Appends what the key parts of all texts that begin with `prefix` begin with (text and varchar).
+pub fn push_text_prefix(prefix: &str, out: &mut Vec<u8>) {
+    out.push(PRESENT);
+    push_escaped(prefix.as_bytes(), out);
+}
+
 fn push_bytes(bytes: &[u8], out: &mut Vec<u8>) {
+    push_escaped(bytes, out);
+    out.extend_from_slice(&[0, 0]);
+}
+
+fn push_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     for byte in bytes {
         out.push(*byte);
         if *byte == 0 {
             out.push(0xFF);
         }
     }
-    out.extend_from_slice(&[0, 0]);
 }
 
 /// Refuses a key that is longer than a tree admits.

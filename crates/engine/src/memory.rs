@@ -204,6 +204,12 @@ impl Charge {
         Ok(())
     }
 
+    /// The list has become shorter by so many bytes. What was taken for them is kept for later.
+    pub fn shrink(&mut self, bytes: usize) {
+        assert!(bytes as u64 <= self.bytes, "a list gives back what it has grown by");
+        self.bytes -= bytes as u64;
+    }
+
     /// The list is empty again.
     pub fn clear(&mut self) {
         if self.taken > 0 {

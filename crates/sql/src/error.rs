@@ -254,6 +254,7 @@ pub mod code {
     pub const UNDEFINED_TABLE: &str = "42P01";
     pub const UNDEFINED_PARAMETER: &str = "42P02";
     pub const UNDEFINED_OBJECT: &str = "42704";
+    pub const WRONG_OBJECT_TYPE: &str = "42809";
     pub const AMBIGUOUS_COLUMN: &str = "42702";
     pub const AMBIGUOUS_FUNCTION: &str = "42725";
     pub const DUPLICATE_COLUMN: &str = "42701";

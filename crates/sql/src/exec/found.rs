@@ -91,7 +91,7 @@ pub(super) fn change_found(
         }
         let key = key_of(run, table, columns, row)?;
         // As PostgreSQL: a row that several source rows match is changed once.
-        if !seen.insert(key.clone(), run.session)? {
+        if !seen.insert(key.clone(), &run.session.memory)? {
             continue;
         }
         let done = change_one(run, (table, reads), &key, row, deed, &mut rows)?;

@@ -1,6 +1,5 @@
 //! Keys of rows that a statement has found and is about to change, or has changed: charged to the session.
 
-use crate::env::SessionEnv;
 use crate::error::Result;
 use cenote_engine::{Account, Charge};
 use std::collections::HashSet;
@@ -61,8 +60,8 @@ impl Seen {
     ///
     /// # Errors
     /// 53200: the session may gather no more.
-    pub fn insert(&mut self, key: Vec<u8>, session: &SessionEnv) -> Result<bool> {
-        let memory = self.memory.get_or_insert_with(|| Charge::new(&session.memory));
+    pub fn insert(&mut self, key: Vec<u8>, account: &Arc<Account>) -> Result<bool> {
+        let memory = self.memory.get_or_insert_with(|| Charge::new(account));
         memory.grow(key.len() + SET_BYTES)?;
         Ok(self.keys.insert(key))
     }

@@ -1,6 +1,7 @@
 //! Running plans: rows come from the engine, pass the plan's expressions, and go to a sink.
 
 mod change;
+mod extremes;
 pub mod found;
 pub mod keys;
 mod order;
@@ -9,6 +10,7 @@ pub mod rows;
 pub mod select;
 pub mod sink;
 pub mod texts;
+mod top;
 pub mod write;
 
 use crate::env::SessionEnv;

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 /// Sorts rows by the keys; equal rows keep their order.
 pub(super) fn sort(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) {
     if !sort_texts(rows, keys) {
-        rows.sort_by(|a, b| order_of(a, b, keys));
+        rows.sort_by(|a, b| compare_keys(a, b, keys));
     }
 }
 
@@ -34,7 +34,8 @@ fn sort_texts(rows: &mut Vec<Vec<Datum>>, keys: &[SortKey]) -> bool {
     true
 }
 
-fn order_of(a: &[Datum], b: &[Datum], keys: &[SortKey]) -> Ordering {
+/// The order of two rows by the keys.
+pub(super) fn compare_keys(a: &[Datum], b: &[Datum], keys: &[SortKey]) -> Ordering {
     for key in keys {
         let ordering = order_values(&a[key.at], &b[key.at], key);
         if ordering.is_ne() {

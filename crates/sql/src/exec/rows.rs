@@ -1,17 +1,30 @@
 //! The rows of one table that a path finds, one after the other.
 
+use super::keys::Seen;
 use crate::error::Result;
-use crate::expr::Env;
-use crate::plan::access::{Access, Path, key_range, list_ranges, push_equal, tree_columns};
-use cenote_engine::{Columns, Direction, KeyRange, Reader, RowBatch, RowScan};
+use crate::expr::{Env, Expr};
+use crate::plan::access::keys::{TreeRange, push_equal, ranges};
+use crate::plan::access::{Access, Path};
+use cenote_engine::{Account, Columns, Reader, RowBatch, RowScan};
+use std::sync::Arc;
 
 /// Below this many rows a scan fetches only what is wanted.
 const FEW: usize = 64;
 
+/// Rows between two looks at the cancel flag.
+pub(super) const CANCEL_INTERVAL: u64 = 1024;
+
+/// Whether a row passes; no condition passes all.
+///
+/// # Errors
+/// The condition cannot be computed.
+pub fn qualifies(condition: Option<&Expr>, env: &Env<'_>) -> Result<bool> {
+    condition.map_or(Ok(true), |c| c.holds(env))
+}
+
 /// A walk over the rows of an access path. The filter is the caller's to apply.
 pub struct TableRows {
-    ranges: std::vec::IntoIter<KeyRange>,
-    index: Option<usize>,
+    ranges: std::vec::IntoIter<TreeRange>,
     scan: Option<RowScan>,
     /// Rows at hand; lent by the session.
     pub batch: RowBatch,
@@ -22,6 +35,8 @@ pub struct TableRows {
     few: Option<usize>,
     /// What is read of them.
     columns: Columns,
+    /// Keys of the rows given so far, where several trees may find a row.
+    seen: Option<(Seen, Arc<Account>)>,
 }
 
 impl TableRows {
@@ -34,7 +49,6 @@ impl TableRows {
         let table = &access.table;
         let mut rows = TableRows {
             ranges: Vec::new().into_iter(),
-            index: None,
             scan: None,
             batch,
             at: 0,
@@ -42,39 +56,21 @@ impl TableRows {
             pending: false,
             few: None,
             columns: Columns::All,
+            seen: None,
         };
-        match &access.path {
-            Path::Point(values) => {
-                let mut key = Vec::with_capacity(16);
-                rows.pending = push_equal(table, tree_columns(table, None), values, env, &mut key)?;
-                rows.point = Some((key, Vec::new()));
-            }
-            Path::Range {
-                index,
-                prefix,
-                lower,
-                upper,
-            } => {
-                let range = key_range(
-                    table,
-                    tree_columns(table, *index),
-                    prefix,
-                    lower.as_ref(),
-                    upper.as_ref(),
-                    env,
-                )?;
-                rows.index = *index;
-                rows.ranges = range.into_iter().collect::<Vec<_>>().into_iter();
-            }
-            Path::List { index, prefix, list } => {
-                let mut ranges = list_ranges(table, tree_columns(table, *index), prefix, list, env)?;
-                if access.direction == Direction::Backward {
-                    ranges.reverse();
-                }
-                rows.index = *index;
-                rows.ranges = ranges.into_iter();
-            }
+        if let Path::Point(values) = &access.path {
+            let mut key = Vec::with_capacity(16);
+            rows.pending = push_equal(table, None, values, env, &mut key)?;
+            rows.point = Some((key, Vec::new()));
+            return Ok(rows);
         }
+        let ranges = ranges(table, &access.path, access.direction, env)?;
+        // Ranges of one tree have no row in common.
+        let one_tree = ranges.iter().all(|(index, _)| *index == ranges[0].0);
+        if !one_tree {
+            rows.seen = Some((Seen::default(), env.session.memory.clone()));
+        }
+        rows.ranges = ranges.into_iter();
         Ok(rows)
     }
 
@@ -96,14 +92,29 @@ impl TableRows {
         if let Some((key, row)) = &mut self.point {
             return Ok(std::mem::take(&mut self.pending) && reader.get_columns(&access.table, key, &self.columns, row)?);
         }
+        loop {
+            if !self.step(reader, access)? {
+                return Ok(false);
+            }
+            let Some((seen, memory)) = &mut self.seen else {
+                return Ok(true);
+            };
+            if seen.insert(self.batch.key(self.at).to_vec(), memory)? {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Moves to the next row of the ranges, which may have been met in another tree.
+    fn step(&mut self, reader: &Reader, access: &Access) -> Result<bool> {
         self.at += 1;
         while self.at >= self.batch.len() {
             self.at = 0;
             let Some(scan) = &mut self.scan else {
-                let Some(range) = self.ranges.next() else {
+                let Some((index, range)) = self.ranges.next() else {
                     return Ok(false);
                 };
-                let scan = match self.index {
+                let scan = match index {
                     None => reader.scan(&access.table, range, access.direction),
                     Some(index) => reader.index_scan(&access.table, index, range, access.direction),
                 };

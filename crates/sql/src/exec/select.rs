@@ -1,22 +1,22 @@
 //! SELECT of the short path: streamed where nothing has to be gathered, else gathered in memory, under a bound.
 
 use super::Run;
+use super::extremes::extremes;
 use super::order::sort;
-use super::rows::TableRows;
+use super::rows::{CANCEL_INTERVAL, TableRows, qualifies};
 use super::sink::{Progress, Sink, size_of_row};
 use super::texts::{Texts, single_text};
+use super::top::Top;
 use crate::error::{Result, SqlError, code};
 use crate::expr::aggregate::Accumulator;
 use crate::expr::{Env, Expr, Input, same};
 use crate::hook::Rows;
-use crate::plan::access::{Access, Path, push_equal, tree_columns};
-use crate::plan::select::{GroupPlan, SelectPlan, SortKey};
+use crate::plan::access::keys::push_equal;
+use crate::plan::access::{Access, Path};
+use crate::plan::select::{Extreme, GroupPlan, SelectPlan, SortKey};
 use cenote_engine::{Charge, ColumnType, Datum, LockStrength, Locked, Wait, key};
 use std::cell::RefCell;
 use std::collections::HashMap;
-
-/// Rows between two looks at the cancel flag.
-const CANCEL_INTERVAL: u64 = 1024;
 
 /// Where a portal stands between two executions.
 #[derive(Default)]
@@ -178,9 +178,7 @@ fn point(
 ) -> Result<u64> {
     let table = &access.table;
     key.clear();
-    if !push_equal(table, tree_columns(table, None), values, &run.env(Input::Nothing), key)?
-        || !run.tx.get(table, key, row)?
-    {
+    if !push_equal(table, None, values, &run.env(Input::Nothing), key)? || !run.tx.get(table, key, row)? {
         return Ok(0);
     }
     if !qualifies(access.filter.as_ref(), &run.env(Input::Stored(table.layout(), row)))? {
@@ -232,14 +230,6 @@ fn bare(run: &mut Run<'_>, plan: &SelectPlan, sink: &mut dyn Sink) -> Result<u64
     Ok(1)
 }
 
-/// Whether a row passes; no condition passes all.
-///
-/// # Errors
-/// The condition cannot be computed.
-pub fn qualifies(condition: Option<&Expr>, env: &Env<'_>) -> Result<bool> {
-    condition.map_or(Ok(true), |c| c.holds(env))
-}
-
 /// OFFSET and LIMIT as counts.
 fn limits(run: &Run<'_>, plan: &SelectPlan) -> Result<(u64, u64)> {
     let env = run.env(Input::Nothing);
@@ -273,9 +263,11 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
     if let Some(column) = single_text(plan) {
         return gather_texts(run, plan, column, skip, left).map(Cursor::Texts);
     }
-    let (mut rows, memory) = match &plan.group {
-        Some(group) => grouped(run, plan, group)?,
-        None => gathered(run, plan)?,
+    let wanted = skip.saturating_add(left);
+    let (mut rows, memory) = match (&plan.group, &plan.extremes) {
+        (Some(group), Some(list)) => (extreme_row(run, plan, group, list)?, Charge::new(&run.session.memory)),
+        (Some(group), None) => grouped(run, plan, group)?,
+        (None, _) => gathered(run, plan, wanted)?,
     };
     if plan.distinct {
         sort_distinct(&mut rows, plan)?;
@@ -353,15 +345,14 @@ fn stream_rows(
     })
 }
 
-/// Calls `each` for every row that qualifies, with its key.
-fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &Env<'_>) -> Result<()>) -> Result<()> {
+/// Calls `each` for every row that qualifies, with its key, until it gives false.
+fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &Env<'_>) -> Result<bool>) -> Result<()> {
     let Some(access) = &plan.access else {
         let env = run.env(Input::Nothing);
-        return if qualifies(plan.bare_filter.as_ref(), &env)? {
-            each(&[], &env)
-        } else {
-            Ok(())
-        };
+        if qualifies(plan.bare_filter.as_ref(), &env)? {
+            each(&[], &env)?;
+        }
+        return Ok(());
     };
     let batch = std::mem::take(&mut run.scratch.batch);
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
@@ -372,8 +363,8 @@ fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &E
             run.session.check_cancel()?;
         }
         let env = run.env(Input::Stored(access.table.layout(), rows.row()));
-        if qualifies(access.filter.as_ref(), &env)? {
-            each(rows.key(), &env)?;
+        if qualifies(access.filter.as_ref(), &env)? && !each(rows.key(), &env)? {
+            break;
         }
     }
     run.scratch.batch = rows.batch;
@@ -384,15 +375,23 @@ fn gather_texts(run: &mut Run<'_>, plan: &SelectPlan, column: usize, skip: u64, 
     let mut texts = std::mem::take(&mut run.scratch.texts);
     texts.begin(&run.session.memory);
     for_each(run, plan, &mut |_, env| match env.input {
-        Input::Stored(layout, row) => texts.push(layout.column_bytes(row, column)?),
+        Input::Stored(layout, row) => texts.push(layout.column_bytes(row, column)?).map(|()| true),
         _ => Err(SqlError::internal("a text column without a row")),
     })?;
     texts.arrange(plan, skip, left);
     Ok(texts)
 }
 
-/// Output rows (with hidden sort columns; where rows are to be locked, with the key at the end).
-fn gathered(run: &mut Run<'_>, plan: &SelectPlan) -> Result<(Vec<Vec<Datum>>, Charge)> {
+/// Output rows (with hidden sort columns; where rows are to be locked, with the key at the end). Of an order the first
+/// `wanted` rows are there; others may be.
+fn gathered(run: &mut Run<'_>, plan: &SelectPlan, wanted: u64) -> Result<(Vec<Vec<Datum>>, Charge)> {
+    if plan.lock.is_none()
+        && !plan.distinct
+        && let Some(mut top) = Top::new(plan, wanted, &run.session.memory)
+    {
+        for_each(run, plan, &mut |_, env| top.push(env))?;
+        return Ok(top.finish());
+    }
     let mut out = Vec::new();
     let mut memory = Charge::new(&run.session.memory);
     for_each(run, plan, &mut |key, env| {
@@ -405,7 +404,7 @@ fn gathered(run: &mut Run<'_>, plan: &SelectPlan) -> Result<(Vec<Vec<Datum>>, Ch
         }
         memory.grow(size_of_row(&row)).map_err(too_much)?;
         out.push(row);
-        Ok(())
+        Ok(true)
     })?;
     Ok((out, memory))
 }
@@ -441,6 +440,16 @@ fn lock_gathered(
     Ok(out)
 }
 
+/// The only row of MIN and MAX that indexes give.
+fn extreme_row(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan, list: &[Extreme]) -> Result<Vec<Vec<Datum>>> {
+    let row = extremes(run, list)?;
+    let env = run.env(Input::Values(&row));
+    if !qualifies(group.having.as_ref(), &env)? {
+        return Ok(Vec::new());
+    }
+    Ok(vec![plan.outputs.iter().map(|e| e.eval(&env)).collect::<Result<_>>()?])
+}
+
 fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<(Vec<Vec<Datum>>, Charge)> {
     let mut places: HashMap<Vec<u8>, usize> = HashMap::new();
     let fresh = || group.aggregates.iter().map(Accumulator::new).collect::<Vec<_>>();
@@ -473,7 +482,8 @@ fn grouped(run: &mut Run<'_>, plan: &SelectPlan, group: &GroupPlan) -> Result<(V
         accumulators
             .iter_mut()
             .zip(&group.aggregates)
-            .try_for_each(|(acc, aggregate)| acc.add(aggregate, env))
+            .try_for_each(|(acc, aggregate)| acc.add(aggregate, env))?;
+        Ok(true)
     })?;
     let mut out = Vec::with_capacity(groups.len());
     for (mut row, accumulators) in groups {

@@ -10,12 +10,14 @@ use super::found::{change_found, gather_foreign};
 use super::keys::{self, Keys};
 use super::row::RowCursor;
 use super::rows::TableRows;
-use super::select::{Cursor, advance, qualifies};
+use super::rows::qualifies;
+use super::select::{Cursor, advance};
 use super::sink::{Gather, Sink};
 use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Input};
 use crate::plan::Plan;
-use crate::plan::access::{Access, Path, push_equal, tree_columns};
+use crate::plan::access::keys::push_equal;
+use crate::plan::access::{Access, Path};
 use crate::plan::dml::{Conflict, DeletePlan, InsertPlan, Source, Target, UpdatePlan, Upsert};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_engine::{Change, Changed, Columns, Datum, Insert, Isolation, Table};
@@ -138,7 +140,8 @@ impl<'p> Inserter<'p> {
             let (index, existing) = match run.tx.insert_unless(self.table, row, arbiters, &mut self.key)? {
                 Insert::Done => {
                     if self.conflict.is_some_and(|c| c.update.is_some()) {
-                        self.updated.insert(std::mem::take(&mut self.key), run.session)?;
+                        self.updated
+                            .insert(std::mem::take(&mut self.key), &run.session.memory)?;
                     }
                     break;
                 }
@@ -220,9 +223,9 @@ impl<'p> Inserter<'p> {
         if !self.table.has_hidden_key() {
             let mut key = Vec::new();
             self.table.key_of_row(row, &mut key)?;
-            self.updated.insert(key, run.session)?;
+            self.updated.insert(key, &run.session.memory)?;
         }
-        self.updated.insert(former, run.session)?;
+        self.updated.insert(former, &run.session.memory)?;
         Ok(())
     }
 }
@@ -316,13 +319,7 @@ fn short(
         let mut key = std::mem::take(&mut run.scratch.key);
         key.clear();
         let table = &access.table;
-        let done = match push_equal(
-            table,
-            tree_columns(table, None),
-            values,
-            &run.env(Input::Nothing),
-            &mut key,
-        )? {
+        let done = match push_equal(table, None, values, &run.env(Input::Nothing), &mut key)? {
             true => change_row(
                 run,
                 (access, reads),

@@ -1,8 +1,9 @@
 //! Conditions with three values: true, false, and unknown (`None`).
 
-use super::{Env, Expr, Value, compare, like};
+use super::{Comparison, Env, Expr, Value, compare, like};
 use crate::error::{Result, SqlError};
-use cenote_engine::{Datum, DatumRef};
+use crate::types::array;
+use cenote_engine::{ColumnType, Datum, DatumRef};
 use std::cmp::Ordering;
 
 impl Expr {
@@ -37,6 +38,15 @@ impl Expr {
                 trim,
                 negated,
             } => Ok(in_list(operand, list, *trim, env)?.map(|found| found != *negated)),
+            Expr::CompareRows { op, pairs } => compare_rows(*op, pairs, env),
+            Expr::AnyOf {
+                operand,
+                array,
+                element,
+                op,
+                all,
+                trim,
+            } => any_of((operand, array), *element, (*op, *all, *trim), env),
             Expr::Like {
                 text,
                 pattern,
@@ -95,6 +105,43 @@ fn in_list(operand: &Expr, list: &[Expr], trim: bool, env: &Env<'_>) -> Result<O
         }
     }
     Ok(if unknown { None } else { Some(false) })
+}
+
+/// The first pair that is not equal decides; one that is NULL before it leaves the answer open.
+fn compare_rows(op: Comparison, pairs: &[(Expr, Expr, bool)], env: &Env<'_>) -> Result<Option<bool>> {
+    for (left, right, trim) in pairs {
+        match compare(&left.value(env)?.get(), &right.value(env)?.get(), *trim)? {
+            None => return Ok(None),
+            Some(Ordering::Equal) => {}
+            Some(unequal) => return Ok(Some(op.holds(unequal))),
+        }
+    }
+    Ok(Some(op.holds(Ordering::Equal)))
+}
+
+/// ANY: one element for which the comparison holds settles it; ALL: one for which it does not.
+fn any_of(
+    (operand, array): (&Expr, &Expr),
+    element: ColumnType,
+    (op, all, trim): (Comparison, bool, bool),
+    env: &Env<'_>,
+) -> Result<Option<bool>> {
+    let array = array.value(env)?;
+    let array = array.get();
+    if array.is_null() {
+        return Ok(None);
+    }
+    let operand = operand.value(env)?;
+    let operand = operand.get();
+    let mut unknown = false;
+    for item in array::values(&array, element, env.session.text_context())? {
+        match compare(&operand, &item.as_ref(), trim)?.map(|o| op.holds(o)) {
+            Some(holds) if holds != all => return Ok(Some(!all)),
+            Some(_) => {}
+            None => unknown = true,
+        }
+    }
+    Ok(if unknown { None } else { Some(all) })
 }
 
 /// Equality of two values, NULL being equal to NULL: for grouping and DISTINCT.

@@ -1,5 +1,6 @@
 //! LIKE: `%` any characters, `_` one, the escape character takes the next one literally.
 
+use super::Expr;
 use crate::error::{Result, SqlError, code};
 use cenote_engine::DatumRef;
 
@@ -25,6 +26,50 @@ pub fn test(
         return matches(&text.to_lowercase(), &pattern.to_lowercase(), escape).map(Some);
     }
     matches(text, pattern, escape).map(Some)
+}
+
+/// How each text that matches the pattern begins; None where the pattern or its escape is NULL.
+///
+/// # Errors
+/// 22025: the escape has several characters.
+pub fn literal_prefix(pattern: &DatumRef<'_>, escape: Option<DatumRef<'_>>) -> Result<Option<String>> {
+    let escape = match &escape {
+        None => Some('\\'),
+        Some(DatumRef::Text(e)) => escape_character(e)?,
+        Some(_) => return Ok(None),
+    };
+    let DatumRef::Text(pattern) = pattern else {
+        return Ok(None);
+    };
+    let mut prefix = String::new();
+    let mut chars = pattern.chars();
+    while let Some(c) = chars.next() {
+        match c {
+            // A pattern that ends with its escape is refused when it is asked of a row.
+            c if Some(c) == escape => match chars.next() {
+                Some(literal) => prefix.push(literal),
+                None => break,
+            },
+            '%' | '_' => break,
+            c => prefix.push(c),
+        }
+    }
+    Ok(Some(prefix))
+}
+
+/// Whether a pattern fixes how texts begin; None where only a run can tell.
+pub fn fixes_prefix(pattern: &Expr, escape: Option<&Expr>) -> Option<bool> {
+    let constant = |e: &Expr| match e {
+        Expr::Const(datum) => Some(datum.clone()),
+        _ => None,
+    };
+    let pattern = constant(pattern)?;
+    let escape = match escape {
+        None => None,
+        Some(e) => Some(constant(e)?),
+    };
+    let prefix = literal_prefix(&pattern.as_ref(), escape.as_ref().map(|e| e.as_ref()));
+    Some(matches!(prefix, Ok(Some(p)) if !p.is_empty()))
 }
 
 fn escape_character(text: &str) -> Result<Option<char>> {

@@ -16,6 +16,7 @@ pub mod type_names;
 pub use arithmetic::{Arithmetic, Number};
 pub use conditions::same;
 pub use functions::Call;
+pub use like::{fixes_prefix, literal_prefix};
 
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
@@ -129,6 +130,20 @@ pub enum Expr {
         list: Vec<Expr>,
         trim: bool,
         negated: bool,
+    },
+    /// `(a, b) < (c, d)`: the first pair that is not equal decides. Each pair with whether it is char(n).
+    CompareRows {
+        op: Comparison,
+        pairs: Vec<(Expr, Expr, bool)>,
+    },
+    /// `operand op ANY (array)`, `ALL`: the array is text, `{1,2,NULL}`.
+    AnyOf {
+        operand: Box<Expr>,
+        array: Box<Expr>,
+        element: ColumnType,
+        op: Comparison,
+        all: bool,
+        trim: bool,
     },
     /// `[NOT] [I]LIKE`
     Like {
@@ -336,6 +351,14 @@ impl Expr {
                 operand.walk(visit);
                 list.iter().for_each(|e| e.walk(visit));
             }
+            Expr::CompareRows { pairs, .. } => pairs.iter().for_each(|(a, b, _)| {
+                a.walk(visit);
+                b.walk(visit);
+            }),
+            Expr::AnyOf { operand, array, .. } => {
+                operand.walk(visit);
+                array.walk(visit);
+            }
             Expr::Like {
                 text, pattern, escape, ..
             } => {
@@ -373,6 +396,14 @@ impl Expr {
             Expr::InList { operand, list, .. } => {
                 operand.each_mut(visit);
                 list.iter_mut().for_each(|e| e.each_mut(visit));
+            }
+            Expr::CompareRows { pairs, .. } => pairs.iter_mut().for_each(|(a, b, _)| {
+                a.each_mut(visit);
+                b.each_mut(visit);
+            }),
+            Expr::AnyOf { operand, array, .. } => {
+                operand.each_mut(visit);
+                array.each_mut(visit);
             }
             Expr::Like {
                 text, pattern, escape, ..

@@ -5,6 +5,7 @@
 
 use super::access::{self, Access};
 use super::row::RowPlan;
+use super::row::estimate::Estimator;
 use super::{Plan, Planner};
 use crate::error::{Result, SqlError, code};
 use crate::expr::Expr;
@@ -441,7 +442,9 @@ impl Planner<'_> {
                 .map(|e| binder.condition(e, "WHERE"))
                 .transpose()?;
             Ok((
-                Target::Short(Box::new(access::choose(table.clone(), condition, None).0)),
+                Target::Short(Box::new(
+                    access::choose(&table, condition, None, &Estimator::new(self.tx)).0,
+                )),
                 assignments,
             ))
         };
@@ -582,7 +585,7 @@ impl Planner<'_> {
                 .map(|e| binder.condition(e, "WHERE"))
                 .transpose()?;
             Ok(Target::Short(Box::new(
-                access::choose(table.clone(), condition, None).0,
+                access::choose(&table, condition, None, &Estimator::new(self.tx)).0,
             )))
         };
         let target = match short() {

@@ -1,6 +1,7 @@
 //! SELECT over one table or none: projection, filter, simple grouping, order, DISTINCT, LIMIT, row locks.
 
-use super::access::{self, Access, Wanted};
+use super::access::{self, Access, Costs, Order, Wanted};
+use super::row::estimate::Estimator;
 use super::{Plan, Planner, computed_field, table_field};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
@@ -9,7 +10,7 @@ use crate::expr::bind::{Binder, Bound, Grouping, Refusal, shape, strip};
 use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::types::cast::Context;
-use cenote_engine::{ColumnType, LockStrength, Table, Wait};
+use cenote_engine::{ColumnType, Datum, LockStrength, Table, Wait};
 use sqlparser::ast::{
     self, Distinct, GroupByExpr, LimitClause, NonBlock, OrderByKind, Query, Select, SelectItem, SetExpr, Spanned,
     Value as Literal, Visit, Visitor,
@@ -20,6 +21,8 @@ use std::sync::Arc;
 
 /// Grouping on a full scan of more rows than this is left to analytics.
 const GROUPING_ROWS: u64 = 200_000;
+/// Rows that a LIMIT asks for which only a run gives.
+const LIMIT_ROWS: f64 = 10.0;
 
 /// A column of the materialised row by which results are ordered.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +48,15 @@ pub struct GroupPlan {
     pub having: Option<Expr>,
 }
 
+/// An aggregate that is the first value of a path in its order.
+#[derive(Debug)]
+pub struct Extreme {
+    /// The path.
+    pub access: Access,
+    /// The value over the table's row.
+    pub value: Expr,
+}
+
 /// A SELECT of the short path.
 #[derive(Debug)]
 pub struct SelectPlan {
@@ -60,8 +72,12 @@ pub struct SelectPlan {
     pub types: Vec<ColumnType>,
     /// Length of the select list.
     pub visible: usize,
+    /// MIN and MAX of which each is the first value of an index; then `access` is not read.
+    pub extremes: Option<Vec<Extreme>>,
     /// ORDER BY that the path does not serve.
     pub order: Vec<SortKey>,
+    /// How many of its first keys the path does serve.
+    pub served: usize,
     /// DISTINCT.
     pub distinct: bool,
     /// LIMIT, bigint.
@@ -130,9 +146,7 @@ impl Planner<'_> {
         let types = items.iter().map(|i| i.ty).collect();
         let grouping = binder.grouping.take().map(RefCell::into_inner);
         let group = grouping.map(|g| self.finish_grouping(&binder, g, having)).transpose()?;
-        let wanted = (group.is_none() && !distinct)
-            .then(|| wanted_order(&order, &outputs))
-            .flatten();
+        let wanted = (group.is_none() && !distinct).then(|| wanted_order(&order, &outputs));
         let visible = items.len();
         let uses_sequences = outputs.iter().any(Expr::uses_sequences);
         let sets_config = table.is_none() && outputs.iter().any(Expr::sets_config);
@@ -140,10 +154,12 @@ impl Planner<'_> {
             access: None,
             bare_filter: None,
             group,
+            extremes: None,
             outputs,
             types,
             visible,
             order,
+            served: 0,
             distinct,
             limit,
             offset,
@@ -165,13 +181,21 @@ impl Planner<'_> {
         condition: Option<Expr>,
         wanted: Option<&[Wanted]>,
     ) -> Bound<()> {
-        let (access, ordered) = access::choose(table, condition, wanted);
-        if ordered {
+        let order = wanted.map(|columns| Order {
+            columns,
+            limit: rows_wanted(plan),
+        });
+        let estimator = Estimator::new(self.tx);
+        plan.extremes = extremes(plan.group.as_ref(), &table, condition.as_ref(), &estimator);
+        let (access, served) = access::choose(&table, condition, order, &estimator);
+        plan.served = served;
+        if served > 0 && served == plan.order.len() {
             plan.order.clear();
         }
         let heavy = plan.group.as_ref().is_some_and(|g| !g.keys.is_empty())
             || plan.distinct
             || !plan.order.is_empty() && plan.limit.is_none();
+        let heavy = heavy && plan.served == 0;
         if self.analytics && heavy && plan.lock.is_none() && access::is_full(&access.path) {
             let rows = self.tx.engine().row_estimate(&access.table);
             if rows > GROUPING_ROWS {
@@ -453,6 +477,20 @@ impl Planner<'_> {
     }
 }
 
+/// LIMIT and OFFSET together, guessed where they are parameters; None without LIMIT.
+fn rows_wanted(plan: &SelectPlan) -> Option<f64> {
+    let count = |expr: &Expr| match expr {
+        Expr::Const(Datum::Int8(n)) => *n as f64,
+        Expr::Const(_) => 0.0,
+        _ => LIMIT_ROWS,
+    };
+    let limit = plan.limit.as_ref()?;
+    if matches!(limit, Expr::Const(Datum::Null)) {
+        return None;
+    }
+    Some(count(limit) + plan.offset.as_ref().map_or(0.0, count))
+}
+
 /// A query that is this SELECT and nothing else.
 pub(crate) fn plain_select_of(select: &Select) -> Query {
     Query {
@@ -555,7 +593,7 @@ pub(crate) fn integer_literal(expr: &ast::Expr) -> Option<i64> {
 }
 
 /// ORDER BY as table columns, where all keys are such with default NULL placement.
-fn wanted_order(order: &[SortKey], outputs: &[Expr]) -> Option<Vec<Wanted>> {
+fn wanted_order(order: &[SortKey], outputs: &[Expr]) -> Vec<Wanted> {
     let column = |key: &SortKey| match &outputs[key.at] {
         Expr::Column(c) if key.nulls_first == key.descending => Some(Wanted {
             column: usize::from(*c),
@@ -563,7 +601,47 @@ fn wanted_order(order: &[SortKey], outputs: &[Expr]) -> Option<Vec<Wanted>> {
         }),
         _ => None,
     };
-    order.iter().map(column).collect()
+    order.iter().map_while(column).collect()
+}
+
+/// The paths of MIN and MAX, where each is of a column whose order a tree gives.
+fn extremes(
+    group: Option<&GroupPlan>,
+    table: &Arc<Table>,
+    condition: Option<&Expr>,
+    costs: &dyn Costs,
+) -> Option<Vec<Extreme>> {
+    let group = group.filter(|g| g.keys.is_empty() && !g.aggregates.is_empty())?;
+    let each = |aggregate: &Aggregate| {
+        let descending = match aggregate.kind {
+            Kind::Min => false,
+            Kind::Max => true,
+            _ => return None,
+        };
+        let Some(value @ Expr::Column(column)) = aggregate.argument.as_ref().filter(|_| aggregate.filter.is_none())
+        else {
+            return None;
+        };
+        let mut conditions = access::conjuncts(condition.cloned());
+        conditions.push(Expr::IsNull {
+            operand: Box::new(value.clone()),
+            negated: true,
+        });
+        let wanted = [Wanted {
+            column: usize::from(*column),
+            descending,
+        }];
+        let order = Order {
+            columns: &wanted,
+            limit: Some(1.0),
+        };
+        let (access, served) = access::choose(table, access::all_of(conditions), Some(order), costs);
+        (served == 1).then(|| Extreme {
+            access,
+            value: value.clone(),
+        })
+    };
+    group.aggregates.iter().map(each).collect()
 }
 
 fn field_of(item: &Item, table: Option<&Table>, grouped: bool) -> Field {

@@ -9,7 +9,7 @@ use crate::exec::sink::Count;
 use crate::exec::{Run, scope};
 use crate::output::{Format, Formats, Output};
 use crate::parse::Statement;
-use crate::plan::access::describe;
+use crate::plan::access::{Access, describe};
 use crate::plan::dml::{Finder, Source, Target};
 use crate::plan::row;
 use crate::plan::select::SelectPlan;
@@ -165,20 +165,25 @@ fn explain_target(verb: &str, target: &Target) -> Vec<String> {
 }
 
 fn explain_select(select: &SelectPlan) -> Vec<String> {
-    let mut lines = vec![match &select.access {
-        None => "Short path: no table".to_string(),
-        Some(access) => format!(
-            "Short path: {} on {}",
-            describe(&access.path, &access.table),
-            access.table.name
-        ),
+    let found = |access: &Access| format!("{} on {}", describe(&access.path, &access.table), access.table.name);
+    let mut lines = vec![match (&select.access, &select.extremes) {
+        (None, _) => "Short path: no table".to_string(),
+        (Some(access), None) => format!("Short path: {}", found(access)),
+        (Some(_), Some(list)) => {
+            let each: Vec<String> = list.iter().map(|e| format!("first of {}", found(&e.access))).collect();
+            format!("Short path: {}", each.join(", "))
+        }
     }];
     let filtered = select.access.as_ref().is_some_and(|a| a.filter.is_some()) || select.bare_filter.is_some();
     let steps = [
         (filtered, "Filter on the rows found"),
         (select.group.is_some(), "Aggregate"),
         (select.distinct, "Distinct"),
-        (!select.order.is_empty(), "Sort"),
+        (!select.order.is_empty() && select.served == 0, "Sort"),
+        (
+            !select.order.is_empty() && select.served > 0,
+            "Sort, in part by the index",
+        ),
         (select.limit.is_some() || select.offset.is_some(), "Limit"),
         (select.lock.is_some(), "Lock rows"),
     ];

@@ -11,8 +11,6 @@ use crate::plan::{Plan, Planned, Planner};
 use crate::types::{is_array_oid, oid, type_of_oid, type_oid};
 use cenote_engine::{ColumnType, Tx};
 use sqlparser::ast::Query;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Columns of a result, at most: PostgreSQL's limit.
@@ -34,7 +32,11 @@ impl StatementPlanner<'_> {
     /// # Errors
     /// 42P01, 42703, 42883 and their like: names and types do not fit. 0A000: no planner knows the statement's shape.
     pub fn plan(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
-        let params = Params::new(declared.iter().map(|id| declared_type(*id)).collect());
+        let declared_arrays = declared.iter().copied().enumerate().filter(|(_, id)| is_array_oid(*id));
+        let params = Params::new(
+            declared.iter().map(|id| declared_type(*id)).collect(),
+            declared_arrays.collect(),
+        );
         let analytics = self.analytics.filter(|_| any_shape);
         let planner = Planner {
             tx: self.tx,
@@ -44,16 +46,15 @@ impl StatementPlanner<'_> {
             analytics: analytics.is_some(),
             for_many: self.analytics.is_some(),
         };
-        let arrays = RefCell::default();
         let foreign = |query: &Query| {
-            self.describe_foreign(analytics, query, (&params, &arrays), declared)
+            self.describe_foreign(analytics, query, &params, declared)
                 .map(|fields| types_of(fields.iter().map(|f| f.type_oid)))
         };
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
             Statement::Query(query) => match planner.select(query) {
                 Err(Refusal::Shape(_)) => match (planner.rows(query, false), analytics) {
                     (Err(Refusal::Shape(_)), Some(_)) => self
-                        .describe_foreign(analytics, query, (&params, &arrays), declared)
+                        .describe_foreign(analytics, query, &params, declared)
                         .map_err(Refusal::Error)
                         .and_then(|fields| Ok((planner.read_by_analytics(query)?, fields))),
                     (Err(Refusal::Shape(why)), None) => Err(Refusal::Error(why)),
@@ -71,11 +72,11 @@ impl StatementPlanner<'_> {
             let text = format!("target lists can have at most {RESULTS_MAX} entries");
             return Err(SqlError::new(code::TOO_MANY_COLUMNS, text));
         }
-        let arrays = arrays.into_inner();
+        let (found, arrays) = params.known();
         let (mut types, mut param_oids) = (Vec::new(), Vec::new());
-        for (at, found) in params.into_inner().into_iter().enumerate() {
+        for (at, found) in found.into_iter().enumerate() {
             let ty = found.unwrap_or(ColumnType::Text);
-            let array = arrays.get(&at).copied().filter(|_| found.is_none());
+            let array = arrays.get(&at).copied();
             types.push(ty);
             param_oids.push(reported_oid(array.as_ref().or(declared.get(at)), ty));
         }
@@ -93,7 +94,7 @@ impl StatementPlanner<'_> {
         &self,
         analytics: Option<&Arc<dyn Analytics>>,
         query: &Query,
-        (params, arrays): (&Params, &RefCell<BTreeMap<usize, u32>>),
+        params: &Params,
         declared: &[u32],
     ) -> Result<Vec<Field>> {
         let analytics = analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
@@ -104,15 +105,14 @@ impl StatementPlanner<'_> {
             .map(|(i, t)| t.map_or(0, |t| reported_oid(declared.get(i), t)))
             .collect();
         let description = analytics.describe(&scope(self.tx, self.env), query, &known)?;
-        let mut params = params.borrow_mut();
         for (i, id) in description.param_types.iter().enumerate() {
-            if params.len() <= i {
-                params.push(None);
+            if params.borrow().len() <= i {
+                params.borrow_mut().push(None);
             }
-            if params[i].is_none() {
-                params[i] = type_of_oid(*id);
+            if params.borrow()[i].is_none() {
+                params.borrow_mut()[i] = type_of_oid(*id);
                 if is_array_oid(*id) {
-                    arrays.borrow_mut().insert(i, *id);
+                    params.set_array(i, *id);
                 }
             }
         }

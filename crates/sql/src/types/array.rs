@@ -1,6 +1,26 @@
 //! Arrays as text. The engine has no array columns; an array parameter goes to its function as `{a,b,NULL}`.
 
+use super::cast::{self, Context};
+use super::text::TextContext;
 use crate::error::{Result, SqlError, code};
+use cenote_engine::{ColumnType, Datum, DatumRef};
+
+/// The elements of an array that is held as text; none where it is NULL.
+///
+/// # Errors
+/// 22P02: the text is no array of one dimension, or an element is no value of the type.
+pub fn values(array: &DatumRef<'_>, element: ColumnType, cx: TextContext<'_>) -> Result<Vec<Datum>> {
+    let text = match array {
+        DatumRef::Null => return Ok(Vec::new()),
+        DatumRef::Text(text) => text,
+        _ => return Err(SqlError::internal("an array that is not held as text")),
+    };
+    let value = |item: Option<String>| match item {
+        None => Ok(Datum::Null),
+        Some(item) => cast::cast(Datum::Text(item), element, Context::Explicit, cx),
+    };
+    items(text)?.into_iter().map(value).collect()
+}
 
 /// The items of `{a,"b c",NULL}`.
 ///

@@ -53,12 +53,42 @@ pub fn type_oid(ty: ColumnType) -> u32 {
     }
 }
 
+/// Array types by their ids, with the ids of their elements.
+const ARRAYS: [(u32, u32); 16] = [
+    (1000, oid::BOOL),
+    (1001, oid::BYTEA),
+    (1003, oid::NAME),
+    (1005, oid::INT2),
+    (1007, oid::INT4),
+    (1009, oid::TEXT),
+    (1014, oid::BPCHAR),
+    (1015, oid::VARCHAR),
+    (1016, oid::INT8),
+    (1021, oid::FLOAT4),
+    (1022, oid::FLOAT8),
+    (1028, oid::OID),
+    (1115, oid::TIMESTAMP),
+    (1182, oid::DATE),
+    (1185, oid::TIMESTAMPTZ),
+    (1231, oid::NUMERIC),
+];
+
 /// Whether the id is that of an array whose elements the engine has.
 pub fn is_array_oid(id: u32) -> bool {
-    matches!(
-        id,
-        1000 | 1001 | 1003 | 1005 | 1007 | 1009 | 1014 | 1015 | 1016 | 1021 | 1022 | 1028 | 1115 | 1182 | 1185 | 1231
-    )
+    element_of_array(id).is_some()
+}
+
+/// The type of an array's elements, by the array's id.
+pub fn element_of_array(id: u32) -> Option<ColumnType> {
+    let (_, element) = ARRAYS.iter().find(|(array, _)| *array == id)?;
+    type_of_oid(*element)
+}
+
+/// The id of the array of a type.
+pub fn array_oid(element: ColumnType) -> u32 {
+    let wanted = type_oid(element);
+    let found = ARRAYS.iter().find(|(_, element)| *element == wanted);
+    found.map_or(oid::TEXT, |(array, _)| *array)
 }
 
 /// The type that `id` names, without modifier; None where Cenote has no such type.

@@ -333,31 +333,78 @@ fn a_connection_is_reset_for_its_next_client() {
 }
 
 /// An array parameter was described as text: a driver that goes by the description, such as asyncpg, refused the array.
+#[test]
+fn array_parameters_are_described_as_what_they_are_compared_with() {
+    let database = Database::new();
+    each_array_parameter(
+        &database,
+        &[
+            ("SELECT id FROM t WHERE id = ANY($1::int[]) ORDER BY id", 1007),
+            ("SELECT id FROM t WHERE id = ANY($1::bigint[]) ORDER BY id", 1016),
+            ("SELECT id FROM t WHERE v = ANY($1::text[]) ORDER BY id", 1009),
+            ("SELECT id FROM t WHERE id = ANY($1) ORDER BY id", 1007),
+            ("SELECT id FROM t WHERE v = ANY($1) ORDER BY id", 1009),
+            ("SELECT id FROM t WHERE NOT id <> ALL($1) ORDER BY id", 1007),
+            (
+                "SELECT id FROM t WHERE id + 1 > ANY($1::int[]) AND id = ANY($1) ORDER BY id",
+                1007,
+            ),
+        ],
+    );
+}
+
 #[cfg(feature = "analytics")]
 #[test]
-fn array_parameters_are_described_as_what_they_are_cast_to() {
-    let database = Database::with_datafusion();
+fn array_parameters_of_types_that_no_table_has_are_described_too() {
+    let text = "SELECT id FROM t WHERE id = ANY($1::oid[]) ORDER BY id";
+    each_array_parameter(&Database::with_datafusion(), &[(text, 1028)]);
+}
+
+fn each_array_parameter(database: &Database, statements: &[(&str, u32)]) {
     let mut session = database.session();
     prepared(&mut session);
-    for (text, id) in [
-        ("SELECT id FROM t WHERE id = ANY($1::int[]) ORDER BY id", 1007),
-        ("SELECT id FROM t WHERE id = ANY($1::bigint[]) ORDER BY id", 1016),
-        ("SELECT id FROM t WHERE v = ANY($1::text[]) ORDER BY id", 1009),
-        ("SELECT id FROM t WHERE id = ANY($1::oid[]) ORDER BY id", 1028),
-    ] {
+    for (text, id) in statements {
         session.parse("s", text, &[]).expect("parse");
         let mut answer = Answer::default();
         session.describe_statement("s", &mut answer).expect("describe");
-        assert_eq!(answer.params, [id], "{text}");
-        let values = if id == 1009 { "{c,a}" } else { "{3,1}" };
-        let tail = bind_tail(&[Some(values)]);
-        session
-            .bind("", "s", Bind::from_wire(&tail).expect("well formed"))
-            .expect("bind");
-        session.execute("", 0, &mut answer).expect("execute");
-        assert_eq!(answer.lines(), ["1", "3"], "{text}");
+        assert_eq!(answer.params, [*id], "{text}");
+        let (values, more) = match id {
+            1009 => ("{c,a}", "{}"),
+            _ => ("{3,1}", "{NULL}"),
+        };
+        // The plan is kept: it serves other arrays, and none.
+        for (value, lines) in [(Some(values), vec!["1", "3"]), (Some(more), vec![]), (None, vec![])] {
+            let tail = bind_tail(&[value]);
+            let mut answer = Answer::default();
+            session
+                .bind("", "s", Bind::from_wire(&tail).expect("well formed"))
+                .expect("bind");
+            session.execute("", 0, &mut answer).expect("execute");
+            assert_eq!(answer.lines(), lines, "{text} of {value:?}");
+        }
         session.close_statement("s");
         session.sync().expect("sync");
+    }
+}
+
+/// A parameter was taken for a pattern that fixes nothing, or for one of the first run.
+#[test]
+fn a_pattern_parameter_finds_what_each_run_asks_for() {
+    let database = Database::new();
+    let mut session = database.session();
+    prepared(&mut session);
+    simple(&mut session, "CREATE INDEX t_v ON t (v)").expect("index");
+    let text = "SELECT v FROM t WHERE v LIKE $1 ORDER BY id";
+    for (pattern, lines) in [
+        (Some("b%"), vec!["b"]),
+        (Some("%"), vec!["a", "b", "c"]),
+        (Some("_"), vec!["a", "b", "c"]),
+        (Some("%c"), vec!["c"]),
+        (Some(""), vec![]),
+        (None, vec![]),
+    ] {
+        let answer = extended(&mut session, text, &[pattern]).expect("select");
+        assert_eq!(answer.lines(), lines, "{pattern:?}");
     }
 }
 

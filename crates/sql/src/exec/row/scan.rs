@@ -4,7 +4,8 @@ use super::Context;
 use crate::error::Result;
 use crate::exec::rows::TableRows;
 use crate::expr::{Env, Expr, Input};
-use crate::plan::access::{Path, push_equal, tree_columns};
+use crate::plan::access::Path;
+use crate::plan::access::keys::push_equal;
 use crate::plan::row::Scan;
 use cenote_engine::{Datum, DatumRef, RowBatch};
 
@@ -67,8 +68,7 @@ impl ScanState {
         cx.tick()?;
         let table = &scan.access.table;
         self.key.clear();
-        let columns = tree_columns(table, None);
-        if !push_equal(table, columns, values, &around(cx, Input::Nothing), &mut self.key)?
+        if !push_equal(table, None, values, &around(cx, Input::Nothing), &mut self.key)?
             || !cx.reader.get_columns(table, &self.key, &scan.columns, &mut self.row)?
             || !passes(scan.access.filter.as_ref(), scan, &self.row, cx)?
         {

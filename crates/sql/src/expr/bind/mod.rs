@@ -6,6 +6,7 @@
 
 mod calls;
 mod operators;
+pub(crate) mod rows;
 
 pub use operators::common_type;
 
@@ -16,10 +17,11 @@ use crate::expr::type_names::type_named;
 use crate::expr::{Comparison, Env, Expr, Input};
 use crate::names::{Places, fold};
 use crate::types::cast::{Context, castable};
-use crate::types::{base_type, is_string, same_base};
+use crate::types::{base_type, element_of_array, is_string, same_base};
 use cenote_engine::{ColumnType, Datum, Numeric, Table};
 use sqlparser::ast::{self, CaseWhen, DataType, Ident, Spanned, Value as Literal};
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell, RefMut};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Why something was not bound.
@@ -76,7 +78,54 @@ impl Typed {
 }
 
 /// Types of parameters, as far as they are known.
-pub type Params = RefCell<Vec<Option<ColumnType>>>;
+#[derive(Debug, Default)]
+pub struct Params {
+    types: RefCell<Vec<Option<ColumnType>>>,
+    /// Those that are arrays, which the engine holds as text: by their positions, the arrays' type ids.
+    arrays: RefCell<BTreeMap<usize, u32>>,
+}
+
+impl Params {
+    /// Parameters of these types; `arrays`: those that are arrays, by position and type id.
+    pub fn new(types: Vec<Option<ColumnType>>, arrays: BTreeMap<usize, u32>) -> Params {
+        Params {
+            types: RefCell::new(types),
+            arrays: RefCell::new(arrays),
+        }
+    }
+
+    /// The types.
+    pub fn borrow(&self) -> Ref<'_, Vec<Option<ColumnType>>> {
+        self.types.borrow()
+    }
+
+    /// The types, to change them.
+    pub fn borrow_mut(&self) -> RefMut<'_, Vec<Option<ColumnType>>> {
+        self.types.borrow_mut()
+    }
+
+    /// The type of the elements of a parameter that is an array.
+    pub fn element(&self, at: usize) -> Option<ColumnType> {
+        self.arrays.borrow().get(&at).and_then(|id| element_of_array(*id))
+    }
+
+    /// Makes a parameter an array of this type id.
+    pub fn set_array(&self, at: usize, id: u32) {
+        self.types.borrow_mut()[at] = Some(ColumnType::Text);
+        self.arrays.borrow_mut().insert(at, id);
+    }
+
+    /// What is known now, to return to.
+    pub fn known(&self) -> (Vec<Option<ColumnType>>, BTreeMap<usize, u32>) {
+        (self.types.borrow().clone(), self.arrays.borrow().clone())
+    }
+
+    /// Returns to what was known.
+    pub fn restore(&self, (types, arrays): (Vec<Option<ColumnType>>, BTreeMap<usize, u32>)) {
+        *self.types.borrow_mut() = types;
+        *self.arrays.borrow_mut() = arrays;
+    }
+}
 
 /// Grouping under way: group keys, then aggregates, make up the row that the select list sees.
 #[derive(Default)]
@@ -194,11 +243,22 @@ impl Binder<'_> {
                 pattern,
                 escape_char,
             } => self.like(expr, pattern, escape_char.as_ref().map(|v| &v.value), true, *negated),
+            ast::Expr::AnyOp {
+                left,
+                compare_op,
+                right,
+                ..
+            } if !rows::is_query(right) => self.any_of(left, compare_op, right, false),
+            ast::Expr::AllOp {
+                left,
+                compare_op,
+                right,
+            } if !rows::is_query(right) => self.any_of(left, compare_op, right, true),
             ast::Expr::Subquery(_)
-            | ast::Expr::InSubquery { .. }
-            | ast::Expr::Exists { .. }
             | ast::Expr::AnyOp { .. }
-            | ast::Expr::AllOp { .. } => match self.names {
+            | ast::Expr::AllOp { .. }
+            | ast::Expr::InSubquery { .. }
+            | ast::Expr::Exists { .. } => match self.names {
                 Some(names) => names.subquery(self, expr),
                 None => shape(format_args!("the expression {expr}")),
             },

@@ -61,6 +61,9 @@ impl Binder<'_> {
     }
 
     pub(super) fn comparison(&self, left: &ast::Expr, op: Comparison, right: &ast::Expr) -> Bound<Typed> {
+        if let Some(rows) = self.rows_compared(left, op, right)? {
+            return Ok(rows);
+        }
         let (a, b) = (self.bind(left)?, self.bind(right)?);
         self.compare(a, op, b)
     }
@@ -274,8 +277,15 @@ impl Binder<'_> {
     }
 
     pub(super) fn in_list(&self, expr: &ast::Expr, list: &[ast::Expr], negated: bool) -> Bound<Typed> {
+        if let ast::Expr::Tuple(row) = expr {
+            return self.row_in_list(row, list, negated);
+        }
         let operand = self.bind(expr)?;
         let items: Vec<Typed> = list.iter().map(|e| self.bind(e)).collect::<Bound<_>>()?;
+        self.in_items(operand, items, negated)
+    }
+
+    pub(super) fn in_items(&self, operand: Typed, items: Vec<Typed>, negated: bool) -> Bound<Typed> {
         let all_integers = operand.ty.is_some_and(is_integer) && items.iter().all(|i| i.ty.is_none_or(is_integer));
         let common = if all_integers {
             operand.ty

@@ -343,7 +343,7 @@ impl Join<'_, '_> {
         match &self.items[at].source {
             Source::Table(table, _) => {
                 let access = self.access(at, table, conditions);
-                self.rows.estimate(&access)
+                self.rows.estimator.estimate(&access)
             }
             Source::Block(node, cost) => Estimate {
                 rows: node.rows * conditions.iter().map(selectivity).product::<f64>(),
@@ -364,7 +364,7 @@ impl Join<'_, '_> {
     /// Steps of reading an item whole.
     fn whole(&self, item: &Item) -> f64 {
         match &item.source {
-            Source::Table(table, _) => self.rows.table_rows(table),
+            Source::Table(table, _) => self.rows.estimator.table_rows(table),
             Source::Block(_, cost) => *cost,
             Source::Group(from) => from.items.iter().map(|item| self.whole(item)).sum(),
         }
@@ -385,7 +385,7 @@ impl Join<'_, '_> {
             });
             c
         });
-        access::choose(table.clone(), all_of(inside.collect()), None).0
+        access::choose(table, all_of(inside.collect()), None, &self.rows.estimator).0
     }
 
     /// The nodes of the join in this order.
@@ -531,7 +531,7 @@ impl Join<'_, '_> {
         match std::mem::replace(&mut self.items[at].source, empty) {
             Source::Table(table, is_target) => {
                 let access = self.access(at, &table, &conditions);
-                let estimate = self.rows.estimate(&access);
+                let estimate = self.rows.estimator.estimate(&access);
                 let mut read: Vec<usize> = fetch.iter().map(|(column, _)| *column).collect();
                 for condition in access.condition.iter().chain(&access.filter) {
                     condition.walk(&mut |e| {

@@ -16,7 +16,7 @@
 //! group, cache) keeps the slots that are read above it, and writes them back.
 
 mod block;
-mod estimate;
+pub(super) mod estimate;
 mod explain;
 mod from;
 mod join;
@@ -32,6 +32,7 @@ use crate::expr::bind::{Bound, Refusal, shape};
 use crate::expr::{Comparison, Expr};
 use crate::output::Field;
 use cenote_engine::{ColumnType, Columns, Table, Tx};
+use estimate::Estimator;
 use sqlparser::ast::Query;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -287,8 +288,7 @@ struct RowPlanner<'a> {
     /// Slots that an expression names.
     used: RefCell<BTreeSet<SlotNumber>>,
     tables: RefCell<Vec<u32>>,
-    /// Rows of tables, by their ids.
-    row_counts: RefCell<BTreeMap<u32, f64>>,
+    estimator: Estimator<'a>,
     /// SELECTs planned so far.
     blocks: Cell<u32>,
     /// Cost of what is run once.
@@ -328,16 +328,16 @@ impl Planner<'_> {
             slots: Cell::new(0),
             used: RefCell::default(),
             tables: RefCell::default(),
-            row_counts: RefCell::default(),
+            estimator: Estimator::new(self.tx),
             blocks: Cell::new(0),
             cost: Cell::new(0.0),
             target: Cell::new(target),
         };
-        let known = self.params.borrow().clone();
+        let known = self.params.known();
         let planned = rows.query(query, None, &[]).and_then(|block| rows.finished(block));
         if matches!(planned, Err(Refusal::Shape(_))) {
             // What this planner took parameters for does not bind the next one.
-            *self.params.borrow_mut() = known;
+            self.params.restore(known);
         }
         planned
     }
@@ -360,7 +360,7 @@ impl RowPlanner<'_> {
             types: block.outputs.iter().map(|o| o.ty).collect(),
             outputs: block.outputs.into_iter().map(|o| o.expr).collect(),
             tables: self.tables.into_inner(),
-            counts: self.row_counts.into_inner(),
+            counts: self.estimator.into_counts(),
             open,
         };
         Ok((plan, fields))

@@ -5,6 +5,7 @@ use super::join::key_type;
 use super::scope::Scope;
 use super::{Apply, ApplyKind, Block, Node, SlotNumber, Step};
 use crate::error::{SqlError, code};
+use crate::expr::bind::rows::comparison_of;
 use crate::expr::bind::{Binder, Bound, Typed, shape};
 use crate::expr::{Comparison, Expr};
 use crate::plan::access::Path;
@@ -192,15 +193,7 @@ fn query_of(expr: &ast::Expr) -> Bound<&Query> {
 }
 
 fn comparison(op: &BinaryOperator) -> Bound<Comparison> {
-    Ok(match op {
-        BinaryOperator::Eq => Comparison::Eq,
-        BinaryOperator::NotEq => Comparison::Ne,
-        BinaryOperator::Lt => Comparison::Lt,
-        BinaryOperator::LtEq => Comparison::Le,
-        BinaryOperator::Gt => Comparison::Gt,
-        BinaryOperator::GtEq => Comparison::Ge,
-        other => return shape(format_args!("{other} ANY")),
-    })
+    comparison_of(op).map_or_else(|| shape(format_args!("{op} ANY")), Ok)
 }
 
 fn negated(op: Comparison) -> Comparison {

@@ -1,0 +1,234 @@
+//! The cheapest path to the rows of a table.
+
+use super::matching::Match;
+use super::{Access, Path, Wanted, all_of, conjuncts, key_column, key_length};
+use crate::expr::{Comparison, Expr};
+use cenote_engine::{Direction, Table};
+use std::sync::Arc;
+
+/// Arms of an OR that are looked at, at most.
+const ARMS_MAX: usize = 100;
+
+/// What a path costs.
+pub trait Costs {
+    /// Steps of reading all rows of the path, and how many pass its conditions.
+    fn of(&self, access: &Access) -> (f64, f64);
+    /// Steps of sorting so many rows.
+    fn sort(&self, rows: f64) -> f64;
+}
+
+/// The order in which rows are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Order<'w> {
+    /// By these columns.
+    pub columns: &'w [Wanted],
+    /// How many of the first rows are wanted; None: all.
+    pub limit: Option<f64>,
+}
+
+/// A path, and how many of the first columns of the order wanted it gives.
+struct Candidate {
+    access: Access,
+    served: usize,
+}
+
+/// Chooses the path. The answer says by how many of the first columns of the order wanted the rows come ordered.
+pub fn choose(
+    table: &Arc<Table>,
+    condition: Option<Expr>,
+    order: Option<Order<'_>>,
+    costs: &dyn Costs,
+) -> (Access, usize) {
+    let list: Vec<Expr> = conjuncts(condition.clone()).into_iter().map(as_list).collect();
+    let mut candidates = Vec::new();
+    for index in trees(table) {
+        let found = Match::new(table, index, &list, order.is_some());
+        let (served, direction) = served(table, &found, order);
+        if !found.fixes() && served == 0 {
+            continue;
+        }
+        let candidate = Candidate {
+            access: Access {
+                table: table.clone(),
+                path: found.path(),
+                filter: all_of(found.rest()),
+                condition: condition.clone(),
+                direction,
+            },
+            served,
+        };
+        if found.unique && index.is_none() {
+            return (candidate.access, served);
+        }
+        candidates.push(candidate);
+    }
+    candidates.extend(union(table, &list, &condition, costs));
+    if candidates.is_empty() {
+        return (whole_table(table, condition), 0);
+    }
+    candidates.push(Candidate {
+        access: whole_table(table, condition),
+        served: 0,
+    });
+    let cost = |c: &Candidate| cost_of(c, order, costs);
+    let best = candidates
+        .into_iter()
+        .map(|c| (cost(&c), c))
+        .min_by(|a, b| a.0.total_cmp(&b.0));
+    match best {
+        Some((_, best)) => (best.access, best.served),
+        None => unreachable!("the whole table is a candidate"),
+    }
+}
+
+/// Steps of a path with the sort behind it. One that gives the order ends where the limit does; one that gives the first
+/// columns of it ends behind the last row that is equal in them.
+fn cost_of(candidate: &Candidate, order: Option<Order<'_>>, costs: &dyn Costs) -> f64 {
+    let (steps, rows) = costs.of(&candidate.access);
+    let Some(order) = order.filter(|o| !o.columns.is_empty()) else {
+        return steps;
+    };
+    let rows = rows.max(1.0);
+    let sorted = |read: f64| costs.sort(order.limit.map_or(read, |l| l.min(read)));
+    let share = |read: f64| (read / rows).min(1.0);
+    match (candidate.served, order.limit) {
+        (0, _) => steps + sorted(rows),
+        (all, None) if all == order.columns.len() => steps,
+        (all, Some(limit)) if all == order.columns.len() => steps * share(limit),
+        (_, None) => steps + sorted(rows),
+        (_, Some(limit)) => steps * share(limit + rows.sqrt()) + sorted(limit + rows.sqrt()),
+    }
+}
+
+fn whole_table(table: &Arc<Table>, condition: Option<Expr>) -> Access {
+    Access {
+        table: table.clone(),
+        path: Path::Range {
+            index: None,
+            prefix: Vec::new(),
+            lower: None,
+            upper: None,
+        },
+        filter: condition.clone(),
+        condition,
+        direction: Direction::Forward,
+    }
+}
+
+/// An OR of equalities of one column is a list of its values.
+fn as_list(condition: Expr) -> Expr {
+    let Expr::Or(arms) = &condition else {
+        return condition;
+    };
+    let Some(Expr::Compare { left, trim, .. }) = arms.first() else {
+        return condition;
+    };
+    let (operand, trim) = (left.clone(), *trim);
+    let Expr::Column(column) = &*operand else {
+        return condition;
+    };
+    let value = |arm: &Expr| match arm {
+        Expr::Compare {
+            op: Comparison::Eq,
+            trim: t,
+            left,
+            right,
+        } if *t == trim && matches!(&**left, Expr::Column(c) if c == column) && right.is_row_free() => {
+            Some((**right).clone())
+        }
+        _ => None,
+    };
+    match arms.iter().map(value).collect::<Option<Vec<Expr>>>() {
+        Some(list) => Expr::InList {
+            operand,
+            list,
+            trim,
+            negated: false,
+        },
+        None => condition,
+    }
+}
+
+/// The union of the paths of an OR's arms, where each arm has one. The other conditions serve in each arm.
+fn union(table: &Arc<Table>, list: &[Expr], condition: &Option<Expr>, costs: &dyn Costs) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    for (at, or) in list.iter().enumerate() {
+        let Expr::Or(arms) = or else { continue };
+        if arms.len() > ARMS_MAX {
+            continue;
+        }
+        let others = |i: &usize| *i != at;
+        let rest: Vec<Expr> = (0..list.len()).filter(others).map(|i| list[i].clone()).collect();
+        let paths: Option<Vec<Path>> = arms.iter().map(|arm| arm_path(table, arm, &rest, costs)).collect();
+        if let Some(paths) = paths {
+            found.push(Candidate {
+                access: Access {
+                    table: table.clone(),
+                    path: Path::Union(paths),
+                    filter: condition.clone(),
+                    condition: condition.clone(),
+                    direction: Direction::Forward,
+                },
+                served: 0,
+            });
+        }
+    }
+    found
+}
+
+/// The cheapest path of one arm that is none through the whole table.
+fn arm_path(table: &Arc<Table>, arm: &Expr, rest: &[Expr], costs: &dyn Costs) -> Option<Path> {
+    let mut list = conjuncts(Some(arm.clone()));
+    list.extend_from_slice(rest);
+    let mut best: Option<(f64, Path)> = None;
+    for index in trees(table) {
+        let found = Match::new(table, index, &list, true);
+        if !found.fixes() {
+            continue;
+        }
+        let access = Access {
+            path: found.path(),
+            filter: all_of(found.rest()),
+            ..whole_table(table, None)
+        };
+        let cost = costs.of(&access).0;
+        if best.as_ref().is_none_or(|(least, _)| cost < *least) {
+            best = Some((cost, access.path));
+        }
+    }
+    best.map(|(_, path)| path)
+}
+
+/// How many of the first columns of the order the columns of a tree behind the fixed ones give, and read in which
+/// direction. A column of the order that has one value in all rows orders nothing.
+fn served(table: &Table, found: &Match<'_>, order: Option<Order<'_>>) -> (usize, Direction) {
+    let Some(order) = order.filter(|_| found.is_one_range()) else {
+        return (0, Direction::Forward);
+    };
+    let fixed = found.fixed_columns();
+    let is_fixed = |column: usize| (0..fixed).any(|at| key_column(table, found.index, at) == column);
+    let (mut at, mut served, mut descending) = (fixed, 0, None);
+    for wanted in order.columns {
+        if !is_fixed(wanted.column) {
+            let fits = at < key_length(table, found.index)
+                && key_column(table, found.index, at) == wanted.column
+                && descending.is_none_or(|d| d == wanted.descending);
+            if !fits {
+                break;
+            }
+            descending = Some(wanted.descending);
+            at += 1;
+        }
+        served += 1;
+    }
+    match descending {
+        Some(true) => (served, Direction::Backward),
+        _ => (served, Direction::Forward),
+    }
+}
+
+/// The trees of a table: the primary key's, if it has one, then each index's.
+fn trees(table: &Table) -> impl Iterator<Item = Option<usize>> + use<> {
+    let primary = table.primary_key.is_some().then_some(None);
+    primary.into_iter().chain((0..table.indexes.len()).map(Some))
+}
