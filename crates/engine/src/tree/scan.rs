@@ -138,8 +138,13 @@ struct Cut {
 impl Scan {
     /// At most `rows` (at least 1) entries a batch, for callers that want few.
     pub fn batch_rows(mut self, rows: usize) -> Scan {
-        self.batch_rows = rows.max(1);
+        self.set_batch_rows(rows);
         self
+    }
+
+    /// As `batch_rows`, from the next batch on.
+    pub fn set_batch_rows(&mut self, rows: usize) {
+        self.batch_rows = rows.max(1);
     }
 
     /// Copies the next entries into `batch` (cleared first); `false` at the end of the range.

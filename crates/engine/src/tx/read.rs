@@ -294,6 +294,11 @@ impl RowScan {
         self
     }
 
+    /// From now on, fetch about so many rows at a time (at least 1).
+    pub fn set_batch_rows(&mut self, rows: usize) {
+        self.scan.set_batch_rows(rows);
+    }
+
     /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a
     /// clone.
     ///

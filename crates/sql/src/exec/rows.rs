@@ -22,6 +22,9 @@ pub fn qualifies(condition: Option<&Expr>, env: &Env<'_>) -> Result<bool> {
     condition.map_or(Ok(true), |c| c.holds(env))
 }
 
+/// From so many rows on a scan that began with few fetches whole leaves.
+const FEW_MAX: usize = 1024;
+
 /// A walk over the rows of an access path. The filter is the caller's to apply.
 pub struct TableRows {
     ranges: std::vec::IntoIter<TreeRange>,
@@ -74,7 +77,7 @@ impl TableRows {
         Ok(rows)
     }
 
-    /// Says that about so many rows will do.
+    /// Says that about so many rows will do. Where they do not, twice as many are fetched each time.
     pub fn expect_few(&mut self, rows: u64) {
         self.few = usize::try_from(rows).ok().filter(|n| *n < FEW).map(|n| n.max(1));
     }
@@ -129,6 +132,9 @@ impl TableRows {
             if !scan.next_batch(reader, &mut self.batch)? {
                 self.scan = None;
                 self.batch.clear();
+            } else if let Some(rows) = self.few {
+                self.few = Some(2 * rows).filter(|more| *more < FEW_MAX);
+                scan.set_batch_rows(self.few.unwrap_or(usize::MAX));
             }
         }
         Ok(true)

@@ -183,7 +183,7 @@ impl Planner<'_> {
     ) -> Bound<()> {
         let order = wanted.map(|columns| Order {
             columns,
-            limit: rows_wanted(plan),
+            limit: rows_wanted(plan.limit.as_ref(), plan.offset.as_ref()),
         });
         let estimator = Estimator::new(self.tx);
         plan.extremes = extremes(plan.group.as_ref(), &table, condition.as_ref(), &estimator);
@@ -477,18 +477,17 @@ impl Planner<'_> {
     }
 }
 
-/// LIMIT and OFFSET together, guessed where they are parameters; None without LIMIT.
-fn rows_wanted(plan: &SelectPlan) -> Option<f64> {
+/// The rows that LIMIT and OFFSET ask for, guessed where they are parameters; None without LIMIT.
+pub(crate) fn rows_wanted(limit: Option<&Expr>, offset: Option<&Expr>) -> Option<f64> {
     let count = |expr: &Expr| match expr {
         Expr::Const(Datum::Int8(n)) => *n as f64,
         Expr::Const(_) => 0.0,
         _ => LIMIT_ROWS,
     };
-    let limit = plan.limit.as_ref()?;
-    if matches!(limit, Expr::Const(Datum::Null)) {
-        return None;
+    match limit? {
+        Expr::Const(Datum::Null) => None,
+        limit => Some(count(limit) + offset.map_or(0.0, count)),
     }
-    Some(count(limit) + plan.offset.as_ref().map_or(0.0, count))
 }
 
 /// A query that is this SELECT and nothing else.

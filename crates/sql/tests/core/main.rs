@@ -9,6 +9,7 @@ mod foreign;
 mod gathered;
 mod limits;
 mod model;
+mod plans;
 mod portals;
 mod protocol;
 mod recheck;

@@ -10,6 +10,9 @@ use crate::plan::select::SortKey;
 use cenote_engine::{Charge, ColumnType, Datum};
 use std::collections::{HashMap, HashSet};
 
+/// Rows beyond those wanted of an order that are gathered before they are sorted.
+const SLACK: usize = 64;
+
 /// Rows that were read and are given in order.
 #[derive(Default)]
 pub struct KeptRows {
@@ -19,25 +22,51 @@ pub struct KeptRows {
 }
 
 impl KeptRows {
+    /// Whether the input has been read.
+    pub fn is_filled(&self) -> bool {
+        self.memory.is_some()
+    }
+
     /// Reads the input to its end, unless that has been done.
     ///
     /// # Errors
     /// As the input; 53200: the session may gather no more.
-    pub fn fill(
-        &mut self,
-        (input, state): (&Node, &mut State),
-        carried: &[u16],
-        cx: &mut Context<'_>,
-        arrange: impl FnOnce(&mut Vec<Vec<Datum>>),
-    ) -> Result<()> {
-        if self.memory.is_some() {
+    pub fn fill(&mut self, (input, state): (&Node, &mut State), carried: &[u16], cx: &mut Context<'_>) -> Result<()> {
+        if self.is_filled() {
             return Ok(());
         }
         let mut memory = Charge::new(&cx.session.memory);
         while next(input, state, cx)? {
             keep(&mut self.rows, carried, &mut memory, cx)?;
         }
-        arrange(&mut self.rows);
+        self.memory = Some(memory);
+        Ok(())
+    }
+
+    /// Reads the input to its end and sorts it; of the order only the first `wanted` rows are kept.
+    ///
+    /// # Errors
+    /// As the input; 53200: the session may gather no more.
+    pub fn fill_sorted(
+        &mut self,
+        (input, state): (&Node, &mut State),
+        carried: &[u16],
+        (keys, wanted): (&[Key], u64),
+        cx: &mut Context<'_>,
+    ) -> Result<()> {
+        let keys = sort_keys(keys, carried);
+        let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+        let full = wanted.saturating_mul(2).saturating_add(SLACK);
+        let mut memory = Charge::new(&cx.session.memory);
+        while next(input, state, cx)? {
+            keep(&mut self.rows, carried, &mut memory, cx)?;
+            if self.rows.len() >= full {
+                sort(&mut self.rows, &keys);
+                let dropped = self.rows.drain(wanted..).map(|row| size_of_row(&row)).sum();
+                memory.shrink(dropped);
+            }
+        }
+        sort(&mut self.rows, &keys);
         self.memory = Some(memory);
         Ok(())
     }
@@ -83,16 +112,15 @@ pub fn copy_out(row: &[Datum], carried: &[u16], cx: &mut Context<'_>) {
     }
 }
 
-/// Sorts rows of the carried slots.
-pub fn sort_by(rows: &mut Vec<Vec<Datum>>, keys: &[Key], carried: &[u16]) {
+/// The sort keys as positions among the carried slots.
+fn sort_keys(keys: &[Key], carried: &[u16]) -> Vec<SortKey> {
     let place = |key: &Key| SortKey {
         at: carried.iter().position(|slot| *slot == key.slot).unwrap_or_default(),
         descending: key.descending,
         nulls_first: key.nulls_first,
         trim: key.trim,
     };
-    let keys: Vec<SortKey> = keys.iter().map(place).collect();
-    sort(rows, &keys);
+    keys.iter().map(place).collect()
 }
 
 /// Groups under way, then given in the order in which they came up.

@@ -144,12 +144,26 @@ fn next(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
             }
             Ok(false)
         }
-        (Step::Sort { input, keys, carried }, State::Kept(state, rows)) => {
-            rows.fill((input, state), carried, cx, |rows| gather::sort_by(rows, keys, carried))?;
+        (
+            Step::Sort {
+                input,
+                keys,
+                carried,
+                first,
+            },
+            State::Kept(state, rows),
+        ) => {
+            if !rows.is_filled() {
+                let wanted = match first {
+                    Some((limit, offset)) => wanted_rows(Some(limit), offset.as_ref(), cx)?,
+                    None => u64::MAX,
+                };
+                rows.fill_sorted((input, state), carried, (keys, wanted), cx)?;
+            }
             rows.give(carried, cx)
         }
         (Step::Cache { input, carried }, State::Kept(state, rows)) => {
-            rows.fill((input, state), carried, cx, |_| {})?;
+            rows.fill((input, state), carried, cx)?;
             rows.give(carried, cx)
         }
         (Step::Limit { input, limit, offset }, State::Limit(state, left)) => {
@@ -228,6 +242,13 @@ fn limited(
         return Ok(true);
     }
     Ok(false)
+}
+
+/// The rows that are read for LIMIT and OFFSET.
+fn wanted_rows(limit: Option<&Expr>, offset: Option<&Expr>, cx: &Context<'_>) -> Result<u64> {
+    let skip = count_of(offset, 0, ("OFFSET", code::INVALID_OFFSET), cx)?;
+    let take = count_of(limit, u64::MAX, ("LIMIT", code::INVALID_LIMIT), cx)?;
+    Ok(skip.saturating_add(take))
 }
 
 fn count_of(expr: Option<&Expr>, none: u64, (word, state): (&str, &'static str), cx: &Context<'_>) -> Result<u64> {

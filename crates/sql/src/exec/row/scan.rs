@@ -9,6 +9,9 @@ use crate::plan::access::keys::push_equal;
 use crate::plan::row::Scan;
 use cenote_engine::{Datum, DatumRef, RowBatch};
 
+/// Rows that are fetched at first where the first may do.
+const FIRST_ROWS: u64 = 16;
+
 /// Where a scan stands.
 #[derive(Default)]
 pub struct ScanState {
@@ -48,6 +51,9 @@ impl ScanState {
             let env = around(cx, Input::Nothing);
             let mut rows = TableRows::start(access, &env, std::mem::take(&mut self.batch))?;
             rows.expect_columns(&scan.columns);
+            if scan.few {
+                rows.expect_few(FIRST_ROWS);
+            }
             self.rows = Some(rows);
         }
         let Some(rows) = &mut self.rows else { return Ok(false) };

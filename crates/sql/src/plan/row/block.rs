@@ -1,7 +1,7 @@
 //! One SELECT, VALUES, or set operation, with WITH, ORDER BY and LIMIT around it.
 
 use super::from::From;
-use super::join::applied;
+use super::join::{Joined, WantedOrder, applied};
 use super::scope::{Common, Scope};
 use super::subquery::slots_of;
 use super::{BLOCKS_MAX, Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
@@ -10,7 +10,7 @@ use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, strip};
 use crate::names::{fold, qualified};
 use crate::plan::access::conjuncts;
-use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard};
+use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard, rows_wanted};
 use crate::types::cast::Context;
 use crate::types::{base_type, is_string};
 use cenote_engine::{ColumnType, Datum};
@@ -297,6 +297,8 @@ impl RowPlanner<'_> {
         carried: Vec<SlotNumber>,
         query: &Query,
     ) -> Bound<Block> {
+        let sequence = |name: &str| self.planner.sequence(name);
+        let (limit, offset) = self.planner.limits(&self.planner.binder(None, &sequence), query)?;
         let rows = block.node.rows;
         if !keys.is_empty() {
             block.cost += rows * 2.0;
@@ -304,11 +306,10 @@ impl RowPlanner<'_> {
                 input: Box::new(block.node),
                 keys,
                 carried,
+                first: limit.clone().map(|limit| (limit, offset.clone())),
             };
             block.node = Node::new(step, rows);
         }
-        let sequence = |name: &str| self.planner.sequence(name);
-        let (limit, offset) = self.planner.limits(&self.planner.binder(None, &sequence), query)?;
         if limit.is_some() || offset.is_some() {
             let rows = match &limit {
                 Some(Expr::Const(Datum::Int8(n))) => rows.min(*n as f64),
@@ -359,8 +360,43 @@ impl RowPlanner<'_> {
         let keys = self.order(&binder, query, &results, distinct, &mut more)?;
         let grouping = binder.grouping.take().map(RefCell::into_inner);
         drop(binder);
-        let block = self.rows_of_select(&scope, from, grouping.filter(|_| grouped), having, results.outputs)?;
+        let grouping = grouping.filter(|_| grouped);
+        let wanted = match grouping.is_none() && !distinct {
+            true => self.wanted_order(&keys, &results.outputs, &more, query)?,
+            false => None,
+        };
+        let (block, ordered) = self.rows_of_select(&scope, (from, wanted), grouping, having, results.outputs)?;
+        if ordered {
+            return self.sorted_and_limited(block, Vec::new(), Vec::new(), query);
+        }
         self.finish(block, distinct, keys, more, query)
+    }
+
+    /// The order of the rows, where only the first are wanted and it is one of columns.
+    fn wanted_order(
+        &self,
+        keys: &[(usize, ColumnType, ast::OrderByOptions)],
+        outputs: &[Output],
+        more: &[Expr],
+        query: &Query,
+    ) -> Bound<Option<WantedOrder>> {
+        let sequence = |name: &str| self.planner.sequence(name);
+        let (limit, offset) = self.planner.limits(&self.planner.binder(None, &sequence), query)?;
+        let Some(limit) = rows_wanted(limit.as_ref(), offset.as_ref()).filter(|_| !keys.is_empty()) else {
+            return Ok(None);
+        };
+        let column = |(at, _, options): &(usize, ColumnType, ast::OrderByOptions)| {
+            let expr = outputs.get(*at).map_or_else(|| &more[*at - outputs.len()], |o| &o.expr);
+            let descending = options.asc == Some(false);
+            match expr {
+                Expr::Column(slot) if options.nulls_first.is_none_or(|first| first == descending) => {
+                    Some((*slot, descending))
+                }
+                _ => None,
+            }
+        };
+        let columns = keys.iter().map(column).collect::<Option<Vec<_>>>();
+        Ok(columns.map(|columns| WantedOrder { columns, limit }))
     }
 
     /// DISTINCT, ORDER BY and LIMIT over the results.
@@ -397,16 +433,20 @@ impl RowPlanner<'_> {
         self.sorted_and_limited(block, keys, slots, query)
     }
 
-    /// FROM, WHERE, GROUP BY and HAVING.
+    /// FROM, WHERE, GROUP BY and HAVING; whether the rows come in the order wanted.
     fn rows_of_select(
         &self,
         scope: &Scope<'_>,
-        from: From,
+        (from, wanted): (From, Option<WantedOrder>),
         grouping: Option<Grouping>,
         having: Option<Expr>,
         outputs: Vec<Output>,
-    ) -> Bound<Block> {
-        let (mut node, mut cost) = self.join(from, scope.below.take())?;
+    ) -> Bound<(Block, bool)> {
+        let Joined {
+            mut node,
+            mut cost,
+            ordered,
+        } = self.join(from, scope.below.take(), wanted.as_ref())?;
         if let Some(grouping) = grouping {
             cost += node.rows;
             let rows = match grouping.keys.is_empty() {
@@ -431,12 +471,13 @@ impl RowPlanner<'_> {
             let input = Box::new(node);
             node = Node::new(Step::Filter { input, condition }, rows);
         }
-        Ok(Block {
+        let block = Block {
             node,
             outputs,
             outer: scope.outer.take(),
             cost,
-        })
+        };
+        Ok((block, ordered))
     }
 
     fn start_grouping(

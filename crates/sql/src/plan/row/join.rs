@@ -11,7 +11,7 @@ use super::subquery::slots_of;
 use super::{Apply, JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
 use crate::expr::bind::{Bound, shape};
 use crate::expr::{Comparison, Expr};
-use crate::plan::access::{self, Access, all_of};
+use crate::plan::access::{self, Access, Costs, Wanted, all_of};
 use crate::types::{base_type, is_integer};
 use cenote_engine::{ColumnType, Columns, Table};
 use std::collections::{BTreeMap, BTreeSet};
@@ -68,6 +68,33 @@ struct Order {
     cost: f64,
 }
 
+impl Order {
+    fn start() -> Order {
+        Order {
+            order: Vec::new(),
+            rows: 1.0,
+            cost: 0.0,
+        }
+    }
+}
+
+/// The order in which the rows of a join are wanted, of which the first will do.
+pub(super) struct WantedOrder {
+    /// Slots, and whether they fall.
+    pub columns: Vec<(SlotNumber, bool)>,
+    /// How many rows are wanted.
+    pub limit: f64,
+}
+
+/// A join, planned.
+pub(super) struct Joined {
+    pub node: Node,
+    /// Steps of a run; where the rows come ordered, of as many as are wanted.
+    pub cost: f64,
+    /// The rows come in the order that was wanted.
+    pub ordered: bool,
+}
+
 /// A join, with what planning it looks at.
 struct Join<'p, 'a> {
     rows: &'p RowPlanner<'a>,
@@ -77,11 +104,13 @@ struct Join<'p, 'a> {
     owner: BTreeMap<SlotNumber, usize>,
     /// By the item, what of those before it matters, and whether there is any.
     choices: BTreeMap<(usize, Items, bool), Choice>,
+    /// The item that has to come first, read in the order of these columns: joins keep the order of what comes before.
+    first: Option<(usize, Vec<Wanted>, f64)>,
 }
 
 impl RowPlanner<'_> {
-    /// Plans a join with its conditions and the subqueries that these name. The node, and the steps of a run.
-    pub(super) fn join(&self, from: From, applies: Vec<Apply>) -> Bound<(Node, f64)> {
+    /// Plans a join with its conditions and the subqueries that these name.
+    pub(super) fn join(&self, from: From, applies: Vec<Apply>, wanted: Option<&WantedOrder>) -> Bound<Joined> {
         if from.items.len() > ITEMS_MAX {
             return shape("a join of so many relations");
         }
@@ -98,13 +127,24 @@ impl RowPlanner<'_> {
             conditions: Vec::new(),
             owner,
             choices: BTreeMap::new(),
+            first: None,
         };
         for expr in from.conditions {
             let condition = join.condition(expr, &answers);
             join.conditions.push(condition);
         }
-        let order = join.order()?;
-        join.build(&order, once, each)
+        let plain = join.order()?;
+        let (order, share) = match wanted {
+            Some(wanted) => join.first_rows(plain, wanted)?,
+            None => (plain, 1.0),
+        };
+        let ordered = join.first.is_some();
+        let (node, cost) = join.build(&order.order, once, each)?;
+        Ok(Joined {
+            node,
+            cost: cost * share,
+            ordered,
+        })
     }
 
     /// Columns of the item that go to the tuple.
@@ -174,25 +214,68 @@ impl Join<'_, '_> {
         }
     }
 
-    /// The order of the items.
-    fn order(&mut self) -> Bound<Vec<usize>> {
-        let count = self.items.len();
-        if count <= 1 {
-            return Ok((0..count).collect());
+    /// The order of the items, or one that gives the rows as they are wanted, where the first of them cost less by it;
+    /// and the share of it that is run.
+    fn first_rows(&mut self, plain: Order, wanted: &WantedOrder) -> Bound<(Order, f64)> {
+        let sorted = plain.cost + self.rows.estimator.sort(plain.rows);
+        for at in 0..self.items.len() {
+            let Some(columns) = self.wanted_columns(at, wanted) else {
+                continue;
+            };
+            self.put_first(Some((at, columns, wanted.limit)));
+            if self.gives_order(at) {
+                let ordered = self.order()?;
+                let share = (wanted.limit / ordered.rows.max(1e-3)).min(1.0);
+                if ordered.cost * share < sorted {
+                    return Ok((ordered, share));
+                }
+            }
+            self.put_first(None);
         }
+        Ok((plain, 1.0))
+    }
+
+    fn put_first(&mut self, first: Option<(usize, Vec<Wanted>, f64)>) {
+        self.choices.retain(|(_, _, is_first), _| !is_first);
+        self.first = first;
+    }
+
+    /// The order as columns of this item; None where it is no table that can come first, or other items are named.
+    fn wanted_columns(&self, at: usize, wanted: &WantedOrder) -> Option<Vec<Wanted>> {
+        let item = &self.items[at];
+        if item.left.is_some() || !item.requires.is_empty() || !matches!(item.source, Source::Table(_, false)) {
+            return None;
+        }
+        let column = |(slot, descending): &(SlotNumber, bool)| {
+            let found = item.slots.iter().find(|s| s.slot == *slot)?;
+            Some(Wanted {
+                column: found.column,
+                descending: *descending,
+            })
+        };
+        wanted.columns.iter().map(column).collect()
+    }
+
+    /// Whether the item, read first, gives its rows in the order wanted.
+    fn gives_order(&self, at: usize) -> bool {
+        let Source::Table(table, _) = &self.items[at].source else {
+            return false;
+        };
+        let (_, served) = self.access_and_order(at, table, &self.conditions_for(at, 0));
+        self.first
+            .as_ref()
+            .is_some_and(|(_, columns, _)| served == columns.len())
+    }
+
+    /// The order of the items.
+    fn order(&mut self) -> Bound<Order> {
+        let count = self.items.len();
         if count > EXHAUSTIVE {
             return self.greedy();
         }
         let all: Items = (1 << count) - 1;
         let mut best: BTreeMap<Items, Order> = BTreeMap::new();
-        best.insert(
-            0,
-            Order {
-                order: Vec::new(),
-                rows: 1.0,
-                cost: 0.0,
-            },
-        );
+        best.insert(0, Order::start());
         for mask in 0..all {
             let Some(path) = best.get(&mask).cloned() else { continue };
             for at in 0..count {
@@ -209,20 +292,13 @@ impl Join<'_, '_> {
             }
         }
         match best.remove(&all) {
-            Some(path) => Ok(path.order),
+            Some(path) => Ok(path),
             None => shape("a join in this order"),
         }
     }
 
-    fn greedy(&mut self) -> Bound<Vec<usize>> {
-        let (mut mask, mut path) = (
-            0,
-            Order {
-                order: Vec::new(),
-                rows: 1.0,
-                cost: 0.0,
-            },
-        );
+    fn greedy(&mut self) -> Bound<Order> {
+        let (mut mask, mut path) = (0, Order::start());
         while path.order.len() < self.items.len() {
             let mut best: Option<(usize, Order)> = None;
             for at in 0..self.items.len() {
@@ -239,13 +315,14 @@ impl Join<'_, '_> {
             };
             (mask, path) = (mask | 1 << at, next);
         }
-        Ok(path.order)
+        Ok(path)
     }
 
     /// The order with this item behind it; None where it is in it, or wants others before.
     fn extended(&mut self, path: &Order, mask: Items, at: usize) -> Bound<Option<Order>> {
         let wants = self.uses_of(&self.items[at].requires);
-        if mask & 1 << at != 0 || wants & !mask != 0 {
+        let is_behind = mask == 0 && self.first.as_ref().is_some_and(|(first, ..)| *first != at);
+        if mask & 1 << at != 0 || wants & !mask != 0 || is_behind {
             return Ok(None);
         }
         let choice = self.choice(at, mask)?;
@@ -372,6 +449,10 @@ impl Join<'_, '_> {
 
     /// The path for these conditions: slots of the item are columns of its rows, others lie around.
     fn access(&self, at: usize, table: &Arc<Table>, conditions: &[Expr]) -> Access {
+        self.access_and_order(at, table, conditions).0
+    }
+
+    fn access_and_order(&self, at: usize, table: &Arc<Table>, conditions: &[Expr]) -> (Access, usize) {
         let columns: BTreeMap<SlotNumber, usize> = self.items[at].slots.iter().map(|s| (s.slot, s.column)).collect();
         let inside = conditions.iter().map(|c| {
             let mut c = c.clone();
@@ -385,7 +466,12 @@ impl Join<'_, '_> {
             });
             c
         });
-        access::choose(table, all_of(inside.collect()), None, &self.rows.estimator).0
+        let order = self.first.as_ref().filter(|(first, ..)| *first == at);
+        let order = order.map(|(_, columns, limit)| access::Order {
+            columns,
+            limit: Some(*limit),
+        });
+        access::choose(table, all_of(inside.collect()), order, &self.rows.estimator)
     }
 
     /// The nodes of the join in this order.
@@ -548,6 +634,7 @@ impl Join<'_, '_> {
                     fetch,
                     columns: Columns::Only(read.into()),
                     is_target,
+                    few: self.first.as_ref().is_some_and(|(first, ..)| *first == at),
                 };
                 Ok((Node::new(Step::Scan(Box::new(scan)), estimate.rows), Vec::new()))
             }
@@ -555,8 +642,8 @@ impl Join<'_, '_> {
             Source::Group(mut from) => {
                 // What its ON asks may serve as keys inside; what names a nullable side there is asked behind its join.
                 from.conditions.extend(conditions);
-                let (node, _) = self.rows.join(from, Vec::new())?;
-                Ok((node, Vec::new()))
+                let joined = self.rows.join(from, Vec::new(), None)?;
+                Ok((joined.node, Vec::new()))
             }
         }
     }

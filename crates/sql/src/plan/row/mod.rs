@@ -141,6 +141,8 @@ pub struct Scan {
     pub columns: Columns,
     /// Whether it is the statement's target, which may be asked about one row alone.
     pub is_target: bool,
+    /// Whether the first rows may do: few are fetched at first.
+    pub few: bool,
 }
 
 /// What `UNION` and its like do.
@@ -210,11 +212,12 @@ pub enum Step {
         input: Box<Node>,
         slots: Vec<(SlotNumber, ColumnType)>,
     },
-    /// In order; `limit`: only so many of the first are wanted.
+    /// In order; `first`: only the first rows are wanted, by this LIMIT and OFFSET.
     Sort {
         input: Box<Node>,
         keys: Vec<Key>,
         carried: Vec<SlotNumber>,
+        first: Option<(Expr, Option<Expr>)>,
     },
     /// OFFSET and LIMIT, bigint.
     Limit {
