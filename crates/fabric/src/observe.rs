@@ -192,6 +192,11 @@ pub fn seen_during<T>(f: impl FnOnce() -> T) -> (T, Option<Seen>) {
     (result, seen)
 }
 
+/// What the calling thread was seen to do so far; None where nothing counts.
+pub fn seen_so_far() -> Option<Seen> {
+    sink().and_then(Sink::seen)
+}
+
 /// How many [`seen_during`] need a counting sink now.
 static MEANWHILE: Mutex<usize> = Mutex::new(0);
 

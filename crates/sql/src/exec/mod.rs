@@ -17,6 +17,7 @@ use crate::env::SessionEnv;
 use crate::error::{Result, SqlError};
 use crate::expr::{Env, Input};
 use crate::hook::{Analytics, Rows, Scope};
+use crate::plan::row::Profile;
 use cenote_engine::{ColumnType, Datum, RowBatch, Tx};
 use sqlparser::ast::Query;
 use std::sync::Arc;
@@ -50,6 +51,8 @@ pub struct Run<'a> {
     pub scratch: &'a mut Scratch,
     /// Takes what the short path refuses.
     pub analytics: Option<&'a Arc<dyn Analytics>>,
+    /// Measures the row executor's nodes.
+    pub profile: Option<&'a Profile>,
 }
 
 impl Run<'_> {

@@ -16,7 +16,7 @@ mod statement;
 pub mod template;
 mod utility;
 
-pub use statement::{Copy, CopyFormat, CopySource, Modes, Parsed, SequenceOptions, Statement, Utility};
+pub use statement::{Copy, CopyFormat, CopySource, ExplainOptions, Modes, Parsed, SequenceOptions, Statement, Utility};
 
 use crate::error::Result;
 use reader::{explain, parser, tokenize};

@@ -34,10 +34,33 @@ pub enum Statement {
     Copy(Box<Copy>),
     /// EXPLAIN.
     Explain {
-        analyze: bool,
-        memory: bool,
+        options: ExplainOptions,
         inner: Box<Statement>,
     },
+}
+
+/// Options of EXPLAIN.
+#[derive(Debug, Clone, Copy)]
+pub struct ExplainOptions {
+    /// Run the statement, and say what it did.
+    pub analyze: bool,
+    /// Count its accesses to the buffer's memory.
+    pub memory: bool,
+    /// Show the estimates.
+    pub costs: bool,
+    /// As JSON.
+    pub json: bool,
+}
+
+impl Default for ExplainOptions {
+    fn default() -> Self {
+        ExplainOptions {
+            analyze: false,
+            memory: false,
+            costs: true,
+            json: false,
+        }
+    }
 }
 
 /// A command that reads and writes no rows.

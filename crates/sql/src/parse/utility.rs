@@ -3,7 +3,7 @@
 
 use super::cursor::{TokenCursor, near};
 use super::reader::{self, parser};
-use super::statement::{Copy, CopyFormat, CopySource, Modes, SequenceOptions, Statement, Utility};
+use super::statement::{Copy, CopyFormat, CopySource, ExplainOptions, Modes, SequenceOptions, Statement, Utility};
 use crate::error::{Result, SqlError, code};
 use crate::names::fold;
 use cenote_engine::Isolation;
@@ -431,7 +431,7 @@ fn whole_number(c: &mut TokenCursor<'_>) -> Result<i64> {
 
 fn explain(c: &mut TokenCursor<'_>) -> Result<Statement> {
     c.next();
-    let (mut analyze, mut memory) = (false, false);
+    let mut options = ExplainOptions::default();
     let is_query = match c.peek_at(1) {
         Token::Word(w) => ["select", "with", "values"].contains(&w.value.to_ascii_lowercase().as_str()),
         _ => false,
@@ -439,22 +439,65 @@ fn explain(c: &mut TokenCursor<'_>) -> Result<Statement> {
     if c.peek().token == Token::LParen && !is_query {
         c.next();
         let inside = c.inside_parentheses()?;
-        let words: Vec<String> = inside
-            .iter()
-            .map(|t| t.token.to_string().to_ascii_lowercase())
-            .collect();
-        let is_on = |option: &str| {
-            let at = words.iter().position(|w| w == option);
-            let is_off = |w: &String| ["off", "false", "0"].contains(&w.as_str());
-            at.is_some_and(|i| !words.get(i + 1).is_some_and(is_off))
-        };
-        (analyze, memory) = (is_on("analyze"), is_on("memory"));
+        for option in inside.split(|t| t.token == Token::Comma) {
+            explain_option(option, &mut options)?;
+        }
     } else {
-        analyze = c.eat("analyze") || analyze;
+        options.analyze = c.eat("analyze");
         c.eat("verbose");
     }
     let inner = Box::new(parse_statement(&c.rest(), c.text())?);
-    Ok(Statement::Explain { analyze, memory, inner })
+    Ok(Statement::Explain { options, inner })
+}
+
+/// One option in parentheses: a name, and a value that may be left out.
+fn explain_option(option: &[TokenWithSpan], options: &mut ExplainOptions) -> Result<()> {
+    let words: Vec<String> = option
+        .iter()
+        .filter(|t| !matches!(t.token, Token::Whitespace(_)))
+        .map(|t| t.token.to_string().to_ascii_lowercase())
+        .collect();
+    let [name, value @ ..] = words.as_slice() else {
+        return Err(SqlError::new(
+            code::SYNTAX_ERROR,
+            "syntax error in the options of EXPLAIN",
+        ));
+    };
+    let value = value.first().map(|v| v.trim_matches('\''));
+    let is_on = || match value {
+        None | Some("on" | "true" | "1") => Ok(true),
+        Some("off" | "false" | "0") => Ok(false),
+        Some(_) => {
+            let text = format!("{name} requires a Boolean value");
+            Err(SqlError::new(code::SYNTAX_ERROR, text))
+        }
+    };
+    match name.as_str() {
+        "analyze" => options.analyze = is_on()?,
+        "memory" => options.memory = is_on()?,
+        "costs" => options.costs = is_on()?,
+        // They have nothing to say of these plans beyond what is shown.
+        "verbose" | "settings" | "buffers" | "wal" | "timing" | "summary" => _ = is_on()?,
+        "format" => match value {
+            Some("text") => options.json = false,
+            Some("json") => options.json = true,
+            Some(format @ ("xml" | "yaml")) => {
+                return Err(SqlError::unsupported(format_args!("EXPLAIN in the format {format}")));
+            }
+            other => {
+                let text = format!(
+                    "unrecognized value for EXPLAIN option \"format\": \"{}\"",
+                    other.unwrap_or("")
+                );
+                return Err(SqlError::new(code::INVALID_ARGUMENT, text));
+            }
+        },
+        other => {
+            let text = format!("unrecognized EXPLAIN option \"{other}\"");
+            return Err(SqlError::new(code::SYNTAX_ERROR, text));
+        }
+    }
+    Ok(())
 }
 
 fn copy(c: &mut TokenCursor<'_>) -> Result<Copy> {

@@ -8,6 +8,7 @@ pub mod dml;
 pub mod locking;
 pub mod row;
 pub mod select;
+pub mod shown;
 
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};

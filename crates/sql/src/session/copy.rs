@@ -176,6 +176,7 @@ fn copy_out(
         param_oids: &[],
         scratch: &mut session.scratch,
         analytics,
+        profile: None,
     };
     let (count, _) = run_plan(&mut run, &planned, &mut Cursor::Start, 0, &mut sink)?;
     out.copy_done()?;

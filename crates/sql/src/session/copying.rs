@@ -106,6 +106,7 @@ impl Load {
             param_oids: &[],
             scratch: into.scratch,
             analytics: None,
+            profile: None,
         };
         inserter.insert(&mut run, &mut Count).map_err(|e| self.placed(e, None))
     }

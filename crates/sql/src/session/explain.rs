@@ -8,21 +8,30 @@ use crate::exec::select::Cursor;
 use crate::exec::sink::Count;
 use crate::exec::{Run, scope};
 use crate::output::{Format, Formats, Output};
-use crate::parse::Statement;
+use crate::parse::{ExplainOptions, Statement};
 use crate::plan::access::{Access, describe};
 use crate::plan::dml::{Finder, Source, Target};
-use crate::plan::row;
+use crate::plan::row::{self, Profile};
 use crate::plan::select::SelectPlan;
+use crate::plan::shown::{Shown, object, quoted};
 use crate::plan::{Plan, Planned, computed_field};
 use crate::types::wire::put_bytes;
-use cenote_base::rt;
+use cenote_base::rt::{self, Nanos};
 use cenote_engine::ColumnType;
 use cenote_fabric::observe::{self, Seen};
+
+/// What a statement that was run did.
+struct Ran {
+    rows: u64,
+    time: Nanos,
+    seen: Option<Seen>,
+    profile: Profile,
+}
 
 impl Session {
     pub(super) fn explain(
         &mut self,
-        (analyze, memory): (bool, bool),
+        options: ExplainOptions,
         inner: &Statement,
         text: &str,
         describe: bool,
@@ -32,33 +41,53 @@ impl Session {
         if !has_plan(inner) {
             return Err(SqlError::unsupported("EXPLAIN of this statement"));
         }
-        if memory && !analyze {
+        if options.memory && !options.analyze {
             let message = "EXPLAIN option MEMORY requires ANALYZE: it counts what the statement touches";
             return Err(SqlError::new(code::INVALID_ARGUMENT, message));
         }
+        let start = rt::now();
         let planned = self.plan_statement(inner, text, &[], true)?;
-        let mut lines = explain_plan(&planned.plan);
-        if let Plan::Foreign(query) = &planned.plan
+        let planning = rt::now().since(start).raw();
+        let foreign = match &planned.plan {
+            Plan::Foreign(query) => Some(query),
+            _ => None,
+        };
+        let ran = match options.analyze && foreign.is_none() {
+            true => Some(self.run_measured(&planned, options.memory)?),
+            false => None,
+        };
+        let mut tree = explain_plan(&planned.plan, ran.as_ref().map(|r| &r.profile), options.memory);
+        if let Some(query) = foreign
             && let Some(analytics) = self.sql.analytics()
         {
-            lines.extend(analytics.explain(&scope(&self.tx, &self.env), query, &[], analyze)?);
-            if memory {
-                lines.push("Memory: not counted, since the statement runs on threads of its own".into());
-            }
-        } else if analyze {
-            let (executed, seen) = match memory {
-                true => observe::seen_during(|| self.explain_analyze(&planned)),
-                false => (self.explain_analyze(&planned), None),
-            };
-            lines.push(executed?);
-            lines.extend(seen.iter().flat_map(describe_memory));
+            let lines = analytics.explain(&scope(&self.tx, &self.env), query, &[], options.analyze)?;
+            let lines = lines.iter().map(|line| line.strip_prefix("  ").unwrap_or(line));
+            tree.under.extend(lines.map(Shown::line));
         }
+        let lines = match options.json {
+            true => vec![as_json(&tree, options, planning, ran.as_ref())],
+            false => as_lines(&tree, options, ran.as_ref(), foreign.is_some()),
+        };
         self.give_lines("QUERY PLAN", &lines, describe, formats, out)?;
         out.complete("EXPLAIN")
     }
 
-    fn explain_analyze(&mut self, planned: &Planned) -> Result<String> {
+    fn run_measured(&mut self, planned: &Planned, memory: bool) -> Result<Ran> {
+        let profile = Profile::default();
         let start = rt::now();
+        let (rows, seen) = match memory {
+            true => observe::seen_during(|| self.run_profiled(planned, &profile)),
+            false => (self.run_profiled(planned, &profile), None),
+        };
+        Ok(Ran {
+            rows: rows?,
+            time: Nanos(rt::now().since(start).raw()),
+            seen,
+            profile,
+        })
+    }
+
+    fn run_profiled(&mut self, planned: &Planned, profile: &Profile) -> Result<u64> {
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
@@ -67,12 +96,9 @@ impl Session {
             param_oids: &[],
             scratch: &mut self.scratch,
             analytics,
+            profile: Some(profile),
         };
-        let (count, _) = run_plan(&mut run, planned, &mut Cursor::Start, 0, &mut Count)?;
-        Ok(format!(
-            "Rows: {count}; execution time: {:.3} ms",
-            rt::now().since(start).raw() as f64 / 1e6
-        ))
+        run_plan(&mut run, planned, &mut Cursor::Start, 0, &mut Count).map(|(rows, _)| rows)
     }
 
     /// A result of one text column.
@@ -119,79 +145,125 @@ fn describe_memory(seen: &Seen) -> Vec<String> {
     lines
 }
 
-/// Which path a plan takes, a line each.
-fn explain_plan(plan: &Plan) -> Vec<String> {
+fn as_lines(tree: &Shown, options: ExplainOptions, ran: Option<&Ran>, foreign: bool) -> Vec<String> {
+    let mut lines = tree.lines(options.costs);
+    if foreign && options.memory {
+        lines.push("Memory: not counted, since the statement runs on threads of its own".into());
+    }
+    if let Some(ran) = ran {
+        let time = ran.time.0 as f64 / 1e6;
+        lines.push(format!("Rows: {}; execution time: {time:.3} ms", ran.rows));
+        lines.extend(ran.seen.iter().flat_map(describe_memory));
+    }
+    lines
+}
+
+/// As PostgreSQL's FORMAT JSON: a list of one object.
+fn as_json(tree: &Shown, options: ExplainOptions, planning: u64, ran: Option<&Ran>) -> String {
+    let mut fields = vec![
+        ("Plan", tree.json(options.costs)),
+        ("Planning Time", format!("{:.3}", planning as f64 / 1e6)),
+    ];
+    if let Some(ran) = ran {
+        fields.push(("Execution Time", format!("{:.3}", ran.time.0 as f64 / 1e6)));
+        fields.push(("Rows", ran.rows.to_string()));
+        fields.extend(
+            ran.seen
+                .iter()
+                .map(|seen| ("Memory", quoted(&describe_memory(seen).join("; ")))),
+        );
+    }
+    format!("[{}]", object(&fields))
+}
+
+/// Which path a plan takes.
+fn explain_plan(plan: &Plan, profile: Option<&Profile>, memory: bool) -> Shown {
     match plan {
-        Plan::Rows(plan) => row::explain(plan),
-        Plan::Foreign(_) => vec!["Analytics".to_string()],
+        Plan::Rows(plan) => row::shown(plan, profile, memory),
+        Plan::Foreign(_) => Shown::line("Analytics"),
         Plan::Locking(plan) => {
-            let locked = plan.targets.iter().map(|t| format!("  Lock rows of {}", t.table.name));
-            std::iter::once("Analytics".to_string()).chain(locked).collect()
+            let locked = plan.targets.iter().map(|t| format!("Lock rows of {}", t.table.name));
+            Shown {
+                under: locked.map(Shown::line).collect(),
+                ..Shown::line("Analytics")
+            }
         }
         Plan::Select(select) => explain_select(select),
         Plan::Insert(insert) => {
-            let mut lines = vec![format!("Short path: insert into {}", insert.table.name)];
-            if let Source::Query(inner, _) = &insert.source {
-                lines.extend(explain_plan(inner).into_iter().map(|l| format!("  {l}")));
+            let under = match &insert.source {
+                Source::Query(inner, _) => vec![explain_plan(inner, profile, memory)],
+                _ => Vec::new(),
+            };
+            Shown {
+                relation: Some(insert.table.name.clone()),
+                under,
+                ..Shown::line(format!("Short path: insert into {}", insert.table.name))
             }
-            lines
         }
-        Plan::Update(update) => explain_target("update", &update.target),
-        Plan::Delete(delete) => explain_target("delete from", &delete.target),
+        Plan::Update(update) => explain_target("update", &update.target, profile, memory),
+        Plan::Delete(delete) => explain_target("delete from", &delete.target, profile, memory),
     }
 }
 
-fn explain_target(verb: &str, target: &Target) -> Vec<String> {
-    match target {
-        Target::Short(access) => {
-            let mut lines = vec![format!(
+fn explain_target(verb: &str, target: &Target, profile: Option<&Profile>, memory: bool) -> Shown {
+    let (title, table, under) = match target {
+        Target::Short(access) => (
+            format!(
                 "Short path: {verb} {}, {}",
                 access.table.name,
                 describe(&access.path, &access.table)
-            )];
-            lines.extend(access.filter.iter().map(|_| "  Filter on the rows found".to_string()));
-            lines
-        }
-        Target::Found(table, Finder::Rows(plan)) => {
-            let mut lines = vec![format!("Engine: {verb} {}, rows found by", table.name)];
-            lines.extend(row::explain(plan).into_iter().map(|line| format!("  {line}")));
-            lines
-        }
-        Target::Found(table, Finder::Foreign(query)) => vec![
+            ),
+            &access.table,
+            access.filter.iter().map(|_| Shown::line(FILTERED)).collect(),
+        ),
+        Target::Found(table, Finder::Rows(plan)) => (
+            format!("Engine: {verb} {}, rows found by", table.name),
+            table,
+            vec![row::shown(plan, profile, memory)],
+        ),
+        Target::Found(table, Finder::Foreign(query)) => (
             format!("Engine: {verb} {}, keys found by analytics", table.name),
-            format!("  {query}"),
-        ],
+            table,
+            vec![Shown::line(query.to_string())],
+        ),
+    };
+    Shown {
+        relation: Some(table.name.clone()),
+        under,
+        ..Shown::line(title)
     }
 }
 
-fn explain_select(select: &SelectPlan) -> Vec<String> {
+const FILTERED: &str = "Filter on the rows found";
+
+fn explain_select(select: &SelectPlan) -> Shown {
     let found = |access: &Access| format!("{} on {}", describe(&access.path, &access.table), access.table.name);
-    let mut lines = vec![match (&select.access, &select.extremes) {
+    let title = match (&select.access, &select.extremes) {
         (None, _) => "Short path: no table".to_string(),
         (Some(access), None) => format!("Short path: {}", found(access)),
         (Some(_), Some(list)) => {
             let each: Vec<String> = list.iter().map(|e| format!("first of {}", found(&e.access))).collect();
             format!("Short path: {}", each.join(", "))
         }
-    }];
+    };
     let filtered = select.access.as_ref().is_some_and(|a| a.filter.is_some()) || select.bare_filter.is_some();
+    let sorted = !select.order.is_empty();
     let steps = [
-        (filtered, "Filter on the rows found"),
+        (filtered, FILTERED),
         (select.group.is_some(), "Aggregate"),
         (select.distinct, "Distinct"),
-        (!select.order.is_empty() && select.served == 0, "Sort"),
-        (
-            !select.order.is_empty() && select.served > 0,
-            "Sort, in part by the index",
-        ),
+        (sorted && select.served == 0, "Sort"),
+        (sorted && select.served > 0, "Sort, in part by the index"),
         (select.limit.is_some() || select.offset.is_some(), "Limit"),
         (select.lock.is_some(), "Lock rows"),
     ];
-    lines.extend(
-        steps
+    Shown {
+        relation: select.access.as_ref().map(|access| access.table.name.clone()),
+        under: steps
             .iter()
             .filter(|(given, _)| *given)
-            .map(|(_, step)| format!("  {step}")),
-    );
-    lines
+            .map(|(_, step)| Shown::line(*step))
+            .collect(),
+        ..Shown::line(title)
+    }
 }

@@ -93,6 +93,7 @@ impl Session {
             param_oids: &planned.param_oids,
             scratch: &mut self.scratch,
             analytics,
+            profile: None,
         };
         let ran = run_plan(&mut run, &planned, &mut portal.cursor, max, &mut sink);
         let ran = ran.and_then(|given| sink.announce().map(|()| given));

@@ -37,8 +37,8 @@ impl Session {
                 out.complete(tag)
             }
             Statement::Copy(command) => copy::run(self, command, &parsed.text, out),
-            Statement::Explain { analyze, memory, inner } => {
-                self.explain((*analyze, *memory), inner, &parsed.text, describe, formats, out)
+            Statement::Explain { options, inner } => {
+                self.explain(*options, inner, &parsed.text, describe, formats, out)
             }
             _ => Err(SqlError::internal("a statement with a plan")),
         }

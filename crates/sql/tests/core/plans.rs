@@ -88,3 +88,65 @@ fn the_first_rows_of_a_join_come_by_an_index() {
         assert_eq!(plan.contains("Sort"), sorted, "{order}\n{plan}");
     }
 }
+
+#[test]
+fn a_run_is_explained_node_by_node() {
+    let database = filled();
+    let mut session = database.session();
+    let text = "SELECT t.n, count(*) FROM ten t JOIN big b ON b.g = t.n WHERE t.n < 3 GROUP BY t.n";
+    let answer = simple(&mut session, &format!("EXPLAIN (ANALYZE, MEMORY, COSTS OFF) {text}")).expect("explained");
+    let plan = answer.lines();
+    let line = |part: &str| {
+        plan.iter()
+            .find(|l| l.contains(part))
+            .unwrap_or_else(|| panic!("{part}: {plan:#?}"))
+    };
+    assert!(line("aggregate").contains("rows=3 loops=1"), "{plan:#?}");
+    assert!(line("join").contains("rows=300 loops=1"), "{plan:#?}");
+    assert!(line("join").contains("(memory: "), "{plan:#?}");
+    assert!(!plan.iter().any(|l| l.contains("cost=")), "{plan:#?}");
+    assert!(
+        plan.iter().any(|l| l.starts_with("Rows: 3; execution time")),
+        "{plan:#?}"
+    );
+
+    let answer = simple(&mut session, &format!("EXPLAIN (ANALYZE, FORMAT JSON) {text}")).expect("explained");
+    let json = answer.lines().join("\n");
+    let begins = json.starts_with("[{\"Plan\": {\"Node Type\": \"Row executor\", \"Plans\": [{\"Node Type\": ");
+    assert!(
+        begins && json.contains("\"Actual Rows\": 300, \"Actual Loops\": 1"),
+        "{json}"
+    );
+    let answer = simple(&mut session, "EXPLAIN (FORMAT JSON) UPDATE big SET v = 1 WHERE id = 5").expect("explained");
+    assert!(
+        answer.lines()[0].contains("\"Relation Name\": \"big\""),
+        "{:?}",
+        answer.lines()
+    );
+
+    for (option, state) in [
+        ("ANALYSE", "42601"),
+        ("COSTS maybe", "42601"),
+        ("FORMAT yaml", "0A000"),
+        ("FORMAT csv", "22023"),
+        ("ANALYZE,", "42601"),
+    ] {
+        let error = simple(&mut session, &format!("EXPLAIN ({option}) {text}"))
+            .err()
+            .expect(option);
+        assert_eq!(error.code(), state, "{option}");
+    }
+}
+
+/// A node that is never reached says so; one that is run for each row says how often.
+#[test]
+fn loops_of_inner_nodes_are_counted() {
+    let database = filled();
+    let mut session = database.session();
+    let text = "SELECT b.id, (SELECT max(c.id) FROM big c WHERE c.v = b.g) FROM big b WHERE b.id < 5";
+    let plan = explained(&mut session, &format!("(ANALYZE) {text}"));
+    assert!(plan.contains("loops=5"), "{plan}");
+    let text = "SELECT b.id FROM big b JOIN ten t ON t.n = b.v WHERE b.id = -1";
+    let plan = explained(&mut session, &format!("(ANALYZE) {text}"));
+    assert!(plan.contains("never executed"), "{plan}");
+}

@@ -6,6 +6,7 @@
 
 mod gather;
 mod join;
+mod profile;
 mod scan;
 mod subquery;
 
@@ -18,7 +19,7 @@ use super::sink::{Progress, Sink};
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Input};
-use crate::plan::row::{Node, RowPlan, Step};
+use crate::plan::row::{Node, Profile, RowPlan, Step};
 use cenote_engine::{ColumnType, Datum, DatumRef, Reader, key};
 
 /// Rows between two looks at the cancel flag.
@@ -33,6 +34,8 @@ pub(super) struct Context<'r> {
     /// The only row of the statement's target, where the statement is asked about it alone.
     only: Option<&'r [u8]>,
     ticks: u32,
+    /// Measures what the nodes do.
+    profile: Option<&'r Profile>,
 }
 
 impl Context<'_> {
@@ -104,6 +107,13 @@ impl State {
 
 /// Writes the node's next row; false at its end.
 fn next(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
+    match cx.profile {
+        None => step(node, state, cx),
+        Some(profile) => profile::measured(node, state, cx, profile),
+    }
+}
+
+fn step(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
     match (&node.step, state) {
         (Step::Row, State::Row { given }) => Ok(!std::mem::replace(given, true)),
         (Step::Scan(scan), State::Scan(state)) => state.next(scan, cx),
@@ -323,6 +333,7 @@ impl RowCursor {
             tuple: &mut self.tuple,
             only: self.only.as_deref(),
             ticks: 0,
+            profile: run.profile,
         };
         let mut rows = 0;
         while rows < max && !self.done {

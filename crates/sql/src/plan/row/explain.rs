@@ -1,39 +1,103 @@
-//! EXPLAIN of the row executor's plans: the tree, a node a line, with the rows expected.
+//! EXPLAIN of the row executor's plans: the tree with its estimates and, of a run that was measured, with what it did.
 
-use super::{ApplyKind, JoinKind, Node, RowPlan, SetKind, Step};
+use super::estimate::HASH;
+use super::{Apply, ApplyKind, JoinKind, Node, Profile, RowPlan, SetKind, Step};
 use crate::plan::access::describe;
+use crate::plan::shown::{Actual, Shown};
 
-/// The plan, a line each.
-pub fn explain(plan: &RowPlan) -> Vec<String> {
-    let mut lines = vec!["Row executor".to_string()];
-    tree(&plan.root, 1, &mut lines);
-    lines
+/// The plan's tree. `profile`: a run of it; `memory`: with its accesses.
+pub fn shown(plan: &RowPlan, profile: Option<&Profile>, memory: bool) -> Shown {
+    let show = Show { profile, memory };
+    Shown {
+        under: vec![show.tree(&plan.root, 1)],
+        ..Shown::line("Row executor")
+    }
 }
 
-fn tree(node: &Node, depth: usize, lines: &mut Vec<String>) {
-    let text = title(node);
-    lines.push(format!(
-        "{}{text}  (rows={:.0})",
-        "  ".repeat(depth),
-        node.rows.max(1.0)
-    ));
-    let mut under = |node: &Node| tree(node, depth + 1, lines);
-    match &node.step {
-        Step::Row | Step::Scan(_) | Step::Values { .. } => {}
-        Step::Nested { outer, inner, .. } => [outer, inner].into_iter().for_each(|n| under(n)),
-        Step::Hash { outer, build, .. } => [outer, build].into_iter().for_each(|n| under(n)),
-        Step::Set { left, right, .. } => [left, right].into_iter().for_each(|n| under(n)),
-        Step::Apply { input, apply } => {
-            under(input);
-            under(&apply.node);
+struct Show<'p> {
+    profile: Option<&'p Profile>,
+    memory: bool,
+}
+
+impl Show<'_> {
+    /// The node, which began so many times.
+    fn tree(&self, node: &Node, loops: u64) -> Shown {
+        let actual = self.profile.map(|profile| {
+            let run = profile.of(node);
+            Actual {
+                rows: run.rows,
+                loops,
+                time: run.time,
+                traffic: self.memory.then_some(run.traffic),
+            }
+        });
+        let relation = match &node.step {
+            Step::Scan(scan) => Some(scan.access.table.name.clone()),
+            _ => None,
+        };
+        Shown {
+            title: title(node),
+            relation,
+            estimate: Some((cost(node), node.rows)),
+            actual,
+            under: self.under(node, loops),
         }
-        Step::Filter { input, .. }
-        | Step::Project { input, .. }
-        | Step::Aggregate { input, .. }
-        | Step::Distinct { input, .. }
-        | Step::Sort { input, .. }
-        | Step::Limit { input, .. }
-        | Step::Cache { input, .. } => under(input),
+    }
+
+    fn rows(&self, node: &Node) -> u64 {
+        self.profile.map_or(0, |profile| profile.of(node).rows)
+    }
+
+    fn under(&self, node: &Node, loops: u64) -> Vec<Shown> {
+        match &node.step {
+            Step::Row | Step::Scan(_) | Step::Values { .. } => Vec::new(),
+            Step::Nested { outer, inner, .. } => {
+                vec![self.tree(outer, loops), self.tree(inner, self.rows(outer))]
+            }
+            Step::Hash { outer, build, .. } => {
+                vec![self.tree(outer, loops), self.tree(build, self.rows(outer).min(1))]
+            }
+            Step::Set { left, right, .. } => vec![self.tree(left, loops), self.tree(right, loops)],
+            Step::Apply { input, apply } => {
+                let runs = match runs_once(apply) {
+                    true => self.rows(input).min(1),
+                    false => self.rows(input),
+                };
+                vec![self.tree(input, loops), self.tree(&apply.node, runs)]
+            }
+            Step::Cache { input, .. } => vec![self.tree(input, loops.min(1))],
+            Step::Filter { input, .. }
+            | Step::Project { input, .. }
+            | Step::Aggregate { input, .. }
+            | Step::Distinct { input, .. }
+            | Step::Sort { input, .. }
+            | Step::Limit { input, .. } => vec![self.tree(input, loops)],
+        }
+    }
+}
+
+fn runs_once(apply: &Apply) -> bool {
+    apply.outer.is_empty() || matches!(apply.kind, ApplyKind::Any { key: Some(_), .. })
+}
+
+/// Steps of a run of the node with what is under it.
+fn cost(node: &Node) -> f64 {
+    match &node.step {
+        Step::Row => 0.0,
+        Step::Scan(scan) => scan.cost,
+        Step::Values { rows, .. } => rows.len() as f64,
+        Step::Nested { outer, inner, .. } => match &inner.step {
+            Step::Cache { input, .. } => cost(outer) + cost(input) + outer.rows * input.rows,
+            _ => cost(outer) + outer.rows * cost(inner),
+        },
+        Step::Hash { outer, build, .. } => cost(outer) + cost(build) + HASH * (build.rows + outer.rows),
+        Step::Set { left, right, .. } => cost(left) + cost(right) + left.rows + right.rows,
+        Step::Apply { input, apply } if runs_once(apply) => cost(input) + cost(&apply.node) + input.rows,
+        Step::Apply { input, apply } => cost(input) + input.rows * cost(&apply.node),
+        Step::Sort { input, .. } => cost(input) + input.rows * input.rows.max(2.0).log2(),
+        Step::Aggregate { input, .. } | Step::Distinct { input, .. } => cost(input) + input.rows,
+        Step::Limit { input, .. } => cost(input) * (node.rows / input.rows.max(1e-3)).min(1.0),
+        Step::Filter { input, .. } | Step::Project { input, .. } | Step::Cache { input, .. } => cost(input),
     }
 }
 

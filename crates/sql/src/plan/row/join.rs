@@ -634,6 +634,7 @@ impl Join<'_, '_> {
                     fetch,
                     columns: Columns::Only(read.into()),
                     is_target,
+                    cost: estimate.cost,
                     few: self.first.as_ref().is_some_and(|(first, ..)| *first == at),
                 };
                 Ok((Node::new(Step::Scan(Box::new(scan)), estimate.rows), Vec::new()))

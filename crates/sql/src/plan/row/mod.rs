@@ -20,10 +20,12 @@ pub(super) mod estimate;
 mod explain;
 mod from;
 mod join;
+mod profile;
 mod scope;
 mod subquery;
 
-pub use explain::explain;
+pub use explain::shown;
+pub use profile::{NodeRun, Profile};
 
 use super::Planner;
 use super::access::Access;
@@ -143,6 +145,8 @@ pub struct Scan {
     pub is_target: bool,
     /// Whether the first rows may do: few are fetched at first.
     pub few: bool,
+    /// Steps of a run, as estimated.
+    pub cost: f64,
 }
 
 /// What `UNION` and its like do.
