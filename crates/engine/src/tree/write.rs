@@ -152,7 +152,11 @@ impl BTree {
     pub fn replace_at(&self, m: &mut Mtr<'_>, pos: &LeafPos, value: &[u8]) -> Result<()> {
         assert!(pos.found, "a value is replaced where its key was found");
         fits(0, value.len())?;
-        self.ready(m, pos.h, MAX_KEY + value.len())?;
+        let entry = Slot::read(m.view(pos.h), pos.slot);
+        // A value that is no longer lies where the old one did; nothing else of the page moves.
+        if value.len() > entry.value_len(0) {
+            self.ready(m, pos.h, entry.len as usize + value.len())?;
+        }
         let done = edit::replace(&mut latched(m, pos.h), pos.slot, value);
         if done { Ok(()) } else { Err(Error::NoRoom) }
     }
