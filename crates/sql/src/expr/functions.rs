@@ -12,7 +12,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_engine::{ColumnType, Datum};
 
 /// A function with its arguments, converted to what it takes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Call {
     /// Which.
     pub function: Function,

@@ -80,7 +80,7 @@ impl Comparison {
 }
 
 /// A bound expression.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum Expr {
     /// A literal.
     Const(Datum),

@@ -299,17 +299,9 @@ impl RowPlanner<'_> {
     ) -> Bound<Block> {
         let sequence = |name: &str| self.planner.sequence(name);
         let (limit, offset) = self.planner.limits(&self.planner.binder(None, &sequence), query)?;
+        let first = limit.clone().map(|limit| (limit, offset.clone()));
+        block = sorted(block, keys, &carried, first);
         let rows = block.node.rows;
-        if !keys.is_empty() {
-            block.cost += rows * 2.0;
-            let step = Step::Sort {
-                input: Box::new(block.node),
-                keys,
-                carried,
-                first: limit.clone().map(|limit| (limit, offset.clone())),
-            };
-            block.node = Node::new(step, rows);
-        }
         if limit.is_some() || offset.is_some() {
             let rows = match &limit {
                 Some(Expr::Const(Datum::Int8(n))) => rows.min(*n as f64),
@@ -354,14 +346,18 @@ impl RowPlanner<'_> {
         let distinct = match &select.distinct {
             None | Some(Distinct::All) => false,
             Some(Distinct::Distinct) => true,
-            Some(Distinct::On(_)) => return shape("DISTINCT ON"),
+            Some(Distinct::On(_)) => false,
         };
         let mut more = Vec::new();
         let keys = self.order(&binder, query, &results, distinct, &mut more)?;
+        let first_of = match &select.distinct {
+            Some(Distinct::On(list)) => Some(self.distinct_on(&binder, list, &results, &keys, &mut more)?),
+            _ => None,
+        };
         let grouping = binder.grouping.take().map(RefCell::into_inner);
         drop(binder);
         let grouping = grouping.filter(|_| grouped);
-        let wanted = match grouping.is_none() && !distinct {
+        let wanted = match grouping.is_none() && !distinct && first_of.is_none() {
             true => self.wanted_order(&keys, &results.outputs, &more, query)?,
             false => None,
         };
@@ -369,7 +365,62 @@ impl RowPlanner<'_> {
         if ordered {
             return self.sorted_and_limited(block, Vec::new(), Vec::new(), query);
         }
+        if let Some(columns) = first_of {
+            return self.first_of_each(block, columns, keys, more, query);
+        }
         self.finish(block, distinct, keys, more, query)
+    }
+
+    /// What DISTINCT ON names: positions among the results and `more`. ORDER BY has to begin with them.
+    fn distinct_on(
+        &self,
+        binder: &Binder<'_>,
+        list: &[ast::Expr],
+        results: &Results<'_>,
+        keys: &[(usize, ColumnType, ast::OrderByOptions)],
+        more: &mut Vec<Expr>,
+    ) -> Bound<Vec<(usize, ColumnType)>> {
+        let mut columns: Vec<(usize, ColumnType)> = Vec::new();
+        for expr in list {
+            let column = self.sort_target(binder, expr, results, false, more)?;
+            if !columns.iter().any(|(at, _)| *at == column.0) {
+                columns.push(column);
+            }
+        }
+        let mut open: Vec<usize> = columns.iter().map(|(at, _)| *at).collect();
+        for (key, ..) in keys {
+            if open.is_empty() {
+                break;
+            }
+            if !columns.iter().any(|(at, _)| at == key) {
+                let text = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
+                return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).into());
+            }
+            open.retain(|at| at != key);
+        }
+        Ok(columns)
+    }
+
+    /// The first row, in the order, of each combination of the columns.
+    fn first_of_each(
+        &self,
+        mut block: Block,
+        columns: Vec<(usize, ColumnType)>,
+        keys: Vec<(usize, ColumnType, ast::OrderByOptions)>,
+        more: Vec<Expr>,
+        query: &Query,
+    ) -> Bound<Block> {
+        let slots = self.project(&mut block, more)?;
+        let keys = keys.into_iter().map(|(at, ty, options)| key(slots[at], ty, options));
+        let mut block = sorted(block, keys.collect(), &slots, None);
+        let rows = block.node.rows;
+        block.cost += rows;
+        let step = Step::Distinct {
+            input: Box::new(block.node),
+            slots: columns.into_iter().map(|(at, ty)| (slots[at], ty)).collect(),
+        };
+        block.node = Node::new(step, (rows / GROUP_ROWS).max(1.0));
+        self.sorted_and_limited(block, Vec::new(), Vec::new(), query)
     }
 
     /// The order of the rows, where only the first are wanted and it is one of columns.
@@ -656,9 +707,29 @@ impl RowPlanner<'_> {
             let place = self.planner.places().of(expr.span());
             return Err(SqlError::new(code::INVALID_COLUMN_REFERENCE, text).at(place).into());
         }
+        if let Some(at) = more.iter().position(|e| *e == bound) {
+            return Ok((outputs.len() + at, ty));
+        }
         more.push(bound);
         Ok((outputs.len() + more.len() - 1, ty))
     }
+}
+
+/// Sorts the rows, unless there are no keys.
+fn sorted(mut block: Block, keys: Vec<Key>, carried: &[SlotNumber], first: Option<(Expr, Option<Expr>)>) -> Block {
+    if keys.is_empty() {
+        return block;
+    }
+    let rows = block.node.rows;
+    block.cost += rows * 2.0;
+    let step = Step::Sort {
+        input: Box::new(block.node),
+        keys,
+        carried: carried.to_vec(),
+        first,
+    };
+    block.node = Node::new(step, rows);
+    block
 }
 
 impl Output {
