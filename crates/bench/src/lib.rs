@@ -14,20 +14,25 @@
 //! - [`reproduce`] runs papers' experiments in the simulator: the engine itself, no server.
 //! - [`ycsb`] runs YCSB's workloads on the key-value store, in this process and behind its server, and on Redis.
 //! - [`pool`] shows two pods of a memory pool under a load with hot sets.
+//! - [`tpcc`] and [`tatp`] run these benchmarks on any server that speaks PostgreSQL's wire protocol, by [`oltp`].
 //! - [`peers`] runs sysbench on Cenote, PostgreSQL and MariaDB in the same run.
 
 pub mod crash;
+pub mod decimal;
 pub mod demo;
 pub mod devices;
 pub mod differential;
+pub mod draw;
 pub mod footprint;
 pub mod kills;
 pub mod ledger;
 pub mod load;
+pub mod oltp;
 pub mod peers;
 pub mod plot;
 pub mod pods;
 pub mod pool;
+pub mod processor;
 pub mod quarters;
 pub mod reproduce;
 pub mod server;
@@ -35,6 +40,8 @@ pub mod statements;
 pub mod sweep;
 pub mod sysbench;
 pub mod table;
+pub mod tatp;
+pub mod tpcc;
 pub mod ycsb;
 
 /// What can go wrong in a comparison, in words for the person who ran it.

@@ -2,7 +2,7 @@
 
 use cenote_bench::sysbench::Shape;
 use cenote_bench::{
-    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, statements, sweep, ycsb,
+    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, statements, sweep, tatp, tpcc, ycsb,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -66,6 +66,10 @@ enum What {
         #[arg(long, default_value_t = 3)]
         seconds: u64,
     },
+    /// Run TATP's seven transactions on any server that speaks PostgreSQL's wire protocol
+    Tatp(TatpArgs),
+    /// Run TPC-C's five transactions on any server that speaks PostgreSQL's wire protocol, and check its conditions
+    Tpcc(TpccArgs),
     /// Run YCSB's workloads on the key-value store: in this process, behind `cenote kv`, and on Redis in the same run
     Ycsb(YcsbArgs),
     /// Measure the memory of a pool of several pods: by the size of accesses, by clients, by pods
@@ -199,6 +203,145 @@ impl PoolDemoArgs {
             seed: self.seed,
         }
     }
+}
+
+/// Which data a benchmark of transactions finds, and how long it runs.
+#[derive(Args)]
+struct RunArgs {
+    /// The server, such as postgres://user@127.0.0.1:5432/database
+    #[arg(long, value_name = "URL")]
+    connect: String,
+    /// Drop, create and fill the tables; without either of both, fill them if there are none
+    #[arg(long, overrides_with = "no_load")]
+    load: bool,
+    /// Use the data that is there
+    #[arg(long)]
+    no_load: bool,
+    /// Seconds a round
+    #[arg(long, default_value_t = 30.0)]
+    seconds: f64,
+    /// Seconds before each round that are not measured
+    #[arg(long, default_value_t = 5.0)]
+    warmup: f64,
+    /// Rounds, each with a seed one more than the one before; medians are shown
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Same seed, same data and inputs
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The server's process: its processor time is measured, with that of its children
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Print how the server carries out each statement, and run nothing
+    #[arg(long)]
+    explain: bool,
+}
+
+impl RunArgs {
+    fn load(&self) -> tpcc::Load {
+        match (self.load, self.no_load) {
+            (true, _) => tpcc::Load::Always,
+            (false, true) => tpcc::Load::Never,
+            (false, false) => tpcc::Load::IfMissing,
+        }
+    }
+
+    /// Warm-up and measured time.
+    fn times(&self) -> cenote_bench::Result<[Duration; 2]> {
+        let is_right = |seconds: f64| (0.0..1e6).contains(&seconds);
+        if self.seconds <= 0.0 || !is_right(self.seconds) || !is_right(self.warmup) {
+            let text = "--seconds is to be above 0, --warmup not below it, and both under a million";
+            return Err(cenote_bench::Error::Refused(text.into()));
+        }
+        Ok([self.warmup, self.seconds].map(Duration::from_secs_f64))
+    }
+}
+
+#[derive(Args)]
+struct TpccArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Where the figures and the plot go
+    #[arg(long, default_value = "tpcc-out")]
+    out: PathBuf,
+    /// Warehouses
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(i32).range(1..=100_000))]
+    warehouses: i32,
+    /// Terminals, each with a connection; they are spread over the warehouses
+    #[arg(long, alias = "clients", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    terminals: u32,
+    /// Terminals type and think as the specification has it
+    #[arg(long)]
+    think_time: bool,
+    /// Isolation of all transactions
+    #[arg(long, default_value = "read committed", value_parser = ["read committed", "repeatable read", "serializable"])]
+    isolation: String,
+    /// Check consistency conditions 1 to 12, and run nothing
+    #[arg(long)]
+    check_only: bool,
+}
+
+fn run_tpcc(args: TpccArgs) -> cenote_bench::Result<()> {
+    if args.run.explain {
+        return tpcc::explain(&args.run.connect);
+    }
+    if args.check_only {
+        tpcc::must_hold(&args.run.connect)?;
+        println!("conditions 1 to 12 hold");
+        return Ok(());
+    }
+    let [warmup, measured] = args.run.times()?;
+    tpcc::run(&tpcc::Options {
+        load: args.run.load(),
+        url: args.run.connect,
+        out: Some(args.out),
+        warehouses: args.warehouses,
+        sizes: tpcc::Sizes::STANDARD,
+        terminals: args.terminals,
+        measured,
+        warmup,
+        rounds: args.run.rounds,
+        seed: args.run.seed,
+        has_waits: args.think_time,
+        isolation: args.isolation,
+        server_pid: args.run.server_pid,
+    })
+    .map(drop)
+}
+
+#[derive(Args)]
+struct TatpArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Where the figures and the plot go
+    #[arg(long, default_value = "tatp-out")]
+    out: PathBuf,
+    /// Subscribers
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(i32).range(1000..=100_000_000))]
+    subscribers: i32,
+    /// Clients, each with a connection
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=5000))]
+    clients: u32,
+}
+
+fn run_tatp(args: TatpArgs) -> cenote_bench::Result<()> {
+    if args.run.explain {
+        return tatp::explain(&args.run.connect);
+    }
+    let [warmup, measured] = args.run.times()?;
+    tatp::run(&tatp::Options {
+        load: args.run.load(),
+        url: args.run.connect,
+        out: Some(args.out),
+        subscribers: args.subscribers,
+        clients: args.clients,
+        measured,
+        warmup,
+        rounds: args.run.rounds,
+        seed: args.run.seed,
+        server_pid: args.run.server_pid,
+    })
+    .map(drop)
 }
 
 #[derive(Args)]
@@ -422,6 +565,8 @@ fn run(what: What) -> cenote_bench::Result<()> {
         }),
         What::Pool(args) => sweep::run(&args.options()?),
         What::PoolDemo(args) => pool::demo(&args.options()).map(drop),
+        What::Tatp(args) => run_tatp(args),
+        What::Tpcc(args) => run_tpcc(args),
         What::Ycsb(args) => ycsb::run(&ycsb_options(args)?),
         What::Peers(args) => peers::run(&peers::Options {
             program: peers::program()?,

@@ -1,0 +1,193 @@
+//! A connection whose statements are counted.
+
+use crate::{IoContext, Result};
+use postgres::types::ToSql;
+use postgres::{Client, NoTls, Row, SimpleQueryMessage, Statement, Transaction};
+
+type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
+
+/// Connects by a URL such as `postgres://user@host:5432/database`, or by words such as `host=... user=...`.
+///
+/// # Errors
+/// [`crate::Error::Sql`] if the URL cannot be read, or the server does not accept the connection.
+pub fn connect(url: &str) -> Result<Client> {
+    let mut config: postgres::Config = url.parse()?;
+    config.connect_timeout(std::time::Duration::from_secs(10));
+    Ok(config.connect(NoTls)?)
+}
+
+/// A connection.
+pub struct Session {
+    client: Client,
+    /// Statements that were sent.
+    pub statements: u64,
+}
+
+impl Session {
+    /// Of a URL.
+    ///
+    /// # Errors
+    /// As of [`connect`].
+    pub fn connect(url: &str) -> Result<Session> {
+        let client = connect(url)?;
+        Ok(Session { client, statements: 0 })
+    }
+
+    /// The client itself: what goes through it is not counted.
+    pub fn client(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Begins a transaction.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn begin(&mut self) -> Result<Work<'_>> {
+        self.statements += 1;
+        Ok(Work {
+            transaction: self.client.transaction()?,
+            statements: &mut self.statements,
+        })
+    }
+
+    /// Rows of a statement that is a transaction by itself.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn query(&mut self, statement: &Statement, values: Values) -> Result<Vec<Row>> {
+        self.statements += 1;
+        Ok(self.client.query(statement, values)?)
+    }
+
+    /// Rows that a statement has changed, which is a transaction by itself.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn execute(&mut self, statement: &Statement, values: Values) -> Result<u64> {
+        self.statements += 1;
+        Ok(self.client.execute(statement, values)?)
+    }
+}
+
+/// A transaction that is under way. It is rolled back unless it is committed.
+pub struct Work<'a> {
+    transaction: Transaction<'a>,
+    statements: &'a mut u64,
+}
+
+impl Work<'_> {
+    /// All rows.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn query(&mut self, statement: &Statement, values: Values) -> Result<Vec<Row>> {
+        *self.statements += 1;
+        Ok(self.transaction.query(statement, values)?)
+    }
+
+    /// The only row.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server, or if there is not exactly one.
+    pub fn row(&mut self, statement: &Statement, values: Values) -> Result<Row> {
+        *self.statements += 1;
+        Ok(self.transaction.query_one(statement, values)?)
+    }
+
+    /// The only row, or none.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server, or if there are more.
+    pub fn row_if_any(&mut self, statement: &Statement, values: Values) -> Result<Option<Row>> {
+        *self.statements += 1;
+        Ok(self.transaction.query_opt(statement, values)?)
+    }
+
+    /// Changed rows.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn execute(&mut self, statement: &Statement, values: Values) -> Result<u64> {
+        *self.statements += 1;
+        Ok(self.transaction.execute(statement, values)?)
+    }
+
+    /// Makes it durable.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn commit(self) -> Result<()> {
+        *self.statements += 1;
+        Ok(self.transaction.commit()?)
+    }
+
+    /// Undoes it.
+    ///
+    /// # Errors
+    /// [`crate::Error::Sql`] of the server.
+    pub fn rollback(self) -> Result<()> {
+        *self.statements += 1;
+        Ok(self.transaction.rollback()?)
+    }
+}
+
+/// Names of columns, and rows.
+pub type Texts = (Vec<String>, Vec<Vec<Option<String>>>);
+
+/// The rows of a statement as texts, and the names of its columns.
+///
+/// # Errors
+/// [`crate::Error::Sql`] of the server.
+pub fn texts(client: &mut Client, sql: &str) -> Result<Texts> {
+    let (mut names, mut rows) = (Vec::new(), Vec::new());
+    for message in client.simple_query(sql)? {
+        match message {
+            SimpleQueryMessage::RowDescription(columns) => {
+                names = columns.iter().map(|column| column.name().to_string()).collect();
+            }
+            SimpleQueryMessage::Row(row) => {
+                rows.push((0..row.len()).map(|n| row.get(n).map(str::to_string)).collect());
+            }
+            _ => {}
+        }
+    }
+    Ok((names, rows))
+}
+
+/// Prints how the server carries out each statement of a benchmark. `samples` are literals for `$1`, `$2`, ...
+///
+/// # Errors
+/// [`crate::Error::Sql`] if the connection is refused. What the server says against a statement is printed.
+pub fn explain<'a>(url: &str, statements: impl Iterator<Item = (String, &'a str, &'a [&'a str])>) -> Result<()> {
+    use std::io::Write;
+    let (mut client, mut out) = (connect(url)?, std::io::stdout());
+    for (name, text, samples) in statements {
+        let plan = match texts(&mut client, &format!("EXPLAIN {}", with_samples(text, samples))) {
+            Ok((_, rows)) => rows.into_iter().flatten().flatten().collect::<Vec<_>>().join("\n  "),
+            Err(error) => error.to_string(),
+        };
+        writeln!(out, "{name}: {text}\n  {plan}").context("printing")?;
+    }
+    Ok(())
+}
+
+/// Puts literals in the place of parameters.
+fn with_samples(text: &str, samples: &[&str]) -> String {
+    // From the last on: $1 is the beginning of $12.
+    let put = |text: String, (n, sample): (usize, &&str)| text.replace(&format!("${}", n + 1), sample);
+    samples.iter().enumerate().rev().fold(text.to_string(), put)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_become_literals() {
+        let samples = ["1", "2", "3", "4", "5", "6", "7", "8", "9", "'x'"];
+        assert_eq!(
+            with_samples("a = $1 AND b = $10 OR $2", &samples),
+            "a = 1 AND b = 'x' OR 2"
+        );
+    }
+}
