@@ -14,8 +14,9 @@
 //! - [`reproduce`] runs papers' experiments in the simulator: the engine itself, no server.
 //! - [`ycsb`] runs YCSB's workloads on the key-value store, in this process and behind its server, and on Redis.
 //! - [`pool`] shows two pods of a memory pool under a load with hot sets.
-//! - [`tpcc`] and [`tatp`] run these benchmarks on any server that speaks PostgreSQL's wire protocol, by [`oltp`].
-//! - [`peers`] runs sysbench on Cenote, PostgreSQL and MariaDB in the same run.
+//! - [`tpcc`], [`tatp`] and [`tpch`] run these benchmarks on any server that speaks PostgreSQL's wire protocol; the
+//!   first two by [`oltp`].
+//! - [`peers`] runs sysbench, TPC-C and TATP on Cenote, PostgreSQL and MariaDB in the same run.
 
 pub mod crash;
 pub mod decimal;
@@ -42,6 +43,7 @@ pub mod sysbench;
 pub mod table;
 pub mod tatp;
 pub mod tpcc;
+pub mod tpch;
 pub mod ycsb;
 
 /// What can go wrong in a comparison, in words for the person who ran it.

@@ -2,7 +2,8 @@
 
 use cenote_bench::sysbench::Shape;
 use cenote_bench::{
-    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, statements, sweep, tatp, tpcc, ycsb,
+    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, statements, sweep, tatp, tpcc, tpch,
+    ycsb,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -55,7 +56,7 @@ enum What {
         #[arg(long, default_value_t = 100)]
         connections: u32,
     },
-    /// Run sysbench's five OLTP workloads on Cenote, MariaDB and PostgreSQL in the same run
+    /// Run sysbench's five OLTP workloads, TPC-C and TATP on Cenote, MariaDB and PostgreSQL in the same run
     Peers(PeersArgs),
     /// Measure the server's processor time a statement: what `reproduce` takes as an input
     Statements {
@@ -70,6 +71,8 @@ enum What {
     Tatp(TatpArgs),
     /// Run TPC-C's five transactions on any server that speaks PostgreSQL's wire protocol, and check its conditions
     Tpcc(TpccArgs),
+    /// Run TPC-H's 22 queries on any server that speaks PostgreSQL's wire protocol, and compare answers
+    Tpch(TpchArgs),
     /// Run YCSB's workloads on the key-value store: in this process, behind `cenote kv`, and on Redis in the same run
     Ycsb(YcsbArgs),
     /// Measure the memory of a pool of several pods: by the size of accesses, by clients, by pods
@@ -345,6 +348,77 @@ fn run_tatp(args: TatpArgs) -> cenote_bench::Result<()> {
 }
 
 #[derive(Args)]
+struct TpchArgs {
+    /// The server, such as postgres://user@127.0.0.1:5432/database
+    #[arg(long, value_name = "URL")]
+    connect: String,
+    /// Where the figures and the plot go
+    #[arg(long, default_value = "tpch-out")]
+    out: PathBuf,
+    /// How much data: 1 is 1.5 million orders, 0.001 the least
+    #[arg(long, default_value_t = 0.1)]
+    scale: f64,
+    /// Drop, create and fill the tables; else the data is used that is there
+    #[arg(long)]
+    load: bool,
+    /// Make indexes of what foreign keys would be of, when loading
+    #[arg(long, requires = "load")]
+    indexes: bool,
+    /// Load, and ask nothing
+    #[arg(long, requires = "load")]
+    load_only: bool,
+    /// Which queries
+    #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=22))]
+    queries: Vec<u32>,
+    /// Measured repetitions of each query, after one that is not
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    repetitions: u32,
+    /// Seconds that a query may take
+    #[arg(long, default_value_t = tpch::TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    timeout: u64,
+    /// Same seed, same data
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The server's process: its processor time is measured, with that of its children
+    #[arg(long, value_name = "PID")]
+    server_pid: Option<u32>,
+    /// Write the answers
+    #[arg(long, value_name = "FILE")]
+    answers: Option<PathBuf>,
+    /// Compare with answers that were written from another server
+    #[arg(long, value_name = "FILE")]
+    compare: Option<PathBuf>,
+}
+
+fn run_tpch(args: TpchArgs) -> cenote_bench::Result<()> {
+    // Keys of lines are of 32 bits.
+    if !(0.001..=300.0).contains(&args.scale) {
+        let text = "--scale is to be from 0.001 to 300";
+        return Err(cenote_bench::Error::Refused(text.into()));
+    }
+    let all = || (1..=22).collect();
+    tpch::run(&tpch::Options {
+        url: args.connect,
+        out: args.out,
+        scale: args.scale,
+        seed: args.seed,
+        is_loading: args.load,
+        has_indexes: args.indexes,
+        queries: match (args.load_only, args.queries.is_empty()) {
+            (true, _) => Vec::new(),
+            (false, true) => all(),
+            (false, false) => args.queries,
+        },
+        repetitions: args.repetitions,
+        timeout: Duration::from_secs(args.timeout),
+        server_pid: args.server_pid,
+        answers: args.answers,
+        compare: args.compare,
+    })
+    .map(drop)
+}
+
+#[derive(Args)]
 struct Load {
     /// Where plots, reports and data directories go
     #[arg(long, default_value = "demo-out")]
@@ -437,7 +511,13 @@ struct PeersArgs {
     /// Page cache of each server, MiB
     #[arg(long, default_value_t = 1024)]
     memory: u32,
-    /// Workloads, of sysbench's names
+    /// Warehouses of TPC-C
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(i32).range(1..=100_000))]
+    warehouses: i32,
+    /// Subscribers of TATP
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(i32).range(1000..=100_000_000))]
+    subscribers: i32,
+    /// Workloads: of sysbench's names, tpcc, tatp; the last two not on mariadb
     #[arg(long, value_delimiter = ',', default_values_t = peers::all_workloads())]
     workloads: Vec<String>,
     /// Servers: cenote, cenote-dram, mariadb, postgresql; ratios are the first to each, the plot's unit is the last
@@ -567,6 +647,7 @@ fn run(what: What) -> cenote_bench::Result<()> {
         What::PoolDemo(args) => pool::demo(&args.options()).map(drop),
         What::Tatp(args) => run_tatp(args),
         What::Tpcc(args) => run_tpcc(args),
+        What::Tpch(args) => run_tpch(args),
         What::Ycsb(args) => ycsb::run(&ycsb_options(args)?),
         What::Peers(args) => peers::run(&peers::Options {
             program: peers::program()?,
@@ -579,6 +660,8 @@ fn run(what: What) -> cenote_bench::Result<()> {
             },
             rounds: args.rounds,
             memory_mib: args.memory,
+            warehouses: args.warehouses,
+            subscribers: args.subscribers,
             workloads: args.workloads,
             servers: args.servers,
         }),

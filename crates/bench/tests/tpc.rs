@@ -1,8 +1,9 @@
-//! TPC-C and TATP on a real server: small data, short runs, and data that is broken to see that each condition can
-//! fail.
+//! TPC-C, TATP and TPC-H on a real server: small data, short runs, and data and answers that are broken to see that each
+//! check can fail.
 
-use cenote_bench::server::{CenoteOptions, RegionFile, Server, free_port};
-use cenote_bench::{oltp, tatp, tpcc};
+use cenote_bench::server::{CenoteOptions, RegionFile, Server, find_program, free_port};
+use cenote_bench::{oltp, tatp, tpcc, tpch};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -179,4 +180,59 @@ fn as_many_subscribers_are_missed_as_the_population_makes_it() {
         "{rounds:?}"
     );
     assert!(options.out.is_some_and(|out| out.join("tatp.json").exists()));
+}
+
+fn tpch_options(url: String, out: &Path) -> tpch::Options {
+    tpch::Options {
+        url,
+        out: out.into(),
+        scale: 0.01,
+        seed: 1,
+        is_loading: true,
+        has_indexes: true,
+        queries: (1..=22).collect(),
+        repetitions: 1,
+        timeout: Duration::from_secs(60),
+        server_pid: None,
+        answers: None,
+        compare: None,
+    }
+}
+
+#[test]
+fn queries_have_the_answers_of_postgresql_and_other_answers_are_told() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    // PostgreSQL's user has to reach its data directory.
+    std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o755)).expect("a folder of this process");
+    let file = dir.path().join("answers.json");
+    let (_server, url) = server(dir.path());
+    let mut options = tpch_options(url, &dir.path().join("out"));
+    if find_program("initdb").is_some() {
+        let data = dir.path().join("postgresql");
+        let peer = Server::postgresql(&data, &["--locale=C"], &[]).expect("a server");
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", peer.port);
+        let answers = Some(file.clone());
+        tpch::run(&tpch::Options {
+            answers,
+            ..tpch_options(url, &dir.path().join("peer"))
+        })
+        .expect("answers");
+        options.compare = Some(file.clone());
+    } else {
+        println!("not compared: PostgreSQL is not installed (scripts/setup.sh test installs it)");
+        options.answers = Some(file.clone());
+    }
+    let measured = tpch::run(&options).expect("all answers are right");
+    assert_eq!(measured.len(), 22);
+    let text = std::fs::read_to_string(&file).expect("answers were written");
+    let broken = text.replacen("1-URGENT", "6-NEVER ", 1);
+    assert!(text != broken, "query 4 has priorities");
+    std::fs::write(&file, broken).expect("a file of this test");
+    options.is_loading = false;
+    options.compare = Some(file);
+    options.answers = None;
+    let error = tpch::run(&options).expect_err("query 4 differs").to_string();
+    assert!(error.contains("q04") && error.lines().count() == 1, "{error}");
+    options.seed = 2;
+    assert!(tpch::run(&options).is_err(), "answers of other data");
 }

@@ -3,17 +3,30 @@
 use crate::{IoContext, Result};
 use postgres::types::ToSql;
 use postgres::{Client, NoTls, Row, SimpleQueryMessage, Statement, Transaction};
+use std::time::{Duration, Instant};
 
 type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
 
-/// Connects by a URL such as `postgres://user@host:5432/database`, or by words such as `host=... user=...`.
+/// How long a server that is starting is asked again.
+const STARTING: Duration = Duration::from_secs(30);
+
+/// Connects by a URL such as `postgres://user@host:5432/database`, or by words such as `host=... user=...`. A server that
+/// says that it is starting (57P03) is asked again.
 ///
 /// # Errors
 /// [`crate::Error::Sql`] if the URL cannot be read, or the server does not accept the connection.
 pub fn connect(url: &str) -> Result<Client> {
     let mut config: postgres::Config = url.parse()?;
-    config.connect_timeout(std::time::Duration::from_secs(10));
-    Ok(config.connect(NoTls)?)
+    config.connect_timeout(Duration::from_secs(10));
+    let began = Instant::now();
+    loop {
+        match config.connect(NoTls) {
+            Err(error) if error.code().is_some_and(|c| c.code() == "57P03") && began.elapsed() < STARTING => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            result => return Ok(result?),
+        }
+    }
 }
 
 /// A connection.

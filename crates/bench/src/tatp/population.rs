@@ -68,7 +68,9 @@ pub fn load(options: &Options) -> Result<()> {
         bar.inc(1);
     }
     client.batch_execute("CREATE UNIQUE INDEX subscriber_number ON subscriber (sub_nbr)")?;
-    client.simple_query("VACUUM ANALYZE")?;
+    for (table, _) in tables() {
+        client.batch_execute(&format!("VACUUM ANALYZE {table}"))?;
+    }
     bar.finish_and_clear();
     Ok(())
 }

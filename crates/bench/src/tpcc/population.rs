@@ -49,7 +49,9 @@ pub fn load(options: &Options) -> Result<()> {
     })?;
     bar.set_message("indexes");
     INDEXES.iter().try_for_each(|index| client.batch_execute(index))?;
-    client.simple_query("VACUUM ANALYZE")?;
+    for (table, _) in TABLES {
+        client.batch_execute(&format!("VACUUM ANALYZE {table}"))?;
+    }
     bar.finish_and_clear();
     Ok(())
 }
