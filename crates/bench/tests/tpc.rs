@@ -121,8 +121,20 @@ fn transactions_keep_all_conditions_and_broken_data_fails_them() {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let (_server, url) = server(dir.path());
     let options = tpcc_options(&url, &dir.path().join("out"));
-    tpcc::prepare(&options).expect("loaded");
     let mut client = oltp::connect(&url).expect("a connection");
+    client
+        .batch_execute("CREATE TABLE customer (id INTEGER)")
+        .expect("another's table");
+    tpcc::prepare(&options).expect_err("it drops no other's table");
+    client
+        .execute("INSERT INTO customer VALUES (1)", &[])
+        .expect("it is there");
+    let load = tpcc::Load::Always;
+    tpcc::prepare(&tpcc::Options {
+        load,
+        ..options.clone()
+    })
+    .expect("loaded");
     assert!(tpcc::check(&mut client).expect("checked").is_empty(), "as loaded");
     for (statement, wanted) in BREAKS {
         client.batch_execute("BEGIN").expect("begun");

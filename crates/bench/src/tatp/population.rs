@@ -1,6 +1,6 @@
 //! The tables and their rows.
 
-use super::options::Options;
+use super::options::{Load, Options};
 use crate::draw::Draw;
 use crate::oltp::connect;
 use crate::{IoContext, Result};
@@ -49,7 +49,7 @@ fn tables() -> [(&'static str, String); 4] {
     ]
 }
 
-/// Drops, creates and fills all tables, and makes the index.
+/// Creates and fills all tables, which only [`Load::Always`] drops before, and makes the index.
 ///
 /// # Errors
 /// [`crate::Error::Sql`] if the server refuses something.
@@ -59,7 +59,9 @@ pub fn load(options: &Options) -> Result<()> {
     let bar = ProgressBar::new(4).with_style(style);
     for (n, (table, columns)) in tables().into_iter().enumerate() {
         bar.set_message(format!("loading {table}"));
-        client.batch_execute(&format!("DROP TABLE IF EXISTS {table}"))?;
+        if options.load == Load::Always {
+            client.batch_execute(&format!("DROP TABLE IF EXISTS {table}"))?;
+        }
         client.batch_execute(&format!("CREATE TABLE {table} ({columns})"))?;
         copy(&mut client, table, options, |text, id| {
             let rows = rows(id, options.seed);

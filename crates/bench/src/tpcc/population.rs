@@ -1,6 +1,6 @@
 //! The initial population of clause 4.3.3, by COPY.
 
-use super::options::{Options, Sizes};
+use super::options::{Load, Options, Sizes};
 use super::schema::{INDEXES, TABLES};
 use crate::draw::Draw;
 use crate::oltp::connect;
@@ -22,14 +22,16 @@ const LOADERS: i32 = 2;
 /// When all of it was entered.
 const DATE: &str = "2024-01-01 00:00:00";
 
-/// Drops, creates and fills all tables, and makes the indexes.
+/// Creates and fills all tables, which only [`Load::Always`] drops before, and makes the indexes.
 ///
 /// # Errors
 /// [`crate::Error::Sql`] if the server refuses something.
 pub fn load(options: &Options) -> Result<()> {
     let mut client = connect(&options.url)?;
     for (table, columns) in TABLES {
-        client.batch_execute(&format!("DROP TABLE IF EXISTS {table}"))?;
+        if options.load == Load::Always {
+            client.batch_execute(&format!("DROP TABLE IF EXISTS {table}"))?;
+        }
         client.batch_execute(&format!("CREATE TABLE {table} ({columns})"))?;
     }
     let style = ProgressStyle::with_template("{msg} {bar:30} {pos}/{len}  {eta} left").expect("a constant template");
