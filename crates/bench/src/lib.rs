@@ -16,6 +16,7 @@
 //! - [`pool`] shows two pods of a memory pool under a load with hot sets.
 //! - [`tpcc`], [`tatp`] and [`tpch`] run these benchmarks on any server that speaks PostgreSQL's wire protocol; the
 //!   first two by [`oltp`].
+//! - [`shapes`] times statements of many shapes on one server or two.
 //! - [`peers`] runs sysbench, TPC-C and TATP on Cenote, PostgreSQL and MariaDB in the same run.
 
 pub mod crash;
@@ -37,6 +38,7 @@ pub mod processor;
 pub mod quarters;
 pub mod reproduce;
 pub mod server;
+pub mod shapes;
 pub mod statements;
 pub mod sweep;
 pub mod sysbench;

@@ -2,8 +2,8 @@
 
 use cenote_bench::sysbench::Shape;
 use cenote_bench::{
-    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, statements, sweep, tatp, tpcc, tpch,
-    ycsb,
+    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, shapes, statements, sweep, tatp,
+    tpcc, tpch, ycsb,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -58,6 +58,8 @@ enum What {
     },
     /// Run sysbench's five OLTP workloads, TPC-C and TATP on Cenote, MariaDB and PostgreSQL in the same run
     Peers(PeersArgs),
+    /// Time statements of many shapes (joins, subqueries, OR, ANY, first rows) on one server, or on two in turns
+    Shapes(ShapesArgs),
     /// Measure the server's processor time a statement: what `reproduce` takes as an input
     Statements {
         /// Data directory, made and left
@@ -310,6 +312,39 @@ fn run_tpcc(args: TpccArgs) -> cenote_bench::Result<()> {
         server_pid: args.run.server_pid,
     })
     .map(drop)
+}
+
+#[derive(Args)]
+struct ShapesArgs {
+    /// The server, such as postgres://user@127.0.0.1:5432/database
+    #[arg(long, value_name = "URL")]
+    connect: String,
+    /// A server to compare with
+    #[arg(long, value_name = "URL")]
+    against: Option<String>,
+    /// Where the figures go
+    #[arg(long, default_value = "shapes-out")]
+    out: PathBuf,
+    /// Customers; each has five orders
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..=10_000_000))]
+    customers: u32,
+    /// Rounds; medians are shown
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Milliseconds that a shape is run in a round
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    slice: u64,
+}
+
+fn run_shapes(args: ShapesArgs) -> cenote_bench::Result<()> {
+    shapes::run(&shapes::Options {
+        url: args.connect,
+        against: args.against,
+        out: args.out,
+        customers: args.customers,
+        rounds: args.rounds,
+        slice: Duration::from_millis(args.slice),
+    })
 }
 
 #[derive(Args)]
@@ -645,6 +680,7 @@ fn run(what: What) -> cenote_bench::Result<()> {
         }),
         What::Pool(args) => sweep::run(&args.options()?),
         What::PoolDemo(args) => pool::demo(&args.options()).map(drop),
+        What::Shapes(args) => run_shapes(args),
         What::Tatp(args) => run_tatp(args),
         What::Tpcc(args) => run_tpcc(args),
         What::Tpch(args) => run_tpch(args),

@@ -2,7 +2,7 @@
 //! check can fail.
 
 use cenote_bench::server::{CenoteOptions, RegionFile, Server, find_program, free_port};
-use cenote_bench::{oltp, tatp, tpcc, tpch};
+use cenote_bench::{oltp, shapes, tatp, tpcc, tpch};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -247,4 +247,25 @@ fn queries_have_the_answers_of_postgresql_and_other_answers_are_told() {
     assert!(error.contains("q04") && error.lines().count() == 1, "{error}");
     options.seed = 2;
     assert!(tpch::run(&options).is_err(), "answers of other data");
+}
+
+/// Every shape runs, and its answer on one server is that on another.
+#[test]
+fn shapes_run_on_two_servers() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let [(_one, url), (_other, against)] = ["a", "b"].map(|name| {
+        let dir = dir.path().join(name);
+        std::fs::create_dir_all(&dir).expect("a directory");
+        server(&dir)
+    });
+    shapes::run(&shapes::Options {
+        url,
+        against: Some(against),
+        out: dir.path().join("out"),
+        customers: 1000,
+        rounds: 1,
+        slice: Duration::from_millis(1),
+    })
+    .expect("equal answers");
+    assert!(dir.path().join("out/shapes.json").exists());
 }
