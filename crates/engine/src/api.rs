@@ -306,6 +306,8 @@ pub struct Tuning {
     pub tx_block: u64,
     /// Pages of commit timestamps, and of an undo segment, that are given back to the disk at a time.
     pub give_back_pages: u32,
+    /// Pages of undo from which on a rollback is left to the background, and its client goes on.
+    pub rollback_pages: u32,
 }
 
 impl Default for Tuning {
@@ -319,6 +321,7 @@ impl Default for Tuning {
             status_ring: 1 << 16,
             tx_block: 1 << 16,
             give_back_pages: 64,
+            rollback_pages: 2,
         }
     }
 }

@@ -96,6 +96,8 @@ pub struct Engine {
     /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
     pub(crate) give_back_pages: u32,
     pub(crate) losers: Losers,
+    /// Pages of undo from which on a rollback is left to the background.
+    pub(crate) rollback_pages: u64,
     pub(crate) report: rt::Mutex<RecoveryReport>,
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: rt::Mutex<Vec<rt::JoinHandle<()>>>,
@@ -150,8 +152,8 @@ impl Engine {
         self.slots.waiting()
     }
 
-    /// How many transactions have ended without having been taken back yet: losers of the last run, and those whose
-    /// rollback failed; and what the last attempt failed with.
+    /// How many transactions have ended without having been taken back yet: losers of the last run, large rollbacks of
+    /// this one, and those that failed; and what the last attempt failed with.
     pub fn rollbacks_waiting(&self) -> (usize, Option<String>) {
         self.losers.waiting()
     }

@@ -4,7 +4,7 @@
 //! 1. the data directory is taken (a second server is refused), the pool opened, pages recovered (`buffer`);
 //! 2. a new database gets its system spaces; a word in the control file says when that is complete;
 //! 3. the undo segments' headers tell which transactions had not ended: losers. Their rows are theirs until the
-//!    background has rolled them back (`recovery`); all others are visible to everyone;
+//!    background, or who wants one, has rolled them back (`recovery`); all others are visible to everyone;
 //! 4. the catalog is read, orphaned spaces are dropped;
 //! 5. purge and rollback threads start; the engine is ready.
 //!
@@ -83,6 +83,7 @@ impl Engine {
             reclaimed: rt::Mutex::new(HashSet::default()),
             purge: Purge::default(),
             losers: Losers::default(),
+            rollback_pages: u64::from(options.tuning.rollback_pages),
             report: rt::Mutex::new(RecoveryReport::of(&report, found)),
             stopping: AtomicBool::new(false),
             threads: rt::Mutex::new(Vec::new()),
@@ -106,7 +107,7 @@ impl Engine {
     }
 
     fn start_threads(self: &Arc<Self>, background: bool, losers: Vec<Loser>) {
-        self.losers.of_last_run(losers);
+        self.losers.of_last_run(losers, background);
         if !background {
             return;
         }

@@ -5,9 +5,10 @@
 //! after `ready`, through the same steps as a rollback in life; a crash in between goes on where it stopped. All other
 //! numbers of former runs are visible to everyone: the low-water mark starts at the least loser.
 //!
-//! A rollback in life that fails (a full disk, a page that cannot be read) makes its transaction a loser, too: the
-//! session goes on, and the same thread tries again until it succeeds. Until then no transaction waits for it: he is
-//! told why.
+//! A large rollback in life is left to the same thread: its transaction becomes a loser, and the session goes on. So
+//! does one that fails (a full disk, a page that cannot be read): the thread tries again until it succeeds, and until
+//! then no transaction waits for it: it is told why. A row of any other loser is taken back by the transaction that
+//! wants it.
 //!
 //! So the time until ready depends on the number of segments, tables and losers' records, not on the length of the log.
 
@@ -18,7 +19,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::large;
-use crate::losers::{Locks, Loser};
+use crate::losers::{Locks, Loser, Origin};
 use crate::pool::{BufferPool, Need};
 use crate::system::FIRST_SPACE;
 use crate::tree::{BTree, LeafBatch};
@@ -60,7 +61,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
                 end,
                 locks: Locks::default(),
                 lease: None,
-                of_last_run: true,
+                origin: Origin::LastRun,
             });
         }
     }
@@ -249,11 +250,11 @@ fn roll_back_some(engine: &Engine, loser: &mut Loser, rollback: &mut Rollback<'_
             end_loser(engine, loser)?;
             return Ok(Went::Over);
         }
-        if loser.of_last_run && rollback::is_covered(engine, loser.seq, loser.last)? {
+        if loser.is_of_last_run() && rollback::is_covered(engine, loser.seq, loser.last)? {
             return Ok(Went::Covered);
         }
         mark::pass(Mark::LoserWaits);
-        loser.last = rollback.take_back_one(loser.last)?;
+        loser.last = rollback.take_back_beside_others(loser.last)?;
     }
     Ok(Went::On)
 }
@@ -272,7 +273,7 @@ fn end_loser(engine: &Engine, loser: &Loser) -> Result<()> {
         segment: loser.segment.clone(),
         position: loser.end,
     });
-    if loser.of_last_run {
+    if loser.is_of_last_run() {
         engine.update_report(|report| report.transactions_rolled_back += 1);
     }
     Ok(())

@@ -107,6 +107,10 @@ marks! {
     ExtentReceived = "window: extent received, not committed",
     /// An id of a former table, index or sequence was used again.
     ObjectAgain = "ids of former objects used again",
+    /// A rollback was left to the background.
+    RollbackLeft = "rollbacks left to the background",
+    /// A version of a loser is about to be taken back for the sake of a transaction that wants its row.
+    LoserRow = "versions of losers taken back on demand",
 }
 
 /// Which window threads are held up in, how often, and for how long.

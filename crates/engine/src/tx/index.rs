@@ -7,7 +7,7 @@
 //! A unique key is checked, under its stripe, against the newest version of each row that an entry leads to: one by a
 //! transaction in progress has to be waited for, whichever way it will end.
 
-use super::newest::Newest;
+use super::newest::{Blocker, Newest};
 use super::status::BELOW_LOW_WATER;
 use super::{Status, Tx};
 use crate::api::{Columns, Direction};
@@ -28,7 +28,7 @@ pub(super) enum Obstacle {
     /// A row that has it: position of the index and the row's key.
     Duplicate(usize, Vec<u8>),
     /// A transaction that may give it or take it away.
-    InProgress(TxId),
+    InProgress(Blocker),
 }
 
 /// What has become of the transaction that made a version, when it was asked for.
@@ -134,7 +134,7 @@ impl Tx {
         let mut value = Vec::new();
         let trailer = match self.newest(table, row_key, &mut value)? {
             Newest::Missing => return Ok(None),
-            Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(by))),
+            Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(Blocker::new(by, row_key)))),
             Newest::Row { trailer, .. } => trailer,
         };
         if trailer.deleted() {

@@ -358,6 +358,13 @@ impl TableLocks {
         }
     }
 
+    /// Whether the transaction holds one of these alone.
+    pub(crate) fn is_alone(&self, ids: &[u64], seq: TxId) -> bool {
+        let locks = self.locks.lock();
+        ids.iter()
+            .any(|id| locks.get(id).is_some_and(|lock| lock.exclusive == seq))
+    }
+
     /// Frees the transaction's hold on these locks.
     pub(crate) fn release(&self, ids: &[u64], seq: TxId) {
         let mut locks = self.locks.lock();
@@ -407,7 +414,7 @@ pub(crate) fn row_name(space: u32, key: &[u8]) -> Vec<u8> {
     name
 }
 
-pub(super) fn hash(bytes: &[u8]) -> usize {
+pub(crate) fn hash(bytes: &[u8]) -> usize {
     let mut hasher = rt::FixedState.build_hasher();
     hasher.write(bytes);
     hasher.finish() as usize

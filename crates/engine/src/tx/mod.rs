@@ -37,7 +37,7 @@ use crate::catalog::state::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
-use crate::losers::{Locks, Loser};
+use crate::losers::{Locks, Loser, Origin};
 use crate::memory::{Account, Charge};
 use crate::pool::Need;
 use crate::undo::{self, Ended, UndoPointer, Writer};
@@ -507,7 +507,8 @@ impl Tx {
         }
     }
 
-    /// Takes all changes back.
+    /// Takes all changes back. Of many the background does that: this returns at once, and other transactions take the
+    /// rows back that they want.
     ///
     /// # Errors
     /// Those of reading and writing pages. The transaction stays a loser then, which the background takes back.
@@ -516,6 +517,10 @@ impl Tx {
         self.reader.withdraw();
         if self.reader.own.is_none() {
             self.drawn = Lsn::ZERO;
+            return Ok(());
+        }
+        if self.is_large() && self.engine().losers.admit() {
+            self.hand_over();
             return Ok(());
         }
         match self.take_back_all() {
@@ -579,20 +584,68 @@ impl Tx {
         Ok(())
     }
 
+    /// Whether the client is not to wait for the rollback. A transaction with definitions holds names and tables alone,
+    /// and is taken back at once; so is one of an engine that stops.
+    fn is_large(&self) -> bool {
+        let engine = self.engine();
+        let has_written = |writer: &Writer| writer.pages_passed() >= engine.rollback_pages;
+        !self.last_undo.is_none()
+            && self.writer.as_ref().is_some_and(has_written)
+            && self.overlay.is_empty()
+            && !engine.is_stopping()
+            && !engine.table_locks.is_alone(&self.table_locks, self.reader.own)
+    }
+
+    /// Leaves the rollback to the background, which has admitted it. Rows that were locked explicitly are free, and
+    /// whoever waits for this transaction looks again: a row that it has changed is taken back on demand. It shares its
+    /// tables until it is over, so that no definition meets its rows.
+    fn hand_over(&mut self) {
+        let engine = self.engine().clone();
+        for name in self.row_locks.drain(..) {
+            engine.row_locks.release(&name, self.reader.own);
+        }
+        self.lock_memory.clear();
+        if let Some(loser) = self.become_loser(Origin::HandedOver) {
+            engine.losers.hand_over(loser);
+        }
+        mark::pass(Mark::RollbackLeft);
+        engine
+            .waits
+            .returned(&engine.slots, (self.reader.own, self.reader.slot));
+        self.leave_number();
+    }
+
     /// The rollback has failed: rows and locks stay with this number until the background has got through with it, or a
     /// restart. The session goes on with another slot and segment.
     fn give_up(&mut self, error: &Error) {
         let engine = self.engine().clone();
-        if let Some(Writer { segment, position }) = self.writer.take() {
-            let locks = Locks {
-                tables: std::mem::take(&mut self.table_locks),
-                rows: std::mem::take(&mut self.row_locks),
-                _memory: Some(std::mem::replace(&mut self.lock_memory, Charge::new(&self.account))),
-            };
-            let lease = self.reader.lease.clone();
-            let loser = Loser::given_up(self.reader.own, lease, segment, (self.last_undo, position), locks);
+        if let Some(loser) = self.become_loser(Origin::GivenUp) {
             engine.losers.give_up(loser, error);
         }
+        self.leave_number();
+    }
+
+    /// This transaction as one that is to be taken back, with its segment and locks.
+    fn become_loser(&mut self, origin: Origin) -> Option<Loser> {
+        let Writer { segment, position } = self.writer.take()?;
+        let locks = Locks {
+            tables: std::mem::take(&mut self.table_locks),
+            rows: std::mem::take(&mut self.row_locks),
+            _memory: Some(std::mem::replace(&mut self.lock_memory, Charge::new(&self.account))),
+        };
+        let (own, lease) = ((self.reader.own, origin), self.reader.lease.clone());
+        Some(Loser::of_this_run(
+            own,
+            lease,
+            segment,
+            (self.last_undo, position),
+            locks,
+        ))
+    }
+
+    /// The number stays with a loser, and so does the slot.
+    fn leave_number(&mut self) {
+        let engine = self.engine().clone();
         self.reader.lease = engine.slots.lease_always();
         self.reader.slot = self.reader.lease.slot;
         self.reader.own = TxId::NONE;

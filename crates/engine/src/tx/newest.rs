@@ -16,3 +16,15 @@ pub(super) enum Newest {
     /// One of a transaction in progress.
     InProgress(TxId),
 }
+
+/// A transaction in progress whose version of a row stands in the way, and that row's key.
+pub(super) struct Blocker {
+    pub by: TxId,
+    pub key: Vec<u8>,
+}
+
+impl Blocker {
+    pub fn new(by: TxId, key: &[u8]) -> Blocker {
+        Blocker { by, key: key.to_vec() }
+    }
+}

@@ -13,7 +13,8 @@
 //! entry that is removed here is not needed or is entered again.
 //!
 //! A memo of a row's versions (`needed`) holds: the newest version is the rollback's own, so no other transaction puts
-//! one above it. Purge might pass versions that the memo counts, with the entry left in place for the newest one's
+//! one above it. (One that takes the row back on demand does that to all of the loser's versions of it, and holds the
+//! row's stripe.) Purge might pass versions that the memo counts, with the entry left in place for the newest one's
 //! sake: it would then never be removed. So rollback holds the oldest snapshot in use from its first memo on.
 
 use super::needed::{Entries, Memos, Row, Version, hashes};
@@ -22,13 +23,15 @@ use crate::catalog::{Table, spaces};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
-use crate::pool::Mtr;
+use crate::pool::{Mtr, Need};
 use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafPos};
-use crate::tx::Status;
+use crate::tx::{CancelFlag, Status};
 use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Ended, Segment, UndoPointer};
+use cenote_base::rt;
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Cts, Lsn, TxId};
 use std::sync::Arc;
 
@@ -36,6 +39,8 @@ use std::sync::Arc;
 pub(crate) const ENTRIES_AT_ONCE: usize = 56;
 const _: () = assert!(ENTRIES_AT_ONCE + 4 <= cenote_buffer::PAGES_MAX);
 
+/// Between two attempts at a row's stripe.
+const STRIPE_POLL: rt::Nanos = rt::Nanos::from_micros(200);
 /// Versions that a memo of a rollback counts at most.
 const COUNTED_MAX: usize = 1 << 19;
 
@@ -61,16 +66,28 @@ impl<'e> Rollback<'e> {
     /// Takes back the change of one record, unless that is done; returns the transaction's previous record.
     pub(crate) fn take_back_one(&mut self, pointer: UndoPointer) -> Result<UndoPointer> {
         let record = undo::read(&self.engine.pool, pointer)?;
-        if !record.undone {
-            match self.engine.catalog.table_of_space(record.space) {
-                Some(table) => {
-                    let mut removed = Vec::new();
-                    while !self.restore(&table, pointer, &record, &mut removed)? {}
-                }
-                None => mark_only(self.engine, pointer)?,
-            }
-        }
+        self.take_back(pointer, &record)?;
         Ok(record.prev)
+    }
+
+    /// The same, of a loser: others may take rows of it back at the same time.
+    pub(crate) fn take_back_beside_others(&mut self, pointer: UndoPointer) -> Result<UndoPointer> {
+        let record = undo::read(&self.engine.pool, pointer)?;
+        let _row = self.engine.losers.stripe(record.space, &record.key).lock();
+        self.take_back(pointer, &record)?;
+        Ok(record.prev)
+    }
+
+    fn take_back(&mut self, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
+        if record.undone {
+            return Ok(());
+        }
+        let Some(table) = self.engine.catalog.table_of_space(record.space) else {
+            return mark_only(self.engine, pointer);
+        };
+        let mut removed = Vec::new();
+        while !self.restore(&table, pointer, record, &mut removed)? {}
+        Ok(())
     }
 
     /// Leaves in `entries`, those of the row's newest version, the ones that no version from `below` on needs. False:
@@ -172,6 +189,48 @@ impl<'e> Rollback<'e> {
             spaces::drop_spaces(engine, gone, before)?;
         }
         Ok(true)
+    }
+}
+
+/// Takes back, on demand, what loser `of` made of a row: all of its versions, so that another transaction may put its
+/// own on top of what was before. False: a step has left the row as it was, so the loser is to be waited for.
+///
+/// # Errors
+/// Those of reading and writing pages; 57014.
+pub(crate) fn take_back_row(
+    engine: &Engine,
+    lease: &Arc<Lease>,
+    (table, key): (&Table, &[u8]),
+    of: TxId,
+    cancel: &CancelFlag,
+) -> Result<bool> {
+    let _need = engine.pool.begin_need(Need::Cleanup);
+    let _row = hold_row(engine.losers.stripe(table.space, key), cancel)?;
+    let mut rollback = Rollback::new(engine, lease);
+    let (tree, mut value, mut before) = (BTree { space: table.space }, Vec::new(), None);
+    while tree.get(&engine.pool, key, &mut value)? {
+        let newest = Trailer::of(&value)?;
+        if newest.tx != of {
+            break;
+        }
+        if before.replace(newest) == Some(newest) {
+            return Ok(false);
+        }
+        cancel.check()?;
+        mark::pass(Mark::LoserRow);
+        rollback.take_back_one(newest.undo)?;
+    }
+    Ok(true)
+}
+
+/// Holds a row's stripe: another thread may be at a row with many versions.
+fn hold_row<'a>(stripe: &'a rt::Mutex<()>, cancel: &CancelFlag) -> Result<rt::MutexGuard<'a, ()>> {
+    loop {
+        if let Some(held) = stripe.try_lock() {
+            return Ok(held);
+        }
+        cancel.check()?;
+        rt::sleep(STRIPE_POLL);
     }
 }
 
@@ -301,158 +360,4 @@ pub(crate) fn log_end(engine: &Engine, segment: &Segment, end: u64, seq: TxId) -
 }
 
 #[cfg(test)]
-mod tests {
-    use crate::testing::{assert_clean, change, indexed, key, new_index, write};
-    use crate::*;
-    use cenote_base::rt::atomic::Ordering;
-
-    /// T1 changes two rows and commits: its commit has its place in the log, and T2, which sees it as committed,
-    /// changes one of the rows. The process dies before the redo of T1's commit is complete, so that it is void, and
-    /// both are losers. T1 was rolled back first, by the number of its undo segment; its record was passed by, because
-    /// the row was T2's; then T2's rollback brought T1's version back: half of a transaction that never was.
-    #[test]
-    fn what_was_built_on_a_void_commit_is_taken_back_first() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Dram, 24 << 20);
-        options.background = false;
-        let engine = Engine::open(options.clone()).expect("the database opens");
-        let column = |name: &str| ColumnDef {
-            name: name.into(),
-            ty: ColumnType::Int4,
-            not_null: true,
-            default: None,
-        };
-        let mut tx = engine.begin(Isolation::ReadCommitted);
-        let new = NewTable {
-            name: "t".into(),
-            columns: vec![column("id"), column("n")],
-            primary_key: Some(("p".into(), vec![0])),
-            indexes: vec![],
-        };
-        let table = tx.create_table(new).expect("made");
-        let row = |id, n| {
-            let mut row = Vec::new();
-            let values = [Datum::Int4(id), Datum::Int4(n)];
-            table.layout().encode(&values, &mut row).expect("a row");
-            row
-        };
-        let key = |id| {
-            let mut key = Vec::new();
-            table.key_of_values(&[Datum::Int4(id)], &mut key);
-            key
-        };
-        for id in [1, 2] {
-            tx.insert(&table, &row(id, 0)).expect("inserted");
-        }
-        tx.commit().expect("committed");
-        let change = |tx: &mut Tx, id, n| {
-            tx.begin_statement();
-            let new = row(id, n);
-            tx.modify(&table, &key(id), &|_, _| Ok::<_, Error>(Change::Update(new.clone())))
-                .expect("free")
-        };
-        let mut one = engine.begin(Isolation::ReadCommitted);
-        let mut two = engine.begin(Isolation::ReadCommitted);
-        change(&mut one, 1, 1);
-        change(&mut one, 2, 1);
-        let place = engine.storage.0.log().tail().advance(1);
-        engine
-            .txs
-            .set_committed(one.reader.own, one.reader.slot, cenote_base::Cts::at(place));
-        change(&mut two, 1, 2);
-        engine.storage.0.log().flush_all().expect("durable");
-        engine.halt();
-        drop((tx, one, two));
-        drop(engine);
-        let engine = Engine::open(options).expect("the database opens");
-        assert_eq!(engine.recovery_report().losers, 2);
-        engine.roll_back_losers().expect("taken back");
-        let tx = engine.begin(Isolation::ReadCommitted);
-        for id in [1, 2] {
-            let mut found = Vec::new();
-            assert!(tx.get(&table, &key(id), &mut found).expect("readable"));
-            assert_eq!(found, row(id, 0), "row {id} is of a transaction that was not committed");
-        }
-    }
-
-    /// Purge had come by a deleted row while another transaction had inserted it again, and left it to that one's
-    /// rollback; the rollback fell between that and the moment when the segment's tail passed the record, took the
-    /// deletion for one that purge had still to come to, and put it back: it stayed for good.
-    #[test]
-    fn a_deleted_row_that_purge_has_come_by_does_not_stay_behind_a_rollback() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (engine, table) = indexed(dir.path());
-        let (mut one, mut two) = (engine.tx(), engine.tx());
-        change(&mut one, &table, 1, std::iter::once(7));
-        one.begin(Isolation::ReadCommitted);
-        let delete = |_: &[u8], _| Ok::<_, Error>(Change::Delete);
-        one.modify(&table, &key(&table, 1), &delete).expect("free");
-        let deletion = one.last_undo;
-        one.commit().expect("committed");
-        two.begin(Isolation::ReadCommitted);
-        write(&mut two, &table, 1, std::iter::once(8));
-        two.end_statement();
-        engine.purge_with(deletion, || two.rollback().expect("taken back"));
-        engine.vacuum().expect("purged");
-        let mut value = Vec::new();
-        let tree = crate::tree::BTree { space: table.space };
-        assert!(!tree.get(&engine.pool, &key(&table, 1), &mut value).expect("readable"));
-        assert_clean(&engine, 0);
-        drop((one, two));
-        engine.shutdown().expect("shut down");
-    }
-
-    /// Each of a transaction's changes of one indexed row was taken back with a look at all of its changes before:
-    /// 20,000 took minutes.
-    #[test]
-    fn each_version_of_a_row_that_is_taken_back_is_walked_once() {
-        const UPDATES: i32 = 1_500;
-        let dir = tempfile::tempdir().expect("a directory");
-        let (engine, table) = indexed(dir.path());
-        let walked = || engine.purge.walked.load(Ordering::Relaxed);
-        // Values come again, so that an entry may be needed by any version below.
-        let value = |i: i32| if i % 3 == 0 { i % 7 } else { i };
-        let mut tx = engine.tx();
-        change(&mut tx, &table, 1, std::iter::once(value(1)));
-        for to_savepoint in [true, false] {
-            tx.begin(Isolation::ReadCommitted);
-            write(&mut tx, &table, 1, (0..UPDATES / 2).map(value));
-            let savepoint = tx.savepoint();
-            write(&mut tx, &table, 1, (UPDATES / 2..UPDATES).map(value));
-            let before = walked();
-            if to_savepoint {
-                tx.rollback_to(&savepoint).expect("taken back");
-                write(&mut tx, &table, 1, (0..20).map(value));
-            }
-            tx.rollback().expect("taken back");
-            let walked = walked() - before;
-            assert!(
-                walked < 3 * UPDATES as u64,
-                "{walked} versions walked for {UPDATES} records"
-            );
-            assert_clean(&engine, 1);
-        }
-        drop(tx);
-        engine.shutdown().expect("shut down");
-    }
-
-    /// An index that goes and comes back in the middle of what is taken back: what was learnt of a row while there was
-    /// none says nothing of its entries.
-    #[test]
-    fn a_row_is_walked_again_where_the_indexes_have_changed() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let (engine, table) = indexed(dir.path());
-        let mut tx = engine.tx();
-        change(&mut tx, &table, 1, std::iter::once(5));
-        tx.begin(Isolation::ReadCommitted);
-        write(&mut tx, &table, 1, (0..60).map(|i| i % 40));
-        let other = tx.create_index(&table, new_index("t_m")).expect("made");
-        let without = tx.drop_index(&other, 0).expect("dropped");
-        write(&mut tx, &without, 1, (0..60).map(|i| i % 50));
-        tx.rollback().expect("taken back");
-        engine.vacuum().expect("purged");
-        assert_clean(&engine, 1);
-        drop(tx);
-        engine.shutdown().expect("shut down");
-    }
-}
+mod tests;

@@ -30,8 +30,9 @@ use super::Tx;
 use super::follow::{Found, Identity};
 use super::index::{self, NewKeys, Obstacle, Standing};
 use super::locks::{row_name, table_lock};
-use super::newest::Newest;
+use super::newest::{Blocker, Newest};
 use super::queue::Turn;
+use super::rollback;
 use super::slots::Waiting;
 use crate::api::{Change, Changed, Columns, Insert, Isolation, LockStrength, Locked, Outcome, Wait};
 use crate::catalog::Table;
@@ -56,7 +57,7 @@ const ROW_LOCK_BYTES: usize = 160;
 /// A step that may have to wait for a transaction and be done again.
 enum Step<T> {
     Done(T),
-    WaitFor(TxId),
+    WaitFor(Blocker),
 }
 
 /// What a change found when it latched the row.
@@ -64,7 +65,7 @@ enum Applied {
     Done,
     /// The row is not what it was: begin again.
     Moved,
-    WaitFor(TxId),
+    WaitFor(Blocker),
 }
 
 /// The version that a change begins with.
@@ -199,7 +200,7 @@ impl Tx {
                 Step::Done(duplicate) => return Ok(duplicate),
                 Step::WaitFor(by) => {
                     drop(stripes);
-                    self.wait_for(by)?;
+                    self.wait_for_row(table, &by.key, by.by)?;
                 }
             }
         }
@@ -216,7 +217,7 @@ impl Tx {
         if arbiters.contains(&None) {
             let mut value = Vec::new();
             match self.newest(table, row_key, &mut value)? {
-                Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(by))),
+                Newest::InProgress(by) => return Ok(Some(Obstacle::InProgress(Blocker::new(by, row_key)))),
                 // It decides before the others: see `insert_row`.
                 Newest::Row { trailer, .. } if !trailer.deleted() => return Ok(None),
                 _ => {}
@@ -254,7 +255,7 @@ impl Tx {
             before = Trailer::of(&self.scratch.old)?;
             // Under the latch: a rollback would have to take its version away before its status could change.
             match self.standing(before.tx)? {
-                Standing::InProgress(by) => return Ok(Step::WaitFor(by)),
+                Standing::InProgress(by) => return Ok(Step::WaitFor(Blocker::new(by, row_key))),
                 Standing::Over => return Err(bears_no_transaction(table, before)),
                 Standing::Seen | Standing::Committed => {}
             }
@@ -449,7 +450,7 @@ impl Tx {
                 Applied::WaitFor(by) => {
                     if let Applied::Done = self.apply_lock(table, key, trailer, LockStrength::Update)? {
                         self.leave(std::mem::take(turn), true);
-                        self.wait_for(by)?;
+                        self.wait_for_row(table, &by.key, by.by)?;
                     }
                 }
             }
@@ -614,6 +615,8 @@ impl Tx {
                 },
             };
             match wait {
+                _ if let Holder::Writes(by) = holder
+                    && self.take_back_row(table, key, by)? => {}
                 Wait::Block => self.wait_in_turn(table, key, &holder, turn)?,
                 Wait::SkipLocked => return Ok(Settled::Skipped),
                 Wait::NoWait => {
@@ -651,6 +654,26 @@ impl Tx {
         })
     }
 
+    /// Waits for a transaction that has a row with this key, or frees the row where it is to be taken back anyway.
+    fn wait_for_row(&self, table: &Table, key: &[u8], by: TxId) -> Result<()> {
+        match self.take_back_row(table, key, by)? {
+            true => Ok(()),
+            false => self.wait_for(by),
+        }
+    }
+
+    /// Takes a row back on demand, where transaction `by` is to be taken back and has it. False: it is to be waited for.
+    /// No latch or unique stripe is held.
+    #[cold]
+    fn take_back_row(&self, table: &Table, key: &[u8], by: TxId) -> Result<bool> {
+        let losers = &self.engine().losers;
+        // Definitions are waited for: files go with them. One that is stuck is told of where it would be waited for.
+        if table.space == CATALOG_SPACE || !losers.is_open(by) || losers.check(by).is_err() {
+            return Ok(false);
+        }
+        rollback::take_back_row(self.engine(), &self.reader.lease, (table, key), by, &self.reader.cancel)
+    }
+
     /// Whether a free row is this transaction's to take: its own already, or no other has waited for it longer.
     fn may_take(&self, table: &Table, key: &[u8], newest: Trailer, turn: &Turn) -> bool {
         let (engine, own) = (self.engine(), self.reader.own);
@@ -668,7 +691,7 @@ impl Tx {
         }
         match (self.ahead(&turn.name_of(table.space, key)), holder) {
             (Some(before), _) if turn.is_taken() => self.wait_behind(before, turn),
-            (_, Holder::Writes(by)) => self.wait_for(*by),
+            (_, Holder::Writes(by)) => self.wait_for_row(table, key, *by),
             (_, Holder::Locks(by)) => self.wait_for_locks(*by),
             (_, Holder::Nobody) => Ok(()),
         }
@@ -780,7 +803,7 @@ impl Tx {
             return Ok(Applied::Moved);
         }
         if let Some(by) = self.lock_conflict(table, key, strength) {
-            return Ok(Applied::WaitFor(by));
+            return Ok(Applied::WaitFor(Blocker::new(by, key)));
         }
         let name = row_name(table.space, key);
         if planted(Fault::RowLock) {
@@ -874,7 +897,7 @@ impl Tx {
             return Ok(Applied::Moved);
         }
         if let Some(by) = self.lock_conflict(table, key, LockStrength::Update) {
-            return Ok(Applied::WaitFor(by));
+            return Ok(Applied::WaitFor(Blocker::new(by, key)));
         }
         let kind = if new.is_some() { Kind::Update } else { Kind::Delete };
         let ends_chains = large::is_external(old) && !new.is_some_and(|new| new.shares_all);

@@ -209,6 +209,12 @@ impl Segment {
         );
     }
 
+    /// Where the transaction begins that has not ended.
+    fn begin_of_open(&self) -> u64 {
+        let ended = self.ended.lock();
+        ended.back().map_or_else(|| self.tail(), |last| last.end)
+    }
+
     /// The least number of a transaction that purge has not passed.
     fn oldest(&self) -> Option<TxId> {
         self.ended.lock().front().map(|ended| ended.tx)
@@ -311,6 +317,16 @@ impl Writer {
     /// No transaction will begin here any more.
     pub(crate) fn is_used_up(&self) -> bool {
         lap_of(self.position) >= LAPS - 2
+    }
+
+    /// Pages that the transaction in progress has come to, beyond the one on which it began.
+    pub(crate) fn pages_passed(&self) -> u64 {
+        let (circle, from) = (self.segment.circle, self.segment.begin_of_open());
+        assert!(
+            from <= self.position,
+            "a transaction's records lie behind the one before"
+        );
+        circle.index_at(self.position) - circle.index_at(from)
     }
 
     /// Pages that may be used before the circle closes; of the page behind the last, the space of a whole run is taken.

@@ -12,6 +12,7 @@ mod histories;
 mod measure;
 mod numbers;
 mod pressure;
+mod rollback;
 mod shared;
 mod start;
 mod waiting;

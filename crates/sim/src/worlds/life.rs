@@ -290,7 +290,7 @@ fn look(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site) -> Result<()> {
 }
 
 fn await_losers(engine: &Engine) {
-    while engine.recovery_report().transactions_rolled_back < engine.recovery_report().losers {
+    while engine.rollbacks_waiting().0 > 0 {
         rt::sleep(Nanos::from_micros(100));
     }
 }

@@ -273,6 +273,7 @@ impl Plan {
             status_ring: draw.pick(&[4, 32, 512, usual.status_ring]),
             tx_block: draw.pick(&[16, 1 << 10, usual.tx_block]),
             give_back_pages: draw.pick(&[1, 2, 8, usual.give_back_pages]),
+            rollback_pages: Random(mix(self.seed ^ 0x756E_646F)).pick(&[0, 0, 1, usual.rollback_pages]),
         };
         let large = matches!(
             self.name,
