@@ -2,7 +2,8 @@
 //!
 //! 1. Checksums of all pages in files (but those whose blocks were given back, `given_back`) and of the log; the
 //!    buffer's frames and lists; each tree's own structure (`tree::check`).
-//! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key.
+//! 2. Each row that a snapshot sees has its entry in every index of its table; no two such rows share a unique key
+//!    (`entries`).
 //! 3. Each index entry leads to a row, or to nothing: an entry that no version explains is counted, not a problem (a
 //!    crash between a row's undo and purge leaves such hints, readers verify them).
 //! 4. Large values: those of the rows that a snapshot sees are read whole; each overflow page belongs to one chain, and
@@ -10,18 +11,20 @@
 //! 5. Undo segments: header sane, records readable from tail to end.
 
 mod chains;
+mod entries;
 mod given_back;
 
 use crate::api::{Direction, RowBatch};
-use crate::catalog::{IndexDef, Table, state};
+use crate::catalog::{Table, state};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::key::KeyRange;
 use crate::report::CheckReport;
 use crate::system::{CATALOG_SPACE, COUNTERS_SPACE};
-use crate::tree::{BTree, LeafBatch};
-use crate::tx::read::{Reader, split_entry};
+use crate::tree::BTree;
+use crate::tx::read::Reader;
 use crate::undo;
+use entries::{TableSums, hex};
 use std::sync::Arc;
 
 /// How often a table is checked that is defined anew meanwhile.
@@ -102,101 +105,19 @@ impl Engine {
         if let (Some(rest), Some(chains)) = (rest, chains) {
             self.check_chains(table, &chains, rest, report)?;
         }
-        let mut rows = 0;
+        let (mut rows, mut sums) = (0, TableSums::new(table, self.row_estimate(table)));
         let (mut scan, mut batch) = (reader.scan(table, KeyRange::all(), Direction::Forward), RowBatch::new());
         while scan.next_batch(reader, &mut batch)? {
             for i in 0..batch.len() {
-                self.check_row(table, batch.key(i), batch.row(i), report)?;
+                check_row(table, batch.key(i), batch.row(i), &mut sums, report)?;
                 rows += 1;
             }
         }
         report.summary.push(format!("table \"{}\": {rows} rows", table.name));
-        for index in &table.indexes {
-            self.check_index(reader, table, index, rows, report)?;
+        for (at, index) in table.indexes.iter().enumerate() {
+            self.check_tree(&format!("index \"{}\"", index.name), index.space, report)?;
+            self.check_entries(reader, (table, at), &mut sums, rows, report)?;
         }
-        Ok(())
-    }
-
-    fn check_row(&self, table: &Table, key: &[u8], row: &[u8], report: &mut CheckReport) -> Result<()> {
-        if let Err(error) = table.layout().decode(row) {
-            report
-                .problems
-                .push(format!("table \"{}\", key {}: {error}", table.name, hex(key)));
-            return Ok(());
-        }
-        if !table.has_hidden_key() {
-            let mut wanted = Vec::new();
-            table.key_of_row(row, &mut wanted)?;
-            if wanted != key {
-                report.problems.push(format!(
-                    "table \"{}\": a row lies at key {} but has {}",
-                    table.name,
-                    hex(key),
-                    hex(&wanted)
-                ));
-            }
-        }
-        for index in &table.indexes {
-            let (mut entry, mut value) = (Vec::new(), Vec::new());
-            table.index_key_of_row(index, row, &mut entry)?;
-            entry.extend_from_slice(key);
-            if !(BTree { space: index.space }).get(&self.pool, &entry, &mut value)? {
-                report
-                    .problems
-                    .push(format!("index \"{}\" lacks the entry of row {}", index.name, hex(key)));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_index(
-        &self,
-        reader: &Reader,
-        table: &Table,
-        index: &IndexDef,
-        rows: u64,
-        report: &mut CheckReport,
-    ) -> Result<()> {
-        self.check_tree(&format!("index \"{}\"", index.name), index.space, report)?;
-        let (mut live, mut hints) = (0, 0);
-        let (mut row, mut seen, mut last) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut scan, mut batch) = (
-            BTree { space: index.space }.scan(KeyRange::all(), Direction::Forward),
-            LeafBatch::new(),
-        );
-        while scan.next_batch(&self.pool, &mut batch)? {
-            for (entry, value) in batch.iter() {
-                let (prefix, key) = split_entry(entry, value)?;
-                if !reader.get(table, key, &mut row)? {
-                    hints += 1;
-                    continue;
-                }
-                table.index_key_of_row(index, &row, &mut seen)?;
-                if seen != prefix {
-                    hints += 1;
-                    continue;
-                }
-                live += 1;
-                if index.unique && last == prefix && !table.index_key_has_null(index, &row)? {
-                    report
-                        .problems
-                        .push(format!("unique index \"{}\" has key {} twice", index.name, hex(prefix)));
-                }
-                last.clear();
-                last.extend_from_slice(prefix);
-            }
-        }
-        if live != rows {
-            report.problems.push(format!(
-                "index \"{}\" leads to {live} rows, its table has {rows}",
-                index.name
-            ));
-        }
-        report.entries_of_others += hints;
-        report.summary.push(format!(
-            "index \"{}\": {live} rows, {hints} entries of other versions",
-            index.name
-        ));
         Ok(())
     }
 
@@ -273,6 +194,25 @@ impl Engine {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|b| format!("{b:02x}")).collect()
+/// Checks a row, and adds up what it should have in indexes.
+fn check_row(table: &Table, key: &[u8], row: &[u8], sums: &mut TableSums, report: &mut CheckReport) -> Result<()> {
+    let layout = table.layout();
+    if let Err(error) = (0..layout.columns()).try_for_each(|column| layout.column(row, column).map(drop)) {
+        report
+            .problems
+            .push(format!("table \"{}\", key {}: {error}", table.name, hex(key)));
+        return Ok(());
+    }
+    if !table.has_hidden_key() {
+        table.key_of_row(row, &mut sums.scratch)?;
+        if sums.scratch != key {
+            report.problems.push(format!(
+                "table \"{}\": a row lies at key {} but has {}",
+                table.name,
+                hex(key),
+                hex(&sums.scratch)
+            ));
+        }
+    }
+    sums.add_row(table, key, row)
 }

@@ -2,6 +2,7 @@
 
 mod backup;
 mod basics;
+mod checks;
 mod common;
 mod crash;
 mod definitions;
