@@ -356,6 +356,9 @@ pub struct EngineOptions {
     pub numa_node: Option<u32>,
     /// Whether threads work in the background (purge, rollback of losers, write-back). Tests may do without.
     pub background: bool,
+    /// How often a thread in the background looks for tables that have changed much since they were analyzed, and
+    /// analyzes them; None: only when asked.
+    pub analyze_every: Option<Nanos>,
     /// Where the numbers of a new database begin.
     pub origins: Origins,
     /// Sizes at which something begins.
@@ -375,6 +378,7 @@ impl EngineOptions {
             survive: Survive::Process,
             numa_node: None,
             background: true,
+            analyze_every: None,
             origins: Origins::default(),
             tuning: Tuning::default(),
         }

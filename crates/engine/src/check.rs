@@ -159,22 +159,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Counts a table's rows for the planner, and keeps the count.
-    ///
-    /// # Errors
-    /// Those of reading the rows, and of writing the count.
-    pub fn analyze(self: &Arc<Self>, table: &Arc<Table>) -> Result<u64> {
-        let mut reader = Reader::new(self);
-        reader.refresh();
-        let (mut rows, mut batch) = (0, RowBatch::new());
-        let mut scan = reader.scan(table, KeyRange::all(), Direction::Forward);
-        while scan.next_batch(&reader, &mut batch)? {
-            rows += batch.len() as u64;
-        }
-        self.put_row_count(table.id, rows)?;
-        Ok(rows)
-    }
-
     /// Rows in a table: as last counted, unless its tree has grown or shrunk much since.
     pub fn row_estimate(&self, table: &Table) -> u64 {
         let estimate = BTree { space: table.space }.estimate_rows(&self.pool).unwrap_or(0);

@@ -1,5 +1,6 @@
 //! The engine: storage, buffer, transactions and catalog of one database, and what all of its parts share.
 
+use crate::analyze::shared::Automatic;
 use crate::api::Direction;
 use crate::catalog::Table;
 use crate::catalog::state::CatalogState;
@@ -98,6 +99,7 @@ pub struct Engine {
     pub(crate) losers: Losers,
     /// Pages of undo from which on a rollback is left to the background.
     pub(crate) rollback_pages: u64,
+    pub(crate) automatic: Automatic,
     pub(crate) report: rt::Mutex<RecoveryReport>,
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: rt::Mutex<Vec<rt::JoinHandle<()>>>,
@@ -264,5 +266,6 @@ impl Drop for Engine {
         self.purge.signal.set();
         self.purge.crew.end();
         self.losers.wake();
+        self.automatic.stop();
     }
 }

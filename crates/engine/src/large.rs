@@ -309,6 +309,17 @@ fn external_columns(table: &Table, opened: &[u8]) -> Result<Vec<(usize, LargeRef
     Ok(found)
 }
 
+/// Bytes of an opened row's value that lies outside; None: it lies in the row.
+pub(crate) fn len_outside(table: &Table, opened: &[u8], column: usize) -> Result<Option<u64>> {
+    if !is_external(opened) || !table.layout().is_external(opened, column)? {
+        return Ok(None);
+    }
+    let (bytes, _) = table.layout().variable(opened, column)?;
+    LargeRef::decode(bytes)
+        .map(|large| Some(large.len))
+        .ok_or_else(not_a_handle)
+}
+
 /// Brings in those values of an opened row that are wanted.
 fn load<'a>(
     pool: &BufferPool,

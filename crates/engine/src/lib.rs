@@ -7,11 +7,13 @@
 //! | `undo` | what rows were before: segments of records |
 //! | `tx` | transactions: status, snapshots, locks, reading, writing, commit, rollback, definitions |
 //! | `catalog`, `counters` | what the database holds; sequences and row counts |
+//! | `statistics`, `analyze` | what the planner knows of tables' contents, from samples |
 //! | `large` | values on overflow pages |
 //! | `memory` | what statements may gather, by session |
 //! | `purge`, `recovery`, `check` | what is past goes; what had not ended is taken back; all is verified |
 //! | `engine` | the whole, opened |
 
+mod analyze;
 pub mod api;
 mod backup;
 pub mod catalog;
@@ -36,6 +38,7 @@ pub mod row;
 mod sequences;
 mod sort;
 pub mod space;
+pub mod statistics;
 mod system;
 #[cfg(test)]
 mod testing;
@@ -44,6 +47,7 @@ mod tx;
 pub mod types;
 mod undo;
 
+pub use analyze::{Analysis, Analyzed};
 pub use api::{
     Change, Changed, Columns, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind, Origins,
     Outcome, RemoteSource, RowBatch, Survive, Tuning, Wait,
@@ -57,5 +61,6 @@ pub use key::KeyRange;
 pub use memory::{Account, Charge, Memory};
 pub use report::{CheckReport, RecoveryReport};
 pub use row::RowLayout;
+pub use statistics::{ColumnStatistics, KeyStatistics, Statistics};
 pub use tx::{CancelFlag, Decide, Reader, RowScan, Savepoint, Tx};
 pub use types::{ColumnType, Datum, DatumRef, Numeric};

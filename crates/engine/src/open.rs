@@ -12,6 +12,8 @@
 //! Objects' spaces from `FIRST_SPACE` to `undo::SPACE_BASE`; their numbers are used again when nothing names them
 //! (`numbers`).
 
+use crate::analyze;
+use crate::analyze::shared::Automatic;
 use crate::api::{EngineOptions, Isolation, MemoryKind, Survive};
 use crate::catalog::state::CatalogState;
 use crate::counters::Counters;
@@ -84,6 +86,7 @@ impl Engine {
             purge: Purge::default(),
             losers: Losers::default(),
             rollback_pages: u64::from(options.tuning.rollback_pages),
+            automatic: Automatic::default(),
             report: rt::Mutex::new(RecoveryReport::of(&report, found)),
             stopping: AtomicBool::new(false),
             threads: rt::Mutex::new(Vec::new()),
@@ -102,13 +105,13 @@ impl Engine {
             }
             report.duration_ms = rt::now().since(begun).as_secs_f64() * 1000.0;
         });
-        engine.start_threads(options.background, losers);
+        engine.start_threads(&options, losers);
         Ok(engine)
     }
 
-    fn start_threads(self: &Arc<Self>, background: bool, losers: Vec<Loser>) {
-        self.losers.of_last_run(losers, background);
-        if !background {
+    fn start_threads(self: &Arc<Self>, options: &EngineOptions, losers: Vec<Loser>) {
+        self.losers.of_last_run(losers, options.background);
+        if !options.background {
             return;
         }
         let mut threads = self.threads.lock();
@@ -122,6 +125,10 @@ impl Engine {
         for _ in 0..crew::helpers() {
             let (weak, crew) = (Arc::downgrade(self), self.purge.crew.clone());
             threads.push(rt::spawn("purge help", move || purge::help(&weak, &crew)));
+        }
+        if let Some(every) = options.analyze_every {
+            let (weak, signal) = (Arc::downgrade(self), self.automatic.signal.clone());
+            threads.push(rt::spawn("analyze", move || analyze::run(&weak, &signal, every)));
         }
     }
 
@@ -165,6 +172,7 @@ impl Engine {
         self.purge.signal.set();
         self.purge.crew.end();
         self.losers.wake();
+        self.automatic.stop();
         let threads: Vec<_> = self.threads.lock().drain(..).collect();
         for thread in threads {
             // One that panicked has said so where it happened.

@@ -17,7 +17,6 @@ use crate::catalog::Table;
 use crate::catalog::state::{self, Definition};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::key::KeyRange;
 use crate::large;
 use crate::losers::{Locks, Loser, Origin};
 use crate::pool::{BufferPool, Need};
@@ -99,10 +98,8 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Resul
 pub(crate) fn read_catalog(engine: &Arc<Engine>, losers: &mut [Loser]) -> Result<HashSet<u32>> {
     let mut reader = Reader::new(engine);
     reader.refresh();
-    let tree = BTree {
-        space: engine.catalog.own.space,
-    };
-    let mut scan = tree.scan(KeyRange::all(), Direction::Forward);
+    let own = &engine.catalog.own;
+    let mut scan = BTree { space: own.space }.scan(state::definition_keys(own), Direction::Forward);
     let (mut batch, mut changes, mut named) = (LeafBatch::new(), Vec::new(), HashSet::default());
     while scan.next_batch(&engine.pool, &mut batch)? {
         for (_, value) in batch.iter() {

@@ -41,7 +41,7 @@ use crate::files::{log_dir, spaces_dir};
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
 /// The format of a data directory that this program writes.
-pub const FORMAT_VERSION: u32 = 4;
+pub const FORMAT_VERSION: u32 = 5;
 /// The oldest one that it reads, and makes a later one of.
 const FORMAT_READ: u32 = 2;
 
@@ -371,10 +371,10 @@ mod tests {
         );
     }
 
-    /// A directory of version 2 or 3 is opened. From the first change on it is one of version 4, which the programs
+    /// A directory of a version from 2 on is opened. From the first change on it is one of version 5, which the programs
     /// that know only those refuse since they look at both slots; a later version is refused.
     #[test]
-    fn a_directory_of_a_former_version_becomes_one_of_version_4() {
+    fn a_directory_of_a_former_version_becomes_one_of_version_5() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("control");
         let put = |version: u32| {
@@ -395,18 +395,18 @@ mod tests {
             versions.sort_unstable();
             versions
         };
-        for former in [2, 3] {
+        for former in [2, 3, 4] {
             put(former);
             let file = ControlFile::open(dir.path()).expect("opens");
             assert_eq!(file.get().database, 7);
             file.update(|control| control.tx_ceiling = 9).expect("written");
-            assert_eq!(versions(), [Some(former), Some(4)]);
+            assert_eq!(versions(), [Some(former), Some(5)]);
             drop(file);
             assert_eq!(ControlFile::open(dir.path()).expect("opens").get().tx_ceiling, 9);
         }
-        put(5);
+        put(6);
         let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
-        assert!(error.contains("format version 5"), "{error}");
+        assert!(error.contains("format version 6"), "{error}");
     }
 
     #[test]

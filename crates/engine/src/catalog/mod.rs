@@ -7,8 +7,10 @@
 mod codec;
 mod cow;
 mod defs;
+pub(crate) mod known_statistics;
 pub(crate) mod spaces;
 pub(crate) mod state;
+pub(crate) mod statistics;
 
 pub use defs::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, TableDef};
 pub use state::Definitions;

@@ -1,7 +1,7 @@
 //! The files of tables whose definitions end.
 
 use super::Table;
-use super::state::{Definition, definition_of, spaces_of};
+use super::state::{Definition, definition_of, is_statistics, spaces_of};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
@@ -11,12 +11,14 @@ use std::sync::Arc;
 pub(crate) fn table_of_stored(engine: &Engine, stored: Option<&[u8]>) -> Result<Option<Arc<Table>>> {
     let Some(stored) = stored else { return Ok(None) };
     let own = &engine.catalog.own;
-    Ok(
-        match definition_of(own, &large::bring_in(&engine.pool, own, stored)?)? {
-            Definition::Table(table) => Some(table),
-            _ => None,
-        },
-    )
+    let row = large::bring_in(&engine.pool, own, stored)?;
+    if is_statistics(own, &row)? {
+        return Ok(None);
+    }
+    Ok(match definition_of(own, &row)? {
+        Definition::Table(table) => Some(table),
+        _ => None,
+    })
 }
 
 /// A definition is gone for all transactions, `kept` is the one that stays: drops the spaces that only the first named.

@@ -1,7 +1,7 @@
 //! The catalog as kept: a table of its own, a cache of what is committed, and what a transaction has defined so far.
 //!
 //! 1. The catalog is an ordinary clustered table (`catalog_table`): object id, kind, name, definition. So definitions
-//!    have MVCC, undo and recovery like rows.
+//!    have MVCC, undo and recovery like rows. Behind them lie the tables' statistics (`catalog::statistics`).
 //! 2. `CatalogState` caches what is committed; `version` rises with each publication and is the key of plan caches. A
 //!    change makes a new `Catalog`, which shares with the one before all that it does not change.
 //! 3. A transaction that defines keeps its changes in an `Overlay`, applied over the committed state for itself only,
@@ -16,19 +16,24 @@
 
 use super::codec::{decode_sequence, decode_table, encode_sequence, encode_table};
 use super::cow::CowMap;
+use super::known_statistics::KnownStatistics;
 use super::{ColumnDef, IndexDef, PrimaryKey, SequenceDef, Table, TableDef};
 use crate::error::{Error, Result};
+use crate::key::KeyRange;
 use crate::system::CATALOG_SPACE;
 use crate::types::{ColumnType, Datum, DatumRef};
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use std::ops::Bound;
 use std::sync::Arc;
 
 const CATALOG_ID: u32 = 1;
 /// Kinds of objects in the catalog.
 const KIND_TABLE: i16 = 1;
 const KIND_SEQUENCE: i16 = 2;
+/// Of a table, under a number above all ids (`catalog::statistics`).
+pub(super) const KIND_STATISTICS: i16 = 3;
 /// Versions that only one transaction sees have this bit.
 const PRIVATE: u64 = 1 << 63;
 
@@ -145,6 +150,7 @@ pub(crate) struct CatalogState {
     pub(super) spaces: rt::RwLock<HashMap<u32, Arc<Table>>>,
     /// The catalog's own table.
     pub own: Arc<Table>,
+    pub statistics: KnownStatistics,
 }
 
 /// The catalog's table.
@@ -184,6 +190,7 @@ impl CatalogState {
             private: AtomicU64::new(PRIVATE),
             spaces: rt::RwLock::new(HashMap::default()),
             own: own.clone(),
+            statistics: KnownStatistics::new(),
         };
         state.register(&own);
         state
@@ -312,19 +319,20 @@ impl Overlay {
 
 /// The catalog's row of a table.
 pub(crate) fn row_of_table(own: &Table, def: &TableDef) -> Result<Vec<u8>> {
-    row(own, def.id, KIND_TABLE, &def.name, encode_table(def))
+    catalog_row(own, i64::from(def.id), KIND_TABLE, &def.name, encode_table(def))
 }
 
 /// The catalog's row of a sequence.
 pub(crate) fn row_of_sequence(own: &Table, def: &SequenceDef) -> Result<Vec<u8>> {
-    row(own, def.id, KIND_SEQUENCE, &def.name, encode_sequence(def))
+    catalog_row(own, i64::from(def.id), KIND_SEQUENCE, &def.name, encode_sequence(def))
 }
 
-fn row(own: &Table, id: u32, kind: i16, name: &str, definition: Vec<u8>) -> Result<Vec<u8>> {
+/// A row of the catalog.
+pub(super) fn catalog_row(own: &Table, number: i64, kind: i16, name: &str, definition: Vec<u8>) -> Result<Vec<u8>> {
     let mut row = Vec::new();
     own.layout().encode(
         &[
-            Datum::Int8(i64::from(id)),
+            Datum::Int8(number),
             Datum::Int2(kind),
             Datum::Text(name.into()),
             Datum::Bytes(definition),
@@ -336,9 +344,27 @@ fn row(own: &Table, id: u32, kind: i16, name: &str, definition: Vec<u8>) -> Resu
 
 /// Primary key of an object's row.
 pub(crate) fn key_of(own: &Table, id: u32) -> Vec<u8> {
+    key_of_number(own, i64::from(id))
+}
+
+pub(super) fn key_of_number(own: &Table, number: i64) -> Vec<u8> {
     let mut key = Vec::new();
-    own.key_of_values(&[Datum::Int8(i64::from(id))], &mut key);
+    own.key_of_values(&[Datum::Int8(number)], &mut key);
     key
+}
+
+/// The keys of all definitions.
+pub(crate) fn definition_keys(own: &Table) -> KeyRange {
+    let behind = key_of_number(own, i64::from(u32::MAX) + 1);
+    KeyRange {
+        lower: Bound::Unbounded,
+        upper: Bound::Excluded(behind),
+    }
+}
+
+/// Whether a whole catalog row is of statistics, which define nothing.
+pub(crate) fn is_statistics(own: &Table, row: &[u8]) -> Result<bool> {
+    Ok(own.layout().column(row, 1)? == DatumRef::Int2(KIND_STATISTICS))
 }
 
 /// What a whole catalog row defines.

@@ -23,6 +23,7 @@ mod large;
 pub(crate) mod layout;
 mod merge;
 pub(crate) mod pages;
+mod sample;
 mod scan;
 mod search;
 mod split;
@@ -32,6 +33,7 @@ pub use check::{CheckReport, Finding};
 pub(crate) use large::Adoption;
 pub use large::LargeRef;
 pub use layout::{KIND_FREE, KIND_OVERFLOW, KIND_TREE, MAX_KEY, MAX_VALUE, PAGE_SIZE};
+pub(crate) use sample::Sample;
 pub use scan::{LeafBatch, Scan};
 pub use write::LeafPos;
 

@@ -282,6 +282,7 @@ impl Tx {
             self.change_definition(sequence.id, None)?;
             self.define(Definition::DropSequence(sequence.id));
         }
+        self.drop_statistics(table.id)?;
         self.change_definition(table.id, None)?;
         self.define(Definition::DropTable(table.id));
         Ok(())

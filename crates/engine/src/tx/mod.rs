@@ -23,6 +23,7 @@ pub(crate) mod queue;
 pub(crate) mod read;
 pub(crate) mod rollback;
 pub(crate) mod slots;
+mod statistics;
 pub(crate) mod status;
 mod write;
 
@@ -33,6 +34,7 @@ pub use write::Decide;
 
 use crate::api::{Columns, Direction, Isolation, RowBatch};
 use crate::catalog::Table;
+use crate::catalog::known_statistics::NewStatistics;
 use crate::catalog::state::Overlay;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
@@ -59,6 +61,8 @@ pub struct Savepoint {
     undo: UndoPointer,
     /// Definition changes made before.
     definitions: usize,
+    /// Statistics written before.
+    analyzed: usize,
 }
 
 /// Lists and buffers that outlive a transaction, so that the next allocates nothing.
@@ -103,6 +107,10 @@ pub struct Tx {
     /// Tables (ids) that suspended queries of the session read: definitions leave them alone.
     in_use: Vec<u32>,
     pub(crate) overlay: Overlay,
+    /// Statistics that it has written.
+    analyzed: Vec<NewStatistics>,
+    /// Tables (ids) and how many of their rows it has changed; those that were taken back are counted.
+    changed: Vec<(u32, u64)>,
     scratch: Scratch,
     committed_at: Arc<AtomicU64>,
 }
@@ -129,6 +137,8 @@ impl Tx {
             account,
             in_use: Vec::new(),
             overlay: Overlay::default(),
+            analyzed: Vec::new(),
+            changed: Vec::new(),
             scratch: Scratch::default(),
             committed_at: Arc::default(),
         }
@@ -363,6 +373,7 @@ impl Tx {
         Savepoint {
             undo: self.last_undo,
             definitions: self.overlay.len(),
+            analyzed: self.analyzed.len(),
         }
     }
 
@@ -389,7 +400,12 @@ impl Tx {
             return durable;
         }
         match self.log_commit() {
-            Ok(at) => self.acknowledge(at),
+            Ok(at) => {
+                let news = self.news_of_tables();
+                let durable = self.acknowledge(at);
+                self.tell_of_tables(news);
+                durable
+            }
             Err(error) => {
                 self.rollback().ok();
                 Err(error)
@@ -557,7 +573,9 @@ impl Tx {
     /// As [`Tx::rollback`].
     pub fn rollback_to(&mut self, savepoint: &Savepoint) -> Result<()> {
         assert!(
-            savepoint.undo <= self.last_undo && savepoint.definitions <= self.overlay.len(),
+            savepoint.undo <= self.last_undo
+                && savepoint.definitions <= self.overlay.len()
+                && savepoint.analyzed <= self.analyzed.len(),
             "a transaction returns to a savepoint of its own that it has not left"
         );
         let changed = self.last_undo != savepoint.undo;
@@ -567,6 +585,7 @@ impl Tx {
             self.engine().waits.returned(&self.engine().slots, own);
         }
         self.overlay.truncate(savepoint.definitions);
+        self.analyzed.truncate(savepoint.analyzed);
         self.checked.clear();
         Ok(())
     }
@@ -655,6 +674,8 @@ impl Tx {
         self.checked.clear();
         self.row_locks.clear();
         self.overlay.truncate(0);
+        self.analyzed.clear();
+        self.changed.clear();
         self.built_on.store(0, Ordering::Relaxed);
         self.drawn = Lsn::ZERO;
     }
@@ -678,6 +699,8 @@ impl Tx {
         self.row_locks.clear();
         self.lock_memory.clear();
         self.overlay.truncate(0);
+        self.analyzed.clear();
+        self.changed.clear();
         self.reader.own = TxId::NONE;
         self.last_undo = UndoPointer::NONE;
         self.taken_back = false;

@@ -194,6 +194,7 @@ impl Tx {
             match step {
                 Step::Done(Insert::Done) => {
                     *written = true;
+                    self.count_change(table);
                     index::enter(&engine, table, keys, row_key)?;
                     return Ok(Insert::Done);
                 }
@@ -445,7 +446,12 @@ impl Tx {
                 Change::Update(new) => self.apply_update(table, key, old, new)?,
             };
             match applied {
-                Applied::Done => return Ok(Reached::Row(Changed::Done { change, before })),
+                Applied::Done => {
+                    if !matches!(change, Change::Keep) {
+                        self.count_change(table);
+                    }
+                    return Ok(Reached::Row(Changed::Done { change, before }));
+                }
                 Applied::Moved => {}
                 Applied::WaitFor(by) => {
                     if let Applied::Done = self.apply_lock(table, key, trailer, LockStrength::Update)? {

@@ -16,5 +16,6 @@ mod pressure;
 mod rollback;
 mod shared;
 mod start;
+mod statistics;
 mod waiting;
 mod wide;

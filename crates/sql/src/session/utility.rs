@@ -16,7 +16,7 @@ use crate::settings;
 use crate::types::cast::Context;
 use crate::types::type_oid;
 use crate::types::wire::put_bytes;
-use cenote_engine::{ColumnType, Datum};
+use cenote_engine::{Analysis, ColumnType, Datum};
 use sqlparser::ast;
 use std::sync::Arc;
 
@@ -295,7 +295,7 @@ impl Session {
         }
         let all = if tables.is_empty() { self.tx.tables()? } else { named };
         for table in &all {
-            self.sql.engine().analyze(table)?;
+            self.sql.engine().analyze(table, &Analysis::default())?;
         }
         Ok(())
     }
