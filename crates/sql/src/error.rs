@@ -45,6 +45,8 @@ pub enum Severity {
     Warning,
     /// As warning, less loud.
     Notice,
+    /// What the user has asked to be told.
+    Info,
 }
 
 impl Severity {
@@ -55,6 +57,7 @@ impl Severity {
             Severity::Fatal => "FATAL",
             Severity::Warning => "WARNING",
             Severity::Notice => "NOTICE",
+            Severity::Info => "INFO",
         }
     }
 }
@@ -211,6 +214,7 @@ impl std::error::Error for SqlError {}
 /// The SQLSTATEs that `sql` raises by itself.
 #[allow(missing_docs)]
 pub mod code {
+    pub const SUCCESS: &str = "00000";
     pub const WARNING: &str = "01000";
     pub const FEATURE_NOT_SUPPORTED: &str = "0A000";
     pub const PROTOCOL_VIOLATION: &str = "08P01";

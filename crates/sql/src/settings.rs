@@ -20,8 +20,10 @@ enum Kind {
     Text,
     /// on or off.
     Bool,
-    /// Whole number in a range.
+    /// Whole number; those beyond the range are taken for its ends.
     Int(i64, i64),
+    /// Whole number in a range.
+    Range(i64, i64),
     /// Milliseconds; units are admitted.
     Millis,
     /// One of these words.
@@ -80,6 +82,7 @@ static DEFINITIONS: &[Definition] = &[
             "iso", "iso, mdy", "iso,mdy", "mdy", "iso, dmy", "iso,dmy", "iso, ymd", "iso,ymd",
         ]),
     ),
+    def("default_statistics_target", "100", Kind::Range(1, 10_000)),
     def("default_table_access_method", "rows", Kind::Only(&["rows", "heap"])),
     def("default_tablespace", "", Kind::Only(&[""])),
     def("default_transaction_deferrable", "off", Kind::Bool),
@@ -390,6 +393,15 @@ fn check(definition: &Definition, value: &str) -> Result<String> {
             let number: i64 = lower.parse().map_err(|_| refused())?;
             // PostgreSQL admits less; everything below is answered with the shortest exact text.
             number.clamp(least, most).to_string()
+        }
+        Kind::Range(least, most) => {
+            let number: i64 = lower.parse().map_err(|_| refused())?;
+            if !(least..=most).contains(&number) {
+                let name = definition.name;
+                let text = format!("{number} is outside the valid range for parameter \"{name}\" ({least} .. {most})");
+                return Err(SqlError::new(code::INVALID_ARGUMENT, text));
+            }
+            number.to_string()
         }
         Kind::Millis => parse_millis(&lower).ok_or_else(refused)?.to_string(),
         Kind::Word(words) => words.iter().find(|w| **w == lower).ok_or_else(refused)?.to_string(),

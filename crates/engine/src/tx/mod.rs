@@ -288,6 +288,11 @@ impl Tx {
         self.reader.cancel.clone()
     }
 
+    /// From here on this flag stops it: another transaction's, on whose behalf it works.
+    pub fn set_cancel_flag(&mut self, cancel: &Arc<CancelFlag>) {
+        self.reader.cancel = cancel.clone();
+    }
+
     /// What the session may gather in memory.
     pub fn account(&self) -> &Arc<Account> {
         &self.account

@@ -80,3 +80,44 @@ fn an_update_in_place_reads_little_of_its_page() {
     let most = reads[reads.len() * 9 / 10];
     assert!(most < 200, "{most} reads an update");
 }
+
+/// A million rows of some 130 bytes: how long a count of them takes, and an analysis.
+#[test]
+#[ignore = "a measurement"]
+fn measure_an_analysis_and_a_count() {
+    let dir = tempfile::tempdir().expect("dir");
+    let engine = Engine::open(EngineOptions {
+        memory_size: 1 << 30,
+        ..options(dir.path(), MemoryKind::Dram)
+    })
+    .expect("the database opens");
+    let table = create(&engine, "t", false);
+    let text = "some text ".repeat(10);
+    let mut tx = engine.tx();
+    for chunk in 0..100 {
+        tx.begin(Isolation::ReadCommitted);
+        for id in chunk * 10_000..(chunk + 1) * 10_000 {
+            insert(&mut tx, &table, id, id % 1000, &text).expect("inserted");
+        }
+        tx.commit().expect("committed");
+    }
+    for _ in 0..3 {
+        tx.begin(Isolation::ReadCommitted);
+        tx.begin_statement();
+        let (mut scan, mut batch, mut rows) =
+            (tx.scan(&table, KeyRange::all(), Direction::Forward), RowBatch::new(), 0);
+        let begun = std::time::Instant::now();
+        while scan.next_batch(tx.reader(), &mut batch).expect("readable") {
+            rows += batch.len();
+        }
+        let counted = begun.elapsed();
+        tx.end_statement();
+        tx.commit().expect("ended");
+        let begun = std::time::Instant::now();
+        let analyzed = engine.analyze(&table, &Analysis::default()).expect("analyzed");
+        println!(
+            "count of {rows}: {counted:?}; analysis: {:?} {analyzed:?}",
+            begun.elapsed()
+        );
+    }
+}

@@ -16,7 +16,7 @@ pub mod type_names;
 pub use arithmetic::{Arithmetic, Number};
 pub use conditions::same;
 pub use functions::Call;
-pub use like::{fixes_prefix, literal_prefix};
+pub use like::{fixes_prefix, literal_prefix, test as like_matches};
 
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};

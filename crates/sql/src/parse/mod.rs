@@ -11,12 +11,15 @@
 mod cursor;
 mod depth;
 mod dialect;
+mod maintenance;
 mod reader;
 mod statement;
 pub mod template;
 mod utility;
 
-pub use statement::{Copy, CopyFormat, CopySource, ExplainOptions, Modes, Parsed, SequenceOptions, Statement, Utility};
+pub use statement::{
+    Copy, CopyFormat, CopySource, ExplainOptions, Maintained, Modes, Parsed, SequenceOptions, Statement, Utility,
+};
 
 use crate::error::Result;
 use reader::{explain, parser, tokenize};

@@ -63,6 +63,14 @@ impl Default for ExplainOptions {
     }
 }
 
+/// A table that VACUUM or ANALYZE names, with the columns that are meant; none: all.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub struct Maintained {
+    pub table: ObjectName,
+    pub columns: Vec<String>,
+}
+
 /// A command that reads and writes no rows.
 #[derive(Debug)]
 #[allow(missing_docs)]
@@ -112,10 +120,14 @@ pub enum Utility {
         args: Vec<ast::Expr>,
     },
     Vacuum {
-        tables: Vec<ObjectName>,
+        tables: Vec<Maintained>,
         analyze: bool,
+        verbose: bool,
     },
-    Analyze(Vec<ObjectName>),
+    Analyze {
+        tables: Vec<Maintained>,
+        verbose: bool,
+    },
     Checkpoint,
     Truncate {
         tables: Vec<ObjectName>,

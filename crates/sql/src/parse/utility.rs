@@ -2,12 +2,12 @@
 //! by sqlparser.
 
 use super::cursor::{TokenCursor, near};
+use super::maintenance::{analyze, vacuum};
 use super::reader::{self, parser};
 use super::statement::{Copy, CopyFormat, CopySource, ExplainOptions, Modes, SequenceOptions, Statement, Utility};
 use crate::error::{Result, SqlError, code};
 use crate::names::fold;
 use cenote_engine::Isolation;
-use sqlparser::ast::ObjectName;
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 /// The statement that `tokens` are, which stand in `text`.
@@ -317,50 +317,6 @@ fn execute(c: &mut TokenCursor<'_>) -> Result<Utility> {
         }
     }
     Ok(Utility::Execute { name, args })
-}
-
-fn vacuum(c: &mut TokenCursor<'_>) -> Result<Utility> {
-    c.next();
-    let mut analyze = false;
-    if c.eat_token(&Token::LParen) {
-        let inside = c.inside_parentheses()?;
-        analyze = inside
-            .iter()
-            .any(|t| matches!(&t.token, Token::Word(w) if w.value.eq_ignore_ascii_case("analyze")));
-    }
-    loop {
-        if c.eat("analyze") || c.eat("analyse") {
-            analyze = true;
-        } else if !(c.eat("full") || c.eat("freeze") || c.eat("verbose")) {
-            break;
-        }
-    }
-    Ok(Utility::Vacuum {
-        tables: tables(c)?,
-        analyze,
-    })
-}
-
-fn analyze(c: &mut TokenCursor<'_>) -> Result<Utility> {
-    c.next();
-    if c.eat_token(&Token::LParen) {
-        c.inside_parentheses()?;
-    }
-    c.eat("verbose");
-    Ok(Utility::Analyze(tables(c)?))
-}
-
-/// Table names, with column lists that are read and dropped.
-fn tables(c: &mut TokenCursor<'_>) -> Result<Vec<ObjectName>> {
-    let mut tables = Vec::new();
-    while !c.at_end() {
-        tables.push(c.object()?);
-        c.name_list()?;
-        if !c.eat_token(&Token::Comma) {
-            break;
-        }
-    }
-    Ok(tables)
 }
 
 fn truncate(c: &mut TokenCursor<'_>) -> Result<Utility> {

@@ -9,6 +9,7 @@ pub mod locking;
 pub mod row;
 pub mod select;
 pub mod shown;
+pub mod statistics;
 
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};

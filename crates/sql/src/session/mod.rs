@@ -9,9 +9,10 @@
 //! | `planning` | a plan for a statement |
 //! | `copy_lines`, `copying`, `copy_output` | COPY's data, in and out |
 //! | `state` | [`Session`]: the parts wired; how statements and transactions begin and end |
-//! | `run`, `explain`, `copy`, `blocks`, `utility`, `unplanned` | running one statement |
+//! | `run`, `explain`, `copy`, `blocks`, `utility`, `analyze`, `unplanned` | running one statement |
 //! | `simple`, `extended` | the two protocols |
 
+mod analyze;
 mod blocks;
 mod copy;
 mod copy_lines;

@@ -37,28 +37,30 @@ pub struct Prepared {
     pub memory: Option<Arc<Charge>>,
 }
 
-/// A plan, and the catalog and session that it is good for.
+/// A plan, and the catalog, statistics and session that it is good for.
 #[derive(Debug, Clone)]
 pub struct Compiled {
     version: u64,
+    statistics: u64,
     epoch: u64,
     /// The plan.
     pub planned: Arc<Planned>,
 }
 
 impl Compiled {
-    /// A plan made at this version of the catalog, in this epoch of the session.
-    pub fn new(version: u64, epoch: u64, planned: Arc<Planned>) -> Compiled {
+    /// A plan made at this version of the catalog and epoch of statistics, in this epoch of the session.
+    pub fn new((version, statistics): (u64, u64), epoch: u64, planned: Arc<Planned>) -> Compiled {
         Compiled {
             version,
+            statistics,
             epoch,
             planned,
         }
     }
 
-    /// Whether the plan is good for this version of the catalog and this epoch of the session.
-    pub fn fits(&self, version: u64, epoch: u64) -> bool {
-        self.version == version && self.epoch == epoch
+    /// Whether the plan is good for this version of the catalog, these statistics and this epoch of the session.
+    pub fn fits(&self, (version, statistics): (u64, u64), epoch: u64) -> bool {
+        self.version == version && self.statistics == statistics && self.epoch == epoch
     }
 }
 

@@ -131,7 +131,7 @@ impl Session {
 
     /// The plan of a prepared statement, good for the catalog as this transaction sees it.
     pub(super) fn plan(&mut self, prepared: &mut Prepared) -> Result<Arc<Planned>> {
-        let version = self.tx.catalog_version();
+        let version = (self.tx.catalog_version(), self.tx.statistics_epoch());
         if let Some(compiled) = &prepared.compiled
             && compiled.fits(version, self.statements.epoch())
             && still_fits(&compiled.planned, &self.tx)

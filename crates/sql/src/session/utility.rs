@@ -16,7 +16,7 @@ use crate::settings;
 use crate::types::cast::Context;
 use crate::types::type_oid;
 use crate::types::wire::put_bytes;
-use cenote_engine::{Analysis, ColumnType, Datum};
+use cenote_engine::{ColumnType, Datum};
 use sqlparser::ast;
 use std::sync::Arc;
 
@@ -37,8 +37,12 @@ impl Session {
             Utility::Unlisten => Ok("UNLISTEN"),
             Utility::Deallocate(name) => self.deallocate(name.as_deref()),
             Utility::Prepare { name, types, .. } => self.prepare(name, types, parsed),
-            Utility::Vacuum { tables, analyze } => self.vacuum(tables, *analyze, &parsed.text),
-            Utility::Analyze(tables) => self.maintain(tables, true, &parsed.text).map(|()| "ANALYZE"),
+            Utility::Vacuum {
+                tables,
+                analyze,
+                verbose,
+            } => self.vacuum(tables, (*analyze, *verbose), &parsed.text, out),
+            Utility::Analyze { tables, verbose } => self.analyze(tables, *verbose, &parsed.text, out),
             Utility::Checkpoint => {
                 self.sql.engine().checkpoint()?;
                 Ok("CHECKPOINT")
@@ -76,18 +80,6 @@ impl Session {
         run(&mut definer)?;
         definer.notices.iter().try_for_each(|n| out.notice(n))?;
         Ok(tag)
-    }
-
-    fn vacuum(&mut self, tables: &[ast::ObjectName], analyze: bool, text: &str) -> Result<&'static str> {
-        if self.transaction.in_block() {
-            return Err(SqlError::new(
-                code::ACTIVE_TRANSACTION,
-                "VACUUM cannot run inside a transaction block",
-            ));
-        }
-        self.maintain(tables, analyze, text)?;
-        self.sql.engine().vacuum_until(&self.env.cancel)?;
-        Ok("VACUUM")
     }
 
     /// Result columns of a command.
@@ -280,24 +272,6 @@ impl Session {
             session: &self.env,
             sequences: None,
         })
-    }
-
-    fn maintain(&mut self, tables: &[ast::ObjectName], analyze: bool, text: &str) -> Result<()> {
-        let definer = Definer {
-            tx: &mut self.tx,
-            session: &self.env,
-            text,
-            notices: Vec::new(),
-        };
-        let named = tables.iter().map(|t| definer.existing(t)).collect::<Result<Vec<_>>>()?;
-        if !analyze {
-            return Ok(());
-        }
-        let all = if tables.is_empty() { self.tx.tables()? } else { named };
-        for table in &all {
-            self.sql.engine().analyze(table, &Analysis::default())?;
-        }
-        Ok(())
     }
 }
 

@@ -14,5 +14,6 @@ mod portals;
 mod protocol;
 mod recheck;
 mod settings;
+mod statistics;
 mod support;
 mod texts;

@@ -1,10 +1,14 @@
 //! How many rows a path gives, and what reading them costs. Costs are in steps of a scan, some 100 ns each.
 
-use crate::expr::{Comparison, Expr};
-use crate::plan::access::{Access, Costs, Items, Limit, Path, conjuncts, key_length, tree_columns};
-use cenote_engine::{Table, Tx};
+use super::shares::{ARRAY_ITEMS, Shares};
+use crate::expr::Expr;
+use crate::plan::access::{Access, Costs, Items, Limit, Path, conjuncts, key_column, key_length, tree_columns};
+use cenote_engine::{Statistics, Table, Tx};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+pub(super) use super::shares::selectivity;
 
 /// Descending a tree to a key.
 pub(super) const DESCENT: f64 = 6.0;
@@ -12,15 +16,8 @@ pub(super) const DESCENT: f64 = 6.0;
 const INDEX_ROW: f64 = 5.0;
 /// A row of a scan of the table.
 const ROW: f64 = 1.0;
-/// The share of rows in a range with one limit, and with two: PostgreSQL's defaults.
-const OPEN_RANGE: f64 = 0.33;
-const RANGE: f64 = 0.005;
 /// The exponent of a table's rows that gives those of one key of an index that is not unique.
 const KEY_ROWS: f64 = 0.3;
-/// Elements of an array that only a run gives.
-const ARRAY_ITEMS: f64 = 10.0;
-/// The share of rows in which a column is NULL.
-const NULLS: f64 = 0.05;
 /// Paths are chosen as if a table had so many rows at least: a plan is kept while a table grows, and where it has few
 /// rows any path will do.
 const GROWING: f64 = 10_000.0;
@@ -43,6 +40,8 @@ pub(in crate::plan) struct Estimator<'a> {
     tx: &'a Tx,
     /// Rows of tables, by their ids: each is counted once.
     counts: RefCell<BTreeMap<u32, f64>>,
+    /// Their statistics.
+    statistics: RefCell<BTreeMap<u32, Option<Arc<Statistics>>>>,
 }
 
 impl<'a> Estimator<'a> {
@@ -50,7 +49,15 @@ impl<'a> Estimator<'a> {
         Estimator {
             tx,
             counts: RefCell::default(),
+            statistics: RefCell::default(),
         }
+    }
+
+    /// What is known of a table's contents.
+    pub(super) fn statistics(&self, table: &Table) -> Option<Arc<Statistics>> {
+        let mut statistics = self.statistics.borrow_mut();
+        let known = statistics.entry(table.id).or_insert_with(|| self.tx.statistics(table));
+        known.clone()
     }
 
     /// The rows of a table, at least one.
@@ -71,44 +78,61 @@ impl<'a> Estimator<'a> {
     }
 
     fn estimate_of(&self, access: &Access, total: f64) -> Estimate {
-        let (found, cost) = self.path(&access.table, &access.path, total);
-        let passing = conjuncts(access.filter.clone())
-            .iter()
-            .map(selectivity)
-            .product::<f64>();
-        Estimate {
-            rows: found * passing,
-            cost,
-        }
+        let statistics = self.statistics(&access.table);
+        let shares = Shares {
+            table: &access.table,
+            statistics: statistics.as_deref(),
+            rows: total,
+        };
+        let (found, cost) = path(&shares, &access.path);
+        let rows = match asks_again(&access.path) && statistics.is_some() {
+            // The keys and the filter answer the same condition.
+            true => found.min(total * shares.of_all(&conjuncts(access.condition.clone()))),
+            false => found * shares.of_all(&conjuncts(access.filter.clone())),
+        };
+        Estimate { rows, cost }
     }
+}
 
-    /// Rows that a path finds, and steps.
-    fn path(&self, table: &Table, path: &Path, total: f64) -> (f64, f64) {
-        match path {
-            Path::Point(_) => (1.0, DESCENT),
-            Path::Range {
-                index,
-                prefix,
-                lower,
-                upper,
-            } => {
-                let share = range_share(lower.as_ref(), upper.as_ref());
-                let found = (rows_of_prefix(table, *index, prefix.len(), total) * share).max(1.0);
-                (found, DESCENT + found * row_cost(*index))
-            }
-            Path::List { index, prefix, items } => {
-                let keys = match items {
-                    Items::Exprs(list) => list.len() as f64,
-                    Items::Array { .. } => ARRAY_ITEMS,
-                };
-                let found = (rows_of_prefix(table, *index, prefix.len() + 1, total) * keys).min(total);
-                (found, keys * DESCENT + found * row_cost(*index))
-            }
-            Path::Union(paths) => {
-                let sum = |(rows, cost): (f64, f64), (r, c): (f64, f64)| (rows + r, cost + c + r * HASH);
-                let (rows, cost) = paths.iter().map(|p| self.path(table, p, total)).fold((0.0, 0.0), sum);
-                (rows.min(total), cost)
-            }
+/// Whether a condition by which the path looks is asked again of the rows that it finds.
+fn asks_again(path: &Path) -> bool {
+    let again = |limit: &Option<Limit>| matches!(limit, Some(Limit::Like { .. } | Limit::Row(..)));
+    matches!(path, Path::Range { lower, upper, .. } if again(lower) || again(upper))
+}
+
+/// Rows that a path finds, and steps.
+fn path(shares: &Shares<'_>, of: &Path) -> (f64, f64) {
+    let (table, total) = (shares.table, shares.rows);
+    match of {
+        Path::Point(_) => (1.0, DESCENT),
+        Path::Range {
+            index,
+            prefix,
+            lower,
+            upper,
+        } => {
+            let values: Vec<&Expr> = prefix.iter().collect();
+            let behind = (prefix.len() < key_length(table, *index)).then(|| key_column(table, *index, prefix.len()));
+            let share = shares.of_limits(behind, lower.as_ref(), upper.as_ref());
+            let found = (rows_of_prefix(shares, *index, &values) * share).max(1.0);
+            (found, DESCENT + found * row_cost(*index))
+        }
+        Path::List { index, prefix, items } => {
+            let of_key = |item| {
+                let values: Vec<&Expr> = prefix.iter().chain([item]).collect();
+                rows_of_prefix(shares, *index, &values)
+            };
+            let (keys, found): (f64, f64) = match items {
+                Items::Exprs(list) => (list.len() as f64, list.iter().map(of_key).sum()),
+                Items::Array { array, .. } => (ARRAY_ITEMS, of_key(array) * ARRAY_ITEMS),
+            };
+            let found = found.min(total);
+            (found, keys * DESCENT + found * row_cost(*index))
+        }
+        Path::Union(paths) => {
+            let sum = |(rows, cost): (f64, f64), (r, c): (f64, f64)| (rows + r, cost + c + r * HASH);
+            let (rows, cost) = paths.iter().map(|p| path(shares, p)).fold((0.0, 0.0), sum);
+            (rows.min(total), cost)
         }
     }
 }
@@ -125,70 +149,27 @@ impl Costs for Estimator<'_> {
     }
 }
 
-/// The share of a prefix's rows that lie between limits.
-fn range_share(lower: Option<&Limit>, upper: Option<&Limit>) -> f64 {
-    match (lower, upper) {
-        (None, None) => 1.0,
-        (Some(Limit::Null), _) => NULLS,
-        (None, Some(Limit::Null)) => 1.0 - NULLS,
-        (Some(Limit::Like { .. }), _) | (Some(_), Some(_)) => RANGE,
-        _ => OPEN_RANGE,
-    }
-}
-
 fn row_cost(index: Option<usize>) -> f64 {
     if index.is_some() { INDEX_ROW } else { ROW }
 }
 
-/// Rows that have one value of the first `fixed` columns of a tree's key. No statistics are kept: it is one for a whole
-/// unique key, and else a power of the table's rows that falls with each column.
-fn rows_of_prefix(table: &Table, index: Option<usize>, fixed: usize, total: f64) -> f64 {
+/// Rows that have these values of the first columns of a tree's key: one for a whole unique key, else by statistics.
+/// Without any it is a power of the table's rows that falls with each column.
+fn rows_of_prefix(shares: &Shares<'_>, index: Option<usize>, values: &[&Expr]) -> f64 {
+    let (table, total, fixed) = (shares.table, shares.rows, values.len());
     let columns = tree_columns(table, index).len();
     let unique = index.is_none_or(|at| table.indexes[at].unique);
+    let is_whole =
+        unique && fixed >= columns || fixed >= key_length(table, index) && index.is_some() && fixed > columns;
     match fixed {
         0 => total,
-        all if unique && all >= columns || all >= key_length(table, index) && index.is_some() && all > columns => 1.0,
-        some if unique => total.powf(1.0 - some as f64 / columns as f64).max(1.0),
-        some => total.powf(KEY_ROWS / some as f64).max(1.0),
-    }
-}
-
-/// The share of rows for which a condition holds, by its form.
-pub(super) fn selectivity(condition: &Expr) -> f64 {
-    match condition {
-        Expr::Compare { op: Comparison::Eq, .. } => 0.05,
-        Expr::Compare { op: Comparison::Ne, .. } => 0.95,
-        Expr::Compare { .. } => 0.35,
-        Expr::CompareRows { .. } => 0.35,
-        Expr::AnyOf { all, .. } => {
-            if *all {
-                0.5
-            } else {
-                (0.05 * ARRAY_ITEMS).min(0.5)
-            }
-        }
-        Expr::InList { list, negated, .. } => {
-            let share = (0.05 * list.len() as f64).min(0.5);
-            if *negated { 1.0 - share } else { share }
-        }
-        Expr::Like { negated, .. } => {
-            if *negated {
-                0.9
-            } else {
-                0.1
-            }
-        }
-        Expr::IsNull { negated, .. } => {
-            if *negated {
-                0.95
-            } else {
-                0.05
-            }
-        }
-        Expr::Not(inner) => 1.0 - selectivity(inner),
-        Expr::And(list) => list.iter().map(selectivity).product(),
-        Expr::Or(list) => 1.0 - list.iter().map(|c| 1.0 - selectivity(c)).product::<f64>(),
-        Expr::Const(_) => 1.0,
-        _ => 0.5,
+        _ if is_whole => 1.0,
+        some => shares
+            .rows_of_prefix(index, values)
+            .unwrap_or_else(|| match unique {
+                true => total.powf(1.0 - some as f64 / columns as f64),
+                false => total.powf(KEY_ROWS / some as f64),
+            })
+            .max(1.0),
     }
 }
