@@ -39,6 +39,9 @@ const STATEMENT_MEMORY_MIN: ByteSize = ByteSize::mib(1);
 /// The file looked for in the data directory.
 const FILE_NAME: &str = "cenote.toml";
 
+/// Seconds between two looks for tables that have changed, as PostgreSQL's `autovacuum_naptime`.
+const ANALYZE_EVERY: u32 = 60;
+
 /// Kind of memory, as people write it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -201,6 +204,9 @@ pub struct RunOptions {
     /// [default: a quarter of the machine's, at least 64MiB]
     #[arg(long, env = "CENOTE_STATEMENT_MEMORY", value_name = "SIZE")]
     pub statement_memory: Option<ByteSize>,
+    /// Seconds after which tables that have changed much are analyzed for the planner; 0: only by ANALYZE [default: 60]
+    #[arg(long, env = "CENOTE_ANALYZE_EVERY", value_name = "SECONDS")]
+    pub analyze_every: Option<u32>,
     /// How much to log on standard error [default: info]
     #[arg(
         long,
@@ -232,6 +238,7 @@ struct FileOptions {
     password_file: Option<PathBuf>,
     max_connections: Option<usize>,
     statement_memory: Option<String>,
+    analyze_every: Option<u32>,
     log_level: Option<LogLevel>,
 }
 
@@ -268,6 +275,8 @@ pub struct Settings {
     pub max_connections_given: bool,
     /// Bytes that the statements of all sessions may gather.
     pub statement_memory: ByteSize,
+    /// Seconds after which tables that have changed much are analyzed; 0: never.
+    pub analyze_every: u32,
     /// How much to log.
     pub log_level: LogLevel,
     /// The file that was read, if one was.
@@ -335,6 +344,7 @@ impl Settings {
                 .unwrap_or_else(|| MAX_CONNECTIONS_DEFAULT.min(connections_max(memory_size.0))),
             max_connections_given: max_connections.is_some(),
             statement_memory: statement_memory.unwrap_or_else(default_statement_memory),
+            analyze_every: options.analyze_every.or(file.analyze_every).unwrap_or(ANALYZE_EVERY),
             log_level: options.log_level.or(file.log_level).unwrap_or(LogLevel::Info),
             file: path,
         };
@@ -598,6 +608,17 @@ mod tests {
         assert!(refused.contains("statement_memory is 4KiB"), "{refused}");
         let refused = of("statement_memory = \"much\"", None).unwrap_err().to_string();
         assert!(refused.contains("statement_memory"), "{refused}");
+    }
+
+    #[test]
+    fn tables_are_analyzed_every_minute_unless_told_otherwise() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |file: &str, asked| {
+            let settings = resolve(dir.path(), file, |options| options.analyze_every = asked);
+            settings.unwrap().analyze_every
+        };
+        assert_eq!((of("", None), of("analyze_every = 5", None)), (60, 5));
+        assert_eq!(of("analyze_every = 5", Some(0)), 0);
     }
 
     /// Sessions whose statements all wait have a thread each, and the region a latch slot for each thread.

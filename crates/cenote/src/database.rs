@@ -2,6 +2,7 @@
 
 use crate::config::{Memory, Settings};
 use crate::{pooled, regions};
+use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_engine::{Engine, EngineOptions, Result};
 use std::path::Path;
@@ -24,6 +25,8 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     }
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
+    let seconds = u64::from(settings.analyze_every);
+    options.analyze_every = (seconds > 0).then(|| Nanos::from_secs(seconds));
     Engine::open(options)
 }
 
@@ -49,6 +52,7 @@ pub fn open_existing(
 
 fn as_found(settings: &Settings) -> Settings {
     let mut settings = settings.clone();
+    settings.analyze_every = 0;
     match regions::length_for(&settings.data) {
         Some(len) if settings.memory == Memory::Cxl && !settings.memory_size_given => {
             settings.memory_size = ByteSize(len)

@@ -11,6 +11,7 @@
 mod functions;
 mod information_schema;
 mod rows;
+mod statistics;
 
 pub(crate) use functions::function;
 
@@ -44,8 +45,11 @@ pub(crate) const INFORMATION_SCHEMA: i64 = 13_183;
 pub(crate) enum Cell {
     Bool(bool),
     Int(i64),
+    Float(f64),
     Text(String),
     Ints(Vec<i64>),
+    Floats(Vec<f64>),
+    Null,
 }
 
 impl From<bool> for Cell {
@@ -56,6 +60,11 @@ impl From<bool> for Cell {
 impl From<i64> for Cell {
     fn from(v: i64) -> Self {
         Cell::Int(v)
+    }
+}
+impl From<f64> for Cell {
+    fn from(v: f64) -> Self {
+        Cell::Float(v)
     }
 }
 impl From<u32> for Cell {
@@ -233,7 +242,15 @@ fn scalar(cell: &Cell, data_type: &DataType) -> datafusion::common::Result<Scala
     let value = match (cell, data_type) {
         (Cell::Bool(v), _) => ScalarValue::Boolean(Some(*v)),
         (Cell::Int(v), _) => ScalarValue::Int64(Some(*v)),
+        (Cell::Float(v), _) => ScalarValue::Float64(Some(*v)),
         (Cell::Text(v), _) => ScalarValue::Utf8(Some(v.clone())),
+        (Cell::Floats(items), DataType::List(item)) => {
+            let items = items
+                .iter()
+                .map(|v| ScalarValue::Float64(Some(*v)).cast_to(item.data_type()))
+                .collect::<datafusion::common::Result<Vec<_>>>()?;
+            ScalarValue::List(ScalarValue::new_list(&items, item.data_type(), true))
+        }
         (Cell::Ints(items), DataType::List(item)) => {
             let items = items
                 .iter()

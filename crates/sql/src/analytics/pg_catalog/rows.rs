@@ -56,6 +56,7 @@ pub(crate) fn of(snapshot: &Snapshot, name: &str) -> Vec<Row> {
             .map(|s| sequence_view_row(snapshot, s))
             .collect(),
         "pg_depend" => dependencies(&all),
+        "pg_stats" => super::statistics::of(snapshot),
         "pg_stat_activity" => activity(snapshot),
         "pg_stat_user_tables" | "pg_stat_all_tables" => snapshot
             .scope
