@@ -201,3 +201,41 @@ fn verbose_tells_what_was_read() {
     assert_eq!(known.column(2).expect("analyzed").bounds.len(), 11);
     assert!((known.rows - 19_000.0).abs() < 500.0, "{}", known.rows);
 }
+
+/// Rows that EXPLAIN expects of the join.
+fn rows_of_join(session: &mut Session, text: &str) -> f64 {
+    let plan = explained(session, text);
+    let line = plan.lines().find(|line| line.to_lowercase().contains("join"));
+    let line = line.unwrap_or_else(|| panic!("no join in\n{plan}"));
+    let rows = line
+        .split("rows=")
+        .nth(1)
+        .unwrap_or_else(|| panic!("no estimate in\n{plan}"));
+    let end = rows.find(|c: char| !c.is_ascii_digit()).unwrap_or(rows.len());
+    rows[..end].parse().expect("a number")
+}
+
+#[test]
+fn a_join_of_columns_without_an_index_is_estimated_by_their_distinct_values() {
+    let database = Database::new();
+    let mut session = database.session();
+    for (table, distinct) in [("a", 500), ("b", 250)] {
+        let rows: Vec<String> = (0..1000).map(|id| format!("({id}, {})", id % distinct)).collect();
+        run(
+            &mut session,
+            &format!(
+                "CREATE TABLE {table} (id int PRIMARY KEY, k int); INSERT INTO {table} VALUES {}",
+                rows.join(", ")
+            ),
+        );
+    }
+    let join = "SELECT a.id, b.id FROM a JOIN b ON a.k = b.k";
+    let guessed = rows_of_join(&mut session, join);
+    assert!(guessed > 20_000.0, "{guessed}");
+    run(&mut session, "ANALYZE");
+    let known = rows_of_join(&mut session, join);
+    // 250 values that both have, in two rows of the one and four of the other.
+    let found = run(&mut session, join).rows.len();
+    assert_eq!(found, 2000);
+    assert!((1_000.0..4_000.0).contains(&known), "{known}, {found} are found");
+}

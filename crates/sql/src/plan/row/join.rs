@@ -12,8 +12,9 @@ use super::{Apply, JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
 use crate::expr::bind::{Bound, shape};
 use crate::expr::{Comparison, Expr};
 use crate::plan::access::{self, Access, Costs, Wanted, all_of};
+use crate::plan::statistics::join_fraction;
 use crate::types::{base_type, is_integer};
-use cenote_engine::{ColumnType, Columns, Table};
+use cenote_engine::{ColumnStatistics, ColumnType, Columns, Statistics, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -58,6 +59,8 @@ struct Choice {
     once: f64,
     /// Steps for each row before.
     each: f64,
+    /// The share of pairs that match.
+    share: f64,
 }
 
 /// A join order under construction.
@@ -356,6 +359,7 @@ impl Join<'_, '_> {
             matches: looked_up.rows,
             once: 0.0,
             each: looked_up.cost,
+            share,
         };
         let correlated = self.uses_of(&self.items[at].lateral) != 0;
         if !correlated && before != 0 {
@@ -364,6 +368,7 @@ impl Join<'_, '_> {
                 matches: alone.rows * share,
                 once: alone.cost + alone.rows * HASH,
                 each: if equal { HASH } else { alone.rows * KEPT_ROW },
+                share,
             };
             // A scan is worth it where some tens of rows come before; what comes before is at least one.
             if other.once + 20.0 * other.each < 20.0 * choice.each {
@@ -389,7 +394,28 @@ impl Join<'_, '_> {
     fn joining(&self, at: usize, conditions: &[Expr]) -> (f64, bool) {
         let between: Vec<&Expr> = conditions.iter().filter(|c| !self.is_own(at, c)).collect();
         let equal = between.iter().any(|c| self.hash_key(at, c).is_some());
-        (between.iter().map(|c| selectivity(c)).product(), equal)
+        (between.iter().map(|c| self.share_of_pairs(at, c)).product(), equal)
+    }
+
+    /// The share of pairs for which a condition between items holds.
+    fn share_of_pairs(&self, at: usize, condition: &Expr) -> f64 {
+        let of_columns = self.hash_key(at, condition).and_then(|(outer, own, _)| {
+            let (outer, own) = (self.known_column(&outer), self.known_column(&own));
+            join_fraction(outer.as_ref().and_then(known_side), own.as_ref().and_then(known_side))
+        });
+        of_columns.unwrap_or_else(|| selectivity(condition))
+    }
+
+    /// The statistics of the table whose column a slot shows, the column, and the table's rows.
+    fn known_column(&self, key: &Expr) -> Option<KnownColumn> {
+        let Expr::Column(slot) = key else { return None };
+        let mut found = self.items.iter().filter_map(|item| match &item.source {
+            Source::Table(table, _) => Some((table, item.slots.iter().find(|s| s.slot == *slot)?.column)),
+            _ => None,
+        });
+        let (table, column) = found.next()?;
+        let rows = self.rows.estimator.table_rows(table);
+        Some((self.rows.estimator.statistics(table)?, column, rows))
     }
 
     /// The two sides of an equality between other items and this one, and the type by which they are compared.
@@ -560,14 +586,14 @@ impl Join<'_, '_> {
                 };
                 Ok(nested(kind, Some(outer), Node::new(step, rows), on, nulls))
             }
-            (Method::Hash, Some(outer)) => self.hashed(at, kind, outer, (own, between), nulls),
+            (Method::Hash, Some(outer)) => self.hashed(at, (kind, choice.share), outer, (own, between), nulls),
         }
     }
 
     fn hashed(
         &mut self,
         at: usize,
-        kind: JoinKind,
+        (kind, share): (JoinKind, f64),
         outer: Node,
         (own, between): (Vec<Expr>, Vec<Expr>),
         nulls: Vec<SlotNumber>,
@@ -589,8 +615,8 @@ impl Join<'_, '_> {
             .filter(|s| self.rows.used.borrow().contains(s))
             .collect();
         let rows = match kind {
-            JoinKind::Left => outer.rows.max(outer.rows * build.rows * 0.05),
-            JoinKind::Inner => outer.rows * build.rows * 0.05,
+            JoinKind::Left => outer.rows.max(outer.rows * build.rows * share),
+            JoinKind::Inner => outer.rows * build.rows * share,
         };
         let step = Step::Hash {
             kind,
@@ -648,6 +674,13 @@ impl Join<'_, '_> {
             }
         }
     }
+}
+
+/// Statistics of a table, one of its columns, and its rows.
+type KnownColumn = (Arc<Statistics>, usize, f64);
+
+fn known_side((statistics, column, rows): &KnownColumn) -> Option<(&ColumnStatistics, f64)> {
+    Some((statistics.column(*column)?, *rows))
 }
 
 fn nested(kind: JoinKind, outer: Option<Node>, inner: Node, on: Vec<Expr>, nulls: Vec<SlotNumber>) -> Node {
