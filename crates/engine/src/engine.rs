@@ -100,6 +100,8 @@ pub struct Engine {
     /// Pages of undo from which on a rollback is left to the background.
     pub(crate) rollback_pages: u64,
     pub(crate) automatic: Automatic,
+    /// Age of the oldest snapshot from which on the ways to what it sees are cut short.
+    pub(crate) cut_after: rt::Nanos,
     pub(crate) report: rt::Mutex<RecoveryReport>,
     pub(crate) stopping: AtomicBool,
     pub(crate) threads: rt::Mutex<Vec<rt::JoinHandle<()>>>,

@@ -87,6 +87,7 @@ impl Engine {
             losers: Losers::default(),
             rollback_pages: u64::from(options.tuning.rollback_pages),
             automatic: Automatic::default(),
+            cut_after: options.tuning.cut_after,
             report: rt::Mutex::new(RecoveryReport::of(&report, found)),
             stopping: AtomicBool::new(false),
             threads: rt::Mutex::new(Vec::new()),

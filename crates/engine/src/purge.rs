@@ -10,12 +10,14 @@
 //!    (`give_back`).
 //! 4. The low-water mark rises to the least number that is neither over nor past, so that readers need no lookup for
 //!    what is older.
+//! 5. Where an old snapshot keeps it from its work, the ways to what that one sees are cut short (`cut`).
 //!
 //! Lock order: `round` → `definitions` → clustered leaf → index leaves → undo page → space header.
 //!
 //! Every step may be repeated after a crash. A rolled-back record is passed by: its version is the row's again.
 
 pub(crate) mod crew;
+mod cut;
 mod give_back;
 pub(crate) mod shared;
 
@@ -139,6 +141,7 @@ impl Engine {
         if passed > 0 {
             mark::pass(Mark::Purged);
         }
+        self.cut_if_it_stands(horizon)?;
         Ok(passed)
     }
 

@@ -111,6 +111,8 @@ marks! {
     RollbackLeft = "rollbacks left to the background",
     /// A version of a loser is about to be taken back for the sake of a transaction that wants its row.
     LoserRow = "versions of losers taken back on demand",
+    /// An undo record was made to lead past versions that no snapshot needs.
+    ChainCut = "undo records that lead past versions without a snapshot",
 }
 
 /// Which window threads are held up in, how often, and for how long.

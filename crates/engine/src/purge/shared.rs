@@ -23,6 +23,8 @@ pub(crate) struct Purge {
     pub records: AtomicU64,
     /// Versions that were looked at to decide on index entries.
     pub walked: AtomicU64,
+    /// How long the horizon has been the same.
+    pub(super) standing: rt::Mutex<Standing>,
     /// Spaces whose free pages may be given back.
     pub freed: Freed,
     /// What the last round failed with.
@@ -39,6 +41,13 @@ impl Purge {
     pub(super) fn announce(&self, horizon: Cts) {
         self.horizon.fetch_max(horizon.raw(), Ordering::SeqCst);
     }
+}
+
+/// How long the oldest snapshot has been the same.
+#[derive(Default)]
+pub(super) struct Standing {
+    pub horizon: Cts,
+    pub since: rt::Nanos,
 }
 
 /// Spaces to look at.

@@ -47,6 +47,26 @@ const _: () = {
     );
 };
 
+/// Snapshots in use at a moment.
+pub(crate) struct InUse {
+    /// Those that are known, rising.
+    snapshots: Vec<Cts>,
+    /// From here on others may be in use, or be taken later.
+    pub until: Cts,
+}
+
+impl InUse {
+    /// The greatest snapshot below a commit's timestamp: no snapshot lies between the two. None: one may, or there is
+    /// none below, and the commit is purge's.
+    pub(crate) fn gap_of(&self, at: Cts) -> Option<Cts> {
+        if at > self.until {
+            return None;
+        }
+        let below = self.snapshots.partition_point(|snapshot| *snapshot < at);
+        below.checked_sub(1).map(|last| self.snapshots[last])
+    }
+}
+
 /// One session's line.
 #[repr(align(128))]
 pub(crate) struct Slot {
@@ -260,6 +280,32 @@ impl Slots {
         let horizon = self.oldest(visible);
         self.horizon.fetch_max(horizon.raw(), Ordering::Relaxed);
         horizon
+    }
+
+    /// The snapshots in use; none taken later is older than `visible`, the durable position.
+    pub(crate) fn snapshots(&self, visible: Cts) -> InUse {
+        self.announced.fetch_max(visible.raw(), Ordering::SeqCst);
+        let _no_holding = self.free.lock();
+        let mut in_use = InUse {
+            snapshots: Vec::new(),
+            until: visible,
+        };
+        for slot in self.in_use() {
+            let [snapshot, held] = [&slot.snapshot, &slot.held].map(|word| word.load(Ordering::SeqCst));
+            in_use.snapshots.extend(
+                [snapshot, held]
+                    .into_iter()
+                    .filter(|word| *word != IDLE)
+                    .map(Cts::from_raw),
+            );
+            // Beside the oldest one it may hold any that is younger.
+            if held != IDLE {
+                in_use.until = in_use.until.min(Cts::from_raw(held));
+            }
+        }
+        in_use.snapshots.sort_unstable();
+        in_use.snapshots.dedup();
+        in_use
     }
 
     /// Least number of a running transaction, at most `next`.

@@ -39,7 +39,7 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Cts, PAGE_SIZE, PageId, TxId};
 pub(crate) use pointer::UndoPointer;
 use pointer::{END, UNIT};
-use record::{AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
+use record::{AT_BEFORE_UNDO, AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -162,6 +162,8 @@ pub(crate) struct Segment {
     kept: AtomicU64,
     /// Purged up to here. Written by purge.
     tail: AtomicU64,
+    /// Records before this have been made to lead past what no snapshot needs. Written by purge.
+    cut: AtomicU64,
     /// Transactions that purge has not passed, oldest first: within a segment positions and numbers rise.
     ended: rt::Mutex<VecDeque<Ended>>,
 }
@@ -176,6 +178,7 @@ impl Segment {
             base,
             kept: AtomicU64::new((circle.index_at(tail) / RUN * RUN).max(base)),
             tail: AtomicU64::new(tail),
+            cut: AtomicU64::new(tail),
             ended: rt::Mutex::new(VecDeque::new()),
         }
     }
@@ -213,6 +216,23 @@ impl Segment {
     fn begin_of_open(&self) -> u64 {
         let ended = self.ended.lock();
         ended.back().map_or_else(|| self.tail(), |last| last.end)
+    }
+
+    /// Where the records end of the transactions that have ended at `until` or before.
+    pub(crate) fn end_of_past(&self, until: Cts) -> Option<u64> {
+        let ended = self.ended.lock();
+        let past = ended.partition_point(|ended| ended.at <= until);
+        past.checked_sub(1).map(|last| ended[last].end)
+    }
+
+    /// Where the records begin that have not been looked at to be cut.
+    pub(crate) fn cut_to(&self) -> u64 {
+        self.cut.load(Ordering::Acquire).max(self.tail())
+    }
+
+    /// Records before `position` have been looked at to be cut.
+    pub(crate) fn note_cut(&self, position: u64) {
+        self.cut.store(position, Ordering::Release);
     }
 
     /// The least number of a transaction that purge has not passed.
@@ -606,6 +626,16 @@ pub(crate) fn mark_undone(m: &mut Mtr<'_>, h: PageH, pointer: UndoPointer) {
     if !planted(Fault::UndoneMark) {
         m.write(h, offset_of(pointer.position()) + AT_FLAGS, &[FLAG_UNDONE]);
     }
+}
+
+/// Makes a record of a committed transaction lead on to another one than to that of the version that it holds. Purge has
+/// not passed either.
+pub(crate) fn lead_to(pool: &BufferPool, pointer: UndoPointer, to: UndoPointer) -> Result<()> {
+    let mut m = pool.mtr();
+    let h = latch_record(&mut m, pointer)?;
+    m.write_u64(h, offset_of(pointer.position()) + AT_BEFORE_UNDO, to.raw());
+    m.commit();
+    Ok(())
 }
 
 /// The record is not plain any more: an index was made whose key its change has changed. Purge has not passed it.

@@ -32,6 +32,8 @@ const AT_NEW_LEN: usize = 50;
 const AT_SHARED: usize = 52;
 const _: () = assert!(AT_SHARED + 4 == HEADER);
 const _: () = assert!(AT_NEW_LEN + 2 <= AT_SHARED, "the new key's length has two bytes");
+/// Offset of the undo pointer of the version before.
+pub(super) const AT_BEFORE_UNDO: usize = 40;
 /// Offset of the flags byte.
 pub(crate) const AT_FLAGS: usize = 5;
 /// The change has been taken back.
@@ -229,7 +231,7 @@ impl UndoRecord {
             space: read_le::<u32>(bytes, 24),
             before: Trailer {
                 tx: TxId::from_raw(read_le::<u64>(bytes, 32)),
-                undo: UndoPointer::from_raw(read_le::<u64>(bytes, 40)),
+                undo: UndoPointer::from_raw(read_le::<u64>(bytes, AT_BEFORE_UNDO)),
                 flags: bytes[48],
             },
             shared: Shared(read_le::<u32>(bytes, AT_SHARED)),

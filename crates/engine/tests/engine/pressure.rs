@@ -149,3 +149,67 @@ fn purge_of_a_hot_row() {
     drop((tx, reader));
     engine.shutdown().unwrap();
 }
+
+/// A measurement: a sum over all rows by a snapshot, when it is taken and behind many updates. CENOTE_ROWS and
+/// CENOTE_UPDATES give their numbers, CENOTE_MIB the memory, CENOTE_CUT_AFTER the milliseconds after which the ways to
+/// old versions are cut short.
+#[test]
+#[ignore = "a measurement: cargo test --release -p cenote-engine --test engine old_snapshot -- --ignored --nocapture"]
+fn sum_of_an_old_snapshot() {
+    let number = |name, usual| std::env::var(name).map_or(usual, |n| n.parse::<u64>().unwrap());
+    let (rows, updates) = (number("CENOTE_ROWS", 200_000), number("CENOTE_UPDATES", 2_000_000));
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = options(dir.path(), MemoryKind::Cxl);
+    options.memory_size = number("CENOTE_MIB", 1 << 10) << 20;
+    options.tuning.cut_after = cenote_base::rt::Nanos::from_millis(number("CENOTE_CUT_AFTER", 1_000));
+    let engine = Engine::open(options).unwrap();
+    let table = create(&engine, "t", false);
+    let (mut tx, mut random) = (engine.begin(Isolation::ReadCommitted), Random(5));
+    for id in 0..rows as i32 {
+        insert(&mut tx, &table, id, 1, "some text of an ordinary row").unwrap();
+    }
+    tx.commit().unwrap();
+    engine.vacuum().unwrap();
+    let mut reader = engine.begin(Isolation::RepeatableRead);
+    reader.begin_statement();
+    let sum = |what: &str| {
+        let begun = std::time::Instant::now();
+        let mut scan = reader.scan(&table, KeyRange::all(), Direction::Forward);
+        let (mut batch, mut sum) = (RowBatch::new(), 0);
+        while scan.next_batch(reader.reader(), &mut batch).unwrap() {
+            let k = |i| match table.layout().column(batch.row(i), 1) {
+                Ok(DatumRef::Int4(k)) => u64::try_from(k).unwrap(),
+                other => panic!("{other:?}"),
+            };
+            sum += (0..batch.len()).map(k).sum::<u64>();
+        }
+        println!("the sum over {rows} rows {what}: {:?}", begun.elapsed());
+        assert_eq!(sum, rows);
+    };
+    sum("at first");
+    sum("again");
+    let begun = std::time::Instant::now();
+    for n in 0..updates {
+        if n % 50 == 0 {
+            tx.begin(Isolation::ReadCommitted);
+        }
+        let id = random.below(rows) as i32;
+        update(
+            &mut tx,
+            &table,
+            id,
+            1,
+            &format!("some text of an ordinary row {}", n % 9),
+        )
+        .unwrap();
+        if n % 50 == 49 || n + 1 == updates {
+            tx.commit().unwrap();
+        }
+    }
+    println!("{updates} updates: {:?}", begun.elapsed());
+    sum("behind them");
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    sum("5 seconds later");
+    drop((tx, reader));
+    engine.shutdown().unwrap();
+}
