@@ -144,8 +144,14 @@ pub enum Locked {
 #[derive(Debug, Default)]
 pub struct RowBatch {
     bytes: Vec<u8>,
-    /// For each row: end of its key and end of its row in `bytes`.
-    ends: Vec<(u32, u32)>,
+    rows: Vec<RowPlace>,
+}
+
+/// Where a row and its key lie in a batch's bytes.
+#[derive(Debug, Clone, Copy)]
+struct RowPlace {
+    key: (u32, u32),
+    row: (u32, u32),
 }
 
 impl RowBatch {
@@ -155,32 +161,38 @@ impl RowBatch {
     }
 
     /// Number of rows.
+    #[inline]
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.rows.len()
     }
 
     /// Whether there is none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ends.is_empty()
+        self.rows.is_empty()
     }
 
     /// Primary key bytes of the i-th row.
+    #[inline]
     pub fn key(&self, i: usize) -> &[u8] {
-        &self.bytes[self.start(i)..self.ends[i].0 as usize]
+        let (start, end) = self.rows[i].key;
+        &self.bytes[start as usize..end as usize]
     }
 
     /// The i-th row.
+    #[inline]
     pub fn row(&self, i: usize) -> &[u8] {
-        &self.bytes[self.ends[i].0 as usize..self.ends[i].1 as usize]
+        let (start, end) = self.rows[i].row;
+        &self.bytes[start as usize..end as usize]
     }
 
     /// Empties the batch, keeping its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
+        self.rows.clear();
     }
 
-    /// Bytes of all keys and rows.
+    /// Bytes that it holds: keys, rows, and what lay between them in a page.
     pub fn bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -193,14 +205,35 @@ impl RowBatch {
     }
 
     pub(crate) fn push(&mut self, key: &[u8], row: &[u8]) {
+        let start = self.bytes.len() as u32;
         self.bytes.extend_from_slice(key);
-        let key_end = self.bytes.len() as u32;
-        self.bytes.extend_from_slice(row);
-        self.ends.push((key_end, self.bytes.len() as u32));
+        self.push_row((start, self.bytes.len() as u32), row);
     }
 
-    fn start(&self, i: usize) -> usize {
-        if i == 0 { 0 } else { self.ends[i - 1].1 as usize }
+    /// Appends a row whose key is in the bytes already.
+    pub(crate) fn push_row(&mut self, key: (u32, u32), row: &[u8]) {
+        let start = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(row);
+        let row = (start, self.bytes.len() as u32);
+        self.rows.push(RowPlace { key, row });
+    }
+
+    /// Appends a row that is in the bytes already, as is its key.
+    #[inline]
+    pub(crate) fn push_place(&mut self, key: (u32, u32), row: (u32, u32)) {
+        debug_assert!(row.1 as usize <= self.bytes.len(), "a row lies in the batch's bytes");
+        self.rows.push(RowPlace { key, row });
+    }
+
+    /// What is to hold the bytes of rows that are pushed by their places.
+    pub(crate) fn bytes_mut(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// A part of the bytes.
+    #[inline]
+    pub(crate) fn part(&self, start: u32, end: u32) -> &[u8] {
+        &self.bytes[start as usize..end as usize]
     }
 }
 

@@ -60,7 +60,7 @@ pub use error::{Error, Result};
 pub use key::KeyRange;
 pub use memory::{Account, Charge, Memory};
 pub use report::{CheckReport, RecoveryReport};
-pub use row::RowLayout;
+pub use row::{ColumnReader, RowLayout};
 pub use statistics::{ColumnStatistics, KeyStatistics, Statistics};
 pub use tx::{CancelFlag, Decide, Reader, RowScan, Savepoint, Tx};
 pub use types::{ColumnType, Datum, DatumRef, Numeric};

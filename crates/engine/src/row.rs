@@ -200,6 +200,22 @@ impl RowLayout {
         }
     }
 
+    /// Reads one column of many rows.
+    pub fn reader(&self, column: usize) -> ColumnReader {
+        let place = match self.places[column] {
+            Place::Fixed(at) => (at as usize, self.types[column].fixed_len()),
+            Place::Variable(index) => (self.ends_at + 4 * index as usize, None),
+        };
+        ColumnReader {
+            null_at: 1 + column / 8,
+            null_bit: 1 << (column % 8),
+            at: place.0,
+            fixed: place.1,
+            first: place.0 == self.ends_at,
+            values_at: self.values_at,
+        }
+    }
+
     /// Appends to `out` (cleared first) the row `old` with other values in some columns. The others are copied as they
     /// are, those on overflow pages too.
     ///
@@ -275,9 +291,7 @@ impl RowLayout {
     fn inline<'r>(&self, row: &'r [u8], column: usize) -> Result<&'r [u8]> {
         match self.variable(row, column)? {
             (bytes, false) => Ok(bytes),
-            (_, true) => Err(Error::Internal(
-                "a value on overflow pages was read from the row".into(),
-            )),
+            (_, true) => Err(left_outside()),
         }
     }
 
@@ -332,6 +346,52 @@ impl RowLayout {
     }
 }
 
+/// Where a column lies in rows, worked out once for many of them.
+#[derive(Debug, Clone, Copy)]
+pub struct ColumnReader {
+    null_at: usize,
+    null_bit: u8,
+    /// Of a fixed column its bytes; else the end of its value.
+    at: usize,
+    fixed: Option<usize>,
+    /// Whether no variable column is before it.
+    first: bool,
+    values_at: usize,
+}
+
+impl ColumnReader {
+    /// The raw bytes of the column, as [`RowLayout::column_bytes`] gives them; None for NULL.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: bytes that are no row of the layout. The value was left on overflow pages.
+    #[inline(always)]
+    pub fn bytes<'r>(&self, row: &'r [u8]) -> Result<Option<&'r [u8]>> {
+        match row.get(self.null_at) {
+            Some(byte) if byte & self.null_bit != 0 => return Ok(None),
+            Some(_) => {}
+            None => return Err(truncated()),
+        }
+        if let Some(len) = self.fixed {
+            return row.get(self.at..self.at + len).map(Some).ok_or_else(truncated);
+        }
+        let end = |at: usize| match row.get(at..at + 4) {
+            Some(bytes) => Ok(u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])),
+            None => Err(truncated()),
+        };
+        let start = if self.first {
+            0
+        } else {
+            end(self.at - 4)? & !END_EXTERNAL
+        };
+        let end = end(self.at)?;
+        if end & END_EXTERNAL != 0 {
+            return Err(left_outside());
+        }
+        let range = self.values_at + start as usize..self.values_at + end as usize;
+        row.get(range).map(Some).ok_or_else(truncated)
+    }
+}
+
 fn set_null(row: &mut [u8], column: usize) {
     row[1 + column / 8] |= 1 << (column % 8);
 }
@@ -382,6 +442,12 @@ pub(crate) fn too_big() -> Error {
     Error::TooLarge(format!("row is too big: more than {MAX_ROW_BYTES} bytes"))
 }
 
+#[cold]
+fn left_outside() -> Error {
+    Error::Internal("a value on overflow pages was read from the row".into())
+}
+
+#[cold]
 fn truncated() -> Error {
     Error::Corrupt("a row shorter than its table's layout".into())
 }

@@ -26,6 +26,7 @@ pub(crate) mod pages;
 mod sample;
 mod scan;
 mod search;
+mod share;
 mod split;
 mod write;
 

@@ -67,6 +67,18 @@ impl LeafBatch {
         (0..self.len()).map(|i| (self.key(i), self.value(i)))
     }
 
+    /// Where entry `i` lies in the bytes: begin of its key, end of its key, end of its value.
+    pub(crate) fn place(&self, i: usize) -> (u32, u32, u32) {
+        let row = self.rows[i];
+        let key_end = row.start + u32::from(row.key);
+        (row.start, key_end, key_end + u32::from(row.value))
+    }
+
+    /// Takes other memory for the next entries and gives the bytes of these, in which their places still hold.
+    pub(crate) fn swap_bytes(&mut self, bytes: &mut Vec<u8>) {
+        std::mem::swap(&mut self.bytes, bytes);
+    }
+
     /// Forgets the entries, keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -145,6 +157,11 @@ impl Scan {
     /// As `batch_rows`, from the next batch on.
     pub fn set_batch_rows(&mut self, rows: usize) {
         self.batch_rows = rows.max(1);
+    }
+
+    /// Stands at the begin of another range of the same tree.
+    pub fn restart(&mut self, range: KeyRange) {
+        (self.range, self.done, self.leaves, self.ahead) = (range, false, 0, 0);
     }
 
     /// Copies the next entries into `batch` (cleared first); `false` at the end of the range.

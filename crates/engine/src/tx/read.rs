@@ -28,6 +28,7 @@ use crate::undo::UndoPointer;
 use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
 use cenote_base::{Cts, TxId};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// What a statement sees: enough to read. A clone holds the snapshot for as long as it lives, whatever statement its
@@ -157,6 +158,50 @@ impl Reader {
         }
     }
 
+    /// About which share (0 to 1) of a table's rows lies in a range of its primary key, or of one of its indexes.
+    ///
+    /// # Errors
+    /// Those of reading pages.
+    pub fn share(&self, table: &Table, index: Option<usize>, range: &KeyRange) -> Result<f64> {
+        let tree = BTree {
+            space: space_of(table, index),
+        };
+        let below = |bound: &Bound<Vec<u8>>, open: f64| match bound {
+            Bound::Unbounded => Ok(open),
+            Bound::Included(key) | Bound::Excluded(key) => tree.share_below(&self.engine.pool, key),
+        };
+        let share = below(&range.upper, 1.0)? - below(&range.lower, 0.0)?;
+        Ok(share.clamp(0.0, 1.0))
+    }
+
+    /// Cuts a range of a table's primary key, or of one of its indexes, into at most so many that hold about as many
+    /// rows each. Together they are the range.
+    ///
+    /// # Errors
+    /// Those of reading pages.
+    pub fn cut(&self, table: &Table, index: Option<usize>, range: KeyRange, parts: usize) -> Result<Vec<KeyRange>> {
+        let tree = BTree {
+            space: space_of(table, index),
+        };
+        let first = match &range.lower {
+            Bound::Unbounded => 0.0,
+            Bound::Included(key) | Bound::Excluded(key) => tree.share_below(&self.engine.pool, key)?,
+        };
+        let width = self.share(table, index, &range)? / parts.max(1) as f64;
+        let (mut ranges, mut rest) = (Vec::new(), range);
+        for part in 1..parts {
+            let at = tree.key_at(&self.engine.pool, first + width * part as f64)?;
+            let Some(key) = at.filter(|key| rest.contains(key)) else {
+                continue;
+            };
+            let upper = std::mem::replace(&mut rest.upper, Bound::Excluded(key.clone()));
+            let lower = Bound::Included(key);
+            ranges.push(std::mem::replace(&mut rest, KeyRange { lower, upper }));
+        }
+        ranges.push(rest);
+        Ok(ranges)
+    }
+
     /// Holds the oldest snapshot in use, of any reader.
     pub(crate) fn hold_oldest(&self) -> Hold {
         self.lease.hold_oldest(self.engine.storage.durable())
@@ -268,6 +313,11 @@ impl Engine {
     }
 }
 
+/// Where a table's rows lie (None), or the entries of one of its indexes.
+fn space_of(table: &Table, index: Option<usize>) -> u32 {
+    index.map_or(table.space, |i| table.indexes[i].space)
+}
+
 /// A scan in progress. It holds neither latch nor page between batches.
 pub struct RowScan {
     table: Arc<Table>,
@@ -299,6 +349,11 @@ impl RowScan {
         self.scan.set_batch_rows(rows);
     }
 
+    /// Goes on with another range of the same tree.
+    pub fn restart(&mut self, range: KeyRange) {
+        self.scan.restart(range);
+    }
+
     /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a
     /// clone.
     ///
@@ -319,21 +374,26 @@ impl RowScan {
         Ok(true)
     }
 
+    /// The batch takes over the bytes that the leaf's entries were copied to: a row that needs no other version is not
+    /// copied again.
     fn take_rows(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
+        self.leaf.swap_bytes(batch.bytes_mut());
         for i in 0..self.leaf.len() {
-            let (key, value) = (self.leaf.key(i), self.leaf.value(i));
+            let (start, key_end, end) = self.leaf.place(i);
+            let value = batch.part(key_end, end);
             let trailer = Trailer::of(value)?;
             let plain = !large::is_external(value);
             if plain && !trailer.deleted() && reader.sees(trailer)? {
-                batch.push(key, &value[..value.len() - TRAILER]);
+                batch.push_place((start, key_end), (key_end, end - TRAILER as u32));
                 continue;
             }
             self.scratch.clear();
             self.scratch.extend_from_slice(value);
             let seen = reader.visible_version(&mut self.scratch)?;
             if seen && reader.complete(&self.table, &mut self.scratch, &self.columns)? {
-                batch.push(key, &self.scratch);
-                if ends_behind(&mut self.scan, &self.leaf, i, batch) {
+                batch.push_row((start, key_end), &self.scratch);
+                if batch.bytes() >= BATCH_BYTES && i + 1 < self.leaf.len() {
+                    self.scan.return_to(batch.part(start, key_end));
                     break;
                 }
             }

@@ -15,6 +15,7 @@ mod numbers;
 mod pressure;
 mod rollback;
 mod shared;
+mod shares;
 mod start;
 mod statistics;
 mod waiting;
