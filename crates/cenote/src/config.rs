@@ -14,6 +14,7 @@ use crate::log::Level;
 use cenote_base::units::ByteSize;
 use cenote_engine::{MemoryKind, Survive};
 use cenote_pool::settings::DEFAULT_TENANT;
+use cenote_sql::DEFAULT_QUERY_MEMORY;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,8 @@ const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
 const MEMORY_SIZE_MIN: ByteSize = ByteSize::mib(16);
 /// A session gets half of it: room for a few thousand rows.
 const STATEMENT_MEMORY_MIN: ByteSize = ByteSize::mib(1);
+/// A sort or a join needs some memory even where it spills.
+const QUERY_MEMORY_MIN: ByteSize = ByteSize::mib(16);
 /// The file looked for in the data directory.
 const FILE_NAME: &str = "cenote.toml";
 
@@ -207,6 +210,10 @@ pub struct RunOptions {
     /// Seconds after which tables that have changed much are analyzed for the planner; 0: only by ANALYZE [default: 60]
     #[arg(long, env = "CENOTE_ANALYZE_EVERY", value_name = "SECONDS")]
     pub analyze_every: Option<u32>,
+    /// Bytes that queries of many rows may hold, all together, before they spill to disk or are refused
+    /// [default: 256MiB]
+    #[arg(long, env = "CENOTE_QUERY_MEMORY", value_name = "SIZE")]
+    pub query_memory: Option<ByteSize>,
     /// How much to log on standard error [default: info]
     #[arg(
         long,
@@ -239,6 +246,7 @@ struct FileOptions {
     max_connections: Option<usize>,
     statement_memory: Option<String>,
     analyze_every: Option<u32>,
+    query_memory: Option<String>,
     log_level: Option<LogLevel>,
 }
 
@@ -277,6 +285,8 @@ pub struct Settings {
     pub statement_memory: ByteSize,
     /// Seconds after which tables that have changed much are analyzed; 0: never.
     pub analyze_every: u32,
+    /// Bytes that all queries of many rows may hold.
+    pub query_memory: ByteSize,
     /// How much to log.
     pub log_level: LogLevel,
     /// The file that was read, if one was.
@@ -312,6 +322,7 @@ impl Settings {
         let size = |key, given, text| decide_size(key, given, text, path.as_deref());
         let memory_size = size("memory_size", options.memory.memory_size, &file.memory_size)?;
         let statement_memory = size("statement_memory", options.statement_memory, &file.statement_memory)?;
+        let query_memory = size("query_memory", options.query_memory, &file.query_memory)?;
         let device_cache = size("device_cache", options.device_cache, &file.device_cache)?;
         let memory = options.memory.memory.or(file.memory);
         let pool = decide_pool(
@@ -345,6 +356,7 @@ impl Settings {
             max_connections_given: max_connections.is_some(),
             statement_memory: statement_memory.unwrap_or_else(default_statement_memory),
             analyze_every: options.analyze_every.or(file.analyze_every).unwrap_or(ANALYZE_EVERY),
+            query_memory: query_memory.unwrap_or(ByteSize(DEFAULT_QUERY_MEMORY)),
             log_level: options.log_level.or(file.log_level).unwrap_or(LogLevel::Info),
             file: path,
         };
@@ -365,6 +377,10 @@ impl Settings {
         }
         if self.memory_size < MEMORY_SIZE_MIN {
             let problem = format!("memory_size is {}; the least is {MEMORY_SIZE_MIN}", self.memory_size);
+            return Err(ConfigError::Value(problem));
+        }
+        if self.query_memory < QUERY_MEMORY_MIN {
+            let problem = format!("query_memory is {}; the least is {QUERY_MEMORY_MIN}", self.query_memory);
             return Err(ConfigError::Value(problem));
         }
         if self.statement_memory < STATEMENT_MEMORY_MIN {
@@ -619,6 +635,21 @@ mod tests {
         };
         assert_eq!((of("", None), of("analyze_every = 5", None)), (60, 5));
         assert_eq!(of("analyze_every = 5", Some(0)), 0);
+    }
+
+    #[test]
+    fn the_memory_of_queries_is_given_or_256_mib() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |file: &str, asked| resolve(dir.path(), file, |options| options.query_memory = asked);
+        let size = |file, asked| of(file, asked).unwrap().query_memory;
+        assert_eq!(size("", None), ByteSize::mib(256));
+        assert_eq!(size("query_memory = \"2GiB\"", None), ByteSize::gib(2));
+        assert_eq!(
+            size("query_memory = \"2GiB\"", Some(ByteSize::mib(99))),
+            ByteSize::mib(99)
+        );
+        let refused = of("", Some(ByteSize::mib(1))).unwrap_err().to_string();
+        assert!(refused.contains("query_memory is 1MiB"), "{refused}");
     }
 
     /// Sessions whose statements all wait have a thread each, and the region a latch slot for each thread.

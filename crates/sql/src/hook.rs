@@ -8,6 +8,9 @@ use cenote_engine::{CancelFlag, ColumnType, Datum, Definitions, Reader};
 use sqlparser::ast::Query;
 use std::sync::Arc;
 
+/// Bytes that all queries together may hold where nothing else is said.
+pub const DEFAULT_QUERY_MEMORY: u64 = 256 << 20;
+
 /// What a query may see and must know of the session that runs it.
 #[derive(Clone)]
 pub struct Scope {
@@ -48,6 +51,10 @@ pub trait Analytics: Send + Sync {
     fn describe(&self, scope: &Scope, query: &Query, param_types: &[u32]) -> Result<Description>;
     /// Starts a query. Parameters come with their type ids.
     fn query(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>>;
+    /// Bytes that all queries together may hold: `SHOW query_memory`.
+    fn memory_limit(&self) -> u64 {
+        DEFAULT_QUERY_MEMORY
+    }
     /// The plan, a line each.
     fn explain(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)], analyze: bool) -> Result<Vec<String>>;
 }

@@ -109,6 +109,7 @@ static DEFINITIONS: &[Definition] = &[
     def("maintenance_work_mem", "65536", Kind::Text),
     def("max_identifier_length", "63", Kind::Fixed),
     def("max_index_keys", "32", Kind::Fixed),
+    def("query_memory", "256MB", Kind::Fixed),
     def("row_security", "on", Kind::Bool),
     def("search_path", "\"$user\", public", Kind::Text),
     reported("server_encoding", "UTF8", Kind::Fixed),
@@ -165,6 +166,14 @@ impl Settings {
         Settings {
             user: user.to_string(),
             ..Settings::default()
+        }
+    }
+
+    /// Notes what the server lets queries hold.
+    pub fn note_query_memory(&mut self, bytes: u64) {
+        let shown = show_bytes(bytes);
+        if self.get("query_memory").as_deref() != Some(&shown) {
+            self.put("query_memory".to_string(), shown, false);
         }
     }
 
@@ -438,6 +447,15 @@ fn parse_millis(text: &str) -> Option<u64> {
     (millis <= f64::from(i32::MAX)).then_some(millis as u64)
 }
 
+fn show_bytes(bytes: u64) -> String {
+    match bytes {
+        b if b % (1 << 30) == 0 => format!("{}GB", b >> 30),
+        b if b % (1 << 20) == 0 => format!("{}MB", b >> 20),
+        b if b % (1 << 10) == 0 => format!("{}kB", b >> 10),
+        b => format!("{b}B"),
+    }
+}
+
 fn show_millis(raw: &str) -> String {
     let millis: u64 = raw.parse().unwrap_or(0);
     match millis {
@@ -453,6 +471,17 @@ fn show_millis(raw: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_memory_of_queries_is_shown_and_stays() {
+        let mut settings = Settings::new("me");
+        assert_eq!(settings.get("query_memory").unwrap(), "256MB");
+        settings.note_query_memory(96 << 20);
+        assert_eq!(settings.get("query_memory").unwrap(), "96MB");
+        assert!(settings.set("query_memory", "1GB", false).is_err());
+        settings.note_query_memory(2 << 30);
+        assert_eq!(settings.get("query_memory").unwrap(), "2GB");
+    }
 
     #[test]
     fn values_are_checked_and_shown() {

@@ -316,6 +316,126 @@ fn scans_use_keys() {
     db.check("select id from items where 4 <= id order by 1", "4\n5");
 }
 
+/// A range on an index beat a scan whatever it held: with an index on its date, a query of nearly all rows was eight
+/// times dearer than without.
+#[test]
+fn ranges_that_hold_most_of_a_table_are_scanned() {
+    let mut db = Database::empty(256 << 20);
+    db.add_large(20_000);
+    let plan = |condition: &str| db.explain(&format!("select sum(amount) from big where {condition}"));
+    assert!(!plan("part >= 3").contains("by index"), "{}", plan("part >= 3"));
+    assert!(plan("part between 10 and 12").contains("by index big_part"));
+    assert!(plan("part = 7").contains("by index big_part"));
+    assert!(plan("id > 100").contains("by primary key"));
+    db.check("select count(*), min(id) from big where part >= 3", "19970|30");
+    db.check(
+        "select count(*), min(id) from big where part between 10 and 12",
+        "30|100",
+    );
+}
+
+/// What the small side of a join holds is looked up in the large one, if that is less work; lists and OR likewise.
+#[test]
+fn few_keys_are_looked_up() {
+    let mut db = Database::empty(256 << 20);
+    db.add_large(60_000);
+    let looked_up = |sql: &str| {
+        let plan = db.explained(sql, true);
+        plan.contains("looked up").then_some(()).ok_or(plan)
+    };
+    let join = "select count(*), sum(b.amount) from small s join big b on b.part = s.id where s.kind = 3";
+    looked_up(join).expect("a join by index");
+    db.check(join, "100|48475.00");
+    let join = "select count(*), sum(b.id) from small s join big b on b.id = s.id where s.kind = 4";
+    looked_up(join).expect("a join by primary key");
+    db.check(join, "10|490");
+    let list = "select count(*), sum(id) from big where part = 5 or part in (77, 5, 1000000)";
+    looked_up(list).expect("an index's values");
+    db.check(list, "20|8290");
+    db.check("select count(*) from big where part in (5, null)", "10");
+    db.check(
+        "select count(*) from big where part in (5, 6) and part not in (6, 7)",
+        "10",
+    );
+    let all = "select count(*) from small s join big b on b.part >= s.id where s.kind = 3 and s.id = 3";
+    db.check(all, "59970");
+    let outer = "select count(*), count(b.id) from small s left join big b on b.id = s.id + 59990 where s.kind = 3";
+    db.check(outer, "10|1");
+}
+
+/// What a join has learned in one round of a recursion is not true in the next.
+#[test]
+fn a_plan_that_runs_again_forgets_what_its_joins_learned() {
+    let mut db = Database::empty(256 << 20);
+    db.add_large(60_000);
+    db.check(
+        "with recursive r(id) as (select 1 union all select b.id + 1000 from r join big b on b.id = r.id \
+         where b.id < 59000) select count(*), max(id) from r",
+        "60|59001",
+    );
+    db.check(
+        "with recursive r(part) as (select 1 union all select max(b.part) + 500 from r join big b on b.part = r.part \
+         where b.part < 3000 having count(*) > 0) select count(*), max(part) from r",
+        "7|3001",
+    );
+}
+
+/// Scans evaluate conditions themselves, in several partitions where the table is large.
+#[test]
+fn scans_filter_rows() {
+    let mut db = Database::empty(256 << 20);
+    db.add_large(60_000);
+    let plan = db.explain("select sum(amount) from big where day < date '2024-01-10' + interval '1' day");
+    assert!(plan.contains("partitions 2") && !plan.contains("FilterExec"), "{plan}");
+    assert!(
+        !plan.contains("filters [cenote_timestamp"),
+        "the column is compared as it is: {plan}"
+    );
+    db.check(
+        "select count(*) from big where day < date '2024-01-10' + interval '1' day",
+        "6000",
+    );
+    db.check(
+        "select count(*) from big where day >= timestamp '2024-04-09 00:00:01'",
+        "0",
+    );
+    db.check(
+        "select count(*) from big where day > timestamp '2024-04-08 23:59:59'",
+        "540",
+    );
+    db.check("select count(*) from big where day is null", "60");
+    db.check("select count(*) from big where not (day < date '2024-04-09')", "540");
+    db.check(
+        "select count(*) from big where name like '%16' and amount > 100.25 and id < 1000",
+        "53",
+    );
+    db.check(
+        "select id from big where 1000 / (id - 5) > 400 and id <> 5 order by 1",
+        "6\n7",
+    );
+    db.check("select id from big where amount = 77.25", "77");
+    db.check(
+        "select count(*) from (select id from big where id % 2 = 0 limit 7) t",
+        "7",
+    );
+    db.check("select count(*) from (select id from big limit 7) t where id >= 0", "7");
+    db.check("select id from big order by amount desc limit 3", "59999\n59998\n59997");
+}
+
+/// A hash join that finds no memory starts over as one that sorts and spills. Before, the query was refused.
+#[test]
+fn joins_beyond_memory_spill() {
+    let sql = "select count(*), sum(a.id) from big a join big b on a.id = b.id and a.part = b.part";
+    for spills in [false, true] {
+        let mut db = Database::spilling(6 << 20, spills);
+        db.add_large(300_000);
+        match spills {
+            true => db.check(sql, "300000|44999850000"),
+            false => assert_eq!(db.error(sql), "53200"),
+        }
+    }
+}
+
 #[test]
 fn memory_is_bounded_and_queries_stop() {
     let db = Database::with_memory(1 << 20);

@@ -113,6 +113,7 @@ fn analytics(settings: &Settings, engine: &Arc<Engine>, views: &Arc<Views>) -> O
     // What queries of a killed server left.
     std::fs::remove_dir_all(&spill).ok();
     let config = Config {
+        memory_limit: usize::try_from(settings.query_memory.bytes()).unwrap_or(usize::MAX),
         spill: Some(spill),
         ..Config::default()
     };

@@ -195,6 +195,14 @@ fn by_text(text: &str) -> SqlError {
     }
 }
 
+/// The error of an engine call on its way through DataFusion.
+pub(crate) fn engine_error(error: cenote_engine::Error) -> SqlError {
+    match error {
+        cenote_engine::Error::Canceled => canceled(),
+        other => other.into(),
+    }
+}
+
 pub(crate) fn canceled() -> SqlError {
     SqlError::new(code::QUERY_CANCELED, "canceling statement due to user request")
 }

@@ -14,17 +14,21 @@
 //! Invariants:
 //! - Nothing is started before the first query: no thread, no memory.
 //! - A query never waits for row locks and sees exactly the snapshot of its [`Scope`].
-//! - Memory is bounded ([`Config::memory_limit`], shared by all queries): beyond it 53200, or a spill where the
-//!   operator can.
+//! - Memory is bounded ([`Config::memory_limit`], shared by all queries): beyond it operators spill where they can, and
+//!   a query that has given no row yet starts over with joins that can; else 53200.
 //! - A panic inside DataFusion is an error of the statement.
 
+mod access;
 mod aggregates;
 mod apply;
 mod arithmetic;
 mod cancel;
 mod casts;
+mod columns;
 mod context;
+mod distinct;
 mod error;
+mod filters;
 mod formatting;
 mod function;
 mod memory;
@@ -36,13 +40,14 @@ mod rewrite;
 mod runtime;
 mod scan;
 mod snapshot;
+mod stream;
 mod times;
 mod types;
 mod wire;
 
 pub use runtime::Config;
 
-use crate::error::{Result, SqlError};
+use crate::error::{Result, SqlError, code};
 use crate::hook::{Analytics, Description, Rows, Scope, SystemViews};
 use crate::output::{Field, Formats};
 use crate::settings::Settings;
@@ -123,9 +128,14 @@ impl Analytics for DataFusion {
                 planned,
                 batch: None,
                 row: 0,
+                begun: false,
                 snapshot,
             }) as Box<dyn Rows>)
         })
+    }
+
+    fn memory_limit(&self) -> u64 {
+        self.config.memory_limit as u64
     }
 
     fn explain(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)], analyze: bool) -> Result<Vec<String>> {
@@ -152,12 +162,31 @@ struct Running {
     batch: Option<RecordBatch>,
     /// Rows of `batch` that were moved to; the current one is `row - 1`.
     row: usize,
+    /// Whether a batch has come: from then on the query cannot start over.
+    begun: bool,
     planned: PlannedQuery,
     core: Arc<QueryRuntime>,
     snapshot: Arc<Snapshot>,
 }
 
 impl Running {
+    /// Starts over with operators that spill, where the query memory was full before the first batch.
+    fn spill(&mut self, error: SqlError) -> Result<()> {
+        if self.begun || error.code() != code::OUT_OF_MEMORY {
+            return Err(error);
+        }
+        let (core, cancel) = (&self.core, &self.snapshot.scope.cancel);
+        let Some(planned) = guarded(|| plan::spilling(core, cancel, &self.planned))? else {
+            return Err(error);
+        };
+        // What the former plan has built is a part of it.
+        self.stream = None;
+        self.planned = planned;
+        core.wait_for_memory(&self.planned.memory);
+        self.stream = Some(guarded(|| self.planned.start(core))?);
+        Ok(())
+    }
+
     fn current(&self) -> Result<(&RecordBatch, usize)> {
         match (&self.batch, self.row.checked_sub(1)) {
             (Some(batch), Some(row)) => Ok((batch, row)),
@@ -183,9 +212,10 @@ impl Rows for Running {
             let core = &self.core;
             let cancel = &self.snapshot.scope.cancel;
             match guarded(|| core.next_batch(stream, cancel))? {
-                Some(batch) => {
-                    self.batch = Some(batch.map_err(error::outward)?);
-                    self.row = 0;
+                Some(Err(error)) => self.spill(error::outward(error))?,
+                Some(Ok(batch)) => {
+                    self.batch = Some(batch);
+                    (self.row, self.begun) = (0, true);
                 }
                 None => {
                     self.stream = None;
@@ -212,7 +242,7 @@ impl Rows for Running {
     }
 
     fn again(&mut self, reader: Reader, row: &[u8]) -> Result<()> {
-        (self.stream, self.batch, self.row) = (None, None, 0);
+        (self.stream, self.batch, self.row, self.begun) = (None, None, 0, false);
         self.snapshot = Arc::new(Snapshot {
             scope: Scope {
                 reader,

@@ -63,6 +63,65 @@ pub(crate) fn to_i256(value: &Numeric, scale: i8) -> Result<i256> {
     signed(value, scaled, |v| v.wrapping_neg())
 }
 
+/// Powers of ten that fit 64 bits.
+const POWERS: [i64; 19] = {
+    let (mut powers, mut i) = ([1; 19], 1);
+    while i < powers.len() {
+        powers[i] = powers[i - 1] * 10;
+        i += 1;
+    }
+    powers
+};
+
+/// [`to_i128`] of a numeric's bytes in a row. Most have few digits and need no [`Numeric`] in between.
+#[inline]
+pub(crate) fn wire_to_i128(bytes: &[u8], scale: i8) -> Result<i128> {
+    match few_digits(bytes, scale) {
+        Some(value) => Ok(i128::from(value)),
+        None => to_i128(&Numeric::read_wire(bytes)?, scale),
+    }
+}
+
+/// [`to_i256`] of a numeric's bytes in a row.
+#[inline]
+pub(crate) fn wire_to_i256(bytes: &[u8], scale: i8) -> Result<i256> {
+    match few_digits(bytes, scale) {
+        Some(value) => Ok(i256::from_i128(i128::from(value))),
+        None => to_i256(&Numeric::read_wire(bytes)?, scale),
+    }
+}
+
+/// `value * 10^scale` where it is finite, has up to four digits of base 10000, and fits; None for others.
+#[inline]
+fn few_digits(bytes: &[u8], scale: i8) -> Option<i64> {
+    let ([c0, c1, w0, w1, s0, s1, _, _], digits) = bytes.split_first_chunk::<8>()?;
+    let count = u16::from_be_bytes([*c0, *c1]);
+    if count > 4 || digits.len() != 2 * usize::from(count) {
+        return None;
+    }
+    let mut value = 0i64;
+    for digit in digits.chunks_exact(2) {
+        let digit = u16::from_be_bytes([digit[0], digit[1]]);
+        if digit >= 10_000 {
+            return None;
+        }
+        value = value * 10_000 + i64::from(digit);
+    }
+    let weight = i32::from(i16::from_be_bytes([*w0, *w1]));
+    let exponent = (weight - i32::from(count) + 1) * 4 + i32::from(scale);
+    let power = *POWERS.get(exponent.unsigned_abs() as usize)?;
+    let magnitude = match exponent >= 0 {
+        true => value.checked_mul(power)?,
+        false if value % power == 0 => value / power,
+        false => return None,
+    };
+    match u16::from_be_bytes([*s0, *s1]) {
+        0 => Some(magnitude),
+        0x4000 => Some(-magnitude),
+        _ => None,
+    }
+}
+
 fn signed<T>(value: &Numeric, magnitude: T, negate: impl Fn(T) -> T) -> Result<T> {
     match value.sign() {
         Sign::Positive => Ok(magnitude),
@@ -182,6 +241,40 @@ mod tests {
                 .expect("decimal");
             assert_eq!(decimal_value(&array, 0).expect("value"), value);
         }
+    }
+
+    #[test]
+    fn a_row_s_bytes_give_what_the_numeric_gives() {
+        let texts = [
+            "0",
+            "0.00",
+            "1",
+            "-1.5",
+            "17.00",
+            "99999999.99",
+            "-0.07",
+            "0.0001",
+            "123456789012.3400",
+            "9999999999999999",
+            "12345678901234567890.12",
+            "100000000",
+            "-99990000.01",
+            "NaN",
+            "Infinity",
+            "1234.5678",
+        ];
+        for text in texts {
+            let value: Numeric = text.parse().expect("a numeric");
+            let mut bytes = Vec::new();
+            value.write_wire(&mut bytes);
+            for scale in [0, 2, 4, 18, 30] {
+                let (fast, slow) = (wire_to_i128(&bytes, scale), to_i128(&value, scale));
+                assert_eq!(fast.ok(), slow.ok(), "{text} with {scale} decimals");
+                let (fast, slow) = (wire_to_i256(&bytes, scale), to_i256(&value, scale));
+                assert_eq!(fast.ok(), slow.ok(), "{text} with {scale} decimals");
+            }
+        }
+        assert!(wire_to_i128(&[0, 1, 0, 0], 2).is_err(), "bytes that are no numeric");
     }
 
     #[test]

@@ -42,7 +42,9 @@ pub(crate) struct PlannedQuery {
     /// The same, looking at the cancel flag.
     running: Arc<dyn ExecutionPlan>,
     rows: u64,
-    memory: Arc<QueryMemory>,
+    /// Whether its joins are those that spill.
+    spills: bool,
+    pub memory: Arc<QueryMemory>,
     /// Ids of the user tables that the statement names.
     pub tables: Vec<u32>,
     /// Whether `running` can be started again on other rows: no subquery inside an expression keeps what it has read.
@@ -55,7 +57,8 @@ impl PlannedQuery {
     /// # Errors
     /// An operator refuses to start, or the query memory is full (53200).
     pub fn start(&self, core: &QueryRuntime) -> Result<SendableRecordBatchStream> {
-        core.start_plan(self.running.clone(), self.rows, &self.memory)
+        let state = state_of(core, self.rows, self.spills);
+        core.start_plan(self.running.clone(), state, &self.memory)
     }
 
     /// EXPLAIN's lines.
@@ -225,7 +228,34 @@ pub(crate) fn plan(
             .map_err(outward)?;
     }
     let memory = QueryMemory::new(&core.memory, &holder(snapshot.scope.pid, &snapshot.scope.user));
-    planned(core, (&snapshot.scope.cancel, memory), plan, (rows, tables))
+    planned(core, (&snapshot.scope.cancel, memory), plan, (rows, tables), false)
+}
+
+fn state_of(core: &QueryRuntime, rows: u64, spills: bool) -> &SessionState {
+    match core.spilling() {
+        Some(state) if spills => state,
+        _ => core.state(rows),
+    }
+}
+
+/// The same query by operators that spill; None: it has them, or there is nowhere to spill to.
+pub(crate) fn spilling(
+    core: &Arc<QueryRuntime>,
+    cancel: &Arc<CancelFlag>,
+    former: &PlannedQuery,
+) -> Result<Option<PlannedQuery>> {
+    if former.spills || core.spilling().is_none() {
+        return Ok(None);
+    }
+    let (bound, tables) = (former.bound.clone(), former.tables.clone());
+    planned(
+        core,
+        (cancel, former.memory.shared_out()),
+        bound,
+        (former.rows, tables),
+        true,
+    )
+    .map(Some)
 }
 
 /// The plan of a bound query, which reads so many rows at most, of these tables.
@@ -234,8 +264,9 @@ fn planned(
     (cancel, memory): (&Arc<CancelFlag>, Arc<QueryMemory>),
     bound: LogicalPlan,
     (rows, tables): (u64, Vec<u32>),
+    spills: bool,
 ) -> Result<PlannedQuery> {
-    let state = core.state(rows);
+    let state = state_of(core, rows, spills);
     let (reusable, (logical, physical)) = match core.wait(physical(state, &bound)) {
         Ok(done) => (!has_recursion(&done.1), done),
         Err(error) => {
@@ -252,6 +283,7 @@ fn planned(
         running: watched(physical.clone(), cancel).map_err(outward)?,
         physical,
         rows,
+        spills,
         memory,
         tables,
         reusable,
@@ -271,6 +303,7 @@ pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: 
             (&snapshot.scope.cancel, former.memory.clone()),
             bound.data().map_err(outward)?,
             (former.rows, former.tables.clone()),
+            former.spills,
         );
     }
     let running = former.running.clone().transform_up(|node| {

@@ -3,13 +3,19 @@
 use super::context::Functions;
 use super::error::{canceled, outward};
 use super::memory::QueryMemory;
-use super::scan::BATCH_ROWS;
+use super::scan::PARALLEL_ROWS;
+use super::stream::BATCH_ROWS;
 use crate::error::{Result, SqlError};
+use crate::hook::DEFAULT_QUERY_MEMORY;
 use arrow::array::RecordBatch;
 use cenote_engine::{CancelFlag, Memory};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
+use datafusion::physical_optimizer::join_selection::JoinSelection;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use datafusion::prelude::SessionConfig;
 use futures::StreamExt;
@@ -32,7 +38,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            memory_limit: 256 << 20,
+            memory_limit: DEFAULT_QUERY_MEMORY as usize,
             spill: None,
             threads: std::thread::available_parallelism().map_or(2, |n| n.get().min(8)),
         }
@@ -42,8 +48,12 @@ impl Default for Config {
 /// How long a computation may go on before the cancel flag is looked at.
 const CANCEL_CHECK: Duration = Duration::from_millis(50);
 
-/// Rows from which on a query is spread over threads.
-const PARALLEL_ROWS: u64 = 50_000;
+/// How long a query that starts over waits for the memory of its first run.
+const MEMORY_WAIT: Duration = Duration::from_secs(2);
+
+/// Keys of a join's small side that its other side's scan may look up, and their bytes.
+const LOOK_UPS: usize = 20_000;
+const LOOK_UP_BYTES: usize = 1 << 20;
 
 /// What all queries share: threads, memory budget, functions, optimiser.
 pub(crate) struct QueryRuntime {
@@ -54,6 +64,8 @@ pub(crate) struct QueryRuntime {
     /// For small inputs: one thread, no exchange between operators.
     single: SessionState,
     parallel: SessionState,
+    /// For queries whose hash joins need too much: joins that sort, and spill. None: there is nowhere to spill to.
+    spilling: Option<SessionState>,
 }
 
 /// Address space of a query thread's stack: plans are as deep as [`crate::parse`] lets statements be.
@@ -83,14 +95,21 @@ impl QueryRuntime {
             .with_disk_manager_builder(disk)
             .build_arc()
             .map_err(outward)?;
-        let state = |partitions| {
-            let session = SessionConfig::new()
+        let state = |partitions, hash_joins| {
+            let mut session = SessionConfig::new()
                 .with_target_partitions(partitions)
                 .with_batch_size(BATCH_ROWS)
                 .with_information_schema(false)
                 .with_create_default_catalog_and_schema(false);
+            let options = session.options_mut();
+            options.optimizer.prefer_hash_join = hash_joins;
+            options.optimizer.hash_join_inlist_pushdown_max_distinct_values = LOOK_UPS;
+            options.optimizer.hash_join_inlist_pushdown_max_size = LOOK_UP_BYTES;
+            let reserved = &mut options.execution.sort_spill_reservation_bytes;
+            *reserved = (*reserved).min(config.memory_limit / 32);
             let builder = SessionStateBuilder::new()
                 .with_config(session)
+                .with_physical_optimizer_rules(rules())
                 .with_runtime_env(environment.clone());
             builder
                 .with_aggregate_functions(datafusion::execution::SessionStateDefaults::default_aggregate_functions())
@@ -98,8 +117,10 @@ impl QueryRuntime {
         };
         Ok(QueryRuntime {
             functions: Functions::new(),
-            single: state(1),
-            parallel: state(threads),
+            single: state(1, true),
+            parallel: state(threads, true),
+            // DataFusion has joins that sort for several partitions only.
+            spilling: config.spill.is_some().then(|| state(threads.max(2), false)),
             runtime,
             memory,
         })
@@ -140,24 +161,55 @@ impl QueryRuntime {
         }
     }
 
+    /// The state for plans that spill where they can.
+    pub fn spilling(&self) -> Option<&SessionState> {
+        self.spilling.as_ref()
+    }
+
+    /// Waits until a query that was dropped has given its memory back: its parts end in their own threads.
+    pub fn wait_for_memory(&self, memory: &QueryMemory) {
+        let ended = async {
+            while memory.used() > 0 {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        // What is left then counts against the query, as it did before.
+        let _ = self.wait(async { tokio::time::timeout(MEMORY_WAIT, ended).await });
+    }
+
     /// The state for plans that run inside another plan's expression.
     pub fn single(&self) -> &SessionState {
         &self.single
     }
 
-    /// Starts a plan that reads so many rows.
+    /// Starts a plan that was made in this state.
     ///
     /// # Errors
     /// An operator refuses to start, or the query memory is full (53200).
     pub fn start_plan(
         &self,
         plan: Arc<dyn ExecutionPlan>,
-        rows: u64,
+        state: &SessionState,
         memory: &Arc<QueryMemory>,
     ) -> Result<SendableRecordBatchStream> {
         let _inside = self.runtime.enter();
-        execute_stream(plan, memory.context(self.state(rows))).map_err(outward)
+        execute_stream(plan, memory.context(state)).map_err(outward)
     }
+}
+
+/// DataFusion's rules for physical plans; scans take their filters over before joins choose their sides, since they
+/// know better how many rows are left.
+fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let mut rules = PhysicalOptimizer::new().rules;
+    let place = |name: &str| rules.iter().position(|rule| rule.name() == name);
+    let before = FilterPushdown::new();
+    if let (Some(joins), Some(filters)) = (place(JoinSelection::new().name()), place(before.name()))
+        && joins < filters
+    {
+        let rule = rules.remove(filters);
+        rules.insert(joins, rule);
+    }
+    rules
 }
 
 /// The spill directory without what a killed process left there.

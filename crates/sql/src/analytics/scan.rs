@@ -1,49 +1,49 @@
 //! Engine tables as DataFusion reads them.
 //!
-//! A scan runs over the primary key or one index, narrowed to a key range where conditions on its first columns allow
-//! it, decodes only the columns asked for, and delivers batches of [`BATCH_ROWS`] rows on whatever thread polls it. It
-//! takes no row locks and never waits. Conditions are pushed down inexactly: the range may hold more rows than qualify,
-//! the filter above decides.
+//! 1. A scan runs over the primary key or one index ([`access`](super::access)), over several key ranges side by side
+//!    where the table is large.
+//! 2. It takes over the conditions of WHERE on its columns and what joins learn while they run
+//!    ([`filters`](super::filters)). Where those name few values of a key's first column, it looks these up instead.
+//! 3. Rows come in chunks of whole leaves ([`stream`](super::stream)): the filters' columns are decoded, rows that do
+//!    not pass go, the columns asked for are decoded of the rest ([`columns`](super::columns)).
+//!
+//! It takes no row locks and never waits. Conditions are pushed down inexactly into key ranges: the range may hold more
+//! rows than qualify, the filters decide.
 
-use super::error::{canceled, inward};
-use super::numeric::{to_i128, to_i256};
+use super::access::{BY_INDEX, Condition, ScanAccess, datum_of};
+use super::distinct::distinct_values;
+use super::filters::{ScanFilter, add, limits, passing, values, without_dynamic};
 use super::snapshot::Snapshot;
-use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type, column_field};
-use crate::error::SqlError;
-use arrow::array::*;
-use arrow::datatypes::{DataType, Schema, SchemaRef};
+use super::stream::{ScanStream, Source};
+use super::types::column_field;
+use arrow::datatypes::{Schema, SchemaRef};
 use async_trait::async_trait;
 use cenote_engine::catalog::Table;
-use cenote_engine::types::{ColumnType, Datum, DatumRef, Numeric};
-use cenote_engine::{CancelFlag, Direction, KeyRange, Reader, RowBatch, RowScan};
+use cenote_engine::types::Datum;
+use cenote_engine::{CancelFlag, Columns, Direction, KeyRange, Reader, RowBatch, RowScan};
 use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, ScalarValue, Statistics};
-use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
-use datafusion::logical_expr::{BinaryExpr, Expr, Operator, TableProviderFilterPushDown, TableType};
+use datafusion::common::{Result, Statistics};
+use datafusion::execution::{SendableRecordBatchStream, TaskContext};
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::physical_expr::expressions::Column as ColumnExpr;
 use datafusion::physical_expr::{EquivalenceProperties, PhysicalExpr};
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, ReplaceChildrenOptions};
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown,
+};
+use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs,
 };
-use futures::Stream;
 use std::fmt;
 use std::ops::Bound;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::{Arc, OnceLock};
 
-/// Rows in a batch.
-pub(crate) const BATCH_ROWS: usize = 8192;
-
-/// The error of an engine call on its way through DataFusion.
-pub(crate) fn engine_error(error: cenote_engine::Error) -> SqlError {
-    match error {
-        cenote_engine::Error::Canceled => canceled(),
-        other => other.into(),
-    }
-}
+/// Rows from which on a query is spread over threads.
+pub(crate) const PARALLEL_ROWS: u64 = 50_000;
 
 /// An engine table under a statement's snapshot.
 pub(crate) struct EngineTable {
@@ -107,12 +107,12 @@ impl TableProvider for EngineTable {
     }
 
     fn statistics(&self) -> Option<Statistics> {
-        Some(unknown_but_rows(&self.schema, self.rows()))
+        Some(statistics_of(&self.schema, self.rows(), std::iter::empty()))
     }
 
     async fn scan(
         &self,
-        _state: &dyn Session,
+        state: &dyn Session,
         projection: Option<&Vec<usize>>,
         filters: &[Expr],
         limit: Option<usize>,
@@ -122,146 +122,52 @@ impl TableProvider for EngineTable {
             .unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         let schema = Arc::new(self.schema.project(&columns)?);
         let conditions: Vec<Condition> = filters.iter().filter_map(|f| Condition::read(f, &self.table)).collect();
-        let access = ScanAccess::choose(&self.table, &conditions);
-        Ok(Arc::new(EngineScan::new(self, access, columns, schema, limit)))
+        let reader = &self.scope.scope.reader;
+        let access = ScanAccess::choose(reader, &self.table, self.rows(), &conditions);
+        let wide = access.rows as u64 >= PARALLEL_ROWS && limit.is_none();
+        let parts = if wide { state.config().target_partitions() } else { 1 };
+        // A tree that cannot be read now says so when it is scanned.
+        let ranges = reader.cut(&self.table, access.index, access.range.clone(), parts);
+        let ranges = ranges.unwrap_or_else(|_| vec![access.range.clone()]);
+        Ok(Arc::new(EngineScan::new(
+            self,
+            access,
+            ranges,
+            columns,
+            (schema, limit),
+        )))
     }
 }
 
-fn unknown_but_rows(schema: &Schema, rows: usize) -> Statistics {
+/// Statistics of so many rows; of columns that begin a key, how many values they have.
+fn statistics_of(schema: &Schema, rows: usize, distinct: impl Iterator<Item = Option<usize>>) -> Statistics {
     let mut statistics = Statistics::new_unknown(schema);
     statistics.num_rows = Precision::Inexact(rows);
+    for (column, values) in statistics.column_statistics.iter_mut().zip(distinct) {
+        if let Some(values) = values {
+            column.distinct_count = Precision::Inexact(values.min(rows));
+        }
+    }
     statistics
 }
 
-/// `column op value`, with a value of the column's type.
-struct Condition {
-    column: usize,
-    op: Operator,
-    value: Datum,
+/// How the rows of a run are reached.
+enum Reach {
+    /// By the scan's ranges, one for each partition.
+    Ranges,
+    /// By these prefixes of keys, in order, each partition taking its part of them.
+    Keys(Option<usize>, Vec<Vec<u8>>),
 }
 
-impl Condition {
-    fn read(filter: &Expr, table: &Table) -> Option<Condition> {
-        let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else {
-            return None;
-        };
-        let (column, op, literal) = match (&**left, &**right) {
-            (Expr::Column(column), Expr::Literal(literal, _)) => (column, *op, literal),
-            (Expr::Literal(literal, _), Expr::Column(column)) => (column, op.swap()?, literal),
-            _ => return None,
-        };
-        if !matches!(
-            op,
-            Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq
-        ) {
-            return None;
-        }
-        let column = table.column_named(&column.name)?;
-        let leads = table.primary_key.as_ref().is_some_and(|k| k.columns.contains(&column))
-            || table.indexes.iter().any(|i| i.columns.contains(&column));
-        let value = datum_of(literal, table.columns[column].ty)?;
-        leads.then_some(Condition { column, op, value })
-    }
-}
+/// Places where a table's filters are tried before it is read, and rows at each.
+const SAMPLES: usize = 16;
+const SAMPLE_ROWS: usize = 64;
 
-/// A literal as a key's value; None where its type is not the column's.
-fn datum_of(literal: &ScalarValue, column: ColumnType) -> Option<Datum> {
-    Some(match (literal, column) {
-        (ScalarValue::Boolean(Some(v)), ColumnType::Bool) => Datum::Bool(*v),
-        (ScalarValue::Int16(Some(v)), ColumnType::Int2) => Datum::Int2(*v),
-        (ScalarValue::Int32(Some(v)), ColumnType::Int4) => Datum::Int4(*v),
-        (ScalarValue::Int64(Some(v)), ColumnType::Int8) => Datum::Int8(*v),
-        (ScalarValue::Utf8(Some(v)), ColumnType::Text | ColumnType::Varchar(_)) => Datum::Text(v.clone()),
-        (ScalarValue::Binary(Some(v)), ColumnType::Bytes) => Datum::Bytes(v.clone()),
-        (ScalarValue::Date32(Some(v)), ColumnType::Date) => Datum::Date(v.checked_sub(EPOCH_DAYS)?),
-        (ScalarValue::TimestampMicrosecond(Some(v), None), ColumnType::Timestamp) => {
-            Datum::Timestamp(v.checked_sub(EPOCH_MICROS)?)
-        }
-        (ScalarValue::TimestampMicrosecond(Some(v), Some(_)), ColumnType::TimestampTz) => {
-            Datum::TimestampTz(v.checked_sub(EPOCH_MICROS)?)
-        }
-        _ => return None,
-    })
-}
-
-/// How a scan reaches its rows.
-#[derive(Clone)]
-struct ScanAccess {
-    /// Position of the index; None: the primary key.
-    index: Option<usize>,
-    range: KeyRange,
-    /// Leading columns that the range uses; equalities count double.
-    use_of_key: usize,
-}
-
-impl ScanAccess {
-    fn choose(table: &Table, conditions: &[Condition]) -> ScanAccess {
-        let primary = table
-            .primary_key
-            .as_ref()
-            .map(|key| Self::by(table, None, &key.columns, conditions));
-        let indexes = table
-            .indexes
-            .iter()
-            .enumerate()
-            .map(|(i, index)| Self::by(table, Some(i), &index.columns, conditions));
-        let whole = ScanAccess {
-            index: None,
-            range: KeyRange::all(),
-            use_of_key: 0,
-        };
-        primary.into_iter().chain(indexes).fold(
-            whole,
-            |best, next| if next.use_of_key > best.use_of_key { next } else { best },
-        )
-    }
-
-    fn by(table: &Table, index: Option<usize>, columns: &[usize], conditions: &[Condition]) -> ScanAccess {
-        let on =
-            |column: usize, ops: &[Operator]| conditions.iter().find(|c| c.column == column && ops.contains(&c.op));
-        let mut equal = Vec::new();
-        while let Some(condition) = columns.get(equal.len()).and_then(|c| on(*c, &[Operator::Eq])) {
-            equal.push(condition.value.clone());
-        }
-        let encode = |last: Option<&Condition>| {
-            let mut values = equal.clone();
-            values.extend(last.map(|c| c.value.clone()));
-            let mut key = Vec::new();
-            match index {
-                None => table.key_of_values(&values, &mut key),
-                Some(i) => table.index_key_of_values(&table.indexes[i], &values, &mut key),
-            }
-            key
-        };
-        let next = columns.get(equal.len());
-        let lower = next.and_then(|c| on(*c, &[Operator::Gt, Operator::GtEq]));
-        let upper = next.and_then(|c| on(*c, &[Operator::Lt, Operator::LtEq]));
-        let (prefix, low, high) = (encode(None), encode(lower), encode(upper));
-        let open = if equal.is_empty() {
-            Bound::Unbounded
-        } else {
-            Bound::Included(prefix.as_slice())
-        };
-        let low = match lower {
-            Some(c) if c.op == Operator::Gt => Bound::Excluded(low.as_slice()),
-            Some(_) => Bound::Included(low.as_slice()),
-            None => open,
-        };
-        let high = match upper {
-            Some(c) if c.op == Operator::Lt => Bound::Excluded(high.as_slice()),
-            Some(_) => Bound::Included(high.as_slice()),
-            None => open,
-        };
-        let use_of_key = 2 * equal.len() + usize::from(lower.is_some()) + usize::from(upper.is_some());
-        ScanAccess {
-            index,
-            range: KeyRange::between(low, high),
-            use_of_key,
-        }
-    }
-}
+/// Cost of going to a key, in rows met in the primary key's order.
+const LOOK_UP: f64 = 6.0;
 
 /// The scan as a plan node.
+#[derive(Clone)]
 pub(crate) struct EngineScan {
     table: Arc<Table>,
     reader: Reader,
@@ -270,62 +176,248 @@ pub(crate) struct EngineScan {
     /// The table's only row, instead of all that the reader sees.
     only: Option<Vec<u8>>,
     access: ScanAccess,
+    /// The parts of the access's range, one for each partition.
+    ranges: Arc<[KeyRange]>,
     columns: Arc<[usize]>,
     schema: SchemaRef,
+    filters: Vec<ScanFilter>,
     limit: Option<usize>,
-    rows: usize,
+    /// Which part of the rows the fixed filters let pass, about.
+    passing: f64,
+    table_rows: usize,
+    /// About how many values each of the table's columns has, as far as that is known and the scan gives it.
+    distinct: Arc<[Option<usize>]>,
+    /// Decided by the partition that runs first, for all.
+    reach: Arc<OnceLock<Reach>>,
     properties: Arc<PlanProperties>,
+}
+
+fn properties(schema: &SchemaRef, partitions: usize) -> Arc<PlanProperties> {
+    Arc::new(PlanProperties::new(
+        EquivalenceProperties::new(schema.clone()),
+        Partitioning::UnknownPartitioning(partitions),
+        EmissionType::Incremental,
+        Boundedness::Bounded,
+    ))
 }
 
 impl EngineScan {
     fn new(
         of: &EngineTable,
         access: ScanAccess,
+        ranges: Vec<KeyRange>,
         columns: Vec<usize>,
-        schema: SchemaRef,
-        limit: Option<usize>,
+        (schema, limit): (SchemaRef, Option<usize>),
     ) -> EngineScan {
-        let properties = PlanProperties::new(
-            EquivalenceProperties::new(schema.clone()),
-            Partitioning::UnknownPartitioning(1),
-            EmissionType::Incremental,
-            Boundedness::Bounded,
-        );
-        let divisor = match access.use_of_key {
-            0 => 1,
-            1 => 3,
-            used => 10usize.saturating_pow(used as u32),
+        assert!(!ranges.is_empty(), "a scan has a range for each partition");
+        let reader = &of.scope.scope.reader;
+        let known = |c: usize| {
+            columns
+                .contains(&c)
+                .then(|| distinct_values(reader, &of.table, of.rows(), c))
         };
         EngineScan {
+            distinct: (0..of.table.columns.len()).map(|c| known(c).flatten()).collect(),
             table: of.table.clone(),
-            reader: of.scope.scope.reader.clone(),
+            reader: reader.clone(),
             cancel: of.scope.scope.cancel.clone(),
             first: of.first,
             only: of.scope.only.clone().filter(|_| of.first),
-            rows: (of.rows() / divisor).max(1),
+            table_rows: of.rows(),
             access,
+            properties: properties(&schema, ranges.len()),
+            ranges: ranges.into(),
             columns: columns.into(),
             schema,
+            filters: Vec::new(),
             limit,
-            properties: Arc::new(properties),
+            passing: 1.0,
+            reach: Arc::default(),
         }
     }
 
-    /// The same scan over another snapshot.
+    /// The same scan over another snapshot, for another run.
     pub fn on_snapshot(&self, scope: &Snapshot) -> EngineScan {
         EngineScan {
             reader: scope.scope.reader.clone(),
             only: scope.only.clone().filter(|_| self.first),
-            table: self.table.clone(),
-            cancel: self.cancel.clone(),
-            first: self.first,
-            access: self.access.clone(),
-            columns: self.columns.clone(),
-            schema: self.schema.clone(),
-            limit: self.limit,
-            rows: self.rows,
-            properties: self.properties.clone(),
+            ..self.for_another_run()
         }
+    }
+
+    /// The same scan without what the last run has learned.
+    fn for_another_run(&self) -> EngineScan {
+        EngineScan {
+            filters: without_dynamic(&self.filters),
+            reach: Arc::default(),
+            ..self.clone()
+        }
+    }
+
+    /// Rows that it gives, about.
+    fn row_guess(&self) -> usize {
+        ((self.access.rows as f64 * self.passing) as usize).max(1)
+    }
+
+    /// Which part of the rows passes the fixed filters, about: tried on some rows of a large table; DataFusion's guess
+    /// for a small one.
+    fn part_passing(&self) -> f64 {
+        let guess = if self.access.use_of_key == 0 { 0.2 } else { 1.0 };
+        if !self.filters.iter().any(|f| !f.dynamic) {
+            return 1.0;
+        }
+        if (self.access.rows as u64) < PARALLEL_ROWS {
+            return guess;
+        }
+        self.try_filters().unwrap_or(guess)
+    }
+
+    fn try_filters(&self) -> Option<f64> {
+        let (index, range) = (self.access.index, self.access.range.clone());
+        let parts = self.reader.cut(&self.table, index, range, SAMPLES).ok()?;
+        let batches = parts.into_iter().map(|range| {
+            let mut batch = RowBatch::new();
+            let mut scan = self.rows_of(index, range).batch_rows(SAMPLE_ROWS);
+            scan.next_batch(&self.reader, &mut batch).map(|_| batch)
+        });
+        let batches = batches.collect::<std::result::Result<Vec<_>, _>>().ok()?;
+        let rows = batches.iter().flat_map(|b| (0..b.len()).map(|i| b.row(i)));
+        passing(&self.filters, &self.table, rows.collect()).ok()
+    }
+
+    /// Decides how to reach the rows, once the filters know what they will: keys to look up, where that costs less
+    /// than half of the scan.
+    fn decide(&self) -> Reach {
+        let primary = self.table.primary_key.iter().map(|key| (None, key.columns[0]));
+        let indexes = self.table.indexes.iter().enumerate();
+        let secondary = indexes.map(|(i, index)| (Some(i), index.columns[0]));
+        let found = primary.chain(secondary).filter_map(|(index, column)| {
+            let keys = self.keys(index, column)?;
+            Some((self.look_up_cost(index, &keys), index, keys))
+        });
+        match found.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((cost, index, keys)) if cost * 2.0 < self.access.cost() => Reach::Keys(index, keys),
+            _ => Reach::Ranges,
+        }
+    }
+
+    /// The prefixes of an index's keys (None: the primary key's) that the filters leave, where one of them names values
+    /// of its first column.
+    fn keys(&self, index: Option<usize>, column: usize) -> Option<Vec<Vec<u8>>> {
+        let lists = self.filters.iter().filter_map(|f| values(&f.expr, f.position(column)?));
+        let list = lists.min_by_key(Vec::len)?;
+        let values = list.iter().filter(|v| !v.is_null());
+        let datums = values.map(|v| datum_of(v, self.table.columns[column].ty));
+        let mut keys: Vec<_> = datums.map(|d| Some(self.prefix(index, d?))).collect::<Option<_>>()?;
+        keys.sort_unstable();
+        keys.dedup();
+        Some(keys)
+    }
+
+    fn prefix(&self, index: Option<usize>, value: Datum) -> Vec<u8> {
+        let mut key = Vec::new();
+        match index {
+            None => self.table.key_of_values(&[value], &mut key),
+            Some(i) => self
+                .table
+                .index_key_of_values(&self.table.indexes[i], &[value], &mut key),
+        }
+        key
+    }
+
+    /// Cost of looking keys up, guessed from a few of them.
+    fn look_up_cost(&self, index: Option<usize>, keys: &[Vec<u8>]) -> f64 {
+        let sample = keys.iter().step_by(keys.len().div_ceil(4).max(1));
+        let shares: Vec<_> = sample
+            .map(|key| {
+                self.reader
+                    .share(&self.table, index, &KeyRange::prefix(key))
+                    .unwrap_or(1.0)
+            })
+            .collect();
+        let share = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
+        let row = if index.is_some() { BY_INDEX } else { 1.0 };
+        keys.len() as f64 * (LOOK_UP + row * share * self.table_rows as f64)
+    }
+
+    /// The part of a range that the filters leave, where they limit the first column of its key.
+    fn narrowed(&self, mut range: KeyRange) -> KeyRange {
+        let columns = match self.access.index {
+            None => self.table.primary_key.as_ref().map(|key| &key.columns),
+            Some(index) => Some(&self.table.indexes[index].columns),
+        };
+        let Some(column) = columns.and_then(|columns| columns.first()) else {
+            return range;
+        };
+        for filter in &self.filters {
+            let Some(at) = filter.position(*column) else { continue };
+            let limits = limits(&filter.expr, at);
+            let key = |value: &Option<_>| {
+                let datum = datum_of(value.as_ref()?, self.table.columns[*column].ty)?;
+                Some(self.prefix(self.access.index, datum))
+            };
+            if let Some(least) = key(&limits.least)
+                && is_above(&range.lower, &least)
+            {
+                range.lower = Bound::Included(least);
+            }
+            let end = key(&limits.greatest).map(|greatest| KeyRange::prefix(&greatest).upper);
+            if let Some(Bound::Excluded(end)) = end
+                && is_below(&range.upper, &end)
+            {
+                range.upper = Bound::Excluded(end);
+            }
+        }
+        range
+    }
+
+    fn rows_of(&self, index: Option<usize>, range: KeyRange) -> RowScan {
+        let mut read: Vec<usize> = self.columns.to_vec();
+        read.extend(self.filters.iter().flat_map(|f| f.columns.iter()));
+        let scan = match index {
+            None => self.reader.scan(&self.table, range, Direction::Forward),
+            Some(index) => self.reader.index_scan(&self.table, index, range, Direction::Forward),
+        };
+        scan.columns(&Columns::Only(read.into()))
+    }
+
+    /// Where a partition's rows come from: asked when it begins to read.
+    fn source(&self, partition: usize) -> Source {
+        if let Some(row) = &self.only {
+            return Source::Row(Some(row.clone()).filter(|_| partition == 0));
+        }
+        match self.reach.get_or_init(|| self.decide()) {
+            Reach::Keys(index, keys) => {
+                let part = keys.len().div_ceil(self.ranges.len()).max(1);
+                let own = keys.chunks(part).nth(partition).unwrap_or_default();
+                let ranges: Vec<_> = own.iter().map(|key| KeyRange::prefix(key)).collect();
+                Source::Keys(Box::new(self.rows_of(*index, KeyRange::all())), ranges.into_iter())
+            }
+            Reach::Ranges => {
+                let scan = self.rows_of(self.access.index, self.narrowed(self.ranges[partition].clone()));
+                let few = self.limit.filter(|_| self.filters.is_empty());
+                Source::Range(Box::new(match few {
+                    Some(few) => scan.batch_rows(few.max(1)),
+                    None => scan,
+                }))
+            }
+        }
+    }
+}
+
+/// Whether a range from `key` on begins behind one that begins at `lower`.
+fn is_above(lower: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match lower {
+        Bound::Unbounded => true,
+        Bound::Included(lower) | Bound::Excluded(lower) => key > lower.as_slice(),
+    }
+}
+
+/// Whether a range up to `key` ends before one that ends at `upper`.
+fn is_below(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
+    match upper {
+        Bound::Unbounded => true,
+        Bound::Included(upper) | Bound::Excluded(upper) => key < upper.as_slice(),
     }
 }
 
@@ -345,6 +437,17 @@ impl DisplayAs for EngineScan {
         }
         let names: Vec<_> = self.schema.fields().iter().map(|f| f.name().as_str()).collect();
         write!(f, ", columns [{}]", names.join(", "))?;
+        if !self.filters.is_empty() {
+            let filters: Vec<_> = self.filters.iter().map(|f| f.expr.to_string()).collect();
+            write!(f, ", filters [{}]", filters.join(", "))?;
+        }
+        if let Some(Reach::Keys(index, keys)) = self.reach.get() {
+            let by = index.map_or("primary key", |i| &self.table.indexes[i].name);
+            write!(f, ", looked up {} keys of {by}", keys.len())?;
+        }
+        if self.ranges.len() > 1 {
+            write!(f, ", partitions {}", self.ranges.len())?;
+        }
         if let Some(limit) = self.limit {
             write!(f, ", limit {limit}")?;
         }
@@ -377,232 +480,103 @@ impl ExecutionPlan for EngineScan {
         Ok(self)
     }
 
+    fn reset_state(self: Arc<Self>) -> Result<Arc<dyn ExecutionPlan>> {
+        Ok(Arc::new(self.for_another_run()))
+    }
+
     fn apply_expressions(
         &self,
-        _: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+        f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
+        for filter in &self.filters {
+            if f(&filter.expr)? == TreeNodeRecursion::Stop {
+                return Ok(TreeNodeRecursion::Stop);
+            }
+        }
         Ok(TreeNodeRecursion::Continue)
     }
 
-    fn execute(&self, _: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
-        let range = self.access.range.clone();
-        let scan = match (&self.only, self.access.index) {
-            (Some(_), _) => None,
-            (None, None) => Some(self.reader.scan(&self.table, range, Direction::Forward)),
-            (None, Some(index)) => Some(self.reader.index_scan(&self.table, index, range, Direction::Forward)),
-        };
-        Ok(Box::pin(ScanStream {
-            table: self.table.clone(),
-            reader: self.reader.clone(),
-            cancel: self.cancel.clone(),
-            columns: self.columns.clone(),
-            schema: self.schema.clone(),
-            scan,
-            batch: self.only.as_deref().map_or_else(RowBatch::new, RowBatch::of_row),
-            at: 0,
-            left: self.limit.unwrap_or(usize::MAX),
-            done: false,
-        }))
+    fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
+        let scan = self.clone();
+        Ok(Box::pin(ScanStream::new(
+            (self.table.clone(), self.reader.clone(), self.cancel.clone()),
+            Box::new(move || scan.source(partition)),
+            (self.columns.clone(), self.schema.clone()),
+            self.filters.clone(),
+            self.limit,
+        )))
     }
 
     fn statistics_from_inputs(&self, _: &[Arc<Statistics>], _: &StatisticsArgs) -> Result<Arc<Statistics>> {
-        Ok(Arc::new(unknown_but_rows(&self.schema, self.rows)))
+        let rows = self.row_guess();
+        let distinct = self.columns.iter().map(|c| self.distinct[*c]);
+        Ok(Arc::new(statistics_of(&self.schema, rows, distinct)))
     }
-}
 
-struct ScanStream {
-    table: Arc<Table>,
-    reader: Reader,
-    cancel: Arc<CancelFlag>,
-    columns: Arc<[usize]>,
-    schema: SchemaRef,
-    /// None: `batch` holds all there is.
-    scan: Option<RowScan>,
-    batch: RowBatch,
-    /// Next row of `batch`.
-    at: usize,
-    /// Rows until the limit.
-    left: usize,
-    done: bool,
-}
+    fn fetch(&self) -> Option<usize> {
+        self.limit
+    }
 
-impl ScanStream {
-    fn next(&mut self) -> std::result::Result<Option<RecordBatch>, SqlError> {
-        if self.cancel.is_set() {
-            return Err(canceled());
-        }
-        let mut builders: Vec<Column> = self
-            .columns
-            .iter()
-            .map(|c| Column::new(self.table.columns[*c].ty))
-            .collect();
-        let mut rows = 0;
-        while rows < BATCH_ROWS && self.left > 0 && !self.done {
-            if self.at == self.batch.len() {
-                self.at = 0;
-                self.done = match &mut self.scan {
-                    Some(scan) => !scan.next_batch(&self.reader, &mut self.batch).map_err(engine_error)?,
-                    None => true,
-                };
-                continue;
-            }
-            let row = self.batch.row(self.at);
-            for (builder, column) in builders.iter_mut().zip(self.columns.iter()) {
-                builder.push(self.table.layout().column(row, *column).map_err(engine_error)?)?;
-            }
-            self.at += 1;
-            rows += 1;
-            self.left -= 1;
-        }
-        if rows == 0 {
+    fn with_fetch(&self, limit: Option<usize>) -> Option<Arc<dyn ExecutionPlan>> {
+        let single = self.ranges.len() == 1;
+        single.then(|| Arc::new(EngineScan { limit, ..self.clone() }) as Arc<dyn ExecutionPlan>)
+    }
+
+    fn try_swapping_with_projection(&self, projection: &ProjectionExec) -> Result<Option<Arc<dyn ExecutionPlan>>> {
+        let plain = |e: &datafusion::physical_expr::projection::ProjectionExpr| {
+            let column = e.expr.downcast_ref::<ColumnExpr>()?;
+            (column.name() == e.alias).then(|| column.index())
+        };
+        let Some(chosen) = projection.expr().iter().map(plain).collect::<Option<Vec<_>>>() else {
             return Ok(None);
-        }
-        let arrays = builders
-            .into_iter()
-            .map(Column::finish)
-            .collect::<std::result::Result<Vec<_>, _>>()?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(self.schema.clone(), arrays, &options)
-            .map(Some)
-            .map_err(|e| super::error::outward(e.into()))
+        };
+        let schema = Arc::new(self.schema.project(&chosen)?);
+        Ok(Some(Arc::new(EngineScan {
+            columns: chosen.iter().map(|c| self.columns[*c]).collect(),
+            properties: properties(&schema, self.ranges.len()),
+            schema,
+            ..self.clone()
+        })))
     }
-}
 
-impl Stream for ScanStream {
-    type Item = Result<RecordBatch>;
-
-    fn poll_next(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Poll::Ready(self.next().map_err(inward).transpose())
-    }
-}
-
-impl RecordBatchStream for ScanStream {
-    fn schema(&self) -> SchemaRef {
-        self.schema.clone()
-    }
-}
-
-/// A column under construction.
-pub(crate) enum Column {
-    Bool(BooleanBuilder),
-    Int2(Int16Builder),
-    Int4(Int32Builder),
-    Int8(Int64Builder),
-    Float4(Float32Builder),
-    Float8(Float64Builder),
-    Narrow(Vec<Option<i128>>, DataType, i8),
-    Wide(Vec<Option<arrow::datatypes::i256>>, DataType, i8),
-    /// Text; whether trailing blanks go (they mean nothing in `char(n)`).
-    Text(StringBuilder, bool),
-    Bytes(BinaryBuilder),
-    Date(Date32Builder),
-    Timestamp(TimestampMicrosecondBuilder, DataType),
-}
-
-impl Column {
-    /// An empty column.
-    pub fn new(column: ColumnType) -> Column {
-        let data_type = arrow_type(column);
-        match column {
-            ColumnType::Bool => Column::Bool(BooleanBuilder::new()),
-            ColumnType::Int2 => Column::Int2(Int16Builder::new()),
-            ColumnType::Int4 => Column::Int4(Int32Builder::new()),
-            ColumnType::Int8 => Column::Int8(Int64Builder::new()),
-            ColumnType::Float4 => Column::Float4(Float32Builder::new()),
-            ColumnType::Float8 => Column::Float8(Float64Builder::new()),
-            ColumnType::Numeric(_) => match data_type {
-                DataType::Decimal128(_, scale) => Column::Narrow(Vec::new(), data_type, scale),
-                DataType::Decimal256(_, scale) => Column::Wide(Vec::new(), data_type, scale),
-                _ => Column::Wide(Vec::new(), super::types::numeric_any(), NUMERIC_ANY.1),
-            },
-            ColumnType::Text | ColumnType::Varchar(_) => Column::Text(StringBuilder::new(), false),
-            ColumnType::Char(_) => Column::Text(StringBuilder::new(), true),
-            ColumnType::Bytes => Column::Bytes(BinaryBuilder::new()),
-            ColumnType::Date => Column::Date(Date32Builder::new()),
-            ColumnType::Timestamp | ColumnType::TimestampTz => {
-                Column::Timestamp(TimestampMicrosecondBuilder::new(), data_type)
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let mut scan = self.for_filters();
+        let (mut answers, mut taken) = (Vec::new(), false);
+        for parent in &result.parent_filters {
+            let new = ScanFilter::new(&parent.filter, &self.table, &self.schema);
+            // Rows behind a limit are not those that a filter before it would leave.
+            let new = new.filter(|f| self.limit.is_none() && (f.dynamic || phase == FilterPushdownPhase::Pre));
+            answers.push(match &new {
+                Some(filter) if !filter.dynamic => PushedDown::Yes,
+                _ => PushedDown::No,
+            });
+            if let Some(filter) = new {
+                add(&mut scan.filters, filter, &self.table);
+                taken = true;
             }
         }
-    }
-
-    /// Appends a value.
-    ///
-    /// # Errors
-    /// The value is of another type, or its digits do not fit the column (22003).
-    pub fn push(&mut self, value: DatumRef<'_>) -> std::result::Result<(), SqlError> {
-        match (self, value) {
-            (Column::Bool(b), DatumRef::Bool(v)) => b.append_value(v),
-            (Column::Int2(b), DatumRef::Int2(v)) => b.append_value(v),
-            (Column::Int4(b), DatumRef::Int4(v)) => b.append_value(v),
-            (Column::Int8(b), DatumRef::Int8(v)) => b.append_value(v),
-            (Column::Float4(b), DatumRef::Float4(v)) => b.append_value(v),
-            (Column::Float8(b), DatumRef::Float8(v)) => b.append_value(v),
-            (Column::Narrow(values, _, scale), DatumRef::Numeric(v)) => values.push(Some(narrow(&v, *scale)?)),
-            (Column::Wide(values, _, scale), DatumRef::Numeric(v)) => values.push(Some(to_i256(&v, *scale)?)),
-            (Column::Text(b, trimmed), DatumRef::Text(v)) => {
-                b.append_value(if *trimmed { v.trim_end_matches(' ') } else { v })
-            }
-            (Column::Bytes(b), DatumRef::Bytes(v)) => b.append_value(v),
-            (Column::Date(b), DatumRef::Date(v)) => b.append_value(v.checked_add(EPOCH_DAYS).unwrap_or(i32::MAX)),
-            (Column::Timestamp(b, _), DatumRef::Timestamp(v) | DatumRef::TimestampTz(v)) => {
-                b.append_value(since_1970(v))
-            }
-            (column, DatumRef::Null) => column.push_null(),
-            (_, other) => {
-                return Err(SqlError::internal(format!(
-                    "a row holds {other:?} in a column of another type"
-                )));
-            }
+        let answer = FilterPushdownPropagation::with_parent_pushdown_result(answers);
+        if !taken {
+            return Ok(answer);
         }
-        Ok(())
-    }
-
-    fn push_null(&mut self) {
-        match self {
-            Column::Bool(b) => b.append_null(),
-            Column::Int2(b) => b.append_null(),
-            Column::Int4(b) => b.append_null(),
-            Column::Int8(b) => b.append_null(),
-            Column::Float4(b) => b.append_null(),
-            Column::Float8(b) => b.append_null(),
-            Column::Narrow(values, ..) => values.push(None),
-            Column::Wide(values, ..) => values.push(None),
-            Column::Text(b, _) => b.append_null(),
-            Column::Bytes(b) => b.append_null(),
-            Column::Date(b) => b.append_null(),
-            Column::Timestamp(b, _) => b.append_null(),
+        if phase == FilterPushdownPhase::Pre {
+            scan.passing = scan.part_passing();
         }
-    }
-
-    /// The column.
-    ///
-    /// # Errors
-    /// None now: the values were checked when they were pushed.
-    pub fn finish(self) -> std::result::Result<ArrayRef, SqlError> {
-        Ok(match self {
-            Column::Bool(mut b) => Arc::new(b.finish()),
-            Column::Int2(mut b) => Arc::new(b.finish()),
-            Column::Int4(mut b) => Arc::new(b.finish()),
-            Column::Int8(mut b) => Arc::new(b.finish()),
-            Column::Float4(mut b) => Arc::new(b.finish()),
-            Column::Float8(mut b) => Arc::new(b.finish()),
-            Column::Narrow(values, data_type, _) => Arc::new(Decimal128Array::from(values).with_data_type(data_type)),
-            Column::Wide(values, data_type, _) => Arc::new(Decimal256Array::from(values).with_data_type(data_type)),
-            Column::Text(mut b, _) => Arc::new(b.finish()),
-            Column::Bytes(mut b) => Arc::new(b.finish()),
-            Column::Date(mut b) => Arc::new(b.finish()),
-            Column::Timestamp(mut b, data_type) => Arc::new(b.finish().with_data_type(data_type)),
-        })
+        Ok(answer.with_updated_node(Arc::new(scan)))
     }
 }
 
-fn narrow(value: &Numeric, scale: i8) -> std::result::Result<i128, SqlError> {
-    to_i128(value, scale)
-}
-
-fn since_1970(micros: i64) -> i64 {
-    match micros {
-        i64::MIN | i64::MAX => micros,
-        value => value.saturating_add(EPOCH_MICROS),
+impl EngineScan {
+    /// A copy that takes filters, with nothing decided yet.
+    fn for_filters(&self) -> EngineScan {
+        EngineScan {
+            reach: Arc::default(),
+            ..self.clone()
+        }
     }
 }

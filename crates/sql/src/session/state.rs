@@ -92,6 +92,9 @@ impl Session {
     pub(crate) fn new(sql: Arc<Sql>, info: SessionInfo) -> Result<Self> {
         let tx = sql.engine().session(&holder(info.pid, &info.user))?;
         let mut settings = Settings::new(&info.user);
+        if let Some(analytics) = sql.analytics() {
+            settings.note_query_memory(analytics.memory_limit());
+        }
         for (name, value) in &info.settings {
             settings.set(name, value, false)?;
         }

@@ -115,6 +115,11 @@ const TPCH: &[(&str, &str, usize, &[&str])] = &[
 
 impl Database {
     pub fn empty(memory: usize) -> Database {
+        Database::spilling(memory, false)
+    }
+
+    /// As `empty`; whether queries may spill.
+    pub fn spilling(memory: usize, spills: bool) -> Database {
         let dir = tempfile::tempdir().expect("a directory");
         let engine =
             Engine::open(EngineOptions::new(dir.path(), MemoryKind::Dram, 64 << 20)).expect("the engine opens");
@@ -124,7 +129,8 @@ impl Database {
             None,
             Config {
                 memory_limit: memory,
-                ..Config::default()
+                spill: spills.then(|| dir.path().join("spill")),
+                threads: 2,
             },
         );
         Database {
@@ -264,6 +270,50 @@ impl Database {
         };
         self.tx.create_sequence(sequence).expect("a sequence");
         table
+    }
+
+    /// Adds `big` of so many rows (id, part = id / 10 with an index, name, day, amount; every 1000th day is NULL), and
+    /// `small` of 100 (id, kind = id % 10).
+    pub fn add_large(&mut self, rows: i32) {
+        self.tx.begin_statement();
+        let columns = vec![
+            column("id", ColumnType::Int4, true, None),
+            column("part", ColumnType::Int4, true, None),
+            column("name", ColumnType::Text, true, None),
+            column("day", ColumnType::Date, false, None),
+            column("amount", ColumnType::Numeric(Some((10, 2))), true, None),
+        ];
+        let big = self.keyed_table("big", columns, vec![index("big_part", vec![1], false, false)]);
+        let first = cenote_sql::types::datetime::parse_date("2024-01-01", 0).expect("a date");
+        for id in 0..rows {
+            let day = if id % 1000 == 999 {
+                Datum::Null
+            } else {
+                Datum::Date(first + id % 100)
+            };
+            let amount = Datum::Numeric(format!("{id}.25").parse().expect("a numeric"));
+            let name = Datum::Text(format!("{:>60}", id % 17));
+            self.insert(&big, &[Datum::Int4(id), Datum::Int4(id / 10), name, day, amount]);
+        }
+        let columns = vec![
+            column("id", ColumnType::Int4, true, None),
+            column("kind", ColumnType::Int4, true, None),
+        ];
+        let small = self.keyed_table("small", columns, vec![]);
+        for id in 0..100 {
+            self.insert(&small, &[Datum::Int4(id), Datum::Int4(id % 10)]);
+        }
+        self.tx.begin_statement();
+    }
+
+    fn keyed_table(&mut self, name: &str, columns: Vec<ColumnDef>, indexes: Vec<NewIndex>) -> Arc<Table> {
+        let new = NewTable {
+            name: name.into(),
+            columns,
+            primary_key: Some((format!("{name}_pkey"), vec![0])),
+            indexes,
+        };
+        self.tx.create_table(new).expect("a table")
     }
 
     /// TPC-H's tables with a row or two.
@@ -420,8 +470,14 @@ impl Database {
 
     #[track_caller]
     pub fn explain(&self, sql: &str) -> String {
+        self.explained(sql, false)
+    }
+
+    /// The plan with what happened when it ran.
+    #[track_caller]
+    pub fn explained(&self, sql: &str, analyze: bool) -> String {
         self.analytics
-            .explain(&self.scope(), &parse(sql), &[], false)
+            .explain(&self.scope(), &parse(sql), &[], analyze)
             .unwrap_or_else(|e| panic!("{sql}\n{e}"))
             .join("\n")
     }

@@ -285,11 +285,11 @@ pub(crate) fn system_view(snapshot: &Arc<Snapshot>, name: &str) -> Option<Arc<dy
 }
 
 fn view_column(rows: &[Vec<Datum>], column: usize, ty: ColumnType) -> Result<ArrayRef, SqlError> {
-    let mut builder = super::scan::Column::new(ty);
+    let mut builder = super::columns::Column::new(ty);
     for row in rows {
         builder.push(row.get(column).unwrap_or(&Datum::Null).as_ref())?;
     }
-    builder.finish()
+    Ok(builder.finish())
 }
 
 /// What several relations ask of the engine's catalog.
