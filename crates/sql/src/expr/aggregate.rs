@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 /// An aggregate of a statement.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Aggregate {
     /// Which.
     pub kind: Kind,

@@ -113,7 +113,7 @@ pub fn copy_out(row: &[Datum], carried: &[u16], cx: &mut Context<'_>) {
 }
 
 /// The sort keys as positions among the carried slots.
-fn sort_keys(keys: &[Key], carried: &[u16]) -> Vec<SortKey> {
+pub fn sort_keys(keys: &[Key], carried: &[u16]) -> Vec<SortKey> {
     let place = |key: &Key| SortKey {
         at: carried.iter().position(|slot| *slot == key.slot).unwrap_or_default(),
         descending: key.descending,

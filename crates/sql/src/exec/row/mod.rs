@@ -9,11 +9,13 @@ mod join;
 mod profile;
 mod scan;
 mod subquery;
+mod window;
 
 use self::gather::{AggregateState, DistinctState, KeptRows, SetState};
 use self::join::{HashState, NestedState};
 use self::scan::ScanState;
 use self::subquery::ApplyState;
+use self::window::WindowState;
 use super::Run;
 use super::sink::{Progress, Sink};
 use crate::env::SessionEnv;
@@ -79,6 +81,7 @@ pub(super) enum State {
     Aggregate(Box<State>, AggregateState),
     Distinct(Box<State>, DistinctState),
     Kept(Box<State>, KeptRows),
+    Window(Box<State>, WindowState),
     Limit(Box<State>, Option<(u64, u64)>),
     Set(Box<SetState>),
     Values { at: usize },
@@ -98,6 +101,7 @@ impl State {
             Step::Aggregate { input, .. } => State::Aggregate(under(input), AggregateState::default()),
             Step::Distinct { input, .. } => State::Distinct(under(input), DistinctState::default()),
             Step::Sort { input, .. } | Step::Cache { input, .. } => State::Kept(under(input), KeptRows::default()),
+            Step::Window { input, .. } => State::Window(under(input), WindowState::default()),
             Step::Limit { input, .. } => State::Limit(under(input), None),
             Step::Set { left, right, .. } => State::Set(Box::new(SetState::of(left, right))),
             Step::Values { .. } => State::Values { at: 0 },
@@ -164,14 +168,12 @@ fn step(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
             State::Kept(state, rows),
         ) => {
             if !rows.is_filled() {
-                let wanted = match first {
-                    Some((limit, offset)) => wanted_rows(Some(limit), offset.as_ref(), cx)?,
-                    None => u64::MAX,
-                };
+                let wanted = wanted_rows(first.as_ref(), cx)?;
                 rows.fill_sorted((input, state), carried, (keys, wanted), cx)?;
             }
             rows.give(carried, cx)
         }
+        (Step::Window { input, .. }, State::Window(state, rows)) => rows.next(node, (input, state), cx),
         (Step::Cache { input, carried }, State::Kept(state, rows)) => {
             rows.fill((input, state), carried, cx)?;
             rows.give(carried, cx)
@@ -214,6 +216,10 @@ fn reset(node: &Node, state: &mut State) {
             *rows = KeptRows::default();
             reset(input, state);
         }
+        (Step::Window { input, .. }, State::Window(state, rows)) => {
+            *rows = WindowState::default();
+            reset(input, state);
+        }
         (Step::Limit { input, .. }, State::Limit(state, left)) => {
             *left = None;
             reset(input, state);
@@ -254,10 +260,13 @@ fn limited(
     Ok(false)
 }
 
-/// The rows that are read for LIMIT and OFFSET.
-fn wanted_rows(limit: Option<&Expr>, offset: Option<&Expr>, cx: &Context<'_>) -> Result<u64> {
-    let skip = count_of(offset, 0, ("OFFSET", code::INVALID_OFFSET), cx)?;
-    let take = count_of(limit, u64::MAX, ("LIMIT", code::INVALID_LIMIT), cx)?;
+/// The first rows that LIMIT and OFFSET read; all without them.
+fn wanted_rows(first: Option<&(Expr, Option<Expr>)>, cx: &Context<'_>) -> Result<u64> {
+    let Some((limit, offset)) = first else {
+        return Ok(u64::MAX);
+    };
+    let skip = count_of(offset.as_ref(), 0, ("OFFSET", code::INVALID_OFFSET), cx)?;
+    let take = count_of(Some(limit), u64::MAX, ("LIMIT", code::INVALID_LIMIT), cx)?;
     Ok(skip.saturating_add(take))
 }
 

@@ -15,8 +15,14 @@ use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments, Span
 impl Binder<'_> {
     pub(super) fn function(&self, function: &ast::Function, whole: &ast::Expr) -> Bound<Typed> {
         let name = qualified(&function.name)?.1;
-        if function.over.is_some() || !function.within_group.is_empty() {
-            return shape("a window function");
+        if !function.within_group.is_empty() {
+            return shape("WITHIN GROUP");
+        }
+        if function.over.is_some() {
+            return match self.names {
+                Some(names) => names.window(self, function),
+                None => shape("a window function"),
+            };
         }
         if let Some(kind) = Kind::named(&name) {
             return self.aggregate(kind, &name, function);
@@ -213,7 +219,7 @@ impl Binder<'_> {
 }
 
 /// Plain arguments of a function.
-fn arguments(function: &ast::Function) -> Bound<Vec<&ast::Expr>> {
+pub(crate) fn arguments(function: &ast::Function) -> Bound<Vec<&ast::Expr>> {
     match &function.args {
         FunctionArguments::None => Ok(Vec::new()),
         FunctionArguments::List(list) if list.duplicate_treatment.is_none() && list.clauses.is_empty() => {

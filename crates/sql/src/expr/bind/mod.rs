@@ -4,7 +4,7 @@
 //! What the short path does not know is a [`Refusal::Shape`]: another planner may know it, and its error is what to say
 //! if there is none.
 
-mod calls;
+pub(crate) mod calls;
 mod operators;
 pub(crate) mod rows;
 
@@ -148,6 +148,8 @@ pub trait Names {
     fn column(&self, binder: &Binder<'_>, qualifier: Option<&Ident>, name: &Ident) -> Bound<Typed>;
     /// A subquery in an expression, or a comparison with one.
     fn subquery(&self, binder: &Binder<'_>, expr: &ast::Expr) -> Bound<Typed>;
+    /// A window function.
+    fn window(&self, binder: &Binder<'_>, function: &ast::Function) -> Bound<Typed>;
     /// Whether the expression names columns, and all of them are of queries around this one.
     fn is_all_outer(&self, expr: &Expr) -> bool;
     /// A place in the tuple that nothing has.

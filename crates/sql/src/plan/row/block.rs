@@ -252,7 +252,7 @@ impl RowPlanner<'_> {
         let slots = self.project(&mut block, Vec::new())?;
         let keys = keys
             .into_iter()
-            .map(|(at, options)| key(slots[at], block.outputs[at].ty, options));
+            .map(|(at, options)| Key::of(slots[at], block.outputs[at].ty, options));
         let keys: Vec<Key> = keys.collect();
         self.sorted_and_limited(block, keys, slots, query)
     }
@@ -337,7 +337,9 @@ impl RowPlanner<'_> {
                 .extend(conjuncts(Some(binder.condition(condition, "WHERE")?)));
         }
         let grouped = self.start_grouping(&scope, &mut binder, select, query)?;
+        scope.takes_windows.set(true);
         let results = self.results(&scope, &binder, select)?;
+        scope.takes_windows.set(false);
         let having = select
             .having
             .as_ref()
@@ -349,7 +351,9 @@ impl RowPlanner<'_> {
             Some(Distinct::On(_)) => false,
         };
         let mut more = Vec::new();
+        scope.takes_windows.set(true);
         let keys = self.order(&binder, query, &results, distinct, &mut more)?;
+        scope.takes_windows.set(false);
         let first_of = match &select.distinct {
             Some(Distinct::On(list)) => Some(self.distinct_on(&binder, list, &results, &keys, &mut more)?),
             _ => None,
@@ -357,11 +361,16 @@ impl RowPlanner<'_> {
         let grouping = binder.grouping.take().map(RefCell::into_inner);
         drop(binder);
         let grouping = grouping.filter(|_| grouped);
-        let wanted = match grouping.is_none() && !distinct && first_of.is_none() {
+        let windows = scope.windows.take();
+        let plain = grouping.is_none() && !distinct && first_of.is_none() && windows.is_empty();
+        let wanted = match plain {
             true => self.wanted_order(&keys, &results.outputs, &more, query)?,
             false => None,
         };
-        let (block, ordered) = self.rows_of_select(&scope, (from, wanted), grouping, having, results.outputs)?;
+        let (mut block, ordered) = self.rows_of_select(&scope, (from, wanted), grouping, having, results.outputs)?;
+        if !windows.is_empty() {
+            block = self.windowed(block, windows, &more)?;
+        }
         if ordered {
             return self.sorted_and_limited(block, Vec::new(), Vec::new(), query);
         }
@@ -411,7 +420,9 @@ impl RowPlanner<'_> {
         query: &Query,
     ) -> Bound<Block> {
         let slots = self.project(&mut block, more)?;
-        let keys = keys.into_iter().map(|(at, ty, options)| key(slots[at], ty, options));
+        let keys = keys
+            .into_iter()
+            .map(|(at, ty, options)| Key::of(slots[at], ty, options));
         let mut block = sorted(block, keys.collect(), &slots, None);
         let rows = block.node.rows;
         block.cost += rows;
@@ -479,7 +490,7 @@ impl RowPlanner<'_> {
         }
         let keys = keys
             .into_iter()
-            .map(|(at, ty, options)| key(slots[at], ty, options))
+            .map(|(at, ty, options)| Key::of(slots[at], ty, options))
             .collect();
         self.sorted_and_limited(block, keys, slots, query)
     }
@@ -739,16 +750,6 @@ impl Output {
             ty: (!self.open).then_some(self.ty),
             expr: self.expr,
         }
-    }
-}
-
-fn key(slot: SlotNumber, ty: ColumnType, options: ast::OrderByOptions) -> Key {
-    let descending = options.asc == Some(false);
-    Key {
-        slot,
-        descending,
-        nulls_first: options.nulls_first.unwrap_or(descending),
-        trim: matches!(ty, ColumnType::Char(_)),
     }
 }
 

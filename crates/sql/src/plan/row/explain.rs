@@ -71,6 +71,7 @@ impl Show<'_> {
             | Step::Aggregate { input, .. }
             | Step::Distinct { input, .. }
             | Step::Sort { input, .. }
+            | Step::Window { input, .. }
             | Step::Limit { input, .. } => vec![self.tree(input, loops)],
         }
     }
@@ -94,7 +95,7 @@ fn cost(node: &Node) -> f64 {
         Step::Set { left, right, .. } => cost(left) + cost(right) + left.rows + right.rows,
         Step::Apply { input, apply } if runs_once(apply) => cost(input) + cost(&apply.node) + input.rows,
         Step::Apply { input, apply } => cost(input) + input.rows * cost(&apply.node),
-        Step::Sort { input, .. } => cost(input) + input.rows * input.rows.max(2.0).log2(),
+        Step::Sort { input, .. } | Step::Window { input, .. } => cost(input) + input.rows * input.rows.max(2.0).log2(),
         Step::Aggregate { input, .. } | Step::Distinct { input, .. } => cost(input) + input.rows,
         Step::Limit { input, .. } => cost(input) * (node.rows / input.rows.max(1e-3)).min(1.0),
         Step::Filter { input, .. } | Step::Project { input, .. } | Step::Cache { input, .. } => cost(input),
@@ -136,6 +137,7 @@ fn title(node: &Node) -> String {
         Step::Aggregate { .. } => "Hash aggregate".into(),
         Step::Distinct { .. } => "Distinct".into(),
         Step::Sort { .. } => "Sort".into(),
+        Step::Window { functions, .. } => format!("Window functions, {}", functions.len()),
         Step::Limit { .. } => "Limit".into(),
         Step::Cache { .. } => "Cache".into(),
         Step::Set { kind, all, .. } => {

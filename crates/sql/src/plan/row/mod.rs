@@ -24,9 +24,11 @@ mod profile;
 mod scope;
 mod shares;
 mod subquery;
+mod window;
 
 pub use explain::shown;
 pub use profile::{NodeRun, Profile};
+pub use window::WindowFunction;
 
 use super::Planner;
 use super::access::Access;
@@ -36,7 +38,7 @@ use crate::expr::{Comparison, Expr};
 use crate::output::Field;
 use cenote_engine::{ColumnType, Columns, Table, Tx};
 use estimate::Estimator;
-use sqlparser::ast::Query;
+use sqlparser::ast::{OrderByOptions, Query};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -129,6 +131,18 @@ pub struct Key {
     pub nulls_first: bool,
     /// char(n).
     pub trim: bool,
+}
+
+impl Key {
+    fn of(slot: SlotNumber, ty: ColumnType, options: OrderByOptions) -> Key {
+        let descending = options.asc == Some(false);
+        Key {
+            slot,
+            descending,
+            nulls_first: options.nulls_first.unwrap_or(descending),
+            trim: matches!(ty, ColumnType::Char(_)),
+        }
+    }
 }
 
 /// A table read by a path.
@@ -239,6 +253,14 @@ pub enum Step {
         left: Box<Node>,
         right: Box<Node>,
         slots: Vec<(SlotNumber, ColumnType)>,
+    },
+    /// Window functions: rows by partition, in each by the order. Their values go into slots.
+    Window {
+        input: Box<Node>,
+        partition: Vec<Key>,
+        order: Vec<Key>,
+        functions: Vec<(WindowFunction, SlotNumber)>,
+        carried: Vec<SlotNumber>,
     },
     /// Rows of expressions.
     Values {

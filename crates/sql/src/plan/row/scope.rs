@@ -1,6 +1,7 @@
 //! What names mean in one block of a query: relations of its FROM, then those of the blocks around it.
 
 use super::subquery::slots_of;
+use super::window::Window;
 use super::{Apply, RowPlanner, SlotNumber};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
@@ -53,6 +54,9 @@ pub(super) struct Scope<'a> {
     /// Subqueries of clauses below grouping, and of those above.
     pub below: RefCell<Vec<Apply>>,
     pub above: RefCell<Vec<Apply>>,
+    /// Window functions, and whether the clause takes them.
+    pub windows: RefCell<Vec<Window>>,
+    pub takes_windows: Cell<bool>,
     /// What WITH names, the innermost last.
     pub common: Vec<Common<'a>>,
 }
@@ -68,6 +72,8 @@ impl<'a> Scope<'a> {
             outer: RefCell::default(),
             below: RefCell::default(),
             above: RefCell::default(),
+            windows: RefCell::default(),
+            takes_windows: Cell::new(false),
             common,
         }
     }
@@ -237,6 +243,10 @@ impl Names for Scope<'_> {
 
     fn subquery(&self, binder: &Binder<'_>, expr: &ast::Expr) -> Bound<Typed> {
         self.bind_subquery(binder, expr)
+    }
+
+    fn window(&self, binder: &Binder<'_>, function: &ast::Function) -> Bound<Typed> {
+        self.bind_window(binder, function)
     }
 
     fn is_all_outer(&self, expr: &Expr) -> bool {

@@ -150,6 +150,7 @@ fn gives_one_row(node: &Node) -> bool {
         | Step::Apply { input, .. }
         | Step::Distinct { input, .. }
         | Step::Sort { input, .. }
+        | Step::Window { input, .. }
         | Step::Cache { input, .. } => gives_one_row(input),
         Step::Values { rows, .. } => rows.len() <= 1,
         Step::Nested { .. } | Step::Hash { .. } | Step::Set { .. } => false,

@@ -1,0 +1,203 @@
+//! Window functions over rows that are kept: sorted by partition and order, each partition gone through once a function.
+
+use super::gather::{copy_out, keep, sort_keys};
+use super::{Context, State, next};
+use crate::error::{Result, SqlError};
+use crate::exec::order::{compare_keys, sort};
+use crate::expr::Expr;
+use crate::expr::aggregate::{Accumulator, Aggregate};
+use crate::plan::row::{Key, Node, Step, WindowFunction};
+use crate::plan::select::SortKey;
+use cenote_engine::{Charge, Datum};
+use std::ops::Range;
+
+/// Where the rows of a window stand.
+#[derive(Default)]
+pub struct WindowState {
+    rows: Vec<Vec<Datum>>,
+    /// Values of each function, a row each.
+    values: Vec<Vec<Datum>>,
+    at: usize,
+    memory: Option<Charge>,
+}
+
+impl WindowState {
+    /// Writes the next row with the values of its functions.
+    ///
+    /// # Errors
+    /// As the input and the functions' arguments; 53200: the session may gather no more; 57014: the statement was cancelled.
+    pub fn next(&mut self, node: &Node, (input, state): (&Node, &mut State), cx: &mut Context<'_>) -> Result<bool> {
+        let Step::Window {
+            partition,
+            order,
+            functions,
+            carried,
+            ..
+        } = &node.step
+        else {
+            return Err(SqlError::internal("a window of another node"));
+        };
+        if self.memory.is_none() {
+            let mut memory = Charge::new(&cx.session.memory);
+            while next(input, state, cx)? {
+                keep(&mut self.rows, carried, &mut memory, cx)?;
+            }
+            memory.grow(self.rows.len() * functions.len() * size_of::<Datum>())?;
+            self.memory = Some(memory);
+            self.compute((partition, order), functions, carried, cx)?;
+        }
+        cx.tick()?;
+        let Some(row) = self.rows.get(self.at) else {
+            return Ok(false);
+        };
+        copy_out(row, carried, cx);
+        for ((_, slot), values) in functions.iter().zip(&mut self.values) {
+            cx.write(*slot, std::mem::replace(&mut values[self.at], Datum::Null));
+        }
+        self.at += 1;
+        Ok(true)
+    }
+
+    fn compute(
+        &mut self,
+        (partition, order): (&[Key], &[Key]),
+        functions: &[(WindowFunction, u16)],
+        carried: &[u16],
+        cx: &mut Context<'_>,
+    ) -> Result<()> {
+        let partition = sort_keys(partition, carried);
+        let order = sort_keys(order, carried);
+        let both: Vec<SortKey> = partition.iter().chain(&order).copied().collect();
+        if !both.is_empty() {
+            sort(&mut self.rows, &both);
+        }
+        self.values = vec![Vec::with_capacity(self.rows.len()); functions.len()];
+        for part in runs(&self.rows, 0..self.rows.len(), &partition) {
+            let peers = runs(&self.rows, part.clone(), &order);
+            for ((function, _), values) in functions.iter().zip(&mut self.values) {
+                let partition = Partition {
+                    rows: &self.rows,
+                    part: part.clone(),
+                    peers: &peers,
+                    carried,
+                };
+                partition.values(function, values, cx)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Stretches of rows that are equal by the keys; one, where there are no keys.
+fn runs(rows: &[Vec<Datum>], within: Range<usize>, keys: &[SortKey]) -> Vec<Range<usize>> {
+    let mut runs = Vec::new();
+    let mut start = within.start;
+    for at in within.clone() {
+        let is_last = at + 1 == within.end;
+        if is_last || compare_keys(&rows[at], &rows[at + 1], keys).is_ne() {
+            runs.push(start..at + 1);
+            start = at + 1;
+        }
+    }
+    runs
+}
+
+/// One partition.
+struct Partition<'w> {
+    rows: &'w [Vec<Datum>],
+    part: Range<usize>,
+    /// Stretches of rows that are equal in the order.
+    peers: &'w [Range<usize>],
+    carried: &'w [u16],
+}
+
+impl Partition<'_> {
+    /// Appends the function's value of each row.
+    fn values(&self, function: &WindowFunction, values: &mut Vec<Datum>, cx: &mut Context<'_>) -> Result<()> {
+        let first = self.part.start;
+        match function {
+            WindowFunction::RowNumber => values.extend((1..=self.part.len()).map(|n| Datum::Int8(n as i64))),
+            WindowFunction::Rank => self.each_peers(values, |_, peers| Datum::Int8((peers.start - first + 1) as i64)),
+            WindowFunction::DenseRank => self.each_peers(values, |n, _| Datum::Int8(n as i64 + 1)),
+            WindowFunction::First(value) => {
+                let value = self.of_row(first, value, cx)?;
+                self.each_peers(values, |_, _| value.clone());
+            }
+            WindowFunction::Last(value) => {
+                for peers in self.peers {
+                    let value = self.of_row(peers.end - 1, value, cx)?;
+                    values.extend(peers.clone().map(|_| value.clone()));
+                }
+            }
+            WindowFunction::Aggregate(aggregate) => self.aggregate(aggregate, values, cx)?,
+            WindowFunction::Shifted {
+                value,
+                offset,
+                default,
+                ahead,
+            } => {
+                for at in self.part.clone() {
+                    cx.tick()?;
+                    let shifted = self.shifted(at, (offset.as_ref(), *ahead), cx)?;
+                    values.push(match (shifted, default) {
+                        (Shift::Nowhere, _) | (Shift::Outside, None) => Datum::Null,
+                        (Shift::Row(row), _) => self.of_row(row, value, cx)?,
+                        (Shift::Outside, Some(default)) => self.of_row(at, default, cx)?,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn each_peers(&self, values: &mut Vec<Datum>, mut value: impl FnMut(usize, &Range<usize>) -> Datum) {
+        for (n, peers) in self.peers.iter().enumerate() {
+            let value = value(n, peers);
+            values.extend(peers.clone().map(|_| value.clone()));
+        }
+    }
+
+    /// The value of an expression over a row.
+    fn of_row(&self, row: usize, expr: &Expr, cx: &mut Context<'_>) -> Result<Datum> {
+        copy_out(&self.rows[row], self.carried, cx);
+        expr.eval(&cx.env())
+    }
+
+    /// The aggregate of each row's frame, which grows with the order.
+    fn aggregate(&self, aggregate: &Aggregate, values: &mut Vec<Datum>, cx: &mut Context<'_>) -> Result<()> {
+        let mut under_way = Accumulator::new(aggregate);
+        for peers in self.peers {
+            for row in peers.clone() {
+                cx.tick()?;
+                copy_out(&self.rows[row], self.carried, cx);
+                under_way.add(aggregate, &cx.env())?;
+            }
+            let value = under_way.clone().finish()?;
+            values.extend(peers.clone().map(|_| value.clone()));
+        }
+        Ok(())
+    }
+
+    fn shifted(&self, at: usize, (offset, ahead): (Option<&Expr>, bool), cx: &mut Context<'_>) -> Result<Shift> {
+        let offset = match offset {
+            None => 1,
+            Some(offset) => match self.of_row(at, offset, cx)? {
+                Datum::Int4(offset) => i64::from(offset),
+                Datum::Int2(offset) => i64::from(offset),
+                _ => return Ok(Shift::Nowhere),
+            },
+        };
+        let place = at as i64 + if ahead { offset } else { -offset };
+        let row = usize::try_from(place).ok().filter(|row| self.part.contains(row));
+        Ok(row.map_or(Shift::Outside, Shift::Row))
+    }
+}
+
+/// Where a shifted row lies.
+enum Shift {
+    Row(usize),
+    /// Outside of the partition.
+    Outside,
+    /// The offset is NULL.
+    Nowhere,
+}
