@@ -341,6 +341,8 @@ pub struct Tuning {
     pub give_back_pages: u32,
     /// Pages of undo from which on a rollback is left to the background, and its client goes on.
     pub rollback_pages: u32,
+    /// Pages of undo below which a rollback is not left behind another one, which may be long.
+    pub short_rollback_pages: u32,
     /// How long the oldest snapshot is in use before the ways to what it sees are cut short.
     pub cut_after: Nanos,
 }
@@ -357,6 +359,7 @@ impl Default for Tuning {
             tx_block: 1 << 16,
             give_back_pages: 64,
             rollback_pages: 2,
+            short_rollback_pages: 200,
             cut_after: Nanos::from_secs(1),
         }
     }

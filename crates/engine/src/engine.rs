@@ -99,6 +99,8 @@ pub struct Engine {
     pub(crate) losers: Losers,
     /// Pages of undo from which on a rollback is left to the background.
     pub(crate) rollback_pages: u64,
+    /// Pages of undo below which it is not left behind another one.
+    pub(crate) short_rollback_pages: u64,
     pub(crate) automatic: Automatic,
     /// Age of the oldest snapshot from which on the ways to what it sees are cut short.
     pub(crate) cut_after: rt::Nanos,

@@ -150,8 +150,12 @@ impl Losers {
         self.queue([loser]);
     }
 
-    /// Whether one more rollback may be left to the background: then `hand_over` has to follow.
-    pub(crate) fn admit(&self) -> bool {
+    /// Whether one more rollback may be left to the background: then `hand_over` has to follow. A short one does not
+    /// stand behind another, which may be long: it shares its tables until it is over.
+    pub(crate) fn admit(&self, is_short: bool) -> bool {
+        if is_short && self.count.load(Ordering::Acquire) > 0 {
+            return false;
+        }
         let below_the_limit = |count: usize| (count < HANDED_OVER_MAX).then_some(count + 1);
         self.has_thread.load(Ordering::Acquire)
             && self

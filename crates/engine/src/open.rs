@@ -86,6 +86,7 @@ impl Engine {
             purge: Purge::default(),
             losers: Losers::default(),
             rollback_pages: u64::from(options.tuning.rollback_pages),
+            short_rollback_pages: u64::from(options.tuning.short_rollback_pages),
             automatic: Automatic::default(),
             cut_after: options.tuning.cut_after,
             report: rt::Mutex::new(RecoveryReport::of(&report, found)),

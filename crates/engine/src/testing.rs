@@ -6,8 +6,14 @@ use std::sync::Arc;
 
 /// A table of (id primary key, n indexed), in a database without background threads.
 pub(crate) fn indexed(dir: &Path) -> (Arc<Engine>, Arc<Table>) {
+    indexed_where(dir, 0)
+}
+
+/// The same, where rollbacks of less than so many pages do not stand behind others.
+pub(crate) fn indexed_where(dir: &Path, short_rollback_pages: u32) -> (Arc<Engine>, Arc<Table>) {
     let mut options = EngineOptions::new(dir.join("data"), MemoryKind::Dram, 24 << 20);
     options.background = false;
+    options.tuning.short_rollback_pages = short_rollback_pages;
     let engine = Engine::open(options).expect("the database opens");
     let column = |name: &str| ColumnDef {
         name: name.into(),

@@ -8,6 +8,7 @@
 //! published since. So the cache never holds what is older than the newest publication of the table.
 
 use crate::statistics::Statistics;
+use cenote_base::Cts;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(crate) struct NewStatistics {
 /// Statistics of all tables, as far as they were asked for.
 pub(crate) struct KnownStatistics {
     known: rt::RwLock<rt::HashMap<u32, Option<Arc<Statistics>>>>,
+    /// Places of the newest commits that were told of, by table.
+    published: rt::Mutex<rt::HashMap<u32, Cts>>,
     epoch: AtomicU64,
     serial: AtomicU64,
     /// Rows that committed transactions have changed since the start, by table.
@@ -47,6 +50,7 @@ impl KnownStatistics {
             serial: AtomicU64::new(rt::wall_micros().max(1) as u64),
             changes: (0..COUNTERS).map(|_| AtomicU64::new(0)).collect(),
             analyzed: rt::Mutex::default(),
+            published: rt::Mutex::default(),
         }
     }
 
@@ -78,11 +82,21 @@ impl KnownStatistics {
         known.insert(table, found);
     }
 
-    /// A transaction has committed, durably, which has changed these.
-    pub(crate) fn publish(&self, changed: &[NewStatistics]) {
+    /// A transaction has committed at this place, durably, which has changed these. One that committed later, and was told
+    /// of earlier, stays.
+    pub(crate) fn publish(&self, changed: &[NewStatistics], at: Cts) {
         let mut analyzed = self.analyzed.lock();
+        let mut published = self.published.lock();
+        if published.len() >= KNOWN_MAX {
+            published.clear();
+        }
         let mut known = self.known.write();
         for new in changed {
+            let newest = published.entry(new.table).or_insert(at);
+            if *newest > at {
+                continue;
+            }
+            *newest = at;
             if new.statistics.is_some() {
                 analyzed.insert(new.table, new.changes);
             } else {

@@ -73,7 +73,7 @@ impl Engine {
             return Ok(0);
         };
         let (mut at, mut cut) = (segment.cut_to(), 0);
-        while at < end && *left > 0 {
+        while at < end && *left > 0 && !self.is_stopping() {
             let Some((position, behind, record)) = undo::read_next(&self.pool, segment, at)? else {
                 break;
             };
@@ -81,9 +81,10 @@ impl Engine {
                 break;
             }
             *left -= 1;
-            cut += u64::from(self.cut_record(UndoPointer::new(segment.number, position), &record, in_use)?);
+            // A way that cannot be read is left as it is: the round goes on behind it.
             at = behind;
             segment.note_cut(at);
+            cut += u64::from(self.cut_record(UndoPointer::new(segment.number, position), &record, in_use)?);
         }
         Ok(cut)
     }

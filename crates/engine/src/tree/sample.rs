@@ -229,6 +229,7 @@ impl Sampler {
         loop {
             let (picked, random, fence) = until_done(|| self.try_read_leaf(pool, &from, leaf.to.as_deref()))?;
             (self.reservoir, self.random) = (picked.apply(std::mem::take(&mut self.reservoir)), random);
+            self.reservoir.shrink(BYTES_MAX, &mut self.random);
             let is_before_end = |fence: &Vec<u8>| *fence > from && leaf.to.as_ref().is_none_or(|to| fence < to);
             match fence.filter(is_before_end) {
                 Some(fence) => from = fence,
@@ -289,6 +290,8 @@ struct Reservoir {
     next: u64,
     weight: f64,
     capacity: usize,
+    /// Of the values kept.
+    bytes: usize,
 }
 
 /// What a leaf does to the reservoir: computed from a page that may still turn out to have changed.
@@ -329,6 +332,28 @@ impl Reservoir {
     }
 }
 
+impl Reservoir {
+    /// Halves the sample, by chance, while its entries have more bytes. What enters from then on is drawn as if the sample
+    /// had been so small from the begin: the greatest of its random keys is taken at its mean.
+    fn shrink(&mut self, bytes_max: usize, random: &mut Random) {
+        while self.kept.len() > 1 && self.bytes > bytes_max {
+            let capacity = self.kept.len() / 2;
+            while self.kept.len() > capacity {
+                self.bytes -= self.kept.swap_remove(random.index(self.kept.len())).1.len();
+            }
+            self.capacity = capacity;
+            self.weight = capacity as f64 / (self.seen + 1) as f64;
+            let uniform = ((random.word() >> 11) + 1) as f64 / ((1u64 << 53) + 1) as f64;
+            let skipped = (uniform.ln() / (1.0 - self.weight).ln()).floor();
+            self.next = self.seen.saturating_add(skipped as u64);
+        }
+        assert!(
+            self.kept.len() <= 1 || self.bytes <= bytes_max,
+            "a sample keeps to its memory"
+        );
+    }
+}
+
 impl Picked {
     /// Draws the next that enters.
     fn skip(&mut self, random: &mut Random) {
@@ -342,8 +367,9 @@ impl Picked {
     fn apply(self, mut reservoir: Reservoir) -> Reservoir {
         assert!(reservoir.seen <= self.seen, "entries that were seen stay seen");
         for (at, place, value) in self.entries {
+            reservoir.bytes += value.len();
             match at < reservoir.kept.len() {
-                true => reservoir.kept[at] = (place, value),
+                true => reservoir.bytes -= std::mem::replace(&mut reservoir.kept[at], (place, value)).1.len(),
                 false => reservoir.kept.push((place, value)),
             }
         }
@@ -357,6 +383,7 @@ impl Picked {
             next: self.next,
             weight: self.weight,
             capacity: self.capacity,
+            bytes: reservoir.bytes,
         }
     }
 }
@@ -405,5 +432,34 @@ mod tests {
         for (leaves, capacity) in [(vec![10, 10], 20), (vec![5, 0, 7], 100), (vec![20], 20), (vec![], 5)] {
             assert!(kept(&leaves, capacity, 3).iter().all(|count| *count == 3));
         }
+    }
+
+    /// The first leaves of a table had short rows, the others long ones, and the sample was of any size.
+    #[test]
+    fn a_sample_of_long_values_is_halved_and_stays_even() {
+        let (leaves, rounds, bytes_max) = (20u64, 2_000, 8_000);
+        let mut counts = [0f64; 2];
+        for seed in 0..rounds {
+            let (mut reservoir, mut random) = (Reservoir::default(), Random(seed * 7919));
+            for leaf in 0..leaves {
+                let len = if leaf < leaves / 2 { 8 } else { 200 };
+                let capacity = if reservoir.capacity == 0 {
+                    500
+                } else {
+                    reservoir.capacity
+                };
+                let picked = reservoir.pick(50, capacity, &mut random, |_| vec![0; len]);
+                reservoir = picked.apply(reservoir);
+                reservoir.shrink(bytes_max, &mut random);
+                assert!(reservoir.bytes <= bytes_max, "{} bytes", reservoir.bytes);
+            }
+            let is_late = |place: u64| usize::from(place >= 50 * leaves / 2);
+            reservoir
+                .kept
+                .iter()
+                .for_each(|(place, _)| counts[is_late(*place)] += 1.0);
+        }
+        let ratio = counts[0] / counts[1];
+        assert!((0.9..1.1).contains(&ratio), "early to late {ratio}");
     }
 }

@@ -408,7 +408,7 @@ impl Tx {
             Ok(at) => {
                 let news = self.news_of_tables();
                 let durable = self.acknowledge(at);
-                self.tell_of_tables(news);
+                self.tell_of_tables(news, at);
                 durable
             }
             Err(error) => {
@@ -540,7 +540,7 @@ impl Tx {
             self.drawn = Lsn::ZERO;
             return Ok(());
         }
-        if self.is_large() && self.engine().losers.admit() {
+        if self.is_large() && self.engine().losers.admit(self.is_short()) {
             self.hand_over();
             return Ok(());
         }
@@ -618,6 +618,12 @@ impl Tx {
             && self.overlay.is_empty()
             && !engine.is_stopping()
             && !engine.table_locks.is_alone(&self.table_locks, self.reader.own)
+    }
+
+    /// Whether it is done in a moment, once it is begun.
+    fn is_short(&self) -> bool {
+        let most = self.engine().short_rollback_pages;
+        self.writer.as_ref().is_some_and(|writer| writer.pages_passed() < most)
     }
 
     /// Leaves the rollback to the background, which has admitted it. Rows that were locked explicitly are free, and

@@ -15,6 +15,7 @@ use crate::catalog::statistics::{key_of_statistics, row_of_statistics, statistic
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::statistics::Statistics;
+use cenote_base::Cts;
 use std::sync::Arc;
 
 /// Rows changed, by table, and statistics written.
@@ -118,11 +119,11 @@ impl Tx {
     }
 
     /// The commit is durable: whoever hears of it sees its rows.
-    pub(super) fn tell_of_tables(&mut self, (mut changed, analyzed): News) {
+    pub(super) fn tell_of_tables(&mut self, (mut changed, analyzed): News, at: Cts) {
         let known = &self.engine().catalog.statistics;
         changed.iter().for_each(|(table, rows)| known.count(*table, *rows));
         if !analyzed.is_empty() {
-            known.publish(&analyzed);
+            known.publish(&analyzed, at);
         }
         // Its memory serves the next transaction.
         changed.clear();

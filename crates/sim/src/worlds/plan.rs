@@ -274,6 +274,7 @@ impl Plan {
             tx_block: draw.pick(&[16, 1 << 10, usual.tx_block]),
             give_back_pages: draw.pick(&[1, 2, 8, usual.give_back_pages]),
             rollback_pages: Random(mix(self.seed ^ 0x756E_646F)).pick(&[0, 0, 1, usual.rollback_pages]),
+            short_rollback_pages: Random(mix(self.seed ^ 0x7368_6F72)).pick(&[0, 0, usual.short_rollback_pages]),
             cut_after: Random(mix(self.seed ^ 0x6375_7400)).pick(&[Nanos::ZERO, Nanos::ZERO, usual.cut_after]),
         };
         let large = matches!(

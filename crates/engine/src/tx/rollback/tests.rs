@@ -1,6 +1,6 @@
 //! Tests that look inside of rollback.
 
-use crate::testing::{assert_clean, change, indexed, key, new_index, row, write};
+use crate::testing::{assert_clean, change, indexed, indexed_where, key, new_index, row, write};
 use crate::*;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
@@ -159,7 +159,10 @@ const ROWS: i32 = 600;
 
 /// The table of `indexed`, with rows of `n` 0, in an engine that leaves large rollbacks to a thread that never comes.
 fn without_a_thread(dir: &std::path::Path) -> (Arc<Engine>, Arc<Table>) {
-    let (engine, table) = indexed(dir);
+    filled(indexed(dir))
+}
+
+fn filled((engine, table): (Arc<Engine>, Arc<Table>)) -> (Arc<Engine>, Arc<Table>) {
     engine.losers.of_last_run(Vec::new(), true);
     let mut tx = engine.begin(Isolation::ReadCommitted);
     (0..ROWS).for_each(|id| write(&mut tx, &table, id, std::iter::once(0)));
@@ -340,6 +343,29 @@ fn rollbacks_in_the_background_are_bounded() {
     engine.vacuum().expect("purged");
     assert_clean(&engine, ROWS as usize);
     drop(sessions);
+    engine.shutdown().expect("shut down");
+}
+
+/// A short rollback stood behind a long one, and a definition of its table waited for both.
+#[test]
+fn a_short_rollback_does_not_stand_behind_another() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (engine, table) = filled(indexed_where(dir.path(), 1_000));
+    let (mut first, mut second) = (engine.tx(), engine.tx());
+    change_all(&mut first, &table);
+    first.rollback().expect("ended");
+    assert_eq!(engine.rollbacks_waiting().0, 1, "nothing was under way");
+    second.begin(Isolation::ReadCommitted);
+    (0..ROWS).for_each(|id| write(&mut second, &table, 9_000 + id, std::iter::once(1)));
+    second.rollback().expect("taken back");
+    assert_eq!(engine.rollbacks_waiting().0, 1, "its client has done it");
+    engine.roll_back_losers().expect("taken back");
+    change_all(&mut second, &table);
+    second.rollback().expect("ended");
+    assert_eq!(engine.rollbacks_waiting().0, 1, "nothing was under way");
+    engine.roll_back_losers().expect("taken back");
+    assert_clean(&engine, ROWS as usize);
+    drop((first, second));
     engine.shutdown().expect("shut down");
 }
 
