@@ -189,7 +189,10 @@ fn point(
     {
         return Ok(0);
     }
-    sink.row(&plan.outputs, &run.env(Input::Stored(table.layout(), row)))?;
+    sink.row(
+        &plan.outputs[..plan.visible],
+        &run.env(Input::Stored(table.layout(), row)),
+    )?;
     Ok(1)
 }
 

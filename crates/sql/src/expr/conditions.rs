@@ -2,8 +2,7 @@
 
 use super::{Comparison, Env, Expr, Value, compare, like};
 use crate::error::{Result, SqlError};
-use crate::types::array;
-use cenote_engine::{ColumnType, Datum, DatumRef};
+use cenote_engine::{Datum, DatumRef};
 use std::cmp::Ordering;
 
 impl Expr {
@@ -46,7 +45,14 @@ impl Expr {
                 op,
                 all,
                 trim,
-            } => any_of((operand, array), *element, (*op, *all, *trim), env),
+                parsed,
+            } => parsed.test(
+                &operand.value(env)?.get(),
+                &array.value(env)?.get(),
+                (*element, *trim),
+                (*op, *all),
+                env.session.text_context(),
+            ),
             Expr::Like {
                 text,
                 pattern,
@@ -117,31 +123,6 @@ fn compare_rows(op: Comparison, pairs: &[(Expr, Expr, bool)], env: &Env<'_>) -> 
         }
     }
     Ok(Some(op.holds(Ordering::Equal)))
-}
-
-/// ANY: one element for which the comparison holds settles it; ALL: one for which it does not.
-fn any_of(
-    (operand, array): (&Expr, &Expr),
-    element: ColumnType,
-    (op, all, trim): (Comparison, bool, bool),
-    env: &Env<'_>,
-) -> Result<Option<bool>> {
-    let array = array.value(env)?;
-    let array = array.get();
-    if array.is_null() {
-        return Ok(None);
-    }
-    let operand = operand.value(env)?;
-    let operand = operand.get();
-    let mut unknown = false;
-    for item in array::values(&array, element, env.session.text_context())? {
-        match compare(&operand, &item.as_ref(), trim)?.map(|o| op.holds(o)) {
-            Some(holds) if holds != all => return Ok(Some(!all)),
-            Some(_) => {}
-            None => unknown = true,
-        }
-    }
-    Ok(if unknown { None } else { Some(all) })
 }
 
 /// Equality of two values, NULL being equal to NULL: for grouping and DISTINCT.

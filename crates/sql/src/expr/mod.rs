@@ -8,6 +8,7 @@ pub mod aggregate;
 mod arithmetic;
 pub mod bind;
 mod conditions;
+pub mod elements;
 pub mod functions;
 mod like;
 pub(crate) mod md5;
@@ -144,6 +145,8 @@ pub enum Expr {
         op: Comparison,
         all: bool,
         trim: bool,
+        /// Its elements, once they are known.
+        parsed: elements::Parsed,
     },
     /// `[NOT] [I]LIKE`
     Like {

@@ -78,10 +78,13 @@ pub fn is_array_oid(id: u32) -> bool {
     element_of_array(id).is_some()
 }
 
-/// The type of an array's elements, by the array's id.
+/// The type of an array's elements, by the array's id. Blanks at the end of bpchar do not count.
 pub fn element_of_array(id: u32) -> Option<ColumnType> {
     let (_, element) = ARRAYS.iter().find(|(array, _)| *array == id)?;
-    type_of_oid(*element)
+    match *element {
+        oid::BPCHAR => Some(ColumnType::Char(1)),
+        element => type_of_oid(element),
+    }
 }
 
 /// The id of the array of a type.

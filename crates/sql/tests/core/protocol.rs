@@ -387,6 +387,43 @@ fn each_array_parameter(database: &Database, statements: &[(&str, u32)]) {
     }
 }
 
+/// A second planner took the array for one of text, where blanks at the end count.
+#[test]
+fn an_array_parameter_of_char_keeps_its_type_for_each_planner() {
+    let database = Database::new();
+    let mut session = database.session();
+    for text in [
+        "CREATE TABLE ch (id int PRIMARY KEY, c char(5))",
+        "CREATE INDEX ch_c ON ch (c)",
+        "INSERT INTO ch VALUES (1, 'ab'), (2, 'b'), (3, 'ab')",
+    ] {
+        simple(&mut session, text).expect(text);
+    }
+    for text in [
+        "SELECT id FROM ch WHERE c = ANY ($1) ORDER BY id",
+        "SELECT DISTINCT ON (id) id FROM ch WHERE c = ANY ($1) ORDER BY id",
+        "SELECT x.id FROM ch x JOIN ch y ON y.id = x.id WHERE x.c = ANY ($1) ORDER BY x.id",
+        "SELECT id FROM ch WHERE NOT c <> ALL ($1) ORDER BY id",
+    ] {
+        let answer = extended(&mut session, text, &[Some("{\"ab \",\"b \"}")]).expect(text);
+        assert_eq!(answer.lines(), ["1", "2", "3"], "{text}");
+    }
+}
+
+/// More arms than 100 read the whole table.
+#[test]
+fn an_or_of_many_arms_is_a_union() {
+    let database = Database::new();
+    let mut session = database.session();
+    prepared(&mut session);
+    simple(&mut session, "CREATE INDEX t_v ON t (v)").expect("index");
+    let arms: Vec<String> = (0..500).map(|n| format!("id = {n} AND v = 'b'")).collect();
+    let text = format!("SELECT id FROM t WHERE {}", arms.join(" OR "));
+    let plan = simple(&mut session, &format!("EXPLAIN {text}")).expect("explained");
+    assert!(plan.lines()[0].contains("union of"), "{:.200}", plan.lines()[0]);
+    assert_eq!(simple(&mut session, &text).expect("answered").lines(), ["2"]);
+}
+
 /// A parameter was taken for a pattern that fixes nothing, or for one of the first run.
 #[test]
 fn a_pattern_parameter_finds_what_each_run_asks_for() {

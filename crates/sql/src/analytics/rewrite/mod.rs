@@ -13,6 +13,7 @@ mod names;
 mod ordering;
 mod parameters;
 mod quantified;
+mod rows;
 mod scopes;
 
 pub(crate) use build::shown_name;
@@ -134,6 +135,7 @@ impl VisitorMut for Rewriter {
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         quantified::rewrite_quantified(expr);
+        rows::rewrite_rows(expr);
         if let Expr::Value(value) = expr {
             plain_number(value);
         }

@@ -2,6 +2,7 @@
 
 use super::{Binder, Bound, Refusal, Typed, open_text, shape, strip};
 use crate::error::{SqlError, code};
+use crate::expr::elements::Parsed;
 use crate::expr::{Comparison, Expr};
 use crate::types::cast::Context;
 use crate::types::{array, array_oid, base_type, is_integer};
@@ -126,7 +127,13 @@ impl Binder<'_> {
         let expr = Expr::AnyOf {
             operand: Box::new(operand),
             array: Box::new(array),
-            element: if both_integers { element } else { base_type(common) },
+            element: match base_type(common) {
+                _ if both_integers => element,
+                // Of any length.
+                ColumnType::Char(_) => ColumnType::Text,
+                other => other,
+            },
+            parsed: Parsed::default(),
             op,
             all,
             trim,
@@ -138,9 +145,11 @@ impl Binder<'_> {
     fn elements(&self, operand: &Typed, array: &ast::Expr) -> Bound<Elements> {
         let like_operand = operand.ty.map_or(ColumnType::Text, base_type);
         match array {
+            // Its elements have one type of their own: text, where none says another.
             ast::Expr::Array(items) => {
-                let items = items.elem.iter().map(|e| self.bind(e)).collect::<Bound<_>>()?;
-                Ok(Elements::List(items))
+                let items = items.elem.iter().map(|e| self.bind(e)).collect::<Bound<Vec<_>>>()?;
+                let (items, ty) = self.unify(items, "ARRAY")?;
+                Ok(Elements::List(items.into_iter().map(|e| Typed::new(e, ty)).collect()))
             }
             ast::Expr::Cast { expr, data_type, .. } => {
                 let DataType::Array(of) = data_type else {

@@ -7,7 +7,7 @@ use cenote_engine::{Direction, Table};
 use std::sync::Arc;
 
 /// Arms of an OR that are looked at, at most.
-const ARMS_MAX: usize = 100;
+const ARMS_MAX: usize = 5_000;
 
 /// What a path costs.
 pub trait Costs {
