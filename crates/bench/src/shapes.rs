@@ -44,7 +44,7 @@ INSERT INTO shape_nation SELECT i::int, 'nation ' || i FROM generate_series(1, 2
 INSERT INTO shape_cust SELECT i::int, (1 + i % 25)::int, 'name' || lpad(i::text, 6, '0'), 'city' || (i % 1000), i
   FROM generate_series(1, {n}) i;
 INSERT INTO shape_ord SELECT i::int, (1 + (i::bigint * 7919) % {n})::int, date '2020-01-01' + (i % 1000)::int, i % 5000,
-  'note ' || i FROM generate_series(1, 5 * {n}) i;
+  'note ' || i FROM generate_series(1, {5n}) i;
 CREATE INDEX shape_cust_name ON shape_cust (name); CREATE INDEX shape_cust_city ON shape_cust (city, balance);
 CREATE INDEX shape_ord_cust ON shape_ord (cust); CREATE INDEX shape_ord_day ON shape_ord (day);
 ANALYZE shape_nation; ANALYZE shape_cust; ANALYZE shape_ord;";
@@ -170,7 +170,10 @@ pub fn run(options: &Options) -> Result<()> {
             .map(|url| connect(url))
             .collect::<Result<Vec<_>>>()?,
     );
-    let text = TABLES.replace("{n}", &options.customers.to_string());
+    let orders = 5 * u64::from(options.customers);
+    let text = TABLES
+        .replace("{n}", &options.customers.to_string())
+        .replace("{5n}", &orders.to_string());
     for client in &mut clients {
         client.batch_execute(&text)?;
     }
