@@ -4,7 +4,7 @@
 use super::build::cast;
 use super::element_type;
 use crate::types::array;
-use sqlparser::ast::{BinaryOperator as Op, DataType, Expr, Value, ValueWithSpan};
+use sqlparser::ast::{BinaryOperator as Op, Expr, Value, ValueWithSpan};
 
 /// Elements up to which a comparison with each is written out.
 const ELEMENTS_MAX: usize = 500;
