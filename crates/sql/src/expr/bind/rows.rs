@@ -4,6 +4,7 @@ use super::{Binder, Bound, Refusal, Typed, open_text, shape, strip};
 use crate::error::{SqlError, code};
 use crate::expr::elements::Parsed;
 use crate::expr::{Comparison, Expr};
+use crate::names::qualified;
 use crate::types::cast::Context;
 use crate::types::{array, array_oid, base_type, is_integer};
 use cenote_engine::{ColumnType, Datum};
@@ -158,12 +159,20 @@ impl Binder<'_> {
                 let element = match of {
                     ast::ArrayElemTypeDef::AngleBracket(ty)
                     | ast::ArrayElemTypeDef::SquareBracket(ty, _)
-                    | ast::ArrayElemTypeDef::Parenthesis(ty) => self.named_type(ty)?,
+                    | ast::ArrayElemTypeDef::Parenthesis(ty) => self.element_type(ty)?,
                     ast::ArrayElemTypeDef::None => return shape("an array without a type"),
                 };
                 self.cast_elements(strip(expr), element)
             }
             other => self.cast_elements(other, like_operand),
+        }
+    }
+
+    /// The type of an array's elements by its name. `oid` is an integer here, and its array is none of integers to clients.
+    fn element_type(&self, ty: &DataType) -> Bound<ColumnType> {
+        match ty {
+            DataType::Custom(name, _) if qualified(name)?.1 == "oid" => shape("an array of oid"),
+            ty => self.named_type(ty),
         }
     }
 

@@ -3,6 +3,7 @@
 use super::from::From;
 use super::join::{Joined, WantedOrder, applied};
 use super::scope::{Common, Scope};
+use super::semi::ast_conjuncts;
 use super::subquery::slots_of;
 use super::{BLOCKS_MAX, Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
 use crate::error::{SqlError, code};
@@ -332,9 +333,11 @@ impl RowPlanner<'_> {
         let scope = Scope::new(self, around, common);
         let mut from = scope.from(&select.from, &sequence)?;
         let mut binder = scope.binder(&sequence);
-        if let Some(condition) = &select.selection {
-            from.conditions
-                .extend(conjuncts(Some(binder.condition(condition, "WHERE")?)));
+        for condition in select.selection.iter().flat_map(ast_conjuncts) {
+            if !self.semi_join(&scope, &binder, condition, &mut from)? {
+                from.conditions
+                    .extend(conjuncts(Some(binder.condition(condition, "WHERE")?)));
+            }
         }
         let grouped = self.start_grouping(&scope, &mut binder, select, query)?;
         scope.takes_windows.set(true);

@@ -22,6 +22,7 @@ mod from;
 mod join;
 mod profile;
 mod scope;
+mod semi;
 mod shares;
 mod subquery;
 mod window;

@@ -76,10 +76,21 @@ impl Scope<'_> {
         if matches!(operand, ast::Expr::Tuple(_)) {
             return shape("a row compared with a subquery");
         }
+        let block = self.inner(binder, query)?;
+        self.any_of_block(binder, operand, op, block)
+    }
+
+    /// The comparison with one of the rows of a subquery that is planned.
+    pub(super) fn any_of_block(
+        &self,
+        binder: &Binder<'_>,
+        operand: &ast::Expr,
+        op: Comparison,
+        mut block: Block,
+    ) -> Bound<Expr> {
         let operand = binder.bind(operand)?;
         let mut read = BTreeSet::new();
         slots_of(&operand.expr, &mut read);
-        let mut block = self.inner(binder, query)?;
         if block.outputs.len() != 1 {
             return Err(SqlError::new(code::SYNTAX_ERROR, "subquery has too many columns").into());
         }
