@@ -290,3 +290,24 @@ fn savepoints_are_counted() {
     run(&mut session, "ROLLBACK TO s; RELEASE s; SAVEPOINT t; COMMIT");
     run(&mut session, "DELETE FROM m WHERE id = -1 AND c = 'kept'");
 }
+
+/// The values of a window function were charged without what they hold: the first text of a partition is copied for each
+/// of its rows.
+#[test]
+fn texts_of_window_functions_are_bounded() {
+    let database = Database::new();
+    let mut session = database.session();
+    for text in [
+        "CREATE TABLE w (id int PRIMARY KEY, v text)",
+        "INSERT INTO w VALUES (1, repeat('x', 1000000)), (2, ''), (3, ''), (4, ''), (5, ''), (6, ''), (7, ''), (8, '')",
+        "INSERT INTO w SELECT a.id * 8 + b.id, '' FROM w a, w b",
+    ] {
+        simple(&mut session, text).expect(text);
+    }
+    database.sql.engine().memory().set_limit(16 << 20);
+    let text = "SELECT id, first_value(v) OVER (ORDER BY id) FROM w";
+    let refused = simple(&mut session, text).err().expect("too much");
+    assert_eq!(refused.code(), "53200");
+    let text = "SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY id) FROM w) x";
+    assert_eq!(simple(&mut session, text).expect("fits").lines(), ["72"]);
+}

@@ -4,6 +4,7 @@ use super::gather::{copy_out, keep, sort_keys};
 use super::{Context, State, next};
 use crate::error::{Result, SqlError};
 use crate::exec::order::{compare_keys, sort};
+use crate::exec::sink::size_of_row;
 use crate::expr::Expr;
 use crate::expr::aggregate::{Accumulator, Aggregate};
 use crate::plan::row::{Key, Node, Step, WindowFunction};
@@ -42,9 +43,8 @@ impl WindowState {
             while next(input, state, cx)? {
                 keep(&mut self.rows, carried, &mut memory, cx)?;
             }
-            memory.grow(self.rows.len() * functions.len() * size_of::<Datum>())?;
+            self.compute((partition, order), functions, (carried, &mut memory), cx)?;
             self.memory = Some(memory);
-            self.compute((partition, order), functions, carried, cx)?;
         }
         cx.tick()?;
         let Some(row) = self.rows.get(self.at) else {
@@ -62,7 +62,7 @@ impl WindowState {
         &mut self,
         (partition, order): (&[Key], &[Key]),
         functions: &[(WindowFunction, u16)],
-        carried: &[u16],
+        (carried, memory): (&[u16], &mut Charge),
         cx: &mut Context<'_>,
     ) -> Result<()> {
         let partition = sort_keys(partition, carried);
@@ -81,7 +81,7 @@ impl WindowState {
                     peers: &peers,
                     carried,
                 };
-                partition.values(function, values, cx)?;
+                partition.values(function, &mut Values { values, memory }, cx)?;
             }
         }
         Ok(())
@@ -102,6 +102,20 @@ fn runs(rows: &[Vec<Datum>], within: Range<usize>, keys: &[SortKey]) -> Vec<Rang
     runs
 }
 
+/// The values of a function, charged to the session as they come: one of a text may be a copy of it a row.
+struct Values<'v> {
+    values: &'v mut Vec<Datum>,
+    memory: &'v mut Charge,
+}
+
+impl Values<'_> {
+    fn push(&mut self, value: Datum) -> Result<()> {
+        self.memory.grow(size_of_row(std::slice::from_ref(&value)))?;
+        self.values.push(value);
+        Ok(())
+    }
+}
+
 /// One partition.
 struct Partition<'w> {
     rows: &'w [Vec<Datum>],
@@ -113,20 +127,24 @@ struct Partition<'w> {
 
 impl Partition<'_> {
     /// Appends the function's value of each row.
-    fn values(&self, function: &WindowFunction, values: &mut Vec<Datum>, cx: &mut Context<'_>) -> Result<()> {
+    fn values(&self, function: &WindowFunction, values: &mut Values<'_>, cx: &mut Context<'_>) -> Result<()> {
         let first = self.part.start;
         match function {
-            WindowFunction::RowNumber => values.extend((1..=self.part.len()).map(|n| Datum::Int8(n as i64))),
-            WindowFunction::Rank => self.each_peers(values, |_, peers| Datum::Int8((peers.start - first + 1) as i64)),
-            WindowFunction::DenseRank => self.each_peers(values, |n, _| Datum::Int8(n as i64 + 1)),
+            WindowFunction::RowNumber => {
+                (1..=self.part.len()).try_for_each(|n| values.push(Datum::Int8(n as i64)))?;
+            }
+            WindowFunction::Rank => {
+                self.each_peers(values, |_, peers| Datum::Int8((peers.start - first + 1) as i64))?;
+            }
+            WindowFunction::DenseRank => self.each_peers(values, |n, _| Datum::Int8(n as i64 + 1))?,
             WindowFunction::First(value) => {
                 let value = self.of_row(first, value, cx)?;
-                self.each_peers(values, |_, _| value.clone());
+                self.each_peers(values, |_, _| value.clone())?;
             }
             WindowFunction::Last(value) => {
                 for peers in self.peers {
                     let value = self.of_row(peers.end - 1, value, cx)?;
-                    values.extend(peers.clone().map(|_| value.clone()));
+                    peers.clone().try_for_each(|_| values.push(value.clone()))?;
                 }
             }
             WindowFunction::Aggregate(aggregate) => self.aggregate(aggregate, values, cx)?,
@@ -139,22 +157,24 @@ impl Partition<'_> {
                 for at in self.part.clone() {
                     cx.tick()?;
                     let shifted = self.shifted(at, (offset.as_ref(), *ahead), cx)?;
-                    values.push(match (shifted, default) {
+                    let value = match (shifted, default) {
                         (Shift::Nowhere, _) | (Shift::Outside, None) => Datum::Null,
                         (Shift::Row(row), _) => self.of_row(row, value, cx)?,
                         (Shift::Outside, Some(default)) => self.of_row(at, default, cx)?,
-                    });
+                    };
+                    values.push(value)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn each_peers(&self, values: &mut Vec<Datum>, mut value: impl FnMut(usize, &Range<usize>) -> Datum) {
+    fn each_peers(&self, values: &mut Values<'_>, mut value: impl FnMut(usize, &Range<usize>) -> Datum) -> Result<()> {
         for (n, peers) in self.peers.iter().enumerate() {
             let value = value(n, peers);
-            values.extend(peers.clone().map(|_| value.clone()));
+            peers.clone().try_for_each(|_| values.push(value.clone()))?;
         }
+        Ok(())
     }
 
     /// The value of an expression over a row.
@@ -164,7 +184,7 @@ impl Partition<'_> {
     }
 
     /// The aggregate of each row's frame, which grows with the order.
-    fn aggregate(&self, aggregate: &Aggregate, values: &mut Vec<Datum>, cx: &mut Context<'_>) -> Result<()> {
+    fn aggregate(&self, aggregate: &Aggregate, values: &mut Values<'_>, cx: &mut Context<'_>) -> Result<()> {
         let mut under_way = Accumulator::new(aggregate);
         for peers in self.peers {
             for row in peers.clone() {
@@ -173,7 +193,7 @@ impl Partition<'_> {
                 under_way.add(aggregate, &cx.env())?;
             }
             let value = under_way.clone().finish()?;
-            values.extend(peers.clone().map(|_| value.clone()));
+            peers.clone().try_for_each(|_| values.push(value.clone()))?;
         }
         Ok(())
     }

@@ -66,19 +66,17 @@ pub fn choose(
     if candidates.is_empty() {
         return (whole_table(table, condition), 0);
     }
-    candidates.push(Candidate {
+    let whole = Candidate {
         access: whole_table(table, condition),
         served: 0,
-    });
-    let cost = |c: &Candidate| cost_of(c, order, costs);
-    let best = candidates
-        .into_iter()
-        .map(|c| (cost(&c), c))
-        .min_by(|a, b| a.0.total_cmp(&b.0));
-    match best {
-        Some((_, best)) => (best.access, best.served),
-        None => unreachable!("the whole table is a candidate"),
-    }
+    };
+    let costed = |c: Candidate| (cost_of(&c, order, costs), c);
+    let whole = costed(whole);
+    // Of equals the first, as the trees stand in the table.
+    let cheaper = |best: (f64, Candidate), other: (f64, Candidate)| if other.0 < best.0 { other } else { best };
+    let best = candidates.into_iter().map(costed).reduce(cheaper);
+    let best = best.filter(|(cost, _)| *cost <= whole.0).unwrap_or(whole).1;
+    (best.access, best.served)
 }
 
 /// Steps of a path with the sort behind it. One that gives the order ends where the limit does; one that gives the first
