@@ -1,7 +1,7 @@
 //! What the server itself costs: round trips a second with a statement that does nothing, and memory of idle sessions.
 
 use crate::program::{Data, Process, cenote};
-use crate::sessions::resident_of;
+use crate::sessions::private_of;
 use crate::stub::{Client, Host, bind_portal, execute, message, parse, rows};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ fn a_hundred_idle_sessions_are_small() {
     command.arg(data.path());
     let server = Process::spawn(command);
     let (pid, address) = (server.child.id(), SocketAddr::from(([127, 0, 0, 1], server.port)));
-    let before = resident_of(pid);
+    let before = private_of(pid);
     let clients: Vec<Client> = (0..100).map(|_| Client::connect(address)).collect();
-    let grown = resident_of(pid).saturating_sub(before);
+    let grown = private_of(pid).saturating_sub(before);
     assert!(grown < 20 << 20, "100 idle sessions took {grown} bytes");
     drop(clients);
 }
