@@ -87,7 +87,7 @@ impl BTree {
     /// One level down. The parent is validated before the child is asked for (its number may be torn) and after
     /// (the child may have been split or freed in between).
     #[inline(always)]
-    fn child<'p, O: Observer>(
+    pub(super) fn child<'p, O: Observer>(
         &self,
         pool: &'p Pool,
         parent: &Node<'p, O>,

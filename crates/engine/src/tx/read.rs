@@ -23,7 +23,7 @@ use crate::catalog::state::Catalog;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
-use crate::tree::{BTree, LeafBatch, Scan};
+use crate::tree::{BTree, LeafBatch, Place, Scan};
 use crate::undo::UndoPointer;
 use crate::undo::record::{Kind, TRAILER, Trailer};
 use crate::{large, undo};
@@ -138,6 +138,7 @@ impl Reader {
             scan,
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
+            fetch: Fetch::default(),
         }
     }
 
@@ -155,6 +156,7 @@ impl Reader {
             scan,
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
+            fetch: Fetch::default(),
         }
     }
 
@@ -326,6 +328,7 @@ pub struct RowScan {
     scan: Scan,
     leaf: LeafBatch,
     scratch: Vec<u8>,
+    fetch: Fetch,
 }
 
 /// Bytes after which a batch ends within a leaf: rows with large values may be of a gigabyte each.
@@ -380,45 +383,116 @@ impl RowScan {
         self.leaf.swap_bytes(batch.bytes_mut());
         for i in 0..self.leaf.len() {
             let (start, key_end, end) = self.leaf.place(i);
-            let value = batch.part(key_end, end);
-            let trailer = Trailer::of(value)?;
-            let plain = !large::is_external(value);
-            if plain && !trailer.deleted() && reader.sees(trailer)? {
-                batch.push_place((start, key_end), (key_end, end - TRAILER as u32));
-                continue;
-            }
-            self.scratch.clear();
-            self.scratch.extend_from_slice(value);
-            let seen = reader.visible_version(&mut self.scratch)?;
-            if seen && reader.complete(&self.table, &mut self.scratch, &self.columns)? {
-                batch.push_row((start, key_end), &self.scratch);
-                if batch.bytes() >= BATCH_BYTES && i + 1 < self.leaf.len() {
-                    self.scan.return_to(batch.part(start, key_end));
-                    break;
+            match self.bring_up(reader, batch, (key_end, end))? {
+                None => {}
+                Some(Brought::InPlace(row_end)) => batch.push_place((start, key_end), (key_end, row_end)),
+                Some(Brought::InScratch) => {
+                    batch.push_row((start, key_end), &self.scratch);
+                    if batch.bytes() >= BATCH_BYTES && i + 1 < self.leaf.len() {
+                        self.scan.return_to(batch.part(start, key_end));
+                        break;
+                    }
                 }
             }
         }
         Ok(())
     }
 
+    /// The rows of the leaf's entries, in the order of the entries, but fetched in the order of their keys.
     fn take_entries(&mut self, reader: &Reader, index: usize, batch: &mut RowBatch) -> Result<()> {
-        let index = &self.table.indexes[index];
-        let mut seen = Vec::new();
+        let table = self.table.clone();
+        self.fetch(reader, batch)?;
+        let mut have = Vec::new();
         for i in 0..self.leaf.len() {
-            let (prefix, key) = split_entry(self.leaf.key(i), self.leaf.value(i))?;
-            if !reader.get_columns(&self.table, key, &self.columns, &mut self.scratch)? {
+            let Some((start, key_end, end)) = self.fetch.places[i] else {
+                continue;
+            };
+            let Some(brought) = self.bring_up(reader, batch, (key_end, end))? else {
+                continue;
+            };
+            let row = match brought {
+                Brought::InPlace(row_end) => batch.part(key_end, row_end),
+                Brought::InScratch => &self.scratch[..],
+            };
+            table.index_key_of_row(&table.indexes[index], row, &mut have)?;
+            if have != split_entry(self.leaf.key(i), self.leaf.value(i))?.0 {
                 continue;
             }
-            self.table.index_key_of_row(index, &self.scratch, &mut seen)?;
-            if seen == prefix {
-                batch.push(key, &self.scratch);
-                if ends_behind(&mut self.scan, &self.leaf, i, batch) {
-                    break;
-                }
+            match brought {
+                Brought::InPlace(row_end) => batch.push_place((start, key_end), (key_end, row_end)),
+                Brought::InScratch => batch.push_row((start, key_end), &self.scratch),
+            }
+            if ends_behind(&mut self.scan, &self.leaf, i, batch) {
+                break;
             }
         }
         Ok(())
     }
+
+    /// Copies what stands under the keys of the leaf's entries into the batch.
+    fn fetch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
+        let Fetch { order, places } = &mut self.fetch;
+        let leaf = &self.leaf;
+        order.clear();
+        for i in 0..leaf.len() {
+            let (_, key) = split_entry(leaf.key(i), leaf.value(i))?;
+            order.push((head(key), i as u32));
+        }
+        places.clear();
+        places.resize(leaf.len(), None);
+        let key = |i: usize| row_key(leaf, i);
+        order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1 as usize).cmp(key(b.1 as usize))));
+        let tree = BTree {
+            space: self.table.space,
+        };
+        tree.get_many(&reader.engine.pool, (key, &order[..]), batch.bytes_mut(), places)?;
+        Ok(())
+    }
+
+    /// Makes of a clustered entry's value in the batch the row that the snapshot sees; None where it sees none.
+    #[inline]
+    fn bring_up(&mut self, reader: &Reader, batch: &RowBatch, (from, to): (u32, u32)) -> Result<Option<Brought>> {
+        let value = batch.part(from, to);
+        let trailer = Trailer::of(value)?;
+        if !large::is_external(value) && reader.sees(trailer)? {
+            return Ok((!trailer.deleted()).then_some(Brought::InPlace(to - TRAILER as u32)));
+        }
+        self.scratch.clear();
+        self.scratch.extend_from_slice(value);
+        let seen = reader.visible_version(&mut self.scratch)?
+            && reader.complete(&self.table, &mut self.scratch, &self.columns)?;
+        Ok(seen.then_some(Brought::InScratch))
+    }
+}
+
+/// Where a row lies that was brought up to what the snapshot sees.
+enum Brought {
+    /// Where it was, up to here.
+    InPlace(u32),
+    /// In the scan's scratch.
+    InScratch,
+}
+
+/// How the rows of a leaf's entries are fetched: memory to use.
+#[derive(Default)]
+struct Fetch {
+    /// The entries by their rows' keys: how a key begins, and which entry's it is.
+    order: Vec<(u64, u32)>,
+    /// What was found of each entry's row.
+    places: Vec<Option<Place>>,
+}
+
+/// How a key begins, as a number: keys are in the order of these, as far as they go.
+fn head(key: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    let len = key.len().min(8);
+    bytes[..len].copy_from_slice(&key[..len]);
+    u64::from_be_bytes(bytes)
+}
+
+/// The primary key of the row of an entry that has its lengths.
+fn row_key(leaf: &LeafBatch, i: usize) -> &[u8] {
+    split_entry(leaf.key(i), leaf.value(i)).map_or(&[], |(_, key)| key)
 }
 
 /// Whether the batch is long enough behind entry `i` of the leaf. The rest of the leaf is then read again: what was

@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::expr::{Env, Expr};
 use crate::plan::access::keys::{TreeRange, push_equal, ranges};
 use crate::plan::access::{Access, Path};
-use cenote_engine::{Account, Columns, Reader, RowBatch, RowScan};
+use cenote_engine::{Account, Columns, KeyRange, Reader, RowBatch, RowScan};
 use std::sync::Arc;
 
 /// Below this many rows a scan fetches only what is wanted.
@@ -28,7 +28,10 @@ const FEW_MAX: usize = 1024;
 /// A walk over the rows of an access path. The filter is the caller's to apply.
 pub struct TableRows {
     ranges: std::vec::IntoIter<TreeRange>,
-    scan: Option<RowScan>,
+    /// A walk over a tree (position of the index; None: the primary key's), kept for other ranges of it.
+    scan: Option<(Option<usize>, RowScan)>,
+    /// Whether it stands in a range.
+    is_open: bool,
     /// Rows at hand; lent by the session.
     pub batch: RowBatch,
     at: usize,
@@ -47,12 +50,11 @@ impl TableRows {
     ///
     /// # Errors
     /// A limit of the key range cannot be computed.
-    pub fn start(access: &Access, env: &Env<'_>, mut batch: RowBatch) -> Result<TableRows> {
-        batch.clear();
-        let table = &access.table;
+    pub fn start(access: &Access, env: &Env<'_>, batch: RowBatch) -> Result<TableRows> {
         let mut rows = TableRows {
             ranges: Vec::new().into_iter(),
             scan: None,
+            is_open: false,
             batch,
             at: 0,
             point: None,
@@ -61,20 +63,34 @@ impl TableRows {
             columns: Columns::All,
             seen: None,
         };
+        rows.restart(access, env)?;
+        Ok(rows)
+    }
+
+    /// Starts it again, by the same path with other values around: its memory is used again. How many rows will do is to
+    /// be said anew.
+    ///
+    /// # Errors
+    /// As `start`.
+    pub fn restart(&mut self, access: &Access, env: &Env<'_>) -> Result<()> {
+        self.batch.clear();
+        (self.at, self.is_open, self.few, self.seen) = (0, false, None, None);
+        let table = &access.table;
         if let Path::Point(values) = &access.path {
-            let mut key = Vec::with_capacity(16);
-            rows.pending = push_equal(table, None, values, env, &mut key)?;
-            rows.point = Some((key, Vec::new()));
-            return Ok(rows);
+            let (mut key, row) = self.point.take().unwrap_or_default();
+            key.clear();
+            self.pending = push_equal(table, None, values, env, &mut key)?;
+            self.point = Some((key, row));
+            return Ok(());
         }
         let ranges = ranges(table, &access.path, access.direction, env)?;
         // Ranges of one tree have no row in common.
         let one_tree = ranges.iter().all(|(index, _)| *index == ranges[0].0);
         if !one_tree {
-            rows.seen = Some((Seen::default(), env.session.memory.clone()));
+            self.seen = Some((Seen::default(), env.session.memory.clone()));
         }
-        rows.ranges = ranges.into_iter();
-        Ok(rows)
+        self.ranges = ranges.into_iter();
+        Ok(())
     }
 
     /// Says that about so many rows will do. Where they do not, twice as many are fetched each time.
@@ -113,31 +129,37 @@ impl TableRows {
         self.at += 1;
         while self.at >= self.batch.len() {
             self.at = 0;
-            let Some(scan) = &mut self.scan else {
+            let Some((_, scan)) = self.scan.as_mut().filter(|_| self.is_open) else {
+                self.batch.clear();
                 let Some((index, range)) = self.ranges.next() else {
                     return Ok(false);
                 };
-                let scan = match index {
-                    None => reader.scan(&access.table, range, access.direction),
-                    Some(index) => reader.index_scan(&access.table, index, range, access.direction),
-                };
-                let scan = scan.columns(&self.columns);
-                self.scan = Some(match self.few {
-                    Some(rows) => scan.batch_rows(rows),
-                    None => scan,
-                });
-                self.batch.clear();
+                self.open(reader, access, index, range);
                 continue;
             };
             if !scan.next_batch(reader, &mut self.batch)? {
-                self.scan = None;
-                self.batch.clear();
+                self.is_open = false;
             } else if let Some(rows) = self.few {
                 self.few = Some(2 * rows).filter(|more| *more < FEW_MAX);
                 scan.set_batch_rows(self.few.unwrap_or(usize::MAX));
             }
         }
         Ok(true)
+    }
+
+    /// Stands at the begin of a range.
+    fn open(&mut self, reader: &Reader, access: &Access, index: Option<usize>, range: KeyRange) {
+        let rows = self.few.unwrap_or(usize::MAX);
+        self.is_open = true;
+        if let Some((_, scan)) = self.scan.as_mut().filter(|(known, _)| *known == index) {
+            scan.restart(range);
+            return scan.set_batch_rows(rows);
+        }
+        let scan = match index {
+            None => reader.scan(&access.table, range, access.direction),
+            Some(index) => reader.index_scan(&access.table, index, range, access.direction),
+        };
+        self.scan = Some((index, scan.columns(&self.columns).batch_rows(rows)));
     }
 
     /// Primary key bytes of the row here.

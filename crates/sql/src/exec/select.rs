@@ -258,9 +258,7 @@ fn start(run: &mut Run<'_>, plan: &SelectPlan) -> Result<Cursor> {
     {
         let batch = std::mem::take(&mut run.scratch.batch);
         let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
-        if access.filter.is_none() {
-            rows.expect_few(skip.saturating_add(left));
-        }
+        rows.expect_few(skip.saturating_add(left));
         return Ok(Cursor::Stream(Box::new(Stream { rows, skip, left })));
     }
     if let Some(column) = single_text(plan) {

@@ -149,3 +149,68 @@ fn cost_of_the_short_path() {
     });
     timed(s, "del", "DELETE FROM sbtest1 WHERE id=$1", true, &id);
 }
+
+/// The tables of `cenote bench shapes`.
+fn load_shop(session: &mut Session, customers: i64) {
+    let tables = "CREATE TABLE cust (id int PRIMARY KEY, name text NOT NULL, city text, balance numeric(12,2));\
+        CREATE TABLE ord (id int PRIMARY KEY, cust int NOT NULL, day date NOT NULL, total numeric(12,2) NOT NULL, \
+        note text);\
+        CREATE INDEX ord_cust ON ord (cust); CREATE INDEX ord_day ON ord (day);\
+        CREATE INDEX cust_city ON cust (city, balance)";
+    simple(session, tables).expect("tables");
+    let mut insert = |table: &str, count: i64, row: &dyn Fn(i64) -> String| {
+        for from in (1..=count).step_by(1000) {
+            let rows: Vec<String> = (from..(from + 1000).min(count + 1)).map(row).collect();
+            simple(session, &format!("INSERT INTO {table} VALUES {}", rows.join(","))).expect("rows");
+        }
+    };
+    insert("cust", customers, &|i| {
+        format!("({i}, 'name{i:06}', 'city{}', {i})", i % 1000)
+    });
+    let (first, month) = (2020, |day: i64| (day / 28 % 12 + 1, day % 28 + 1));
+    insert("ord", 5 * customers, &|i| {
+        let (year, (month, day)) = (first + i % 1000 / 336, month(i % 1000));
+        let (cust, total) = (1 + (i * 7919) % customers, i % 5000);
+        format!("({i}, {cust}, '{year}-{month:02}-{day:02}', {total}, 'note {i}')")
+    });
+    simple(session, "ANALYZE cust; ANALYZE ord").expect("analyzed");
+}
+
+/// Statements that read rows by a secondary index: the best of many short runs, beside whatever else runs.
+/// `CENOTE_CUSTOMERS`: how many there are.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_rows_by_an_index() {
+    let customers = std::env::var("CENOTE_CUSTOMERS").map_or(100_000, |n| n.parse().expect("a number"));
+    let database = Database::new();
+    let mut session = database.session();
+    load_shop(&mut session, customers);
+    let mut out = Blackhole(bytes::BytesMut::with_capacity(1 << 16));
+    for text in [
+        "SELECT * FROM ord WHERE id = 777",
+        "SELECT * FROM ord ORDER BY day DESC, id LIMIT 3",
+        "SELECT c.id FROM cust c WHERE c.id < 50 AND EXISTS (SELECT 1 FROM ord o WHERE o.cust = c.id AND o.total > \
+         4000) ORDER BY c.id",
+        "SELECT c.id FROM cust c WHERE c.id < 50 AND EXISTS (SELECT 1 FROM ord o WHERE o.cust = c.id) ORDER BY c.id",
+        "SELECT * FROM ord WHERE (cust, id) > (990, 5) ORDER BY cust, id LIMIT 10",
+        "SELECT count(*) FROM ord WHERE cust BETWEEN 100 AND 200",
+        "SELECT sum(total) FROM ord WHERE day BETWEEN '2020-03-03' AND '2020-03-12'",
+        "SELECT cust, id FROM ord WHERE cust BETWEEN 100 AND 200 ORDER BY cust, id",
+    ] {
+        session.parse("", text, &[]).expect("parse");
+        let tail = bind_tail(&[]);
+        let mut run = |times: u32| {
+            let begin = Instant::now();
+            for _ in 0..times {
+                let bind = Bind::from_wire(&tail).expect("no parameters");
+                session.bind("", "", bind).expect("bind");
+                session.execute("", 0, &mut out).expect("execute");
+                session.sync().expect("sync");
+            }
+            begin.elapsed().as_secs_f64() * 1e6 / f64::from(times)
+        };
+        run(10);
+        let best = (0..300).map(|_| run(2)).fold(f64::MAX, f64::min);
+        println!("{best:>9.1} us  {text}");
+    }
+}

@@ -16,9 +16,8 @@ const FIRST_ROWS: u64 = 16;
 #[derive(Default)]
 pub struct ScanState {
     begun: bool,
+    /// Of a former run until this one has begun: its memory is used again.
     rows: Option<TableRows>,
-    /// Memory of the rows of a former run.
-    batch: RowBatch,
     key: Vec<u8>,
     row: Vec<u8>,
 }
@@ -26,9 +25,6 @@ pub struct ScanState {
 impl ScanState {
     pub fn reset(&mut self) {
         self.begun = false;
-        if let Some(rows) = self.rows.take() {
-            self.batch = rows.batch;
-        }
     }
 
     /// Writes the columns of the next row.
@@ -48,13 +44,7 @@ impl ScanState {
             return self.point(scan, values, cx);
         }
         if !std::mem::replace(&mut self.begun, true) {
-            let env = around(cx, Input::Nothing);
-            let mut rows = TableRows::start(access, &env, std::mem::take(&mut self.batch))?;
-            rows.expect_columns(&scan.columns);
-            if scan.few {
-                rows.expect_few(FIRST_ROWS);
-            }
-            self.rows = Some(rows);
+            self.begin(scan, cx)?;
         }
         let Some(rows) = &mut self.rows else { return Ok(false) };
         while rows.next(cx.reader, access)? {
@@ -65,6 +55,25 @@ impl ScanState {
             }
         }
         Ok(false)
+    }
+
+    fn begin(&mut self, scan: &Scan, cx: &Context<'_>) -> Result<()> {
+        let (access, env) = (&scan.access, around(cx, Input::Nothing));
+        let rows = match &mut self.rows {
+            Some(rows) => {
+                rows.restart(access, &env)?;
+                rows
+            }
+            none => {
+                let rows = none.insert(TableRows::start(access, &env, RowBatch::new())?);
+                rows.expect_columns(&scan.columns);
+                rows
+            }
+        };
+        if scan.few {
+            rows.expect_few(FIRST_ROWS);
+        }
+        Ok(())
     }
 
     fn point(&mut self, scan: &Scan, values: &[Expr], cx: &mut Context<'_>) -> Result<bool> {
