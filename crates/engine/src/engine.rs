@@ -22,6 +22,7 @@ use crate::tx::locks::{CancelFlag, RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
+use crate::tx::unsettled::Unsettled;
 use crate::undo::segments::Segments;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,6 +95,7 @@ pub struct Engine {
     /// Spaces whose pending large values of the last run are gone.
     pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
     pub(crate) purge: Purge,
+    pub(crate) unsettled: Unsettled,
     /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
     pub(crate) give_back_pages: u32,
     pub(crate) losers: Losers,

@@ -20,6 +20,7 @@ pub mod catalog;
 mod check;
 mod circle;
 mod counters;
+mod covered;
 mod engine;
 pub mod error;
 pub mod key;

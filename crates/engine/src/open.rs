@@ -34,6 +34,7 @@ use crate::tx::locks::{RowLocks, TableLocks, UniqueStripes, Waits};
 use crate::tx::queue::RowQueues;
 use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
+use crate::tx::unsettled::Unsettled;
 use crate::undo::segments::Segments;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
@@ -84,6 +85,7 @@ impl Engine {
             row_numbers: rt::Mutex::new(HashMap::default()),
             reclaimed: rt::Mutex::new(HashSet::default()),
             purge: Purge::default(),
+            unsettled: Unsettled::new(first),
             losers: Losers::default(),
             rollback_pages: u64::from(options.tuning.rollback_pages),
             short_rollback_pages: u64::from(options.tuning.short_rollback_pages),

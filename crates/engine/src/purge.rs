@@ -37,7 +37,7 @@ use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
-use cenote_base::{Cts, PageId};
+use cenote_base::{Cts, PageId, TxId};
 use crew::{Crew, Round};
 use std::sync::{Arc, Weak};
 
@@ -129,6 +129,9 @@ impl Engine {
         self.raise_low_water(horizon);
         let passed = self.purge_segments(horizon, cancel)?;
         cancel.map_or(Ok(()), |cancel| cancel.check())?;
+        if self.unsettled.any_waits() {
+            self.unsettled.note_purged(self.first_not_purged());
+        }
         if let Some(past) = self.cts.take_past(self.txs.low_water(), self.give_back_pages) {
             mark::pass(Mark::CtsGivenBack);
             for pages in past.pages.iter().cloned() {
@@ -186,6 +189,14 @@ impl Engine {
         self.txs.raise_low_water(self.segments.oldest_recent(running, horizon));
     }
 
+    /// The least number of a transaction that has not ended, or that purge has not passed. In the order of
+    /// `raise_low_water`.
+    fn first_not_purged(&self) -> TxId {
+        let next = self.txs.next();
+        let running = self.slots.oldest_tx(next);
+        self.segments.oldest_unpurged(running)
+    }
+
     fn purge_segment(&self, segment: &Segment, round: &Round, memos: &mut Memos) -> Result<u64> {
         let mut passed = 0;
         while let Some(ended) = segment.next_past(memos.horizon) {
@@ -230,6 +241,7 @@ impl Engine {
             }
             at = behind;
             segment.pass(at);
+            self.unsettled.settle(&record);
             passed += 1;
         }
         segment.pass(end);

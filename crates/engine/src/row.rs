@@ -158,6 +158,24 @@ impl RowLayout {
         Ok(())
     }
 
+    /// Begins a row behind what is in `out`: all columns are NULL that are not put.
+    pub(crate) fn begin<'r>(&'r self, out: &'r mut Vec<u8>) -> RowBegun<'r> {
+        let start = out.len();
+        out.resize(start + self.values_at, 0);
+        let columns = self.types.len();
+        let nulls = &mut out[start + 1..][..columns.div_ceil(8)];
+        nulls.fill(0xFF);
+        if let (Some(last), left @ 1..) = (nulls.last_mut(), columns % 8) {
+            *last = (1 << left) - 1;
+        }
+        RowBegun {
+            layout: self,
+            out,
+            start,
+            next: 0,
+        }
+    }
+
     /// Whether a column is NULL.
     ///
     /// # Errors
@@ -389,6 +407,63 @@ impl ColumnReader {
         }
         let range = self.values_at + start as usize..self.values_at + end as usize;
         row.get(range).map(Some).ok_or_else(truncated)
+    }
+}
+
+/// A row under way, at the end of other bytes.
+pub(crate) struct RowBegun<'r> {
+    layout: &'r RowLayout,
+    out: &'r mut Vec<u8>,
+    start: usize,
+    /// The first variable column whose end is not noted.
+    next: usize,
+}
+
+impl RowBegun<'_> {
+    /// Puts the bytes of a column's value (`RowLayout::column_bytes`). Columns are put in their order.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: bytes of another length than the type's. [`Error::TooLarge`]: the row is too long.
+    pub(crate) fn put(&mut self, column: usize, value: &[u8]) -> Result<()> {
+        match self.layout.places[column] {
+            Place::Fixed(at) => {
+                let at = self.start + at as usize;
+                if self.layout.types[column].fixed_len() != Some(value.len()) {
+                    return Err(truncated());
+                }
+                self.out[at..at + value.len()].copy_from_slice(value);
+            }
+            Place::Variable(index) => {
+                assert!(index as usize >= self.next, "columns are put in their order");
+                self.note_ends(index as usize)?;
+                self.out.extend_from_slice(value);
+                self.note_ends(index as usize + 1)?;
+            }
+        }
+        self.out[self.start + 1 + column / 8] &= !(1 << (column % 8));
+        Ok(())
+    }
+
+    /// Notes that the variable columns before `to` end here.
+    fn note_ends(&mut self, to: usize) -> Result<()> {
+        let end = self.out.len() - self.start - self.layout.values_at;
+        if end > MAX_ROW_BYTES {
+            return Err(too_big());
+        }
+        for index in self.next..to {
+            let at = self.start + self.layout.ends_at + 4 * index;
+            self.out[at..at + 4].copy_from_slice(&(end as u32).to_le_bytes());
+        }
+        self.next = to;
+        Ok(())
+    }
+
+    /// The row is whole.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`]: the row is too long.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        self.note_ends(self.layout.variables)
     }
 }
 

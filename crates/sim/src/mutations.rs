@@ -61,7 +61,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         AbortedVersion => (Name::Transactions, 40),
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
         LatchVersion | PageTwice | UndoneMark | EmptiedCts => (Name::Transactions, 60),
-        UniqueStripe | EntryNeeded | EntryLeft | DeadlockCheck => (Name::Transactions, 40),
+        UniqueStripe | EntryNeeded | EntryLeft | Uncounted | DeadlockCheck => (Name::Transactions, 40),
         SharedChain | SharedRollback => (Name::Transactions, 40),
         EarlyDefinition | SpaceAgain | DropOrder | LoserTables => (Name::Ddl, 60),
         RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),

@@ -165,6 +165,8 @@ faults! {
     EntryNeeded = "entry-needed",
     /// Purge and rollback leave index entries that no version needs.
     EntryLeft = "entry-left",
+    /// Readers of an index alone take each entry for its row's.
+    Uncounted = "uncounted",
     /// Purge frees large values of a replaced version that the next one has, too.
     SharedChain = "shared-chain",
     /// A version that is taken back takes with it the large values that it has from the one before.

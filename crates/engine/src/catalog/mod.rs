@@ -15,10 +15,12 @@ pub(crate) mod statistics;
 pub use defs::{ColumnDef, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, TableDef};
 pub use state::Definitions;
 
+use crate::covered::EntryRows;
 use crate::error::{Error, Result};
 use crate::key;
 use crate::row::RowLayout;
 use crate::types::Datum;
+use cenote_base::rt::atomic::AtomicU64;
 use std::ops::Deref;
 
 /// A table as statements use it: its definition and the layout of its rows.
@@ -26,6 +28,10 @@ use std::ops::Deref;
 pub struct Table {
     def: TableDef,
     layout: RowLayout,
+    /// How the entries of each index are read.
+    entry_rows: Vec<EntryRows>,
+    /// The state of all definitions in which writers and purge were last known to keep up all its indexes.
+    pub(crate) kept_up: AtomicU64,
 }
 
 impl Deref for Table {
@@ -39,9 +45,14 @@ impl Table {
     /// The handle of a definition.
     pub fn new(def: TableDef) -> Table {
         let types: Vec<_> = def.columns.iter().map(|c| c.ty).collect();
+        let layout = RowLayout::new(&types);
+        let primary = def.primary_key.as_ref().map_or(&[][..], |p| &p.columns);
+        let entry_rows = def.indexes.iter().map(|i| EntryRows::new(&layout, &i.columns, primary));
         Table {
-            layout: RowLayout::new(&types),
+            entry_rows: entry_rows.collect(),
+            layout,
             def,
+            kept_up: AtomicU64::new(0),
         }
     }
 
@@ -53,6 +64,16 @@ impl Table {
     /// How rows are laid out.
     pub fn layout(&self) -> &RowLayout {
         &self.layout
+    }
+
+    /// Columns whose values the entries of an index (by its position) give, rising: those of the index and of the primary
+    /// key whose values their key keeps as they are.
+    pub fn columns_of_entries(&self, index: usize) -> &[usize] {
+        self.entry_rows[index].covered()
+    }
+
+    pub(crate) fn entry_rows(&self, index: usize) -> &EntryRows {
+        &self.entry_rows[index]
     }
 
     /// Position of a column by its name.

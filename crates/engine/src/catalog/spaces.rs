@@ -34,7 +34,7 @@ pub(crate) fn drop_spaces(engine: &Engine, gone: Option<Arc<Table>>, kept: Optio
         engine.catalog.register(kept);
     }
     if !staying.contains(&gone.space) {
-        engine.catalog.spaces.write().remove(&gone.space);
+        engine.catalog.unregister(gone.space);
     }
     for space in spaces_of(&gone).into_iter().filter(|space| !staying.contains(space)) {
         engine.drop_space(space)?;
@@ -45,7 +45,7 @@ pub(crate) fn drop_spaces(engine: &Engine, gone: Option<Arc<Table>>, kept: Optio
 /// Purge has passed a definition; drops its spaces but for those that a newer one names.
 pub(crate) fn purge_spaces(engine: &Engine, gone: &Table, staying: &[u32]) -> Result<()> {
     if !staying.contains(&gone.space) {
-        engine.catalog.spaces.write().remove(&gone.space);
+        engine.catalog.unregister(gone.space);
     }
     for space in spaces_of(gone).into_iter().filter(|space| !staying.contains(space)) {
         engine.drop_space(space)?;

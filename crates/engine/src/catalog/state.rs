@@ -147,7 +147,9 @@ pub(crate) struct CatalogState {
     current: rt::RwLock<Arc<Catalog>>,
     version: AtomicU64,
     private: AtomicU64,
-    pub(super) spaces: rt::RwLock<HashMap<u32, Arc<Table>>>,
+    spaces: rt::RwLock<HashMap<u32, Arc<Table>>>,
+    /// Rises before `spaces` is changed, while it is locked.
+    definitions: AtomicU64,
     /// The catalog's own table.
     pub own: Arc<Table>,
     pub statistics: KnownStatistics,
@@ -189,6 +191,7 @@ impl CatalogState {
             version: AtomicU64::new(1),
             private: AtomicU64::new(PRIVATE),
             spaces: rt::RwLock::new(HashMap::default()),
+            definitions: AtomicU64::new(0),
             own: own.clone(),
             statistics: KnownStatistics::new(),
         };
@@ -233,12 +236,45 @@ impl CatalogState {
 
     /// Makes the table known by its space.
     pub(crate) fn register(&self, table: &Arc<Table>) {
-        self.spaces.write().insert(table.space, table.clone());
+        self.spaces_to_change().insert(table.space, table.clone());
+    }
+
+    /// The table whose rows lie in this space is gone.
+    pub(super) fn unregister(&self, space: u32) {
+        self.spaces_to_change().remove(&space);
+    }
+
+    fn spaces_to_change(&self) -> rt::RwLockWriteGuard<'_, HashMap<u32, Arc<Table>>> {
+        let spaces = self.spaces.write();
+        self.definitions.fetch_add(1, Ordering::AcqRel);
+        spaces
+    }
+
+    /// Whether writers and purge still keep an index of this definition up. Purge that goes by a definition without it
+    /// does so behind a change of `definitions`.
+    #[inline]
+    pub(crate) fn keeps_up(&self, table: &Table, index: &IndexDef) -> bool {
+        table.kept_up.load(Ordering::Acquire) == self.definitions.load(Ordering::Acquire)
+            || self.finds_kept_up(table, index)
+    }
+
+    #[cold]
+    fn finds_kept_up(&self, table: &Table, index: &IndexDef) -> bool {
+        let spaces = self.spaces.read();
+        let Some(known) = spaces.get(&table.space) else {
+            return false;
+        };
+        let has = |index: &IndexDef| known.indexes.iter().any(|other| other.space == index.space);
+        if table.indexes.iter().all(has) {
+            let now = self.definitions.load(Ordering::Acquire);
+            table.kept_up.store(now, Ordering::Release);
+        }
+        has(index)
     }
 
     /// As `register`, of a definition that is not committed: with the indexes that it drops.
     pub(crate) fn register_uncommitted(&self, table: &Arc<Table>) {
-        let mut spaces = self.spaces.write();
+        let mut spaces = self.spaces_to_change();
         let mut def = table.def().clone();
         if let Some(former) = spaces.get(&table.space) {
             let dropped = |index: &&IndexDef| !table.indexes.iter().any(|kept| kept.space == index.space);

@@ -169,9 +169,23 @@ impl Scan {
     /// # Errors
     /// Those of reading pages; [`Error::Corrupt`] if a page is none of a tree.
     pub fn next_batch(&mut self, pool: &Pool, batch: &mut LeafBatch) -> Result<bool> {
+        self.next_batch_looking(pool, batch, &mut |_| {})
+    }
+
+    /// As `next_batch`. `look` is called when the entries have been copied, and they stood in the tree at that moment: its
+    /// leaf is validated behind it. Where that fails the entries may be any bytes, and it is called again.
+    ///
+    /// # Errors
+    /// As `next_batch`.
+    pub(crate) fn next_batch_looking(
+        &mut self,
+        pool: &Pool,
+        batch: &mut LeafBatch,
+        look: &mut dyn FnMut(&LeafBatch),
+    ) -> Result<bool> {
         batch.clear();
         while !self.done && batch.is_empty() {
-            while self.try_step(pool, batch)?.is_none() {
+            while self.try_step(pool, batch, look)?.is_none() {
                 batch.clear();
                 cenote_base::rt::relax();
             }
@@ -179,16 +193,22 @@ impl Scan {
         Ok(!batch.is_empty())
     }
 
-    fn try_step(&mut self, pool: &Pool, batch: &mut LeafBatch) -> Attempt<()> {
+    fn try_step(&mut self, pool: &Pool, batch: &mut LeafBatch, look: &mut dyn FnMut(&LeafBatch)) -> Attempt<()> {
         if observe::active() {
-            self.step(pool, On, batch)
+            self.step(pool, On, batch, look)
         } else {
-            self.step(pool, Off, batch)
+            self.step(pool, Off, batch, look)
         }
     }
 
     #[inline(always)]
-    fn step<O: Observer>(&mut self, pool: &Pool, o: O, batch: &mut LeafBatch) -> Attempt<()> {
+    fn step<O: Observer>(
+        &mut self,
+        pool: &Pool,
+        o: O,
+        batch: &mut LeafBatch,
+        look: &mut dyn FnMut(&LeafBatch),
+    ) -> Attempt<()> {
         let Some(leaf) = self.descend(pool, o)? else {
             return Ok(None);
         };
@@ -202,6 +222,7 @@ impl Scan {
         batch.begin_leaf(page, &header);
         self.copy(page, &cut, batch);
         let next = self.fence(page, &header);
+        look(batch);
         if !leaf.node.guard.valid() {
             return Ok(None);
         }

@@ -339,6 +339,7 @@ impl Tx {
     /// the index is.
     fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: Cts) -> Result<()> {
         let engine = self.engine().clone();
+        engine.unsettled.wait_for(index.space, engine.txs.next());
         let mut entries = Sorter::new(&engine.runs, self.account(), &self.reader().cancel);
         let (mut scan, mut batch) = (
             BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward),
@@ -480,6 +481,9 @@ impl Tx {
     /// this transaction reads the old trees.
     fn rebuild(&mut self, from: &Table, to: &Table) -> Result<()> {
         let own = self.own_id()?;
+        let engine = self.engine();
+        let filled = to.indexes.iter().map(|index| index.space);
+        filled.for_each(|space| engine.unsettled.wait_for(space, engine.txs.next()));
         let (mut scan, mut batch) = (
             BTree { space: from.space }.scan(KeyRange::all(), Direction::Forward),
             LeafBatch::new(),

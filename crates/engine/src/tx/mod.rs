@@ -25,6 +25,7 @@ pub(crate) mod rollback;
 pub(crate) mod slots;
 mod statistics;
 pub(crate) mod status;
+pub(crate) mod unsettled;
 mod write;
 
 pub use locks::CancelFlag;

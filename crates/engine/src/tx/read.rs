@@ -10,7 +10,8 @@
 //! 5. A version marked deleted means: no row.
 //!
 //! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
-//! entry belongs to another version.
+//! entry belongs to another version. Rows are fetched in the order of their keys, a leaf's entries at a time. A reader of
+//! nothing but the index's columns visits only rows that have changed of late (`unsettled`).
 //!
 //! Invariant: while a slot publishes a snapshot, or holds it, purge removes nothing that this walk can meet.
 
@@ -20,6 +21,7 @@ use super::status::Status;
 use crate::api::{Columns, Direction, RowBatch};
 use crate::catalog::Table;
 use crate::catalog::state::Catalog;
+use crate::covered::EntryScratch;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
@@ -139,6 +141,7 @@ impl Reader {
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
             fetch: Fetch::default(),
+            entries: None,
         }
     }
 
@@ -157,6 +160,7 @@ impl Reader {
             leaf: LeafBatch::new(),
             scratch: Vec::new(),
             fetch: Fetch::default(),
+            entries: None,
         }
     }
 
@@ -329,6 +333,8 @@ pub struct RowScan {
     leaf: LeafBatch,
     scratch: Vec<u8>,
     fetch: Fetch,
+    /// Rows are made of the index's entries where that can be done.
+    entries: Option<Entries>,
 }
 
 /// Bytes after which a batch ends within a leaf: rows with large values may be of a gigabyte each.
@@ -352,6 +358,13 @@ impl RowScan {
         self.scan.set_batch_rows(rows);
     }
 
+    /// Only columns are read that the entries of the index give ([`Table::columns_of_entries`]). So the row of an entry is
+    /// visited only where it has changed of late; else it is made of the entry, and has NULL in all other columns.
+    pub fn index_only(mut self) -> RowScan {
+        self.entries = self.index.map(|_| Entries::default());
+        self
+    }
+
     /// Goes on with another range of the same tree.
     pub fn restart(&mut self, range: KeyRange) {
         self.scan.restart(range);
@@ -366,7 +379,7 @@ impl RowScan {
         batch.clear();
         while batch.is_empty() {
             reader.cancel.check()?;
-            if !self.scan.next_batch(&reader.engine.pool, &mut self.leaf)? {
+            if !self.next_leaf(reader)? {
                 return Ok(false);
             }
             match self.index {
@@ -375,6 +388,29 @@ impl RowScan {
             }
         }
         Ok(true)
+    }
+
+    /// Copies the entries of the next leaf; where rows may be made of them it says of each whether its row has unsettled
+    /// changes (`tx::unsettled`).
+    fn next_leaf(&mut self, reader: &Reader) -> Result<bool> {
+        let (engine, leaf) = (&*reader.engine, &mut self.leaf);
+        let (Some(entries), Some(index)) = (&mut self.entries, self.index) else {
+            return Ok(self.scan.next_batch(&engine.pool, leaf)?);
+        };
+        let (space, index) = (self.table.space, &self.table.indexes[index]);
+        let settled = &mut entries.settled;
+        settled.clear();
+        if !engine.unsettled.covers(index.space) {
+            return Ok(self.scan.next_batch(&engine.pool, leaf)?);
+        }
+        let more = self.scan.next_batch_looking(&engine.pool, leaf, &mut |leaf| {
+            settled.clear();
+            settled.extend((0..leaf.len()).map(|i| engine.unsettled.is_settled(space, row_key(leaf, i))));
+        })?;
+        if !engine.catalog.keeps_up(&self.table, index) {
+            settled.clear();
+        }
+        Ok(more)
     }
 
     /// The batch takes over the bytes that the leaf's entries were copied to: a row that needs no other version is not
@@ -404,6 +440,10 @@ impl RowScan {
         self.fetch(reader, batch)?;
         let mut have = Vec::new();
         for i in 0..self.leaf.len() {
+            if self.is_settled(i) {
+                self.push_entry(index, i, batch)?;
+                continue;
+            }
             let Some((start, key_end, end)) = self.fetch.places[i] else {
                 continue;
             };
@@ -429,12 +469,33 @@ impl RowScan {
         Ok(())
     }
 
-    /// Copies what stands under the keys of the leaf's entries into the batch.
+    /// Whether entry `i` of the leaf says all.
+    #[inline]
+    fn is_settled(&self, i: usize) -> bool {
+        self.entries.as_ref().is_some_and(|e| e.settled.get(i) == Some(&true))
+    }
+
+    /// Appends the row that is made of entry `i`.
+    fn push_entry(&mut self, index: usize, i: usize, batch: &mut RowBatch) -> Result<()> {
+        let (entry, (_, key)) = (self.leaf.key(i), split_entry(self.leaf.key(i), self.leaf.value(i))?);
+        let scratch = &mut self.entries.get_or_insert_default().scratch;
+        let bytes = batch.bytes_mut();
+        let start = bytes.len() as u32;
+        bytes.extend_from_slice(key);
+        let key_end = bytes.len() as u32;
+        let rows = self.table.entry_rows(index);
+        rows.push(self.table.layout(), entry, scratch, bytes)?;
+        let row = (key_end, bytes.len() as u32);
+        batch.push_place((start, key_end), row);
+        Ok(())
+    }
+
+    /// Copies what stands under the keys of the leaf's entries into the batch, but for those that say all.
     fn fetch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
         let Fetch { order, places } = &mut self.fetch;
-        let leaf = &self.leaf;
+        let (leaf, settled) = (&self.leaf, self.entries.as_ref().map_or(&[][..], |e| &e.settled));
         order.clear();
-        for i in 0..leaf.len() {
+        for i in (0..leaf.len()).filter(|i| settled.get(*i) != Some(&true)) {
             let (_, key) = split_entry(leaf.key(i), leaf.value(i))?;
             order.push((head(key), i as u32));
         }
@@ -480,6 +541,14 @@ struct Fetch {
     order: Vec<(u64, u32)>,
     /// What was found of each entry's row.
     places: Vec<Option<Place>>,
+}
+
+/// What a scan needs that makes rows of entries.
+#[derive(Default)]
+struct Entries {
+    /// Of each entry of the leaf, whether its row has no unsettled changes; empty where nothing is known of them.
+    settled: Vec<bool>,
+    scratch: EntryScratch,
 }
 
 /// How a key begins, as a number: keys are in the order of these, as far as they go.

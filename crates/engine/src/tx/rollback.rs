@@ -83,7 +83,7 @@ impl<'e> Rollback<'e> {
             return Ok(());
         }
         let Some(table) = self.engine.catalog.table_of_space(record.space) else {
-            return mark_only(self.engine, pointer);
+            return mark_only(self.engine, pointer, record);
         };
         let mut removed = Vec::new();
         while !self.restore(&table, pointer, record, &mut removed)? {}
@@ -138,7 +138,7 @@ impl<'e> Rollback<'e> {
         }
         if !pos.found || Trailer::of(&current)?.undo != pointer {
             drop(m);
-            return mark_only(engine, pointer).map(|()| true);
+            return mark_only(engine, pointer, record).map(|()| true);
         }
         let trailer = Trailer::of(&current)?;
         let row = &current[..current.len() - TRAILER];
@@ -176,6 +176,7 @@ impl<'e> Rollback<'e> {
         let thin = remove_entries(&mut m, doomed);
         undo::mark_undone(&mut m, undo_page, pointer);
         m.commit();
+        engine.unsettled.settle(record);
         self.memos.took_back(version_of, &hashes, record.before);
         large::free(&engine.pool, table, &refs)?;
         compact_entries(engine, &thin)?;
@@ -251,12 +252,16 @@ pub(crate) fn is_covered(engine: &Engine, own: TxId, pointer: UndoPointer) -> Re
     Ok(newest != own && matches!(engine.status(newest)?, Status::Active(_)))
 }
 
-/// The table is gone: there is nothing to restore.
-fn mark_only(engine: &Engine, pointer: UndoPointer) -> Result<()> {
+/// There is nothing to restore: the table is gone, or another thread has taken the change back since the record was read.
+fn mark_only(engine: &Engine, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
     let mut m = engine.pool.mtr();
     let h = undo::latch_record(&mut m, pointer)?;
+    let was_undone = undo::is_undone(&m, h, pointer);
     undo::mark_undone(&mut m, h, pointer);
     m.commit();
+    if !was_undone {
+        engine.unsettled.settle(record);
+    }
     Ok(())
 }
 

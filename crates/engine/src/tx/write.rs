@@ -273,6 +273,7 @@ impl Tx {
             kind,
             // Before it there was no row, or a deleted one: nothing that purge would have to remove.
             plain: true,
+            counted: true,
             tx: own,
             prev: self.last_undo,
             space: table.space,
@@ -300,6 +301,7 @@ impl Tx {
         } else {
             tree.insert_at(&mut m, &pos, row_key, &self.scratch.value)?;
         }
+        engine.unsettled.count(table.space, row_key);
         m.commit();
         Ok(Step::Done(Insert::Done))
     }
@@ -912,6 +914,7 @@ impl Tx {
         let record = NewRecord {
             kind,
             plain,
+            counted: !same_keys,
             tx: own,
             prev: self.last_undo,
             space: table.space,
@@ -940,6 +943,9 @@ impl Tx {
                 self.scratch.value.extend_from_slice(&trailer);
                 tree.replace_at(&mut m, &pos, &self.scratch.value)?;
             }
+        }
+        if !same_keys {
+            engine.unsettled.count(table.space, key);
         }
         m.commit();
         Ok(Applied::Done)

@@ -284,6 +284,42 @@ impl Numeric {
         }
     }
 
+    /// Length of the memcomparable form that `bytes` begin with; None where they are none.
+    pub(crate) fn key_len(bytes: &[u8]) -> Option<usize> {
+        let end = match bytes.first()? {
+            2 => [0xFF; 2],
+            4 => [0; 2],
+            _ => return Some(1),
+        };
+        let digits = bytes.get(3..)?.chunks_exact(2).position(|digit| digit == end)?;
+        Some(3 + 2 * (digits + 1))
+    }
+
+    /// Reads what `write_key` wrote, of a number of this scale.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]: bytes that it did not write.
+    pub(crate) fn read_key(bytes: &[u8], dscale: u16) -> Result<Numeric> {
+        let corrupt = || Error::Corrupt("a number's key that is none".into());
+        let negative = match bytes.first().ok_or_else(corrupt)? {
+            1 => return Ok(Numeric::special(Sign::NegativeInfinity)),
+            2 => true,
+            3 => return Numeric::from_parts(Sign::Positive, 0, dscale, Vec::new()),
+            4 => false,
+            5 => return Ok(Numeric::special(Sign::PositiveInfinity)),
+            6 => return Ok(Numeric::special(Sign::NaN)),
+            _ => return Err(corrupt()),
+        };
+        let mut words = bytes[1..].chunks_exact(2).map(|word| {
+            let word = u16::from_be_bytes([word[0], word[1]]);
+            if negative { !word } else { word }
+        });
+        let weight = (words.next().ok_or_else(corrupt)? ^ 0x8000) as i16;
+        let digits = words.take_while(|digit| *digit != 0).map(|digit| digit - 1).collect();
+        let sign = if negative { Sign::Negative } else { Sign::Positive };
+        Numeric::from_parts(sign, weight, dscale, digits)
+    }
+
     fn normalised(mut self) -> Numeric {
         if !self.is_finite() {
             return Numeric::special(self.sign);

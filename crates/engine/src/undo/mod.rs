@@ -628,6 +628,11 @@ pub(crate) fn mark_undone(m: &mut Mtr<'_>, h: PageH, pointer: UndoPointer) {
     }
 }
 
+/// Whether the change has been taken back; the record's page is latched.
+pub(crate) fn is_undone(m: &Mtr<'_>, h: PageH, pointer: UndoPointer) -> bool {
+    m.view(h).u8(offset_of(pointer.position()) + AT_FLAGS) & FLAG_UNDONE != 0
+}
+
 /// Makes a record of a committed transaction lead on to another one than to that of the version that it holds. Purge has
 /// not passed either.
 pub(crate) fn lead_to(pool: &BufferPool, pointer: UndoPointer, to: UndoPointer) -> Result<()> {

@@ -5,6 +5,7 @@
 //!  4 u8  kind       1 insert (there was no row), 2 update, 3 delete
 //!  5 u8  flags      bit 0: undone (the change has been taken back; set in the mini-transaction that does it)
 //!                   bit 1: plain (no index key changed and the previous version has nothing outside: purge passes by)
+//!                   bit 2: counted (a row was made or ended, or an index key changed: `tx::unsettled`)
 //!  6 u16 key_len
 //!  8 u64 tx         number of the transaction
 //! 16 u64 prev       pointer to the transaction's previous record; 0: first
@@ -41,7 +42,12 @@ pub(crate) const FLAG_UNDONE: u8 = 1;
 
 /// Purge has nothing to do.
 pub(crate) const FLAG_PLAIN: u8 = 2;
-const _: () = assert!(FLAG_UNDONE & FLAG_PLAIN == 0, "each flag is a bit of its own");
+/// The change is counted among the unsettled ones, until purge has passed it or it has been taken back.
+pub(crate) const FLAG_COUNTED: u8 = 4;
+const _: () = assert!(
+    FLAG_UNDONE | FLAG_PLAIN | FLAG_COUNTED == FLAG_UNDONE + FLAG_PLAIN + FLAG_COUNTED,
+    "each flag is a bit of its own"
+);
 
 /// What was done to the row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,6 +135,7 @@ pub(crate) struct UndoRecord {
     pub kind: Kind,
     pub undone: bool,
     pub plain: bool,
+    pub counted: bool,
     pub tx: TxId,
     pub prev: UndoPointer,
     pub space: u32,
@@ -149,6 +156,7 @@ fn len_of(key: usize, row: usize, new_key: usize) -> usize {
 pub(crate) struct NewRecord<'a> {
     pub kind: Kind,
     pub plain: bool,
+    pub counted: bool,
     pub tx: TxId,
     pub prev: UndoPointer,
     pub space: u32,
@@ -183,7 +191,8 @@ impl NewRecord<'_> {
             Kind::Update => 2,
             Kind::Delete => 3,
         });
-        out.push(if self.plain { FLAG_PLAIN } else { 0 });
+        let flag = |is_set, flag| if is_set { flag } else { 0 };
+        out.push(flag(self.plain, FLAG_PLAIN) | flag(self.counted, FLAG_COUNTED));
         out.extend_from_slice(&(self.key.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.tx.raw().to_le_bytes());
         out.extend_from_slice(&self.prev.raw().to_le_bytes());
@@ -226,6 +235,7 @@ impl UndoRecord {
             kind,
             undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
             plain: bytes[AT_FLAGS] & FLAG_PLAIN != 0,
+            counted: bytes[AT_FLAGS] & FLAG_COUNTED != 0,
             tx: TxId::from_raw(read_le::<u64>(bytes, 8)),
             prev: UndoPointer::from_raw(read_le::<u64>(bytes, 16)),
             space: read_le::<u32>(bytes, 24),
@@ -261,6 +271,7 @@ mod tests {
         let new = NewRecord {
             kind: Kind::Delete,
             plain: true,
+            counted: true,
             tx: TxId::from_raw(12),
             prev: UndoPointer::from_raw(5),
             space: 1000,
@@ -285,6 +296,7 @@ mod tests {
                 Shared(5)
             )
         );
+        assert!(read.plain && read.counted && !read.undone);
         assert_eq!(
             (read.key.as_slice(), read.row.as_slice(), read.new_key.as_slice()),
             (&b"key"[..], &b"some row"[..], &b"another key"[..])

@@ -108,6 +108,22 @@ pub fn by_index(tx: &Tx, table: &Arc<Table>, index: usize, range: KeyRange) -> V
     out
 }
 
+/// (id, k) of all rows, by the index on k alone.
+pub fn by_index_alone(tx: &Tx, table: &Arc<Table>) -> Vec<(i32, i32)> {
+    let mut scan = tx
+        .index_scan(table, 0, KeyRange::all(), Direction::Forward)
+        .index_only();
+    let (mut batch, mut out) = (RowBatch::new(), Vec::new());
+    while scan.next_batch(tx.reader(), &mut batch).unwrap() {
+        let column = |i, at| match table.layout().column(batch.row(i), at) {
+            Ok(DatumRef::Int4(value)) => value,
+            other => panic!("unexpected value {other:?}"),
+        };
+        out.extend((0..batch.len()).map(|i| (column(i, 0), column(i, 1))));
+    }
+    out
+}
+
 pub fn all(tx: &Tx, table: &Arc<Table>) -> Vec<(i32, i32, String)> {
     tx.collect(table, KeyRange::all())
         .unwrap()

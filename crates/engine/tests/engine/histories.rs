@@ -84,6 +84,10 @@ fn transfers(isolation: Isolation, seed: u64) {
                 let mut indexed = by_index(&tx, &table, 0, KeyRange::all());
                 indexed.sort();
                 assert_eq!(indexed, first, "the index shows another state than the table");
+                let mut alone = by_index_alone(&tx, &table);
+                alone.sort();
+                let keys: Vec<_> = first.iter().map(|(id, k, _)| (*id, *k)).collect();
+                assert_eq!(alone, keys, "the index alone shows another state");
                 tx.begin_statement();
                 assert_eq!(all(&tx, &table), first, "repeatable read");
                 tx.commit().unwrap();

@@ -4,6 +4,7 @@ mod backup;
 mod basics;
 mod checks;
 mod common;
+mod covered;
 mod crash;
 mod definitions;
 mod edges;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_base::random::mix;
 use cenote_engine::{
     ColumnDef, ColumnType, Columns, Datum, DatumRef, Direction, Error, KeyRange, NewIndex, NewTable, Reader, Result,
-    RowBatch, Table,
+    RowBatch, RowScan, Table,
 };
 
 use crate::check::history::color;
@@ -214,7 +214,8 @@ pub enum Path {
     Index(usize),
 }
 
-/// Ids and tags of the rows in a range. The outer error is the engine's, the inner one a row that cannot be.
+/// Ids and tags of the rows in a range. An index is asked again for its columns alone. The outer error is the engine's, the
+/// inner one a row that cannot be.
 ///
 /// # Errors
 /// The engine's; the inner one says what of a row cannot be.
@@ -227,19 +228,46 @@ pub fn read(
     direction: Direction,
 ) -> Result<std::result::Result<Vec<(i32, Tag)>, String>> {
     let mut scan = match path {
-        Path::Primary => reader.scan(table, range, direction),
-        Path::Index(index) => reader.index_scan(table, index, range, direction),
+        Path::Primary => reader.scan(table, range.clone(), direction),
+        Path::Index(index) => reader.index_scan(table, index, range.clone(), direction),
     };
-    let (mut rows, mut batch) = (Vec::new(), RowBatch::new());
+    let (mut rows, mut batch, mut columns) = (Vec::new(), RowBatch::new(), Vec::new());
     while scan.next_batch(reader, &mut batch)? {
         for i in 0..batch.len() {
             match shape.decode(table, batch.row(i)) {
                 Ok(row) => rows.push(row),
                 Err(problem) => return Ok(Err(problem)),
             }
+            if let Path::Index(index) = path {
+                columns.push(columns_of_entry(table, index, batch.row(i))?);
+            }
+        }
+    }
+    if let Path::Index(index) = path {
+        let scan = reader.index_scan(table, index, range, direction).index_only();
+        let alone = read_alone(reader, table, index, scan)?;
+        if alone != columns {
+            let name = &table.indexes[index].name;
+            return Ok(Err(format!("{name} alone says {alone:?}, its rows {columns:?}")));
         }
     }
     Ok(Ok(rows))
+}
+
+/// The columns of all rows that an index's entries give, by these alone.
+fn read_alone(reader: &Reader, table: &Table, index: usize, mut scan: RowScan) -> Result<Vec<Vec<Datum>>> {
+    let (mut all, mut batch) = (Vec::new(), RowBatch::new());
+    while scan.next_batch(reader, &mut batch)? {
+        for i in 0..batch.len() {
+            all.push(columns_of_entry(table, index, batch.row(i))?);
+        }
+    }
+    Ok(all)
+}
+
+fn columns_of_entry(table: &Table, index: usize, row: &[u8]) -> Result<Vec<Datum>> {
+    let column = |column: &usize| table.layout().column(row, *column).map(|value| value.to_owned());
+    table.columns_of_entries(index).iter().map(column).collect()
 }
 
 /// Where a row is, in histories.
