@@ -159,7 +159,8 @@ impl TableRows {
             None => reader.scan(&access.table, range, access.direction),
             Some(index) => reader.index_scan(&access.table, index, range, access.direction),
         };
-        self.scan = Some((index, scan.columns(&self.columns).batch_rows(rows)));
+        let scan = scan.columns(&self.columns).batch_rows(rows);
+        self.scan = Some((index, if access.index_only { scan.index_only() } else { scan }));
     }
 
     /// Primary key bytes of the row here.

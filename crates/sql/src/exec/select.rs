@@ -390,8 +390,11 @@ fn gathered(run: &mut Run<'_>, plan: &SelectPlan, wanted: u64) -> Result<(Vec<Ve
         && !plan.distinct
         && let Some(mut top) = Top::new(plan, wanted, &run.session.memory)
     {
-        for_each(run, plan, &mut |_, env| top.push(env))?;
-        return Ok(top.finish());
+        for_each(run, plan, &mut |key, env| top.push(key, env))?;
+        return match plan.keys_first {
+            true => rows_of_keys(run, plan, top),
+            false => Ok(top.finish()),
+        };
     }
     let mut out = Vec::new();
     let mut memory = Charge::new(&run.session.memory);
@@ -407,6 +410,28 @@ fn gathered(run: &mut Run<'_>, plan: &SelectPlan, wanted: u64) -> Result<(Vec<Ve
         out.push(row);
         Ok(true)
     })?;
+    Ok((out, memory))
+}
+
+/// The rows of the first keys, which the same snapshot has seen in the index.
+fn rows_of_keys(run: &Run<'_>, plan: &SelectPlan, top: Top<'_>) -> Result<(Vec<Vec<Datum>>, Charge)> {
+    let Some(access) = &plan.access else {
+        return Err(SqlError::internal("keys without a table"));
+    };
+    let (keys, mut memory) = top.finish_keys();
+    let (mut out, mut stored) = (Vec::with_capacity(keys.len()), Vec::new());
+    for (at, key) in keys.iter().enumerate() {
+        if (at as u64 + 1).is_multiple_of(CANCEL_INTERVAL) {
+            run.session.check_cancel()?;
+        }
+        if !run.tx.reader().get(&access.table, key, &mut stored)? {
+            return Err(SqlError::internal("an index leads to a row that its table has not"));
+        }
+        let env = run.env(Input::Stored(access.table.layout(), &stored));
+        let row = plan.outputs.iter().map(|o| o.eval(&env)).collect::<Result<Vec<_>>>()?;
+        memory.grow(size_of_row(&row)).map_err(too_much)?;
+        out.push(row);
+    }
     Ok((out, memory))
 }
 

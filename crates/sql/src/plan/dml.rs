@@ -443,7 +443,7 @@ impl Planner<'_> {
                 .transpose()?;
             Ok((
                 Target::Short(Box::new(
-                    access::choose(&table, condition, None, &Estimator::new(self.tx)).0,
+                    access::choose(&table, condition, None, None, &Estimator::new(self.tx)).0,
                 )),
                 assignments,
             ))
@@ -585,7 +585,7 @@ impl Planner<'_> {
                 .map(|e| binder.condition(e, "WHERE"))
                 .transpose()?;
             Ok(Target::Short(Box::new(
-                access::choose(&table, condition, None, &Estimator::new(self.tx)).0,
+                access::choose(&table, condition, None, None, &Estimator::new(self.tx)).0,
             )))
         };
         let target = match short() {

@@ -21,6 +21,8 @@ use std::sync::Arc;
 
 /// Grouping on a full scan of more rows than this is left to analytics.
 const GROUPING_ROWS: u64 = 200_000;
+/// Rows of an order up to which their keys are found first, each row being looked up by its key then.
+const KEYS_FIRST_ROWS: f64 = 100.0;
 /// Rows that a LIMIT asks for which only a run gives.
 const LIMIT_ROWS: f64 = 10.0;
 
@@ -78,6 +80,9 @@ pub struct SelectPlan {
     pub order: Vec<SortKey>,
     /// How many of its first keys the path does serve.
     pub served: usize,
+    /// The index has the sort keys and what the filter reads, and not the output: the first keys are found by it alone,
+    /// and then the rows of these are read.
+    pub keys_first: bool,
     /// DISTINCT.
     pub distinct: bool,
     /// LIMIT, bigint.
@@ -97,6 +102,44 @@ impl SelectPlan {
     pub fn gathers(&self) -> bool {
         self.distinct || !self.order.is_empty() || self.group.is_some()
     }
+
+    /// Whether few rows of an order are wanted, which the entries of the path's index can tell.
+    fn finds_keys_first(&self, access: &Access) -> bool {
+        let few = rows_wanted(self.limit.as_ref(), self.offset.as_ref()).is_some_and(|rows| rows <= KEYS_FIRST_ROWS);
+        let sorts = few && !self.order.is_empty() && self.group.is_none() && !self.distinct && self.lock.is_none();
+        if !sorts || access.index_only {
+            return false;
+        }
+        let mut columns = Vec::new();
+        for key in &self.order {
+            columns_of(&self.outputs[key.at], &mut columns);
+        }
+        access.entries_give(&columns)
+    }
+
+    /// Columns of the table that are read for the output and for grouping.
+    fn columns_read(&self) -> Vec<usize> {
+        let mut columns = Vec::new();
+        let mut add = |expr: &Expr| columns_of(expr, &mut columns);
+        match &self.group {
+            None => self.outputs.iter().for_each(&mut add),
+            Some(group) => {
+                group.keys.iter().for_each(|(key, _)| add(key));
+                let read = |a: &Aggregate| a.argument.iter().chain(&a.filter).for_each(&mut add);
+                group.aggregates.iter().for_each(read);
+            }
+        }
+        columns
+    }
+}
+
+/// Adds the columns that an expression reads.
+fn columns_of(expr: &Expr, columns: &mut Vec<usize>) {
+    expr.walk(&mut |e| {
+        if let Expr::Column(column) = e {
+            columns.push(usize::from(*column));
+        }
+    });
 }
 
 /// An output column while the list is built.
@@ -160,6 +203,7 @@ impl Planner<'_> {
             visible,
             order,
             served: 0,
+            keys_first: false,
             distinct,
             limit,
             offset,
@@ -187,7 +231,8 @@ impl Planner<'_> {
         });
         let estimator = Estimator::new(self.tx);
         plan.extremes = extremes(plan.group.as_ref(), &table, condition.as_ref(), &estimator);
-        let (access, served) = access::choose(&table, condition, order, &estimator);
+        let reads = plan.lock.is_none().then(|| plan.columns_read());
+        let (access, served) = access::choose(&table, condition, order, reads.as_deref(), &estimator);
         plan.served = served;
         if served > 0 && served == plan.order.len() {
             plan.order.clear();
@@ -202,7 +247,11 @@ impl Planner<'_> {
                 return shape("grouping of a large table");
             }
         }
-        plan.access = Some(access);
+        plan.keys_first = plan.finds_keys_first(&access);
+        plan.access = Some(Access {
+            index_only: access.index_only || plan.keys_first,
+            ..access
+        });
         Ok(())
     }
 
@@ -634,7 +683,8 @@ fn extremes(
             columns: &wanted,
             limit: Some(1.0),
         };
-        let (access, served) = access::choose(table, access::all_of(conditions), Some(order), costs);
+        let reads = [usize::from(*column)];
+        let (access, served) = access::choose(table, access::all_of(conditions), Some(order), Some(&reads), costs);
         (served == 1).then(|| Extreme {
             access,
             value: value.clone(),

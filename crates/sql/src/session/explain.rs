@@ -208,11 +208,7 @@ fn explain_plan(plan: &Plan, profile: Option<&Profile>, memory: bool) -> Shown {
 fn explain_target(verb: &str, target: &Target, profile: Option<&Profile>, memory: bool) -> Shown {
     let (title, table, under) = match target {
         Target::Short(access) => (
-            format!(
-                "Short path: {verb} {}, {}",
-                access.table.name,
-                describe(&access.path, &access.table)
-            ),
+            format!("Short path: {verb} {}, {}", access.table.name, describe(access)),
             &access.table,
             access.filter.iter().map(|_| Shown::line(FILTERED)).collect(),
         ),
@@ -237,7 +233,7 @@ fn explain_target(verb: &str, target: &Target, profile: Option<&Profile>, memory
 const FILTERED: &str = "Filter on the rows found";
 
 fn explain_select(select: &SelectPlan) -> Shown {
-    let found = |access: &Access| format!("{} on {}", describe(&access.path, &access.table), access.table.name);
+    let found = |access: &Access| format!("{} on {}", describe(access), access.table.name);
     let title = match (&select.access, &select.extremes) {
         (None, _) => "Short path: no table".to_string(),
         (Some(access), None) => format!("Short path: {}", found(access)),
@@ -255,6 +251,7 @@ fn explain_select(select: &SelectPlan) -> Shown {
         (sorted && select.served == 0, "Sort"),
         (sorted && select.served > 0, "Sort, in part by the index"),
         (select.limit.is_some() || select.offset.is_some(), "Limit"),
+        (select.keys_first, "Rows of these keys"),
         (select.lock.is_some(), "Lock rows"),
     ];
     Shown {

@@ -53,7 +53,28 @@ fn each_shape_has_its_path() {
         ("SELECT * FROM big WHERE g = 3 AND id > 5 AND id < 9", "range by"),
         ("SELECT * FROM big WHERE id > 5", "range by primary key big_pkey"),
         ("SELECT * FROM big WHERE v > 5", "full scan on big"),
-        ("SELECT max(v) FROM big", "first of range by index big_v"),
+        (
+            "SELECT max(v) FROM big",
+            "first of Index Only Scan, range by index big_v on big",
+        ),
+        (
+            "SELECT v, id FROM big WHERE v < 3",
+            "Index Only Scan, range by index big_v on big",
+        ),
+        (
+            "SELECT count(*) FROM big WHERE v = 3 AND id > 7",
+            "Index Only Scan, range by index big_v on big",
+        ),
+        ("SELECT v, g FROM big WHERE v = 3", "Short path: range by index big_v on big"),
+        (
+            "SELECT v FROM big WHERE v = 3 AND g < 5",
+            "Short path: range by index big_v on big",
+        ),
+        (
+            "SELECT v FROM big WHERE v = 3 FOR UPDATE",
+            "Short path: range by index big_v on big",
+        ),
+        ("SELECT * FROM big ORDER BY v DESC, id LIMIT 3", "Rows of these keys"),
         (
             "SELECT max(id), min(v) FROM big WHERE id < 9",
             "first of range by primary key big_pkey",

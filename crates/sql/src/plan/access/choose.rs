@@ -1,7 +1,7 @@
 //! The cheapest path to the rows of a table.
 
 use super::matching::Match;
-use super::{Access, Path, Wanted, all_of, conjuncts, key_column, key_length};
+use super::{Access, Path, Wanted, all_of, conjuncts, has_all, key_column, key_length};
 use crate::expr::{Comparison, Expr};
 use cenote_engine::{Direction, Table};
 use std::sync::Arc;
@@ -32,11 +32,13 @@ struct Candidate {
     served: usize,
 }
 
-/// Chooses the path. The answer says by how many of the first columns of the order wanted the rows come ordered.
+/// Chooses the path. `reads`: the columns that are read of the rows beside those of the filter; None: rows are wanted
+/// whole. The answer says by how many of the first columns of the order wanted the rows come ordered.
 pub fn choose(
     table: &Arc<Table>,
     condition: Option<Expr>,
     order: Option<Order<'_>>,
+    reads: Option<&[usize]>,
     costs: &dyn Costs,
 ) -> (Access, usize) {
     let list: Vec<Expr> = conjuncts(condition.clone()).into_iter().map(as_list).collect();
@@ -47,13 +49,16 @@ pub fn choose(
         if !found.fixes() && served == 0 {
             continue;
         }
+        let filter = all_of(found.rest());
+        let index_only = reads.is_some_and(|reads| has_all(table, index, reads, filter.as_ref()));
         let candidate = Candidate {
             access: Access {
                 table: table.clone(),
                 path: found.path(),
-                filter: all_of(found.rest()),
+                filter,
                 condition: condition.clone(),
                 direction,
+                index_only,
             },
             served,
         };
@@ -110,6 +115,7 @@ fn whole_table(table: &Arc<Table>, condition: Option<Expr>) -> Access {
         filter: condition.clone(),
         condition,
         direction: Direction::Forward,
+        index_only: false,
     }
 }
 
@@ -166,6 +172,7 @@ fn union(table: &Arc<Table>, list: &[Expr], condition: &Option<Expr>, costs: &dy
                     filter: condition.clone(),
                     condition: condition.clone(),
                     direction: Direction::Forward,
+                    index_only: false,
                 },
                 served: 0,
             });

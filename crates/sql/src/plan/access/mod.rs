@@ -82,6 +82,20 @@ pub struct Access {
     pub condition: Option<Expr>,
     /// In which order.
     pub direction: Direction,
+    /// Whether the index that the path reads has all columns that are read, so that rows need no visit.
+    pub index_only: bool,
+}
+
+impl Access {
+    /// Whether the entries of the index that the path reads give these columns, and those that the filter reads.
+    pub fn entries_give(&self, columns: &[usize]) -> bool {
+        match &self.path {
+            Path::Range { index, .. } | Path::List { index, .. } => {
+                has_all(&self.table, *index, columns, self.filter.as_ref())
+            }
+            Path::Point(_) | Path::Union(_) => false,
+        }
+    }
 }
 
 /// A column of ORDER BY, as far as a tree's order can serve it.
@@ -133,8 +147,16 @@ pub fn key_column(table: &Table, index: Option<usize>, at: usize) -> usize {
     }
 }
 
-/// The path in words, for EXPLAIN.
-pub fn describe(path: &Path, table: &Table) -> String {
+/// How rows are found, in words, for EXPLAIN.
+pub fn describe(access: &Access) -> String {
+    let path = describe_path(&access.path, &access.table);
+    match access.index_only {
+        true => format!("Index Only Scan, {path}"),
+        false => path,
+    }
+}
+
+fn describe_path(path: &Path, table: &Table) -> String {
     let name = |index: &Option<usize>| match index {
         Some(i) => table.indexes[*i].name.clone(),
         None => table
@@ -147,7 +169,7 @@ pub fn describe(path: &Path, table: &Table) -> String {
         Path::Point(_) => format!("point by primary key {}", name(&None)),
         Path::List { index, .. } => format!("list of keys by {} {}", what(index), name(index)),
         Path::Union(paths) => {
-            let each: Vec<String> = paths.iter().map(|p| describe(p, table)).collect();
+            let each: Vec<String> = paths.iter().map(|p| describe_path(p, table)).collect();
             format!("union of ({})", each.join(", "))
         }
         Path::Range {
@@ -173,4 +195,20 @@ pub fn describe(path: &Path, table: &Table) -> String {
 /// Whether a path reads all of a table.
 pub fn is_full(path: &Path) -> bool {
     matches!(path, Path::Range { prefix, lower: None, upper: None, .. } if prefix.is_empty())
+}
+
+/// Whether entries of the index give all these columns, and those that the filter reads. What the keys answer needs no
+/// column.
+fn has_all(table: &Table, index: Option<usize>, columns: &[usize], filter: Option<&Expr>) -> bool {
+    let Some(index) = index else { return false };
+    let given = table.columns_of_entries(index);
+    let mut all = columns.iter().all(|column| given.contains(column));
+    if let Some(filter) = filter {
+        filter.walk(&mut |e| {
+            if let Expr::Column(column) = e {
+                all &= given.contains(&usize::from(*column));
+            }
+        });
+    }
+    all
 }

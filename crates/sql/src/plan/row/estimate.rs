@@ -14,6 +14,8 @@ pub(super) use super::shares::selectivity;
 pub(super) const DESCENT: f64 = 6.0;
 /// A row found by an index: its entry, and the row behind it.
 const INDEX_ROW: f64 = 5.0;
+/// A row made of an index's entry alone; rows that have changed of late are visited all the same.
+const ENTRY: f64 = 1.2;
 /// A row of a scan of the table.
 const ROW: f64 = 1.0;
 /// The exponent of a table's rows that gives those of one key of an index that is not unique.
@@ -84,7 +86,7 @@ impl<'a> Estimator<'a> {
             statistics: statistics.as_deref(),
             rows: total,
         };
-        let (found, cost) = path(&shares, &access.path);
+        let (found, cost) = path(&shares, &access.path, access.index_only);
         let rows = match asks_again(&access.path) && statistics.is_some() {
             // The keys and the filter answer the same condition.
             true => found.min(total * shares.of_all(&conjuncts(access.condition.clone()))),
@@ -101,7 +103,7 @@ fn asks_again(path: &Path) -> bool {
 }
 
 /// Rows that a path finds, and steps.
-fn path(shares: &Shares<'_>, of: &Path) -> (f64, f64) {
+fn path(shares: &Shares<'_>, of: &Path, index_only: bool) -> (f64, f64) {
     let (table, total) = (shares.table, shares.rows);
     match of {
         Path::Point(_) => (1.0, DESCENT),
@@ -115,7 +117,7 @@ fn path(shares: &Shares<'_>, of: &Path) -> (f64, f64) {
             let behind = (prefix.len() < key_length(table, *index)).then(|| key_column(table, *index, prefix.len()));
             let share = shares.of_limits(behind, lower.as_ref(), upper.as_ref());
             let found = (rows_of_prefix(shares, *index, &values) * share).max(1.0);
-            (found, DESCENT + found * row_cost(*index))
+            (found, DESCENT + found * row_cost(*index, index_only))
         }
         Path::List { index, prefix, items } => {
             let of_key = |item| {
@@ -127,11 +129,11 @@ fn path(shares: &Shares<'_>, of: &Path) -> (f64, f64) {
                 Items::Array { array, .. } => (ARRAY_ITEMS, of_key(array) * ARRAY_ITEMS),
             };
             let found = found.min(total);
-            (found, keys * DESCENT + found * row_cost(*index))
+            (found, keys * DESCENT + found * row_cost(*index, index_only))
         }
         Path::Union(paths) => {
             let sum = |(rows, cost): (f64, f64), (r, c): (f64, f64)| (rows + r, cost + c + r * HASH);
-            let (rows, cost) = paths.iter().map(|p| path(shares, p)).fold((0.0, 0.0), sum);
+            let (rows, cost) = paths.iter().map(|p| path(shares, p, false)).fold((0.0, 0.0), sum);
             (rows.min(total), cost)
         }
     }
@@ -149,8 +151,12 @@ impl Costs for Estimator<'_> {
     }
 }
 
-fn row_cost(index: Option<usize>) -> f64 {
-    if index.is_some() { INDEX_ROW } else { ROW }
+fn row_cost(index: Option<usize>, index_only: bool) -> f64 {
+    match index {
+        None => ROW,
+        Some(_) if index_only => ENTRY,
+        Some(_) => INDEX_ROW,
+    }
 }
 
 /// Rows that have these values of the first columns of a tree's key: one for a whole unique key, else by statistics.

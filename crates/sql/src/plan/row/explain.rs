@@ -114,11 +114,7 @@ fn title(node: &Node) -> String {
             } else {
                 format!(" {}", scan.alias)
             };
-            format!(
-                "{} on {}{alias}{filter}",
-                describe(&scan.access.path, table),
-                table.name
-            )
+            format!("{} on {}{alias}{filter}", describe(&scan.access), table.name)
         }
         Step::Nested { kind, .. } => format!("Nested loop{} join", joined(kind)),
         Step::Hash { kind, .. } => format!("Hash{} join", joined(kind)),

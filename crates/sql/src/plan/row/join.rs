@@ -497,7 +497,15 @@ impl Join<'_, '_> {
             columns,
             limit: Some(*limit),
         });
-        access::choose(table, all_of(inside.collect()), order, &self.rows.estimator)
+        let fetched = self.rows.fetch_of(&self.items[at]);
+        let reads: Vec<usize> = fetched.iter().map(|(column, _)| *column).collect();
+        access::choose(
+            table,
+            all_of(inside.collect()),
+            order,
+            Some(&reads),
+            &self.rows.estimator,
+        )
     }
 
     /// The nodes of the join in this order.
