@@ -226,6 +226,9 @@ pub mod code {
     pub const INVALID_DATETIME: &str = "22007";
     pub const SUBSTRING_ERROR: &str = "22011";
     pub const DIVISION_BY_ZERO: &str = "22012";
+    pub const INVALID_FRAME_OFFSET: &str = "22013";
+    pub const INVALID_NTILE: &str = "22014";
+    pub const INVALID_NTH_VALUE: &str = "22016";
     pub const INVALID_ARGUMENT: &str = "22023";
     pub const INVALID_ESCAPE: &str = "22025";
     pub const INVALID_LIMIT: &str = "2201W";
@@ -258,6 +261,7 @@ pub mod code {
     pub const UNDEFINED_TABLE: &str = "42P01";
     pub const UNDEFINED_PARAMETER: &str = "42P02";
     pub const UNDEFINED_OBJECT: &str = "42704";
+    pub const WINDOWING_ERROR: &str = "42P20";
     pub const WRONG_OBJECT_TYPE: &str = "42809";
     pub const AMBIGUOUS_COLUMN: &str = "42702";
     pub const AMBIGUOUS_FUNCTION: &str = "42725";

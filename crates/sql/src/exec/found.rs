@@ -150,6 +150,7 @@ fn change_of(
         outer: &[],
         session,
         sequences: None,
+        subqueries: None,
     };
     let source = env(Input::Values(found));
     let value = |(column, expr): &(usize, Expr)| expr.eval(&source).map(|v| (*column, Expr::Const(v)));

@@ -64,6 +64,7 @@ impl Run<'_> {
             outer: &[],
             session: self.session,
             sequences: None,
+            subqueries: None,
         }
     }
 

@@ -225,6 +225,7 @@ fn bare(run: &mut Run<'_>, plan: &SelectPlan, sink: &mut dyn Sink) -> Result<u64
         outer: &[],
         session: run.session,
         sequences,
+        subqueries: None,
     };
     if skip > 0 || left == 0 || !qualifies(plan.bare_filter.as_ref(), &env)? {
         return Ok(0);

@@ -104,6 +104,7 @@ impl<'p> Inserter<'p> {
             outer: &[],
             session: run.session,
             sequences: Some(&cell),
+            subqueries: None,
         };
         for expr in row {
             self.values.push(expr.eval(&env)?);
@@ -195,6 +196,7 @@ impl<'p> Inserter<'p> {
                     outer: &[],
                     session,
                     sequences: None,
+                    subqueries: None,
                 };
                 let mut holds = qualifies(update.condition.as_ref(), &env)?;
                 if planted(Fault::UpsertAttempt) {
@@ -384,6 +386,7 @@ fn change_row(
                 outer: &[],
                 session,
                 sequences: None,
+                subqueries: None,
             };
             let condition = if moved { access.condition.as_ref() } else { filter };
             let is_believed = moved && planted(Fault::WhereAgain);

@@ -173,6 +173,28 @@ pub enum Expr {
     TrimBlanks(Box<Expr>),
     /// A function.
     Call(Box<Call>),
+    /// A subquery of the row executor, run when its answer is asked for.
+    Subquery(Box<Subquery>),
+}
+
+/// A subquery, as the expression around it sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Subquery {
+    /// Which of the plan's.
+    pub at: u16,
+    /// What it reads of the row around it.
+    pub args: Vec<Expr>,
+    /// Whether it may give another answer for the same arguments.
+    pub volatile: bool,
+}
+
+/// Runs the subqueries of a plan.
+pub trait Subqueries {
+    /// What the subquery answers for the row of `env`.
+    ///
+    /// # Errors
+    /// An argument cannot be computed, or the subquery fails.
+    fn answer(&self, subquery: &Subquery, env: &Env<'_>) -> Result<Datum>;
 }
 
 /// The row that columns refer to.
@@ -201,6 +223,8 @@ pub struct Env<'a> {
     pub session: &'a SessionEnv,
     /// For `nextval` and `setval`, where the statement may use them.
     pub sequences: Option<&'a RefCell<&'a mut Tx>>,
+    /// The subqueries of the row executor's plan.
+    pub subqueries: Option<&'a dyn Subqueries>,
 }
 
 /// A value that may borrow from row, plan or parameters.
@@ -322,6 +346,10 @@ impl Expr {
                 other => other,
             }),
             Expr::Call(call) => functions::call(call, env),
+            Expr::Subquery(subquery) => match env.subqueries {
+                Some(subqueries) => subqueries.answer(subquery, env),
+                None => Err(SqlError::internal("a subquery outside of the row executor")),
+            },
             condition => Ok(condition.test(env)?.map_or(Datum::Null, Datum::Bool)),
         }
     }
@@ -377,6 +405,7 @@ impl Expr {
                 otherwise.iter().for_each(|e| e.walk(visit));
             }
             Expr::Call(call) => call.args.iter().for_each(|e| e.walk(visit)),
+            Expr::Subquery(subquery) => subquery.args.iter().for_each(|e| e.walk(visit)),
         }
     }
 
@@ -423,6 +452,7 @@ impl Expr {
                 otherwise.iter_mut().for_each(|e| e.each_mut(visit));
             }
             Expr::Call(call) => call.args.iter_mut().for_each(|e| e.each_mut(visit)),
+            Expr::Subquery(subquery) => subquery.args.iter_mut().for_each(|e| e.each_mut(visit)),
         }
     }
 
@@ -430,10 +460,7 @@ impl Expr {
     pub fn is_row_free(&self) -> bool {
         let mut free = true;
         self.walk(&mut |e| {
-            free &= !matches!(e, Expr::Column(_) | Expr::Proposed(_));
-            if let Expr::Call(call) = e {
-                free &= !call.function.is_volatile();
-            }
+            free &= !matches!(e, Expr::Column(_) | Expr::Proposed(_)) && !e.is_volatile_itself();
         });
         free
     }
@@ -441,8 +468,16 @@ impl Expr {
     /// Whether a function occurs that may give another value on each call.
     pub fn is_volatile(&self) -> bool {
         let mut found = false;
-        self.walk(&mut |e| found |= matches!(e, Expr::Call(call) if call.function.is_volatile()));
+        self.walk(&mut |e| found |= e.is_volatile_itself());
         found
+    }
+
+    fn is_volatile_itself(&self) -> bool {
+        match self {
+            Expr::Call(call) => call.function.is_volatile(),
+            Expr::Subquery(subquery) => subquery.volatile,
+            _ => false,
+        }
     }
 
     /// Whether `nextval` or `setval` occurs.

@@ -186,6 +186,7 @@ impl Load {
             outer: &[],
             session: into.env,
             sequences: Some(&cell),
+            subqueries: None,
         };
         for (column, default) in &self.defaults {
             values[*column] = default.eval(&env)?;

@@ -271,6 +271,7 @@ impl Session {
             outer: &[],
             session: &self.env,
             sequences: None,
+            subqueries: None,
         })
     }
 }

@@ -311,3 +311,43 @@ fn texts_of_window_functions_are_bounded() {
     let text = "SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY id) FROM w) x";
     assert_eq!(simple(&mut session, text).expect("fits").lines(), ["72"]);
 }
+
+/// What subqueries, WITH, semi and full joins and frames keep is charged, and free behind the statement.
+#[test]
+fn rows_that_other_shapes_keep_are_bounded() {
+    let database = Database::new();
+    let mut session = session(&database, 1);
+    table(&mut session);
+    let memory = database.sql.engine().memory().clone();
+    let all = memory.limit();
+    for (text, answer) in [
+        (
+            "SELECT count(*) FROM m a WHERE a.id < 0 OR (a.id, a.v) IN (SELECT b.v, b.id FROM m b)",
+            "10000",
+        ),
+        (
+            "WITH s AS (SELECT c FROM m) SELECT (SELECT count(*) FROM s), (SELECT count(c) FROM s)",
+            "10000|10000",
+        ),
+        ("SELECT count(*) FROM m a FULL JOIN m b ON a.v = b.v + 1", "10001"),
+        (
+            "SELECT count(*) FROM m a WHERE NOT EXISTS (SELECT 1 FROM m b WHERE b.v = a.v + 1)",
+            "1",
+        ),
+        (
+            "SELECT count(*) FROM m a WHERE EXISTS (SELECT 1 FROM m b WHERE b.v = a.v AND b.id <> a.id)",
+            "0",
+        ),
+        (
+            "SELECT max(s) FROM (SELECT sum(v) OVER (ORDER BY id ROWS 1 PRECEDING) AS s FROM m) w",
+            "19997",
+        ),
+    ] {
+        memory.set_limit(128 << 10);
+        refused(&mut session, text);
+        assert_eq!(memory.used(), 0, "{text}");
+        memory.set_limit(all);
+        assert_eq!(simple(&mut session, text).expect(text).lines(), [answer], "{text}");
+        assert_eq!(memory.used(), 0, "{text}");
+    }
+}

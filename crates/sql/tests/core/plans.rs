@@ -171,3 +171,70 @@ fn loops_of_inner_nodes_are_counted() {
     let plan = explained(&mut session, &format!("(ANALYZE) {text}"));
     assert!(plan.contains("never executed"), "{plan}");
 }
+
+/// A semi join looks the first match up, is read once, or goes the other way round, whichever costs less.
+#[test]
+fn exists_is_a_join() {
+    let database = filled();
+    let mut session = database.session();
+    for (text, parts) in [
+        (
+            "SELECT * FROM ten t WHERE EXISTS (SELECT 1 FROM big b WHERE b.g = t.n)",
+            ["Nested loop semi join", "range by index big_g on big b"],
+        ),
+        (
+            "SELECT * FROM ten t WHERE NOT EXISTS (SELECT 1 FROM big b WHERE b.g = t.n AND b.v > t.n)",
+            ["Nested loop anti join", "range by index big_g on big b, filter"],
+        ),
+        (
+            "SELECT * FROM big b WHERE EXISTS (SELECT 1 FROM ten t WHERE t.n + 0 = b.v + 0 AND t.n = b.g)",
+            ["Hash semi join", "full scan on ten t"],
+        ),
+        (
+            "SELECT * FROM big b WHERE NOT EXISTS (SELECT 1 FROM big c WHERE c.id + 0 = b.id AND c.note = b.note || 'x')",
+            ["anti join", "range by index big_note"],
+        ),
+        (
+            "SELECT * FROM big b WHERE b.id IN (SELECT t.n FROM ten t)",
+            ["Distinct", "point by primary key big_pkey on big b"],
+        ),
+        (
+            "SELECT * FROM big b WHERE (b.id, b.g) IN (SELECT t.n, t.n FROM ten t WHERE t.n > 5)",
+            ["Distinct", "point by primary key big_pkey on big b"],
+        ),
+        (
+            "SELECT * FROM ten a WHERE NOT EXISTS (SELECT 1 FROM ten b WHERE b.n + 1 = a.n)",
+            ["anti join", "Cache"],
+        ),
+        (
+            "SELECT * FROM ten t WHERE EXISTS (SELECT count(*) FROM big b WHERE b.g = t.n)",
+            ["EXISTS subquery", "Aggregate"],
+        ),
+        (
+            "SELECT * FROM ten t WHERE t.n NOT IN (SELECT b.g FROM big b)",
+            ["IN subquery, hashed, once", "full scan on big b"],
+        ),
+        (
+            "SELECT * FROM big WHERE id = (SELECT max(n) FROM ten)",
+            ["point by primary key big_pkey", "Scalar subquery, once"],
+        ),
+    ] {
+        let plan = explained(&mut session, text);
+        assert!(parts.iter().all(|part| plan.contains(part)), "{text}\n{plan}");
+    }
+}
+
+#[test]
+fn a_common_query_is_shown_once() {
+    let database = filled();
+    let mut session = database.session();
+    let text = "WITH s AS (SELECT g, count(*) AS k FROM big GROUP BY g) SELECT * FROM s a JOIN s b ON a.g = b.k";
+    let plan = explained(&mut session, text);
+    assert_eq!(plan.matches("Rows of WITH s").count(), 2, "{plan}");
+    assert_eq!(plan.matches("full scan on big").count(), 1, "{plan}");
+    let plan = explained(
+        &mut session,
+        "WITH s AS (SELECT g FROM big WHERE id = 3) SELECT * FROM s",
+    );
+    assert!(!plan.contains("WITH"), "{plan}");
+}

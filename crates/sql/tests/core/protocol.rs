@@ -206,6 +206,73 @@ fn another_thread_cancels() {
     assert_eq!(simple(&mut session, "SELECT 1").expect("goes on").lines(), ["1"]);
 }
 
+/// What goes on for long hears of it: series, subqueries in expressions, semi joins, WITH, frames.
+#[test]
+fn every_shape_is_cancelled() {
+    let database = Database::new();
+    let mut session = database.session();
+    for text in [
+        "SELECT count(*) FROM generate_series(1, 4000000000000)",
+        "SELECT (SELECT count(*) FROM generate_series(1, 1000000000) h WHERE h > g) FROM generate_series(1, 10) g",
+        "SELECT sum((SELECT count(*) FROM generate_series(1, 100) h WHERE h > g)) FROM generate_series(1, 100000000) g",
+        "WITH s AS MATERIALIZED (SELECT g FROM generate_series(1, 1000000000) g WHERE g < 0) SELECT count(*) FROM s",
+        "SELECT count(*) FROM generate_series(1, 100000) a WHERE EXISTS \
+         (SELECT 1 FROM generate_series(1, 100000) b WHERE b < -a)",
+        "SELECT sum(a) OVER (ORDER BY a ROWS BETWEEN 30000 PRECEDING AND 30000 FOLLOWING) \
+         FROM generate_series(1, 100000) a",
+        "SELECT count(*) FROM generate_series(1, 1000000) a FULL JOIN generate_series(1, 1000000) b ON a < -b",
+    ] {
+        let handle = session.cancel_handle();
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            handle.cancel();
+        });
+        let error = simple(&mut session, text)
+            .err()
+            .unwrap_or_else(|| panic!("{text} ended"));
+        assert_eq!(error.code(), "57014", "{text}: {error}");
+        thread.join().expect("the thread ends");
+    }
+}
+
+/// A subquery that is planned as a join and again in its place took a parameter's type the first time.
+#[test]
+fn parameters_of_subqueries_stay_open() {
+    let database = Database::new();
+    let mut session = database.session();
+    simple(
+        &mut session,
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)",
+    )
+    .expect("a table");
+    for (text, params, rows) in [
+        (
+            "SELECT id FROM t WHERE id IN (SELECT $1 FROM t u WHERE u.id = t.id)",
+            vec![Some("2")],
+            "2",
+        ),
+        (
+            "SELECT id FROM t WHERE EXISTS (SELECT 1 FROM t u WHERE u.id = t.id + $1)",
+            vec![Some("2")],
+            "1",
+        ),
+        (
+            "SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM t u WHERE u.id = t.id + $1)",
+            vec![None],
+            "1 2 3",
+        ),
+        (
+            "SELECT id FROM t WHERE id = (WITH s AS (SELECT t.id + $1 AS x) SELECT x - 1 FROM s)",
+            vec![Some("1")],
+            "1 2 3",
+        ),
+        ("SELECT g FROM generate_series(1, $1) g", vec![Some("2")], "1 2"),
+    ] {
+        let answer = extended(&mut session, text, &params).expect(text);
+        assert_eq!(answer.lines().join(" "), rows, "{text}");
+    }
+}
+
 #[test]
 fn a_vanished_session_leaves_no_locks() {
     let database = Database::new();

@@ -62,13 +62,22 @@ impl NestedState {
             while next(inner, &mut self.inner, cx)? {
                 if on.as_ref().map_or(Ok(true), |on| cx.holds(on))? {
                     self.matched = true;
+                    if *kind == JoinKind::Anti {
+                        break;
+                    }
+                    // One match of a semi join does.
+                    self.inside = *kind != JoinKind::Semi;
                     return Ok(true);
                 }
             }
             self.inside = false;
-            if *kind == JoinKind::Left && !self.matched {
-                nulls.iter().for_each(|slot| cx.write(*slot, Datum::Null));
-                return Ok(true);
+            match kind {
+                JoinKind::Left if !self.matched => {
+                    nulls.iter().for_each(|slot| cx.write(*slot, Datum::Null));
+                    return Ok(true);
+                }
+                JoinKind::Anti if !self.matched => return Ok(true),
+                _ => {}
             }
         }
     }
@@ -78,6 +87,8 @@ impl NestedState {
 struct Built {
     rows: Vec<Vec<Datum>>,
     by_key: HashMap<Vec<u8>, Vec<u32>>,
+    /// Of a full join, which rows have had a match.
+    matched: Vec<bool>,
     _memory: Charge,
 }
 
@@ -92,6 +103,9 @@ pub struct HashState {
     at: usize,
     inside: bool,
     matched: bool,
+    outer_done: bool,
+    /// Build rows that were looked at for a match, behind the outer rows.
+    unmatched: usize,
 }
 
 impl HashState {
@@ -105,11 +119,14 @@ impl HashState {
             at: 0,
             inside: false,
             matched: false,
+            outer_done: false,
+            unmatched: 0,
         }
     }
 
     pub fn reset(&mut self, outer: &Node, build: &Node) {
         (self.built, self.inside) = (None, false);
+        (self.outer_done, self.unmatched) = (false, 0);
         reset(outer, &mut self.outer);
         reset(build, &mut self.build);
     }
@@ -126,6 +143,7 @@ impl HashState {
             keys,
             on,
             carried,
+            nulls,
         } = &node.step
         else {
             return Err(SqlError::internal("a table of hashes of another node"));
@@ -133,38 +151,53 @@ impl HashState {
         loop {
             if !self.inside {
                 cx.tick()?;
-                if !next(outer, &mut self.outer, cx)? {
-                    return Ok(false);
+                if self.outer_done || !next(outer, &mut self.outer, cx)? {
+                    self.outer_done = true;
+                    return match kind {
+                        JoinKind::Full => self.unmatched(node, (carried, nulls), cx),
+                        _ => Ok(false),
+                    };
                 }
-                self.look_up((build, carried), keys, cx)?;
+                self.look_up((node, build), keys, cx)?;
             }
-            let Some(built) = &self.built else { return Ok(false) };
+            let Some(built) = &mut self.built else { return Ok(false) };
             while let Some(row) = self.matches.get(self.at) {
                 self.at += 1;
                 cx.tick()?;
                 copy_out(&built.rows[*row as usize], carried, cx);
                 if on.as_ref().map_or(Ok(true), |on| cx.holds(on))? {
                     self.matched = true;
+                    if *kind == JoinKind::Full {
+                        built.matched[*row as usize] = true;
+                    }
+                    if *kind == JoinKind::Anti {
+                        break;
+                    }
+                    self.inside = *kind != JoinKind::Semi;
                     return Ok(true);
                 }
             }
             self.inside = false;
-            if *kind == JoinKind::Left && !self.matched {
-                carried.iter().for_each(|slot| cx.write(*slot, Datum::Null));
-                return Ok(true);
+            match kind {
+                JoinKind::Left | JoinKind::Full if !self.matched => {
+                    carried.iter().for_each(|slot| cx.write(*slot, Datum::Null));
+                    return Ok(true);
+                }
+                JoinKind::Anti if !self.matched => return Ok(true),
+                _ => {}
             }
         }
     }
 
     fn look_up(
         &mut self,
-        (build, carried): (&Node, &[u16]),
+        (node, build): (&Node, &Node),
         keys: &[(Expr, Expr, ColumnType)],
         cx: &mut Context<'_>,
     ) -> Result<()> {
         if self.built.is_none() {
-            let side = keys.iter().map(|(_, own, ty)| (own, *ty)).collect::<Vec<_>>();
-            self.built = Some(self.build((build, carried), &side, cx)?);
+            // The outer row is in the tuple: the build side writes its own slots.
+            self.built = Some(self.build(node, build, cx)?);
         }
         let side = keys.iter().map(|(outer, _, ty)| (outer, *ty));
         self.matches.clear();
@@ -177,29 +210,64 @@ impl HashState {
         Ok(())
     }
 
-    fn build(
-        &mut self,
-        (build, carried): (&Node, &[u16]),
-        keys: &[(&Expr, ColumnType)],
-        cx: &mut Context<'_>,
-    ) -> Result<Built> {
+    fn build(&mut self, node: &Node, build: &Node, cx: &mut Context<'_>) -> Result<Built> {
+        let Step::Hash {
+            kind,
+            keys,
+            on,
+            carried,
+            ..
+        } = &node.step
+        else {
+            return Err(SqlError::internal("a table of hashes of another node"));
+        };
         let mut built = Built {
             rows: Vec::new(),
             by_key: HashMap::new(),
+            matched: Vec::new(),
             _memory: Charge::new(&cx.session.memory),
         };
+        let one_does = kind.is_decided_by_one() && on.is_none();
         let mut key = Vec::new();
         while next(build, &mut self.build, cx)? {
             // NULL equals nothing.
-            if !key_of(keys.iter().copied(), cx, &mut key)? {
+            let is_whole = key_of(keys.iter().map(|(_, own, ty)| (own, *ty)), cx, &mut key)?;
+            if !is_whole && *kind != JoinKind::Full || one_does && built.by_key.contains_key(&key) {
                 continue;
             }
             let at = u32::try_from(built.rows.len()).map_err(|_| SqlError::internal("a hash table of so many rows"))?;
-            built._memory.grow(key.len() + 64)?;
-            built.by_key.entry(key.clone()).or_default().push(at);
+            if is_whole {
+                built._memory.grow(key.len() + 64)?;
+                built.by_key.entry(key.clone()).or_default().push(at);
+            }
             keep(&mut built.rows, carried, &mut built._memory, cx)?;
         }
+        if *kind == JoinKind::Full {
+            built._memory.grow(built.rows.len())?;
+            built.matched = vec![false; built.rows.len()];
+        }
         Ok(built)
+    }
+
+    /// Writes the next build row that has had no match.
+    fn unmatched(&mut self, node: &Node, (carried, nulls): (&[u16], &[u16]), cx: &mut Context<'_>) -> Result<bool> {
+        if self.built.is_none() {
+            let Step::Hash { build, .. } = &node.step else {
+                return Err(SqlError::internal("a table of hashes of another node"));
+            };
+            self.built = Some(self.build(node, build, cx)?);
+        }
+        let Some(built) = &self.built else { return Ok(false) };
+        while let Some(is_matched) = built.matched.get(self.unmatched) {
+            cx.tick()?;
+            self.unmatched += 1;
+            if !is_matched {
+                copy_out(&built.rows[self.unmatched - 1], carried, cx);
+                nulls.iter().for_each(|slot| cx.write(*slot, Datum::Null));
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 

@@ -2,19 +2,25 @@
 //!
 //! A node's state stands beside it ([`State`]), so a plan is shared and kept. `next` writes a node's slots and says
 //! whether there is a row; `reset` makes it begin anew, since what it reads of the rows around has changed. What reads
-//! nothing around it (an uncorrelated subquery, the kept side of a join under its own loop) keeps its rows.
+//! nothing around it (the kept side of a join under its own loop) keeps its rows. Subqueries in expressions have states
+//! and tuples of their own.
 
+mod common;
+mod frame;
 mod gather;
 mod join;
 mod profile;
 mod scan;
+mod series;
 mod subquery;
 mod window;
 
+use self::common::CommonState;
 use self::gather::{AggregateState, DistinctState, KeptRows, SetState};
 use self::join::{HashState, NestedState};
 use self::scan::ScanState;
-use self::subquery::ApplyState;
+use self::series::SeriesState;
+use self::subquery::{SubplanState, Subplans};
 use self::window::WindowState;
 use super::Run;
 use super::sink::{Progress, Sink};
@@ -23,6 +29,7 @@ use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Input};
 use crate::plan::row::{Node, Profile, RowPlan, Step};
 use cenote_engine::{ColumnType, Datum, DatumRef, Reader, key};
+use std::cell::RefCell;
 
 /// Rows between two looks at the cancel flag.
 const CANCEL_INTERVAL: u32 = 1024;
@@ -38,6 +45,24 @@ pub(super) struct Context<'r> {
     ticks: u32,
     /// Measures what the nodes do.
     profile: Option<&'r Profile>,
+    /// Subqueries in expressions.
+    subplans: &'r Subplans<'r>,
+}
+
+impl<'r> Context<'r> {
+    /// What a subquery or WITH query sees: the run, on a tuple of its own.
+    fn of(run: &'r Subplans<'r>, tuple: &'r mut Vec<Datum>, ticks: u32) -> Context<'r> {
+        Context {
+            reader: run.reader,
+            session: run.session,
+            params: run.params,
+            tuple,
+            only: run.only,
+            ticks,
+            profile: run.profile,
+            subplans: run,
+        }
+    }
 }
 
 impl Context<'_> {
@@ -48,6 +73,7 @@ impl Context<'_> {
             outer: &[],
             session: self.session,
             sequences: None,
+            subqueries: Some(self.subplans),
         }
     }
 
@@ -65,6 +91,11 @@ impl Context<'_> {
         Ok(())
     }
 
+    /// Writes the value, if there is one.
+    fn write_some(&mut self, slot: u16, value: Option<Datum>) -> bool {
+        value.map(|value| self.write(slot, value)).is_some()
+    }
+
     fn write(&mut self, slot: u16, value: Datum) {
         self.tuple[usize::from(slot)] = value;
     }
@@ -77,7 +108,6 @@ pub(super) enum State {
     Nested(Box<NestedState>),
     Hash(Box<HashState>),
     Over(Box<State>),
-    Apply(Box<State>, Box<ApplyState>),
     Aggregate(Box<State>, AggregateState),
     Distinct(Box<State>, DistinctState),
     Kept(Box<State>, KeptRows),
@@ -85,6 +115,8 @@ pub(super) enum State {
     Limit(Box<State>, Option<(u64, u64)>),
     Set(Box<SetState>),
     Values { at: usize },
+    Common { at: usize },
+    Series(Box<SeriesState>),
 }
 
 impl State {
@@ -97,7 +129,6 @@ impl State {
             Step::Nested { outer, inner, .. } => State::Nested(Box::new(NestedState::of(outer, inner))),
             Step::Hash { outer, build, .. } => State::Hash(Box::new(HashState::of(outer, build))),
             Step::Filter { input, .. } | Step::Project { input, .. } => State::Over(under(input)),
-            Step::Apply { input, apply } => State::Apply(under(input), Box::new(ApplyState::of(&apply.node))),
             Step::Aggregate { input, .. } => State::Aggregate(under(input), AggregateState::default()),
             Step::Distinct { input, .. } => State::Distinct(under(input), DistinctState::default()),
             Step::Sort { input, .. } | Step::Cache { input, .. } => State::Kept(under(input), KeptRows::default()),
@@ -105,6 +136,8 @@ impl State {
             Step::Limit { input, .. } => State::Limit(under(input), None),
             Step::Set { left, right, .. } => State::Set(Box::new(SetState::of(left, right))),
             Step::Values { .. } => State::Values { at: 0 },
+            Step::Common { .. } => State::Common { at: 0 },
+            Step::Series { .. } | Step::Unnest { .. } => State::Series(Box::default()),
         }
     }
 }
@@ -119,7 +152,6 @@ fn next(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
 
 fn step(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
     match (&node.step, state) {
-        (Step::Row, State::Row { given }) => Ok(!std::mem::replace(given, true)),
         (Step::Scan(scan), State::Scan(state)) => state.next(scan, cx),
         (Step::Nested { .. }, State::Nested(state)) => state.next(node, cx),
         (Step::Hash { .. }, State::Hash(state)) => state.next(node, cx),
@@ -139,14 +171,6 @@ fn step(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
                 let value = expr.eval(&cx.env())?;
                 cx.write(*slot, value);
             }
-            Ok(true)
-        }
-        (Step::Apply { input, apply }, State::Apply(state, answers)) => {
-            if !next(input, state, cx)? {
-                return Ok(false);
-            }
-            let answer = answers.answer(apply, cx)?;
-            cx.write(apply.slot, answer);
             Ok(true)
         }
         (Step::Aggregate { input, .. }, State::Aggregate(state, groups)) => groups.next(node, (input, state), cx),
@@ -182,6 +206,14 @@ fn step(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
             limited((input, state), (limit.as_ref(), offset.as_ref()), left, cx)
         }
         (Step::Set { .. }, State::Set(state)) => state.next(node, cx),
+        (_, state) => leaf(node, state, cx),
+    }
+}
+
+/// The next row of a node over no other.
+fn leaf(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
+    match (&node.step, state) {
+        (Step::Row, State::Row { given }) => Ok(!std::mem::replace(given, true)),
         (Step::Values { rows, slots }, State::Values { at }) => {
             cx.tick()?;
             let Some(row) = rows.get(*at) else { return Ok(false) };
@@ -191,6 +223,28 @@ fn step(node: &Node, state: &mut State, cx: &mut Context<'_>) -> Result<bool> {
                 cx.write(*slot, value);
             }
             Ok(true)
+        }
+        (
+            Step::Series {
+                start,
+                stop,
+                by,
+                ty,
+                slot,
+            },
+            State::Series(state),
+        ) => {
+            let found = state.number((start, stop, by.as_ref()), *ty, cx)?;
+            Ok(cx.write_some(*slot, found))
+        }
+        (Step::Unnest { array, element, slot }, State::Series(state)) => {
+            let found = state.element(array, *element, cx)?;
+            Ok(cx.write_some(*slot, found))
+        }
+        (Step::Common { at: which, columns }, State::Common { at }) => {
+            let found = common_row((*which, *at), columns, cx)?;
+            *at += usize::from(found);
+            Ok(found)
         }
         _ => Err(SqlError::internal("a node with the state of another")),
     }
@@ -203,7 +257,6 @@ fn reset(node: &Node, state: &mut State) {
         (Step::Nested { outer, inner, .. }, State::Nested(state)) => state.reset(outer, inner),
         (Step::Hash { outer, build, .. }, State::Hash(state)) => state.reset(outer, build),
         (Step::Filter { input, .. } | Step::Project { input, .. }, State::Over(state)) => reset(input, state),
-        (Step::Apply { input, .. }, State::Apply(state, _)) => reset(input, state),
         (Step::Aggregate { input, .. }, State::Aggregate(state, groups)) => {
             *groups = AggregateState::default();
             reset(input, state);
@@ -234,6 +287,25 @@ fn rewind(node: &Node, state: &mut State) {
         (Step::Cache { .. }, State::Kept(_, rows)) => rows.rewind(),
         (_, state) => reset(node, state),
     }
+}
+
+/// Writes the columns of a row of a WITH query, by its place.
+fn common_row((which, at): (u16, usize), columns: &[(usize, u16)], cx: &mut Context<'_>) -> Result<bool> {
+    cx.tick()?;
+    let (run, which) = (cx.subplans, usize::from(which));
+    let (Some(plan), Some(state)) = (run.plan.commons.get(which), run.commons.get(which)) else {
+        return Err(SqlError::internal("a WITH query of another plan"));
+    };
+    let Ok(mut state) = state.try_borrow_mut() else {
+        return Err(SqlError::internal("a WITH query inside itself"));
+    };
+    let Some(row) = state.row(at, plan, run)? else {
+        return Ok(false);
+    };
+    for (column, slot) in columns {
+        cx.tuple[usize::from(*slot)].clone_from(&row[*column]);
+    }
+    Ok(true)
 }
 
 fn limited(
@@ -291,6 +363,8 @@ fn push_key(ty: ColumnType, value: &DatumRef<'_>, out: &mut Vec<u8>) {
 pub struct RowCursor {
     tuple: Vec<Datum>,
     state: State,
+    subplans: Box<[RefCell<SubplanState>]>,
+    commons: Box<[RefCell<CommonState>]>,
     /// The only row of the target, where the query is asked about it alone.
     only: Option<Vec<u8>>,
     done: bool,
@@ -302,6 +376,8 @@ impl RowCursor {
         RowCursor {
             tuple: vec![Datum::Null; plan.slots],
             state: State::of(&plan.root),
+            subplans: plan.subplans.iter().map(|_| RefCell::default()).collect(),
+            commons: plan.commons.iter().map(|_| RefCell::default()).collect(),
             only: None,
             done: false,
         }
@@ -335,6 +411,16 @@ impl RowCursor {
         max: u64,
         sink: &mut dyn Sink,
     ) -> Result<Progress> {
+        let subplans = Subplans {
+            reader,
+            session: run.session,
+            params: run.params,
+            only: self.only.as_deref(),
+            profile: run.profile,
+            plan,
+            states: &self.subplans,
+            commons: &self.commons,
+        };
         let mut cx = Context {
             reader,
             session: run.session,
@@ -343,6 +429,7 @@ impl RowCursor {
             only: self.only.as_deref(),
             ticks: 0,
             profile: run.profile,
+            subplans: &subplans,
         };
         let mut rows = 0;
         while rows < max && !self.done {

@@ -16,6 +16,7 @@ pub(super) fn measured(node: &Node, state: &mut State, cx: &mut Context<'_>, pro
     let seen = before.zip(observe::seen_so_far());
     let run = NodeRun {
         rows: u64::from(matches!(found, Ok(true))),
+        runs: 0,
         time,
         traffic: seen.map_or_else(Default::default, |(before, after)| after.traffic.since(before.traffic)),
     };

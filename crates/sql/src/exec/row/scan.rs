@@ -102,6 +102,7 @@ fn around<'e>(cx: &'e Context<'_>, input: Input<'e>) -> Env<'e> {
         outer: cx.tuple,
         session: cx.session,
         sequences: None,
+        subqueries: Some(cx.subplans),
     }
 }
 

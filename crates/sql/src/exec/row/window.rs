@@ -1,8 +1,9 @@
-//! Window functions over rows that are kept: sorted by partition and order, each partition gone through once a function.
+//! Window functions over rows that are kept: sorted by partition and order, each partition gone through once a
+//! function.
 
 use super::gather::{copy_out, keep, sort_keys};
 use super::{Context, State, next};
-use crate::error::{Result, SqlError};
+use crate::error::{Result, SqlError, code};
 use crate::exec::order::{compare_keys, sort};
 use crate::exec::sink::size_of_row;
 use crate::expr::Expr;
@@ -26,7 +27,8 @@ impl WindowState {
     /// Writes the next row with the values of its functions.
     ///
     /// # Errors
-    /// As the input and the functions' arguments; 53200: the session may gather no more; 57014: the statement was cancelled.
+    /// As the input and the functions' arguments; 53200: the session may gather no more; 57014: the statement was
+    /// cancelled.
     pub fn next(&mut self, node: &Node, (input, state): (&Node, &mut State), cx: &mut Context<'_>) -> Result<bool> {
         let Step::Window {
             partition,
@@ -79,6 +81,7 @@ impl WindowState {
                     rows: &self.rows,
                     part: part.clone(),
                     peers: &peers,
+                    order: &order,
                     carried,
                 };
                 partition.values(function, &mut Values { values, memory }, cx)?;
@@ -103,13 +106,13 @@ fn runs(rows: &[Vec<Datum>], within: Range<usize>, keys: &[SortKey]) -> Vec<Rang
 }
 
 /// The values of a function, charged to the session as they come: one of a text may be a copy of it a row.
-struct Values<'v> {
+pub(super) struct Values<'v> {
     values: &'v mut Vec<Datum>,
     memory: &'v mut Charge,
 }
 
 impl Values<'_> {
-    fn push(&mut self, value: Datum) -> Result<()> {
+    pub(super) fn push(&mut self, value: Datum) -> Result<()> {
         self.memory.grow(size_of_row(std::slice::from_ref(&value)))?;
         self.values.push(value);
         Ok(())
@@ -117,11 +120,13 @@ impl Values<'_> {
 }
 
 /// One partition.
-struct Partition<'w> {
-    rows: &'w [Vec<Datum>],
-    part: Range<usize>,
+pub(super) struct Partition<'w> {
+    pub rows: &'w [Vec<Datum>],
+    pub part: Range<usize>,
     /// Stretches of rows that are equal in the order.
-    peers: &'w [Range<usize>],
+    pub peers: &'w [Range<usize>],
+    /// The order, as positions in a row.
+    pub order: &'w [SortKey],
     carried: &'w [u16],
 }
 
@@ -148,6 +153,16 @@ impl Partition<'_> {
                 }
             }
             WindowFunction::Aggregate(aggregate) => self.aggregate(aggregate, values, cx)?,
+            WindowFunction::Framed(value, frame) => self.framed((value, frame), values, cx)?,
+            WindowFunction::Ntile(buckets) => self.ntile(buckets, values, cx)?,
+            WindowFunction::PercentRank => {
+                let others = (self.part.len() - 1).max(1) as f64;
+                self.each_peers(values, |_, peers| Datum::Float8((peers.start - first) as f64 / others))?;
+            }
+            WindowFunction::CumeDist => {
+                let all = self.part.len() as f64;
+                self.each_peers(values, |_, peers| Datum::Float8((peers.end - first) as f64 / all))?;
+            }
             WindowFunction::Shifted {
                 value,
                 offset,
@@ -177,10 +192,36 @@ impl Partition<'_> {
         Ok(())
     }
 
-    /// The value of an expression over a row.
-    fn of_row(&self, row: usize, expr: &Expr, cx: &mut Context<'_>) -> Result<Datum> {
+    /// Puts a row into the tuple.
+    pub(super) fn show(&self, row: usize, cx: &mut Context<'_>) {
         copy_out(&self.rows[row], self.carried, cx);
+    }
+
+    /// The value of an expression over a row.
+    pub(super) fn of_row(&self, row: usize, expr: &Expr, cx: &mut Context<'_>) -> Result<Datum> {
+        self.show(row, cx);
         expr.eval(&cx.env())
+    }
+
+    /// The number of each row's bucket; the first buckets have a row more where they are not equal.
+    fn ntile(&self, buckets: &Expr, values: &mut Values<'_>, cx: &mut Context<'_>) -> Result<()> {
+        let buckets = match self.of_row(self.part.start, buckets, cx)? {
+            Datum::Int4(n) if n > 0 => n as usize,
+            Datum::Int4(_) => {
+                let text = "argument of ntile must be greater than zero";
+                return Err(SqlError::new(code::INVALID_NTILE, text));
+            }
+            _ => return self.part.clone().try_for_each(|_| values.push(Datum::Null)),
+        };
+        let (size, larger) = (self.part.len() / buckets, self.part.len() % buckets);
+        let in_larger = larger * (size + 1);
+        (0..self.part.len()).try_for_each(|at| {
+            let bucket = match at < in_larger {
+                true => at / (size + 1),
+                false => larger + (at - in_larger) / size,
+            };
+            values.push(Datum::Int4(bucket as i32 + 1))
+        })
     }
 
     /// The aggregate of each row's frame, which grows with the order.

@@ -417,6 +417,7 @@ impl Binder<'_> {
             outer: &[],
             session: self.session,
             sequences: None,
+            subqueries: None,
         };
         Ok(Expr::Const(expr.eval(&env)?))
     }

@@ -18,6 +18,14 @@ enum Elements {
     Param(Expr, ColumnType),
 }
 
+/// The elements of an array that FROM goes through.
+pub(crate) enum Unnested {
+    /// Known when the statement is planned, and their type.
+    List(Vec<Expr>, ColumnType),
+    /// Of an array that is text, and their type.
+    Array(Expr, ColumnType),
+}
+
 /// Whether the expression is a query in parentheses.
 pub(super) fn is_query(expr: &ast::Expr) -> bool {
     matches!(strip(expr), ast::Expr::Subquery(_))
@@ -140,6 +148,22 @@ impl Binder<'_> {
             trim,
         };
         Ok(Typed::new(expr, ColumnType::Bool))
+    }
+
+    /// The elements of an array, which says itself what they are.
+    pub(crate) fn unnested(&self, array: &ast::Expr) -> Bound<Unnested> {
+        let array = strip(array);
+        if !matches!(array, ast::Expr::Array(_) | ast::Expr::Cast { .. }) {
+            return shape("unnest of an array of an open type");
+        }
+        let text = Typed::new(Expr::Const(Datum::Null), ColumnType::Text);
+        Ok(match self.elements(&text, array)? {
+            Elements::Param(array, element) => Unnested::Array(array, element),
+            Elements::List(items) => {
+                let (items, ty) = self.unify(items, "ARRAY")?;
+                Unnested::List(items, ty)
+            }
+        })
     }
 
     /// The elements of an array of whose type the operand is, where it has none of its own.

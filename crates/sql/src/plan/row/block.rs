@@ -1,16 +1,14 @@
 //! One SELECT, VALUES, or set operation, with WITH, ORDER BY and LIMIT around it.
 
+use super::common::Named;
 use super::from::From;
-use super::join::{Joined, WantedOrder, applied};
-use super::scope::{Common, Scope};
-use super::semi::ast_conjuncts;
-use super::subquery::slots_of;
+use super::join::{Joined, WantedOrder};
+use super::scope::Scope;
 use super::{BLOCKS_MAX, Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, strip};
 use crate::names::{fold, qualified};
-use crate::plan::access::conjuncts;
 use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard, rows_wanted};
 use crate::types::cast::Context;
 use crate::types::{base_type, is_string};
@@ -20,7 +18,6 @@ use sqlparser::ast::{
     Visit, Visitor,
 };
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Rows that a group or a set of distinct rows is of, where nothing is known.
@@ -30,15 +27,15 @@ const GROUP_ROWS: f64 = 4.0;
 const CHAIN_MAX: usize = 100;
 
 /// The results of a SELECT before they have slots of their own.
-struct Results<'q> {
-    outputs: Vec<Output>,
+pub(super) struct Results<'q> {
+    pub outputs: Vec<Output>,
     /// What each was in the text.
     sources: Vec<Option<&'q ast::Expr>>,
 }
 
 impl RowPlanner<'_> {
     /// Plans a query. `around`: the clause in which it stands as a subquery.
-    pub(super) fn query(&self, query: &Query, around: Option<&Binder<'_>>, common: &[Common<'_>]) -> Bound<Block> {
+    pub(super) fn query(&self, query: &Query, around: Option<&Binder<'_>>, common: &[Named<'_>]) -> Bound<Block> {
         if !query.locks.is_empty() {
             return shape("FOR UPDATE in a subquery");
         }
@@ -48,32 +45,7 @@ impl RowPlanner<'_> {
         if chain_of(&query.body) > CHAIN_MAX || query.order_by.is_some() && matches!(*query.body, SetExpr::Query(_)) {
             return shape("this query");
         }
-        let mut all: Vec<Common<'_>> = common.to_vec();
-        if let Some(with) = &query.with {
-            if with.recursive || around.is_some() {
-                return shape("this WITH");
-            }
-            for cte in &with.cte_tables {
-                if !reads_only(&cte.query.body) {
-                    return shape("a statement that writes in WITH");
-                }
-                if is_volatile(&cte.query) {
-                    return shape("a volatile function in WITH");
-                }
-                let name = fold(&cte.alias.name);
-                if all[common.len()..].iter().any(|c| c.name == name) {
-                    let text = format!("WITH query name \"{name}\" specified more than once");
-                    return Err(SqlError::new(code::DUPLICATE_ALIAS, text).into());
-                }
-                // One that nothing names is checked all the same.
-                self.query(&cte.query, None, &all)?;
-                all.push(Common {
-                    name: fold(&cte.alias.name),
-                    columns: cte.alias.columns.iter().map(|c| fold(&c.name)).collect(),
-                    query: &cte.query,
-                });
-            }
-        }
+        let all = self.named(query, around, common)?;
         match &*query.body {
             SetExpr::Select(_) => self.select(query, around, all),
             SetExpr::SetOperation { .. } | SetExpr::Values(_) | SetExpr::Query(_) => {
@@ -84,7 +56,7 @@ impl RowPlanner<'_> {
         }
     }
 
-    fn body(&self, body: &SetExpr, around: Option<&Binder<'_>>, common: &[Common<'_>]) -> Bound<Block> {
+    fn body(&self, body: &SetExpr, around: Option<&Binder<'_>>, common: &[Named<'_>]) -> Bound<Block> {
         match body {
             SetExpr::Query(query) => self.query(query, around, common),
             SetExpr::Select(select) => {
@@ -189,7 +161,7 @@ impl RowPlanner<'_> {
         })
     }
 
-    fn values(&self, values: &ast::Values, around: Option<&Binder<'_>>, common: &[Common<'_>]) -> Bound<Block> {
+    fn values(&self, values: &ast::Values, around: Option<&Binder<'_>>, common: &[Named<'_>]) -> Bound<Block> {
         let scope = Scope::new(self, around, common.to_vec());
         let sequence = |name: &str| self.planner.sequence(name);
         let binder = scope.binder(&sequence);
@@ -216,9 +188,6 @@ impl RowPlanner<'_> {
                 source: None,
                 open: false,
             });
-        }
-        if !scope.below.borrow().is_empty() {
-            return shape("a subquery in VALUES");
         }
         let count = rows.len() as f64;
         Ok(Block {
@@ -319,7 +288,7 @@ impl RowPlanner<'_> {
         Ok(block)
     }
 
-    fn select(&self, query: &Query, around: Option<&Binder<'_>>, common: Vec<Common<'_>>) -> Bound<Block> {
+    fn select(&self, query: &Query, around: Option<&Binder<'_>>, common: Vec<Named<'_>>) -> Bound<Block> {
         let SetExpr::Select(select) = &*query.body else {
             return shape("this query");
         };
@@ -330,15 +299,12 @@ impl RowPlanner<'_> {
             return shape("a query of so many SELECTs");
         }
         let sequence = |name: &str| self.planner.sequence(name);
-        let scope = Scope::new(self, around, common);
+        let mut scope = Scope::new(self, around, common);
+        let named = select.named_window.iter();
+        scope.window_names = named.map(|w| (fold(&w.0), w.1.clone())).collect();
         let mut from = scope.from(&select.from, &sequence)?;
         let mut binder = scope.binder(&sequence);
-        for condition in select.selection.iter().flat_map(ast_conjuncts) {
-            if !self.semi_join(&scope, &binder, condition, &mut from)? {
-                from.conditions
-                    .extend(conjuncts(Some(binder.condition(condition, "WHERE")?)));
-            }
-        }
+        self.where_conditions(&scope, &binder, select.selection.as_ref(), &mut from)?;
         let grouped = self.start_grouping(&scope, &mut binder, select, query)?;
         scope.takes_windows.set(true);
         let results = self.results(&scope, &binder, select)?;
@@ -511,9 +477,13 @@ impl RowPlanner<'_> {
             mut node,
             mut cost,
             ordered,
-        } = self.join(from, scope.below.take(), wanted.as_ref())?;
+        } = self.join(from, wanted.as_ref())?;
         if let Some(grouping) = grouping {
-            cost += node.rows;
+            let arguments = grouping
+                .aggregates
+                .iter()
+                .flat_map(|a| a.argument.iter().chain(&a.filter));
+            cost += node.rows * (1.0 + self.subquery_cost(arguments.chain(&grouping.bound_keys)));
             let rows = match grouping.keys.is_empty() {
                 true => 1.0,
                 false => (node.rows / GROUP_ROWS).max(1.0),
@@ -527,10 +497,7 @@ impl RowPlanner<'_> {
             };
             node = Node::new(step, rows);
         }
-        for apply in scope.above.take() {
-            cost += node.rows * apply.cost;
-            node = applied(node, apply);
-        }
+        cost += node.rows * self.subquery_cost(outputs.iter().map(|o| &o.expr).chain(&having));
         if let Some(condition) = having {
             let rows = (node.rows / 2.0).max(1.0);
             let input = Box::new(node);
@@ -565,9 +532,6 @@ impl RowPlanner<'_> {
         for key in keys {
             let key = strip(self.group_target(scope, select, key)?);
             let (expr, ty) = binder.settled(binder.bind(key)?)?;
-            if scope.below.borrow().iter().any(|a| names(&expr, a.slot)) {
-                return shape("a subquery in GROUP BY");
-            }
             grouping.key_slots.push(self.slot()?);
             grouping.bound_keys.push(expr);
             grouping.keys.push((key.clone(), ty));
@@ -607,7 +571,7 @@ impl RowPlanner<'_> {
         Ok(key)
     }
 
-    fn results<'q>(&self, scope: &Scope<'_>, binder: &Binder<'_>, select: &'q Select) -> Bound<Results<'q>> {
+    pub(super) fn results<'q>(&self, scope: &Scope<'_>, binder: &Binder<'_>, select: &'q Select) -> Bound<Results<'q>> {
         let mut results = Results {
             outputs: Vec::new(),
             sources: Vec::new(),
@@ -704,6 +668,11 @@ impl RowPlanner<'_> {
             let name = fold(ident);
             let mut named = outputs.iter().enumerate().filter(|(_, o)| o.name == name);
             if let Some((at, output)) = named.next() {
+                if named.any(|(_, other)| other.expr != output.expr) {
+                    let text = format!("ORDER BY \"{name}\" is ambiguous");
+                    let place = self.planner.places().of(expr.span());
+                    return Err(SqlError::new(code::AMBIGUOUS_COLUMN, text).at(place).into());
+                }
                 return Ok((at, output.ty));
             }
         }
@@ -748,10 +717,10 @@ fn sorted(mut block: Block, keys: Vec<Key>, carried: &[SlotNumber], first: Optio
 
 impl Output {
     /// As a value for a binder.
-    fn typed(self) -> Typed {
+    pub(super) fn typed(&self) -> Typed {
         Typed {
             ty: (!self.open).then_some(self.ty),
-            expr: self.expr,
+            expr: self.expr.clone(),
         }
     }
 }
@@ -764,18 +733,11 @@ fn order_items(query: &Query) -> Bound<&[ast::OrderByExpr]> {
     }
 }
 
-fn names(expr: &Expr, slot: SlotNumber) -> bool {
-    let mut slots = BTreeSet::new();
-    slots_of(expr, &mut slots);
-    slots.contains(&slot)
-}
-
-fn refuse_odd(select: &Select) -> Bound<()> {
+pub(super) fn refuse_odd(select: &Select) -> Bound<()> {
     let odd = select.top.is_some()
         || select.into.is_some()
         || !select.lateral_views.is_empty()
         || select.prewhere.is_some()
-        || !select.named_window.is_empty()
         || select.qualify.is_some()
         || !select.connect_by.is_empty();
     if odd { shape("this query") } else { Ok(()) }
@@ -791,7 +753,7 @@ fn chain_of(body: &SetExpr) -> usize {
 }
 
 /// Whether the body of a query is made of SELECT and VALUES alone.
-fn reads_only(body: &SetExpr) -> bool {
+pub(super) fn reads_only(body: &SetExpr) -> bool {
     match body {
         SetExpr::Select(_) | SetExpr::Values(_) => true,
         SetExpr::Query(query) => reads_only(&query.body),
@@ -801,7 +763,7 @@ fn reads_only(body: &SetExpr) -> bool {
 }
 
 /// Whether a function that gives other values on each call stands in the query.
-fn is_volatile(query: &Query) -> bool {
+pub(super) fn is_volatile(query: &Query) -> bool {
     struct Look;
     impl Visitor for Look {
         type Break = ();

@@ -1,22 +1,35 @@
 //! EXPLAIN of the row executor's plans: the tree with its estimates and, of a run that was measured, with what it did.
 
 use super::estimate::HASH;
-use super::{Apply, ApplyKind, JoinKind, Node, Profile, RowPlan, SetKind, Step};
+use super::{Answer, JoinKind, Node, Profile, RowPlan, SetKind, Step, Subplan};
+use crate::expr::Expr;
 use crate::plan::access::describe;
 use crate::plan::shown::{Actual, Shown};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 /// The plan's tree. `profile`: a run of it; `memory`: with its accesses.
 pub fn shown(plan: &RowPlan, profile: Option<&Profile>, memory: bool) -> Shown {
-    let show = Show { profile, memory };
+    let show = Show {
+        plan,
+        profile,
+        memory,
+        commons: RefCell::default(),
+    };
+    let mut under = vec![show.tree(&plan.root, 1)];
+    under.extend(show.subplans(&plan.outputs.iter().collect::<Vec<_>>()));
     Shown {
-        under: vec![show.tree(&plan.root, 1)],
+        under,
         ..Shown::line("Row executor")
     }
 }
 
 struct Show<'p> {
+    plan: &'p RowPlan,
     profile: Option<&'p Profile>,
     memory: bool,
+    /// WITH queries that have been shown.
+    commons: RefCell<BTreeSet<u16>>,
 }
 
 impl Show<'_> {
@@ -36,11 +49,80 @@ impl Show<'_> {
             _ => None,
         };
         Shown {
-            title: title(node),
+            title: self.title(node),
             relation,
-            estimate: Some((cost(node), node.rows)),
+            estimate: Some((self.cost(node), node.rows)),
             actual,
-            under: self.under(node, loops),
+            under: self
+                .under(node, loops)
+                .into_iter()
+                .chain(self.subplans(&expressions(node)))
+                .collect(),
+        }
+    }
+
+    /// The subqueries that expressions ask.
+    fn subplans(&self, exprs: &[&Expr]) -> Vec<Shown> {
+        asked(exprs).into_iter().map(|at| self.subplan(at)).collect()
+    }
+
+    fn subplan(&self, at: usize) -> Shown {
+        let subplan = &self.plan.subplans[at];
+        let runs = self.profile.map_or(0, |profile| profile.of(&subplan.node).runs);
+        let mut under = vec![self.tree(&subplan.node, runs)];
+        if let Answer::Scalar(value) = &subplan.answer {
+            under.extend(self.subplans(&[value]));
+        }
+        Shown {
+            under,
+            ..Shown::line(subplan_title(subplan))
+        }
+    }
+
+    /// Steps of a run of the node with what is under it, and with the subqueries that it asks.
+    fn cost(&self, node: &Node) -> f64 {
+        let (mut steps, rows) = match &node.step {
+            Step::Row => (0.0, 1.0),
+            Step::Scan(scan) => (scan.cost, node.rows),
+            Step::Values { rows, .. } => (rows.len() as f64, rows.len() as f64),
+            Step::Common { .. } | Step::Series { .. } | Step::Unnest { .. } => (node.rows, 1.0),
+            Step::Nested { outer, inner, .. } => {
+                let steps = match &inner.step {
+                    Step::Cache { input, .. } => self.cost(input) + outer.rows * input.rows,
+                    _ => outer.rows * self.cost(inner),
+                };
+                (self.cost(outer) + steps, outer.rows * inner.rows)
+            }
+            Step::Hash { outer, build, .. } => {
+                let steps = self.cost(outer) + self.cost(build) + HASH * (build.rows + outer.rows);
+                (steps, outer.rows)
+            }
+            Step::Set { left, right, .. } => (self.cost(left) + self.cost(right) + left.rows + right.rows, 0.0),
+            Step::Sort { input, .. } | Step::Window { input, .. } => {
+                let rows = input.rows;
+                (self.cost(input) + rows * rows.max(2.0).log2(), rows)
+            }
+            Step::Aggregate { input, .. } | Step::Distinct { input, .. } => (self.cost(input) + input.rows, input.rows),
+            Step::Limit { input, .. } => {
+                let share = (node.rows / input.rows.max(1e-3)).min(1.0);
+                (self.cost(input) * share, 1.0)
+            }
+            Step::Filter { input, .. } | Step::Project { input, .. } | Step::Cache { input, .. } => {
+                (self.cost(input), input.rows)
+            }
+        };
+        for at in asked(&expressions(node)) {
+            let subplan = &self.plan.subplans[at];
+            let once = self.cost(&subplan.node);
+            steps += if subplan.correlated { rows * once } else { once + rows };
+        }
+        steps
+    }
+
+    fn title(&self, node: &Node) -> String {
+        match &node.step {
+            Step::Common { at, .. } => format!("Rows of WITH {}", self.plan.commons[usize::from(*at)].name),
+            _ => title(node),
         }
     }
 
@@ -50,7 +132,11 @@ impl Show<'_> {
 
     fn under(&self, node: &Node, loops: u64) -> Vec<Shown> {
         match &node.step {
-            Step::Row | Step::Scan(_) | Step::Values { .. } => Vec::new(),
+            Step::Row | Step::Scan(_) | Step::Values { .. } | Step::Series { .. } | Step::Unnest { .. } => Vec::new(),
+            Step::Common { at, .. } if self.commons.borrow_mut().insert(*at) => {
+                vec![self.tree(&self.plan.commons[usize::from(*at)].node, loops.min(1))]
+            }
+            Step::Common { .. } => Vec::new(),
             Step::Nested { outer, inner, .. } => {
                 vec![self.tree(outer, loops), self.tree(inner, self.rows(outer))]
             }
@@ -58,13 +144,6 @@ impl Show<'_> {
                 vec![self.tree(outer, loops), self.tree(build, self.rows(outer).min(1))]
             }
             Step::Set { left, right, .. } => vec![self.tree(left, loops), self.tree(right, loops)],
-            Step::Apply { input, apply } => {
-                let runs = match runs_once(apply) {
-                    true => self.rows(input).min(1),
-                    false => self.rows(input),
-                };
-                vec![self.tree(input, loops), self.tree(&apply.node, runs)]
-            }
             Step::Cache { input, .. } => vec![self.tree(input, loops.min(1))],
             Step::Filter { input, .. }
             | Step::Project { input, .. }
@@ -77,33 +156,14 @@ impl Show<'_> {
     }
 }
 
-fn runs_once(apply: &Apply) -> bool {
-    apply.outer.is_empty() || matches!(apply.kind, ApplyKind::Any { key: Some(_), .. })
-}
-
-/// Steps of a run of the node with what is under it.
-fn cost(node: &Node) -> f64 {
-    match &node.step {
-        Step::Row => 0.0,
-        Step::Scan(scan) => scan.cost,
-        Step::Values { rows, .. } => rows.len() as f64,
-        Step::Nested { outer, inner, .. } => match &inner.step {
-            Step::Cache { input, .. } => cost(outer) + cost(input) + outer.rows * input.rows,
-            _ => cost(outer) + outer.rows * cost(inner),
-        },
-        Step::Hash { outer, build, .. } => cost(outer) + cost(build) + HASH * (build.rows + outer.rows),
-        Step::Set { left, right, .. } => cost(left) + cost(right) + left.rows + right.rows,
-        Step::Apply { input, apply } if runs_once(apply) => cost(input) + cost(&apply.node) + input.rows,
-        Step::Apply { input, apply } => cost(input) + input.rows * cost(&apply.node),
-        Step::Sort { input, .. } | Step::Window { input, .. } => cost(input) + input.rows * input.rows.max(2.0).log2(),
-        Step::Aggregate { input, .. } | Step::Distinct { input, .. } => cost(input) + input.rows,
-        Step::Limit { input, .. } => cost(input) * (node.rows / input.rows.max(1e-3)).min(1.0),
-        Step::Filter { input, .. } | Step::Project { input, .. } | Step::Cache { input, .. } => cost(input),
-    }
-}
-
 fn title(node: &Node) -> String {
-    let joined = |kind: &JoinKind| if *kind == JoinKind::Left { " left" } else { "" };
+    let joined = |kind: &JoinKind| match kind {
+        JoinKind::Inner => "",
+        JoinKind::Left => " left",
+        JoinKind::Full => " full",
+        JoinKind::Semi => " semi",
+        JoinKind::Anti => " anti",
+    };
     match &node.step {
         Step::Row => "One row".into(),
         Step::Scan(scan) => {
@@ -119,15 +179,6 @@ fn title(node: &Node) -> String {
         Step::Nested { kind, .. } => format!("Nested loop{} join", joined(kind)),
         Step::Hash { kind, .. } => format!("Hash{} join", joined(kind)),
         Step::Filter { .. } => "Filter".into(),
-        Step::Apply { apply, .. } => {
-            let what = match &apply.kind {
-                ApplyKind::Scalar(_) => "Scalar subquery",
-                ApplyKind::Exists => "EXISTS subquery",
-                ApplyKind::Any { key: Some(_), .. } => "IN subquery, hashed",
-                ApplyKind::Any { .. } => "ANY subquery",
-            };
-            format!("{what}{}", if apply.outer.is_empty() { ", once" } else { "" })
-        }
         Step::Project { .. } => "Project".into(),
         Step::Aggregate { keys, .. } if keys.is_empty() => "Aggregate".into(),
         Step::Aggregate { .. } => "Hash aggregate".into(),
@@ -145,5 +196,57 @@ fn title(node: &Node) -> String {
             format!("{word}{}", if *all { " all" } else { "" })
         }
         Step::Values { .. } => "Values".into(),
+        Step::Common { .. } => "Rows of WITH".into(),
+        Step::Series { .. } => "Function generate_series".into(),
+        Step::Unnest { .. } => "Function unnest".into(),
+    }
+}
+
+/// The subqueries that the expressions ask, each once.
+fn asked(exprs: &[&Expr]) -> Vec<usize> {
+    let mut asked = BTreeSet::new();
+    for expr in exprs {
+        expr.walk(&mut |e| {
+            if let Expr::Subquery(subquery) = e {
+                asked.insert(usize::from(subquery.at));
+            }
+        });
+    }
+    asked.into_iter().collect()
+}
+
+fn subplan_title(subplan: &Subplan) -> String {
+    let what = match &subplan.answer {
+        Answer::Scalar(_) => "Scalar subquery",
+        Answer::Exists => "EXISTS subquery",
+        Answer::Any { keys: Some(_), .. } => "IN subquery, hashed",
+        Answer::Any { .. } => "ANY subquery",
+    };
+    format!("{what}{}", if subplan.correlated { "" } else { ", once" })
+}
+
+/// The expressions that the node evaluates.
+fn expressions(node: &Node) -> Vec<&Expr> {
+    match &node.step {
+        Step::Row
+        | Step::Distinct { .. }
+        | Step::Cache { .. }
+        | Step::Set { .. }
+        | Step::Sort { .. }
+        | Step::Common { .. } => Vec::new(),
+        Step::Scan(scan) => scan.access.condition.iter().chain(&scan.access.filter).collect(),
+        Step::Nested { on, .. } => on.iter().collect(),
+        Step::Hash { keys, on, .. } => keys.iter().flat_map(|(a, b, _)| [a, b]).chain(on).collect(),
+        Step::Filter { condition, .. } => vec![condition],
+        Step::Project { values, .. } => values.iter().map(|(_, e)| e).collect(),
+        Step::Aggregate { keys, aggregates, .. } => {
+            let arguments = aggregates.iter().flat_map(|(a, _)| a.argument.iter().chain(&a.filter));
+            keys.iter().map(|(e, ..)| e).chain(arguments).collect()
+        }
+        Step::Window { functions, .. } => functions.iter().flat_map(|(f, _)| f.expressions()).collect(),
+        Step::Limit { limit, offset, .. } => limit.iter().chain(offset).collect(),
+        Step::Values { rows, .. } => rows.iter().flatten().collect(),
+        Step::Series { start, stop, by, .. } => [start, stop].into_iter().chain(by).collect(),
+        Step::Unnest { array, .. } => vec![array],
     }
 }

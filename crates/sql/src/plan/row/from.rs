@@ -2,14 +2,17 @@
 
 use super::scope::{Relation, RelationColumn, Scope};
 use super::subquery::slots_of;
-use super::{Block, Node, RowPlanner, SlotNumber, Step};
+use super::{Block, JoinKind, Node, RowPlanner, SlotNumber, Step};
 use crate::error::{SqlError, code};
 use crate::expr::bind::{Binder, Bound, Typed, shape};
 use crate::expr::{Comparison, Expr};
 use crate::names::{fold, qualified};
 use crate::plan::access::conjuncts;
 use cenote_engine::{ColumnType, Table};
-use sqlparser::ast::{JoinConstraint, JoinOperator, ObjectName, Query, TableAlias, TableFactor, TableWithJoins};
+use sqlparser::ast::{
+    self, FunctionArg, FunctionArgExpr, JoinConstraint, JoinOperator, ObjectName, TableAlias, TableFactor,
+    TableWithJoins,
+};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,8 +22,12 @@ pub(super) enum Source {
     Table(Arc<Table>, bool),
     /// A subquery in FROM, and the steps of one run.
     Block(Node, f64),
+    /// The rows of a WITH query that are kept: which, and how many are expected.
+    Kept(u16, f64),
     /// A join of its own: the nullable side of an outer join.
     Group(From),
+    /// FULL JOIN.
+    Full(Box<Full>),
 }
 
 /// A slot that an item writes.
@@ -38,12 +45,31 @@ pub(super) struct Item {
     pub alias: String,
     /// Its slots.
     pub slots: Vec<ItemSlot>,
-    /// Some: the nullable side of a LEFT JOIN, with the conditions of its ON.
-    pub left: Option<Vec<Expr>>,
+    /// Some: the nullable side of a LEFT JOIN, or the side of a semi or anti join that only tells whether there is a
+    /// match, with the conditions of its ON.
+    pub on: Option<(JoinKind, Vec<Expr>)>,
+    /// It is one of the different values of a semi join's side.
+    pub unique: Option<Unique>,
     /// Slots that have to be written before it is read.
     pub requires: BTreeSet<SlotNumber>,
     /// Those of them that its source reads (LATERAL): its rows are others for each row before.
     pub lateral: BTreeSet<SlotNumber>,
+}
+
+/// A semi join's side of which each combination of values is read once: it is joined as any other item.
+pub(super) struct Unique {
+    pub keys: Vec<(SlotNumber, ColumnType)>,
+    /// Conditions by which it is read.
+    pub own: Vec<Expr>,
+}
+
+/// Two sides of which both are nullable.
+pub(super) struct Full {
+    pub left: From,
+    pub right: From,
+    pub on: Vec<Expr>,
+    /// Columns of USING: of the side that has a row.
+    pub merged: Vec<(SlotNumber, Expr)>,
 }
 
 /// What is joined, and the conditions that hold of each row.
@@ -53,8 +79,11 @@ pub(super) struct From {
     pub conditions: Vec<Expr>,
 }
 
-/// Positions of the columns that `*` shows.
-type Star = Vec<(usize, usize)>;
+/// A column's place: its relation, and its position there.
+type Place = (usize, usize);
+
+/// Places of the columns that `*` shows.
+type Star = Vec<Place>;
 
 impl Scope<'_> {
     /// Adds the relations of FROM to the scope.
@@ -81,7 +110,6 @@ impl Scope<'_> {
         start: usize,
         sequence: &dyn Fn(&str) -> crate::error::Result<u32>,
     ) -> Bound<(From, Star)> {
-        let subqueries = self.below.borrow().len();
         let (mut from, mut star) = self.factor(&list.relation, sequence)?;
         for join in &list.joins {
             let (side, constraint) = side_of(&join.join_operator)?;
@@ -101,17 +129,20 @@ impl Scope<'_> {
                 }
                 _ => Vec::new(),
             };
-            // Its answer would be read before the nullable side is, or after.
-            if side != Side::Inner && self.below.borrow().len() > subqueries {
-                return shape("a subquery in ON beside an outer join");
-            }
-            let mut first = Star::new();
+            let mut pairs = Vec::new();
             for name in &merged {
-                let (left, right) = self.merge(name, (start, right_start), side, &binder, &mut on)?;
-                first.push(if side == Side::Right { right } else { left });
+                pairs.push(self.merge(name, (start, right_start), side, &binder, &mut on)?);
             }
+            let (first, values) = match side {
+                Side::Full => self.columns_of_either(&pairs)?,
+                Side::Right => (pairs.into_iter().map(|(_, right)| right).collect(), Vec::new()),
+                _ => (pairs.into_iter().map(|(left, _)| left).collect(), Vec::new()),
+            };
             star = self.star_of(first, star, right_star);
-            from = attach(from, right, side, on);
+            from = match side {
+                Side::Full => full(from, right, on, values),
+                _ => attach(from, right, side, on),
+            };
             self.visible_from.set(0);
         }
         Ok((from, star))
@@ -127,6 +158,28 @@ impl Scope<'_> {
             .collect();
         first.extend(rest);
         first
+    }
+
+    /// The merged columns of a FULL JOIN, as a relation that no name qualifies: the value of the side that has a row.
+    fn columns_of_either(&self, pairs: &[(Place, Place)]) -> Bound<(Star, Vec<(SlotNumber, Expr)>)> {
+        let slots = self.rows.slots(pairs.len())?;
+        let mut relations = self.relations.borrow_mut();
+        let (at, mut columns, mut values) = (relations.len(), Vec::new(), Vec::new());
+        for ((left, right), slot) in pairs.iter().zip(slots) {
+            let sides = [left, right].map(|(r, c)| &relations[*r].columns[*c]);
+            values.push((slot, Expr::Coalesce(sides.map(|c| Expr::Column(c.slot)).to_vec())));
+            columns.push(RelationColumn {
+                slot,
+                source: None,
+                merged: false,
+                ..sides[0].clone()
+            });
+        }
+        if !columns.is_empty() {
+            let alias = String::new();
+            relations.push(Relation { alias, columns });
+        }
+        Ok(((0..pairs.len()).map(|c| (at, c)).collect(), values))
     }
 
     fn common_names(&self, left: &Star, right: &Star) -> Vec<String> {
@@ -181,8 +234,14 @@ impl Scope<'_> {
             return shape("USING of columns of two types");
         }
         on.push(binder.compare(a, Comparison::Eq, b)?.expr);
-        let hidden = if side == Side::Right { left } else { right };
-        relations[hidden.0].columns[hidden.1].merged = true;
+        for hidden in [left, right] {
+            let is_shown = match side {
+                Side::Full => false,
+                Side::Right => hidden == right,
+                Side::Inner | Side::Left => hidden == left,
+            };
+            relations[hidden.0].columns[hidden.1].merged |= !is_shown;
+        }
         Ok((left, right))
     }
 
@@ -219,6 +278,42 @@ impl Scope<'_> {
                 };
                 self.derived(block, fold(&alias.name), Some(alias), Vec::new())
             }
+            TableFactor::Table {
+                name,
+                alias,
+                args: Some(ast::TableFunctionArgs { args, settings: None }),
+                sample: None,
+                with_ordinality: false,
+                ..
+            } => {
+                let binder = self.binder(sequence);
+                let (relation, item) = self.function(&binder, (name, args), alias.as_ref())?;
+                self.add(relation, item)
+            }
+            TableFactor::Function {
+                name,
+                args,
+                alias,
+                with_ordinality: false,
+                ..
+            } => {
+                let binder = self.binder(sequence);
+                let (relation, item) = self.function(&binder, (name, args), alias.as_ref())?;
+                self.add(relation, item)
+            }
+            TableFactor::UNNEST {
+                alias,
+                array_exprs,
+                with_offset: false,
+                with_ordinality: false,
+                ..
+            } if array_exprs.len() == 1 => {
+                let binder = self.binder(sequence);
+                let name = ObjectName::from(vec![ast::Ident::new("unnest")]);
+                let args = [FunctionArg::Unnamed(FunctionArgExpr::Expr(array_exprs[0].clone()))];
+                let (relation, item) = self.function(&binder, (&name, &args), alias.as_ref())?;
+                self.add(relation, item)
+            }
             TableFactor::NestedJoin {
                 table_with_joins,
                 alias: None,
@@ -234,10 +329,7 @@ impl Scope<'_> {
         let (schema, bare) = qualified(name)?;
         let common = self.common.iter().rposition(|c| schema.is_none() && c.name == bare);
         if let Some(at) = common {
-            let query: &Query = self.common[at].query;
-            let block = self.rows.query(query, None, &self.common[..at])?;
-            let known_as = alias.map_or(bare, |a| fold(&a.name));
-            return self.derived(block, known_as, alias, self.common[at].columns.clone());
+            return self.common(at, alias);
         }
         let table = self.rows.planner.table(name)?;
         let known_as = alias.map_or_else(|| table.name.clone(), |a| fold(&a.name));
@@ -259,12 +351,51 @@ impl Scope<'_> {
         let item = Item {
             alias: known_as,
             slots: item_slots(&relation),
-            left: None,
+            on: None,
+            unique: None,
             requires: BTreeSet::new(),
             lateral: BTreeSet::new(),
             source: Source::Table(table.clone(), is_target),
         };
         self.rows.tables.borrow_mut().push(table.id);
+        self.add(relation, item)
+    }
+
+    /// What WITH names as a relation.
+    fn common(&self, at: usize, alias: Option<&TableAlias>) -> Bound<(From, Star)> {
+        let named = &self.common[at];
+        let known_as = alias.map_or_else(|| named.name.clone(), |a| fold(&a.name));
+        let Some(kept) = &named.kept else {
+            let block = self.rows.query(named.query, named.around, &self.common[..at])?;
+            let is_here = match (named.around, self.around) {
+                (Some(there), Some(here)) => std::ptr::eq(there, here),
+                _ => true,
+            };
+            if !block.outer.is_empty() && !is_here {
+                return shape("WITH that reads the row around it, named in a subquery");
+            }
+            self.outer.borrow_mut().extend(block.outer.iter().copied());
+            return self.derived(block, known_as, alias, named.columns.clone());
+        };
+        let slots = self.rows.slots(kept.columns.len())?;
+        let column = |(at, ((name, ty), slot)): (usize, (&(String, ColumnType), SlotNumber))| RelationColumn {
+            name: named.columns.get(at).unwrap_or(name).clone(),
+            ty: *ty,
+            slot,
+            source: None,
+            merged: false,
+        };
+        let columns = kept.columns.iter().zip(slots).enumerate().map(column).collect();
+        let relation = named_columns(known_as.clone(), columns, alias)?;
+        let item = Item {
+            alias: known_as,
+            slots: item_slots(&relation),
+            on: None,
+            unique: None,
+            requires: BTreeSet::new(),
+            lateral: BTreeSet::new(),
+            source: Source::Kept(kept.at, kept.rows),
+        };
         self.add(relation, item)
     }
 
@@ -311,7 +442,8 @@ impl Scope<'_> {
         let item = Item {
             alias: known_as,
             slots: item_slots(&relation),
-            left: None,
+            on: None,
+            unique: None,
             lateral: block.outer.clone(),
             requires: block.outer,
             source: Source::Block(node, block.cost),
@@ -349,6 +481,7 @@ enum Side {
     Inner,
     Left,
     Right,
+    Full,
 }
 
 fn side_of(operator: &JoinOperator) -> Bound<(Side, &JoinConstraint)> {
@@ -356,7 +489,42 @@ fn side_of(operator: &JoinOperator) -> Bound<(Side, &JoinConstraint)> {
         JoinOperator::Join(c) | JoinOperator::Inner(c) | JoinOperator::CrossJoin(c) => Ok((Side::Inner, c)),
         JoinOperator::Left(c) | JoinOperator::LeftOuter(c) => Ok((Side::Left, c)),
         JoinOperator::Right(c) | JoinOperator::RightOuter(c) => Ok((Side::Right, c)),
+        JoinOperator::FullOuter(c) => Ok((Side::Full, c)),
         _ => shape("this join"),
+    }
+}
+
+/// FULL JOIN: one item, whose sides are joins of their own.
+fn full(left: From, right: From, on: Vec<Expr>, merged: Vec<(SlotNumber, Expr)>) -> From {
+    let items = || left.items.iter().chain(&right.items);
+    let mut slots: Vec<ItemSlot> = items().flat_map(|i| i.slots.iter().copied()).collect();
+    for (slot, value) in &merged {
+        let mut sides = BTreeSet::new();
+        slots_of(value, &mut sides);
+        let side = slots.iter().find(|s| sides.contains(&s.slot)).copied();
+        slots.extend(side.map(|side| ItemSlot { slot: *slot, ..side }));
+    }
+    let mut requires: BTreeSet<SlotNumber> = items().flat_map(|i| i.requires.iter().copied()).collect();
+    let conditions = left.conditions.iter().chain(&right.conditions).chain(&on);
+    conditions.for_each(|c| slots_of(c, &mut requires));
+    requires.retain(|slot| !slots.iter().any(|s| s.slot == *slot));
+    let item = Item {
+        alias: String::new(),
+        slots,
+        on: None,
+        unique: None,
+        lateral: requires.clone(),
+        requires,
+        source: Source::Full(Box::new(Full {
+            left,
+            right,
+            on,
+            merged,
+        })),
+    };
+    From {
+        items: vec![item],
+        conditions: Vec::new(),
     }
 }
 
@@ -370,27 +538,29 @@ fn attach(mut left: From, mut right: From, side: Side, on: Vec<Expr>) -> From {
             left
         }
         Side::Left => {
-            left.items.push(nullable(right, on));
+            left.items.push(dependent(right, JoinKind::Left, on));
             left
         }
-        Side::Right => {
-            right.items.push(nullable(left, on));
+        Side::Right | Side::Full => {
+            right.items.push(dependent(left, JoinKind::Left, on));
             right
         }
     }
 }
 
-/// One item of the nullable side of an outer join.
-fn nullable(mut from: From, on: Vec<Expr>) -> Item {
-    let single = from.items.len() == 1 && from.conditions.is_empty() && from.items[0].left.is_none();
+/// One item of a side that is joined to what its conditions name: the nullable one of an outer join.
+pub(super) fn dependent(mut from: From, kind: JoinKind, on: Vec<Expr>) -> Item {
+    let single = from.items.len() == 1 && from.conditions.is_empty() && from.items[0].on.is_none();
     let mut item = match single {
         true => from.items.remove(0),
         false => Item {
             alias: String::new(),
             slots: from.items.iter().flat_map(|i| i.slots.iter().copied()).collect(),
-            left: None,
+            on: None,
+            unique: None,
             requires: from.items.iter().flat_map(|i| i.requires.iter().copied()).collect(),
-            lateral: from.items.iter().flat_map(|i| i.lateral.iter().copied()).collect(),
+            // What its items are joined by inside, its rows depend on.
+            lateral: from.items.iter().flat_map(|i| i.requires.iter().copied()).collect(),
             source: Source::Group(from),
         },
     };
@@ -398,7 +568,7 @@ fn nullable(mut from: From, on: Vec<Expr>) -> Item {
     on.iter().for_each(|condition| slots_of(condition, &mut item.requires));
     item.requires.retain(|slot| !own.contains(slot));
     item.lateral.retain(|slot| !own.contains(slot));
-    item.left = Some(on);
+    item.on = Some((kind, on));
     item
 }
 

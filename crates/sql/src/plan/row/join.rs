@@ -2,13 +2,13 @@
 //! more.
 //!
 //! A condition is asked as soon as all that it names has been joined. What names a nullable side is asked behind its
-//! outer join; ON of that join is part of it. Subqueries that read nothing around them are run first, once, so their
-//! answers serve as keys; the others are run behind the join of what they read.
+//! outer join; ON of that join is part of it. The answer of a subquery that reads nothing around it serves as a key;
+//! one that does is asked behind the join of what it reads.
 
 use super::estimate::{Estimate, HASH, selectivity};
 use super::from::{From, Item, Source};
 use super::subquery::slots_of;
-use super::{Apply, JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
+use super::{JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
 use crate::expr::bind::{Bound, shape};
 use crate::expr::{Comparison, Expr};
 use crate::plan::access::{self, Access, Costs, Wanted, all_of};
@@ -23,16 +23,16 @@ const EXHAUSTIVE: usize = 8;
 /// Items of one join, at most.
 const ITEMS_MAX: usize = 60;
 /// Joining a row by a kept list of rows.
-const KEPT_ROW: f64 = 0.3;
+pub(super) const KEPT_ROW: f64 = 0.3;
 
 /// Items by their positions.
-type Items = u64;
+pub(super) type Items = u64;
 
 /// A condition, and which items it names.
-struct Condition {
-    expr: Expr,
+pub(super) struct Condition {
+    pub(super) expr: Expr,
     uses: Items,
-    /// A subquery's answer is part of it: it is asked when that has been run.
+    /// A subquery that reads the row around it is part of it: no relation is read by it.
     late: bool,
     /// It has been asked.
     done: bool,
@@ -40,7 +40,7 @@ struct Condition {
 
 /// How an item is joined to what came before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Method {
+pub(super) enum Method {
     /// Read anew for each row.
     Lookup,
     /// Read once into a table of hashes.
@@ -51,24 +51,24 @@ enum Method {
 
 /// What joining an item costs.
 #[derive(Debug, Clone, Copy)]
-struct Choice {
-    method: Method,
+pub(super) struct Choice {
+    pub(super) method: Method,
     /// Rows for each row before.
-    matches: f64,
+    pub(super) matches: f64,
     /// Steps that are taken once.
-    once: f64,
+    pub(super) once: f64,
     /// Steps for each row before.
-    each: f64,
+    pub(super) each: f64,
     /// The share of pairs that match.
-    share: f64,
+    pub(super) share: f64,
 }
 
 /// A join order under construction.
 #[derive(Debug, Clone)]
-struct Order {
+pub(super) struct Order {
     order: Vec<usize>,
     rows: f64,
-    cost: f64,
+    pub(super) cost: f64,
 }
 
 impl Order {
@@ -99,21 +99,21 @@ pub(super) struct Joined {
 }
 
 /// A join, with what planning it looks at.
-struct Join<'p, 'a> {
-    rows: &'p RowPlanner<'a>,
-    items: Vec<Item>,
-    conditions: Vec<Condition>,
+pub(super) struct Join<'p, 'a> {
+    pub(super) rows: &'p RowPlanner<'a>,
+    pub(super) items: Vec<Item>,
+    pub(super) conditions: Vec<Condition>,
     /// Which item writes a slot.
     owner: BTreeMap<SlotNumber, usize>,
     /// By the item, what of those before it matters, and whether there is any.
-    choices: BTreeMap<(usize, Items, bool), Choice>,
+    pub(super) choices: BTreeMap<(usize, Items, bool), Choice>,
     /// The item that has to come first, read in the order of these columns: joins keep the order of what comes before.
     first: Option<(usize, Vec<Wanted>, f64)>,
 }
 
 impl RowPlanner<'_> {
-    /// Plans a join with its conditions and the subqueries that these name.
-    pub(super) fn join(&self, from: From, applies: Vec<Apply>, wanted: Option<&WantedOrder>) -> Bound<Joined> {
+    /// Plans a join with its conditions.
+    pub(super) fn join(&self, from: From, wanted: Option<&WantedOrder>) -> Bound<Joined> {
         if from.items.len() > ITEMS_MAX {
             return shape("a join of so many relations");
         }
@@ -121,9 +121,6 @@ impl RowPlanner<'_> {
         for (at, item) in from.items.iter().enumerate() {
             owner.extend(item.slots.iter().map(|s| (s.slot, at)));
         }
-        let (once, each): (Vec<Apply>, Vec<Apply>) = applies.into_iter().partition(|a| a.outer.is_empty());
-        let answers: BTreeMap<SlotNumber, BTreeSet<SlotNumber>> =
-            each.iter().map(|a| (a.slot, a.outer.clone())).collect();
         let mut join = Join {
             rows: self,
             items: from.items,
@@ -133,16 +130,16 @@ impl RowPlanner<'_> {
             first: None,
         };
         for expr in from.conditions {
-            let condition = join.condition(expr, &answers);
+            let condition = join.condition(expr);
             join.conditions.push(condition);
         }
-        let plain = join.order()?;
+        let plain = join.order_of_semi_joins()?;
         let (order, share) = match wanted {
             Some(wanted) => join.first_rows(plain, wanted)?,
             None => (plain, 1.0),
         };
         let ordered = join.first.is_some();
-        let (node, cost) = join.build(&order.order, once, each)?;
+        let (node, cost) = join.build(&order.order)?;
         Ok(Joined {
             node,
             cost: cost * share,
@@ -168,19 +165,12 @@ pub(super) fn key_type(ty: ColumnType) -> ColumnType {
 }
 
 impl Join<'_, '_> {
-    fn condition(&self, expr: Expr, answers: &BTreeMap<SlotNumber, BTreeSet<SlotNumber>>) -> Condition {
+    pub(super) fn condition(&self, expr: Expr) -> Condition {
         let mut slots = BTreeSet::new();
         slots_of(&expr, &mut slots);
+        let mut uses = self.uses_of(&slots);
         let mut late = false;
-        let mut uses = 0;
-        let mut open: Vec<SlotNumber> = slots.into_iter().collect();
-        while let Some(slot) = open.pop() {
-            if let Some(outer) = answers.get(&slot) {
-                late = true;
-                open.extend(outer.iter().copied());
-            }
-            uses |= self.owner.get(&slot).map_or(0, |at| 1 << at);
-        }
+        expr.walk(&mut |e| late |= matches!(e, Expr::Subquery(subquery) if !subquery.args.is_empty()));
         if expr.is_volatile() {
             // It is asked of each row of the join.
             (uses, late) = ((1 << self.items.len()) - 1, true);
@@ -193,13 +183,13 @@ impl Join<'_, '_> {
         }
     }
 
-    fn uses_of(&self, slots: &BTreeSet<SlotNumber>) -> Items {
+    pub(super) fn uses_of(&self, slots: &BTreeSet<SlotNumber>) -> Items {
         let owners = slots.iter().filter_map(|slot| self.owner.get(slot));
         owners.fold(0, |items, at| items | 1 << at)
     }
 
     /// The conditions by which an item may be read once `before` has been joined.
-    fn usable(&self, at: usize, before: Items) -> Vec<usize> {
+    pub(super) fn usable(&self, at: usize, before: Items) -> Vec<usize> {
         let here = 1 << at;
         let usable = |c: &Condition| !c.late && c.uses & here != 0 && c.uses & !(before | here) == 0;
         let all = self.conditions.iter().enumerate();
@@ -207,14 +197,16 @@ impl Join<'_, '_> {
     }
 
     fn conditions_for(&self, at: usize, before: Items) -> Vec<Expr> {
-        match &self.items[at].left {
-            Some(on) => on.clone(),
-            None => self
-                .usable(at, before)
-                .into_iter()
-                .map(|i| self.conditions[i].expr.clone())
-                .collect(),
+        if let Some((_, on)) = &self.items[at].on {
+            return on.clone();
         }
+        let own = self.items[at].unique.iter().flat_map(|u| u.own.iter().cloned());
+        let usable = self.usable(at, before).into_iter();
+        own.chain(usable.map(|i| self.conditions[i].expr.clone())).collect()
+    }
+
+    fn kind(&self, at: usize) -> JoinKind {
+        self.items[at].on.as_ref().map_or(JoinKind::Inner, |(kind, _)| *kind)
     }
 
     /// The order of the items, or one that gives the rows as they are wanted, where the first of them cost less by it;
@@ -246,7 +238,11 @@ impl Join<'_, '_> {
     /// The order as columns of this item; None where it is no table that can come first, or other items are named.
     fn wanted_columns(&self, at: usize, wanted: &WantedOrder) -> Option<Vec<Wanted>> {
         let item = &self.items[at];
-        if item.left.is_some() || !item.requires.is_empty() || !matches!(item.source, Source::Table(_, false)) {
+        if item.on.is_some()
+            || item.unique.is_some()
+            || !item.requires.is_empty()
+            || !matches!(item.source, Source::Table(_, false))
+        {
             return None;
         }
         let column = |(slot, descending): &(SlotNumber, bool)| {
@@ -271,7 +267,7 @@ impl Join<'_, '_> {
     }
 
     /// The order of the items.
-    fn order(&mut self) -> Bound<Order> {
+    pub(super) fn order(&mut self) -> Bound<Order> {
         let count = self.items.len();
         if count > EXHAUSTIVE {
             return self.greedy();
@@ -331,10 +327,7 @@ impl Join<'_, '_> {
         let choice = self.choice(at, mask)?;
         let mut order = path.order.clone();
         order.push(at);
-        let mut rows = path.rows * choice.matches;
-        if self.items[at].left.is_some() {
-            rows = rows.max(path.rows);
-        }
+        let rows = self.kind(at).rows(path.rows, choice.matches);
         Ok(Some(Order {
             order,
             rows,
@@ -349,6 +342,11 @@ impl Join<'_, '_> {
         if let Some(choice) = self.choices.get(&key) {
             return Ok(*choice);
         }
+        if self.items[at].unique.is_some() {
+            let choice = self.choice_of_unique(at, before);
+            self.choices.insert(key, choice);
+            return Ok(choice);
+        }
         let conditions = self.conditions_for(at, before);
         let looked_up = self.read(at, &conditions);
         let own: Vec<Expr> = conditions.iter().filter(|c| self.is_own(at, c)).cloned().collect();
@@ -358,6 +356,7 @@ impl Join<'_, '_> {
             method: Method::Lookup,
             matches: looked_up.rows,
             once: 0.0,
+            // A first match ends the search, but there may be none.
             each: looked_up.cost,
             share,
         };
@@ -383,7 +382,7 @@ impl Join<'_, '_> {
     }
 
     /// Whether the condition names no other item.
-    fn is_own(&self, at: usize, condition: &Expr) -> bool {
+    pub(super) fn is_own(&self, at: usize, condition: &Expr) -> bool {
         let mut slots = BTreeSet::new();
         slots_of(condition, &mut slots);
         self.uses_of(&slots) & !(1 << at) == 0
@@ -391,7 +390,7 @@ impl Join<'_, '_> {
 
     /// The share of pairs that the conditions with other items leave, and whether one of them is an equality to hash
     /// by.
-    fn joining(&self, at: usize, conditions: &[Expr]) -> (f64, bool) {
+    pub(super) fn joining(&self, at: usize, conditions: &[Expr]) -> (f64, bool) {
         let between: Vec<&Expr> = conditions.iter().filter(|c| !self.is_own(at, c)).collect();
         let equal = between.iter().any(|c| self.hash_key(at, c).is_some());
         (between.iter().map(|c| self.share_of_pairs(at, c)).product(), equal)
@@ -419,7 +418,7 @@ impl Join<'_, '_> {
     }
 
     /// The two sides of an equality between other items and this one, and the type by which they are compared.
-    fn hash_key(&self, at: usize, condition: &Expr) -> Option<(Expr, Expr, ColumnType)> {
+    pub(super) fn hash_key(&self, at: usize, condition: &Expr) -> Option<(Expr, Expr, ColumnType)> {
         let Expr::Compare {
             op: Comparison::Eq,
             trim: false,
@@ -436,13 +435,13 @@ impl Join<'_, '_> {
             (uses == 1 << at, uses & (1 << at) == 0)
         };
         match (side(left), side(right)) {
-            ((_, true), (true, _)) => Some(((**left).clone(), (**right).clone(), self.type_of_key(at, right)?)),
-            ((true, _), (_, true)) => Some(((**right).clone(), (**left).clone(), self.type_of_key(at, left)?)),
+            ((_, true), (true, _)) => Some(((**left).clone(), (**right).clone(), self.type_of_key((right, left))?)),
+            ((true, _), (_, true)) => Some(((**right).clone(), (**left).clone(), self.type_of_key((left, right))?)),
             _ => None,
         }
     }
 
-    fn read(&self, at: usize, conditions: &[Expr]) -> Estimate {
+    pub(super) fn read(&self, at: usize, conditions: &[Expr]) -> Estimate {
         match &self.items[at].source {
             Source::Table(table, _) => {
                 let access = self.access(at, table, conditions);
@@ -452,6 +451,17 @@ impl Join<'_, '_> {
                 rows: node.rows * conditions.iter().map(selectivity).product::<f64>(),
                 cost: *cost,
             },
+            Source::Kept(_, rows) => Estimate {
+                rows: rows * conditions.iter().map(selectivity).product::<f64>(),
+                cost: *rows,
+            },
+            Source::Full(_) => {
+                let whole = self.whole(&self.items[at]);
+                Estimate {
+                    rows: whole * conditions.iter().map(selectivity).product::<f64>(),
+                    cost: whole * (1.0 + HASH),
+                }
+            }
             // Its own order is settled when it is built: by keys from outside, or whole.
             Source::Group(from) => {
                 let by_key = conditions.iter().any(|c| !self.is_own(at, c));
@@ -468,8 +478,12 @@ impl Join<'_, '_> {
     fn whole(&self, item: &Item) -> f64 {
         match &item.source {
             Source::Table(table, _) => self.rows.estimator.table_rows(table),
-            Source::Block(_, cost) => *cost,
+            Source::Block(_, cost) | Source::Kept(_, cost) => *cost,
             Source::Group(from) => from.items.iter().map(|item| self.whole(item)).sum(),
+            Source::Full(full) => {
+                let items = full.left.items.iter().chain(&full.right.items);
+                items.map(|item| self.whole(item)).sum()
+            }
         }
     }
 
@@ -509,21 +523,15 @@ impl Join<'_, '_> {
     }
 
     /// The nodes of the join in this order.
-    fn build(mut self, order: &[usize], once: Vec<Apply>, mut each: Vec<Apply>) -> Bound<(Node, f64)> {
+    fn build(mut self, order: &[usize]) -> Bound<(Node, f64)> {
         let mut cost = 0.0;
-        let mut node: Option<Node> = None;
-        for apply in once {
-            let input = node.unwrap_or_else(|| Node::new(Step::Row, 1.0));
-            node = Some(applied(input, apply));
-        }
         let mut before: Items = 0;
-        node = Some(self.asked(node, 0, &mut each, &mut cost)?)
-            .filter(|n| !matches!(n.step, Step::Row) || order.is_empty());
+        let mut node = Some(self.asked(None, 0, &mut cost)).filter(|n| !matches!(n.step, Step::Row));
         for at in order {
             let rows = node.as_ref().map_or(1.0, |n| n.rows);
             let choice = self.choice(*at, before)?;
             let conditions = self.conditions_for(*at, before);
-            if self.items[*at].left.is_none() {
+            if self.items[*at].on.is_none() {
                 self.usable(*at, before)
                     .into_iter()
                     .for_each(|i| self.conditions[i].done = true);
@@ -531,29 +539,23 @@ impl Join<'_, '_> {
             node = Some(self.attach(*at, node, &choice, conditions)?);
             before |= 1 << at;
             cost += choice.once + rows * choice.each;
-            node = Some(self.asked(node, before, &mut each, &mut cost)?);
+            node = Some(self.asked(node, before, &mut cost));
         }
-        let mut node = node.unwrap_or_else(|| Node::new(Step::Row, 1.0));
-        for apply in each {
-            cost += node.rows * apply.cost;
-            node = applied(node, apply);
-        }
-        Ok((node, cost))
+        Ok((node.unwrap_or_else(|| Node::new(Step::Row, 1.0)), cost))
     }
 
-    /// Asks the conditions that have become possible, and were not part of reading an item. Subqueries that they name
-    /// are run before.
-    fn asked(&mut self, node: Option<Node>, before: Items, each: &mut Vec<Apply>, cost: &mut f64) -> Bound<Node> {
+    /// Asks the conditions that have become possible, and were not part of reading an item; those with subqueries
+    /// behind the others.
+    fn asked(&mut self, node: Option<Node>, before: Items, cost: &mut f64) -> Node {
         let mut node = node.unwrap_or_else(|| Node::new(Step::Row, 1.0));
         let is_due = |c: &Condition| !c.done && c.uses & !before == 0;
         let all = std::mem::take(&mut self.conditions).into_iter();
-        let (due, rest): (Vec<Condition>, Vec<Condition>) = all.partition(is_due);
+        let (mut due, rest): (Vec<Condition>, Vec<Condition>) = all.partition(is_due);
         self.conditions = rest;
+        let dearness = |c: &Condition| self.rows.subquery_cost([&c.expr]);
+        due.sort_by(|a, b| dearness(a).total_cmp(&dearness(b)));
         for condition in due {
-            for apply in needed(&condition.expr, each) {
-                *cost += node.rows * apply.cost;
-                node = applied(node, apply);
-            }
+            *cost += node.rows * self.rows.subquery_cost([&condition.expr]);
             let rows = node.rows * selectivity(&condition.expr);
             let step = Step::Filter {
                 input: Box::new(node),
@@ -561,15 +563,12 @@ impl Join<'_, '_> {
             };
             node = Node::new(step, rows);
         }
-        Ok(node)
+        node
     }
 
     /// Joins an item to what came before. The conditions by which it is read are not asked again.
     fn attach(&mut self, at: usize, outer: Option<Node>, choice: &Choice, conditions: Vec<Expr>) -> Bound<Node> {
-        let kind = match self.items[at].left {
-            Some(_) => JoinKind::Left,
-            None => JoinKind::Inner,
-        };
+        let kind = self.kind(at);
         let (own, between): (Vec<Expr>, Vec<Expr>) = conditions.into_iter().partition(|c| self.is_own(at, c));
         let nulls: Vec<SlotNumber> = self.items[at].slots.iter().map(|s| s.slot).collect();
         match (choice.method, outer) {
@@ -622,10 +621,7 @@ impl Join<'_, '_> {
             .copied()
             .filter(|s| self.rows.used.borrow().contains(s))
             .collect();
-        let rows = match kind {
-            JoinKind::Left => outer.rows.max(outer.rows * build.rows * share),
-            JoinKind::Inner => outer.rows * build.rows * share,
-        };
+        let rows = kind.rows(outer.rows, build.rows * share);
         let step = Step::Hash {
             kind,
             outer: Box::new(outer),
@@ -633,23 +629,50 @@ impl Join<'_, '_> {
             keys,
             on: all_of(on),
             carried,
+            nulls: Vec::new(),
         };
         Ok(Node::new(step, rows))
     }
 
-    /// The type of a key of the item's rows: of a column alone.
-    fn type_of_key(&self, at: usize, key: &Expr) -> Option<ColumnType> {
-        let Expr::Column(slot) = key else { return None };
-        let slot = self.items[at].slots.iter().find(|s| s.slot == *slot)?;
-        Some(key_type(slot.ty))
+    /// The type by which two sides are compared. Both are of one type, and one that is a column, or is converted, says it.
+    fn type_of_key(&self, (own, outer): (&Expr, &Expr)) -> Option<ColumnType> {
+        let type_of = |expr: &Expr| match expr {
+            Expr::Column(slot) => {
+                let item = &self.items[*self.owner.get(slot)?];
+                item.slots.iter().find(|s| s.slot == *slot).map(|s| s.ty)
+            }
+            Expr::Cast { to, .. } => Some(*to),
+            _ => None,
+        };
+        type_of(own).or_else(|| type_of(outer)).map(key_type)
     }
 
     /// The node of an item read by these conditions, and those that are still to be asked of a pair.
     fn source(&mut self, at: usize, conditions: Vec<Expr>) -> Bound<(Node, Vec<Expr>)> {
+        let (mut node, rest) = self.rows_of_source(at, conditions)?;
+        let Some(unique) = self.items[at].unique.take() else {
+            return Ok((node, rest));
+        };
+        for condition in rest {
+            let rows = node.rows * selectivity(&condition);
+            let input = Box::new(node);
+            node = Node::new(Step::Filter { input, condition }, rows);
+        }
+        let rows = node.rows;
+        let step = Step::Distinct {
+            input: Box::new(node),
+            slots: unique.keys,
+        };
+        Ok((Node::new(step, rows), Vec::new()))
+    }
+
+    fn rows_of_source(&mut self, at: usize, conditions: Vec<Expr>) -> Bound<(Node, Vec<Expr>)> {
         let empty = Source::Group(From::default());
         let fetch = self.rows.fetch_of(&self.items[at]);
         match std::mem::replace(&mut self.items[at].source, empty) {
             Source::Table(table, is_target) => {
+                // One that is read whole is hashed, or kept.
+                let is_own = conditions.iter().all(|c| self.is_own(at, c));
                 let access = self.access(at, &table, &conditions);
                 let estimate = self.rows.estimator.estimate(&access);
                 let mut read: Vec<usize> = fetch.iter().map(|(column, _)| *column).collect();
@@ -669,15 +692,18 @@ impl Join<'_, '_> {
                     columns: Columns::Only(read.into()),
                     is_target,
                     cost: estimate.cost,
-                    few: self.first.as_ref().is_some_and(|(first, ..)| *first == at),
+                    few: self.first.as_ref().is_some_and(|(first, ..)| *first == at)
+                        || self.kind(at).is_decided_by_one() && !is_own,
                 };
                 Ok((Node::new(Step::Scan(Box::new(scan)), estimate.rows), Vec::new()))
             }
             Source::Block(node, _) => Ok((node, conditions)),
+            Source::Full(full) => Ok((self.rows.full_join(*full)?, conditions)),
+            Source::Kept(at, rows) => Ok((Node::new(Step::Common { at, columns: fetch }, rows), conditions)),
             Source::Group(mut from) => {
                 // What its ON asks may serve as keys inside; what names a nullable side there is asked behind its join.
                 from.conditions.extend(conditions);
-                let joined = self.rows.join(from, Vec::new(), None)?;
+                let joined = self.rows.join(from, None)?;
                 Ok((joined.node, Vec::new()))
             }
         }
@@ -708,46 +734,16 @@ fn nested(kind: JoinKind, outer: Option<Node>, inner: Node, on: Vec<Expr>, nulls
                 ),
             };
         }
-        (None, JoinKind::Left) => Node::new(Step::Row, 1.0),
+        (None, _) => Node::new(Step::Row, 1.0),
         (Some(outer), _) => outer,
     };
-    let rows = match kind {
-        JoinKind::Left => outer.rows.max(outer.rows * inner.rows * passing),
-        JoinKind::Inner => outer.rows * inner.rows * passing,
-    };
+    let rows = kind.rows(outer.rows, inner.rows * passing);
     let step = Step::Nested {
         kind,
         outer: Box::new(outer),
         inner: Box::new(inner),
         on,
         nulls,
-    };
-    Node::new(step, rows)
-}
-
-/// Takes out the subqueries whose answers the expression reads, in the order in which they were met: one may stand in
-/// the operand of another, which is run behind it.
-fn needed(expr: &Expr, each: &mut Vec<Apply>) -> Vec<Apply> {
-    let mut slots = BTreeSet::new();
-    slots_of(expr, &mut slots);
-    let mut known = 0;
-    while known != slots.len() {
-        known = slots.len();
-        let read: Vec<&Apply> = each.iter().filter(|a| slots.contains(&a.slot)).collect();
-        let more: Vec<SlotNumber> = read.iter().flat_map(|a| a.outer.iter().copied()).collect();
-        slots.extend(more);
-    }
-    let (needed, rest) = std::mem::take(each).into_iter().partition(|a| slots.contains(&a.slot));
-    *each = rest;
-    needed
-}
-
-/// A subquery run for each row.
-pub(super) fn applied(input: Node, apply: Apply) -> Node {
-    let rows = input.rows;
-    let step = Step::Apply {
-        input: Box::new(input),
-        apply: Box::new(apply),
     };
     Node::new(step, rows)
 }

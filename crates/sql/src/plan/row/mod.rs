@@ -3,22 +3,29 @@
 //! The whole statement has one *tuple*, an array of slots. Each column of a relation, each group key, aggregate and
 //! subquery's result has a slot of its own. A node writes its slots and leaves the others alone, so that
 //!
-//! - a join's inner side, and a subquery, read the rows around them where they are: nothing is passed, and a correlated
-//!   subquery is a node that is restarted;
-//! - a scan's conditions may name slots of what was joined before ([`Expr::Outer`]), and its keys are made of them: an
-//!   index nested-loop join is a nested loop whose inner side is such a scan.
+//! - a join's inner side reads the rows around it where they are: nothing is passed;
+//! - a scan's conditions may name slots of what was joined before ([`Expr::Outer`]), and its keys are made of them:
+//!   an index nested-loop join is a nested loop whose inner side is such a scan.
+//!
+//! A subquery in an expression is run when its answer is asked for, on a tuple of its own ([`Subplan`]): what it
+//! reads of the row around it are its arguments.
 //!
 //! 1. [`scope`] finds what names mean; [`from`] makes relations of FROM and conditions of ON.
 //! 2. [`block`] plans one SELECT with its clauses, [`subquery`] those inside expressions.
-//! 3. [`join`] chooses the order of joins and how each relation is read, by the estimates of [`estimate`] and [`shares`].
+//! 3. [`join`] chooses the order of joins and how each relation is read, by the estimates of [`estimate`] and
+//!    [`shares`].
 //!
 //! Invariants: a node reads only slots that nodes before it, or around it, have written. What holds rows (sort, hash,
 //! group, cache) keeps the slots that are read above it, and writes them back.
 
 mod block;
+mod common;
 pub(super) mod estimate;
 mod explain;
+mod frame;
 mod from;
+mod full;
+mod function;
 mod join;
 mod profile;
 mod scope;
@@ -27,15 +34,17 @@ mod shares;
 mod subquery;
 mod window;
 
+pub use common::Common;
 pub use explain::shown;
+pub use frame::{Frame, FrameBound, Units};
 pub use profile::{NodeRun, Profile};
-pub use window::WindowFunction;
+pub use window::{FrameValue, WindowFunction};
 
 use super::Planner;
 use super::access::Access;
+use crate::expr::Expr;
 use crate::expr::aggregate::Aggregate;
 use crate::expr::bind::{Bound, Refusal, shape};
-use crate::expr::{Comparison, Expr};
 use crate::output::Field;
 use cenote_engine::{ColumnType, Columns, Table, Tx};
 use estimate::Estimator;
@@ -61,6 +70,10 @@ pub type SlotNumber = u16;
 pub struct RowPlan {
     /// Gives the rows.
     pub root: Node,
+    /// Subqueries in expressions.
+    pub subplans: Vec<Subplan>,
+    /// WITH queries whose rows are kept.
+    pub commons: Vec<Common>,
     /// Slots of the tuple.
     pub slots: usize,
     /// The select list over the tuple.
@@ -82,42 +95,45 @@ pub enum JoinKind {
     Inner,
     /// Also outer rows without a match, with NULLs.
     Left,
+    /// Also rows of both sides without a match, with NULLs.
+    Full,
+    /// Outer rows that have a match, once.
+    Semi,
+    /// Outer rows without a match.
+    Anti,
 }
 
-/// What a subquery gives for the row around it.
+/// What a subquery answers.
 #[derive(Debug)]
-pub enum ApplyKind {
+pub enum Answer {
     /// Its only row's only column, NULL without a row (21000 with several).
     Scalar(Expr),
     /// Whether it has rows.
     Exists,
     /// Whether a comparison with one of its rows holds (`IN`, `ANY`): NULL where none does and one is unknown.
     Any {
-        /// Of the row around.
-        operand: Expr,
-        /// Of the subquery's row.
-        item: Expr,
-        /// The comparison.
-        op: Comparison,
-        /// char(n).
-        trim: bool,
-        /// The rows are the same for each operand, and are kept in a set of keys of this type.
-        key: Option<ColumnType>,
+        /// The comparison, over the operands among the arguments and the subquery's row.
+        condition: Expr,
+        /// The rows are the same for each operand, and are kept in a set: operand, item, and the type by which they
+        /// are compared.
+        keys: Option<Vec<(Expr, Expr, ColumnType)>>,
+        /// The items of a row.
+        items: Vec<SlotNumber>,
     },
 }
 
-/// A subquery that is run for the row around it.
+/// A subquery in an expression. It runs on a tuple of its own, when it is asked ([`Expr::Subquery`]).
 #[derive(Debug)]
-pub struct Apply {
-    /// The subquery.
+pub struct Subplan {
+    /// Its rows.
     pub node: Node,
     /// What of it is asked.
-    pub kind: ApplyKind,
-    /// Where the answer goes.
-    pub slot: SlotNumber,
-    /// Slots of the queries around it that it reads. None: it is run once.
-    pub outer: BTreeSet<SlotNumber>,
-    /// Steps of a run.
+    pub answer: Answer,
+    /// Where its arguments go in its tuple.
+    pub slots: Vec<SlotNumber>,
+    /// Whether it reads the row around it: its rows are others for each. Else they are read once.
+    pub correlated: bool,
+    /// Steps of an answer.
     pub cost: f64,
 }
 
@@ -211,11 +227,11 @@ pub enum Step {
         on: Option<Expr>,
         /// Slots of the build side that are kept.
         carried: Vec<SlotNumber>,
+        /// Of a full join, those of the outer side: NULL in a build row without a match.
+        nulls: Vec<SlotNumber>,
     },
     /// Rows for which the condition holds.
     Filter { input: Box<Node>, condition: Expr },
-    /// A subquery for each row.
-    Apply { input: Box<Node>, apply: Box<Apply> },
     /// Expressions into slots.
     Project {
         input: Box<Node>,
@@ -263,6 +279,22 @@ pub enum Step {
         functions: Vec<(WindowFunction, SlotNumber)>,
         carried: Vec<SlotNumber>,
     },
+    /// Rows of a WITH query that are kept: which, and the columns that are read.
+    Common { at: u16, columns: Vec<(usize, SlotNumber)> },
+    /// Integers from one to another, by steps of 1 or of another size.
+    Series {
+        start: Expr,
+        stop: Expr,
+        by: Option<Expr>,
+        ty: ColumnType,
+        slot: SlotNumber,
+    },
+    /// The elements of an array, which is text.
+    Unnest {
+        array: Expr,
+        element: ColumnType,
+        slot: SlotNumber,
+    },
     /// Rows of expressions.
     Values {
         rows: Vec<Vec<Expr>>,
@@ -281,6 +313,23 @@ impl RowPlan {
             _ => false,
         };
         !self.counts.iter().any(grown)
+    }
+}
+
+impl JoinKind {
+    /// Rows that a join of so many outer rows gives, where one has so many matches on the average.
+    fn rows(self, outer: f64, matches: f64) -> f64 {
+        match self {
+            JoinKind::Inner => outer * matches,
+            JoinKind::Left | JoinKind::Full => outer * matches.max(1.0),
+            JoinKind::Semi => outer * matches.min(1.0),
+            JoinKind::Anti => outer * (1.0 - matches).max(0.1),
+        }
+    }
+
+    /// Whether the first match of an outer row decides.
+    pub fn is_decided_by_one(self) -> bool {
+        matches!(self, JoinKind::Semi | JoinKind::Anti)
     }
 }
 
@@ -318,6 +367,8 @@ struct RowPlanner<'a> {
     slots: Cell<SlotNumber>,
     /// Slots that an expression names.
     used: RefCell<BTreeSet<SlotNumber>>,
+    subplans: RefCell<Vec<Subplan>>,
+    commons: RefCell<Vec<Common>>,
     tables: RefCell<Vec<u32>>,
     estimator: Estimator<'a>,
     /// SELECTs planned so far.
@@ -358,6 +409,8 @@ impl Planner<'_> {
             planner: self,
             slots: Cell::new(0),
             used: RefCell::default(),
+            subplans: RefCell::default(),
+            commons: RefCell::default(),
             tables: RefCell::default(),
             estimator: Estimator::new(self.tx),
             blocks: Cell::new(0),
@@ -387,6 +440,8 @@ impl RowPlanner<'_> {
         let open = block.outputs.iter().any(|o| o.open);
         let plan = RowPlan {
             root: block.node,
+            subplans: self.subplans.into_inner(),
+            commons: self.commons.into_inner(),
             slots: usize::from(self.slots.get()),
             types: block.outputs.iter().map(|o| o.ty).collect(),
             outputs: block.outputs.into_iter().map(|o| o.expr).collect(),

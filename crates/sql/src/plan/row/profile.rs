@@ -11,6 +11,8 @@ use std::collections::HashMap;
 pub struct NodeRun {
     /// Rows that it gave.
     pub rows: u64,
+    /// How often it began, of a subquery in an expression.
+    pub runs: u64,
     /// Time in it.
     pub time: Nanos,
     /// Accesses to the buffer's memory; none where they are not counted.
@@ -34,6 +36,7 @@ impl Profile {
         let mut nodes = self.nodes.borrow_mut();
         let run = nodes.entry(place(node)).or_default();
         run.rows += more.rows;
+        run.runs += more.runs;
         run.time = Nanos(run.time.0 + more.time.0);
         run.traffic = run.traffic.and(more.traffic);
     }

@@ -1,14 +1,15 @@
 //! What names mean in one block of a query: relations of its FROM, then those of the blocks around it.
 
+use super::common::Named;
 use super::subquery::slots_of;
 use super::window::Window;
-use super::{Apply, RowPlanner, SlotNumber};
+use super::{RowPlanner, SlotNumber};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Names, Typed, undefined_column};
 use crate::names::fold;
 use cenote_engine::{ColumnType, Table};
-use sqlparser::ast::{self, Ident, Query};
+use sqlparser::ast::{self, Ident, NamedWindowExpr};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -31,14 +32,6 @@ pub(super) struct Relation {
     pub columns: Vec<RelationColumn>,
 }
 
-/// A query that WITH names.
-#[derive(Clone)]
-pub(super) struct Common<'a> {
-    pub name: String,
-    pub columns: Vec<String>,
-    pub query: &'a Query,
-}
-
 /// The names of one block.
 pub(super) struct Scope<'a> {
     pub rows: &'a RowPlanner<'a>,
@@ -51,18 +44,17 @@ pub(super) struct Scope<'a> {
     pub star: RefCell<Vec<(usize, usize)>>,
     /// Slots of the blocks around that are read.
     pub outer: RefCell<BTreeSet<SlotNumber>>,
-    /// Subqueries of clauses below grouping, and of those above.
-    pub below: RefCell<Vec<Apply>>,
-    pub above: RefCell<Vec<Apply>>,
     /// Window functions, and whether the clause takes them.
     pub windows: RefCell<Vec<Window>>,
     pub takes_windows: Cell<bool>,
+    /// Windows that WINDOW names.
+    pub window_names: Vec<(String, NamedWindowExpr)>,
     /// What WITH names, the innermost last.
-    pub common: Vec<Common<'a>>,
+    pub common: Vec<Named<'a>>,
 }
 
 impl<'a> Scope<'a> {
-    pub fn new(rows: &'a RowPlanner<'a>, around: Option<&'a Binder<'a>>, common: Vec<Common<'a>>) -> Scope<'a> {
+    pub fn new(rows: &'a RowPlanner<'a>, around: Option<&'a Binder<'a>>, common: Vec<Named<'a>>) -> Scope<'a> {
         Scope {
             rows,
             around,
@@ -70,10 +62,9 @@ impl<'a> Scope<'a> {
             visible_from: Cell::new(0),
             star: RefCell::default(),
             outer: RefCell::default(),
-            below: RefCell::default(),
-            above: RefCell::default(),
             windows: RefCell::default(),
             takes_windows: Cell::new(false),
+            window_names: Vec::new(),
             common,
         }
     }
@@ -254,9 +245,7 @@ impl Names for Scope<'_> {
         slots_of(expr, &mut slots);
         let relations = self.relations.borrow();
         let is_own = |slot: &SlotNumber| relations.iter().any(|r| r.columns.iter().any(|c| c.slot == *slot));
-        let answers = self.below.borrow();
-        let is_answer = |slot: &SlotNumber| answers.iter().any(|a| a.slot == *slot);
-        !slots.is_empty() && !slots.iter().any(|slot| is_own(slot) || is_answer(slot))
+        !slots.is_empty() && !slots.iter().any(is_own)
     }
 
     fn new_slot(&self) -> SlotNumber {

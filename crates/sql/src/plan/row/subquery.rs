@@ -1,15 +1,15 @@
-//! Subqueries in expressions: each is run for the row around it, or once where it reads nothing of that, and its answer
-//! goes to a slot that the expression names.
+//! Subqueries in expressions. Each has a tuple of its own and is run when its answer is asked for: what it reads of the
+//! row around it are its arguments. One that reads nothing around it is run once.
 
+use super::block::is_volatile;
 use super::join::key_type;
 use super::scope::Scope;
-use super::{Apply, ApplyKind, Block, Node, SlotNumber, Step};
+use super::{Answer, Block, Node, Output, RowPlanner, SlotNumber, Step, Subplan};
 use crate::error::{SqlError, code};
 use crate::expr::bind::rows::comparison_of;
-use crate::expr::bind::{Binder, Bound, Typed, shape};
-use crate::expr::{Comparison, Expr};
-use crate::plan::access::Path;
-use cenote_engine::{ColumnType, Datum};
+use crate::expr::bind::{Binder, Bound, Typed, shape, strip};
+use crate::expr::{Comparison, Expr, Subquery};
+use cenote_engine::ColumnType;
 use sqlparser::ast::{self, BinaryOperator, Query};
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ impl Scope<'_> {
             ast::Expr::Subquery(query) => self.scalar(binder, query),
             ast::Expr::Exists { subquery, negated } => {
                 let block = self.inner(binder, subquery)?;
-                let answer = self.apply(binder, block, ApplyKind::Exists)?;
+                let answer = self.subplan(block, Answer::Exists, is_volatile(subquery), Vec::new())?;
                 Ok(bool_of(answer, *negated))
             }
             ast::Expr::InSubquery {
@@ -63,21 +63,14 @@ impl Scope<'_> {
         let [_] = block.outputs.as_slice() else {
             return Err(SqlError::new(code::SYNTAX_ERROR, "subquery must return only one column").into());
         };
-        if !gives_one_row(&block.node) {
-            // It is run before CASE or OR would ask it, and could fail there with 21000 for nothing.
-            return shape("a scalar subquery of maybe several rows");
-        }
         let output = block.outputs.remove(0);
-        let slot = self.apply(binder, block, ApplyKind::Scalar(output.expr))?;
-        Ok(Typed::new(slot, output.ty))
+        let answer = self.subplan(block, Answer::Scalar(output.expr), is_volatile(query), Vec::new())?;
+        Ok(Typed::new(answer, output.ty))
     }
 
     fn any(&self, binder: &Binder<'_>, operand: &ast::Expr, op: Comparison, query: &Query) -> Bound<Expr> {
-        if matches!(operand, ast::Expr::Tuple(_)) {
-            return shape("a row compared with a subquery");
-        }
         let block = self.inner(binder, query)?;
-        self.any_of_block(binder, operand, op, block)
+        self.any_of_block(binder, operand, op, (block, is_volatile(query)))
     }
 
     /// The comparison with one of the rows of a subquery that is planned.
@@ -86,22 +79,72 @@ impl Scope<'_> {
         binder: &Binder<'_>,
         operand: &ast::Expr,
         op: Comparison,
-        mut block: Block,
+        (mut block, volatile): (Block, bool),
     ) -> Bound<Expr> {
-        let operand = binder.bind(operand)?;
-        let mut read = BTreeSet::new();
-        slots_of(&operand.expr, &mut read);
-        if block.outputs.len() != 1 {
-            return Err(SqlError::new(code::SYNTAX_ERROR, "subquery has too many columns").into());
+        let operands: Vec<&ast::Expr> = match strip(operand) {
+            ast::Expr::Tuple(parts) if op == Comparison::Eq => parts.iter().collect(),
+            ast::Expr::Tuple(_) => return shape("a row in this comparison with a subquery"),
+            one => vec![one],
+        };
+        if block.outputs.len() != operands.len() {
+            let which = if block.outputs.len() > operands.len() {
+                "many"
+            } else {
+                "few"
+            };
+            return Err(SqlError::new(code::SYNTAX_ERROR, format!("subquery has too {which} columns")).into());
         }
-        let output = block.outputs.remove(0);
-        let item = Typed {
-            expr: output.expr,
-            ty: (!output.open).then_some(output.ty),
+        let outputs = std::mem::take(&mut block.outputs);
+        let items = self.rows.slots(outputs.len())?;
+        let (mut keys, mut parts, mut values, mut args) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for ((operand, output), item) in operands.into_iter().zip(outputs).zip(&items) {
+            self.rows.used.borrow_mut().insert(*item);
+            let compared = self.compared(binder, operand, op, (&output, *item))?;
+            values.push((*item, output.expr));
+            let slot = self.rows.slot()?;
+            args.push((slot, compared.operand));
+            let operand = Expr::Column(slot);
+            parts.push(Expr::Compare {
+                op,
+                trim: compared.trim,
+                left: Box::new(operand.clone()),
+                right: Box::new(compared.item.clone()),
+            });
+            keys.push((operand, compared.item, compared.ty));
+        }
+        let once = block.outer.is_empty();
+        block.node = projected(block.node, values);
+        if once && op != Comparison::Eq {
+            block.node = cached(block.node, &items);
+        }
+        let answer = Answer::Any {
+            condition: if parts.len() == 1 {
+                parts.remove(0)
+            } else {
+                Expr::And(parts)
+            },
+            keys: (once && op == Comparison::Eq).then_some(keys),
+            items,
+        };
+        self.subplan(block, answer, volatile, args)
+    }
+
+    /// An operand compared with a column of the subquery, which goes to the slot.
+    fn compared(
+        &self,
+        binder: &Binder<'_>,
+        operand: &ast::Expr,
+        op: Comparison,
+        (output, item): (&Output, SlotNumber),
+    ) -> Bound<Compared> {
+        let operand = binder.bind(operand)?;
+        let item = match output.open {
+            true => output.typed(),
+            false => Typed::new(Expr::Column(item), output.ty),
         };
         let ty = key_type(operand.ty.or(item.ty).unwrap_or(output.ty));
         let types = (operand.ty, item.ty);
-        let Expr::Compare { op, trim, left, right } = binder.compare(operand, op, item)?.expr else {
+        let Expr::Compare { trim, left, right, .. } = binder.compare(operand, op, item)?.expr else {
             return shape("this comparison with a subquery");
         };
         // char(n) with text is compared as text.
@@ -109,75 +152,82 @@ impl Scope<'_> {
             (ColumnType::Char(_), _) | (_, (_, Some(ColumnType::Char(_)))) if !trim => ColumnType::Text,
             (ty, _) => ty,
         };
-        let once = block.outer.is_empty();
-        block.outer.extend(read);
-        let kind = ApplyKind::Any {
+        Ok(Compared {
             operand: *left,
-            item: *right,
-            op,
             trim,
-            key: (once && op == Comparison::Eq).then_some(ty),
-        };
-        if once && op != Comparison::Eq {
-            block.node = cached(block.node, &kind);
-        }
-        self.apply(binder, block, kind)
+            ty,
+            item: *right,
+        })
     }
 
-    /// Notes the subquery, and gives the slot of its answer.
-    fn apply(&self, binder: &Binder<'_>, block: Block, kind: ApplyKind) -> Bound<Expr> {
-        let slot = self.rows.slot()?;
-        let applies = if binder.grouping.is_some() {
-            &self.above
-        } else {
-            &self.below
+    /// Notes the subquery; `args`: what more than its own references to the row around it is passed to it, and where.
+    fn subplan(&self, block: Block, answer: Answer, volatile: bool, args: Vec<(SlotNumber, Expr)>) -> Bound<Expr> {
+        let mut subplans = self.rows.subplans.borrow_mut();
+        let Ok(at) = u16::try_from(subplans.len()) else {
+            return shape("a statement of so many subqueries");
         };
-        let once = block.outer.is_empty() || matches!(kind, ApplyKind::Any { key: Some(_), .. });
-        if once {
+        let correlated = !block.outer.is_empty();
+        let is_set = matches!(answer, Answer::Any { keys: Some(_), .. });
+        if !correlated {
             self.rows.spend(block.cost);
         }
-        applies.borrow_mut().push(Apply {
-            cost: if once { 1.0 } else { block.cost },
+        let outer = block.outer.iter().map(|slot| (*slot, Expr::Column(*slot)));
+        let (slots, args): (Vec<SlotNumber>, Vec<Expr>) = outer.chain(args).unzip();
+        subplans.push(Subplan {
+            cost: match (correlated, &answer) {
+                (true, _) => block.cost,
+                (false, Answer::Any { .. }) if !is_set => block.node.rows.max(1.0),
+                (false, _) => 1.0,
+            },
             node: block.node,
-            kind,
-            slot,
-            outer: block.outer,
+            answer,
+            slots,
+            correlated,
         });
-        Ok(Expr::Column(slot))
+        // What reads nothing around it is run once, whatever it calls.
+        let volatile = volatile && correlated;
+        Ok(Expr::Subquery(Box::new(Subquery { at, args, volatile })))
     }
 }
 
-/// Whether the node gives one row at most, whatever the tables hold.
-fn gives_one_row(node: &Node) -> bool {
-    match &node.step {
-        Step::Row => true,
-        Step::Aggregate { keys, .. } => keys.is_empty(),
-        Step::Scan(scan) => matches!(scan.access.path, Path::Point(_)),
-        Step::Limit { input, limit, .. } => {
-            gives_one_row(input) || matches!(limit, Some(Expr::Const(Datum::Int8(0 | 1))))
+impl RowPlanner<'_> {
+    /// Steps of the subqueries that an expression asks.
+    pub(super) fn subquery_cost<'e>(&self, exprs: impl IntoIterator<Item = &'e Expr>) -> f64 {
+        let subplans = self.subplans.borrow();
+        let mut cost = 0.0;
+        for expr in exprs {
+            expr.walk(&mut |e| {
+                if let Expr::Subquery(subquery) = e {
+                    cost += subplans[usize::from(subquery.at)].cost;
+                }
+            });
         }
-        Step::Filter { input, .. }
-        | Step::Project { input, .. }
-        | Step::Apply { input, .. }
-        | Step::Distinct { input, .. }
-        | Step::Sort { input, .. }
-        | Step::Window { input, .. }
-        | Step::Cache { input, .. } => gives_one_row(input),
-        Step::Values { rows, .. } => rows.len() <= 1,
-        Step::Nested { .. } | Step::Hash { .. } | Step::Set { .. } => false,
+        cost
     }
+}
+
+/// The two sides of a comparison with a column of a subquery.
+struct Compared {
+    operand: Expr,
+    /// Over the item's slot.
+    item: Expr,
+    trim: bool,
+    ty: ColumnType,
+}
+
+/// The values into their slots.
+fn projected(node: Node, values: Vec<(SlotNumber, Expr)>) -> Node {
+    let rows = node.rows;
+    let input = Box::new(node);
+    Node::new(Step::Project { input, values }, rows)
 }
 
 /// The rows are the same for each operand: they are read once.
-fn cached(node: Node, kind: &ApplyKind) -> Node {
-    let mut carried = BTreeSet::new();
-    if let ApplyKind::Any { item, .. } = kind {
-        slots_of(item, &mut carried);
-    }
+fn cached(node: Node, items: &[SlotNumber]) -> Node {
     let rows = node.rows;
     let step = Step::Cache {
         input: Box::new(node),
-        carried: carried.into_iter().collect(),
+        carried: items.to_vec(),
     };
     Node::new(step, rows)
 }

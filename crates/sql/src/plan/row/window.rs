@@ -1,9 +1,10 @@
-//! Window functions of the select list and of ORDER BY: computed over the rows behind grouping and HAVING, each into a slot
-//! of its own.
+//! Window functions of the select list and of ORDER BY: computed over the rows behind grouping and HAVING, each into
+//! a slot of its own.
 //!
-//! Frames are PostgreSQL's default: with an order, from the partition's first row to the last one that is equal to the
-//! row in the order; without, the partition. Other frames go to analytics.
+//! The default frame goes, with an order, from the partition's first row to the last one that is equal to the row in
+//! the order; without, it is the partition. Other frames are made by [`frame`](super::frame).
 
+use super::frame::{Frame, frame_of};
 use super::scope::Scope;
 use super::subquery::slots_of;
 use super::{Block, Key, Node, RowPlanner, SlotNumber, Step};
@@ -41,6 +42,49 @@ pub enum WindowFunction {
     Last(Expr),
     /// An aggregate of the frame.
     Aggregate(Aggregate),
+    /// The number of the bucket, of so many that are about equal; NULL as the number is.
+    Ntile(Expr),
+    /// Its rank among the others, from 0 to 1.
+    PercentRank,
+    /// The share of rows up to those that are equal to it in the order.
+    CumeDist,
+    /// A value of the rows of a frame that is not the default.
+    Framed(FrameValue, Frame),
+}
+
+/// What is asked of the rows of a frame.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FrameValue {
+    /// A value of the first.
+    First(Expr),
+    /// A value of the last.
+    Last(Expr),
+    /// A value of the one with this number, from 1.
+    Nth(Expr, Expr),
+    /// An aggregate.
+    Aggregate(Aggregate),
+}
+
+impl WindowFunction {
+    /// The expressions over a row that it evaluates.
+    pub(super) fn expressions(&self) -> Vec<&Expr> {
+        match self {
+            WindowFunction::RowNumber
+            | WindowFunction::Rank
+            | WindowFunction::DenseRank
+            | WindowFunction::PercentRank
+            | WindowFunction::CumeDist => Vec::new(),
+            WindowFunction::First(value) | WindowFunction::Last(value) | WindowFunction::Ntile(value) => vec![value],
+            WindowFunction::Shifted {
+                value, offset, default, ..
+            } => [value].into_iter().chain(offset).chain(default).collect(),
+            WindowFunction::Aggregate(aggregate) | WindowFunction::Framed(FrameValue::Aggregate(aggregate), _) => {
+                aggregate.argument.iter().chain(&aggregate.filter).collect()
+            }
+            WindowFunction::Framed(FrameValue::First(value) | FrameValue::Last(value), _) => vec![value],
+            WindowFunction::Framed(FrameValue::Nth(value, number), _) => vec![value, number],
+        }
+    }
 }
 
 /// The order of a window: a value, its type, and how it is sorted.
@@ -74,11 +118,14 @@ impl Scope<'_> {
         if !self.takes_windows.get() {
             return shape("a window function here");
         }
-        let Some(WindowType::WindowSpec(spec)) = &function.over else {
-            return shape("a named window");
+        let spec = match &function.over {
+            Some(WindowType::WindowSpec(spec)) => self.window_of(spec, binder)?,
+            Some(WindowType::NamedWindow(name)) => self.named_window(name, binder)?,
+            None => return shape("a window function without a window"),
         };
-        if spec.window_name.is_some() || spec.window_frame.is_some() || function.null_treatment.is_some() {
-            return shape("a window with a frame");
+        let spec = &spec;
+        if function.null_treatment.is_some() {
+            return shape("IGNORE NULLS");
         }
         // One inside of another is refused.
         self.takes_windows.set(false);
@@ -105,7 +152,11 @@ impl Scope<'_> {
             let (expr, ty) = binder.settled(binder.bind(&item.expr)?)?;
             order.push((expr, ty, item.options));
         }
-        let (function, ty) = window_function(binder, function)?;
+        let (mut function, ty) = window_function(binder, function)?;
+        if let Some(frame) = &spec.window_frame {
+            let keys: Vec<ColumnType> = order.iter().map(|(_, ty, _)| *ty).collect();
+            function = framed(function, frame_of(binder, frame, &keys)?);
+        }
         let slot = self.rows.slot()?;
         let window = Window {
             function,
@@ -138,9 +189,36 @@ fn window_function(binder: &Binder<'_>, function: &ast::Function) -> Bound<(Wind
             let (value, ty) = binder.settled(binder.bind(value)?)?;
             Ok((WindowFunction::Last(value), base_type(ty)))
         }
+        ("percent_rank", []) => Ok((WindowFunction::PercentRank, ColumnType::Float8)),
+        ("cume_dist", []) => Ok((WindowFunction::CumeDist, ColumnType::Float8)),
+        ("ntile", [buckets]) => {
+            let buckets = binder.coerce(binder.bind(buckets)?, ColumnType::Int4, Context::Implicit)?;
+            Ok((WindowFunction::Ntile(buckets), ColumnType::Int4))
+        }
+        ("nth_value", [value, number]) => {
+            let (value, ty) = binder.settled(binder.bind(value)?)?;
+            let number = binder.coerce(binder.bind(number)?, ColumnType::Int4, Context::Implicit)?;
+            let nth = FrameValue::Nth(value, number);
+            Ok((WindowFunction::Framed(nth, Frame::default()), base_type(ty)))
+        }
         ("lag" | "lead", [value, rest @ ..]) if rest.len() <= 2 => shifted(binder, value, rest, name == "lead"),
         _ => shape(format_args!("the window function {name}")),
     }
+}
+
+/// The function over another frame, where it looks at one.
+fn framed(function: WindowFunction, frame: Frame) -> WindowFunction {
+    if frame == Frame::default() {
+        return function;
+    }
+    let value = match function {
+        WindowFunction::First(value) => FrameValue::First(value),
+        WindowFunction::Last(value) => FrameValue::Last(value),
+        WindowFunction::Aggregate(aggregate) => FrameValue::Aggregate(aggregate),
+        WindowFunction::Framed(value, _) => value,
+        other => return other,
+    };
+    WindowFunction::Framed(value, frame)
 }
 
 fn shifted(
@@ -274,21 +352,5 @@ fn window_slots(window: &Window, slots: &mut BTreeSet<SlotNumber>) {
         .map(|(e, _)| e)
         .chain(window.order.iter().map(|(e, ..)| e));
     by.for_each(|e| slots_of(e, slots));
-    match &window.function {
-        WindowFunction::RowNumber | WindowFunction::Rank | WindowFunction::DenseRank => {}
-        WindowFunction::First(value) | WindowFunction::Last(value) => slots_of(value, slots),
-        WindowFunction::Shifted {
-            value, offset, default, ..
-        } => {
-            slots_of(value, slots);
-            offset.iter().chain(default).for_each(|e| slots_of(e, slots));
-        }
-        WindowFunction::Aggregate(aggregate) => {
-            aggregate
-                .argument
-                .iter()
-                .chain(&aggregate.filter)
-                .for_each(|e| slots_of(e, slots));
-        }
-    }
+    window.function.expressions().iter().for_each(|e| slots_of(e, slots));
 }
