@@ -69,6 +69,11 @@ const LEVELS: &[&str] = &[
     "panic",
 ];
 
+/// Whether the row executor takes queries.
+pub const ROW_EXECUTOR: &str = "enable_row_executor";
+/// Whether the short path takes queries.
+pub const SHORT_PATH: &str = "enable_short_path";
+
 static DEFINITIONS: &[Definition] = &[
     reported("application_name", "", Kind::Text),
     def("bytea_output", "hex", Kind::Only(&["hex"])),
@@ -88,6 +93,8 @@ static DEFINITIONS: &[Definition] = &[
     def("default_transaction_deferrable", "off", Kind::Bool),
     def("default_transaction_isolation", "read committed", Kind::Word(ISOLATION)),
     reported("default_transaction_read_only", "off", Kind::Bool),
+    def(ROW_EXECUTOR, "on", Kind::Bool),
+    def(SHORT_PATH, "on", Kind::Bool),
     def("escape_string_warning", "on", Kind::Bool),
     def("extra_float_digits", "1", Kind::Int(1, 3)),
     def("fsync", "on", Kind::Fixed),
@@ -222,6 +229,12 @@ impl Settings {
     /// Whether a boolean setting is on.
     pub fn is_on(&self, name: &str) -> bool {
         self.get(name).as_deref() == Some("on")
+    }
+
+    /// Whether a boolean setting whose default is on has been turned off.
+    pub fn is_off(&self, name: &str) -> bool {
+        let raw = self.local.get(name).or_else(|| self.set.get(name));
+        raw.is_some_and(|value| value == "off")
     }
 
     /// SET (or SET LOCAL).

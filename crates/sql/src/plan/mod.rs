@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod dml;
+pub mod ignored;
 pub mod locking;
 pub mod row;
 pub mod select;

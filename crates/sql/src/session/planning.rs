@@ -3,11 +3,14 @@
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::exec::{scope, types_of};
-use crate::expr::bind::{Bound, Params, Refusal};
+use crate::expr::bind::{Bound, Params, Refusal, shape};
 use crate::hook::Analytics;
 use crate::output::Field;
 use crate::parse::Statement;
+use crate::plan::ignored::refuse_ignored;
+use crate::plan::row::RowPlan;
 use crate::plan::{Plan, Planned, Planner};
+use crate::settings::{ROW_EXECUTOR, SHORT_PATH};
 use crate::types::{is_array_oid, oid, type_of_oid, type_oid};
 use cenote_engine::{ColumnType, Tx};
 use sqlparser::ast::Query;
@@ -51,8 +54,8 @@ impl StatementPlanner<'_> {
                 .map(|fields| types_of(fields.iter().map(|f| f.type_oid)))
         };
         let bound: Bound<(Plan, Vec<Field>)> = match statement {
-            Statement::Query(query) => match planner.select(query) {
-                Err(Refusal::Shape(_)) => match (planner.rows(query, false), analytics) {
+            Statement::Query(query) => match self.short(&planner, query) {
+                Err(Refusal::Shape(_)) => match (self.rows(&planner, query), analytics) {
                     (Err(Refusal::Shape(_)), Some(_)) => self
                         .describe_foreign(analytics, query, &params, declared)
                         .map_err(Refusal::Error)
@@ -88,6 +91,20 @@ impl StatementPlanner<'_> {
         })
     }
 
+    fn short(&self, planner: &Planner<'_>, query: &Query) -> Bound<(Plan, Vec<Field>)> {
+        match self.env.settings.is_off(SHORT_PATH) {
+            true => shape("a query without the short path"),
+            false => planner.select(query),
+        }
+    }
+
+    fn rows(&self, planner: &Planner<'_>, query: &Query) -> Bound<(RowPlan, Vec<Field>)> {
+        match self.env.settings.is_off(ROW_EXECUTOR) {
+            true => shape("a query without the row executor"),
+            false => planner.rows(query, false),
+        }
+    }
+
     /// Columns of another planner's query; parameter types that it infers are taken over. Arrays, which the engine has
     /// not, are noted by their ids: drivers send them as such (`= ANY($1::bigint[])`).
     fn describe_foreign(
@@ -98,6 +115,7 @@ impl StatementPlanner<'_> {
         declared: &[u32],
     ) -> Result<Vec<Field>> {
         let analytics = analytics.ok_or_else(|| SqlError::unsupported("a query of this shape"))?;
+        refuse_ignored(query)?;
         let known: Vec<u32> = params
             .borrow()
             .iter()

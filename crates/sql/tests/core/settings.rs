@@ -139,3 +139,28 @@ fn what_it_cannot_set_is_an_error() {
         assert_eq!(value(&mut session, "SHOW a.b"), "before", "{text}");
     }
 }
+
+/// A plan that is kept is not run any more once its path is turned off.
+#[test]
+fn paths_are_turned_off() {
+    let database = Database::new();
+    let mut session = database.session();
+    simple(
+        &mut session,
+        "CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1), (2)",
+    )
+    .expect("a table");
+    let path = |session: &mut Session| value(session, "EXPLAIN SELECT id FROM t WHERE id = 2");
+    let rows = |session: &mut Session| value(session, "SELECT id FROM t WHERE id = 2");
+    assert_eq!(rows(&mut session), "2");
+    assert!(path(&mut session).starts_with("Short path: point"));
+    simple(&mut session, "SET enable_short_path = off").expect("a setting");
+    assert_eq!(rows(&mut session), "2");
+    assert!(path(&mut session).starts_with("Row executor"));
+    simple(&mut session, "SET enable_row_executor = off").expect("a setting");
+    assert_eq!(error(&mut session, "SELECT id FROM t WHERE id = 2"), "0A000");
+    assert_eq!(error(&mut session, "SELECT count(*) FROM t, t u"), "0A000");
+    simple(&mut session, "RESET enable_short_path").expect("a setting");
+    assert_eq!(rows(&mut session), "2");
+    assert_eq!(error(&mut session, "SET enable_short_path = 2"), "22023");
+}
