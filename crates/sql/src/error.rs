@@ -236,6 +236,7 @@ pub mod code {
     pub const INVALID_LOGARITHM: &str = "2201E";
     pub const INVALID_POWER: &str = "2201F";
     pub const BAD_COPY_FORMAT: &str = "22P04";
+    pub const ARRAY_SUBSCRIPT: &str = "2202E";
     pub const INVALID_TEXT: &str = "22P02";
     pub const INVALID_BINARY: &str = "22P03";
     pub const BAD_ENCODING: &str = "22021";

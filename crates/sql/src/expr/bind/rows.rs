@@ -172,8 +172,8 @@ impl Binder<'_> {
         match array {
             // Its elements have one type of their own: text, where none says another.
             ast::Expr::Array(items) => {
-                let items = items.elem.iter().map(|e| self.bind(e)).collect::<Bound<Vec<_>>>()?;
-                let (items, ty) = self.unify(items, "ARRAY")?;
+                let items = leaves(items)?.0.into_iter().map(|e| self.bind(e));
+                let (items, ty) = self.unify(items.collect::<Bound<Vec<_>>>()?, "ARRAY")?;
                 Ok(Elements::List(items.into_iter().map(|e| Typed::new(e, ty)).collect()))
             }
             ast::Expr::Cast { expr, data_type, .. } => {
@@ -204,14 +204,16 @@ impl Binder<'_> {
     fn cast_elements(&self, array: &ast::Expr, element: ColumnType) -> Bound<Elements> {
         match array {
             ast::Expr::Array(items) => {
-                let cast = |e| {
+                let cast = |e: &ast::Expr| {
                     let item = self.bind(e)?;
                     Ok(Typed::new(
                         self.coerce(item, element, Context::Explicit)?,
                         base_type(element),
                     ))
                 };
-                Ok(Elements::List(items.elem.iter().map(cast).collect::<Bound<_>>()?))
+                Ok(Elements::List(
+                    leaves(items)?.0.into_iter().map(cast).collect::<Bound<_>>()?,
+                ))
             }
             ast::Expr::Value(value) => match &value.value {
                 Literal::Placeholder(_) => self.array_parameter(array, element),
@@ -231,7 +233,7 @@ impl Binder<'_> {
                 Ok(Typed::new(value, base_type(element)))
             }
         };
-        array::items(text)?.into_iter().map(item).collect()
+        array::elements(text)?.into_iter().map(item).collect()
     }
 
     fn array_parameter(&self, parameter: &ast::Expr, element: ColumnType) -> Bound<Elements> {
@@ -253,6 +255,26 @@ impl Binder<'_> {
         };
         Ok(Elements::Param(Expr::Param(at), base_type(element)))
     }
+}
+
+/// The elements of an array of arrays, one after the other, and the sizes of its dimensions.
+fn leaves(array: &ast::Array) -> Bound<(Vec<&ast::Expr>, Vec<usize>)> {
+    let nested = array.elem.iter().filter_map(|item| match item {
+        ast::Expr::Array(inner) => Some(inner),
+        _ => None,
+    });
+    let nested = nested.map(leaves).collect::<Bound<Vec<_>>>()?;
+    let sizes = nested.first().map_or(Vec::new(), |(_, sizes)| sizes.clone());
+    let is_alike = nested.iter().all(|inner| inner.1 == sizes);
+    if nested.is_empty() {
+        return Ok((array.elem.iter().collect(), vec![array.elem.len()]));
+    }
+    if !is_alike || nested.len() < array.elem.len() {
+        let text = "multidimensional arrays must have array expressions with matching dimensions";
+        return Err(SqlError::new(code::ARRAY_SUBSCRIPT, text).into());
+    }
+    let sizes = std::iter::once(nested.len()).chain(sizes).collect();
+    Ok((nested.into_iter().flat_map(|(items, _)| items).collect(), sizes))
 }
 
 fn no_array() -> Refusal {
