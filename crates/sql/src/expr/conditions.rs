@@ -51,7 +51,7 @@ impl Expr {
                 &array.value(env)?.get(),
                 (*element, *trim),
                 (*op, *all),
-                env.session.text_context(),
+                env.session,
             ),
             Expr::Like {
                 text,

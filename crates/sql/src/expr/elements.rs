@@ -1,13 +1,16 @@
 //! The elements of an array parameter, taken apart once for all rows that are compared with them.
 
 use super::{Comparison, compare};
+use crate::env::SessionEnv;
 use crate::error::Result;
 use crate::types::array;
-use crate::types::text::TextContext;
 use cenote_base::rt::Mutex;
-use cenote_engine::{ColumnType, Datum, DatumRef};
+use cenote_engine::{Charge, ColumnType, Datum, DatumRef};
 use std::cmp::Ordering;
 use std::sync::Arc;
+
+/// Elements that take more than this are counted as the session's memory: a plan that is kept holds them between runs.
+const BYTES_FREE: usize = 16 << 10;
 
 /// Elements in order, without NULL.
 #[derive(Debug)]
@@ -15,6 +18,7 @@ struct Elements {
     text: String,
     sorted: Vec<Datum>,
     has_null: bool,
+    _memory: Option<Charge>,
 }
 
 /// The elements of the array that was met last. Plans are copied without them.
@@ -45,7 +49,7 @@ impl Parsed {
         &self,
         array: &DatumRef<'_>,
         (element, trim): (ColumnType, bool),
-        cx: TextContext<'_>,
+        session: &SessionEnv,
     ) -> Result<Arc<Elements>> {
         let DatumRef::Text(text) = array else {
             return Err(crate::error::SqlError::internal("an array that is not held as text"));
@@ -54,7 +58,10 @@ impl Parsed {
         if let Some(known) = last.as_ref().filter(|known| known.text == *text) {
             return Ok(known.clone());
         }
-        let all = array::values(array, element, cx)?;
+        // The former ones make room first.
+        *last = None;
+        let memory = charged(text, session)?;
+        let all = array::values(array, element, session.text_context())?;
         let count = all.len();
         let mut sorted: Vec<Datum> = all.into_iter().filter(|d| !d.is_null()).collect();
         let order = |a: &Datum, b: &Datum| compare(&a.as_ref(), &b.as_ref(), trim).ok().flatten();
@@ -63,6 +70,7 @@ impl Parsed {
             text: (*text).to_string(),
             has_null: sorted.len() < count,
             sorted,
+            _memory: memory,
         });
         *last = Some(elements.clone());
         Ok(elements)
@@ -71,19 +79,19 @@ impl Parsed {
     /// `operand op ANY (array)`, or ALL; None: unknown.
     ///
     /// # Errors
-    /// 22P02: the array or an element cannot be read.
+    /// 22P02: the array or an element cannot be read. 53200: the session may not hold so many.
     pub fn test(
         &self,
         operand: &DatumRef<'_>,
         array: &DatumRef<'_>,
         (element, trim): (ColumnType, bool),
         (op, all): (Comparison, bool),
-        cx: TextContext<'_>,
+        session: &SessionEnv,
     ) -> Result<Option<bool>> {
         if array.is_null() {
             return Ok(None);
         }
-        let elements = self.elements(array, (element, trim), cx)?;
+        let elements = self.elements(array, (element, trim), session)?;
         if elements.sorted.is_empty() && !elements.has_null {
             return Ok(Some(all));
         }
@@ -98,6 +106,18 @@ impl Parsed {
             holds => Some(holds),
         })
     }
+}
+
+/// What an array of this text takes while it is read, and as elements.
+fn charged(text: &str, session: &SessionEnv) -> Result<Option<Charge>> {
+    let count = text.bytes().filter(|byte| *byte == b',').count() + 1;
+    let bytes = 2 * text.len() + count * (size_of::<Datum>() + size_of::<Option<String>>());
+    if bytes <= BYTES_FREE {
+        return Ok(None);
+    }
+    let mut memory = Charge::new(&session.memory);
+    memory.grow(bytes)?;
+    Ok(Some(memory))
 }
 
 impl Elements {

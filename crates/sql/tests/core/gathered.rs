@@ -1,7 +1,7 @@
 //! Limits: each refuses with an SQLSTATE of class 53, names the holder, and is free again when that has ended. Before,
 //! a list of keys or an index's entries grew until the process died, and with it all sessions.
 
-use crate::support::{Answer, Database, bind_tail, simple};
+use crate::support::{Answer, Database, bind_tail, extended, simple};
 use cenote_sql::{Bind, Session, SessionInfo, SqlError};
 
 fn session(database: &Database, pid: i32) -> Session {
@@ -134,6 +134,32 @@ fn large_parameters_of_the_unnamed_portal_are_gathered() {
     let error = bind(5 << 20).expect_err("too much");
     assert_eq!(error.code(), "53200", "{error}");
     assert_eq!(memory.used(), before);
+}
+
+/// A plan that is kept holds the elements of the last array that its condition met: 256 kept plans held 256 of them, on
+/// nobody's account.
+#[test]
+fn elements_of_an_array_that_a_kept_plan_holds_are_gathered() {
+    let database = Database::new();
+    let mut session = session(&database, 1);
+    table(&mut session);
+    let memory = database.sql.engine().memory().clone();
+    let array = |count: u32| {
+        format!(
+            "{{{}}}",
+            (0..count).map(|n| n.to_string()).collect::<Vec<_>>().join(",")
+        )
+    };
+    let text = "SELECT count(*) FROM m WHERE v = ANY ($1::int[])";
+    let mut count = |elements| extended(&mut session, text, &[Some(&array(elements))]).map(|answer| answer.lines());
+    assert_eq!(count(10).expect("room"), ["10"]);
+    assert_eq!(memory.used(), 0, "few are free");
+    assert_eq!(count(20_000).expect("room"), ["10000"]);
+    assert!(memory.used() > 20_000 * 32, "{}", memory.used());
+    memory.set_limit(256 << 10);
+    assert_eq!(count(20_001).expect_err("too many").code(), "53200");
+    assert_eq!(count(20).expect("room"), ["20"]);
+    assert_eq!(memory.used(), 0, "the former ones are gone");
 }
 
 /// Each savepoint keeps the settings of its time: a session of a thousand long ones took 64 MiB with each, unseen.
