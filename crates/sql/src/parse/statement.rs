@@ -46,10 +46,23 @@ pub struct ExplainOptions {
     pub analyze: bool,
     /// Count its accesses to the buffer's memory.
     pub memory: bool,
+    /// Say what it logs: nothing is said beyond what is shown, but it is asked for.
+    pub wal: bool,
+    /// Say when its nodes ran: as [`ExplainOptions::wal`].
+    pub timing: bool,
     /// Show the estimates.
     pub costs: bool,
     /// As JSON.
     pub json: bool,
+}
+
+impl ExplainOptions {
+    /// An option of this that only ANALYZE can answer, where it is not given.
+    pub fn lacks_analyze(&self) -> Option<&'static str> {
+        let needing = [("WAL", self.wal), ("TIMING", self.timing), ("MEMORY", self.memory)];
+        let found = needing.into_iter().find(|(_, given)| *given && !self.analyze);
+        found.map(|(name, _)| name)
+    }
 }
 
 impl Default for ExplainOptions {
@@ -57,6 +70,8 @@ impl Default for ExplainOptions {
         ExplainOptions {
             analyze: false,
             memory: false,
+            wal: false,
+            timing: false,
             costs: true,
             json: false,
         }

@@ -431,9 +431,11 @@ fn explain_option(option: &[TokenWithSpan], options: &mut ExplainOptions) -> Res
     match name.as_str() {
         "analyze" => options.analyze = is_on()?,
         "memory" => options.memory = is_on()?,
+        "wal" => options.wal = is_on()?,
+        "timing" => options.timing = is_on()?,
         "costs" => options.costs = is_on()?,
         // They have nothing to say of these plans beyond what is shown.
-        "verbose" | "settings" | "buffers" | "wal" | "timing" | "summary" => _ = is_on()?,
+        "verbose" | "settings" | "buffers" | "summary" => _ = is_on()?,
         "format" => match value {
             Some("text") => options.json = false,
             Some("json") => options.json = true,

@@ -3,6 +3,7 @@
 use super::prepared::has_plan;
 use super::run::run_plan;
 use super::state::Session;
+use super::unplanned::Asked;
 use crate::error::{Result, SqlError, code};
 use crate::exec::select::Cursor;
 use crate::exec::sink::Count;
@@ -17,7 +18,7 @@ use crate::plan::shown::{Shown, object, quoted};
 use crate::plan::{Plan, Planned, computed_field};
 use crate::types::wire::put_bytes;
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::ColumnType;
+use cenote_engine::{ColumnType, Datum};
 use cenote_fabric::observe::{self, Seen};
 
 /// What a statement that was run did.
@@ -34,33 +35,37 @@ impl Session {
         options: ExplainOptions,
         inner: &Statement,
         text: &str,
-        describe: bool,
-        formats: &[Format],
+        asked: Asked<'_>,
         out: &mut dyn Output,
     ) -> Result<()> {
         if !has_plan(inner) {
             return Err(SqlError::unsupported("EXPLAIN of this statement"));
         }
-        if options.memory && !options.analyze {
-            let message = "EXPLAIN option MEMORY requires ANALYZE: it counts what the statement touches";
+        if let Some(name) = options.lacks_analyze() {
+            let message = format!("EXPLAIN option {name} requires ANALYZE");
             return Err(SqlError::new(code::INVALID_ARGUMENT, message));
         }
         let start = rt::now();
-        let planned = self.plan_statement(inner, text, &[], true)?;
+        let planned = self.plan_statement(inner, text, asked.declared, true)?;
+        if planned.params.len() != asked.params.len() {
+            return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
+        }
         let planning = rt::now().since(start).raw();
         let foreign = match &planned.plan {
             Plan::Foreign(query) => Some(query),
             _ => None,
         };
         let ran = match options.analyze && foreign.is_none() {
-            true => Some(self.run_measured(&planned, options.memory)?),
+            true => Some(self.run_measured(&planned, asked.params, options.memory)?),
             false => None,
         };
         let mut tree = explain_plan(&planned.plan, ran.as_ref().map(|r| &r.profile), options.memory);
         if let Some(query) = foreign
             && let Some(analytics) = self.sql.analytics()
         {
-            let lines = analytics.explain(&scope(&self.tx, &self.env), query, &[], options.analyze)?;
+            let oids = planned.param_oids.iter().copied();
+            let params: Vec<_> = asked.params.iter().cloned().zip(oids).collect();
+            let lines = analytics.explain(&scope(&self.tx, &self.env), query, &params, options.analyze)?;
             let lines = lines.iter().map(|line| line.strip_prefix("  ").unwrap_or(line));
             tree.under.extend(lines.map(Shown::line));
         }
@@ -68,16 +73,16 @@ impl Session {
             true => vec![as_json(&tree, options, planning, ran.as_ref())],
             false => as_lines(&tree, options, ran.as_ref(), foreign.is_some()),
         };
-        self.give_lines("QUERY PLAN", &lines, describe, formats, out)?;
+        self.give_lines("QUERY PLAN", &lines, asked.describe, asked.formats, out)?;
         out.complete("EXPLAIN")
     }
 
-    fn run_measured(&mut self, planned: &Planned, memory: bool) -> Result<Ran> {
+    fn run_measured(&mut self, planned: &Planned, params: &[Datum], memory: bool) -> Result<Ran> {
         let profile = Profile::default();
         let start = rt::now();
         let (rows, seen) = match memory {
-            true => observe::seen_during(|| self.run_profiled(planned, &profile)),
-            false => (self.run_profiled(planned, &profile), None),
+            true => observe::seen_during(|| self.run_profiled(planned, params, &profile)),
+            false => (self.run_profiled(planned, params, &profile), None),
         };
         Ok(Ran {
             rows: rows?,
@@ -87,13 +92,13 @@ impl Session {
         })
     }
 
-    fn run_profiled(&mut self, planned: &Planned, profile: &Profile) -> Result<u64> {
+    fn run_profiled(&mut self, planned: &Planned, params: &[Datum], profile: &Profile) -> Result<u64> {
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
             session: &self.env,
-            params: &[],
-            param_oids: &[],
+            params,
+            param_oids: &planned.param_oids,
             scratch: &mut self.scratch,
             analytics,
             profile: Some(profile),

@@ -4,10 +4,13 @@ use super::portals::{MAX_PORTALS, Portal};
 use super::prepared::{Prepared, has_plan};
 use super::state::Session;
 use super::transaction::Phase;
+use super::unplanned::Asked;
 use crate::bind::Bind;
 use crate::error::{Result, SqlError, code};
 use crate::exec::select::Cursor;
 use crate::output::{Field, Format, Formats, Output};
+use crate::parse::Statement;
+use crate::plan::Planned;
 use crate::types::type_of_oid;
 use crate::types::wire::{read_binary_array, read_param};
 use cenote_engine::Charge;
@@ -102,11 +105,9 @@ impl Session {
         portal.formats.clear();
         portal.formats.extend(bind.result_formats());
         portal.params.clear();
-        let mut wanted: &[_] = &[];
-        let planned;
         if has_plan(prepared.statement()) {
             let before = prepared.compiled.as_ref().map(|c| c.planned.clone());
-            planned = self.plan(prepared)?;
+            let planned = self.plan(prepared)?;
             if before.is_some_and(|b| !Arc::ptr_eq(&b, &planned) && b.fields != planned.fields) {
                 return Err(SqlError::new(
                     code::FEATURE_NOT_SUPPORTED,
@@ -114,25 +115,45 @@ impl Session {
                 ));
             }
             portal.planned = Some(planned.clone());
-            wanted = &planned.params;
-            if bind.len() == wanted.len() {
-                let cx = self.env.text_context();
-                for (((format, bytes), ty), id) in bind.params().zip(wanted).zip(&planned.param_oids) {
-                    portal.params.push(match (bytes, format) {
-                        (Some(bytes), Format::Binary) if type_of_oid(*id).is_none() => read_binary_array(bytes, cx)?,
-                        _ => read_param(bytes, format, *ty, cx)?,
-                    });
-                }
-                return Ok(());
-            }
+            return self.read_params(portal, Some(&planned), bind);
         }
-        if bind.len() != wanted.len() {
+        let explained = self.explained(prepared)?;
+        if let (Some(planned), Some(own)) = (&explained, &mut portal.prepared) {
+            // The plan that is made when it is executed takes them for what they are read as.
+            own.declared = planned.param_oids.as_slice().into();
+        }
+        self.read_params(portal, explained.as_ref(), bind)
+    }
+
+    /// The plan of the statement that EXPLAIN is about.
+    fn explained(&mut self, prepared: &Prepared) -> Result<Option<Planned>> {
+        match prepared.statement() {
+            Statement::Explain { inner, .. } if has_plan(inner) => {
+                self.tx.ensure_snapshot();
+                let planned = self.plan_statement(inner, &prepared.parsed.text, &prepared.declared, true);
+                planned.map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Reads parameters of the types that a plan has for them.
+    fn read_params(&self, portal: &mut Portal, planned: Option<&Planned>, bind: Bind<'_>) -> Result<()> {
+        let (types, oids) = planned.map_or((&[][..], &[][..]), |p| (&p.params[..], &p.param_oids[..]));
+        if bind.len() != types.len() {
             let text = format!(
                 "bind message supplies {} parameters, but prepared statement \"\" requires {}",
                 bind.len(),
-                wanted.len()
+                types.len()
             );
             return Err(SqlError::new(code::PROTOCOL_VIOLATION, text));
+        }
+        let cx = self.env.text_context();
+        for (((format, bytes), ty), id) in bind.params().zip(types).zip(oids) {
+            portal.params.push(match (bytes, format) {
+                (Some(bytes), Format::Binary) if type_of_oid(*id).is_none() => read_binary_array(bytes, cx)?,
+                _ => read_param(bytes, format, *ty, cx)?,
+            });
         }
         Ok(())
     }
@@ -156,7 +177,8 @@ impl Session {
     fn describe_prepared(&mut self, prepared: &mut Prepared, out: &mut dyn Output) -> Result<()> {
         self.enter(&prepared.parsed)?;
         if !has_plan(prepared.statement()) {
-            out.parameter_description(&[])?;
+            let explained = self.explained(prepared)?;
+            out.parameter_description(explained.as_ref().map_or(&[], |planned| &planned.param_oids))?;
             return give_fields(&self.unplanned_fields(&prepared.parsed.statement), &[], out);
         }
         let planned = self.plan(prepared)?;
@@ -231,7 +253,13 @@ impl Session {
             true => self.run_portal_with(portal, &mut prepared, u64::from(max_rows), false, out),
             false => {
                 let formats = std::mem::take(&mut portal.formats);
-                self.run_unplanned(&prepared.parsed.clone(), false, &formats, out)
+                let asked = Asked {
+                    describe: false,
+                    formats: &formats,
+                    declared: &prepared.declared,
+                    params: &portal.params,
+                };
+                self.run_unplanned(&prepared.parsed.clone(), asked, out)
             }
         });
         portal.prepared = Some(prepared);

@@ -5,6 +5,7 @@ use super::portals::Portal;
 use super::prepared::{Prepared, has_plan};
 use super::state::Session;
 use super::transaction::Phase;
+use super::unplanned::Asked;
 use crate::error::{Result, SqlError, code};
 use crate::output::Output;
 use crate::parse::template::{Template, template};
@@ -123,7 +124,11 @@ impl Session {
     /// Runs a statement of the simple protocol.
     fn run_simple(&mut self, prepared: &mut Prepared, portal: &mut Portal, out: &mut dyn Output) -> Result<()> {
         if !has_plan(prepared.statement()) {
-            return self.run_unplanned(&prepared.parsed.clone(), true, &[], out);
+            let asked = Asked {
+                describe: true,
+                ..Asked::default()
+            };
+            return self.run_unplanned(&prepared.parsed.clone(), asked, out);
         }
         let planned = self.plan(prepared)?;
         if !planned.params.is_empty() {

@@ -7,18 +7,26 @@ use crate::error::{Result, SqlError};
 use crate::output::{Field, Format, Output};
 use crate::parse::{Parsed, Statement, Utility};
 use crate::plan::computed_field;
-use cenote_engine::ColumnType;
+use cenote_engine::{ColumnType, Datum};
 use std::sync::Arc;
+
+/// What a client has said of a statement's answer, and of its parameters.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Asked<'a> {
+    /// RowDescription goes before the rows.
+    pub describe: bool,
+    /// Result formats.
+    pub formats: &'a [Format],
+    /// Type ids of the parameters of a statement that EXPLAIN is about.
+    pub declared: &'a [u32],
+    /// These parameters.
+    pub params: &'a [Datum],
+}
 
 impl Session {
     /// Runs a statement that is carried out from its parsed form.
-    pub(super) fn run_unplanned(
-        &mut self,
-        parsed: &Arc<Parsed>,
-        describe: bool,
-        formats: &[Format],
-        out: &mut dyn Output,
-    ) -> Result<()> {
+    pub(super) fn run_unplanned(&mut self, parsed: &Arc<Parsed>, asked: Asked<'_>, out: &mut dyn Output) -> Result<()> {
+        let Asked { describe, formats, .. } = asked;
         self.transaction.queried |= takes_snapshot(&parsed.statement);
         match &parsed.statement {
             Statement::Empty => out.empty_query(),
@@ -37,9 +45,7 @@ impl Session {
                 out.complete(tag)
             }
             Statement::Copy(command) => copy::run(self, command, &parsed.text, out),
-            Statement::Explain { options, inner } => {
-                self.explain(*options, inner, &parsed.text, describe, formats, out)
-            }
+            Statement::Explain { options, inner } => self.explain(*options, inner, &parsed.text, asked, out),
             _ => Err(SqlError::internal("a statement with a plan")),
         }
     }

@@ -1,6 +1,6 @@
 //! Which plans are made: EXPLAIN says what a statement reads.
 
-use crate::support::{Database, simple};
+use crate::support::{Database, extended, simple};
 
 fn explained(session: &mut cenote_sql::Session, text: &str) -> String {
     let answer = simple(session, &format!("EXPLAIN {text}")).expect("explained");
@@ -157,6 +157,31 @@ fn a_run_is_explained_node_by_node() {
             .expect(option);
         assert_eq!(error.code(), state, "{option}");
     }
+}
+
+/// Drivers send EXPLAIN with the statement's parameters beside it, as PostgreSQL takes them.
+#[test]
+fn explain_takes_parameters() {
+    let database = filled();
+    let mut session = database.session();
+    let mut explain = |text: &str, value| extended(&mut session, &format!("EXPLAIN {text}"), &[Some(value)]);
+    let plan = explain("SELECT * FROM big WHERE id = $1", "5").expect("explained");
+    assert!(plan.lines()[0].starts_with("Short path: point"), "{:?}", plan.lines());
+    let join = "(ANALYZE) SELECT t.n FROM ten t JOIN big b ON b.g = t.n WHERE b.id < $1";
+    let plan = explain(join, "7").expect("explained");
+    assert!(
+        plan.lines().iter().any(|l| l.starts_with("Rows: 7;")),
+        "{:?}",
+        plan.lines()
+    );
+    let refused = |found: cenote_sql::Result<_>| found.err().map(|e: cenote_sql::SqlError| e.code().to_string());
+    let one = "SELECT * FROM big WHERE id = $1";
+    assert_eq!(refused(explain(one, "x")).as_deref(), Some("22P02"));
+    assert_eq!(refused(explain("SELECT 1", "x")).as_deref(), Some("08P01"));
+    let bare = simple(&mut session, &format!("EXPLAIN {one}"))
+        .err()
+        .expect("no parameter");
+    assert_eq!(bare.code(), "42P02");
 }
 
 /// A node that is never reached says so; one that is run for each row says how often.
