@@ -16,6 +16,7 @@
 //! - [`pool`] shows two pods of a memory pool under a load with hot sets.
 //! - [`tpcc`], [`tatp`] and [`tpch`] run these benchmarks on any server that speaks PostgreSQL's wire protocol; the
 //!   first two by [`oltp`].
+//! - [`relations`] checks statements that have to agree with each other.
 //! - [`shapes`] times statements of many shapes on one server or two.
 //! - [`peers`] runs sysbench, TPC-C and TATP on Cenote, PostgreSQL and MariaDB in the same run.
 
@@ -36,6 +37,7 @@ pub mod pods;
 pub mod pool;
 pub mod processor;
 pub mod quarters;
+pub mod relations;
 pub mod reproduce;
 pub mod server;
 pub mod shapes;

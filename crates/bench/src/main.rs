@@ -2,8 +2,8 @@
 
 use cenote_bench::sysbench::Shape;
 use cenote_bench::{
-    crash, demo, devices, differential, footprint, peers, pool, reproduce, server, shapes, statements, sweep, tatp,
-    tpcc, tpch, ycsb,
+    crash, demo, devices, differential, footprint, peers, pool, relations, reproduce, server, shapes, statements,
+    sweep, tatp, tpcc, tpch, ycsb,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -58,6 +58,8 @@ enum What {
     },
     /// Run sysbench's five OLTP workloads, TPC-C and TATP on Cenote, MariaDB and PostgreSQL in the same run
     Peers(PeersArgs),
+    /// Check statements that have to agree with each other (partitions of a predicate, joins, paths) on Cenote alone
+    Relations(RelationsArgs),
     /// Time statements of many shapes (joins, subqueries, OR, ANY, first rows) on one server, or on two in turns
     Shapes(ShapesArgs),
     /// Measure the server's processor time a statement: what `reproduce` takes as an input
@@ -336,6 +338,17 @@ struct ShapesArgs {
     slice: u64,
 }
 
+fn run_relations(args: RelationsArgs) -> cenote_bench::Result<()> {
+    relations::run(&relations::Options {
+        program: server::cenote_program()?,
+        out: args.out,
+        seed: args.seed,
+        seeds: args.seeds,
+        relations: args.relations,
+        analytics: args.analytics,
+    })
+}
+
 fn run_shapes(args: ShapesArgs) -> cenote_bench::Result<()> {
     shapes::run(&shapes::Options {
         url: args.connect,
@@ -521,6 +534,31 @@ struct DifferentialArgs {
     /// Statements a seed
     #[arg(long, default_value_t = 300)]
     statements: usize,
+    /// Prepared statements a seed, each run several times
+    #[arg(long, default_value_t = 50)]
+    prepared: usize,
+    /// Cut down, and tell, what analytics answers otherwise as well
+    #[arg(long)]
+    analytics: bool,
+}
+
+#[derive(Args)]
+struct RelationsArgs {
+    /// Where the data directory goes
+    #[arg(long, default_value = "relations-out")]
+    out: PathBuf,
+    /// The first seed: same seed, same tables and relations
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many seeds, from the first one on
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    seeds: u64,
+    /// Relations a seed
+    #[arg(long, default_value_t = 500)]
+    relations: usize,
+    /// Cut down, and tell, also those that do not hold by analytics
+    #[arg(long)]
+    analytics: bool,
 }
 
 #[derive(Args)]
@@ -654,7 +692,10 @@ fn run(what: What) -> cenote_bench::Result<()> {
             seed: args.seed,
             seeds: args.seeds,
             statements: args.statements,
+            prepared: args.prepared,
+            analytics: args.analytics,
         }),
+        What::Relations(args) => run_relations(args),
         What::Footprint {
             out,
             memory_size,

@@ -1,8 +1,9 @@
-//! Random statements on Cenote and on PostgreSQL: the row executor gives PostgreSQL's rows. Where analytics or the short
-//! path answers otherwise, and where a column has another type, the report says so.
+//! Random statements on Cenote and on PostgreSQL, prepared ones among them: the row executor gives PostgreSQL's rows.
+//! Where the short path answers otherwise, and where a column has another type, the report says so; what analytics
+//! answers otherwise is counted.
 //!
-//! `CENOTE_DIFFERENTIAL_SEED`, `CENOTE_DIFFERENTIAL_SEEDS` and `CENOTE_DIFFERENTIAL_STATEMENTS` set what is run;
-//! `cenote bench differential` does the same with a report.
+//! `CENOTE_DIFFERENTIAL_SEED`, `.._SEEDS`, `.._STATEMENTS`, `.._PREPARED` and `.._ANALYTICS` set what is run; `cenote
+//! bench differential` does the same with a report.
 
 use cenote_bench::differential::{Options, compare};
 use cenote_bench::server::find_program;
@@ -46,6 +47,8 @@ fn the_row_executor_gives_the_rows_that_postgresql_gives() {
         seed: number("CENOTE_DIFFERENTIAL_SEED", 1),
         seeds: number("CENOTE_DIFFERENTIAL_SEEDS", 2),
         statements: number("CENOTE_DIFFERENTIAL_STATEMENTS", 300) as usize,
+        prepared: number("CENOTE_DIFFERENTIAL_PREPARED", 40) as usize,
+        analytics: number("CENOTE_DIFFERENTIAL_ANALYTICS", 0) != 0,
     };
     let report = compare(&options).unwrap_or_else(|e| panic!("{e}"));
     println!("{report}");

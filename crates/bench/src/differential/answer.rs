@@ -1,7 +1,9 @@
 //! What a server answers to a statement, and where two answers differ.
 
 use super::generate::Statement;
+use super::value::{Given, Shown};
 use crate::Result;
+use postgres::fallible_iterator::FallibleIterator;
 use postgres::{Client, NoTls, SimpleQueryMessage};
 use std::fmt::{self, Display, Formatter};
 
@@ -20,6 +22,18 @@ pub enum Answer {
     Error(String, String),
     /// The server did not answer.
     Lost(String),
+}
+
+impl Answer {
+    /// Whether the server has not what is asked (0A000).
+    pub fn is_unsupported(&self) -> bool {
+        matches!(self, Answer::Error(code, _) if code == "0A000")
+    }
+
+    /// Whether the statement took longer than it may.
+    pub fn timed_out(&self) -> bool {
+        matches!(self, Answer::Error(code, _) if code == "57014")
+    }
 }
 
 /// What a statement gave.
@@ -48,21 +62,31 @@ pub enum Difference {
     Codes(Option<String>, Option<String>),
     /// A server that did not answer.
     Lost,
+    /// EXPLAIN of a statement that runs gives an error.
+    Explain,
 }
 
 /// A connection that is made again when its server ends it.
 pub struct Connection {
     port: u16,
     database: &'static str,
+    /// Statements that a new connection begins with.
+    settings: &'static str,
     client: Option<Client>,
 }
 
 impl Connection {
     /// For the server at this port, as user `postgres`.
     pub fn new(port: u16, database: &'static str) -> Connection {
+        Connection::with_settings(port, database, "")
+    }
+
+    /// The same, with statements that it begins with.
+    pub fn with_settings(port: u16, database: &'static str, settings: &'static str) -> Connection {
         Connection {
             port,
             database,
+            settings,
             client: None,
         }
     }
@@ -79,6 +103,7 @@ impl Connection {
             );
             let mut client = Client::connect(&url, NoTls)?;
             client.batch_execute("SET statement_timeout = '10s'")?;
+            client.batch_execute(self.settings)?;
             self.client = Some(client);
         }
         Ok(self.client.as_mut().expect("made above"))
@@ -86,47 +111,118 @@ impl Connection {
 
     /// Runs a statement and, if it changes a table, reads that and takes the change back.
     pub fn answer(&mut self, statement: &Statement) -> Answer {
-        let answer = match self.client() {
-            Ok(client) => run(client, statement),
-            Err(error) => return Answer::Lost(error.to_string()),
-        };
-        answer.unwrap_or_else(|error| match error.as_db_error() {
-            Some(e) => Answer::Error(e.code().code().into(), e.message().into()),
-            None => Answer::Lost(error.to_string()),
+        self.attempt(|client| run(client, statement))
+    }
+
+    /// Prepares a statement. The error is what the server answered.
+    ///
+    /// # Errors
+    /// The answer of a server that refuses it, or is not there.
+    pub fn prepare(&mut self, sql: &str) -> std::result::Result<postgres::Statement, Answer> {
+        let client = self.client().map_err(|e| Answer::Lost(e.to_string()))?;
+        client.prepare(sql).map_err(|e| failed(&e))
+    }
+
+    /// Runs a prepared statement with these values; a change is taken back as by [`Connection::answer`].
+    pub fn execute(&mut self, prepared: &postgres::Statement, of: &Statement, values: &[Option<String>]) -> Answer {
+        self.attempt(|client| {
+            let Some(target) = of.target else {
+                return execute(client, prepared, values).map(|done| sorted(done, of.is_ordered()));
+            };
+            client.batch_execute("BEGIN")?;
+            let changed = execute(client, prepared, values);
+            taken_back(client, target, changed)
         })
     }
 
-    /// The first line of EXPLAIN; empty if there is none.
-    pub fn path(&mut self, statement: &Statement) -> String {
-        let explain = format!("EXPLAIN {}", statement.sql());
-        let messages = self.client().ok().and_then(|client| client.simple_query(&explain).ok());
-        let first = rows_of(messages.unwrap_or_default()).0.into_iter().next();
-        first
-            .and_then(|row| row.into_iter().next().flatten())
-            .unwrap_or_default()
+    /// Runs a statement whose change stays.
+    pub fn change(&mut self, sql: &str) -> Answer {
+        self.attempt(|client| {
+            let count = rows_of(client.simple_query(sql)?).1;
+            Ok(Done {
+                count,
+                ..Done::default()
+            })
+        })
+    }
+
+    /// The first line of EXPLAIN, with these values of parameters.
+    ///
+    /// # Errors
+    /// The server's answer.
+    pub fn path(&mut self, sql: &str, values: &[Option<String>]) -> std::result::Result<String, Answer> {
+        let prepared = self.prepare(&format!("EXPLAIN {sql}"))?;
+        let explained = self.attempt(|client| execute(client, &prepared, values));
+        match explained {
+            Answer::Done(done) => Ok(done.rows.into_iter().flatten().next().flatten().unwrap_or_default()),
+            error => Err(error),
+        }
+    }
+
+    fn attempt(&mut self, run: impl FnOnce(&mut Client) -> Attempt) -> Answer {
+        match self.client() {
+            Ok(client) => run(client).map_or_else(|e| failed(&e), Answer::Done),
+            Err(error) => Answer::Lost(error.to_string()),
+        }
     }
 }
 
-fn run(client: &mut Client, statement: &Statement) -> std::result::Result<Answer, postgres::Error> {
-    let sql = statement.sql();
-    let prepared = client.prepare(&sql)?;
+/// What a run gave.
+type Attempt = std::result::Result<Done, postgres::Error>;
+
+fn failed(error: &postgres::Error) -> Answer {
+    match error.as_db_error() {
+        Some(e) => Answer::Error(e.code().code().into(), e.message().into()),
+        None => Answer::Lost(error.to_string()),
+    }
+}
+
+fn columns_of(prepared: &postgres::Statement) -> Vec<(String, String)> {
     let column = |c: &postgres::Column| (c.name().to_string(), c.type_().name().to_string());
-    let columns = prepared.columns().iter().map(column).collect();
-    let Some(target) = statement.target else {
-        let (mut rows, count) = rows_of(client.simple_query(&sql)?);
-        if !statement.is_ordered() {
-            rows.sort();
-        }
+    prepared.columns().iter().map(column).collect()
+}
+
+fn run(client: &mut Client, statement: &Statement) -> Attempt {
+    let sql = statement.sql();
+    let columns = columns_of(&client.prepare(&sql)?);
+    let done = |messages| {
+        let (rows, count) = rows_of(messages);
         let after = Vec::new();
-        return Ok(Answer::Done(Done {
+        Done {
             columns,
             rows,
             count,
             after,
-        }));
+        }
+    };
+    let Some(target) = statement.target else {
+        return client
+            .simple_query(&sql)
+            .map(|m| sorted(done(m), statement.is_ordered()));
     };
     client.batch_execute("BEGIN")?;
-    let changed = client.simple_query(&sql);
+    let changed = client.simple_query(&sql).map(done);
+    taken_back(client, target, changed)
+}
+
+fn execute(client: &mut Client, prepared: &postgres::Statement, values: &[Option<String>]) -> Attempt {
+    let given: Vec<Given<'_>> = values.iter().map(|v| Given(v.as_deref())).collect();
+    let mut found = client.query_raw(prepared, given)?;
+    let mut rows = Vec::new();
+    while let Some(row) = found.next()? {
+        let value = |at| row.try_get::<_, Shown>(at).map(|shown| shown.0);
+        rows.push((0..row.len()).map(value).collect::<std::result::Result<Row, _>>()?);
+    }
+    Ok(Done {
+        columns: columns_of(prepared),
+        rows,
+        count: found.rows_affected().unwrap_or(0),
+        after: Vec::new(),
+    })
+}
+
+/// What a change gave, with the table behind it; then the change is taken back.
+fn taken_back(client: &mut Client, target: &str, changed: Attempt) -> Attempt {
     let after = match changed.is_ok() {
         true => client
             .simple_query(&format!("SELECT * FROM {target}"))
@@ -134,15 +230,17 @@ fn run(client: &mut Client, statement: &Statement) -> std::result::Result<Answer
         false => Ok(Vec::new()),
     };
     client.batch_execute("ROLLBACK")?;
-    let ((mut rows, count), mut after) = (rows_of(changed?), after?);
-    rows.sort();
-    after.sort();
-    Ok(Answer::Done(Done {
-        columns,
-        rows,
-        count,
-        after,
-    }))
+    let mut done = sorted(changed?, false);
+    done.after = after?;
+    done.after.sort();
+    Ok(done)
+}
+
+fn sorted(mut done: Done, is_ordered: bool) -> Done {
+    if !is_ordered {
+        done.rows.sort();
+    }
+    done
 }
 
 fn rows_of(messages: Vec<SimpleQueryMessage>) -> (Vec<Row>, u64) {

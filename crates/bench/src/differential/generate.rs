@@ -1,4 +1,4 @@
-//! Random statements over [`TABLES`].
+//! Random statements over the tables of [`super::schema`].
 //!
 //! Both servers have to answer them in one way only, so the generator keeps these rules:
 //! - LIMIT stands behind an ORDER BY of all outputs.
@@ -6,10 +6,15 @@
 //! - Arithmetic stays far from overflow and from division by zero, since plans differ in the rows that they compute.
 //! - SET names the columns of the target, or of sources that are joined by their whole key.
 
+pub mod block;
 mod changes;
+mod conditions;
 mod expressions;
+mod from;
+mod groups;
+mod windows;
 
-use super::schema::{KINDS, Kind, TABLES};
+use super::schema::{KINDS, Kind, Table};
 use super::tree::{Tree, list, nothing, optional, text};
 use cenote_base::random::Random;
 
@@ -25,6 +30,15 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// A statement whose rows have no order.
+    pub fn of(body: Tree) -> Statement {
+        Statement {
+            body,
+            tail: nothing(),
+            target: None,
+        }
+    }
+
     /// What a server gets.
     pub fn sql(&self) -> String {
         format!("{}{}", self.body, self.tail)
@@ -63,6 +77,8 @@ struct Scope {
     outer: Vec<Named>,
     /// Some: the query has groups, with these keys.
     keys: Option<Vec<Named>>,
+    /// The groups are those of several sets of keys.
+    sets: bool,
 }
 
 impl Scope {
@@ -76,15 +92,48 @@ impl Scope {
 /// A relation of FROM.
 struct Relation {
     tree: Tree,
+    /// Empty: its columns are named without it (those that USING merged).
     alias: String,
     columns: Vec<(String, Kind)>,
+    /// What it is, if it is a table.
+    table: Option<&'static Table>,
 }
 
 impl Relation {
     fn named(&self) -> Vec<Named> {
-        let column = |(name, kind): &(String, Kind)| (format!("{}.{name}", self.alias), *kind);
+        let column = |(name, kind): &(String, Kind)| match self.alias.is_empty() {
+            true => (name.clone(), *kind),
+            false => (format!("{}.{name}", self.alias), *kind),
+        };
         self.columns.iter().map(column).collect()
     }
+
+    fn of_table(table: &'static Table, alias: String) -> Relation {
+        Relation {
+            tree: text(format!("{} {alias}", table.name)),
+            columns: table.columns.iter().map(|c| (c.name.to_string(), c.kind)).collect(),
+            table: Some(table),
+            alias,
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.columns.iter().any(|c| c.0 == name)
+    }
+
+    fn merged(columns: Vec<(String, Kind)>) -> Relation {
+        Relation {
+            tree: nothing(),
+            alias: String::new(),
+            columns,
+            table: None,
+        }
+    }
+}
+
+/// Columns of all relations.
+fn all_named(relations: &[Relation]) -> Vec<Named> {
+    relations.iter().flat_map(Relation::named).collect()
 }
 
 /// Makes statements of one seed.
@@ -94,6 +143,8 @@ pub struct Generator {
     names: u32,
     /// What WITH names.
     common: Vec<(String, Vec<(String, Kind)>)>,
+    /// Some: constants may be parameters, and these are.
+    parameters: Option<Vec<Kind>>,
 }
 
 impl Generator {
@@ -103,6 +154,7 @@ impl Generator {
             random: Random(seed),
             names: 0,
             common: Vec::new(),
+            parameters: None,
         }
     }
 
@@ -114,6 +166,20 @@ impl Generator {
             0 | 1 => self.change(),
             _ => self.top(),
         }
+    }
+
+    /// The next statement that changes nothing.
+    pub fn query_statement(&mut self) -> Statement {
+        self.names = 0;
+        self.common.clear();
+        self.top()
+    }
+
+    /// The next statement whose constants may be parameters, and their kinds.
+    pub fn with_parameters(&mut self) -> (Statement, Vec<Kind>) {
+        self.parameters = Some(Vec::new());
+        let statement = self.statement();
+        (statement, self.parameters.take().unwrap_or_default())
     }
 
     fn name(&mut self, letter: &str) -> String {
@@ -133,17 +199,35 @@ impl Generator {
             commons.push(self.common());
         }
         let kinds = self.kinds(4);
-        let query = match self.random.one_in(5) {
-            true => self.set_operation(&[], &kinds, 3),
-            false => self.select(&[], &kinds, 3, false),
+        let mut tail = match self.random.one_in(3) {
+            true => nothing(),
+            false => self.tail(kinds.len()),
+        };
+        let query = match self.random.below(30) {
+            0..6 => self.set_operation(&[], &kinds, 3),
+            6 | 7 => {
+                let (query, order) = self.distinct_on(&[], &kinds, 3, false);
+                tail = order;
+                query
+            }
+            8 => {
+                tail = nothing();
+                let query = self.select(&[], &kinds, 3, false);
+                Tree::Sequence(vec![query, self.with_ties(kinds.len())])
+            }
+            9 => {
+                tail = nothing();
+                self.star()
+            }
+            10 => {
+                tail = nothing();
+                self.several(&kinds)
+            }
+            _ => self.select(&[], &kinds, 3, false),
         };
         let with = match commons.is_empty() {
             true => nothing(),
             false => optional(vec![text("WITH "), list(", ", commons), text(" ")]),
-        };
-        let tail = match self.random.one_in(3) {
-            true => nothing(),
-            false => self.tail(kinds.len()),
         };
         Statement {
             body: Tree::Sequence(vec![with, query]),
@@ -163,10 +247,11 @@ impl Generator {
             .map(|(at, kind)| (format!("{}{}", if given { "y" } else { "x" }, at + 1), *kind))
             .collect();
         let names: Vec<&str> = columns.iter().map(|c| c.0.as_str()).collect();
+        let kept = self.random.pick(&["", "", "MATERIALIZED ", "NOT MATERIALIZED "]);
         let head = if given {
-            format!("{name} ({}) AS (", names.join(", "))
+            format!("{name} ({}) AS {kept}(", names.join(", "))
         } else {
-            format!("{name} AS (")
+            format!("{name} AS {kept}(")
         };
         self.common.push((name, columns));
         Tree::Sequence(vec![text(head), query, text(")")])
@@ -184,25 +269,95 @@ impl Generator {
             )
         };
         let keys: Vec<String> = positions.into_iter().map(|at| key(at, &mut self.random)).collect();
-        let limit = match self.random.below(5) {
-            0 => format!(" LIMIT {}", self.random.below(6)),
-            1 => format!(" LIMIT {} OFFSET {}", self.random.below(6), self.random.below(4)),
-            2 => format!(" OFFSET {}", self.random.below(4)),
-            _ => String::new(),
-        };
         let order = text(format!(" ORDER BY {}", keys.join(", ")));
-        optional(vec![order, optional(vec![text(limit)])])
+        let limit = text(self.limit());
+        optional(vec![order, optional(vec![limit])])
+    }
+
+    fn limit(&mut self) -> String {
+        let offset = self.random.below(4);
+        let count = match self.parameter(Kind::Big) {
+            Some(parameter) => format!("abs({parameter}::bigint)"),
+            None => self.random.below(6).to_string(),
+        };
+        match self.random.below(12) {
+            0 | 1 => format!(" LIMIT {count}"),
+            2 | 3 => format!(" LIMIT {count} OFFSET {offset}"),
+            4 => format!(" OFFSET {offset}"),
+            5 => format!(" OFFSET {offset} ROWS FETCH NEXT ({count}) ROWS ONLY"),
+            6 => self.random.pick(&[" LIMIT ALL", " LIMIT NULL"]).to_string(),
+            _ => String::new(),
+        }
+    }
+
+    /// The first rows in an order that may leave some equal: those go with the last one.
+    fn with_ties(&mut self, outputs: usize) -> Tree {
+        let key = 1 + self.random.index(outputs);
+        let direction = self.random.pick(&["", " DESC", " NULLS FIRST"]);
+        let count = 1 + self.random.below(4);
+        text(format!(" ORDER BY {key}{direction} FETCH FIRST {count} ROWS WITH TIES"))
+    }
+
+    /// The first row for each value of the first outputs, and the order that says which it is.
+    fn distinct_on(&mut self, outer: &[Named], kinds: &[Kind], depth: u32, named: bool) -> (Tree, Tree) {
+        let on = 1 + self.random.index(kinds.len());
+        let positions: Vec<String> = (1..=on).map(|at| at.to_string()).collect();
+        let distinct = text(format!("DISTINCT ON ({}) ", positions.join(", ")));
+        let query = self.select_of(outer, kinds, depth, (distinct, named));
+        let key = |at| format!("{at}{}", self.random.pick(&["", "", " DESC", " NULLS FIRST"]));
+        let keys: Vec<String> = (1..=kinds.len()).map(key).collect();
+        let limit = text(self.limit());
+        let order = text(format!(" ORDER BY {}", keys.join(", ")));
+        (query, Tree::Sequence(vec![order, optional(vec![limit])]))
+    }
+
+    /// All columns.
+    fn star(&mut self) -> Tree {
+        let (from, relations, conditions) = self.from(&[], 2);
+        let all: Vec<&Relation> = relations.iter().filter(|r| !r.alias.is_empty()).collect();
+        let items = match self.random.one_in(3) {
+            true => format!("{}.*", all[self.random.index(all.len())].alias),
+            false => "*".into(),
+        };
+        Tree::Sequence(vec![text(format!("SELECT {items}")), from, filter(conditions)])
+    }
+
+    /// Rows of a select list with a subquery that may give several rows (21000). It stands where each row asks it, and
+    /// no LIMIT is there: else how far a plan goes would decide.
+    fn several(&mut self, kinds: &[Kind]) -> Tree {
+        let (from, relations, mut conditions) = self.from(&[], 1);
+        let scope = Scope {
+            columns: all_named(&relations),
+            ..Scope::default()
+        };
+        conditions.push(self.condition(&scope, 0));
+        let mut items = self.items(&scope, kinds, 1, false, &mut Vec::new());
+        let subquery = self.select(&scope.around(), &kinds[..1], 1, false);
+        let asked = match self.random.one_in(2) {
+            true => vec![text("("), subquery, text(")")],
+            false => {
+                let condition = self.condition(&scope, 0);
+                vec![text("CASE WHEN "), condition, text(" THEN ("), subquery, text(") END")]
+            }
+        };
+        items.push(Tree::Sequence(asked));
+        Tree::Sequence(vec![text("SELECT "), list(", ", items), from, filter(conditions)])
     }
 
     /// A query of these kinds. `named`: its outputs are called x1, x2, ...
     fn query(&mut self, outer: &[Named], kinds: &[Kind], depth: u32, named: bool) -> Tree {
         let query = match depth > 0 && self.random.one_in(8) {
             true => self.set_operation(outer, kinds, depth),
+            false if self.random.one_in(15) => {
+                let (query, order) = self.distinct_on(outer, kinds, depth, named);
+                return Tree::Sequence(vec![query, order]);
+            }
             false => self.select(outer, kinds, depth, named),
         };
-        match self.random.one_in(6) {
-            true => Tree::Sequence(vec![query, self.tail(kinds.len())]),
-            false => query,
+        match self.random.below(12) {
+            0 | 1 => Tree::Sequence(vec![query, self.tail(kinds.len())]),
+            2 => Tree::Sequence(vec![query, self.with_ties(kinds.len())]),
+            _ => query,
         }
     }
 
@@ -221,6 +376,7 @@ impl Generator {
                 let inner = self.set_operation(outer, kinds, depth - 1);
                 Tree::Sequence(vec![text("("), inner, text(")")])
             }
+            false if self.random.one_in(8) => self.value_rows(kinds),
             false => self.select(outer, kinds, depth - 1, true),
         };
         Tree::Exchange {
@@ -231,11 +387,19 @@ impl Generator {
     }
 
     fn select(&mut self, outer: &[Named], kinds: &[Kind], depth: u32, named: bool) -> Tree {
+        let distinct = match self.random.one_in(6) {
+            true => optional(vec![text("DISTINCT ")]),
+            false => nothing(),
+        };
+        self.select_of(outer, kinds, depth, (distinct, named))
+    }
+
+    fn select_of(&mut self, outer: &[Named], kinds: &[Kind], depth: u32, (distinct, named): (Tree, bool)) -> Tree {
         let (from, relations, mut conditions) = self.from(outer, depth);
         let mut scope = Scope {
-            columns: relations.iter().flat_map(Relation::named).collect(),
+            columns: all_named(&relations),
             outer: outer.to_vec(),
-            keys: None,
+            ..Scope::default()
         };
         while self.random.one_in(2) && conditions.len() < 4 {
             conditions.push(self.condition(&scope, depth));
@@ -244,34 +408,36 @@ impl Generator {
             conditions.extend(self.correlation(&scope));
         }
         let (group, having) = match self.random.one_in(3) {
-            true => self.groups(&mut scope, depth),
+            true => self.groups(&mut scope, &relations, depth),
             false => (nothing(), nothing()),
         };
-        let distinct = match self.random.one_in(6) {
-            true => optional(vec![text("DISTINCT ")]),
-            false => nothing(),
-        };
-        let items = self.items(&scope, kinds, depth, named);
-        let filter = match conditions.is_empty() {
+        let mut windows = Vec::new();
+        let items = self.items(&scope, kinds, depth, named, &mut windows);
+        let windows = match windows.is_empty() {
             true => nothing(),
-            false => optional(vec![text(" WHERE "), list(" AND ", conditions)]),
+            false => optional(vec![text(" WINDOW "), list(", ", windows)]),
         };
         Tree::Sequence(vec![
             text("SELECT "),
             distinct,
             list(", ", items),
             from,
-            filter,
+            filter(conditions),
             group,
             having,
+            windows,
         ])
     }
 
-    fn items(&mut self, scope: &Scope, kinds: &[Kind], depth: u32, named: bool) -> Vec<Tree> {
+    fn items(&mut self, scope: &Scope, kinds: &[Kind], depth: u32, named: bool, windows: &mut Vec<Tree>) -> Vec<Tree> {
         let mut items = Vec::new();
         for (at, kind) in kinds.iter().enumerate() {
+            let window = match self.random.one_in(8) {
+                true => self.window(scope, *kind, windows),
+                false => None,
+            };
             let inner = self.random.below(u64::from(depth.min(2)) + 1) as u32;
-            let expr = self.expr(scope, *kind, inner);
+            let expr = window.unwrap_or_else(|| self.expr(scope, *kind, inner));
             let name = if named {
                 text(format!(" AS x{}", at + 1))
             } else {
@@ -282,154 +448,18 @@ impl Generator {
         items
     }
 
-    /// GROUP BY and HAVING. The scope's keys become those of the groups.
-    fn groups(&mut self, scope: &mut Scope, depth: u32) -> (Tree, Tree) {
-        let own = Scope {
-            outer: Vec::new(),
-            ..scope.clone()
-        };
-        let mut keys: Vec<Named> = Vec::new();
-        for _ in 0..self.random.below(3) {
-            let kind = self.random.pick(&KINDS);
-            let column = self.column(&own.columns, kind);
-            match self.random.one_in(6) {
-                true => keys.push((self.expr(&own, kind, 1).to_string(), kind)),
-                false => keys.extend(column.map(|name| (name, kind))),
-            }
-        }
-        // A literal alone would be a position.
-        keys.retain(|(name, _)| name.contains('.'));
-        let names = keys.iter().map(|(name, _)| text(name)).collect();
-        let group = match keys.is_empty() {
-            true => nothing(),
-            false => optional(vec![text(" GROUP BY "), list(", ", names)]),
-        };
-        scope.keys = Some(keys);
-        let having = match self.random.one_in(3) {
-            true => optional(vec![text(" HAVING "), self.condition(scope, depth.min(1))]),
-            false => nothing(),
-        };
-        (group, having)
-    }
-
-    /// FROM, and conditions for WHERE that join its items.
-    fn from(&mut self, outer: &[Named], depth: u32) -> (Tree, Vec<Relation>, Vec<Tree>) {
-        let most = u64::from(depth.min(2)) + 1;
-        let count = 1 + self.random.below(most) as usize;
-        let mut relations = vec![self.relation(outer, depth)];
-        let mut parts = vec![text(" FROM "), relations[0].tree.clone()];
-        let mut conditions = Vec::new();
-        while relations.len() < count {
-            let next = self.relation(outer, depth);
-            let known: Vec<Named> = relations.iter().flat_map(Relation::named).collect();
-            let part = match self.random.below(5) {
-                0 => {
-                    conditions.extend(self.equal(&known, &next.named()));
-                    vec![text(", "), next.tree.clone()]
-                }
-                1 if self.shared(&relations, &next).is_some() => {
-                    let name = self.shared(&relations, &next).unwrap_or_default();
-                    let join = self.random.pick(&[" JOIN ", " LEFT JOIN ", " RIGHT JOIN "]);
-                    vec![text(join), next.tree.clone(), text(format!(" USING ({name})"))]
-                }
-                _ => self.joined(&known, &next, depth),
-            };
-            parts.push(optional(part));
-            relations.push(next);
-        }
-        (Tree::Sequence(parts), relations, conditions)
-    }
-
-    fn joined(&mut self, known: &[Named], next: &Relation, depth: u32) -> Vec<Tree> {
-        let join = self
-            .random
-            .pick(&[" JOIN ", " JOIN ", " LEFT JOIN ", " LEFT JOIN ", " RIGHT JOIN "]);
-        let mut on: Vec<Tree> = self.equal(known, &next.named()).into_iter().collect();
-        let scope = Scope {
-            columns: known.iter().cloned().chain(next.named()).collect(),
-            ..Scope::default()
-        };
-        if on.is_empty() || self.random.one_in(3) {
-            on.push(self.condition(&scope, depth.min(1)));
-        }
-        vec![text(join), next.tree.clone(), text(" ON "), list(" AND ", on)]
-    }
-
-    /// A column name that both sides have once, of one kind.
-    fn shared(&self, relations: &[Relation], next: &Relation) -> Option<String> {
-        let all: Vec<&(String, Kind)> = relations.iter().flat_map(|r| &r.columns).collect();
-        let once = |column: &&(String, Kind)| all.iter().filter(|c| c.0 == column.0).count() == 1;
-        let found = next.columns.iter().find(|c| all.contains(c) && once(c));
-        found.map(|c| c.0.clone())
-    }
-
-    /// A condition that one side's column equals the other's.
-    fn equal(&mut self, left: &[Named], right: &[Named]) -> Option<Tree> {
-        let pairs: Vec<(&Named, &Named)> = left
-            .iter()
-            .flat_map(|l| right.iter().map(move |r| (l, r)))
-            .filter(|(l, r)| l.1 == r.1 && l.1 != Kind::Bool)
-            .collect();
-        let (left, right) = *pairs.get(self.random.index(pairs.len()))?;
-        Some(text(format!("{} = {}", left.0, right.0)))
-    }
-
-    fn correlation(&mut self, scope: &Scope) -> Option<Tree> {
-        self.equal(&scope.columns, &scope.outer)
-    }
-
-    fn relation(&mut self, outer: &[Named], depth: u32) -> Relation {
-        let alias = self.name("r");
-        let choice = self.random.below(14);
-        if choice < 2 && !self.common.is_empty() {
-            let (name, columns) = self.common[self.random.index(self.common.len())].clone();
-            let tree = text(format!("{name} AS {alias}"));
-            return Relation { tree, alias, columns };
-        }
-        if choice == 2 && depth > 0 {
-            return self.derived(outer, alias, depth);
-        }
-        if choice == 3 {
-            return self.values(alias);
-        }
-        let table = &TABLES[self.random.index(TABLES.len())];
-        let columns = table.columns.iter().map(|c| (c.name.to_string(), c.kind)).collect();
-        let (alias, tree) = match self.random.one_in(8) {
-            true => (table.name.to_string(), text(table.name)),
-            false => {
-                let tree = text(format!("{} {alias}", table.name));
-                (alias, tree)
-            }
-        };
-        Relation { tree, alias, columns }
-    }
-
-    fn derived(&mut self, outer: &[Named], alias: String, depth: u32) -> Relation {
-        let kinds = self.kinds(3);
-        let query = self.query(outer, &kinds, depth - 1, true);
-        let columns = (1..).zip(&kinds).map(|(at, kind)| (format!("x{at}"), *kind)).collect();
-        let tree = Tree::Sequence(vec![text("("), query, text(format!(") AS {alias}"))]);
-        Relation { tree, alias, columns }
-    }
-
-    fn values(&mut self, alias: String) -> Relation {
-        let kinds = self.kinds(2);
-        let mut rows = Vec::new();
-        for _ in 0..1 + self.random.below(3) {
-            let row: Vec<String> = kinds.iter().map(|kind| self.typed_literal(*kind)).collect();
-            rows.push(text(format!("({})", row.join(", "))));
-        }
-        let columns: Vec<(String, Kind)> = (1..).zip(&kinds).map(|(at, kind)| (format!("x{at}"), *kind)).collect();
-        let names: Vec<&str> = columns.iter().map(|c| c.0.as_str()).collect();
-        let end = format!(") AS {alias} ({})", names.join(", "));
-        let tree = Tree::Sequence(vec![text("(VALUES "), list(", ", rows), text(end)]);
-        Relation { tree, alias, columns }
-    }
-
     /// A column of this kind.
     fn column(&mut self, of: &[Named], kind: Kind) -> Option<String> {
         let fitting: Vec<&Named> = of.iter().filter(|c| c.1 == kind).collect();
         let found = fitting.get(self.random.index(fitting.len()))?;
         Some(found.0.clone())
+    }
+}
+
+/// WHERE of these conditions.
+fn filter(conditions: Vec<Tree>) -> Tree {
+    match conditions.is_empty() {
+        true => nothing(),
+        false => optional(vec![text(" WHERE "), list(" AND ", conditions)]),
     }
 }

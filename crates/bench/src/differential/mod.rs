@@ -4,21 +4,24 @@
 //! 2. [`generate`] makes statements as trees ([`tree`]) by the same seed: same seed, same statements.
 //! 3. [`answer`] runs each on both and compares rows (in order where ORDER BY fixes it), the names and types of columns,
 //!    SQLSTATEs, and the table that it changes; a change is taken back.
-//! 4. A statement whose answers differ is cut down while they differ in the same way, and reported.
+//! 4. [`prepared`] prepares others, and runs them again while indexes and rows come and go.
+//! 5. A statement whose answers differ is cut down while they differ in the same way, and reported.
 //!
 //! What Cenote refuses as not supported (0A000) is counted, not reported: it is not a wrong answer.
 
 pub mod answer;
 pub mod generate;
+mod prepared;
 pub mod schema;
 pub mod tree;
+pub mod value;
 
 use crate::server::{CenoteOptions, RegionFile, Server, free_port};
 use crate::{Error, IoContext, Result};
 use answer::{Answer, Connection, Difference, difference, equal_but_padding};
 use cenote_base::random::Random;
 use generate::{Generator, Statement};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
 
@@ -27,6 +30,9 @@ const CUTS_MAX: usize = 3000;
 
 /// Differences of a seed after which it ends.
 const DIFFERENCES_MAX: usize = 20;
+
+/// Words of an error's message by which it is known again.
+const ERROR_WORDS: usize = 4;
 
 /// What is run.
 #[derive(Clone, Debug)]
@@ -41,6 +47,10 @@ pub struct Options {
     pub seeds: u64,
     /// Statements a seed.
     pub statements: usize,
+    /// Prepared statements a seed, each run several times.
+    pub prepared: usize,
+    /// Whether what analytics answers otherwise is cut down and told; else it is counted.
+    pub analytics: bool,
 }
 
 /// A statement that the servers answer differently.
@@ -69,8 +79,10 @@ pub struct Finding {
 pub struct Report {
     /// Statements by what EXPLAIN says first.
     pub paths: BTreeMap<String, usize>,
-    /// Statements run.
+    /// Statements run, each run of a prepared one counted.
     pub statements: usize,
+    /// Prepared statements.
+    pub prepared: usize,
     /// Statements that both ran.
     pub done: usize,
     /// Statements that both refused.
@@ -79,6 +91,12 @@ pub struct Report {
     pub unsupported: usize,
     /// Differences.
     pub findings: Vec<Finding>,
+    /// Differences by an error that a finding before has had: counted, and not cut down.
+    pub repeated: usize,
+    /// Such errors.
+    errors_found: BTreeSet<String>,
+    /// Differences of analytics that were counted only.
+    pub of_analytics: usize,
 }
 
 /// Runs the statements and prints what came of them.
@@ -105,10 +123,12 @@ pub fn compare(options: &Options) -> Result<Report> {
     let mut servers = Servers {
         expected: Connection::new(postgresql.port, "postgres"),
         found: Connection::new(cenote.port, "cenote"),
+        analytics: options.analytics,
     };
     let mut report = Report::default();
     for seed in options.seed..options.seed + options.seeds {
         servers.seed(seed, options.statements, &mut report)?;
+        servers.cases(seed, options.prepared, &mut report)?;
     }
     Ok(report)
 }
@@ -143,10 +163,13 @@ fn remove(data: &Path) -> Result<()> {
 struct Servers {
     expected: Connection,
     found: Connection,
+    /// As [`Options::analytics`].
+    analytics: bool,
 }
 
 impl Servers {
-    fn seed(&mut self, seed: u64, statements: usize, report: &mut Report) -> Result<()> {
+    /// Makes the seed's tables on both.
+    fn tables(&mut self, seed: u64) -> Result<()> {
         let tables = schema::statements(&mut Random(seed)).join("; ");
         for server in [&mut self.expected, &mut self.found] {
             for table in &schema::TABLES {
@@ -156,6 +179,11 @@ impl Servers {
             }
             server.client()?.batch_execute(&tables)?;
         }
+        Ok(())
+    }
+
+    fn seed(&mut self, seed: u64, statements: usize, report: &mut Report) -> Result<()> {
+        self.tables(seed)?;
         let mut generator = Generator::new(seed);
         let already = report.findings.len();
         for number in 0..statements {
@@ -174,19 +202,25 @@ impl Servers {
 
     fn one(&mut self, statement: &Statement, report: &mut Report) -> Option<Difference> {
         let (expected, found) = self.answers(statement);
-        report.statements += 1;
-        match (&expected, &found) {
-            (_, Answer::Error(code, _)) if code == "0A000" => {
-                report.unsupported += 1;
-                return None;
-            }
-            (Answer::Done(_), Answer::Done(_)) => report.done += 1,
-            _ => report.errors += 1,
+        report.count(&expected, &found);
+        if found.is_unsupported() {
+            return None;
         }
-        let path = self.found.path(statement);
-        let first = path.split(':').next().unwrap_or_default().to_string();
-        *report.paths.entry(first).or_default() += 1;
-        difference(&expected, &found)
+        let path = self.found.path(&statement.sql(), &[]);
+        let first = path
+            .as_deref()
+            .unwrap_or_default()
+            .split(':')
+            .next()
+            .unwrap_or_default();
+        *report.paths.entry(first.to_string()).or_default() += 1;
+        let difference = difference_of(&expected, &found).or_else(|| explain_fails(&found, &path))?;
+        let is_told = self.analytics || difference == Difference::Lost || path.is_ok_and(|path| is_by_rows(&path));
+        if !is_told {
+            report.of_analytics += 1;
+            return None;
+        }
+        (!report.is_repeated(&expected, &found)).then_some(difference)
     }
 
     /// Both answers. Cenote runs a SELECT again, by the plan that it has kept: an answer that differs is the one shown.
@@ -201,7 +235,10 @@ impl Servers {
 
     fn differs(&mut self, statement: &Statement) -> Option<Difference> {
         let (expected, found) = self.answers(statement);
-        difference(&expected, &found)
+        difference_of(&expected, &found).or_else(|| {
+            let path = self.found.path(&statement.sql(), &[]);
+            explain_fails(&found, &path)
+        })
     }
 
     /// Cuts the statement down while the answers differ in the same way.
@@ -217,7 +254,7 @@ impl Servers {
             number,
             original: statement.sql(),
             minimal: minimal.sql(),
-            path: self.found.path(&minimal),
+            path: self.found.path(&minimal.sql(), &[]).unwrap_or_else(|e| e.to_string()),
             difference: difference.clone(),
             expected,
             found,
@@ -236,12 +273,54 @@ impl Servers {
     }
 }
 
+/// Whether the row executor, or the short path, carries out all of a statement that EXPLAIN begins so with.
+pub fn is_by_rows(path: &str) -> bool {
+    !path.starts_with("Analytics") && !path.contains("analytics")
+}
+
+/// A statement that runs is one that EXPLAIN explains.
+fn explain_fails(found: &Answer, path: &std::result::Result<String, Answer>) -> Option<Difference> {
+    (matches!(found, Answer::Done(_)) && path.is_err()).then_some(Difference::Explain)
+}
+
+/// Where the answers differ, but for what says nothing: a time limit, and the joins that PostgreSQL has not.
+fn difference_of(expected: &Answer, found: &Answer) -> Option<Difference> {
+    let says_nothing = expected.is_unsupported() || expected.timed_out() || found.timed_out();
+    difference(expected, found).filter(|_| !says_nothing)
+}
+
+impl Report {
+    /// Whether an error that PostgreSQL does not give has been found before: what is told of it begins alike.
+    fn is_repeated(&mut self, expected: &Answer, found: &Answer) -> bool {
+        let (Answer::Done(_), Answer::Error(code, message)) = (expected, found) else {
+            return false;
+        };
+        // Not the names that it is about.
+        let is_word = |word: &&str| word.chars().all(char::is_alphabetic);
+        let words: Vec<&str> = message.split_whitespace().filter(is_word).take(ERROR_WORDS).collect();
+        let is_new = self.errors_found.insert(format!("{code} {}", words.join(" ")));
+        self.repeated += usize::from(!is_new);
+        !is_new
+    }
+
+    fn count(&mut self, expected: &Answer, found: &Answer) {
+        self.statements += 1;
+        match (expected, found) {
+            (_, found) if found.is_unsupported() => self.unsupported += 1,
+            (Answer::Done(_), Answer::Done(_)) => self.done += 1,
+            _ => self.errors += 1,
+        }
+    }
+}
+
 impl Finding {
-    /// Whether the row executor gave other rows than PostgreSQL, left another table, or ended with another SQLSTATE. It
+    /// Whether the row executor gave other rows than PostgreSQL, left another table, or ended with another SQLSTATE, or
+    /// there was no answer. It
     /// knows less of the types of columns: char(n) beside other strings is text, without trailing blanks.
     pub fn is_wrong_answer_of_rows(&self) -> bool {
         let by_rows = self.path.starts_with("Row executor") || self.path.contains("rows found by");
-        by_rows && self.difference != Difference::Columns && !equal_but_padding(&self.expected, &self.found)
+        let is_wrong = by_rows && self.difference != Difference::Columns;
+        self.difference == Difference::Lost || is_wrong && !equal_but_padding(&self.expected, &self.found)
     }
 }
 
@@ -261,9 +340,15 @@ impl Display for Report {
         let (statements, done, errors) = (self.statements, self.done, self.errors);
         write!(
             f,
-            "{statements} statements: {done} ran on both, {errors} failed on either, "
+            "{statements} statements and runs of {} prepared ones: {done} ran on both, {errors} failed on either, ",
+            self.prepared
         )?;
         write!(f, "{} not supported, {findings} answered differently", self.unsupported)?;
+        write!(
+            f,
+            ", {} as one of them, {} more by analytics",
+            self.repeated, self.of_analytics
+        )?;
         self.paths
             .iter()
             .try_for_each(|(path, count)| write!(f, "\n  {count:5}  {path}"))

@@ -65,7 +65,7 @@ const fn column(name: &'static str, ty: &'static str, kind: Kind) -> Column {
 }
 
 /// The tables.
-pub const TABLES: [Table; 5] = [
+pub static TABLES: [Table; 5] = [
     Table {
         name: "t1",
         columns: &[
@@ -176,6 +176,20 @@ fn of_table(random: &mut Random, table: &Table) -> Vec<String> {
         }
     }
     all
+}
+
+/// A statement that inserts so many rows more, where their keys are free.
+pub fn rows(random: &mut Random, table: &Table, numbers: std::ops::Range<u64>) -> String {
+    let row = |at| {
+        let values: Vec<String> = table.columns.iter().map(|c| value(random, c, at)).collect();
+        format!("({})", values.join(", "))
+    };
+    let rows: Vec<String> = numbers.map(row).collect();
+    format!(
+        "INSERT INTO {} VALUES {} ON CONFLICT DO NOTHING",
+        table.name,
+        rows.join(", ")
+    )
 }
 
 /// Names of the primary key's columns.

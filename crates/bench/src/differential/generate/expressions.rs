@@ -1,13 +1,11 @@
 //! Expressions and conditions.
 
-use super::{Generator, Named, Scope};
-use crate::differential::schema::{KINDS, Kind, TABLES, literal};
+use super::{Generator, Named, Scope, all_named};
+use crate::differential::schema::{Kind, TABLES, literal};
 use crate::differential::tree::{Tree, list, text};
 
-const COMPARISONS: [&str; 6] = [" = ", " = ", " < ", " <= ", " > ", " <> "];
-
 /// The kind's type in casts.
-fn type_name(kind: Kind) -> &'static str {
+pub(super) fn type_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Int => "integer",
         Kind::Big => "bigint",
@@ -19,7 +17,7 @@ fn type_name(kind: Kind) -> &'static str {
 }
 
 /// Simple text of the kind, for shrinking.
-fn plain(kind: Kind) -> &'static str {
+pub(super) fn plain(kind: Kind) -> &'static str {
     match kind {
         Kind::Int => "1",
         Kind::Big => "1::bigint",
@@ -31,13 +29,16 @@ fn plain(kind: Kind) -> &'static str {
 }
 
 /// Pieces of which `operands` can stand for the whole.
-fn exchange(kind: Kind, parts: Vec<Tree>, operands: &[usize]) -> Tree {
+pub(super) fn exchange(kind: Kind, parts: Vec<Tree>, operands: &[usize]) -> Tree {
     Tree::Exchange {
         parts,
         operands: operands.to_vec(),
         plain: Some(plain(kind)),
     }
 }
+
+/// Parameters of a statement.
+const PARAMETERS_MAX: usize = 8;
 
 impl Generator {
     /// An expression of this kind; `depth`: how far operators nest.
@@ -61,7 +62,11 @@ impl Generator {
         }
     }
 
-    fn literal(&mut self, kind: Kind) -> String {
+    /// A literal, or a parameter where the statement takes such.
+    pub(super) fn literal(&mut self, kind: Kind) -> String {
+        if let Some(parameter) = self.parameter(kind) {
+            return parameter;
+        }
         let literal = literal(&mut self.random, kind);
         if literal.starts_with('-') {
             format!("({literal})")
@@ -70,7 +75,22 @@ impl Generator {
         }
     }
 
-    fn leaf(&mut self, scope: &Scope, kind: Kind) -> Tree {
+    pub(super) fn parameter(&mut self, kind: Kind) -> Option<String> {
+        let parameters = self.parameters.as_mut()?;
+        if parameters.len() == PARAMETERS_MAX || self.random.one_in(3) {
+            return None;
+        }
+        parameters.push(kind);
+        Some(format!("${}", parameters.len()))
+    }
+
+    /// An array of constants.
+    pub(super) fn array(&mut self, kind: Kind) -> String {
+        let items: Vec<String> = (0..self.random.below(4)).map(|_| self.typed_literal(kind)).collect();
+        format!("ARRAY[{}]::{}[]", items.join(", "), type_name(kind))
+    }
+
+    pub(super) fn leaf(&mut self, scope: &Scope, kind: Kind) -> Tree {
         if self.random.one_in(500) {
             return text(
                 self.random
@@ -100,31 +120,6 @@ impl Generator {
             return text(name.unwrap_or_default());
         }
         self.aggregate(scope, kind)
-    }
-
-    fn aggregate(&mut self, scope: &Scope, kind: Kind) -> Tree {
-        // Of columns of this query alone: else the aggregate would belong to the query around.
-        let own = Scope {
-            columns: scope.columns.clone(),
-            ..Scope::default()
-        };
-        let distinct = if self.random.one_in(6) { "DISTINCT " } else { "" };
-        let depth = self.random.below(2) as u32;
-        let (start, of, end) = match (kind, self.random.below(4)) {
-            (Kind::Big, 0) => return text("count(*)"),
-            (Kind::Big, 1) => ("count(", self.random.pick(&KINDS), ")"),
-            (Kind::Big, 2) => ("sum(", Kind::Int, ")"),
-            (Kind::Big, 3) => ("sum(", Kind::Big, ")::bigint"),
-            (Kind::Numeric, 0) => ("round(avg(", Kind::Int, "), 2)"),
-            (Kind::Numeric, 1) => ("sum(", Kind::Numeric, ")"),
-            (Kind::Numeric, 2) => ("round(avg(", Kind::Numeric, "), 2)"),
-            (Kind::Bool, 0 | 1) => ("bool_and(", Kind::Bool, ")"),
-            (Kind::Bool, _) => ("bool_or(", Kind::Bool, ")"),
-            (kind, 0 | 1) => ("min(", kind, ")"),
-            (kind, _) => ("max(", kind, ")"),
-        };
-        let argument = self.expr(&own, of, depth);
-        exchange(kind, vec![text(format!("{start}{distinct}")), argument, text(end)], &[])
     }
 
     fn operator(&mut self, scope: &Scope, kind: Kind, depth: u32) -> Tree {
@@ -200,9 +195,9 @@ impl Generator {
     fn aggregated(&mut self, outer: &[Named], kind: Kind, depth: u32) -> Tree {
         let (from, relations, mut conditions) = self.from(outer, depth);
         let mut scope = Scope {
-            columns: relations.iter().flat_map(super::Relation::named).collect(),
+            columns: all_named(&relations),
             outer: outer.to_vec(),
-            keys: None,
+            ..Scope::default()
         };
         conditions.extend(self.correlation(&scope));
         if self.random.one_in(3) {
@@ -242,131 +237,5 @@ impl Generator {
             parts.push(self.expr(&around, column.kind, depth.min(1)));
         }
         Tree::Sequence(parts)
-    }
-
-    /// A condition; `depth`: how far operators and subqueries nest.
-    pub(super) fn condition(&mut self, scope: &Scope, depth: u32) -> Tree {
-        if depth == 0 {
-            return self.simple_condition(scope, 0);
-        }
-        match self.random.below(12) {
-            0 => self.both(scope, " AND ", depth - 1),
-            1 | 2 => self.both(scope, " OR ", depth - 1),
-            3 => {
-                let inner = self.condition(scope, depth - 1);
-                exchange(Kind::Bool, vec![text("(NOT "), inner, text(")")], &[1])
-            }
-            4 => self.exists(scope, depth - 1),
-            5 | 6 => self.in_query(scope, depth - 1),
-            _ => self.simple_condition(scope, depth - 1),
-        }
-    }
-
-    fn both(&mut self, scope: &Scope, operator: &'static str, depth: u32) -> Tree {
-        let (left, right) = (self.condition(scope, depth), self.condition(scope, depth));
-        exchange(
-            Kind::Bool,
-            vec![text("("), left, text(operator), right, text(")")],
-            &[1, 3],
-        )
-    }
-
-    fn exists(&mut self, scope: &Scope, depth: u32) -> Tree {
-        let kinds = self.kinds(2);
-        let query = self.query(&scope.around(), &kinds, depth, false);
-        let start = self.random.pick(&["EXISTS (", "EXISTS (", "NOT EXISTS ("]);
-        exchange(Kind::Bool, vec![text(start), query, text(")")], &[])
-    }
-
-    fn in_query(&mut self, scope: &Scope, depth: u32) -> Tree {
-        let kind = self.random.pick(&KINDS);
-        let operand = self.expr(scope, kind, depth.min(1));
-        let query = self.query(&scope.around(), &[kind], depth, false);
-        let operator = self.random.pick(&[
-            " IN (",
-            " IN (",
-            " NOT IN (",
-            " = ANY (",
-            " > ANY (",
-            " <> ALL (",
-            " <= ALL (",
-        ]);
-        exchange(Kind::Bool, vec![operand, text(operator), query, text(")")], &[])
-    }
-
-    fn simple_condition(&mut self, scope: &Scope, depth: u32) -> Tree {
-        let kind = self.random.pick(&KINDS);
-        let operand = self.expr(scope, kind, depth);
-        let parts = match self.random.below(11) {
-            0 => vec![operand, text(self.random.pick(&[" IS NULL", " IS NOT NULL"]))],
-            1 => self.between(scope, kind, operand),
-            2 => self.in_list(kind, operand),
-            3 => {
-                let operator = self.random.pick(&[" IS DISTINCT FROM ", " IS NOT DISTINCT FROM "]);
-                vec![operand, text(operator), self.expr(scope, kind, depth)]
-            }
-            4 if kind == Kind::Text => {
-                let operator = self.random.pick(&[" LIKE ", " NOT LIKE "]);
-                vec![
-                    operand,
-                    text(operator),
-                    text(self.random.pick(&["'a%'", "'%b'", "'_'", "'ab%'", "''"])),
-                ]
-            }
-            4 if kind == Kind::Bool => vec![operand],
-            5 if kind == Kind::Bool => {
-                vec![
-                    operand,
-                    text(
-                        self.random
-                            .pick(&[" IS TRUE", " IS NOT TRUE", " IS FALSE", " IS UNKNOWN"]),
-                    ),
-                ]
-            }
-            6 => self.row(scope, kind, operand),
-            7 | 8 => vec![operand, text(self.random.pick(&COMPARISONS)), text(self.literal(kind))],
-            _ => {
-                let operator = self.random.pick(&COMPARISONS);
-                vec![operand, text(operator), self.expr(scope, kind, depth)]
-            }
-        };
-        exchange(Kind::Bool, parts, &[])
-    }
-
-    fn between(&mut self, scope: &Scope, kind: Kind, operand: Tree) -> Vec<Tree> {
-        let operator = self.random.pick(&[" BETWEEN ", " NOT BETWEEN "]);
-        let (low, high) = (self.leaf(scope, kind), self.leaf(scope, kind));
-        vec![operand, text(operator), low, text(" AND "), high]
-    }
-
-    fn in_list(&mut self, kind: Kind, operand: Tree) -> Vec<Tree> {
-        let mut items = Vec::new();
-        for _ in 0..1 + self.random.below(3) {
-            let null = self.random.one_in(10);
-            items.push(text(if null { "NULL".into() } else { self.literal(kind) }));
-        }
-        let operator = self.random.pick(&[" IN (", " IN (", " NOT IN ("]);
-        vec![operand, text(operator), list(", ", items), text(")")]
-    }
-
-    /// Two rows compared.
-    fn row(&mut self, scope: &Scope, kind: Kind, operand: Tree) -> Vec<Tree> {
-        let second = self.random.pick(&KINDS);
-        let operator = self.random.pick(&[") = (", ") < (", ") >= (", ") <> ("]);
-        let mut leaf = |kind| self.leaf(scope, kind);
-        let (second_left, left, right) = (leaf(second), leaf(kind), leaf(second));
-        let comma = || text(", ");
-        let end = text(")");
-        vec![
-            text("("),
-            operand,
-            comma(),
-            second_left,
-            text(operator),
-            left,
-            comma(),
-            right,
-            end,
-        ]
     }
 }
