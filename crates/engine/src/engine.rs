@@ -240,10 +240,10 @@ impl Engine {
         Ok(())
     }
 
-    /// The next hidden row number of a table without a primary key.
-    pub(crate) fn next_row_number(&self, table: &Table) -> Result<u64> {
+    /// Takes `count` hidden row numbers of a table without a primary key; gives the first.
+    pub(crate) fn next_row_numbers(&self, table: &Table, count: u64) -> Result<u64> {
         if let Some(counter) = self.row_numbers.lock().get(&table.space) {
-            return Ok(counter.fetch_add(1, Ordering::Relaxed));
+            return Ok(counter.fetch_add(count, Ordering::Relaxed));
         }
         let mut scan = BTree { space: table.space }
             .scan(KeyRange::all(), Direction::Backward)
@@ -261,7 +261,7 @@ impl Engine {
         let counter = counters
             .entry(table.space)
             .or_insert_with(|| Arc::new(AtomicU64::new(next)));
-        Ok(counter.fetch_add(1, Ordering::Relaxed))
+        Ok(counter.fetch_add(count, Ordering::Relaxed))
     }
 }
 

@@ -74,6 +74,11 @@ pub(crate) struct Before<'a> {
     pub seen: &'a [u8],
 }
 
+/// Whether a new row of so many bytes is stored as it is.
+pub(crate) fn stays_whole(len: usize) -> bool {
+    len <= ROW_INLINE
+}
+
 fn tree(table: &Table) -> BTree {
     BTree { space: table.space }
 }

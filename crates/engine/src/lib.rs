@@ -63,5 +63,5 @@ pub use memory::{Account, Charge, Memory};
 pub use report::{CheckReport, RecoveryReport};
 pub use row::{ColumnReader, RowLayout};
 pub use statistics::{ColumnStatistics, KeyStatistics, Statistics};
-pub use tx::{CancelFlag, Decide, Reader, RowScan, Savepoint, Tx};
+pub use tx::{CancelFlag, Decide, NewRows, Reader, Refused, RowScan, Savepoint, Tx};
 pub use types::{ColumnType, Datum, DatumRef, Numeric};

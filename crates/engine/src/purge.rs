@@ -31,7 +31,7 @@ use crate::tree::{BTree, LeafPos};
 use crate::tx::needed::{Entries, Memos, Row, Version};
 use crate::tx::rollback::{compact_entries, latch_entries, remove_ahead, remove_entries, too_many};
 use crate::tx::{CancelFlag, cts};
-use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
+use crate::undo::record::{TRAILER, Trailer, UndoRecord};
 use crate::undo::{self, Segment, UndoPointer};
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
@@ -241,7 +241,7 @@ impl Engine {
             }
             at = behind;
             segment.pass(at);
-            self.unsettled.settle(&record);
+            self.unsettled.settle_all(&record)?;
             passed += 1;
         }
         segment.pass(end);
@@ -281,7 +281,7 @@ impl Engine {
     /// False if the table was defined otherwise in the middle, so that pages went away: the record is to be read anew,
     /// since it may say by now that part of this was done.
     fn purge_record(&self, pointer: UndoPointer, record: &UndoRecord, memos: &mut Memos) -> Result<bool> {
-        if record.undone || record.plain || record.kind == Kind::Insert {
+        if record.undone || record.plain || record.kind.is_insert() {
             return Ok(true);
         }
         let Some(table) = self.catalog.table_of_space(record.space) else {

@@ -1,9 +1,10 @@
 //! The engine, killed between any two steps of any thread, and its power lost there.
 //!
 //! As in `pool`: while the first thread copies region and files, all others stand at a preemption point. Each session
-//! owns a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`. A second run opens
-//! the copy and looks: each session's rows are all at one number, at least the acknowledged one; the shared counter is
-//! the sum of what all sessions have committed to it; index and rows agree.
+//! owns a range of ids and counts its commits; a commit of number `n` leaves all its rows at `n`, and puts new rows,
+//! inserted together, in the place of those of `n - 1`. A second run opens the copy and looks: each session's rows are
+//! all at one number, at least the acknowledged one; the shared counter is the sum of what all sessions have committed
+//! to it; index and rows agree.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{
     Change, ColumnDef, ColumnType, Datum, DatumRef, Direction, Engine, EngineOptions, Error, Insert, Isolation,
-    KeyRange, MemoryKind, NewIndex, NewTable, Outcome, Result, RowBatch, Table, Tx,
+    KeyRange, MemoryKind, NewIndex, NewRows, NewTable, Outcome, Result, RowBatch, Table, Tx,
 };
 use cenote_sim::{Sim, run, seeds};
 use cenote_testkit::faulty::MemFs;
@@ -20,6 +21,8 @@ use cenote_testkit::faulty::MemFs;
 const SESSIONS: u64 = 3;
 const ROWS: i32 = 4;
 const SHARED: i32 = 9_999;
+/// Ids of rows that are inserted together begin here.
+const TOGETHER: i32 = 20_000;
 
 struct Region(PathBuf);
 
@@ -119,11 +122,31 @@ fn transaction(tx: &mut Tx, table: &Table, me: i32, n: i64) -> Result<()> {
             assert_eq!(done, Outcome::Done);
         }
     }
+    put_together(tx, table, me, n)?;
     tx.begin_statement();
     tx.modify(table, &key(table, SHARED), &|old, _| {
         let (id, n) = number(table, old);
         Ok::<_, Error>(Change::Update(row(table, id, n + 1)))
     })?;
+    Ok(())
+}
+
+/// Ids of the rows that session `me` inserts together with number `n`: other sessions' lie between.
+fn together(me: i32, n: i64) -> impl Iterator<Item = i32> {
+    let first = TOGETHER + n as i32 * 100 + me;
+    (0..ROWS).map(move |part| first + part * SESSIONS as i32)
+}
+
+fn put_together(tx: &mut Tx, table: &Table, me: i32, n: i64) -> Result<()> {
+    tx.begin_statement();
+    let mut rows = NewRows::default();
+    together(me, n).for_each(|id| rows.push(&row(table, id, n)));
+    assert_eq!(tx.insert_rows(table, &rows, &mut 0)?, None);
+    tx.begin_statement();
+    for id in together(me, n - 1) {
+        let gone = tx.modify(table, &key(table, id), &|_, _| Ok::<_, Error>(Change::Delete))?;
+        assert_eq!(gone == Outcome::Done, n > 1);
+    }
     Ok(())
 }
 
@@ -304,6 +327,10 @@ fn verify(seed: u64, remains: Remains) {
                     n == *noted as i64 || n == *noted as i64 + 1,
                     "{what}, round {round}: {n} is there, {noted} acknowledged"
                 );
+                let ids: Vec<i32> = together(me as i32, n).filter(|_| n > 0).collect();
+                let is_own = |id: i32| id >= TOGETHER && (id % 100) as u64 % SESSIONS == me as u64;
+                let found: Vec<i32> = rows.iter().map(|r| r.0).filter(|id| is_own(*id)).collect();
+                assert_eq!(found, ids, "{what}, round {round}: rows that were inserted together");
                 committed += n;
             }
             let tx = engine.begin(Isolation::ReadCommitted);

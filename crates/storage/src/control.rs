@@ -24,8 +24,9 @@
 //!
 //! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 and 3 have the
 //! same control file as 4; what rows and undo records may say of large values is new in 3, and of rows with another
-//! primary key in 4. Each is a part of the next. So 2 and 3 are opened, and become 4 with the first change of the
-//! control file: each start makes one before anything else is written. 4 is written.
+//! primary key in 4, statistics in the catalog in 5, undo records of several inserts in 6. Each is a part of the next.
+//! So 2 to 5 are opened, and become 6 with the first change of the control file: each start makes one before anything
+//! else is written. 6 is written.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +42,7 @@ use crate::files::{log_dir, spaces_dir};
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
 /// The format of a data directory that this program writes.
-pub const FORMAT_VERSION: u32 = 5;
+pub const FORMAT_VERSION: u32 = 6;
 /// The oldest one that it reads, and makes a later one of.
 const FORMAT_READ: u32 = 2;
 
@@ -395,18 +396,18 @@ mod tests {
             versions.sort_unstable();
             versions
         };
-        for former in [2, 3, 4] {
+        for former in [2, 3, 4, 5] {
             put(former);
             let file = ControlFile::open(dir.path()).expect("opens");
             assert_eq!(file.get().database, 7);
             file.update(|control| control.tx_ceiling = 9).expect("written");
-            assert_eq!(versions(), [Some(former), Some(5)]);
+            assert_eq!(versions(), [Some(former), Some(FORMAT_VERSION)]);
             drop(file);
             assert_eq!(ControlFile::open(dir.path()).expect("opens").get().tx_ceiling, 9);
         }
-        put(6);
+        put(FORMAT_VERSION + 1);
         let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
-        assert!(error.contains("format version 6"), "{error}");
+        assert!(error.contains("format version 7"), "{error}");
     }
 
     #[test]

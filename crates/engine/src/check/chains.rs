@@ -17,7 +17,7 @@ use crate::space::{self, SpaceHeader};
 use crate::tree::{BTree, LargeRef, LeafBatch};
 use crate::undo;
 use crate::undo::Segment;
-use crate::undo::record::{Kind, TRAILER, Trailer, UndoRecord};
+use crate::undo::record::{TRAILER, Trailer, UndoRecord};
 use cenote_base::TxId;
 use cenote_base::rt::HashMap;
 
@@ -95,7 +95,7 @@ impl Engine {
     fn hold_replaced(&self, table: &Table, holders: &mut Holders, problems: &mut Vec<String>) -> Result<()> {
         for segment in &self.segments.all() {
             self.each_record(segment, &mut |record| {
-                let replaced = record.kind != Kind::Insert && !record.undone && !record.before.deleted();
+                let replaced = !record.kind.is_insert() && !record.undone && !record.before.deleted();
                 if replaced && record.space == table.space {
                     let refs = large::refs_of(&self.pool, table, &record.row);
                     hold(refs.map(|refs| record.shared.select(refs, false)), holders, problems);

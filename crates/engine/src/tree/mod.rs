@@ -14,6 +14,7 @@
 //! Invariants: those of [`layout`] and of [`crate::space`]; latch order parent, child, right neighbour, space
 //! header, free page; within one mini-transaction at most one `seek_write` for each tree, before other latches.
 
+pub(crate) mod batch;
 mod bulk;
 mod check;
 mod descend;

@@ -207,7 +207,7 @@ fn lacks(page: impl PageRead, room: usize) -> bool {
     room > 0 && Header::read(page).free() < room + SLOT
 }
 
-fn fits(key: usize, value: usize) -> Result<()> {
+pub(super) fn fits(key: usize, value: usize) -> Result<()> {
     if key > MAX_KEY {
         return Err(Error::KeyTooLong(key));
     }

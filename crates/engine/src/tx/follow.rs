@@ -22,7 +22,7 @@
 
 use super::read::Reader;
 use crate::error::Result;
-use crate::undo::record::{Kind, Trailer};
+use crate::undo::record::Trailer;
 use crate::undo::{self, UndoPointer};
 
 /// What makes a row the one that is wanted.
@@ -73,7 +73,7 @@ impl Reader {
             if identity == Identity::Landed(record.prev) {
                 return Ok(found);
             }
-            if record.kind == Kind::Insert {
+            if record.kind.is_insert() {
                 return Ok(Found::Gone);
             }
             version = record.before;
@@ -89,7 +89,7 @@ impl Reader {
                 other.get_or_insert(version);
             }
             let record = undo::read(&self.engine.pool, version.undo)?;
-            if record.kind == Kind::Insert {
+            if record.kind.is_insert() {
                 return Ok(None);
             }
             version = record.before;

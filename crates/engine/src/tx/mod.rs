@@ -25,12 +25,14 @@ pub(crate) mod rollback;
 pub(crate) mod slots;
 mod statistics;
 pub(crate) mod status;
+mod together;
 pub(crate) mod unsettled;
 mod write;
 
 pub use locks::CancelFlag;
 pub use read::{Reader, RowScan};
 pub(crate) use status::Status;
+pub use together::{NewRows, Refused};
 pub use write::Decide;
 
 use crate::api::{Columns, Direction, Isolation, RowBatch};

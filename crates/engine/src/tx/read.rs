@@ -27,7 +27,7 @@ use crate::error::{Error, Result};
 use crate::key::KeyRange;
 use crate::tree::{BTree, LeafBatch, Place, Scan};
 use crate::undo::UndoPointer;
-use crate::undo::record::{Kind, TRAILER, Trailer};
+use crate::undo::record::{TRAILER, Trailer};
 use crate::{large, undo};
 use cenote_base::{Cts, TxId};
 use std::ops::Bound;
@@ -258,7 +258,7 @@ impl Reader {
                 return Err(Error::Serialization(REPLACED));
             }
             let record = undo::read(&self.engine.pool, trailer.undo)?;
-            if record.kind == Kind::Insert {
+            if record.kind.is_insert() {
                 return Ok(false);
             }
             trailer = record.before;
@@ -312,7 +312,7 @@ impl Engine {
             return Ok(None);
         }
         match undo::read(&self.pool, trailer.undo) {
-            Ok(record) => Ok((record.kind != Kind::Insert && !record.undone).then_some((record.before, record.row))),
+            Ok(record) => Ok((!record.kind.is_insert() && !record.undone).then_some((record.before, record.row))),
             Err(_) if self.segments.is_purged(trailer.undo) => Ok(None),
             Err(error) => Err(error),
         }

@@ -4,6 +4,9 @@
 //! other version needs go, large values of the version become pending, the record is marked undone. A crash between
 //! steps loses nothing and repeats nothing.
 //!
+//! The record of several inserts is taken back a row a step, and marked behind the last one. Rows that are gone by then
+//! do not go again: what stands under their keys, if anything, names another record.
+//!
 //! A mini-transaction holds a bounded number of pages. So of more than [`ENTRIES_AT_ONCE`] entries, the first go in
 //! mini-transactions before, each under the clustered leaf's latch. An entry is a hint: a crash between them leaves a
 //! row without some entries of a version that no snapshot sees any more.
@@ -23,7 +26,7 @@ use crate::catalog::{Table, spaces};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::large;
-use crate::pool::{Mtr, Need};
+use crate::pool::{Mtr, Need, PageH};
 use crate::system::CATALOG_SPACE;
 use crate::tree::{BTree, LeafPos};
 use crate::tx::{CancelFlag, Status};
@@ -73,20 +76,59 @@ impl<'e> Rollback<'e> {
     /// The same, of a loser: others may take rows of it back at the same time.
     pub(crate) fn take_back_beside_others(&mut self, pointer: UndoPointer) -> Result<UndoPointer> {
         let record = undo::read(&self.engine.pool, pointer)?;
-        let _row = self.engine.losers.stripe(record.space, &record.key).lock();
-        self.take_back(pointer, &record)?;
+        if record.kind == Kind::InsertMany {
+            self.take_back_many(pointer, &record, true)?;
+        } else {
+            let _row = self.engine.losers.stripe(record.space, &record.key).lock();
+            self.take_back(pointer, &record)?;
+        }
         Ok(record.prev)
+    }
+
+    /// Takes back the change of one record in the row with this key, whose stripe is held.
+    fn take_back_in_row(&mut self, pointer: UndoPointer, key: &[u8]) -> Result<()> {
+        let record = undo::read(&self.engine.pool, pointer)?;
+        let table = self.engine.catalog.table_of_space(record.space);
+        match table.filter(|_| record.kind == Kind::InsertMany && !record.undone) {
+            Some(table) => self.restore_all(&table, pointer, &record.of_row(key.to_vec())),
+            None => self.take_back(pointer, &record),
+        }
     }
 
     fn take_back(&mut self, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
         if record.undone {
             return Ok(());
         }
-        let Some(table) = self.engine.catalog.table_of_space(record.space) else {
-            return mark_only(self.engine, pointer, record);
+        if record.kind == Kind::InsertMany {
+            return self.take_back_many(pointer, record, false);
+        }
+        match self.engine.catalog.table_of_space(record.space) {
+            Some(table) => self.restore_all(&table, pointer, record),
+            None => mark_only(self.engine, pointer, record),
+        }
+    }
+
+    /// The record of several inserts; `beside_others`: of a loser, whose rows others may take back at the same time.
+    fn take_back_many(&mut self, pointer: UndoPointer, record: &UndoRecord, beside_others: bool) -> Result<()> {
+        let engine = self.engine;
+        if record.undone {
+            return Ok(());
+        }
+        let Some(table) = engine.catalog.table_of_space(record.space) else {
+            return mark_only(engine, pointer, record);
         };
+        for key in record.keys()? {
+            let stripe = beside_others.then(|| engine.losers.stripe(record.space, &key));
+            let _row = stripe.map(|stripe| stripe.lock());
+            self.restore_all(&table, pointer, &record.of_row(key))?;
+        }
+        // Each row was settled when it went.
+        mark(engine, pointer).map(drop)
+    }
+
+    fn restore_all(&mut self, table: &Table, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
         let mut removed = Vec::new();
-        while !self.restore(&table, pointer, record, &mut removed)? {}
+        while !self.restore(table, pointer, record, &mut removed)? {}
         Ok(())
     }
 
@@ -126,8 +168,8 @@ impl<'e> Rollback<'e> {
         let mut value = record.row.clone();
         value.extend_from_slice(&record.before.encode());
         let room = match record.kind {
-            Kind::Insert => 0,
-            _ => record.key.len() + value.len(),
+            Kind::Insert | Kind::InsertMany => 0,
+            Kind::Update | Kind::Delete => record.key.len() + value.len(),
         };
         engine.reclaim_large(table)?;
         let mut m = engine.pool.mtr();
@@ -138,7 +180,7 @@ impl<'e> Rollback<'e> {
         }
         if !pos.found || Trailer::of(&current)?.undo != pointer {
             drop(m);
-            return mark_only(engine, pointer, record).map(|()| true);
+            return mark_one(engine, pointer, record).map(|()| true);
         }
         let trailer = Trailer::of(&current)?;
         let row = &current[..current.len() - TRAILER];
@@ -150,7 +192,7 @@ impl<'e> Rollback<'e> {
         };
         let mut entries = version_of.entries(trailer, row)?;
         let hashes: Vec<_> = hashes(&entries).collect();
-        let below = (record.kind != Kind::Insert && !entries.is_empty()).then(|| (record.before, record.row.clone()));
+        let below = (!record.kind.is_insert() && !entries.is_empty()).then(|| (record.before, record.row.clone()));
         if !self.keep_needed(version_of, trailer, below, &mut entries)? {
             drop(m);
             return self.learn(version_of).map(|()| false);
@@ -160,21 +202,23 @@ impl<'e> Rollback<'e> {
         }
         let is_dead = record.before.deleted() && is_past(engine, record.before)?;
         let doomed = latch_entries(&mut m, entries)?;
-        let undo_page = undo::latch_record(&mut m, pointer)?;
+        let undo_page = latch_to_mark(&mut m, pointer, record)?;
         let refs = if trailer.deleted() {
             Vec::new()
         } else {
             large::refs_begun(&engine.pool, table, row, (&record.row, record.shared))?
         };
         large::orphan(&mut m, table, &refs)?;
-        let emptied = if record.kind == Kind::Insert || is_dead {
+        let emptied = if record.kind.is_insert() || is_dead {
             tree.remove_at(&mut m, &pos)
         } else {
             tree.replace_at(&mut m, &pos, &value)?;
             false
         };
         let thin = remove_entries(&mut m, doomed);
-        undo::mark_undone(&mut m, undo_page, pointer);
+        if let Some(page) = undo_page {
+            undo::mark_undone(&mut m, page, pointer);
+        }
         m.commit();
         engine.unsettled.settle(record);
         self.memos.took_back(version_of, &hashes, record.before);
@@ -219,7 +263,7 @@ pub(crate) fn take_back_row(
         }
         cancel.check()?;
         mark::pass(Mark::LoserRow);
-        rollback.take_back_one(newest.undo)?;
+        rollback.take_back_in_row(newest.undo, key)?;
     }
     Ok(true)
 }
@@ -244,25 +288,64 @@ pub(crate) fn is_covered(engine: &Engine, own: TxId, pointer: UndoPointer) -> Re
     let (Some(table), false) = (engine.catalog.table_of_space(record.space), record.undone) else {
         return Ok(false);
     };
-    let mut value = Vec::new();
-    if !(BTree { space: table.space }).get(&engine.pool, &record.key, &mut value)? {
-        return Ok(false);
+    for key in record.keys()? {
+        let mut value = Vec::new();
+        if !(BTree { space: table.space }).get(&engine.pool, &key, &mut value)? {
+            continue;
+        }
+        let newest = Trailer::of(&value)?;
+        let is_of_another = newest.tx != own && matches!(engine.status(newest.tx)?, Status::Active(_));
+        if is_of_another && (record.kind != Kind::InsertMany || lies_above(engine, newest, pointer)?) {
+            return Ok(true);
+        }
     }
-    let newest = Trailer::of(&value)?.tx;
-    Ok(newest != own && matches!(engine.status(newest)?, Status::Active(_)))
+    Ok(false)
+}
+
+/// Whether the version is one of the row that this record's change made. A row of several that were inserted together
+/// has no mark when it is taken back, and another may stand under its key then.
+fn lies_above(engine: &Engine, mut version: Trailer, pointer: UndoPointer) -> Result<bool> {
+    while let Some((before, _)) = engine.version_before(version)? {
+        if before.undo == pointer {
+            return Ok(true);
+        }
+        version = before;
+    }
+    Ok(false)
+}
+
+/// Marks the record undone, unless it is of several rows: one of them has been taken back.
+fn mark_one(engine: &Engine, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
+    match record.kind {
+        Kind::InsertMany => Ok(()),
+        Kind::Insert | Kind::Update | Kind::Delete => mark_only(engine, pointer, record),
+    }
+}
+
+/// Latches the record's page, where it is to be marked with the row.
+fn latch_to_mark(m: &mut Mtr<'_>, pointer: UndoPointer, record: &UndoRecord) -> Result<Option<PageH>> {
+    match record.kind {
+        Kind::InsertMany => Ok(None),
+        Kind::Insert | Kind::Update | Kind::Delete => undo::latch_record(m, pointer).map(Some),
+    }
 }
 
 /// There is nothing to restore: the table is gone, or another thread has taken the change back since the record was read.
 fn mark_only(engine: &Engine, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
+    if mark(engine, pointer)? {
+        engine.unsettled.settle_all(record)?;
+    }
+    Ok(())
+}
+
+/// Marks the record undone; whether it was not.
+fn mark(engine: &Engine, pointer: UndoPointer) -> Result<bool> {
     let mut m = engine.pool.mtr();
     let h = undo::latch_record(&mut m, pointer)?;
     let was_undone = undo::is_undone(&m, h, pointer);
     undo::mark_undone(&mut m, h, pointer);
     m.commit();
-    if !was_undone {
-        engine.unsettled.settle(record);
-    }
-    Ok(())
+    Ok(!was_undone)
 }
 
 /// Whether purge has passed the deletion that this version is, or may be about to; the row's leaf is latched. Purge
@@ -302,7 +385,7 @@ fn definitions(
     (trailer, row): (Trailer, &[u8]),
     record: &UndoRecord,
 ) -> Result<(Definition, Definition)> {
-    let before = (record.kind != Kind::Insert && !record.before.deleted()).then_some(record.row.as_slice());
+    let before = (!record.kind.is_insert() && !record.before.deleted()).then_some(record.row.as_slice());
     Ok((
         spaces::table_of_stored(engine, (!trailer.deleted()).then_some(row))?,
         spaces::table_of_stored(engine, before)?,

@@ -94,22 +94,28 @@ impl Tx {
     /// A row was changed: counted for the next automatic analysis once this commits.
     #[inline]
     pub(super) fn count_change(&mut self, table: &Table) {
+        self.count_changes(table, 1);
+    }
+
+    /// So many rows were changed.
+    #[inline]
+    pub(super) fn count_changes(&mut self, table: &Table, count: u64) {
         match self.changed.last_mut() {
-            Some((id, rows)) if *id == table.id => *rows += 1,
-            _ => self.count_change_of_another(table.id),
+            Some((id, rows)) if *id == table.id => *rows += count,
+            _ => self.count_changes_of_another(table.id, count),
         }
     }
 
     #[cold]
-    fn count_change_of_another(&mut self, table: u32) {
+    fn count_changes_of_another(&mut self, table: u32, count: u64) {
         // The last is the one that is looked at first.
         match self.changed.iter().position(|(id, _)| *id == table) {
             Some(at) => {
                 let last = self.changed.len() - 1;
                 self.changed.swap(at, last);
-                self.changed[last].1 += 1;
+                self.changed[last].1 += count;
             }
-            None => self.changed.push((table, 1)),
+            None => self.changed.push((table, count)),
         }
     }
 

@@ -17,7 +17,7 @@
 //! 2. Purge counts it off when it has passed the record. By then every snapshot in use or to come sees the change, and
 //!    the entries of the version that it replaced are gone, but for those that later versions have.
 //! 3. A rollback counts it off when its mini-transaction has ended: the row is back, and the entries are gone that no
-//!    other version has.
+//!    other version has. Rows that one record inserted are counted one by one, and count off one by one: each when it goes.
 //! 4. A scan looks at the counts behind copying a leaf's entries, and then validates the leaf: what it copied stood
 //!    there when it looked.
 //!
@@ -43,7 +43,8 @@
 //! An index that is dropped is not kept up any more, by writers or purge, while readers with the former definition go
 //! on. They ask, behind the look, whether the definition that purge goes by still has it.
 
-use crate::undo::record::UndoRecord;
+use crate::error::Result;
+use crate::undo::record::{Kind, UndoRecord};
 use cenote_base::TxId;
 use cenote_base::rt;
 use cenote_base::rt::HashMap;
@@ -101,12 +102,32 @@ impl Unsettled {
         }
     }
 
-    /// Purge has passed the change, or it was taken back.
+    /// The change of the row with the record's key was taken back.
     pub(crate) fn settle(&self, record: &UndoRecord) {
-        if !record.counted || record.tx < self.first || planted(Fault::Uncounted) {
-            return;
+        if self.has_counted(record) {
+            self.settle_row(record.space, &record.key);
         }
-        let before = self.of(record.space, &record.key).fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Purge has passed the record, or nothing of it is there to be taken back.
+    ///
+    /// # Errors
+    /// [`crate::error::Error::Corrupt`]: its list of keys contradicts itself.
+    pub(crate) fn settle_all(&self, record: &UndoRecord) -> Result<()> {
+        if record.kind != Kind::InsertMany {
+            self.settle(record);
+        } else if self.has_counted(record) {
+            record.keys()?.iter().for_each(|key| self.settle_row(record.space, key));
+        }
+        Ok(())
+    }
+
+    fn has_counted(&self, record: &UndoRecord) -> bool {
+        record.counted && record.tx >= self.first && !planted(Fault::Uncounted)
+    }
+
+    fn settle_row(&self, space: u32, key: &[u8]) {
+        let before = self.of(space, key).fetch_sub(1, Ordering::AcqRel);
         assert!(before > 0, "a change is counted before it is settled");
     }
 

@@ -135,10 +135,20 @@ impl Tx {
         self.write_table(table)?;
         row_key.clear();
         if table.has_hidden_key() {
-            row_key.extend_from_slice(&self.engine().next_row_number(table)?.to_be_bytes());
+            row_key.extend_from_slice(&self.engine().next_row_numbers(table, 1)?.to_be_bytes());
         } else {
             table.key_of_row(row, row_key)?;
         }
+        self.insert_keyed(table, (row, row_key), arbiters)
+    }
+
+    /// As `insert_unless`, under this key.
+    pub(super) fn insert_keyed(
+        &mut self,
+        table: &Table,
+        (row, row_key): (&[u8], &[u8]),
+        arbiters: &[Option<usize>],
+    ) -> Result<Insert> {
         let keys = index::new_keys(table, row, None)?;
         index::check_lengths(&keys, row_key)?;
         let stored = large::move_out(self.engine(), table, row, None)?;
@@ -1026,6 +1036,6 @@ fn bears_no_transaction(table: &Table, trailer: Trailer) -> Error {
     ))
 }
 
-fn no_segment() -> Error {
+pub(super) fn no_segment() -> Error {
     Error::Internal("a writer without an undo segment".into())
 }

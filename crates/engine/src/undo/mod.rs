@@ -12,7 +12,7 @@
 //!    has been rolled back. So what lies at `end` and behind belongs to a transaction that had not ended: a loser,
 //!    after a crash.
 //! 5. Taking a change back marks its record *undone* in the same mini-transaction: rollback may stop anywhere and go
-//!    on.
+//!    on. The record of several inserts (`keys`) is marked when all of its rows are gone.
 //! 6. Purge reads each segment from `tail` and moves `tail` on; pages wholly below it are punched out of the file.
 //!
 //! ```text
@@ -25,6 +25,7 @@
 //! lap is believed there; the page behind the last one with records exists and is empty, so a search for the end of the
 //! stream meets no page that was never written.
 
+pub(crate) mod keys;
 mod pointer;
 pub(crate) mod record;
 pub(crate) mod segments;

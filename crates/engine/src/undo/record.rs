@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0 u32 len        whole record, multiple of 8
-//!  4 u8  kind       1 insert (there was no row), 2 update, 3 delete
+//!  4 u8  kind       1 insert (there was no row), 2 update, 3 delete, 4 insert of several rows (`keys`)
 //!  5 u8  flags      bit 0: undone (the change has been taken back; set in the mini-transaction that does it)
 //!                   bit 1: plain (no index key changed and the previous version has nothing outside: purge passes by)
 //!                   bit 2: counted (a row was made or ended, or an index key changed: `tx::unsettled`)
@@ -19,6 +19,7 @@
 //! 56 key, previous row, new key
 //! ```
 
+use super::keys;
 use super::pointer::UndoPointer;
 use super::shared::Shared;
 use crate::error::{Error, Result};
@@ -58,6 +59,15 @@ pub(crate) enum Kind {
     Update,
     /// It was delete-marked.
     Delete,
+    /// There was none of several rows: the record holds their keys (`undo::keys`).
+    InsertMany,
+}
+
+impl Kind {
+    /// Whether no version was before the one that the record's change made.
+    pub(crate) fn is_insert(self) -> bool {
+        matches!(self, Kind::Insert | Kind::InsertMany)
+    }
 }
 
 /// Trailer of a row version: its transaction, and what was before it.
@@ -190,6 +200,7 @@ impl NewRecord<'_> {
             Kind::Insert => 1,
             Kind::Update => 2,
             Kind::Delete => 3,
+            Kind::InsertMany => 4,
         });
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.push(flag(self.plain, FLAG_PLAIN) | flag(self.counted, FLAG_COUNTED));
@@ -228,6 +239,7 @@ impl UndoRecord {
             1 => Kind::Insert,
             2 => Kind::Update,
             3 => Kind::Delete,
+            4 => Kind::InsertMany,
             _ => return Err(bad("unknown kind")),
         };
         let row_at = HEADER + key_len;
@@ -249,6 +261,25 @@ impl UndoRecord {
             row: bytes[row_at..row_at + row_len].to_vec(),
             new_key: bytes[row_at + row_len..row_at + row_len + new_len].to_vec(),
         })
+    }
+
+    /// Keys of the rows that it stands for. Errors: its list of them contradicts itself.
+    pub(crate) fn keys(&self) -> Result<Vec<Vec<u8>>> {
+        match self.kind {
+            Kind::InsertMany => keys::unpack(&self.key, &self.row),
+            Kind::Insert | Kind::Update | Kind::Delete => Ok(vec![self.key.clone()]),
+        }
+    }
+
+    /// The part of it that is of the row with this key: no list.
+    pub(crate) fn of_row(&self, key: Vec<u8>) -> UndoRecord {
+        assert!(self.kind == Kind::InsertMany, "the others are of one row");
+        UndoRecord {
+            key,
+            row: Vec::new(),
+            new_key: Vec::new(),
+            ..*self
+        }
     }
 
     /// Length of the record.

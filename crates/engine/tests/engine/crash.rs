@@ -34,7 +34,8 @@ fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids:
         } else {
             c
         };
-        match random.below(3) {
+        match random.below(4) {
+            3 => insert_some(random, tx, table, model, ids.clone()),
             0 => match insert(tx, table, id, k, &c).unwrap() {
                 Insert::Done => assert!(model.insert(id, (k, c)).is_none()),
                 Insert::Duplicate { .. } => assert!(model.contains_key(&id)),
@@ -48,6 +49,42 @@ fn work(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids:
                 model.remove(&id).is_some()
             ),
         }
+    }
+}
+
+/// Inserts several rows together, in no order; where one is there already, the statement is taken back.
+fn insert_some(random: &mut Random, tx: &mut Tx, table: &Table, model: &mut Model, ids: std::ops::Range<i32>) {
+    let mut rows: Vec<(i32, i32, String)> = (0..2 + random.below(30))
+        .map(|_| {
+            let len = if random.one_in(15) {
+                5_000
+            } else {
+                random.below(200) as usize
+            };
+            let id = ids.start + random.below((ids.end - ids.start) as u64) as i32;
+            (id, random.below(50) as i32, "t".repeat(len))
+        })
+        .collect();
+    if random.one_in(2) {
+        let mut seen: std::collections::BTreeSet<i32> = model.keys().copied().collect();
+        rows.retain(|(id, ..)| seen.insert(*id));
+    }
+    let mut new = NewRows::default();
+    rows.iter().for_each(|(id, k, c)| new.push(&row(table, *id, *k, c)));
+    let point = tx.savepoint();
+    let refused = tx.insert_rows(table, &new, &mut 0).unwrap();
+    let mut after = model.clone();
+    let first = rows
+        .into_iter()
+        .position(|(id, k, c)| after.insert(id, (k, c)).is_some());
+    assert_eq!(
+        refused.map(|refused| refused.row),
+        first,
+        "the first row that is there already"
+    );
+    match refused {
+        Some(_) => tx.rollback_to(&point).unwrap(),
+        None => *model = after,
     }
 }
 
