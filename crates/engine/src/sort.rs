@@ -1,6 +1,7 @@
 //! Sorting index entries, of which there may be more than memory holds.
 //!
-//! 1. Entries are gathered end to end in one buffer; only their places are sorted.
+//! 1. Entries are gathered end to end in one buffer; only their places are sorted. A place has the first bytes of its
+//!    entry, which decide most comparisons without a look at the buffer.
 //! 2. Where the buffer may not grow any more (it has its share of the memory of statements, or the session has no
 //!    more), it is written as a sorted *run* to a file of its own, and filled anew.
 //! 3. At the end the runs are merged, [`FAN_IN`] at a time, until so few are left that the last merge gives the result.
@@ -17,14 +18,16 @@
 //! left.
 
 use crate::error::{Error, Result};
+use crate::key::MAX_KEY_BYTES;
 use crate::memory::{Account, Charge};
 use crate::tx::CancelFlag;
 use cenote_base::crc;
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::{self, AtomicU64};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use std::borrow::Cow;
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -70,7 +73,7 @@ impl RunFiles {
         fs::create_dir_all(&self.dir).map_err(|e| failed("making", &self.dir, e))?;
         let path = self
             .dir
-            .join(format!("run-{}", self.next.fetch_add(1, Ordering::Relaxed)));
+            .join(format!("run-{}", self.next.fetch_add(1, atomic::Ordering::Relaxed)));
         let file = fs::open(&path, OpenOptions::TRUNCATE).map_err(|e| failed("making", &path, e))?;
         Ok((path, file))
     }
@@ -91,21 +94,63 @@ pub(crate) struct Entry<'a> {
     pub older: bool,
 }
 
+/// Bytes of an entry that its place has: three integers of an index with their marks.
+const HEAD: usize = 16;
+/// Bit of a place's `split`: the entry is not of the newest version of its row.
+const OLDER: u16 = 1 << 15;
+const _: () = assert!(
+    MAX_KEY_BYTES < OLDER as usize,
+    "the length of a first part leaves its top bit free"
+);
+
 /// Place of an entry in the buffer.
 #[derive(Clone, Copy)]
 struct Place {
-    at: usize,
+    /// The entry's first bytes, big endian; zeros where it has less.
+    head: [u64; HEAD / 8],
+    at: u32,
     len: u16,
+    /// And [`OLDER`].
     split: u16,
-    older: bool,
 }
+const _: () = assert!(
+    size_of::<Place>() == HEAD + 8,
+    "many places lie in a cache line's reach"
+);
 
 impl Place {
+    fn of(key: &[u8], at: usize, split: u16, newest: bool) -> Place {
+        let mut head = [0; HEAD];
+        let len = key.len().min(HEAD);
+        head[..len].copy_from_slice(&key[..len]);
+        let head = u128::from_be_bytes(head);
+        Place {
+            head: [(head >> 64) as u64, head as u64],
+            at: at as u32,
+            len: key.len() as u16,
+            split: if newest { split } else { split | OLDER },
+        }
+    }
+
+    fn head(&self) -> u128 {
+        u128::from(self.head[0]) << 64 | u128::from(self.head[1])
+    }
+
+    /// As their entries compare.
+    #[inline]
+    fn compare(&self, other: &Place, bytes: &[u8]) -> Ordering {
+        let (a, b) = (self.head(), other.head());
+        if a != b {
+            return a.cmp(&b);
+        }
+        self.entry(bytes).cmp(&other.entry(bytes))
+    }
+
     fn entry(self, bytes: &[u8]) -> Entry<'_> {
         Entry {
-            key: Cow::Borrowed(&bytes[self.at..][..usize::from(self.len)]),
-            split: self.split,
-            older: self.older,
+            key: Cow::Borrowed(&bytes[self.at as usize..][..usize::from(self.len)]),
+            split: self.split & !OLDER,
+            older: self.split & OLDER != 0,
         }
     }
 }
@@ -141,28 +186,24 @@ impl<'f> Sorter<'f> {
     pub(crate) fn push(&mut self, key: &[u8], split: u16, newest: bool) -> Result<()> {
         let more = key.len() + size_of::<Place>();
         let all = self.bytes.len() + self.places.len() * size_of::<Place>() + more;
-        if all > self.share || all > BUFFER_MIN && self.memory.grow(more).is_err() {
+        let is_full = all > self.share || self.bytes.len() + key.len() > u32::MAX as usize;
+        if is_full || all > BUFFER_MIN && self.memory.grow(more).is_err() {
             self.spill()?;
         }
         assert!(
-            usize::from(split) <= key.len() && key.len() <= usize::from(u16::MAX),
-            "an entry's first part is a part of it"
+            usize::from(split) <= key.len() && key.len() <= MAX_KEY_BYTES,
+            "an entry's first part is a part of it, and the tree takes it"
         );
-        self.places.push(Place {
-            at: self.bytes.len(),
-            len: key.len() as u16,
-            split,
-            older: !newest,
-        });
+        self.places.push(Place::of(key, self.bytes.len(), split, newest));
         self.bytes.extend_from_slice(key);
         Ok(())
     }
 
     fn sort(&mut self) {
         let bytes = &self.bytes;
-        self.places.sort_unstable_by(|a, b| a.entry(bytes).cmp(&b.entry(bytes)));
+        self.places.sort_unstable_by(|a, b| a.compare(b, bytes));
         self.places
-            .dedup_by(|next, kept| next.entry(bytes).key == kept.entry(bytes).key);
+            .dedup_by(|next, kept| next.head == kept.head && next.entry(bytes).key == kept.entry(bytes).key);
     }
 
     /// Writes the buffer as a run, and gives its memory up with the charge: others may be given it.
@@ -383,6 +424,17 @@ impl<'r> Merge<'r> {
         Ok(())
     }
 
+    /// The first entry; the next of its run takes its place.
+    fn take_first(&mut self) -> Option<Result<Entry<'static>>> {
+        let mut first = self.first.peek_mut()?;
+        let run = first.0.1;
+        Some(match self.runs[run].next() {
+            Ok(Some(next)) => Ok(std::mem::replace(&mut first.0.0, next)),
+            Ok(None) => Ok(PeekMut::pop(first).0.0),
+            Err(error) => Err(error),
+        })
+    }
+
     /// Whether it is the entry that was given last.
     fn is_repeated(&mut self, entry: &Entry<'_>) -> bool {
         if self.begun && self.last == *entry.key {
@@ -400,12 +452,9 @@ impl<'r> Iterator for Merge<'r> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let Reverse((entry, run)) = self.first.pop()?;
-            if let Err(error) = self.read(run) {
-                return Some(Err(error));
-            }
-            if !self.is_repeated(&entry) {
-                return Some(Ok(entry));
+            match self.take_first()? {
+                Ok(entry) if self.is_repeated(&entry) => {}
+                next => return Some(next),
             }
         }
     }

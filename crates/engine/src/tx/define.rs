@@ -340,7 +340,10 @@ impl Tx {
     fn build_index(&mut self, table: &Table, index: &IndexDef, horizon: Cts) -> Result<()> {
         let engine = self.engine().clone();
         engine.unsettled.wait_for(index.space, engine.txs.next());
-        let mut entries = Sorter::new(&engine.runs, self.account(), &self.reader().cancel);
+        let (mut entries, mut entry) = (
+            Sorter::new(&engine.runs, self.account(), &self.reader().cancel),
+            Vec::new(),
+        );
         let (mut scan, mut batch) = (
             BTree { space: table.space }.scan(KeyRange::all(), Direction::Forward),
             LeafBatch::new(),
@@ -348,7 +351,9 @@ impl Tx {
         while scan.next_batch(&engine.pool, &mut batch)? {
             self.reader().cancel.check()?;
             for (row_key, value) in batch.iter() {
-                self.collect_entries(table, index, (row_key, value), horizon, &mut entries)?;
+                if !self.collect_entry(table, index, (row_key, value), horizon, (&mut entry, &mut entries))? {
+                    self.collect_entries(table, index, (row_key, value), horizon, &mut entries)?;
+                }
             }
         }
         let sorted = entries.finish()?;
@@ -362,6 +367,30 @@ impl Tx {
         });
         BTree { space: index.space }.bulk_load(&engine.pool, all)?;
         Ok(())
+    }
+
+    /// The entry of a row whose newest version every snapshot sees, and which has nothing outside. False: it is another.
+    fn collect_entry(
+        &self,
+        table: &Table,
+        index: &IndexDef,
+        (row_key, value): (&[u8], &[u8]),
+        horizon: Cts,
+        (entry, entries): (&mut Vec<u8>, &mut Sorter<'_>),
+    ) -> Result<bool> {
+        let trailer = Trailer::of(value)?;
+        let stored = &value[..value.len() - TRAILER];
+        if large::is_external(stored) || !self.engine().is_seen_by_all(trailer.tx, horizon)? {
+            return Ok(false);
+        }
+        if !trailer.deleted() {
+            table.index_key_of_row(index, stored, entry)?;
+            let split = entry.len() as u16;
+            entry.extend_from_slice(row_key);
+            key::check_len(entry)?;
+            entries.push(entry, split, true)?;
+        }
+        Ok(true)
     }
 
     /// Entries of a row's versions, from the newest back to the first that every snapshot sees: purge has not passed
