@@ -76,7 +76,7 @@ impl EntryRows {
             places.push((at, end));
             at = end;
         }
-        let mut row = layout.begin(out);
+        let mut row = layout.begin_sparse(out);
         for (column, part) in &self.columns {
             let (from, to) = places[*part];
             let Some((&marker, part)) = entry[from..to].split_first() else {

@@ -12,6 +12,8 @@
 //! Rows that leave the engine are whole, but for columns that their reader has said not to read (`api::Columns`). Text
 //! is checked UTF-8 when it is encoded and again when it is read. Numbers are little endian.
 
+mod build;
+
 use crate::error::{Error, Result};
 use crate::types::{ColumnType, Datum, DatumRef, Numeric};
 
@@ -159,7 +161,7 @@ impl RowLayout {
     }
 
     /// Begins a row behind what is in `out`: all columns are NULL that are not put.
-    pub(crate) fn begin<'r>(&'r self, out: &'r mut Vec<u8>) -> RowBegun<'r> {
+    pub(crate) fn begin_sparse<'r>(&'r self, out: &'r mut Vec<u8>) -> RowBegun<'r> {
         let start = out.len();
         out.resize(start + self.values_at, 0);
         let columns = self.types.len();

@@ -3,8 +3,10 @@
 //! `Datum` owns its value, `DatumRef` borrows it from a row; `ColumnType` says what a column admits. Times are
 //! PostgreSQL's: days and microseconds since 2000-01-01.
 
+mod decimal;
 mod numeric;
 
+pub use decimal::write_decimal;
 pub use numeric::{Numeric, Sign};
 
 use std::cmp::Ordering;

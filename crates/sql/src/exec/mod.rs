@@ -10,6 +10,7 @@ pub mod rows;
 pub mod select;
 pub mod sink;
 pub mod texts;
+pub mod together;
 mod top;
 pub mod write;
 

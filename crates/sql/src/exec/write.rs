@@ -13,6 +13,8 @@ use super::rows::TableRows;
 use super::rows::qualifies;
 use super::select::{Cursor, advance};
 use super::sink::{Gather, Sink};
+use super::together::Together;
+use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Input};
 use crate::plan::Plan;
@@ -30,6 +32,14 @@ use std::cell::{Cell, RefCell};
 /// or the sink.
 pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Result<u64> {
     let mut inserter = Inserter::new(plan);
+    let done = insert_source(run, plan, &mut inserter, sink);
+    // Rows before the one that failed come before it with their own errors.
+    inserter.insert_gathered(run)?;
+    done?;
+    Ok(inserter.count)
+}
+
+fn insert_source(run: &mut Run<'_>, plan: &InsertPlan, inserter: &mut Inserter<'_>, sink: &mut dyn Sink) -> Result<()> {
     match &plan.source {
         Source::Values(rows) => {
             for row in rows {
@@ -55,38 +65,38 @@ pub fn insert(run: &mut Run<'_>, plan: &InsertPlan, sink: &mut dyn Sink) -> Resu
             }
         }
     }
-    Ok(inserter.count)
+    Ok(())
 }
 
-/// Inserts rows one by one.
-pub struct Inserter<'p> {
+/// Inserts rows one by one, or together where nothing is asked about single ones.
+struct Inserter<'p> {
     table: &'p Table,
     conflict: Option<&'p Conflict>,
     returning: &'p [Expr],
     values: Vec<Datum>,
     /// Rows inserted or updated.
-    pub count: u64,
+    count: u64,
     updated: keys::Seen,
     /// Scratch: the key of the row inserted last.
     key: Vec<u8>,
+    /// Rows that go together; None: each by itself.
+    together: Option<Together>,
     tick: u64,
 }
 
 impl<'p> Inserter<'p> {
     fn new(plan: &'p InsertPlan) -> Inserter<'p> {
-        Inserter::into_table(&plan.table, plan.conflict.as_ref(), &plan.returning)
-    }
-
-    /// An inserter without a plan, for COPY.
-    pub fn into_table(table: &'p Table, conflict: Option<&'p Conflict>, returning: &'p [Expr]) -> Inserter<'p> {
+        let is_plain = plan.conflict.is_none() && plan.returning.is_empty();
+        let has_many = !matches!(&plan.source, Source::Values(rows) if rows.len() < 2);
         Inserter {
-            table,
-            conflict,
-            returning,
+            table: &plan.table,
+            conflict: plan.conflict.as_ref(),
+            returning: &plan.returning,
             values: Vec::new(),
             count: 0,
             updated: keys::Seen::default(),
             key: Vec::new(),
+            together: (is_plain && has_many).then(Together::default),
             tick: 0,
         }
     }
@@ -95,7 +105,7 @@ impl<'p> Inserter<'p> {
     ///
     /// # Errors
     /// An expression fails, or a value does not fit its column.
-    pub fn evaluate(&mut self, run: &mut Run<'_>, row: &[Expr], input: Input<'_>) -> Result<()> {
+    fn evaluate(&mut self, run: &mut Run<'_>, row: &[Expr], input: Input<'_>) -> Result<()> {
         self.values.clear();
         let cell = RefCell::new(&mut *run.tx);
         let env = Env {
@@ -112,22 +122,17 @@ impl<'p> Inserter<'p> {
         Ok(())
     }
 
-    /// The values of the next row, to be filled by the caller.
-    pub fn values(&mut self) -> &mut Vec<Datum> {
-        &mut self.values
-    }
-
     /// Inserts the row, or does what ON CONFLICT says.
     ///
     /// # Errors
     /// 23505, 23502: the row breaks a key or NOT NULL. 40001, 40P01, 55P03: as the engine's locks. Else as the
     /// expressions or the sink.
-    pub fn insert(&mut self, run: &mut Run<'_>, sink: &mut dyn Sink) -> Result<()> {
+    fn insert(&mut self, run: &mut Run<'_>, sink: &mut dyn Sink) -> Result<()> {
         self.tick += 1;
         if self.tick.is_multiple_of(CANCEL_INTERVAL) {
             run.session.check_cancel()?;
         }
-        check_not_null(self.table, &self.values, run)?;
+        check_not_null(self.table, &self.values, run.session)?;
         let mut row = std::mem::take(&mut run.scratch.new_row);
         self.table.layout().encode(&self.values, &mut row)?;
         let done = self.insert_row(run, &row, sink);
@@ -136,6 +141,12 @@ impl<'p> Inserter<'p> {
     }
 
     fn insert_row(&mut self, run: &mut Run<'_>, row: &[u8], sink: &mut dyn Sink) -> Result<()> {
+        if let Some(together) = &mut self.together {
+            return match together.add(row) {
+                true => self.insert_gathered(run),
+                false => Ok(()),
+            };
+        }
         let arbiters = self.conflict.map_or(&[][..], |conflict| &conflict.arbiters);
         loop {
             let (index, existing) = match run.tx.insert_unless(self.table, row, arbiters, &mut self.key)? {
@@ -163,6 +174,14 @@ impl<'p> Inserter<'p> {
         }
         self.count += 1;
         give(run, self.returning, self.table, row, sink)
+    }
+
+    /// Inserts the rows that were gathered.
+    fn insert_gathered(&mut self, run: &mut Run<'_>) -> Result<()> {
+        if let Some(together) = &mut self.together {
+            self.count += together.insert(run.tx, self.table).map_err(|failed| failed.error)?;
+        }
+        Ok(())
     }
 
     /// Updates the row that has the key of this index which the proposed one has; false where it has gone, or has the
@@ -264,14 +283,15 @@ fn serialization_failure() -> SqlError {
     )
 }
 
-fn check_not_null(table: &Table, values: &[Datum], run: &Run<'_>) -> Result<()> {
+/// 23502 for a NULL where the table admits none.
+pub(crate) fn check_not_null(table: &Table, values: &[Datum], session: &SessionEnv) -> Result<()> {
     for (column, value) in table.columns.iter().zip(values) {
         if column.not_null && value.is_null() {
             return Err(null_violation(
                 table,
                 &column.name,
                 values.iter().map(Datum::as_ref),
-                run.session.zone(),
+                session.zone(),
             ));
         }
     }

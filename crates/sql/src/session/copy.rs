@@ -98,14 +98,7 @@ fn copy_in(
     let defaults = defaults(session, &table, &filled)?;
     out.copy_in(Format::Text, filled.len() as u16)?;
     session.copying = Some(Box::new(Copying {
-        load: Load {
-            table,
-            filled,
-            defaults,
-            format: format.clone(),
-            line: 0,
-            count: 0,
-        },
+        load: Load::new(table, filled, defaults, format.clone()),
         lines: Lines::new(Charge::new(&session.env.memory)),
         watch: None,
         rest: None,

@@ -7,6 +7,7 @@
 use crate::error::{Result, SqlError, code};
 use crate::parse::CopyFormat;
 use cenote_engine::Charge;
+use std::io::BufRead;
 
 /// Longest line of COPY data, in bytes.
 const MAX_LINE: usize = 1 << 30;
@@ -85,7 +86,7 @@ impl Lines {
     fn text_end(&self) -> Option<usize> {
         let mut from = self.searched;
         loop {
-            let end = from + memchr(&self.buffer[from..])?;
+            let end = from + line_end(&self.buffer[from..])?;
             let before = self.buffer[self.at..end].iter().rev();
             if before.take_while(|byte| **byte == b'\\').count() % 2 == 0 {
                 return Some(end);
@@ -137,8 +138,29 @@ impl Lines {
     }
 }
 
-fn memchr(bytes: &[u8]) -> Option<usize> {
-    bytes.iter().position(|b| *b == b'\n')
+/// The first line end.
+fn line_end(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    let skipped = rest.skip_until(b'\n').ok()?;
+    let last = skipped.checked_sub(1)?;
+    (bytes[last] == b'\n').then_some(last)
+}
+
+/// Where the first delimiter or backslash is; the length where there is none. Eight bytes at a time.
+fn special_byte(bytes: &[u8], delimiter: u8) -> usize {
+    const ONES: u64 = u64::from_le_bytes([1; 8]);
+    // The lowest bit that is set belongs to the first byte of zero.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & (ONES << 7);
+    let (words, rest) = bytes.as_chunks::<8>();
+    for (at, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let found = zeros(word ^ (ONES * u64::from(delimiter))) | zeros(word ^ (ONES * u64::from(b'\\')));
+        if found != 0 {
+            return 8 * at + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let found = rest.iter().position(|byte| *byte == delimiter || *byte == b'\\');
+    8 * words.len() + found.unwrap_or(rest.len())
 }
 
 /// A column of a line.
@@ -180,16 +202,14 @@ impl<'a> Fields<'a> {
 
     fn next_text(&mut self, rest: &'a str) -> Result<CopyField<'_>> {
         let bytes = rest.as_bytes();
-        let mut end = 0;
+        let mut end = special_byte(bytes, self.format.delimiter);
         let mut escaped = false;
-        while end < bytes.len() && bytes[end] != self.format.delimiter {
-            if bytes[end] == b'\\' {
-                escaped = true;
-                end += 1;
-            }
-            end += 1;
+        while bytes.get(end) == Some(&b'\\') {
+            escaped = true;
+            // The byte behind it is a part of the value.
+            let next = (end + 2).min(bytes.len());
+            end = next + special_byte(&bytes[next..], self.format.delimiter);
         }
-        let end = end.min(bytes.len());
         let raw = &rest[..end];
         self.rest = (end < bytes.len()).then(|| &rest[end + 1..]);
         if raw == self.format.null {
@@ -271,4 +291,21 @@ fn unescape(raw: &str) -> Result<String> {
         });
     }
     crate::types::wire::utf8(&out).map(str::to_string)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_first_special_byte(bytes in proptest::collection::vec(prop_oneof![Just(b'\t'), Just(b'\\'), 0..=255u8], 0..40)) {
+            for from in 0..bytes.len() {
+                let bytes = &bytes[from..];
+                let want = bytes.iter().position(|byte| *byte == b'\t' || *byte == b'\\').unwrap_or(bytes.len());
+                prop_assert_eq!(special_byte(bytes, b'\t'), want);
+            }
+        }
+    }
 }

@@ -1,12 +1,13 @@
 //! COPY FROM STDIN between two messages of its client: it needs no thread meanwhile.
 
 use super::copy_lines::{CopyField, Fields, Lines};
+use super::copy_row;
 use super::prepared::Prepared;
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
-use crate::exec::sink::Count;
-use crate::exec::write::Inserter;
-use crate::exec::{Run, Scratch};
+use crate::exec::Scratch;
+use crate::exec::together::Together;
+use crate::exec::write::check_not_null;
 use crate::expr::{Env, Expr, Input};
 use crate::parse::CopyFormat;
 use crate::types::cast::{self, Context};
@@ -49,36 +50,43 @@ pub struct LoadTarget<'a> {
     pub scratch: &'a mut Scratch,
 }
 
-/// What lines are loaded into as rows, and how far it has come.
+/// What lines are loaded into as rows, and how far it has come. Rows are gathered and inserted together, from one
+/// message of the client to the next: so an error may be told some lines late, but names its line.
 pub struct Load {
-    pub table: Arc<Table>,
-    pub filled: Vec<usize>,
-    pub defaults: Vec<(usize, Expr)>,
-    pub format: CopyFormat,
-    pub line: u64,
+    table: Arc<Table>,
+    filled: Vec<usize>,
+    defaults: Vec<(usize, Expr)>,
+    format: CopyFormat,
+    line: u64,
+    /// Rows inserted.
     pub count: u64,
+    rows: Together,
+    /// The lines of the rows that are gathered.
+    lines: Vec<u64>,
+    values: Vec<Datum>,
 }
 
 impl Load {
-    /// Loads the lines that are whole (`last`: all).
+    /// Of lines with these columns; the others get their defaults.
+    pub fn new(table: Arc<Table>, filled: Vec<usize>, defaults: Vec<(usize, Expr)>, format: CopyFormat) -> Load {
+        Load {
+            table,
+            filled,
+            defaults,
+            format,
+            line: 0,
+            count: 0,
+            rows: Together::default(),
+            lines: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Loads the lines that are whole (`last`: all, and no more come).
     ///
     /// # Errors
     /// A line is no row of the table, or cannot be inserted.
     pub fn lines(&mut self, into: &mut LoadTarget<'_>, lines: &mut Lines, last: bool) -> Result<()> {
-        let table = self.table.clone();
-        let mut inserter = Inserter::into_table(&table, None, &[]);
-        let done = self.insert_lines(into, lines, last, &mut inserter);
-        self.count += inserter.count;
-        done
-    }
-
-    fn insert_lines(
-        &mut self,
-        into: &mut LoadTarget<'_>,
-        lines: &mut Lines,
-        last: bool,
-        inserter: &mut Inserter<'_>,
-    ) -> Result<()> {
         while let Some(line) = lines.next(&self.format, last)? {
             self.line += 1;
             if self.line == 1 && self.format.header {
@@ -91,24 +99,63 @@ impl Load {
                 lines.finish();
                 break;
             }
-            self.load(into, line, inserter)?;
+            self.load(into, line)?;
         }
-        Ok(())
+        match last {
+            true => self.insert(into),
+            false => Ok(()),
+        }
     }
 
-    fn load(&self, into: &mut LoadTarget<'_>, line: &[u8], inserter: &mut Inserter<'_>) -> Result<()> {
+    fn load(&mut self, into: &mut LoadTarget<'_>, line: &[u8]) -> Result<()> {
+        let mut row = std::mem::take(&mut into.scratch.new_row);
+        let made = self.make_row(into, line, &mut row);
+        let is_full = made.map(|()| self.rows.add(&row));
+        into.scratch.new_row = row;
+        let is_full = is_full?;
+        self.lines.push(self.line);
+        match is_full {
+            true => self.insert(into),
+            false => Ok(()),
+        }
+    }
+
+    /// The row of a line.
+    fn make_row(&mut self, into: &mut LoadTarget<'_>, line: &[u8], row: &mut Vec<u8>) -> Result<()> {
         let text = utf8(line).map_err(|e| self.placed(e, None))?;
-        self.fill(into, text, inserter.values())?;
-        let mut run = Run {
-            tx: into.tx,
-            session: into.env,
-            params: &[],
-            param_oids: &[],
-            scratch: into.scratch,
-            analytics: None,
-            profile: None,
-        };
-        inserter.insert(&mut run, &mut Count).map_err(|e| self.placed(e, None))
+        // The columns of the table, in their order.
+        let is_whole = self.defaults.is_empty() && self.filled.is_sorted();
+        if is_whole {
+            let made = copy_row::encode(&self.table, text, &self.format, into.env.text_context(), row);
+            if made.map_err(|e| self.placed(e, None))? {
+                return Ok(());
+            }
+        }
+        let mut values = std::mem::take(&mut self.values);
+        let made = self.fill(into, text, &mut values).and_then(|()| {
+            let checked = check_not_null(&self.table, &values, into.env);
+            let encoded = checked.and_then(|()| Ok(self.table.layout().encode(&values, row)?));
+            encoded.map_err(|e| self.placed(e, None))
+        });
+        self.values = values;
+        made
+    }
+
+    /// Inserts the rows that were gathered.
+    fn insert(&mut self, into: &mut LoadTarget<'_>) -> Result<()> {
+        into.env.check_cancel().map_err(|e| self.placed(e, None))?;
+        let inserted = self.rows.insert(into.tx, &self.table);
+        let lines = std::mem::take(&mut self.lines);
+        match inserted {
+            Ok(count) => self.count += count,
+            Err(failed) => {
+                self.line = lines.get(failed.row).copied().unwrap_or(self.line);
+                return Err(self.placed(failed.error, None));
+            }
+        }
+        self.lines = lines;
+        self.lines.clear();
+        Ok(())
     }
 
     /// HEADER MATCH: the first line has to name the columns.

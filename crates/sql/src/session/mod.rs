@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `transaction`, `settings_history`, `prepared`, `portals` | the parts of a session, each with its invariants |
 //! | `planning` | a plan for a statement |
-//! | `copy_lines`, `copying`, `copy_output` | COPY's data, in and out |
+//! | `copy_lines`, `copy_row`, `copying`, `copy_output` | COPY's data, in and out |
 //! | `state` | [`Session`]: the parts wired; how statements and transactions begin and end |
 //! | `run`, `explain`, `copy`, `blocks`, `utility`, `analyze`, `unplanned` | running one statement |
 //! | `simple`, `extended` | the two protocols |
@@ -17,6 +17,7 @@ mod blocks;
 mod copy;
 mod copy_lines;
 mod copy_output;
+mod copy_row;
 mod copying;
 mod explain;
 mod extended;

@@ -191,6 +191,44 @@ pub fn parse_timestamptz(text: &str, now_utc: i64, zone: impl Fn(i64) -> i32) ->
     }
 }
 
+/// A date written `2026-11-21`, of the years 1 to 9999; None for all other text.
+pub fn plain_date(text: &[u8]) -> Option<i32> {
+    let [y1, y2, y3, y4, b'-', m1, m2, b'-', d1, d2] = *text else {
+        return None;
+    };
+    let year = two_digits(y1, y2)? * 100 + two_digits(y3, y4)?;
+    let (month, day) = (two_digits(m1, m2)?, two_digits(d1, d2)?);
+    let is_one = year > 0 && (1..=12).contains(&month) && (1..=days_in_month(year, month)).contains(&day);
+    is_one.then(|| days_of(year, month, day) as i32)
+}
+
+/// A timestamp written `2026-11-21 20:32:56` or with up to six digits of a fraction; None for all other text.
+pub fn plain_timestamp(text: &[u8]) -> Option<i64> {
+    let (day, clock) = text.split_at_checked(10)?;
+    let ([b' ', h1, h2, b':', m1, m2, b':', s1, s2], fraction) = clock.split_first_chunk::<9>()? else {
+        return None;
+    };
+    let (hour, minute, second) = (two_digits(*h1, *h2)?, two_digits(*m1, *m2)?, two_digits(*s1, *s2)?);
+    if hour > 23 || minute > 59 || second > 59 {
+        return None;
+    }
+    let micros = match fraction {
+        [] => 0,
+        [b'.', digits @ ..] if (1..=6).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit) => {
+            let value = digits.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0'));
+            value * 10_i64.pow(6 - digits.len() as u32)
+        }
+        _ => return None,
+    };
+    let seconds = (hour * 60 + minute) * 60 + second;
+    Some(i64::from(plain_date(day)?) * DAY + seconds * SECOND + micros)
+}
+
+fn two_digits(tens: u8, ones: u8) -> Option<i64> {
+    let (tens, ones) = (tens.wrapping_sub(b'0'), ones.wrapping_sub(b'0'));
+    (tens <= 9 && ones <= 9).then_some(i64::from(tens * 10 + ones))
+}
+
 /// Refuses a timestamp outside PostgreSQL's range.
 ///
 /// # Errors

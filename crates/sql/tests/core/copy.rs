@@ -61,3 +61,103 @@ fn the_mark_of_the_end_ends_csv_too() {
     assert_eq!(csv(b"\"x\n\\.\n\",b\n\\.\n").expect("rows"), ["x\n\\.\n|b"]);
     assert_eq!(csv(b"\"\\.\"\n").expect_err("one column").code(), "22P04");
 }
+
+/// Rows are inserted together: the line of a duplicate is that row's, though later lines were read by then, and a line
+/// that is no row is told before a duplicate above it.
+#[test]
+fn errors_of_rows_that_go_together_name_their_lines() {
+    let database = Database::new();
+    let mut session = database.session();
+    let mut copy = |definition: &str, data: &[u8]| {
+        simple(
+            &mut session,
+            &format!("DROP TABLE IF EXISTS p; CREATE TABLE p {definition}"),
+        )
+        .expect("made");
+        let mut answer = Answer {
+            copy_input: data.chunks(5).map(<[u8]>::to_vec).collect(),
+            ..Answer::default()
+        };
+        let error = run_simple(&mut session, "COPY p FROM STDIN", &mut answer).expect_err("refused");
+        assert_eq!(
+            simple(&mut session, "SELECT * FROM p").expect("readable").lines().len(),
+            0
+        );
+        (
+            error.code().to_string(),
+            error.context().unwrap_or_default().to_string(),
+        )
+    };
+    let keyed = "(a int primary key, b int not null)";
+    let told = |code: &str, context: &str| (code.to_string(), context.to_string());
+    assert_eq!(
+        copy(keyed, b"1\t1\n2\t2\n1\t3\n2\t4\n"),
+        told("23505", "COPY p, line 3")
+    );
+    assert_eq!(
+        copy(keyed, b"9\t1\n2\t2\n9\t3\n2\t4\n5\t5\n"),
+        told("23505", "COPY p, line 3")
+    );
+    assert_eq!(
+        copy(keyed, b"1\t1\n1\t2\nx\t3\n"),
+        told("22P02", "COPY p, line 3, column a: \"x\"")
+    );
+    assert_eq!(
+        copy("(a int, b int unique)", b"1\t1\n2\t1\n3\t1\n"),
+        told("23505", "COPY p, line 2")
+    );
+    let long = [b"1\tx\n2\t", &b"y".repeat(3000)[..], b"\n3\tz\n"].concat();
+    assert_eq!(
+        copy("(a int, b text primary key)", &long),
+        told("54000", "COPY p, line 2")
+    );
+}
+
+/// Values in every spelling come to the same rows by the quick way and by the other (which a column list in another
+/// order takes), more of them than go together, and out of order.
+#[test]
+fn both_ways_read_the_same_values() {
+    let database = Database::new();
+    let mut session = database.session();
+    let columns =
+        "a int primary key, n numeric(8,2), d date, s timestamp, c char(5), v varchar(6), m numeric, f float8";
+    simple(
+        &mut session,
+        &format!("CREATE TABLE quick ({columns}); CREATE TABLE slow ({columns})"),
+    )
+    .expect("made");
+    let spellings = [
+        "1.5\t2026-11-25\t2026-11-25 22:44:19\tab\tabc\t-0.0700\t1.5",
+        "1e2\t25 Nov 2026\t2026-11-25 22:44:19.25\té\t\\N\tNaN\tinf",
+        " 7 \t20261125\t2026-11-25\t\\N\ta\\tb\t12345678901234567890.5\t-1e-3",
+        "0.125\tinfinity\t0044-03-15 BC\tabcde\t\t0.000\t0",
+    ];
+    let lines = (0..2500).map(|i| format!("{}\t{}\n", (i * 7919) % 2500, spellings[i % spellings.len()]));
+    let quick: Vec<String> = lines.collect();
+    let mut load = |into: &str, lines: &[String]| {
+        let mut answer = Answer {
+            copy_input: lines.iter().map(|line| line.as_bytes().to_vec()).collect(),
+            ..Answer::default()
+        };
+        run_simple(&mut session, &format!("COPY {into} FROM STDIN"), &mut answer).expect("copied");
+    };
+    load("quick", &quick);
+    let swapped = |line: &String| {
+        let mut fields: Vec<&str> = line.trim_end_matches('\n').split('\t').collect();
+        fields.swap(0, 1);
+        format!("{}\n", fields.join("\t"))
+    };
+    load(
+        "slow (n, a, d, s, c, v, m, f)",
+        &quick.iter().map(swapped).collect::<Vec<_>>(),
+    );
+    let mut rows = |from: &str| {
+        simple(&mut session, &format!("SELECT * FROM {from} ORDER BY a"))
+            .expect("readable")
+            .lines()
+    };
+    let (quick, slow) = (rows("quick"), rows("slow"));
+    assert_eq!(quick.len(), 2500);
+    assert_eq!(quick, slow);
+    assert_eq!(quick[0], "0|1.50|2026-11-25|2026-11-25 22:44:19|ab   |abc|-0.0700|1.5");
+}

@@ -4,6 +4,7 @@
 mod blocks;
 mod concurrent;
 mod copy;
+mod copy_cost;
 mod cost;
 mod foreign;
 mod gathered;

@@ -17,19 +17,25 @@ impl Database {
     }
 
     pub fn with_analytics(analytics: Option<Arc<dyn Analytics>>) -> Database {
-        Database::open(|_| analytics)
+        Database::open(|_| analytics, 64 << 20)
+    }
+
+    /// With a pool of so many bytes.
+    pub fn with_memory(bytes: u64) -> Database {
+        Database::open(|_| None, bytes)
     }
 
     /// With DataFusion for what the short path refuses.
     #[cfg(feature = "analytics")]
     pub fn of_any_shape() -> Database {
         use cenote_sql::analytics::{Config, DataFusion};
-        Database::open(|engine| Some(DataFusion::new(engine.clone(), None, Config::default())))
+        let analytics = |engine: &Arc<Engine>| DataFusion::new(engine.clone(), None, Config::default());
+        Database::open(|engine| Some(analytics(engine)), 64 << 20)
     }
 
-    fn open(analytics: impl FnOnce(&Arc<Engine>) -> Option<Arc<dyn Analytics>>) -> Database {
+    fn open(analytics: impl FnOnce(&Arc<Engine>) -> Option<Arc<dyn Analytics>>, memory: u64) -> Database {
         let directory = tempfile::tempdir().expect("a temporary directory");
-        let options = EngineOptions::new(directory.path(), MemoryKind::Dram, 64 << 20);
+        let options = EngineOptions::new(directory.path(), MemoryKind::Dram, memory);
         let engine = Engine::open(options).expect("an engine");
         let analytics = analytics(&engine);
         Database {
