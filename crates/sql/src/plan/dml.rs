@@ -9,7 +9,7 @@ use super::row::estimate::Estimator;
 use super::{Plan, Planner};
 use crate::error::{Result, SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Binder, Bound, Refusal, Typed};
+use crate::expr::bind::{Binder, Bound, Refusal, Typed, strip};
 use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::parse::parse_expression;
@@ -211,13 +211,12 @@ impl Planner<'_> {
                 if !query.locks.is_empty() {
                     return Err(SqlError::unsupported("INSERT from a query of this shape FOR UPDATE").into());
                 }
-                match self.rows(query, false) {
-                    Ok((plan, _)) if !plan.open || !self.for_many => {
+                match self.settled_rows(query, &binder, &targets(table, columns))? {
+                    Some(plan) => {
                         let types = plan.types.clone();
                         (Plan::Rows(Box::new(plan)), types)
                     }
-                    Ok(_) | Err(Refusal::Shape(_)) => (Plan::Foreign(query.clone()), foreign(query)?),
-                    Err(error) => return Err(error),
+                    None => (Plan::Foreign(query.clone()), foreign(query)?),
                 }
             }
             Err(error) => return Err(error),
@@ -240,6 +239,18 @@ impl Planner<'_> {
             });
         }
         Ok(Source::Query(Box::new(plan), row))
+    }
+
+    /// The row executor's plan of a query whose results go to columns of these types; None where analytics takes it.
+    fn settled_rows(&self, query: &Query, binder: &Binder<'_>, targets: &[ColumnType]) -> Bound<Option<RowPlan>> {
+        match self.rows(query, false) {
+            Ok((mut plan, _)) => {
+                let settled = plan.settle(binder, targets)?;
+                Ok(Some(plan).filter(|_| settled || !self.for_many))
+            }
+            Err(Refusal::Shape(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     fn values_row(
@@ -486,7 +497,9 @@ impl Planner<'_> {
             }
         }
         let list = pairs(&update.assignments)?;
-        let values: Vec<&ast::Expr> = list.iter().map(|(_, v)| *v).collect();
+        // What reads no row is no part of the query: a literal takes the type of its column.
+        let is_asked = |value: &ast::Expr| !is_default(value) && !matches!(strip(value), ast::Expr::Value(_));
+        let values: Vec<&ast::Expr> = list.iter().map(|(_, v)| *v).filter(|v| is_asked(v)).collect();
         let (target, keys, types) = self.foreign_target(
             table,
             &update.table,
@@ -499,11 +512,22 @@ impl Planner<'_> {
         let sequence = |name: &str| self.sequence(name);
         let binder = self.binder(None, &sequence);
         let mut assignments = Vec::new();
-        for (i, (column, _)) in list.iter().enumerate() {
+        let mut found = keys..;
+        for (column, value) in &list {
             let column = self.target_column(table, column, Span::empty())?;
-            let value = Typed {
-                expr: Expr::Column((keys + i) as u16),
-                ty: types.get(keys + i).copied(),
+            let value = match is_asked(value) {
+                true => {
+                    let at = found.next().unwrap_or(keys);
+                    Typed {
+                        expr: Expr::Column(at as u16),
+                        ty: types.get(at).copied(),
+                    }
+                }
+                false if is_default(value) => {
+                    assignments.push((column, self.default(&binder, table, column)?));
+                    continue;
+                }
+                false => binder.bind(value)?,
             };
             assignments.push((column, self.assign(&binder, table, column, value, Span::empty())?));
         }
@@ -546,7 +570,7 @@ impl Planner<'_> {
         let text = format!("SELECT {} FROM {}{clause}", list.join(", "), tables.join(", "));
         let query = crate::parse::parse_query(&text)?;
         let (finder, types) = match self.rows(&query, true) {
-            Ok((plan, _)) if !plan.open || !self.for_many => {
+            Ok((plan, _)) if !plan.open.contains(&true) || !self.for_many => {
                 let types = plan.types.clone();
                 (Finder::Rows(Box::new(plan)), types)
             }
@@ -605,6 +629,11 @@ impl Planner<'_> {
         };
         Ok((Plan::Delete(plan), fields))
     }
+}
+
+/// The types of the columns that take the results of a query, in their order.
+fn targets(table: &Table, columns: &[usize]) -> Vec<ColumnType> {
+    columns.iter().map(|column| table.columns[*column].ty).collect()
 }
 
 impl Target {

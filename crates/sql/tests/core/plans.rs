@@ -65,7 +65,10 @@ fn each_shape_has_its_path() {
             "SELECT count(*) FROM big WHERE v = 3 AND id > 7",
             "Index Only Scan, range by index big_v on big",
         ),
-        ("SELECT v, g FROM big WHERE v = 3", "Short path: range by index big_v on big"),
+        (
+            "SELECT v, g FROM big WHERE v = 3",
+            "Short path: range by index big_v on big",
+        ),
         (
             "SELECT v FROM big WHERE v = 3 AND g < 5",
             "Short path: range by index big_v on big",

@@ -4,11 +4,15 @@ use super::{Context, State, next, push_key};
 use crate::error::{Result, SqlError};
 use crate::exec::order::sort;
 use crate::exec::sink::size_of_row;
-use crate::expr::aggregate::Accumulator;
+use crate::expr::Expr;
+use crate::expr::aggregate::{Accumulator, Aggregate};
 use crate::plan::row::{Key, Node, SetKind, Step};
 use crate::plan::select::SortKey;
 use cenote_engine::{Charge, ColumnType, Datum};
 use std::collections::{HashMap, HashSet};
+
+/// What rows are grouped by: its value, its type, and where it goes.
+type GroupKey = (Expr, ColumnType, u16);
 
 /// Rows beyond those wanted of an order that are gathered before they are sorted.
 const SLACK: usize = 64;
@@ -123,12 +127,19 @@ pub fn sort_keys(keys: &[Key], carried: &[u16]) -> Vec<SortKey> {
     keys.iter().map(place).collect()
 }
 
+/// A group: which grouping set it is of, its keys, its aggregates.
+struct Group {
+    set: usize,
+    keys: Vec<Datum>,
+    aggregates: Vec<Accumulator>,
+}
+
 /// Groups under way, then given in the order in which they came up.
 #[derive(Default)]
 pub struct AggregateState {
-    groups: Vec<(Vec<Datum>, Vec<Accumulator>)>,
+    groups: Vec<Group>,
     by_key: HashMap<Vec<u8>, usize>,
-    finished: Option<std::vec::IntoIter<(Vec<Datum>, Vec<Accumulator>)>>,
+    finished: Option<std::vec::IntoIter<Group>>,
     memory: Option<Charge>,
 }
 
@@ -138,38 +149,65 @@ impl AggregateState {
     /// # Errors
     /// As the input and the aggregates; 53200: the session may gather no more.
     pub fn next(&mut self, node: &Node, (input, state): (&Node, &mut State), cx: &mut Context<'_>) -> Result<bool> {
-        let Step::Aggregate { keys, aggregates, .. } = &node.step else {
+        let Step::Aggregate {
+            keys,
+            aggregates,
+            sets,
+            marks,
+            ..
+        } = &node.step
+        else {
             return Err(SqlError::internal("groups of another node"));
         };
         if self.finished.is_none() {
             self.memory = Some(Charge::new(&cx.session.memory));
             while next(input, state, cx)? {
-                self.add(node, cx)?;
+                match sets.as_slice() {
+                    [] => self.add((keys, aggregates), cx)?,
+                    sets => self.add_to_sets((keys, aggregates), sets, cx)?,
+                }
             }
-            if keys.is_empty() && self.groups.is_empty() {
-                // No row at all is one group, if nothing is grouped by.
-                let fresh = aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect();
-                self.groups.push((Vec::new(), fresh));
-            }
+            self.add_empty(keys.len(), aggregates, sets);
             self.by_key.clear();
             self.finished = Some(std::mem::take(&mut self.groups).into_iter());
         }
-        let Some((values, accumulators)) = self.finished.as_mut().and_then(Iterator::next) else {
+        let Some(group) = self.finished.as_mut().and_then(Iterator::next) else {
             return Ok(false);
         };
-        for ((_, _, slot), value) in keys.iter().zip(values) {
+        for ((_, _, slot), value) in keys.iter().zip(group.keys) {
             cx.write(*slot, value);
         }
-        for ((_, slot), accumulator) in aggregates.iter().zip(accumulators) {
+        for ((_, slot), accumulator) in aggregates.iter().zip(group.aggregates) {
             cx.write(*slot, accumulator.finish()?);
+        }
+        for (slot, of_set) in marks {
+            cx.write(*slot, Datum::Int4(of_set[group.set]));
         }
         Ok(true)
     }
 
-    fn add(&mut self, node: &Node, cx: &Context<'_>) -> Result<()> {
-        let Step::Aggregate { keys, aggregates, .. } = &node.step else {
-            return Err(SqlError::internal("groups of another node"));
+    /// No row at all is one group, where nothing is grouped by.
+    fn add_empty(&mut self, keys: usize, aggregates: &[(Aggregate, u16)], sets: &[Vec<usize>]) {
+        if !self.groups.is_empty() {
+            return;
+        }
+        let of_nothing = sets
+            .iter()
+            .enumerate()
+            .filter(|(_, set)| set.is_empty())
+            .map(|(at, _)| at);
+        let empty: Vec<usize> = match sets.is_empty() {
+            true => (0..usize::from(keys == 0)).collect(),
+            false => of_nothing.collect(),
         };
+        self.groups.extend(empty.into_iter().map(|set| Group {
+            set,
+            keys: vec![Datum::Null; keys],
+            aggregates: aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect(),
+        }));
+    }
+
+    fn add(&mut self, (keys, aggregates): (&[GroupKey], &[(Aggregate, u16)]), cx: &Context<'_>) -> Result<()> {
         let (env, mut key) = (cx.env(), Vec::new());
         for (expr, ty, _) in keys {
             push_key(*ty, &expr.value(&env)?.get(), &mut key);
@@ -178,19 +216,61 @@ impl AggregateState {
             Some(at) => *at,
             None => {
                 let values = keys.iter().map(|(e, _, _)| e.eval(&env)).collect::<Result<Vec<_>>>()?;
-                let fresh = aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect();
-                if let Some(memory) = &mut self.memory {
-                    memory.grow(2 * key.len() + size_of_row(&values) + aggregates.len() * size_of::<Accumulator>())?;
-                }
-                self.groups.push((values, fresh));
-                self.by_key.insert(key, self.groups.len() - 1);
-                self.groups.len() - 1
+                self.begin(key, (0, values), aggregates)?
             }
         };
-        for ((aggregate, _), accumulator) in aggregates.iter().zip(&mut self.groups[at].1) {
+        for ((aggregate, _), accumulator) in aggregates.iter().zip(&mut self.groups[at].aggregates) {
             accumulator.add(aggregate, &env)?;
         }
         Ok(())
+    }
+
+    /// Adds the row to a group of each set: keys that are not of the set are NULL there.
+    fn add_to_sets(
+        &mut self,
+        (keys, aggregates): (&[GroupKey], &[(Aggregate, u16)]),
+        sets: &[Vec<usize>],
+        cx: &mut Context<'_>,
+    ) -> Result<()> {
+        cx.tick()?;
+        let env = cx.env();
+        let values = keys.iter().map(|(e, _, _)| e.eval(&env)).collect::<Result<Vec<_>>>()?;
+        for (set, members) in sets.iter().enumerate() {
+            let mut key = (set as u64).to_be_bytes().to_vec();
+            for at in members {
+                push_key(keys[*at].1, &values[*at].as_ref(), &mut key);
+            }
+            let at = match self.by_key.get(&key) {
+                Some(at) => *at,
+                None => {
+                    let mut of_set = vec![Datum::Null; keys.len()];
+                    members.iter().for_each(|at| of_set[*at].clone_from(&values[*at]));
+                    self.begin(key, (set, of_set), aggregates)?
+                }
+            };
+            for ((aggregate, _), accumulator) in aggregates.iter().zip(&mut self.groups[at].aggregates) {
+                accumulator.add(aggregate, &env)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(
+        &mut self,
+        key: Vec<u8>,
+        (set, keys): (usize, Vec<Datum>),
+        aggregates: &[(Aggregate, u16)],
+    ) -> Result<usize> {
+        if let Some(memory) = &mut self.memory {
+            memory.grow(2 * key.len() + size_of_row(&keys) + aggregates.len() * size_of::<Accumulator>())?;
+        }
+        self.groups.push(Group {
+            set,
+            keys,
+            aggregates: aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect(),
+        });
+        self.by_key.insert(key, self.groups.len() - 1);
+        Ok(self.groups.len() - 1)
     }
 }
 

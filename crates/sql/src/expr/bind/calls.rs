@@ -31,6 +31,7 @@ impl Binder<'_> {
             return shape("FILTER of this function");
         }
         match name.as_str() {
+            "grouping" => return self.grouping_mark(function),
             "nextval" | "currval" | "setval" => return self.sequence_function(&name, function),
             _ => {}
         }
@@ -201,6 +202,35 @@ impl Binder<'_> {
         };
         grouping.aggregate_slots.push(slot);
         Ok(Typed::new(Expr::Column(slot), result))
+    }
+
+    /// `GROUPING(a, b)`: a bit for each key, 1 where the row's group is not one by that.
+    fn grouping_mark(&self, function: &ast::Function) -> Bound<Typed> {
+        let (Some(cell), Some(names)) = (&self.grouping, self.names) else {
+            return shape("GROUPING without GROUP BY");
+        };
+        let mut keys = Vec::new();
+        for arg in arguments(function)? {
+            let bound = match self.bind(arg) {
+                Ok(typed) => Some(typed.expr),
+                Err(Refusal::Error(error)) if error.code() == code::GROUPING_ERROR => None,
+                Err(refusal) => return Err(refusal),
+            };
+            let is_key = |slot: &u16| bound == Some(Expr::Column(*slot));
+            let at = cell.borrow().key_slots.iter().position(is_key);
+            let Some(at) = at else {
+                let text = "arguments to GROUPING must be grouping expressions of the associated query level";
+                let error = SqlError::new(code::GROUPING_ERROR, text);
+                return Err(error.at(self.places.of(arg.span())).into());
+            };
+            keys.push(at);
+        }
+        if keys.is_empty() || keys.len() > 31 {
+            return shape("GROUPING of so many arguments");
+        }
+        let slot = names.new_slot();
+        cell.borrow_mut().marks.push((keys, slot));
+        Ok(Typed::new(Expr::Column(slot), ColumnType::Int4))
     }
 
     /// The binder for what stands below an aggregate: rows of the table.

@@ -140,6 +140,10 @@ pub struct Grouping {
     pub aggregates: Vec<Aggregate>,
     /// Where each aggregate stands.
     pub aggregate_slots: Vec<u16>,
+    /// GROUPING SETS and its like: positions of the keys of each set; none where rows are grouped by all keys.
+    pub sets: Vec<Vec<usize>>,
+    /// `GROUPING(...)`: positions of the keys that it names, and where its value stands.
+    pub marks: Vec<(Vec<usize>, u16)>,
 }
 
 /// What names mean in a query of several relations.

@@ -4,6 +4,8 @@ use super::common::Named;
 use super::from::From;
 use super::join::{Joined, WantedOrder};
 use super::scope::Scope;
+use super::sets::sets_of;
+use super::subquery::slots_of;
 use super::{BLOCKS_MAX, Block, Key, Node, Output, RowPlanner, SetKind, SlotNumber, Step};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
@@ -18,6 +20,7 @@ use sqlparser::ast::{
     Visit, Visitor,
 };
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Rows that a group or a set of distinct rows is of, where nothing is known.
@@ -238,12 +241,24 @@ impl RowPlanner<'_> {
 
     /// Gives the results, and `more`, slots of their own.
     fn project(&self, block: &mut Block, more: Vec<Expr>) -> Bound<Vec<SlotNumber>> {
+        self.project_but(block, more, &|_, _| false)
+    }
+
+    /// Gives the results, and `more`, slots of their own; those that are computed later keep theirs empty.
+    fn project_but(
+        &self,
+        block: &mut Block,
+        more: Vec<Expr>,
+        later: &dyn Fn(usize, &Expr) -> bool,
+    ) -> Bound<Vec<SlotNumber>> {
         let (mut slots, mut values) = (Vec::new(), Vec::new());
-        for output in &mut block.outputs {
+        for (at, output) in block.outputs.iter_mut().enumerate() {
             let slot = self.slot()?;
-            let expr = std::mem::replace(&mut output.expr, Expr::Column(slot));
-            values.push((slot, expr));
             slots.push(slot);
+            if !later(at, &output.expr) {
+                let expr = std::mem::replace(&mut output.expr, Expr::Column(slot));
+                values.push((slot, expr));
+            }
         }
         for expr in more {
             let slot = self.slot()?;
@@ -443,7 +458,15 @@ impl RowPlanner<'_> {
             return self.sorted_and_limited(block, Vec::new(), Vec::new(), query);
         }
         let visible = block.outputs.len();
-        let slots = self.project(&mut block, more)?;
+        let is_key = |at: usize| keys.iter().any(|(key, ..)| *key == at);
+        let is_limited = query.limit_clause.is_some() || query.fetch.is_some();
+        // A literal stays one, so that its place can say its type. Subqueries of rows that LIMIT drops are not run.
+        let is_later = |expr: &Expr| match expr {
+            Expr::Const(_) | Expr::Param(_) => true,
+            expr => is_limited && asks_subquery(expr),
+        };
+        let later = |at: usize, expr: &Expr| !distinct && !is_key(at) && is_later(expr);
+        let mut slots = self.project_but(&mut block, more, &later)?;
         if distinct {
             let typed = slots[..visible]
                 .iter()
@@ -461,6 +484,10 @@ impl RowPlanner<'_> {
             .into_iter()
             .map(|(at, ty, options)| Key::of(slots[at], ty, options))
             .collect();
+        let mut read = BTreeSet::new();
+        block.outputs.iter().for_each(|o| slots_of(&o.expr, &mut read));
+        read.retain(|slot| !slots.contains(slot) && !block.outer.contains(slot));
+        slots.extend(read);
         self.sorted_and_limited(block, keys, slots, query)
     }
 
@@ -486,15 +513,9 @@ impl RowPlanner<'_> {
             cost += node.rows * (1.0 + self.subquery_cost(arguments.chain(&grouping.bound_keys)));
             let rows = match grouping.keys.is_empty() {
                 true => 1.0,
-                false => (node.rows / GROUP_ROWS).max(1.0),
+                false => (node.rows / GROUP_ROWS).max(1.0) * grouping.sets.len().max(1) as f64,
             };
-            let types = grouping.keys.iter().map(|(_, ty)| *ty);
-            let keys = grouping.bound_keys.into_iter().zip(types).zip(grouping.key_slots);
-            let step = Step::Aggregate {
-                input: Box::new(node),
-                keys: keys.map(|((expr, ty), slot)| (expr, ty, slot)).collect(),
-                aggregates: grouping.aggregates.into_iter().zip(grouping.aggregate_slots).collect(),
-            };
+            let step = aggregated(node, grouping);
             node = Node::new(step, rows);
         }
         cost += node.rows * self.subquery_cost(outputs.iter().map(|o| &o.expr).chain(&having));
@@ -528,14 +549,15 @@ impl RowPlanner<'_> {
         if keys.is_empty() && select.having.is_none() && !has_aggregate(select, query) {
             return Ok(false);
         }
+        let found = sets_of(keys, &|key| self.group_target(scope, select, key))?;
         let mut grouping = Grouping::default();
-        for key in keys {
-            let key = strip(self.group_target(scope, select, key)?);
+        for key in found.keys {
             let (expr, ty) = binder.settled(binder.bind(key)?)?;
             grouping.key_slots.push(self.slot()?);
             grouping.bound_keys.push(expr);
             grouping.keys.push((key.clone(), ty));
         }
+        grouping.sets = found.sets;
         binder.grouping = Some(RefCell::new(grouping));
         Ok(true)
     }
@@ -698,6 +720,28 @@ impl RowPlanner<'_> {
     }
 }
 
+/// The groups of the rows.
+fn aggregated(node: Node, grouping: Grouping) -> Step {
+    let mark = |(keys, slot): (Vec<usize>, SlotNumber)| {
+        let of_set = |set: &Vec<usize>| {
+            let bits = keys.iter().map(|key| i32::from(!set.contains(key)));
+            bits.fold(0, |mark, bit| mark << 1 | bit)
+        };
+        let values: Vec<i32> = grouping.sets.iter().map(of_set).collect();
+        (slot, if values.is_empty() { vec![0] } else { values })
+    };
+    let marks = grouping.marks.into_iter().map(mark).collect();
+    let types = grouping.keys.iter().map(|(_, ty)| *ty);
+    let keys = grouping.bound_keys.into_iter().zip(types).zip(grouping.key_slots);
+    Step::Aggregate {
+        input: Box::new(node),
+        keys: keys.map(|((expr, ty), slot)| (expr, ty, slot)).collect(),
+        aggregates: grouping.aggregates.into_iter().zip(grouping.aggregate_slots).collect(),
+        sets: grouping.sets,
+        marks,
+    }
+}
+
 /// Sorts the rows, unless there are no keys.
 fn sorted(mut block: Block, keys: Vec<Key>, carried: &[SlotNumber], first: Option<(Expr, Option<Expr>)>) -> Block {
     if keys.is_empty() {
@@ -723,6 +767,12 @@ impl Output {
             expr: self.expr.clone(),
         }
     }
+}
+
+fn asks_subquery(expr: &Expr) -> bool {
+    let mut found = false;
+    expr.walk(&mut |e| found |= matches!(e, Expr::Subquery(_)));
+    found
 }
 
 fn order_items(query: &Query) -> Bound<&[ast::OrderByExpr]> {

@@ -30,6 +30,7 @@ mod join;
 mod profile;
 mod scope;
 mod semi;
+mod sets;
 mod shares;
 mod subquery;
 mod window;
@@ -44,8 +45,10 @@ use super::Planner;
 use super::access::Access;
 use crate::expr::Expr;
 use crate::expr::aggregate::Aggregate;
-use crate::expr::bind::{Bound, Refusal, shape};
+use crate::expr::bind::{Binder, Bound, Refusal, Typed, shape};
 use crate::output::Field;
+use crate::types::base_type;
+use crate::types::cast::Context;
 use cenote_engine::{ColumnType, Columns, Table, Tx};
 use estimate::Estimator;
 use sqlparser::ast::{OrderByOptions, Query};
@@ -84,8 +87,8 @@ pub struct RowPlan {
     pub tables: Vec<u32>,
     /// Rows of the tables when it was planned, by their ids.
     pub counts: BTreeMap<u32, f64>,
-    /// Whether a result is a literal or parameter whose type was open.
-    pub open: bool,
+    /// Which results are literals or parameters whose type was open.
+    pub open: Vec<bool>,
 }
 
 /// How the rows of a join qualify.
@@ -242,6 +245,10 @@ pub enum Step {
         input: Box<Node>,
         keys: Vec<(Expr, ColumnType, SlotNumber)>,
         aggregates: Vec<(Aggregate, SlotNumber)>,
+        /// Grouping sets: positions of the keys of each; none where all keys are the only one.
+        sets: Vec<Vec<usize>>,
+        /// `GROUPING(...)`: where it goes, and what it is for each set.
+        marks: Vec<(SlotNumber, Vec<i32>)>,
     },
     /// Each combination of these slots once.
     Distinct {
@@ -303,6 +310,34 @@ pub enum Step {
 }
 
 impl RowPlan {
+    /// Gives results whose type is open the types of the columns that take them; false where one stays open: it is
+    /// computed below the select list.
+    ///
+    /// # Errors
+    /// A literal is no value of its column's type.
+    pub fn settle(&mut self, binder: &Binder<'_>, targets: &[ColumnType]) -> Bound<bool> {
+        let mut settled = true;
+        for (at, ty) in targets
+            .iter()
+            .enumerate()
+            .take(self.open.len())
+            .filter(|(at, _)| self.open[*at])
+        {
+            let expr = self.outputs[at].clone();
+            if !matches!(expr, Expr::Const(_) | Expr::Param(_)) {
+                settled = false;
+                continue;
+            }
+            let ty = match ty {
+                ColumnType::Char(_) => ColumnType::Text,
+                ty => base_type(*ty),
+            };
+            self.outputs[at] = binder.coerce(Typed { expr, ty: None }, ty, Context::Assignment)?;
+            self.types[at] = ty;
+        }
+        Ok(settled)
+    }
+
     /// Whether the tables are about as large as they were when it was planned.
     pub fn still_fits(&self, tx: &Tx) -> bool {
         let grown = |(id, then): (&u32, &f64)| match tx.table_by_id(*id) {
@@ -437,7 +472,7 @@ impl RowPlanner<'_> {
             return shape("a query of many rows");
         }
         let fields = block.outputs.iter().map(Output::field).collect();
-        let open = block.outputs.iter().any(|o| o.open);
+        let open = block.outputs.iter().map(|o| o.open).collect();
         let plan = RowPlan {
             root: block.node,
             subplans: self.subplans.into_inner(),

@@ -120,7 +120,7 @@ impl<'a> Scope<'a> {
         let mut grouping = grouping.borrow_mut();
         let is_key = |e: &Expr, slot: SlotNumber| matches!(e, Expr::Column(s) if *s == slot);
         let mut at = grouping.bound_keys.iter().position(|k| is_key(k, definition.slot));
-        if at.is_none() && settled_by_keys(&relations[relation], &grouping.bound_keys) {
+        if at.is_none() && grouping.sets.is_empty() && settled_by_keys(&relations[relation], &grouping.bound_keys) {
             // The primary key is grouped by: so the row is, and each of its columns is a key as well.
             at = Some(grouping.keys.len());
             let slot = self.rows.slot()?;

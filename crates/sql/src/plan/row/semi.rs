@@ -26,6 +26,9 @@ use sqlparser::ast::{UnaryOperator, Visit, Visitor};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
+/// Semi joins of one FROM that are looked at the other way round, at most: each takes another order of all items.
+const TURNED_MAX: usize = 8;
+
 /// The conditions that AND joins.
 pub(super) fn ast_conjuncts(condition: &ast::Expr) -> Vec<&ast::Expr> {
     match strip(condition) {
@@ -249,8 +252,12 @@ impl Join<'_, '_> {
     /// The order of the items, after each semi join was looked at the other way round.
     pub(super) fn order_of_semi_joins(&mut self) -> Bound<Order> {
         let mut best = self.order()?;
+        let mut turned = 0;
         for at in 0..self.items.len() {
-            let Some(keys) = self.unique_keys(at) else { continue };
+            let Some(keys) = self.unique_keys(at).filter(|_| turned < TURNED_MAX) else {
+                continue;
+            };
+            turned += 1;
             let conditions = self.conditions.len();
             let requires = std::mem::take(&mut self.items[at].requires);
             let on = self.items[at].on.take();
