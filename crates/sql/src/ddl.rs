@@ -7,6 +7,7 @@ use crate::expr::type_names::type_named;
 use crate::names::{Places, fold, qualified, span_of};
 use crate::parse::SequenceOptions;
 use crate::plan::Planner;
+use crate::plan::known::Known;
 use crate::types::cast::Context;
 use cenote_engine::{ColumnDef, ColumnType, Datum, NewIndex, NewSequence, NewTable, Table, Tx};
 use sqlparser::ast::{
@@ -328,6 +329,7 @@ impl Definer<'_> {
             params: &params,
             analytics: false,
             for_many: false,
+            known: Known::new(self.session, None),
         };
         let sequence = |name: &str| planner.sequence(name);
         for column in table.columns.iter().filter(|c| c.default.is_some()) {

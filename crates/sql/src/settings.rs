@@ -64,6 +64,7 @@ const fn reported(name: &'static str, default: &'static str, kind: Kind) -> Defi
 }
 
 const ISOLATION: &[&str] = &["serializable", "repeatable read", "read committed", "read uncommitted"];
+const PLANS: &[&str] = &["auto", "force_generic_plan", "force_custom_plan"];
 const LEVELS: &[&str] = &[
     "debug5", "debug4", "debug3", "debug2", "debug1", "debug", "log", "info", "notice", "warning", "error", "fatal",
     "panic",
@@ -116,6 +117,7 @@ static DEFINITIONS: &[Definition] = &[
     def("maintenance_work_mem", "65536", Kind::Text),
     def("max_identifier_length", "63", Kind::Fixed),
     def("max_index_keys", "32", Kind::Fixed),
+    def("plan_cache_mode", "auto", Kind::Word(PLANS)),
     def("query_memory", "256MB", Kind::Fixed),
     def("row_security", "on", Kind::Bool),
     def("search_path", "\"$user\", public", Kind::Text),

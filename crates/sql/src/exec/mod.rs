@@ -54,6 +54,8 @@ pub struct Run<'a> {
     pub analytics: Option<&'a Arc<dyn Analytics>>,
     /// Measures the row executor's nodes.
     pub profile: Option<&'a Profile>,
+    /// The statement, if it is a query: analytics may take it over from the row executor.
+    pub query: Option<&'a Query>,
 }
 
 impl Run<'_> {

@@ -13,10 +13,6 @@ const MAX_LITERALS: usize = 64;
 
 /// Words beside which a literal is more than a value.
 const EXCLUDED: &[&str] = &[
-    "order",
-    "group",
-    "limit",
-    "offset",
     "fetch",
     "interval",
     "date",
@@ -29,18 +25,55 @@ const EXCLUDED: &[&str] = &[
     "except",
     "with",
     "over",
-    "join",
     "nextval",
     "currval",
     "setval",
     "extract",
     "returning",
     "pg_sleep",
-    "exists",
     "any",
     "all",
     "filter",
 ];
+
+/// Words behind which a literal may be the position of a result, or part of what has to be written twice alike; and
+/// those that end that.
+const SORTED: &[&str] = &["order", "group"];
+const SORTED_NO_MORE: &[&str] = &["having", "limit", "offset", "for"];
+
+/// Where the reader is among clauses.
+#[derive(Default)]
+struct Place {
+    /// Open parentheses.
+    depth: u32,
+    /// Those around the ORDER BY or GROUP BY that the reader is in.
+    sorted: Option<u32>,
+}
+
+impl Place {
+    fn word(&mut self, word: &str) {
+        if is_one_of(word, SORTED) {
+            self.sorted = Some(self.sorted.map_or(self.depth, |outer| outer.min(self.depth)));
+        } else if self.sorted == Some(self.depth) && is_one_of(word, SORTED_NO_MORE) {
+            self.sorted = None;
+        }
+    }
+
+    /// None: a parenthesis closes that was not opened.
+    fn mark(&mut self, byte: u8) -> Option<()> {
+        match byte {
+            b'(' => self.depth += 1,
+            b')' => self.depth = self.depth.checked_sub(1)?,
+            _ => {}
+        }
+        self.sorted = self.sorted.filter(|outer| *outer <= self.depth);
+        Some(())
+    }
+}
+
+fn is_one_of(word: &str, words: &[&str]) -> bool {
+    words.iter().any(|w| w.eq_ignore_ascii_case(word))
+}
 
 /// A text without its literals.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -71,18 +104,20 @@ pub fn template(text: &str) -> Option<Template> {
         ..Template::default()
     };
     let bytes = text.as_bytes();
-    let mut at = 0;
+    let (mut at, mut place) = (0, Place::default());
     while at < bytes.len() {
         let start = at;
         match bytes[at] {
             b'a'..=b'z' | b'A'..=b'Z' | b'_' | 128.. => {
                 at = end_of(bytes, at, |b| b.is_ascii_alphanumeric() || b == b'_' || b >= 128);
                 let word = &text[start..at];
-                if bytes.get(at) == Some(&b'\'') || EXCLUDED.iter().any(|w| w.eq_ignore_ascii_case(word)) {
+                if bytes.get(at) == Some(&b'\'') || is_one_of(word, EXCLUDED) {
                     return None;
                 }
+                place.word(word);
                 out.key.push_str(word);
             }
+            b'0'..=b'9' | b'\'' if place.sorted.is_some() => return None,
             b'0'..=b'9' => {
                 at = end_of(bytes, at, |b| b.is_ascii_digit());
                 if bytes.get(at) == Some(&b'.') {
@@ -110,6 +145,7 @@ pub fn template(text: &str) -> Option<Template> {
             b';' if text[at + 1..].trim().is_empty() => break,
             b';' | b':' | b'$' | b'?' | b'@' | b'[' | b'\\' | 0 => return None,
             other => {
+                place.mark(other)?;
                 out.key.push(other as char);
                 at += 1;
             }
@@ -198,9 +234,25 @@ mod tests {
     }
 
     #[test]
+    fn literals_outside_of_orders_become_parameters() {
+        let found =
+            template("SELECT a FROM (SELECT b FROM t JOIN u ON b = 1 ORDER BY b) WHERE a > 2 ORDER BY a LIMIT 3");
+        assert_eq!(
+            found.expect("plain").text(),
+            "SELECT a FROM (SELECT b FROM t JOIN u ON b =  $1  ORDER BY b) WHERE a >  $2  ORDER BY a LIMIT  $3 "
+        );
+        let found = template("SELECT a FROM t GROUP BY a HAVING count(*) > 5 ORDER BY a");
+        assert_eq!(found.expect("plain").literals, [(23, "5".into())]);
+    }
+
+    #[test]
     fn what_is_not_plain_is_left_alone() {
         for text in [
             "SELECT a FROM t ORDER BY 1",
+            "SELECT a FROM t WHERE a = 5 ORDER BY b, 1 LIMIT 5",
+            "SELECT a + 1 FROM t GROUP BY a + 1",
+            "SELECT a FROM t WHERE a = 5 GROUP BY (SELECT b FROM u HAVING true), 1",
+            "SELECT a FROM t WHERE a = 5)",
             "SELECT 1::int",
             "SELECT E'\\n'",
             "SELECT 1 -- x",

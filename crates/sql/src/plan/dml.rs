@@ -452,12 +452,7 @@ impl Planner<'_> {
                 .as_ref()
                 .map(|e| binder.condition(e, "WHERE"))
                 .transpose()?;
-            Ok((
-                Target::Short(Box::new(
-                    access::choose(&table, condition, None, None, &Estimator::new(self.tx)).0,
-                )),
-                assignments,
-            ))
+            Ok((self.found_by_path(&table, condition), assignments))
         };
         let (target, assignments) = match short() {
             Err(Refusal::Shape(why)) => self.foreign_update(update, &table, why, foreign)?,
@@ -480,6 +475,16 @@ impl Planner<'_> {
             }),
             fields,
         ))
+    }
+
+    /// Rows that the short path finds.
+    fn found_by_path(&self, table: &Arc<Table>, condition: Option<Expr>) -> Target {
+        let estimator = Estimator::new(self.tx, &self.known);
+        let (access, served) = access::choose(table, condition, None, None, &estimator);
+        if self.known.is_compared() {
+            self.known.note_cost(access::cost(&access, served, None, &estimator));
+        }
+        Target::Short(Box::new(access))
     }
 
     fn foreign_update(
@@ -608,9 +613,7 @@ impl Planner<'_> {
                 .as_ref()
                 .map(|e| binder.condition(e, "WHERE"))
                 .transpose()?;
-            Ok(Target::Short(Box::new(
-                access::choose(&table, condition, None, None, &Estimator::new(self.tx)).0,
-            )))
+            Ok(self.found_by_path(&table, condition))
         };
         let target = match short() {
             Err(Refusal::Shape(why)) => {

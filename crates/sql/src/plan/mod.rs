@@ -6,6 +6,8 @@
 pub mod access;
 pub mod dml;
 pub mod ignored;
+pub mod known;
+pub mod learned;
 pub mod locking;
 pub mod row;
 pub mod select;
@@ -18,9 +20,10 @@ use crate::expr::bind::{Binder, Bound, Params, Refusal};
 use crate::names::{Places, fold, qualified, span_of};
 use crate::output::Field;
 use crate::types::{type_len, type_mod, type_oid};
+use cenote_base::rt::atomic::AtomicBool;
 use cenote_engine::{ColumnType, Table, Tx};
 use sqlparser::ast::{ObjectName, Query, TableFactor, TableWithJoins};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A statement that reads or writes rows, planned.
 #[derive(Debug)]
@@ -95,6 +98,29 @@ pub struct Planned {
     pub param_oids: Vec<u32>,
     /// Columns of the result; none where there is no result.
     pub fields: Arc<[Field]>,
+    /// Whether other values of the parameters might have given another plan.
+    pub by_values: bool,
+    /// Steps of a run, as estimated; known where it is compared.
+    pub cost: f64,
+    /// Analytics was to take a run over, and would answer otherwise. All plans of a statement share it.
+    pub stays: Arc<AtomicBool>,
+    /// What a run told, where the estimates were wrong.
+    pub learned: OnceLock<learned::Learned>,
+}
+
+impl Planned {
+    /// Whether a run of the other plan takes the same parameters and gives the same columns.
+    pub fn answers_like(&self, other: &Planned) -> bool {
+        self.params == other.params && self.has_columns_of(other)
+    }
+
+    /// Whether a run of the other plan gives the same columns, as a client is told of them.
+    pub fn has_columns_of(&self, other: &Planned) -> bool {
+        let alike = |(a, b): (&Field, &Field)| {
+            a.name == b.name && (a.type_oid, a.type_len, a.type_mod) == (b.type_oid, b.type_len, b.type_mod)
+        };
+        self.fields.len() == other.fields.len() && self.fields.iter().zip(&*other.fields).all(alike)
+    }
 }
 
 /// What planning looks at.
@@ -111,6 +137,8 @@ pub struct Planner<'a> {
     pub analytics: bool,
     /// Whether there is one for statements of many rows, asked for this text or for another form of it.
     pub for_many: bool,
+    /// Values that estimates may look at.
+    pub known: known::Known<'a>,
 }
 
 impl<'a> Planner<'a> {

@@ -10,7 +10,7 @@ use crate::expr::bind::{Binder, Bound, Grouping, Refusal, shape, strip};
 use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::types::cast::Context;
-use cenote_engine::{ColumnType, Datum, LockStrength, Table, Wait};
+use cenote_engine::{ColumnType, LockStrength, Table, Wait};
 use sqlparser::ast::{
     self, Distinct, GroupByExpr, LimitClause, NonBlock, OrderByKind, Query, Select, SelectItem, SetExpr, Spanned,
     Value as Literal, Visit, Visitor,
@@ -104,8 +104,8 @@ impl SelectPlan {
     }
 
     /// Whether few rows of an order are wanted, which the entries of the path's index can tell.
-    fn finds_keys_first(&self, access: &Access) -> bool {
-        let few = rows_wanted(self.limit.as_ref(), self.offset.as_ref()).is_some_and(|rows| rows <= KEYS_FIRST_ROWS);
+    fn finds_keys_first(&self, access: &Access, wanted: Option<f64>) -> bool {
+        let few = wanted.is_some_and(|rows| rows <= KEYS_FIRST_ROWS);
         let sorts = few && !self.order.is_empty() && self.group.is_none() && !self.distinct && self.lock.is_none();
         if !sorts || access.index_only {
             return false;
@@ -227,13 +227,16 @@ impl Planner<'_> {
     ) -> Bound<()> {
         let order = wanted.map(|columns| Order {
             columns,
-            limit: rows_wanted(plan.limit.as_ref(), plan.offset.as_ref()),
+            limit: self.rows_wanted(plan.limit.as_ref(), plan.offset.as_ref()),
         });
-        let estimator = Estimator::new(self.tx);
+        let estimator = Estimator::new(self.tx, &self.known);
         plan.extremes = extremes(plan.group.as_ref(), &table, condition.as_ref(), &estimator);
         let reads = plan.lock.is_none().then(|| plan.columns_read());
         let (access, served) = access::choose(&table, condition, order, reads.as_deref(), &estimator);
         plan.served = served;
+        if self.known.is_compared() {
+            self.known.note_cost(access::cost(&access, served, order, &estimator));
+        }
         if served > 0 && served == plan.order.len() {
             plan.order.clear();
         }
@@ -247,12 +250,18 @@ impl Planner<'_> {
                 return shape("grouping of a large table");
             }
         }
-        plan.keys_first = plan.finds_keys_first(&access);
+        let wanted = self.rows_wanted(plan.limit.as_ref(), plan.offset.as_ref());
+        plan.keys_first = plan.finds_keys_first(&access, wanted);
         plan.access = Some(Access {
             index_only: access.index_only || plan.keys_first,
             ..access
         });
         Ok(())
+    }
+
+    /// The rows that LIMIT and OFFSET ask for; None without LIMIT.
+    pub(crate) fn rows_wanted(&self, limit: Option<&Expr>, offset: Option<&Expr>) -> Option<f64> {
+        self.known.rows_wanted(limit, offset, LIMIT_ROWS)
     }
 
     fn start_grouping(&self, binder: &mut Binder<'_>, select: &Select, query: &Query) -> Bound<bool> {
@@ -523,19 +532,6 @@ impl Planner<'_> {
             return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, text).into());
         }
         Ok(strongest.filter(|_| table.is_some()))
-    }
-}
-
-/// The rows that LIMIT and OFFSET ask for, guessed where they are parameters; None without LIMIT.
-pub(crate) fn rows_wanted(limit: Option<&Expr>, offset: Option<&Expr>) -> Option<f64> {
-    let count = |expr: &Expr| match expr {
-        Expr::Const(Datum::Int8(n)) => *n as f64,
-        Expr::Const(_) => 0.0,
-        _ => LIMIT_ROWS,
-    };
-    match limit? {
-        Expr::Const(Datum::Null) => None,
-        limit => Some(count(limit) + offset.map_or(0.0, count)),
     }
 }
 

@@ -12,7 +12,7 @@
 use super::copy_lines::Lines;
 use super::copy_output::{CopySink, put_line};
 use super::copying::{Copying, Load};
-use super::run::run_plan;
+use super::run::{query_of, run_plan};
 use super::state::Session;
 use crate::error::{Result, SqlError, code};
 use crate::exec::Run;
@@ -22,6 +22,7 @@ use crate::expr::bind::Params;
 use crate::names::fold;
 use crate::output::{Format, Output};
 use crate::parse::{Copy, CopyFormat, CopySource, Statement, parse_query};
+use crate::plan::known::Known;
 use crate::plan::{Planned, Planner};
 use cenote_engine::{Charge, Datum, Table};
 use sqlparser::ast::{Ident, ObjectName};
@@ -62,6 +63,7 @@ fn target(session: &Session, name: &ObjectName, columns: &[Ident], text: &str) -
         params: &params,
         analytics: false,
         for_many: false,
+        known: Known::new(&session.env, None),
     };
     let table = planner.table(name).map_err(SqlError::from)?;
     let mut filled = Vec::new();
@@ -116,6 +118,7 @@ fn defaults(session: &Session, table: &Arc<Table>, filled: &[usize]) -> Result<V
         params: &params,
         analytics: false,
         for_many: false,
+        known: Known::new(&session.env, None),
     };
     let sequence = |name: &str| planner.sequence(name);
     let binder = planner.binder(None, &sequence);
@@ -170,6 +173,7 @@ fn copy_out(
         scratch: &mut session.scratch,
         analytics,
         profile: None,
+        query: query_of(statement),
     };
     let (count, _) = run_plan(&mut run, &planned, &mut Cursor::Start, 0, &mut sink)?;
     out.copy_done()?;

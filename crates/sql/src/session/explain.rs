@@ -1,7 +1,7 @@
 //! EXPLAIN.
 
 use super::prepared::has_plan;
-use super::run::run_plan;
+use super::run::{query_of, run_plan};
 use super::state::Session;
 use super::unplanned::Asked;
 use crate::error::{Result, SqlError, code};
@@ -9,7 +9,7 @@ use crate::exec::select::Cursor;
 use crate::exec::sink::Count;
 use crate::exec::{Run, scope};
 use crate::output::{Format, Formats, Output};
-use crate::parse::{ExplainOptions, Statement};
+use crate::parse::{ExplainOptions, Statement, Utility};
 use crate::plan::access::{Access, describe};
 use crate::plan::dml::{Finder, Source, Target};
 use crate::plan::row::{self, Profile};
@@ -20,6 +20,8 @@ use crate::types::wire::put_bytes;
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{ColumnType, Datum};
 use cenote_fabric::observe::{self, Seen};
+use sqlparser::ast::Query;
+use std::sync::Arc;
 
 /// What a statement that was run did.
 struct Ran {
@@ -38,16 +40,27 @@ impl Session {
         asked: Asked<'_>,
         out: &mut dyn Output,
     ) -> Result<()> {
-        if !has_plan(inner) {
-            return Err(SqlError::unsupported("EXPLAIN of this statement"));
-        }
+        let executed = match inner {
+            Statement::Utility(Utility::Execute { name, args }) => Some((name, args)),
+            inner if has_plan(inner) => None,
+            _ => return Err(SqlError::unsupported("EXPLAIN of this statement")),
+        };
         if let Some(name) = options.lacks_analyze() {
             let message = format!("EXPLAIN option {name} requires ANALYZE");
             return Err(SqlError::new(code::INVALID_ARGUMENT, message));
         }
         let start = rt::now();
-        let planned = self.plan_statement(inner, text, asked.declared, true)?;
-        if planned.params.len() != asked.params.len() {
+        let (planned, params, query) = match executed {
+            Some((name, args)) => {
+                let (prepared, planned, params) = self.bound_arguments(name, args, text)?;
+                (planned, params, query_of(prepared.statement()).cloned())
+            }
+            None => {
+                let planned = self.plan_statement(inner, text, asked.declared, true)?;
+                (Arc::new(planned), asked.params.to_vec(), query_of(inner).cloned())
+            }
+        };
+        if planned.params.len() != params.len() {
             return Err(SqlError::new(code::UNDEFINED_PARAMETER, "there is no parameter $1"));
         }
         let planning = rt::now().since(start).raw();
@@ -56,15 +69,14 @@ impl Session {
             _ => None,
         };
         let ran = match options.analyze && foreign.is_none() {
-            true => Some(self.run_measured(&planned, asked.params, options.memory)?),
+            true => Some(self.run_measured((&planned, &params), query.as_ref(), options.memory)?),
             false => None,
         };
         let mut tree = explain_plan(&planned.plan, ran.as_ref().map(|r| &r.profile), options.memory);
         if let Some(query) = foreign
             && let Some(analytics) = self.sql.analytics()
         {
-            let oids = planned.param_oids.iter().copied();
-            let params: Vec<_> = asked.params.iter().cloned().zip(oids).collect();
+            let params: Vec<(Datum, u32)> = params.into_iter().zip(planned.param_oids.iter().copied()).collect();
             let lines = analytics.explain(&scope(&self.tx, &self.env), query, &params, options.analyze)?;
             let lines = lines.iter().map(|line| line.strip_prefix("  ").unwrap_or(line));
             tree.under.extend(lines.map(Shown::line));
@@ -77,12 +89,12 @@ impl Session {
         out.complete("EXPLAIN")
     }
 
-    fn run_measured(&mut self, planned: &Planned, params: &[Datum], memory: bool) -> Result<Ran> {
+    fn run_measured(&mut self, plan: (&Planned, &[Datum]), query: Option<&Query>, memory: bool) -> Result<Ran> {
         let profile = Profile::default();
         let start = rt::now();
         let (rows, seen) = match memory {
-            true => observe::seen_during(|| self.run_profiled(planned, params, &profile)),
-            false => (self.run_profiled(planned, params, &profile), None),
+            true => observe::seen_during(|| self.run_profiled(plan, query, &profile)),
+            false => (self.run_profiled(plan, query, &profile), None),
         };
         Ok(Ran {
             rows: rows?,
@@ -92,7 +104,12 @@ impl Session {
         })
     }
 
-    fn run_profiled(&mut self, planned: &Planned, params: &[Datum], profile: &Profile) -> Result<u64> {
+    fn run_profiled(
+        &mut self,
+        (planned, params): (&Planned, &[Datum]),
+        query: Option<&Query>,
+        profile: &Profile,
+    ) -> Result<u64> {
         let analytics = self.sql.analytics();
         let mut run = Run {
             tx: &mut self.tx,
@@ -102,6 +119,7 @@ impl Session {
             scratch: &mut self.scratch,
             analytics,
             profile: Some(profile),
+            query,
         };
         run_plan(&mut run, planned, &mut Cursor::Start, 0, &mut Count).map(|(rows, _)| rows)
     }

@@ -108,14 +108,18 @@ impl Session {
         if has_plan(prepared.statement()) {
             let before = prepared.compiled.as_ref().map(|c| c.planned.clone());
             let planned = self.plan(prepared)?;
-            if before.is_some_and(|b| !Arc::ptr_eq(&b, &planned) && b.fields != planned.fields) {
+            if before.is_some_and(|b| !Arc::ptr_eq(&b, &planned) && !b.has_columns_of(&planned)) {
                 return Err(SqlError::new(
                     code::FEATURE_NOT_SUPPORTED,
                     "cached plan must not change result type",
                 ));
             }
             portal.planned = Some(planned.clone());
-            return self.read_params(portal, Some(&planned), bind);
+            self.read_params(portal, Some(&planned), bind)?;
+            if let Some(custom) = self.custom_plan(prepared, &planned, &portal.params)? {
+                portal.planned = Some(custom);
+            }
+            return Ok(());
         }
         let explained = self.explained(prepared)?;
         if let (Some(planned), Some(own)) = (&explained, &mut portal.prepared) {

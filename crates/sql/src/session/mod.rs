@@ -5,15 +5,17 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `transaction`, `settings_history`, `prepared`, `portals` | the parts of a session, each with its invariants |
+//! | `transaction`, `history`, `settings_history`, `prepared`, `portals` | the parts of a session, each with its invariants |
 //! | `planning` | a plan for a statement |
 //! | `copy_lines`, `copy_row`, `copying`, `copy_output` | COPY's data, in and out |
 //! | `state` | [`Session`]: the parts wired; how statements and transactions begin and end |
+//! | `choice` | generic and custom plans |
 //! | `run`, `explain`, `copy`, `blocks`, `utility`, `analyze`, `unplanned` | running one statement |
 //! | `simple`, `extended` | the two protocols |
 
 mod analyze;
 mod blocks;
+mod choice;
 mod copy;
 mod copy_lines;
 mod copy_output;
@@ -21,6 +23,7 @@ mod copy_row;
 mod copying;
 mod explain;
 mod extended;
+mod history;
 mod planning;
 mod portals;
 mod prepared;

@@ -8,16 +8,22 @@ use crate::hook::Analytics;
 use crate::output::Field;
 use crate::parse::Statement;
 use crate::plan::ignored::refuse_ignored;
+use crate::plan::known::Known;
+use crate::plan::learned::Learned;
 use crate::plan::row::RowPlan;
 use crate::plan::{Plan, Planned, Planner};
 use crate::settings::{ROW_EXECUTOR, SHORT_PATH};
 use crate::types::{is_array_oid, oid, type_of_oid, type_oid};
-use cenote_engine::{ColumnType, Tx};
+use cenote_engine::{ColumnType, Datum, Tx};
 use sqlparser::ast::Query;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Columns of a result, at most: PostgreSQL's limit.
 const RESULTS_MAX: usize = 1664;
+
+/// Steps of a run of analytics, whatever it reads, and for each step of the row executor.
+const BY_ANALYTICS: f64 = 20_000.0;
+const STEP_OF_ANALYTICS: f64 = 0.25;
 
 /// What a statement is planned with.
 pub struct StatementPlanner<'a> {
@@ -35,6 +41,20 @@ impl StatementPlanner<'_> {
     /// # Errors
     /// 42P01, 42703, 42883 and their like: names and types do not fit. 0A000: no planner knows the statement's shape.
     pub fn plan(&self, statement: &Statement, text: &str, declared: &[u32], any_shape: bool) -> Result<Planned> {
+        self.plan_for((statement, text, declared), any_shape, None, None)
+    }
+
+    /// Plans a statement for a run with these parameters; None: for any run. `learned`: what former runs told.
+    ///
+    /// # Errors
+    /// As [`plan`](Self::plan).
+    pub fn plan_for(
+        &self,
+        (statement, text, declared): (&Statement, &str, &[u32]),
+        any_shape: bool,
+        values: Option<&[Datum]>,
+        learned: Option<&Learned>,
+    ) -> Result<Planned> {
         let declared_arrays = declared.iter().copied().enumerate().filter(|(_, id)| is_array_oid(*id));
         let params = Params::new(
             declared.iter().map(|id| declared_type(*id)).collect(),
@@ -48,6 +68,7 @@ impl StatementPlanner<'_> {
             params: &params,
             analytics: analytics.is_some(),
             for_many: self.analytics.is_some(),
+            known: Known::new(self.env, values).with(learned),
         };
         let foreign = |query: &Query| {
             self.describe_foreign(analytics, query, &params, declared)
@@ -83,11 +104,17 @@ impl StatementPlanner<'_> {
             types.push(ty);
             param_oids.push(reported_oid(array.as_ref().or(declared.get(at)), ty));
         }
+        // What analytics runs whatever it costs has no other plan.
+        let has_others = !matches!(plan, Plan::Foreign(_) | Plan::Locking(_)) || planner.known.cost() > 0.0;
         Ok(Planned {
-            plan,
             params: types,
             param_oids,
             fields: fields.into(),
+            by_values: planner.known.asked() && has_others,
+            cost: cost_of(&plan, planner.known.cost()),
+            stays: Arc::default(),
+            learned: OnceLock::new(),
+            plan,
         })
     }
 
@@ -135,6 +162,15 @@ impl StatementPlanner<'_> {
             }
         }
         Ok(description.fields)
+    }
+}
+
+/// Steps of a run: those of the row executor, or what analytics takes for as many. It plans for milliseconds, and
+/// passes over rows faster.
+fn cost_of(plan: &Plan, steps: f64) -> f64 {
+    match plan {
+        Plan::Foreign(_) | Plan::Locking(_) => BY_ANALYTICS + steps * STEP_OF_ANALYTICS,
+        _ => steps,
     }
 }
 

@@ -5,6 +5,7 @@
 //! - A session has at most [`MAX_STATEMENTS`] named statements, each with the charge of its memory, and keeps the
 //!   statements of at most [`CACHED_TEXTS`] texts and as many templates.
 
+use super::history::History;
 use crate::error::{Result, SqlError, code};
 use crate::parse::template::Template;
 use crate::parse::{Parsed, Statement, Utility, parse};
@@ -43,19 +44,40 @@ pub struct Compiled {
     version: u64,
     statistics: u64,
     epoch: u64,
-    /// The plan.
+    /// The plan, for any parameters.
     pub planned: Arc<Planned>,
+    /// How it was run.
+    pub history: Arc<History>,
 }
 
 impl Compiled {
     /// A plan made at this version of the catalog and epoch of statistics, in this epoch of the session.
-    pub fn new((version, statistics): (u64, u64), epoch: u64, planned: Arc<Planned>) -> Compiled {
+    pub fn new((version, statistics): (u64, u64), epoch: u64, planned: Planned) -> Compiled {
         Compiled {
             version,
             statistics,
             epoch,
-            planned,
+            planned: Arc::new(planned),
+            history: Arc::default(),
         }
+    }
+
+    /// This plan, where it was made in place of another. Tables and settings that are as they were answer as they did:
+    /// where this one would not (it is another planner's), the former stays.
+    pub fn in_place_of(mut self, former: Compiled) -> Compiled {
+        if (self.version, self.epoch) != (former.version, former.epoch) {
+            return self;
+        }
+        if let Some(planned) = Arc::get_mut(&mut self.planned) {
+            planned.stays = former.planned.stays.clone();
+        }
+        if !former.planned.answers_like(&self.planned) {
+            self.planned = former.planned;
+            self.history = Arc::new(History::settled());
+        } else if self.statistics == former.statistics {
+            self.history = Arc::new(former.history.next());
+        }
+        self
     }
 
     /// Whether the plan is good for this version of the catalog, these statistics and this epoch of the session.
@@ -165,6 +187,13 @@ impl PreparedStatements {
             self.unnamed = Some(prepared);
         } else if let Some(kept) = self.named.get_mut(name) {
             kept.compiled = prepared.compiled;
+        }
+    }
+
+    /// Keeps the plan that a copy of a named statement has got.
+    pub fn keep_plan(&mut self, name: &str, prepared: &Prepared) {
+        if let Some(kept) = self.named.get_mut(name) {
+            kept.compiled = prepared.compiled.clone();
         }
     }
 

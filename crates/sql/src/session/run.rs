@@ -5,14 +5,19 @@ use super::prepared::Prepared;
 use super::state::Session;
 use crate::env::SettingChanges;
 use crate::error::{Result, SqlError, code};
-use crate::exec::row::RowCursor;
+use crate::exec::row::{Ran, RowCursor};
 use crate::exec::select::{Cursor, advance, foreign_rows};
 use crate::exec::sink::{ClientSink, Sink};
 use crate::exec::{Run, found, write};
 use crate::hook::Rows;
 use crate::output::{Formats, Output};
+use crate::parse::Statement;
+use crate::plan::learned::learned_by;
+use crate::plan::row::RowPlan;
 use crate::plan::{Plan, Planned};
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
+use sqlparser::ast::Query;
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -33,7 +38,7 @@ impl Session {
     ) -> Result<()> {
         let begun = !matches!(portal.cursor, Cursor::Start);
         for _ in 0..MAX_REPLANS {
-            match self.run_portal(portal, max, describe, out) {
+            match self.run_portal(portal, prepared, (max, describe), out) {
                 Err(error) if error.is_stale() && !begun && !self.tx.has_written() => {
                     self.take_snapshot();
                     self.plan_again(portal, prepared, describe)?;
@@ -41,7 +46,7 @@ impl Session {
                 done => return done,
             }
         }
-        self.run_portal(portal, max, describe, out)
+        self.run_portal(portal, prepared, (max, describe), out)
     }
 
     /// Gives a portal a new plan. What the client was told (its columns, unless they are still to be described) and
@@ -49,8 +54,10 @@ impl Session {
     fn plan_again(&mut self, portal: &mut Portal, prepared: &mut Prepared, describe: bool) -> Result<()> {
         prepared.compiled = None;
         let planned = self.plan(prepared)?;
-        let fits =
-            |former: &Arc<Planned>| former.params == planned.params && (describe || former.fields == planned.fields);
+        let fits = |former: &Arc<Planned>| match describe {
+            true => former.params == planned.params,
+            false => former.answers_like(&planned),
+        };
         if !portal.planned.as_ref().is_none_or(fits) {
             let text = "cached plan must not change result type";
             return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, text));
@@ -62,7 +69,13 @@ impl Session {
 
     /// Runs a portal's plan: up to `max` rows (0: all). `describe`: RowDescription goes before the first row, or the
     /// end.
-    fn run_portal(&mut self, portal: &mut Portal, max: u64, describe: bool, out: &mut dyn Output) -> Result<()> {
+    fn run_portal(
+        &mut self,
+        portal: &mut Portal,
+        prepared: &Prepared,
+        (max, describe): (u64, bool),
+        out: &mut dyn Output,
+    ) -> Result<()> {
         let Some(planned) = portal.planned.clone() else {
             return Err(SqlError::internal("a portal without a plan"));
         };
@@ -94,6 +107,7 @@ impl Session {
             scratch: &mut self.scratch,
             analytics,
             profile: None,
+            query: query_of(prepared.statement()),
         };
         let ran = run_plan(&mut run, &planned, &mut portal.cursor, max, &mut sink);
         let ran = ran.and_then(|given| sink.announce().map(|()| given));
@@ -106,6 +120,7 @@ impl Session {
             portal.view = Some(self.tx.reader().clone());
         }
         let changes = self.env.changes.take();
+        prepared.learn_from(&planned);
         let (count, done) = ran?;
         if let Some(changed) = changes.and_then(|c| c.settings) {
             self.change_settings(|settings| {
@@ -151,27 +166,13 @@ pub(super) fn run_plan(
             if matches!(cursor, Cursor::Start) {
                 *cursor = Cursor::Rows(Box::new(RowCursor::new(plan)));
             }
-            let Cursor::Rows(rows) = cursor else {
-                return Ok((0, true));
-            };
-            let progress = rows.advance(run, plan, if max == 0 { u64::MAX } else { max }, sink)?;
-            if progress.done {
-                *cursor = Cursor::Done;
-            }
-            Ok((progress.rows, progress.done))
+            pull_rows(run, (planned, plan), cursor, max, sink)
         }
         Plan::Foreign(_) | Plan::Locking(_) => {
             if matches!(cursor, Cursor::Start) {
                 *cursor = Cursor::Foreign(start_foreign(run, &planned.plan)?);
             }
-            let Cursor::Foreign(rows) = cursor else {
-                return Ok((0, true));
-            };
-            let progress = foreign_rows(rows.as_mut(), if max == 0 { u64::MAX } else { max }, sink)?;
-            if progress.done {
-                *cursor = Cursor::Done;
-            }
-            Ok((progress.rows, progress.done))
+            pull_foreign(cursor, max, sink)
         }
         _ if matches!(cursor, Cursor::Done) => Ok((0, true)),
         writing => {
@@ -184,6 +185,90 @@ pub(super) fn run_plan(
             };
             Ok((count, true))
         }
+    }
+}
+
+/// Gives rows of the row executor, or of analytics that has taken the query over from it.
+fn pull_rows(
+    run: &mut Run<'_>,
+    (planned, plan): (&Planned, &RowPlan),
+    cursor: &mut Cursor,
+    max: u64,
+    sink: &mut dyn Sink,
+) -> Result<(u64, bool)> {
+    let Cursor::Rows(rows) = cursor else {
+        return pull_foreign(cursor, max, sink);
+    };
+    let is_taken_over = run.analytics.is_some() && run.query.is_some() && !planned.stays.load(Ordering::Relaxed);
+    let limit = if is_taken_over { plan.steps_max() } else { u64::MAX };
+    let progress = match rows.advance_up_to(run, plan, (if max == 0 { u64::MAX } else { max }, limit), sink)? {
+        Ran::Gave(progress) => progress,
+        Ran::GivenUp(why) => {
+            let steps = rows.steps();
+            learn(planned, plan, rows);
+            take_over(run, planned, cursor, why)?;
+            if let Some(profile) = run.profile {
+                profile.note_hand_over(matches!(cursor, Cursor::Foreign(_)).then_some(steps));
+            }
+            return pull_rows(run, (planned, plan), cursor, max, sink);
+        }
+    };
+    if progress.done {
+        learn(planned, plan, rows);
+        *cursor = Cursor::Done;
+    }
+    Ok((progress.rows, progress.done))
+}
+
+/// Keeps what a run tells of its plan, where that was wrong.
+fn learn(planned: &Planned, plan: &RowPlan, rows: &RowCursor) {
+    if let Some(learned) = learned_by((&plan.scans, plan.cost), rows.steps(), &rows.counted()) {
+        planned.learned.set(learned).ok();
+    }
+}
+
+/// Begins the query anew with analytics, once what the row executor has gathered is free. Where analytics does not know
+/// the query, or answers with other columns than the client was told of, the row executor begins anew and stays.
+fn take_over(run: &Run<'_>, planned: &Planned, cursor: &mut Cursor, why: Option<SqlError>) -> Result<()> {
+    *cursor = Cursor::Start;
+    let taken = match run.query {
+        Some(query) => run.foreign(query),
+        None => Err(SqlError::internal("a query that nobody knows")),
+    };
+    let alike = |rows: &dyn Rows| {
+        let types = rows.fields().iter().map(|f| (f.type_oid, f.type_mod));
+        types.eq(planned.fields.iter().map(|f| (f.type_oid, f.type_mod)))
+    };
+    match (taken, why) {
+        (Ok(rows), _) if alike(rows.as_ref()) => *cursor = Cursor::Foreign(rows),
+        (Err(error), _) if error.code() == code::QUERY_CANCELED => return Err(error),
+        (_, Some(why)) => return Err(why),
+        (_, None) => {
+            planned.stays.store(true, Ordering::Relaxed);
+            if let Plan::Rows(plan) = &planned.plan {
+                *cursor = Cursor::Rows(Box::new(RowCursor::new(plan)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn pull_foreign(cursor: &mut Cursor, max: u64, sink: &mut dyn Sink) -> Result<(u64, bool)> {
+    let Cursor::Foreign(rows) = cursor else {
+        return Ok((0, true));
+    };
+    let progress = foreign_rows(rows.as_mut(), if max == 0 { u64::MAX } else { max }, sink)?;
+    if progress.done {
+        *cursor = Cursor::Done;
+    }
+    Ok((progress.rows, progress.done))
+}
+
+/// The query that a statement is.
+pub(super) fn query_of(statement: &Statement) -> Option<&Query> {
+    match statement {
+        Statement::Query(query) => Some(query),
+        _ => None,
     }
 }
 

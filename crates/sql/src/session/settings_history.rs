@@ -3,6 +3,7 @@
 //! Invariant: settings that a transaction changes can be taken back until it ends: `before` is set before the first
 //! change.
 
+use super::history::PlanCacheMode;
 use super::transaction::TransactionModes;
 use crate::settings::Settings;
 use cenote_engine::Isolation;
@@ -18,6 +19,8 @@ pub struct SettingsHistory {
     told: Arc<Settings>,
     /// `statement_timeout`; 0: none.
     pub statement_timeout_ms: u64,
+    /// `plan_cache_mode`.
+    pub plan_cache_mode: PlanCacheMode,
     /// Isolation and access mode of the next transaction.
     pub next_modes: TransactionModes,
 }
@@ -29,6 +32,7 @@ impl SettingsHistory {
             before: None,
             told: start.clone(),
             statement_timeout_ms: start.millis("statement_timeout"),
+            plan_cache_mode: plan_cache_mode(&start),
             next_modes: next_modes(&start),
             start,
         }
@@ -59,6 +63,7 @@ impl SettingsHistory {
     /// Takes over what the short path needs of the settings now in force.
     pub fn changed(&mut self, now: &Settings) {
         self.statement_timeout_ms = now.millis("statement_timeout");
+        self.plan_cache_mode = plan_cache_mode(now);
         self.next_modes = next_modes(now);
     }
 
@@ -78,6 +83,10 @@ impl SettingsHistory {
             .map(|(new, _)| new)
             .collect()
     }
+}
+
+fn plan_cache_mode(settings: &Settings) -> PlanCacheMode {
+    PlanCacheMode::named(settings.get("plan_cache_mode").as_deref().unwrap_or_default())
 }
 
 fn next_modes(settings: &Settings) -> TransactionModes {

@@ -91,7 +91,7 @@ impl Session {
         Some(done)
     }
 
-    /// The portal of a template; None: a literal is no value of its type.
+    /// The portal of a template; None: a literal is no value of its type, or the template has no plan for it.
     fn bind_template(&mut self, prepared: &mut Prepared, found: &Template) -> Result<Option<Portal>> {
         let planned = self.plan(prepared)?;
         if planned.params.len() != found.literals.len() {
@@ -105,6 +105,11 @@ impl Session {
             .map(|((_, literal), ty)| parse_datum(literal, *ty, cx));
         let Ok(params) = values.collect::<Result<Vec<_>>>() else {
             return Ok(None);
+        };
+        let planned = match self.custom_plan(prepared, &planned, &params) {
+            Ok(custom) => custom.unwrap_or(planned),
+            // For these values it is a statement of many rows: the text itself goes to analytics.
+            Err(_) => return Ok(None),
         };
         Ok(Some(Portal {
             planned: Some(planned),

@@ -22,7 +22,7 @@ use crate::plan::Planned;
 use crate::settings::Settings;
 use crate::watchdog::Watch;
 use cenote_base::rt::atomic::AtomicU64;
-use cenote_engine::{CancelFlag, Charge, Tx};
+use cenote_engine::{CancelFlag, Charge, Datum, Tx};
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -137,19 +137,35 @@ impl Session {
         let version = (self.tx.catalog_version(), self.tx.statistics_epoch());
         if let Some(compiled) = &prepared.compiled
             && compiled.fits(version, self.statements.epoch())
-            && still_fits(&compiled.planned, &self.tx)
+            && (compiled.history.is_settled()
+                || still_fits(&compiled.planned, &self.tx) && !compiled.history.is_wrong())
         {
             return Ok(compiled.planned.clone());
         }
         self.tx.ensure_snapshot();
-        let planned = Arc::new(self.plan_statement(
-            prepared.statement(),
-            &prepared.parsed.text,
-            &prepared.declared,
-            !prepared.template,
-        )?);
-        prepared.compiled = Some(Compiled::new(version, self.statements.epoch(), planned.clone()));
+        let planned = self.plan_for(prepared, None)?;
+        let compiled = Compiled::new(version, self.statements.epoch(), planned);
+        let compiled = match prepared.compiled.take() {
+            Some(former) => compiled.in_place_of(former),
+            None => compiled,
+        };
+        let planned = compiled.planned.clone();
+        prepared.compiled = Some(compiled);
         Ok(planned)
+    }
+
+    /// Plans a prepared statement for a run with these parameters; None: for any run.
+    pub(super) fn plan_for(&self, prepared: &Prepared, params: Option<&[Datum]>) -> Result<Planned> {
+        let learned = prepared
+            .compiled
+            .as_ref()
+            .and_then(|c| c.history.learned(params.is_some()));
+        self.planner().plan_for(
+            (prepared.statement(), &prepared.parsed.text, &prepared.declared),
+            !prepared.template,
+            params,
+            learned.as_ref(),
+        )
     }
 
     /// Plans a statement that reads or writes rows; `any_shape`: analytics takes what the short path refuses.
@@ -160,12 +176,15 @@ impl Session {
         declared: &[u32],
         any_shape: bool,
     ) -> Result<Planned> {
-        let planner = StatementPlanner {
+        self.planner().plan(statement, text, declared, any_shape)
+    }
+
+    fn planner(&self) -> StatementPlanner<'_> {
+        StatementPlanner {
             tx: &self.tx,
             env: &self.env,
             analytics: self.sql.analytics(),
-        };
-        planner.plan(statement, text, declared, any_shape)
+        }
     }
 
     /// Before anything is done for a statement: refuses what a failed block refuses, starts the transaction.

@@ -11,7 +11,8 @@ use crate::expr::type_names::type_named;
 use crate::expr::{Env, Input};
 use crate::output::{Field, Format, Formats, Output};
 use crate::parse::{Parsed, Utility};
-use crate::plan::{Planner, computed_field};
+use crate::plan::known::Known;
+use crate::plan::{Planned, Planner, computed_field};
 use crate::settings;
 use crate::types::cast::Context;
 use crate::types::type_oid;
@@ -229,19 +230,7 @@ impl Session {
         formats: &[Format],
         out: &mut dyn Output,
     ) -> Result<()> {
-        let named = self.statements.named(name).cloned();
-        let mut prepared = named.ok_or_else(|| no_statement(name))?;
-        let planned = self.plan(&mut prepared)?;
-        if planned.params.len() != args.len() {
-            let text = format!("wrong number of parameters for prepared statement \"{name}\"");
-            let detail = format!("Expected {} parameters but got {}.", planned.params.len(), args.len());
-            return Err(SqlError::new(code::SYNTAX_ERROR, text).with_detail(detail));
-        }
-        let params = args
-            .iter()
-            .zip(&planned.params)
-            .map(|(e, ty)| self.argument(e, *ty, &parsed.text))
-            .collect::<Result<_>>()?;
+        let (mut prepared, planned, params) = self.bound_arguments(name, args, &parsed.text)?;
         let mut portal = Portal {
             planned: Some(planned),
             params,
@@ -249,6 +238,31 @@ impl Session {
             ..Portal::default()
         };
         self.run_portal_with(&mut portal, &mut prepared, 0, describe, out)
+    }
+
+    /// The statement of this name, and its plan for these arguments.
+    pub(super) fn bound_arguments(
+        &mut self,
+        name: &str,
+        args: &[ast::Expr],
+        text: &str,
+    ) -> Result<(Prepared, Arc<Planned>, Vec<Datum>)> {
+        let named = self.statements.named(name).cloned();
+        let mut prepared = named.ok_or_else(|| no_statement(name))?;
+        let planned = self.plan(&mut prepared)?;
+        self.statements.keep_plan(name, &prepared);
+        if planned.params.len() != args.len() {
+            let message = format!("wrong number of parameters for prepared statement \"{name}\"");
+            let detail = format!("Expected {} parameters but got {}.", planned.params.len(), args.len());
+            return Err(SqlError::new(code::SYNTAX_ERROR, message).with_detail(detail));
+        }
+        let params: Vec<Datum> = args
+            .iter()
+            .zip(&planned.params)
+            .map(|(e, ty)| self.argument(e, *ty, text))
+            .collect::<Result<_>>()?;
+        let custom = self.custom_plan(&prepared, &planned, &params)?;
+        Ok((prepared, custom.unwrap_or(planned), params))
     }
 
     fn argument(&self, expr: &ast::Expr, ty: ColumnType, text: &str) -> Result<Datum> {
@@ -260,6 +274,7 @@ impl Session {
             params: &params,
             analytics: false,
             for_many: false,
+            known: Known::new(&self.env, None),
         };
         let sequence = |name: &str| planner.sequence(name);
         let binder = planner.binder(None, &sequence);

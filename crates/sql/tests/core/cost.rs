@@ -214,3 +214,49 @@ fn cost_of_rows_by_an_index() {
         println!("{best:>9.1} us  {text}");
     }
 }
+
+const ORDER_TABLES: &str = "CREATE TABLE cust (id int PRIMARY KEY, name text, city text);
+    CREATE TABLE ord (id int PRIMARY KEY, cust int, day date); CREATE INDEX ord_cust ON ord (cust);
+    CREATE TABLE line (ord int, n int, item int, amount int, PRIMARY KEY (ord, n)); CREATE INDEX line_item ON line (item)";
+
+/// Tables as an application has them, analyzed, and a join of three that nobody has planned before: what parsing and
+/// planning takes. Run it under callgrind for its steps: `valgrind --tool=callgrind --toggle-collect=*parse_named*`.
+#[test]
+#[ignore = "a measurement"]
+fn cost_of_planning_a_join() {
+    let database = Database::new();
+    let mut session = database.session();
+    simple(&mut session, ORDER_TABLES).expect("tables");
+    let rows = |each: &dyn Fn(i64) -> String| (0..2000).map(each).collect::<Vec<_>>().join(",");
+    for (table, rows) in [
+        ("cust", rows(&|i| format!("({i}, 'name {i}', 'city {}')", i % 40))),
+        (
+            "ord",
+            rows(&|i| format!("({i}, {}, date '2020-01-01' + {})", i * 7 % 500, i % 300)),
+        ),
+        (
+            "line",
+            rows(&|i| format!("({}, {}, {}, {i})", i / 4, i % 4, i * 13 % 90)),
+        ),
+    ] {
+        simple(&mut session, &format!("INSERT INTO {table} VALUES {rows}")).expect("rows");
+    }
+    simple(&mut session, "ANALYZE").expect("analyzed");
+    let runs: usize = std::env::var("RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1000);
+    for (what, text) in [
+        ("one table", "SELECT name FROM cust WHERE city = 'city 7' AND id > 5"),
+        (
+            "three tables",
+            "SELECT c.name, o.day, l.amount FROM cust c JOIN ord o ON o.cust = c.id \
+            JOIN line l ON l.ord = o.id WHERE c.city = 'city 7' AND l.item = 5 ORDER BY o.day",
+        ),
+    ] {
+        let start = Instant::now();
+        for n in 0..runs {
+            session.parse("", &format!("{text} -- {n}"), &[]).expect("planned");
+            session.sync().expect("sync");
+        }
+        let each = start.elapsed().as_secs_f64() * 1e9 / runs as f64;
+        println!("{each:>9.0} ns  planning {what}");
+    }
+}

@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 /// Answers every query with the same rows, and keeps what it was asked.
 #[derive(Default)]
-struct Script {
+pub struct Script {
     types: Vec<ColumnType>,
     rows: Vec<Vec<Datum>>,
-    asked: Mutex<Vec<String>>,
+    pub asked: Mutex<Vec<String>>,
 }
 
 struct Answers {
@@ -82,7 +82,7 @@ impl Rows for Answers {
     }
 }
 
-fn with_rows(types: &[ColumnType], rows: Vec<Vec<Datum>>) -> (Database, Arc<Script>) {
+pub fn with_rows(types: &[ColumnType], rows: Vec<Vec<Datum>>) -> (Database, Arc<Script>) {
     let script = Arc::new(Script {
         types: types.to_vec(),
         rows,

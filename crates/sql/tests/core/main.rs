@@ -8,6 +8,8 @@ mod copy_cost;
 mod cost;
 mod foreign;
 mod gathered;
+mod handover;
+mod kept;
 mod limits;
 mod model;
 mod plans;

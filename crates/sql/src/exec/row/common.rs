@@ -14,7 +14,6 @@ pub struct CommonState {
     state: Option<State>,
     rows: Vec<Vec<Datum>>,
     is_done: bool,
-    ticks: u32,
     memory: Option<Charge>,
 }
 
@@ -38,9 +37,8 @@ impl CommonState {
             self.tuple = vec![Datum::Null; run.plan.slots.max(1)];
         }
         let state = self.state.get_or_insert_with(|| State::of(&plan.node));
-        let mut cx = Context::of(run, &mut self.tuple, self.ticks);
+        let mut cx = Context::of(run, &mut self.tuple);
         let found = next(&plan.node, state, &mut cx)?;
-        self.ticks = cx.ticks;
         if !found {
             (self.is_done, self.state) = (true, None);
             return Ok(());

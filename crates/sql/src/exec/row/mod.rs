@@ -27,12 +27,13 @@ use super::sink::{Progress, Sink};
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Input};
+use crate::plan::learned::Counted;
 use crate::plan::row::{Node, Profile, RowPlan, Step};
 use cenote_engine::{ColumnType, Datum, DatumRef, Reader, key};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 /// Rows between two looks at the cancel flag.
-const CANCEL_INTERVAL: u32 = 1024;
+const CANCEL_INTERVAL: u64 = 1024;
 
 /// What the nodes of one run share.
 pub(super) struct Context<'r> {
@@ -42,7 +43,6 @@ pub(super) struct Context<'r> {
     tuple: &'r mut Vec<Datum>,
     /// The only row of the statement's target, where the statement is asked about it alone.
     only: Option<&'r [u8]>,
-    ticks: u32,
     /// Measures what the nodes do.
     profile: Option<&'r Profile>,
     /// Subqueries in expressions.
@@ -51,14 +51,13 @@ pub(super) struct Context<'r> {
 
 impl<'r> Context<'r> {
     /// What a subquery or WITH query sees: the run, on a tuple of its own.
-    fn of(run: &'r Subplans<'r>, tuple: &'r mut Vec<Datum>, ticks: u32) -> Context<'r> {
+    fn of(run: &'r Subplans<'r>, tuple: &'r mut Vec<Datum>) -> Context<'r> {
         Context {
             reader: run.reader,
             session: run.session,
             params: run.params,
             tuple,
             only: run.only,
-            ticks,
             profile: run.profile,
             subplans: run,
         }
@@ -84,9 +83,20 @@ impl Context<'_> {
     /// Looks at the cancel flag now and then.
     #[inline]
     fn tick(&mut self) -> Result<()> {
-        self.ticks = self.ticks.wrapping_add(1);
-        if self.ticks.is_multiple_of(CANCEL_INTERVAL) {
-            self.session.check_cancel()?;
+        let ticks = self.subplans.ticks.get() + 1;
+        self.subplans.ticks.set(ticks);
+        match ticks.is_multiple_of(CANCEL_INTERVAL) {
+            true => self.look_around(ticks),
+            false => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn look_around(&mut self, ticks: u64) -> Result<()> {
+        self.session.check_cancel()?;
+        if ticks > self.subplans.limit.get() {
+            self.subplans.given_up.set(true);
+            return Err(SqlError::internal("a run that is given up"));
         }
         Ok(())
     }
@@ -359,9 +369,22 @@ fn push_key(ty: ColumnType, value: &DatumRef<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// What became of a run that may be given up.
+pub enum Ran {
+    /// It gave rows, or is at its end.
+    Gave(Progress),
+    /// It has given nothing, and took too many steps; or gathered more than the session may (this error says so).
+    GivenUp(Option<SqlError>),
+}
+
 /// A run of a plan, between two executions of its portal.
 pub struct RowCursor {
     tuple: Vec<Datum>,
+    /// Steps before this execution.
+    steps: u64,
+    counted: Vec<Cell<Counted>>,
+    /// A row has been given.
+    given: bool,
     state: State,
     subplans: Box<[RefCell<SubplanState>]>,
     commons: Box<[RefCell<CommonState>]>,
@@ -375,6 +398,9 @@ impl RowCursor {
     pub fn new(plan: &RowPlan) -> RowCursor {
         RowCursor {
             tuple: vec![Datum::Null; plan.slots],
+            steps: 0,
+            counted: plan.scans.iter().map(|_| Cell::default()).collect(),
+            given: false,
             state: State::of(&plan.root),
             subplans: plan.subplans.iter().map(|_| RefCell::default()).collect(),
             commons: plan.commons.iter().map(|_| RefCell::default()).collect(),
@@ -399,6 +425,40 @@ impl RowCursor {
         self.advance_by(run, run.tx.reader(), plan, max, sink)
     }
 
+    /// Gives up to `max` rows to the sink; a run that has given none is given up after `limit` steps, or where it may
+    /// gather no more.
+    ///
+    /// # Errors
+    /// As `advance`.
+    pub fn advance_up_to(
+        &mut self,
+        run: &Run<'_>,
+        plan: &RowPlan,
+        (max, limit): (u64, u64),
+        sink: &mut dyn Sink,
+    ) -> Result<Ran> {
+        let mut given_up = false;
+        let may_give_up = limit != u64::MAX && !self.given;
+        let ran = self.pull(run, (run.tx.reader(), plan), (max, limit, &mut given_up), sink);
+        match ran {
+            Err(_) if given_up => Ok(Ran::GivenUp(None)),
+            Err(error) if may_give_up && !self.given && error.code() == code::OUT_OF_MEMORY => {
+                Ok(Ran::GivenUp(Some(error)))
+            }
+            ran => ran.map(Ran::Gave),
+        }
+    }
+
+    /// What each scan has done so far.
+    pub fn counted(&self) -> Vec<Counted> {
+        self.counted.iter().map(Cell::get).collect()
+    }
+
+    /// Steps of the run so far.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// As `advance`, by another reader.
     ///
     /// # Errors
@@ -411,6 +471,16 @@ impl RowCursor {
         max: u64,
         sink: &mut dyn Sink,
     ) -> Result<Progress> {
+        self.pull(run, (reader, plan), (max, u64::MAX, &mut false), sink)
+    }
+
+    fn pull(
+        &mut self,
+        run: &Run<'_>,
+        (reader, plan): (&Reader, &RowPlan),
+        (max, limit, given_up): (u64, u64, &mut bool),
+        sink: &mut dyn Sink,
+    ) -> Result<Progress> {
         let subplans = Subplans {
             reader,
             session: run.session,
@@ -420,6 +490,10 @@ impl RowCursor {
             plan,
             states: &self.subplans,
             commons: &self.commons,
+            counted: &self.counted,
+            ticks: Cell::new(self.steps),
+            limit: Cell::new(if self.given { u64::MAX } else { limit }),
+            given_up: Cell::new(false),
         };
         let mut cx = Context {
             reader,
@@ -427,16 +501,19 @@ impl RowCursor {
             params: run.params,
             tuple: &mut self.tuple,
             only: self.only.as_deref(),
-            ticks: 0,
             profile: run.profile,
             subplans: &subplans,
         };
         let mut rows = 0;
         while rows < max && !self.done {
-            if !next(&plan.root, &mut self.state, &mut cx)? {
+            let found = next(&plan.root, &mut self.state, &mut cx);
+            (self.steps, *given_up) = (subplans.ticks.get(), subplans.given_up.get());
+            if !found? {
                 self.done = true;
                 break;
             }
+            self.given = true;
+            subplans.limit.set(u64::MAX);
             sink.row(&plan.outputs, &cx.env())?;
             rows += 1;
         }

@@ -44,6 +44,8 @@ impl ScanState {
             return self.point(scan, values, cx);
         }
         if !std::mem::replace(&mut self.begun, true) {
+            let counted = &cx.subplans.counted[scan.number];
+            counted.set(counted.get().begun());
             self.begin(scan, cx)?;
         }
         let Some(rows) = &mut self.rows else { return Ok(false) };
@@ -113,6 +115,8 @@ fn passes(condition: Option<&Expr>, scan: &Scan, row: &[u8], cx: &Context<'_>) -
 
 /// Writes the columns that are read above into the tuple.
 fn fetch(scan: &Scan, row: &[u8], cx: &mut Context<'_>) -> Result<()> {
+    let counted = &cx.subplans.counted[scan.number];
+    counted.set(counted.get().given());
     let layout = scan.access.table.layout();
     for (column, slot) in &scan.fetch {
         let value = layout.column(row, *column)?;

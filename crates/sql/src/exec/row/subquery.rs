@@ -7,9 +7,10 @@ use super::{Context, State, next, push_key, reset, rewind};
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::expr::{Env, Expr, Subqueries, Subquery};
+use crate::plan::learned::Counted;
 use crate::plan::row::{Answer, NodeRun, Profile, RowPlan, Subplan};
 use cenote_engine::{Charge, ColumnType, Datum, Reader};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 
 /// What the subqueries of a run share, and where each stands.
@@ -22,6 +23,13 @@ pub(super) struct Subplans<'r> {
     pub plan: &'r RowPlan,
     pub states: &'r [RefCell<SubplanState>],
     pub commons: &'r [RefCell<CommonState>],
+    /// What each scan has done.
+    pub counted: &'r [Cell<Counted>],
+    /// Rows that the nodes have passed: about the steps of the run.
+    pub ticks: Cell<u64>,
+    /// Ticks after which the run is given up, until it has given a row; and that it is.
+    pub limit: Cell<u64>,
+    pub given_up: Cell<bool>,
 }
 
 impl Subqueries for Subplans<'_> {
@@ -57,7 +65,6 @@ struct Items {
 pub struct SubplanState {
     tuple: Vec<Datum>,
     state: Option<State>,
-    ticks: u32,
     /// The last answer, and its arguments.
     last: Option<(Vec<Datum>, Datum)>,
     items: Option<Items>,
@@ -113,8 +120,8 @@ impl SubplanState {
         let Some(state) = &mut self.state else {
             return Err(SqlError::internal("a subquery that has not begun"));
         };
-        let mut cx = Context::of(run, &mut self.tuple, self.ticks);
-        let answer = match &plan.answer {
+        let mut cx = Context::of(run, &mut self.tuple);
+        match &plan.answer {
             Answer::Scalar(value) => scalar(value, (plan, state), &mut cx),
             Answer::Exists => next(&plan.node, state, &mut cx).map(Datum::Bool),
             Answer::Any {
@@ -133,9 +140,7 @@ impl SubplanState {
                     None => Ok(Datum::Null),
                 }
             }
-        };
-        self.ticks = cx.ticks;
-        answer
+        }
     }
 }
 

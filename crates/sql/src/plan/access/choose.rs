@@ -44,7 +44,8 @@ pub fn choose(
     let list: Vec<Expr> = conjuncts(condition.clone()).into_iter().map(as_list).collect();
     let mut candidates = Vec::new();
     for index in trees(table) {
-        let found = Match::new(table, index, &list, order.is_some());
+        let in_order = order.is_some_and(|o| !o.columns.is_empty());
+        let found = Match::new(table, index, &list, in_order);
         let (served, direction) = served(table, &found, order);
         if !found.fixes() && served == 0 {
             continue;
@@ -75,7 +76,7 @@ pub fn choose(
         access: whole_table(table, condition),
         served: 0,
     };
-    let costed = |c: Candidate| (cost_of(&c, order, costs), c);
+    let costed = |c: Candidate| (cost(&c.access, c.served, order, costs), c);
     let whole = costed(whole);
     // Of equals the first, as the trees stand in the table.
     let cheaper = |best: (f64, Candidate), other: (f64, Candidate)| if other.0 < best.0 { other } else { best };
@@ -86,15 +87,15 @@ pub fn choose(
 
 /// Steps of a path with the sort behind it. One that gives the order ends where the limit does; one that gives the first
 /// columns of it ends behind the last row that is equal in them.
-fn cost_of(candidate: &Candidate, order: Option<Order<'_>>, costs: &dyn Costs) -> f64 {
-    let (steps, rows) = costs.of(&candidate.access);
+pub fn cost(access: &Access, served: usize, order: Option<Order<'_>>, costs: &dyn Costs) -> f64 {
+    let (steps, rows) = costs.of(access);
     let Some(order) = order.filter(|o| !o.columns.is_empty()) else {
         return steps;
     };
     let rows = rows.max(1.0);
     let sorted = |read: f64| costs.sort(order.limit.map_or(read, |l| l.min(read)));
     let share = |read: f64| (read / rows).min(1.0);
-    match (candidate.served, order.limit) {
+    match (served, order.limit) {
         (0, _) => steps + sorted(rows),
         (all, None) if all == order.columns.len() => steps,
         (all, Some(limit)) if all == order.columns.len() => steps * share(limit),

@@ -7,7 +7,7 @@ mod choose;
 pub mod keys;
 mod matching;
 
-pub use choose::{Costs, Order, choose};
+pub use choose::{Costs, Order, choose, cost};
 
 use crate::expr::Expr;
 use cenote_engine::{ColumnType, Direction, Table};

@@ -11,10 +11,10 @@ use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, strip};
 use crate::names::{fold, qualified};
-use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard, rows_wanted};
+use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard};
 use crate::types::cast::Context;
 use crate::types::{base_type, is_string};
-use cenote_engine::{ColumnType, Datum};
+use cenote_engine::ColumnType;
 use sqlparser::ast::{
     self, Distinct, GroupByExpr, OrderByKind, Query, Select, SelectItem, SetExpr, SetOperator, SetQuantifier, Spanned,
     Visit, Visitor,
@@ -25,6 +25,9 @@ use std::ops::ControlFlow;
 
 /// Rows that a group or a set of distinct rows is of, where nothing is known.
 const GROUP_ROWS: f64 = 4.0;
+
+/// Rows that a LIMIT asks for which only a run gives.
+const LIMIT_ROWS: f64 = 100.0;
 
 /// Set operations that follow one another, at most: planning goes down them.
 const CHAIN_MAX: usize = 100;
@@ -288,11 +291,8 @@ impl RowPlanner<'_> {
         block = sorted(block, keys, &carried, first);
         let rows = block.node.rows;
         if limit.is_some() || offset.is_some() {
-            let rows = match &limit {
-                Some(Expr::Const(Datum::Int8(n))) => rows.min(*n as f64),
-                Some(_) => rows.min(100.0),
-                None => rows,
-            };
+            let wanted = self.planner.known.rows_wanted(limit.as_ref(), None, LIMIT_ROWS);
+            let rows = wanted.map_or(rows, |wanted| rows.min(wanted));
             let step = Step::Limit {
                 input: Box::new(block.node),
                 limit,
@@ -428,7 +428,8 @@ impl RowPlanner<'_> {
     ) -> Bound<Option<WantedOrder>> {
         let sequence = |name: &str| self.planner.sequence(name);
         let (limit, offset) = self.planner.limits(&self.planner.binder(None, &sequence), query)?;
-        let Some(limit) = rows_wanted(limit.as_ref(), offset.as_ref()).filter(|_| !keys.is_empty()) else {
+        let wanted = self.planner.rows_wanted(limit.as_ref(), offset.as_ref());
+        let Some(limit) = wanted.filter(|_| !keys.is_empty()) else {
             return Ok(None);
         };
         let column = |(at, _, options): &(usize, ColumnType, ast::OrderByOptions)| {

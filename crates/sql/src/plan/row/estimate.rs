@@ -1,8 +1,9 @@
 //! How many rows a path gives, and what reading them costs. Costs are in steps of a scan, some 100 ns each.
 
-use super::shares::{ARRAY_ITEMS, Shares};
+use super::shares::{ARRAY_ITEMS, ITEMS_ASKED, Shares};
 use crate::expr::Expr;
 use crate::plan::access::{Access, Costs, Items, Limit, Path, conjuncts, key_column, key_length, tree_columns};
+use crate::plan::known::Known;
 use cenote_engine::{Statistics, Table, Tx};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -40,6 +41,7 @@ pub(super) struct Estimate {
 /// Estimates for one statement.
 pub(in crate::plan) struct Estimator<'a> {
     tx: &'a Tx,
+    known: &'a Known<'a>,
     /// Rows of tables, by their ids: each is counted once.
     counts: RefCell<BTreeMap<u32, f64>>,
     /// Their statistics.
@@ -47,9 +49,10 @@ pub(in crate::plan) struct Estimator<'a> {
 }
 
 impl<'a> Estimator<'a> {
-    pub(in crate::plan) fn new(tx: &'a Tx) -> Estimator<'a> {
+    pub(in crate::plan) fn new(tx: &'a Tx, known: &'a Known<'a>) -> Estimator<'a> {
         Estimator {
             tx,
+            known,
             counts: RefCell::default(),
             statistics: RefCell::default(),
         }
@@ -85,6 +88,7 @@ impl<'a> Estimator<'a> {
             table: &access.table,
             statistics: statistics.as_deref(),
             rows: total,
+            known: self.known,
         };
         let (found, cost) = path(&shares, &access.path, access.index_only);
         let rows = match asks_again(&access.path) && statistics.is_some() {
@@ -126,7 +130,15 @@ fn path(shares: &Shares<'_>, of: &Path, index_only: bool) -> (f64, f64) {
             };
             let (keys, found): (f64, f64) = match items {
                 Items::Exprs(list) => (list.len() as f64, list.iter().map(of_key).sum()),
-                Items::Array { array, .. } => (ARRAY_ITEMS, of_key(array) * ARRAY_ITEMS),
+                Items::Array { array, element } => match shares.known.elements(array, *element) {
+                    None => (ARRAY_ITEMS, of_key(array) * ARRAY_ITEMS),
+                    Some(items) => {
+                        let count = items.len() as f64;
+                        let asked: Vec<Expr> = items.into_iter().take(ITEMS_ASKED).map(Expr::Const).collect();
+                        let found: f64 = asked.iter().map(of_key).sum();
+                        (count, found * count / (asked.len() as f64).max(1.0))
+                    }
+                },
             };
             let found = found.min(total);
             (found, keys * DESCENT + found * row_cost(*index, index_only))

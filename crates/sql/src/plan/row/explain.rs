@@ -16,11 +16,15 @@ pub fn shown(plan: &RowPlan, profile: Option<&Profile>, memory: bool) -> Shown {
         memory,
         commons: RefCell::default(),
     };
+    let title = match profile.and_then(Profile::handed_over) {
+        Some(steps) => format!("Row executor, handed over to analytics after {steps} steps"),
+        None => "Row executor".to_string(),
+    };
     let mut under = vec![show.tree(&plan.root, 1)];
     under.extend(show.subplans(&plan.outputs.iter().collect::<Vec<_>>()));
     Shown {
         under,
-        ..Shown::line("Row executor")
+        ..Shown::line(title)
     }
 }
 

@@ -12,6 +12,7 @@ use super::{JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
 use crate::expr::bind::{Bound, shape};
 use crate::expr::{Comparison, Expr};
 use crate::plan::access::{self, Access, Costs, Wanted, all_of};
+use crate::plan::learned::Expected;
 use crate::plan::statistics::join_fraction;
 use crate::types::{base_type, is_integer};
 use cenote_engine::{ColumnStatistics, ColumnType, Columns, Statistics, Table};
@@ -145,6 +146,17 @@ impl RowPlanner<'_> {
             cost: cost * share,
             ordered,
         })
+    }
+
+    /// Notes how a scan was estimated; its number.
+    fn expect(&self, alias: &str, around: bool, rows: f64) -> usize {
+        let mut scans = self.scans.borrow_mut();
+        scans.push(Expected {
+            alias: alias.to_string(),
+            around,
+            rows,
+        });
+        scans.len() - 1
     }
 
     /// Columns of the item that go to the tuple.
@@ -445,7 +457,7 @@ impl Join<'_, '_> {
         match &self.items[at].source {
             Source::Table(table, _) => {
                 let access = self.access(at, table, conditions);
-                self.rows.estimator.estimate(&access)
+                self.estimate(at, &access).0
             }
             Source::Block(node, cost) => Estimate {
                 rows: node.rows * conditions.iter().map(selectivity).product::<f64>(),
@@ -472,6 +484,24 @@ impl Join<'_, '_> {
                 }
             }
         }
+    }
+
+    /// What an access of the item gives, by what is known of its runs; and whether the rows around decide that.
+    fn estimate(&self, at: usize, access: &Access) -> (Estimate, bool) {
+        let mut around = false;
+        if let Some(condition) = &access.condition {
+            condition.walk(&mut |e| around |= matches!(e, Expr::Outer(_)));
+        }
+        let estimate = self.rows.estimator.estimate(access);
+        let learned = self.rows.planner.known.learned(&self.items[at].alias, around);
+        let estimate = match learned.filter(|rows| *rows > estimate.rows) {
+            Some(rows) => Estimate {
+                rows,
+                cost: estimate.cost.max(rows),
+            },
+            None => estimate,
+        };
+        (estimate, around)
     }
 
     /// Steps of reading an item whole.
@@ -674,7 +704,8 @@ impl Join<'_, '_> {
                 // One that is read whole is hashed, or kept.
                 let is_own = conditions.iter().all(|c| self.is_own(at, c));
                 let access = self.access(at, &table, &conditions);
-                let estimate = self.rows.estimator.estimate(&access);
+                let (estimate, around) = self.estimate(at, &access);
+                let number = self.rows.expect(&self.items[at].alias, around, estimate.rows);
                 let mut read: Vec<usize> = fetch.iter().map(|(column, _)| *column).collect();
                 for condition in access.condition.iter().chain(&access.filter) {
                     condition.walk(&mut |e| {
@@ -692,6 +723,7 @@ impl Join<'_, '_> {
                     columns: Columns::Only(read.into()),
                     is_target,
                     cost: estimate.cost,
+                    number,
                     few: self.first.as_ref().is_some_and(|(first, ..)| *first == at)
                         || self.kind(at).is_decided_by_one() && !is_own,
                 };

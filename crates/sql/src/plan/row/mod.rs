@@ -43,6 +43,7 @@ pub use window::{FrameValue, WindowFunction};
 
 use super::Planner;
 use super::access::Access;
+use super::learned::{Expected, WRONG};
 use crate::expr::Expr;
 use crate::expr::aggregate::Aggregate;
 use crate::expr::bind::{Binder, Bound, Refusal, Typed, shape};
@@ -89,6 +90,10 @@ pub struct RowPlan {
     pub counts: BTreeMap<u32, f64>,
     /// Which results are literals or parameters whose type was open.
     pub open: Vec<bool>,
+    /// Steps of a run, as estimated.
+    pub cost: f64,
+    /// Its scans, by their numbers.
+    pub scans: Vec<Expected>,
 }
 
 /// How the rows of a join qualify.
@@ -182,6 +187,8 @@ pub struct Scan {
     pub few: bool,
     /// Steps of a run, as estimated.
     pub cost: f64,
+    /// Its position among the plan's scans.
+    pub number: usize,
 }
 
 /// What `UNION` and its like do.
@@ -338,6 +345,14 @@ impl RowPlan {
         Ok(settled)
     }
 
+    /// Steps after which a run is given up, and analytics takes over: as many as analytics needs, which reads each table
+    /// once, so that both together take at most twice what either takes alone; and ten times what was estimated, but
+    /// not much more than that.
+    pub fn steps_max(&self) -> u64 {
+        let by_analytics = COST_MAX + self.counts.values().sum::<f64>();
+        (WRONG * self.cost).clamp(by_analytics, 2.0 * by_analytics) as u64
+    }
+
     /// Whether the tables are about as large as they were when it was planned.
     pub fn still_fits(&self, tx: &Tx) -> bool {
         let grown = |(id, then): (&u32, &f64)| match tx.table_by_id(*id) {
@@ -406,6 +421,7 @@ struct RowPlanner<'a> {
     commons: RefCell<Vec<Common>>,
     tables: RefCell<Vec<u32>>,
     estimator: Estimator<'a>,
+    scans: RefCell<Vec<Expected>>,
     /// SELECTs planned so far.
     blocks: Cell<u32>,
     /// Cost of what is run once.
@@ -447,7 +463,8 @@ impl Planner<'_> {
             subplans: RefCell::default(),
             commons: RefCell::default(),
             tables: RefCell::default(),
-            estimator: Estimator::new(self.tx),
+            estimator: Estimator::new(self.tx, &self.known),
+            scans: RefCell::default(),
             blocks: Cell::new(0),
             cost: Cell::new(0.0),
             target: Cell::new(target),
@@ -468,7 +485,9 @@ impl RowPlanner<'_> {
         if self.slots.get() == SlotNumber::MAX {
             return shape("a query of so many columns");
         }
-        if self.planner.for_many && self.cost.get() + block.cost > COST_MAX {
+        let cost = self.cost.get() + block.cost;
+        self.planner.known.note_cost(cost);
+        if self.planner.for_many && cost > COST_MAX {
             return shape("a query of many rows");
         }
         let fields = block.outputs.iter().map(Output::field).collect();
@@ -483,6 +502,8 @@ impl RowPlanner<'_> {
             tables: self.tables.into_inner(),
             counts: self.estimator.into_counts(),
             open,
+            cost,
+            scans: self.scans.into_inner(),
         };
         Ok((plan, fields))
     }

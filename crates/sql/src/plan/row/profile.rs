@@ -3,7 +3,7 @@
 use super::Node;
 use cenote_base::rt::Nanos;
 use cenote_fabric::observe::Traffic;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
 /// What a node did, with what is under it.
@@ -23,12 +23,27 @@ pub struct NodeRun {
 #[derive(Debug, Default)]
 pub struct Profile {
     nodes: RefCell<HashMap<usize, NodeRun>>,
+    /// Steps after which analytics took the run over.
+    handed_over: Cell<Option<u64>>,
 }
 
 impl Profile {
     /// What a node of the plan did; nothing where it was not reached.
     pub fn of(&self, node: &Node) -> NodeRun {
         self.nodes.borrow().get(&place(node)).copied().unwrap_or_default()
+    }
+
+    /// Analytics has taken the run over after so many steps; None: it has not, and the run began anew.
+    pub fn note_hand_over(&self, steps: Option<u64>) {
+        if steps.is_none() {
+            self.nodes.borrow_mut().clear();
+        }
+        self.handed_over.set(steps);
+    }
+
+    /// Steps after which analytics took the run over.
+    pub fn handed_over(&self) -> Option<u64> {
+        self.handed_over.get()
     }
 
     /// The node did this in addition.

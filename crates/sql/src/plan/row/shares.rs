@@ -2,10 +2,12 @@
 
 use crate::expr::{Comparison, Expr, like_matches, literal_prefix};
 use crate::plan::access::{self, Limit, tree_columns};
+use crate::plan::known::Known;
 use crate::plan::statistics::{
     column_of, compare_fraction, equal_fraction, join_fraction, pattern_fraction, range_fraction, rows_of_prefix,
 };
 use cenote_engine::{ColumnStatistics, Datum, DatumRef, Statistics, Table};
+use std::borrow::Cow;
 
 /// The share of rows in a range with one limit, and with two: PostgreSQL's defaults.
 const OPEN_RANGE: f64 = 0.33;
@@ -14,6 +16,8 @@ const RANGE: f64 = 0.005;
 const NULLS: f64 = 0.05;
 /// Elements of an array that only a run gives.
 pub(super) const ARRAY_ITEMS: f64 = 10.0;
+/// Elements of an array up to which each is looked at.
+pub(super) const ITEMS_ASKED: usize = 100;
 
 /// What is known of a table for one statement.
 #[derive(Clone, Copy)]
@@ -22,13 +26,18 @@ pub(super) struct Shares<'a> {
     pub statistics: Option<&'a Statistics>,
     /// Rows of the table now.
     pub rows: f64,
+    /// Values that may be looked at.
+    pub known: &'a Known<'a>,
 }
+
+/// A limit of a range: a value, and whether it is in the range.
+type KnownLimit<'e> = (Cow<'e, Datum>, bool);
 
 /// A range of a column that conditions describe together.
 struct Range<'a> {
     column: usize,
-    low: Option<(&'a Datum, bool)>,
-    high: Option<(&'a Datum, bool)>,
+    low: Option<KnownLimit<'a>>,
+    high: Option<KnownLimit<'a>>,
 }
 
 impl<'a> Shares<'a> {
@@ -56,7 +65,12 @@ impl<'a> Shares<'a> {
                 None => share *= self.of(condition),
             }
         }
-        let of_range = |r: &Range<'_>| self.known(r.column).map_or(1.0, |c| range_fraction(c, r.low, r.high));
+        let of_range = |r: &Range<'_>| {
+            let column = self.column_at(r.column);
+            column.map_or(1.0, |c| {
+                range_fraction(c, borrowed(r.low.as_ref()), borrowed(r.high.as_ref()))
+            })
+        };
         share * ranges.iter().map(of_range).product::<f64>()
     }
 
@@ -82,17 +96,24 @@ impl<'a> Shares<'a> {
                 operand, list, negated, ..
             } => {
                 let column = self.column(operand)?;
-                let equal = |item: &Expr| equal_fraction(column, constant(item), self.rows);
-                self.or_its_rest(column, list.iter().map(equal).sum(), *negated)
+                let share = list.iter().map(|item| self.equal(column, item)).sum();
+                self.or_its_rest(column, share, *negated)
             }
             Expr::AnyOf {
                 operand,
                 op: Comparison::Eq,
                 all: false,
+                array,
+                element,
                 ..
             } => {
                 let column = self.column(operand)?;
-                let share = ARRAY_ITEMS * equal_fraction(column, None, self.rows);
+                let average = || equal_fraction(column, None, self.rows);
+                let share = match self.known.elements(array, *element) {
+                    None => ARRAY_ITEMS * average(),
+                    Some(items) if items.len() > ITEMS_ASKED => items.len() as f64 * average(),
+                    Some(items) => items.iter().map(|i| equal_fraction(column, Some(i), self.rows)).sum(),
+                };
                 self.or_its_rest(column, share, false)
             }
             Expr::Like {
@@ -103,7 +124,7 @@ impl<'a> Shares<'a> {
                 negated,
             } => {
                 let column = self.column(text)?;
-                let share = like_share(column, pattern, escape.as_deref(), *ignore_case)?;
+                let share = self.like_share(column, pattern, escape.as_deref(), *ignore_case)?;
                 self.or_its_rest(column, share, *negated)
             }
             Expr::IsBool {
@@ -131,12 +152,8 @@ impl<'a> Shares<'a> {
 
     fn comparison(&self, op: Comparison, left: &Expr, right: &Expr) -> Option<f64> {
         match (self.column(left), self.column(right)) {
-            (Some(column), None) if !names_a_column(right) => {
-                Some(compare_fraction(column, op, constant(right), self.rows))
-            }
-            (None, Some(column)) if !names_a_column(left) => {
-                Some(compare_fraction(column, op.mirrored(), constant(left), self.rows))
-            }
+            (Some(column), None) if !names_a_column(right) => Some(self.compared(column, op, right)),
+            (None, Some(column)) if !names_a_column(left) => Some(self.compared(column, op.mirrored(), left)),
             (Some(left), Some(right)) if op == Comparison::Eq => {
                 join_fraction(Some((left, self.rows)), Some((right, self.rows)))
             }
@@ -144,17 +161,43 @@ impl<'a> Shares<'a> {
         }
     }
 
+    /// The share of rows for which a column compares so with a value.
+    fn compared(&self, column: &ColumnStatistics, op: Comparison, value: &Expr) -> f64 {
+        match op {
+            Comparison::Eq => self.equal(column, value),
+            Comparison::Ne => (1.0 - column.null_fraction - self.equal(column, value)).max(0.0),
+            _ => compare_fraction(column, op, self.known.value(value).as_deref(), self.rows),
+        }
+    }
+
+    /// The share of rows in which a column has a value. Without common values all values are alike.
+    fn equal(&self, column: &ColumnStatistics, value: &Expr) -> f64 {
+        equal_fraction(column, self.looked_at(column, value).as_deref(), self.rows)
+    }
+
+    fn looked_at<'e>(&'e self, column: &ColumnStatistics, value: &'e Expr) -> Option<Cow<'e, Datum>> {
+        match column.common.is_empty() {
+            true => self.known.value_if_known(value),
+            false => self.known.value(value),
+        }
+    }
+
     /// A condition that is a limit of a column whose values are known.
-    fn limit_of<'e>(&self, condition: &'e Expr) -> Option<(usize, (&'e Datum, bool), bool)> {
+    fn limit_of<'e>(&'e self, condition: &'e Expr) -> Option<(usize, KnownLimit<'e>, bool)> {
         let Expr::Compare { op, left, right, .. } = condition else {
             return None;
         };
         let (column, op, value) = match (&**left, &**right) {
-            (Expr::Column(column), Expr::Const(value)) => (*column, *op, value),
-            (Expr::Const(value), Expr::Column(column)) => (*column, op.mirrored(), value),
+            (_, Expr::Column(_)) if matches!(**left, Expr::Column(_)) => return None,
+            (Expr::Column(column), value) => (*column, *op, value),
+            (value, Expr::Column(column)) => (*column, op.mirrored(), value),
             _ => return None,
         };
-        self.known(usize::from(column))?;
+        if matches!(op, Comparison::Eq | Comparison::Ne) {
+            return None;
+        }
+        self.column_at(usize::from(column))?;
+        let value = self.known.value(value)?;
         let inclusive = matches!(op, Comparison::Le | Comparison::Ge);
         match op {
             Comparison::Gt | Comparison::Ge => Some((usize::from(column), (value, inclusive), true)),
@@ -163,47 +206,50 @@ impl<'a> Shares<'a> {
         }
     }
 
-    fn known(&self, column: usize) -> Option<&'a ColumnStatistics> {
+    fn column_at(&self, column: usize) -> Option<&'a ColumnStatistics> {
         column_of(self.statistics, self.table, column)
     }
 
     fn column(&self, expr: &Expr) -> Option<&'a ColumnStatistics> {
         match expr {
-            Expr::Column(column) => self.known(usize::from(*column)),
+            Expr::Column(column) => self.column_at(usize::from(*column)),
             _ => None,
         }
     }
 
     /// The share of a prefix's rows that lie between limits of the column behind it.
     pub(super) fn of_limits(&self, column: Option<usize>, lower: Option<&Limit>, upper: Option<&Limit>) -> f64 {
-        let known = column.and_then(|column| self.known(column));
-        let known = known.and_then(|column| known_limits(column, lower, upper));
+        let known = column.and_then(|column| self.column_at(column));
+        let known = known.and_then(|column| self.known_limits(column, lower, upper));
         known.unwrap_or_else(|| range_share(lower, upper))
     }
 
     /// Rows that have one value of the first columns of a tree's key, by statistics.
-    pub(super) fn rows_of_prefix(&self, index: Option<usize>, values: &[&Expr]) -> Option<f64> {
+    pub(super) fn rows_of_prefix<'e>(&'e self, index: Option<usize>, values: &[&'e Expr]) -> Option<f64> {
         let columns = tree_columns(self.table, index);
         let id = match index {
             Some(at) => self.table.indexes[at].id,
             None => self.table.primary_key.as_ref()?.id,
         };
+        let statistics = self.statistics?;
         let (own, behind) = values.split_at(values.len().min(columns.len()));
-        let own: Vec<Option<&Datum>> = own.iter().map(|value| constant(value)).collect();
-        let mut rows = rows_of_prefix(self.statistics?, (id, columns), &own, self.rows)?;
+        let of_column = |(column, value): (&usize, &&'e Expr)| {
+            let known = statistics.column(*column)?;
+            self.looked_at(known, value)
+        };
+        let looked_at: Vec<Option<Cow<'_, Datum>>> = columns.iter().zip(own).map(of_column).collect();
+        let own: Vec<Option<&Datum>> = looked_at.iter().map(Option::as_deref).collect();
+        let mut rows = rows_of_prefix(statistics, (id, columns), &own, self.rows)?;
         for (at, value) in behind.iter().enumerate() {
-            let column = self.known(access::key_column(self.table, index, columns.len() + at))?;
-            rows *= equal_fraction(column, constant(value), self.rows);
+            let column = self.column_at(access::key_column(self.table, index, columns.len() + at))?;
+            rows *= self.equal(column, value);
         }
         Some(rows)
     }
 }
 
-fn constant(expr: &Expr) -> Option<&Datum> {
-    match expr {
-        Expr::Const(value) => Some(value),
-        _ => None,
-    }
+fn borrowed<'l>(limit: Option<&'l KnownLimit<'_>>) -> Option<(&'l Datum, bool)> {
+    limit.map(|(value, inclusive)| (&**value, *inclusive))
 }
 
 fn names_a_column(expr: &Expr) -> bool {
@@ -212,68 +258,85 @@ fn names_a_column(expr: &Expr) -> bool {
     found
 }
 
-/// The share of rows that match a pattern that is known.
-fn like_share(column: &ColumnStatistics, pattern: &Expr, escape: Option<&Expr>, ignore_case: bool) -> Option<f64> {
-    let pattern = constant(pattern)?.as_ref();
-    let escape = match escape {
-        Some(escape) => Some(constant(escape)?.as_ref()),
-        None => None,
-    };
-    let DatumRef::Text(text) = pattern else {
-        // NULL.
-        return Some(0.0);
-    };
-    let prefix = match ignore_case {
-        true => String::new(),
-        false => literal_prefix(&pattern, escape.clone()).ok()??,
-    };
-    let behind: String = text.chars().skip(prefix.chars().count()).collect();
-    let matches = |text: &str| {
-        let found = like_matches(&DatumRef::Text(text), &pattern, escape.clone(), ignore_case);
-        matches!(found, Ok(Some(true)))
-    };
-    Some(pattern_fraction(column, &prefix, &behind, matches))
-}
-
-/// The share between limits, as far as they are known; None: of a limit of a form that says nothing.
-fn known_limits(column: &ColumnStatistics, lower: Option<&Limit>, upper: Option<&Limit>) -> Option<f64> {
-    let some = 1.0 - column.null_fraction;
-    match (lower, upper) {
-        (None, None) => return Some(1.0),
-        (Some(Limit::Null), _) => return Some(column.null_fraction),
-        (None, Some(Limit::Null)) => return Some(some),
-        (Some(Limit::Like { pattern, escape }), _) => {
-            let prefix = literal_prefix(&constant(pattern)?.as_ref(), constant_escape(escape.as_ref())?);
-            let prefix = prefix.ok()??;
-            return Some(pattern_fraction(column, &prefix, "%", |text| text.starts_with(&prefix)));
-        }
-        _ => {}
+impl Shares<'_> {
+    /// The share of rows that match a pattern that is known.
+    fn like_share(
+        &self,
+        column: &ColumnStatistics,
+        pattern: &Expr,
+        escape: Option<&Expr>,
+        ignore_case: bool,
+    ) -> Option<f64> {
+        let pattern = self.known.value(pattern)?;
+        let escape = self.escape(escape)?;
+        let (pattern, escape) = (pattern.as_ref().as_ref(), escape.as_deref().map(Datum::as_ref));
+        let DatumRef::Text(text) = pattern else {
+            // NULL.
+            return Some(0.0);
+        };
+        let prefix = match ignore_case {
+            true => String::new(),
+            false => literal_prefix(&pattern, escape.clone()).ok()??,
+        };
+        let behind: String = text.chars().skip(prefix.chars().count()).collect();
+        let matches = |text: &str| {
+            let found = like_matches(&DatumRef::Text(text), &pattern, escape.clone(), ignore_case);
+            matches!(found, Ok(Some(true)))
+        };
+        Some(pattern_fraction(column, &prefix, &behind, matches))
     }
-    let value = |limit: Option<&'_ Limit>| -> Option<Option<(Datum, bool)>> {
+
+    /// The escape of a pattern, if it is known whether there is one.
+    fn escape<'e>(&'e self, escape: Option<&'e Expr>) -> Option<Option<Cow<'e, Datum>>> {
+        match escape {
+            None => Some(None),
+            Some(escape) => self.known.value(escape).map(Some),
+        }
+    }
+
+    /// The share between limits, as far as they are known; None: of a limit of a form that says nothing.
+    fn known_limits(&self, column: &ColumnStatistics, lower: Option<&Limit>, upper: Option<&Limit>) -> Option<f64> {
+        let some = 1.0 - column.null_fraction;
+        match (lower, upper) {
+            (None, None) => return Some(1.0),
+            (Some(Limit::Null), _) => return Some(column.null_fraction),
+            (None, Some(Limit::Null)) => return Some(some),
+            (Some(Limit::Like { pattern, escape }), _) => {
+                return self.share_of_prefix(column, pattern, escape.as_ref());
+            }
+            _ => {}
+        }
+        let range = |low: Option<&KnownLimit<'_>>, high: Option<&KnownLimit<'_>>| {
+            range_fraction(column, borrowed(low), borrowed(high))
+        };
+        match (self.limit(lower), self.limit(upper)) {
+            (Some(low), Some(high)) => Some(range(low.as_ref(), high.as_ref())),
+            (Some(Some(low)), None) => Some(range(Some(&low), None) * OPEN_RANGE),
+            (None, Some(Some(high))) => Some(range(None, Some(&high)) * OPEN_RANGE),
+            _ => Some(some * range_share(lower, upper)),
+        }
+    }
+
+    /// The value of a limit: None where it is not known, None inside where there is none.
+    fn limit<'e>(&'e self, limit: Option<&'e Limit>) -> Option<Option<KnownLimit<'e>>> {
         match limit {
             None | Some(Limit::Null) => Some(None),
-            Some(Limit::Value(value, inclusive)) => Some(Some((constant(value)?.clone(), *inclusive))),
+            Some(Limit::Value(value, inclusive)) => Some(Some((self.known.value(value)?, *inclusive))),
             // The first column decides most.
-            Some(Limit::Row(values, _)) => Some(Some((constant(values.first()?)?.clone(), true))),
+            Some(Limit::Row(values, _)) => Some(Some((self.known.value(values.first()?)?, true))),
             Some(Limit::Like { .. }) => None,
         }
-    };
-    let range = |low: Option<&(Datum, bool)>, high: Option<&(Datum, bool)>| {
-        range_fraction(column, low.map(|l| (&l.0, l.1)), high.map(|l| (&l.0, l.1)))
-    };
-    match (value(lower), value(upper)) {
-        (Some(low), Some(high)) => Some(range(low.as_ref(), high.as_ref())),
-        (Some(Some(low)), None) => Some(range(Some(&low), None) * OPEN_RANGE),
-        (None, Some(Some(high))) => Some(range(None, Some(&high)) * OPEN_RANGE),
-        _ => Some(some * range_share(lower, upper)),
     }
-}
 
-/// The escape of a pattern, if it is known whether there is one.
-fn constant_escape(escape: Option<&Expr>) -> Option<Option<DatumRef<'_>>> {
-    match escape {
-        None => Some(None),
-        Some(escape) => Some(Some(constant(escape)?.as_ref())),
+    /// The share of texts that begin as a pattern does.
+    fn share_of_prefix(&self, column: &ColumnStatistics, pattern: &Expr, escape: Option<&Expr>) -> Option<f64> {
+        let (pattern, escape) = (self.known.value(pattern)?, self.escape(escape)?);
+        let prefix = literal_prefix(&pattern.as_ref().as_ref(), escape.as_deref().map(Datum::as_ref));
+        match prefix.ok()? {
+            Some(prefix) => Some(pattern_fraction(column, &prefix, "%", |text| text.starts_with(&prefix))),
+            // A pattern of NULL matches nothing.
+            None => Some(0.0),
+        }
     }
 }
 
