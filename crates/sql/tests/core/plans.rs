@@ -266,3 +266,73 @@ fn a_common_query_is_shown_once() {
     );
     assert!(!plan.contains("WITH"), "{plan}");
 }
+
+#[test]
+fn a_side_that_nothing_reads_is_not_joined() {
+    let database = filled();
+    let mut session = database.session();
+    for (text, joined) in [
+        ("SELECT b.id FROM big b LEFT JOIN ten t ON t.n = b.g", false),
+        (
+            "SELECT count(*) FROM big b LEFT JOIN ten t ON b.g = t.n AND t.n > 3",
+            false,
+        ),
+        ("SELECT b.id FROM ten t RIGHT JOIN big b USING (n)", false),
+        ("SELECT b.id, t.n FROM big b LEFT JOIN ten t ON t.n = b.g", true),
+        (
+            "SELECT b.id FROM big b LEFT JOIN ten t ON t.n = b.g WHERE t.n IS NULL",
+            true,
+        ),
+        ("SELECT b.id FROM big b LEFT JOIN ten t ON t.n > b.g", true),
+        ("SELECT b.id FROM big b LEFT JOIN ten t ON t.n = t.n + b.g - b.g", true),
+        (
+            "SELECT b.id FROM big b LEFT JOIN ten t ON t.n = b.g LEFT JOIN big c ON c.id = t.n",
+            false,
+        ),
+        (
+            "SELECT b.id FROM big b LEFT JOIN ten t ON t.n = b.g LEFT JOIN big c ON c.g = t.n",
+            true,
+        ),
+        ("SELECT b.id FROM big b JOIN ten t ON t.n = b.g", true),
+    ] {
+        let text = text.replace("USING (n)", "ON t.n = b.g");
+        let plan = explained(&mut session, &text);
+        assert_eq!(plan.contains("on ten"), joined, "{text}\n{plan}");
+    }
+}
+
+#[test]
+fn columns_that_are_equal_share_their_value() {
+    let database = filled();
+    let mut session = database.session();
+    for text in [
+        "SELECT a.v, b.v FROM big a JOIN big b ON a.id = b.id WHERE a.id = 5",
+        "SELECT a.v, b.v, c.n FROM big a, big b, ten c WHERE b.id = a.id AND a.id = c.n AND c.n = 5",
+        "SELECT a.v, (SELECT max(b.v + c.n) FROM big b, ten c WHERE b.id = c.n AND c.n = a.id) FROM big a WHERE a.id = 5",
+    ] {
+        let plan = explained(&mut session, text);
+        assert!(plan.starts_with("Row executor"), "{plan}");
+        assert!(!plan.contains("scan") && !plan.contains("Hash"), "{text}\n{plan}");
+    }
+}
+
+/// The order of FROM does not decide: the table of which least is read comes first, and what it leads to follows.
+#[test]
+fn many_tables_are_joined_from_the_most_selective_one() {
+    let database = filled();
+    let mut session = database.session();
+    for count in [3, 7, 10, 14] {
+        let names: Vec<String> = (0..count).map(|n| format!("big t{n}")).collect();
+        let chain: Vec<String> = (1..count).map(|n| format!("t{n}.id = t{}.id", n - 1)).collect();
+        for first in [0, count / 2, count - 1] {
+            let (from, chain) = (names.join(", "), chain.join(" AND "));
+            let text = format!("SELECT t0.g FROM {from} WHERE {chain} AND t{first}.v = 7");
+            let plan = explained(&mut session, &text);
+            let scans: Vec<&str> = plan.lines().filter(|line| line.contains(" on big")).collect();
+            assert_eq!(scans.len(), count, "{plan}");
+            assert!(scans[0].contains(&format!("by index big_v on big t{first} ")), "{plan}");
+            let points = scans.iter().filter(|line| line.contains("point by primary key"));
+            assert_eq!(points.count(), count - 1, "{plan}");
+        }
+    }
+}

@@ -116,6 +116,8 @@ impl Scope<'_> {
             let right_start = self.relations.borrow().len();
             let (right, right_star) = self.factor(&join.relation, sequence)?;
             self.visible_from.set(start);
+            // What only the ON of an outer join reads is read where that join stays (`rewrite`).
+            let used = matches!(side, Side::Left | Side::Right).then(|| self.rows.used_so_far());
             let binder = self.binder(sequence);
             let merged = match constraint {
                 JoinConstraint::Using(names) => names.iter().map(|n| Ok(qualified(n)?.1)).collect::<Bound<Vec<_>>>()?,
@@ -132,6 +134,9 @@ impl Scope<'_> {
             let mut pairs = Vec::new();
             for name in &merged {
                 pairs.push(self.merge(name, (start, right_start), side, &binder, &mut on)?);
+            }
+            if let Some(used) = used {
+                self.rows.unuse(used);
             }
             let (first, values) = match side {
                 Side::Full => self.columns_of_either(&pairs)?,

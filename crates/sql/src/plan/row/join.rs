@@ -7,6 +7,7 @@
 
 use super::estimate::{Estimate, HASH, selectivity};
 use super::from::{From, Item, Source};
+use super::rewrite::share_values;
 use super::subquery::slots_of;
 use super::{JoinKind, Node, RowPlanner, Scan, SlotNumber, Step};
 use crate::expr::bind::{Bound, shape};
@@ -19,8 +20,12 @@ use cenote_engine::{ColumnStatistics, ColumnType, Columns, Statistics, Table};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Relations up to which all orders are looked at.
-const EXHAUSTIVE: usize = 8;
+/// Items up to which the cheapest order is looked for among all.
+const EXHAUSTIVE: usize = 10;
+/// Items up to which an order may also join what no condition connects.
+const ANY_PAIR: usize = 6;
+/// Beyond them it may where the join has no more rows than this: keys that are known look up what comes behind.
+const PAIR_ROWS: f64 = 100.0;
 /// Items of one join, at most.
 const ITEMS_MAX: usize = 60;
 /// Joining a row by a kept list of rows.
@@ -64,7 +69,7 @@ pub(super) struct Choice {
     pub(super) share: f64,
 }
 
-/// A join order under construction.
+/// A join order.
 #[derive(Debug, Clone)]
 pub(super) struct Order {
     order: Vec<usize>,
@@ -72,10 +77,18 @@ pub(super) struct Order {
     pub(super) cost: f64,
 }
 
-impl Order {
-    fn start() -> Order {
-        Order {
-            order: Vec::new(),
+/// The cheapest order found of a set of items, by its last one.
+#[derive(Debug, Clone, Copy)]
+struct Path {
+    last: usize,
+    rows: f64,
+    cost: f64,
+}
+
+impl Path {
+    fn start() -> Path {
+        Path {
+            last: 0,
             rows: 1.0,
             cost: 0.0,
         }
@@ -108,13 +121,18 @@ pub(super) struct Join<'p, 'a> {
     owner: BTreeMap<SlotNumber, usize>,
     /// By the item, what of those before it matters, and whether there is any.
     pub(super) choices: BTreeMap<(usize, Items, bool), Choice>,
+    /// By the item: those that conditions connect it to, and those that have to come before it.
+    touching: Vec<Items>,
+    wants: Vec<Items>,
     /// The item that has to come first, read in the order of these columns: joins keep the order of what comes before.
     first: Option<(usize, Vec<Wanted>, f64)>,
 }
 
 impl RowPlanner<'_> {
     /// Plans a join with its conditions.
-    pub(super) fn join(&self, from: From, wanted: Option<&WantedOrder>) -> Bound<Joined> {
+    pub(super) fn join(&self, mut from: From, wanted: Option<&WantedOrder>) -> Bound<Joined> {
+        self.drop_unread(&mut from);
+        share_values(&mut from);
         if from.items.len() > ITEMS_MAX {
             return shape("a join of so many relations");
         }
@@ -129,6 +147,8 @@ impl RowPlanner<'_> {
             owner,
             choices: BTreeMap::new(),
             first: None,
+            touching: Vec::new(),
+            wants: Vec::new(),
         };
         for expr in from.conditions {
             let condition = join.condition(expr);
@@ -193,6 +213,15 @@ impl Join<'_, '_> {
             late,
             done: false,
         }
+    }
+
+    /// Notes which items conditions connect.
+    fn connect(&mut self) {
+        let all = 0..self.items.len();
+        let usable = |at: usize| self.usable(at, !0).iter().fold(0, |m, i| m | self.conditions[*i].uses);
+        let touching = all.clone().map(usable).collect();
+        let wants = all.map(|at| self.uses_of(&self.items[at].requires)).collect();
+        (self.touching, self.wants) = (touching, wants);
     }
 
     pub(super) fn uses_of(&self, slots: &BTreeSet<SlotNumber>) -> Items {
@@ -278,70 +307,95 @@ impl Join<'_, '_> {
             .is_some_and(|(_, columns, _)| served == columns.len())
     }
 
-    /// The order of the items.
+    /// The order of the items: the cheapest of all, of each set of items first.
     pub(super) fn order(&mut self) -> Bound<Order> {
+        self.connect();
         let count = self.items.len();
         if count > EXHAUSTIVE {
             return self.greedy();
         }
         let all: Items = (1 << count) - 1;
-        let mut best: BTreeMap<Items, Order> = BTreeMap::new();
-        best.insert(0, Order::start());
+        let mut best: Vec<Option<Path>> = vec![None; 1 << count];
+        best[0] = Some(Path::start());
         for mask in 0..all {
-            let Some(path) = best.get(&mask).cloned() else { continue };
+            let Some(path) = best[mask as usize] else { continue };
+            let strict = count > ANY_PAIR && self.has_connected(mask);
             for at in 0..count {
                 let Some(next) = self.extended(&path, mask, at)? else {
                     continue;
                 };
-                let slot = best.entry(mask | 1 << at);
-                let better = |old: &mut Order| {
-                    if next.cost < old.cost {
-                        *old = next.clone();
-                    }
-                };
-                slot.and_modify(better).or_insert(next);
+                if strict && next.rows > PAIR_ROWS && !self.is_connected(at, mask) {
+                    continue;
+                }
+                let known = &mut best[(mask | 1 << at) as usize];
+                if known.is_none_or(|known| next.cost < known.cost) {
+                    *known = Some(next);
+                }
             }
         }
-        match best.remove(&all) {
-            Some(path) => Ok(path),
+        let mut order = Vec::with_capacity(count);
+        let mut mask = all;
+        while let (Some(path), true) = (best[mask as usize], mask != 0) {
+            order.push(path.last);
+            mask ^= 1 << path.last;
+        }
+        order.reverse();
+        match best[all as usize] {
+            Some(path) => Ok(Order {
+                order,
+                rows: path.rows,
+                cost: path.cost,
+            }),
             None => shape("a join in this order"),
         }
     }
 
+    /// Whether a condition, or what it requires, connects the item to others of these.
+    fn is_connected(&self, at: usize, mask: Items) -> bool {
+        (self.touching[at] | self.wants[at]) & mask != 0
+    }
+
+    fn has_connected(&self, mask: Items) -> bool {
+        (0..self.items.len()).any(|at| mask & 1 << at == 0 && self.is_connected(at, mask))
+    }
+
     fn greedy(&mut self) -> Bound<Order> {
-        let (mut mask, mut path) = (0, Order::start());
-        while path.order.len() < self.items.len() {
-            let mut best: Option<(usize, Order)> = None;
+        let (mut mask, mut path) = (0, Path::start());
+        let mut order = Vec::with_capacity(self.items.len());
+        while order.len() < self.items.len() {
+            let mut best: Option<Path> = None;
             for at in 0..self.items.len() {
                 let Some(next) = self.extended(&path, mask, at)? else {
                     continue;
                 };
-                let weight = |p: &Order| p.cost + p.rows;
-                if best.as_ref().is_none_or(|(_, b)| weight(&next) < weight(b)) {
-                    best = Some((at, next));
+                let weight = |p: &Path| p.cost + p.rows;
+                if best.as_ref().is_none_or(|b| weight(&next) < weight(b)) {
+                    best = Some(next);
                 }
             }
-            let Some((at, next)) = best else {
+            let Some(next) = best else {
                 return shape("a join in this order");
             };
-            (mask, path) = (mask | 1 << at, next);
+            order.push(next.last);
+            (mask, path) = (mask | 1 << next.last, next);
         }
-        Ok(path)
+        Ok(Order {
+            order,
+            rows: path.rows,
+            cost: path.cost,
+        })
     }
 
-    /// The order with this item behind it; None where it is in it, or wants others before.
-    fn extended(&mut self, path: &Order, mask: Items, at: usize) -> Bound<Option<Order>> {
-        let wants = self.uses_of(&self.items[at].requires);
+    /// The path with this item behind it; None where it is in it, or wants others before.
+    fn extended(&mut self, path: &Path, mask: Items, at: usize) -> Bound<Option<Path>> {
         let is_behind = mask == 0 && self.first.as_ref().is_some_and(|(first, ..)| *first != at);
-        if mask & 1 << at != 0 || wants & !mask != 0 || is_behind {
+        if mask & 1 << at != 0 || self.wants[at] & !mask != 0 || is_behind {
             return Ok(None);
         }
         let choice = self.choice(at, mask)?;
-        let mut order = path.order.clone();
-        order.push(at);
         let rows = self.kind(at).rows(path.rows, choice.matches);
-        Ok(Some(Order {
-            order,
+        Ok(Some(Path {
+            last: at,
             rows,
             cost: path.cost + choice.once + path.rows * choice.each + rows * 0.2,
         }))
@@ -349,8 +403,7 @@ impl Join<'_, '_> {
 
     /// The cheapest way to join an item to what came before.
     fn choice(&mut self, at: usize, before: Items) -> Bound<Choice> {
-        let touching = self.usable(at, !0).iter().fold(0, |m, i| m | self.conditions[*i].uses);
-        let key = (at, before & touching, before == 0);
+        let key = (at, before & self.touching[at], before == 0);
         if let Some(choice) = self.choices.get(&key) {
             return Ok(*choice);
         }

@@ -12,8 +12,8 @@
 //!
 //! 1. [`scope`] finds what names mean; [`from`] makes relations of FROM and conditions of ON.
 //! 2. [`block`] plans one SELECT with its clauses, [`subquery`] those inside expressions.
-//! 3. [`join`] chooses the order of joins and how each relation is read, by the estimates of [`estimate`] and
-//!    [`shares`].
+//! 3. [`rewrite`] takes out what a join does not need; [`join`] chooses the order of joins and how each relation is
+//!    read, by the estimates of [`estimate`] and [`shares`].
 //!
 //! Invariants: a node reads only slots that nodes before it, or around it, have written. What holds rows (sort, hash,
 //! group, cache) keeps the slots that are read above it, and writes them back.
@@ -28,6 +28,7 @@ mod full;
 mod function;
 mod join;
 mod profile;
+mod rewrite;
 mod scope;
 mod semi;
 mod sets;
