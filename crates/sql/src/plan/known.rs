@@ -13,6 +13,9 @@ use cenote_engine::{ColumnType, Datum};
 use std::borrow::Cow;
 use std::cell::Cell;
 
+/// A longer array is not taken apart while planning.
+const ARRAY_BYTES: usize = 64 << 10;
+
 /// What is known of values while one statement is planned.
 pub struct Known<'a> {
     session: &'a SessionEnv,
@@ -110,6 +113,9 @@ impl<'a> Known<'a> {
     /// The elements of an array, where it is known.
     pub fn elements(&self, array: &Expr, element: ColumnType) -> Option<Vec<Datum>> {
         let array = self.value(array)?;
+        if matches!(&*array, Datum::Text(text) if text.len() > ARRAY_BYTES) {
+            return None;
+        }
         array::values(&array.as_ref().as_ref(), element, self.session.text_context()).ok()
     }
 

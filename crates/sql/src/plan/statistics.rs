@@ -35,12 +35,13 @@ pub fn equal_fraction(column: &ColumnStatistics, value: Option<&Datum>, rows: f6
     if value.is_null() {
         return 0.0;
     }
-    let Some(key) = key_of(column.ty, value) else {
+    let Some(value) = fitted(column.ty, value) else {
         // Its type holds no such value.
         return 0.0;
     };
+    let mut keys = (None, Vec::new());
     let mut common = column.common.iter();
-    if let Some((_, share)) = common.find(|(common, _)| key_of(column.ty, common).as_ref() == Some(&key)) {
+    if let Some((_, share)) = common.find(|(common, _)| is_same(column.ty, common, &value, &mut keys)) {
         return *share;
     }
     let others = (distinct - column.common.len() as f64).max(1.0);
@@ -70,11 +71,12 @@ pub fn range_fraction(column: &ColumnStatistics, low: Option<Limit<'_>>, high: O
     }
     let low = low.map(|(value, inclusive)| Place::of(column.ty, value, !inclusive));
     let high = high.map(|(value, inclusive)| Place::of(column.ty, value, inclusive));
-    let is_in = |value: &Datum| {
-        let Some(key) = key_of(column.ty, value) else {
+    let mut scratch = Vec::new();
+    let mut is_in = |value: &Datum| {
+        let Some(key) = key_in(column.ty, value, &mut scratch) else {
             return false;
         };
-        low.as_ref().is_none_or(|low| !low.is_above(&key)) && high.as_ref().is_none_or(|high| high.is_above(&key))
+        low.as_ref().is_none_or(|low| !low.is_above(key)) && high.as_ref().is_none_or(|high| high.is_above(key))
     };
     let common: f64 = column
         .common
@@ -241,7 +243,8 @@ impl Place {
     fn below(&self, column: &ColumnStatistics) -> Option<f64> {
         let bounds = &column.bounds;
         let buckets = bounds.len().checked_sub(1).filter(|buckets| *buckets > 0)? as f64;
-        let is_before = |bound: &Datum| key_of(column.ty, bound).is_some_and(|key| self.is_above(&key));
+        let mut scratch = Vec::new();
+        let is_before = |bound: &Datum| key_in(column.ty, bound, &mut scratch).is_some_and(|key| self.is_above(key));
         let at = bounds.partition_point(is_before);
         let share = match at {
             0 => 0.0,
@@ -326,8 +329,29 @@ fn fitted(ty: ColumnType, value: &Datum) -> Option<Datum> {
     }
 }
 
-fn key_of(ty: ColumnType, value: &Datum) -> Option<Vec<u8>> {
-    fitted(ty, value).map(|value| raw_key(ty, &value))
+/// Whether two values have the same key. `keys`: the second value's, once it is made, and memory for others.
+fn is_same(ty: ColumnType, common: &Datum, value: &Datum, keys: &mut (Option<Vec<u8>>, Vec<u8>)) -> bool {
+    match (common, value) {
+        (Datum::Int2(a), Datum::Int2(b)) => a == b,
+        (Datum::Int4(a), Datum::Int4(b)) | (Datum::Date(a), Datum::Date(b)) => a == b,
+        (Datum::Int8(a), Datum::Int8(b)) => a == b,
+        // The blanks at the end of char(n) do not count.
+        (Datum::Text(a), Datum::Text(b)) if !matches!(ty, ColumnType::Char(_)) => a == b,
+        _ => {
+            let key = keys.0.get_or_insert_with(|| raw_key(ty, value));
+            key_in(ty, common, &mut keys.1) == Some(key.as_slice())
+        }
+    }
+}
+
+/// As a key, in memory that is used again: the values of statistics are many.
+fn key_in<'s>(ty: ColumnType, value: &Datum, scratch: &'s mut Vec<u8>) -> Option<&'s [u8]> {
+    scratch.clear();
+    match ty.admits(&value.as_ref()) {
+        true => key::push_datum(ty, value, scratch),
+        false => key::push_datum(ty, &fitted(ty, value)?, scratch),
+    }
+    Some(scratch)
 }
 
 fn raw_key(ty: ColumnType, value: &Datum) -> Vec<u8> {
