@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_base::PageId;
 use cenote_base::random::Random;
-use cenote_engine::tree::{BTree, Error, LargeRef, LeafBatch, MAX_KEY, MAX_VALUE, PAGE_SIZE};
+use cenote_engine::tree::{BTree, Error, LargeRef, LeafBatch, MAX_KEY, MAX_VALUE, PAGE_SIZE, Scan};
 use cenote_engine::{Direction, KeyRange};
 use cenote_storage::DataDir;
 
@@ -43,13 +43,28 @@ fn delete(tree: &BTree, pool: &Pool, key: &[u8]) -> bool {
 type Rows = Vec<(Vec<u8>, Vec<u8>)>;
 
 fn collect(tree: &BTree, pool: &Pool, range: KeyRange, direction: Direction, rows: usize) -> Rows {
-    let mut scan = tree.scan(range, direction).batch_rows(rows);
+    rest(tree.scan(range, direction).batch_rows(rows), pool)
+}
+
+fn rest(mut scan: Scan, pool: &Pool) -> Rows {
     let mut batch = LeafBatch::new();
     let mut out = Vec::new();
     while scan.next_batch(pool, &mut batch).unwrap() {
         out.extend(batch.iter().map(|(key, value)| (key.to_vec(), value.to_vec())));
     }
     out
+}
+
+/// A scan without keys gives the same values, of keys that it may cut.
+fn gives_the_same_without_keys(tree: &BTree, pool: &Pool, range: KeyRange, rows: usize, expected: &Rows) {
+    let found = rest(
+        tree.scan(range, Direction::Forward).batch_rows(rows).without_keys(),
+        pool,
+    );
+    assert_eq!(found.len(), expected.len(), "as many entries");
+    for ((part, value), (key, expected)) in found.iter().zip(expected) {
+        assert!(key.ends_with(part) && value == expected, "the entry of {key:?}");
+    }
 }
 
 fn sound(tree: &BTree, pool: &Pool) -> cenote_engine::tree::CheckReport {
@@ -148,6 +163,7 @@ fn against_model(shape: Shape, seed: u64, steps: usize) {
                     expected,
                     "{range:?}"
                 );
+                gives_the_same_without_keys(&tree, pool, range.clone(), rows, &expected);
                 expected.reverse();
                 assert_eq!(
                     collect(&tree, pool, range.clone(), Direction::Backward, rows),
@@ -347,6 +363,15 @@ fn spawn_reader(fixture: &Arc<Fixture>, stop: &Arc<AtomicBool>, me: u64) -> std:
                 .all(|two| (two[0].0 < two[1].0) == (direction == Direction::Forward));
             assert!(rising);
             assert!(rows.iter().all(|(key, value)| value.iter().all(|byte| *byte == key[7])));
+            let values = rest(
+                fixture.tree().scan(KeyRange::all(), direction).without_keys(),
+                fixture.pool(),
+            );
+            let own = |(part, value): &(Vec<u8>, Vec<u8>)| {
+                let last = part.last().copied().or(value.first().copied());
+                value.iter().all(|byte| Some(*byte) == last)
+            };
+            assert!(values.iter().all(own), "values of their keys");
             let report = fixture.tree().check(fixture.pool()).unwrap();
             assert!(report.findings.is_empty(), "{:?}", report.findings);
         }
@@ -390,6 +415,10 @@ fn survive(tree: &BTree, pool: &Pool, rng: &mut Random) -> Result<(), Error> {
     for direction in [Direction::Forward, Direction::Backward] {
         let mut scan = tree.scan(KeyRange::all(), direction);
         while scan.next_batch(pool, &mut batch)? {}
+    }
+    let mut values = tree.scan(KeyRange::all(), Direction::Forward).without_keys();
+    while values.next_batch(pool, &mut batch)? {
+        batch.iter().for_each(|(key, value)| drop([key, value].concat()));
     }
     for _ in 0..10 {
         let (key, value) = (key(Shape::Huge, rng), value(Shape::Text, rng));

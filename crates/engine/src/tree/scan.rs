@@ -4,6 +4,10 @@
 //! notes the leaf's fence as the next position; then it validates. If the leaf changed meanwhile, the step is
 //! done again. The scan holds no latch and no page between steps, so nothing that happens to the tree can hurt it.
 //!
+//! Where keys are not asked for, a leaf of which most is taken is copied as it is: its heap in one piece, its slots in
+//! another, and the entries are found in the copy. Else each entry is copied behind the part of the key that the leaf's
+//! keys share.
+//!
 //! A scan that has gone through several leaves asks the pool for the next ones ahead of time; their numbers stand
 //! in the parent that it passes anyway.
 
@@ -11,7 +15,7 @@ use std::ops::Bound;
 
 use cenote_fabric::observe::{self, Observer, Off, On};
 
-use super::layout::{Header, PAGE_SIZE, PageRead, Slot, child_at};
+use super::layout::{Header, PAGE_SIZE, PageRead, SLOT, Slot, child_at, slot_at};
 use super::pages::{Hint, Pool};
 use super::search::{child_slot, child_slot_below, lower_bound};
 use super::{Attempt, BTree, Error, Result, descend::Path};
@@ -25,6 +29,10 @@ pub struct LeafBatch {
     rows: Vec<Row>,
     /// What all keys of the leaf begin with.
     prefix: Vec<u8>,
+    /// Whether the keys of the entries lack that.
+    cut: bool,
+    /// Slots of a leaf that was copied as it is.
+    slots: Vec<u8>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +58,7 @@ impl LeafBatch {
         self.rows.is_empty()
     }
 
-    /// Key of entry `i`.
+    /// Key of entry `i`; of a scan without keys, what the leaf holds of it.
     pub fn key(&self, i: usize) -> &[u8] {
         let row = self.rows[i];
         &self.bytes[row.start as usize..][..row.key as usize]
@@ -79,10 +87,17 @@ impl LeafBatch {
         std::mem::swap(&mut self.bytes, bytes);
     }
 
+    /// The whole of a key that the batch has given.
+    pub(crate) fn whole_key(&self, key: &[u8]) -> Vec<u8> {
+        let cut = if self.cut { &self.prefix[..] } else { &[] };
+        [cut, key].concat()
+    }
+
     /// Forgets the entries, keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.rows.clear();
+        self.cut = false;
     }
 
     /// Before the entries of a leaf are pushed.
@@ -90,6 +105,30 @@ impl LeafBatch {
         self.prefix.clear();
         page.copy_to(header.lower.0 as usize, header.prefix as usize, &mut self.prefix);
         self.bytes.reserve(PAGE_SIZE);
+    }
+
+    /// Copies the heap of a leaf and these of its slots.
+    fn copy_leaf(&mut self, page: impl PageRead, header: &Header, cut: &Cut) {
+        self.cut = true;
+        self.slots.clear();
+        page.copy_to(slot_at(cut.from), SLOT * (cut.to - cut.from), &mut self.slots);
+        let heap = (header.heap as usize).min(PAGE_SIZE);
+        page.copy_to(heap, PAGE_SIZE - heap, &mut self.bytes);
+    }
+
+    /// Finds the entries of a leaf that was copied; false where one is not in its heap.
+    fn find_entries(&mut self, header: &Header) -> bool {
+        self.rows.reserve(self.slots.len() / SLOT);
+        for slot in self.slots.chunks_exact(SLOT) {
+            let at = |i: usize| u16::from_le_bytes([slot[i], slot[i + 1]]);
+            let (off, key, value) = (at(4), at(6), at(8));
+            if !header.reaches(off, key as usize + value as usize) {
+                return false;
+            }
+            let start = u32::from(off.saturating_sub(header.heap)).min(self.bytes.len() as u32);
+            self.rows.push(Row { start, key, value });
+        }
+        true
     }
 
     #[inline(always)]
@@ -116,6 +155,7 @@ pub struct Scan {
     direction: Direction,
     done: bool,
     batch_rows: usize,
+    with_keys: bool,
     leaves: u32,
     ahead: u32,
 }
@@ -134,6 +174,7 @@ impl BTree {
             direction,
             done: false,
             batch_rows: usize::MAX,
+            with_keys: true,
             leaves: 0,
             ahead: 0,
         }
@@ -157,6 +198,12 @@ impl Scan {
     /// As `batch_rows`, from the next batch on.
     pub fn set_batch_rows(&mut self, rows: usize) {
         self.batch_rows = rows.max(1);
+    }
+
+    /// Values are asked for, keys are not: those of a batch may lack what the leaf's keys share.
+    pub fn without_keys(mut self) -> Scan {
+        self.with_keys = false;
+        self
     }
 
     /// Stands at the begin of another range of the same tree.
@@ -220,11 +267,21 @@ impl Scan {
             self.shorten(&mut cut);
         }
         batch.begin_leaf(page, &header);
-        self.copy(page, &cut, batch);
+        let as_it_is = whole && self.takes_as_it_is(&header, &cut);
+        match as_it_is {
+            true => batch.copy_leaf(page, &header, &cut),
+            false => self.copy(page, &cut, batch),
+        }
         let next = self.fence(page, &header);
         look(batch);
         if !leaf.node.guard.valid() {
             return Ok(None);
+        }
+        if as_it_is && !batch.find_entries(&header) {
+            return Err(Error::corrupt(
+                self.tree.page(leaf.node.no),
+                "an entry lies outside of its heap",
+            ));
         }
         self.hint(pool, &leaf);
         if !whole {
@@ -272,6 +329,12 @@ impl Scan {
             Direction::Backward => from > 0,
         };
         Cut { from, to, ends_here }
+    }
+
+    /// Whether most of a leaf is taken, and no keys.
+    fn takes_as_it_is(&self, header: &Header, cut: &Cut) -> bool {
+        let taken = cut.to.saturating_sub(cut.from);
+        !self.with_keys && self.direction == Direction::Forward && taken * 2 > header.count()
     }
 
     fn shorten(&self, cut: &mut Cut) {
@@ -331,7 +394,7 @@ impl Scan {
 
     /// Stays in the leaf, behind the last entry of the batch.
     fn resume_behind(&mut self, batch: &LeafBatch) {
-        self.return_to(batch.key(batch.len() - 1));
+        self.return_to(&batch.whole_key(batch.key(batch.len() - 1)));
     }
 
     /// Goes on behind `key`, which it has passed: the entries after it are copied again.

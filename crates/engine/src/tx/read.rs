@@ -347,6 +347,14 @@ impl RowScan {
         self
     }
 
+    /// Keys will not be read: those of a batch's rows may be cut.
+    pub fn without_keys(mut self) -> RowScan {
+        if self.index.is_none() {
+            self.scan = self.scan.without_keys();
+        }
+        self
+    }
+
     /// Fetch about so many rows at a time (at least 1), for callers that want few.
     pub fn batch_rows(mut self, rows: usize) -> RowScan {
         self.scan = self.scan.batch_rows(rows);
@@ -425,7 +433,7 @@ impl RowScan {
                 Some(Brought::InScratch) => {
                     batch.push_row((start, key_end), &self.scratch);
                     if batch.bytes() >= BATCH_BYTES && i + 1 < self.leaf.len() {
-                        self.scan.return_to(batch.part(start, key_end));
+                        self.scan.return_to(&self.leaf.whole_key(batch.part(start, key_end)));
                         break;
                     }
                 }
