@@ -4,8 +4,12 @@ use crate::error::Result;
 use crate::output::{Field, Formats};
 use crate::settings::Settings;
 use bytes::BytesMut;
+use cenote_base::rt;
 use cenote_engine::{CancelFlag, ColumnType, Datum, Definitions, Reader};
 use sqlparser::ast::Query;
+use std::any::Any;
+use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// Bytes that all queries together may hold where nothing else is said.
@@ -43,6 +47,47 @@ pub struct Description {
     pub param_types: Vec<u32>,
 }
 
+/// A query that analytics runs, maybe again and again, and what analytics keeps of it between runs. Both live as long as
+/// the statement's plan.
+pub struct ForeignQuery {
+    query: Query,
+    kept: rt::Mutex<Option<Arc<dyn Any + Send + Sync>>>,
+}
+
+impl ForeignQuery {
+    /// A query of which nothing is kept yet.
+    pub fn new(query: Query) -> ForeignQuery {
+        ForeignQuery {
+            query,
+            kept: rt::Mutex::new(None),
+        }
+    }
+
+    /// What was kept last.
+    pub fn kept(&self) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.kept.lock().clone()
+    }
+
+    /// Keeps this, in place of what was kept.
+    pub fn keep(&self, kept: Arc<dyn Any + Send + Sync>) {
+        *self.kept.lock() = Some(kept);
+    }
+}
+
+impl Deref for ForeignQuery {
+    type Target = Query;
+
+    fn deref(&self) -> &Query {
+        &self.query
+    }
+}
+
+impl fmt::Debug for ForeignQuery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.query.fmt(f)
+    }
+}
+
 /// Plans and runs queries of any shape over the engine's tables and snapshot. Implemented by [`crate::analytics`].
 ///
 /// The caller's duty: the transaction behind `Scope::reader` lives as long as the rows do.
@@ -50,7 +95,7 @@ pub trait Analytics: Send + Sync {
     /// What a query takes and gives; runs nothing.
     fn describe(&self, scope: &Scope, query: &Query, param_types: &[u32]) -> Result<Description>;
     /// Starts a query. Parameters come with their type ids.
-    fn query(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>>;
+    fn query(&self, scope: &Scope, query: &ForeignQuery, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>>;
     /// Bytes that all queries together may hold: `SHOW query_memory`.
     fn memory_limit(&self) -> u64 {
         DEFAULT_QUERY_MEMORY

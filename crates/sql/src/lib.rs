@@ -25,7 +25,7 @@ mod watchdog;
 pub use bind::Bind;
 pub use database::Sql;
 pub use error::{Names, Result, Severity, SqlError, code};
-pub use hook::{Analytics, DEFAULT_QUERY_MEMORY, Description, Rows, Scope, SystemViews};
+pub use hook::{Analytics, DEFAULT_QUERY_MEMORY, Description, ForeignQuery, Rows, Scope, SystemViews};
 pub use output::{Field, Format, Formats, Output};
 pub use session::{CancelHandle, Session, SessionInfo};
 pub use settings::{SERVER_VERSION, SERVER_VERSION_NUM, Settings};

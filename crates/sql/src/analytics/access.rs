@@ -1,16 +1,22 @@
 //! How a scan reaches its rows: over the primary key or an index, narrowed to a key range where conditions on its first
 //! columns allow it.
 
-use super::types::{EPOCH_DAYS, EPOCH_MICROS};
+use super::parameters::{is_of_parameters, type_of, value_of};
+use super::types::{EPOCH_DAYS, EPOCH_MICROS, arrow_type};
 use cenote_engine::catalog::Table;
 use cenote_engine::types::{ColumnType, Datum};
 use cenote_engine::{KeyRange, Reader};
-use datafusion::common::ScalarValue;
+use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::logical_expr::execution_props::ExecutionProps;
+use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
 use std::cmp::Ordering;
 use std::ops::Bound;
+use std::sync::Arc;
 
 /// `column op value`, with a value of the column's type.
+#[derive(Clone)]
 pub(crate) struct Condition {
     column: usize,
     op: Operator,
@@ -39,18 +45,73 @@ impl Condition {
             }
             _ => return None,
         };
-        if !matches!(
-            op,
-            Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq
-        ) {
-            return None;
-        }
-        let column = table.column_named(&column.name)?;
-        let leads = table.primary_key.as_ref().is_some_and(|k| k.columns.contains(&column))
-            || table.indexes.iter().any(|i| i.columns.contains(&column));
+        let column = key_column(table, &column.name).filter(|_| is_comparison(op))?;
         let value = datum_of(&literal, table.columns[column].ty)?;
-        leads.then_some(Condition { column, op, value })
+        Some(Condition { column, op, value })
     }
+}
+
+/// `column op value`, with a value that parameters give.
+#[derive(Clone)]
+pub(crate) struct OpenCondition {
+    column: usize,
+    op: Operator,
+    value: Arc<dyn PhysicalExpr>,
+    ty: ColumnType,
+}
+
+impl OpenCondition {
+    /// Reads a condition on a column that a key or index has; None: it is of another kind.
+    pub fn read(filter: &Expr, table: &Table) -> Option<OpenCondition> {
+        let (column, op, value) = Self::parts(filter, table)?;
+        let (properties, context) = (ExecutionProps::new(), PhysicalPlanningContext::default());
+        Some(OpenCondition {
+            column,
+            op,
+            value: create_physical_expr(value, &DFSchema::empty(), &properties, &context).ok()?,
+            ty: table.columns[column].ty,
+        })
+    }
+
+    /// Whether a condition is one that [`OpenCondition::read`] reads once the plan is final.
+    pub fn is_one(filter: &Expr, table: &Table) -> bool {
+        Self::parts(filter, table).is_some()
+    }
+
+    fn parts<'e>(filter: &'e Expr, table: &Table) -> Option<(usize, Operator, &'e Expr)> {
+        let Expr::BinaryExpr(BinaryExpr { left, op, right }) = filter else {
+            return None;
+        };
+        let (column, op, value) = match (&**left, &**right) {
+            (Expr::Column(column), value) => (column, *op, value),
+            (value, Expr::Column(column)) => (column, op.swap()?, value),
+            _ => return None,
+        };
+        let column = key_column(table, &column.name).filter(|_| is_comparison(op) && is_of_parameters(value))?;
+        (type_of(value)? == arrow_type(table.columns[column].ty)).then_some((column, op, value))
+    }
+
+    /// The condition in this run; None: it says nothing about keys there.
+    pub fn settled(&self) -> Option<Condition> {
+        let value = datum_of(&value_of(&self.value).ok()?, self.ty)?;
+        let (column, op) = (self.column, self.op);
+        Some(Condition { column, op, value })
+    }
+}
+
+/// A column that a key or index of the table has.
+fn key_column(table: &Table, name: &str) -> Option<usize> {
+    let column = table.column_named(name)?;
+    let leads = table.primary_key.as_ref().is_some_and(|k| k.columns.contains(&column))
+        || table.indexes.iter().any(|i| i.columns.contains(&column));
+    leads.then_some(column)
+}
+
+fn is_comparison(op: Operator) -> bool {
+    matches!(
+        op,
+        Operator::Eq | Operator::Lt | Operator::LtEq | Operator::Gt | Operator::GtEq
+    )
 }
 
 /// The function that a cast to timestamp is.

@@ -15,6 +15,7 @@ use super::times::{self, Clock};
 use super::{arithmetic, casts};
 use crate::error::{SqlError, code};
 use arrow::datatypes::{DataType, SchemaRef};
+use cenote_engine::Table;
 use datafusion::catalog::default_table_source::provider_as_source;
 use datafusion::catalog::{TableFunction, TableFunctionArgs, TableProvider};
 use datafusion::common::{DFSchema, Result, TableReference};
@@ -133,8 +134,10 @@ pub(crate) struct CatalogNames<'a> {
     pub planners: Vec<Arc<dyn ExprPlanner>>,
     /// Rows of all user tables that the statement names, to choose how it runs.
     pub rows: Cell<u64>,
-    /// Their ids, as asked for: FROM's first relation is the first.
-    pub tables: RefCell<Vec<u32>>,
+    /// The tables, as asked for: FROM's first relation is the first.
+    pub tables: RefCell<Vec<Arc<Table>>>,
+    /// Whether the statement asks for what only this run knows: the catalog, the session, the time.
+    pub tied: Cell<bool>,
 }
 
 impl CatalogNames<'_> {
@@ -149,6 +152,7 @@ impl CatalogNames<'_> {
                 format!("relation \"{shown}\" does not exist"),
             ))
         };
+        let user_tables = self.tables.borrow().len();
         let found = match name.schema() {
             Some(schema @ ("pg_catalog" | "information_schema")) => {
                 pg_catalog::relation(self.snapshot, schema, name.table())
@@ -160,6 +164,9 @@ impl CatalogNames<'_> {
                 .or_else(|| pg_catalog::relation(self.snapshot, "pg_catalog", name.table()))
                 .or_else(|| pg_catalog::system_view(self.snapshot, name.table())),
         };
+        if self.tables.borrow().len() == user_tables {
+            self.tied.set(true);
+        }
         found.ok_or_else(missing)
     }
 
@@ -175,7 +182,7 @@ impl CatalogNames<'_> {
             .set(self.rows.get().saturating_add(self.snapshot.engine.row_estimate(table)));
         let mut tables = self.tables.borrow_mut();
         let first = tables.is_empty();
-        tables.push(table.id);
+        tables.push(table.clone());
         let table = EngineTable::new(table.clone(), self.snapshot.clone(), first);
         Ok(Some(Arc::new(table)))
     }
@@ -222,7 +229,8 @@ impl ContextProvider for CatalogNames<'_> {
     }
 
     fn get_function_meta(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        pg_catalog::function(self.snapshot, name)
+        let of_catalog = pg_catalog::function(self.snapshot, name).inspect(|_| self.tied.set(true));
+        of_catalog
             .or_else(|| times::function(&self.clock, name).map(Func::udf))
             .or_else(|| self.functions.scalar.get(name).cloned())
     }

@@ -14,6 +14,7 @@
 use super::access::{CAST_TO_TIMESTAMP, on_days};
 use super::columns::Column;
 use super::error::inward;
+use super::parameters::{has_calls, with_values};
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Schema, SchemaRef};
 use cenote_engine::catalog::Table;
@@ -37,6 +38,8 @@ pub(crate) struct ScanFilter {
     pub columns: Arc<[usize]>,
     schema: SchemaRef,
     pub dynamic: bool,
+    /// Whether it depends on parameters, whose values this run has still to put in.
+    pub open: bool,
 }
 
 impl ScanFilter {
@@ -55,9 +58,20 @@ impl ScanFilter {
         let expr = &without_cast(expr, table).unwrap_or_else(|| expr.clone());
         Some(ScanFilter {
             dynamic: DynamicFilterTracking::classify(expr).contains_dynamic_filter(),
+            open: has_calls(expr),
             expr: reassign_expr_columns(expr.clone(), &schema).ok()?,
             columns,
             schema: Arc::new(schema),
+        })
+    }
+
+    /// The filter of this run: with the values of its parameters.
+    fn settled(&self, table: &Table) -> Result<ScanFilter> {
+        let expr = with_values(&self.expr)?;
+        Ok(ScanFilter {
+            expr: without_cast(&expr, table).unwrap_or(expr),
+            open: false,
+            ..self.clone()
         })
     }
 
@@ -68,6 +82,7 @@ impl ScanFilter {
 
     /// Adds a condition on the same columns.
     fn with(&mut self, other: ScanFilter) {
+        self.open |= other.open;
         let (left, right) = (self.expr.clone(), other.expr);
         self.expr = Arc::new(BinaryExpr::new(left, Operator::And, right));
     }
@@ -111,6 +126,18 @@ pub(crate) fn add(filters: &mut Vec<ScanFilter>, new: ScanFilter, table: &Table)
         None => filters.push(new),
     }
     filters.sort_by_key(ranks);
+}
+
+/// The filters of a run, with the values of their parameters.
+pub(crate) fn settled(filters: &[ScanFilter], table: &Table) -> Result<Vec<ScanFilter>> {
+    let mut settled = Vec::with_capacity(filters.len());
+    for filter in filters {
+        match filter.open {
+            true => add(&mut settled, filter.settled(table)?, table),
+            false => add(&mut settled, filter.clone(), table),
+        }
+    }
+    Ok(settled)
 }
 
 /// Which part of these rows the fixed filters let pass, functions left out: they may be dear, and fail.

@@ -10,6 +10,7 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryLimit, MemoryPool, MemoryReservation};
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::{SessionState, TaskContext};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -76,7 +77,17 @@ impl QueryMemory {
             memory_pool: self.clone(),
             ..(**state.runtime_env()).clone()
         };
-        Arc::new(TaskContext::from(state).with_runtime(Arc::new(runtime)))
+        // Operators have their functions: no registry is copied for them.
+        Arc::new(TaskContext::new(
+            None,
+            state.session_id().to_string(),
+            state.config().clone(),
+            HashMap::new(),
+            HashMap::new(),
+            HashMap::new(),
+            HashMap::new(),
+            Arc::new(runtime),
+        ))
     }
 }
 

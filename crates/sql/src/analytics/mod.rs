@@ -4,7 +4,7 @@
 //! The path of a query:
 //! 1. [`rewrite`]: PostgreSQL's syntax and column names in the parsed query.
 //! 2. [`context`], [`operators`]: names and operators become a logical plan with PostgreSQL's types.
-//! 3. DataFusion optimises; where it cannot plan a correlated subquery, [`apply`] turns that into a function evaluated
+//! 3. Of a small statement the plan is kept ([`kept`]), and the next run begins here. DataFusion optimises; where it cannot plan a correlated subquery, [`apply`] turns that into a function evaluated
 //!    row by row.
 //! 4. [`scan`] reads the engine's rows in batches; the session's own thread drives the query, workers of a small
 //!    runtime help. A query can be run again about one row of the table that FROM names first, by the plan that it has
@@ -28,12 +28,16 @@ mod columns;
 mod context;
 mod distinct;
 mod error;
+mod evict;
+mod expressions;
 mod filters;
 mod formatting;
 mod function;
+mod kept;
 mod memory;
 mod numeric;
 mod operators;
+mod parameters;
 mod pg_catalog;
 mod plan;
 mod rewrite;
@@ -48,18 +52,20 @@ mod wire;
 pub use runtime::Config;
 
 use crate::error::{Result, SqlError, code};
-use crate::hook::{Analytics, Description, Rows, Scope, SystemViews};
+use crate::hook::{Analytics, Description, ForeignQuery, Rows, Scope, SystemViews};
 use crate::output::{Field, Formats};
 use crate::settings::Settings;
 use arrow::array::RecordBatch;
 use bytes::BytesMut;
 use cenote_engine::{Datum, Engine, Reader};
 use datafusion::execution::SendableRecordBatchStream;
+use kept::Lease;
 use plan::PlannedQuery;
-use runtime::QueryRuntime;
+use runtime::{PLAN_BYTES, QueryRuntime};
 use snapshot::Snapshot;
 use sqlparser::ast::Query;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// Queries through DataFusion.
@@ -79,6 +85,12 @@ impl DataFusion {
             config,
             core: OnceLock::new(),
         })
+    }
+
+    /// Queries that ran by a plan which an earlier run had left.
+    pub fn kept_runs(&self) -> u64 {
+        let runs = |core: &Arc<QueryRuntime>| core.kept.runs.load(Ordering::Relaxed);
+        self.core.get().and_then(|core| core.as_ref().ok()).map_or(0, runs)
     }
 
     fn core(&self) -> Result<Arc<QueryRuntime>> {
@@ -117,15 +129,16 @@ impl Analytics for DataFusion {
         guarded(|| plan::describe(&core, &snapshot, query, param_types))
     }
 
-    fn query(&self, scope: &Scope, query: &Query, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
+    fn query(&self, scope: &Scope, query: &ForeignQuery, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
         let (core, snapshot) = (self.core()?, self.snapshot(scope));
         guarded(|| {
-            let planned = plan::plan(&core, &snapshot, query, params)?;
+            let (planned, lease) = kept::planned(&core, &snapshot, query, params)?;
             let stream = planned.start(&core)?;
             Ok(Box::new(Running {
                 stream: Some(stream),
                 core,
                 planned,
+                _lease: lease,
                 batch: None,
                 row: 0,
                 begun: false,
@@ -153,9 +166,6 @@ impl Analytics for DataFusion {
     }
 }
 
-/// Bytes of a plan that runs, about.
-const PLAN_BYTES: usize = 64 << 10;
-
 /// A running query. `stream` is dropped first: it stops what still runs.
 struct Running {
     stream: Option<SendableRecordBatchStream>,
@@ -165,6 +175,8 @@ struct Running {
     /// Whether a batch has come: from then on the query cannot start over.
     begun: bool,
     planned: PlannedQuery,
+    /// The kept plan that it runs by.
+    _lease: Option<Lease>,
     core: Arc<QueryRuntime>,
     snapshot: Arc<Snapshot>,
 }
@@ -175,8 +187,8 @@ impl Running {
         if self.begun || error.code() != code::OUT_OF_MEMORY {
             return Err(error);
         }
-        let (core, cancel) = (&self.core, &self.snapshot.scope.cancel);
-        let Some(planned) = guarded(|| plan::spilling(core, cancel, &self.planned))? else {
+        let core = &self.core;
+        let Some(planned) = guarded(|| plan::spilling(core, &self.snapshot, &self.planned))? else {
             return Err(error);
         };
         // What the former plan has built is a part of it.
@@ -228,7 +240,7 @@ impl Rows for Running {
 
     fn encode(&self, formats: Formats<'_>, settings: &Settings, out: &mut BytesMut) -> Result<()> {
         let (batch, row) = self.current()?;
-        for (i, (column, field)) in batch.columns().iter().zip(&self.planned.fields).enumerate() {
+        for (i, (column, field)) in batch.columns().iter().zip(self.planned.fields.iter()).enumerate() {
             wire::append_counted(out, |out| match formats.of(i) {
                 crate::output::Format::Text if wire::is_vector(field.type_oid) => {
                     wire::append_vector(out, &**column, row)

@@ -5,7 +5,7 @@ use super::context::CatalogNames;
 use super::error::outward;
 use super::memory::QueryMemory;
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
-use super::runtime::QueryRuntime;
+use super::runtime::{QueryRuntime, physical};
 use super::scan::{EngineScan, EngineTable};
 use super::snapshot::Snapshot;
 use super::times::Clock;
@@ -17,7 +17,7 @@ use crate::hook::Description;
 use crate::names::qualified;
 use crate::output::Field;
 use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
-use cenote_engine::{CancelFlag, Datum};
+use cenote_engine::{CancelFlag, Datum, Table};
 use datafusion::catalog::default_table_source::{provider_as_source, source_as_provider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, ScalarValue};
@@ -34,21 +34,34 @@ use std::sync::Arc;
 /// A query ready to run.
 #[derive(Clone)]
 pub(crate) struct PlannedQuery {
-    pub fields: Vec<Field>,
-    /// As bound, with the parameters' values.
-    bound: LogicalPlan,
-    logical: LogicalPlan,
-    physical: Arc<dyn ExecutionPlan>,
-    /// The same, looking at the cancel flag.
+    pub fields: Arc<[Field]>,
+    /// As bound.
+    bound: Arc<LogicalPlan>,
+    /// What its placeholders stand for; empty where values are in their places.
+    values: Arc<[ScalarValue]>,
+    /// For EXPLAIN: the logical plan, and the physical one without what watches it.
+    shown: Option<(Arc<LogicalPlan>, Arc<dyn ExecutionPlan>)>,
+    /// What runs, looking at the cancel flag.
     running: Arc<dyn ExecutionPlan>,
     rows: u64,
     /// Whether its joins are those that spill.
     spills: bool,
     pub memory: Arc<QueryMemory>,
     /// Ids of the user tables that the statement names.
-    pub tables: Vec<u32>,
+    pub tables: Arc<[u32]>,
     /// Whether `running` can be started again on other rows: no subquery inside an expression keeps what it has read.
     reusable: bool,
+}
+
+/// What all runs of a query have in common.
+pub(crate) struct QueryForm {
+    pub fields: Arc<[Field]>,
+    /// As bound, with placeholders, without a snapshot.
+    pub bound: Arc<LogicalPlan>,
+    /// Rows of its tables when it was planned.
+    pub rows: u64,
+    /// Ids of its tables.
+    pub tables: Arc<[u32]>,
 }
 
 impl PlannedQuery {
@@ -61,15 +74,49 @@ impl PlannedQuery {
         core.start_plan(self.running.clone(), state, &self.memory)
     }
 
+    /// What runs over `snapshot` by a plan that is kept, with these values.
+    pub fn of_form(
+        core: &QueryRuntime,
+        snapshot: &Snapshot,
+        (form, running): (&QueryForm, Arc<dyn ExecutionPlan>),
+        values: Arc<[ScalarValue]>,
+    ) -> PlannedQuery {
+        PlannedQuery {
+            fields: form.fields.clone(),
+            bound: form.bound.clone(),
+            values,
+            shown: None,
+            running,
+            rows: form.rows,
+            spills: false,
+            memory: memory_of(core, snapshot),
+            tables: form.tables.clone(),
+            reusable: true,
+        }
+    }
+
+    /// As bound, with values for its parameters, over a snapshot.
+    fn bound_on(&self, snapshot: &Arc<Snapshot>) -> datafusion::common::Result<LogicalPlan> {
+        let mut plan = (*self.bound).clone();
+        if !self.values.is_empty() {
+            plan = plan.replace_params_with_values(&ParamValues::from(self.values.to_vec()))?;
+        }
+        plan.transform_up_with_subqueries(|node| with_tables(node, |table| table.on_snapshot(snapshot)))
+            .data()
+    }
+
     /// EXPLAIN's lines.
     pub fn lines(&self, analyzed: bool) -> Vec<String> {
+        let Some((logical, physical)) = &self.shown else {
+            return Vec::new();
+        };
         let physical = match analyzed {
-            false => DisplayableExecutionPlan::new(&*self.physical).indent(false).to_string(),
+            false => DisplayableExecutionPlan::new(&**physical).indent(false).to_string(),
             true => DisplayableExecutionPlan::with_metrics(&*self.running)
                 .indent(false)
                 .to_string(),
         };
-        let logical = self.logical.display_indent().to_string();
+        let logical = logical.display_indent().to_string();
         let indented = |text: &str| {
             text.lines()
                 .map(|l| format!("  {}", l.replace('\u{1}', "#")))
@@ -98,7 +145,7 @@ fn relation_columns(snapshot: &Snapshot, name: &ObjectName) -> Option<Vec<String
 }
 
 /// The columns of a result as the protocol tells them.
-fn fields_of(schema: &Schema) -> Vec<Field> {
+pub(super) fn fields_of(schema: &Schema) -> Vec<Field> {
     let field = |f: &FieldRef| {
         let pg = pg_type(f);
         Field {
@@ -113,28 +160,40 @@ fn fields_of(schema: &Schema) -> Vec<Field> {
     schema.fields().iter().map(field).collect()
 }
 
+/// A query whose names are bound, with placeholders for its parameters.
+pub(crate) struct BoundQuery {
+    pub plan: LogicalPlan,
+    /// Rows of the tables that it names, and these.
+    pub rows: u64,
+    pub tables: Vec<Arc<Table>>,
+    /// Whether the plan holds what only this run knows.
+    pub tied: bool,
+    pub clock: Clock,
+}
+
 fn logical(
     core: &QueryRuntime,
     snapshot: &Arc<Snapshot>,
     query: &Query,
     params: Vec<Option<FieldRef>>,
     values: Option<&[(Datum, u32)]>,
-) -> Result<(LogicalPlan, u64, Vec<u32>)> {
+) -> Result<BoundQuery> {
     let mut params = params;
     type_by_casts(query, &mut params);
     let mut query = query.clone();
-    expand_any(&mut query, values)?;
+    let expanded = expand_any(&mut query, values)?;
     resolve_names(&mut query, &|name| relation_columns(snapshot, name))?;
     rewrite(&mut query);
     let clock = Clock::of(snapshot);
     let names = CatalogNames {
         planners: core.functions.planners(clock.clone()),
-        clock,
+        clock: clock.clone(),
         snapshot,
         functions: &core.functions,
         state: core.single(),
         rows: Cell::new(0),
         tables: RefCell::default(),
+        tied: Cell::new(expanded),
     };
     let options = ParserOptions::new()
         .with_parse_float_as_decimal(true)
@@ -144,7 +203,13 @@ fn logical(
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
         .map_err(outward)?;
     refuse_outer_aggregates(&plan)?;
-    Ok((plan, names.rows.get(), names.tables.into_inner()))
+    Ok(BoundQuery {
+        plan,
+        rows: names.rows.get(),
+        tied: names.tied.get(),
+        tables: names.tables.into_inner(),
+        clock,
+    })
 }
 
 /// An aggregate in a subquery whose columns are all of the query around it belongs to that query. DataFusion takes it
@@ -205,6 +270,41 @@ fn array_casts(query: &Query) -> impl Iterator<Item = (usize, u32)> {
     })
 }
 
+/// Parameters as values of Arrow's types.
+pub(crate) fn values_of(params: &[(Datum, u32)]) -> Result<Arc<[ScalarValue]>> {
+    params.iter().map(|(datum, oid)| scalar(datum, *oid)).collect()
+}
+
+/// Binds the names of a query whose parameters are of these values' types.
+pub(crate) fn bind(
+    core: &QueryRuntime,
+    snapshot: &Arc<Snapshot>,
+    query: &Query,
+    (params, values): (&[(Datum, u32)], &[ScalarValue]),
+) -> Result<BoundQuery> {
+    let types = values.iter().enumerate();
+    let types = types.map(|(i, v)| Some(param_field(i, v.data_type()))).collect();
+    logical(core, snapshot, query, types, Some(params))
+}
+
+/// Plans a bound query with its parameters' values.
+pub(crate) fn with_values(
+    core: &Arc<QueryRuntime>,
+    snapshot: &Arc<Snapshot>,
+    bound: BoundQuery,
+    values: &[ScalarValue],
+) -> Result<PlannedQuery> {
+    let mut plan = bound.plan;
+    if !values.is_empty() {
+        plan = plan
+            .replace_params_with_values(&ParamValues::from(values.to_vec()))
+            .map_err(outward)?;
+    }
+    let tables = bound.tables.iter().map(|t| t.id).collect();
+    let on = (&snapshot.scope.cancel, memory_of(core, snapshot));
+    planned(core, on, plan, (bound.rows, tables), false)
+}
+
 /// Plans a query with its parameters' values.
 pub(crate) fn plan(
     core: &Arc<QueryRuntime>,
@@ -212,23 +312,13 @@ pub(crate) fn plan(
     query: &Query,
     params: &[(Datum, u32)],
 ) -> Result<PlannedQuery> {
-    let values: Vec<ScalarValue> = params
-        .iter()
-        .map(|(datum, oid)| scalar(datum, *oid))
-        .collect::<Result<_>>()?;
-    let types = values
-        .iter()
-        .enumerate()
-        .map(|(i, v)| Some(param_field(i, v.data_type())))
-        .collect();
-    let (mut plan, rows, tables) = logical(core, snapshot, query, types, Some(params))?;
-    if !values.is_empty() {
-        plan = plan
-            .replace_params_with_values(&ParamValues::from(values))
-            .map_err(outward)?;
-    }
-    let memory = QueryMemory::new(&core.memory, &holder(snapshot.scope.pid, &snapshot.scope.user));
-    planned(core, (&snapshot.scope.cancel, memory), plan, (rows, tables), false)
+    let values = values_of(params)?;
+    let bound = bind(core, snapshot, query, (params, &values))?;
+    with_values(core, snapshot, bound, &values)
+}
+
+fn memory_of(core: &QueryRuntime, snapshot: &Snapshot) -> Arc<QueryMemory> {
+    QueryMemory::new(&core.memory, &holder(snapshot.scope.pid, &snapshot.scope.user))
 }
 
 fn state_of(core: &QueryRuntime, rows: u64, spills: bool) -> &SessionState {
@@ -241,21 +331,15 @@ fn state_of(core: &QueryRuntime, rows: u64, spills: bool) -> &SessionState {
 /// The same query by operators that spill; None: it has them, or there is nowhere to spill to.
 pub(crate) fn spilling(
     core: &Arc<QueryRuntime>,
-    cancel: &Arc<CancelFlag>,
+    snapshot: &Arc<Snapshot>,
     former: &PlannedQuery,
 ) -> Result<Option<PlannedQuery>> {
     if former.spills || core.spilling().is_none() {
         return Ok(None);
     }
-    let (bound, tables) = (former.bound.clone(), former.tables.clone());
-    planned(
-        core,
-        (cancel, former.memory.shared_out()),
-        bound,
-        (former.rows, tables),
-        true,
-    )
-    .map(Some)
+    let bound = former.bound_on(snapshot).map_err(outward)?;
+    let on = (&snapshot.scope.cancel, former.memory.shared_out());
+    planned(core, on, bound, (former.rows, former.tables.clone()), true).map(Some)
 }
 
 /// The plan of a bound query, which reads so many rows at most, of these tables.
@@ -263,7 +347,7 @@ fn planned(
     core: &Arc<QueryRuntime>,
     (cancel, memory): (&Arc<CancelFlag>, Arc<QueryMemory>),
     bound: LogicalPlan,
-    (rows, tables): (u64, Vec<u32>),
+    (rows, tables): (u64, Arc<[u32]>),
     spills: bool,
 ) -> Result<PlannedQuery> {
     let state = state_of(core, rows, spills);
@@ -277,11 +361,11 @@ fn planned(
         }
     };
     Ok(PlannedQuery {
-        fields: fields_of(bound.schema().as_arrow()),
-        bound,
-        logical,
+        fields: fields_of(bound.schema().as_arrow()).into(),
+        bound: Arc::new(bound),
+        values: Arc::default(),
         running: watched(physical.clone(), cancel).map_err(outward)?,
-        physical,
+        shown: Some((Arc::new(logical), physical)),
         rows,
         spills,
         memory,
@@ -294,17 +378,9 @@ fn planned(
 /// bound form.
 pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: &PlannedQuery) -> Result<PlannedQuery> {
     if !former.reusable {
-        let bound = former
-            .bound
-            .clone()
-            .transform_up_with_subqueries(|node| on_snapshot(node, snapshot));
-        return planned(
-            core,
-            (&snapshot.scope.cancel, former.memory.clone()),
-            bound.data().map_err(outward)?,
-            (former.rows, former.tables.clone()),
-            former.spills,
-        );
+        let bound = former.bound_on(snapshot).map_err(outward)?;
+        let on = (&snapshot.scope.cancel, former.memory.clone());
+        return planned(core, on, bound, (former.rows, former.tables.clone()), former.spills);
     }
     let running = former.running.clone().transform_up(|node| {
         let node: Arc<dyn ExecutionPlan> = match (&*node as &dyn Any).downcast_ref::<EngineScan>() {
@@ -320,8 +396,11 @@ pub(crate) fn again(core: &Arc<QueryRuntime>, snapshot: &Arc<Snapshot>, former: 
     })
 }
 
-/// A scan of an engine's table, over another snapshot.
-fn on_snapshot(node: LogicalPlan, snapshot: &Arc<Snapshot>) -> datafusion::common::Result<Transformed<LogicalPlan>> {
+/// A scan of an engine's table, over what `change` makes of the table.
+pub(super) fn with_tables(
+    node: LogicalPlan,
+    change: impl Fn(&EngineTable) -> EngineTable,
+) -> datafusion::common::Result<Transformed<LogicalPlan>> {
     let LogicalPlan::TableScan(mut scan) = node else {
         return Ok(Transformed::no(node));
     };
@@ -329,22 +408,13 @@ fn on_snapshot(node: LogicalPlan, snapshot: &Arc<Snapshot>) -> datafusion::commo
     let Some(table) = (&*provider as &dyn Any).downcast_ref::<EngineTable>() else {
         return Ok(Transformed::no(LogicalPlan::TableScan(scan)));
     };
-    scan.source = provider_as_source(Arc::new(table.on_snapshot(snapshot)));
+    scan.source = provider_as_source(Arc::new(change(table)));
     Ok(Transformed::yes(LogicalPlan::TableScan(scan)))
 }
 
 /// A recursive query's working table is the plan's, and remembers.
-fn has_recursion(plan: &Arc<dyn ExecutionPlan>) -> bool {
+pub(super) fn has_recursion(plan: &Arc<dyn ExecutionPlan>) -> bool {
     plan.name() == "RecursiveQueryExec" || plan.children().into_iter().any(has_recursion)
-}
-
-async fn physical(
-    state: &SessionState,
-    plan: &LogicalPlan,
-) -> datafusion::common::Result<(LogicalPlan, Arc<dyn ExecutionPlan>)> {
-    let optimized = state.optimize(plan)?;
-    let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
-    Ok((optimized, physical))
 }
 
 /// Plans a query without values: its columns, and the types of parameters that it decides.
@@ -361,7 +431,7 @@ pub(crate) fn describe(
             .map(|(i, oid)| arrow_type_of_oid(*oid).filter(|_| *oid != 0).map(|t| param_field(i, t)))
             .collect()
     };
-    let (plan, ..) = logical(core, snapshot, query, types(given), None)?;
+    let plan = logical(core, snapshot, query, types(given), None)?.plan;
     let found = plan.get_parameter_types().map_err(outward)?;
     let count = found
         .keys()
@@ -381,7 +451,7 @@ pub(crate) fn describe(
     let settled = if param_types == given {
         plan
     } else {
-        logical(core, snapshot, query, types(&param_types), None)?.0
+        logical(core, snapshot, query, types(&param_types), None)?.plan
     };
     for (number, array) in array_casts(query) {
         let at = number.wrapping_sub(1);

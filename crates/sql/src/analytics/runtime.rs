@@ -2,6 +2,7 @@
 
 use super::context::Functions;
 use super::error::{canceled, outward};
+use super::evict::KeptPlans;
 use super::memory::QueryMemory;
 use super::scan::PARALLEL_ROWS;
 use super::stream::BATCH_ROWS;
@@ -12,6 +13,7 @@ use cenote_engine::{CancelFlag, Memory};
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{SendableRecordBatchStream, SessionState, SessionStateBuilder};
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_optimizer::join_selection::JoinSelection;
@@ -55,12 +57,20 @@ const MEMORY_WAIT: Duration = Duration::from_secs(2);
 const LOOK_UPS: usize = 20_000;
 const LOOK_UP_BYTES: usize = 1 << 20;
 
+/// Bytes of a plan, about.
+pub(crate) const PLAN_BYTES: usize = 64 << 10;
+
+/// Plans that are kept may take so little of what queries may hold.
+const KEPT_SHARE: usize = 8;
+
 /// What all queries share: threads, memory budget, functions, optimiser.
 pub(crate) struct QueryRuntime {
     runtime: tokio::runtime::Runtime,
     /// What running queries may hold.
     pub memory: Arc<Memory>,
     pub functions: Functions,
+    /// Plans that statements keep.
+    pub kept: KeptPlans,
     /// For small inputs: one thread, no exchange between operators.
     single: SessionState,
     parallel: SessionState,
@@ -103,6 +113,8 @@ impl QueryRuntime {
                 .with_create_default_catalog_and_schema(false);
             let options = session.options_mut();
             options.optimizer.prefer_hash_join = hash_joins;
+            // Plans of one partition are kept: the filter of an aggregate would remember the last run's rows.
+            options.optimizer.enable_aggregate_dynamic_filter_pushdown = partitions > 1;
             options.optimizer.hash_join_inlist_pushdown_max_distinct_values = LOOK_UPS;
             options.optimizer.hash_join_inlist_pushdown_max_size = LOOK_UP_BYTES;
             let reserved = &mut options.execution.sort_spill_reservation_bytes;
@@ -117,6 +129,7 @@ impl QueryRuntime {
         };
         Ok(QueryRuntime {
             functions: Functions::new(),
+            kept: KeptPlans::new(config.memory_limit / KEPT_SHARE / PLAN_BYTES),
             single: state(1, true),
             parallel: state(threads, true),
             // DataFusion has joins that sort for several partitions only.
@@ -195,6 +208,19 @@ impl QueryRuntime {
         let _inside = self.runtime.enter();
         execute_stream(plan, memory.context(state)).map_err(outward)
     }
+}
+
+/// The optimised plan of a query, and what carries it out.
+///
+/// # Errors
+/// DataFusion refuses the plan.
+pub(crate) async fn physical(
+    state: &SessionState,
+    plan: &LogicalPlan,
+) -> datafusion::common::Result<(LogicalPlan, Arc<dyn ExecutionPlan>)> {
+    let optimized = state.optimize(plan)?;
+    let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
+    Ok((optimized, physical))
 }
 
 /// DataFusion's rules for physical plans; scans take their filters over before joins choose their sides, since they

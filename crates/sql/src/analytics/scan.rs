@@ -10,12 +10,14 @@
 //! It takes no row locks and never waits. Conditions are pushed down inexactly into key ranges: the range may hold more
 //! rows than qualify, the filters decide.
 
-use super::access::{BY_INDEX, Condition, ScanAccess, datum_of};
+use super::access::{BY_INDEX, Condition, OpenCondition, ScanAccess, datum_of};
 use super::distinct::distinct_values;
-use super::filters::{ScanFilter, add, limits, passing, values, without_dynamic};
+use super::error::inward;
+use super::filters::{ScanFilter, add, limits, passing, settled, values, without_dynamic};
 use super::snapshot::Snapshot;
 use super::stream::{ScanStream, Source};
 use super::types::column_field;
+use crate::error::SqlError;
 use arrow::datatypes::{Schema, SchemaRef};
 use async_trait::async_trait;
 use cenote_engine::catalog::Table;
@@ -25,7 +27,7 @@ use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
 use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::common::{Result, Statistics};
+use datafusion::common::{DataFusionError, Result, Statistics};
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_expr::expressions::Column as ColumnExpr;
@@ -42,13 +44,17 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
+/// Rows that are read as they are, without waiting for what joins learn of them.
+const FEW_ROWS: usize = 500;
+
 /// Rows from which on a query is spread over threads.
 pub(crate) const PARALLEL_ROWS: u64 = 50_000;
 
 /// An engine table under a statement's snapshot.
 pub(crate) struct EngineTable {
     table: Arc<Table>,
-    scope: Arc<Snapshot>,
+    /// None in a plan that is kept: it may not hold a snapshot.
+    scope: Option<Arc<Snapshot>>,
     schema: SchemaRef,
     /// Whether it is the first of the query: the one that `Snapshot::only` is about.
     first: bool,
@@ -64,9 +70,19 @@ impl EngineTable {
             .collect();
         EngineTable {
             table,
-            scope,
+            scope: Some(scope),
             schema: Arc::new(Schema::new(fields)),
             first,
+        }
+    }
+
+    /// The same table without a snapshot, for a plan that is kept.
+    pub fn detached(&self) -> EngineTable {
+        EngineTable {
+            table: self.table.clone(),
+            scope: None,
+            schema: self.schema.clone(),
+            first: self.first,
         }
     }
 
@@ -76,7 +92,8 @@ impl EngineTable {
     }
 
     fn rows(&self) -> usize {
-        self.scope.engine.row_estimate(&self.table) as usize
+        let estimate = |scope: &Arc<Snapshot>| scope.engine.row_estimate(&self.table) as usize;
+        self.scope.as_ref().map_or(0, estimate)
     }
 }
 
@@ -99,10 +116,12 @@ impl TableProvider for EngineTable {
     fn supports_filters_pushdown(&self, filters: &[&Expr]) -> Result<Vec<TableProviderFilterPushDown>> {
         Ok(filters
             .iter()
-            .map(|f| match Condition::read(f, &self.table) {
-                Some(_) => TableProviderFilterPushDown::Inexact,
-                None => TableProviderFilterPushDown::Unsupported,
-            })
+            .map(
+                |f| match Condition::read(f, &self.table).is_some() || OpenCondition::is_one(f, &self.table) {
+                    true => TableProviderFilterPushDown::Inexact,
+                    false => TableProviderFilterPushDown::Unsupported,
+                },
+            )
             .collect())
     }
 
@@ -121,21 +140,48 @@ impl TableProvider for EngineTable {
             .cloned()
             .unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         let schema = Arc::new(self.schema.project(&columns)?);
-        let conditions: Vec<Condition> = filters.iter().filter_map(|f| Condition::read(f, &self.table)).collect();
-        let reader = &self.scope.scope.reader;
-        let access = ScanAccess::choose(reader, &self.table, self.rows(), &conditions);
+        let scope = self.scope.as_ref().ok_or_else(detached)?;
+        let conditions = Conditions {
+            known: filters.iter().filter_map(|f| Condition::read(f, &self.table)).collect(),
+            open: filters
+                .iter()
+                .filter_map(|f| OpenCondition::read(f, &self.table))
+                .collect(),
+        };
+        let reader = &scope.scope.reader;
+        let access = ScanAccess::choose(reader, &self.table, self.rows(), &conditions.settled());
         let wide = access.rows as u64 >= PARALLEL_ROWS && limit.is_none();
         let parts = if wide { state.config().target_partitions() } else { 1 };
         // A tree that cannot be read now says so when it is scanned.
         let ranges = reader.cut(&self.table, access.index, access.range.clone(), parts);
         let ranges = ranges.unwrap_or_else(|_| vec![access.range.clone()]);
         Ok(Arc::new(EngineScan::new(
-            self,
-            access,
+            (self, scope),
+            (conditions, access),
             ranges,
             columns,
             (schema, limit),
         )))
+    }
+}
+
+/// What is asked of a plan that is kept, before it is given a snapshot.
+fn detached() -> DataFusionError {
+    inward(SqlError::internal("a plan that is kept has no snapshot"))
+}
+
+/// The conditions that a scan's key range is made of.
+struct Conditions {
+    known: Vec<Condition>,
+    /// Known anew in each run.
+    open: Vec<OpenCondition>,
+}
+
+impl Conditions {
+    /// As they are in this run.
+    fn settled(&self) -> Vec<Condition> {
+        let open = self.open.iter().filter_map(OpenCondition::settled);
+        self.known.iter().cloned().chain(open).collect()
     }
 }
 
@@ -170,11 +216,13 @@ const LOOK_UP: f64 = 6.0;
 #[derive(Clone)]
 pub(crate) struct EngineScan {
     table: Arc<Table>,
-    reader: Reader,
+    /// None in a plan that is kept: it may not hold a snapshot.
+    reader: Option<Reader>,
     cancel: Arc<CancelFlag>,
     first: bool,
     /// The table's only row, instead of all that the reader sees.
     only: Option<Vec<u8>>,
+    conditions: Arc<Conditions>,
     access: ScanAccess,
     /// The parts of the access's range, one for each partition.
     ranges: Arc<[KeyRange]>,
@@ -203,14 +251,14 @@ fn properties(schema: &SchemaRef, partitions: usize) -> Arc<PlanProperties> {
 
 impl EngineScan {
     fn new(
-        of: &EngineTable,
-        access: ScanAccess,
+        (of, scope): (&EngineTable, &Snapshot),
+        (conditions, access): (Conditions, ScanAccess),
         ranges: Vec<KeyRange>,
         columns: Vec<usize>,
         (schema, limit): (SchemaRef, Option<usize>),
     ) -> EngineScan {
         assert!(!ranges.is_empty(), "a scan has a range for each partition");
-        let reader = &of.scope.scope.reader;
+        let reader = &scope.scope.reader;
         let known = |c: usize| {
             columns
                 .contains(&c)
@@ -219,11 +267,12 @@ impl EngineScan {
         EngineScan {
             distinct: (0..of.table.columns.len()).map(|c| known(c).flatten()).collect(),
             table: of.table.clone(),
-            reader: reader.clone(),
-            cancel: of.scope.scope.cancel.clone(),
+            reader: Some(reader.clone()),
+            cancel: scope.scope.cancel.clone(),
             first: of.first,
-            only: of.scope.only.clone().filter(|_| of.first),
+            only: scope.only.clone().filter(|_| of.first),
             table_rows: of.rows(),
+            conditions: Arc::new(conditions),
             access,
             properties: properties(&schema, ranges.len()),
             ranges: ranges.into(),
@@ -239,10 +288,40 @@ impl EngineScan {
     /// The same scan over another snapshot, for another run.
     pub fn on_snapshot(&self, scope: &Snapshot) -> EngineScan {
         EngineScan {
-            reader: scope.scope.reader.clone(),
+            reader: Some(scope.scope.reader.clone()),
             only: scope.only.clone().filter(|_| self.first),
             ..self.for_another_run()
         }
+    }
+
+    /// The scan of a plan that is kept: it cannot run.
+    pub fn detached(&self) -> EngineScan {
+        EngineScan {
+            reader: None,
+            ..self.for_another_run()
+        }
+    }
+
+    /// The scan of a kept plan in a run, whose parameters have their values.
+    ///
+    /// # Errors
+    /// A filter cannot be put together.
+    pub fn settled(&self, scope: &Snapshot) -> Result<EngineScan> {
+        let mut scan = self.on_snapshot(scope);
+        if scan.filters.iter().any(|f| f.open) {
+            scan.filters = settled(&scan.filters, &scan.table)?;
+        }
+        if !self.conditions.open.is_empty() {
+            let conditions = self.conditions.settled();
+            scan.access = ScanAccess::choose(&scope.scope.reader, &scan.table, scan.table_rows, &conditions);
+            scan.ranges = [scan.access.range.clone()].into();
+        }
+        Ok(scan)
+    }
+
+    /// Whether it has taken a filter that another operator makes while it runs, and has rows enough to need it.
+    pub fn waits_for_filters(&self) -> bool {
+        self.access.rows > FEW_ROWS && self.filters.iter().any(|f| f.dynamic)
     }
 
     /// The same scan without what the last run has learned.
@@ -273,12 +352,13 @@ impl EngineScan {
     }
 
     fn try_filters(&self) -> Option<f64> {
+        let reader = self.reader.as_ref()?;
         let (index, range) = (self.access.index, self.access.range.clone());
-        let parts = self.reader.cut(&self.table, index, range, SAMPLES).ok()?;
+        let parts = reader.cut(&self.table, index, range, SAMPLES).ok()?;
         let batches = parts.into_iter().map(|range| {
             let mut batch = RowBatch::new();
-            let mut scan = self.rows_of(index, range).batch_rows(SAMPLE_ROWS);
-            scan.next_batch(&self.reader, &mut batch).map(|_| batch)
+            let mut scan = self.rows_of(reader, index, range).batch_rows(SAMPLE_ROWS);
+            scan.next_batch(reader, &mut batch).map(|_| batch)
         });
         let batches = batches.collect::<std::result::Result<Vec<_>, _>>().ok()?;
         let rows = batches.iter().flat_map(|b| (0..b.len()).map(|i| b.row(i)));
@@ -287,13 +367,13 @@ impl EngineScan {
 
     /// Decides how to reach the rows, once the filters know what they will: keys to look up, where that costs less
     /// than half of the scan.
-    fn decide(&self) -> Reach {
+    fn decide(&self, reader: &Reader) -> Reach {
         let primary = self.table.primary_key.iter().map(|key| (None, key.columns[0]));
         let indexes = self.table.indexes.iter().enumerate();
         let secondary = indexes.map(|(i, index)| (Some(i), index.columns[0]));
         let found = primary.chain(secondary).filter_map(|(index, column)| {
             let keys = self.keys(index, column)?;
-            Some((self.look_up_cost(index, &keys), index, keys))
+            Some((self.look_up_cost(reader, index, &keys), index, keys))
         });
         match found.min_by(|a, b| a.0.total_cmp(&b.0)) {
             Some((cost, index, keys)) if cost * 2.0 < self.access.cost() => Reach::Keys(index, keys),
@@ -326,14 +406,10 @@ impl EngineScan {
     }
 
     /// Cost of looking keys up, guessed from a few of them.
-    fn look_up_cost(&self, index: Option<usize>, keys: &[Vec<u8>]) -> f64 {
+    fn look_up_cost(&self, reader: &Reader, index: Option<usize>, keys: &[Vec<u8>]) -> f64 {
         let sample = keys.iter().step_by(keys.len().div_ceil(4).max(1));
         let shares: Vec<_> = sample
-            .map(|key| {
-                self.reader
-                    .share(&self.table, index, &KeyRange::prefix(key))
-                    .unwrap_or(1.0)
-            })
+            .map(|key| reader.share(&self.table, index, &KeyRange::prefix(key)).unwrap_or(1.0))
             .collect();
         let share = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
         let row = if index.is_some() { BY_INDEX } else { 1.0 };
@@ -371,30 +447,33 @@ impl EngineScan {
         range
     }
 
-    fn rows_of(&self, index: Option<usize>, range: KeyRange) -> RowScan {
+    fn rows_of(&self, reader: &Reader, index: Option<usize>, range: KeyRange) -> RowScan {
         let mut read: Vec<usize> = self.columns.to_vec();
         read.extend(self.filters.iter().flat_map(|f| f.columns.iter()));
         let scan = match index {
-            None => self.reader.scan(&self.table, range, Direction::Forward),
-            Some(index) => self.reader.index_scan(&self.table, index, range, Direction::Forward),
+            None => reader.scan(&self.table, range, Direction::Forward).without_keys(),
+            Some(index) => reader.index_scan(&self.table, index, range, Direction::Forward),
         };
         scan.columns(&Columns::Only(read.into()))
     }
 
     /// Where a partition's rows come from: asked when it begins to read.
-    fn source(&self, partition: usize) -> Source {
+    fn source(&self, reader: &Reader, partition: usize) -> Source {
         if let Some(row) = &self.only {
             return Source::Row(Some(row.clone()).filter(|_| partition == 0));
         }
-        match self.reach.get_or_init(|| self.decide()) {
+        match self.reach.get_or_init(|| self.decide(reader)) {
             Reach::Keys(index, keys) => {
                 let part = keys.len().div_ceil(self.ranges.len()).max(1);
                 let own = keys.chunks(part).nth(partition).unwrap_or_default();
                 let ranges: Vec<_> = own.iter().map(|key| KeyRange::prefix(key)).collect();
-                Source::Keys(Box::new(self.rows_of(*index, KeyRange::all())), ranges.into_iter())
+                Source::Keys(
+                    Box::new(self.rows_of(reader, *index, KeyRange::all())),
+                    ranges.into_iter(),
+                )
             }
             Reach::Ranges => {
-                let scan = self.rows_of(self.access.index, self.narrowed(self.ranges[partition].clone()));
+                let scan = self.rows_of(reader, self.access.index, self.narrowed(self.ranges[partition].clone()));
                 let few = self.limit.filter(|_| self.filters.is_empty());
                 Source::Range(Box::new(match few {
                     Some(few) => scan.batch_rows(few.max(1)),
@@ -498,9 +577,10 @@ impl ExecutionPlan for EngineScan {
 
     fn execute(&self, partition: usize, _: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let scan = self.clone();
+        let reader = self.reader.clone().ok_or_else(detached)?;
         Ok(Box::pin(ScanStream::new(
-            (self.table.clone(), self.reader.clone(), self.cancel.clone()),
-            Box::new(move || scan.source(partition)),
+            (self.table.clone(), reader, self.cancel.clone()),
+            Box::new(move |reader| scan.source(reader, partition)),
             (self.columns.clone(), self.schema.clone()),
             self.filters.clone(),
             self.limit,

@@ -99,7 +99,7 @@ impl Chunk {
     }
 }
 
-type Begin = Box<dyn FnOnce() -> Source + Send>;
+type Begin = Box<dyn FnOnce(&Reader) -> Source + Send>;
 
 /// The rows of one partition.
 pub(crate) struct ScanStream {
@@ -153,7 +153,7 @@ impl ScanStream {
             return Err(inward(canceled()));
         }
         if let Some(begin) = self.begin.take() {
-            self.source = begin();
+            self.source = begin(&self.reader);
         }
         let more = self.fill()?;
         let mut rows = self.chunk.rows();

@@ -14,14 +14,23 @@ use arrow::array::{Array, ArrayRef, AsArray, Date32Array, TimestampMicrosecondAr
 use arrow::datatypes::{DataType, TimestampMicrosecondType};
 use datafusion::common::ScalarValue;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
 /// What a statement knows of time.
 #[derive(Debug, Clone)]
 pub(crate) struct Clock {
-    zone: Zone,
-    /// Start of the transaction, microseconds since 2000 UTC.
-    now: i64,
+    pub zone: Zone,
+    now: Arc<Now>,
     key: usize,
+}
+
+/// The time of a run.
+#[derive(Debug, Default)]
+struct Now {
+    /// Start of the transaction, microseconds since 2000 UTC.
+    micros: AtomicI64,
+    /// Whether a text asked for it, as `today` does.
+    asked: AtomicBool,
 }
 
 impl Clock {
@@ -29,9 +38,30 @@ impl Clock {
         let scope = &snapshot.scope;
         Clock {
             zone: scope.settings.zone().clone(),
-            now: scope.transaction_time,
+            now: Arc::new(Now {
+                micros: AtomicI64::new(scope.transaction_time),
+                asked: AtomicBool::new(false),
+            }),
             key: Arc::as_ptr(snapshot) as usize,
         }
+    }
+
+    /// Moves to the transaction of another run.
+    pub fn set(&self, transaction_time: i64) {
+        self.now.micros.store(transaction_time, Ordering::Relaxed);
+    }
+
+    /// Whether a value depends on the time at which it was computed.
+    pub fn was_asked(&self) -> bool {
+        self.now.asked.load(Ordering::Relaxed)
+    }
+
+    /// The time for a text, which may ask for it: all that do begin with a letter.
+    fn now_for(&self, text: &str) -> i64 {
+        if text.trim_start().starts_with(|c: char| c.is_ascii_alphabetic()) {
+            self.now.asked.store(true, Ordering::Relaxed);
+        }
+        self.now.micros.load(Ordering::Relaxed)
     }
 
     /// The cast to a date or time.
@@ -57,21 +87,24 @@ impl Clock {
     }
 
     fn read(&self, column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
-        let local_now = self.zone.to_local(self.now);
         let texts = (0..column.len()).map(|row| text_at(column, row));
         if matches!(to, DataType::Date32) {
             let day = |text: Option<String>| match text {
                 None => Ok(None),
-                Some(text) => datetime::parse_date(&text, local_now).map(|d| Some(d.saturating_add(EPOCH_DAYS))),
+                Some(text) => {
+                    let local_now = self.zone.to_local(self.now_for(&text));
+                    datetime::parse_date(&text, local_now).map(|d| Some(d.saturating_add(EPOCH_DAYS)))
+                }
             };
             return Ok(Arc::new(texts.map(|t| day(t?)).collect::<Result<Date32Array>>()?));
         }
         let zoned = matches!(to, DataType::Timestamp(_, Some(_)));
         let micros = |text: Option<String>| {
             let Some(text) = text else { return Ok(None) };
+            let now = self.now_for(&text);
             let read = match zoned {
-                true => datetime::parse_timestamptz(&text, self.now, |local| self.zone.offset_at_local(local)),
-                false => datetime::parse_timestamp(&text, local_now),
+                true => datetime::parse_timestamptz(&text, now, |local| self.zone.offset_at_local(local)),
+                false => datetime::parse_timestamp(&text, self.zone.to_local(now)),
             };
             read.map(|m| Some(m.saturating_add(EPOCH_MICROS)))
         };
@@ -163,7 +196,8 @@ pub(crate) fn timezone() -> Func {
                     let text = format!("time zone \"{name}\" not recognized");
                     SqlError::new(code::INVALID_ARGUMENT, text)
                 })?;
-                let clock = Clock { zone, now: 0, key: 0 };
+                let (now, key) = (Arc::default(), 0);
+                let clock = Clock { zone, now, key };
                 parts.push(clock.moments(&times.slice(row, 1), &to)?);
             }
             if parts.is_empty() {

@@ -15,20 +15,19 @@ use super::sink::{Gather, Sink};
 use crate::env::SessionEnv;
 use crate::error::Result;
 use crate::expr::{Env, Expr, Input};
-use crate::hook::Rows;
+use crate::hook::{ForeignQuery, Rows};
 use crate::plan::access::tree_columns;
 use crate::plan::dml::Finder;
 use crate::plan::locking::LockTarget;
 use crate::plan::row::RowPlan;
 use crate::types::cast::{self, Context};
 use cenote_engine::{Change, Changed, Columns, Datum, Locked, Table};
-use sqlparser::ast::Query;
 
 /// Runs the query to its end. What comes back can be asked again.
 ///
 /// # Errors
 /// The query fails; 53200: the session may gather no more.
-pub fn gather_foreign(run: &mut Run<'_>, query: &Query, found: &mut Gather) -> Result<Box<dyn Rows>> {
+pub fn gather_foreign(run: &mut Run<'_>, query: &ForeignQuery, found: &mut Gather) -> Result<Box<dyn Rows>> {
     let mut rows = run.foreign(query)?;
     foreign_rows(rows.as_mut(), u64::MAX, found)?;
     Ok(rows)

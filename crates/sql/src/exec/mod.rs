@@ -17,7 +17,7 @@ pub mod write;
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError};
 use crate::expr::{Env, Input};
-use crate::hook::{Analytics, Rows, Scope};
+use crate::hook::{Analytics, ForeignQuery, Rows, Scope};
 use crate::plan::row::Profile;
 use cenote_engine::{ColumnType, Datum, RowBatch, Tx};
 use sqlparser::ast::Query;
@@ -75,7 +75,7 @@ impl Run<'_> {
     ///
     /// # Errors
     /// 0A000: there is no analytics, or it does not know the query's shape.
-    pub fn foreign(&self, query: &Query) -> Result<Box<dyn Rows>> {
+    pub fn foreign(&self, query: &ForeignQuery) -> Result<Box<dyn Rows>> {
         let analytics = self
             .analytics
             .ok_or_else(|| SqlError::unsupported("a query of this shape"))?;

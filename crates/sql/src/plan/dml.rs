@@ -10,6 +10,7 @@ use super::{Plan, Planner};
 use crate::error::{Result, SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Refusal, Typed, strip};
+use crate::hook::ForeignQuery;
 use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::parse::parse_expression;
@@ -70,7 +71,7 @@ pub enum Finder {
     /// The row executor.
     Rows(Box<RowPlan>),
     /// Analytics.
-    Foreign(Box<Query>),
+    Foreign(Box<ForeignQuery>),
 }
 
 /// How the rows to change are found.
@@ -216,7 +217,10 @@ impl Planner<'_> {
                         let types = plan.types.clone();
                         (Plan::Rows(Box::new(plan)), types)
                     }
-                    None => (Plan::Foreign(query.clone()), foreign(query)?),
+                    None => {
+                        let kept = ForeignQuery::new((**query).clone());
+                        (Plan::Foreign(Box::new(kept)), foreign(query)?)
+                    }
                 }
             }
             Err(error) => return Err(error),
@@ -581,7 +585,7 @@ impl Planner<'_> {
             }
             Ok(_) | Err(Refusal::Shape(_)) if self.analytics => {
                 let types = foreign(&query)?;
-                (Finder::Foreign(Box::new(query)), types)
+                (Finder::Foreign(Box::new(ForeignQuery::new(query))), types)
             }
             // Places in the query's text are none in the statement's.
             Err(Refusal::Error(error)) => return Err(error.at(0).into()),

@@ -7,6 +7,7 @@
 use super::{Plan, Planner};
 use crate::error::SqlError;
 use crate::expr::bind::{Bound, Refusal};
+use crate::hook::ForeignQuery;
 use crate::names::{fold, qualified};
 use crate::plan::select::{has_aggregate, lock_strength};
 use cenote_engine::{LockStrength, Table, Wait};
@@ -21,7 +22,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct LockingPlan {
     /// What is read once the rows are locked.
-    pub query: Box<Query>,
+    pub query: Box<ForeignQuery>,
     /// What is locked.
     pub targets: Vec<LockTarget>,
 }
@@ -32,7 +33,7 @@ pub struct LockTarget {
     /// The table.
     pub table: Arc<Table>,
     /// Gives the primary keys.
-    pub keys: Query,
+    pub keys: ForeignQuery,
     /// How strongly.
     pub strength: LockStrength,
     /// What to do where another holds the lock.
@@ -51,7 +52,7 @@ impl Planner<'_> {
     /// The plan of a query that analytics reads, with the locks that it asks for.
     pub fn read_by_analytics(&self, query: &Query) -> Bound<Plan> {
         if query.locks.is_empty() && !locks_inside(query) {
-            return Ok(Plan::Foreign(Box::new(query.clone())));
+            return Ok(Plan::Foreign(Box::new(ForeignQuery::new(query.clone()))));
         }
         let SetExpr::Select(select) = &*query.body else {
             return refuse("FOR UPDATE of a query that is not a plain SELECT");
@@ -68,8 +69,9 @@ impl Planner<'_> {
         for lock in &query.locks {
             self.targets_of(lock, query, select, &from, &mut targets)?;
         }
-        let mut query = Box::new(query.clone());
+        let mut query = query.clone();
         query.locks.clear();
+        let query = Box::new(ForeignQuery::new(query));
         Ok(Plan::Locking(Box::new(LockingPlan { query, targets })))
     }
 
@@ -111,7 +113,7 @@ impl Planner<'_> {
             if named.nullable {
                 return refuse("FOR UPDATE of the nullable side of an outer join");
             }
-            let keys = key_query(query, select, named, &table)?;
+            let keys = ForeignQuery::new(key_query(query, select, named, &table)?);
             targets.push(LockTarget {
                 table,
                 keys,

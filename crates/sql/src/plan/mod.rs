@@ -17,12 +17,13 @@ pub mod statistics;
 use crate::env::SessionEnv;
 use crate::error::{Result, SqlError, code};
 use crate::expr::bind::{Binder, Bound, Params, Refusal};
+use crate::hook::ForeignQuery;
 use crate::names::{Places, fold, qualified, span_of};
 use crate::output::Field;
 use crate::types::{type_len, type_mod, type_oid};
 use cenote_base::rt::atomic::AtomicBool;
 use cenote_engine::{ColumnType, Table, Tx};
-use sqlparser::ast::{ObjectName, Query, TableFactor, TableWithJoins};
+use sqlparser::ast::{ObjectName, TableFactor, TableWithJoins};
 use std::sync::{Arc, OnceLock};
 
 /// A statement that reads or writes rows, planned.
@@ -33,7 +34,7 @@ pub enum Plan {
     /// The row executor reads.
     Rows(Box<row::RowPlan>),
     /// Analytics reads.
-    Foreign(Box<Query>),
+    Foreign(Box<ForeignQuery>),
     /// Analytics reads what is locked first.
     Locking(Box<locking::LockingPlan>),
     /// Rows are added.

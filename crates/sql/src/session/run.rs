@@ -9,7 +9,7 @@ use crate::exec::row::{Ran, RowCursor};
 use crate::exec::select::{Cursor, advance, foreign_rows};
 use crate::exec::sink::{ClientSink, Sink};
 use crate::exec::{Run, found, write};
-use crate::hook::Rows;
+use crate::hook::{ForeignQuery, Rows};
 use crate::output::{Formats, Output};
 use crate::parse::Statement;
 use crate::plan::learned::learned_by;
@@ -232,7 +232,7 @@ fn learn(planned: &Planned, plan: &RowPlan, rows: &RowCursor) {
 fn take_over(run: &Run<'_>, planned: &Planned, cursor: &mut Cursor, why: Option<SqlError>) -> Result<()> {
     *cursor = Cursor::Start;
     let taken = match run.query {
-        Some(query) => run.foreign(query),
+        Some(query) => run.foreign(&ForeignQuery::new(query.clone())),
         None => Err(SqlError::internal("a query that nobody knows")),
     };
     let alike = |rows: &dyn Rows| {

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use cenote_engine::*;
 use cenote_sql::analytics::{Config, DataFusion};
-use cenote_sql::{Analytics, Formats, Result, Rows, Scope, Settings};
+use cenote_sql::{Analytics, ForeignQuery, Formats, Result, Rows, Scope, Settings};
 use sqlparser::ast::{Query, Statement};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
@@ -368,13 +368,14 @@ impl Database {
     }
 
     fn rows(&self, sql: &str, params: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
-        self.analytics.query(&self.scope(), &parse(sql), params)
+        self.analytics
+            .query(&self.scope(), &ForeignQuery::new(parse(sql)), params)
     }
 
     /// A query of session `pid`, begun.
     pub fn suspended(&self, sql: &str, pid: i32) -> Result<Box<dyn Rows>> {
         let scope = Scope { pid, ..self.scope() };
-        self.analytics.query(&scope, &parse(sql), &[])
+        self.analytics.query(&scope, &ForeignQuery::new(parse(sql)), &[])
     }
 
     /// Rows as lines, columns parted by `|`, NULL as nothing.

@@ -3,7 +3,9 @@
 
 use crate::support::{Answer, Database, simple};
 use cenote_engine::{ColumnType, Datum, Reader};
-use cenote_sql::{Analytics, Description, Field, Formats, Result, Rows, Scope, Settings, SqlError, types};
+use cenote_sql::{
+    Analytics, Description, Field, ForeignQuery, Formats, Result, Rows, Scope, Settings, SqlError, types,
+};
 use sqlparser::ast::Query;
 use std::sync::{Arc, Mutex};
 
@@ -41,7 +43,7 @@ impl Analytics for Script {
         })
     }
 
-    fn query(&self, _: &Scope, query: &Query, _: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
+    fn query(&self, _: &Scope, query: &ForeignQuery, _: &[(Datum, u32)]) -> Result<Box<dyn Rows>> {
         self.asked.lock().expect("not poisoned").push(query.to_string());
         let rows = self.rows.clone().into_iter();
         Ok(Box::new(Answers {

@@ -10,6 +10,8 @@ mod foreign;
 mod gathered;
 mod handover;
 mod kept;
+#[cfg(feature = "analytics")]
+mod kept_analytics;
 mod limits;
 mod model;
 mod plans;

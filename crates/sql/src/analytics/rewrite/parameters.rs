@@ -34,16 +34,18 @@ fn parameter(expr: &Expr) -> Option<usize> {
 }
 
 /// `x = ANY($1)` and `x <> ALL($1)` with an array for `$1` become lists of its items, or, before the value is known, a
-/// list of one text.
-pub(crate) fn expand_any(query: &mut Query, values: Option<&[(Datum, u32)]>) -> Result<()> {
-    match VisitMut::visit(query, &mut Expand { values }) {
+/// list of one text. Whether there was one.
+pub(crate) fn expand_any(query: &mut Query, values: Option<&[(Datum, u32)]>) -> Result<bool> {
+    let mut expand = Expand { values, found: false };
+    match VisitMut::visit(query, &mut expand) {
         ControlFlow::Break(error) => Err(error),
-        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Continue(()) => Ok(expand.found),
     }
 }
 
 struct Expand<'a> {
     values: Option<&'a [(Datum, u32)]>,
+    found: bool,
 }
 
 impl VisitorMut for Expand<'_> {
@@ -72,6 +74,7 @@ impl VisitorMut for Expand<'_> {
             Ok(None) => return ControlFlow::Continue(()),
             Err(error) => return ControlFlow::Break(error),
         };
+        self.found = true;
         let left = Box::new(take(left));
         *expr = match list.is_empty() {
             true => Expr::value(Value::Boolean(negated)),
