@@ -363,6 +363,94 @@ fn few_keys_are_looked_up() {
     db.check(outer, "10|1");
 }
 
+/// FROM decided the order of joins: two large tables met before a small one chose among their rows.
+#[test]
+fn joins_are_ordered_by_rows() {
+    let mut db = Database::empty(256 << 20);
+    db.add_large(60_000);
+    let commas = "from big b, big c, small s where b.id = c.id and b.part = s.id and s.kind = 3";
+    let written = "from big b join big c on b.id = c.id join small s on b.part = s.id where s.kind = 3";
+    let outer = "from big b left join small t on t.id = b.id join big c on b.id = c.id join small s on b.part = s.id \
+                 where s.kind = 3 and exists (select 1 from big e where e.id = c.id and e.amount <> 33.25)";
+    for (from, rows) in [
+        (commas, "100|48475.00"),
+        (written, "100|48475.00"),
+        (outer, "99|48441.75"),
+    ] {
+        let query = format!("select count(*), sum(c.amount) {from}");
+        let plan = db.explain(&query);
+        let first = |table: &str| plan.find(&format!("TableScan: {table}"));
+        assert!(first("small") < first("big"), "{plan}");
+        db.check(&query, rows);
+    }
+    assert_eq!(
+        db.names(&format!("select * {commas}")),
+        [
+            "id", "part", "name", "day", "amount", "id", "part", "name", "day", "amount", "id", "kind"
+        ]
+    );
+    db.check(
+        &format!("select * {commas} and b.id = 31 and c.amount > 3")
+            .replace("*", "b.id, s.id, c.part, s.kind, b.amount"),
+        "31|3|3|3|31.25",
+    );
+    db.check(
+        "select count(*) from big b, big c, small s where b.id = c.id and s.kind = 3 and s.id = 3",
+        "60000",
+    );
+}
+
+/// A query of WITH that was named twice was carried out twice.
+#[test]
+fn equal_subqueries_are_carried_out_once() {
+    let mut db = Database::empty(256 << 20);
+    db.add_large(60_000);
+    let with = "with r as (select part, sum(amount) as total, min(name) as name from big group by part)";
+    for (query, rows, shared) in [
+        ("select part from r where total = (select max(total) from r)", "5999", 2),
+        (
+            "select count(*), sum(a.total - b.total) from r a join r b on a.part = b.part",
+            "6000|0.00",
+            2,
+        ),
+        (
+            "select count(*) from r a where a.part < 3 and exists (select 1 from r b where b.part = a.part + 5997)",
+            "3",
+            2,
+        ),
+        (
+            "select count(*) from r a, r b, r c where a.part = b.part and c.part = b.part and a.part < 10",
+            "10",
+            3,
+        ),
+        ("select count(*) from r where part > 10", "5989", 0),
+    ] {
+        let query = format!("{with} {query}");
+        let plan = db.explain(&query);
+        assert_eq!(plan.matches("Shared subquery").count(), shared, "{plan}");
+        db.check(&query, rows);
+    }
+    // What depends on the row around it is not the same everywhere.
+    db.check(
+        "select s.id, (select count(*) from (select distinct part from big where part < s.id) x), \
+         (select count(*) from (select distinct part from big where part < s.id) y) from small s where id in (3, 7) \
+         order by 1",
+        "3|3|3\n7|7|7",
+    );
+}
+
+/// What is gathered for several places is the query's memory: where it is too much, the query starts over without.
+#[test]
+fn equal_subqueries_beyond_memory_are_carried_out_each() {
+    let mut db = Database::spilling(6 << 20, true);
+    db.add_large(100_000);
+    db.check(
+        "with r as (select id, part, name from big order by name) \
+         select count(*), count(a.name) from r a join r b on a.id = b.id and a.part = b.part",
+        "100000|100000",
+    );
+}
+
 /// What a join has learned in one round of a recursion is not true in the next.
 #[test]
 fn a_plan_that_runs_again_forgets_what_its_joins_learned() {

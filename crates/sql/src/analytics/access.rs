@@ -171,7 +171,7 @@ pub(crate) struct ScanAccess {
 }
 
 /// Cost of a row that an index leads to, where a row that is met in the primary key's order costs 1.
-pub(crate) const BY_INDEX: f64 = 8.0;
+pub(crate) const BY_INDEX: f64 = 16.0;
 
 /// Rows by which reading a whole table counts as dearer than it is: a small one may have grown when the plan runs.
 const START: f64 = 100.0;

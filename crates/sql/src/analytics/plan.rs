@@ -4,9 +4,11 @@ use super::cancel::watched;
 use super::context::CatalogNames;
 use super::error::outward;
 use super::memory::QueryMemory;
+use super::order::JoinOrder;
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
 use super::runtime::{QueryRuntime, physical};
-use super::scan::{EngineScan, EngineTable};
+use super::scan::{EngineScan, EngineTable, PARALLEL_ROWS};
+use super::shared::with_shared;
 use super::snapshot::Snapshot;
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
@@ -342,6 +344,18 @@ pub(crate) fn spilling(
     planned(core, on, bound, (former.rows, former.tables.clone()), true).map(Some)
 }
 
+/// The query with its joins in order, and equal subqueries as one (unless it is to spill); whether there are such.
+fn arranged(order: &JoinOrder<'_>, cancel: &Arc<CancelFlag>, bound: &LogicalPlan, spills: bool) -> (LogicalPlan, bool) {
+    // What cannot be arranged is planned as it is written, and then says what is wrong.
+    let shared = match spills {
+        true => None,
+        false => with_shared(order, cancel, bound).ok().flatten(),
+    };
+    let shares = shared.is_some();
+    let plan = shared.unwrap_or_else(|| bound.clone());
+    (order.of(plan.clone()).unwrap_or(plan), shares)
+}
+
 /// The plan of a bound query, which reads so many rows at most, of these tables.
 fn planned(
     core: &Arc<QueryRuntime>,
@@ -351,8 +365,12 @@ fn planned(
     spills: bool,
 ) -> Result<PlannedQuery> {
     let state = state_of(core, rows, spills);
-    let (reusable, (logical, physical)) = match core.wait(physical(state, &bound)) {
-        Ok(done) => (!has_recursion(&done.1), done),
+    let (arranged, shares) = match rows >= PARALLEL_ROWS {
+        true => arranged(&JoinOrder { core, state }, cancel, &bound, spills),
+        false => (bound.clone(), false),
+    };
+    let (reusable, (logical, physical)) = match core.wait(physical(state, &arranged)) {
+        Ok(done) => (!shares && !has_recursion(&done.1), done),
         Err(error) => {
             let Some(applied) = apply::subqueries(core, cancel, &bound).map_err(outward)? else {
                 return Err(outward(error));

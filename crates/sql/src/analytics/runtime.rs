@@ -54,8 +54,8 @@ const CANCEL_CHECK: Duration = Duration::from_millis(50);
 const MEMORY_WAIT: Duration = Duration::from_secs(2);
 
 /// Keys of a join's small side that its other side's scan may look up, and their bytes.
-const LOOK_UPS: usize = 20_000;
-const LOOK_UP_BYTES: usize = 1 << 20;
+const LOOK_UPS: usize = 100_000;
+const LOOK_UP_BYTES: usize = 4 << 20;
 
 /// Bytes of a plan, about.
 pub(crate) const PLAN_BYTES: usize = 64 << 10;

@@ -91,7 +91,14 @@ impl EngineTable {
         EngineTable::new(self.table.clone(), scope.clone(), self.first)
     }
 
-    fn rows(&self) -> usize {
+    /// About how many values a column has; None: no key or index begins with it.
+    pub fn values_of(&self, column: &str) -> Option<usize> {
+        let (scope, column) = (self.scope.as_ref()?, self.table.column_named(column)?);
+        distinct_values(&scope.scope.reader, &self.table, self.rows(), column)
+    }
+
+    /// About how many rows it has.
+    pub fn rows(&self) -> usize {
         let estimate = |scope: &Arc<Snapshot>| scope.engine.row_estimate(&self.table) as usize;
         self.scope.as_ref().map_or(0, estimate)
     }
