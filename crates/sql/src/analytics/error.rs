@@ -179,6 +179,11 @@ const KINDS: &[(&str, &str)] = &[
 ];
 
 fn by_text(text: &str) -> SqlError {
+    if text.contains("OuterReferenceColumn") {
+        let what = "a subquery in FROM that depends on another item there and has LIMIT, grouping or windows";
+        return SqlError::unsupported(what)
+            .with_hint("Such queries run where the row executor knows all of the statement.");
+    }
     let kind = KINDS
         .iter()
         .find(|(words, _)| text.contains(words))

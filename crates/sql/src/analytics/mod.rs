@@ -35,6 +35,7 @@ mod formatting;
 mod function;
 mod kept;
 mod memory;
+mod multisets;
 mod numeric;
 mod operators;
 mod order;

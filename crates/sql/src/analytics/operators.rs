@@ -5,15 +5,17 @@
 
 use super::arithmetic::{self, Op, as_decimal, checked, common_numeric, decimal_shape, numeric, numeric_type};
 use super::casts;
+use super::expressions::changed;
 use super::times::Clock;
 use super::types::{arrow_type_of_oid, builtin_by_name, timestamp, timestamptz};
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{DFSchema, Result, ScalarValue};
 use datafusion::logical_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
 use datafusion::logical_expr::planner::{
     ExprPlanner, PlannerResult, RawAggregateExpr, RawBinaryExpr, RawWindowExpr, TypePlanner,
 };
-use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, WindowFunctionDefinition, cast, lit};
+use datafusion::logical_expr::{AggregateUDF, Expr, ExprSchemable, LogicalPlan, WindowFunctionDefinition, cast, lit};
 use sqlparser::ast::{self, BinaryOperator};
 use std::sync::Arc;
 
@@ -183,6 +185,21 @@ fn typed_as(expr: Expr, other: &DataType) -> Expr {
         },
         other_expr => other_expr,
     }
+}
+
+/// The plan in which string literals of a list beside a boolean are booleans: DataFusion asks no planner about lists.
+///
+/// # Errors
+/// None: the types fit.
+pub(crate) fn with_boolean_lists(plan: LogicalPlan) -> Result<LogicalPlan> {
+    changed(plan, |expr, schema| match expr {
+        Expr::InList(mut within) if within.expr.get_type(schema).is_ok_and(|t| t == DataType::Boolean) => {
+            let items = std::mem::take(&mut within.list).into_iter();
+            within.list = items.map(|item| typed_as(item, &DataType::Boolean)).collect();
+            Transformed::yes(Expr::InList(within))
+        }
+        other => Transformed::no(other),
+    })
 }
 
 fn integer_literal(text: String, data_type: &DataType) -> Expr {

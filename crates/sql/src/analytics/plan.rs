@@ -4,6 +4,8 @@ use super::cancel::watched;
 use super::context::CatalogNames;
 use super::error::outward;
 use super::memory::QueryMemory;
+use super::multisets::with_copies_counted;
+use super::operators::with_boolean_lists;
 use super::order::JoinOrder;
 use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
 use super::runtime::{QueryRuntime, physical};
@@ -203,6 +205,8 @@ fn logical(
     let mut context = PlannerContext::new().with_prepare_param_data_types(params);
     let plan = SqlToRel::new_with_options(&names, options)
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
+        .and_then(with_copies_counted)
+        .and_then(with_boolean_lists)
         .map_err(outward)?;
     refuse_outer_aggregates(&plan)?;
     Ok(BoundQuery {

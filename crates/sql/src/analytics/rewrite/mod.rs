@@ -483,6 +483,16 @@ fn rewrite_function(expr: &mut Expr) {
     }
     let plain = match name.as_str() {
         "coalesce" | "greatest" | "least" | "nullif" | "sum" | "avg" | "min" | "max" | "array_agg" => true,
+        "mod" => {
+            if let [left, right] = arguments_of(function).as_mut_slice() {
+                *expr = Expr::Nested(Box::new(Expr::BinaryOp {
+                    left: Box::new(take(left)),
+                    op: BinaryOperator::Modulo,
+                    right: Box::new(take(right)),
+                }));
+            }
+            return;
+        }
         "every" => return rename(function, "bool_and"),
         "variance" => return rename(function, "var_samp"),
         "to_char" => return local_argument(function, 0),
@@ -509,6 +519,18 @@ fn rewrite_function(expr: &mut Expr) {
             }
         }
     }
+}
+
+/// The arguments of a call that has plain ones alone.
+fn arguments_of(function: &Function) -> Vec<Expr> {
+    let FunctionArguments::List(list) = &function.args else {
+        return Vec::new();
+    };
+    let plain = |arg: &FunctionArg| match arg {
+        FunctionArg::Unnamed(FunctionArgExpr::Expr(arg)) => Some(arg.clone()),
+        _ => None,
+    };
+    list.args.iter().map(plain).collect::<Option<_>>().unwrap_or_default()
 }
 
 fn rename(function: &mut Function, name: &str) {
