@@ -70,6 +70,18 @@ fn binary_values_go_both_ways() {
     assert_eq!(answer.rows, vec![wanted.into_iter().map(Some).collect::<Vec<_>>()]);
 }
 
+/// Results of several strings are of the first one's type.
+#[test]
+fn strings_take_the_type_of_the_first() {
+    let database = Database::new();
+    let mut session = database.session();
+    simple(&mut session, "CREATE TABLE s (v varchar(6), w varchar(9), t text)").expect("a table");
+    let text = "SELECT CASE WHEN true THEN v ELSE w END, coalesce(v, w), greatest(v, 'x'), coalesce(v, t), coalesce(t, v) FROM s";
+    let answer = simple(&mut session, text).expect("no rows");
+    let types: Vec<u32> = answer.fields.iter().map(|field| field.type_oid).collect();
+    assert_eq!(types, [1043, 1043, 1043, 1043, 25]);
+}
+
 /// Runs `statement` in a session while another has redefined table `t`, uncommitted: it plans by the former definition,
 /// waits for the table's lock, and meets the new one.
 fn redefined_under<T: Send>(redefine: &str, statement: impl FnOnce(&mut Session) -> T + Send) -> T {

@@ -527,7 +527,8 @@ impl Binder<'_> {
             let text = format!(
                 "column \"{alias}.{name}\" must appear in the GROUP BY clause or be used in an aggregate function"
             );
-            return Err(SqlError::new(code::GROUPING_ERROR, text).at(place()).into());
+            // The row executor knows what a primary key among the keys settles.
+            return Err(Refusal::Shape(SqlError::new(code::GROUPING_ERROR, text).at(place())));
         }
         let expr = if proposed {
             Expr::Proposed(index as u16)
@@ -578,6 +579,8 @@ impl Binder<'_> {
         for ty in items.iter().filter_map(|i| i.ty) {
             common = Some(match common {
                 None => base_type(ty),
+                // Strings convert to each other: the first one's type stays.
+                Some(ColumnType::Varchar(_)) if is_string(ty) => ColumnType::Varchar(None),
                 Some(so_far) => match common_type(so_far, ty) {
                     Some(both) => both,
                     None => {

@@ -378,8 +378,8 @@ pub fn common_type(a: ColumnType, b: ColumnType) -> Option<ColumnType> {
     use ColumnType::{Char, Date, Text, Timestamp, TimestampTz};
     match (a, b) {
         (Char(n), Char(m)) => Some(Char(n.max(m))),
-        _ if is_string(a) && is_string(b) => Some(Text),
         _ if same_base(a, b) => Some(base_type(a)),
+        _ if is_string(a) && is_string(b) => Some(Text),
         _ if is_number(a) && is_number(b) => Some(wider(a, b)),
         (Date, Timestamp) | (Timestamp, Date) => Some(Timestamp),
         (Date | Timestamp, TimestampTz) | (TimestampTz, Date | Timestamp) => Some(TimestampTz),
