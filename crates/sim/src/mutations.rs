@@ -58,7 +58,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         RingOverwrite => (Name::Pages, 120),
         DoubleWriteSync | AreaReuse | AreasCleared | RestoreNone => (Name::Pages, 60),
         RowLock | WriteLock | StaleCts | EarlyAnswer | LockMoved | FormerKey => (Name::Transactions, 20),
-        AbortedVersion => (Name::Transactions, 40),
+        AbortedVersion => (Name::Transactions, 160),
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
         LatchVersion | PageTwice | UndoneMark | EmptiedCts => (Name::Transactions, 60),
         UniqueStripe | EntryNeeded | EntryLeft | Uncounted | DeadlockCheck => (Name::Transactions, 40),

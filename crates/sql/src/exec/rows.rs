@@ -37,8 +37,9 @@ pub struct TableRows {
     at: usize,
     point: Option<(Vec<u8>, Vec<u8>)>,
     pending: bool,
-    /// Rows to fetch at a time, where few are wanted.
+    /// Rows to fetch at a time, where few are wanted, and whether more of them each time.
     few: Option<usize>,
+    grows: bool,
     /// What is read of them.
     columns: Columns,
     /// Keys of the rows given so far, where several trees may find a row.
@@ -60,6 +61,7 @@ impl TableRows {
             point: None,
             pending: false,
             few: None,
+            grows: true,
             columns: Columns::All,
             seen: None,
         };
@@ -75,6 +77,7 @@ impl TableRows {
     pub fn restart(&mut self, access: &Access, env: &Env<'_>) -> Result<()> {
         self.batch.clear();
         (self.at, self.is_open, self.few, self.seen) = (0, false, None, None);
+        self.grows = true;
         let table = &access.table;
         if let Path::Point(values) = &access.path {
             let (mut key, row) = self.point.take().unwrap_or_default();
@@ -96,6 +99,11 @@ impl TableRows {
     /// Says that about so many rows will do. Where they do not, twice as many are fetched each time.
     pub fn expect_few(&mut self, rows: u64) {
         self.few = usize::try_from(rows).ok().filter(|n| *n < FEW).map(|n| n.max(1));
+    }
+
+    /// Says that the walk will end within a leaf, wherever: so many rows are fetched at a time.
+    pub fn expect_end(&mut self, rows: usize) {
+        (self.few, self.grows) = (Some(rows.max(1)), false);
     }
 
     /// Says that only these columns are read.
@@ -139,7 +147,7 @@ impl TableRows {
             };
             if !scan.next_batch(reader, &mut self.batch)? {
                 self.is_open = false;
-            } else if let Some(rows) = self.few {
+            } else if let Some(rows) = self.few.filter(|_| self.grows) {
                 self.few = Some(2 * rows).filter(|more| *more < FEW_MAX);
                 scan.set_batch_rows(self.few.unwrap_or(usize::MAX));
             }

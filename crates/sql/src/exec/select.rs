@@ -18,6 +18,9 @@ use cenote_engine::{Charge, ColumnType, Datum, LockStrength, Locked, Wait, key};
 use std::cell::RefCell;
 use std::collections::HashMap;
 
+/// Rows that are fetched at a time where a walk ends behind the last row that is equal in the first columns of an order.
+const ROWS_OF_PART: usize = 64;
+
 /// Where a portal stands between two executions.
 #[derive(Default)]
 pub enum Cursor {
@@ -358,6 +361,9 @@ fn for_each(run: &mut Run<'_>, plan: &SelectPlan, each: &mut dyn FnMut(&[u8], &E
     };
     let batch = std::mem::take(&mut run.scratch.batch);
     let mut rows = TableRows::start(access, &run.env(Input::Nothing), batch)?;
+    if plan.served > 0 && plan.limit.is_some() {
+        rows.expect_end(ROWS_OF_PART);
+    }
     let mut seen = 0u64;
     while rows.next(run.tx.reader(), access)? {
         seen += 1;

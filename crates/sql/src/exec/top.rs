@@ -21,8 +21,9 @@ pub struct Top<'p> {
     keep: usize,
     /// What is kept.
     outputs: Vec<&'p Expr>,
-    /// The order, over what is kept.
+    /// The order, over what is kept, and over the values of the sort keys alone.
     order: Vec<SortKey>,
+    places: Vec<SortKey>,
     rows: Vec<Vec<Datum>>,
     /// The sort keys of the last row wanted, as far as is known.
     worst: Option<Vec<Datum>>,
@@ -53,6 +54,7 @@ impl<'p> Top<'p> {
             keep,
             outputs,
             order,
+            places: by_place(&plan.order),
             rows: Vec::new(),
             worst: None,
             keys: Vec::with_capacity(plan.order.len()),
@@ -73,11 +75,10 @@ impl<'p> Top<'p> {
             for key in &self.order {
                 self.keys.push(self.outputs[key.at].eval(env)?);
             }
-            let places = by_place(&self.order);
-            if compare_keys(&self.keys, worst, &places[..self.plan.served]) == Ordering::Greater {
+            if compare_keys(&self.keys, worst, &self.places[..self.plan.served]) == Ordering::Greater {
                 return Ok(false);
             }
-            if compare_keys(&self.keys, worst, &places) != Ordering::Less {
+            if compare_keys(&self.keys, worst, &self.places) != Ordering::Less {
                 return Ok(true);
             }
         }
