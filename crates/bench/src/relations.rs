@@ -191,11 +191,11 @@ impl Checker {
 
     /// Whether no statement is carried out by analytics, wholly or in part.
     fn is_by_rows(&mut self, case: &Case) -> bool {
-        let mut by_rows = |query: &Query| {
+        let by_rows = |query: &Query| {
             let path = self.connections[query.path as usize].path(&query.sql, &[]);
             path.is_ok_and(|path| is_by_rows(&path))
         };
-        case.sides().iter().flatten().all(&mut by_rows)
+        case.sides().iter().flatten().all(by_rows)
     }
 
     /// What the statements of a side give together.

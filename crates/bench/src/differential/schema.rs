@@ -143,12 +143,20 @@ pub fn literal(random: &mut Random, kind: Kind) -> String {
     }
 }
 
-/// Statements that make the tables, their indexes and rows.
+/// Statements that make the tables, their indexes and rows. One seed of three has larger tables; every other one has
+/// statistics of them: plans are others then.
 pub fn statements(random: &mut Random) -> Vec<String> {
-    TABLES.iter().flat_map(|table| of_table(random, table)).collect()
+    let most = if random.one_in(3) { 80 } else { 20 };
+    let is_analyzed = random.one_in(2);
+    let tables = TABLES.iter().flat_map(|table| of_table(random, table, most));
+    let mut all: Vec<String> = tables.collect();
+    if is_analyzed {
+        all.push("ANALYZE".into());
+    }
+    all
 }
 
-fn of_table(random: &mut Random, table: &Table) -> Vec<String> {
+fn of_table(random: &mut Random, table: &Table, most: u64) -> Vec<String> {
     let columns: Vec<String> = table.columns.iter().map(|c| format!("{} {}", c.name, c.ty)).collect();
     let name = table.name;
     let mut all = vec![format!(
@@ -161,7 +169,7 @@ fn of_table(random: &mut Random, table: &Table) -> Vec<String> {
             all.push(format!("CREATE INDEX ON {name} ({columns})"));
         }
     }
-    let wanted = if random.one_in(12) { 0 } else { 4 + random.below(20) };
+    let wanted = if random.one_in(12) { 0 } else { 4 + random.below(most) };
     let mut keys = std::collections::BTreeSet::new();
     for at in 0..wanted {
         let values: Vec<String> = table.columns.iter().map(|c| value(random, c, at)).collect();

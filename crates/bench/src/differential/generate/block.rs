@@ -85,8 +85,7 @@ impl Block {
 impl Generator {
     /// Pieces of this shape.
     pub fn block(&mut self, shape: Shape) -> Block {
-        self.names = 0;
-        self.common.clear();
+        self.begin();
         let (from, relations, mut conditions) = self.sources_of(shape);
         let next = match shape {
             Shape::Pair => Some(self.relation(&[], 1)),

@@ -18,7 +18,7 @@ impl Generator {
             0 => self.both(scope, " AND ", depth - 1),
             1 | 2 => self.both(scope, " OR ", depth - 1),
             12 => self.any_of_columns(scope),
-            13 => self.rows_in_query(scope, depth - 1),
+            13 if self.rare => self.rows_in_query(scope, depth - 1),
             3 => {
                 let inner = self.condition(scope, depth - 1);
                 exchange(Kind::Bool, vec![text("(NOT "), inner, text(")")], &[1])

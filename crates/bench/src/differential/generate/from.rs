@@ -53,7 +53,8 @@ impl Generator {
     }
 
     fn outer_or_inner(&mut self) -> &'static str {
-        self.random.pick(&["", "", "LEFT ", "LEFT ", "RIGHT ", "FULL "])
+        let last = if self.rare { "FULL " } else { "" };
+        self.random.pick(&["", "LEFT ", "LEFT ", "RIGHT ", last])
     }
 
     pub(super) fn joined(&mut self, known: &[Named], next: &Relation, depth: u32) -> Vec<Tree> {
@@ -74,7 +75,9 @@ impl Generator {
     fn lateral(&mut self, outer: &[Named], known: &[Named], depth: u32) -> (Vec<Tree>, Relation) {
         let alias = self.name("r");
         let around: Vec<Named> = known.iter().chain(outer).cloned().collect();
-        let bound = self.column(known, Kind::Int).filter(|_| self.random.one_in(3));
+        let bound = self
+            .column(known, Kind::Int)
+            .filter(|_| self.rare && self.random.one_in(3));
         let next = match bound {
             Some(bound) => self.series(alias, format!("{bound}::bigint")),
             None => self.derived(&around, alias, depth),
@@ -118,12 +121,12 @@ impl Generator {
         match choice {
             6 | 7 if depth > 0 => return self.derived(outer, alias, depth),
             8 | 9 => return self.values(alias),
-            10 => {
+            10 if self.rare => {
                 let last = 2 + self.random.below(5);
                 let ty = self.random.pick(&["", "::bigint", "::bigint"]);
                 return self.series(alias, format!("{last}{ty}"));
             }
-            11 => return self.unnest(alias),
+            11 if self.rare => return self.unnest(alias),
             _ => {}
         }
         let table = &TABLES[self.random.index(TABLES.len())];

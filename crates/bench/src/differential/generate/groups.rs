@@ -29,7 +29,7 @@ impl Generator {
     pub(super) fn groups(&mut self, scope: &mut Scope, relations: &[Relation], depth: u32) -> (Tree, Tree) {
         let (group, keys) = match self.random.below(8) {
             0 => self.by_primary_key(relations),
-            1 | 2 => self.by_sets(scope),
+            1 | 2 if self.rare => self.by_sets(scope),
             _ => self.by_keys(scope),
         };
         scope.keys = Some(keys);
@@ -112,7 +112,7 @@ impl Generator {
         if kind == Kind::Int && scope.sets && !keys.is_empty() && self.random.one_in(2) {
             return text(format!("grouping({})", keys[self.random.index(keys.len())].0));
         }
-        if kind == Kind::Text && self.random.one_in(5) {
+        if kind == Kind::Text && self.rare && self.random.one_in(5) {
             let of = self.expr(&own, Kind::Text, 0);
             let distinct = self.random.pick(&["", "DISTINCT "]);
             let item = format!("({of})::text");

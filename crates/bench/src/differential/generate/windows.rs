@@ -87,11 +87,11 @@ impl Generator {
         }
         parts.push(text(format!("{} OVER ", function.end)));
         let (partition, order, single) = self.partition_and_order(&own, function.of_place);
-        let frame = match function.framed && self.random.one_in(2) {
+        let frame = match function.framed && self.rare && self.random.one_in(2) {
             true => self.frame(function.of_place, single),
             false => nothing(),
         };
-        if self.random.one_in(5) {
+        if self.rare && self.random.one_in(5) {
             let name = self.name("w");
             named.push(Tree::Sequence(vec![
                 text(format!("{name} AS (")),
@@ -129,13 +129,15 @@ impl Generator {
                 let name = self.random.pick(&["first_value(", "last_value("]);
                 Function::new(name, argument, ")").of_place().framed()
             }
-            (_, 2) => Function::new("nth_value(", argument, ", 2)").of_place().framed(),
-            (Kind::Int, 3 | 4) => Function::new(format!("ntile({})", 1 + self.random.below(4)), None, "").of_place(),
+            (_, 2) if self.rare => Function::new("nth_value(", argument, ", 2)").of_place().framed(),
+            (Kind::Int, 3 | 4) if self.rare => {
+                Function::new(format!("ntile({})", 1 + self.random.below(4)), None, "").of_place()
+            }
             (Kind::Big, 3) => Function::new("row_number()", None, "").of_place(),
             (Kind::Big, 4) => Function::new(self.random.pick(&["rank()", "dense_rank()"]), None, ""),
             (Kind::Big, 5) => Function::new("count(*)", None, self.filter_of_window()).framed(),
             (Kind::Big, _) => aggregate(self.random.pick(&["count(", "sum("]), Kind::Int),
-            (Kind::Numeric, 3) => {
+            (Kind::Numeric, 3) if self.rare => {
                 let name = self.random.pick(&["percent_rank()", "cume_dist()"]);
                 Function {
                     start: format!("round(({name}"),
