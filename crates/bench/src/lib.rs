@@ -64,6 +64,14 @@ pub enum Error {
     /// A statement failed.
     #[error("statement failed: {}", describe(.0))]
     Sql(#[from] postgres::Error),
+    /// A statement of a terminal failed.
+    #[error("statement failed: {message} ({code})")]
+    Statement {
+        /// The SQLSTATE.
+        code: String,
+        /// What the server said.
+        message: String,
+    },
     /// A file or process could not be used.
     #[error("{what}: {source}")]
     Io {
@@ -105,6 +113,17 @@ pub enum Error {
     /// A plot could not be drawn.
     #[error("plot: {0}")]
     Plot(String),
+}
+
+impl Error {
+    /// The SQLSTATE, if a server refused a statement.
+    pub fn sqlstate(&self) -> Option<&str> {
+        match self {
+            Error::Sql(error) => error.code().map(postgres::error::SqlState::code),
+            Error::Statement { code, .. } => Some(code),
+            _ => None,
+        }
+    }
 }
 
 /// What the server said, else what went wrong on the way to it.

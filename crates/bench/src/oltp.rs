@@ -7,6 +7,7 @@
 
 pub mod report;
 mod session;
+mod wire;
 
 use crate::{Error, Result, processor};
 use hdrhistogram::Histogram;
@@ -14,6 +15,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub use session::{Session, Work, connect, explain, texts};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+pub use wire::{Client, Row, Statement, Values};
 
 /// How a transaction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,7 +40,7 @@ pub trait Terminal: Send {
     /// Runs it to its end.
     ///
     /// # Errors
-    /// [`Error::Sql`] if the server refuses a statement: 40001 and 40P01 are run again by the caller.
+    /// [`Error::Statement`] if the server refuses a statement: 40001 and 40P01 are run again by the caller.
     fn run(&mut self, input: &Self::Input) -> Result<Outcome>;
 
     /// Statements sent so far, BEGIN and COMMIT among them.
@@ -260,10 +262,7 @@ fn until_it_ends<T: Terminal>(terminal: &mut T, input: &T::Input, shared: &Share
 
 /// Whether the server has given the transaction up for another's sake.
 fn is_victim(error: &Error) -> bool {
-    let Error::Sql(error) = error else { return false };
-    error
-        .code()
-        .is_some_and(|code| matches!(code.code(), "40001" | "40P01"))
+    matches!(error.sqlstate(), Some("40001" | "40P01"))
 }
 
 #[cfg(test)]

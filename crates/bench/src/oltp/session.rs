@@ -1,21 +1,16 @@
 //! A connection whose statements are counted.
 
-use crate::{IoContext, Result};
-use postgres::types::ToSql;
-use postgres::{Client, NoTls, Row, SimpleQueryMessage, Statement, Transaction};
+use super::wire::{Client, Row, STARTING, Statement, Values};
+use crate::{Error, IoContext, Result};
+use postgres::{NoTls, SimpleQueryMessage};
 use std::time::{Duration, Instant};
-
-type Values<'a> = &'a [&'a (dyn ToSql + Sync)];
-
-/// How long a server that is starting is asked again.
-const STARTING: Duration = Duration::from_secs(30);
 
 /// Connects by a URL such as `postgres://user@host:5432/database`, or by words such as `host=... user=...`. A server that
 /// says that it is starting (57P03) is asked again.
 ///
 /// # Errors
 /// [`crate::Error::Sql`] if the URL cannot be read, or the server does not accept the connection.
-pub fn connect(url: &str) -> Result<Client> {
+pub fn connect(url: &str) -> Result<postgres::Client> {
     let mut config: postgres::Config = url.parse()?;
     config.connect_timeout(Duration::from_secs(10));
     let began = Instant::now();
@@ -40,9 +35,9 @@ impl Session {
     /// Of a URL.
     ///
     /// # Errors
-    /// As of [`connect`].
+    /// As of [`Client::connect`].
     pub fn connect(url: &str) -> Result<Session> {
-        let client = connect(url)?;
+        let client = Client::connect(url)?;
         Ok(Session { client, statements: 0 })
     }
 
@@ -54,93 +49,108 @@ impl Session {
     /// Begins a transaction.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
+    /// [`Error::Statement`] of the server.
     pub fn begin(&mut self) -> Result<Work<'_>> {
         self.statements += 1;
+        self.client.batch("BEGIN")?;
         Ok(Work {
-            transaction: self.client.transaction()?,
-            statements: &mut self.statements,
+            session: self,
+            is_over: false,
         })
     }
 
     /// Rows of a statement that is a transaction by itself.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
-    pub fn query(&mut self, statement: &Statement, values: Values) -> Result<Vec<Row>> {
+    /// [`Error::Statement`] of the server.
+    pub fn query(&mut self, statement: &Statement, values: Values<'_>) -> Result<Vec<Row>> {
         self.statements += 1;
-        Ok(self.client.query(statement, values)?)
+        self.client.query(statement, values)
     }
 
     /// Rows that a statement has changed, which is a transaction by itself.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
-    pub fn execute(&mut self, statement: &Statement, values: Values) -> Result<u64> {
+    /// [`Error::Statement`] of the server.
+    pub fn execute(&mut self, statement: &Statement, values: Values<'_>) -> Result<u64> {
         self.statements += 1;
-        Ok(self.client.execute(statement, values)?)
+        self.client.execute(statement, values)
     }
 }
 
 /// A transaction that is under way. It is rolled back unless it is committed.
 pub struct Work<'a> {
-    transaction: Transaction<'a>,
-    statements: &'a mut u64,
+    session: &'a mut Session,
+    is_over: bool,
 }
 
 impl Work<'_> {
     /// All rows.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
-    pub fn query(&mut self, statement: &Statement, values: Values) -> Result<Vec<Row>> {
-        *self.statements += 1;
-        Ok(self.transaction.query(statement, values)?)
+    /// [`Error::Statement`] of the server.
+    pub fn query(&mut self, statement: &Statement, values: Values<'_>) -> Result<Vec<Row>> {
+        self.session.query(statement, values)
     }
 
     /// The only row.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server, or if there is not exactly one.
-    pub fn row(&mut self, statement: &Statement, values: Values) -> Result<Row> {
-        *self.statements += 1;
-        Ok(self.transaction.query_one(statement, values)?)
+    /// [`Error::Statement`] of the server; [`Error::Refused`] if there is not exactly one.
+    pub fn row(&mut self, statement: &Statement, values: Values<'_>) -> Result<Row> {
+        let row = self.row_if_any(statement, values)?;
+        row.ok_or_else(|| Error::Refused("a statement of one row has found none".into()))
     }
 
     /// The only row, or none.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server, or if there are more.
-    pub fn row_if_any(&mut self, statement: &Statement, values: Values) -> Result<Option<Row>> {
-        *self.statements += 1;
-        Ok(self.transaction.query_opt(statement, values)?)
+    /// [`Error::Statement`] of the server; [`Error::Refused`] if there are more.
+    pub fn row_if_any(&mut self, statement: &Statement, values: Values<'_>) -> Result<Option<Row>> {
+        let mut rows = self.query(statement, values)?;
+        match rows.len() {
+            0 | 1 => Ok(rows.pop()),
+            n => Err(Error::Refused(format!("a statement of one row has found {n}"))),
+        }
     }
 
     /// Changed rows.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
-    pub fn execute(&mut self, statement: &Statement, values: Values) -> Result<u64> {
-        *self.statements += 1;
-        Ok(self.transaction.execute(statement, values)?)
+    /// [`Error::Statement`] of the server.
+    pub fn execute(&mut self, statement: &Statement, values: Values<'_>) -> Result<u64> {
+        self.session.execute(statement, values)
     }
 
     /// Makes it durable.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
-    pub fn commit(self) -> Result<()> {
-        *self.statements += 1;
-        Ok(self.transaction.commit()?)
+    /// [`Error::Statement`] of the server.
+    pub fn commit(mut self) -> Result<()> {
+        self.end("COMMIT")
     }
 
     /// Undoes it.
     ///
     /// # Errors
-    /// [`crate::Error::Sql`] of the server.
-    pub fn rollback(self) -> Result<()> {
-        *self.statements += 1;
-        Ok(self.transaction.rollback()?)
+    /// [`Error::Statement`] of the server.
+    pub fn rollback(mut self) -> Result<()> {
+        self.end("ROLLBACK")
+    }
+
+    fn end(&mut self, how: &str) -> Result<()> {
+        self.is_over = true;
+        self.session.statements += 1;
+        self.session.client.batch(how)
+    }
+}
+
+impl Drop for Work<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            // A connection that is lost shows at the next statement.
+            self.end("ROLLBACK").ok();
+        }
     }
 }
 
@@ -151,7 +161,7 @@ pub type Texts = (Vec<String>, Vec<Vec<Option<String>>>);
 ///
 /// # Errors
 /// [`crate::Error::Sql`] of the server.
-pub fn texts(client: &mut Client, sql: &str) -> Result<Texts> {
+pub fn texts(client: &mut postgres::Client, sql: &str) -> Result<Texts> {
     let (mut names, mut rows) = (Vec::new(), Vec::new());
     for message in client.simple_query(sql)? {
         match message {

@@ -2,10 +2,9 @@
 
 use super::options::{KINDS, MIX, Options};
 use super::population::number;
+use crate::Result;
 use crate::draw::Draw;
-use crate::oltp::{Outcome, Session, Terminal};
-use crate::{Error, Result};
-use postgres::Statement;
+use crate::oltp::{Outcome, Session, Statement, Terminal, Values};
 
 /// A statement of a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,10 +107,10 @@ impl Tatp {
     /// Connects and prepares all statements.
     ///
     /// # Errors
-    /// [`Error::Sql`] if the server refuses something.
+    /// [`crate::Error::Statement`] if the server refuses something; as of [`Session::connect`].
     pub fn connect(options: &Options, client: u32, seed: u64) -> Result<Tatp> {
         let mut session = Session::connect(&options.url)?;
-        let prepared = STATEMENTS.iter().map(|s| Ok(session.client().prepare(s.1)?));
+        let prepared = STATEMENTS.iter().map(|s| session.client().prepare(s.1));
         Ok(Tatp {
             prepared: prepared.collect::<Result<_>>()?,
             session,
@@ -153,7 +152,7 @@ impl Tatp {
         )?;
         let id: i32 = row.get(0);
         let facilities = work.query(&self.prepared[Sql::Facilities as usize], &[&id])?;
-        if !facilities.iter().any(|row| row.get::<_, i32>(0) == *of_four) {
+        if !facilities.iter().any(|row| row.get::<i32>(0) == *of_four) {
             work.rollback()?;
             return Ok(Outcome::Missed);
         }
@@ -162,7 +161,7 @@ impl Tatp {
             &[&id, of_four, start, end, to],
         ) {
             Ok(_) => work.commit().map(|()| Outcome::Done),
-            Err(Error::Sql(error)) if error.code().is_some_and(|code| code.code() == "23505") => {
+            Err(error) if error.sqlstate() == Some("23505") => {
                 work.rollback()?;
                 Ok(Outcome::Missed)
             }
@@ -177,8 +176,8 @@ impl Tatp {
             &[&number(input.subscriber)],
         )?;
         let id: i32 = row.get(0);
-        let values: [&(dyn postgres::types::ToSql + Sync); 3] = [&id, &input.of_four, &input.start];
-        let changed = work.execute(&self.prepared[Sql::DeleteForwarding as usize], &values)?;
+        let values: Values<'_> = &[&id, &input.of_four, &input.start];
+        let changed = work.execute(&self.prepared[Sql::DeleteForwarding as usize], values)?;
         work.commit()?;
         Ok(found(changed))
     }

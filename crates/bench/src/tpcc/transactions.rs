@@ -5,9 +5,8 @@ use super::options::{KINDS, Options};
 use super::population::DISTRICTS;
 use super::statements::{STATEMENTS, Sql};
 use crate::decimal::Decimal;
-use crate::oltp::{Outcome, Session, Terminal, Work};
+use crate::oltp::{Outcome, Session, Statement, Terminal, Values, Work};
 use crate::{Error, Result};
-use postgres::Statement;
 use std::time::{Duration, SystemTime};
 
 /// Of a customer with bad credit, so much of the history of payments is kept.
@@ -35,12 +34,12 @@ impl Tpcc {
     /// Connects and prepares all statements.
     ///
     /// # Errors
-    /// [`Error::Sql`] if the server refuses something.
+    /// [`Error::Statement`] if the server refuses something; as of [`Session::connect`].
     pub fn connect(options: &Options, terminal: u32, seed: u64) -> Result<Tpcc> {
         let mut session = Session::connect(&options.url)?;
         let isolation = format!("SET default_transaction_isolation = '{}'", options.isolation);
-        session.client().batch_execute(&isolation)?;
-        let prepared = STATEMENTS.iter().map(|s| Ok(session.client().prepare(s.text)?));
+        session.client().batch(&isolation)?;
+        let prepared = STATEMENTS.iter().map(|s| session.client().prepare(s.text));
         Ok(Tpcc {
             prepared: Prepared(prepared.collect::<Result<_>>()?),
             session,
@@ -115,8 +114,8 @@ impl Run<'_> {
         let count = lines.len() as i32;
         let is_local = i32::from(lines.iter().all(|line| line.supplier == w));
         let now = SystemTime::now();
-        let values: [&(dyn postgres::types::ToSql + Sync); 7] = [&w, &d, &order, &c, &now, &count, &is_local];
-        self.work.execute(&p[Sql::InsertOrder], &values)?;
+        let values: Values<'_> = &[&w, &d, &order, &c, &now, &count, &is_local];
+        self.work.execute(&p[Sql::InsertOrder], values)?;
         self.work.execute(&p[Sql::InsertNewOrder], &[&w, &d, &order])?;
         let mut total = 0;
         for (number, line) in (1..).zip(lines) {
@@ -144,15 +143,13 @@ impl Run<'_> {
         let left = before - line.quantity;
         let after = if left >= 10 { left } else { left + 91 };
         let is_remote = i32::from(line.supplier != w);
-        let values: [&(dyn postgres::types::ToSql + Sync); 5] =
-            [&line.supplier, &line.item, &after, &line.quantity, &is_remote];
-        must_change_one(self.work.execute(&p[Sql::UpdateStock], &values)?)?;
-        let cents = item.get::<_, Decimal>(0).to_scale(2) * i64::from(line.quantity);
+        let values: Values<'_> = &[&line.supplier, &line.item, &after, &line.quantity, &is_remote];
+        must_change_one(self.work.execute(&p[Sql::UpdateStock], values)?)?;
+        let cents = item.get::<Decimal>(0).to_scale(2) * i64::from(line.quantity);
         let amount = Decimal::cents(cents);
         let (item, supplier, quantity) = (&line.item, &line.supplier, &line.quantity);
-        let values: [&(dyn postgres::types::ToSql + Sync); 9] =
-            [&w, &d, &order, &number, item, supplier, quantity, &amount, &info];
-        self.work.execute(&p[Sql::InsertLine], &values)?;
+        let values: Values<'_> = &[&w, &d, &order, &number, item, supplier, quantity, &amount, &info];
+        self.work.execute(&p[Sql::InsertLine], values)?;
         Ok(Some(cents))
     }
 
@@ -168,16 +165,16 @@ impl Run<'_> {
         let changed = if credit == "BC" {
             let mut data = format!("{c} {c_d} {c_w} {d} {w} {amount}|{old}");
             data.truncate(DATA_LENGTH);
-            let values: [&(dyn postgres::types::ToSql + Sync); 6] = [&c_w, &c_d, &c, &amount, &amount, &data];
-            self.work.execute(&p[Sql::PayBadCustomer], &values)?
+            let values: Values<'_> = &[&c_w, &c_d, &c, &amount, &amount, &data];
+            self.work.execute(&p[Sql::PayBadCustomer], values)?
         } else {
             self.work
                 .execute(&p[Sql::PayCustomer], &[&c_w, &c_d, &c, &amount, &amount])?
         };
         must_change_one(changed)?;
         let (now, data) = (SystemTime::now(), format!("{warehouse}    {district}"));
-        let values: [&(dyn postgres::types::ToSql + Sync); 8] = [&c, &c_d, &c_w, &d, &w, &now, &amount, &data];
-        self.work.execute(&p[Sql::InsertHistory], &values)?;
+        let values: Values<'_> = &[&c, &c_d, &c_w, &d, &w, &now, &amount, &data];
+        self.work.execute(&p[Sql::InsertHistory], values)?;
         Ok(true)
     }
 
