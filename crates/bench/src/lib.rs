@@ -17,6 +17,7 @@
 //! - [`tpcc`], [`tatp`] and [`tpch`] run these benchmarks on any server that speaks PostgreSQL's wire protocol; the
 //!   first two by [`oltp`].
 //! - [`relations`] checks statements that have to agree with each other.
+//! - [`writes`] counts the bytes that random updates write, where the data is some times the memory.
 //! - [`shapes`] times statements of many shapes on one server or two.
 //! - [`peers`] runs sysbench, TPC-C and TATP on Cenote, PostgreSQL and MariaDB in the same run.
 
@@ -48,6 +49,7 @@ pub mod table;
 pub mod tatp;
 pub mod tpcc;
 pub mod tpch;
+pub mod writes;
 pub mod ycsb;
 
 /// What can go wrong in a comparison, in words for the person who ran it.

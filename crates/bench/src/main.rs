@@ -3,7 +3,7 @@
 use cenote_bench::sysbench::Shape;
 use cenote_bench::{
     crash, demo, devices, differential, footprint, peers, pool, relations, reproduce, server, shapes, statements,
-    sweep, tatp, tpcc, tpch, ycsb,
+    sweep, tatp, tpcc, tpch, writes, ycsb,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -77,6 +77,8 @@ enum What {
     Tpcc(TpccArgs),
     /// Run TPC-H's 22 queries on any server that speaks PostgreSQL's wire protocol, and compare answers
     Tpch(TpchArgs),
+    /// Count the bytes that random updates write, where the table is some times the memory, on Cenote and PostgreSQL
+    Writes(WritesArgs),
     /// Run YCSB's workloads on the key-value store: in this process, behind `cenote kv`, and on Redis in the same run
     Ycsb(YcsbArgs),
     /// Measure the memory of a pool of several pods: by the size of accesses, by clients, by pods
@@ -393,6 +395,44 @@ fn run_tatp(args: TatpArgs) -> cenote_bench::Result<()> {
         server_pid: args.run.server_pid,
     })
     .map(drop)
+}
+
+#[derive(Args)]
+struct WritesArgs {
+    /// Where data directories and figures go
+    #[arg(long, default_value = "writes-out")]
+    out: PathBuf,
+    /// Of each server's page cache, MiB
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(16..=16_384))]
+    memory: u32,
+    /// How many times as large the table is
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
+    times: u32,
+    /// Updates that are counted
+    #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1000..))]
+    updates: u32,
+    /// Clients, each with a connection
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    clients: u32,
+    /// Which of cenote, cenote-dram and postgresql; ratios are to the last
+    #[arg(long, value_delimiter = ',', default_value = "cenote,postgresql")]
+    servers: Vec<String>,
+    /// Same seed, same rows and updates
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+fn run_writes(args: WritesArgs) -> cenote_bench::Result<()> {
+    writes::run(&writes::Options {
+        program: server::cenote_program()?,
+        out: args.out,
+        memory_mib: args.memory,
+        times: args.times,
+        updates: args.updates,
+        clients: args.clients,
+        servers: args.servers,
+        seed: args.seed,
+    })
 }
 
 #[derive(Args)]
@@ -725,6 +765,7 @@ fn run(what: What) -> cenote_bench::Result<()> {
         What::Tatp(args) => run_tatp(args),
         What::Tpcc(args) => run_tpcc(args),
         What::Tpch(args) => run_tpch(args),
+        What::Writes(args) => run_writes(args),
         What::Ycsb(args) => ycsb::run(&ycsb_options(args)?),
         What::Peers(args) => peers::run(&peers::Options {
             program: peers::program()?,

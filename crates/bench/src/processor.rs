@@ -9,6 +9,21 @@ use std::collections::HashMap;
 /// # Errors
 /// [`Error::Refused`] if there is no such process.
 pub fn seconds(pid: u32) -> Result<f64> {
+    let (ids, ticks) = family(pid)?;
+    let sum: u64 = ids.iter().filter_map(|id| ticks.get(id)).sum();
+    Ok(sum as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// The process `pid` and all processes under it.
+///
+/// # Errors
+/// [`Error::Refused`] if there is no such process.
+pub fn tree(pid: u32) -> Result<Vec<u32>> {
+    Ok(family(pid)?.0)
+}
+
+/// A process and all under it; and the ticks of all processes.
+fn family(pid: u32) -> Result<(Vec<u32>, HashMap<u32, u64>)> {
     let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
     let mut ticks = HashMap::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -25,12 +40,12 @@ pub fn seconds(pid: u32) -> Result<f64> {
     if !ticks.contains_key(&pid) {
         return Err(Error::Refused(format!("there is no process {pid}")));
     }
-    let (mut sum, mut open) = (0, vec![pid]);
+    let (mut all, mut open) = (Vec::new(), vec![pid]);
     while let Some(id) = open.pop() {
-        sum += ticks.get(&id).copied().unwrap_or(0);
+        all.push(id);
         open.extend(children.remove(&id).unwrap_or_default());
     }
-    Ok(sum as f64 / rustix::param::clock_ticks_per_second() as f64)
+    Ok((all, ticks))
 }
 
 /// The parent, and the ticks of the process and of its ended children: fields 4 and 14 to 17, behind the name in
