@@ -303,16 +303,22 @@ impl RowPlanner<'_> {
         Ok(block)
     }
 
+    /// Counts a SELECT that is planned.
+    pub(super) fn count_block(&self) -> Bound<()> {
+        self.planner.session.check_cancel()?;
+        self.blocks.set(self.blocks.get() + 1);
+        match self.blocks.get() > BLOCKS_MAX {
+            true => shape("a query of so many SELECTs"),
+            false => Ok(()),
+        }
+    }
+
     fn select(&self, query: &Query, around: Option<&Binder<'_>>, common: Vec<Named<'_>>) -> Bound<Block> {
         let SetExpr::Select(select) = &*query.body else {
             return shape("this query");
         };
         refuse_odd(select)?;
-        self.planner.session.check_cancel()?;
-        self.blocks.set(self.blocks.get() + 1);
-        if self.blocks.get() > BLOCKS_MAX {
-            return shape("a query of so many SELECTs");
-        }
+        self.count_block()?;
         let sequence = |name: &str| self.planner.sequence(name);
         let mut scope = Scope::new(self, around, common);
         let named = select.named_window.iter();

@@ -15,7 +15,7 @@ use super::from::{From, Item, ItemSlot, Source, Unique, dependent};
 use super::join::{Choice, Items, Join, KEPT_ROW, Method, Order};
 use super::scope::Scope;
 use super::subquery::slots_of;
-use super::{Block, JoinKind, Node, Output, RowPlanner, SlotNumber, Step};
+use super::{Answer, Block, JoinKind, Node, Output, RowPlanner, SlotNumber, Step};
 use crate::expr::bind::{Binder, Bound, Typed, strip};
 use crate::expr::{Comparison, Expr};
 use crate::plan::access::conjuncts;
@@ -43,6 +43,14 @@ pub(super) fn ast_conjuncts(condition: &ast::Expr) -> Vec<&ast::Expr> {
         }
         other => vec![other],
     }
+}
+
+/// What has become of a subquery that was taken apart.
+enum Taken {
+    /// An item of the join around it.
+    Joined(Box<Item>),
+    /// A condition that is asked once.
+    Asked(Expr),
 }
 
 /// A condition that asks whether a subquery has a row that matches.
@@ -99,6 +107,17 @@ impl<'q> Question<'q> {
         }
     }
 
+    /// Whether IN compares with columns, so that its comparison can be a condition of a join.
+    fn is_of_columns(&self, select: &Select) -> bool {
+        let is_column = |item: &SelectItem| match item {
+            SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => {
+                matches!(strip(expr), ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
+            }
+            _ => true,
+        };
+        self.operands.is_none() || select.projection.iter().all(is_column)
+    }
+
     fn operands(&self) -> Vec<&'q ast::Expr> {
         match self.operands {
             None => Vec::new(),
@@ -132,15 +151,30 @@ impl RowPlanner<'_> {
         let Some(question) = Question::of(condition).filter(|_| !from.items.is_empty()) else {
             return Ok(false);
         };
-        if let Some(select) = plain_select(&question) {
+        if let Some(select) = plain_select(&question).filter(|select| question.is_of_columns(select)) {
             let known = self.planner.params.known();
-            if let Some(item) = self.taken_apart(scope, (binder, from), &question, select)? {
-                from.items.push(item);
-                return Ok(true);
+            match self.taken_apart(scope, (binder, from), &question, select)? {
+                Some(Taken::Joined(item)) => from.items.push(*item),
+                Some(Taken::Asked(condition)) => from.conditions.push(condition),
+                // It is planned anew: a parameter is as open as it was.
+                None => {
+                    self.planner.params.restore(known);
+                    return self.asked_or_read(scope, binder, &question, from);
+                }
             }
-            // It is planned anew: a parameter is as open as it was.
-            self.planner.params.restore(known);
+            return Ok(true);
         }
+        self.asked_or_read(scope, binder, &question, from)
+    }
+
+    /// Adds a condition with IN of a subquery that cannot be taken apart; false where it is another one.
+    fn asked_or_read(
+        &self,
+        scope: &Scope<'_>,
+        binder: &Binder<'_>,
+        question: &Question<'_>,
+        from: &mut From,
+    ) -> Bound<bool> {
         let Some(operand) = question.operands else {
             return Ok(false);
         };
@@ -159,15 +193,15 @@ impl RowPlanner<'_> {
         Ok(true)
     }
 
-    /// The item of a subquery that only joins and filters; None where its rows do not depend on the items of FROM.
+    /// A subquery that only joins and filters; None where that is of no use: its rows do not depend on the items of FROM.
     fn taken_apart(
         &self,
         scope: &Scope<'_>,
         (binder, around): (&Binder<'_>, &From),
         question: &Question<'_>,
         select: &Select,
-    ) -> Bound<Option<Item>> {
-        self.planner.session.check_cancel()?;
+    ) -> Bound<Option<Taken>> {
+        self.count_block()?;
         let sequence = |name: &str| self.planner.sequence(name);
         let inner = Scope::new(self, Some(binder), scope.common.clone());
         let mut from = inner.from(&select.from, &sequence)?;
@@ -186,13 +220,34 @@ impl RowPlanner<'_> {
             }
         }
         let own = slots_of_items(&from.items);
+        if !reads_one_of(&from, &slots_of_items(&around.items)) {
+            return match question.operands {
+                None => self.asked(scope, from, (&inner, question.kind)).map(Some),
+                Some(_) => Ok(None),
+            };
+        }
         let is_single = matches!(from.items.as_slice(), [item] if item.on.is_none());
         let all = std::mem::take(&mut from.conditions).into_iter();
         let (inside, on): (Vec<Expr>, Vec<Expr>) = all.partition(|c| !is_single && names_only(c, &own));
         from.conditions = inside;
         let item = dependent(from, question.kind, on);
-        let known = slots_of_items(&around.items);
-        Ok(item.requires.iter().any(|slot| known.contains(slot)).then_some(item))
+        Ok(Some(Taken::Joined(Box::new(item))))
+    }
+
+    /// EXISTS of rows that do not depend on those of the join around: the answer is the same for all of them.
+    fn asked(&self, scope: &Scope<'_>, from: From, (inner, kind): (&Scope<'_>, JoinKind)) -> Bound<Taken> {
+        let joined = self.join(from, None)?;
+        let block = Block {
+            node: joined.node,
+            outputs: Vec::new(),
+            outer: inner.outer.take(),
+            cost: joined.cost,
+        };
+        let found = scope.subplan(block, Answer::Exists, false, Vec::new())?;
+        Ok(Taken::Asked(match kind {
+            JoinKind::Anti => Expr::Not(Box::new(found)),
+            _ => found,
+        }))
     }
 
     /// The operands of IN compared with the subquery's columns; None where these are no columns of its relations.
@@ -335,6 +390,13 @@ impl Join<'_, '_> {
 
 fn slots_of_items(items: &[Item]) -> BTreeSet<SlotNumber> {
     items.iter().flat_map(|i| i.slots.iter().map(|s| s.slot)).collect()
+}
+
+/// Whether a condition or an item of FROM reads one of these slots.
+fn reads_one_of(from: &From, known: &BTreeSet<SlotNumber>) -> bool {
+    let mut read: BTreeSet<SlotNumber> = from.items.iter().flat_map(|i| i.requires.iter().copied()).collect();
+    from.conditions.iter().for_each(|c| slots_of(c, &mut read));
+    !read.is_disjoint(known)
 }
 
 /// Whether the expression names these slots alone.

@@ -161,7 +161,13 @@ impl Scope<'_> {
     }
 
     /// Notes the subquery; `args`: what more than its own references to the row around it is passed to it, and where.
-    fn subplan(&self, block: Block, answer: Answer, volatile: bool, args: Vec<(SlotNumber, Expr)>) -> Bound<Expr> {
+    pub(super) fn subplan(
+        &self,
+        block: Block,
+        answer: Answer,
+        volatile: bool,
+        args: Vec<(SlotNumber, Expr)>,
+    ) -> Bound<Expr> {
         let mut subplans = self.rows.subplans.borrow_mut();
         let Ok(at) = u16::try_from(subplans.len()) else {
             return shape("a statement of so many subqueries");
