@@ -47,6 +47,7 @@
 mod admit;
 mod background;
 mod chain;
+mod changed;
 mod check;
 mod checkpoint;
 mod config;

@@ -21,7 +21,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::page_io::{PageIo, PageRead, PageWrite};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_storage::Storage;
 use cenote_storage::redo;
@@ -122,7 +122,7 @@ pub(crate) trait Lower: Send + Sync {
     ///
     /// # Errors
     /// Storage must not get them.
-    fn before_save(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+    fn before_save(&self, pages: &[PageWrite<'_>]) -> Result<()> {
         let _ = pages;
         Ok(())
     }

@@ -114,6 +114,10 @@ impl Pool {
             )));
         }
         self.frames.page(claimed.frame).copy_in(0, &fetched.bytes);
+        // Not of a page that redo was applied to on the way: storage lacks that.
+        if fetched.from_storage && fetched.read == PageRead::Present && !fetched.trace.is_dirty() {
+            self.changed.none(claimed.frame);
+        }
         Ok(fetched.trace)
     }
 
@@ -200,6 +204,7 @@ impl Pool {
     pub(crate) fn free(&self, latched: Latched) {
         let d = self.frames.descriptor(latched.frame);
         self.clear_key(latched.frame);
+        self.changed.all(latched.frame);
         d.lsn.store(Lsn::ZERO, Ordering::Relaxed);
         d.head.store(RecordAddr::NONE, Ordering::Relaxed);
         d.rec.store(Lsn::ZERO, Ordering::Relaxed);

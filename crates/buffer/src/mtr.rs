@@ -371,6 +371,7 @@ impl<'p> Mtr<'p> {
         if self.pool.host {
             note_lines(&mut held.dirty, offset, length);
         }
+        self.pool.changed.note(held.latched.frame, offset, length);
         let region = self.pool.frames.region();
         // A watched region's spans announce their writes themselves.
         if self.observed && !region.is_watched() {
@@ -484,6 +485,8 @@ impl<'p> Mtr<'p> {
     fn stamp(&mut self, start: Lsn, end: Lsn) {
         let (pool, parts) = (self.pool, &mut self.parts);
         for held in parts.held.iter_mut().filter(|h| h.record.is_some()) {
+            pool.changed
+                .note(held.latched.frame, page_header::LSN, size_of::<u64>());
             pool.frames
                 .page(held.latched.frame)
                 .set_u64(page_header::LSN, end.raw());

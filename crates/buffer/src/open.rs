@@ -27,6 +27,7 @@ use cenote_fabric::{self as fabric, Identity, Kind as RegionKind, Region, Region
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
+use crate::changed::ChangedSectors;
 use crate::config::{Config, Kind};
 use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
@@ -335,6 +336,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         host: config.survive == Survive::Host,
         list_mutex: Mutex::new(()),
         writing: (0..geometry.frames.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+        changed: ChangedSectors::new(geometry.frames),
         parts: Local::default(),
         needs: Local::default(),
         interrupts: Local::default(),

@@ -19,6 +19,7 @@ use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
 use cenote_storage::Storage;
 
+use crate::changed::ChangedSectors;
 use crate::config::Kind;
 use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
@@ -58,6 +59,8 @@ pub struct Pool {
     pub(crate) list_mutex: Mutex<()>,
     /// Frames whose write-back is under way, a bit each.
     pub(crate) writing: Box<[AtomicU64]>,
+    /// What storage lacks of each frame's page.
+    pub(crate) changed: ChangedSectors,
     pub(crate) parts: Local<Mutex<Vec<Parts>>>,
     pub(crate) needs: Local<NeedCell>,
     /// What another thread stops a statement by, for the thread that runs it.

@@ -383,6 +383,7 @@ impl Pool {
     /// Puts a rebuilt page into its frame: page, descriptor, hash, list; the latch goes last.
     fn install(&self, frame: FrameIndex, page: PageId, rebuilt: &Rebuilt) -> Result<()> {
         let d = self.frames.descriptor(frame);
+        self.changed.all(frame);
         self.frames.page(frame).copy_in(0, &rebuilt.bytes);
         if self.host {
             // Before the descriptor says what the page is: not all frames that are rebuilt are latched.

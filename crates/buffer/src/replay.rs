@@ -217,6 +217,7 @@ impl Pool {
             redo::apply(&mut bytes, &record)?;
             chain = if record.is_base { Chain::default() } else { chain }.plus(record.len());
         }
+        self.changed.all(latched.frame);
         span.copy_in(0, &bytes);
         if self.host {
             self.persist_page(latched.frame);

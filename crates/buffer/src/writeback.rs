@@ -15,7 +15,7 @@
 //! - while a frame's bit in `writing` is set its page does not leave it: eviction passes by, and a thread that gives
 //!   the page up waits (discard.rs). So nothing reaches storage of a page that was given up.
 
-use cenote_base::page_io::PageIo;
+use cenote_base::page_io::{PageIo, PageWrite, Sectors};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -42,6 +42,8 @@ struct Copied {
     page: PageId,
     lsn: Lsn,
     chain: Chain,
+    /// What storage lacks of it.
+    new: Sectors,
     /// Which part of the batch's buffer.
     at: usize,
 }
@@ -73,6 +75,11 @@ impl Pool {
             let _writing = self.under_way.write(copied.len());
             self.write_copies(&mut copied, &buffer)
         };
+        if written.is_err() {
+            copied
+                .iter()
+                .for_each(|copy| self.changed.give_back(copy.frame, copy.new));
+        }
         for copy in &copied {
             if written.is_ok() {
                 written = self.complete(copy);
@@ -117,6 +124,7 @@ impl Pool {
             page: page_of(key),
             lsn: d.lsn.load(Ordering::Relaxed),
             chain: d.chain.load(Ordering::Relaxed),
+            new: self.changed.take(frame),
             at,
         })
     }
@@ -132,13 +140,17 @@ impl Pool {
         );
         copied.sort_unstable_by_key(|c| c.page);
         // A page of a space that was dropped is saved by not being needed any more.
-        let pages: Vec<(PageId, &[u8])> = copied
+        let pages: Vec<PageWrite<'_>> = copied
             .iter()
             .filter(|c| self.storage.pages().has_space(c.page.space))
-            .map(|c| (c.page, &buffer[c.at..c.at + PAGE_SIZE]))
+            .map(|c| PageWrite {
+                id: c.page,
+                bytes: &buffer[c.at..c.at + PAGE_SIZE],
+                changed: c.new,
+            })
             .collect();
         self.lower.before_save(&pages)?;
-        self.storage.write_pages(&pages)?;
+        self.storage.write_changes(&pages)?;
         bump(&self.counters().pages_written, pages.len() as u64);
         Ok(())
     }

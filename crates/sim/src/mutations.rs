@@ -52,7 +52,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         EmptiedPages | TxCeiling | CommitEnd | LoserAdopted | BaseIncomplete => (Name::Crash, 60),
         ControlSync | NameSync => (Name::Crash, 60),
         CheckpointFloor | CheckpointBeforeImage => (Name::Pages, 60),
-        EvictDirty | SlotEntry | EpochKept | RepairHead | Incarnation => (Name::Pages, 60),
+        EvictDirty | ChangedSector | SlotEntry | EpochKept | RepairHead | Incarnation => (Name::Pages, 60),
         CheckpointTail | LatchFlush | NewPageFlush | ListUndo => (Name::Pages, 120),
         BodyAfterState | VoidMark | LogTailKept | RecycleAll | RecycleFirst => (Name::Pages, 60),
         RingOverwrite => (Name::Pages, 120),

@@ -103,6 +103,8 @@ faults! {
     CheckpointBeforeImage = "checkpoint-before-image",
     /// A page that changed while it was written counts as clean.
     SavedWhole = "saved-whole",
+    /// Storage is not told of a part of a page that changed.
+    ChangedSector = "changed-sector",
     /// A frame is freed though storage lacks changes of its page.
     EvictDirty = "evict-dirty",
     /// A latch is not in memory before its page changes (survival of the host, step a).

@@ -37,7 +37,7 @@ mod table;
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::page_io::{PageIo, PageRead, PageWrite};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -426,20 +426,22 @@ impl Lower for Tier {
         self.write(pages);
     }
 
-    fn before_save(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+    fn before_save(&self, pages: &[PageWrite<'_>]) -> Result<()> {
         let stale: Vec<Outgoing> = {
             let table = self.table.lock();
             let is_stale = |page: PageId, lsn: Lsn| {
                 let copy = table.get(page).and_then(|entry| entry.copy);
                 copy.is_none_or(|copy| copy.lsn != lsn)
             };
-            let outgoing = pages.iter().map(|(page, bytes)| (*page, redo::page_lsn(bytes), bytes));
+            let outgoing = pages
+                .iter()
+                .map(|write| (write.id, redo::page_lsn(write.bytes), write.bytes));
             let stale = outgoing.filter(|(page, lsn, _)| table.link.is_some() && is_stale(*page, *lsn));
             stale
                 .map(|(page, lsn, bytes)| Outgoing {
                     page,
                     lsn,
-                    bytes: (*bytes).into(),
+                    bytes: bytes.into(),
                 })
                 .collect()
         };

@@ -3,13 +3,16 @@
 //! ```text
 //! file "doublewrite": AREAS areas, each
 //!      0 header: the list of the batch (see `lists`)
-//!  16384 the pages, in the order of the list, checksums filled in
+//!  16384 copies, in the order of the list: of each page the sectors that changed since it was written last
 //! ```
 //!
-//! A start sees a batch if its list is whole; of its pages those copies count whose checksum and id are as listed. A
+//! A start sees a batch if its list is whole. A copy that lacks sectors is laid over what is in place: those sectors are
+//! there as they were, whichever others were torn. Where two batches have changed a page and neither is known to be in
+//! place, the older copy is laid over it first. What comes of it counts if its checksum and id are as listed. A
 //! batch that was cut off while it was written had no page in place yet, and no checkpoint has relied on it.
 //!
 //! Invariants:
+//! - all bytes that a write in place changes are in the copy, and the copy is synced before;
 //! - an area is held by one writer from [`Areas::take`] until its pages are in place;
 //! - a thread makes areas empty only while it holds them all, and after a sync of the spaces since then;
 //! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over
@@ -21,6 +24,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cenote_base::bytes::get_le;
+use cenote_base::page_io::{PageWrite, Sectors};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
@@ -33,6 +37,8 @@ use crate::reads::{at_once, padded};
 use crate::redo::{page_lsn, verify_page};
 
 const AREA_BYTES: u64 = ((BATCH + 1) * PAGE_SIZE) as u64;
+/// What every write of a page changes: its checksum and its LSN.
+const HEAD: Sectors = Sectors::of(0, 1);
 
 pub(super) struct Areas {
     path: PathBuf,
@@ -51,7 +57,7 @@ pub(super) struct Areas {
     settled: [AtomicU64; AREAS],
     /// One thread at a time takes them all.
     taking_all: Mutex<()>,
-    recent: Mutex<HashMap<PageId, (usize, usize)>>,
+    recent: Mutex<HashMap<PageId, Place>>,
     /// A process before may have left copies, of whatever spaces. Its lists may come back even where they are not seen:
     /// it may have made the areas empty, and been killed before that was synced.
     has_former: AtomicBool,
@@ -60,9 +66,57 @@ pub(super) struct Areas {
 /// The bytes of an area, and its list.
 #[derive(Default)]
 struct Area {
-    /// The header, as it is on disk until the area is filled; then the pages, too.
+    /// The header, as it is on disk until the area is filled; then the copies, too.
     bytes: Vec<u8>,
+    /// The pages of the batch, whole.
+    pages: Vec<u8>,
     list: List,
+}
+
+/// Where a copy lies: in which area, how many bytes behind its header; and what it has of its page.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    area: usize,
+    offset: usize,
+    sectors: Sectors,
+}
+
+impl Place {
+    fn at(&self) -> u64 {
+        assert!(
+            self.area < AREAS && self.offset + self.sectors.bytes() <= BATCH * PAGE_SIZE,
+            "a copy lies in its area: {self:?}"
+        );
+        self.area as u64 * AREA_BYTES + (PAGE_SIZE + self.offset) as u64
+    }
+
+    /// Puts the copy's bytes over `page`.
+    fn lay_over(&self, copy: &[u8], page: &mut [u8]) {
+        let mut rest = copy;
+        for range in self.sectors.ranges() {
+            let (bytes, behind) = rest.split_at(range.len());
+            page[range].copy_from_slice(bytes);
+            rest = behind;
+        }
+    }
+}
+
+/// Where the copies of a list lie.
+fn places(area: usize, entries: &[Entry]) -> impl Iterator<Item = Place> {
+    entries.iter().scan(0, move |behind, entry| {
+        let (offset, sectors) = (*behind, entry.sectors);
+        *behind += sectors.bytes();
+        Some(Place { area, offset, sectors })
+    })
+}
+
+/// A page of a batch, to be written in place.
+pub(super) struct Placing<'a> {
+    pub id: PageId,
+    /// Which one of the batch.
+    pub index: usize,
+    pub bytes: &'a [u8],
+    pub sectors: Sectors,
 }
 
 /// How far the batch of a held area has come.
@@ -99,8 +153,7 @@ pub(super) struct All<'a> {
 /// A copy of a page: its place, and what its list says of it.
 #[derive(Clone, Copy)]
 pub(super) struct Listed {
-    area: usize,
-    slot: usize,
+    place: Place,
     sum: u32,
     /// The LSN of the version; zero if the list does not say.
     pub lsn: Lsn,
@@ -108,20 +161,15 @@ pub(super) struct Listed {
     pub sure: bool,
 }
 
-/// Where copy `slot` of an area lies in the file.
-fn copy_at(area: usize, slot: usize) -> u64 {
-    assert!(area < AREAS && slot < BATCH, "there is no copy {slot} in area {area}");
-    area as u64 * AREA_BYTES + ((slot + 1) * PAGE_SIZE) as u64
-}
-
 impl Listed {
-    fn at(&self) -> u64 {
-        copy_at(self.area, self.slot)
-    }
-
-    /// Whether `page`, which was read as page `id`, is whole and this very copy.
+    /// Whether `page`, which was read as page `id`, is whole and this very version.
     pub fn is(&self, page: &[u8], id: PageId) -> bool {
         get_le::<u32>(page, 0) == Some(self.sum) && verify_page(page, id).is_ok()
+    }
+
+    /// Puts the bytes of the copy over `page`, which is in place, with older copies over it.
+    pub fn lay_over(&self, copy: &[u8], page: &mut [u8]) {
+        self.place.lay_over(copy, page);
     }
 }
 
@@ -180,15 +228,14 @@ impl Areas {
         let mut listed: BTreeMap<PageId, Vec<Listed>> = BTreeMap::new();
         for (area, list) in &lists {
             let sure = self.is_sure(*area, list.sequence, &lists);
-            for (slot, Entry { id, lsn, sum }) in list.entries.iter().copied().enumerate() {
+            for (place, entry) in places(*area, &list.entries).zip(&list.entries) {
                 let copy = Listed {
-                    area: *area,
-                    slot,
-                    sum,
-                    lsn,
+                    place,
+                    sum: entry.sum,
+                    lsn: entry.lsn,
                     sure,
                 };
-                listed.entry(id).or_default().push(copy);
+                listed.entry(entry.id).or_default().push(copy);
             }
         }
         Ok(listed)
@@ -244,15 +291,17 @@ impl Areas {
             write(header, area * AREA_BYTES)?;
         }
         for (copy, bytes) in copies {
-            write(bytes, copy.at())?;
+            write(bytes, copy.place.at())?;
         }
         doing(self.file.sync_data(), "syncing", &self.path)
     }
 
     /// The bytes of listed copies, in order: whole or not, whatever lies there.
     pub fn copies(&self, listed: &[Listed]) -> Vec<Result<Box<[u8]>>> {
-        let request =
-            |(copy, tag): (&Listed, u64)| IoRequest::read(self.file.clone(), copy.at(), vec![0; PAGE_SIZE].into(), tag);
+        let request = |(copy, tag): (&Listed, u64)| {
+            let buffer = vec![0; copy.place.sectors.bytes()].into();
+            IoRequest::read(self.file.clone(), copy.place.at(), buffer, tag)
+        };
         self.read_all(listed.iter().zip(0..).map(request).collect()).collect()
     }
 
@@ -297,9 +346,9 @@ impl Areas {
         let List { sequence, entries, .. } = &held.area.list;
         self.unsettled[held.index].store(*sequence, Ordering::Release);
         let mut recent = self.recent.lock();
-        recent.retain(|_, (area, _)| *area != held.index);
-        for (slot, entry) in entries.iter().enumerate() {
-            recent.insert(entry.id, (held.index, slot));
+        recent.retain(|_, place| place.area != held.index);
+        for (place, entry) in places(held.index, entries).zip(entries) {
+            recent.insert(entry.id, place);
         }
     }
 
@@ -318,20 +367,21 @@ impl Areas {
         }
     }
 
-    /// Copies the newest copy of a page out of the areas, if there is one and it is whole.
+    /// Repairs a page that was read damaged by its newest copy in the areas, if there is one that does it.
     ///
     /// # Errors
     /// An I/O error of the read.
     pub fn copy_of(&self, id: PageId, page: &mut [u8]) -> Result<bool> {
-        let Some((area, slot)) = self.recent.lock().get(&id).copied() else {
+        let Some(place) = self.recent.lock().get(&id).copied() else {
             return Ok(false);
         };
-        let mut copy = vec![0; PAGE_SIZE];
-        doing(self.file.read_at(&mut copy, copy_at(area, slot)), "reading", &self.path)?;
-        if verify_page(&copy, id).is_err() {
+        let (mut copy, mut repaired) = (vec![0; place.sectors.bytes()], page.to_vec());
+        doing(self.file.read_at(&mut copy, place.at()), "reading", &self.path)?;
+        place.lay_over(&copy, &mut repaired);
+        if verify_page(&repaired, id).is_err() {
             return Ok(false);
         }
-        page.copy_from_slice(&copy);
+        page.copy_from_slice(&repaired);
         Ok(true)
     }
 }
@@ -376,7 +426,7 @@ impl Held<'_> {
     }
 
     /// Copies pages in, lets `finish` fill in their checksums, and makes the header.
-    pub fn fill(&mut self, batch: &[(PageId, &[u8])], finish: impl Fn(&mut [u8])) {
+    pub fn fill(&mut self, batch: &[PageWrite<'_>], finish: impl Fn(&mut [u8])) {
         assert!(
             (1..=BATCH).contains(&batch.len()),
             "a batch of {} pages fills no area",
@@ -388,23 +438,28 @@ impl Held<'_> {
             self.index
         );
         self.passes(Step::Taken, Step::Filled);
-        let Area { bytes, list } = &mut *self.area;
-        bytes.resize(AREA_BYTES as usize, 0);
+        let Area { bytes, pages, list } = &mut *self.area;
+        bytes.resize(PAGE_SIZE, 0);
+        pages.clear();
         list.entries.clear();
-        let (header, body) = bytes.split_at_mut(PAGE_SIZE);
-        for ((id, page), copy) in batch.iter().zip(body.chunks_exact_mut(PAGE_SIZE)) {
-            copy.copy_from_slice(page);
-            finish(copy);
+        for write in batch {
+            let at = pages.len();
+            pages.extend_from_slice(write.bytes);
+            let page = &mut pages[at..];
+            finish(page);
+            let sectors = write.changed.and(HEAD);
+            sectors.ranges().for_each(|range| bytes.extend_from_slice(&page[range]));
             list.entries.push(Entry {
-                id: *id,
-                lsn: page_lsn(copy),
-                sum: get_le::<u32>(copy, 0).unwrap_or(0),
+                id: write.id,
+                lsn: page_lsn(page),
+                sum: get_le::<u32>(page, 0).unwrap_or(0),
+                sectors,
             });
         }
         list.sequence = self.areas.sequence.fetch_add(1, Ordering::Relaxed);
         list.turn = 1 - list.turn;
         list.settled = std::array::from_fn(|i| self.areas.settled[i].load(Ordering::Acquire));
-        lists::put(header, list, self.areas.database);
+        lists::put(&mut bytes[..PAGE_SIZE], list, self.areas.database);
     }
 
     /// Writes the area and syncs it. The list goes last: a batch that a killed process had not finished is not listed,
@@ -417,22 +472,28 @@ impl Held<'_> {
         let areas = self.areas;
         let write = |bytes: &[u8], at| doing(areas.file.write_at(bytes, at), "writing", &areas.path);
         let base = self.index as u64 * AREA_BYTES;
-        let end = (self.area.list.entries.len() + 1) * PAGE_SIZE;
-        write(&self.area.bytes[PAGE_SIZE..end], base + PAGE_SIZE as u64)?;
-        write(&self.area.bytes[..PAGE_SIZE], base)?;
+        write(&self.area.bytes[PAGE_SIZE..], base + PAGE_SIZE as u64)?;
+        for place in lists::places(self.area.list.turn) {
+            write(&self.area.bytes[place.clone()], base + place.start as u64)?;
+        }
         if planted(Fault::DoubleWriteSync) {
             return Ok(());
         }
         doing(areas.file.sync_data(), "syncing", &areas.path)
     }
 
-    /// The pages in the order of their places: id, index in the batch, bytes.
-    pub fn in_order(&self) -> Vec<(PageId, usize, &[u8])> {
-        let Area { bytes, list } = &*self.area;
-        let copies = bytes[PAGE_SIZE..].chunks_exact(PAGE_SIZE);
-        let pages = list.entries.iter().zip(copies).enumerate();
-        let mut sorted: Vec<_> = pages.map(|(slot, (entry, copy))| (entry.id, slot, copy)).collect();
-        sorted.sort_unstable_by_key(|p| p.0);
+    /// The pages in the order of their places.
+    pub fn in_order(&self) -> Vec<Placing<'_>> {
+        let Area { pages, list, .. } = &*self.area;
+        let whole = list.entries.iter().zip(pages.chunks_exact(PAGE_SIZE)).enumerate();
+        let placing = |(index, (entry, bytes)): (usize, (&Entry, _))| Placing {
+            id: entry.id,
+            index,
+            bytes,
+            sectors: entry.sectors,
+        };
+        let mut sorted: Vec<_> = whole.map(placing).collect();
+        sorted.sort_unstable_by_key(|placing| placing.id);
         sorted
     }
 

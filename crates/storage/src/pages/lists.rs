@@ -7,16 +7,19 @@
 //!      0 u64 magic  8 u128 database  24 u64 sequence  32 u32 pages
 //!     36 u32 crc32c of the list to the end of its last entry (this field zero)
 //!     40 AREAS x u64 settled: the newest batch in each area whose pages were synced in their places
-//!     72 BATCH x { u32 space  u32 page  u64 lsn  u32 checksum  u32 0 }
+//!     72 BATCH x { u32 space  u32 page  u64 lsn  u32 checksum  u32 sectors that the copy has, the first lowest }
 //! ```
+//!
+//! Copies lie one behind the other, in the order of the list, each as long as its sectors.
 //!
 //! Lists take turns, so that the list of the batch before stays while an area is written over, until the new one is
 //! whole. Each is there twice, since a list that is not seen hides the newest versions of its pages.
 //!
-//! Version 1 had one list of 16 KiB without `settled` and LSNs. It is read; the next batch in its area is of this
-//! version.
+//! Version 1 had one list of 16 KiB without `settled` and LSNs; copies of versions 1 and 2 were whole pages. They are
+//! read; the next batch in their area is of this version.
 
 use cenote_base::bytes::get_le;
+use cenote_base::page_io::Sectors;
 use cenote_base::{Lsn, PAGE_SIZE, PageId, crc};
 
 /// Pages in a batch, at most.
@@ -24,7 +27,8 @@ pub const BATCH: usize = 64;
 /// Batches that may be in flight, and be written before a sync of the spaces is needed.
 pub(super) const AREAS: usize = 4;
 
-const MAGIC: [u8; 8] = *b"CenDblW2";
+const MAGIC: [u8; 8] = *b"CenDblW3";
+const MAGIC_2: [u8; 8] = *b"CenDblW2";
 const MAGIC_1: [u8; 8] = *b"CenDblW1";
 const LIST: usize = 4096;
 const SUM: usize = 36;
@@ -54,8 +58,10 @@ pub(super) struct Entry {
     pub id: PageId,
     /// The page's LSN; zero in lists of version 1.
     pub lsn: Lsn,
-    /// The copy's checksum.
+    /// The page's checksum, all of it.
     pub sum: u32,
+    /// What the copy has of it.
+    pub sectors: Sectors,
 }
 
 /// The newest list in an area's header that is whole.
@@ -76,9 +82,10 @@ pub(super) fn newest(header: &[u8], database: u128) -> Result<Option<List>, Stri
 
 fn parse(header: &[u8], number: usize, database: u128) -> Result<Option<List>, String> {
     let bytes = &header[number * LIST..(number + 1) * LIST];
-    let Some(count) = count_of(bytes).filter(|_| bytes[..8] == MAGIC) else {
+    let Some(count) = count_of(bytes).filter(|_| bytes[..8] == MAGIC || bytes[..8] == MAGIC_2) else {
         return Ok(None);
     };
+    let has_sectors = bytes[..8] == MAGIC;
     if get_le::<u32>(bytes, SUM) != Some(sum(&bytes[..ENTRIES + count * ENTRY])) {
         return Ok(None);
     }
@@ -87,6 +94,10 @@ fn parse(header: &[u8], number: usize, database: u128) -> Result<Option<List>, S
         id: id_at(bytes),
         lsn: Lsn::from_raw(get_le::<u64>(bytes, 8).unwrap_or(0)),
         sum: get_le::<u32>(bytes, 16).unwrap_or(0),
+        sectors: match get_le::<u32>(bytes, 20) {
+            Some(raw) if has_sectors => Sectors::from_raw(raw),
+            _ => Sectors::WHOLE,
+        },
     };
     Ok(Some(List {
         sequence: get_le::<u64>(bytes, 24).unwrap_or(0),
@@ -108,6 +119,7 @@ fn parse_1(header: &[u8], database: u128) -> Result<Option<List>, String> {
         id: id_at(bytes),
         lsn: Lsn::ZERO,
         sum: get_le::<u32>(bytes, 8).unwrap_or(0),
+        sectors: Sectors::WHOLE,
     };
     Ok(Some(List {
         sequence: get_le::<u64>(header, 24).unwrap_or(0),
@@ -142,6 +154,11 @@ fn sum(list: &[u8]) -> u32 {
     crc::append(sum, &list[SUM + 4..])
 }
 
+/// Where the two copies of a list lie in an area's header.
+pub(super) fn places(turn: usize) -> [std::ops::Range<usize>; 2] {
+    [turn, turn + 2].map(|place| place * LIST..(place + 1) * LIST)
+}
+
 /// Lays a list down in an area's header, twice; the one of the other turn stays.
 pub(super) fn put(header: &mut [u8], list: &List, database: u128) {
     assert!(
@@ -161,6 +178,7 @@ pub(super) fn put(header: &mut [u8], list: &List, database: u128) {
         field[..8].copy_from_slice(&entry.id.to_bytes());
         field[8..16].copy_from_slice(&entry.lsn.raw().to_le_bytes());
         field[16..20].copy_from_slice(&entry.sum.to_le_bytes());
+        field[20..24].copy_from_slice(&entry.sectors.raw().to_le_bytes());
     }
     let sum = sum(&bytes[..ENTRIES + list.entries.len() * ENTRY]);
     bytes[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
@@ -184,6 +202,7 @@ mod tests {
             id: PageId::new(3, n),
             lsn: Lsn::from_raw(800 + u64::from(n)),
             sum: 5 + n,
+            sectors: Sectors::from_raw(0x8000_0001 | n << 4),
         };
         List {
             sequence,
@@ -217,11 +236,28 @@ mod tests {
         for turn in 0..2 {
             let mut header = vec![0; PAGE_SIZE];
             for copy in [turn, turn + 2] {
-                header[copy * LIST..copy * LIST + 8].copy_from_slice(b"CenDblW3");
+                header[copy * LIST..copy * LIST + 8].copy_from_slice(b"CenDblW4");
             }
             let refused = newest(&header, DATABASE).expect_err("refused");
             assert!(refused.contains("does not know"), "turn {turn}");
         }
+    }
+
+    /// Copies of version 2 were whole; what stands where sectors are now was 0.
+    #[test]
+    fn a_list_of_version_2_is_read_as_of_whole_copies() {
+        let (mut header, whole) = (vec![0; PAGE_SIZE], Sectors::WHOLE);
+        let mut list = list(8, 3);
+        list.entries.iter_mut().for_each(|entry| entry.sectors = Sectors::NONE);
+        put(&mut header, &list, DATABASE);
+        for place in places(list.turn) {
+            let bytes = &mut header[place];
+            bytes[..8].copy_from_slice(&MAGIC_2);
+            let sum = sum(&bytes[..ENTRIES + 3 * ENTRY]);
+            bytes[SUM..SUM + 4].copy_from_slice(&sum.to_le_bytes());
+        }
+        let found = newest(&header, DATABASE).expect("known").expect("whole");
+        assert!(found.sequence == 8 && found.entries.iter().all(|entry| entry.sectors == whole));
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Pages in files: one file a space, torn pages made good by a double-write area.
 //!
-//! The store first writes a batch of pages in a row to the double-write area and syncs it. Then each page goes to its
-//! own place, which is synced only when the area is needed again. So a page is durable, and safe from being torn, as
-//! soon as [`PageStore::write_pages`] returns, for one sequential write and one sync a batch.
+//! The store first writes what changed of a batch of pages in a row to the double-write area and syncs it. Then the
+//! blocks that changed go to their own places, which are synced only when the area is needed again. So a page is
+//! durable, and safe from being torn, as soon as [`PageStore::write_changes`] returns, for one sequential write and one
+//! sync a batch.
 //!
 //! Invariants:
 //! - a page is written in place only after its copy in the area is synced;
@@ -24,7 +25,7 @@ mod tests;
 
 use std::path::Path;
 
-use cenote_base::page_io::PageRead;
+use cenote_base::page_io::{PageRead, PageWrite, Sectors};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -33,7 +34,7 @@ use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 use crate::files::spaces_dir;
 use crate::poison::Poison;
 use crate::redo::{set_page_checksum, verify_page};
-use doublewrite::Areas;
+use doublewrite::{Areas, Placing};
 use former::FormerPages;
 use spaces::SpaceFile;
 pub(crate) use spaces::Spaces;
@@ -128,17 +129,31 @@ impl PageStore {
         if !self.areas.copy_of(id, page)? {
             return Err(damage);
         }
-        self.space(id.space)?.write(id.page, &[page])?;
+        self.space(id.space)?.write(id.page, page)?;
         Ok(PageRead::Rebuilt)
     }
 
-    /// Writes pages, safe from being torn; they are durable when this returns. No page may be in two calls at once.
-    /// Their redo has to be durable. Pages of spaces that were dropped since the store was opened are left out.
+    /// As [`PageStore::write_changes`], of pages of which nothing is known to be in place.
+    ///
+    /// # Errors
+    /// As of [`PageStore::write_changes`].
+    pub fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+        let whole = pages.iter().map(|(id, bytes)| PageWrite {
+            id: *id,
+            bytes,
+            changed: Sectors::WHOLE,
+        });
+        self.write_changes(&whole.collect::<Vec<_>>())
+    }
+
+    /// Writes what changed of pages, safe from being torn; they are durable when this returns. No page may be in two
+    /// calls at once. Their redo has to be durable. Pages of spaces that were dropped since the store was opened are
+    /// left out.
     ///
     /// # Errors
     /// [`Error::Full`] if a file could not grow: nothing is lost, the pages are as they were;
     /// [`Error::Poisoned`] after a failed sync, for good.
-    pub fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
+    pub fn write_changes(&self, pages: &[PageWrite<'_>]) -> Result<()> {
         for batch in pages.chunks(BATCH) {
             self.check()?;
             self.write_batch(batch)?;
@@ -146,9 +161,10 @@ impl PageStore {
         Ok(())
     }
 
-    fn write_batch(&self, batch: &[(PageId, &[u8])]) -> Result<()> {
+    fn write_batch(&self, batch: &[PageWrite<'_>]) -> Result<()> {
         let (mut pages, mut files) = (Vec::with_capacity(batch.len()), Vec::with_capacity(batch.len()));
-        for (id, bytes) in batch {
+        for write in batch {
+            let PageWrite { id, bytes, .. } = write;
             if bytes.len() != PAGE_SIZE {
                 return Err(Error::Invalid(format!("page {id} of {} bytes", bytes.len())));
             }
@@ -159,7 +175,7 @@ impl PageStore {
             };
             // The file takes the space before anything is written, so that a full disk changes nothing.
             file.reserve(id.page.saturating_add(1))?;
-            pages.push((*id, *bytes));
+            pages.push(*write);
             files.push(file);
         }
         if pages.is_empty() {
@@ -169,7 +185,7 @@ impl PageStore {
         }
     }
 
-    fn write_safely(&self, pages: &[(PageId, &[u8])], files: &[SpaceFile]) -> Result<()> {
+    fn write_safely(&self, pages: &[PageWrite<'_>], files: &[SpaceFile]) -> Result<()> {
         assert_eq!(
             pages.len(),
             files.len(),
@@ -371,13 +387,42 @@ impl PageStore {
     }
 }
 
-/// Writes pages to their places, neighbours in one call.
-fn in_place(pages: &[(PageId, usize, &[u8])], files: &[SpaceFile]) -> Result<()> {
-    let follows =
-        |a: &(PageId, usize, &[u8]), b: &(PageId, usize, &[u8])| a.0.space == b.0.space && a.0.page + 1 == b.0.page;
-    for run in pages.chunk_by(follows) {
-        let bytes: Vec<&[u8]> = run.iter().map(|p| p.2).collect();
-        files[run[0].1].write(run[0].0.page, &bytes)?;
+/// Bytes that a file system writes at least.
+const BLOCK: usize = 4096;
+
+/// A part of a page on its way to its place.
+struct Piece<'a> {
+    id: PageId,
+    index: usize,
+    /// Where it lies in its page.
+    start: usize,
+    bytes: &'a [u8],
+}
+
+impl Piece<'_> {
+    fn offset(&self) -> u64 {
+        u64::from(self.id.page) * PAGE_SIZE as u64 + self.start as u64
+    }
+
+    fn is_followed_by(&self, next: &Piece<'_>) -> bool {
+        self.id.space == next.id.space && self.offset() + self.bytes.len() as u64 == next.offset()
+    }
+}
+
+/// Writes the blocks that changed to their places, neighbours in one call.
+fn in_place(pages: &[Placing<'_>], files: &[SpaceFile]) -> Result<()> {
+    let mut pieces = Vec::with_capacity(2 * pages.len());
+    for page in pages {
+        pieces.extend(page.sectors.in_blocks(BLOCK).ranges().map(|range| Piece {
+            id: page.id,
+            index: page.index,
+            start: range.start,
+            bytes: &page.bytes[range],
+        }));
+    }
+    for run in pieces.chunk_by(Piece::is_followed_by) {
+        let bytes: Vec<&[u8]> = run.iter().map(|piece| piece.bytes).collect();
+        files[run[0].index].write_at(run[0].offset(), &bytes)?;
     }
     Ok(())
 }

@@ -8,6 +8,10 @@
 //!
 //! Redo from the checkpoint on builds the newest version on the newest that is whole, or makes the page anew behind it.
 //!
+//! A copy may have only what its write changed. It makes its version with what is in place, and with the copies of other
+//! writes that may not have arrived. So bits that rot elsewhere in a page are not repaired by it: redo does it, or the
+//! page is lost.
+//!
 //! Only a page that was read is called lost. A place or copy that cannot be read may hold the newest version. If
 //! nothing else brings that version, the start fails with an error that names the page. It has written nothing then,
 //! and the next start finds the same.
@@ -83,10 +87,18 @@ struct Doubtful<'a> {
     listing: &'a Listing,
     /// What is in its place; `None`: that cannot be read.
     place: Option<Box<[u8]>>,
-    /// The newest whole copy, if it is better than what is in place.
-    better: Option<(Listed, Box<[u8]>)>,
+    /// The newest whole version of the copies, if it is better than what is in place.
+    better: Option<Version>,
     /// Why its place or a copy cannot be read.
     unread: Option<Error>,
+}
+
+/// A version of a page that copies make.
+struct Version {
+    listed: Listed,
+    page: Box<[u8]>,
+    /// The copies that it is made of, as they were read.
+    copies: Vec<(Listed, Box<[u8]>)>,
 }
 
 /// Repair's decision on a doubtful page.
@@ -177,8 +189,7 @@ fn look_at_copies(areas: &Areas, doubtful: &mut [Doubtful<'_>]) {
                 Err(error) => d.unread = d.unread.take().or(Some(error)),
             }
         }
-        let whole = read.into_iter().find(|(listed, copy)| listed.is(copy, d.listing.id));
-        d.better = whole.filter(|(listed, copy)| d.is_better(*listed, copy));
+        d.better = d.newest_version(read).filter(|version| d.is_better(version));
     }
 }
 
@@ -188,14 +199,16 @@ fn put_back(areas: &Areas, doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> R
     // A process that was killed before it synced its batch, or whose sync failed, left copies that only the system has.
     // They are written and synced now, or a power cut in the middle of these writes could take page and copy.
     let kept = judged().filter(|(_, verdict)| !matches!(verdict, Verdict::Lost));
-    let better: Vec<_> = kept.filter_map(|(d, _)| d.better.as_ref()).collect();
-    if !better.is_empty() {
-        let copies = better.iter().map(|(listed, copy)| (*listed, &**copy));
-        areas.write_again(copies)?;
+    let copies: Vec<_> = kept
+        .filter_map(|(d, _)| d.better.as_ref())
+        .flat_map(|version| version.copies.iter().map(|(listed, copy)| (*listed, &**copy)))
+        .collect();
+    if !copies.is_empty() {
+        areas.write_again(copies.into_iter())?;
     }
     for (d, verdict) in judged() {
         if let Some(page) = d.put(verdict) {
-            d.listing.file.write(d.listing.id.page, &[&page])?;
+            d.listing.file.write(d.listing.id.page, &page)?;
         }
     }
     Ok(())
@@ -261,13 +274,32 @@ fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
 }
 
 impl Doubtful<'_> {
-    /// Whether a whole copy is better than what is in place.
-    fn is_better(&self, listed: Listed, copy: &[u8]) -> bool {
+    /// The newest version that the copies make, laid over what is in place: whatever sectors of the last writes there
+    /// arrived, the copies of those writes have them. Copies of writes that were synced are not needed, and may be
+    /// spoilt, since their area may be written over: so as few as do it are laid over. `read`: the newest first.
+    fn newest_version(&self, read: Vec<(Listed, Box<[u8]>)>) -> Option<Version> {
+        let place: Box<[u8]> = self.place.clone().unwrap_or_else(|| vec![0; PAGE_SIZE].into());
+        let spans = (0..read.len()).flat_map(|newest| (newest + 1..=read.len()).map(move |end| newest..end));
+        for span in spans {
+            let (listed, mut page) = (read[span.start].0, place.clone());
+            for (older, copy) in read[span.clone()].iter().rev() {
+                older.lay_over(copy, &mut page);
+            }
+            if listed.is(&page, self.listing.id) {
+                let copies = read.into_iter().take(span.end).skip(span.start).collect();
+                return Some(Version { listed, page, copies });
+            }
+        }
+        None
+    }
+
+    /// Whether a version of the copies is better than what is in place.
+    fn is_better(&self, version: &Version) -> bool {
         match self.whole_place() {
             _ if planted(Fault::RestoreNone) => false,
-            Some(place) => page_lsn(place) < page_lsn(copy),
+            Some(place) => page_lsn(place) < page_lsn(&version.page),
             // A place that has rotted, or cannot be read, may be newer than all lists that are left.
-            None => listed.sure,
+            None => version.listed.sure,
         }
     }
 
@@ -291,7 +323,7 @@ impl Doubtful<'_> {
     /// The newest version that is whole.
     fn base(&self) -> Option<&[u8]> {
         match &self.better {
-            Some((_, copy)) => Some(copy),
+            Some(version) => Some(&version.page),
             None => self.whole_place(),
         }
     }
@@ -330,7 +362,7 @@ impl Doubtful<'_> {
     /// What is to be written in place.
     fn put(&self, verdict: &Verdict) -> Option<Box<[u8]>> {
         match verdict {
-            Verdict::Whole => self.better.as_ref().map(|(_, copy)| copy.clone()),
+            Verdict::Whole => self.better.as_ref().map(|version| version.page.clone()),
             // If it is there already, it may be as a former page.
             Verdict::Built(_) => self.base().map(Into::into),
             // The place could not be read, or is stale.

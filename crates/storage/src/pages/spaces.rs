@@ -23,8 +23,9 @@ const GROW_MAX: u64 = 1024;
 const _: () = assert!(0 < GROW_MIN && GROW_MIN <= GROW_MAX, "a file that grows gets longer");
 /// A space holds at most this many pages (32 TiB), so that damaged page numbers are noticed.
 const PAGES_MAX: u32 = 1 << 31;
-/// How often a page that is being written is looked at, a millisecond apart.
-const STABLE_TRIES: u32 = 50;
+/// How often a page that is being written is looked at, a millisecond apart: its blocks are written one after the other,
+/// by a thread that may lose its processor in between.
+const STABLE_TRIES: u32 = 500;
 
 pub(crate) struct Spaces {
     dir: PathBuf,
@@ -296,20 +297,25 @@ impl SpaceFile {
         doing(request.result, "writing", &self.0.path).map(drop)
     }
 
-    /// Writes pages in a row.
+    /// Writes a page.
     ///
     /// # Errors
-    /// An I/O error, with the file; some of the pages may be written then.
-    pub fn write(&self, first: u32, pages: &[&[u8]]) -> Result<()> {
-        assert!(
-            pages.iter().all(|page| page.len() == PAGE_SIZE),
-            "only whole pages are written to a space"
-        );
-        let written = self.0.file.write_vectored_at(pages, Self::offset(first));
+    /// As of [`SpaceFile::write_at`].
+    pub fn write(&self, number: u32, page: &[u8]) -> Result<()> {
+        assert!(page.len() == PAGE_SIZE, "a page is written whole");
+        self.write_at(Self::offset(number), &[page])
+    }
+
+    /// Writes bytes in a row.
+    ///
+    /// # Errors
+    /// An I/O error, with the file; some of the bytes may be written then.
+    pub fn write_at(&self, offset: u64, bytes: &[&[u8]]) -> Result<()> {
+        let written = self.0.file.write_vectored_at(bytes, offset);
         // After the write: a sync that began before may not cover it.
         self.0.dirty.store(true, Ordering::Release);
-        let end = u64::from(first) + pages.len() as u64;
-        self.0.pages.fetch_max(end, Ordering::AcqRel);
+        let end = offset + bytes.iter().map(|bytes| bytes.len() as u64).sum::<u64>();
+        self.0.pages.fetch_max(end / PAGE_SIZE as u64, Ordering::AcqRel);
         doing(written, "writing", &self.0.path)
     }
 

@@ -11,7 +11,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_base::page_io::{PageIo, PageRead};
+use cenote_base::page_io::{PageIo, PageRead, PageWrite};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
@@ -300,6 +300,10 @@ impl PageIo for Storage {
 
     fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
         self.pages.write_pages(pages)
+    }
+
+    fn write_changes(&self, pages: &[PageWrite<'_>]) -> Result<()> {
+        self.pages.write_changes(pages)
     }
 }
 
