@@ -41,6 +41,7 @@ impl Counted {
         (counted, session)
     }
 
+    /// A session whose queries of any shape are those of analytics.
     fn session(&self) -> Session {
         let info = SessionInfo {
             user: "tester".into(),
@@ -48,7 +49,9 @@ impl Counted {
             pid: 7,
             ..SessionInfo::default()
         };
-        self.sql.session(info).expect("a session")
+        let mut session = self.sql.session(info).expect("a session");
+        run(&mut session, "SET enable_row_executor = off");
+        session
     }
 
     /// Whether `f` ran by a kept plan.
