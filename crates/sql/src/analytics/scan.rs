@@ -217,7 +217,7 @@ const SAMPLES: usize = 16;
 const SAMPLE_ROWS: usize = 64;
 
 /// Cost of going to a key, in rows met in the primary key's order.
-const LOOK_UP: f64 = 6.0;
+const LOOK_UP: f64 = 40.0;
 
 /// The scan as a plan node.
 #[derive(Clone)]
