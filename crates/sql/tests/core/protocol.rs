@@ -76,10 +76,11 @@ fn strings_take_the_type_of_the_first() {
     let database = Database::new();
     let mut session = database.session();
     simple(&mut session, "CREATE TABLE s (v varchar(6), w varchar(9), t text)").expect("a table");
-    let text = "SELECT CASE WHEN true THEN v ELSE w END, coalesce(v, w), greatest(v, 'x'), coalesce(v, t), coalesce(t, v) FROM s";
+    let text = "SELECT CASE WHEN true THEN v ELSE w END, coalesce(v, w), greatest(v, 'x'), coalesce(v, t), \
+        coalesce(t, v), CASE WHEN true THEN t ELSE v END, CASE WHEN true THEN v WHEN false THEN t END FROM s";
     let answer = simple(&mut session, text).expect("no rows");
     let types: Vec<u32> = answer.fields.iter().map(|field| field.type_oid).collect();
-    assert_eq!(types, [1043, 1043, 1043, 1043, 25]);
+    assert_eq!(types, [1043, 1043, 1043, 1043, 25, 1043, 1043]);
 }
 
 /// Runs `statement` in a session while another has redefined table `t`, uncommitted: it plans by the former definition,

@@ -560,10 +560,11 @@ impl Binder<'_> {
             });
         }
         let mut results: Vec<Typed> = whens.iter().map(|w| self.bind(&w.result)).collect::<Bound<_>>()?;
+        // ELSE is the first of them, where the first one's type decides.
         let has_else = otherwise.is_some();
-        results.extend(otherwise.map(|e| self.bind(e)).transpose()?);
+        results.splice(..0, otherwise.map(|e| self.bind(e)).transpose()?);
         let (mut results, ty) = self.unify(results, "CASE")?;
-        let otherwise = if has_else { results.pop().map(Box::new) } else { None };
+        let otherwise = has_else.then(|| Box::new(results.remove(0)));
         Ok(Typed::new(
             Expr::Case {
                 branches: conditions.into_iter().zip(results).collect(),
