@@ -3,16 +3,16 @@
 //! ```text
 //! file "doublewrite": AREAS areas, each
 //!      0 header: the list of the batch (see `lists`)
-//!  16384 copies, in the order of the list: of each page the sectors that changed since it was written last
+//!  16384 copies, in the order of the list: of each page the blocks of 4 KiB that changed since it was written last
 //! ```
 //!
-//! A start sees a batch if its list is whole. A copy that lacks sectors is laid over what is in place: those sectors are
-//! there as they were, whichever others were torn. Where two batches have changed a page and neither is known to be in
+//! A start sees a batch if its list is whole. A copy that lacks blocks is laid over what is in place: those blocks are
+//! there as they were, whichever others were torn, or lost by the drive that was writing them. Where two batches have changed a page and neither is known to be in
 //! place, the older copy is laid over it first. What comes of it counts if its checksum and id are as listed. A
 //! batch that was cut off while it was written had no page in place yet, and no checkpoint has relied on it.
 //!
 //! Invariants:
-//! - all bytes that a write in place changes are in the copy, and the copy is synced before;
+//! - all bytes that are written in place are in the copy, those too that do not change, and the copy is synced before;
 //! - an area is held by one writer from [`Areas::take`] until its pages are in place;
 //! - a thread makes areas empty only while it holds them all, and after a sync of the spaces since then;
 //! - a list says which batches were *settled* (in their places, and synced) when it was filled. An area is written over
@@ -39,6 +39,8 @@ use crate::redo::{page_lsn, verify_page};
 const AREA_BYTES: u64 = ((BATCH + 1) * PAGE_SIZE) as u64;
 /// What every write of a page changes: its checksum and its LSN.
 const HEAD: Sectors = Sectors::of(0, 1);
+/// What is written at least: a file system's and a drive's block, which a power cut may take whole.
+pub(super) const BLOCK: usize = 4096;
 
 pub(super) struct Areas {
     path: PathBuf,
@@ -447,7 +449,7 @@ impl Held<'_> {
             pages.extend_from_slice(write.bytes);
             let page = &mut pages[at..];
             finish(page);
-            let sectors = write.changed.and(HEAD);
+            let sectors = write.changed.and(HEAD).in_blocks(BLOCK);
             sectors.ranges().for_each(|range| bytes.extend_from_slice(&page[range]));
             list.entries.push(Entry {
                 id: write.id,

@@ -387,9 +387,6 @@ impl PageStore {
     }
 }
 
-/// Bytes that a file system writes at least.
-const BLOCK: usize = 4096;
-
 /// A part of a page on its way to its place.
 struct Piece<'a> {
     id: PageId,
@@ -413,7 +410,7 @@ impl Piece<'_> {
 fn in_place(pages: &[Placing<'_>], files: &[SpaceFile]) -> Result<()> {
     let mut pieces = Vec::with_capacity(2 * pages.len());
     for page in pages {
-        pieces.extend(page.sectors.in_blocks(BLOCK).ranges().map(|range| Piece {
+        pieces.extend(page.sectors.ranges().map(|range| Piece {
             id: page.id,
             index: page.index,
             start: range.start,

@@ -35,7 +35,7 @@ use std::collections::BTreeMap;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
-use super::doublewrite::{Areas, Listed};
+use super::doublewrite::{Areas, BLOCK, Listed};
 use super::former::FormerPage;
 use super::spaces::{SpaceFile, Spaces};
 use crate::log::OwnedRecord;
@@ -87,6 +87,8 @@ struct Doubtful<'a> {
     listing: &'a Listing,
     /// What is in its place; `None`: that cannot be read.
     place: Option<Box<[u8]>>,
+    /// What of its place can be read, with zeros for the other blocks: what copies are laid over.
+    ground: Box<[u8]>,
     /// The newest whole version of the copies, if it is better than what is in place.
     better: Option<Version>,
     /// Why its place or a copy cannot be read.
@@ -167,9 +169,12 @@ fn in_their_places(listings: &[Listing]) -> (Vec<FormerPage>, Vec<Doubtful<'_>>)
             Ok(bytes) => (Some(bytes), None),
             Err(error) => (None, Some(error)),
         };
+        let blocks = || listing.file.readable_blocks(listing.id.page, BLOCK);
+        let ground = place.clone().unwrap_or_else(blocks);
         doubtful.push(Doubtful {
             listing,
             place,
+            ground,
             better: None,
             unread,
         });
@@ -274,14 +279,13 @@ fn report(doubtful: &[Doubtful<'_>], verdicts: &[Verdict]) -> PagesReport {
 }
 
 impl Doubtful<'_> {
-    /// The newest version that the copies make, laid over what is in place: whatever sectors of the last writes there
+    /// The newest version that the copies make, laid over what is in place: whatever blocks of the last writes there
     /// arrived, the copies of those writes have them. Copies of writes that were synced are not needed, and may be
     /// spoilt, since their area may be written over: so as few as do it are laid over. `read`: the newest first.
     fn newest_version(&self, read: Vec<(Listed, Box<[u8]>)>) -> Option<Version> {
-        let place: Box<[u8]> = self.place.clone().unwrap_or_else(|| vec![0; PAGE_SIZE].into());
         let spans = (0..read.len()).flat_map(|newest| (newest + 1..=read.len()).map(move |end| newest..end));
         for span in spans {
-            let (listed, mut page) = (read[span.start].0, place.clone());
+            let (listed, mut page) = (read[span.start].0, self.ground.clone());
             for (older, copy) in read[span.clone()].iter().rev() {
                 older.lay_over(copy, &mut page);
             }

@@ -283,6 +283,19 @@ impl SpaceFile {
         doing(padded(request), "reading", &self.0.path)
     }
 
+    /// A page of which some blocks of `block` bytes may not be readable: those are zeros.
+    pub fn readable_blocks(&self, number: u32, block: usize) -> Box<[u8]> {
+        let mut page = vec![0; PAGE_SIZE];
+        for (start, bytes) in (0..PAGE_SIZE).step_by(block).zip(page.chunks_exact_mut(block)) {
+            let at = Self::offset(number) + start as u64;
+            // What was read of a block that fails is not believed; behind the file's end are zeros.
+            if self.0.file.read_at(bytes, at).is_err() {
+                bytes.fill(0);
+            }
+        }
+        page.into()
+    }
+
     /// The request that writes a page again, along with others.
     pub fn rewrite(&self, number: u32, page: Box<[u8]>, tag: u64) -> IoRequest {
         IoRequest::write(self.0.file.clone(), Self::offset(number), vec![page], tag)

@@ -1030,6 +1030,49 @@ fn copies_of_parts_make_the_newest_version_of_whatever_arrived() {
     }
 }
 
+/// A power cut took a block that was being written: the drive cannot read it any more. The copy has all of that block,
+/// also what did not change; the page's other blocks are read in their place.
+#[test]
+fn a_block_that_the_drive_has_lost_is_made_of_its_copy() {
+    let id = PageId::new(1, 0);
+    for seed in 0..20 {
+        let (fs, mut rng) = (MemFs::new(), Random(500 + seed));
+        let (versions, last) = with(files(&fs), || {
+            let (store, _) = open();
+            store.create_space(1).expect("made");
+            let first = page_of(id, STEP, &mut rng);
+            store.write_pages(&[(id, &first)]).expect("written");
+            let (second, changed) = change_of(&first, 2 * STEP, &mut rng);
+            let write = [(id, second.clone(), changed)];
+            store.write_changes(&writes(&write)).expect("written");
+            // The first copy is of a settled batch.
+            file("doublewrite")
+                .write_at(&[9; PAGE_SIZE], in_area(0, 0))
+                .expect("written");
+            ([first, second], changed)
+        });
+        for block in (0..PAGE_SIZE as u64).step_by(4096) {
+            let was_written = last
+                .in_blocks(4096)
+                .ranges()
+                .any(|range| range.contains(&(block as usize)));
+            let copy = fs.kill_clone();
+            copy.fail_reads_at(dir().join(SPACE), block..block + 4096);
+            with(files(&copy), || match try_open(&Redo::new()) {
+                Ok((store, report)) => {
+                    assert!(was_written && report.lost.is_empty(), "seed {seed}, block {block}");
+                    copy.heal();
+                    assert!(
+                        read(&store, id).expect("whole") == versions[1],
+                        "seed {seed}, block {block}"
+                    );
+                }
+                Err(error) => assert!(!was_written, "seed {seed}, block {block}: {error}"),
+            });
+        }
+    }
+}
+
 /// The area of a settled batch is being written over when the power goes: its list is there still, and its copies are
 /// not. They are not laid under the newer copy.
 #[test]
