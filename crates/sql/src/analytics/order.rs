@@ -251,10 +251,10 @@ struct Joins {
 }
 
 impl Joins {
-    /// Rows of a join of `before` with one more input.
+    /// Rows of a join of `before` with one more input, or a part of one: they are the same whatever the order was.
     fn rows_with(&self, rows: f64, before: impl Iterator<Item = usize>, next: usize) -> f64 {
         let part: f64 = before.map(|at| self.kept[at][next]).product();
-        (rows * self.rows[next] * part).max(1.0)
+        rows * self.rows[next] * part
     }
 
     /// Rows between the joins of an order, all together.
@@ -262,7 +262,7 @@ impl Joins {
         let (mut rows, mut cost) = (self.rows[order[0]], 0.0);
         for (place, next) in order.iter().enumerate().skip(1) {
             rows = self.rows_with(rows, order[..place].iter().copied(), *next);
-            cost += rows;
+            cost += rows.max(1.0);
         }
         cost
     }
@@ -280,9 +280,9 @@ impl Joins {
             for next in (0..count).filter(|next| set & 1 << next == 0) {
                 let members = (0..count).filter(|at| set & 1 << at != 0);
                 let joined = self.rows_with(rows, members, next);
-                let slot = &mut best[set | 1 << next];
-                if slot.is_none_or(|(known, ..)| cost + joined < known) {
-                    *slot = Some((cost + joined, joined, next));
+                let (slot, cost) = (&mut best[set | 1 << next], cost + joined.max(1.0));
+                if slot.is_none_or(|(known, ..)| cost < known) {
+                    *slot = Some((cost, joined, next));
                 }
             }
         }

@@ -14,6 +14,7 @@
 //! | `simple`, `extended` | the two protocols |
 
 mod analyze;
+mod begun;
 mod blocks;
 mod choice;
 mod copy;

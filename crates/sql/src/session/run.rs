@@ -1,5 +1,6 @@
 //! Running a portal's plan, and its command tag.
 
+use super::begun::Begun;
 use super::portals::Portal;
 use super::prepared::Prepared;
 use super::state::Session;
@@ -15,6 +16,7 @@ use crate::parse::Statement;
 use crate::plan::learned::learned_by;
 use crate::plan::row::RowPlan;
 use crate::plan::{Plan, Planned};
+use crate::types::zone::Zone;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use sqlparser::ast::Query;
@@ -199,7 +201,10 @@ fn pull_rows(
     let Cursor::Rows(rows) = cursor else {
         return pull_foreign(cursor, max, sink);
     };
-    let is_taken_over = run.analytics.is_some() && run.query.is_some() && !planned.stays.load(Ordering::Relaxed);
+    // Analytics writes a timestamptz in UTC where it becomes a text.
+    let is_alike = !plan.reads_zoned || *run.session.zone() == Zone::Utc;
+    let has_other = run.analytics.is_some() && run.query.is_some();
+    let is_taken_over = has_other && is_alike && !planned.stays.load(Ordering::Relaxed);
     let limit = if is_taken_over { plan.steps_max() } else { u64::MAX };
     let progress = match rows.advance_up_to(run, plan, (if max == 0 { u64::MAX } else { max }, limit), sink)? {
         Ran::Gave(progress) => progress,
@@ -228,11 +233,12 @@ fn learn(planned: &Planned, plan: &RowPlan, rows: &RowCursor) {
 }
 
 /// Begins the query anew with analytics, once what the row executor has gathered is free. Where analytics does not know
-/// the query, or answers with other columns than the client was told of, the row executor begins anew and stays.
+/// the query, fails before its first row, or answers with other columns than the client was told of, the row executor
+/// begins anew and stays.
 fn take_over(run: &Run<'_>, planned: &Planned, cursor: &mut Cursor, why: Option<SqlError>) -> Result<()> {
     *cursor = Cursor::Start;
     let taken = match run.query {
-        Some(query) => run.foreign(&ForeignQuery::new(query.clone())),
+        Some(query) => run.foreign(&ForeignQuery::new(query.clone())).and_then(Begun::start),
         None => Err(SqlError::internal("a query that nobody knows")),
     };
     let alike = |rows: &dyn Rows| {

@@ -564,7 +564,13 @@ impl RowPlanner<'_> {
             grouping.bound_keys.push(expr);
             grouping.keys.push((key.clone(), ty));
         }
-        grouping.sets = found.sets;
+        // One column may be named in two ways: a set that has one of them has the other.
+        let bound = &grouping.bound_keys;
+        let with_equals = |set: Vec<usize>| {
+            let is_in = |at: &usize| set.iter().any(|member| bound[*member] == bound[*at]);
+            (0..bound.len()).filter(is_in).collect()
+        };
+        grouping.sets = found.sets.into_iter().map(with_equals).collect();
         binder.grouping = Some(RefCell::new(grouping));
         Ok(true)
     }

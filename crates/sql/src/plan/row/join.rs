@@ -754,6 +754,10 @@ impl Join<'_, '_> {
         let fetch = self.rows.fetch_of(&self.items[at]);
         match std::mem::replace(&mut self.items[at].source, empty) {
             Source::Table(table, is_target) => {
+                let is_zoned = |column: usize| table.columns[column].ty == ColumnType::TimestampTz;
+                if fetch.iter().any(|(column, _)| is_zoned(*column)) {
+                    self.rows.reads_zoned.set(true);
+                }
                 // One that is read whole is hashed, or kept.
                 let is_own = conditions.iter().all(|c| self.is_own(at, c));
                 let access = self.access(at, &table, &conditions);

@@ -95,6 +95,8 @@ pub struct RowPlan {
     pub cost: f64,
     /// Its scans, by their numbers.
     pub scans: Vec<Expected>,
+    /// Whether it reads a timestamptz of a table.
+    pub reads_zoned: bool,
 }
 
 /// How the rows of a join qualify.
@@ -427,6 +429,8 @@ struct RowPlanner<'a> {
     blocks: Cell<u32>,
     /// Cost of what is run once.
     cost: Cell<f64>,
+    /// Whether a timestamptz is read.
+    reads_zoned: Cell<bool>,
     /// Whether the next table that FROM names is a statement's target.
     target: Cell<bool>,
 }
@@ -468,6 +472,7 @@ impl Planner<'_> {
             scans: RefCell::default(),
             blocks: Cell::new(0),
             cost: Cell::new(0.0),
+            reads_zoned: Cell::new(false),
             target: Cell::new(target),
         };
         let known = self.params.known();
@@ -505,6 +510,7 @@ impl RowPlanner<'_> {
             open,
             cost,
             scans: self.scans.into_inner(),
+            reads_zoned: self.reads_zoned.get(),
         };
         Ok((plan, fields))
     }

@@ -30,13 +30,16 @@ impl RowPlanner<'_> {
     pub(super) fn drop_unread(&self, from: &mut From) {
         for at in (0..from.items.len()).rev() {
             let item = &from.items[at];
-            let Some((JoinKind::Left, on)) = &item.on else { continue };
             let mut used = self.used.borrow_mut();
-            if !item.slots.iter().any(|s| used.contains(&s.slot)) && matches_one_row(item, on) {
-                from.items.remove(at);
-                continue;
+            if let Some((JoinKind::Left, on)) = &item.on {
+                if !item.slots.iter().any(|s| used.contains(&s.slot)) && matches_one_row(item, on) {
+                    from.items.remove(at);
+                    continue;
+                }
+                on.iter().for_each(|condition| slots_of(condition, &mut used));
             }
-            on.iter().for_each(|condition| slots_of(condition, &mut used));
+            // A group of joins, a subquery among them, may read others in an ON of its own.
+            used.extend(&item.requires);
         }
     }
 }
