@@ -137,7 +137,7 @@ impl Client {
         self.answer(&Arc::from([])).map(drop)
     }
 
-    /// Says who it is, until the server is content.
+    /// Answers the server's requests for authentication until it accepts the connection.
     fn authenticate(&mut self, user: &str, password: Option<&[u8]>) -> Result<()> {
         let needed = || password.ok_or_else(|| refused("the server asks for a password, and the URL has none"));
         let mut scram = None;

@@ -16,8 +16,8 @@
 //! has more versions than it may count, lets no entry go but those of its counted versions, and of those none that a
 //! version below them has.
 //!
-//! A memo knows hashes of entries. Two entries with one hash may keep an entry that no version needs: a hint, as those
-//! that a crash leaves.
+//! A memo knows hashes of entries, of 64 bits. Two entries of a row with one hash may keep an entry that no version
+//! needs. A reader that looks at the row passes it by; one of the index alone (`unsettled`) would believe it.
 
 use super::locks::row_name;
 use crate::catalog::Table;

@@ -29,8 +29,9 @@
 //! The look misses no change that the snapshot sees: a commit that is durable was counted before, and a snapshot is the
 //! durable position.
 //!
-//! A collision of hashes, or a count that is never taken off (purge failed in the middle of a record), costs a look at
-//! the row and nothing else. A count that came near its end would be believed too early or never: then nothing is
+//! A collision of hashes of rows, or a count that is never taken off (purge failed in the middle of a record), costs a
+//! look at the row and nothing else. Not met: two entries of one row with one 64-bit hash, of which purge keeps the
+//! stale one (`needed`). A count that came near its end would be believed too early or never: then nothing is
 //! covered any more.
 //!
 //! What was not counted is waited for, by the numbers of transactions: an index does not cover until purge has passed

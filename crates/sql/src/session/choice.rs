@@ -54,14 +54,12 @@ impl Session {
             return Ok(None);
         };
         if !history.wants_custom(self.settings.plan_cache_mode, generic) {
-            history.note_generic();
             return Ok(None);
         }
         self.tx.ensure_snapshot();
         let mut custom = self.plan_for(prepared, Some(params))?;
         custom.stays = generic.stays.clone();
         if !generic.answers_like(&custom) {
-            history.note_generic();
             return Ok(None);
         }
         history.note_custom(custom.cost + planning_cost(&custom.plan));

@@ -33,11 +33,10 @@ impl PlanCacheMode {
     }
 }
 
-/// How often a generic plan was run for its own and for other values, and what the custom ones cost. All copies of a
-/// session's statement share it; it goes with the generic plan.
+/// How often custom plans were run, and what they cost. All copies of a session's statement share it; it goes with the
+/// generic plan.
 #[derive(Debug)]
 pub struct History {
-    generic: AtomicU64,
     custom: AtomicU64,
     /// The sum of the custom plans' costs: bits of an f64.
     cost: AtomicU64,
@@ -54,7 +53,6 @@ pub struct History {
 impl Default for History {
     fn default() -> History {
         History {
-            generic: AtomicU64::new(0),
             custom: AtomicU64::new(0),
             cost: AtomicU64::new(0),
             learned: Mutex::new([None, None]),
@@ -124,11 +122,6 @@ impl History {
 
     fn sum(&self) -> f64 {
         f64::from_bits(self.cost.load(Ordering::Relaxed))
-    }
-
-    /// The generic plan is run.
-    pub fn note_generic(&self) {
-        self.generic.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A custom plan of this cost is run.

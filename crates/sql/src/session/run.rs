@@ -239,7 +239,7 @@ fn take_over(run: &Run<'_>, planned: &Planned, cursor: &mut Cursor, why: Option<
     *cursor = Cursor::Start;
     let taken = match run.query {
         Some(query) => run.foreign(&ForeignQuery::new(query.clone())).and_then(Begun::start),
-        None => Err(SqlError::internal("a query that nobody knows")),
+        None => Err(SqlError::internal("a run without its query")),
     };
     let alike = |rows: &dyn Rows| {
         let types = rows.fields().iter().map(|f| (f.type_oid, f.type_mod));
