@@ -7,6 +7,7 @@ use cenote_sql::{
     Analytics, Description, Field, ForeignQuery, Formats, Result, Rows, Scope, Settings, SqlError, types,
 };
 use sqlparser::ast::Query;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Answers every query with the same rows, and keeps what it was asked.
@@ -15,12 +16,15 @@ pub struct Script {
     types: Vec<ColumnType>,
     rows: Vec<Vec<Datum>>,
     pub asked: Mutex<Vec<String>>,
+    /// Whether its answers fail before their first row.
+    pub fails: AtomicBool,
 }
 
 struct Answers {
     fields: Vec<Field>,
     rows: std::vec::IntoIter<Vec<Datum>>,
     current: Vec<Datum>,
+    fails: bool,
 }
 
 fn fields(types: &[ColumnType]) -> Vec<Field> {
@@ -50,6 +54,7 @@ impl Analytics for Script {
             fields: fields(&self.types),
             rows,
             current: Vec::new(),
+            fails: self.fails.load(Ordering::Relaxed),
         }))
     }
 
@@ -64,6 +69,9 @@ impl Rows for Answers {
     }
 
     fn next(&mut self) -> Result<bool> {
+        if self.fails {
+            return Err(SqlError::unsupported("such a value"));
+        }
         self.current = self.rows.next().unwrap_or_default();
         Ok(!self.current.is_empty())
     }

@@ -7,6 +7,7 @@ use crate::support::{Answer, Database, bind_tail, extended, simple};
 use cenote_engine::{ColumnType, Datum};
 use cenote_sql::{Bind, Session};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Estimated to read some tens of outer rows: nothing is known of the sums.
 const WRONG: &str = "FROM big a JOIN big b ON b.g >= a.g - 100 WHERE a.v + 0 >= 0 AND a.g + 0 >= 0 AND a.id + 0 >= 0";
@@ -71,6 +72,33 @@ fn a_run_stays_where_analytics_would_answer_otherwise() {
     for _ in 0..3 {
         assert_eq!(extended(&mut session, &text, &[]).expect("run").lines(), ["1000000"]);
         assert_eq!(asked(&script), 1);
+    }
+}
+
+/// Analytics refuses values that the row executor takes, such as numeric NaN, and finds that out while it runs.
+#[test]
+fn a_run_goes_on_where_analytics_fails_before_its_first_row() {
+    let (_database, script, mut session) = filled(&[ColumnType::Int8], vec![vec![Datum::Int8(42)]]);
+    script.fails.store(true, Ordering::Relaxed);
+    let text = format!("SELECT count(*) {WRONG}");
+    for _ in 0..2 {
+        assert_eq!(extended(&mut session, &text, &[]).expect("run").lines(), ["1000000"]);
+        assert_eq!(asked(&script), 1);
+    }
+}
+
+/// Analytics writes a timestamptz in UTC where it becomes a text.
+#[test]
+fn a_run_that_reads_a_timestamptz_is_taken_over_in_utc_alone() {
+    let (_database, script, mut session) = filled(&[ColumnType::Int8], vec![vec![Datum::Int8(42)]]);
+    run(&mut session, "CREATE TABLE at (id int PRIMARY KEY, t timestamptz)");
+    run(&mut session, "INSERT INTO at VALUES (0, '2020-01-01 00:00:00+00')");
+    let text = format!("SELECT count(*) FROM (SELECT a.id, b.id {WRONG}) AS x, at WHERE at.t::text <> ''");
+    for (zone, times) in [("Asia/Tokyo", 0), ("UTC", 1)] {
+        run(&mut session, &format!("SET timezone = '{zone}'"));
+        let wanted = if times == 0 { "1000000" } else { "42" };
+        assert_eq!(run(&mut session, &text).lines(), [wanted], "{zone}");
+        assert_eq!(asked(&script), times, "{zone}");
     }
 }
 
