@@ -630,6 +630,9 @@ struct PeersArgs {
     /// Subscribers of TATP
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(i32).range(1000..=100_000_000))]
     subscribers: i32,
+    /// How clients reach the servers
+    #[arg(long, default_value = "tcp")]
+    sockets: peers::Sockets,
     /// Workloads: of sysbench's names, tpcc, tatp; the last two not on mariadb
     #[arg(long, value_delimiter = ',', default_values_t = peers::all_workloads())]
     workloads: Vec<String>,
@@ -780,6 +783,7 @@ fn run(what: What) -> cenote_bench::Result<()> {
             memory_mib: args.memory,
             warehouses: args.warehouses,
             subscribers: args.subscribers,
+            sockets: args.sockets,
             workloads: args.workloads,
             servers: args.servers,
         }),

@@ -39,10 +39,30 @@ pub struct Options {
     pub warehouses: i32,
     /// Subscribers of TATP.
     pub subscribers: i32,
+    /// How clients reach the servers.
+    pub sockets: Sockets,
     /// Which of [`WORKLOADS`], and of `tpcc` and `tatp`.
     pub workloads: Vec<String>,
     /// Which of `cenote`, `cenote-dram`, `postgresql`, `mariadb`.
     pub servers: Vec<String>,
+}
+
+/// How clients reach a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sockets {
+    /// TCP over loopback.
+    Tcp,
+    /// Unix sockets, which cost the kernel less. MariaDB is not measured over them.
+    Unix,
+}
+
+impl Sockets {
+    fn name(self) -> &'static str {
+        match self {
+            Sockets::Tcp => "TCP over loopback",
+            Sockets::Unix => "Unix sockets",
+        }
+    }
 }
 
 /// Everything measured for one workload on one server.
@@ -64,9 +84,13 @@ struct Peer {
 impl Peer {
     fn url(&self) -> String {
         let Target {
-            user, port, database, ..
+            host,
+            user,
+            port,
+            database,
+            ..
         } = &self.target;
-        format!("postgres://{user}@127.0.0.1:{port}/{database}")
+        format!("host='{host}' port={port} user={user} dbname={database}")
     }
 
     /// Workloads of this program need PostgreSQL's protocol.
@@ -82,10 +106,11 @@ impl Peer {
 /// a file or process. [`Error::Missing`] if a peer is not installed and cannot be.
 pub fn run(options: &Options) -> Result<()> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
+    let sockets = SocketDir::new()?;
     let sysbench = ensure_program("sysbench", "sysbench")?;
     let mut peers = Vec::new();
     for name in &options.servers {
-        let (server, target) = start(options, name)?;
+        let (server, target) = start(options, name, &sockets)?;
         let peer = Peer { server, target };
         prepare(options, &sysbench, &peer)?;
         peers.push(peer);
@@ -227,8 +252,9 @@ fn report(options: &Options, targets: &[Target], cells: &[Cell]) -> Result<()> {
         println!("{}", transactions(group));
     }
     println!(
-        "measured on this machine: {} threads, {} tables of {} rows, {} warehouses, {} subscribers, {} rounds of {} s \
+        "measured on this machine: {}, {} threads, {} tables of {} rows, {} warehouses, {} subscribers, {} rounds of {} s \
          (median), {} MiB of page cache each, every commit durable",
+        options.sockets.name(),
         options.shape.threads,
         options.shape.tables,
         options.shape.rows,
@@ -342,13 +368,42 @@ fn bars(options: &Options, targets: &[Target], groups: &[&[Cell]]) -> Bars {
     }
 }
 
-fn start(options: &Options, name: &str) -> Result<(Server, Target)> {
+/// A directory for Unix sockets that servers of any user may write to, removed when dropped. Its path is short, as a
+/// socket's has to be.
+struct SocketDir(tempfile::TempDir);
+
+impl SocketDir {
+    fn new() -> Result<SocketDir> {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().context("making a directory for sockets")?;
+        let everybody = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(dir.path(), everybody).context("making a directory for sockets")?;
+        Ok(SocketDir(dir))
+    }
+
+    fn text(&self) -> String {
+        self.0.path().display().to_string()
+    }
+}
+
+fn start(options: &Options, name: &str, sockets: &SocketDir) -> Result<(Server, Target)> {
+    let (server, mut target) = start_with(options, name, &sockets.text())?;
+    if options.sockets == Sockets::Unix {
+        target.host = sockets.text();
+    }
+    Ok((server, target))
+}
+
+fn start_with(options: &Options, name: &str, sockets: &str) -> Result<(Server, Target)> {
     let data = options.out.join(format!("data-{name}"));
     let _ = std::fs::remove_dir_all(&data);
     match name {
-        "cenote" => cenote(options, name, &data, "cxl"),
-        "cenote-dram" => cenote(options, name, &data, "dram"),
-        "postgresql" => postgresql(options, &data),
+        "cenote" => cenote(options, (name, "cxl"), &data, sockets),
+        "cenote-dram" => cenote(options, (name, "dram"), &data, sockets),
+        "postgresql" => postgresql(options, &data, sockets),
+        "mariadb" if options.sockets == Sockets::Unix => {
+            Err(Error::Refused("mariadb is measured over TCP only".into()))
+        }
         "mariadb" => mariadb(options, &data),
         _ => Err(Error::Server {
             name: name.into(),
@@ -357,9 +412,9 @@ fn start(options: &Options, name: &str) -> Result<(Server, Target)> {
     }
 }
 
-fn cenote(options: &Options, name: &str, data: &Path, memory: &str) -> Result<(Server, Target)> {
+fn cenote(options: &Options, (name, memory): (&str, &str), data: &Path, sockets: &str) -> Result<(Server, Target)> {
     let port = free_port()?;
-    let server = Server::cenote(&CenoteOptions {
+    let started = CenoteOptions {
         program: options.program.clone(),
         data: data.into(),
         memory: memory.into(),
@@ -367,7 +422,8 @@ fn cenote(options: &Options, name: &str, data: &Path, memory: &str) -> Result<(S
         port,
         survive: "process".into(),
         region: RegionFile::new(),
-    })?;
+    };
+    let server = Server::cenote_with(&started, &["--socket-dir", sockets])?;
     Ok((server, target(name, "pgsql", port, "cenote", "cenote")))
 }
 
@@ -375,14 +431,16 @@ fn target(name: &str, driver: &'static str, port: u16, user: &str, database: &st
     Target {
         name: name.into(),
         driver,
+        host: "127.0.0.1".into(),
         port,
         user: user.into(),
         database: database.into(),
     }
 }
 
-fn postgresql(options: &Options, data: &Path) -> Result<(Server, Target)> {
+fn postgresql(options: &Options, data: &Path, sockets: &str) -> Result<(Server, Target)> {
     let settings = [
+        format!("unix_socket_directories={sockets}"),
         format!("shared_buffers={}MB", options.memory_mib),
         "max_wal_size=4GB".into(),
         "fsync=on".into(),

@@ -20,7 +20,9 @@ pub struct Target {
     pub name: String,
     /// `pgsql` or `mysql`.
     pub driver: &'static str,
-    /// TCP port on loopback.
+    /// Address, or the directory of a Unix socket.
+    pub host: String,
+    /// Port, which names a Unix socket too.
     pub port: u16,
     /// User name.
     pub user: String,
@@ -61,7 +63,7 @@ fn command(program: &PathBuf, target: &Target, shape: &Shape, workload: &str) ->
     command.arg(workload);
     command.arg(format!("--db-driver={}", target.driver));
     let prefix = target.driver;
-    command.arg(format!("--{prefix}-host=127.0.0.1"));
+    command.arg(format!("--{prefix}-host={}", target.host));
     command.arg(format!("--{prefix}-port={}", target.port));
     command.arg(format!("--{prefix}-user={}", target.user));
     command.arg(format!("--{prefix}-db={}", target.database));

@@ -187,6 +187,10 @@ pub struct RunOptions {
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
+    /// Directory for a Unix socket beside it, `.s.PGSQL.PORT`, which `psql -h DIR` finds; with or without passwords as
+    /// the address [default: none]
+    #[arg(long, env = "CENOTE_SOCKET_DIR", value_name = "DIR")]
+    pub socket_dir: Option<PathBuf>,
     /// In which memory.
     #[command(flatten)]
     pub memory: MemoryOptions,
@@ -230,6 +234,7 @@ pub struct RunOptions {
 struct FileOptions {
     data: Option<PathBuf>,
     listen: Option<String>,
+    socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
     memory_size: Option<String>,
     region: Option<PathBuf>,
@@ -257,6 +262,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// ADDR:PORT.
     pub listen: String,
+    /// Directory of a Unix socket for clients of this machine.
+    pub socket_dir: Option<PathBuf>,
     /// Kind of memory.
     pub memory: Memory,
     /// Whether an option or the file sets the kind.
@@ -341,6 +348,7 @@ impl Settings {
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
+            socket_dir: options.socket_dir.or(file.socket_dir),
             memory: memory.unwrap_or(Memory::Cxl),
             memory_given: memory.is_some(),
             memory_size: memory_size.0,

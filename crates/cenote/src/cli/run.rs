@@ -16,7 +16,7 @@ use crate::device::Emulation;
 use crate::server::auth::Passwords;
 use crate::server::registry::Registry;
 use crate::server::startup::DATABASE;
-use crate::server::{self, Access, Context, Server};
+use crate::server::{self, Access, Context, LocalListener, Server};
 use crate::views::Views;
 use crate::{database, log, regions};
 use cenote_base::units::ByteSize;
@@ -25,7 +25,7 @@ use cenote_sql::{Analytics, Sql};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +52,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&settings.data)
         .map_err(|error| format!("cannot make the data directory {}: {error}", settings.data.display()))?;
     let listener = server::bind(&settings.listen, passwords.is_some())?;
+    let local = bind_local(&settings, listener.local_addr()?.port())?;
 
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
     let emulation = settings.device.as_ref().map(Emulation::begin);
@@ -63,8 +64,14 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     report_recovery(&engine.recovery_report());
     // Until here a signal ends the process at once; from here on it is answered with a stop in order.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
-    let mut server = serve(&settings, engine.clone(), listener, passwords, emulation.clone())?;
-    let address = server.address()?;
+    let mut server = serve(
+        &settings,
+        engine.clone(),
+        (listener, local),
+        passwords,
+        emulation.clone(),
+    )?;
+    let address = server.address();
     publish_address(&settings.data, address)?;
     say_connect(&settings, address);
     let label = emulation.map_or_else(String::new, |e| format!(", {},", e.label()));
@@ -76,10 +83,15 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
+fn bind_local(settings: &Settings, port: u16) -> Result<Option<LocalListener>, Failure> {
+    let dir = settings.socket_dir.as_deref();
+    Ok(dir.map(|dir| LocalListener::bind(dir, port)).transpose()?)
+}
+
 fn serve(
     settings: &Settings,
     engine: Arc<Engine>,
-    listener: std::net::TcpListener,
+    (listener, local): (TcpListener, Option<LocalListener>),
     passwords: Option<Passwords>,
     emulation: Option<Arc<Emulation>>,
 ) -> Result<Server, Failure> {
@@ -102,7 +114,7 @@ fn serve(
         access,
         registry,
     };
-    Ok(Server::start(listener, context)?)
+    Ok(Server::start(listener, local, context)?)
 }
 
 /// The planner of everything that the short path does not know. It starts nothing before the first such query.
@@ -182,7 +194,11 @@ fn say_connect(settings: &Settings, address: SocketAddr) {
     } else {
         ""
     };
-    say!("connect    psql -h {host} -p {}{user} -d {DATABASE}", address.port());
+    let port = address.port();
+    say!("connect    psql -h {host} -p {port}{user} -d {DATABASE}");
+    if let Some(dir) = &settings.socket_dir {
+        say!("           psql -h {} -p {port}{user} -d {DATABASE}", dir.display());
+    }
 }
 
 fn name_orphans() {

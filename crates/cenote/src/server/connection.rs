@@ -12,11 +12,11 @@ use super::context::{Context, ServerStatements};
 use super::parking::Parked;
 use super::registry::{Arrival, Refused, Registered};
 use super::session::{Dialogue, shutting_down};
+use super::socket::{Peer, Socket};
 use super::startup::{Login, Request, STARTUP_TIME_MAX, Startup};
 use super::wire::{End, LINGER, Wire, startup_too_late};
 use crate::log;
 use cenote_sql::{Session, SessionInfo, Severity, SqlError, code};
-use std::net::{SocketAddr, TcpStream};
 use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -44,7 +44,7 @@ impl Drop for Counted {
 
 /// A client's connection, with its session once it has one.
 pub struct Connection {
-    peer: SocketAddr,
+    peer: Peer,
     stage: Stage,
     _counted: Counted,
 }
@@ -86,7 +86,7 @@ impl Parked for Box<Connection> {
 
 impl Connection {
     /// One that was just accepted.
-    pub fn new(stream: TcpStream, peer: SocketAddr, counted: Counted) -> Self {
+    pub fn new(stream: Socket, peer: Peer, counted: Counted) -> Self {
         let deadline = Instant::now() + STARTUP_TIME_MAX;
         Connection {
             peer,
@@ -96,7 +96,7 @@ impl Connection {
     }
 
     /// The client's address.
-    pub fn peer(&self) -> SocketAddr {
+    pub fn peer(&self) -> Peer {
         self.peer
     }
 
@@ -210,7 +210,7 @@ fn begin(
     wire: &mut Wire,
     login: &mut Login,
     deadline: Instant,
-    peer: SocketAddr,
+    peer: Peer,
     context: &Context,
 ) -> Result<Option<(Registered, Session)>, End> {
     match login.go_on(wire, context.access.passwords.as_ref())? {
@@ -229,7 +229,7 @@ fn begin(
     }
 }
 
-fn open(wire: &Wire, startup: &Startup, peer: SocketAddr, context: &Context) -> Result<(Registered, Session), End> {
+fn open(wire: &Wire, startup: &Startup, peer: Peer, context: &Context) -> Result<(Registered, Session), End> {
     let arrival = Arrival {
         user: startup.user.clone(),
         client: peer.to_string(),
@@ -266,7 +266,7 @@ fn refused(why: Refused, max: usize) -> End {
 }
 
 /// Tells the client why its connection ends; false: it has left, or does not read it.
-fn farewell(wire: &mut Wire, end: End, peer: SocketAddr) -> bool {
+fn farewell(wire: &mut Wire, end: End, peer: Peer) -> bool {
     match end {
         End::Closed => log::debug!("{peer}: closed by the client"),
         End::Lost(cause) => log::info!("{peer}: connection lost: {cause}"),

@@ -11,10 +11,12 @@ pub mod auth;
 mod connection;
 mod context;
 pub mod input;
+mod listener;
 pub mod output;
 mod parking;
 pub mod registry;
 pub mod session;
+pub mod socket;
 pub mod startup;
 mod turns;
 mod watch;
@@ -25,10 +27,13 @@ use crate::log;
 pub use access::{Access, BindError, bind};
 use connection::{Connection, Counted};
 pub use context::{Context, ServerStatements};
+use listener::Listener;
+pub use listener::{LocalError, LocalListener};
 use parking::Parking;
 use registry::Registry;
+use socket::{Peer, Socket};
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -38,12 +43,6 @@ use workers::Workers;
 
 /// Connections beyond the limit that may be told so, or bring a cancel request.
 const SPARE_CONNECTIONS: usize = 32;
-/// After so long without a word the kernel asks whether the client's machine is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 6;
-/// Bytes that stay unacknowledged for so long mean that the client's machine is gone.
-const UNACKNOWLEDGED_MS_MAX: u32 = 120_000;
 /// How long a stop waits for threads that tell the last clients why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -52,19 +51,24 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub struct Server {
     /// The sessions there are.
     pub registry: Arc<Registry>,
-    listener: Arc<TcpListener>,
+    address: SocketAddr,
+    listeners: Vec<Arc<Listener>>,
     stopping: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
     shared: Arc<Shared>,
 }
 
 impl Server {
-    /// Serves the connections of `listener`, those that wait already included.
+    /// Serves the connections of `listener` and, where there is one, of `local`, those that wait already included.
     ///
     /// # Errors
     /// The system gives no thread, or nothing to wait for sockets with.
-    pub fn start(listener: TcpListener, context: Context) -> io::Result<Server> {
-        let listener = Arc::new(listener);
+    pub fn start(listener: TcpListener, local: Option<LocalListener>, context: Context) -> io::Result<Server> {
+        let address = listener.local_addr()?;
+        let listeners: Vec<_> = std::iter::once(Listener::Tcp(listener))
+            .chain(local.map(Listener::Local))
+            .map(Arc::new)
+            .collect();
         let stopping = Arc::new(AtomicBool::new(false));
         let registry = context.registry.clone();
         let shared = Arc::new(Shared {
@@ -74,25 +78,26 @@ impl Server {
             parking: Parking::new()?,
         });
         turns::start(&shared)?;
-        let (accepting, stop, to) = (listener.clone(), stopping.clone(), shared.clone());
-        let acceptor = named("accept").spawn(move || accept(&accepting, &stop, &to))?;
+        let mut threads = Vec::new();
+        for listener in &listeners {
+            let (accepting, stop, to) = (listener.clone(), stopping.clone(), shared.clone());
+            threads.push(named("accept").spawn(move || accept(&accepting, &stop, &to))?);
+        }
         let (watched, stop, late) = (registry.clone(), stopping.clone(), shared.clone());
-        let watcher = named("watch").spawn(move || watch::run(&watched, &stop, || look_after(&late)))?;
+        threads.push(named("watch").spawn(move || watch::run(&watched, &stop, || look_after(&late)))?);
         Ok(Server {
             registry,
-            listener,
+            address,
+            listeners,
             stopping,
-            threads: vec![acceptor, watcher],
+            threads,
             shared,
         })
     }
 
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// The system does not tell.
-    pub fn address(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
+    /// Where it listens for TCP.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Threads that serve connections, or wait for one.
@@ -103,8 +108,10 @@ impl Server {
     /// Accepts no client any more and ends all sessions; returns how many did not end within `timeout`.
     pub fn stop(&mut self, timeout: Duration) -> usize {
         self.stopping.store(true, Ordering::Release);
-        // Wakes the acceptor: its accept fails from now on.
-        rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both).ok();
+        // Wakes the acceptors: their accept fails from now on.
+        for listener in &self.listeners {
+            rustix::net::shutdown(&**listener, rustix::net::Shutdown::Both).ok();
+        }
         for thread in self.threads.drain(..) {
             thread.thread().unpark();
             thread.join().ok();
@@ -131,7 +138,7 @@ fn close(shared: &Shared, timeout: Duration) {
     shared.workers.wait_gone(timeout);
 }
 
-fn accept(listener: &TcpListener, stopping: &AtomicBool, shared: &Shared) {
+fn accept(listener: &Listener, stopping: &AtomicBool, shared: &Shared) {
     while !stopping.load(Ordering::Acquire) {
         match listener.accept() {
             Ok((stream, peer)) => welcome(stream, peer, shared),
@@ -147,14 +154,14 @@ fn accept(listener: &TcpListener, stopping: &AtomicBool, shared: &Shared) {
 }
 
 /// Parks a connection until its client says what it wants.
-fn welcome(stream: TcpStream, peer: SocketAddr, shared: &Shared) {
+fn welcome(stream: Socket, peer: Peer, shared: &Shared) {
     if shared.connections.load(Ordering::Relaxed) >= shared.context.access.max_connections + SPARE_CONNECTIONS
         && !make_room(shared)
     {
         log::warn!("{peer}: closed unheard, too many connections");
         return;
     }
-    if let Err(error) = prepare_socket(&stream) {
+    if let Err(error) = stream.prepare(wire::PAUSE_MAX) {
         log::debug!("{peer}: cannot prepare the socket: {error}");
         return;
     }
@@ -179,16 +186,4 @@ fn make_room(shared: &Shared) -> bool {
 fn look_after(shared: &Arc<Shared>) -> bool {
     shared.parking.expire(Instant::now());
     turns::relieve(shared)
-}
-
-fn prepare_socket(stream: &TcpStream) -> io::Result<()> {
-    use rustix::net::sockopt;
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(wire::PAUSE_MAX))?;
-    sockopt::set_socket_keepalive(stream, true)?;
-    sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-    sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS_MAX)?;
-    Ok(())
 }

@@ -3,11 +3,12 @@
 //! The list's lock is taken when a session begins or ends and when the list is read. A statement takes no lock that
 //! another statement takes: each session publishes its state in its own [`Entry`].
 
+use super::socket::Socket;
 use cenote_sql::CancelHandle;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use std::collections::BTreeMap;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -72,7 +73,7 @@ pub struct Entry {
     query: Mutex<String>,
     state: AtomicU8,
     statements: AtomicU64,
-    stream: Arc<TcpStream>,
+    stream: Arc<Socket>,
     cancel: Mutex<Option<CancelHandle>>,
     ending: AtomicBool,
     /// The statement, by its number, that was cancelled because the server has no thread left; 0: none.
@@ -222,7 +223,7 @@ pub struct Arrival {
     /// What the client calls itself.
     pub application_name: String,
     /// The connection.
-    pub stream: Arc<TcpStream>,
+    pub stream: Arc<Socket>,
 }
 
 /// Why no session could be registered.

@@ -6,11 +6,12 @@
 use super::input::{FrameError, Input, Message};
 use super::output::{OutBuffer, STREAM_BYTES, push_cstr};
 use super::registry::Entry;
+use super::socket::Socket;
 use bytes::{BufMut, BytesMut};
 use cenote_sql::{Field, Format, Formats, Names, Output, Result, SqlError, code};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
-use std::net::{Shutdown, TcpStream};
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -68,7 +69,7 @@ pub type Room<'a> = &'a mut dyn FnMut(usize) -> Result<()>;
 /// A client's connection.
 #[derive(Debug)]
 pub struct Wire {
-    stream: Arc<TcpStream>,
+    stream: Arc<Socket>,
     input: Input,
     /// Bytes that were taken for its buffer.
     taken: usize,
@@ -79,7 +80,7 @@ pub struct Wire {
 
 impl Wire {
     /// Takes over a connection that was just accepted.
-    pub fn new(stream: Arc<TcpStream>) -> Self {
+    pub fn new(stream: Arc<Socket>) -> Self {
         Wire {
             stream,
             input: Input::new(),
@@ -96,7 +97,7 @@ impl Wire {
     }
 
     /// The connection, for those that end it from another thread.
-    pub fn stream(&self) -> Arc<TcpStream> {
+    pub fn stream(&self) -> Arc<Socket> {
         self.stream.clone()
     }
 
@@ -378,7 +379,7 @@ pub fn startup_too_late() -> End {
 }
 
 /// Writes what the socket takes at once.
-struct Unwaiting<'a>(&'a TcpStream);
+struct Unwaiting<'a>(&'a Socket);
 
 impl io::Write for Unwaiting<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -394,7 +395,7 @@ impl io::Write for Unwaiting<'_> {
 }
 
 /// Reads what has come and does not wait.
-struct Present<'a>(&'a TcpStream);
+struct Present<'a>(&'a Socket);
 
 impl io::Read for Present<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {

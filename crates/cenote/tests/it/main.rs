@@ -4,6 +4,7 @@ mod database;
 mod devices;
 mod kv;
 mod load;
+mod local;
 mod mount;
 mod pool;
 mod program;

@@ -85,8 +85,8 @@ impl Host {
             access,
             registry: Arc::new(Registry::default()),
         };
-        let server = Server::start(listener, context).unwrap();
-        let address = server.address().unwrap();
+        let server = Server::start(listener, None, context).unwrap();
+        let address = server.address();
         Host {
             server,
             address,

@@ -1,0 +1,120 @@
+//! A client's socket: TCP, or a Unix socket of this machine, which costs the kernel half as much.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// After so long without a word the kernel asks whether the client's machine is still there.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_PROBES: u32 = 6;
+/// Bytes that stay unacknowledged for so long mean that the client's machine is gone.
+const UNACKNOWLEDGED_MS_MAX: u32 = 120_000;
+
+/// A connected socket.
+#[derive(Debug)]
+pub enum Socket {
+    /// Of the network.
+    Tcp(TcpStream),
+    /// Of this machine.
+    Unix(UnixStream),
+}
+
+/// Who is at the other end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    /// A client by TCP.
+    Address(SocketAddr),
+    /// One by a Unix socket, which has no address.
+    Local,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Peer::Address(address) => address.fmt(f),
+            Peer::Local => f.write_str("[local]"),
+        }
+    }
+}
+
+impl Socket {
+    /// Sets what a session needs: reads that end after `pause`, and a kernel that notices a machine which is gone.
+    ///
+    /// # Errors
+    /// The system refuses it: the client has left.
+    pub fn prepare(&self, pause: Duration) -> io::Result<()> {
+        use rustix::net::sockopt;
+        self.set_read_timeout(Some(pause))?;
+        if let Socket::Tcp(stream) = self {
+            stream.set_nodelay(true)?;
+            sockopt::set_socket_keepalive(stream, true)?;
+            sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
+            sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
+            sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
+            sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS_MAX)?;
+        }
+        Ok(())
+    }
+
+    /// How long a read waits.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.set_read_timeout(timeout),
+            Socket::Unix(stream) => stream.set_read_timeout(timeout),
+        }
+    }
+
+    /// Ends one or both directions, of all who have the socket.
+    ///
+    /// # Errors
+    /// It is no longer connected.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        match self {
+            Socket::Tcp(stream) => stream.shutdown(how),
+            Socket::Unix(stream) => stream.shutdown(how),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Socket::Tcp(stream) => stream.as_fd(),
+            Socket::Unix(stream) => stream.as_fd(),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl Read for &Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => (&*stream).read(buffer),
+            Socket::Unix(stream) => (&*stream).read(buffer),
+        }
+    }
+}
+
+impl Write for &Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Socket::Tcp(stream) => (&*stream).write(bytes),
+            Socket::Unix(stream) => (&*stream).write(bytes),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
