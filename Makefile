@@ -7,7 +7,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cenote/target
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: demo run test build capi bench figures setup setup-test clean
+.PHONY: demo run test build capi bench performance figures setup setup-test clean
 
 demo: build
 	$(BIN)/cenote-bench demo --out demo-out
@@ -31,6 +31,10 @@ capi: setup
 bench: build
 	$(BIN)/cenote-bench peers --out peers-out
 
+# The tables of docs/performance.md: some forty minutes, in which nothing else should run.
+performance: build setup-test
+	scripts/performance.sh performance-out
+
 # The papers' figures in docs/, run anew by the simulator where the code that they measure has changed.
 COMMIT = $(shell git describe --always --dirty --abbrev=12)
 figures: build
@@ -46,4 +50,4 @@ setup-test:
 	@scripts/setup.sh test
 
 clean:
-	rm -rf demo-out peers-out capi-out cenote-data
+	rm -rf demo-out peers-out performance-out capi-out cenote-data
