@@ -5,7 +5,8 @@
 //! copy is ordinary recovery from storage.
 //!
 //! 1. Recycling of the log is held; the checkpoint is read.
-//! 2. Spaces are copied page by page, with checksums verified, then those that were made meanwhile, until the end was
+//! 2. Spaces are copied page by page, with checksums verified (a page that is read in the middle of a write is read
+//!    again without its writer), then those that were made meanwhile, until the end was
 //!    read after all of them: the log up to the end names only spaces that were made before it.
 //! 3. The log is copied from the checkpoint to the end.
 //! 4. The control file is written last: a copy without one is not finished.
@@ -53,6 +54,7 @@ impl Storage {
         self.log().flush_all()?;
         prepare(destination)?;
         let mut report = BackupReport::default();
+        let read = |id, page: &mut [u8]| self.pages().read_stable(id, page);
         let (mut copied, mut end) = (BTreeSet::new(), self.log().durable());
         loop {
             let new: Vec<u32> = self
@@ -65,7 +67,7 @@ impl Storage {
                 break;
             }
             for space in new {
-                copy_space(self.pages().files(), space, destination, &mut report)?;
+                copy_space(self.pages().files(), &read, space, destination, &mut report)?;
                 copied.insert(space);
             }
             end = self.log().durable();
@@ -102,8 +104,9 @@ pub fn restore(backup: &Path, data: &Path) -> Result<BackupReport> {
     prepare(data)?;
     let mut report = BackupReport::default();
     let spaces = Spaces::open(&spaces_dir(backup))?;
+    let read = |id, page: &mut [u8]| spaces.read_in_place(id, page);
     for space in spaces.all() {
-        copy_space(&spaces, space, data, &mut report)?;
+        copy_space(&spaces, &read, space, data, &mut report)?;
     }
     let source = LogSource::of_copy(&log_dir(backup), control.database)?;
     finish(data, control, source, &mut report)?;
@@ -122,7 +125,10 @@ fn prepare(path: &Path) -> Result<()> {
     doing(fs::sync_dir(path), "syncing", path)
 }
 
-fn copy_space(from: &Spaces, space: u32, to: &Path, report: &mut BackupReport) -> Result<()> {
+/// Reads a page, verified.
+type ReadPage<'a> = dyn Fn(PageId, &mut [u8]) -> Result<PageRead> + 'a;
+
+fn copy_space(from: &Spaces, read: &ReadPage<'_>, space: u32, to: &Path, report: &mut BackupReport) -> Result<()> {
     // The space was dropped meanwhile: the log up to the end says so too.
     let Some(file) = from.find(space)? else { return Ok(()) };
     let count = file.pages()?;
@@ -131,7 +137,7 @@ fn copy_space(from: &Spaces, space: u32, to: &Path, report: &mut BackupReport) -
     let mut page = vec![0; PAGE_SIZE];
     for number in 0..count {
         let id = PageId::new(space, number);
-        match from.read_stable(id, &mut page) {
+        match read(id, &mut page) {
             Ok(PageRead::NeverWritten) => {}
             Ok(_) => {
                 let at = u64::from(number) * PAGE_SIZE as u64;

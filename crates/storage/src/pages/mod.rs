@@ -11,9 +11,10 @@
 //! - at opening, each page of a valid batch whose copy in place is damaged or older is put back, and no page is
 //!   believed that is older than a batch says (`restore`);
 //! - pages of a former process are written again before any other page (`former`);
+//! - a page is called damaged only if it is so while no writer is at it ([`PageStore::read_stable`]);
 //! - a failed sync poisons the store, which writes nothing from then on.
 //!
-//! Lock order: an area, then `spaces`, then `recent`.
+//! Lock order: an area, then `without_area`, then `spaces`, then `recent`.
 
 mod doublewrite;
 mod former;
@@ -26,6 +27,7 @@ mod tests;
 use std::path::Path;
 
 use cenote_base::page_io::{PageRead, PageWrite, Sectors};
+use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -60,6 +62,8 @@ pub struct PageStore {
     poison: Poison,
     stats: PageStats,
     former: FormerPages,
+    /// Held while pages are changed in place by other than batches: a repair at reading, space given back.
+    without_area: Mutex<()>,
 }
 
 impl PageStore {
@@ -78,6 +82,7 @@ impl PageStore {
             poison: Poison::default(),
             stats: PageStats::default(),
             former: FormerPages::new(restored.former),
+            without_area: Mutex::new(()),
         };
         let built: Vec<(PageId, &[u8])> = restored.built.iter().map(|(id, page)| (*id, &**page)).collect();
         store.write_pages(&built)?;
@@ -115,13 +120,21 @@ impl PageStore {
         }
     }
 
-    /// Reads a page that another thread may write: looks again for a while before it calls the page damaged, and
-    /// repairs nothing.
+    /// Reads a page that another thread may write; repairs nothing. A page that is read damaged may be in the middle of a
+    /// write, for as long as its writer is held up. So it is read once more while nothing is written in place.
     ///
     /// # Errors
-    /// As [`PageStore::read_page`].
+    /// [`Error::Corrupt`] if it is damaged though no writer is at it; [`Error::Invalid`] if there is no such space; an
+    /// I/O error.
     pub fn read_stable(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
-        self.spaces.read_stable(id, page)
+        match self.spaces.read_in_place(id, page) {
+            Err(Error::Corrupt(_)) => {
+                let _batches = self.areas.take_all();
+                let _others = self.without_area.lock();
+                self.spaces.read_in_place(id, page)
+            }
+            read => read,
+        }
     }
 
     /// A damaged page, from the double-write area if its newest copy is there.
@@ -129,6 +142,7 @@ impl PageStore {
         if !self.areas.copy_of(id, page)? {
             return Err(damage);
         }
+        let _whole = self.without_area.lock();
         self.space(id.space)?.write(id.page, page)?;
         Ok(PageRead::Rebuilt)
     }
@@ -310,7 +324,10 @@ impl PageStore {
     pub fn punch(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
         self.settle_former()?;
         let file = self.space(space)?;
-        file.punch(pages)?;
+        {
+            let _whole = self.without_area.lock();
+            file.punch(pages)?;
+        }
         self.guarded(|| file.sync_if_dirty())
     }
 

@@ -8,7 +8,7 @@ use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, IoRequest, OpenOptions};
-use cenote_base::rt::{self, HashSet, Mutex, Nanos, RwLock};
+use cenote_base::rt::{HashSet, Mutex, RwLock};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use crate::files::{doing, space_name, space_of};
@@ -23,9 +23,6 @@ const GROW_MAX: u64 = 1024;
 const _: () = assert!(0 < GROW_MIN && GROW_MIN <= GROW_MAX, "a file that grows gets longer");
 /// A space holds at most this many pages (32 TiB), so that damaged page numbers are noticed.
 const PAGES_MAX: u32 = 1 << 31;
-/// How often a page that is being written is looked at, a millisecond apart: its blocks are written one after the other,
-/// by a thread that may lose its processor in between.
-const STABLE_TRIES: u32 = 500;
 
 pub(crate) struct Spaces {
     dir: PathBuf,
@@ -115,26 +112,16 @@ impl Spaces {
         self.find(space)?.ok_or_else(|| no_space(space))
     }
 
-    /// Reads a page that another thread may write: looks again for a while before it calls the page damaged, and
-    /// repairs nothing.
+    /// Reads a page as it is in place, and repairs nothing.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if it stays damaged; [`Error::Invalid`] if there is no such space; an I/O error.
-    pub fn read_stable(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
-        let file = self.get(id.space)?;
-        let mut tries = 0;
-        loop {
-            file.read(id.page, page)?;
-            if page.iter().all(|b| *b == 0) {
-                return Ok(PageRead::NeverWritten);
-            }
-            match verify_page(page, id) {
-                Ok(()) => return Ok(PageRead::Present),
-                Err(e) if tries == STABLE_TRIES => return Err(e),
-                Err(_) => rt::sleep(Nanos::from_millis(1)),
-            }
-            tries += 1;
+    /// [`Error::Corrupt`] if it is damaged; [`Error::Invalid`] if there is no such space; an I/O error.
+    pub fn read_in_place(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
+        self.get(id.space)?.read(id.page, page)?;
+        if page.iter().all(|b| *b == 0) {
+            return Ok(PageRead::NeverWritten);
         }
+        verify_page(page, id).map(|()| PageRead::Present)
     }
 
     fn touched(&self, file: &SpaceFile) -> SpaceFile {
