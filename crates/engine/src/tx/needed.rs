@@ -16,8 +16,9 @@
 //! has more versions than it may count, lets no entry go but those of its counted versions, and of those none that a
 //! version below them has.
 //!
-//! A memo knows hashes of entries, of 64 bits. Two entries of a row with one hash may keep an entry that no version
-//! needs. A reader that looks at the row passes it by; one of the index alone (`unsettled`) would believe it.
+//! A memo knows entries by *fingerprints*: 128 bits under a key that is drawn at random. An entry that was kept for
+//! another one's sake would be stale for ever, and a reader of the index alone (`unsettled`) would believe it. No client
+//! can choose two entries with one fingerprint; by chance a million entries have two with a probability of 2^-89.
 
 use super::locks::row_name;
 use crate::catalog::Table;
@@ -30,14 +31,14 @@ use crate::undo::record::{TRAILER, Trailer};
 use cenote_base::Cts;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{FixedState, HashMap};
-use std::hash::{BuildHasher, Hasher};
+use cenote_base::rt::{self, HashMap};
+use cenote_base::sip::sip;
 
 /// Versions that are looked at under a latch at most.
 const STEPS: usize = 16;
-/// Hashes that the memos of a round or a rollback hold together, before all but the one in work are forgotten. 16 bytes
-/// each, about.
-const HASHES_MAX: usize = 1 << 20;
+/// Fingerprints that the memos of a round or a rollback hold together, before all but the one in work are forgotten. 24
+/// bytes each, about.
+const FINGERPRINTS_MAX: usize = 1 << 20;
 
 /// Index entries: (index space, entry key).
 pub(crate) type Entries = Vec<(u32, Vec<u8>)>;
@@ -64,16 +65,26 @@ pub(crate) fn entries_of(engine: &Engine, table: &Table, key: &[u8], stored: &[u
     Ok(entries)
 }
 
-/// What a memo knows of entries.
-pub(crate) fn hashes(entries: &Entries) -> impl Iterator<Item = u64> {
-    entries.iter().map(|(space, entry)| hash(*space, entry))
-}
+/// What a memo knows of an entry.
+pub(crate) type Fingerprint = [u64; 2];
 
-fn hash(space: u32, entry: &[u8]) -> u64 {
-    let mut hasher = FixedState.build_hasher();
-    hasher.write_u32(space);
-    hasher.write(entry);
-    hasher.finish()
+/// The keys under which a round or a rollback makes fingerprints.
+#[derive(Clone, Copy, Default)]
+struct Secret([[u64; 2]; 2]);
+
+impl Secret {
+    fn draw() -> Secret {
+        Secret([[rt::random(), rt::random()], [rt::random(), rt::random()]])
+    }
+
+    fn fingerprint(&self, space: u32, entry: &[u8]) -> Fingerprint {
+        let bytes = [&space.to_le_bytes(), entry].concat();
+        self.0.map(|key| sip(key, &bytes))
+    }
+
+    fn fingerprints(&self, entries: &Entries) -> impl Iterator<Item = Fingerprint> {
+        entries.iter().map(|(space, entry)| self.fingerprint(*space, entry))
+    }
 }
 
 /// A row whose versions are compared.
@@ -133,7 +144,9 @@ pub(crate) struct Memos {
     /// Versions that a memo counts at most.
     counted_max: usize,
     rows: HashMap<Vec<u8>, Memo>,
-    hashes: usize,
+    fingerprints: usize,
+    /// Drawn for the first memo.
+    secret: Option<Secret>,
 }
 
 impl Memos {
@@ -142,7 +155,8 @@ impl Memos {
             horizon,
             counted_max,
             rows: HashMap::default(),
-            hashes: 0,
+            fingerprints: 0,
+            secret: None,
         }
     }
 
@@ -204,29 +218,37 @@ impl Memos {
     pub(crate) fn learn(&mut self, row: Row<'_>) -> Result<()> {
         let name = row.name();
         let former = self.rows.remove(&name);
-        self.hashes -= former.as_ref().map_or(0, |memo| memo.entries.len());
-        if self.hashes > HASHES_MAX {
-            (self.rows, self.hashes) = (HashMap::default(), 0);
+        self.fingerprints -= former.as_ref().map_or(0, |memo| memo.entries.len());
+        if self.fingerprints > FINGERPRINTS_MAX {
+            (self.rows, self.fingerprints) = (HashMap::default(), 0);
         }
+        let secret = *self.secret.get_or_insert_with(Secret::draw);
         let former = former.filter(|memo| memo.definition == row.table.version);
-        if let Some(memo) = Memo::learn(row, self.horizon, self.counted_max, former)? {
-            self.hashes += memo.entries.len();
+        if let Some(memo) = Memo::learn(row, (self.horizon, self.counted_max), secret, former)? {
+            self.fingerprints += memo.entries.len();
             self.rows.insert(name, memo);
         }
         Ok(())
     }
 
-    /// The newest version of the row, with these entries, was taken back; now it is the one with trailer `now`.
-    pub(crate) fn took_back(&mut self, row: Row<'_>, entries: &[u64], now: Trailer) {
+    /// Fingerprints of the entries of a version that may be taken back, where a memo could know them.
+    pub(crate) fn fingerprints(&self, entries: &Entries) -> Vec<Fingerprint> {
+        let known = self.secret.filter(|_| !self.rows.is_empty());
+        known.map_or(Vec::new(), |secret| secret.fingerprints(entries).collect())
+    }
+
+    /// The newest version of the row, with entries of these fingerprints, was taken back; now it is the one with
+    /// trailer `now`.
+    pub(crate) fn took_back(&mut self, row: Row<'_>, entries: &[Fingerprint], now: Trailer) {
         if self.rows.is_empty() {
             return;
         }
         let name = row.name();
         let Some(memo) = self.rows.get_mut(&name) else { return };
-        self.hashes -= memo.entries.len();
+        self.fingerprints -= memo.entries.len();
         // A memo of another definition has counted entries of other indexes.
         if memo.definition == row.table.version && memo.take_off(entries, now) {
-            self.hashes += memo.entries.len();
+            self.fingerprints += memo.entries.len();
         } else {
             self.rows.remove(&name);
         }
@@ -243,8 +265,8 @@ struct Memo {
     counted: usize,
     /// Whether there are more below those.
     is_cut: bool,
-    /// By hashes of entries.
-    entries: HashMap<u64, Holders>,
+    secret: Secret,
+    entries: HashMap<Fingerprint, Holders>,
 }
 
 /// Which versions have an entry.
@@ -256,13 +278,18 @@ struct Holders {
     below: bool,
 }
 const _: () = assert!(
-    size_of::<(u64, Holders)>() == 16,
-    "what a hash takes, as HASHES_MAX says"
+    size_of::<(Fingerprint, Holders)>() == 24,
+    "what a fingerprint takes, as FINGERPRINTS_MAX says"
 );
 
 impl Memo {
     /// Of a row's versions; none where the row is gone. `former` was learnt of the row by the same definition.
-    fn learn(row: Row<'_>, horizon: Cts, counted_max: usize, mut former: Option<Memo>) -> Result<Option<Memo>> {
+    fn learn(
+        row: Row<'_>,
+        (horizon, counted_max): (Cts, usize),
+        secret: Secret,
+        mut former: Option<Memo>,
+    ) -> Result<Option<Memo>> {
         let mut version = row.newest()?;
         let Some(&(newest, _)) = version.as_ref() else {
             return Ok(None);
@@ -271,6 +298,7 @@ impl Memo {
         let mut memo = Memo {
             newest,
             definition,
+            secret,
             ..Memo::default()
         };
         while let Some(found) = version {
@@ -292,10 +320,13 @@ impl Memo {
         self.is_cut = self.counted == counted_max;
         if !self.is_cut {
             self.counted += 1;
-            return hashes(entries).for_each(|hash| self.entries.entry(hash).or_default().add(1));
+            for fingerprint in self.secret.fingerprints(entries) {
+                self.entries.entry(fingerprint).or_default().add(1);
+            }
+            return;
         }
-        for hash in hashes(entries) {
-            if let Some(holders) = self.entries.get_mut(&hash) {
+        for fingerprint in self.secret.fingerprints(entries) {
+            if let Some(holders) = self.entries.get_mut(&fingerprint) {
                 holders.below = true;
             }
         }
@@ -305,30 +336,31 @@ impl Memo {
     fn grown_by(mut self, above: Memo) -> Memo {
         assert!(!self.is_cut && !above.is_cut, "all versions of both are counted");
         (self.newest, self.counted) = (above.newest, self.counted + above.counted);
-        for (hash, holders) in above.entries {
-            self.entries.entry(hash).or_default().add(holders.counted);
+        for (fingerprint, holders) in above.entries {
+            self.entries.entry(fingerprint).or_default().add(holders.counted);
         }
         self
     }
 
     /// Leaves in `entries` those that `own` of its versions have at most, and is known of the others that none has.
     fn keep(&self, entries: &mut Entries, own: u32) {
-        entries.retain(|(space, entry)| match self.entries.get(&hash(*space, entry)) {
+        let holders = |space, entry: &[u8]| self.entries.get(&self.secret.fingerprint(space, entry));
+        entries.retain(|(space, entry)| match holders(*space, entry) {
             Some(holders) => holders.counted <= own && !holders.below,
             None => !self.is_cut,
         });
     }
 
     /// The newest version, with these entries, is gone. Says whether any is left that is counted.
-    fn take_off(&mut self, entries: &[u64], now: Trailer) -> bool {
+    fn take_off(&mut self, entries: &[Fingerprint], now: Trailer) -> bool {
         self.newest = now;
         assert!(self.counted > 0, "a memo goes with its last version");
         self.counted -= 1;
-        for hash in entries {
-            if let Some(holders) = self.entries.get_mut(hash) {
+        for fingerprint in entries {
+            if let Some(holders) = self.entries.get_mut(fingerprint) {
                 holders.counted -= 1;
                 if holders.counted == 0 && !holders.below {
-                    self.entries.remove(hash);
+                    self.entries.remove(fingerprint);
                 }
             }
         }
@@ -396,7 +428,7 @@ mod tests {
                     last_of(&all[at..], 1),
                     "version {at} of a memo of {counted_max}"
                 );
-                let taken: Vec<_> = hashes(&all[at].1).collect();
+                let taken: Vec<_> = memo.secret.fingerprints(&all[at].1).collect();
                 let now = all.get(at + 1).map_or(Trailer::default(), |(trailer, _)| *trailer);
                 assert_eq!(memo.take_off(&taken, now), at + 1 < counted_max.min(all.len()));
             }
@@ -429,7 +461,7 @@ mod tests {
             grown.keep(&mut by_grown, 1);
             whole.keep(&mut by_whole, 1);
             assert_eq!(by_grown, by_whole);
-            let taken: Vec<_> = hashes(entries).collect();
+            let taken: Vec<_> = grown.secret.fingerprints(entries).collect();
             assert_eq!(grown.take_off(&taken, *trailer), whole.take_off(&taken, *trailer));
         }
     }

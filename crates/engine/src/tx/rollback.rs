@@ -20,7 +20,7 @@
 //! row's stripe.) Purge might pass versions that the memo counts, with the entry left in place for the newest one's
 //! sake: it would then never be removed. So rollback holds the oldest snapshot in use from its first memo on.
 
-use super::needed::{Entries, Memos, Row, Version, hashes};
+use super::needed::{Entries, Memos, Row, Version};
 use super::slots::{Hold, Lease};
 use crate::catalog::{Table, spaces};
 use crate::engine::Engine;
@@ -191,7 +191,7 @@ impl<'e> Rollback<'e> {
             None
         };
         let mut entries = version_of.entries(trailer, row)?;
-        let hashes: Vec<_> = hashes(&entries).collect();
+        let fingerprints = self.memos.fingerprints(&entries);
         let below = (!record.kind.is_insert() && !entries.is_empty()).then(|| (record.before, record.row.clone()));
         if !self.keep_needed(version_of, trailer, below, &mut entries)? {
             drop(m);
@@ -221,7 +221,7 @@ impl<'e> Rollback<'e> {
         }
         m.commit();
         engine.unsettled.settle(record);
-        self.memos.took_back(version_of, &hashes, record.before);
+        self.memos.took_back(version_of, &fingerprints, record.before);
         large::free(&engine.pool, table, &refs)?;
         compact_entries(engine, &thin)?;
         if emptied {

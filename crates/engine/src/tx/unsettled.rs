@@ -30,8 +30,8 @@
 //! durable position.
 //!
 //! A collision of hashes of rows, or a count that is never taken off (purge failed in the middle of a record), costs a
-//! look at the row and nothing else. Not met: two entries of one row with one 64-bit hash, of which purge keeps the
-//! stale one (`needed`). A count that came near its end would be believed too early or never: then nothing is
+//! look at the row and nothing else; the hash has a key that is drawn at random, so that no client chooses rows that
+//! collide. A count that came near its end would be believed too early or never: then nothing is
 //! covered any more.
 //!
 //! What was not counted is waited for, by the numbers of transactions: an index does not cover until purge has passed
@@ -59,6 +59,8 @@ const COUNT_MAX: u32 = 1 << 30;
 
 /// See the module.
 pub(crate) struct Unsettled {
+    /// Key of the hash.
+    secret: [u64; 2],
     counts: Box<[AtomicU32]>,
     /// A count has come to `COUNT_MAX`.
     is_full: AtomicBool,
@@ -85,6 +87,7 @@ impl Unsettled {
             spaces: HashMap::default(),
         };
         Unsettled {
+            secret: [rt::random(), rt::random()],
             counts: (0..COUNTS).map(|_| AtomicU32::new(0)).collect(),
             is_full: AtomicBool::new(false),
             first,
@@ -140,7 +143,7 @@ impl Unsettled {
 
     #[inline]
     fn of(&self, space: u32, key: &[u8]) -> &AtomicU32 {
-        &self.counts[place(space, key)]
+        &self.counts[place(self.secret, space, key)]
     }
 
     /// Whether entries of the index in this space may be believed, where their rows are settled.
@@ -178,18 +181,19 @@ impl Unsettled {
     }
 }
 
-/// The place of a row's count.
+/// The place of a row's count. A collision costs time only, so a folded multiplication with a secret is enough.
 #[inline]
-fn place(space: u32, key: &[u8]) -> usize {
-    const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
-    let mix = |hash: u64, word: u64| (hash ^ word).wrapping_mul(FACTOR).rotate_left(29);
+fn place([start, factor]: [u64; 2], space: u32, key: &[u8]) -> usize {
+    let mix = |hash: u64, word: u64| {
+        let wide = u128::from(hash ^ word) * u128::from(factor | 1);
+        wide as u64 ^ (wide >> 64) as u64
+    };
     let (words, rest) = key.as_chunks::<8>();
-    let mut hash = mix(u64::from(space), key.len() as u64);
+    let mut hash = mix(start, u64::from(space) << 32 | key.len() as u64);
     for word in words {
         hash = mix(hash, u64::from_le_bytes(*word));
     }
     let mut last = [0; 8];
     last[..rest.len()].copy_from_slice(rest);
-    hash = mix(hash, u64::from_le_bytes(last));
-    (hash.wrapping_mul(FACTOR) >> 40) as usize % COUNTS
+    (mix(hash, u64::from_le_bytes(last)) >> 40) as usize % COUNTS
 }

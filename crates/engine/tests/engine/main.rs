@@ -19,5 +19,6 @@ mod shared;
 mod shares;
 mod start;
 mod statistics;
+mod twins;
 mod waiting;
 mod wide;
