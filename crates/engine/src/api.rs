@@ -339,10 +339,10 @@ pub struct Tuning {
     pub tx_block: u64,
     /// Pages of commit timestamps, and of an undo segment, that are given back to the disk at a time.
     pub give_back_pages: u32,
-    /// Pages of undo from which on a rollback is left to the background, and its client goes on.
-    pub rollback_pages: u32,
-    /// Pages of undo below which a rollback is not left behind another one, which may be long.
-    pub short_rollback_pages: u32,
+    /// Changed rows from which on a rollback is left to the background, and its client goes on.
+    pub rollback_rows: u64,
+    /// Changed rows below which a rollback is not left behind another one, which may be long.
+    pub short_rollback_rows: u64,
     /// How long the oldest snapshot is in use before the ways to what it sees are cut short.
     pub cut_after: Nanos,
 }
@@ -358,8 +358,8 @@ impl Default for Tuning {
             status_ring: 1 << 16,
             tx_block: 1 << 16,
             give_back_pages: 64,
-            rollback_pages: 2,
-            short_rollback_pages: 200,
+            rollback_rows: 200,
+            short_rollback_rows: 20_000,
             cut_after: Nanos::from_secs(1),
         }
     }

@@ -99,10 +99,10 @@ pub struct Engine {
     /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
     pub(crate) give_back_pages: u32,
     pub(crate) losers: Losers,
-    /// Pages of undo from which on a rollback is left to the background.
-    pub(crate) rollback_pages: u64,
-    /// Pages of undo below which it is not left behind another one.
-    pub(crate) short_rollback_pages: u64,
+    /// Changed rows from which on a rollback is left to the background.
+    pub(crate) rollback_rows: u64,
+    /// Changed rows below which it is not left behind another one.
+    pub(crate) short_rollback_rows: u64,
     pub(crate) automatic: Automatic,
     /// Age of the oldest snapshot from which on the ways to what it sees are cut short.
     pub(crate) cut_after: rt::Nanos,

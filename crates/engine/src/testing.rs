@@ -9,11 +9,11 @@ pub(crate) fn indexed(dir: &Path) -> (Arc<Engine>, Arc<Table>) {
     indexed_where(dir, 0)
 }
 
-/// The same, where rollbacks of less than so many pages do not stand behind others.
-pub(crate) fn indexed_where(dir: &Path, short_rollback_pages: u32) -> (Arc<Engine>, Arc<Table>) {
+/// The same, where rollbacks of less than so many rows do not stand behind others.
+pub(crate) fn indexed_where(dir: &Path, short_rollback_rows: u64) -> (Arc<Engine>, Arc<Table>) {
     let mut options = EngineOptions::new(dir.join("data"), MemoryKind::Dram, 24 << 20);
     options.background = false;
-    options.tuning.short_rollback_pages = short_rollback_pages;
+    options.tuning.short_rollback_rows = short_rollback_rows;
     let engine = Engine::open(options).expect("the database opens");
     let column = |name: &str| ColumnDef {
         name: name.into(),

@@ -341,7 +341,7 @@ fn a_rollback_that_fails_is_done_later() {
             let region = Region::new();
             let mut options = options(&region.0);
             if !left {
-                options.tuning.rollback_pages = u32::MAX;
+                options.tuning.rollback_rows = u64::MAX;
             }
             let (engine, table) = filled(Engine::open(options).expect("the engine opens"));
             let (mut tx, mut other) = (engine.tx(), engine.tx());

@@ -66,6 +66,8 @@ pub struct Savepoint {
     definitions: usize,
     /// Statistics written before.
     analyzed: usize,
+    /// Rows changed before.
+    rows: u64,
 }
 
 /// Lists and buffers that outlive a transaction, so that the next allocates nothing.
@@ -114,6 +116,8 @@ pub struct Tx {
     analyzed: Vec<NewStatistics>,
     /// Tables (ids) and how many of their rows it has changed; those that were taken back are counted.
     changed: Vec<(u32, u64)>,
+    /// How many rows it has changed, each time counted, without those that were taken back.
+    rows: u64,
     scratch: Scratch,
     committed_at: Arc<AtomicU64>,
 }
@@ -142,6 +146,7 @@ impl Tx {
             overlay: Overlay::default(),
             analyzed: Vec::new(),
             changed: Vec::new(),
+            rows: 0,
             scratch: Scratch::default(),
             committed_at: Arc::default(),
         }
@@ -382,6 +387,7 @@ impl Tx {
             undo: self.last_undo,
             definitions: self.overlay.len(),
             analyzed: self.analyzed.len(),
+            rows: self.rows,
         }
     }
 
@@ -594,6 +600,7 @@ impl Tx {
         }
         self.overlay.truncate(savepoint.definitions);
         self.analyzed.truncate(savepoint.analyzed);
+        self.rows = savepoint.rows;
         self.checked.clear();
         Ok(())
     }
@@ -615,9 +622,8 @@ impl Tx {
     /// and is taken back at once; so is one of an engine that stops.
     fn is_large(&self) -> bool {
         let engine = self.engine();
-        let has_written = |writer: &Writer| writer.pages_passed() >= engine.rollback_pages;
         !self.last_undo.is_none()
-            && self.writer.as_ref().is_some_and(has_written)
+            && self.rows >= engine.rollback_rows
             && self.overlay.is_empty()
             && !engine.is_stopping()
             && !engine.table_locks.is_alone(&self.table_locks, self.reader.own)
@@ -625,8 +631,7 @@ impl Tx {
 
     /// Whether it is done in a moment, once it is begun.
     fn is_short(&self) -> bool {
-        let most = self.engine().short_rollback_pages;
-        self.writer.as_ref().is_some_and(|writer| writer.pages_passed() < most)
+        self.rows < self.engine().short_rollback_rows
     }
 
     /// Leaves the rollback to the background, which has admitted it. Rows that were locked explicitly are free, and
@@ -690,6 +695,7 @@ impl Tx {
         self.overlay.truncate(0);
         self.analyzed.clear();
         self.changed.clear();
+        self.rows = 0;
         self.built_on.store(0, Ordering::Relaxed);
         self.drawn = Lsn::ZERO;
     }
@@ -715,6 +721,7 @@ impl Tx {
         self.overlay.truncate(0);
         self.analyzed.clear();
         self.changed.clear();
+        self.rows = 0;
         self.reader.own = TxId::NONE;
         self.last_undo = UndoPointer::NONE;
         self.taken_back = false;

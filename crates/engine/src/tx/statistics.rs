@@ -100,6 +100,7 @@ impl Tx {
     /// So many rows were changed.
     #[inline]
     pub(super) fn count_changes(&mut self, table: &Table, count: u64) {
+        self.rows += count;
         match self.changed.last_mut() {
             Some((id, rows)) if *id == table.id => *rows += count,
             _ => self.count_changes_of_another(table.id, count),

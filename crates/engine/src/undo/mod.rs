@@ -213,12 +213,6 @@ impl Segment {
         );
     }
 
-    /// Where the transaction begins that has not ended.
-    fn begin_of_open(&self) -> u64 {
-        let ended = self.ended.lock();
-        ended.back().map_or_else(|| self.tail(), |last| last.end)
-    }
-
     /// Where the records end of the transactions that have ended at `until` or before.
     pub(crate) fn end_of_past(&self, until: Cts) -> Option<u64> {
         let ended = self.ended.lock();
@@ -338,16 +332,6 @@ impl Writer {
     /// No transaction will begin here any more.
     pub(crate) fn is_used_up(&self) -> bool {
         lap_of(self.position) >= LAPS - 2
-    }
-
-    /// Pages that the transaction in progress has come to, beyond the one on which it began.
-    pub(crate) fn pages_passed(&self) -> u64 {
-        let (circle, from) = (self.segment.circle, self.segment.begin_of_open());
-        assert!(
-            from <= self.position,
-            "a transaction's records lie behind the one before"
-        );
-        circle.index_at(self.position) - circle.index_at(from)
     }
 
     /// Pages that may be used before the circle closes; of the page behind the last, the space of a whole run is taken.

@@ -89,8 +89,7 @@ fn sessions_go_on_beside_rollbacks_in_the_background() {
 }
 
 /// A measurement: how long the client of a large rollback waits, and a transaction that wants one of its rows.
-/// CENOTE_UPDATES gives the number of rows, CENOTE_ROLLBACK_PAGES the pages of undo from which on it is left to the
-/// background.
+/// CENOTE_UPDATES gives the number of rows, CENOTE_ROLLBACK_ROWS from how many on it is left to the background.
 #[test]
 #[ignore = "a measurement: cargo test --release -p cenote-engine --test engine large_rollback -- --ignored --nocapture"]
 fn wait_for_a_large_rollback() {
@@ -98,8 +97,8 @@ fn wait_for_a_large_rollback() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut options = options(dir.path(), MemoryKind::Cxl);
     options.memory_size = 1 << 30;
-    if let Ok(pages) = std::env::var("CENOTE_ROLLBACK_PAGES") {
-        options.tuning.rollback_pages = pages.parse().expect("a number");
+    if let Ok(rows) = std::env::var("CENOTE_ROLLBACK_ROWS") {
+        options.tuning.rollback_rows = rows.parse().expect("a number");
     }
     let (engine, table) = made(options, rows);
     let mut tx = engine.tx();

@@ -273,8 +273,8 @@ impl Plan {
             status_ring: draw.pick(&[4, 32, 512, usual.status_ring]),
             tx_block: draw.pick(&[16, 1 << 10, usual.tx_block]),
             give_back_pages: draw.pick(&[1, 2, 8, usual.give_back_pages]),
-            rollback_pages: Random(mix(self.seed ^ 0x756E_646F)).pick(&[0, 0, 1, usual.rollback_pages]),
-            short_rollback_pages: Random(mix(self.seed ^ 0x7368_6F72)).pick(&[0, 0, usual.short_rollback_pages]),
+            rollback_rows: Random(mix(self.seed ^ 0x756E_646F)).pick(&[0, 0, 5, usual.rollback_rows]),
+            short_rollback_rows: Random(mix(self.seed ^ 0x7368_6F72)).pick(&[0, 0, usual.short_rollback_rows]),
             cut_after: Random(mix(self.seed ^ 0x6375_7400)).pick(&[Nanos::ZERO, Nanos::ZERO, usual.cut_after]),
         };
         let large = matches!(

@@ -1,5 +1,7 @@
 //! Tests that look inside of rollback.
 
+mod inserted;
+
 use crate::testing::{assert_clean, change, indexed, indexed_where, key, new_index, row, write};
 use crate::*;
 use cenote_base::rt;
