@@ -67,12 +67,17 @@ fn new_table() -> NewTable {
             column("c", ColumnType::Text),
         ],
         primary_key: Some(("t_pkey".into(), vec![0])),
-        indexes: vec![NewIndex {
-            name: "t_n".into(),
-            columns: vec![1],
-            unique: false,
-            constraint: false,
-        }],
+        // Rows that are inserted together go another way where an index is unique.
+        indexes: vec![index("t_n", vec![1], false), index("t_id_n", vec![0, 1], true)],
+    }
+}
+
+fn index(name: &str, columns: Vec<usize>, unique: bool) -> NewIndex {
+    NewIndex {
+        name: name.into(),
+        columns,
+        unique,
+        constraint: unique,
     }
 }
 

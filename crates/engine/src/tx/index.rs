@@ -15,7 +15,7 @@ use crate::catalog::{IndexDef, Table};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::key::{self, KeyRange};
-use crate::tree::{BTree, LeafBatch};
+use crate::tree::{BTree, LeafBatch, Scan};
 use crate::tx::read::split_entry;
 use crate::undo::record::TRAILER;
 use cenote_base::TxId;
@@ -41,6 +41,13 @@ pub(super) enum Standing {
     InProgress(TxId),
     /// It was rolled back: the version does not stand any more.
     Over,
+}
+
+/// What looks for keys in one index, with its memory.
+#[derive(Default)]
+pub(super) struct Probe {
+    scan: Option<Scan>,
+    batch: LeafBatch,
 }
 
 /// Keys that a change enters in indexes: (position of the index, its columns' bytes).
@@ -97,18 +104,26 @@ impl Tx {
             if !index.unique || table.index_key_has_null(index, row)? {
                 continue;
             }
-            if let Some(obstacle) = self.find_in_index(table, *position, key, own_key)? {
+            if let Some(obstacle) = self.find_in_index(table, *position, (key, own_key), &mut Probe::default())? {
                 return Ok(Some(obstacle));
             }
         }
         Ok(None)
     }
 
-    fn find_in_index(&self, table: &Table, position: usize, key: &[u8], own_key: &[u8]) -> Result<Option<Obstacle>> {
+    /// Looks whether another row than that of `own_key` has, or may come to have, this key in the index.
+    pub(super) fn find_in_index(
+        &self,
+        table: &Table,
+        position: usize,
+        (key, own_key): (&[u8], &[u8]),
+        probe: &mut Probe,
+    ) -> Result<Option<Obstacle>> {
         let index = &table.indexes[position];
-        let mut scan = BTree { space: index.space }.scan(KeyRange::prefix(key), Direction::Forward);
-        let mut batch = LeafBatch::new();
-        while scan.next_batch(&self.engine().pool, &mut batch)? {
+        let Probe { scan, batch } = probe;
+        let scan = scan.get_or_insert_with(|| BTree { space: index.space }.scan(KeyRange::all(), Direction::Forward));
+        scan.restart(KeyRange::prefix(key));
+        while scan.next_batch(&self.engine().pool, batch)? {
             for (entry, value) in batch.iter() {
                 let (prefix, row_key) = split_entry(entry, value)?;
                 if prefix != key || row_key == own_key {

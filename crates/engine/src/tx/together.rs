@@ -7,10 +7,12 @@
 //! 3. Then the rows' entries of secondary indexes, index by index and sorted, as many as a leaf takes in one
 //!    mini-transaction.
 //!
-//! A unique key is free only until the next row has it, and is held by its stripe until its entry is there. So rows of a
-//! table with a unique secondary index are inserted one by one.
+//! Where a secondary index is unique, rows go in parts whose keys are checked and entered under their stripes
+//! (`unique`).
 //!
 //! Latch order: clustered leaf → undo page. Index leaves one at a time, with nothing else latched.
+
+mod unique;
 
 use super::Tx;
 use super::write::no_segment;
@@ -105,33 +107,47 @@ impl Tx {
         if rows.is_empty() {
             return Ok(None);
         }
-        if table.indexes.iter().any(|index| index.unique) {
-            return self.insert_each(table, rows, at);
-        }
         let keys = self.keys_of(table, rows, at)?;
         let entries = entries_of(table, rows, &keys, at)?;
-        let mut order: Vec<usize> = (0..rows.len()).collect();
+        let set = RowSet {
+            table,
+            rows,
+            keys: &keys,
+            entries: &entries,
+        };
+        let twin = unique::first_twin(&set)?;
+        let mut order: Vec<usize> = (0..twin.unwrap_or(rows.len())).collect();
         if !order.is_sorted_by_key(|row| keys.get(*row)) {
             order.sort_by_key(|row| keys.get(*row));
         }
-        let mut inserted = Vec::with_capacity(rows.len());
-        let refused = self.insert_sorted(table, rows, (&keys, &order), (at, &mut inserted));
+        let mut inserted = Vec::with_capacity(order.len());
+        let refused = self.insert_sorted(&set, &order, (at, &mut inserted));
         // The others' entries were made with them.
         self.count_changes(table, inserted.len() as u64);
-        for (index, entries) in table.indexes.iter().zip(&entries) {
-            enter_sorted(self.engine(), index, entries, &inserted)?;
+        set.enter(self.engine(), &inserted, false)?;
+        match (refused?, twin) {
+            (None, Some(twin)) => self.insert_each(&set, twin, at),
+            (refused, _) => Ok(refused),
         }
-        refused
     }
 
-    fn insert_each(&mut self, table: &Table, rows: &NewRows, at: &mut usize) -> Result<Option<Refused>> {
-        for row in 0..rows.len() {
+    /// Inserts the rows from number `from` on one by one.
+    fn insert_each(&mut self, set: &RowSet<'_>, from: usize, at: &mut usize) -> Result<Option<Refused>> {
+        for row in from..set.rows.len() {
             *at = row;
-            if let Insert::Duplicate { index, .. } = self.insert(table, rows.row(row))? {
-                return Ok(Some(Refused { row, index }));
+            if let Some(refused) = self.insert_alone(set, row)? {
+                return Ok(Some(refused));
             }
         }
         Ok(None)
+    }
+
+    fn insert_alone(&mut self, set: &RowSet<'_>, row: usize) -> Result<Option<Refused>> {
+        let inserted = self.insert_keyed(set.table, (set.rows.row(row), set.keys.get(row)), &[])?;
+        Ok(match inserted {
+            Insert::Done => None,
+            Insert::Duplicate { index, .. } => Some(Refused { row, index }),
+        })
     }
 
     fn keys_of(&self, table: &Table, rows: &NewRows, at: &mut usize) -> Result<Pieces> {
@@ -154,19 +170,20 @@ impl Tx {
         Ok(keys)
     }
 
-    /// Inserts the rows in this order of their keys; notes in `inserted` those whose index entries are to follow.
+    /// Inserts the rows in this order of their keys; notes in `inserted` those whose entries in indexes that are not
+    /// unique are to follow.
     fn insert_sorted(
         &mut self,
-        table: &Table,
-        rows: &NewRows,
-        (keys, order): (&Pieces, &[usize]),
+        set: &RowSet<'_>,
+        order: &[usize],
         (in_hand, inserted): (&mut usize, &mut Vec<usize>),
     ) -> Result<Option<Refused>> {
         let entry = |row: &usize| NewEntry {
-            key: keys.get(*row),
-            value: rows.row(*row),
+            key: set.keys.get(*row),
+            value: set.rows.row(*row),
         };
         let sorted: Vec<NewEntry<'_>> = order.iter().map(entry).collect();
+        let has_unique = set.table.indexes.iter().any(|index| index.unique);
         let (mut at, mut refused) = (0, None::<Refused>);
         while at < order.len() {
             let row = order[at];
@@ -176,15 +193,18 @@ impl Tx {
                 at += 1;
                 continue;
             }
-            let taken = self.insert_some(table, &sorted[at..])?;
-            inserted.extend_from_slice(&order[at..at + taken]);
+            let before = inserted.len();
+            let done = match has_unique {
+                true => self.insert_part(set, (&order[at..], &sorted[at..]), inserted),
+                false => self.insert_some(set.table, &sorted[at..]).map(|taken| {
+                    inserted.extend_from_slice(&order[at..at + taken]);
+                }),
+            };
+            done?;
+            let taken = inserted.len() - before;
             at += taken;
             if taken == 0 {
-                if let Insert::Duplicate { index, .. } =
-                    self.insert_keyed(table, (rows.row(row), keys.get(row)), &[])?
-                {
-                    refused = Some(Refused { row, index });
-                }
+                refused = self.insert_alone(set, row)?.or(refused);
                 at += 1;
             }
         }
@@ -245,10 +265,37 @@ impl Tx {
     }
 }
 
+/// The rows of one call, with what is made of them.
+struct RowSet<'a> {
+    table: &'a Table,
+    rows: &'a NewRows,
+    keys: &'a Pieces,
+    /// Of each index of the table.
+    entries: &'a [Entries],
+}
+
+impl RowSet<'_> {
+    /// Enters these rows in the unique indexes, or in the others.
+    fn enter(&self, engine: &Engine, rows: &[usize], unique: bool) -> Result<()> {
+        let indexes = self.table.indexes.iter().zip(self.entries);
+        for (index, entries) in indexes.filter(|(index, _)| index.unique == unique) {
+            enter_sorted(engine, index, entries, rows)?;
+        }
+        Ok(())
+    }
+}
+
 /// Index entries of rows, and the lengths of their first parts.
 struct Entries {
     entries: Pieces,
     splits: Vec<[u8; 2]>,
+}
+
+impl Entries {
+    /// The index's columns of a row's entry.
+    fn key(&self, row: usize) -> &[u8] {
+        &self.entries.get(row)[..usize::from(u16::from_le_bytes(self.splits[row]))]
+    }
 }
 
 /// The entries of all rows in each index. Errors: one is too long.

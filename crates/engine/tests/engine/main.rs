@@ -19,6 +19,7 @@ mod shared;
 mod shares;
 mod start;
 mod statistics;
+mod together;
 mod twins;
 mod waiting;
 mod wide;

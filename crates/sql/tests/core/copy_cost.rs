@@ -1,7 +1,9 @@
 //! What COPY and CREATE INDEX cost, in process. Run by hand:
 //! `CENOTE_LINES=200000 cargo test -p cenote-sql --release --test core copy_cost -- --ignored --nocapture`.
 //! Under callgrind with n and 2n lines, the difference is what n lines take.
-//! `CENOTE_COPY_FILE=path` keeps the lines, so that another server can be given the same.
+//! `CENOTE_COPY_FILE=path` keeps the lines, so that another server can be given the same. `CENOTE_UNIQUE=columns` gives
+//! the table a unique index of these before: `l_partkey, l_orderkey, l_linenumber`, or in the order of the lines
+//! `l_orderkey, l_linenumber, l_partkey`.
 
 use crate::support::{Answer, Database, run_simple, simple};
 use cenote_base::random::Random;
@@ -83,6 +85,10 @@ fn copy_cost() {
     let database = Database::with_memory(1 << 30);
     let mut session = database.session();
     simple(&mut session, LINEITEM).expect("made");
+    if let Ok(columns) = std::env::var("CENOTE_UNIQUE") {
+        let index = format!("CREATE UNIQUE INDEX lineitem_unique ON lineitem ({columns})");
+        simple(&mut session, &index).expect("made");
+    }
     let mut answer = Answer {
         copy_input: text.as_bytes().chunks(MESSAGE).map(<[u8]>::to_vec).collect(),
         ..Answer::default()
