@@ -99,8 +99,9 @@ impl Tx {
             target: target as usize,
         };
         let statistics = self.statistics_of(table, what, (&rows.rows, scale))?;
-        self.engine().put_row_count(table.id, scale.rows as u64)?;
         self.put_statistics(table, statistics, changes)?;
+        // Behind it, which shares the table's lock: a table that is dropped leaves no count.
+        self.engine().put_row_count(table.id, scale.rows as u64)?;
         Ok(Analyzed {
             leaves,
             sampled: (rows.seen, rows.unseen),
@@ -252,7 +253,12 @@ impl Tx {
         loop {
             self.begin(Isolation::ReadCommitted);
             self.begin_statement();
-            let analyzed = self.analyze(&table, what);
+            // Purge may have removed a table that was dropped before the snapshot: its pages are not to be read.
+            let analyzed = match self.table_by_id(table.id)? {
+                None => Err(Error::UndefinedTable(table.name.clone())),
+                Some(now) if now.space != table.space => Err(Error::StaleTable(table.name.clone())),
+                Some(_) => self.analyze(&table, what),
+            };
             let now = self.table_by_id(table.id)?;
             self.end_statement();
             match (analyzed, now) {

@@ -6,8 +6,10 @@
 //! seems to have rows, and one that has them if it seems to be another size by now.
 
 use super::Analysis;
+use crate::api::Isolation;
 use crate::catalog::Table;
 use crate::engine::Engine;
+use crate::tx::Tx;
 use cenote_base::rt;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
@@ -49,22 +51,36 @@ impl Engine {
             if self.is_stopping() {
                 break;
             }
+            // Most tables, most of the time: nothing is read for them.
+            if self.catalog.statistics.changes_since(table.id) == Some(0) {
+                continue;
+            }
             let changes = self.catalog.statistics.changes(table.id);
-            if !self.needs_analysis(table) {
-                self.catalog.statistics.note_looked_at(table.id, changes);
-            } else if tx.analyze_alone(table, &Analysis::default()).is_ok() {
-                self.automatic.analyses.fetch_add(1, Ordering::Relaxed);
+            match self.needs_analysis_now(&mut tx, table) {
+                Some(true) if tx.analyze_alone(table, &Analysis::default()).is_ok() => {
+                    self.automatic.analyses.fetch_add(1, Ordering::Relaxed);
+                }
+                Some(false) => self.catalog.statistics.note_looked_at(table.id, changes),
+                Some(true) | None => {}
             }
         }
         *self.automatic.cancel.lock() = None;
     }
 
+    /// As `needs_analysis`, of the table as it is by now; None: it is gone. A snapshot keeps a table that is dropped
+    /// meanwhile from purge, which removes its pages.
+    fn needs_analysis_now(self: &Arc<Self>, tx: &mut Tx, table: &Table) -> Option<bool> {
+        tx.begin(Isolation::ReadCommitted);
+        tx.begin_statement();
+        let now = tx.table_by_id(table.id).ok().flatten();
+        let needs = now.map(|now| self.needs_analysis(&now));
+        tx.end_statement();
+        tx.rollback().ok()?;
+        needs
+    }
+
     fn needs_analysis(self: &Arc<Self>, table: &Table) -> bool {
-        let changed = match self.catalog.statistics.changes_since(table.id) {
-            // Most tables, most of the time: nothing is read for them.
-            Some(0) => return false,
-            changed => changed.map(|rows| rows as f64),
-        };
+        let changed = self.catalog.statistics.changes_since(table.id).map(|rows| rows as f64);
         let known = self.statistics(table).map(|statistics| statistics.rows);
         match (changed, known) {
             (Some(changed), known) => is_due(changed, known.unwrap_or(0.0)),
@@ -86,6 +102,36 @@ fn is_due(changed: f64, rows: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
+    use crate::testing::{indexed, write};
+
+    /// A table is dropped between the look at the catalog and its analysis: its pages, which purge removes, are not
+    /// read, and its id gets no count of rows, which stayed for good.
+    #[test]
+    fn a_table_that_is_dropped_meanwhile_is_left_alone() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = indexed(dir.path());
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        (0..100).for_each(|id| write(&mut tx, &table, id, std::iter::once(0)));
+        tx.commit().expect("committed");
+        assert_eq!(engine.needs_analysis_now(&mut tx, &table), Some(true));
+        // It keeps the pages.
+        let mut old = engine.begin(Isolation::RepeatableRead);
+        old.begin_statement();
+        tx.begin(Isolation::ReadCommitted);
+        tx.drop_table(&table).expect("dropped");
+        tx.commit().expect("committed");
+        let analyzed = engine.analyze(&table, &Analysis::default());
+        assert!(matches!(analyzed, Err(Error::UndefinedTable(_))), "{analyzed:?}");
+        assert_eq!(engine.row_count(table.id).expect("readable"), None);
+        drop(old);
+        engine.vacuum().expect("purged");
+        assert_eq!(engine.needs_analysis_now(&mut tx, &table), None);
+        assert!(engine.analyze(&table, &Analysis::default()).is_err());
+        assert_eq!(engine.check().expect("checked").problems, Vec::<String>::new());
+        drop(tx);
+        engine.shutdown().expect("shut down");
+    }
 
     #[test]
     fn the_threshold_is_postgresqls() {
