@@ -1,8 +1,10 @@
 //! Lines of COPY data, and their columns.
 //!
 //! Text: a line a row, columns between delimiters, NULL as a word, backslash escapes (of line ends, too). Csv: values
-//! in quotes may hold delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL. A line of `\.` is the
-//! end.
+//! in quotes may hold delimiters, line ends and (escaped) quotes; an unquoted NULL word is NULL.
+//!
+//! `\.` is the end-of-copy marker. In csv it is one as a line of its own, and data elsewhere. In text it is one at the
+//! end of a line, whose other bytes are a last row, and an error elsewhere. Its line has to end as the first one does.
 
 use crate::error::{Result, SqlError, code};
 use crate::parse::CopyFormat;
@@ -25,6 +27,8 @@ pub struct Lines {
     quoted: bool,
     escaped: bool,
     finished: bool,
+    /// Whether the first line ended in a carriage return and a newline.
+    crlf: Option<bool>,
     memory: Charge,
 }
 
@@ -38,6 +42,7 @@ impl Lines {
             quoted: false,
             escaped: false,
             finished: false,
+            crlf: None,
             memory,
         }
     }
@@ -49,10 +54,10 @@ impl Lines {
         }
     }
 
-    /// The next line that is whole (`last`: what is left is one), without its end.
+    /// The next line that is whole (`last`: what is left is one), without its end, up to the end-of-copy marker.
     ///
     /// # Errors
-    /// 54000: the line is too long.
+    /// 54000: the line is too long. 22P04: the end-of-copy marker is wrong.
     pub fn next(&mut self, format: &CopyFormat, last: bool) -> Result<Option<&[u8]>> {
         let whole = self.buffer.len();
         if self.finished || self.at == whole {
@@ -79,7 +84,36 @@ impl Lines {
         let start = std::mem::replace(&mut self.at, next);
         (self.searched, self.quoted, self.escaped) = (next, false, false);
         let line = &self.buffer[start..end];
-        Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+        let (line, has_return) = match line.strip_suffix(b"\r") {
+            Some(line) => (line, true),
+            None => (line, false),
+        };
+        let has_marker = match format.csv {
+            true => line == b"\\.",
+            false => ends_in_marker(line),
+        };
+        if has_marker && self.is_end(format.csv, has_return, found.is_some())? {
+            self.finished = true;
+            let row = &line[..line.len() - 2];
+            return Ok((!row.is_empty()).then_some(row));
+        }
+        if found.is_some() {
+            self.crlf.get_or_insert(has_return);
+        }
+        Ok(Some(line))
+    }
+
+    /// Whether a line that ends in the marker ends the data: of csv it may be a row. `is_whole`: a newline follows.
+    fn is_end(&self, csv: bool, has_return: bool, is_whole: bool) -> Result<bool> {
+        let refuse = |text| Err(SqlError::new(code::BAD_COPY_FORMAT, text));
+        match (self.crlf, has_return) {
+            (Some(false), true) => refuse("end-of-copy marker does not match previous newline style"),
+            (Some(true), false) if is_whole && csv => refuse("unquoted newline found in data"),
+            (Some(true), false) if is_whole => refuse("end-of-copy marker does not match previous newline style"),
+            _ if is_whole => Ok(true),
+            _ if csv => Ok(false),
+            _ => Err(corrupt_marker()),
+        }
     }
 
     /// The first line end before which no backslash makes it a part of a value.
@@ -113,11 +147,6 @@ impl Lines {
         None
     }
 
-    /// Ignores what still comes.
-    pub fn finish(&mut self) {
-        self.finished = true;
-    }
-
     /// Gives back what was read, and accounts for what was not: the beginning of a line.
     ///
     /// # Errors
@@ -136,6 +165,35 @@ impl Lines {
         }
         Ok(self.memory.grow(self.buffer.capacity())?)
     }
+}
+
+/// Whether a line of the text format ends in `\.`, whose backslash no other one escapes.
+fn ends_in_marker(line: &[u8]) -> bool {
+    let Some(before) = line.strip_suffix(b".") else {
+        return false;
+    };
+    before.iter().rev().take_while(|byte| **byte == b'\\').count() % 2 == 1
+}
+
+#[cold]
+fn corrupt_marker() -> SqlError {
+    SqlError::new(code::BAD_COPY_FORMAT, "end-of-copy marker corrupt")
+}
+
+/// Refuses a line of the text format with `\.` in it.
+///
+/// # Errors
+/// 22P04: it has one.
+pub fn check_marker(line: &[u8]) -> Result<()> {
+    let mut rest = line;
+    while let Some(at) = rest.iter().position(|byte| *byte == b'\\') {
+        match rest.get(at + 1) {
+            Some(b'.') => return Err(corrupt_marker()),
+            Some(_) => rest = &rest[at + 2..],
+            None => break,
+        }
+    }
+    Ok(())
 }
 
 /// The first line end.
@@ -190,7 +248,7 @@ impl<'a> Fields<'a> {
     /// The next column; None: the line is at its end.
     ///
     /// # Errors
-    /// 22P04: quotes are not closed. 22021: an escape makes the text invalid UTF-8.
+    /// 22P04: quotes are not closed; an end-of-copy marker. 22021: an escape makes the text invalid UTF-8.
     pub fn next(&mut self) -> Result<Option<CopyField<'_>>> {
         let Some(rest) = self.rest else { return Ok(None) };
         if self.format.csv {
@@ -206,6 +264,9 @@ impl<'a> Fields<'a> {
         let mut escaped = false;
         while bytes.get(end) == Some(&b'\\') {
             escaped = true;
+            if bytes.get(end + 1) == Some(&b'.') {
+                return Err(corrupt_marker());
+            }
             // The byte behind it is a part of the value.
             let next = (end + 2).min(bytes.len());
             end = next + special_byte(&bytes[next..], self.format.delimiter);
@@ -297,6 +358,89 @@ fn unescape(raw: &str) -> Result<String> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// What PostgreSQL 15 makes of data: rows, or the number of a line and why it is refused.
+    fn rows_of(data: &[u8], csv: bool, piece: usize) -> std::result::Result<Vec<String>, (usize, String)> {
+        let format = CopyFormat {
+            csv,
+            delimiter: b'\t',
+            null: "NULL".into(),
+            header: false,
+            header_match: false,
+            quote: b'"',
+            escape: b'"',
+            force_quote: None,
+        };
+        let memory = cenote_engine::Memory::new(1 << 20, 1);
+        let mut lines = Lines::new(Charge::new(&memory.account("a test")));
+        let (mut rows, mut pieces) = (Vec::new(), data.chunks(piece).peekable());
+        while let Some(piece) = pieces.next() {
+            lines.push(piece);
+            let last = pieces.peek().is_none();
+            loop {
+                let number = rows.len() + 1;
+                let refused = |error: SqlError| (number, error.message().to_string());
+                let Some(line) = lines.next(&format, last).map_err(refused)? else {
+                    break;
+                };
+                if !csv {
+                    check_marker(line).map_err(refused)?;
+                }
+                rows.push(String::from_utf8(line.to_vec()).expect("UTF-8"));
+            }
+            lines.compact().expect("room");
+        }
+        Ok(rows)
+    }
+
+    /// COPY took `\.x` for data, and `\.` at the end of a line or of the data.
+    #[test]
+    fn the_end_of_copy_marker() {
+        let style = "end-of-copy marker does not match previous newline style";
+        let corrupt = "end-of-copy marker corrupt";
+        let newline = "unquoted newline found in data";
+        type Case = (
+            &'static str,
+            bool,
+            std::result::Result<&'static [&'static str], (usize, &'static str)>,
+        );
+        let cases: &[Case] = &[
+            ("\\.x\n", false, Err((1, corrupt))),
+            ("a\n\\.x\n", false, Err((2, corrupt))),
+            ("a\n\\.\nb\n", false, Ok(&["a"])),
+            ("a\n\\.", false, Err((2, corrupt))),
+            ("a\\.b\n", false, Err((1, corrupt))),
+            ("a\\.\nb\n", false, Ok(&["a"])),
+            ("a\n\\.\r\n", false, Err((2, style))),
+            ("a\r\n\\.\r\nb\r\n", false, Ok(&["a"])),
+            ("a\r\n\\.\n", false, Err((2, style))),
+            ("a\r\n\\.x\r\n", false, Err((2, corrupt))),
+            ("a\n\\. \n", false, Err((2, corrupt))),
+            ("\\.\n", false, Ok(&[])),
+            ("\\.\r\n", false, Ok(&[])),
+            ("\\..\n", false, Err((1, corrupt))),
+            ("\\\\.\n", false, Ok(&["\\\\."])),
+            ("\\.x\n", true, Ok(&["\\.x"])),
+            ("a\n\\.\nb\n", true, Ok(&["a"])),
+            ("a\n\\.x\nb\n", true, Ok(&["a", "\\.x", "b"])),
+            ("a\n\"\\.\"\n", true, Ok(&["a", "\"\\.\""])),
+            ("a\n\\.", true, Ok(&["a", "\\."])),
+            ("\"x\n\\.\ny\"\n", true, Ok(&["\"x\n\\.\ny\""])),
+            ("a\r\n\\.\n", true, Err((2, newline))),
+            ("a\n\\.\r\n", true, Err((2, style))),
+        ];
+        for (data, csv, expected) in cases {
+            for piece in [1, 2, 3, 100] {
+                let found = rows_of(data.as_bytes(), *csv, piece);
+                let expected = (*expected).map(|rows| rows.iter().map(|row| row.to_string()).collect());
+                assert_eq!(
+                    found,
+                    expected.map_err(|(n, why)| (n, why.into())),
+                    "{data:?}, csv {csv}"
+                );
+            }
+        }
+    }
 
     proptest! {
         #[test]

@@ -1,6 +1,6 @@
 //! COPY FROM STDIN between two messages of its client: it needs no thread meanwhile.
 
-use super::copy_lines::{CopyField, Fields, Lines};
+use super::copy_lines::{CopyField, Fields, Lines, check_marker};
 use super::copy_row;
 use super::prepared::Prepared;
 use crate::env::SessionEnv;
@@ -87,17 +87,16 @@ impl Load {
     /// # Errors
     /// A line is no row of the table, or cannot be inserted.
     pub fn lines(&mut self, into: &mut LoadTarget<'_>, lines: &mut Lines, last: bool) -> Result<()> {
-        while let Some(line) = lines.next(&self.format, last)? {
+        while let Some(line) = lines
+            .next(&self.format, last)
+            .map_err(|e| self.placed_at(self.line + 1, e))?
+        {
             self.line += 1;
             if self.line == 1 && self.format.header {
                 if self.format.header_match {
                     self.match_header(line)?;
                 }
                 continue;
-            }
-            if line == b"\\." {
-                lines.finish();
-                break;
             }
             self.load(into, line)?;
         }
@@ -130,6 +129,9 @@ impl Load {
             if made.map_err(|e| self.placed(e, None))? {
                 return Ok(());
             }
+        }
+        if !self.format.csv {
+            check_marker(line).map_err(|e| self.placed(e, None))?;
         }
         let mut values = std::mem::take(&mut self.values);
         let made = self.fill(into, text, &mut values).and_then(|()| {
@@ -244,13 +246,17 @@ impl Load {
     /// `COPY t, line 3, column a: "x"`
     #[cold]
     fn placed(&self, error: SqlError, column: Option<(&str, &str)>) -> SqlError {
-        let place = match column {
-            Some((name, value)) => format!(
+        match column {
+            Some((name, value)) => error.with_context(format!(
                 "COPY {}, line {}, column {name}: \"{value}\"",
                 self.table.name, self.line
-            ),
-            None => format!("COPY {}, line {}", self.table.name, self.line),
-        };
-        error.with_context(place)
+            )),
+            None => self.placed_at(self.line, error),
+        }
+    }
+
+    #[cold]
+    fn placed_at(&self, line: u64, error: SqlError) -> SqlError {
+        error.with_context(format!("COPY {}, line {line}", self.table.name))
     }
 }

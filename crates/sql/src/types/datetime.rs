@@ -286,6 +286,10 @@ fn read(text: &str, ty: &str) -> Result<Reading> {
         .and_then(|colon| trimmed[..colon].rfind([' ', 'T', 't']));
     let (day, time) = split.map_or((trimmed, ""), |at| (&trimmed[..at], trimmed[at + 1..].trim()));
     let (mut year, month, dom) = read_day(day).ok_or_else(|| bad(text, ty))?;
+    // The year before 1 is 1 BC.
+    if year < 1 {
+        return Err(field_range(text));
+    }
     if bc {
         year = 1 - year;
     }
@@ -481,5 +485,20 @@ mod tests {
         assert_eq!(parse_date("2026-02-30", 0).unwrap_err().code(), "22008");
         assert_eq!(parse_date("hello", 0).unwrap_err().code(), "22007");
         assert_eq!(parse_timestamp("2026-01-01 25:00:00", 0).unwrap_err().code(), "22008");
+        for text in [
+            "0000-01-01",
+            "0-1-1",
+            "01/01/0000",
+            "00000101",
+            "0000-01-01 BC",
+            "00-01-01",
+        ] {
+            assert_eq!(parse_date(text, 0).unwrap_err().code(), "22008", "{text}");
+            assert_eq!(parse_timestamp(text, 0).unwrap_err().code(), "22008", "{text}");
+        }
+        assert_eq!(
+            parse_date("0001-01-01 BC", 0).unwrap() + 366,
+            parse_date("0001-01-01", 0).unwrap()
+        );
     }
 }

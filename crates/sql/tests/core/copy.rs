@@ -62,6 +62,31 @@ fn the_mark_of_the_end_ends_csv_too() {
     assert_eq!(csv(b"\"\\.\"\n").expect_err("one column").code(), "22P04");
 }
 
+/// `\.x` was data, and so was a mark behind a value, which ends the data. PostgreSQL 15 answers so.
+#[test]
+fn marks_in_lines_and_years_before_1_are_refused() {
+    let database = Database::new();
+    let mut session = database.session();
+    let mut text = |data: &[u8]| {
+        copied(&mut session, "", data)
+            .map_err(|e| (e.message().to_string(), e.context().unwrap_or_default().to_string()))
+    };
+    let corrupt = |line: &str| Err(("end-of-copy marker corrupt".to_string(), line.to_string()));
+    assert_eq!(text(b"a\tb\n\\.x\n"), corrupt("COPY t, line 2"));
+    assert_eq!(text(b"a\tb\nc\\.d\te\n"), corrupt("COPY t, line 2"));
+    assert_eq!(text(b"a\tb\n\\."), corrupt("COPY t, line 2"));
+    assert_eq!(text(b"a\tb\nc\td\\.\nno\trow\n"), Ok(vec!["a|b".into(), "c|d".into()]));
+    simple(&mut session, "CREATE TABLE times (d date, ts timestamp)").expect("made");
+    for line in ["0000-01-01\t\\N\n", "\\N\t0000-12-31 00:00:00\n"] {
+        let mut answer = Answer {
+            copy_input: vec![line.as_bytes().to_vec()],
+            ..Answer::default()
+        };
+        let error = run_simple(&mut session, "COPY times FROM STDIN", &mut answer).expect_err("refused");
+        assert_eq!(error.code(), "22008", "{line}");
+    }
+}
+
 /// Rows are inserted together: the line of a duplicate is that row's, though later lines were read by then, and a line
 /// that is no row is told before a duplicate above it.
 #[test]
