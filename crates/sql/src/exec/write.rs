@@ -304,6 +304,7 @@ pub(crate) fn check_not_null(table: &Table, values: &[Datum], session: &SessionE
 /// 23505, 23502: a row breaks a key or NOT NULL. 40001, 40P01, 55P03: as the engine's locks. Else as the expressions or
 /// the sink.
 pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Result<u64> {
+    check_given(run, &plan.assignments)?;
     match &plan.target {
         Target::Short(access) => {
             let deed = RowChange::Update(&plan.assignments);
@@ -314,6 +315,25 @@ pub fn update(run: &mut Run<'_>, plan: &UpdatePlan, sink: &mut dyn Sink) -> Resu
             change_found(run, (table, finder, &plan.reads), &deed, &plan.returning, sink)
         }
     }
+}
+
+/// Refuses a parameter or literal that its column does not take, even where no row is found: PostgreSQL folds its cast
+/// when it plans.
+fn check_given(run: &Run<'_>, assignments: &[(usize, Expr)]) -> Result<()> {
+    let is_given = |expr: &Expr| matches!(expr, Expr::Param(_) | Expr::Const(_));
+    let casts = assignments.iter().map(|(_, expr)| expr);
+    for cast in casts.filter(|expr| matches!(expr, Expr::Cast { operand, .. } if is_given(operand))) {
+        let env = Env {
+            params: run.params,
+            input: Input::Nothing,
+            outer: &[],
+            session: run.session,
+            sequences: None,
+            subqueries: None,
+        };
+        cast.eval(&env)?;
+    }
+    Ok(())
 }
 
 /// Deletes; gives the count.

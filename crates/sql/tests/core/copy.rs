@@ -87,6 +87,20 @@ fn marks_in_lines_and_years_before_1_are_refused() {
     }
 }
 
+/// A parameter that its column does not take was not told where UPDATE found no row.
+#[test]
+fn a_value_that_a_column_does_not_take_is_told_where_no_row_is_found() {
+    let database = Database::new();
+    let mut session = database.session();
+    let mut run = |text: &str| simple(&mut session, text).map(drop).map_err(|e| e.code().to_string());
+    run("CREATE TABLE n (i int PRIMARY KEY, b bigint)").expect("made");
+    run("PREPARE p(bigint) AS UPDATE n SET i = $1 WHERE i = 1").expect("prepared");
+    assert_eq!(run("EXECUTE p(3000000000)"), Err("22003".into()));
+    assert_eq!(run("EXECUTE p(3)"), Ok(()));
+    assert_eq!(run("UPDATE n SET i = 3000000000 WHERE i = 1"), Err("22003".into()));
+    assert_eq!(run("UPDATE n SET i = b + 3000000000 WHERE i = 1"), Ok(()));
+}
+
 /// Rows are inserted together: the line of a duplicate is that row's, though later lines were read by then, and a line
 /// that is no row is told before a duplicate above it.
 #[test]
