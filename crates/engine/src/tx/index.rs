@@ -50,6 +50,12 @@ pub(super) struct Probe {
     batch: LeafBatch,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// How many keys this thread has looked for.
+    pub(super) static PROBES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
 /// Keys that a change enters in indexes: (position of the index, its columns' bytes).
 pub(super) type NewKeys = Vec<(usize, Vec<u8>)>;
 
@@ -119,6 +125,8 @@ impl Tx {
         (key, own_key): (&[u8], &[u8]),
         probe: &mut Probe,
     ) -> Result<Option<Obstacle>> {
+        #[cfg(test)]
+        PROBES.with(|probes| probes.set(probes.get() + 1));
         let index = &table.indexes[position];
         let Probe { scan, batch } = probe;
         let scan = scan.get_or_insert_with(|| BTree { space: index.space }.scan(KeyRange::all(), Direction::Forward));

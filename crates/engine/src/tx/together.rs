@@ -19,7 +19,7 @@ use super::write::no_segment;
 use crate::api::Insert;
 use crate::catalog::{IndexDef, Table};
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::key;
 use crate::large;
 use crate::tree::BTree;
@@ -124,22 +124,19 @@ impl Tx {
         let refused = self.insert_sorted(&set, &order, (at, &mut inserted));
         // The others' entries were made with them.
         self.count_changes(table, inserted.len() as u64);
-        set.enter(self.engine(), &inserted, false)?;
-        match (refused?, twin) {
-            (None, Some(twin)) => self.insert_each(&set, twin, at),
+        let entered = set.enter(self.engine(), &inserted, false);
+        let refused = refused?;
+        entered?;
+        match (refused, twin) {
+            (None, Some(twin)) => {
+                *at = twin;
+                let refused = self.insert_alone(&set, twin)?;
+                refused
+                    .map(Some)
+                    .ok_or_else(|| Error::Internal("two rows have one unique key".into()))
+            }
             (refused, _) => Ok(refused),
         }
-    }
-
-    /// Inserts the rows from number `from` on one by one.
-    fn insert_each(&mut self, set: &RowSet<'_>, from: usize, at: &mut usize) -> Result<Option<Refused>> {
-        for row in from..set.rows.len() {
-            *at = row;
-            if let Some(refused) = self.insert_alone(set, row)? {
-                return Ok(Some(refused));
-            }
-        }
-        Ok(None)
     }
 
     fn insert_alone(&mut self, set: &RowSet<'_>, row: usize) -> Result<Option<Refused>> {
@@ -184,7 +181,7 @@ impl Tx {
         };
         let sorted: Vec<NewEntry<'_>> = order.iter().map(entry).collect();
         let has_unique = set.table.indexes.iter().any(|index| index.unique);
-        let (mut at, mut refused) = (0, None::<Refused>);
+        let (mut at, mut refused, mut part) = (0, None::<Refused>, unique::PART);
         while at < order.len() {
             let row = order[at];
             *in_hand = row;
@@ -195,7 +192,7 @@ impl Tx {
             }
             let before = inserted.len();
             let done = match has_unique {
-                true => self.insert_part(set, (&order[at..], &sorted[at..]), inserted),
+                true => self.insert_part(set, (&order[at..], &sorted[at..], part), inserted),
                 false => self.insert_some(set.table, &sorted[at..]).map(|taken| {
                     inserted.extend_from_slice(&order[at..at + taken]);
                 }),
@@ -203,7 +200,10 @@ impl Tx {
             done?;
             let taken = inserted.len() - before;
             at += taken;
+            part = (2 * part).min(unique::PART);
             if taken == 0 {
+                // Its neighbours are likely to be like it.
+                part = 1;
                 refused = self.insert_alone(set, row)?.or(refused);
                 at += 1;
             }
@@ -214,8 +214,7 @@ impl Tx {
     /// Inserts as many of the rows as go into the leaf of the first; returns how many: 0 where that one is to be
     /// inserted by itself.
     fn insert_some(&mut self, table: &Table, rows: &[NewEntry<'_>]) -> Result<usize> {
-        let stays_whole = |row: &NewEntry<'_>| large::stays_whole(row.value.len());
-        let rows = &rows[..rows.iter().take_while(|row| stays_whole(row)).count()];
+        let rows = &rows[..whole(rows)];
         let Some(first) = rows.first() else { return Ok(0) };
         let engine = self.engine().clone();
         let tree = BTree { space: table.space };
@@ -263,6 +262,12 @@ impl Tx {
         m.commit();
         Ok(plan.count)
     }
+}
+
+/// How many rows, from the first on, have all their values within.
+fn whole(rows: &[NewEntry<'_>]) -> usize {
+    let stays_whole = |row: &&NewEntry<'_>| large::stays_whole(row.value.len());
+    rows.iter().take_while(stays_whole).count()
 }
 
 /// The rows of one call, with what is made of them.
