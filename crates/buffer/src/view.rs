@@ -65,6 +65,14 @@ impl<'a, O: Observer> PageView<'a, O> {
         }
     }
 
+    /// Asks the processor for the line at `offset`, which will be read soon. No access, and not announced.
+    #[inline(always)]
+    pub fn prefetch(&self, offset: usize) {
+        if self.reaches(offset, 1) {
+            self.span.memory().prefetch(self.span.offset() + offset as u64);
+        }
+    }
+
     /// The bytes, once announced.
     #[inline(always)]
     fn bytes(&self) -> Quiet<'a> {

@@ -11,7 +11,7 @@
 //! A scan that has gone through several leaves asks the pool for the next ones ahead of time; their numbers stand
 //! in the parent that it passes anyway.
 
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use cenote_fabric::observe::{self, Observer, Off, On};
 
@@ -98,6 +98,26 @@ impl LeafBatch {
         self.bytes.clear();
         self.rows.clear();
         self.cut = false;
+    }
+
+    /// Where the batch ends.
+    pub(super) fn mark(&self) -> (usize, usize) {
+        (self.rows.len(), self.bytes.len())
+    }
+
+    /// Drops the entries behind a mark.
+    pub(super) fn drop_behind(&mut self, (rows, bytes): (usize, usize)) {
+        self.rows.truncate(rows);
+        self.bytes.truncate(bytes);
+    }
+
+    /// Appends the entries of some slots of a leaf.
+    #[inline(always)]
+    pub(super) fn push_all(&mut self, page: impl PageRead, slots: Range<usize>) {
+        if !slots.is_empty() {
+            self.begin_leaf(page, &Header::read(page));
+            slots.for_each(|slot| self.push(page, slot));
+        }
     }
 
     /// Before the entries of a leaf are pushed.

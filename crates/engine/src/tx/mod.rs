@@ -27,6 +27,7 @@ mod statistics;
 pub(crate) mod status;
 mod together;
 pub(crate) mod unsettled;
+mod walk;
 mod write;
 
 pub use locks::CancelFlag;

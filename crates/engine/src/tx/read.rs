@@ -18,6 +18,7 @@
 use super::CancelFlag;
 use super::slots::{Hold, Lease, SlotIndex};
 use super::status::Status;
+use super::walk::Walk;
 use crate::api::{Columns, Direction, RowBatch};
 use crate::catalog::Table;
 use crate::catalog::state::Catalog;
@@ -25,7 +26,7 @@ use crate::covered::EntryScratch;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::key::KeyRange;
-use crate::tree::{BTree, LeafBatch, Place, Scan};
+use crate::tree::{BTree, LeafBatch, Place};
 use crate::undo::UndoPointer;
 use crate::undo::record::{TRAILER, Trailer};
 use crate::{large, undo};
@@ -133,35 +134,29 @@ impl Reader {
     /// Scans a table by primary key.
     pub fn scan(&self, table: &Arc<Table>, range: KeyRange, direction: Direction) -> RowScan {
         let scan = BTree { space: table.space }.scan(range, direction);
-        RowScan {
-            table: table.clone(),
-            index: None,
-            columns: Columns::All,
-            scan,
-            leaf: LeafBatch::new(),
-            scratch: Vec::new(),
-            fetch: Fetch::default(),
-            entries: None,
-        }
+        RowScan::of(table, None, Walk::Range(scan))
     }
 
     /// Scans a table in the order of an index (position in `Table::indexes`); the range is over the index's columns
     /// (and the primary key behind them).
     pub fn index_scan(&self, table: &Arc<Table>, index: usize, range: KeyRange, direction: Direction) -> RowScan {
-        let scan = BTree {
-            space: table.indexes[index].space,
-        }
-        .scan(range, direction);
-        RowScan {
-            table: table.clone(),
-            index: Some(index),
-            columns: Columns::All,
-            scan,
-            leaf: LeafBatch::new(),
-            scratch: Vec::new(),
-            fetch: Fetch::default(),
-            entries: None,
-        }
+        let space = table.indexes[index].space;
+        let scan = BTree { space }.scan(range, direction);
+        RowScan::of(table, Some(index), Walk::Range(scan))
+    }
+
+    /// Looks up the rows whose primary key (or key in an index) begins with one of a part of `prefixes`, which rise; none
+    /// begins another. Rows come in the order of these keys, some hundreds in a batch.
+    pub fn look_up(
+        &self,
+        table: &Arc<Table>,
+        index: Option<usize>,
+        (prefixes, part): (Arc<[Vec<u8>]>, std::ops::Range<usize>),
+    ) -> RowScan {
+        let tree = BTree {
+            space: space_of(table, index),
+        };
+        RowScan::of(table, index, Walk::Prefixes(tree.scan_prefixes(prefixes, part)))
     }
 
     /// About which share (0 to 1) of a table's rows lies in a range of its primary key, or of one of its indexes.
@@ -329,7 +324,7 @@ pub struct RowScan {
     table: Arc<Table>,
     index: Option<usize>,
     columns: Columns,
-    scan: Scan,
+    walk: Walk,
     leaf: LeafBatch,
     scratch: Vec<u8>,
     fetch: Fetch,
@@ -341,6 +336,19 @@ pub struct RowScan {
 const BATCH_BYTES: usize = 4 << 20;
 
 impl RowScan {
+    fn of(table: &Arc<Table>, index: Option<usize>, walk: Walk) -> RowScan {
+        RowScan {
+            table: table.clone(),
+            index,
+            columns: Columns::All,
+            walk,
+            leaf: LeafBatch::new(),
+            scratch: Vec::new(),
+            fetch: Fetch::default(),
+            entries: None,
+        }
+    }
+
     /// Only these columns will be read.
     pub fn columns(mut self, columns: &Columns) -> RowScan {
         self.columns = columns.clone();
@@ -350,20 +358,20 @@ impl RowScan {
     /// Keys will not be read: those of a batch's rows may be cut.
     pub fn without_keys(mut self) -> RowScan {
         if self.index.is_none() {
-            self.scan = self.scan.without_keys();
+            self.walk = self.walk.without_keys();
         }
         self
     }
 
     /// Fetch about so many rows at a time (at least 1), for callers that want few.
     pub fn batch_rows(mut self, rows: usize) -> RowScan {
-        self.scan = self.scan.batch_rows(rows);
+        self.walk.set_batch_rows(rows);
         self
     }
 
     /// From now on, fetch about so many rows at a time (at least 1).
     pub fn set_batch_rows(&mut self, rows: usize) {
-        self.scan.set_batch_rows(rows);
+        self.walk.set_batch_rows(rows);
     }
 
     /// Only columns are read that the entries of the index give ([`Table::columns_of_entries`]). So the row of an entry is
@@ -374,8 +382,11 @@ impl RowScan {
     }
 
     /// Goes on with another range of the same tree.
+    ///
+    /// # Panics
+    /// If it is a look-up.
     pub fn restart(&mut self, range: KeyRange) {
-        self.scan.restart(range);
+        self.walk.restart(range);
     }
 
     /// The next rows; false (and an empty batch) at the end. `reader` is the one by which the scan was made, or a
@@ -403,17 +414,17 @@ impl RowScan {
     fn next_leaf(&mut self, reader: &Reader) -> Result<bool> {
         let (engine, leaf) = (&*reader.engine, &mut self.leaf);
         let (Some(entries), Some(index)) = (&mut self.entries, self.index) else {
-            return Ok(self.scan.next_batch(&engine.pool, leaf)?);
+            return Ok(self.walk.next_batch(&engine.pool, leaf)?);
         };
         let (space, index) = (self.table.space, &self.table.indexes[index]);
         let settled = &mut entries.settled;
         settled.clear();
         if !engine.unsettled.covers(index.space) {
-            return Ok(self.scan.next_batch(&engine.pool, leaf)?);
+            return Ok(self.walk.next_batch(&engine.pool, leaf)?);
         }
-        let more = self.scan.next_batch_looking(&engine.pool, leaf, &mut |leaf| {
-            settled.clear();
-            settled.extend((0..leaf.len()).map(|i| engine.unsettled.is_settled(space, row_key(leaf, i))));
+        let more = self.walk.next_batch_looking(&engine.pool, leaf, &mut |leaf, from| {
+            settled.truncate(from);
+            settled.extend((from..leaf.len()).map(|i| engine.unsettled.is_settled(space, row_key(leaf, i))));
         })?;
         if !engine.catalog.keeps_up(&self.table, index) {
             settled.clear();
@@ -433,7 +444,7 @@ impl RowScan {
                 Some(Brought::InScratch) => {
                     batch.push_row((start, key_end), &self.scratch);
                     if batch.bytes() >= BATCH_BYTES && i + 1 < self.leaf.len() {
-                        self.scan.return_to(&self.leaf.whole_key(batch.part(start, key_end)));
+                        self.walk.return_to(&self.leaf.whole_key(batch.part(start, key_end)));
                         break;
                     }
                 }
@@ -470,7 +481,7 @@ impl RowScan {
                 Brought::InPlace(row_end) => batch.push_place((start, key_end), (key_end, row_end)),
                 Brought::InScratch => batch.push_row((start, key_end), &self.scratch),
             }
-            if ends_behind(&mut self.scan, &self.leaf, i, batch) {
+            if ends_behind(&mut self.walk, &self.leaf, i, batch) {
                 break;
             }
         }
@@ -574,10 +585,10 @@ fn row_key(leaf: &LeafBatch, i: usize) -> &[u8] {
 
 /// Whether the batch is long enough behind entry `i` of the leaf. The rest of the leaf is then read again: what was
 /// copied of it may be out of date by the next call.
-fn ends_behind(scan: &mut Scan, leaf: &LeafBatch, i: usize, batch: &RowBatch) -> bool {
+fn ends_behind(walk: &mut Walk, leaf: &LeafBatch, i: usize, batch: &RowBatch) -> bool {
     let ends = batch.bytes() >= BATCH_BYTES && i + 1 < leaf.len();
     if ends {
-        scan.return_to(leaf.key(i));
+        walk.return_to(leaf.key(i));
     }
     ends
 }
