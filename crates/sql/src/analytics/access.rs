@@ -158,6 +158,23 @@ pub(crate) fn datum_of(literal: &ScalarValue, column: ColumnType) -> Option<Datu
     })
 }
 
+/// Whether the entries of an index give all these columns.
+pub(crate) fn is_covered(table: &Table, index: Option<usize>, columns: &[usize]) -> bool {
+    index.is_some_and(|index| {
+        let given = table.columns_of_entries(index);
+        columns.iter().all(|column| given.contains(column))
+    })
+}
+
+/// Cost of a row that an index leads to (None: the primary key) and of which these columns are read.
+pub(crate) fn row_cost(table: &Table, index: Option<usize>, columns: &[usize]) -> f64 {
+    match index {
+        None => 1.0,
+        Some(_) if is_covered(table, index, columns) => OF_ENTRY,
+        Some(_) => BY_INDEX,
+    }
+}
+
 /// How a scan reaches its rows.
 #[derive(Clone)]
 pub(crate) struct ScanAccess {
@@ -168,10 +185,14 @@ pub(crate) struct ScanAccess {
     pub use_of_key: usize,
     /// About how many rows the range holds.
     pub rows: usize,
+    /// What one of them costs.
+    row: f64,
 }
 
 /// Cost of a row that an index leads to, where a row that is met in the primary key's order costs 1.
-pub(crate) const BY_INDEX: f64 = 16.0;
+const BY_INDEX: f64 = 16.0;
+/// Cost of one that is made of the index's entry.
+const OF_ENTRY: f64 = 2.0;
 
 /// Rows by which reading a whole table counts as dearer than it is: a small one may have grown when the plan runs.
 const START: f64 = 100.0;
@@ -179,7 +200,12 @@ const START: f64 = 100.0;
 impl ScanAccess {
     /// The way that costs least. Ranges are looked up in their trees, so an index is not taken for a range that holds
     /// most of the table.
-    pub fn choose(reader: &Reader, table: &Table, rows: usize, conditions: &[Condition]) -> ScanAccess {
+    pub fn choose(
+        reader: &Reader,
+        table: &Table,
+        (rows, columns): (usize, &[usize]),
+        conditions: &[Condition],
+    ) -> ScanAccess {
         let primary = table
             .primary_key
             .as_ref()
@@ -194,6 +220,7 @@ impl ScanAccess {
             range: KeyRange::all(),
             use_of_key: 0,
             rows: rows.max(1),
+            row: 1.0,
         };
         let narrowed = primary
             .into_iter()
@@ -203,6 +230,7 @@ impl ScanAccess {
             // A tree that cannot be read now says so when it is scanned.
             let share = reader.share(table, next.index, &next.range).unwrap_or(1.0);
             next.rows = ((rows as f64 * share).ceil() as usize).max(1);
+            next.row = row_cost(table, next.index, columns);
             let start = if best.use_of_key == 0 { START } else { 0.0 };
             match next.cost().total_cmp(&(best.cost() + start)) {
                 Ordering::Less => next,
@@ -214,7 +242,7 @@ impl ScanAccess {
 
     /// What reading costs, in rows met in the primary key's order.
     pub fn cost(&self) -> f64 {
-        self.rows as f64 * if self.index.is_some() { BY_INDEX } else { 1.0 }
+        self.rows as f64 * self.row
     }
 
     fn by(table: &Table, index: Option<usize>, columns: &[usize], conditions: &[Condition]) -> ScanAccess {
@@ -259,6 +287,7 @@ impl ScanAccess {
             range: KeyRange::between(low, high),
             use_of_key,
             rows: 0,
+            row: 1.0,
         }
     }
 }

@@ -1,8 +1,10 @@
-//! How many values a column has, guessed from the tree of a key or index that begins with it.
+//! How many values a column has: by the table's statistics, or, where it has none, guessed from the tree of a key or index
+//! that begins with it.
 //!
-//! A few rows are taken at even distances. Each stands in a group of rows with its value, whose size the tree tells
-//! ([`Reader::share`]); of a group of `n` rows a row is one n-th of a value.
+//! For the guess a few rows are taken at even distances. Each stands in a group of rows with its value, whose size the
+//! tree tells ([`Reader::share`]); of a group of `n` rows a row is one n-th of a value.
 
+use super::snapshot::Snapshot;
 use cenote_engine::catalog::Table;
 use cenote_engine::{Direction, KeyRange, Reader, RowBatch};
 use std::sync::Arc;
@@ -12,8 +14,20 @@ const SAMPLES: usize = 8;
 /// A table of fewer rows is not worth the look.
 const LEAST_ROWS: usize = 10_000;
 
-/// About how many values a column of a table of so many rows has; None: no key or index begins with it.
-pub(crate) fn distinct_values(reader: &Reader, table: &Arc<Table>, rows: usize, column: usize) -> Option<usize> {
+/// About how many values a column of a table of so many rows has; None: there are no statistics, and no key or index
+/// begins with it.
+pub(crate) fn distinct_values(scope: &Snapshot, table: &Arc<Table>, rows: usize, column: usize) -> Option<usize> {
+    let analyzed = || {
+        let statistics = scope.engine.statistics(table)?;
+        statistics.column(column)?.distinct_values(rows as f64)
+    };
+    match analyzed() {
+        Some(values) => Some((values as usize).clamp(1, rows.max(1))),
+        None => by_tree(&scope.scope.reader, table, rows, column),
+    }
+}
+
+fn by_tree(reader: &Reader, table: &Arc<Table>, rows: usize, column: usize) -> Option<usize> {
     let primary = table.primary_key.iter().map(|key| (None, &key.columns, true));
     let indexes = table.indexes.iter().enumerate();
     let secondary = indexes.map(|(i, index)| (Some(i), &index.columns, index.unique));

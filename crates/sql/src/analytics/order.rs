@@ -105,6 +105,12 @@ impl JoinOrder<'_> {
     fn rows(&self, run: &Run, at: usize) -> Option<f64> {
         let input = &run.inputs[at];
         let own = run.conditions.iter().filter(|c| is_about(c, input.schema())).cloned();
+        if let Some(table) = table_of(input)
+            && let Some(table) = (&*table as &dyn Any).downcast_ref::<EngineTable>()
+            && let Ok(rows) = table.rows_under(self.state, own.clone().collect(), input.schema())
+        {
+            return Some(rows as f64);
+        }
         let plan = match conjunction(own) {
             Some(predicate) => LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(input.clone())).ok()?),
             None => input.clone(),

@@ -10,10 +10,13 @@
 //! It takes no row locks and never waits. Conditions are pushed down inexactly into key ranges: the range may hold more
 //! rows than qualify, the filters decide.
 
-use super::access::{BY_INDEX, Condition, OpenCondition, ScanAccess, datum_of};
+mod estimate;
+mod reach;
+
+use super::access::{Condition, OpenCondition, ScanAccess, is_covered};
 use super::distinct::distinct_values;
 use super::error::inward;
-use super::filters::{ScanFilter, add, limits, passing, settled, values, without_dynamic};
+use super::filters::{ScanFilter, add, settled, without_dynamic};
 use super::snapshot::Snapshot;
 use super::stream::{ScanStream, Source};
 use super::types::column_field;
@@ -21,8 +24,7 @@ use crate::error::SqlError;
 use arrow::datatypes::{Schema, SchemaRef};
 use async_trait::async_trait;
 use cenote_engine::catalog::Table;
-use cenote_engine::types::Datum;
-use cenote_engine::{CancelFlag, Columns, Direction, KeyRange, Reader, RowBatch, RowScan};
+use cenote_engine::{CancelFlag, Columns, Direction, KeyRange, Reader, RowScan};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::stats::Precision;
@@ -41,7 +43,6 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, Partitioning, PlanProperties, StatisticsArgs,
 };
 use std::fmt;
-use std::ops::Bound;
 use std::sync::{Arc, OnceLock};
 
 /// Rows that are read as they are, without waiting for what joins learn of them.
@@ -91,10 +92,10 @@ impl EngineTable {
         EngineTable::new(self.table.clone(), scope.clone(), self.first)
     }
 
-    /// About how many values a column has; None: no key or index begins with it.
+    /// About how many values a column has; None: that is not known.
     pub fn values_of(&self, column: &str) -> Option<usize> {
         let (scope, column) = (self.scope.as_ref()?, self.table.column_named(column)?);
-        distinct_values(&scope.scope.reader, &self.table, self.rows(), column)
+        distinct_values(scope, &self.table, self.rows(), column)
     }
 
     /// About how many rows it has.
@@ -156,7 +157,7 @@ impl TableProvider for EngineTable {
                 .collect(),
         };
         let reader = &scope.scope.reader;
-        let access = ScanAccess::choose(reader, &self.table, self.rows(), &conditions.settled());
+        let access = ScanAccess::choose(reader, &self.table, (self.rows(), &columns), &conditions.settled());
         let wide = access.rows as u64 >= PARALLEL_ROWS && limit.is_none();
         let parts = if wide { state.config().target_partitions() } else { 1 };
         // A tree that cannot be read now says so when it is scanned.
@@ -209,15 +210,8 @@ enum Reach {
     /// By the scan's ranges, one for each partition.
     Ranges,
     /// By these prefixes of keys, in order, each partition taking its part of them.
-    Keys(Option<usize>, Vec<Vec<u8>>),
+    Keys(Option<usize>, Arc<[Vec<u8>]>),
 }
-
-/// Places where a table's filters are tried before it is read, and rows at each.
-const SAMPLES: usize = 16;
-const SAMPLE_ROWS: usize = 64;
-
-/// Cost of going to a key, in rows met in the primary key's order.
-const LOOK_UP: f64 = 40.0;
 
 /// The scan as a plan node.
 #[derive(Clone)]
@@ -269,7 +263,7 @@ impl EngineScan {
         let known = |c: usize| {
             columns
                 .contains(&c)
-                .then(|| distinct_values(reader, &of.table, of.rows(), c))
+                .then(|| distinct_values(scope, &of.table, of.rows(), c))
         };
         EngineScan {
             distinct: (0..of.table.columns.len()).map(|c| known(c).flatten()).collect(),
@@ -320,7 +314,8 @@ impl EngineScan {
         }
         if !self.conditions.open.is_empty() {
             let conditions = self.conditions.settled();
-            scan.access = ScanAccess::choose(&scope.scope.reader, &scan.table, scan.table_rows, &conditions);
+            let of = (scan.table_rows, &scan.columns_read()[..]);
+            scan.access = ScanAccess::choose(&scope.scope.reader, &scan.table, of, &conditions);
             scan.ranges = [scan.access.range.clone()].into();
         }
         Ok(scan)
@@ -340,128 +335,36 @@ impl EngineScan {
         }
     }
 
-    /// Rows that it gives, about.
-    fn row_guess(&self) -> usize {
-        ((self.access.rows as f64 * self.passing) as usize).max(1)
-    }
-
-    /// Which part of the rows passes the fixed filters, about: tried on some rows of a large table; DataFusion's guess
-    /// for a small one.
-    fn part_passing(&self) -> f64 {
-        let guess = if self.access.use_of_key == 0 { 0.2 } else { 1.0 };
-        if !self.filters.iter().any(|f| !f.dynamic) {
-            return 1.0;
-        }
-        if (self.access.rows as u64) < PARALLEL_ROWS {
-            return guess;
-        }
-        self.try_filters().unwrap_or(guess)
-    }
-
-    fn try_filters(&self) -> Option<f64> {
-        let reader = self.reader.as_ref()?;
-        let (index, range) = (self.access.index, self.access.range.clone());
-        let parts = reader.cut(&self.table, index, range, SAMPLES).ok()?;
-        let batches = parts.into_iter().map(|range| {
-            let mut batch = RowBatch::new();
-            let mut scan = self.rows_of(reader, index, range).batch_rows(SAMPLE_ROWS);
-            scan.next_batch(reader, &mut batch).map(|_| batch)
-        });
-        let batches = batches.collect::<std::result::Result<Vec<_>, _>>().ok()?;
-        let rows = batches.iter().flat_map(|b| (0..b.len()).map(|i| b.row(i)));
-        passing(&self.filters, &self.table, rows.collect()).ok()
-    }
-
-    /// Decides how to reach the rows, once the filters know what they will: keys to look up, where that costs less
-    /// than half of the scan.
-    fn decide(&self, reader: &Reader) -> Reach {
-        let primary = self.table.primary_key.iter().map(|key| (None, key.columns[0]));
-        let indexes = self.table.indexes.iter().enumerate();
-        let secondary = indexes.map(|(i, index)| (Some(i), index.columns[0]));
-        let found = primary.chain(secondary).filter_map(|(index, column)| {
-            let keys = self.keys(index, column)?;
-            Some((self.look_up_cost(reader, index, &keys), index, keys))
-        });
-        match found.min_by(|a, b| a.0.total_cmp(&b.0)) {
-            Some((cost, index, keys)) if cost * 2.0 < self.access.cost() => Reach::Keys(index, keys),
-            _ => Reach::Ranges,
-        }
-    }
-
-    /// The prefixes of an index's keys (None: the primary key's) that the filters leave, where one of them names values
-    /// of its first column.
-    fn keys(&self, index: Option<usize>, column: usize) -> Option<Vec<Vec<u8>>> {
-        let lists = self.filters.iter().filter_map(|f| values(&f.expr, f.position(column)?));
-        let list = lists.min_by_key(Vec::len)?;
-        let values = list.iter().filter(|v| !v.is_null());
-        let datums = values.map(|v| datum_of(v, self.table.columns[column].ty));
-        let mut keys: Vec<_> = datums.map(|d| Some(self.prefix(index, d?))).collect::<Option<_>>()?;
-        keys.sort_unstable();
-        keys.dedup();
-        Some(keys)
-    }
-
-    fn prefix(&self, index: Option<usize>, value: Datum) -> Vec<u8> {
-        let mut key = Vec::new();
-        match index {
-            None => self.table.key_of_values(&[value], &mut key),
-            Some(i) => self
-                .table
-                .index_key_of_values(&self.table.indexes[i], &[value], &mut key),
-        }
-        key
-    }
-
-    /// Cost of looking keys up, guessed from a few of them.
-    fn look_up_cost(&self, reader: &Reader, index: Option<usize>, keys: &[Vec<u8>]) -> f64 {
-        let sample = keys.iter().step_by(keys.len().div_ceil(4).max(1));
-        let shares: Vec<_> = sample
-            .map(|key| reader.share(&self.table, index, &KeyRange::prefix(key)).unwrap_or(1.0))
-            .collect();
-        let share = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
-        let row = if index.is_some() { BY_INDEX } else { 1.0 };
-        keys.len() as f64 * (LOOK_UP + row * share * self.table_rows as f64)
-    }
-
-    /// The part of a range that the filters leave, where they limit the first column of its key.
-    fn narrowed(&self, mut range: KeyRange) -> KeyRange {
-        let columns = match self.access.index {
-            None => self.table.primary_key.as_ref().map(|key| &key.columns),
-            Some(index) => Some(&self.table.indexes[index].columns),
-        };
-        let Some(column) = columns.and_then(|columns| columns.first()) else {
-            return range;
-        };
-        for filter in &self.filters {
-            let Some(at) = filter.position(*column) else { continue };
-            let limits = limits(&filter.expr, at);
-            let key = |value: &Option<_>| {
-                let datum = datum_of(value.as_ref()?, self.table.columns[*column].ty)?;
-                Some(self.prefix(self.access.index, datum))
-            };
-            if let Some(least) = key(&limits.least)
-                && is_above(&range.lower, &least)
-            {
-                range.lower = Bound::Included(least);
-            }
-            let end = key(&limits.greatest).map(|greatest| KeyRange::prefix(&greatest).upper);
-            if let Some(Bound::Excluded(end)) = end
-                && is_below(&range.upper, &end)
-            {
-                range.upper = Bound::Excluded(end);
-            }
-        }
-        range
-    }
-
     fn rows_of(&self, reader: &Reader, index: Option<usize>, range: KeyRange) -> RowScan {
-        let mut read: Vec<usize> = self.columns.to_vec();
-        read.extend(self.filters.iter().flat_map(|f| f.columns.iter()));
         let scan = match index {
             None => reader.scan(&self.table, range, Direction::Forward).without_keys(),
             Some(index) => reader.index_scan(&self.table, index, range, Direction::Forward),
         };
+        self.reading(scan, index)
+    }
+
+    /// A scan of rows of which only the columns are read that are asked for, and the filters': by the index alone where
+    /// its entries give them.
+    fn reading(&self, scan: RowScan, index: Option<usize>) -> RowScan {
+        let read = self.columns_read();
+        let scan = match is_covered(&self.table, index, &read) {
+            true => scan.index_only(),
+            false => scan,
+        };
         scan.columns(&Columns::Only(read.into()))
+    }
+
+    /// What EXPLAIN says of an index that needs no rows.
+    fn alone(&self, index: usize) -> &'static str {
+        match is_covered(&self.table, Some(index), &self.columns_read()) {
+            true => " alone",
+            false => "",
+        }
+    }
+
+    fn columns_read(&self) -> Vec<usize> {
+        let filters = self.filters.iter().flat_map(|f| f.columns.iter());
+        self.columns.iter().chain(filters).copied().collect()
     }
 
     /// Where a partition's rows come from: asked when it begins to read.
@@ -471,39 +374,21 @@ impl EngineScan {
         }
         match self.reach.get_or_init(|| self.decide(reader)) {
             Reach::Keys(index, keys) => {
-                let part = keys.len().div_ceil(self.ranges.len()).max(1);
-                let own = keys.chunks(part).nth(partition).unwrap_or_default();
-                let ranges: Vec<_> = own.iter().map(|key| KeyRange::prefix(key)).collect();
-                Source::Keys(
-                    Box::new(self.rows_of(reader, *index, KeyRange::all())),
-                    ranges.into_iter(),
-                )
+                let part = keys.len().div_ceil(self.ranges.len());
+                let end = |n: usize| (n * part).min(keys.len());
+                let own = end(partition)..end(partition + 1);
+                let rows = reader.look_up(&self.table, *index, (keys.clone(), own));
+                Source::Scan(Box::new(self.reading(rows, *index)))
             }
             Reach::Ranges => {
                 let scan = self.rows_of(reader, self.access.index, self.narrowed(self.ranges[partition].clone()));
                 let few = self.limit.filter(|_| self.filters.is_empty());
-                Source::Range(Box::new(match few {
+                Source::Scan(Box::new(match few {
                     Some(few) => scan.batch_rows(few.max(1)),
                     None => scan,
                 }))
             }
         }
-    }
-}
-
-/// Whether a range from `key` on begins behind one that begins at `lower`.
-fn is_above(lower: &Bound<Vec<u8>>, key: &[u8]) -> bool {
-    match lower {
-        Bound::Unbounded => true,
-        Bound::Included(lower) | Bound::Excluded(lower) => key > lower.as_slice(),
-    }
-}
-
-/// Whether a range up to `key` ends before one that ends at `upper`.
-fn is_below(upper: &Bound<Vec<u8>>, key: &[u8]) -> bool {
-    match upper {
-        Bound::Unbounded => true,
-        Bound::Included(upper) | Bound::Excluded(upper) => key < upper.as_slice(),
     }
 }
 
@@ -517,7 +402,7 @@ impl DisplayAs for EngineScan {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Scan: {}", self.table.name)?;
         match (self.access.index, self.access.use_of_key) {
-            (Some(i), _) => write!(f, " by index {}", self.table.indexes[i].name)?,
+            (Some(i), _) => write!(f, " by index {}{}", self.table.indexes[i].name, self.alone(i))?,
             (None, 0) => {}
             (None, _) => write!(f, " by primary key")?,
         }
@@ -529,7 +414,8 @@ impl DisplayAs for EngineScan {
         }
         if let Some(Reach::Keys(index, keys)) = self.reach.get() {
             let by = index.map_or("primary key", |i| &self.table.indexes[i].name);
-            write!(f, ", looked up {} keys of {by}", keys.len())?;
+            let alone = index.map_or("", |i| self.alone(i));
+            write!(f, ", looked up {} keys of {by}{alone}", keys.len())?;
         }
         if self.ranges.len() > 1 {
             write!(f, ", partitions {}", self.ranges.len())?;

@@ -8,7 +8,7 @@ use super::filters::{RunningFilter, ScanFilter};
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use cenote_engine::catalog::Table;
-use cenote_engine::{CancelFlag, ColumnReader, KeyRange, Reader, RowBatch, RowScan};
+use cenote_engine::{CancelFlag, ColumnReader, Reader, RowBatch, RowScan};
 use datafusion::common::Result;
 use datafusion::execution::RecordBatchStream;
 use futures::Stream;
@@ -28,10 +28,8 @@ const CHUNKS_A_POLL: usize = 64;
 
 /// Where a scan's rows come from.
 pub(crate) enum Source {
-    /// A key range.
-    Range(Box<RowScan>),
-    /// Small key ranges, one after the other.
-    Keys(Box<RowScan>, std::vec::IntoIter<KeyRange>),
+    /// A key range, or keys that are looked up.
+    Scan(Box<RowScan>),
     /// At most one row.
     Row(Option<Vec<u8>>),
 }
@@ -42,9 +40,6 @@ struct Chunk {
     /// The first `used` hold rows.
     batches: Vec<RowBatch>,
     used: usize,
-    /// Rows of small batches: ends within `bytes`.
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
     rows: usize,
     total: usize,
 }
@@ -52,8 +47,6 @@ struct Chunk {
 impl Chunk {
     fn clear(&mut self) {
         (self.used, self.rows, self.total) = (0, 0, 0);
-        self.bytes.clear();
-        self.ends.clear();
     }
 
     fn is_full(&self) -> bool {
@@ -76,24 +69,11 @@ impl Chunk {
         self.used += 1;
     }
 
-    /// Copies the rows of the batch filled last, which is then free for others: it takes a page's bytes for few rows.
-    fn copy(&mut self) {
-        let batch = &self.batches[self.used];
-        for i in 0..batch.len() {
-            self.bytes.extend_from_slice(batch.row(i));
-            self.ends.push(self.bytes.len());
-            self.total += batch.row(i).len();
-        }
-        self.rows += batch.len();
-    }
-
     fn rows(&self) -> Vec<&[u8]> {
         let mut rows = Vec::with_capacity(self.rows);
         for batch in &self.batches[..self.used] {
             rows.extend((0..batch.len()).map(|i| batch.row(i)));
         }
-        let starts = std::iter::once(&0).chain(&self.ends);
-        rows.extend(starts.zip(&self.ends).map(|(start, end)| &self.bytes[*start..*end]));
         assert_eq!(rows.len(), self.rows, "each row of the chunk is given");
         rows
     }
@@ -180,18 +160,11 @@ impl ScanStream {
         let failed = |error| inward(engine_error(error));
         while !chunk.is_full() {
             match &mut self.source {
-                Source::Range(scan) => {
+                Source::Scan(scan) => {
                     if !scan.next_batch(&self.reader, chunk.next()).map_err(failed)? {
                         return Ok(false);
                     }
                     chunk.keep();
-                }
-                Source::Keys(scan, ranges) => {
-                    let Some(range) = ranges.next() else { return Ok(false) };
-                    scan.restart(range);
-                    while scan.next_batch(&self.reader, chunk.next()).map_err(failed)? {
-                        chunk.copy();
-                    }
                 }
                 Source::Row(row) => {
                     if let Some(row) = row.take() {

@@ -1,6 +1,8 @@
 //! Statements through sessions, mostly without analytics: texts, a naive model, protocols, and what the short path
 //! costs.
 
+#[cfg(feature = "analytics")]
+mod analytics_paths;
 mod blocks;
 mod concurrent;
 mod copy;
