@@ -208,7 +208,7 @@ mod tests {
                     } else {
                         crate::types::Sign::Positive
                     };
-                    Numeric::from_parts(sign, weight, scale, digits).expect("a number")
+                    Numeric::from_parts(sign, weight, scale, &digits).expect("a number")
                 }
             })
         };

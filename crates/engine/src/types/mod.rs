@@ -4,6 +4,7 @@
 //! PostgreSQL's: days and microseconds since 2000-01-01.
 
 mod decimal;
+mod digits;
 mod numeric;
 
 pub use decimal::write_decimal;
@@ -253,6 +254,7 @@ impl Datum {
 
 impl DatumRef<'_> {
     /// The same value, owned.
+    #[inline]
     pub fn to_owned(&self) -> Datum {
         match self {
             DatumRef::Null => Datum::Null,
@@ -268,6 +270,15 @@ impl DatumRef<'_> {
             DatumRef::Date(v) => Datum::Date(*v),
             DatumRef::Timestamp(v) => Datum::Timestamp(*v),
             DatumRef::TimestampTz(v) => Datum::TimestampTz(*v),
+        }
+    }
+
+    /// As [`to_owned`](Self::to_owned), where the reference is not needed any more.
+    #[inline]
+    pub fn into_owned(self) -> Datum {
+        match self {
+            DatumRef::Numeric(v) => Datum::Numeric(v),
+            other => other.to_owned(),
         }
     }
 

@@ -5,6 +5,7 @@
 //! and a positive sign; NaN and the infinities have neither digits nor scale. `dscale` takes no part in equality and
 //! order.
 
+use super::digits::Digits;
 use crate::error::{Error, Result};
 use std::cmp::Ordering;
 use std::fmt;
@@ -62,6 +63,9 @@ impl Sign {
 
 /// Decimal digits in one base-10000 digit.
 pub const DECIMALS_PER_DIGIT: i32 = 4;
+/// Digits of the greatest integer of 128 bits.
+const I128_DIGITS: usize = 10;
+const _: () = assert!(u128::MAX.ilog10() < DECIMALS_PER_DIGIT as u32 * I128_DIGITS as u32);
 /// Digits before the point that PostgreSQL admits.
 const MAX_INTEGER_DECIMALS: i64 = 131_072;
 /// Digits after the point that PostgreSQL admits.
@@ -73,7 +77,7 @@ pub struct Numeric {
     sign: Sign,
     weight: i16,
     dscale: u16,
-    digits: Vec<u16>,
+    digits: Digits,
 }
 
 impl Numeric {
@@ -82,14 +86,18 @@ impl Numeric {
         sign: Sign::Positive,
         weight: 0,
         dscale: 0,
-        digits: Vec::new(),
+        digits: Digits::NONE,
     };
 
     /// A value from its parts; normalises it.
     ///
     /// # Errors
     /// [`Error::Corrupt`]: a digit of 10000 or more, or a scale beyond the greatest.
-    pub fn from_parts(sign: Sign, weight: i16, dscale: u16, digits: Vec<u16>) -> Result<Numeric> {
+    pub fn from_parts(sign: Sign, weight: i16, dscale: u16, digits: &[u16]) -> Result<Numeric> {
+        Numeric::checked(sign, weight, dscale, Digits::from(digits))
+    }
+
+    fn checked(sign: Sign, weight: i16, dscale: u16, digits: Digits) -> Result<Numeric> {
         if digits.iter().any(|d| *d >= 10_000) || i64::from(dscale) > MAX_SCALE {
             return Err(Error::Corrupt("numeric digit or scale out of range".into()));
         }
@@ -146,12 +154,13 @@ impl Numeric {
     /// From an integer.
     pub fn from_i128(value: i128) -> Numeric {
         let mut rest = value.unsigned_abs();
-        let mut digits = Vec::new();
+        let (mut digits, mut first) = ([0; I128_DIGITS], I128_DIGITS);
         while rest > 0 {
-            digits.push((rest % 10_000) as u16);
+            first -= 1;
+            digits[first] = (rest % 10_000) as u16;
             rest /= 10_000;
         }
-        digits.reverse();
+        let digits = Digits::from(&digits[first..]);
         let weight = digits.len().saturating_sub(1) as i16;
         let sign = if value < 0 { Sign::Negative } else { Sign::Positive };
         Numeric {
@@ -230,7 +239,7 @@ impl Numeric {
         out.extend_from_slice(&self.weight.to_be_bytes());
         out.extend_from_slice(&self.sign.wire().to_be_bytes());
         out.extend_from_slice(&self.dscale.to_be_bytes());
-        for digit in &self.digits {
+        for digit in self.digits.iter() {
             out.extend_from_slice(&digit.to_be_bytes());
         }
     }
@@ -252,11 +261,8 @@ impl Numeric {
         if bytes.len() != 8 + 2 * count {
             return Err(corrupt());
         }
-        let digits = (0..count)
-            .map(|i| word(8 + 2 * i))
-            .collect::<Option<Vec<u16>>>()
-            .ok_or_else(corrupt)?;
-        Numeric::from_parts(sign, weight, dscale, digits)
+        let digits = bytes[8..].chunks_exact(2).map(|b| u16::from_be_bytes([b[0], b[1]]));
+        Numeric::checked(sign, weight, dscale, digits.collect())
     }
 
     /// Memcomparable form: class byte, then weight and digits (inverted where negative).
@@ -275,7 +281,7 @@ impl Numeric {
         }
         let start = out.len();
         out.extend_from_slice(&((self.weight as u16) ^ 0x8000).to_be_bytes());
-        for digit in &self.digits {
+        for digit in self.digits.iter() {
             out.extend_from_slice(&(digit + 1).to_be_bytes());
         }
         out.extend_from_slice(&[0, 0]);
@@ -304,7 +310,7 @@ impl Numeric {
         let negative = match bytes.first().ok_or_else(corrupt)? {
             1 => return Ok(Numeric::special(Sign::NegativeInfinity)),
             2 => true,
-            3 => return Numeric::from_parts(Sign::Positive, 0, dscale, Vec::new()),
+            3 => return Numeric::from_parts(Sign::Positive, 0, dscale, &[]),
             4 => false,
             5 => return Ok(Numeric::special(Sign::PositiveInfinity)),
             6 => return Ok(Numeric::special(Sign::NaN)),
@@ -317,7 +323,7 @@ impl Numeric {
         let weight = (words.next().ok_or_else(corrupt)? ^ 0x8000) as i16;
         let digits = words.take_while(|digit| *digit != 0).map(|digit| digit - 1).collect();
         let sign = if negative { Sign::Negative } else { Sign::Positive };
-        Numeric::from_parts(sign, weight, dscale, digits)
+        Numeric::checked(sign, weight, dscale, digits)
     }
 
     fn normalised(mut self) -> Numeric {
@@ -325,11 +331,9 @@ impl Numeric {
             return Numeric::special(self.sign);
         }
         let zeros = self.digits.iter().take_while(|d| **d == 0).count();
-        self.digits.drain(..zeros);
+        let end = self.digits.iter().rposition(|d| *d != 0).map_or(zeros, |last| last + 1);
+        self.digits.keep(zeros..end);
         self.weight = self.weight.wrapping_sub(zeros as i16);
-        while self.digits.last() == Some(&0) {
-            self.digits.pop();
-        }
         if self.digits.is_empty() {
             self.weight = 0;
             self.sign = Sign::Positive;
@@ -354,7 +358,7 @@ impl Numeric {
             (false, false) => self
                 .weight
                 .cmp(&other.weight)
-                .then_with(|| self.digits.cmp(&other.digits)),
+                .then_with(|| self.digits[..].cmp(&other.digits[..])),
         }
     }
 }
@@ -407,13 +411,11 @@ fn from_decimals(sign: Sign, decimals: &[u8], point: i64, scale: i64) -> Result<
     let width = i64::from(DECIMALS_PER_DIGIT);
     let groups_before = (point + width - 1).div_euclid(width);
     let lead = (groups_before * width - point) as usize;
-    let mut digits = Vec::with_capacity((lead + significant.len()).div_ceil(4));
     let mut padded = vec![0u8; lead];
     padded.extend_from_slice(significant);
-    for group in padded.chunks(DECIMALS_PER_DIGIT as usize) {
-        let value = (0..4).fold(0u16, |v, i| v * 10 + u16::from(group.get(i).copied().unwrap_or(0)));
-        digits.push(value);
-    }
+    let groups = padded.chunks(DECIMALS_PER_DIGIT as usize);
+    let digit = |group: &[u8]| (0..4).fold(0, |v, i| v * 10 + u16::from(group.get(i).copied().unwrap_or(0)));
+    let digits = groups.map(digit).collect();
     Ok(Numeric {
         sign,
         weight: (groups_before - 1) as i16,
@@ -468,7 +470,7 @@ impl Eq for Numeric {}
 
 impl std::hash::Hash for Numeric {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (self.sign, self.weight, &self.digits).hash(state);
+        (self.sign, self.weight, &self.digits[..]).hash(state);
     }
 }
 

@@ -247,7 +247,7 @@ impl Value<'_> {
     /// The value, owned.
     pub fn into_datum(self) -> Datum {
         match self {
-            Value::Ref(datum) => datum.to_owned(),
+            Value::Ref(datum) => datum.into_owned(),
             Value::Owned(datum) => datum,
         }
     }

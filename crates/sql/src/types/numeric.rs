@@ -253,12 +253,7 @@ pub fn from_scaled_i128(value: i128, scale: u16) -> Result<Numeric> {
     digits[..used].reverse();
     let weight = used as i32 - 1 - i32::from((scale + pad) / 4);
     let sign = if value < 0 { Sign::Negative } else { Sign::Positive };
-    Ok(Numeric::from_parts(
-        sign,
-        weight as i16,
-        scale,
-        digits[..used].to_vec(),
-    )?)
+    Ok(Numeric::from_parts(sign, weight as i16, scale, &digits[..used])?)
 }
 
 /// The value times `10^scale`, if 128 bits hold it and its own digits do not reach beyond `scale`.
@@ -322,7 +317,7 @@ fn from_scaled(value: BigInt, scale: i32) -> Result<Numeric> {
 }
 
 fn with_sign(a: &Numeric, sign: Sign) -> Numeric {
-    Numeric::from_parts(sign, a.weight(), a.dscale(), a.digits().to_vec()).unwrap_or(Numeric::special(Sign::NaN))
+    Numeric::from_parts(sign, a.weight(), a.dscale(), a.digits()).unwrap_or(Numeric::special(Sign::NaN))
 }
 
 /// Digits before the point; zero or less for values below one.

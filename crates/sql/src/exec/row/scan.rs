@@ -125,7 +125,7 @@ fn fetch(scan: &Scan, row: &[u8], cx: &mut Context<'_>) -> Result<()> {
                 text.clear();
                 text.push_str(new);
             }
-            (place, value) => *place = value.to_owned(),
+            (place, value) => *place = value.into_owned(),
         }
     }
     Ok(())
