@@ -1,8 +1,11 @@
 //! Finding a key inside a page.
 //!
 //! 1. cut the page's prefix from the key (a key that belongs here has it);
-//! 2. binary search over the four-byte heads in the slots, one conditional move a step, touching no entry;
-//! 3. only where heads are equal look at the entry.
+//! 2. guess where its four-byte head stands among those in the slots, as if they rose evenly (numbers that were counted
+//!    up do), and look on both sides of the guess: a page that is not in the processor's cache is asked for four lines
+//!    at once, instead of for one after the other;
+//! 3. binary search over the heads between, one conditional move a step, touching no entry;
+//! 4. only where heads are equal look at the entry.
 
 use std::cmp::Ordering;
 
@@ -33,10 +36,44 @@ fn search_suffix(page: impl PageRead, count: usize, suffix: &[u8]) -> Found {
     among_ties(page, (slot, count), head, suffix)
 }
 
-/// Binary search without branches on data: the answer is always within `base ..= base + len`.
+/// Slots from which on a guess is made: what lies in a few lines is searched as fast.
+const GUESS_FROM: usize = 32;
+/// Slots beside the guess that are looked at: what lies between them is of two lines or three.
+const GUESS_WIDTH: usize = 4;
+
 #[inline(always)]
 fn first_head_at_or_above(page: impl PageRead, count: usize, head: u32) -> usize {
-    let (mut base, mut len) = (0, count);
+    match count < GUESS_FROM {
+        true => among_heads(page, (0, count), head),
+        false => among_heads(page, guessed(page, count, head), head),
+    }
+}
+
+/// Where the first head at or above `head` is: the first slot that it may be, and how many slots are below it at most.
+#[inline(always)]
+fn guessed(page: impl PageRead, count: usize, head: u32) -> (usize, usize) {
+    let at = |slot: usize| page.u32(slot_at(slot));
+    let (first, last) = (at(0), at(count - 1));
+    if head <= first {
+        return (0, 0);
+    }
+    if head > last {
+        return (count, 0);
+    }
+    let guess = (u64::from(head - first) * (count - 1) as u64 / u64::from(last - first)) as usize;
+    let low = guess.saturating_sub(GUESS_WIDTH).min(count - 1);
+    let high = (guess + GUESS_WIDTH).min(count - 1);
+    // What an optimistic reader sees may not rise.
+    match (at(low) < head, at(high) < head) {
+        (false, _) => (0, low),
+        (true, false) => (low + 1, high.saturating_sub(low + 1)),
+        (true, true) => (high + 1, count - 1 - high),
+    }
+}
+
+/// Binary search without branches on data: the answer is always within `base ..= base + len`.
+#[inline(always)]
+fn among_heads(page: impl PageRead, (mut base, mut len): (usize, usize), head: u32) -> usize {
     while len > 1 {
         let half = len / 2;
         let is_below = page.u32(slot_at(base + half - 1)) < head;
