@@ -54,6 +54,15 @@ use cenote_base::rt::fault::{Fault, planted};
 
 /// Counts. A megabyte: the rows under way, and those that purge has not come to, are to be few beside them.
 const COUNTS: usize = 1 << 18;
+/// Counts in a cache line.
+const LINE: usize = 16;
+
+/// The counts of rows whose keys differ in their last bits alone, and of others.
+#[derive(Default)]
+#[repr(align(64))]
+struct Line([AtomicU32; LINE]);
+const _: () = assert!(size_of::<Line>() == 64, "a line of counts is a line of the cache");
+
 /// A count from which on none is believed.
 const COUNT_MAX: u32 = 1 << 30;
 
@@ -61,7 +70,7 @@ const COUNT_MAX: u32 = 1 << 30;
 pub(crate) struct Unsettled {
     /// Key of the hash.
     secret: [u64; 2],
-    counts: Box<[AtomicU32]>,
+    counts: Box<[Line]>,
     /// A count has come to `COUNT_MAX`.
     is_full: AtomicBool,
     /// Changes of transactions below this were not counted: they are of the last run.
@@ -88,7 +97,7 @@ impl Unsettled {
         };
         Unsettled {
             secret: [rt::random(), rt::random()],
-            counts: (0..COUNTS).map(|_| AtomicU32::new(0)).collect(),
+            counts: (0..COUNTS / LINE).map(|_| Line::default()).collect(),
             is_full: AtomicBool::new(false),
             first,
             waiting: rt::Mutex::new(waiting),
@@ -143,7 +152,8 @@ impl Unsettled {
 
     #[inline]
     fn of(&self, space: u32, key: &[u8]) -> &AtomicU32 {
-        &self.counts[place(self.secret, space, key)]
+        let (line, within) = place(self.secret, space, key);
+        &self.counts[line].0[within]
     }
 
     /// Whether entries of the index in this space may be believed, where their rows are settled.
@@ -181,19 +191,52 @@ impl Unsettled {
     }
 }
 
-/// The place of a row's count. A collision costs time only, so a folded multiplication with a secret is enough.
+/// The place of a row's count: a line, and the place in it. A collision costs time only, so a folded multiplication with a
+/// secret is enough. Keys that differ in the last bits alone, as those of numbers that were counted up, share a line: a
+/// load and purge touch it once for all of them.
 #[inline]
-fn place([start, factor]: [u64; 2], space: u32, key: &[u8]) -> usize {
+fn place([start, factor]: [u64; 2], space: u32, key: &[u8]) -> (usize, usize) {
     let mix = |hash: u64, word: u64| {
         let wide = u128::from(hash ^ word) * u128::from(factor | 1);
         wide as u64 ^ (wide >> 64) as u64
     };
-    let (words, rest) = key.as_chunks::<8>();
+    let (words, last) = key.split_at(key.len().saturating_sub(1) / 8 * 8);
     let mut hash = mix(start, u64::from(space) << 32 | key.len() as u64);
-    for word in words {
+    for word in words.as_chunks::<8>().0 {
         hash = mix(hash, u64::from_le_bytes(*word));
     }
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    (mix(hash, u64::from_le_bytes(last)) >> 40) as usize % COUNTS
+    let last = last.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
+    let hash = mix(hash, last / LINE as u64) >> 32;
+    let (line, within) = (hash as usize / LINE, (hash ^ last) as usize);
+    (line % (COUNTS / LINE), within % LINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    const SECRET: [u64; 2] = [0x243F_6A88_85A3_08D3, 0x9E37_79B9_7F4A_7C15];
+
+    fn places(keys: impl Iterator<Item = Vec<u8>>) -> HashSet<(usize, usize)> {
+        keys.map(|key| place(SECRET, 1000, &key)).collect()
+    }
+
+    /// Keys as an int4, an int8 and a text make them, with marks and ends.
+    #[test]
+    fn neighbours_share_a_line_and_all_keys_spread() {
+        let numbers = |from: u32| (from..from + 1024).map(|n| [&[1], &n.to_be_bytes()[..]].concat());
+        let wide = (0..1024_u64).map(|n| n.to_be_bytes().to_vec());
+        let texts = (0..1024).map(|n| format!("\u{1}name{n:06}\0\0").into_bytes());
+        for (what, keys) in [
+            ("numbers", numbers(0x8000_0000).collect::<Vec<_>>()),
+            ("wide numbers", wide.collect()),
+            ("texts", texts.collect()),
+        ] {
+            let found = places(keys.into_iter());
+            assert!(found.len() >= 960, "{what}: {} places of 1024 keys", found.len());
+        }
+        let lines: HashSet<usize> = places(numbers(0x8000_0000)).iter().map(|(line, _)| *line).collect();
+        assert!(lines.len() <= 1024 / LINE, "{} lines of 1024 numbers", lines.len());
+    }
 }
