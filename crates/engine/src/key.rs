@@ -128,11 +128,14 @@ impl KeyRange {
 
     /// All keys that begin with `prefix` (a key itself included).
     pub fn prefix(prefix: &[u8]) -> KeyRange {
-        let upper = successor(prefix).map_or(Bound::Unbounded, Bound::Excluded);
-        KeyRange {
-            lower: Bound::Included(prefix.to_vec()),
-            upper,
-        }
+        KeyRange::of_prefix(prefix.to_vec())
+    }
+
+    /// As [`prefix`](Self::prefix), of a prefix that is not needed any more.
+    pub fn of_prefix(prefix: Vec<u8>) -> KeyRange {
+        let upper = successor(&prefix).map_or(Bound::Unbounded, Bound::Excluded);
+        let lower = Bound::Included(prefix);
+        KeyRange { lower, upper }
     }
 
     /// Keys whose first parts lie between two prefixes; inclusive bounds take in all keys that begin with them.

@@ -292,7 +292,8 @@ impl Scan {
             true => batch.copy_leaf(page, &header, &cut),
             false => self.copy(page, &cut, batch),
         }
-        let next = self.fence(page, &header);
+        // Where the range ends in the leaf nothing leads on.
+        let next = if cut.ends_here { None } else { self.fence(page, &header) };
         look(batch);
         if !leaf.node.guard.valid() {
             return Ok(None);
@@ -306,7 +307,7 @@ impl Scan {
         self.hint(pool, &leaf);
         if !whole {
             self.resume_behind(batch);
-        } else if !self.advance(next, cut.ends_here) {
+        } else if !self.advance(next) {
             return Err(Error::corrupt(
                 self.tree.page(leaf.node.no),
                 "its fence leads back where the scan came from",
@@ -386,9 +387,9 @@ impl Scan {
         Some(key)
     }
 
-    /// Moves to the next leaf, unless the range ends in this one or at its fence. `false`, and the end, when the
+    /// Moves to the leaf behind the fence, if there is one and the range goes beyond it. `false`, and the end, when the
     /// fence does not lead on.
-    fn advance(&mut self, fence: Option<Vec<u8>>, ends_here: bool) -> bool {
+    fn advance(&mut self, fence: Option<Vec<u8>>) -> bool {
         let Some(fence) = fence else {
             self.done = true;
             return true;
@@ -400,11 +401,11 @@ impl Scan {
         };
         match self.direction {
             Direction::Forward => {
-                self.done = ends_here || begins_at_or_behind(&fence, &self.range.upper);
+                self.done = begins_at_or_behind(&fence, &self.range.upper);
                 self.range.lower = Bound::Included(fence);
             }
             Direction::Backward => {
-                self.done = ends_here || ends_at_or_before(&fence, &self.range.lower);
+                self.done = ends_at_or_before(&fence, &self.range.lower);
                 self.range.upper = Bound::Excluded(fence);
             }
         }

@@ -457,7 +457,7 @@ impl RowScan {
     fn take_entries(&mut self, reader: &Reader, index: usize, batch: &mut RowBatch) -> Result<()> {
         let table = self.table.clone();
         self.fetch(reader, batch)?;
-        let mut have = Vec::new();
+        let mut have = std::mem::take(&mut self.fetch.key);
         for i in 0..self.leaf.len() {
             if self.is_settled(i) {
                 self.push_entry(index, i, batch)?;
@@ -485,6 +485,7 @@ impl RowScan {
                 break;
             }
         }
+        self.fetch.key = have;
         Ok(())
     }
 
@@ -511,7 +512,7 @@ impl RowScan {
 
     /// Copies what stands under the keys of the leaf's entries into the batch, but for those that say all.
     fn fetch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
-        let Fetch { order, places } = &mut self.fetch;
+        let Fetch { order, places, .. } = &mut self.fetch;
         let (leaf, settled) = (&self.leaf, self.entries.as_ref().map_or(&[][..], |e| &e.settled));
         order.clear();
         for i in (0..leaf.len()).filter(|i| settled.get(*i) != Some(&true)) {
@@ -560,6 +561,8 @@ struct Fetch {
     order: Vec<(u64, u32)>,
     /// What was found of each entry's row.
     places: Vec<Option<Place>>,
+    /// The index key of a row.
+    key: Vec<u8>,
 }
 
 /// What a scan needs that makes rows of entries.

@@ -4,8 +4,8 @@ use super::{Context, State, next, push_key};
 use crate::error::{Result, SqlError};
 use crate::exec::order::sort;
 use crate::exec::sink::size_of_row;
-use crate::expr::Expr;
 use crate::expr::aggregate::{Accumulator, Aggregate};
+use crate::expr::{Env, Expr};
 use crate::plan::row::{Key, Node, SetKind, Step};
 use crate::plan::select::SortKey;
 use cenote_engine::{Charge, ColumnType, Datum};
@@ -139,6 +139,10 @@ struct Group {
 pub struct AggregateState {
     groups: Vec<Group>,
     by_key: HashMap<Vec<u8>, usize>,
+    /// The key of the group that the last row went to, and the group: the next one mostly goes there as well.
+    last: Option<(Vec<u8>, usize)>,
+    /// Memory for a key.
+    key: Vec<u8>,
     finished: Option<std::vec::IntoIter<Group>>,
     memory: Option<Charge>,
 }
@@ -208,21 +212,39 @@ impl AggregateState {
     }
 
     fn add(&mut self, (keys, aggregates): (&[GroupKey], &[(Aggregate, u16)]), cx: &Context<'_>) -> Result<()> {
-        let (env, mut key) = (cx.env(), Vec::new());
-        for (expr, ty, _) in keys {
-            push_key(*ty, &expr.value(&env)?.get(), &mut key);
-        }
-        let at = match self.by_key.get(&key) {
-            Some(at) => *at,
-            None => {
-                let values = keys.iter().map(|(e, _, _)| e.eval(&env)).collect::<Result<Vec<_>>>()?;
-                self.begin(key, (0, values), aggregates)?
-            }
-        };
+        let env = cx.env();
+        let at = self.group_of(keys, aggregates, &env)?;
         for ((aggregate, _), accumulator) in aggregates.iter().zip(&mut self.groups[at].aggregates) {
             accumulator.add(aggregate, &env)?;
         }
         Ok(())
+    }
+
+    /// The group of a row.
+    fn group_of(&mut self, keys: &[GroupKey], aggregates: &[(Aggregate, u16)], env: &Env<'_>) -> Result<usize> {
+        let mut key = std::mem::take(&mut self.key);
+        key.clear();
+        for (expr, ty, _) in keys {
+            push_key(*ty, &expr.value(env)?.get(), &mut key);
+        }
+        let at = match &self.last {
+            Some((last, at)) if *last == key => *at,
+            _ => {
+                let at = match self.by_key.get(&key) {
+                    Some(at) => *at,
+                    None => {
+                        let values = keys.iter().map(|(e, _, _)| e.eval(env)).collect::<Result<Vec<_>>>()?;
+                        self.begin(key.clone(), (0, values), aggregates)?
+                    }
+                };
+                let last = self.last.get_or_insert_default();
+                std::mem::swap(&mut last.0, &mut key);
+                last.1 = at;
+                at
+            }
+        };
+        self.key = key;
+        Ok(at)
     }
 
     /// Adds the row to a group of each set: keys that are not of the set are NULL there.
@@ -269,7 +291,10 @@ impl AggregateState {
             keys,
             aggregates: aggregates.iter().map(|(a, _)| Accumulator::new(a)).collect(),
         });
-        self.by_key.insert(key, self.groups.len() - 1);
+        // One group that all rows go to is looked up in no table.
+        if !key.is_empty() {
+            self.by_key.insert(key, self.groups.len() - 1);
+        }
         Ok(self.groups.len() - 1)
     }
 }
