@@ -3,6 +3,7 @@
 mod change;
 mod extremes;
 pub mod found;
+mod groups;
 pub mod keys;
 mod order;
 pub mod row;

@@ -1,9 +1,10 @@
 //! The rows of one table that a path finds, one after the other.
 
+use super::groups::Groups;
 use super::keys::Seen;
 use crate::error::Result;
 use crate::expr::{Env, Expr};
-use crate::plan::access::keys::{TreeRange, push_equal, ranges};
+use crate::plan::access::keys::{TreeRange, one_range, push_equal, ranges};
 use crate::plan::access::{Access, Path};
 use cenote_engine::{Account, Columns, KeyRange, Reader, RowBatch, RowScan};
 use std::sync::Arc;
@@ -25,9 +26,27 @@ pub fn qualifies(condition: Option<&Expr>, env: &Env<'_>) -> Result<bool> {
 /// From so many rows on a scan that began with few fetches whole leaves.
 const FEW_MAX: usize = 1024;
 
+/// What a walk has to go through.
+enum Ranges {
+    /// Of most paths, without an allocation.
+    One(Option<TreeRange>),
+    Several(std::vec::IntoIter<TreeRange>),
+}
+
+impl Ranges {
+    fn next(&mut self) -> Option<TreeRange> {
+        match self {
+            Ranges::One(range) => range.take(),
+            Ranges::Several(ranges) => ranges.next(),
+        }
+    }
+}
+
 /// A walk over the rows of an access path. The filter is the caller's to apply.
 pub struct TableRows {
-    ranges: std::vec::IntoIter<TreeRange>,
+    ranges: Ranges,
+    /// Where the order turns: gives the ranges, one for each group of rows.
+    groups: Option<Groups>,
     /// A walk over a tree (position of the index; None: the primary key's), kept for other ranges of it.
     scan: Option<(Option<usize>, RowScan)>,
     /// Whether it stands in a range.
@@ -53,7 +72,8 @@ impl TableRows {
     /// A limit of the key range cannot be computed.
     pub fn start(access: &Access, env: &Env<'_>, batch: RowBatch) -> Result<TableRows> {
         let mut rows = TableRows {
-            ranges: Vec::new().into_iter(),
+            ranges: Ranges::One(None),
+            groups: None,
             scan: None,
             is_open: false,
             batch,
@@ -86,13 +106,21 @@ impl TableRows {
             self.point = Some((key, row));
             return Ok(());
         }
+        if let Path::Range { .. } = &access.path {
+            let range = one_range(table, &access.path, env)?;
+            match access.turn {
+                Some(turn) => self.groups = range.map(|range| Groups::of(access, turn, range, env)).transpose()?,
+                None => self.ranges = Ranges::One(range),
+            }
+            return Ok(());
+        }
         let ranges = ranges(table, &access.path, access.direction, env)?;
         // Ranges of one tree have no row in common.
         let one_tree = ranges.iter().all(|(index, _)| *index == ranges[0].0);
         if !one_tree {
             self.seen = Some((Seen::default(), env.session.memory.clone()));
         }
-        self.ranges = ranges.into_iter();
+        self.ranges = Ranges::Several(ranges.into_iter());
         Ok(())
     }
 
@@ -139,9 +167,11 @@ impl TableRows {
             self.at = 0;
             let Some((_, scan)) = self.scan.as_mut().filter(|_| self.is_open) else {
                 self.batch.clear();
-                let Some((index, range)) = self.ranges.next() else {
-                    return Ok(false);
+                let next = match &mut self.groups {
+                    Some(groups) => groups.next(reader, access)?,
+                    None => self.ranges.next(),
                 };
+                let Some((index, range)) = next else { return Ok(false) };
                 self.open(reader, access, index, range);
                 continue;
             };
@@ -164,8 +194,8 @@ impl TableRows {
             return scan.set_batch_rows(rows);
         }
         let scan = match index {
-            None => reader.scan(&access.table, range, access.direction),
-            Some(index) => reader.index_scan(&access.table, index, range, access.direction),
+            None => reader.scan(&access.table, range, access.direction_of_ranges()),
+            Some(index) => reader.index_scan(&access.table, index, range, access.direction_of_ranges()),
         };
         let scan = scan.columns(&self.columns).batch_rows(rows);
         self.scan = Some((index, if access.index_only { scan.index_only() } else { scan }));

@@ -77,7 +77,19 @@ fn each_shape_has_its_path() {
             "SELECT v FROM big WHERE v = 3 FOR UPDATE",
             "Short path: range by index big_v on big",
         ),
-        ("SELECT * FROM big ORDER BY v DESC, id LIMIT 3", "Rows of these keys"),
+        (
+            "SELECT * FROM big ORDER BY v DESC, id LIMIT 3",
+            "full scan by index big_v (rows of one v the other way round) on big",
+        ),
+        (
+            "SELECT v FROM big WHERE v = 3 ORDER BY v, id DESC LIMIT 3",
+            "Index Only Scan, range by index big_v on big",
+        ),
+        ("SELECT * FROM big ORDER BY v DESC, id", "Sort"),
+        (
+            "SELECT * FROM big ORDER BY v DESC, id % 7 LIMIT 3",
+            "Rows of these keys",
+        ),
         (
             "SELECT max(id), min(v) FROM big WHERE id < 9",
             "first of range by primary key big_pkey",
@@ -101,7 +113,7 @@ fn the_first_rows_of_a_join_come_by_an_index() {
     for (order, sorted) in [
         ("b.id LIMIT 5", false),
         ("b.v DESC, b.id DESC LIMIT 5", false),
-        ("b.v DESC, b.id LIMIT 5", true),
+        ("b.v DESC, b.id LIMIT 5", false),
         ("b.v DESC NULLS LAST LIMIT 5", true),
         ("b.id", true),
         ("b.g + 1 LIMIT 5", true),

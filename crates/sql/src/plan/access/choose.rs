@@ -15,6 +15,9 @@ pub trait Costs {
     fn of(&self, access: &Access) -> (f64, f64);
     /// Steps of sorting so many rows.
     fn sort(&self, rows: f64) -> f64;
+    /// Rows of the path that are equal in the first so many columns of its tree's key, and steps of finding those that
+    /// come next.
+    fn group(&self, access: &Access, columns: usize) -> (f64, f64);
 }
 
 /// The order in which rows are wanted.
@@ -46,8 +49,8 @@ pub fn choose(
     for index in trees(table) {
         let in_order = order.is_some_and(|o| !o.columns.is_empty());
         let found = Match::new(table, index, &list, in_order);
-        let (served, direction) = served(table, &found, order);
-        if !found.fixes() && served == 0 {
+        let served = served(table, &found, order);
+        if !found.fixes() && served.columns == 0 {
             continue;
         }
         let filter = all_of(found.rest());
@@ -58,14 +61,16 @@ pub fn choose(
                 path: found.path(),
                 filter,
                 condition: condition.clone(),
-                direction,
+                direction: served.direction,
+                turn: None,
                 index_only,
             },
-            served,
+            served: served.columns,
         };
         if found.unique && index.is_none() {
-            return (candidate.access, served);
+            return (candidate.access, candidate.served);
         }
+        candidates.extend(turned(&candidate, &served, order));
         candidates.push(candidate);
     }
     candidates.extend(union(table, &list, &condition, costs));
@@ -93,15 +98,50 @@ pub fn cost(access: &Access, served: usize, order: Option<Order<'_>>, costs: &dy
         return steps;
     };
     let rows = rows.max(1.0);
+    // Steps of finding the groups of so many rows, and how many rows these groups have.
+    let groups = |columns: usize, read: f64| {
+        let (group, find) = costs.group(access, columns);
+        let count = (read.min(rows) / group).ceil();
+        (count * find, count * group)
+    };
     let sorted = |read: f64| costs.sort(order.limit.map_or(read, |l| l.min(read)));
     let share = |read: f64| (read / rows).min(1.0);
     match (served, order.limit) {
         (0, _) => steps + sorted(rows),
         (all, None) if all == order.columns.len() => steps,
-        (all, Some(limit)) if all == order.columns.len() => steps * share(limit),
+        (all, Some(limit)) if all == order.columns.len() => {
+            steps * share(limit) + access.turn.map_or(0.0, |turn| groups(turn, limit).0)
+        }
         (_, None) => steps + sorted(rows),
-        (_, Some(limit)) => steps * share(limit + rows.sqrt()) + sorted(limit + rows.sqrt()),
+        (some, Some(limit)) => {
+            let (_, read) = groups(key_columns(access, &order.columns[..some]), limit);
+            steps * share(read) + sorted(read)
+        }
     }
+}
+
+/// How many columns of the path's tree come with these of the order, which it serves.
+fn key_columns(access: &Access, served: &[Wanted]) -> usize {
+    let Path::Range { index, prefix, .. } = &access.path else {
+        return 0;
+    };
+    let fixed = prefix.len();
+    let is_fixed = |wanted: &&Wanted| (0..fixed).any(|at| key_column(&access.table, *index, at) == wanted.column);
+    fixed + served.iter().filter(|wanted| !is_fixed(wanted)).count()
+}
+
+/// The path that serves all of the order, where what a tree does not serve of it goes on with the tree's columns in the
+/// other direction. Without a LIMIT a sort reads no more.
+fn turned(candidate: &Candidate, served: &Served, order: Option<Order<'_>>) -> Option<Candidate> {
+    let order = order.filter(|order| order.limit.is_some())?;
+    let access = Access {
+        turn: Some(served.turn?),
+        ..candidate.access.clone()
+    };
+    Some(Candidate {
+        access,
+        served: order.columns.len(),
+    })
 }
 
 fn whole_table(table: &Arc<Table>, condition: Option<Expr>) -> Access {
@@ -116,6 +156,7 @@ fn whole_table(table: &Arc<Table>, condition: Option<Expr>) -> Access {
         filter: condition.clone(),
         condition,
         direction: Direction::Forward,
+        turn: None,
         index_only: false,
     }
 }
@@ -173,6 +214,7 @@ fn union(table: &Arc<Table>, list: &[Expr], condition: &Option<Expr>, costs: &dy
                     filter: condition.clone(),
                     condition: condition.clone(),
                     direction: Direction::Forward,
+                    turn: None,
                     index_only: false,
                 },
                 served: 0,
@@ -205,32 +247,52 @@ fn arm_path(table: &Arc<Table>, arm: &Expr, rest: &[Expr], costs: &dyn Costs) ->
     best.map(|(_, path)| path)
 }
 
-/// How many of the first columns of the order the columns of a tree behind the fixed ones give, and read in which
-/// direction. A column of the order that has one value in all rows orders nothing.
-fn served(table: &Table, found: &Match<'_>, order: Option<Order<'_>>) -> (usize, Direction) {
+/// What of an order the columns of a tree behind the fixed ones give.
+struct Served {
+    /// How many of its first columns.
+    columns: usize,
+    /// Read in which direction.
+    direction: Direction,
+    /// Columns of the tree's key behind which the order goes on with the key's columns, to its end, in the other direction.
+    turn: Option<usize>,
+}
+
+/// A column of the order that has one value in all rows orders nothing.
+fn served(table: &Table, found: &Match<'_>, order: Option<Order<'_>>) -> Served {
+    let mut served = Served {
+        columns: 0,
+        direction: Direction::Forward,
+        turn: None,
+    };
     let Some(order) = order.filter(|_| found.is_one_range()) else {
-        return (0, Direction::Forward);
+        return served;
     };
     let fixed = found.fixed_columns();
     let is_fixed = |column: usize| (0..fixed).any(|at| key_column(table, found.index, at) == column);
-    let (mut at, mut served, mut descending) = (fixed, 0, None);
+    let (mut at, mut descending) = (fixed, None);
     for wanted in order.columns {
         if !is_fixed(wanted.column) {
-            let fits = at < key_length(table, found.index)
-                && key_column(table, found.index, at) == wanted.column
-                && descending.is_none_or(|d| d == wanted.descending);
-            if !fits {
+            if at >= key_length(table, found.index) || key_column(table, found.index, at) != wanted.column {
+                served.turn = None;
                 break;
             }
-            descending = Some(wanted.descending);
+            let turns = descending.is_some_and(|d| d != wanted.descending);
+            if turns != served.turn.is_some() {
+                if !turns {
+                    served.turn = None;
+                    break;
+                }
+                served.turn = Some(at);
+            }
+            descending.get_or_insert(wanted.descending);
             at += 1;
         }
-        served += 1;
+        served.columns += usize::from(served.turn.is_none());
     }
-    match descending {
-        Some(true) => (served, Direction::Backward),
-        _ => (served, Direction::Forward),
+    if descending == Some(true) {
+        served.direction = Direction::Backward;
     }
+    served
 }
 
 /// The trees of a table: the primary key's, if it has one, then each index's.

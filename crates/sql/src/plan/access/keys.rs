@@ -123,7 +123,7 @@ pub fn key_range(
     }
     match (lower, upper) {
         (None, None) if prefix.is_empty() => return Ok(Some(KeyRange::all())),
-        (None, None) => return Ok(Some(KeyRange::prefix(&start))),
+        (None, None) => return Ok(Some(KeyRange::of_prefix(start))),
         (Some(Limit::Null), _) => {
             start.push(key::NULL);
             return Ok(Some(KeyRange::prefix(&start)));
@@ -243,6 +243,27 @@ pub fn ranges(table: &Table, path: &Path, direction: Direction, env: &Env<'_>) -
     Ok(ranges)
 }
 
+/// The range of a path that reads one; None: nothing matches.
+///
+/// # Errors
+/// As [`ranges`].
+pub fn one_range(table: &Table, path: &Path, env: &Env<'_>) -> Result<Option<TreeRange>> {
+    let Path::Range {
+        index,
+        prefix,
+        lower,
+        upper,
+    } = path
+    else {
+        return Err(SqlError::internal("one range of a path of several"));
+    };
+    if fixes_nothing(prefix, lower.as_ref(), env)? {
+        return Ok(Some((None, KeyRange::all())));
+    }
+    let range = key_range((table, *index), prefix, lower.as_ref(), upper.as_ref(), env)?;
+    Ok(range.map(|range| (*index, range)))
+}
+
 fn collect(table: &Table, path: &Path, env: &Env<'_>, out: &mut Vec<TreeRange>) -> Result<()> {
     match path {
         Path::Point(values) => {
@@ -251,19 +272,7 @@ fn collect(table: &Table, path: &Path, env: &Env<'_>, out: &mut Vec<TreeRange>) 
                 out.push((None, KeyRange::prefix(&key)));
             }
         }
-        Path::Range {
-            index,
-            prefix,
-            lower,
-            upper,
-        } => {
-            if fixes_nothing(prefix, lower.as_ref(), env)? {
-                out.push((None, KeyRange::all()));
-                return Ok(());
-            }
-            let range = key_range((table, *index), prefix, lower.as_ref(), upper.as_ref(), env)?;
-            out.extend(range.map(|r| (*index, r)));
-        }
+        Path::Range { .. } => out.extend(one_range(table, path, env)?),
         Path::List { index, prefix, items } => {
             let found = list_ranges((table, *index), prefix, items, env)?;
             out.extend(found.into_iter().map(|r| (*index, r)));
@@ -292,6 +301,16 @@ fn merged(mut ranges: Vec<TreeRange>) -> Vec<TreeRange> {
         }
     }
     out
+}
+
+/// The keys that both ranges have.
+pub fn common(a: &KeyRange, b: &KeyRange) -> KeyRange {
+    let lower = std::cmp::max_by(&a.lower, &b.lower, |a, b| lower_order(a, b));
+    let upper = std::cmp::min_by(&a.upper, &b.upper, |a, b| upper_order(a, b));
+    KeyRange {
+        lower: lower.clone(),
+        upper: upper.clone(),
+    }
 }
 
 fn lower_order(a: &Bound<Vec<u8>>, b: &Bound<Vec<u8>>) -> std::cmp::Ordering {

@@ -82,11 +82,22 @@ pub struct Access {
     pub condition: Option<Expr>,
     /// In which order.
     pub direction: Direction,
+    /// Columns of the tree's key within which rows go in that direction: those that are equal in them go in the other.
+    pub turn: Option<usize>,
     /// Whether the index that the path reads has all columns that are read, so that rows need no visit.
     pub index_only: bool,
 }
 
 impl Access {
+    /// The direction in which a range of the tree is read.
+    pub fn direction_of_ranges(&self) -> Direction {
+        match (self.turn, self.direction) {
+            (None, direction) => direction,
+            (Some(_), Direction::Forward) => Direction::Backward,
+            (Some(_), Direction::Backward) => Direction::Forward,
+        }
+    }
+
     /// Whether the entries of the index that the path reads give these columns, and those that the filter reads.
     pub fn entries_give(&self, columns: &[usize]) -> bool {
         match &self.path {
@@ -149,7 +160,14 @@ pub fn key_column(table: &Table, index: Option<usize>, at: usize) -> usize {
 
 /// How rows are found, in words, for EXPLAIN.
 pub fn describe(access: &Access) -> String {
-    let path = describe_path(&access.path, &access.table);
+    let mut path = describe_path(&access.path, &access.table);
+    if let (Some(turn), Path::Range { index, prefix, .. }) = (access.turn, &access.path) {
+        let columns = (prefix.len()..turn).map(|at| key_column(&access.table, *index, at));
+        let names: Vec<&str> = columns
+            .map(|column| access.table.columns[column].name.as_str())
+            .collect();
+        path = format!("{path} (rows of one {} the other way round)", names.join(", "));
+    }
     match access.index_only {
         true => format!("Index Only Scan, {path}"),
         false => path,

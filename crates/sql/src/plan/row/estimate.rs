@@ -161,6 +161,27 @@ impl Costs for Estimator<'_> {
     fn sort(&self, rows: f64) -> f64 {
         SORT * rows * rows.max(2.0).log2()
     }
+
+    fn group(&self, access: &Access, columns: usize) -> (f64, f64) {
+        let Path::Range { index, prefix, .. } = &access.path else {
+            return (1.0, DESCENT);
+        };
+        let total = self.table_rows(&access.table).max(GROWING);
+        let statistics = self.statistics(&access.table);
+        let shares = Shares {
+            table: &access.table,
+            statistics: statistics.as_deref(),
+            rows: total,
+            known: self.known,
+        };
+        let column = |at| Expr::Column(key_column(&access.table, *index, at) as u16);
+        let any: Vec<Expr> = (prefix.len()..columns).map(column).collect();
+        let values: Vec<&Expr> = prefix.iter().chain(&any).collect();
+        let (found, _) = path(&shares, &access.path, access.index_only);
+        let passing = self.estimate_of(access, total).rows / found.max(1.0);
+        let group = rows_of_prefix(&shares, *index, &values).min(found) * passing;
+        (group.max(1.0), 2.0 * DESCENT)
+    }
 }
 
 fn row_cost(index: Option<usize>, index_only: bool) -> f64 {
