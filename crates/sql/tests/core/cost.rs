@@ -177,26 +177,34 @@ fn load_shop(session: &mut Session, customers: i64) {
 }
 
 /// Statements that read rows by a secondary index: the best of many short runs, beside whatever else runs.
-/// `CENOTE_CUSTOMERS`: how many there are.
+/// `CENOTE_CUSTOMERS`: how many there are; `CENOTE_SHAPE`: what the statements have in their text; `RUNS`: half as many.
+/// Under callgrind with `--toggle-collect=*cenote_sql*Session*execute*` the instructions of `2 * RUNS + 10` runs.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_rows_by_an_index() {
-    let customers = std::env::var("CENOTE_CUSTOMERS").map_or(100_000, |n| n.parse().expect("a number"));
+    let number = |name: &str, none| std::env::var(name).map_or(none, |n| n.parse().expect("a number"));
+    let (customers, runs) = (number("CENOTE_CUSTOMERS", 100_000), number("RUNS", 300));
+    let with = std::env::var("CENOTE_SHAPE").unwrap_or_default();
     let database = Database::new();
     let mut session = database.session();
     load_shop(&mut session, customers);
     let mut out = Blackhole(bytes::BytesMut::with_capacity(1 << 16));
-    for text in [
+    let shapes = [
         "SELECT * FROM ord WHERE id = 777",
         "SELECT * FROM ord ORDER BY day DESC, id LIMIT 3",
         "SELECT c.id FROM cust c WHERE c.id < 50 AND EXISTS (SELECT 1 FROM ord o WHERE o.cust = c.id AND o.total > \
          4000) ORDER BY c.id",
         "SELECT c.id FROM cust c WHERE c.id < 50 AND EXISTS (SELECT 1 FROM ord o WHERE o.cust = c.id) ORDER BY c.id",
+        "SELECT c.id, (SELECT max(o.total) FROM ord o WHERE o.cust = c.id) FROM cust c WHERE c.id < 20 ORDER BY c.id",
+        "SELECT c.city, count(*), sum(o.total) FROM cust c JOIN ord o ON o.cust = c.id WHERE c.id BETWEEN 70 AND 89 \
+         GROUP BY c.city ORDER BY c.city",
         "SELECT * FROM ord WHERE (cust, id) > (990, 5) ORDER BY cust, id LIMIT 10",
         "SELECT count(*) FROM ord WHERE cust BETWEEN 100 AND 200",
+        "SELECT sum(cust) FROM ord WHERE id BETWEEN 1000 AND 3000",
         "SELECT sum(total) FROM ord WHERE day BETWEEN '2020-03-03' AND '2020-03-12'",
         "SELECT cust, id FROM ord WHERE cust BETWEEN 100 AND 200 ORDER BY cust, id",
-    ] {
+    ];
+    for text in shapes.into_iter().filter(|text| text.contains(&with)) {
         session.parse("", text, &[]).expect("parse");
         let tail = bind_tail(&[]);
         let mut run = |times: u32| {
@@ -210,7 +218,7 @@ fn cost_of_rows_by_an_index() {
             begin.elapsed().as_secs_f64() * 1e6 / f64::from(times)
         };
         run(10);
-        let best = (0..300).map(|_| run(2)).fold(f64::MAX, f64::min);
+        let best = (0..runs).map(|_| run(2)).fold(f64::MAX, f64::min);
         println!("{best:>9.1} us  {text}");
     }
 }
@@ -220,7 +228,8 @@ const ORDER_TABLES: &str = "CREATE TABLE cust (id int PRIMARY KEY, name text, ci
     CREATE TABLE line (ord int, n int, item int, amount int, PRIMARY KEY (ord, n)); CREATE INDEX line_item ON line (item)";
 
 /// Tables as an application has them, analyzed, and a join of three that nobody has planned before: what parsing and
-/// planning takes. Run it under callgrind for its steps: `valgrind --tool=callgrind --toggle-collect=*parse_named*`.
+/// planning takes. Run it under callgrind for its steps: `valgrind --tool=callgrind --toggle-collect=*plan_for*` counts
+/// planning alone; `RUNS`, and `CENOTE_SHAPE` as above.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_planning_a_join() {
@@ -243,14 +252,25 @@ fn cost_of_planning_a_join() {
     }
     simple(&mut session, "ANALYZE").expect("analyzed");
     let runs: usize = std::env::var("RUNS").ok().and_then(|n| n.parse().ok()).unwrap_or(1000);
-    for (what, text) in [
+    let with = std::env::var("CENOTE_SHAPE").unwrap_or_default();
+    let texts = [
         ("one table", "SELECT name FROM cust WHERE city = 'city 7' AND id > 5"),
+        (
+            "two tables",
+            "SELECT c.name, o.day FROM cust c JOIN ord o ON o.cust = c.id WHERE c.city = 'city 7' ORDER BY o.day",
+        ),
         (
             "three tables",
             "SELECT c.name, o.day, l.amount FROM cust c JOIN ord o ON o.cust = c.id \
             JOIN line l ON l.ord = o.id WHERE c.city = 'city 7' AND l.item = 5 ORDER BY o.day",
         ),
-    ] {
+        (
+            "four tables",
+            "SELECT c.name, o.day, l.amount, d.name FROM cust c JOIN ord o ON o.cust = c.id JOIN line l ON l.ord = o.id \
+             JOIN cust d ON d.id = l.amount WHERE c.city = 'city 7' AND l.item = 5 ORDER BY o.day",
+        ),
+    ];
+    for (what, text) in texts.into_iter().filter(|(_, text)| text.contains(&with)) {
         let start = Instant::now();
         for n in 0..runs {
             session.parse("", &format!("{text} -- {n}"), &[]).expect("planned");
