@@ -345,6 +345,8 @@ pub struct Tuning {
     pub short_rollback_rows: u64,
     /// How long the oldest snapshot is in use before the ways to what it sees are cut short.
     pub cut_after: Nanos,
+    /// Bytes of DRAM at most that versions seen by old snapshots are copied to; never more than a sixteenth of the memory.
+    pub version_bytes: u64,
 }
 
 impl Default for Tuning {
@@ -361,6 +363,7 @@ impl Default for Tuning {
             rollback_rows: 200,
             short_rollback_rows: 20_000,
             cut_after: Nanos::from_secs(1),
+            version_bytes: 1 << 30,
         }
     }
 }
@@ -421,6 +424,11 @@ impl EngineOptions {
             origins: Origins::default(),
             tuning: Tuning::default(),
         }
+    }
+
+    /// Bytes that versions seen by old snapshots may take.
+    pub(crate) fn bytes_of_versions(&self) -> usize {
+        self.tuning.version_bytes.min(self.memory_size / 16) as usize
     }
 
     /// A tiered pool: `local_bytes` of local memory in front of what `remote` leads to.

@@ -24,6 +24,7 @@ use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
 use crate::tx::unsettled::Unsettled;
 use crate::undo::segments::Segments;
+use crate::versions::VersionStore;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -96,6 +97,7 @@ pub struct Engine {
     pub(crate) reclaimed: rt::Mutex<HashSet<u32>>,
     pub(crate) purge: Purge,
     pub(crate) unsettled: Unsettled,
+    pub(crate) versions: VersionStore,
     /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
     pub(crate) give_back_pages: u32,
     pub(crate) losers: Losers,

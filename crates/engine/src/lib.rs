@@ -47,6 +47,7 @@ pub mod tree;
 mod tx;
 pub mod types;
 mod undo;
+mod versions;
 
 pub use analyze::{Analysis, Analyzed};
 pub use api::{

@@ -36,6 +36,7 @@ use crate::tx::slots::Slots;
 use crate::tx::status::TxTable;
 use crate::tx::unsettled::Unsettled;
 use crate::undo::segments::Segments;
+use crate::versions::VersionStore;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, HashSet};
@@ -86,6 +87,7 @@ impl Engine {
             reclaimed: rt::Mutex::new(HashSet::default()),
             purge: Purge::default(),
             unsettled: Unsettled::new(first),
+            versions: VersionStore::new(options.bytes_of_versions()),
             losers: Losers::default(),
             rollback_rows: options.tuning.rollback_rows,
             short_rollback_rows: options.tuning.short_rollback_rows,

@@ -126,6 +126,7 @@ impl Engine {
         let _need = self.pool.begin_need(Need::Cleanup);
         let horizon = self.slots.horizon(self.storage.durable());
         self.purge.announce(horizon);
+        self.versions.forget_past(horizon);
         self.raise_low_water(horizon);
         let passed = self.purge_segments(horizon, cancel)?;
         cancel.map_or(Ok(()), |cancel| cancel.check())?;

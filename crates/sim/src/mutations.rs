@@ -62,7 +62,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         BuiltOnWait | PurgeHorizon | SnapshotRecheck | LowWater | Displaced => (Name::Transactions, 40),
         LatchVersion | PageTwice | UndoneMark | EmptiedCts => (Name::Transactions, 60),
         UniqueStripe | EntryNeeded | EntryLeft | Uncounted | DeadlockCheck => (Name::Transactions, 40),
-        SharedChain | SharedRollback => (Name::Transactions, 40),
+        SharedChain | SharedRollback | VersionEnd | HighWater => (Name::Transactions, 40),
         EarlyDefinition | SpaceAgain | DropOrder | LoserTables => (Name::Ddl, 60),
         RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),
         ReplyOnce | LateConnection | ObjectZero | LiveGeneration => (Name::Pool, 60),

@@ -145,6 +145,10 @@ faults! {
     BaseIncomplete = "base-incomplete",
     /// A statement's snapshot may be below a commit that its transaction has built on.
     BuiltOnWait = "built-on-wait",
+    /// A reader takes transactions for younger than its snapshot that may have committed before it.
+    HighWater = "high-water",
+    /// A version that was copied for old snapshots does not end with the commit that replaced it.
+    VersionEnd = "version-end",
     /// Purge takes the durable position for the horizon, whatever snapshots are in use.
     PurgeHorizon = "purge-horizon",
     /// A reader does not look at what purge has announced after it has published its snapshot.

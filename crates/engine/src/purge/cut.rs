@@ -12,14 +12,16 @@
 //!    that holds this one: eight bytes, in a mini-transaction. Those passed over stay, for purge, which finds them by
 //!    their segment.
 //! 3. So a reader that sees none of a gap's versions passes two records for it, not one for each version.
+//! 4. A record whose transaction committed in a gap, and that holds a version older than the gap, holds what the snapshot
+//!    before the gap sees. That version is copied to where scans read it in the order of keys (`versions`).
 //!
 //! Invariants:
 //! - The trailer of a row's newest version names the record of its change: only records' trailers are changed, of
 //!   transactions that have committed, so no rollback puts one back.
 //! - A version that is deleted, has got another key or lies above a deleted one is not passed over: `tx::follow` looks
 //!   for it. Nor is one of the catalog, of which a start reads all.
-//! - Of a slot that holds snapshots for readers beside its statement only the oldest is known: nothing behind that one
-//!   is passed over.
+//! - Of a slot that holds several snapshots for readers beside its statement only the oldest is known: nothing behind that
+//!   one is passed over.
 
 use super::shared::Standing;
 use crate::engine::Engine;
@@ -29,7 +31,9 @@ use crate::tx::Status;
 use crate::tx::slots::InUse;
 use crate::undo::record::{Kind, UndoRecord};
 use crate::undo::{self, Segment, UndoPointer};
+use crate::versions::{Gathered, Interval};
 use cenote_base::rt;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Cts, TxId};
 
@@ -37,6 +41,16 @@ use cenote_base::{Cts, TxId};
 const RECORDS_MAX: u64 = 20_000;
 /// Records of one row that are passed over at once: more only where snapshots went that had kept them.
 const STEPS: usize = 64;
+
+/// What a round looks at records for.
+struct Look<'a> {
+    in_use: &'a InUse,
+    /// Records that it may look at still.
+    left: u64,
+    gathered: Gathered,
+    /// Records that lead elsewhere.
+    cut: u64,
+}
 
 impl Engine {
     /// Cuts the ways to old versions short, where the oldest snapshot has been in use for a while. Returns how many
@@ -58,46 +72,53 @@ impl Engine {
     /// The same, whatever the age of the oldest snapshot. By one thread at a time.
     pub(super) fn cut(&self) -> Result<u64> {
         let in_use = self.slots.snapshots(self.storage.durable());
-        let (mut left, mut cut) = (RECORDS_MAX, 0);
-        for segment in self.segments.all() {
-            cut += self.cut_segment(&segment, &in_use, &mut left)?;
-            if left == 0 || self.is_stopping() {
-                break;
-            }
-        }
-        Ok(cut)
+        let mut look = Look {
+            in_use: &in_use,
+            left: RECORDS_MAX,
+            gathered: Gathered::default(),
+            cut: 0,
+        };
+        let segments = self.segments.all();
+        let mut segments = segments.iter().take_while(|_| !self.is_stopping());
+        let done = segments.try_for_each(|segment| self.cut_segment(segment, &mut look));
+        let needed = &|interval| in_use.may_see(interval);
+        self.versions.take(look.gathered, in_use.snapshots(), needed);
+        done.map(|()| look.cut)
     }
 
-    fn cut_segment(&self, segment: &Segment, in_use: &InUse, left: &mut u64) -> Result<u64> {
-        let Some(end) = segment.end_of_past(in_use.until) else {
-            return Ok(0);
+    fn cut_segment(&self, segment: &Segment, look: &mut Look<'_>) -> Result<()> {
+        let Some(end) = segment.end_of_past(look.in_use.until) else {
+            return Ok(());
         };
-        let (mut at, mut cut) = (segment.cut_to(), 0);
-        while at < end && *left > 0 && !self.is_stopping() {
+        let mut at = segment.cut_to();
+        while at < end && look.left > 0 && !self.is_stopping() {
             let Some((position, behind, record)) = undo::read_next(&self.pool, segment, at)? else {
                 break;
             };
             if position >= end {
                 break;
             }
-            *left -= 1;
+            look.left -= 1;
             // A way that cannot be read is left as it is: the round goes on behind it.
             at = behind;
             segment.note_cut(at);
-            cut += u64::from(self.cut_record(UndoPointer::new(segment.number, position), &record, in_use)?);
+            let pointer = UndoPointer::new(segment.number, position);
+            look.cut += u64::from(self.cut_record(pointer, &record, look)?);
         }
-        Ok(cut)
+        Ok(())
     }
 
-    /// Makes the record lead to the newest version that is older than its gap.
-    fn cut_record(&self, pointer: UndoPointer, record: &UndoRecord, in_use: &InUse) -> Result<bool> {
+    /// Makes the record lead to the newest version that is older than its gap. Copies the version that it holds, if that
+    /// one is.
+    fn cut_record(&self, pointer: UndoPointer, record: &UndoRecord, look: &mut Look<'_>) -> Result<bool> {
         let Status::Committed(at) = self.status(record.tx)? else {
             return Ok(false);
         };
-        let Some(before) = in_use.gap_of(at) else {
+        let Some(before) = look.in_use.gap_of(at) else {
             return Ok(false);
         };
         if !self.may_be_passed_over(record, before)? {
+            self.gather(record, at, before, &mut look.gathered)?;
             return Ok(false);
         }
         let mut to = record.before.undo;
@@ -117,6 +138,21 @@ impl Engine {
         mark::pass(Mark::ChainCut);
         undo::lead_to(&self.pool, pointer, to)?;
         Ok(true)
+    }
+
+    /// Copies the version that the record holds, which ended at `at`, if the snapshot `before` the gap sees it.
+    fn gather(&self, record: &UndoRecord, at: Cts, before: Cts, gathered: &mut Gathered) -> Result<()> {
+        if record.undone || record.kind.is_insert() || record.space == CATALOG_SPACE {
+            return Ok(());
+        }
+        if let Status::Committed(from) = self.status(record.before.tx)?
+            && from <= before
+        {
+            let row = (!record.before.deleted()).then_some(&record.row[..]);
+            let to = if planted(Fault::VersionEnd) { Cts::MAX } else { at };
+            gathered.add(&self.versions, record.space, &record.key, row, Interval { from, to });
+        }
+        Ok(())
     }
 
     /// Whether the version that the record holds was made behind the snapshot `before` the gap, and is one of an

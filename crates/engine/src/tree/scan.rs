@@ -93,6 +93,17 @@ impl LeafBatch {
         [cut, key].concat()
     }
 
+    /// As `whole_key`; where the key is cut it is put together in other memory.
+    pub(crate) fn whole_key_in<'a>(&self, key: &'a [u8], whole: &'a mut Vec<u8>) -> &'a [u8] {
+        if !self.cut || self.prefix.is_empty() {
+            return key;
+        }
+        whole.clear();
+        whole.extend_from_slice(&self.prefix);
+        whole.extend_from_slice(key);
+        whole
+    }
+
     /// Forgets the entries, keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();

@@ -212,13 +212,14 @@ impl Tx {
     pub fn enter_view(&mut self, view: &Reader) {
         assert!(Arc::ptr_eq(&self.reader.lease, &view.lease), "another transaction's");
         self.reader.snapshot = view.snapshot;
-        self.reader.low_water = view.low_water;
+        (self.reader.low_water, self.reader.high_water) = (view.low_water, view.high_water);
         self.reader.upto = view.upto;
     }
 
     /// Reads again by the snapshot that was taken last.
     pub fn leave_view(&mut self) {
         self.reader.snapshot = self.engine().slots.published(self.reader.slot);
+        self.reader.high_water = self.engine().txs.next();
         self.reader.upto = self.written_upto();
     }
 
@@ -323,8 +324,7 @@ impl Tx {
         let (engine, met) = (self.engine(), self.built_on());
         // It holds the statement's snapshot, and so all that a younger one sees.
         let mut reader = self.reader.clone();
-        reader.snapshot = engine.storage.durable().max(met);
-        reader.low_water = engine.txs.low_water();
+        reader.go_on_to(|| engine.storage.durable().max(met));
         Ok(reader)
     }
 

@@ -4,9 +4,10 @@
 //! 2. If the transaction that made it is below the low-water mark, the version is visible: no lookup. One's own version
 //!    is visible if its undo record lies before the place where the statement began to write (`upto`): a transaction
 //!    appends its records to one segment, so their positions say which of its statements came first.
-//! 3. Otherwise its status decides: committed at or below the snapshot is visible.
+//! 3. Otherwise its status decides: committed at or below the snapshot is visible. A transaction that had no number when
+//!    the snapshot was taken commits behind it, so its status is not asked for.
 //! 4. A version that is not visible leads, through its undo record, to the one before; an insert's record ends the
-//!    walk.
+//!    walk. What an old snapshot sees may have been copied out of undo already (`versions`).
 //! 5. A version marked deleted means: no row.
 //!
 //! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
@@ -29,7 +30,9 @@ use crate::key::KeyRange;
 use crate::tree::{BTree, LeafBatch, Place};
 use crate::undo::UndoPointer;
 use crate::undo::record::{TRAILER, Trailer};
+use crate::versions::Finger;
 use crate::{large, undo};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Cts, TxId};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -44,6 +47,8 @@ pub struct Reader {
     pub(crate) snapshot: Cts,
     /// Low-water mark when the snapshot was taken.
     pub(crate) low_water: TxId,
+    /// The next transaction's number, read behind the snapshot: those from here on commit behind it.
+    pub(crate) high_water: TxId,
     /// Number of the transaction, if it has one yet.
     pub(crate) own: TxId,
     /// The transaction's own versions are seen whose undo pointer is below this.
@@ -51,7 +56,7 @@ pub struct Reader {
     pub(crate) cancel: Arc<CancelFlag>,
     pub(crate) lease: Arc<Lease>,
     /// Keeps a clone's snapshot; the transaction's own reader publishes its.
-    _hold: Option<Hold>,
+    hold: Option<Hold>,
     /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
     pub(crate) seen: Option<Arc<Catalog>>,
 }
@@ -67,7 +72,7 @@ impl Clone for Reader {
             engine: self.engine.clone(),
             cancel: self.cancel.clone(),
             lease: self.lease.clone(),
-            _hold: Some(self.lease.hold(self.snapshot)),
+            hold: Some(self.lease.hold(self.snapshot)),
             seen: self.seen.clone(),
             ..*self
         }
@@ -87,11 +92,12 @@ impl Reader {
             slot: lease.slot,
             snapshot: Cts::ZERO,
             low_water: TxId::NONE,
+            high_water: TxId::NONE,
             own: TxId::NONE,
             upto: ALL_OWN,
             cancel: Arc::default(),
             lease,
-            _hold: None,
+            hold: None,
             seen: None,
         }
     }
@@ -100,7 +106,25 @@ impl Reader {
     pub(crate) fn refresh(&mut self) {
         let engine = &*self.engine;
         self.snapshot = engine.slots.publish(self.slot, || engine.storage.durable());
-        self.low_water = engine.txs.low_water();
+        self.note_marks();
+    }
+
+    /// Behind a snapshot that was taken.
+    fn note_marks(&mut self) {
+        self.low_water = self.engine.txs.low_water();
+        self.high_water = match planted(Fault::HighWater) {
+            true => self.low_water,
+            false => self.engine.txs.next(),
+        };
+    }
+
+    /// Reads by a younger snapshot from now on, which the held one covers: `taken` behind what is noted for that.
+    pub(super) fn go_on_to(&mut self, taken: impl FnOnce() -> Cts) {
+        if let Some(hold) = &mut self.hold {
+            hold.cover();
+        }
+        self.snapshot = taken();
+        self.note_marks();
     }
 
     /// The snapshot is not needed any more.
@@ -128,7 +152,15 @@ impl Reader {
         if !tree.get(&self.engine.pool, key, row)? {
             return Ok(false);
         }
-        Ok(self.visible_version(row)? && self.complete(table, row, columns)?)
+        let newest = Trailer::of(row)?;
+        let seen = match self.sees(newest)? {
+            true => {
+                row.truncate(row.len() - TRAILER);
+                !newest.deleted()
+            }
+            false => self.older_version_of((table.space, key), newest, row)?,
+        };
+        Ok(seen && self.complete(table, row, columns)?)
     }
 
     /// Scans a table by primary key.
@@ -231,6 +263,9 @@ impl Reader {
         if version.tx == self.own {
             return Ok(version.undo < self.upto);
         }
+        if version.tx >= self.high_water {
+            return Ok(false);
+        }
         Ok(matches!(self.engine.status(version.tx)?, Status::Committed(at) if at <= self.snapshot))
     }
 
@@ -245,21 +280,45 @@ impl Reader {
         Ok(!trailer.deleted())
     }
 
+    /// The version that the snapshot sees of the row under a key of a table's tree, if it was copied out of undo: into
+    /// `row`; false: no row; None: it was not. The reader does not see the newest version. What its transaction has
+    /// written is not there: while that runs, its versions of a row are the newest ones.
+    fn copied_version(
+        &self,
+        (space, key, finger): (u32, &[u8], &mut Finger),
+        newest: Trailer,
+        row: &mut Vec<u8>,
+    ) -> Option<bool> {
+        match newest.tx == self.own {
+            true => None,
+            false => finger.get(&self.engine.versions, space, key, self.snapshot, row),
+        }
+    }
+
+    /// As `older_version`, of the row under this key of a table's tree.
+    #[cold]
+    fn older_version_of(&self, (space, key): (u32, &[u8]), newest: Trailer, value: &mut Vec<u8>) -> Result<bool> {
+        match self.copied_version((space, key, &mut Finger::default()), newest, value) {
+            Some(is_row) => Ok(is_row),
+            None => self.older_version(newest, value),
+        }
+    }
+
     #[cold]
     fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
+        let mut bytes = Vec::new();
         loop {
             if trailer.undo.is_none() {
                 // Copied into a tree that is younger than the snapshot: what the snapshot saw is in the former tree.
                 return Err(Error::Serialization(REPLACED));
             }
-            let record = undo::read(&self.engine.pool, trailer.undo)?;
-            if record.kind.is_insert() {
+            let Some(record) = undo::read_before(&self.engine.pool, trailer.undo, &mut bytes)? else {
                 return Ok(false);
-            }
+            };
             trailer = record.before;
             if self.sees(trailer)? {
                 value.clear();
-                value.extend_from_slice(&record.row);
+                value.extend_from_slice(record.row);
                 return Ok(!trailer.deleted());
             }
         }
@@ -330,6 +389,7 @@ pub struct RowScan {
     fetch: Fetch,
     /// Rows are made of the index's entries where that can be done.
     entries: Option<Entries>,
+    older: Older,
 }
 
 /// Bytes after which a batch ends within a leaf: rows with large values may be of a gigabyte each.
@@ -346,6 +406,7 @@ impl RowScan {
             scratch: Vec::new(),
             fetch: Fetch::default(),
             entries: None,
+            older: Older::default(),
         }
     }
 
@@ -405,6 +466,7 @@ impl RowScan {
                 None => self.take_rows(reader, batch)?,
                 Some(index) => self.take_entries(reader, index, batch)?,
             }
+            self.older.finger.let_go();
         }
         Ok(true)
     }
@@ -438,7 +500,7 @@ impl RowScan {
         self.leaf.swap_bytes(batch.bytes_mut());
         for i in 0..self.leaf.len() {
             let (start, key_end, end) = self.leaf.place(i);
-            match self.bring_up(reader, batch, (key_end, end))? {
+            match self.bring_up(reader, batch, (start, key_end, end))? {
                 None => {}
                 Some(Brought::InPlace(row_end)) => batch.push_place((start, key_end), (key_end, row_end)),
                 Some(Brought::InScratch) => {
@@ -466,7 +528,7 @@ impl RowScan {
             let Some((start, key_end, end)) = self.fetch.places[i] else {
                 continue;
             };
-            let Some(brought) = self.bring_up(reader, batch, (key_end, end))? else {
+            let Some(brought) = self.bring_up(reader, batch, (start, key_end, end))? else {
                 continue;
             };
             let row = match brought {
@@ -532,17 +594,36 @@ impl RowScan {
 
     /// Makes of a clustered entry's value in the batch the row that the snapshot sees; None where it sees none.
     #[inline]
-    fn bring_up(&mut self, reader: &Reader, batch: &RowBatch, (from, to): (u32, u32)) -> Result<Option<Brought>> {
+    fn bring_up(&mut self, reader: &Reader, batch: &RowBatch, (start, from, to): Place) -> Result<Option<Brought>> {
         let value = batch.part(from, to);
         let trailer = Trailer::of(value)?;
-        if !large::is_external(value) && reader.sees(trailer)? {
+        let is_seen = reader.sees(trailer)?;
+        if is_seen && !large::is_external(value) {
             return Ok((!trailer.deleted()).then_some(Brought::InPlace(to - TRAILER as u32)));
         }
-        self.scratch.clear();
-        self.scratch.extend_from_slice(value);
-        let seen = reader.visible_version(&mut self.scratch)?
-            && reader.complete(&self.table, &mut self.scratch, &self.columns)?;
+        let seen = match is_seen {
+            true => {
+                copy_to(&value[..value.len() - TRAILER], &mut self.scratch);
+                !trailer.deleted()
+            }
+            false => self.bring_older(reader, (batch.part(start, from), value), trailer)?,
+        };
+        let seen = seen && reader.complete(&self.table, &mut self.scratch, &self.columns)?;
         Ok(seen.then_some(Brought::InScratch))
+    }
+
+    /// Puts the row that the snapshot sees into the scratch, of an entry of which it does not see the newest version.
+    fn bring_older(&mut self, reader: &Reader, (key, value): (&[u8], &[u8]), newest: Trailer) -> Result<bool> {
+        let Older { finger, key: whole } = &mut self.older;
+        let key = match self.index {
+            None => self.leaf.whole_key_in(key, whole),
+            Some(_) => key,
+        };
+        if let Some(is_row) = reader.copied_version((self.table.space, key, finger), newest, &mut self.scratch) {
+            return Ok(is_row);
+        }
+        copy_to(value, &mut self.scratch);
+        reader.older_version(newest, &mut self.scratch)
     }
 }
 
@@ -563,6 +644,18 @@ struct Fetch {
     places: Vec<Option<Place>>,
     /// The index key of a row.
     key: Vec<u8>,
+}
+
+/// What a scan needs to find versions that its snapshot sees: memory to use.
+#[derive(Default)]
+struct Older {
+    finger: Finger,
+    key: Vec<u8>,
+}
+
+fn copy_to(bytes: &[u8], to: &mut Vec<u8>) {
+    to.clear();
+    to.extend_from_slice(bytes);
 }
 
 /// What a scan needs that makes rows of entries.

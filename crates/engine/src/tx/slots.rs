@@ -11,7 +11,9 @@
 //!
 //! A slot publishes two words: the snapshot of the statement that runs, and the oldest one that is *held* beside it, by
 //! portals that are suspended and by readers on other threads. However many those are, they need no slot of their own:
-//! the `Lease` that they share counts their snapshots, and the slot is free again when the last of them has gone.
+//! the `Lease` that they share counts their snapshots, and the slot is free again when the last of them has gone. A flag
+//! says whether younger ones than these two may be in use (`has_others`): parts of one query hold one snapshot, portals
+//! of a transaction at read committed each their own.
 //!
 //! Slots lie in chunks, each twice as large as the one before, made when the first of its slots is needed: a slot never
 //! moves. Sessions are refused beyond `LEASES`; transactions that the engine itself answers for (losers) are not.
@@ -20,8 +22,9 @@
 //! moves the epoch on. `waits_for` draws the wait-for graph; each transaction waits for one other at a time.
 
 use crate::error::{Error, Result};
+use crate::versions::Interval;
 use cenote_base::rt;
-use cenote_base::rt::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Cts, TxId};
@@ -56,6 +59,21 @@ pub(crate) struct InUse {
 }
 
 impl InUse {
+    /// Those that are known, rising.
+    pub(crate) fn snapshots(&self) -> &[Cts] {
+        &self.snapshots
+    }
+
+    /// Whether a snapshot in use, or one that is not known, sees a version with this interval.
+    pub(crate) fn may_see(&self, interval: Interval) -> bool {
+        let first = self.snapshots.partition_point(|snapshot| *snapshot < interval.from);
+        let is_seen = self
+            .snapshots
+            .get(first)
+            .is_some_and(|snapshot| *snapshot < interval.to);
+        is_seen || interval.to > self.until
+    }
+
     /// The greatest snapshot below a commit's timestamp: no snapshot lies between the two. None: one may, or there is
     /// none below, and the commit is purge's.
     pub(crate) fn gap_of(&self, at: Cts) -> Option<Cts> {
@@ -74,6 +92,9 @@ pub(crate) struct Slot {
     snapshot: AtomicU64,
     /// Oldest snapshot held beside it, or `IDLE`. Written under the lease's mutex, read by purge.
     held: AtomicU64,
+    /// Whether snapshots may be in use that neither word says, all younger than the one held. Set before such a one may
+    /// be missing in both; cleared when `held` says the only one.
+    has_others: AtomicBool,
     /// Number of the running transaction; 0: none. Written by the owner, read by purge and by waiters.
     tx: AtomicU64,
     /// Moves on when a transaction of this slot ends; futex word of its waiters.
@@ -89,6 +110,7 @@ impl Slot {
         Slot {
             snapshot: AtomicU64::new(IDLE),
             held: AtomicU64::new(IDLE),
+            has_others: AtomicBool::new(false),
             tx: AtomicU64::new(0),
             epoch: AtomicU32::new(0),
             waiters: AtomicU32::new(0),
@@ -258,11 +280,16 @@ impl Slots {
             .fold(visible, Cts::min)
     }
 
+    /// Snapshots may be in use that the slot's words do not say.
+    fn note_others(&self, index: SlotIndex, has_others: bool) {
+        self.get(index).has_others.store(has_others, Ordering::SeqCst);
+    }
+
     /// The oldest snapshot held is a younger one now, or none.
     fn let_go(&self, index: SlotIndex, left: Option<Cts>) {
         self.get(index)
             .held
-            .store(left.map_or(IDLE, Cts::raw), Ordering::Release);
+            .store(left.map_or(IDLE, Cts::raw), Ordering::SeqCst);
     }
 
     /// The slot's statement reads nothing any more.
@@ -291,15 +318,17 @@ impl Slots {
             until: visible,
         };
         for slot in self.in_use() {
-            let [snapshot, held] = [&slot.snapshot, &slot.held].map(|word| word.load(Ordering::SeqCst));
+            // In this order: a snapshot goes from the first word to the flag, and from there to the last word.
+            let snapshot = slot.snapshot.load(Ordering::SeqCst);
+            let has_others = slot.has_others.load(Ordering::SeqCst);
+            let held = slot.held.load(Ordering::SeqCst);
             in_use.snapshots.extend(
                 [snapshot, held]
                     .into_iter()
                     .filter(|word| *word != IDLE)
                     .map(Cts::from_raw),
             );
-            // Beside the oldest one it may hold any that is younger.
-            if held != IDLE {
+            if has_others {
                 in_use.until = in_use.until.min(Cts::from_raw(held));
             }
         }
@@ -347,8 +376,27 @@ impl Slots {
 pub(crate) struct Lease {
     slots: Arc<Slots>,
     pub(crate) slot: SlotIndex,
-    /// Snapshots held, and how often each.
-    held: rt::Mutex<BTreeMap<Cts, usize>>,
+    held: rt::Mutex<Held>,
+}
+
+/// What is held of a lease's slot.
+#[derive(Default)]
+struct Held {
+    /// Snapshots, and how often each.
+    snapshots: BTreeMap<Cts, usize>,
+    /// Holds behind which unknown snapshots may be in use.
+    covers: usize,
+}
+
+impl Held {
+    fn oldest(&self) -> Option<Cts> {
+        self.snapshots.keys().next().copied()
+    }
+
+    /// Whether snapshots may be in use that are not the oldest one.
+    fn has_others(&self) -> bool {
+        self.snapshots.len() > 1 || self.covers > 0
+    }
 }
 
 impl Lease {
@@ -356,59 +404,74 @@ impl Lease {
         Arc::new(Lease {
             slots: slots.clone(),
             slot,
-            held: rt::Mutex::new(BTreeMap::new()),
+            held: rt::Mutex::default(),
         })
     }
 
     /// Holds `snapshot`, which the slot publishes, or which is held already.
     pub(crate) fn hold(self: &Arc<Self>, snapshot: Cts) -> Hold {
         let mut held = self.held.lock();
-        let oldest = held.keys().next().copied();
-        *held.entry(snapshot).or_default() += 1;
+        let oldest = held.oldest();
+        *held.snapshots.entry(snapshot).or_default() += 1;
+        if held.has_others() {
+            self.slots.note_others(self.slot, true);
+        }
         if oldest.is_none_or(|oldest| snapshot < oldest) {
             self.slots.hold(self.slot, snapshot);
         }
-        Hold {
-            lease: self.clone(),
-            snapshot,
-        }
+        self.held_by(snapshot, false)
     }
 
-    /// Holds the oldest snapshot in use, of any reader: what purge may remove does not grow while the hold lives.
-    /// `visible` is the durable position.
+    /// Holds the oldest snapshot in use, of any reader: neither what purge may remove grows while the hold lives, nor what
+    /// ways to old versions pass over. `visible` is the durable position.
     pub(crate) fn hold_oldest(self: &Arc<Self>, visible: Cts) -> Hold {
         let mut held = self.held.lock();
+        held.covers += 1;
+        self.slots.note_others(self.slot, true);
         let snapshot = self.slots.hold_oldest(self.slot, visible);
-        *held.entry(snapshot).or_default() += 1;
+        *held.snapshots.entry(snapshot).or_default() += 1;
+        self.held_by(snapshot, true)
+    }
+
+    fn held_by(self: &Arc<Self>, snapshot: Cts, covers: bool) -> Hold {
         Hold {
             lease: self.clone(),
             snapshot,
+            covers,
         }
     }
 
-    fn let_go(&self, snapshot: Cts) {
+    fn let_go(&self, snapshot: Cts, covers: bool) {
         let mut held = self.held.lock();
-        let oldest = held.keys().next().copied();
+        let oldest = held.oldest();
         assert!(
-            held.contains_key(&snapshot),
+            held.snapshots.contains_key(&snapshot),
             "a hold is counted from its making until it is dropped"
         );
-        if let Some(count) = held.get_mut(&snapshot) {
+        held.covers -= usize::from(covers);
+        if let Some(count) = held.snapshots.get_mut(&snapshot) {
             *count -= 1;
             if *count == 0 {
-                held.remove(&snapshot);
+                held.snapshots.remove(&snapshot);
             }
         }
-        let left = held.keys().next().copied();
+        let left = held.oldest();
         if left != oldest {
             self.slots.let_go(self.slot, left);
+        }
+        if !held.has_others() {
+            self.slots.note_others(self.slot, false);
         }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        assert!(self.held.get_mut().is_empty(), "each hold keeps its lease");
+        let held = self.held.get_mut();
+        assert!(
+            held.snapshots.is_empty() && held.covers == 0,
+            "each hold keeps its lease"
+        );
         self.slots.release(self.slot);
     }
 }
@@ -417,6 +480,8 @@ impl Drop for Lease {
 pub(crate) struct Hold {
     lease: Arc<Lease>,
     snapshot: Cts,
+    /// Snapshots may be in use by it that are younger.
+    covers: bool,
 }
 
 impl Hold {
@@ -424,11 +489,20 @@ impl Hold {
     pub(crate) fn snapshot(&self) -> Cts {
         self.snapshot
     }
+
+    /// A younger snapshot will be taken, which is published nowhere.
+    pub(crate) fn cover(&mut self) {
+        assert!(!self.covers, "a hold covers once");
+        let mut held = self.lease.held.lock();
+        held.covers += 1;
+        self.lease.slots.note_others(self.lease.slot, true);
+        self.covers = true;
+    }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.lease.let_go(self.snapshot);
+        self.lease.let_go(self.snapshot, self.covers);
     }
 }
 
@@ -476,6 +550,37 @@ mod tests {
         drop(again);
         assert_eq!(slots.horizon(at(40)), at(40));
         assert_eq!(slots.free.lock().len(), 1);
+    }
+
+    /// While a query ran on several threads, which hold its snapshot, nothing behind that was known.
+    #[test]
+    fn snapshots_are_known_unless_a_slot_holds_several() {
+        let slots = Arc::new(Slots::new());
+        let lease = slots.lease_always();
+        let known = |visible| {
+            let in_use = slots.snapshots(visible);
+            (in_use.snapshots().to_vec(), in_use.until)
+        };
+        slots.publish(lease.slot, || at(10));
+        let (one, two) = (lease.hold(at(10)), lease.hold(at(10)));
+        assert_eq!(known(at(15)), (vec![at(10)], at(15)), "parts of one query");
+        slots.publish(lease.slot, || at(20));
+        let three = lease.hold(at(20));
+        slots.publish(lease.slot, || at(30));
+        assert_eq!(known(at(40)), (vec![at(10), at(30)], at(10)), "20 is in no word");
+        drop((one, two));
+        assert_eq!(known(at(40)), (vec![at(20), at(30)], at(40)));
+        let mut of_now = lease.hold(at(30));
+        drop(three);
+        of_now.cover();
+        assert_eq!(known(at(40)), (vec![at(30)], at(30)));
+        drop(of_now);
+        assert_eq!(known(at(40)), (vec![at(30)], at(40)));
+        let oldest = lease.hold_oldest(at(40));
+        assert_eq!(known(at(40)), (vec![at(30)], at(30)));
+        drop(oldest);
+        slots.withdraw(lease.slot);
+        assert_eq!(known(at(40)), (vec![], at(40)));
     }
 
     #[test]

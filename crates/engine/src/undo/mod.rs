@@ -40,7 +40,9 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Cts, PAGE_SIZE, PageId, TxId};
 pub(crate) use pointer::UndoPointer;
 use pointer::{END, UNIT};
-use record::{AT_BEFORE_UNDO, AT_FLAGS, FLAG_PLAIN, FLAG_UNDONE, HEADER, NewRecord, UndoRecord};
+use record::{
+    AT_BEFORE_UNDO, AT_FLAGS, AT_KIND, FLAG_PLAIN, FLAG_UNDONE, HEADER, Kind, NewRecord, RecordRef, UndoRecord,
+};
 use std::collections::VecDeque;
 use std::ops::Range;
 
@@ -505,8 +507,29 @@ pub(crate) fn set_tail(m: &mut Mtr<'_>, h: PageH, tail: u64) {
 
 /// Copies the record at `pointer`. Errors: there is none, or it contradicts itself.
 pub(crate) fn read(pool: &BufferPool, pointer: UndoPointer) -> Result<UndoRecord> {
-    let (segment, position) = (pointer.segment(), pointer.position());
     let mut bytes = Vec::new();
+    copy(pool, pointer, &mut bytes, |_| true)?;
+    UndoRecord::decode(&bytes)
+}
+
+/// Copies the record at `pointer` to `bytes`, for a reader of the version before its change; None where there was none:
+/// a list of keys that were inserted together is not copied. Errors: as `read`.
+pub(crate) fn read_before<'b>(
+    pool: &BufferPool,
+    pointer: UndoPointer,
+    bytes: &'b mut Vec<u8>,
+) -> Result<Option<RecordRef<'b>>> {
+    let has_before = |kind: u8| !Kind::of(kind).is_some_and(Kind::is_insert);
+    copy(pool, pointer, bytes, has_before)?;
+    match bytes.is_empty() {
+        true => Ok(None),
+        false => RecordRef::parse(bytes).map(Some),
+    }
+}
+
+/// Copies the bytes of the record at `pointer`; none if it is of a kind that is not `wanted`.
+fn copy(pool: &BufferPool, pointer: UndoPointer, bytes: &mut Vec<u8>, wanted: impl Fn(u8) -> bool) -> Result<()> {
+    let (segment, position) = (pointer.segment(), pointer.position());
     loop {
         let guard = pool.optimistic(page_of(segment, position))?;
         let view = guard.view();
@@ -515,8 +538,8 @@ pub(crate) fn read(pool: &BufferPool, pointer: UndoPointer) -> Result<UndoRecord
         let of_this_lap = view.u8(12) == KIND_UNDO && view.u32(AT_LAP) == lap_of(position);
         let sound = at >= FIRST && len >= HEADER && used <= PAGE_SIZE && at + len <= used && of_this_lap;
         bytes.clear();
-        if sound {
-            view.copy_to(at, len, &mut bytes);
+        if sound && wanted(view.u8(at + AT_KIND)) {
+            view.copy_to(at, len, bytes);
         }
         if !guard.valid() {
             rt::relax();
@@ -527,7 +550,7 @@ pub(crate) fn read(pool: &BufferPool, pointer: UndoPointer) -> Result<UndoRecord
                 "no undo record at {segment}:{position} (its page says {used} bytes used, the place a record of {len})"
             )));
         }
-        return UndoRecord::decode(&bytes);
+        return Ok(());
     }
 }
 

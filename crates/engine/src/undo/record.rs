@@ -28,6 +28,8 @@ use cenote_base::bytes::read_le;
 
 /// Bytes before the key.
 pub(crate) const HEADER: usize = 56;
+/// Offset of the kind.
+pub(super) const AT_KIND: usize = 4;
 /// Offset of the new key's length.
 const AT_NEW_LEN: usize = 50;
 /// Offset of the shared large values.
@@ -64,6 +66,17 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Of the byte that a record holds.
+    pub(super) fn of(byte: u8) -> Option<Kind> {
+        match byte {
+            1 => Some(Kind::Insert),
+            2 => Some(Kind::Update),
+            3 => Some(Kind::Delete),
+            4 => Some(Kind::InsertMany),
+            _ => None,
+        }
+    }
+
     /// Whether no version was before the one that the record's change made.
     pub(crate) fn is_insert(self) -> bool {
         matches!(self, Kind::Insert | Kind::InsertMany)
@@ -220,9 +233,21 @@ impl NewRecord<'_> {
     }
 }
 
-impl UndoRecord {
-    /// Reads a record from its bytes (exactly its length).
-    pub(crate) fn decode(bytes: &[u8]) -> Result<UndoRecord> {
+/// A record in its bytes.
+pub(crate) struct RecordRef<'a> {
+    pub kind: Kind,
+    /// Trailer of the version before.
+    pub before: Trailer,
+    pub key: &'a [u8],
+    /// The version before.
+    pub row: &'a [u8],
+    new_key: &'a [u8],
+    bytes: &'a [u8],
+}
+
+impl<'a> RecordRef<'a> {
+    /// Of bytes that are exactly a record. Errors: they contradict themselves.
+    pub(crate) fn parse(bytes: &'a [u8]) -> Result<RecordRef<'a>> {
         let bad = |what: &str| Error::Corrupt(format!("undo record: {what}"));
         if bytes.len() < HEADER {
             return Err(bad("shorter than its header"));
@@ -235,14 +260,33 @@ impl UndoRecord {
         if read_le::<u32>(bytes, 0) as usize != bytes.len() || len_of(key_len, row_len, new_len) != bytes.len() {
             return Err(bad("lengths disagree"));
         }
-        let kind = match bytes[4] {
-            1 => Kind::Insert,
-            2 => Kind::Update,
-            3 => Kind::Delete,
-            4 => Kind::InsertMany,
-            _ => return Err(bad("unknown kind")),
-        };
         let row_at = HEADER + key_len;
+        Ok(RecordRef {
+            kind: Kind::of(bytes[AT_KIND]).ok_or_else(|| bad("unknown kind"))?,
+            before: Trailer {
+                tx: TxId::from_raw(read_le::<u64>(bytes, 32)),
+                undo: UndoPointer::from_raw(read_le::<u64>(bytes, AT_BEFORE_UNDO)),
+                flags: bytes[48],
+            },
+            key: &bytes[HEADER..row_at],
+            row: &bytes[row_at..row_at + row_len],
+            new_key: &bytes[row_at + row_len..row_at + row_len + new_len],
+            bytes,
+        })
+    }
+}
+
+impl UndoRecord {
+    /// Reads a record from its bytes (exactly its length).
+    pub(crate) fn decode(bytes: &[u8]) -> Result<UndoRecord> {
+        let RecordRef {
+            kind,
+            before,
+            key,
+            row,
+            new_key,
+            bytes,
+        } = RecordRef::parse(bytes)?;
         Ok(UndoRecord {
             kind,
             undone: bytes[AT_FLAGS] & FLAG_UNDONE != 0,
@@ -251,15 +295,11 @@ impl UndoRecord {
             tx: TxId::from_raw(read_le::<u64>(bytes, 8)),
             prev: UndoPointer::from_raw(read_le::<u64>(bytes, 16)),
             space: read_le::<u32>(bytes, 24),
-            before: Trailer {
-                tx: TxId::from_raw(read_le::<u64>(bytes, 32)),
-                undo: UndoPointer::from_raw(read_le::<u64>(bytes, AT_BEFORE_UNDO)),
-                flags: bytes[48],
-            },
+            before,
             shared: Shared(read_le::<u32>(bytes, AT_SHARED)),
-            key: bytes[HEADER..row_at].to_vec(),
-            row: bytes[row_at..row_at + row_len].to_vec(),
-            new_key: bytes[row_at + row_len..row_at + row_len + new_len].to_vec(),
+            key: key.to_vec(),
+            row: row.to_vec(),
+            new_key: new_key.to_vec(),
         })
     }
 

@@ -4,6 +4,7 @@ use crate::common::*;
 use cenote_engine::*;
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 fn allocated(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
@@ -162,6 +163,7 @@ fn sum_of_an_old_snapshot() {
     let mut options = options(dir.path(), MemoryKind::Cxl);
     options.memory_size = number("CENOTE_MIB", 1 << 10) << 20;
     options.tuning.cut_after = cenote_base::rt::Nanos::from_millis(number("CENOTE_CUT_AFTER", 1_000));
+    options.tuning.version_bytes = number("CENOTE_VERSION_BYTES", options.tuning.version_bytes);
     let engine = Engine::open(options).unwrap();
     let table = create(&engine, "t", false);
     let (mut tx, mut random) = (engine.begin(Isolation::ReadCommitted), Random(5));
@@ -170,24 +172,25 @@ fn sum_of_an_old_snapshot() {
     }
     tx.commit().unwrap();
     engine.vacuum().unwrap();
-    let mut reader = engine.begin(Isolation::RepeatableRead);
-    reader.begin_statement();
-    let sum = |what: &str| {
-        let begun = std::time::Instant::now();
-        let mut scan = reader.scan(&table, KeyRange::all(), Direction::Forward);
-        let (mut batch, mut sum) = (RowBatch::new(), 0);
-        while scan.next_batch(reader.reader(), &mut batch).unwrap() {
-            let k = |i| match table.layout().column(batch.row(i), 1) {
-                Ok(DatumRef::Int4(k)) => u64::try_from(k).unwrap(),
-                other => panic!("{other:?}"),
-            };
-            sum += (0..batch.len()).map(k).sum::<u64>();
-        }
-        println!("the sum over {rows} rows {what}: {:?}", begun.elapsed());
-        assert_eq!(sum, rows);
+    let snapshot = || {
+        let mut reader = engine.begin(Isolation::RepeatableRead);
+        reader.begin_statement();
+        reader
     };
-    sum("at first");
-    sum("again");
+    let reader = snapshot();
+    // As the parts of a query that run on other threads.
+    let held: Vec<_> = (0..number("CENOTE_HELD", 0)).map(|_| reader.reader().clone()).collect();
+    let sum = |what: &str, reader: &Tx| {
+        let sum = [false, true].map(|copies_leaves| {
+            let times = [0; 5].map(|_| sum_of_rows(&table, reader, copies_leaves, rows));
+            (times[0], times.into_iter().min().unwrap())
+        });
+        println!(
+            "the sum over {rows} rows {what}: {:?}, by copies of leaves {:?}",
+            sum[0], sum[1]
+        );
+    };
+    sum("at first", &reader);
     let begun = std::time::Instant::now();
     for n in 0..updates {
         if n % 50 == 0 {
@@ -207,9 +210,36 @@ fn sum_of_an_old_snapshot() {
         }
     }
     println!("{updates} updates: {:?}", begun.elapsed());
-    sum("behind them");
+    sum("behind them", &reader);
     std::thread::sleep(std::time::Duration::from_secs(5));
-    sum("5 seconds later");
-    drop((tx, reader));
+    sum("5 seconds later", &reader);
+    sum("by a snapshot of now", &snapshot());
+    drop((tx, held, reader));
     engine.shutdown().unwrap();
+}
+
+/// Time of this thread's processor that the sum over the second column takes, which is 1 in each row.
+fn sum_of_rows(table: &Arc<Table>, reader: &Tx, copies_leaves: bool, rows: u64) -> std::time::Duration {
+    let begun = processor_time();
+    let mut scan = reader.scan(table, KeyRange::all(), Direction::Forward);
+    if copies_leaves {
+        scan = scan.without_keys();
+    }
+    let (mut batch, mut sum) = (RowBatch::new(), 0);
+    while scan.next_batch(reader.reader(), &mut batch).unwrap() {
+        let k = |i| match table.layout().column(batch.row(i), 1) {
+            Ok(DatumRef::Int4(k)) => u64::try_from(k).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        sum += (0..batch.len()).map(k).sum::<u64>();
+    }
+    assert_eq!(sum, rows);
+    processor_time() - begun
+}
+
+/// Processor time of this thread, of Linux, which counts it when the thread yields.
+fn processor_time() -> std::time::Duration {
+    std::thread::yield_now();
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    std::time::Duration::from_nanos(stat.split(' ').next().unwrap().parse().unwrap())
 }

@@ -276,6 +276,12 @@ impl Plan {
             rollback_rows: Random(mix(self.seed ^ 0x756E_646F)).pick(&[0, 0, 5, usual.rollback_rows]),
             short_rollback_rows: Random(mix(self.seed ^ 0x7368_6F72)).pick(&[0, 0, usual.short_rollback_rows]),
             cut_after: Random(mix(self.seed ^ 0x6375_7400)).pick(&[Nanos::ZERO, Nanos::ZERO, usual.cut_after]),
+            version_bytes: Random(mix(self.seed ^ 0x7665_7273)).pick(&[
+                0,
+                4 << 10,
+                usual.version_bytes,
+                usual.version_bytes,
+            ]),
         };
         let large = matches!(
             self.name,

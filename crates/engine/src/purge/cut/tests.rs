@@ -28,8 +28,21 @@ fn way(engine: &Engine, table: &Table, reader: &Reader, id: i32) -> usize {
     records
 }
 
+/// What was copied out of undo of the row as the reader sees it.
+fn copied(engine: &Engine, table: &Table, reader: &Reader, id: i32) -> Option<Option<i32>> {
+    let mut row = Vec::new();
+    let found = engine
+        .versions
+        .get(table.space, &key(table, id), reader.snapshot, &mut row)?;
+    let n = || match table.layout().decode(&row).expect("a row")[..] {
+        [Datum::Int4(_), Datum::Int4(n)] => n,
+        _ => unreachable!("two numbers"),
+    };
+    Some(found.then(n))
+}
+
 /// What a reader sees, by the primary key and by the index.
-fn seen(reader: &Tx, table: &Arc<Table>) -> [BTreeMap<i32, i32>; 2] {
+fn seen(reader: &Reader, table: &Arc<Table>) -> [BTreeMap<i32, i32>; 2] {
     let values = |row: &[u8]| match table.layout().decode(row).expect("a row")[..] {
         [Datum::Int4(id), Datum::Int4(n)] => (id, n),
         _ => unreachable!("two numbers"),
@@ -40,7 +53,7 @@ fn seen(reader: &Tx, table: &Arc<Table>) -> [BTreeMap<i32, i32>; 2] {
     ];
     scans.map(|mut scan| {
         let (mut batch, mut rows) = (RowBatch::new(), BTreeMap::new());
-        while scan.next_batch(reader.reader(), &mut batch).expect("readable") {
+        while scan.next_batch(reader, &mut batch).expect("readable") {
             rows.extend((0..batch.len()).map(|i| values(batch.row(i))));
         }
         rows
@@ -80,7 +93,10 @@ fn an_old_snapshot_passes_few_records_however_often_rows_were_updated() {
         );
         let expected = if i == 0 { 0 } else { 1_000 * (i as i32 - 1) + 291 };
         let rows: BTreeMap<_, _> = (0..ROWS).map(|id| (id, expected)).collect();
-        assert_eq!(seen(reader, &table), [rows.clone(), rows]);
+        assert_eq!(seen(reader.reader(), &table), [rows.clone(), rows]);
+        for id in 0..ROWS {
+            assert_eq!(copied(&engine, &table, reader.reader(), id), Some(Some(expected)));
+        }
     }
     drop(readers);
     engine.vacuum().expect("purged");
@@ -126,25 +142,41 @@ fn no_snapshot_misses_a_version_that_it_needs() {
     for seed in 0..3 {
         let dir = tempfile::tempdir().expect("a directory");
         let (engine, table) = indexed(dir.path());
-        let (mut random, mut rows, mut cut) = (Random(100 + seed), BTreeMap::new(), 0);
+        let (mut random, mut rows, mut cut, mut found) = (Random(100 + seed), BTreeMap::new(), 0, 0);
         let mut sessions = [engine.tx(), engine.tx()];
-        let mut readers: Vec<(Tx, Option<Reader>, BTreeMap<i32, i32>)> = Vec::new();
+        let mut readers: Vec<(Tx, BTreeMap<i32, i32>)> = Vec::new();
+        // Portals of one transaction, each with a snapshot of its own, of which their slot publishes the oldest.
+        let (mut portals, mut holder) = (Vec::new(), engine.begin(Isolation::ReadCommitted));
         for _ in 0..1_000 {
             let session = random.below(2) as usize;
             step(&mut sessions[session], &table, &mut rows, &mut random);
             match random.below(30) {
                 0 if readers.len() < 5 => {
-                    let reader = snapshot(&engine);
-                    let held = (random.below(8) == 0).then(|| reader.reader().clone());
-                    readers.push((reader, held, rows.clone()));
+                    readers.push((snapshot(&engine), rows.clone()));
                 }
                 1 if !readers.is_empty() => drop(readers.swap_remove(random.below(readers.len() as u64) as usize)),
                 2..8 => cut += engine.cut().expect("cut"),
                 8 => drop(engine.vacuum().expect("purged")),
+                9 if portals.len() < 4 => {
+                    holder.begin_statement();
+                    portals.push((holder.reader().clone(), rows.clone()));
+                    holder.end_statement();
+                }
+                10 if !portals.is_empty() => {
+                    drop(portals.swap_remove(random.below(portals.len() as u64) as usize));
+                }
                 _ => {}
             }
             if random.below(20) == 0 {
-                for (reader, _, expected) in &readers {
+                let of_sessions = readers.iter().map(|(reader, expected)| (reader.reader(), expected));
+                let of_portals = portals.iter().map(|(reader, expected)| (reader, expected));
+                for (reader, expected) in of_sessions.chain(of_portals) {
+                    for id in 0..ROWS {
+                        if let Some(n) = copied(&engine, &table, reader, id) {
+                            assert_eq!(n.as_ref(), expected.get(&id), "seed {seed}");
+                            found += 1;
+                        }
+                    }
                     assert_eq!(
                         seen(reader, &table),
                         [expected.clone(), expected.clone()],
@@ -154,7 +186,8 @@ fn no_snapshot_misses_a_version_that_it_needs() {
             }
         }
         assert!(cut > 50, "{cut} records cut");
-        drop(readers);
+        assert!(found > 200, "{found} versions found");
+        drop((readers, portals, holder));
         drop(sessions);
         engine.vacuum().expect("purged");
         assert_clean(&engine, rows.len());
