@@ -428,7 +428,10 @@ impl EngineOptions {
 
     /// Bytes that versions seen by old snapshots may take.
     pub(crate) fn bytes_of_versions(&self) -> usize {
-        self.tuning.version_bytes.min(self.memory_size / 16) as usize
+        self.tuning
+            .version_bytes
+            .min(self.memory_size / 16)
+            .min(u64::from(u32::MAX)) as usize
     }
 
     /// A tiered pool: `local_bytes` of local memory in front of what `remote` leads to.

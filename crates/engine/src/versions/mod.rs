@@ -12,8 +12,9 @@
 //!
 //! Invariants:
 //! - A version is here with the interval [commit that made it, commit that ended it). Both are final: commits are not
-//!   taken back, and a row's versions commit in their order. So of one key the intervals do not overlap, and a snapshot
-//!   within one sees that version, whichever snapshots were in use when it was copied.
+//!   taken back, and a row's versions commit in their order. So a snapshot sees the version whose interval it lies in and
+//!   that ends first, whichever snapshots were in use when it was copied. (Of a commit that all snapshots in use see, the
+//!   time is not known: such an interval begins too early, for snapshots that are gone.)
 //! - A snapshot in use keeps purge from the record of each version that it sees, so large values that a version here
 //!   names are there for as long as a reader may find it.
 //! - Nothing has to be here. What finds no room, or was not looked at yet, is read from undo.
@@ -39,7 +40,7 @@ type Runs = Arc<Vec<Arc<Run>>>;
 
 /// See the module.
 pub(crate) struct VersionStore {
-    /// Bytes that versions may take.
+    /// Bytes that versions may take. While runs are merged, as much again is needed for them.
     limit: usize,
     /// Bytes that they take.
     bytes: AtomicU64,
@@ -119,12 +120,16 @@ impl VersionStore {
             }
             self.publish(space, runs);
         }
+        self.note_size(&self.spaces.lock());
+        // Those from `until` on see nothing here, and change with each round.
+        let asking = &snapshots[..snapshots.partition_point(|snapshot| self.reaches(*snapshot))];
         let mut trimmed_by = self.trimmed_by.lock();
-        let went = trimmed_by.first() != snapshots.first();
-        if went || gathered.overflowed && trimmed_by[..] != *snapshots {
+        let went = trimmed_by.first() != asking.first();
+        if (went || gathered.overflowed) && trimmed_by[..] != *asking {
             self.trim(is_needed);
+            self.note_size(&self.spaces.lock());
             trimmed_by.clear();
-            trimmed_by.extend_from_slice(snapshots);
+            trimmed_by.extend_from_slice(asking);
         }
     }
 
@@ -156,7 +161,7 @@ impl VersionStore {
         drop(past);
     }
 
-    /// Readers find these runs from now on.
+    /// Readers find these runs from now on; the store's size is to be noted behind it.
     fn publish(&self, space: u32, mut runs: Vec<Arc<Run>>) {
         runs.retain(|run| run.len() > 0);
         let mut spaces = self.spaces.lock();
@@ -164,7 +169,6 @@ impl VersionStore {
             true => spaces.remove(&space),
             false => spaces.insert(space, Arc::new(runs)),
         };
-        self.note_size(&spaces);
         drop(spaces);
         drop(before);
     }

@@ -119,6 +119,26 @@ fn versions_go_when_no_snapshot_needs_them() {
     assert_eq!(store.bytes(), 0);
 }
 
+/// A full store was copied in each round beside which sessions came and went.
+#[test]
+fn a_full_store_is_trimmed_only_when_a_snapshot_that_may_ask_has_gone() {
+    let (mut random, store) = (Random(9), VersionStore::new(4_000));
+    let all = versions(&mut random);
+    let round = |snapshots: &[Cts]| {
+        let new = gathered(&store, &all);
+        assert!(new.overflowed);
+        store.take(new, snapshots, &|_| true);
+        store.runs(0).expect("versions")
+    };
+    let [first, second, third] = [
+        round(&[cts(30), cts(60), cts(200)]),
+        round(&[cts(30), cts(60), cts(201)]),
+        round(&[cts(30), cts(202)]),
+    ];
+    assert!(Arc::ptr_eq(&first, &second), "the young ones see nothing here");
+    assert!(!Arc::ptr_eq(&second, &third), "one that may ask has gone");
+}
+
 #[test]
 fn no_more_is_kept_than_there_is_room_for() {
     let (mut random, store) = (Random(9), VersionStore::new(4_000));
