@@ -97,6 +97,10 @@ impl BTree {
         keys: impl Iterator<Item = &'k [u8]>,
     ) -> Result<[Option<Near<'p, O>>; GROUP]> {
         let mut ahead = [const { None }; GROUP];
+        // A page that has changed may be any other by now: what is asked of it would be asked in vain, key after key.
+        if near.as_ref().is_some_and(|near| !near.leaf.guard.valid_by(o.seam())) {
+            *near = None;
+        }
         for (place, key) in ahead.iter_mut().zip(keys) {
             let before = near.as_ref().map(|near| near.leaf.no);
             *near = self.go(pool, o, near.take(), key)?;

@@ -24,6 +24,8 @@ use crate::key::successor;
 
 /// Entries after which a batch is complete; what the prefix begun has in its leaf is taken as well.
 const BATCH_ENTRIES: usize = 1024;
+/// Prefixes after which a batch ends though few have entries: its caller looks in between whether it was cancelled.
+const BATCH_PREFIXES: usize = 1024;
 
 /// A walk over the entries under prefixes. It borrows nothing: the pool is handed in at each step.
 #[derive(Debug, Clone)]
@@ -61,7 +63,7 @@ impl BTree {
 }
 
 impl PrefixScan {
-    /// Copies the next entries into `batch` (cleared first); `false` at the end. `look` is called for the entries of each
+    /// Copies the next entries into `batch` (cleared first), of which there may be none; `false` at the end. `look` is called for the entries of each
     /// leaf, those from this number on: they have been copied and stood in the tree at that moment, for the leaf is
     /// validated behind it. Where that fails the entries may be any bytes, and it is called again.
     ///
@@ -82,7 +84,7 @@ impl PrefixScan {
         } else {
             self.fill(pool, Off, batch, look)?;
         }
-        Ok(!batch.is_empty())
+        Ok(!batch.is_empty() || !self.left.is_empty())
     }
 
     /// Goes on behind `key`, which it has passed: the entries after it are copied again.
@@ -110,7 +112,8 @@ impl PrefixScan {
         look: &mut dyn FnMut(&LeafBatch, usize),
     ) -> Result<()> {
         let mut near = None;
-        while !self.left.is_empty() && batch.len() < BATCH_ENTRIES {
+        let until = self.left.end.min(self.left.start + BATCH_PREFIXES);
+        while self.left.start < until && batch.len() < BATCH_ENTRIES {
             let group = self.left.start..self.left.end.min(self.left.start + GROUP);
             let rest = &self.prefixes[group.start + 1..group.end];
             let keys = std::iter::once(&self.next.key).chain(rest);

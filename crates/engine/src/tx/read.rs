@@ -392,7 +392,8 @@ pub struct RowScan {
     older: Older,
 }
 
-/// Bytes after which a batch ends within a leaf: rows with large values may be of a gigabyte each.
+/// Bytes after which a batch ends within its leaves, beside what was copied of these: rows with large values may be of a
+/// gigabyte each. What is left of the leaves is then read again, as it may be out of date by the next call.
 const BATCH_BYTES: usize = 4 << 20;
 
 impl RowScan {
@@ -498,6 +499,7 @@ impl RowScan {
     /// copied again.
     fn take_rows(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<()> {
         self.leaf.swap_bytes(batch.bytes_mut());
+        let copied = batch.bytes();
         for i in 0..self.leaf.len() {
             let (start, key_end, end) = self.leaf.place(i);
             match self.bring_up(reader, batch, (start, key_end, end))? {
@@ -505,7 +507,7 @@ impl RowScan {
                 Some(Brought::InPlace(row_end)) => batch.push_place((start, key_end), (key_end, row_end)),
                 Some(Brought::InScratch) => {
                     batch.push_row((start, key_end), &self.scratch);
-                    if batch.bytes() >= BATCH_BYTES && i + 1 < self.leaf.len() {
+                    if batch.bytes() - copied >= BATCH_BYTES && i + 1 < self.leaf.len() {
                         self.walk.return_to(&self.leaf.whole_key(batch.part(start, key_end)));
                         break;
                     }
@@ -519,6 +521,7 @@ impl RowScan {
     fn take_entries(&mut self, reader: &Reader, index: usize, batch: &mut RowBatch) -> Result<()> {
         let table = self.table.clone();
         self.fetch(reader, batch)?;
+        let fetched = batch.bytes();
         let mut have = std::mem::take(&mut self.fetch.key);
         for i in 0..self.leaf.len() {
             if self.is_settled(i) {
@@ -543,7 +546,8 @@ impl RowScan {
                 Brought::InPlace(row_end) => batch.push_place((start, key_end), (key_end, row_end)),
                 Brought::InScratch => batch.push_row((start, key_end), &self.scratch),
             }
-            if ends_behind(&mut self.walk, &self.leaf, i, batch) {
+            if batch.bytes() - fetched >= BATCH_BYTES && i + 1 < self.leaf.len() {
+                self.walk.return_to(self.leaf.key(i));
                 break;
             }
         }
@@ -679,16 +683,6 @@ fn row_key(leaf: &LeafBatch, i: usize) -> &[u8] {
     split_entry(leaf.key(i), leaf.value(i)).map_or(&[], |(_, key)| key)
 }
 
-/// Whether the batch is long enough behind entry `i` of the leaf. The rest of the leaf is then read again: what was
-/// copied of it may be out of date by the next call.
-fn ends_behind(walk: &mut Walk, leaf: &LeafBatch, i: usize, batch: &RowBatch) -> bool {
-    let ends = batch.bytes() >= BATCH_BYTES && i + 1 < leaf.len();
-    if ends {
-        walk.return_to(leaf.key(i));
-    }
-    ends
-}
-
 /// Index columns and primary key of an index entry; its value is the length of the first part.
 pub(crate) fn split_entry<'a>(entry: &'a [u8], value: &[u8]) -> Result<(&'a [u8], &'a [u8])> {
     let split = match value {
@@ -703,13 +697,33 @@ mod tests {
     use super::*;
     use crate::*;
 
-    /// A transaction inserts a row, returns to a savepoint and ends, so nothing of it is left and it had left no trace
-    /// of its end. A reader had copied the row before. Purge, which knew nothing of the transaction, raised the
-    /// low-water mark over its number, and the reader took the row for one that all see.
+    /// Its caller looks between steps whether the statement was cancelled.
     #[test]
-    fn a_row_taken_back_to_a_savepoint_is_not_seen_by_a_reader_that_copied_it() {
+    fn a_look_up_of_keys_that_are_not_there_goes_in_steps() {
         let dir = tempfile::tempdir().expect("a directory");
-        let mut options = EngineOptions::new(dir.path().join("data"), MemoryKind::Dram, 24 << 20);
+        let (engine, table) = one_table(dir.path());
+        let tx = engine.begin(Isolation::ReadCommitted);
+        let mut prefixes = Vec::new();
+        for id in 0..5_000 {
+            let (mut row, mut key) = (Vec::new(), Vec::new());
+            table.layout().encode(&[Datum::Int4(id)], &mut row).expect("a row");
+            table.key_of_row(&row, &mut key).expect("a key");
+            prefixes.push(key);
+        }
+        let mut scan = tx.reader().look_up(&table, None, (prefixes.into(), 0..5_000));
+        let mut steps = 0;
+        while scan.next_leaf(tx.reader()).expect("read") {
+            assert_eq!(scan.leaf.len(), 0);
+            steps += 1;
+        }
+        assert!(steps >= 4, "{steps}");
+        drop(tx);
+        engine.shutdown().expect("shut down");
+    }
+
+    /// A database whose work in the background stands still, with a table of one column, its key.
+    fn one_table(dir: &std::path::Path) -> (Arc<Engine>, Arc<Table>) {
+        let mut options = EngineOptions::new(dir.join("data"), MemoryKind::Dram, 24 << 20);
         options.background = false;
         let engine = Engine::open(options).expect("the database opens");
         let column = ColumnDef {
@@ -727,6 +741,19 @@ mod tests {
         };
         let table = tx.create_table(new).expect("made");
         tx.commit().expect("committed");
+        drop(tx);
+        (engine, table)
+    }
+
+    /// A transaction inserts a row, returns to a savepoint and ends, so nothing of it is left and it had left no trace
+    /// of its end. A reader had copied the row before. Purge, which knew nothing of the transaction, raised the
+    /// low-water mark over its number, and the reader took the row for one that all see.
+    #[test]
+    fn a_row_taken_back_to_a_savepoint_is_not_seen_by_a_reader_that_copied_it() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let (engine, table) = one_table(dir.path());
+        let mut tx = engine.begin(Isolation::ReadCommitted);
+        tx.rollback().expect("ended");
         for (id, commit) in [(1, true), (2, false)] {
             let (mut row, mut key, mut copy) = (Vec::new(), Vec::new(), Vec::new());
             table.layout().encode(&[Datum::Int4(id)], &mut row).expect("a row");

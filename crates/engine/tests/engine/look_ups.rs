@@ -110,6 +110,58 @@ fn look_ups_of_large_rows_miss_none() {
     engine.shutdown().unwrap();
 }
 
+/// Rows of some kilobytes each, thousands under one key: a batch gives what was fetched for it, and does not fetch the
+/// same rows again for each.
+#[test]
+fn look_ups_of_many_wide_rows_fetch_each_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), MemoryKind::Dram);
+    let columns = (0..31).map(|n| ColumnDef {
+        name: format!("c{n}"),
+        ty: if n < 2 { ColumnType::Int4 } else { ColumnType::Text },
+        not_null: false,
+        default: None,
+    });
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let index = NewIndex {
+        name: "wide_c1".into(),
+        columns: vec![1],
+        unique: false,
+        constraint: false,
+    };
+    let new = NewTable {
+        name: "wide".into(),
+        columns: columns.collect(),
+        primary_key: Some(("wide_pkey".into(), vec![0])),
+        indexes: vec![index],
+    };
+    let table = tx.create_table(new).unwrap();
+    let text = "x".repeat(100);
+    for id in 0..3_000 {
+        let numbers = [Datum::Int4(id), Datum::Int4(7)];
+        let values: Vec<_> = numbers
+            .into_iter()
+            .chain((2..31).map(|_| Datum::Text(text.clone())))
+            .collect();
+        let mut row = Vec::new();
+        table.layout().encode(&values, &mut row).unwrap();
+        tx.insert(&table, &row).unwrap();
+    }
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    let (reader, prefixes): (_, Arc<[Vec<u8>]>) = (tx.reader(), Arc::new([k_key(&table, 7)]));
+    let mut scan = reader.look_up(&table, Some(0), (prefixes, 0..1));
+    let (mut batch, mut batches, mut rows) = (RowBatch::new(), 0, 0);
+    while scan.next_batch(reader, &mut batch).unwrap() {
+        batches += 1;
+        rows += batch.len();
+    }
+    assert_eq!(rows, 3_000);
+    assert!(batches < 20, "{batches} batches");
+    drop(tx);
+    engine.shutdown().unwrap();
+}
+
 /// By the index alone, where rows change and leaves split meanwhile: the snapshot's rows, each time.
 #[test]
 fn look_ups_beside_writers_give_the_snapshots_rows() {

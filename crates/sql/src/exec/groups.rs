@@ -15,6 +15,9 @@ use cenote_engine::key::{self, KeyRange};
 use cenote_engine::{Columns, Direction, Reader, RowBatch, RowScan};
 use std::ops::Bound;
 
+/// Entries that are looked at together for the first row of a group: entries whose rows are gone may stand before it.
+const ROWS_TO_FIRST: usize = 16;
+
 /// The groups of a path, one after the other.
 pub(super) struct Groups {
     index: Option<usize>,
@@ -76,7 +79,7 @@ impl Groups {
             Some(index) => reader.index_scan(table, index, range, direction),
         };
         let columns = Columns::Only(self.columns.as_slice().into());
-        let scan = scan.columns(&columns).batch_rows(1);
+        let scan = scan.columns(&columns).batch_rows(ROWS_TO_FIRST);
         self.scan = Some(if access.index_only { scan.index_only() } else { scan });
     }
 
