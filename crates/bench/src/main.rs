@@ -580,6 +580,9 @@ struct DifferentialArgs {
     /// Cut down, and tell, what analytics answers otherwise as well
     #[arg(long)]
     analytics: bool,
+    /// Leave the short path and the row executor out: analytics answers all queries
+    #[arg(long)]
+    analytics_alone: bool,
 }
 
 #[derive(Args)]
@@ -736,7 +739,8 @@ fn run(what: What) -> cenote_bench::Result<()> {
             seeds: args.seeds,
             statements: args.statements,
             prepared: args.prepared,
-            analytics: args.analytics,
+            analytics: args.analytics || args.analytics_alone,
+            alone: args.analytics_alone,
         }),
         What::Relations(args) => run_relations(args),
         What::Footprint {

@@ -49,6 +49,7 @@ fn the_row_executor_gives_the_rows_that_postgresql_gives() {
         statements: number("CENOTE_DIFFERENTIAL_STATEMENTS", 300) as usize,
         prepared: number("CENOTE_DIFFERENTIAL_PREPARED", 40) as usize,
         analytics: number("CENOTE_DIFFERENTIAL_ANALYTICS", 0) != 0,
+        alone: false,
     };
     let report = compare(&options).unwrap_or_else(|e| panic!("{e}"));
     println!("{report}");

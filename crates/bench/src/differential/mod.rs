@@ -31,6 +31,9 @@ const CUTS_MAX: usize = 3000;
 /// Differences of a seed after which it ends.
 const DIFFERENCES_MAX: usize = 20;
 
+/// Settings by which analytics answers all queries.
+const ALONE: &str = "SET enable_short_path = off; SET enable_row_executor = off";
+
 /// Words of an error's message by which it is known again.
 const ERROR_WORDS: usize = 4;
 
@@ -51,6 +54,8 @@ pub struct Options {
     pub prepared: usize,
     /// Whether what analytics answers otherwise is cut down and told; else it is counted.
     pub analytics: bool,
+    /// Whether analytics answers all queries.
+    pub alone: bool,
 }
 
 /// A statement that the servers answer differently.
@@ -122,7 +127,7 @@ pub fn compare(options: &Options) -> Result<Report> {
     let cenote = cenote(options, &options.out.join("cenote"))?;
     let mut servers = Servers {
         expected: Connection::new(postgresql.port, "postgres"),
-        found: Connection::new(cenote.port, "cenote"),
+        found: Connection::with_settings(cenote.port, "cenote", if options.alone { ALONE } else { "" }),
         analytics: options.analytics,
     };
     let mut report = Report::default();
