@@ -10,9 +10,11 @@ pub mod bind;
 mod conditions;
 pub mod elements;
 pub mod functions;
+pub mod labels;
 mod like;
 pub(crate) mod md5;
 pub mod type_names;
+pub mod windows;
 
 pub use arithmetic::{Arithmetic, Number};
 pub use conditions::same;

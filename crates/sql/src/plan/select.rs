@@ -7,6 +7,7 @@ use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::aggregate::{Aggregate, Kind};
 use crate::expr::bind::{Binder, Bound, Grouping, Refusal, shape, strip};
+use crate::expr::labels::column_label;
 use crate::names::{fold, qualified};
 use crate::output::Field;
 use crate::types::cast::Context;
@@ -693,97 +694,6 @@ fn field_of(item: &Item, table: Option<&Table>, grouped: bool) -> Field {
     match (&item.expr, table) {
         (Expr::Column(c), Some(table)) if !grouped => table_field(&item.name, table, usize::from(*c)),
         _ => computed_field(&item.name, item.ty),
-    }
-}
-
-/// The name that PostgreSQL gives an output column without alias.
-pub fn column_label(expr: &ast::Expr) -> String {
-    label(expr).unwrap_or_else(|| "?column?".to_string())
-}
-
-fn label(expr: &ast::Expr) -> Option<String> {
-    strong_label(expr).or_else(|| weak_label(expr))
-}
-
-/// The name of a type or of CASE, which gives way to a name inside.
-fn weak_label(expr: &ast::Expr) -> Option<String> {
-    use ast::Expr as E;
-    let type_label = |ty| {
-        crate::expr::type_names::type_named(ty)
-            .ok()
-            .map(|ty| internal_name(ty).to_string())
-    };
-    match expr {
-        E::Nested(inner) | E::Collate { expr: inner, .. } => weak_label(inner),
-        E::Cast { data_type, .. } => type_label(data_type),
-        E::TypedString(typed) => type_label(&typed.data_type),
-        E::Case { .. } => Some("case".to_string()),
-        _ => None,
-    }
-}
-
-/// The name of a column or function, also behind a cast, and in the last branch of CASE.
-fn strong_label(expr: &ast::Expr) -> Option<String> {
-    use ast::Expr as E;
-    Some(match expr {
-        E::Identifier(ident) => fold(ident),
-        E::CompoundIdentifier(parts) => fold(parts.last()?),
-        E::Nested(inner) | E::Collate { expr: inner, .. } => return strong_label(inner),
-        E::Function(f) => qualified(&f.name).ok()?.1,
-        E::Cast { expr, .. } => return strong_label(expr),
-        E::Case { else_result, .. } => return strong_label(else_result.as_deref()?),
-        E::Substring { .. } => "substring".to_string(),
-        E::Trim {
-            trim_where: Some(ast::TrimWhereField::Leading),
-            ..
-        } => "ltrim".to_string(),
-        E::Trim {
-            trim_where: Some(ast::TrimWhereField::Trailing),
-            ..
-        } => "rtrim".to_string(),
-        E::Trim { .. } => "btrim".to_string(),
-        E::Position { .. } => "position".to_string(),
-        E::Ceil { .. } => "ceil".to_string(),
-        E::Floor { .. } => "floor".to_string(),
-        E::Extract { .. } => "extract".to_string(),
-        E::Exists { .. } => "exists".to_string(),
-        E::Subquery(query) => return label_of_query(&query.body),
-        _ => return None,
-    })
-}
-
-/// A scalar subquery has the name of its column.
-fn label_of_query(body: &SetExpr) -> Option<String> {
-    match body {
-        SetExpr::Select(select) => match select.projection.first()? {
-            SelectItem::UnnamedExpr(expr) => label(expr),
-            SelectItem::ExprWithAlias { alias, .. } => Some(fold(alias)),
-            _ => None,
-        },
-        SetExpr::Query(query) => label_of_query(&query.body),
-        SetExpr::SetOperation { left, .. } => label_of_query(left),
-        SetExpr::Values(_) => Some("column1".to_string()),
-        _ => None,
-    }
-}
-
-/// PostgreSQL's internal name of a type, as a cast labels its column.
-fn internal_name(ty: ColumnType) -> &'static str {
-    match ty {
-        ColumnType::Bool => "bool",
-        ColumnType::Int2 => "int2",
-        ColumnType::Int4 => "int4",
-        ColumnType::Int8 => "int8",
-        ColumnType::Float4 => "float4",
-        ColumnType::Float8 => "float8",
-        ColumnType::Numeric(_) => "numeric",
-        ColumnType::Text => "text",
-        ColumnType::Varchar(_) => "varchar",
-        ColumnType::Char(_) => "bpchar",
-        ColumnType::Bytes => "bytea",
-        ColumnType::Date => "date",
-        ColumnType::Timestamp => "timestamp",
-        ColumnType::TimestampTz => "timestamptz",
     }
 }
 

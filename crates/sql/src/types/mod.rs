@@ -123,6 +123,8 @@ pub fn type_len(ty: ColumnType) -> i16 {
 /// Type modifier for RowDescription: 4 + length of varchar(n) and char(n), precision and scale of numeric, else -1.
 pub fn type_mod(ty: ColumnType) -> i32 {
     match ty {
+        // char of no length, in expressions.
+        ColumnType::Char(0) => -1,
         ColumnType::Varchar(Some(n)) | ColumnType::Char(n) => n as i32 + 4,
         ColumnType::Numeric(Some((p, s))) => ((i32::from(p)) << 16 | (i32::from(s) & 0x7ff)) + 4,
         _ => -1,

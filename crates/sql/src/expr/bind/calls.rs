@@ -105,6 +105,11 @@ impl Binder<'_> {
         };
         let mut converted = Vec::new();
         for (arg, ty) in args.into_iter().zip(wanted) {
+            if function == Function::Concat && matches!(arg.ty, Some(ColumnType::Char(_))) {
+                // Written as a result is, with its blanks.
+                converted.push(arg.expr);
+                continue;
+            }
             if let Some(from) = arg.ty
                 && !castable(from, ty, context)
             {

@@ -609,12 +609,28 @@ impl Binder<'_> {
     fn cast(&self, operand: &ast::Expr, data_type: &DataType) -> Bound<Typed> {
         let ty = self.named_type(data_type)?;
         let typed = self.bind(operand)?;
+        if is_bare_bpchar(data_type) {
+            // A string is it as it stands.
+            let expr = match typed.ty {
+                Some(ty) if is_string(ty) => typed.expr,
+                _ => self.coerce(typed, ColumnType::Text, Context::Explicit)?,
+            };
+            return Ok(Typed::new(expr, BARE_BPCHAR));
+        }
         let shown = match ty {
             ColumnType::Varchar(_) | ColumnType::Char(_) | ColumnType::Numeric(_) => ty,
             other => base_type(other),
         };
         Ok(Typed::new(self.coerce(typed, ty, Context::Explicit)?, shown))
     }
+}
+
+/// char of no length, which expressions alone have: its blanks do not count, and it keeps as many as it has.
+const BARE_BPCHAR: ColumnType = ColumnType::Char(0);
+
+fn is_bare_bpchar(ty: &DataType) -> bool {
+    matches!(ty, DataType::Custom(name, modifiers)
+        if modifiers.is_empty() && crate::names::parts(name).pop().is_some_and(|last| last == "bpchar"))
 }
 
 /// Without parentheses around it.

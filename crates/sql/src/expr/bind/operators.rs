@@ -85,6 +85,13 @@ impl Binder<'_> {
     pub(super) fn comparable(&self, a: Typed, symbol: &str, b: Typed) -> Bound<(Expr, Expr, bool)> {
         let common = match (a.ty, b.ty) {
             (Some(x), Some(y)) if is_integer(x) && is_integer(y) => return Ok((a.expr, b.expr, false)),
+            // As PostgreSQL: varchar gives way to char(n), which gives way to text.
+            (Some(ColumnType::Char(_)), Some(ColumnType::Varchar(_))) => {
+                return Ok((a.expr, without_blanks(b.expr), true));
+            }
+            (Some(ColumnType::Varchar(_)), Some(ColumnType::Char(_))) => {
+                return Ok((without_blanks(a.expr), b.expr, true));
+            }
             (Some(x), Some(y)) => match common_type(x, y) {
                 Some(common) => common,
                 None => return Err(no_operator(a.ty, symbol, b.ty).into()),
@@ -282,7 +289,10 @@ impl Binder<'_> {
         }
         let operand = self.bind(expr)?;
         let items: Vec<Typed> = list.iter().map(|e| self.bind(e)).collect::<Bound<_>>()?;
-        self.in_items(operand, items, negated)
+        match mixes_strings(&operand, &items) && !operand.expr.is_volatile() {
+            true => self.in_strings(operand, items, negated),
+            false => self.in_items(operand, items, negated),
+        }
     }
 
     pub(super) fn in_items(&self, operand: Typed, items: Vec<Typed>, negated: bool) -> Bound<Typed> {
@@ -310,6 +320,41 @@ impl Binder<'_> {
             },
             ColumnType::Bool,
         ))
+    }
+
+    /// IN over strings of which some are char(n). Columns are compared each by itself; the other items, where they are
+    /// several, are an array in PostgreSQL, whose type is that of the first string, and so is the comparison with each.
+    fn in_strings(&self, operand: Typed, items: Vec<Typed>, negated: bool) -> Bound<Typed> {
+        let is_column = |item: &Typed| matches!(item.expr, Expr::Column(_) | Expr::Outer(_));
+        let others = items.iter().filter(|item| !is_column(item));
+        let first = [&operand].into_iter().chain(others.clone()).find_map(|item| item.ty);
+        let together = (others.count() > 1).then_some(first).flatten();
+        let mut arms = Vec::new();
+        for item in items {
+            let (mut left, mut right) = (operand.clone(), item);
+            if let Some(ty) = together.filter(|_| !is_column(&right)) {
+                (left, right) = (self.as_string(left, ty)?, self.as_string(right, ty)?);
+            }
+            arms.push(self.compare(left, Comparison::Eq, right)?.expr);
+        }
+        let any = match arms.len() {
+            1 => arms.remove(0),
+            _ => Expr::Or(arms),
+        };
+        let expr = if negated { Expr::Not(Box::new(any)) } else { any };
+        Ok(Typed::new(expr, ColumnType::Bool))
+    }
+
+    /// The string in the type of another; open ones stay.
+    fn as_string(&self, string: Typed, ty: ColumnType) -> Bound<Typed> {
+        match (string.ty, ty) {
+            (None, _) | (Some(ColumnType::Char(_)), ColumnType::Char(_)) => Ok(string),
+            (_, ColumnType::Char(_)) => Ok(Typed::new(without_blanks(string.expr), ty)),
+            _ => Ok(Typed::new(
+                self.coerce(string, ColumnType::Text, Context::Implicit)?,
+                ColumnType::Text,
+            )),
+        }
     }
 
     /// The type that all of these convert to; None where all are open.
@@ -371,6 +416,21 @@ impl Binder<'_> {
         };
         Ok(Typed::new(like, ColumnType::Bool))
     }
+}
+
+/// Whether char(n) stands beside other strings, and nothing but strings does.
+fn mixes_strings(operand: &Typed, items: &[Typed]) -> bool {
+    let types = || items.iter().chain([operand]).filter_map(|item| item.ty);
+    let is_char = |ty: ColumnType| matches!(ty, ColumnType::Char(_));
+    types().all(is_string) && types().any(is_char) && !types().all(is_char)
+}
+
+/// The text without blanks at its end: as char(n) compares it.
+fn without_blanks(text: Expr) -> Expr {
+    Expr::Call(Box::new(Call {
+        function: Function::TrimRight,
+        args: vec![text],
+    }))
 }
 
 /// The type to which two types convert for a comparison; None where there is none.

@@ -10,8 +10,10 @@ use super::{BLOCKS_MAX, Block, Key, Node, Output, RowPlanner, SetKind, SlotNumbe
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, Grouping, Typed, common_type, shape, strip};
+use crate::expr::labels::column_label;
+use crate::expr::windows::NamedWindows;
 use crate::names::{fold, qualified};
-use crate::plan::select::{column_label, has_aggregate, integer_literal, plain_select_of, plain_wildcard};
+use crate::plan::select::{has_aggregate, integer_literal, plain_select_of, plain_wildcard};
 use crate::types::cast::Context;
 use crate::types::{base_type, is_string};
 use cenote_engine::ColumnType;
@@ -321,8 +323,8 @@ impl RowPlanner<'_> {
         self.count_block()?;
         let sequence = |name: &str| self.planner.sequence(name);
         let mut scope = Scope::new(self, around, common);
-        let named = select.named_window.iter();
-        scope.window_names = named.map(|w| (fold(&w.0), w.1.clone())).collect();
+        let places = self.planner.places();
+        scope.window_names = NamedWindows::of(&select.named_window, &|name| places.of(name.span))?;
         let mut from = scope.from(&select.from, &sequence)?;
         let mut binder = scope.binder(&sequence);
         self.where_conditions(&scope, &binder, select.selection.as_ref(), &mut from)?;

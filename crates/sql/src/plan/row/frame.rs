@@ -1,14 +1,12 @@
-//! Frames of window functions, and windows that WINDOW names.
+//! Frames of window functions.
 
-use super::scope::Scope;
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
 use crate::expr::bind::{Binder, Bound, shape};
-use crate::names::fold;
 use crate::types::cast::Context;
 use crate::types::is_integer;
 use cenote_engine::ColumnType;
-use sqlparser::ast::{self, Ident, NamedWindowExpr, WindowFrameBound, WindowFrameUnits, WindowSpec};
+use sqlparser::ast::{self, WindowFrameBound, WindowFrameUnits};
 
 /// What the offsets of a frame count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,69 +112,6 @@ fn bound(binder: &Binder<'_>, bound: &WindowFrameBound, (units, order): (Units, 
         true => FrameBound::Preceding(offset),
         false => FrameBound::Following(offset),
     })
-}
-
-impl Scope<'_> {
-    /// What `OVER name` means.
-    pub(super) fn named_window(&self, name: &Ident, binder: &Binder<'_>) -> Bound<WindowSpec> {
-        let folded = fold(name);
-        let Some(at) = self.window_names.iter().position(|(known, _)| *known == folded) else {
-            return Err(undefined(&folded, name, binder).into());
-        };
-        self.defined(at, binder)
-    }
-
-    /// A definition of WINDOW, which may build on one before it.
-    fn defined(&self, at: usize, binder: &Binder<'_>) -> Bound<WindowSpec> {
-        let NamedWindowExpr::WindowSpec(spec) = &self.window_names[at].1 else {
-            return shape("a window that is another name");
-        };
-        let Some(base) = &spec.window_name else {
-            return Ok(spec.clone());
-        };
-        let folded = fold(base);
-        match self.window_names[..at].iter().position(|(known, _)| *known == folded) {
-            Some(base) => merged(&folded, self.defined(base, binder)?, spec),
-            None => Err(undefined(&folded, base, binder).into()),
-        }
-    }
-
-    /// The window with what it takes from the one that it names.
-    pub(super) fn window_of(&self, spec: &WindowSpec, binder: &Binder<'_>) -> Bound<WindowSpec> {
-        match &spec.window_name {
-            None => Ok(spec.clone()),
-            Some(name) => merged(&fold(name), self.named_window(name, binder)?, spec),
-        }
-    }
-}
-
-fn merged(name: &str, base: WindowSpec, spec: &WindowSpec) -> Bound<WindowSpec> {
-    if !spec.partition_by.is_empty() {
-        let text = format!("cannot override PARTITION BY clause of window \"{name}\"");
-        return Err(windowing(&text).into());
-    }
-    if !spec.order_by.is_empty() && !base.order_by.is_empty() {
-        let text = format!("cannot override ORDER BY clause of window \"{name}\"");
-        return Err(windowing(&text).into());
-    }
-    if base.window_frame.is_some() {
-        let text = format!("cannot copy window \"{name}\" because it has a frame clause");
-        return Err(windowing(&text).into());
-    }
-    let order_by = match spec.order_by.is_empty() {
-        true => base.order_by,
-        false => spec.order_by.clone(),
-    };
-    Ok(WindowSpec {
-        window_name: None,
-        partition_by: base.partition_by,
-        order_by,
-        window_frame: spec.window_frame.clone(),
-    })
-}
-
-fn undefined(name: &str, ident: &Ident, binder: &Binder<'_>) -> SqlError {
-    SqlError::new(code::UNDEFINED_OBJECT, format!("window \"{name}\" does not exist")).at(binder.places.of(ident.span))
 }
 
 fn windowing(text: &str) -> SqlError {

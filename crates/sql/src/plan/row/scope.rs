@@ -6,10 +6,11 @@ use super::window::Window;
 use super::{RowPlanner, SlotNumber};
 use crate::error::{SqlError, code};
 use crate::expr::Expr;
-use crate::expr::bind::{Binder, Bound, Names, Typed, undefined_column};
+use crate::expr::bind::{Binder, Bound, Grouping, Names, Typed, undefined_column};
+use crate::expr::windows::NamedWindows;
 use crate::names::fold;
 use cenote_engine::{ColumnType, Table};
-use sqlparser::ast::{self, Ident, NamedWindowExpr};
+use sqlparser::ast::{self, Ident};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,7 +49,7 @@ pub(super) struct Scope<'a> {
     pub windows: RefCell<Vec<Window>>,
     pub takes_windows: Cell<bool>,
     /// Windows that WINDOW names.
-    pub window_names: Vec<(String, NamedWindowExpr)>,
+    pub window_names: NamedWindows,
     /// What WITH names, the innermost last.
     pub common: Vec<Named<'a>>,
 }
@@ -64,7 +65,7 @@ impl<'a> Scope<'a> {
             outer: RefCell::default(),
             windows: RefCell::default(),
             takes_windows: Cell::new(false),
-            window_names: Vec::new(),
+            window_names: NamedWindows::default(),
             common,
         }
     }
@@ -120,9 +121,11 @@ impl<'a> Scope<'a> {
         let mut grouping = grouping.borrow_mut();
         let is_key = |e: &Expr, slot: SlotNumber| matches!(e, Expr::Column(s) if *s == slot);
         let mut at = grouping.bound_keys.iter().position(|k| is_key(k, definition.slot));
-        if at.is_none() && grouping.sets.is_empty() && settled_by_keys(&relations[relation], &grouping.bound_keys) {
-            // The primary key is grouped by: so the row is, and each of its columns is a key as well.
-            at = Some(grouping.keys.len());
+        if at.is_none() && settled_by_keys(&relations[relation], &common_keys(&grouping)) {
+            // The primary key is grouped by: so the row is, and each of its columns is a key as well, of every set.
+            let number = grouping.keys.len();
+            at = Some(number);
+            grouping.sets.iter_mut().for_each(|set| set.push(number));
             let slot = self.rows.slot()?;
             grouping.key_slots.push(slot);
             grouping.bound_keys.push(Expr::Column(definition.slot));
@@ -175,6 +178,13 @@ impl Scope<'_> {
         let name = self.relations.borrow()[at.0].columns[at.1].name.clone();
         Ok((name, self.typed(binder, at, 0)?))
     }
+}
+
+/// The group keys that are in every grouping set.
+fn common_keys(grouping: &Grouping) -> Vec<Expr> {
+    let in_all = |at: &usize| grouping.sets.iter().all(|set| set.contains(at));
+    let keys = grouping.bound_keys.iter().enumerate();
+    keys.filter(|(at, _)| in_all(at)).map(|(_, key)| key.clone()).collect()
 }
 
 /// Whether the relation is a table all of whose primary key is among the group keys.

@@ -17,7 +17,7 @@ use crate::names::{qualified, span_of};
 use crate::types::base_type;
 use crate::types::cast::Context;
 use cenote_engine::ColumnType;
-use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments, WindowType};
+use sqlparser::ast::{self, FunctionArg, FunctionArgExpr, FunctionArguments};
 use std::collections::BTreeSet;
 
 /// What a window function gives for a row.
@@ -118,12 +118,10 @@ impl Scope<'_> {
         if !self.takes_windows.get() {
             return shape("a window function here");
         }
-        let spec = match &function.over {
-            Some(WindowType::WindowSpec(spec)) => self.window_of(spec, binder)?,
-            Some(WindowType::NamedWindow(name)) => self.named_window(name, binder)?,
-            None => return shape("a window function without a window"),
+        let Some(over) = &function.over else {
+            return shape("a window function without a window");
         };
-        let spec = &spec;
+        let spec = &self.window_names.window(over, &|name| binder.places.of(name.span))?;
         if function.null_treatment.is_some() {
             return shape("IGNORE NULLS");
         }
