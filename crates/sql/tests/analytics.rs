@@ -95,6 +95,8 @@ fn types_of_results() {
         types("select cast(1 as bigint), 1::smallint, '1'::int, 1::numeric, '5'::text"),
         [20, 21, 23, 1700, 25]
     );
+    // It was described as what its first branch is: smallint.
+    assert_eq!(types("select case when ok then small else id end from items"), [23]);
 }
 
 #[test]
@@ -154,6 +156,11 @@ fn column_names() {
     assert_eq!(
         names("select (select 1 as one), exists (select 1), current_date, now()"),
         "one,exists,current_date,now"
+    );
+    // The last branch's cast named it "numeric".
+    assert_eq!(
+        names("select case when true then 1 else 2::numeric end, true, (select 1)::int8, array[1], null::char(3)"),
+        "case,?column?,?column?,array,bpchar"
     );
 }
 
@@ -254,6 +261,11 @@ fn parameters() {
     assert_eq!(
         db.param_types("select name from items where id = $1 and price > $2 and name like $3"),
         [23, 1700, 25]
+    );
+    // What nothing reads has parameters, too: it had none.
+    assert_eq!(
+        db.param_types("with unread as (select name from items where id = $1) select 1 from items where big = $2"),
+        [23, 20]
     );
     assert_eq!(
         db.param_types("select $1::bigint, $2 + id from items limit $3"),

@@ -7,13 +7,13 @@
 //! for all.
 
 use super::cancel::{check, watched};
-use super::error::inward;
+use super::error::{inward, unplanned};
 use super::runtime::QueryRuntime;
 use crate::error::{SqlError, code};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
 use cenote_engine::CancelFlag;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -45,6 +45,32 @@ pub(crate) fn subqueries(
 ) -> Result<Option<LogicalPlan>> {
     let replaced = plan.clone().transform_up(|node| replace_in((core, cancel), node))?;
     Ok(replaced.transformed.then_some(replaced.data))
+}
+
+/// Whether a subquery has to be evaluated row by row: it numbers or frames rows of which it takes only those that the
+/// row around it wants. As a join it would number the rows of all.
+pub(crate) fn is_needed(plan: &LogicalPlan) -> Result<bool> {
+    let is_framed = |subquery: &Subquery| {
+        subquery.subquery.exists(|node| {
+            let frames = matches!(node, LogicalPlan::Window(_));
+            Ok(frames && node.inputs().iter().any(|input| !input.all_out_ref_exprs().is_empty()))
+        })
+    };
+    let mut needed = false;
+    plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expr| {
+            expr.apply(|e| {
+                needed |= match e {
+                    Expr::ScalarSubquery(subquery) => is_framed(subquery)?,
+                    Expr::Exists(exists) => is_framed(&exists.subquery)?,
+                    Expr::InSubquery(within) => is_framed(&within.subquery)?,
+                    _ => false,
+                };
+                Ok(TreeNodeRecursion::Continue)
+            })
+        })
+    })?;
+    Ok(needed)
 }
 
 fn replace_in(core: Shared<'_>, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
@@ -216,7 +242,7 @@ impl Evaluation {
             Ok(batches) => Ok(batches),
             Err(error) => match subqueries(&self.core, cancel, plan)? {
                 Some(applied) => drive(execute(state, cancel, &applied)),
-                None => Err(error),
+                None => Err(inward(unplanned(error))),
             },
         }
     }

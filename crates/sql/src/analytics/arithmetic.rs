@@ -556,6 +556,57 @@ fn round_one(value: i256, scale: i8, digits: i32, half_up: bool) -> Result<i256>
     units.checked_mul(power).ok_or_else(|| overflow("numeric value"))
 }
 
+/// `ceil(value)` and `floor(value)`: numeric without decimals of a numeric, else a float.
+pub(crate) fn to_whole(name: &'static str) -> Func {
+    let returns = |types: &[DataType], _: &[Option<&ScalarValue>]| {
+        Ok(match (&types[0], decimal_shape(&types[0])) {
+            (DataType::Decimal128(..), Some((precision, scale))) => {
+                DataType::Decimal128(whole_digits(precision, scale), 0)
+            }
+            (DataType::Decimal256(..), Some((precision, scale))) => {
+                DataType::Decimal256(whole_digits(precision, scale), 0)
+            }
+            _ => DataType::Float64,
+        })
+    };
+    Func::any(name, returns, move |call| {
+        let returns = call.return_type().clone();
+        call.by_columns(|columns| match &returns {
+            DataType::Float64 => {
+                let values = arrow::compute::cast(&columns[0], &returns).map_err(|e| outward(e.into()))?;
+                let whole = if name == "floor" { f64::floor } else { f64::ceil };
+                Ok(Arc::new(values.as_primitive::<Float64Type>().unary::<_, Float64Type>(whole)) as ArrayRef)
+            }
+            _ => whole_numerics(&columns[0], &returns, name == "floor"),
+        })
+    })
+}
+
+/// Digits before the point, and one more for a carry.
+fn whole_digits(precision: u8, scale: i8) -> u8 {
+    let most = if precision <= 38 { 38 } else { 76 };
+    (i16::from(precision) - i16::from(scale) + 1).clamp(1, most) as u8
+}
+
+fn whole_numerics(column: &ArrayRef, returns: &DataType, down: bool) -> Result<ArrayRef> {
+    let (values, scale) = wide_values(column)?;
+    let power = power_of_ten(i32::from(scale))?;
+    let whole = |value: i256| {
+        let (quotient, rest) = (value.wrapping_div(power), value.wrapping_rem(power));
+        match (down, rest < i256::ZERO, rest > i256::ZERO) {
+            (true, true, _) => quotient.wrapping_sub(i256::ONE),
+            (false, _, true) => quotient.wrapping_add(i256::ONE),
+            _ => quotient,
+        }
+    };
+    let wide: ArrayRef = Arc::new(
+        values
+            .unary::<_, Decimal256Type>(whole)
+            .with_data_type(DataType::Decimal256(76, 0)),
+    );
+    arrow::compute::cast(&wide, returns).map_err(|_| overflow("numeric value"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -3,12 +3,15 @@
 
 use super::arithmetic::as_decimal;
 use super::error::outward;
-use super::function::{Func, text_at};
-use super::types::numeric_any;
+use super::function::{Func, integer_at, text_at};
+use super::numeric::{to_i128, to_i256};
+use super::types::{BPCHAR, NUMERIC_ANY, VARCHAR, decimal, numeric_any};
 use crate::error::{Result, SqlError, code};
 use arrow::array::*;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::*;
+use cenote_engine::types::Numeric;
+use datafusion::common::ScalarValue;
 use std::sync::Arc;
 
 /// Arrow's cast, with errors instead of NULLs.
@@ -92,9 +95,10 @@ fn integer_error(text: &str, to: &DataType) -> SqlError {
 
 /// `CAST(x AS numeric)`: all digits stay.
 pub(crate) fn to_numeric() -> Func {
-    let returns = |types: &[DataType], _: &[Option<&datafusion::common::ScalarValue>]| {
+    let returns = |types: &[DataType], constants: &[Option<&ScalarValue>]| {
         Ok(match &types[0] {
-            DataType::Float32 | DataType::Float64 | DataType::Utf8 | DataType::Null => numeric_any(),
+            DataType::Utf8 => literal_type(constants).unwrap_or_else(numeric_any),
+            DataType::Float32 | DataType::Float64 | DataType::Null => numeric_any(),
             other => as_decimal(other),
         })
     };
@@ -107,22 +111,45 @@ pub(crate) fn to_numeric() -> Func {
     })
 }
 
+/// The type of a numeric that is written out: its scale is as written.
+fn literal_type(constants: &[Option<&ScalarValue>]) -> Option<DataType> {
+    let Some(ScalarValue::Utf8(Some(text))) = constants.first().copied().flatten() else {
+        return None;
+    };
+    let value: Numeric = text.trim().parse().ok()?;
+    let scale = i16::try_from(value.dscale()).ok().filter(|scale| *scale <= 20)?;
+    let digits = (i32::from(value.weight()) + 1).max(0) * 4 + i32::from(scale);
+    (digits <= 38).then(|| decimal(38, scale))
+}
+
 /// By way of text: a float's shortest digits are its numeric value in PostgreSQL too.
 fn numerics_from_text(column: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
     let parse = |row| {
         let Some(text) = text_at(column, row)? else {
             return Ok(None);
         };
-        let value: cenote_engine::types::Numeric = text.trim().parse().map_err(|_| {
+        let value: Numeric = text.trim().parse().map_err(|_| {
             SqlError::new(
                 code::INVALID_TEXT,
                 format!("invalid input syntax for type numeric: \"{text}\""),
             )
         })?;
-        super::numeric::to_i256(&value, super::types::NUMERIC_ANY.1).map(Some)
+        Ok(Some(value))
     };
     let values = (0..column.len()).map(parse).collect::<Result<Vec<_>>>()?;
-    Ok(Arc::new(Decimal256Array::from(values).with_data_type(to.clone())))
+    decimals(&values, to)
+}
+
+fn decimals(values: &[Option<Numeric>], to: &DataType) -> Result<ArrayRef> {
+    let values = values.iter().map(Option::as_ref);
+    if let DataType::Decimal128(_, scale) = to {
+        let narrow = values.map(|v| v.map(|v| to_i128(v, *scale)).transpose());
+        let narrow = narrow.collect::<Result<Vec<_>>>()?;
+        return Ok(Arc::new(Decimal128Array::from(narrow).with_data_type(to.clone())));
+    }
+    let wide = values.map(|v| v.map(|v| to_i256(v, NUMERIC_ANY.1)).transpose());
+    let wide = wide.collect::<Result<Vec<_>>>()?;
+    Ok(Arc::new(Decimal256Array::from(wide).with_data_type(to.clone())))
 }
 
 /// `CAST(x AS text)`.
@@ -141,13 +168,71 @@ fn plain_text(column: &ArrayRef, row: usize) -> Result<Option<String>> {
     }
 }
 
-/// `CAST(x AS varchar(n))` and `CAST(x AS char(n))`.
-pub(crate) fn to_limited_text(name: &str, pad: bool) -> Func {
-    Func::of(name, DataType::Utf8, move |call| {
+/// `CAST(x AS varchar)`, `CAST(x AS varchar(n))`.
+pub(crate) fn to_varchar() -> Func {
+    let text = Func::of("cenote_varchar", DataType::Utf8, |call| {
+        call.by_rows_to_text(|columns, row| limited(columns, row))
+    });
+    text.marked(|constants| (VARCHAR, modifier(constants)))
+}
+
+/// `CAST(x AS char(n))`, without trailing blanks.
+pub(crate) fn to_bpchar() -> Func {
+    let text = Func::of("cenote_bpchar", DataType::Utf8, |call| {
+        call.by_rows_to_text(|columns, row| Ok(limited(columns, row)?.map(|text| text.trim_end_matches(' ').into())))
+    });
+    text.marked(|constants| (BPCHAR, modifier(constants)))
+}
+
+fn limited(columns: &[ArrayRef], row: usize) -> Result<Option<String>> {
+    let limit = columns.get(1).and_then(|lengths| integer_at(lengths, row));
+    let text = plain_text(&columns[0], row)?;
+    Ok(match limit {
+        Some(limit) => text.map(|text| text.chars().take(limit.max(1) as usize).collect()),
+        None => text,
+    })
+}
+
+/// The modifier of a string type whose length is the second argument.
+fn modifier(constants: &[Option<&ScalarValue>]) -> i32 {
+    let length = match constants.get(1).copied().flatten() {
+        Some(ScalarValue::Int64(Some(n))) => i32::try_from(*n).ok(),
+        Some(ScalarValue::Int32(Some(n))) => Some(*n),
+        _ => None,
+    };
+    length.map_or(-1, |n| n.saturating_add(4))
+}
+
+/// Whether a condition is NULL. DataFusion folds its own IS NULL where it knows of no NULL, and then loses rows in the
+/// join of EXISTS with a relation that is empty.
+pub(crate) fn is_open() -> Func {
+    Func::of("cenote_open", DataType::Boolean, |call| {
+        call.by_rows_to_bool(|columns, row| Ok(Some(columns[0].is_null(row))))
+    })
+}
+
+/// A value as a result is written.
+pub(crate) fn output() -> Func {
+    Func::of("cenote_output", DataType::Utf8, |call| {
+        call.by_rows_to_text(|columns, row| text_at(&columns[0], row))
+    })
+}
+
+/// A text with blanks behind it up to a length.
+pub(crate) fn padded() -> Func {
+    Func::of("cenote_padded", DataType::Utf8, |call| {
         call.by_rows_to_text(|columns, row| {
-            let limit = super::function::integer_at(&columns[1], row).unwrap_or(1).max(1) as usize;
-            let cut = plain_text(&columns[0], row)?.map(|text| text.chars().take(limit).collect::<String>());
-            Ok(cut.map(|text| if pad { format!("{text:<limit$}") } else { text }))
+            let length = integer_at(&columns[1], row).unwrap_or(0).max(0) as usize;
+            Ok(text_at(&columns[0], row)?.map(|text| format!("{text:<length$}")))
+        })
+    })
+}
+
+/// A text without blanks at its end.
+pub(crate) fn trimmed() -> Func {
+    Func::of("cenote_trimmed", DataType::Utf8, |call| {
+        call.by_rows_to_text(|columns, row| {
+            Ok(text_at(&columns[0], row)?.map(|text| text.trim_end_matches(' ').to_string()))
         })
     })
 }

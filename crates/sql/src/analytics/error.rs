@@ -2,7 +2,7 @@
 
 use crate::error::{SqlError, code};
 use arrow::error::ArrowError;
-use datafusion::common::{DataFusionError, SchemaError};
+use datafusion::common::{DataFusionError, SchemaError, TableReference};
 
 /// Ours, to travel inside DataFusion.
 pub(crate) fn inward(error: SqlError) -> DataFusionError {
@@ -35,6 +35,17 @@ pub(crate) fn outward(error: DataFusionError) -> SqlError {
         }
         DataFusionError::Internal(text) => by_text(&text),
         other => SqlError::internal(first_line(&other.to_string())),
+    }
+}
+
+/// As [`outward`], of a plan whose names were found: one that is missing is of a correlation that DataFusion does not see
+/// through.
+pub(crate) fn unplanned(error: DataFusionError) -> SqlError {
+    match outward(error) {
+        error if matches!(error.code(), code::UNDEFINED_COLUMN | code::UNDEFINED_TABLE) => {
+            SqlError::unsupported("a subquery that refers to rows around it in this way")
+        }
+        error => error,
     }
 }
 
@@ -112,7 +123,15 @@ fn out_of_range(text: &str) -> SqlError {
 
 fn schema_error(error: &SchemaError) -> SqlError {
     match error {
-        SchemaError::FieldNotFound { field, .. } => {
+        SchemaError::FieldNotFound { field, valid_fields } => {
+            let is_known = |relation: &TableReference| {
+                let mut known = valid_fields.iter().filter_map(|f| f.relation.as_ref());
+                known.any(|other| other.table() == relation.table())
+            };
+            if let Some(relation) = field.relation.as_ref().filter(|r| !is_known(r)) {
+                let text = format!("missing FROM-clause entry for table \"{}\"", relation.table());
+                return SqlError::new(code::UNDEFINED_TABLE, text);
+            }
             let name = match &field.relation {
                 Some(relation) => format!("{}.{}", relation.table(), field.name),
                 None => format!("\"{}\"", field.name),
@@ -123,15 +142,17 @@ fn schema_error(error: &SchemaError) -> SqlError {
             code::AMBIGUOUS_COLUMN,
             format!("column reference \"{}\" is ambiguous", field.name),
         ),
-        SchemaError::DuplicateQualifiedField { name, .. } | SchemaError::DuplicateUnqualifiedField { name } => {
-            SqlError::new(
-                code::DUPLICATE_COLUMN,
-                format!(
-                    "column \"{}\" specified more than once",
-                    super::rewrite::shown_name(name)
-                ),
-            )
-        }
+        SchemaError::DuplicateQualifiedField { qualifier, .. } => SqlError::new(
+            code::DUPLICATE_ALIAS,
+            format!("table name \"{}\" specified more than once", qualifier.table()),
+        ),
+        SchemaError::DuplicateUnqualifiedField { name } => SqlError::new(
+            code::DUPLICATE_COLUMN,
+            format!(
+                "column \"{}\" specified more than once",
+                super::rewrite::shown_name(name)
+            ),
+        ),
     }
 }
 

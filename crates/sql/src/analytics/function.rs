@@ -1,10 +1,11 @@
 //! Scalar functions in a few words: a name, the type of the result, a body over whole columns.
 
 use super::error::outward;
+use super::types::with_pg_type;
 use super::wire;
 use crate::error::SqlError;
 use arrow::array::{Array, ArrayRef, BooleanArray, StringArray};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use datafusion::common::{Result, ScalarValue};
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature,
@@ -18,6 +19,9 @@ use std::sync::Arc;
 pub(crate) type ReturnType = Arc<dyn Fn(&[DataType], &[Option<&ScalarValue>]) -> Result<DataType> + Send + Sync>;
 /// What a function does: arguments as they come (one value or a column each).
 pub(crate) type Body = Arc<dyn Fn(&Call<'_>) -> std::result::Result<ColumnarValue, SqlError> + Send + Sync>;
+
+/// PostgreSQL's type id and modifier of a result, from the arguments that are constants.
+pub(crate) type Mark = fn(&[Option<&ScalarValue>]) -> (u32, i32);
 
 /// Arguments of one call.
 pub(crate) struct Call<'a> {
@@ -145,6 +149,8 @@ pub(crate) struct Func {
     key: usize,
     signature: Signature,
     returns: ReturnType,
+    /// Which of PostgreSQL's types the result is, where Arrow has one for several.
+    mark: Option<Mark>,
     body: Body,
 }
 
@@ -164,6 +170,7 @@ impl Func {
             key: 0,
             signature,
             returns: Arc::new(returns),
+            mark: None,
             body: Arc::new(body),
         }
     }
@@ -175,6 +182,12 @@ impl Func {
         body: impl Fn(&Call<'_>) -> std::result::Result<ColumnarValue, SqlError> + Send + Sync + 'static,
     ) -> Func {
         Func::any(name, move |_, _| Ok(returns.clone()), body)
+    }
+
+    /// A function whose results are of this type of PostgreSQL's.
+    pub fn marked(mut self, mark: Mark) -> Func {
+        self.mark = Some(mark);
+        self
     }
 
     /// A function that keeps something alive for one statement and may answer differently in the next.
@@ -232,7 +245,14 @@ impl ScalarUDFImpl for Func {
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<arrow::datatypes::FieldRef> {
         let types: Vec<DataType> = args.arg_fields.iter().map(|f| f.data_type().clone()).collect();
         let data_type = (self.returns)(&types, args.scalar_arguments)?;
-        Ok(Arc::new(arrow::datatypes::Field::new(&self.name, data_type, true)))
+        let field = Field::new(&self.name, data_type, true);
+        Ok(Arc::new(match self.mark {
+            Some(mark) => {
+                let (oid, modifier) = mark(args.scalar_arguments);
+                with_pg_type(field, oid, modifier)
+            }
+            None => field,
+        }))
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {

@@ -28,7 +28,8 @@ use crate::hook::ForeignQuery;
 use cenote_engine::catalog::Table;
 use cenote_engine::{CancelFlag, Datum};
 use datafusion::common::ScalarValue;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
+use datafusion::logical_expr::{Expr, LogicalPlan};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
 use datafusion::physical_optimizer::filter_pushdown::FilterPushdown;
 use datafusion::physical_plan::{ExecutionPlan, ExecutionPlanProperties};
@@ -150,6 +151,21 @@ impl Lease {
     }
 }
 
+/// Whether VALUES has a parameter: its rows are computed when the plan is made.
+fn has_listed_parameters(plan: &LogicalPlan) -> datafusion::common::Result<bool> {
+    let mut found = false;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::Values(list) = node {
+            let is_parameter = |e: &Expr| Ok(matches!(e, Expr::Placeholder(_)));
+            for value in list.values.iter().flatten() {
+                found |= value.exists(is_parameter)?;
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(found)
+}
+
 impl Kept {
     /// The plan of a bound query for any values of its parameters; None: it is good for these alone.
     fn make(
@@ -158,6 +174,9 @@ impl Kept {
         bound: &BoundQuery,
         values: &Arc<[ScalarValue]>,
     ) -> datafusion::common::Result<Option<Kept>> {
+        if has_listed_parameters(&bound.plan)? {
+            return Ok(None);
+        }
         let state = core.single();
         let parameters = Parameters::new(values.clone());
         let Some(logical) = with_calls(state.optimize(&bound.plan)?, &parameters)? else {
@@ -183,7 +202,7 @@ impl Kept {
             cancel,
             tables: bound.tables.clone(),
             form: QueryForm {
-                fields: fields_of(bound.plan.schema().as_arrow()).into(),
+                fields: fields_of(core, &bound.plan).into(),
                 bound: Arc::new(detached.data()?),
                 rows: bound.rows,
                 tables: bound.tables.iter().map(|t| t.id).collect(),

@@ -34,6 +34,8 @@ mod filters;
 mod formatting;
 mod function;
 mod kept;
+mod laterals;
+mod memberships;
 mod memory;
 mod multisets;
 mod numeric;
@@ -45,9 +47,11 @@ mod plan;
 mod rewrite;
 mod runtime;
 mod scan;
+mod series;
 mod shared;
 mod snapshot;
 mod stream;
+mod texts;
 mod times;
 mod types;
 mod wire;
@@ -248,7 +252,7 @@ impl Rows for Running {
                 crate::output::Format::Text if wire::is_vector(field.type_oid) => {
                     wire::append_vector(out, &**column, row)
                 }
-                _ if field.type_oid == wire::BPCHAR => wire::append_padded(out, &**column, row, field.type_mod),
+                _ if field.type_oid == types::BPCHAR => wire::append_padded(out, &**column, row, field.type_mod),
                 crate::output::Format::Text => wire::append_text(out, &**column, row, settings.zone()),
                 crate::output::Format::Binary => wire::append_binary(out, &**column, row, field.type_oid),
             })?;

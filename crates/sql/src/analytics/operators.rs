@@ -6,6 +6,7 @@
 use super::arithmetic::{self, Op, as_decimal, checked, common_numeric, decimal_shape, numeric, numeric_type};
 use super::casts;
 use super::expressions::changed;
+use super::texts::compared;
 use super::times::Clock;
 use super::types::{arrow_type_of_oid, builtin_by_name, timestamp, timestamptz};
 use arrow::datatypes::{DataType, Field, FieldRef, TimeUnit};
@@ -35,6 +36,10 @@ impl ExprPlanner for PgPlanner {
             settle(left, right, schema, &self.clock)
         } else {
             (as_text_parameter(left), as_text_parameter(right))
+        };
+        let (left, right) = match is_comparison(&op) {
+            true => compared(left, right, schema),
+            false => (left, right),
         };
         let (Ok(l), Ok(r)) = (left.get_type(schema), right.get_type(schema)) else {
             return Ok(PlannerResult::Original(RawBinaryExpr { op, left, right }));
@@ -71,6 +76,20 @@ impl ExprPlanner for PgPlanner {
     }
 
     fn plan_window(&self, expr: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+        if expr.func_def.name() == "ntile" {
+            let params = WindowFunctionParams {
+                args: expr.args,
+                partition_by: expr.partition_by,
+                order_by: expr.order_by,
+                window_frame: expr.window_frame,
+                filter: expr.filter,
+                null_treatment: expr.null_treatment,
+                distinct: expr.distinct,
+            };
+            let fun = expr.func_def;
+            let number = Expr::WindowFunction(Box::new(WindowFunction { fun, params }));
+            return Ok(PlannerResult::Planned(cast(number, DataType::Int32)));
+        }
         if expr.args.len() != 1 || !matches!(expr.func_def.name(), "avg" | "sum") {
             return Ok(PlannerResult::Original(expr));
         }

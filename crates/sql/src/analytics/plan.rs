@@ -2,16 +2,19 @@
 
 use super::cancel::watched;
 use super::context::CatalogNames;
-use super::error::outward;
+use super::error::{outward, unplanned};
+use super::laterals::with_functions_joined;
+use super::memberships::with_memberships;
 use super::memory::QueryMemory;
 use super::multisets::with_copies_counted;
 use super::operators::with_boolean_lists;
 use super::order::JoinOrder;
-use super::rewrite::{expand_any, resolve_names, rewrite, shown_name};
+use super::rewrite::{RelationNames, expand_any, expand_windows, placeholders, resolve_names, rewrite, shown_name};
 use super::runtime::{QueryRuntime, physical};
 use super::scan::{EngineScan, EngineTable, PARALLEL_ROWS};
 use super::shared::with_shared;
 use super::snapshot::Snapshot;
+use super::texts::with_texts;
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
 use super::{apply, numeric, pg_catalog};
@@ -20,17 +23,19 @@ use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
 use crate::names::qualified;
 use crate::output::Field;
-use arrow::datatypes::{DataType, Field as ArrowField, FieldRef, Schema};
+use arrow::datatypes::{DataType, Field as ArrowField, FieldRef};
 use cenote_engine::{CancelFlag, Datum, Table};
 use datafusion::catalog::default_table_source::{provider_as_source, source_as_provider};
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DataFusionError, ParamValues, ScalarValue};
 use datafusion::execution::{SendableRecordBatchStream, SessionState};
 use datafusion::logical_expr::{Expr, LogicalPlan};
+use datafusion::optimizer::AnalyzerRule;
+use datafusion::optimizer::analyzer::type_coercion::TypeCoercion;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::display::DisplayableExecutionPlan;
 use datafusion::sql::planner::{NullOrdering, ParserOptions, PlannerContext, SqlToRel};
-use sqlparser::ast::{ArrayElemTypeDef, DataType as TypeName, ObjectName, Query, Statement};
+use sqlparser::ast::{ArrayElemTypeDef, Cte, DataType as TypeName, ObjectName, Query, Statement};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -135,23 +140,37 @@ impl PlannedQuery {
 }
 
 /// The names of a relation's columns: a user table's, a catalog relation's, a system view's.
-fn relation_columns(snapshot: &Snapshot, name: &ObjectName) -> Option<Vec<String>> {
+fn relation_names(snapshot: &Snapshot, name: &ObjectName) -> Option<RelationNames> {
     let (schema, name) = qualified(name).ok()?;
     let own = || {
         let table = snapshot.table(&name)?;
-        Some(table.columns.iter().map(|c| c.name.clone()).collect())
+        let named = |at: &usize| table.columns[*at].name.clone();
+        let key = table
+            .primary_key
+            .as_ref()
+            .map(|key| key.columns.iter().map(named).collect());
+        Some(RelationNames {
+            columns: table.columns.iter().map(|c| c.name.clone()).collect(),
+            key: key.unwrap_or_default(),
+        })
     };
+    let catalog = |schema| pg_catalog::columns(snapshot, schema, &name).map(RelationNames::without_key);
     match schema.as_deref() {
         Some("public") => own(),
-        Some(schema) => pg_catalog::columns(snapshot, schema, &name),
-        None => own().or_else(|| pg_catalog::columns(snapshot, "pg_catalog", &name)),
+        Some(schema) => catalog(schema),
+        None => own().or_else(|| catalog("pg_catalog")),
     }
 }
 
-/// The columns of a result as the protocol tells them.
-pub(super) fn fields_of(schema: &Schema) -> Vec<Field> {
-    let field = |f: &FieldRef| {
-        let pg = pg_type(f);
+/// The columns of a result as the protocol tells them, with the types that they have when all conversions are written
+/// out: a CASE of a smallint and an integer is an integer then.
+pub(super) fn fields_of(core: &QueryRuntime, plan: &LogicalPlan) -> Vec<Field> {
+    let state = core.single();
+    let converted = TypeCoercion::new().analyze(plan.clone(), state.config_options());
+    let converted = converted.as_ref().unwrap_or(plan);
+    let types = converted.schema().fields().iter().map(|f| f.data_type());
+    let field = |(f, data_type): (&FieldRef, &DataType)| {
+        let pg = pg_type(&f.as_ref().clone().with_data_type(data_type.clone()));
         Field {
             name: shown_name(f.name()).into(),
             table_oid: 0,
@@ -161,7 +180,7 @@ pub(super) fn fields_of(schema: &Schema) -> Vec<Field> {
             type_mod: pg.modifier,
         }
     };
-    schema.fields().iter().map(field).collect()
+    plan.schema().fields().iter().zip(types).map(field).collect()
 }
 
 /// A query whose names are bound, with placeholders for its parameters.
@@ -186,7 +205,8 @@ fn logical(
     type_by_casts(query, &mut params);
     let mut query = query.clone();
     let expanded = expand_any(&mut query, values)?;
-    resolve_names(&mut query, &|name| relation_columns(snapshot, name))?;
+    expand_windows(&mut query)?;
+    resolve_names(&mut query, &|name| relation_names(snapshot, name))?;
     rewrite(&mut query);
     let clock = Clock::of(snapshot);
     let names = CatalogNames {
@@ -207,12 +227,16 @@ fn logical(
         .sql_statement_to_plan_with_context(Statement::Query(Box::new(query)), &mut context)
         .and_then(with_copies_counted)
         .and_then(with_boolean_lists)
+        .and_then(with_functions_joined)
+        .and_then(with_memberships)
+        .and_then(|plan| with_texts(plan, &clock))
         .map_err(outward)?;
     refuse_outer_aggregates(&plan)?;
+    let by_rows = apply::is_needed(&plan).map_err(outward)?;
     Ok(BoundQuery {
         plan,
         rows: names.rows.get(),
-        tied: names.tied.get(),
+        tied: names.tied.get() || by_rows,
         tables: names.tables.into_inner(),
         clock,
     })
@@ -373,17 +397,18 @@ fn planned(
         true => arranged(&JoinOrder { core, state }, cancel, &bound, spills),
         false => (bound.clone(), false),
     };
-    let (reusable, (logical, physical)) = match core.wait(physical(state, &arranged)) {
-        Ok(done) => (!shares && !has_recursion(&done.1), done),
-        Err(error) => {
-            let Some(applied) = apply::subqueries(core, cancel, &bound).map_err(outward)? else {
-                return Err(outward(error));
-            };
-            (false, core.wait(physical(state, &applied)).map_err(outward)?)
-        }
+    let by_rows = apply::is_needed(&bound).map_err(outward)?;
+    let joined = (!by_rows).then(|| core.wait(physical(state, &arranged)));
+    let (reusable, (logical, physical)) = match joined {
+        Some(Ok(done)) => (!shares && !has_recursion(&done.1), done),
+        failed => match (apply::subqueries(core, cancel, &bound).map_err(outward)?, failed) {
+            (Some(applied), _) => (false, core.wait(physical(state, &applied)).map_err(unplanned)?),
+            (None, Some(Err(error))) => return Err(unplanned(error)),
+            (None, _) => return Err(SqlError::internal("a subquery to evaluate that is not there")),
+        },
     };
     Ok(PlannedQuery {
-        fields: fields_of(bound.schema().as_arrow()).into(),
+        fields: fields_of(core, &bound).into(),
         bound: Arc::new(bound),
         values: Arc::default(),
         running: watched(physical.clone(), cancel).map_err(outward)?,
@@ -454,13 +479,16 @@ pub(crate) fn describe(
             .collect()
     };
     let plan = logical(core, snapshot, query, types(given), None)?.plan;
-    let found = plan.get_parameter_types().map_err(outward)?;
-    let count = found
-        .keys()
-        .filter_map(|k| k.trim_start_matches('$').parse::<usize>().ok())
-        .max()
-        .unwrap_or(0)
-        .max(given.len());
+    let mut found = plan.get_parameter_types().map_err(outward)?;
+    let count = placeholders(query).into_iter().max().unwrap_or(0).max(given.len());
+    if found.len() < count {
+        for unread in queries_of_with(query) {
+            let plan = logical(core, snapshot, &unread, types(given), None)?.plan;
+            for (number, data_type) in plan.get_parameter_types().map_err(outward)? {
+                found.entry(number).or_insert(data_type);
+            }
+        }
+    }
     let of = |i: usize| match given.get(i).copied().filter(|oid| *oid != 0) {
         Some(oid) => oid,
         None => found
@@ -482,9 +510,23 @@ pub(crate) fn describe(
         }
     }
     Ok(Description {
-        fields: fields_of(settled.schema().as_arrow()),
+        fields: fields_of(core, &settled),
         param_types,
     })
+}
+
+/// Queries that read what WITH names, one after the other: the plan of a query has no parameter of one that it does not
+/// read.
+fn queries_of_with(query: &Query) -> Vec<Query> {
+    let tables = query.with.iter().flat_map(|with| &with.cte_tables);
+    let reading = |table: &Cte| {
+        let name = &table.alias.name;
+        let text = format!("SELECT * FROM {name}");
+        let mut reading = crate::parse::parse_query(&text).ok()?;
+        reading.with = query.with.clone();
+        Some(reading)
+    };
+    tables.filter_map(reading).collect()
 }
 
 /// Parameters of types that clients rarely know are asked for as one that they do.

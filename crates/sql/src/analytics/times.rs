@@ -130,6 +130,18 @@ impl Clock {
         .stable(self.key)
     }
 
+    /// A value as a result is written, instants in the session's time zone.
+    pub fn text(&self) -> Func {
+        let zone = self.zone.clone();
+        Func::of("cenote_zoned_text", DataType::Utf8, move |call| {
+            call.by_rows_to_text(|columns, row| match columns[0].is_null(row) {
+                true => Ok(None),
+                false => super::wire::text_in(&*columns[0], row, &zone).map(Some),
+            })
+        })
+        .stable(self.key)
+    }
+
     /// `date_trunc(unit, time)`: of a date it gives an instant, as in PostgreSQL.
     fn truncation(&self) -> Func {
         let clock = self.clone();

@@ -10,12 +10,18 @@
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use cenote_engine::types::ColumnType;
+use datafusion::common::DFSchema;
+use datafusion::logical_expr::{Expr, ExprSchemable};
 use std::collections::HashMap;
 
 /// Precision and scale of a numeric without declared scale.
 pub(crate) const NUMERIC_ANY: (u8, i8) = (76, 30);
 /// Precision and scale of a quotient.
 pub(crate) const NUMERIC_QUOTIENT: (u8, i8) = (76, 29);
+/// Type id of `char(n)`.
+pub(crate) const BPCHAR: u32 = 1042;
+/// Type id of `varchar`.
+pub(crate) const VARCHAR: u32 = 1043;
 /// Days from 1970-01-01 to 2000-01-01.
 pub(crate) const EPOCH_DAYS: i32 = 10_957;
 /// Microseconds from 1970-01-01 to 2000-01-01.
@@ -275,9 +281,15 @@ pub(crate) fn pg_type(field: &Field) -> PgType {
     }
 }
 
-fn marked(field: &Field) -> Option<(u32, i32)> {
+/// The type and modifier with which `field` is marked.
+pub(crate) fn marked(field: &Field) -> Option<(u32, i32)> {
     let (oid, modifier) = field.metadata().get(PG_TYPE)?.split_once(',')?;
     Some((oid.parse().ok()?, modifier.parse().ok()?))
+}
+
+/// The type and modifier of an expression that is varchar or char.
+pub(crate) fn string_of(expr: &Expr, schema: &DFSchema) -> Option<(u32, i32)> {
+    marked(&expr.to_field(schema).ok()?.1)
 }
 
 fn unmarked(data_type: &DataType) -> (u32, i32) {

@@ -40,9 +40,6 @@ pub(crate) fn append_text(out: &mut BytesMut, array: &dyn Array, row: usize, zon
     Ok(true)
 }
 
-/// Type id of `char(n)`.
-pub(crate) const BPCHAR: u32 = 1042;
-
 /// A `char(n)`, whose text is the same in both formats. Queries run without its trailing blanks, which mean nothing;
 /// here they come back.
 pub(crate) fn append_padded(out: &mut BytesMut, array: &dyn Array, row: usize, modifier: i32) -> Result<bool> {
@@ -134,10 +131,15 @@ pub(crate) fn datum(array: &dyn Array, row: usize) -> Result<Datum> {
     })
 }
 
-/// The value at `row` as text; empty for NULL.
+/// The value at `row` as text, instants in UTC; empty for NULL.
 pub(crate) fn text_of(array: &dyn Array, row: usize) -> Result<String> {
+    text_in(array, row, &Zone::Utc)
+}
+
+/// The value at `row` as text, instants in this time zone; empty for NULL.
+pub(crate) fn text_in(array: &dyn Array, row: usize, zone: &Zone) -> Result<String> {
     let mut out = BytesMut::new();
-    append_text(&mut out, array, row, &Zone::Utc)?;
+    append_text(&mut out, array, row, zone)?;
     Ok(String::from_utf8_lossy(&out).into_owned())
 }
 

@@ -122,6 +122,16 @@ fn parameters_of_each_run_are_its_own() {
     assert_eq!(ask(&mut session, sum, &[Some("2")]), ["1|22"]);
 }
 
+/// The rows of VALUES were those of the first run in all others.
+#[test]
+fn listed_values_are_those_of_the_run() {
+    let (_counted, mut session) = Counted::new();
+    let text = "SELECT a.id FROM a FULL JOIN (VALUES ($1::int)) AS l (x) ON a.id = l.x WHERE l.x IS NOT NULL";
+    assert_eq!(ask(&mut session, text, &[None]), [""; 0]);
+    assert_eq!(ask(&mut session, text, &[Some("2")]), ["2"]);
+    assert_eq!(ask(&mut session, text, &[Some("3")]), ["3"]);
+}
+
 /// Conditions on keys choose key ranges: they are chosen anew in each run.
 #[test]
 fn keys_are_looked_up_by_the_values_of_the_run() {

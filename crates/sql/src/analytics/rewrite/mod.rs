@@ -8,20 +8,26 @@
 //! Invariant: a name made unique carries [`MARK`]; [`shown_name`] cuts there before a name is shown.
 
 mod build;
+mod dependent;
+mod functions_in_from;
 mod joins;
 mod names;
 mod ordering;
 mod parameters;
 mod quantified;
+mod row_in;
 mod rows;
 mod scopes;
+mod windows;
 
 pub(crate) use build::shown_name;
-pub(crate) use parameters::{cast_parameters, expand_any};
+pub(crate) use dependent::RelationNames;
+pub(crate) use parameters::{cast_parameters, expand_any, placeholders};
 pub(crate) use scopes::resolve_names;
+pub(crate) use windows::expand_windows;
 
 use build::{call, cast, empty_query, is_small, nothing, take, type_literal};
-use names::{ColumnNames, folded, inline_laterals, name_function_column};
+use names::{ColumnNames, folded, inline_laterals};
 use sqlparser::ast::*;
 use std::ops::ControlFlow;
 
@@ -98,42 +104,18 @@ impl VisitorMut for Rewriter {
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
         inline_laterals(select);
         self.names.give(select);
+        let conditions = select.selection.iter_mut().chain(&mut select.having);
+        conditions.for_each(row_in::rewrite_conditions);
         ControlFlow::Continue(())
     }
 
     fn pre_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
-        if let TableFactor::Table {
-            name,
-            alias,
-            args: Some(args),
-            ..
-        } = factor
-        {
-            unqualify(name);
-            if name.to_string().eq_ignore_ascii_case("unnest") {
-                let array_exprs = args.args.iter().filter_map(argument).collect();
-                let alias = alias.take();
-                *factor = TableFactor::UNNEST {
-                    alias,
-                    array_exprs,
-                    with_offset: false,
-                    with_offset_alias: None,
-                    with_ordinality: false,
-                };
-                return ControlFlow::Continue(());
-            }
-            let function = name
-                .0
-                .last()
-                .and_then(|p| p.as_ident())
-                .map(|i| i.value.clone())
-                .unwrap_or_default();
-            name_function_column(&function, alias);
-        }
+        functions_in_from::rewrite(factor);
         ControlFlow::Continue(())
     }
 
     fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        row_in::rewrite_row_in(expr);
         quantified::rewrite_quantified(expr);
         rows::rewrite_rows(expr);
         if let Expr::Value(value) = expr {
@@ -145,13 +127,6 @@ impl VisitorMut for Rewriter {
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
         rewrite_expr(expr);
         ControlFlow::Continue(())
-    }
-}
-
-fn argument(arg: &FunctionArg) -> Option<Expr> {
-    match arg {
-        FunctionArg::Unnamed(FunctionArgExpr::Expr(expr)) => Some(expr.clone()),
-        _ => None,
     }
 }
 
@@ -201,6 +176,12 @@ fn rewrite_expr(expr: &mut Expr) {
             else_result.iter_mut().for_each(|e| type_literal(e));
         }
         Expr::AnyOp { right, .. } | Expr::AllOp { right, .. } => array_literal(right),
+        Expr::Array(array) if !array.elem.is_empty() => {
+            // DataFusion plans the elements of a literal without the names of the queries around it.
+            let mut elements = std::mem::take(&mut array.elem);
+            elements.iter_mut().for_each(type_literal);
+            *expr = call("make_array", elements);
+        }
         Expr::Like {
             pattern, escape_char, ..
         }
@@ -363,7 +344,7 @@ fn rewrite_cast(expr: &mut Expr) {
         }
         DataType::Varchar(n) | DataType::CharacterVarying(n) | DataType::CharVarying(n) => match length(n) {
             Some(n) => call("cenote_varchar", vec![inner, number(&n)]),
-            None => call("cenote_text", vec![inner]),
+            None => call("cenote_varchar", vec![inner]),
         },
         DataType::Char(n) | DataType::Character(n) => {
             let n = length(n).unwrap_or_else(|| "1".into());
@@ -386,7 +367,10 @@ fn custom_cast(inner: Expr, name: &ObjectName, modifiers: &[String], data_type: 
         "regtype" => call("cenote_regtype", vec![inner]),
         "regnamespace" => call("cenote_regnamespace", vec![inner]),
         "regproc" | "regprocedure" | "regrole" => call("cenote_text", vec![inner]),
-        "text" | "name" | "char" | "varchar" if modifiers.is_empty() => call("cenote_text", vec![inner]),
+        "bpchar" if modifiers.is_empty() => call("cenote_bpchar", vec![inner]),
+        "bpchar" => call("cenote_bpchar", vec![inner, number(&modifiers[0])]),
+        "varchar" if modifiers.is_empty() => call("cenote_varchar", vec![inner]),
+        "text" | "name" | "char" if modifiers.is_empty() => call("cenote_text", vec![inner]),
         "int2" => call("cenote_int2", vec![inner]),
         "int4" => call("cenote_int4", vec![inner]),
         "int8" => call("cenote_int8", vec![inner]),

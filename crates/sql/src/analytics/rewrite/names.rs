@@ -1,7 +1,7 @@
 //! Names of result columns as PostgreSQL gives them, and names that stand for expressions.
 
 use super::build::{MARK, type_literal};
-use crate::analytics::types::builtin_by_name;
+use crate::expr::labels::column_label;
 use sqlparser::ast::*;
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -23,7 +23,7 @@ impl ColumnNames {
         for item in &mut select.projection {
             let (expr, name, named) = match item {
                 SelectItem::UnnamedExpr(expr) => {
-                    let name = column_name(expr).unwrap_or_else(|| "?column?".into());
+                    let name = column_label(expr);
                     (expr, name, false)
                 }
                 SelectItem::ExprWithAlias { expr, alias } => {
@@ -96,7 +96,7 @@ fn lateral_columns(factor: &TableFactor) -> Option<Vec<(String, String, Expr)>> 
     }
     let column = |(i, item): (usize, &SelectItem)| {
         let (expr, own) = match item {
-            SelectItem::UnnamedExpr(expr) => (expr.clone(), column_name(expr).unwrap_or_else(|| "?column?".into())),
+            SelectItem::UnnamedExpr(expr) => (expr.clone(), column_label(expr)),
             SelectItem::ExprWithAlias { expr, alias } => (expr.clone(), folded(alias)),
             _ => return None,
         };
@@ -138,58 +138,6 @@ pub(super) fn folded(ident: &Ident) -> String {
     } else {
         ident.value.to_lowercase()
     }
-}
-
-/// PostgreSQL's name for an unnamed result column (`FigureColname`); None where it says `?column?`.
-pub(super) fn column_name(expr: &Expr) -> Option<String> {
-    match expr {
-        Expr::Identifier(ident) => Some(folded(ident)),
-        Expr::CompoundIdentifier(idents) => idents.last().map(folded),
-        Expr::Function(function) => function.name.0.last().and_then(|p| p.as_ident()).map(folded),
-        Expr::Cast { expr, data_type, .. } => column_name(expr).or_else(|| Some(type_label(data_type))),
-        Expr::TypedString(typed) => Some(type_label(&typed.data_type)),
-        Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => column_name(inner),
-        Expr::Case { else_result, .. } => else_result
-            .as_ref()
-            .and_then(|e| column_name(e))
-            .or_else(|| Some("case".into())),
-        Expr::Exists { .. } => Some("exists".into()),
-        Expr::Array(_) => Some("array".into()),
-        Expr::Extract { .. } => Some("extract".into()),
-        Expr::Substring { .. } => Some("substring".into()),
-        Expr::Position { .. } => Some("position".into()),
-        Expr::Trim {
-            trim_where: Some(TrimWhereField::Leading),
-            ..
-        } => Some("ltrim".into()),
-        Expr::Trim {
-            trim_where: Some(TrimWhereField::Trailing),
-            ..
-        } => Some("rtrim".into()),
-        Expr::Trim { .. } => Some("btrim".into()),
-        Expr::Ceil { .. } => Some("ceil".into()),
-        Expr::Floor { .. } => Some("floor".into()),
-        Expr::AtTimeZone { .. } => Some("timezone".into()),
-        Expr::Interval(_) => Some("interval".into()),
-        Expr::Tuple(_) => Some("row".into()),
-        Expr::Value(value) if matches!(value.value, Value::Boolean(_)) => Some("bool".into()),
-        Expr::CompoundFieldAccess { root, .. } => column_name(root),
-        Expr::Subquery(query) => match query.body.as_ref() {
-            SetExpr::Select(select) => match select.projection.first()? {
-                SelectItem::UnnamedExpr(expr) => column_name(expr),
-                SelectItem::ExprWithAlias { alias, .. } => Some(folded(alias)),
-                _ => None,
-            },
-            _ => None,
-        },
-        _ => None,
-    }
-}
-
-fn type_label(data_type: &DataType) -> String {
-    let text = data_type.to_string();
-    let bare = text.split('(').next().unwrap_or(&text);
-    builtin_by_name(bare).map_or_else(|| bare.to_lowercase(), |t| t.name.to_string())
 }
 
 /// A function in FROM names its one column after its alias, or after itself.

@@ -22,6 +22,16 @@ pub(crate) fn cast_parameters(query: &Query) -> Vec<(usize, DataType)> {
     found
 }
 
+/// The numbers of all parameters in the text, from 1.
+pub(crate) fn placeholders(query: &Query) -> Vec<usize> {
+    let mut found = Vec::new();
+    let _ = visit_expressions(query, |expr| {
+        found.extend(parameter(expr));
+        ControlFlow::<()>::Continue(())
+    });
+    found
+}
+
 fn parameter(expr: &Expr) -> Option<usize> {
     match expr {
         Expr::Value(ValueWithSpan {

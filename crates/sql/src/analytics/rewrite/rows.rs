@@ -64,7 +64,7 @@ fn joined(mut list: Vec<Expr>, op: &Op) -> Option<Expr> {
 }
 
 /// The first pair that is not equal decides.
-fn rows(left: &[Expr], op: &Op, right: &[Expr]) -> Option<Expr> {
+pub(super) fn rows(left: &[Expr], op: &Op, right: &[Expr]) -> Option<Expr> {
     if left.len() != right.len() || left.is_empty() {
         return None;
     }

@@ -12,19 +12,21 @@
 //!
 //! A relation whose columns are not known here leaves its FROM *open*: a name that is not found there stays as it is.
 
+use super::dependent::{self, From, Keyed, RelationNames};
 use super::joins;
 use super::ordering::keys_as_results;
-use crate::analytics::rewrite::{call, names::column_name};
+use crate::analytics::rewrite::call;
 use crate::error::{Result, SqlError, code};
+use crate::expr::labels::column_label;
 use crate::names::fold;
 use sqlparser::ast::*;
 use std::ops::ControlFlow;
 
-/// The names of a relation's columns; None where there is no such relation.
-pub(crate) type Columns<'a> = dyn Fn(&ObjectName) -> Option<Vec<String>> + 'a;
+/// The names in a relation; None where there is no such relation.
+pub(crate) type Relations<'a> = dyn Fn(&ObjectName) -> Option<RelationNames> + 'a;
 
 /// Writes every merged column of `query` as what it means.
-pub(crate) fn resolve_names(query: &mut Query, relations: &Columns<'_>) -> Result<()> {
+pub(crate) fn resolve_names(query: &mut Query, relations: &Relations<'_>) -> Result<()> {
     let mut resolver = Resolver {
         relations,
         common: Vec::new(),
@@ -54,6 +56,8 @@ impl Visible {
 #[derive(Clone, Default)]
 struct NameScope {
     columns: Vec<Visible>,
+    /// Its tables that have a primary key.
+    keyed: Vec<Keyed>,
     /// The relations by name, with the names of all their columns: what `t.*` shows.
     relations: Vec<(String, Option<Vec<String>>)>,
     /// It has relations whose columns are not known.
@@ -81,6 +85,7 @@ impl NameScope {
         };
         NameScope {
             open: columns.is_none(),
+            keyed: Vec::new(),
             relations: path.last().map(|i| (fold(i), columns.clone())).into_iter().collect(),
             columns: columns.into_iter().flatten().map(visible).collect(),
         }
@@ -89,8 +94,18 @@ impl NameScope {
     fn and(mut self, other: NameScope) -> NameScope {
         self.columns.extend(other.columns);
         self.relations.extend(other.relations);
+        self.keyed.extend(other.keyed);
         self.open |= other.open;
         self
+    }
+
+    /// The one column that a name means, unless it is a merged one.
+    fn plain(&self, name: &str) -> Option<Expr> {
+        let mut found = self.named(name);
+        match (found.next(), found.next()) {
+            (Some(one), None) if !one.merged => Some(one.means.clone()),
+            _ => None,
+        }
     }
 
     fn named(&self, name: &str) -> impl Iterator<Item = &Visible> {
@@ -185,7 +200,7 @@ impl Side {
 }
 
 struct Resolver<'a> {
-    relations: &'a Columns<'a>,
+    relations: &'a Relations<'a>,
     /// NameResolution that WITH gives, the innermost last.
     common: Vec<(String, Option<Vec<String>>)>,
     /// FROM clauses around the place that is looked at, the innermost last.
@@ -262,8 +277,16 @@ impl Resolver<'_> {
         let outputs = outputs(select, &scope);
         self.scopes.push(scope);
         self.group_by_outputs(select);
+        let order_by = order.as_deref();
+        if let Some(scope) = self.scopes.last() {
+            let (keyed, plain) = (scope.keyed.as_slice(), &|name: &str| scope.plain(name));
+            dependent::group_by_dependent(select, order_by, From { keyed, plain });
+        }
         self.name_results(select)?;
         let mut distinct = select.distinct.take();
+        if let Some(Distinct::On(list)) = &mut distinct {
+            list.iter_mut().for_each(|key| key_of_position(key, &select.projection));
+        }
         self.visit(select)?;
         let results = outputs.as_deref().unwrap_or_default();
         if let Some(Distinct::On(list)) = &mut distinct {
@@ -370,7 +393,7 @@ impl Resolver<'_> {
                 alias,
                 args: None,
                 ..
-            } => Ok(aliased(self.relation(name), alias.as_ref(), name)),
+            } => Ok(self.table(name, alias.as_ref())),
             TableFactor::Derived {
                 lateral,
                 subquery,
@@ -407,11 +430,27 @@ impl Resolver<'_> {
         }
     }
 
-    fn relation(&mut self, name: &ObjectName) -> Option<Vec<String>> {
+    fn table(&mut self, name: &ObjectName, alias: Option<&TableAlias>) -> NameScope {
+        let Some(relation) = self.relation(name) else {
+            return aliased(None, alias, name);
+        };
+        let mut scope = aliased(Some(relation.columns.clone()), alias, name);
+        let renames = alias.is_some_and(|alias| !alias.columns.is_empty());
+        if !relation.key.is_empty() && !renames {
+            let own = || name.0.iter().filter_map(ObjectNamePart::as_ident).cloned().collect();
+            scope.keyed.push(Keyed {
+                path: alias.map_or_else(own, |alias| vec![alias.name.clone()]),
+                names: relation,
+            });
+        }
+        scope
+    }
+
+    fn relation(&mut self, name: &ObjectName) -> Option<RelationNames> {
         if let [ObjectNamePart::Identifier(ident)] = name.0.as_slice() {
             let name = fold(ident);
             if let Some((_, columns)) = self.common.iter().rev().find(|(n, _)| *n == name) {
-                return columns.clone();
+                return columns.clone().map(RelationNames::without_key);
             }
         }
         let columns = (self.relations)(name);
@@ -538,12 +577,29 @@ fn function_column(function: &TableFactor) -> NameScope {
     aliased(Some(vec![column]), alias.as_ref(), &name)
 }
 
+/// DISTINCT ON takes a result's position, too.
+fn key_of_position(key: &mut Expr, results: &[SelectItem]) {
+    let Expr::Value(ValueWithSpan {
+        value: Value::Number(digits, _),
+        ..
+    }) = &*key
+    else {
+        return;
+    };
+    let position = digits.parse::<usize>().ok().and_then(|n| n.checked_sub(1));
+    if let Some(SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) =
+        position.and_then(|at| results.get(at))
+    {
+        *key = expr.clone();
+    }
+}
+
 /// The names of a SELECT's results; None where a relation behind `*` is not known.
 fn outputs(select: &Select, scope: &NameScope) -> Option<Vec<String>> {
     let mut out = Vec::new();
     for item in &select.projection {
         match item {
-            SelectItem::UnnamedExpr(expr) => out.push(column_name(expr).unwrap_or_else(|| "?column?".into())),
+            SelectItem::UnnamedExpr(expr) => out.push(column_label(expr)),
             SelectItem::ExprWithAlias { alias, .. } => out.push(fold(alias)),
             SelectItem::Wildcard(_) => out.extend(scope.names()?),
             SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) => {
