@@ -157,7 +157,6 @@ mod tests {
             ("(select 1)", "?column?"),
             ("(select 1)::int8", "?column?"),
             ("(select count(*) from t)", "count"),
-            ("(values (1))", "column1"),
             ("exists(select 1)", "exists"),
         ] {
             let expr = crate::parse::parse_expression(text).expect("an expression");
