@@ -170,9 +170,7 @@ fn plain_text(column: &ArrayRef, row: usize) -> Result<Option<String>> {
 
 /// `CAST(x AS varchar)`, `CAST(x AS varchar(n))`.
 pub(crate) fn to_varchar() -> Func {
-    let text = Func::of("cenote_varchar", DataType::Utf8, |call| {
-        call.by_rows_to_text(|columns, row| limited(columns, row))
-    });
+    let text = Func::of("cenote_varchar", DataType::Utf8, |call| call.by_rows_to_text(limited));
     text.marked(|constants| (VARCHAR, modifier(constants)))
 }
 
