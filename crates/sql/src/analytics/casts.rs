@@ -111,6 +111,20 @@ pub(crate) fn to_numeric() -> Func {
     })
 }
 
+/// A numeric with room for all digits; other values as they are.
+pub(crate) fn unscaled() -> Func {
+    let returns = |types: &[DataType], _: &[Option<&ScalarValue>]| {
+        Ok(match &types[0] {
+            DataType::Decimal128(..) | DataType::Decimal256(..) => numeric_any(),
+            other => other.clone(),
+        })
+    };
+    Func::any("cenote_unscaled", returns, |call| {
+        let to = call.return_type().clone();
+        call.by_columns(|columns| strict(&columns[0], &to))
+    })
+}
+
 /// The type of a numeric that is written out: its scale is as written.
 fn literal_type(constants: &[Option<&ScalarValue>]) -> Option<DataType> {
     let Some(ScalarValue::Utf8(Some(text))) = constants.first().copied().flatten() else {

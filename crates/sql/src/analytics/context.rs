@@ -118,6 +118,7 @@ fn own_functions() -> Vec<Arc<ScalarUDF>> {
         casts::to_integer("cenote_int4", DataType::Int32).udf(),
         casts::to_integer("cenote_int8", DataType::Int64).udf(),
         casts::to_numeric().udf(),
+        casts::unscaled().udf(),
         casts::to_text("cenote_text").udf(),
         casts::is_open().udf(),
         casts::to_varchar().udf(),

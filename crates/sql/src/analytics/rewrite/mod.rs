@@ -15,6 +15,7 @@ mod names;
 mod ordering;
 mod parameters;
 mod quantified;
+mod recursive;
 mod row_in;
 mod rows;
 mod scopes;

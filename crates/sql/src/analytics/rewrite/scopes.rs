@@ -15,6 +15,7 @@
 use super::dependent::{self, From, Keyed, RelationNames};
 use super::joins;
 use super::ordering::keys_as_results;
+use super::recursive;
 use crate::analytics::rewrite::call;
 use crate::error::{Result, SqlError, code};
 use crate::expr::labels::column_label;
@@ -230,6 +231,7 @@ impl Resolver<'_> {
         let name = fold(&cte.alias.name);
         let own = alias_columns(&cte.alias);
         if recursive {
+            recursive::widen_numerics(cte);
             let first = self.first_part(cte)?;
             self.common.push((name.clone(), renamed(first, own.clone())));
         }
