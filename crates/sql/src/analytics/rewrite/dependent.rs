@@ -15,6 +15,18 @@ pub(crate) struct RelationNames {
 }
 
 impl RelationNames {
+    /// With the first columns called otherwise.
+    pub fn renamed(&self, first: Vec<String>) -> RelationNames {
+        let later = self.columns.iter().skip(first.len()).cloned();
+        let columns: Vec<String> = first.into_iter().chain(later).collect();
+        let place = |name: &String| self.columns.iter().position(|own| own == name);
+        let key = self.key.iter().filter_map(|name| columns.get(place(name)?).cloned());
+        RelationNames {
+            key: key.collect(),
+            columns,
+        }
+    }
+
     pub fn without_key(columns: Vec<String>) -> RelationNames {
         let key = Vec::new();
         RelationNames { columns, key }

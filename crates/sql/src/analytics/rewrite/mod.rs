@@ -14,6 +14,7 @@ mod joins;
 mod names;
 mod ordering;
 mod parameters;
+mod positions;
 mod quantified;
 mod recursive;
 mod row_in;

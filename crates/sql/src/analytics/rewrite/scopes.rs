@@ -16,6 +16,7 @@ use super::dependent::{self, From, Keyed, RelationNames};
 use super::joins;
 use super::ordering::keys_as_results;
 use super::recursive;
+use super::{positions, windows};
 use crate::analytics::rewrite::call;
 use crate::error::{Result, SqlError, code};
 use crate::expr::labels::column_label;
@@ -100,11 +101,11 @@ impl NameScope {
         self
     }
 
-    /// The one column that a name means, unless it is a merged one.
+    /// The one column that a name means, unless it was merged from two that may differ.
     fn plain(&self, name: &str) -> Option<Expr> {
         let mut found = self.named(name);
         match (found.next(), found.next()) {
-            (Some(one), None) if !one.merged => Some(one.means.clone()),
+            (Some(one), None) => matches!(one.means, Expr::CompoundIdentifier(_)).then(|| one.means.clone()),
             _ => None,
         }
     }
@@ -116,6 +117,49 @@ impl NameScope {
     /// Whether `*` is to be written out: DataFusion would show the merged columns twice.
     fn merges(&self) -> bool {
         !self.open && self.columns.iter().any(|c| c.merged)
+    }
+
+    /// The columns of a relation; the inner None: they are not known.
+    fn relation(&self, name: &str) -> Option<&Option<Vec<String>>> {
+        let found = self.relations.iter().find(|(known, _)| known == name);
+        found.map(|(_, columns)| columns)
+    }
+
+    /// Whether a name alone is a column, or a relation's row.
+    fn shows(&self, name: &str) -> bool {
+        self.named(name).next().is_some() || self.relation(name).is_some()
+    }
+
+    /// These results, what wildcards stand for among them.
+    fn written_out(&self, items: &[SelectItem]) -> positions::Results {
+        let mut values = Vec::new();
+        for item in items {
+            match item {
+                SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } => values.push(expr.clone()),
+                SelectItem::Wildcard(_) if !self.open => values.extend(self.columns.iter().map(|c| c.means.clone())),
+                item => match self.columns_of(item) {
+                    Some(columns) => values.extend(columns),
+                    None => {
+                        return positions::Results {
+                            values,
+                            complete: false,
+                        };
+                    }
+                },
+            }
+        }
+        positions::Results { values, complete: true }
+    }
+
+    /// What `t.*` stands for.
+    fn columns_of(&self, item: &SelectItem) -> Option<Vec<Expr>> {
+        let SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(name), _) = item else {
+            return None;
+        };
+        let path: Vec<Ident> = name.0.iter().filter_map(ObjectNamePart::as_ident).cloned().collect();
+        let columns = self.relation(&fold(path.last()?))?.clone();
+        let scope = NameScope::of(columns, &path);
+        (!scope.open).then(|| scope.columns.into_iter().map(|c| c.means).collect())
     }
 
     fn results(&self) -> Vec<SelectItem> {
@@ -287,8 +331,10 @@ impl Resolver<'_> {
         self.name_results(select)?;
         let mut distinct = select.distinct.take();
         if let Some(Distinct::On(list)) = &mut distinct {
-            list.iter_mut().for_each(|key| key_of_position(key, &select.projection));
+            self.keys_of_positions(list, &select.projection)?;
         }
+        windows::refuse_unknown(&select.named_window, |path| self.known(path))?;
+        select.named_window.clear();
         self.visit(select)?;
         let results = outputs.as_deref().unwrap_or_default();
         if let Some(Distinct::On(list)) = &mut distinct {
@@ -302,6 +348,15 @@ impl Resolver<'_> {
         select.distinct = distinct;
         select.from = from;
         Ok(outputs)
+    }
+
+    fn keys_of_positions(&self, keys: &mut [Expr], items: &[SelectItem]) -> Result<()> {
+        let Some(scope) = self.scopes.last() else {
+            return Ok(());
+        };
+        let (results, plain) = (scope.written_out(items), &|name: &str| scope.plain(name));
+        let mut keys = keys.iter_mut();
+        keys.try_for_each(|key| positions::key_of_position(key, &results, items, plain))
     }
 
     /// GROUP BY takes a column of FROM, then a result; never one of a query around it.
@@ -395,7 +450,7 @@ impl Resolver<'_> {
                 alias,
                 args: None,
                 ..
-            } => Ok(self.table(name, alias.as_ref())),
+            } => Ok(self.table(name, alias.as_mut())),
             TableFactor::Derived {
                 lateral,
                 subquery,
@@ -432,17 +487,21 @@ impl Resolver<'_> {
         }
     }
 
-    fn table(&mut self, name: &ObjectName, alias: Option<&TableAlias>) -> NameScope {
+    fn table(&mut self, name: &ObjectName, mut alias: Option<&mut TableAlias>) -> NameScope {
         let Some(relation) = self.relation(name) else {
-            return aliased(None, alias, name);
+            return aliased(None, alias.as_deref(), name);
         };
+        if let Some(alias) = alias.as_deref_mut() {
+            complete(alias, &relation.columns);
+        }
+        let alias = alias.as_deref();
         let mut scope = aliased(Some(relation.columns.clone()), alias, name);
-        let renames = alias.is_some_and(|alias| !alias.columns.is_empty());
-        if !relation.key.is_empty() && !renames {
+        let names = relation.renamed(alias.map(alias_columns).unwrap_or_default());
+        if !names.key.is_empty() {
             let own = || name.0.iter().filter_map(ObjectNamePart::as_ident).cloned().collect();
             scope.keyed.push(Keyed {
                 path: alias.map_or_else(own, |alias| vec![alias.name.clone()]),
-                names: relation,
+                names,
             });
         }
         scope
@@ -462,6 +521,38 @@ impl Resolver<'_> {
             self.missing = Some(SqlError::new(code::UNDEFINED_TABLE, text));
         }
         columns
+    }
+
+    /// Refuses a column that no FROM clause shows.
+    fn known(&self, path: &[Ident]) -> Result<()> {
+        if let [ident] = path {
+            self.meaning(ident)?;
+        }
+        let name = path.last().map(fold).unwrap_or_default();
+        let is_open = self.scopes.iter().any(|scope| scope.open);
+        let (code, text) = match path {
+            [_] if !self.scopes.iter().any(|scope| scope.shows(&name)) => {
+                (code::UNDEFINED_COLUMN, format!("column \"{name}\" does not exist"))
+            }
+            [table, _] => {
+                let table = fold(table);
+                match self.scopes.iter().rev().find_map(|scope| scope.relation(&table)) {
+                    Some(Some(columns)) if !columns.contains(&name) => {
+                        (code::UNDEFINED_COLUMN, format!("column {table}.{name} does not exist"))
+                    }
+                    Some(_) => return Ok(()),
+                    None => {
+                        let text = format!("missing FROM-clause entry for table \"{table}\"");
+                        (code::UNDEFINED_TABLE, text)
+                    }
+                }
+            }
+            _ => return Ok(()),
+        };
+        match is_open {
+            true => Ok(()),
+            false => Err(SqlError::new(code, text)),
+        }
     }
 
     /// What a name means if it is a merged column; None: it may stay as it is.
@@ -546,6 +637,20 @@ fn alias_columns(alias: &TableAlias) -> Vec<String> {
     alias.columns.iter().map(|c| fold(&c.name)).collect()
 }
 
+/// Writes the names out that an alias of some columns leaves as they are: DataFusion wants all or none.
+fn complete(alias: &mut TableAlias, columns: &[String]) {
+    if alias.columns.is_empty() {
+        return;
+    }
+    let later = columns.iter().skip(alias.columns.len());
+    let named = |name: &String| TableAliasColumnDef {
+        name: Ident::with_quote('"', name.clone()),
+        data_type: None,
+    };
+    let later: Vec<_> = later.map(named).collect();
+    alias.columns.extend(later);
+}
+
 /// `columns`, the first of them called otherwise.
 fn renamed(columns: Option<Vec<String>>, first: Vec<String>) -> Option<Vec<String>> {
     let mut columns = columns?;
@@ -577,23 +682,6 @@ fn function_column(function: &TableFactor) -> NameScope {
     let own = name.0.last().and_then(ObjectNamePart::as_ident).map(fold);
     let column = alias.as_ref().map(|a| fold(&a.name)).or(own).unwrap_or_default();
     aliased(Some(vec![column]), alias.as_ref(), &name)
-}
-
-/// DISTINCT ON takes a result's position, too.
-fn key_of_position(key: &mut Expr, results: &[SelectItem]) {
-    let Expr::Value(ValueWithSpan {
-        value: Value::Number(digits, _),
-        ..
-    }) = &*key
-    else {
-        return;
-    };
-    let position = digits.parse::<usize>().ok().and_then(|n| n.checked_sub(1));
-    if let Some(SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. }) =
-        position.and_then(|at| results.get(at))
-    {
-        *key = expr.clone();
-    }
 }
 
 /// The names of a SELECT's results; None where a relation behind `*` is not known.

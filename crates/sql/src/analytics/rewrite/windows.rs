@@ -45,8 +45,8 @@ fn of_body(body: &mut SetExpr, order: Option<&mut OrderBy>) -> Result<()> {
 }
 
 fn of_select(select: &mut Select, order: Option<&mut OrderBy>) -> Result<()> {
-    let definitions = std::mem::take(&mut select.named_window);
-    let mut functions = Functions(NamedWindows::of(&definitions, &|_| 0)?);
+    // They stay until their names are resolved: those that nothing uses are looked at, too.
+    let mut functions = Functions(NamedWindows::of(&select.named_window, &|_| 0)?);
     let mut visited = VisitMut::visit(&mut select.projection, &mut functions);
     if visited.is_continue() {
         visited = VisitMut::visit(&mut select.distinct, &mut functions);
@@ -74,6 +74,52 @@ impl VisitorMut for Functions {
                 *over = WindowType::WindowSpec(spec);
                 ControlFlow::Continue(())
             }
+            Err(error) => ControlFlow::Break(error),
+        }
+    }
+}
+
+/// Looks at the names in windows that nothing may use; `known`: whether there is such a name.
+///
+/// # Errors
+/// As `known`.
+pub(super) fn refuse_unknown(
+    definitions: &Vec<NamedWindowDefinition>,
+    known: impl Fn(&[Ident]) -> Result<()>,
+) -> Result<()> {
+    match definitions.visit(&mut OwnNames { known, depth: 0 }) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// The names outside of subqueries.
+struct OwnNames<F> {
+    known: F,
+    depth: usize,
+}
+
+impl<F: Fn(&[Ident]) -> Result<()>> Visitor for OwnNames<F> {
+    type Break = SqlError;
+
+    fn pre_visit_query(&mut self, _: &Query) -> ControlFlow<SqlError> {
+        self.depth += 1;
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_query(&mut self, _: &Query) -> ControlFlow<SqlError> {
+        self.depth -= 1;
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &Expr) -> ControlFlow<SqlError> {
+        let path = match expr {
+            Expr::Identifier(ident) if self.depth == 0 => std::slice::from_ref(ident),
+            Expr::CompoundIdentifier(path) if self.depth == 0 => path,
+            _ => return ControlFlow::Continue(()),
+        };
+        match (self.known)(path) {
+            Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
         }
     }
