@@ -54,6 +54,7 @@ mod stream;
 mod texts;
 mod times;
 mod types;
+mod unions;
 mod wire;
 
 pub use runtime::Config;

@@ -8,11 +8,12 @@ use super::casts;
 use super::expressions::changed;
 use super::times::Clock;
 use super::types::{self, BPCHAR, VARCHAR};
+use super::unions::with_union_types;
 use arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TransformedResult};
-use datafusion::common::{Column, DFSchema, Result, ScalarValue};
-use datafusion::logical_expr::expr::{InList, InSubquery, ScalarFunction};
-use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Union, lit};
+use datafusion::common::tree_node::Transformed;
+use datafusion::common::{DFSchema, Result, ScalarValue};
+use datafusion::logical_expr::expr::{BinaryExpr, Case, InList, InSubquery, ScalarFunction};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, lit};
 use std::sync::Arc;
 
 /// The plan with its texts as the module's page says.
@@ -20,7 +21,7 @@ use std::sync::Arc;
 /// # Errors
 /// None: the types fit.
 pub(crate) fn with_texts(plan: LogicalPlan, clock: &Clock) -> Result<LogicalPlan> {
-    let plan = with_plain_unions(plan)?;
+    let plan = with_union_types(plan)?;
     changed(plan, |expr, schema| match expr {
         Expr::ScalarFunction(call) => of_call(call, schema, clock),
         Expr::Like(mut like) if blanks_of(&like.expr, schema).is_some() => {
@@ -31,6 +32,8 @@ pub(crate) fn with_texts(plan: LogicalPlan, clock: &Clock) -> Result<LogicalPlan
             binary.left = Box::new(with_blanks(*binary.left, schema));
             Transformed::yes(Expr::BinaryExpr(binary))
         }
+        Expr::BinaryExpr(binary) if is_comparison(binary.op) => of_comparison(binary, schema),
+        Expr::Case(case) => of_case(case, schema),
         Expr::InList(list) => of_list(list, schema),
         Expr::InSubquery(within) => of_subquery(within, schema),
         other => Transformed::no(other),
@@ -63,6 +66,9 @@ fn of_call(mut call: ScalarFunction, schema: &DFSchema, clock: &Clock) -> Transf
         Ok(t) if is_zoned(&t) => clock.text().call(vec![arg]),
         _ => arg,
     };
+    if call.func.name() == "nullif" {
+        return of_nullif(call, schema);
+    }
     call.args = match call.func.name() {
         "concat" | "concat_ws" => call.args.into_iter().map(output).collect(),
         "cenote_text" | "cenote_varchar" | "cenote_bpchar" if has_zoned(&call.args, schema) => {
@@ -129,6 +135,57 @@ fn without_blanks(expr: Expr, schema: &DFSchema) -> Expr {
     }
 }
 
+fn is_comparison(op: Operator) -> bool {
+    use Operator::*;
+    matches!(
+        op,
+        Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom
+    )
+}
+
+/// The planner of operators knows `=` and its like, but not yet the types of what a union brings together.
+fn of_comparison(binary: BinaryExpr, schema: &DFSchema) -> Transformed<Expr> {
+    let is_changed = is_bpchar(&binary.left, schema) != is_bpchar(&binary.right, schema);
+    let (left, right) = compared(*binary.left, *binary.right, schema);
+    let changed = BinaryExpr::new(Box::new(left), binary.op, Box::new(right));
+    Transformed::new_transformed(Expr::BinaryExpr(changed), is_changed)
+}
+
+/// `CASE x WHEN y`: each `y` is compared by itself, so `x` is written out where its blanks do not count for one.
+fn of_case(mut case: Case, schema: &DFSchema) -> Transformed<Expr> {
+    let Some(value) = case.expr.take() else {
+        return Transformed::no(Expr::Case(case));
+    };
+    let differs = |when: &Expr| is_bpchar(when, schema) != is_bpchar(&value, schema);
+    if !case.when_then_expr.iter().any(|(when, _)| differs(when)) || value.is_volatile() {
+        case.expr = Some(value);
+        return Transformed::no(Expr::Case(case));
+    }
+    for (when, _) in &mut case.when_then_expr {
+        let (left, right) = compared((*value).clone(), (**when).clone(), schema);
+        **when = left.eq(right);
+    }
+    Transformed::yes(Expr::Case(case))
+}
+
+/// `nullif(x, y)` is `x` with its blanks, whether or not they count in the comparison.
+fn of_nullif(call: ScalarFunction, schema: &DFSchema) -> Transformed<Expr> {
+    let [value, other] = call.args.as_slice() else {
+        return Transformed::no(Expr::ScalarFunction(call));
+    };
+    if is_bpchar(value, schema) == is_bpchar(other, schema) || value.is_volatile() {
+        return Transformed::no(Expr::ScalarFunction(call));
+    }
+    let (left, right) = compared(value.clone(), other.clone(), schema);
+    let then = Box::new(lit(ScalarValue::Utf8(None)));
+    let case = Case::new(
+        None,
+        vec![(Box::new(left.eq(right)), then)],
+        Some(Box::new(value.clone())),
+    );
+    Transformed::yes(Expr::Case(case))
+}
+
 fn of_list(mut list: InList, schema: &DFSchema) -> Transformed<Expr> {
     if is_bpchar(&list.expr, schema) {
         list.list = list.list.into_iter().map(|item| without_blanks(item, schema)).collect();
@@ -161,44 +218,4 @@ fn items_without_blanks(plan: &Arc<LogicalPlan>) -> Result<LogicalPlan> {
     let columns = plan.schema().columns().into_iter();
     let trimmed = columns.map(|c| casts::trimmed().call(vec![Expr::Column(c.clone())]).alias(c.name));
     LogicalPlanBuilder::from(plan.clone()).project(trimmed)?.build()
-}
-
-/// The plan in which strings of several types that a UNION brings together are text: DataFusion gives them the type of
-/// one that is marked.
-fn with_plain_unions(plan: LogicalPlan) -> Result<LogicalPlan> {
-    let changed = plan.transform_up_with_subqueries(|node| {
-        let LogicalPlan::Union(union) = node else {
-            return Ok(Transformed::no(node));
-        };
-        let marks = |at: usize| union.inputs.iter().map(move |i| types::marked(i.schema().field(at)));
-        let differs = |at: &usize| {
-            let first = marks(*at).next();
-            marks(*at).any(|mark| Some(mark) != first)
-        };
-        let mixed: Vec<usize> = (0..union.schema.fields().len()).filter(differs).collect();
-        if mixed.is_empty() {
-            return Ok(Transformed::no(LogicalPlan::Union(union)));
-        }
-        let inputs = union.inputs.iter().map(|input| as_text(input, &mixed).map(Arc::new));
-        let union = Union::try_new(inputs.collect::<Result<_>>()?)?;
-        Ok(Transformed::yes(LogicalPlan::Union(union)))
-    });
-    changed.data()
-}
-
-fn as_text(input: &Arc<LogicalPlan>, mixed: &[usize]) -> Result<LogicalPlan> {
-    let columns = input.schema().columns().into_iter().enumerate();
-    let value = |(at, column): (usize, Column)| {
-        let is_marked = types::marked(input.schema().field(at)).is_some();
-        match is_marked && mixed.contains(&at) {
-            true => {
-                let text = casts::to_text("cenote_text").call(vec![Expr::Column(column.clone())]);
-                text.alias_qualified(column.relation, column.name)
-            }
-            false => Expr::Column(column),
-        }
-    };
-    LogicalPlanBuilder::from(input.clone())
-        .project(columns.map(value))?
-        .build()
 }
