@@ -5,9 +5,11 @@
 //! right one becomes the subquery over the different values of the columns that it refers to, and is joined by these.
 //! A function that refers to the rows around the whole query alone is a relation as others are.
 
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use super::error::inward;
+use crate::error::SqlError;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{Column, JoinType, NullEquality, Result};
-use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, SubqueryAlias};
+use datafusion::logical_expr::{Distinct, Expr, Filter, Join, LogicalPlan, LogicalPlanBuilder, SubqueryAlias};
 use std::sync::Arc;
 
 /// The plan with such joins written as what they mean.
@@ -16,10 +18,7 @@ use std::sync::Arc;
 /// A part cannot be built.
 pub(crate) fn with_functions_joined(plan: LogicalPlan) -> Result<LogicalPlan> {
     let changed = plan.transform_up_with_subqueries(|node| match node {
-        LogicalPlan::Join(join) => Ok(match joined(&join)? {
-            Some(plan) => Transformed::yes(plan),
-            None => Transformed::no(LogicalPlan::Join(join)),
-        }),
+        LogicalPlan::Join(join) => of_join(join),
         node @ LogicalPlan::SubqueryAlias(_) => Ok(Transformed::no(node)),
         // What is no side of a join refers to the rows around the whole query.
         node => node.map_children(|child| {
@@ -30,6 +29,17 @@ pub(crate) fn with_functions_joined(plan: LogicalPlan) -> Result<LogicalPlan> {
         }),
     });
     changed.data()
+}
+
+fn of_join(mut join: Join) -> Result<Transformed<LogicalPlan>> {
+    // Nothing stands before a first item: it refers to the rows around the whole query.
+    let first = opened(&join.left)?.map(Arc::new);
+    let transformed = first.is_some();
+    join.left = first.unwrap_or(join.left);
+    Ok(match joined(&join)? {
+        Some(plan) => Transformed::yes(plan),
+        None => Transformed::new_transformed(LogicalPlan::Join(join), transformed),
+    })
 }
 
 fn joined(join: &Join) -> Result<Option<LogicalPlan>> {
@@ -71,12 +81,15 @@ fn opened(right: &LogicalPlan) -> Result<Option<LogicalPlan>> {
     })
 }
 
+/// What the names of columns that are carried along start with.
+const CARRIED: &str = "\u{1}carried ";
+
 /// Columns that are carried along: what the subquery calls them, and what they are.
 struct Carried(Vec<(Column, Column)>);
 
 impl Carried {
     fn of(columns: Vec<Column>) -> Carried {
-        let name = |(at, column)| (Column::from_name(format!("\u{1}carried {at}")), column);
+        let name = |(at, column)| (Column::from_name(format!("{CARRIED}{at}")), column);
         Carried(columns.into_iter().enumerate().map(name).collect())
     }
 
@@ -171,7 +184,9 @@ fn left(join: &Join, right: &LogicalPlan, own: &[Column]) -> Result<Option<Logic
         return Ok(None);
     }
     let carried = Carried::of(own.to_vec());
-    let rows = carried.named((*join.left).clone())?.distinct()?.build()?;
+    let source = source(&join.left, own);
+    refuse_many(source)?;
+    let rows = carried.named(source.clone())?.distinct()?.build()?;
     let Some(unfolded) = carried.through(right, &rows)? else {
         return Ok(None);
     };
@@ -194,13 +209,63 @@ fn left(join: &Join, right: &LogicalPlan, own: &[Column]) -> Result<Option<Logic
     built.project(columns.collect::<Vec<_>>())?.build().map(Some)
 }
 
+/// The innermost part of `plan` that gives these columns all the values that they have in it: an outer join keeps its
+/// left side.
+fn source<'p>(plan: &'p LogicalPlan, columns: &[Column]) -> &'p LogicalPlan {
+    let has_all = |part: &LogicalPlan| columns.iter().all(|c| part.schema().has_column(c));
+    let passes = |exprs: &[Expr]| {
+        let same = |c: &Column| exprs.iter().any(|e| matches!(e, Expr::Column(own) if own == c));
+        columns.iter().all(same)
+    };
+    match plan {
+        LogicalPlan::Join(join) if join.join_type == JoinType::Left && has_all(&join.left) => {
+            source(&join.left, columns)
+        }
+        LogicalPlan::Projection(node) if passes(&node.expr) => source(&node.input, columns),
+        plan => plan,
+    }
+}
+
+/// Sets of values that the rows of an outer join look up, at most. Each join reads its rows twice: of n joins, each over
+/// the one before, they have 2^n - 1.
+const SETS_MAX: usize = 3;
+
+/// Refuses rows that such joins in them read too many times.
+fn refuse_many(rows: &LogicalPlan) -> Result<()> {
+    let mut sets = 0_usize;
+    rows.apply_with_subqueries(|node| {
+        sets += usize::from(matches!(node, LogicalPlan::Distinct(Distinct::All(input)) if is_carried(input)));
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    if sets <= SETS_MAX {
+        return Ok(());
+    }
+    let text = "more than three LEFT JOIN LATERAL of functions, each over columns of the one before,";
+    Err(inward(SqlError::unsupported(text)))
+}
+
+fn is_carried(plan: &LogicalPlan) -> bool {
+    let name = plan.schema().fields().first().map(|f| f.name());
+    name.is_some_and(|name| name.starts_with(CARRIED))
+}
+
+/// Aggregates that depend on the order of their rows.
+const ORDERED: &[&str] = &["array_agg", "string_agg", "first_value", "last_value", "nth_value"];
+
 /// Whether the rows are the same when they are read twice.
 fn is_repeatable(plan: &LogicalPlan) -> Result<bool> {
+    let is_ordered = |e: &Expr| matches!(e, Expr::AggregateFunction(call) if ORDERED.contains(&call.func.name()));
     let mut repeatable = true;
     plan.apply_with_subqueries(|node| {
-        repeatable &= !matches!(node, LogicalPlan::Limit(_) | LogicalPlan::Window(_));
-        repeatable &= !node.expressions().iter().any(Expr::is_volatile);
-        Ok(datafusion::common::tree_node::TreeNodeRecursion::Continue)
+        repeatable &= match node {
+            LogicalPlan::Limit(_) | LogicalPlan::Window(_) | LogicalPlan::Distinct(Distinct::On(_)) => false,
+            LogicalPlan::Sort(sort) => sort.fetch.is_none(),
+            _ => true,
+        };
+        for expr in node.expressions() {
+            repeatable &= !expr.is_volatile() && !expr.exists(|e| Ok(is_ordered(e)))?;
+        }
+        Ok(TreeNodeRecursion::Continue)
     })?;
     Ok(repeatable)
 }

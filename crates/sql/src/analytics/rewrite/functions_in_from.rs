@@ -1,7 +1,7 @@
 //! Functions in FROM. Those whose arguments are of the items before them become UNNEST of an array, which DataFusion
 //! takes in LATERAL; it plans a table function's arguments without names.
 
-use super::build::call;
+use super::build::{call, type_literal};
 use super::names::{folded, name_function_column};
 use super::unqualify;
 use sqlparser::ast::*;
@@ -28,7 +28,9 @@ pub(super) fn rewrite(factor: &mut TableFactor) {
     let array_exprs = match function.as_str() {
         "unnest" => args.iter().filter_map(argument).collect(),
         "generate_series" if args.iter().any(names_a_column) => {
-            vec![call("cenote_series", args.iter().filter_map(argument).collect())]
+            let mut limits: Vec<Expr> = args.iter().filter_map(argument).collect();
+            limits.iter_mut().for_each(type_literal);
+            vec![call("cenote_series", limits)]
         }
         _ => return,
     };
