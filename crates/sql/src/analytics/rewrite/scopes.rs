@@ -333,7 +333,7 @@ impl Resolver<'_> {
         if let Some(Distinct::On(list)) = &mut distinct {
             self.keys_of_positions(list, &select.projection)?;
         }
-        windows::refuse_unknown(&select.named_window, |path| self.known(path))?;
+        windows::refuse_unknown(select, |path| self.known(path))?;
         select.named_window.clear();
         self.visit(select)?;
         let results = outputs.as_deref().unwrap_or_default();

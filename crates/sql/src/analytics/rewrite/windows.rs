@@ -83,11 +83,8 @@ impl VisitorMut for Functions {
 ///
 /// # Errors
 /// As `known`.
-pub(super) fn refuse_unknown(
-    definitions: &Vec<NamedWindowDefinition>,
-    known: impl Fn(&[Ident]) -> Result<()>,
-) -> Result<()> {
-    match definitions.visit(&mut OwnNames { known, depth: 0 }) {
+pub(super) fn refuse_unknown(select: &Select, known: impl Fn(&[Ident]) -> Result<()>) -> Result<()> {
+    match select.named_window.visit(&mut OwnNames { known, depth: 0 }) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
     }
