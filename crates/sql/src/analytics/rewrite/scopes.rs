@@ -462,6 +462,9 @@ impl Resolver<'_> {
                 if *lateral {
                     self.scopes.pop();
                 }
+                if let (Some(alias), Some(columns)) = (alias.as_mut(), &columns) {
+                    complete(alias, columns);
+                }
                 Ok(aliased(columns, alias.as_ref(), &ObjectName(Vec::new())))
             }
             TableFactor::NestedJoin {
