@@ -131,7 +131,10 @@ impl Error {
 /// What the server said, else what went wrong on the way to it.
 fn describe(error: &postgres::Error) -> String {
     error.as_db_error().map_or_else(
-        || error.to_string(),
+        || match std::error::Error::source(error) {
+            Some(cause) => format!("{error}: {cause}"),
+            None => error.to_string(),
+        },
         |e| format!("{} ({})", e.message(), e.code().code()),
     )
 }

@@ -14,13 +14,17 @@ use crate::sysbench::{self, Measured, Shape, Target, WORKLOADS};
 use crate::table::{lay_out, median, thousands};
 use crate::{Error, IoContext, Result, tatp, tpcc};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Workloads of this program, beside sysbench's.
 const OWN: [&str; 2] = ["tpcc", "tatp"];
 /// What their rounds begin with, which is not measured.
 const WARMUP: Duration = Duration::from_secs(2);
+
+/// How long a server may take from its TCP port to its Unix socket.
+const SOCKET_LIMIT: Duration = Duration::from_secs(10);
 
 /// What is compared, and how long.
 #[derive(Clone, Debug)]
@@ -384,11 +388,25 @@ impl SocketDir {
     fn text(&self) -> String {
         self.0.path().display().to_string()
     }
+
+    /// PostgreSQL listens for TCP first, and a moment later at its Unix socket.
+    fn wait_for(&self, target: &Target) -> Result<()> {
+        let path = self.0.path().join(format!(".s.PGSQL.{}", target.port));
+        let began = Instant::now();
+        while let Err(error) = UnixStream::connect(&path) {
+            if began.elapsed() > SOCKET_LIMIT {
+                return Err(error).context(format!("waiting for {}", path.display()));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
 }
 
 fn start(options: &Options, name: &str, sockets: &SocketDir) -> Result<(Server, Target)> {
     let (server, mut target) = start_with(options, name, &sockets.text())?;
     if options.sockets == Sockets::Unix {
+        sockets.wait_for(&target)?;
         target.host = sockets.text();
     }
     Ok((server, target))
