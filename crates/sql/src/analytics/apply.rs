@@ -1,19 +1,23 @@
-//! Correlated subqueries that DataFusion cannot turn into joins, evaluated as functions of the columns they refer to.
+//! Subqueries that DataFusion cannot turn into joins, evaluated as functions of the columns they refer to.
 //!
 //! PostgreSQL admits a subquery wherever an expression stands and lets it refer to the outer row in any way; DataFusion
-//! only plans those that it can decorrelate. When a plan fails, all its subquery expressions are replaced: for each
-//! row, the outer columns are put into the subquery as constants, and the rest is planned and run. Results are kept for
-//! equal outer values, so the cost grows with the number of different ones. Meant for catalog queries of tools; correct
-//! for all.
+//! only plans those that it can decorrelate, and some of them wrongly (`by_rows`). Those are replaced, and when a plan
+//! fails, all its subquery expressions: for each row, the outer columns are put into the subquery as constants, and the
+//! rest is planned and run. Results are kept for equal outer values, so the cost grows with the number of different
+//! ones; of IN the rows are kept, whatever is looked for among them. So a subquery that refers to nothing outside runs
+//! once.
 
+use super::by_rows::{chosen, is_needed};
 use super::cancel::{check, watched};
 use super::error::{inward, unplanned};
+use super::items::Items;
+use super::outer::{outer_columns, with_constants};
 use super::runtime::QueryRuntime;
 use crate::error::{SqlError, code};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::DataType;
 use cenote_engine::CancelFlag;
-use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::execution::SessionState;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -37,47 +41,43 @@ enum Use {
 /// What subqueries are evaluated with.
 type Shared<'a> = (&'a Arc<QueryRuntime>, &'a Arc<CancelFlag>);
 
+/// Which of a plan's subquery expressions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Which {
+    /// Those that are wrong as joins.
+    Chosen,
+    All,
+}
+
 /// `plan` with its subquery expressions replaced; None where it has none.
+///
+/// # Errors
+/// A part cannot be built.
 pub(crate) fn subqueries(
     core: &Arc<QueryRuntime>,
     cancel: &Arc<CancelFlag>,
     plan: &LogicalPlan,
+    which: Which,
 ) -> Result<Option<LogicalPlan>> {
-    let replaced = plan.clone().transform_up(|node| replace_in((core, cancel), node))?;
+    let replaced = plan.clone().transform_up(|node| {
+        let chosen = match which {
+            Which::Chosen => Some(chosen(&node)?),
+            Which::All => None,
+        };
+        replace_in((core, cancel), node, chosen.as_deref())
+    })?;
     Ok(replaced.transformed.then_some(replaced.data))
 }
 
-/// Whether a subquery has to be evaluated row by row: it numbers or frames rows of which it takes only those that the
-/// row around it wants. As a join it would number the rows of all.
-pub(crate) fn is_needed(plan: &LogicalPlan) -> Result<bool> {
-    let is_framed = |subquery: &Subquery| {
-        subquery.subquery.exists(|node| {
-            let frames = matches!(node, LogicalPlan::Window(_));
-            Ok(frames && node.inputs().iter().any(|input| !input.all_out_ref_exprs().is_empty()))
-        })
-    };
-    let mut needed = false;
-    plan.apply_with_subqueries(|node| {
-        node.apply_expressions(|expr| {
-            expr.apply(|e| {
-                needed |= match e {
-                    Expr::ScalarSubquery(subquery) => is_framed(subquery)?,
-                    Expr::Exists(exists) => is_framed(&exists.subquery)?,
-                    Expr::InSubquery(within) => is_framed(&within.subquery)?,
-                    _ => false,
-                };
-                Ok(TreeNodeRecursion::Continue)
-            })
-        })
-    })?;
-    Ok(needed)
-}
-
-fn replace_in(core: Shared<'_>, node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
+fn replace_in(core: Shared<'_>, node: LogicalPlan, chosen: Option<&[Expr]>) -> Result<Transformed<LogicalPlan>> {
+    let is_chosen = |e: &Expr| chosen.is_none_or(|chosen| chosen.contains(e));
     let names = NamePreserver::new(&node);
     let mapped = node.map_expressions(|expr| {
         let name = names.save(&expr);
-        let replaced = expr.transform_up(|e| Ok(replace(core, e)))?;
+        let replaced = expr.transform_down(|e| match is_chosen(&e) {
+            true => replace(core, e),
+            false => Ok(Transformed::no(e)),
+        })?;
         Ok(if replaced.transformed {
             replaced.update_data(|e| name.restore(e))
         } else {
@@ -91,35 +91,25 @@ fn replace_in(core: Shared<'_>, node: LogicalPlan) -> Result<Transformed<Logical
     }
 }
 
-fn replace(core: Shared<'_>, expr: Expr) -> Transformed<Expr> {
-    match expr {
-        Expr::ScalarSubquery(subquery) => Transformed::yes(call(core, subquery, Use::Value, None)),
-        Expr::Exists(exists) => Transformed::yes(call(
-            core,
-            exists.subquery,
-            Use::Exists {
-                negated: exists.negated,
-            },
-            None,
-        )),
+fn replace(core: Shared<'_>, expr: Expr) -> Result<Transformed<Expr>> {
+    let called = match expr {
+        Expr::ScalarSubquery(subquery) => call(core, subquery, Use::Value, None),
+        Expr::Exists(exists) => {
+            let negated = exists.negated;
+            call(core, exists.subquery, Use::Exists { negated }, None)
+        }
         Expr::InSubquery(within) => {
             let negated = within.negated;
-            Transformed::yes(call(core, within.subquery, Use::In { negated }, Some(*within.expr)))
+            call(core, within.subquery, Use::In { negated }, Some(*within.expr))
         }
-        other => Transformed::no(other),
-    }
+        other => return Ok(Transformed::no(other)),
+    };
+    called.map(Transformed::yes)
 }
 
 /// The call that stands for a subquery: its arguments are the outer columns, and the left side of IN after them.
-fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option<Expr>) -> Expr {
-    let mut outer: Vec<Column> = Vec::new();
-    for expr in &subquery.outer_ref_columns {
-        if let Expr::OuterReferenceColumn(_, column) = expr
-            && !outer.contains(column)
-        {
-            outer.push(column.clone());
-        }
-    }
+fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option<Expr>) -> Result<Expr> {
+    let outer = outer_columns(&subquery.subquery)?;
     let args = outer.iter().cloned().map(Expr::Column).chain(left).collect();
     let returns = match usage {
         Use::Value => subquery.subquery.schema().field(0).data_type().clone(),
@@ -135,7 +125,7 @@ fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option
         returns: returns.clone(),
         known: Mutex::default(),
     };
-    Func::of("subquery", returns, move |call| {
+    let function = Func::of("subquery", returns, move |call| {
         call.by_columns(|columns| {
             let values = (0..columns.first().map_or(1, |c| c.len())).map(|row| {
                 let arguments = columns
@@ -152,9 +142,8 @@ fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option
             }
             ScalarValue::iter_to_array(values).map_err(super::error::outward)
         })
-    })
-    .stable(key)
-    .call(args)
+    });
+    Ok(function.stable(key).call(args))
 }
 
 struct Evaluation {
@@ -164,83 +153,73 @@ struct Evaluation {
     outer: Vec<Column>,
     usage: Use,
     returns: DataType,
-    known: Mutex<HashMap<Vec<ScalarValue>, ScalarValue>>,
+    known: Mutex<HashMap<Vec<ScalarValue>, Found>>,
+}
+
+/// What a subquery gives for some outer values.
+#[derive(Clone)]
+enum Found {
+    Value(ScalarValue),
+    Items(Arc<Items>),
 }
 
 impl Evaluation {
-    fn value(&self, arguments: Vec<ScalarValue>) -> Result<ScalarValue> {
-        if let Some(known) = self
-            .known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(&arguments)
-        {
-            return Ok(known.clone());
-        }
-        let value = self.evaluate(&arguments)?;
-        self.known
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(arguments, value.clone());
-        Ok(value)
+    fn value(&self, mut arguments: Vec<ScalarValue>) -> Result<ScalarValue> {
+        let (left, negated) = match self.usage {
+            Use::In { negated } => (arguments.pop().unwrap_or(ScalarValue::Null), negated),
+            _ => (ScalarValue::Null, false),
+        };
+        Ok(match self.found(arguments, &left)? {
+            Found::Value(value) => value,
+            Found::Items(items) => ScalarValue::Boolean(items.contain(&left)?.map(|found| found != negated)),
+        })
     }
 
-    fn evaluate(&self, arguments: &[ScalarValue]) -> Result<ScalarValue> {
-        let plan = self.with_constants(arguments)?;
+    fn found(&self, outer: Vec<ScalarValue>, left: &ScalarValue) -> Result<Found> {
+        let known = || self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = known().get(&outer) {
+            return Ok(found.clone());
+        }
+        let found = self.evaluate(&outer, left)?;
+        known().insert(outer, found.clone());
+        Ok(found)
+    }
+
+    fn evaluate(&self, outer: &[ScalarValue], left: &ScalarValue) -> Result<Found> {
+        let values: Vec<_> = self.outer.iter().cloned().zip(outer.iter().cloned()).collect();
+        let plan = with_constants(self.plan.as_ref().clone(), &values)?;
         let batches = self.run(&plan)?;
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
-        match self.usage {
-            Use::Exists { negated } => Ok(ScalarValue::Boolean(Some((rows > 0) != negated))),
-            Use::In { negated } => {
-                let left = arguments.last().cloned().unwrap_or(ScalarValue::Null);
-                contains(&left, &batches).map(|found| ScalarValue::Boolean(found.map(|f| f != negated)))
+        let value = match self.usage {
+            Use::Exists { negated } => ScalarValue::Boolean(Some((rows > 0) != negated)),
+            Use::In { .. } => {
+                let own = plan.schema().field(0).data_type();
+                return Items::of(&batches, own, &left.data_type()).map(|items| Found::Items(Arc::new(items)));
             }
-            Use::Value if rows > 1 => Err(inward(SqlError::new(
-                code::CARDINALITY_VIOLATION,
-                "more than one row returned by a subquery used as an expression",
-            ))),
+            Use::Value if rows > 1 => {
+                return Err(inward(SqlError::new(
+                    code::CARDINALITY_VIOLATION,
+                    "more than one row returned by a subquery used as an expression",
+                )));
+            }
             Use::Value => match batches.iter().find(|b| b.num_rows() == 1) {
-                Some(batch) => ScalarValue::try_from_array(batch.column(0), 0)?.cast_to(&self.returns),
-                None => ScalarValue::try_from(&self.returns),
+                Some(batch) => ScalarValue::try_from_array(batch.column(0), 0)?.cast_to(&self.returns)?,
+                None => ScalarValue::try_from(&self.returns)?,
             },
-        }
-    }
-
-    /// The subquery with the outer row's values in place of its outer columns.
-    fn with_constants(&self, arguments: &[ScalarValue]) -> Result<LogicalPlan> {
-        let constant = |column: &Column| {
-            self.outer
-                .iter()
-                .position(|c| c == column)
-                .and_then(|i| arguments.get(i))
-                .cloned()
         };
-        let substituted = self.plan.as_ref().clone().transform_up_with_subqueries(|node| {
-            let names = NamePreserver::new(&node);
-            node.map_expressions(|expr| {
-                let name = names.save(&expr);
-                let replaced = expr.transform_up(|e| match &e {
-                    Expr::OuterReferenceColumn(_, column) => {
-                        Ok(constant(column).map_or(Transformed::no(e), |v| Transformed::yes(Expr::Literal(v, None))))
-                    }
-                    _ => Ok(Transformed::no(e)),
-                })?;
-                Ok(if replaced.transformed {
-                    replaced.update_data(|e| name.restore(e))
-                } else {
-                    replaced
-                })
-            })
-        })?;
-        Ok(substituted.data)
+        Ok(Found::Value(value))
     }
 
     fn run(&self, plan: &LogicalPlan) -> Result<Vec<RecordBatch>> {
         let state = self.core.single();
         let cancel = &self.cancel;
-        match drive(execute(state, cancel, plan)) {
+        let chosen = match is_needed(plan)? {
+            true => subqueries(&self.core, cancel, plan, Which::Chosen)?,
+            false => None,
+        };
+        match drive(execute(state, cancel, chosen.as_ref().unwrap_or(plan))) {
             Ok(batches) => Ok(batches),
-            Err(error) => match subqueries(&self.core, cancel, plan)? {
+            Err(error) => match subqueries(&self.core, cancel, plan, Which::All)? {
                 Some(applied) => drive(execute(state, cancel, &applied)),
                 None => Err(inward(unplanned(error))),
             },
@@ -253,24 +232,6 @@ async fn execute(state: &SessionState, cancel: &Arc<CancelFlag>, plan: &LogicalP
     let optimized = state.optimize(plan)?;
     let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
     collect(watched(physical, cancel)?, state.task_ctx()).await
-}
-
-/// SQL's IN: NULL where nothing is equal but something is NULL.
-fn contains(left: &ScalarValue, batches: &[RecordBatch]) -> Result<Option<bool>> {
-    let mut unknown = left.is_null();
-    let mut any = false;
-    for batch in batches {
-        for row in 0..batch.num_rows() {
-            any = true;
-            let value = ScalarValue::try_from_array(batch.column(0), row)?;
-            if value.is_null() {
-                unknown = true;
-            } else if !left.is_null() && value.cast_to(&left.data_type())? == *left {
-                return Ok(Some(true));
-            }
-        }
-    }
-    Ok(if any && unknown { None } else { Some(false) })
 }
 
 struct Unpark(std::thread::Thread);

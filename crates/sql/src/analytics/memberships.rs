@@ -1,16 +1,20 @@
-//! `x IN (SELECT ...)` where DataFusion would take NULL for false.
+//! `x IN (SELECT ...)` of the row around it, where DataFusion would take NULL for false, as joins nevertheless.
 //!
-//! Its joins say which rows have a match. That is all that a condition of WHERE or HAVING asks of IN; NOT IN has a join
-//! of its own, which knows of NULL but not of a subquery that refers to the row around it. So what stands inside of an
-//! expression becomes CASE over two EXISTS, and NOT IN of such a subquery becomes NOT EXISTS.
+//! Inside of an expression it becomes CASE over two EXISTS, and NOT IN as a condition becomes NOT EXISTS. What such
+//! EXISTS would say wrongly, or twice over at each depth, is left for `by_rows`, and so is what refers to nothing
+//! outside: it runs once there.
 
+use super::by_rows::{has_nulls, is_framed, is_plain, loses_rows, reads_table};
 use super::casts;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, ExprSchema, Result, ScalarValue, Spans};
 use datafusion::logical_expr::expr::{Exists, InSubquery};
 use datafusion::logical_expr::utils::{conjunction, split_conjunction_owned};
-use datafusion::logical_expr::{Expr, ExprSchemable, Filter, LogicalPlan, Subquery, lit, when};
+use datafusion::logical_expr::{Expr, Filter, LogicalPlan, Subquery, SubqueryAlias, lit, when};
 use std::sync::Arc;
+
+/// What the rows of the subquery are called: nothing that a statement can write.
+const NAME: &str = "\u{1}members";
 
 /// The plan with such conditions written as what they mean.
 ///
@@ -53,9 +57,7 @@ fn condition(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             }
             other => inside(Expr::Not(Box::new(other)), schema),
         },
-        Expr::InSubquery(within) if !within.negated || within.subquery.outer_ref_columns.is_empty() => {
-            Ok(Transformed::no(Expr::InSubquery(within)))
-        }
+        Expr::InSubquery(within) if !within.negated => Ok(Transformed::no(Expr::InSubquery(within))),
         Expr::InSubquery(within) => match exists(&within, schema, Expr::is_not_false)? {
             Some(found) => Ok(Transformed::yes(Expr::Not(Box::new(found)))),
             None => Ok(Transformed::no(Expr::InSubquery(within))),
@@ -76,10 +78,8 @@ fn inside(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
 }
 
 fn value(within: &InSubquery, schema: &DFSchema) -> Result<Option<Expr>> {
-    let items = &within.subquery.subquery;
-    // Without NULLs the join is right. Over no table the optimiser may find that a side is empty, and loses rows then.
-    let has_nulls = within.expr.nullable(schema)? || items.schema().field(0).is_nullable();
-    if !has_nulls || !items.exists(|node| Ok(matches!(node, LogicalPlan::TableScan(_))))? {
+    // Without NULLs the join is right.
+    if !has_nulls(within, schema) || has_subqueries(&within.subquery.subquery)? {
         return Ok(None);
     }
     let Some(found) = exists(within, schema, |equal| equal)? else {
@@ -94,17 +94,31 @@ fn value(within: &InSubquery, schema: &DFSchema) -> Result<Option<Expr>> {
     Ok(Some(value))
 }
 
-/// Whether the subquery has a row of whose being equal `test` is true; None: the left side has a subquery of its own.
+/// Whether a plan's expressions have subqueries, which would be there twice.
+fn has_subqueries(plan: &LogicalPlan) -> Result<bool> {
+    let mut has = false;
+    plan.apply(|node| {
+        node.apply_expressions(|expr| {
+            has |= !is_plain(expr)?;
+            Ok(TreeNodeRecursion::Continue)
+        })
+    })?;
+    Ok(has)
+}
+
+/// Whether the subquery has a row of whose being equal `test` is true; None: that is for `by_rows` to say.
 fn exists(within: &InSubquery, schema: &DFSchema, test: impl Fn(Expr) -> Expr) -> Result<Option<Expr>> {
-    let Some(left) = from_inside(&within.expr, schema)? else {
-        return Ok(None);
-    };
     let items = &within.subquery.subquery;
-    let Some(item) = items.schema().columns().into_iter().next() else {
+    let is_join = !items.all_out_ref_exprs().is_empty() && reads_table(items)? && is_plain(&within.expr)?;
+    if !is_join || within.expr.contains_outer() || is_framed(items)? || loses_rows(items)? {
         return Ok(None);
-    };
+    }
+    let left = from_inside(&within.expr, schema)?;
+    // The subquery may have columns of the same names as the left side, which are others.
+    let named = SubqueryAlias::try_new(items.clone(), NAME)?;
+    let item = named.schema.columns().remove(0);
     let condition = test(left.eq(Expr::Column(item)));
-    let plan = LogicalPlan::Filter(Filter::try_new(condition, items.clone())?);
+    let plan = LogicalPlan::Filter(Filter::try_new(condition, Arc::new(LogicalPlan::SubqueryAlias(named)))?);
     let outer_ref_columns = plan.all_out_ref_exprs();
     let subquery = Subquery {
         subquery: Arc::new(plan),
@@ -115,11 +129,7 @@ fn exists(within: &InSubquery, schema: &DFSchema, test: impl Fn(Expr) -> Expr) -
 }
 
 /// The expression as a subquery says it: its columns are those of the row around it.
-fn from_inside(expr: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
-    let is_subquery = |e: &Expr| matches!(e, Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_));
-    if expr.exists(|e| Ok(is_subquery(e)))? {
-        return Ok(None);
-    }
+fn from_inside(expr: &Expr, schema: &DFSchema) -> Result<Expr> {
     let outer = expr.clone().transform_up(|e| match e {
         Expr::Column(column) => {
             let field = schema.field_from_column(&column)?.clone();
@@ -127,5 +137,5 @@ fn from_inside(expr: &Expr, schema: &DFSchema) -> Result<Option<Expr>> {
         }
         other => Ok(Transformed::no(other)),
     });
-    outer.data().map(Some)
+    outer.data()
 }

@@ -1,5 +1,6 @@
 //! From a parsed query to a plan that runs.
 
+use super::apply::Which;
 use super::cancel::watched;
 use super::context::CatalogNames;
 use super::error::{outward, unplanned};
@@ -17,7 +18,7 @@ use super::snapshot::Snapshot;
 use super::texts::with_texts;
 use super::times::Clock;
 use super::types::{EPOCH_DAYS, EPOCH_MICROS, NUMERIC_ANY, arrow_type_of_oid, builtin_by_name, pg_type};
-use super::{apply, numeric, pg_catalog};
+use super::{apply, by_rows, numeric, pg_catalog};
 use crate::env::holder;
 use crate::error::{Result, SqlError, code};
 use crate::hook::Description;
@@ -228,11 +229,11 @@ fn logical(
         .and_then(with_copies_counted)
         .and_then(with_boolean_lists)
         .and_then(with_functions_joined)
-        .and_then(with_memberships)
         .and_then(|plan| with_texts(plan, &clock))
+        .and_then(with_memberships)
         .map_err(outward)?;
     refuse_outer_aggregates(&plan)?;
-    let by_rows = apply::is_needed(&plan).map_err(outward)?;
+    let by_rows = by_rows::is_needed(&plan).map_err(outward)?;
     Ok(BoundQuery {
         plan,
         rows: names.rows.get(),
@@ -397,14 +398,17 @@ fn planned(
         true => arranged(&JoinOrder { core, state }, cancel, &bound, spills),
         false => (bound.clone(), false),
     };
-    let by_rows = apply::is_needed(&bound).map_err(outward)?;
-    let joined = (!by_rows).then(|| core.wait(physical(state, &arranged)));
+    let applied = |which| apply::subqueries(core, cancel, &bound, which).map_err(outward);
+    let chosen = match by_rows::is_needed(&bound).map_err(outward)? {
+        true => applied(Which::Chosen)?,
+        false => None,
+    };
+    let joined = core.wait(physical(state, chosen.as_ref().unwrap_or(&arranged)));
     let (reusable, (logical, physical)) = match joined {
-        Some(Ok(done)) => (!shares && !has_recursion(&done.1), done),
-        failed => match (apply::subqueries(core, cancel, &bound).map_err(outward)?, failed) {
-            (Some(applied), _) => (false, core.wait(physical(state, &applied)).map_err(unplanned)?),
-            (None, Some(Err(error))) => return Err(unplanned(error)),
-            (None, _) => return Err(SqlError::internal("a subquery to evaluate that is not there")),
+        Ok(done) => (chosen.is_none() && !shares && !has_recursion(&done.1), done),
+        Err(error) => match applied(Which::All)? {
+            Some(applied) => (false, core.wait(physical(state, &applied)).map_err(unplanned)?),
+            None => return Err(unplanned(error)),
         },
     };
     Ok(PlannedQuery {

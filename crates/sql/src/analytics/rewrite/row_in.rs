@@ -1,20 +1,25 @@
 //! `(a, b) IN (SELECT ...)`, which DataFusion does not know, by EXISTS.
 //!
 //! It is true where a row of the subquery equals the left side, else NULL where one would but for a NULL in either,
-//! else false. Among the conditions of WHERE and HAVING false is as good as NULL: there one EXISTS says it, which
-//! becomes a join.
+//! else false; a subquery with others inside stands there once, by IN of that comparison. Among the conditions of WHERE
+//! and HAVING false is as good as NULL: there one EXISTS says it, which becomes a join.
 
 use super::build::{MARK, call, cast, empty_query, nothing, take};
 use super::quantified::rewrite_quantified;
 use super::rows::rows;
 use sqlparser::ast::helpers::attached_token::AttachedToken;
 use sqlparser::ast::*;
+use std::ops::ControlFlow;
 
 /// Rewrites what the module's page says wherever an expression stands; leaves what else there is.
 pub(super) fn rewrite_row_in(expr: &mut Expr) {
     let Some((row, subquery, negated)) = taken(expr) else {
         return;
     };
+    if has_subqueries(&subquery) {
+        *expr = within(&subquery, &row, negated);
+        return;
+    }
     let found = exists(&subquery, row.len(), matching(&row, None));
     let open = exists(&subquery, row.len(), matching(&row, Some(true)));
     let null = cast(Expr::value(Value::Null), DataType::Boolean);
@@ -26,6 +31,25 @@ pub(super) fn rewrite_row_in(expr: &mut Expr) {
         conditions: vec![when(found, boolean(!negated)), when(open, null)],
         else_result: Some(Box::new(boolean(negated))),
     };
+}
+
+/// Whether a query has subqueries in its expressions: two EXISTS of it would double at each depth.
+fn has_subqueries(query: &Query) -> bool {
+    let walked = visit_expressions(query, |expr| match expr {
+        Expr::InSubquery { .. } | Expr::Exists { .. } | Expr::Subquery(_) => ControlFlow::Break(()),
+        Expr::AnyOp { .. } | Expr::AllOp { .. } => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    });
+    walked.is_break()
+}
+
+/// TRUE among the values of whether the subquery's rows equal the left side, which is evaluated row by row.
+fn within(subquery: &Query, row: &[Expr], negated: bool) -> Expr {
+    Expr::InSubquery {
+        expr: Box::new(boolean(true)),
+        subquery: items(subquery, row.len(), matching(row, None), None),
+        negated,
+    }
 }
 
 /// As [`rewrite_row_in`] among conditions of which only those that are true count.
@@ -98,13 +122,22 @@ fn matching(row: &[Expr], open: Option<bool>) -> Expr {
 }
 
 fn exists(subquery: &Query, width: usize, condition: Expr) -> Expr {
+    let one = Expr::value(Value::Number("1".into(), false));
+    Expr::Exists {
+        subquery: items(subquery, width, one, Some(condition)),
+        negated: false,
+    }
+}
+
+/// A value for each of the subquery's rows that a condition admits.
+fn items(subquery: &Query, width: usize, value: Expr, condition: Option<Expr>) -> Box<Query> {
     let name = |at| TableAliasColumnDef {
         name: column(at),
         data_type: None,
     };
     let mut select = nothing(&[]);
-    select.projection = vec![SelectItem::UnnamedExpr(Expr::value(Value::Number("1".into(), false)))];
-    select.selection = Some(condition);
+    select.projection = vec![SelectItem::UnnamedExpr(value)];
+    select.selection = condition;
     select.from = vec![TableWithJoins {
         relation: TableFactor::Derived {
             lateral: false,
@@ -121,8 +154,5 @@ fn exists(subquery: &Query, width: usize, condition: Expr) -> Expr {
     }];
     let mut query = empty_query();
     *query.body = SetExpr::Select(Box::new(select));
-    Expr::Exists {
-        subquery: query,
-        negated: false,
-    }
+    query
 }
