@@ -62,8 +62,8 @@ impl Items {
             false => value.cast_to(&self.compared)?,
         };
         Ok(match value {
-            ScalarValue::Float32(Some(v)) if v == 0.0 => ScalarValue::Float32(Some(0.0)),
-            ScalarValue::Float64(Some(v)) if v == 0.0 => ScalarValue::Float64(Some(0.0)),
+            ScalarValue::Float32(Some(0.0)) => ScalarValue::Float32(Some(0.0)),
+            ScalarValue::Float64(Some(0.0)) => ScalarValue::Float64(Some(0.0)),
             other => other,
         })
     }

@@ -28,6 +28,7 @@ mod casts;
 mod columns;
 mod context;
 mod distinct;
+mod doubles;
 mod error;
 mod evict;
 mod expressions;

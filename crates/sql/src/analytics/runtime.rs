@@ -1,6 +1,7 @@
 //! What runs queries: limits, threads, memory and the optimiser's states. Made at the first query.
 
 use super::context::Functions;
+use super::doubles::NearestFloats;
 use super::error::{canceled, outward};
 use super::evict::KeptPlans;
 use super::memory::QueryMemory;
@@ -121,6 +122,7 @@ impl QueryRuntime {
             *reserved = (*reserved).min(config.memory_limit / 32);
             let builder = SessionStateBuilder::new()
                 .with_config(session)
+                .with_analyzer_rule(Arc::new(NearestFloats))
                 .with_physical_optimizer_rules(rules())
                 .with_runtime_env(environment.clone());
             builder
