@@ -26,10 +26,9 @@ bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | tail -n 1)
 servers=()
 
 finish() {
-    # Their data goes with them: nothing has to be written back.
-    for pid in "${servers[@]}"; do kill -QUIT "$pid" 2>/dev/null; done
+    for pid in "${servers[@]}"; do kill -TERM "$pid" 2>/dev/null; done
     for pid in "${servers[@]}"; do
-        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+        for _ in $(seq 300); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
         kill -KILL "$pid" 2>/dev/null
     done
     rm -rf "$work" "$region"
@@ -38,7 +37,9 @@ trap finish EXIT
 
 wanted() { [[ $parts == *" $1 "* ]]; }
 begin() { echo; echo "== $1 ($(date +%T))"; }
-as_postgres() { if [ "$(id -u)" = 0 ]; then setpriv --reuid=postgres --regid=postgres --clear-groups "$@"; else "$@"; fi; }
+# An array and not a function: the server itself is the child then, which a signal reaches.
+as_postgres=()
+[ "$(id -u)" = 0 ] && as_postgres=(setpriv --reuid=postgres --regid=postgres --clear-groups)
 
 # Both servers, tuned as `cenote-bench peers` does; queries of many rows get 64 MiB a sort.
 start_servers() {
@@ -50,9 +51,10 @@ start_servers() {
     cenote_port=$(grep '^ready' "$work/log" | grep -oE '[0-9]+$') || { cat "$work/log"; exit 1; }
     mkdir "$work/pg"
     [ "$(id -u)" = 0 ] && chown postgres "$work/pg"
-    as_postgres "$bin/initdb" -A trust -U postgres -D "$work/pg" >"$work/initdb" 2>&1 || { cat "$work/initdb"; exit 1; }
+    # LIKE by an index is for this locale alone.
+    "${as_postgres[@]}" "$bin/initdb" -A trust -U postgres --locale=C -E UTF8 -D "$work/pg" >"$work/initdb" 2>&1 || { cat "$work/initdb"; exit 1; }
     pg_port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
-    as_postgres "$bin/postgres" -D "$work/pg" -c port="$pg_port" -c listen_addresses=127.0.0.1 -c unix_socket_directories="$work/pg" \
+    "${as_postgres[@]}" "$bin/postgres" -D "$work/pg" -c port="$pg_port" -c listen_addresses=127.0.0.1 -c unix_socket_directories="$work/pg" \
         -c shared_buffers=1GB -c max_wal_size=4GB -c work_mem=64MB -c jit=off -c max_parallel_workers_per_gather=0 \
         -c max_connections=1000 >"$work/pg.log" 2>&1 &
     servers+=($!)
