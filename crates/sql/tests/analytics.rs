@@ -544,6 +544,18 @@ fn memory_is_bounded_and_queries_stop() {
     assert_eq!(db.error(sql), "53200");
 }
 
+/// The rows of IN that are kept to be looked up are query memory, and go with their query.
+#[test]
+fn rows_of_in_that_are_kept_are_counted() {
+    let db = Database::with_memory(8 << 20);
+    let among = |rows: u32| {
+        format!("select count(g in (select h from generate_series(1, {rows}) b(h))) from generate_series(1, 100) a(g)")
+    };
+    db.check(&among(1000), "100");
+    assert_eq!(db.error(&among(500_000)), "53200");
+    db.check(&among(1000), "100");
+}
+
 /// A suspended query keeps what its operators hold. A query that finds no memory left is refused with the holder's
 /// name, and runs once that one is closed. Before, the error told how many bytes an operator had asked for.
 #[test]

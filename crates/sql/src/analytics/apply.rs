@@ -5,7 +5,7 @@
 //! fails, all its subquery expressions: for each row, the outer columns are put into the subquery as constants, and the
 //! rest is planned and run. Results are kept for equal outer values, so the cost grows with the number of different
 //! ones; of IN the rows are kept, whatever is looked for among them. So a subquery that refers to nothing outside runs
-//! once.
+//! once. What is kept counts as query memory, and a subquery that keeps too much is refused (53200).
 
 use super::by_rows::{chosen, is_needed};
 use super::cancel::{check, watched};
@@ -20,9 +20,11 @@ use cenote_engine::CancelFlag;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{Column, Result, ScalarValue};
 use datafusion::execution::SessionState;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::{Expr, LogicalPlan, Subquery};
-use datafusion::physical_plan::collect;
+use datafusion::physical_plan::execute_stream;
+use futures::StreamExt;
 use std::collections::HashMap;
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -124,6 +126,7 @@ fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option
         usage,
         returns: returns.clone(),
         known: Mutex::default(),
+        held: reservation(core),
     };
     let function = Func::of("subquery", returns, move |call| {
         call.by_columns(|columns| {
@@ -146,6 +149,11 @@ fn call((core, cancel): Shared<'_>, subquery: Subquery, usage: Use, left: Option
     Ok(function.stable(key).call(args))
 }
 
+/// Nothing yet, of the memory of all queries.
+fn reservation(core: &QueryRuntime) -> MemoryReservation {
+    MemoryConsumer::new("a subquery's rows").register(&core.single().runtime_env().memory_pool)
+}
+
 struct Evaluation {
     core: Arc<QueryRuntime>,
     cancel: Arc<CancelFlag>,
@@ -154,6 +162,8 @@ struct Evaluation {
     usage: Use,
     returns: DataType,
     known: Mutex<HashMap<Vec<ScalarValue>, Found>>,
+    /// The memory of `known`.
+    held: MemoryReservation,
 }
 
 /// What a subquery gives for some outer values.
@@ -161,6 +171,16 @@ struct Evaluation {
 enum Found {
     Value(ScalarValue),
     Items(Arc<Items>),
+}
+
+impl Found {
+    /// Bytes, about.
+    fn size(&self) -> usize {
+        match self {
+            Found::Value(value) => value.size(),
+            Found::Items(items) => items.size(),
+        }
+    }
 }
 
 impl Evaluation {
@@ -181,6 +201,7 @@ impl Evaluation {
             return Ok(found.clone());
         }
         let found = self.evaluate(&outer, left)?;
+        self.held.try_grow(ScalarValue::size_of_vec(&outer) + found.size())?;
         known().insert(outer, found.clone());
         Ok(found)
     }
@@ -188,7 +209,8 @@ impl Evaluation {
     fn evaluate(&self, outer: &[ScalarValue], left: &ScalarValue) -> Result<Found> {
         let values: Vec<_> = self.outer.iter().cloned().zip(outer.iter().cloned()).collect();
         let plan = with_constants(self.plan.as_ref().clone(), &values)?;
-        let batches = self.run(&plan)?;
+        let passing = reservation(&self.core);
+        let batches = self.run(&plan, &passing)?;
         let rows: usize = batches.iter().map(RecordBatch::num_rows).sum();
         let value = match self.usage {
             Use::Exists { negated } => ScalarValue::Boolean(Some((rows > 0) != negated)),
@@ -210,28 +232,40 @@ impl Evaluation {
         Ok(Found::Value(value))
     }
 
-    fn run(&self, plan: &LogicalPlan) -> Result<Vec<RecordBatch>> {
+    /// All rows, whose memory `passing` has.
+    fn run(&self, plan: &LogicalPlan, passing: &MemoryReservation) -> Result<Vec<RecordBatch>> {
         let state = self.core.single();
         let cancel = &self.cancel;
         let chosen = match is_needed(plan)? {
             true => subqueries(&self.core, cancel, plan, Which::Chosen)?,
             false => None,
         };
-        match drive(execute(state, cancel, chosen.as_ref().unwrap_or(plan))) {
+        match drive(execute(state, cancel, chosen.as_ref().unwrap_or(plan), passing)) {
             Ok(batches) => Ok(batches),
             Err(error) => match subqueries(&self.core, cancel, plan, Which::All)? {
-                Some(applied) => drive(execute(state, cancel, &applied)),
+                Some(applied) => drive(execute(state, cancel, &applied, passing)),
                 None => Err(inward(unplanned(error))),
             },
         }
     }
 }
 
-async fn execute(state: &SessionState, cancel: &Arc<CancelFlag>, plan: &LogicalPlan) -> Result<Vec<RecordBatch>> {
+async fn execute(
+    state: &SessionState,
+    cancel: &Arc<CancelFlag>,
+    plan: &LogicalPlan,
+    passing: &MemoryReservation,
+) -> Result<Vec<RecordBatch>> {
     check(cancel)?;
     let optimized = state.optimize(plan)?;
     let physical = state.query_planner().create_physical_plan(&optimized, state).await?;
-    collect(watched(physical, cancel)?, state.task_ctx()).await
+    let mut stream = execute_stream(watched(physical, cancel)?, state.task_ctx())?;
+    let mut batches = Vec::new();
+    while let Some(batch) = stream.next().await.transpose()? {
+        passing.try_grow(batch.get_array_memory_size())?;
+        batches.push(batch);
+    }
+    Ok(batches)
 }
 
 struct Unpark(std::thread::Thread);

@@ -38,6 +38,11 @@ impl Items {
         Ok(items)
     }
 
+    /// Bytes, about.
+    pub fn size(&self) -> usize {
+        size_of::<Items>() + ScalarValue::size_of_hashset(&self.values)
+    }
+
     /// SQL's IN: None (NULL) where nothing is equal but something is NULL.
     ///
     /// # Errors
