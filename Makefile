@@ -31,7 +31,7 @@ capi: setup
 bench: build
 	$(BIN)/cenote-bench peers --out peers-out
 
-# The tables of docs/performance.md: some forty minutes, in which nothing else should run.
+# The tables of docs/performance.md: some twenty minutes, in which nothing else should run.
 performance: build setup-test
 	scripts/performance.sh performance-out
 

@@ -8,7 +8,7 @@
 #     tpch         TPC-H at SCALE (1): loading, indexes, 22 queries, answers compared
 #     writes       bytes written under a working set of five times the memory
 #     engine       rollback, check, an old snapshot, COPY and index in process
-# Some forty minutes on 2 cores. Nothing else should run. Figures, plots and logs lie in OUT.
+# Some twenty minutes on 2 cores. Nothing else should run. Figures, plots and logs lie in OUT.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 out=${1:?"usage: scripts/performance.sh OUT [PART ...]"}

@@ -345,7 +345,8 @@ pub struct Tuning {
     pub short_rollback_rows: u64,
     /// How long the oldest snapshot is in use before the ways to what it sees are cut short.
     pub cut_after: Nanos,
-    /// Bytes of DRAM at most that versions seen by old snapshots are copied to; never more than a sixteenth of the memory.
+    /// Bytes of DRAM at most that versions seen by old snapshots are copied to; never more than a sixteenth of the
+    /// memory.
     pub version_bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Pages that are looked at while they are written: a check, or a copy of a running database, found a page damaged whose
-//! writer was held up for half a second between two of its blocks.
+//! Pages that are looked at while they are written: a check, or a copy of a running database, found a page damaged
+//! whose writer was held up for half a second between two of its blocks.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! DIR/.s.PGSQL.5433.lock   process id, kept locked (flock) by the server whose socket it is
 //! ```
 //!
-//! A socket that a killed server left is in nobody's way: the lock went with its process, so the next server removes
-//! it. Two servers on one name are told apart by the lock alone, whatever their sockets' ages.
+//! The lock of a killed server goes with its process, so the next server removes the socket that it left. Two servers
+//! on one name are told apart by the lock alone, whatever their sockets' ages.
 
 use super::socket::{Peer, Socket};
 use std::fs::{File, OpenOptions, Permissions};
@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes of a Unix socket's path, at most: a field of the kernel's, with its end.
 const PATH_MAX: usize = 107;
-/// Who may connect: everybody on this machine, as over loopback. The directory may say less.
+/// Any user of this machine may connect, as over loopback. The directory's mode may allow fewer.
 const MODE: u32 = 0o777;
 
 /// A directory in which no socket can be made.

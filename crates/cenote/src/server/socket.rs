@@ -23,7 +23,7 @@ pub enum Socket {
     Unix(UnixStream),
 }
 
-/// Who is at the other end.
+/// The client's end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
     /// A client by TCP.
@@ -71,7 +71,7 @@ impl Socket {
         }
     }
 
-    /// Ends one or both directions, of all who have the socket.
+    /// Ends one or both directions for all threads that use the socket.
     ///
     /// # Errors
     /// It is no longer connected.

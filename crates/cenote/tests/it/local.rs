@@ -96,7 +96,8 @@ fn a_client_that_vanishes_while_it_waits_for_a_lock_gives_its_own_back() {
         eprintln!("psql is not installed: not tested with it");
         return;
     };
-    let waits = "SELECT count(*) FROM cenote_sessions WHERE state = 'active' AND query LIKE '%n = 30%' AND id <> pg_backend_pid()";
+    let waits = "SELECT count(*) FROM cenote_sessions \
+                 WHERE state = 'active' AND query LIKE '%n = 30%' AND id <> pg_backend_pid()";
     let mut watcher = connect(dir.path(), server.port);
     let deadline = Instant::now() + Duration::from_secs(30);
     while count(&mut watcher, waits) == 0 {

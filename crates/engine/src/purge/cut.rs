@@ -12,16 +12,16 @@
 //!    that holds this one: eight bytes, in a mini-transaction. Those passed over stay, for purge, which finds them by
 //!    their segment.
 //! 3. So a reader that sees none of a gap's versions passes two records for it, not one for each version.
-//! 4. A record whose transaction committed in a gap, and that holds a version older than the gap, holds what the snapshot
-//!    before the gap sees. That version is copied to where scans read it in the order of keys (`versions`).
+//! 4. A record whose transaction committed in a gap, and that holds a version older than the gap, holds what the
+//!    snapshot before the gap sees. That version is copied to where scans read it in the order of keys (`versions`).
 //!
 //! Invariants:
 //! - The trailer of a row's newest version names the record of its change: only records' trailers are changed, of
 //!   transactions that have committed, so no rollback puts one back.
 //! - A version that is deleted, has got another key or lies above a deleted one is not passed over: `tx::follow` looks
 //!   for it. Nor is one of the catalog, of which a start reads all.
-//! - Of a slot that holds several snapshots for readers beside its statement only the oldest is known: nothing behind that
-//!   one is passed over.
+//! - Of a slot that holds several snapshots for readers beside its statement only the oldest is known: nothing behind
+//!   that one is passed over.
 
 use super::shared::Standing;
 use crate::engine::Engine;
@@ -108,8 +108,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes the record lead to the newest version that is older than its gap. Copies the version that it holds, if that
-    /// one is.
+    /// Makes the record lead to the newest version that is older than its gap. Copies the version that it holds, if
+    /// that one is.
     fn cut_record(&self, pointer: UndoPointer, record: &UndoRecord, look: &mut Look<'_>) -> Result<bool> {
         let Status::Committed(at) = self.status(record.tx)? else {
             return Ok(false);

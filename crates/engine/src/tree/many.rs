@@ -114,8 +114,8 @@ impl BTree {
         Ok(ahead)
     }
 
-    /// Appends the key's value; false where there is none. `ahead`: its leaf, if it is known; nothing is kept of it when the
-    /// attempt was spoiled.
+    /// Appends the key's value; false where there is none. `ahead`: its leaf, if it is known; nothing is kept of it
+    /// when the attempt was spoiled.
     #[inline(always)]
     fn find<'p, O: Observer>(
         &self,

@@ -7,8 +7,8 @@
 //! Each leaf is validated behind the copy of its entries; where it has changed, these are dropped and copied anew. The
 //! walk holds no latch and no page between batches.
 //!
-//! Invariant: what is asked of a kept page is not below what was asked of it before: prefixes rise, none begins another,
-//! and a prefix goes on at the fence at which its last leaf ended.
+//! Invariant: what is asked of a kept page is not below what was asked of it before: prefixes rise, none begins
+//! another, and a prefix goes on at the fence at which its last leaf ended.
 
 use cenote_fabric::observe::{self, Observer, Off, On, Still};
 use std::ops::Range;
@@ -63,9 +63,10 @@ impl BTree {
 }
 
 impl PrefixScan {
-    /// Copies the next entries into `batch` (cleared first), of which there may be none; `false` at the end. `look` is called for the entries of each
-    /// leaf, those from this number on: they have been copied and stood in the tree at that moment, for the leaf is
-    /// validated behind it. Where that fails the entries may be any bytes, and it is called again.
+    /// Copies the next entries into `batch` (cleared first), of which there may be none; `false` at the end. `look` is
+    /// called for the entries of each leaf, those from this number on: they have been copied and stood in the tree at
+    /// that moment, for the leaf is validated behind it. Where that fails the entries may be any bytes, and it is
+    /// called again.
     ///
     /// # Errors
     /// Those of reading pages; [`Error::Corrupt`] if a page is none of a tree.

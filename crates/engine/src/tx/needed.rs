@@ -17,8 +17,9 @@
 //! version below them has.
 //!
 //! A memo knows entries by *fingerprints*: 128 bits under a key that is drawn at random. An entry that was kept for
-//! another one's sake would be stale for ever, and a reader of the index alone (`unsettled`) would believe it. No client
-//! can choose two entries with one fingerprint; by chance a million entries have two with a probability of 2^-89.
+//! another one's sake would be stale for ever, and a reader of the index alone (`unsettled`) would believe it. No
+//! client can choose two entries with one fingerprint; by chance a million entries have two with a probability of
+//! 2^-89.
 
 use super::locks::row_name;
 use crate::catalog::Table;

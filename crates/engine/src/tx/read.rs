@@ -4,8 +4,8 @@
 //! 2. If the transaction that made it is below the low-water mark, the version is visible: no lookup. One's own version
 //!    is visible if its undo record lies before the place where the statement began to write (`upto`): a transaction
 //!    appends its records to one segment, so their positions say which of its statements came first.
-//! 3. Otherwise its status decides: committed at or below the snapshot is visible. A transaction that had no number when
-//!    the snapshot was taken commits behind it, so its status is not asked for.
+//! 3. Otherwise its status decides: committed at or below the snapshot is visible. A transaction that had no number
+//!    when the snapshot was taken commits behind it, so its status is not asked for.
 //! 4. A version that is not visible leads, through its undo record, to the one before; an insert's record ends the
 //!    walk. What an old snapshot sees may have been copied out of undo already (`versions`).
 //! 5. A version marked deleted means: no row.
@@ -177,8 +177,8 @@ impl Reader {
         RowScan::of(table, Some(index), Walk::Range(scan))
     }
 
-    /// Looks up the rows whose primary key (or key in an index) begins with one of a part of `prefixes`, which rise; none
-    /// begins another. Rows come in the order of these keys, some hundreds in a batch.
+    /// Looks up the rows whose primary key (or key in an index) begins with one of a part of `prefixes`, which rise;
+    /// none begins another. Rows come in the order of these keys, some hundreds in a batch.
     pub fn look_up(
         &self,
         table: &Arc<Table>,
@@ -392,8 +392,8 @@ pub struct RowScan {
     older: Older,
 }
 
-/// Bytes after which a batch ends within its leaves, beside what was copied of these: rows with large values may be of a
-/// gigabyte each. What is left of the leaves is then read again, as it may be out of date by the next call.
+/// Bytes after which a batch ends within its leaves, beside what was copied of these: rows with large values may be of
+/// a gigabyte each. What is left of the leaves is then read again, as it may be out of date by the next call.
 const BATCH_BYTES: usize = 4 << 20;
 
 impl RowScan {

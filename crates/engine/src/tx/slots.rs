@@ -11,9 +11,9 @@
 //!
 //! A slot publishes two words: the snapshot of the statement that runs, and the oldest one that is *held* beside it, by
 //! portals that are suspended and by readers on other threads. However many those are, they need no slot of their own:
-//! the `Lease` that they share counts their snapshots, and the slot is free again when the last of them has gone. A flag
-//! says whether younger ones than these two may be in use (`has_others`): parts of one query hold one snapshot, portals
-//! of a transaction at read committed each their own.
+//! the `Lease` that they share counts their snapshots, and the slot is free again when the last of them has gone. A
+//! flag says whether younger ones than these two may be in use (`has_others`): parts of one query hold one snapshot,
+//! portals of a transaction at read committed each their own.
 //!
 //! Slots lie in chunks, each twice as large as the one before, made when the first of its slots is needed: a slot never
 //! moves. Sessions are refused beyond `LEASES`; transactions that the engine itself answers for (losers) are not.
@@ -422,8 +422,8 @@ impl Lease {
         self.held_by(snapshot, false)
     }
 
-    /// Holds the oldest snapshot in use, of any reader: neither what purge may remove grows while the hold lives, nor what
-    /// ways to old versions pass over. `visible` is the durable position.
+    /// Holds the oldest snapshot in use, of any reader: neither what purge may remove grows while the hold lives, nor
+    /// what ways to old versions pass over. `visible` is the durable position.
     pub(crate) fn hold_oldest(self: &Arc<Self>, visible: Cts) -> Hold {
         let mut held = self.held.lock();
         held.covers += 1;

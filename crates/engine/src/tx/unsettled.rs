@@ -191,9 +191,9 @@ impl Unsettled {
     }
 }
 
-/// The place of a row's count: a line, and the place in it. A collision costs time only, so a folded multiplication with a
-/// secret is enough. Keys that differ in the last bits alone, as those of numbers that were counted up, share a line: a
-/// load and purge touch it once for all of them.
+/// The place of a row's count: a line, and the place in it. A collision costs time only, so a folded multiplication
+/// with a secret is enough. Keys that differ in the last bits alone, as those of numbers that were counted up, share a
+/// line: a load and purge touch it once for all of them.
 #[inline]
 fn place([start, factor]: [u64; 2], space: u32, key: &[u8]) -> (usize, usize) {
     let mix = |hash: u64, word: u64| {

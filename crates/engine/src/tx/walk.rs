@@ -21,7 +21,8 @@ impl Walk {
         }
     }
 
-    /// As `next_batch`. `look` is called for the entries of each leaf, from this number on, before the leaf is validated.
+    /// As `next_batch`. `look` is called for the entries of each leaf, from this number on, before the leaf is
+    /// validated.
     pub fn next_batch_looking(
         &mut self,
         pool: &Pool,

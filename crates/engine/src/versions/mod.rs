@@ -2,8 +2,8 @@
 //! record by record from undo.
 //!
 //! 1. Purge's look at undo records (`purge::cut`) meets each record once, in the order of its segment. A record whose
-//!    change committed behind a snapshot in use, and which holds a version committed before it, holds what that snapshot
-//!    sees of the row. The version is copied here, with the *interval* of snapshots that see it.
+//!    change committed behind a snapshot in use, and which holds a version committed before it, holds what that
+//!    snapshot sees of the row. The version is copied here, with the *interval* of snapshots that see it.
 //! 2. A round's versions become a *run*: sorted by key, and not changed any more. Runs of like length are merged, so a
 //!    space has few.
 //! 3. A reader that does not see a row's newest version asks the runs of its space for the key. It remembers where each
@@ -12,9 +12,9 @@
 //!
 //! Invariants:
 //! - A version is here with the interval [commit that made it, commit that ended it). Both are final: commits are not
-//!   taken back, and a row's versions commit in their order. So a snapshot sees the version whose interval it lies in and
-//!   that ends first, whichever snapshots were in use when it was copied. (Of a commit that all snapshots in use see, the
-//!   time is not known: such an interval begins too early, for snapshots that are gone.)
+//!   taken back, and a row's versions commit in their order. So a snapshot sees the version whose interval it lies in
+//!   and that ends first, whichever snapshots were in use when it was copied. (Of a commit that all snapshots in use
+//!   see, the time is not known: such an interval begins too early, for snapshots that are gone.)
 //! - A snapshot in use keeps purge from the record of each version that it sees, so large values that a version here
 //!   names are there for as long as a reader may find it.
 //! - Nothing has to be here. What finds no room, or was not looked at yet, is read from undo.
@@ -105,8 +105,8 @@ impl VersionStore {
         Finger::default().get(self, space, key, snapshot, row)
     }
 
-    /// Takes over what a round has met. `snapshots` are those in use, rising; `is_needed` says of an interval whether one
-    /// may be in it.
+    /// Takes over what a round has met. `snapshots` are those in use, rising; `is_needed` says of an interval whether
+    /// one may be in it.
     pub(crate) fn take(&self, gathered: Gathered, snapshots: &[Cts], is_needed: &dyn Fn(Interval) -> bool) {
         for (space, new) in gathered.spaces {
             let mut runs = self.runs(space).map_or_else(Vec::new, |runs| runs.to_vec());

@@ -185,8 +185,8 @@ impl Run {
         merged
     }
 
-    /// The version that is looked for, if it is here: its row, or none where it is deleted. `place` is where the last one
-    /// was looked for, and then where this one was.
+    /// The version that is looked for, if it is here: its row, or none where it is deleted. `place` is where the last
+    /// one was looked for, and then where this one was.
     #[inline]
     pub(super) fn find(&self, probe: &Probe<'_>, place: &mut usize) -> Option<Option<&[u8]>> {
         *place = self.seek(probe, *place);

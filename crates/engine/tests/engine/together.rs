@@ -131,8 +131,8 @@ fn rows_together_are_refused_as_one_by_one() {
     engine.shutdown().expect("shut down");
 }
 
-/// A key that a transaction in progress has inserted, or whose row it has deleted, is waited for, whichever way that one
-/// ends; meanwhile nobody waits for the keys of rows that stand before it.
+/// A key that a transaction in progress has inserted, or whose row it has deleted, is waited for, whichever way that
+/// one ends; meanwhile nobody waits for the keys of rows that stand before it.
 #[test]
 fn a_key_of_a_transaction_in_progress_is_waited_for() {
     for (inserts, commits) in [(true, true), (true, false), (false, true), (false, false)] {

@@ -1,9 +1,9 @@
 //! Which subqueries are evaluated row by row (`apply`): those that give other values as the joins of DataFusion.
 //!
-//! A join says which rows have a match. That is all that a condition of WHERE or HAVING asks of IN, and NOT IN has a join
-//! that knows of NULL, but not of a subquery that refers to the row around it. Where the value of IN counts, a join takes
-//! NULL for false. And a subquery that refers to the row around it becomes a join by giving up its LIMIT, its windows or
-//! the row of an aggregate over no rows.
+//! A join says which rows have a match. That is all that a condition of WHERE or HAVING asks of IN, and NOT IN has a
+//! join that knows of NULL, but not of a subquery that refers to the row around it. Where the value of IN counts, a
+//! join takes NULL for false. And a subquery that refers to the row around it becomes a join by giving up its LIMIT,
+//! its windows or the row of an aggregate over no rows.
 
 use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, Result};

@@ -1,5 +1,5 @@
-//! How many values a column has: by the table's statistics, or, where it has none, guessed from the tree of a key or index
-//! that begins with it.
+//! How many values a column has: by the table's statistics, or, where it has none, guessed from the tree of a key or
+//! index that begins with it.
 //!
 //! For the guess a few rows are taken at even distances. Each stands in a group of rows with its value, whose size the
 //! tree tells ([`Reader::share`]); of a group of `n` rows a row is one n-th of a value.

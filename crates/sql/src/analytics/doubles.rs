@@ -17,7 +17,7 @@ use datafusion::optimizer::AnalyzerRule;
 use std::sync::Arc;
 
 /// Floats hold all whole numbers up to here, and powers of ten up to 10^22: a division of the two is rounded once.
-const WHOLE_MAX: i128 = 1 << 53;
+const WHOLE_MAX: u128 = 1 << 53;
 const POWER_MAX: u32 = 22;
 
 /// Behind DataFusion's own conversions: writes casts of decimals to floats as a function.
@@ -93,7 +93,7 @@ fn of_digits(mut value: i128, scale: i8) -> f64 {
     while scale > 0 && power > 0 && value % 10 == 0 {
         (value, power) = (value / 10, power - 1);
     }
-    match value.abs() <= WHOLE_MAX && power <= POWER_MAX && scale >= 0 {
+    match value.unsigned_abs() <= WHOLE_MAX && power <= POWER_MAX && scale >= 0 {
         true => value as f64 / 10f64.powi(power as i32),
         false => of_text(&value.to_string(), if scale < 0 { scale } else { power as i8 }),
     }

@@ -38,8 +38,8 @@ pub(crate) fn outward(error: DataFusionError) -> SqlError {
     }
 }
 
-/// As [`outward`], of a plan whose names were found: one that is missing is of a correlation that DataFusion does not see
-/// through.
+/// As [`outward`], of a plan whose names were found: one that is missing is of a correlation that DataFusion does not
+/// see through.
 pub(crate) fn unplanned(error: DataFusionError) -> SqlError {
     match outward(error) {
         error if matches!(error.code(), code::UNDEFINED_COLUMN | code::UNDEFINED_TABLE) => {

@@ -226,8 +226,8 @@ fn source<'p>(plan: &'p LogicalPlan, columns: &[Column]) -> &'p LogicalPlan {
     }
 }
 
-/// Sets of values that the rows of an outer join look up, at most. Each join reads its rows twice: of n joins, each over
-/// the one before, they have 2^n - 1.
+/// Sets of values that the rows of an outer join look up, at most. Each join reads its rows twice: of n joins, each
+/// over the one before, they have 2^n - 1.
 const SETS_MAX: usize = 3;
 
 /// Refuses rows that such joins in them read too many times.

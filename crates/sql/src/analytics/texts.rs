@@ -109,8 +109,8 @@ fn with_blanks(expr: Expr, schema: &DFSchema) -> Expr {
     }
 }
 
-/// Two strings that are to be compared: where one is char(n) and the other varchar, or of no type yet, blanks at the end
-/// do not count.
+/// Two strings that are to be compared: where one is char(n) and the other varchar, or of no type yet, blanks at the
+/// end do not count.
 pub(crate) fn compared(left: Expr, right: Expr, schema: &DFSchema) -> (Expr, Expr) {
     match (is_bpchar(&left, schema), is_bpchar(&right, schema)) {
         (true, false) => (left, without_blanks(right, schema)),

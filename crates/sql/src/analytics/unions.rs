@@ -1,5 +1,5 @@
-//! Strings of several types that a UNION brings together: DataFusion gives them the type of one that is marked. Those of
-//! PostgreSQL take the first one's type, but a literal's, which has none yet.
+//! Strings of several types that a UNION brings together: DataFusion gives them the type of one that is marked. Those
+//! of PostgreSQL take the first one's type, but a literal's, which has none yet.
 
 use super::casts;
 use super::types::{self, BPCHAR, VARCHAR};

@@ -1,7 +1,7 @@
 //! Rows in an order that turns within a tree's key: `ORDER BY a DESC, b` by an index of (a, b).
 //!
-//! 1. The first row in the path's direction says which *group* comes first: the rows that are equal in the columns before
-//!    the turn.
+//! 1. The first row in the path's direction says which *group* comes first: the rows that are equal in the columns
+//!    before the turn.
 //! 2. The group is a range of its own, which the caller reads in the other direction.
 //! 3. What is left of the path's range lies behind the group; the next one is looked for there.
 //!

@@ -22,9 +22,9 @@ use crate::plan::{Plan, Planned};
 use cenote_engine::Datum;
 use std::sync::Arc;
 
-/// Steps of planning, once, and for each table that is joined. By `cost_of_planning_a_join` under callgrind one table takes
-/// 51,000 instructions (4.6 us), and joins of two, three and four tables 227,000, 540,000 (60 us) and 812,000; a step of a
-/// run takes 45 ns, 25 to 90 (`cost_of_rows_by_an_index`).
+/// Steps of planning, once, and for each table that is joined. By `cost_of_planning_a_join` under callgrind one table
+/// takes 51,000 instructions (4.6 us), and joins of two, three and four tables 227,000, 540,000 (60 us) and 812,000; a
+/// step of a run takes 45 ns, 25 to 90 (`cost_of_rows_by_an_index`).
 const PLANNING: f64 = 100.0;
 const PLANNING_A_JOIN: f64 = 650.0;
 

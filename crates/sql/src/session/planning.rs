@@ -21,8 +21,8 @@ use std::sync::{Arc, OnceLock};
 /// Columns of a result, at most: PostgreSQL's limit.
 const RESULTS_MAX: usize = 1664;
 
-/// Steps of planning by analytics, and of a run whose plan is there: 1.06 ms and 73 us for the smallest join that analytics
-/// alone has (`what_a_run_costs`), of 45 ns each.
+/// Steps of planning by analytics, and of a run whose plan is there: 1.06 ms and 73 us for the smallest join that
+/// analytics alone has (`what_a_run_costs`), of 45 ns each.
 pub(super) const PLANNING_BY_ANALYTICS: f64 = 22_000.0;
 const RUN_BY_ANALYTICS: f64 = 1_600.0;
 /// Steps of analytics for each of the row executor.
@@ -170,8 +170,8 @@ impl StatementPlanner<'_> {
     }
 }
 
-/// Steps of a run: those of the row executor, or what analytics takes for as many. It passes over rows faster, and plans
-/// a run of many anew.
+/// Steps of a run: those of the row executor, or what analytics takes for as many. It passes over rows faster, and
+/// plans a run of many anew.
 fn cost_of(plan: &Plan, steps: f64) -> f64 {
     let planning = if steps < KEPT_BY_ANALYTICS {
         0.0

@@ -177,8 +177,8 @@ fn load_shop(session: &mut Session, customers: i64) {
 }
 
 /// Statements that read rows by a secondary index: the best of many short runs, beside whatever else runs.
-/// `CENOTE_CUSTOMERS`: how many there are; `CENOTE_SHAPE`: what the statements have in their text; `RUNS`: half as many.
-/// Under callgrind with `--toggle-collect=*cenote_sql*Session*execute*` the instructions of `2 * RUNS + 10` runs.
+/// `CENOTE_CUSTOMERS`: how many there are; `CENOTE_SHAPE`: what the statements have in their text; `RUNS`: half as
+/// many. Under callgrind with `--toggle-collect=*cenote_sql*Session*execute*` the instructions of `2 * RUNS + 10` runs.
 #[test]
 #[ignore = "a measurement"]
 fn cost_of_rows_by_an_index() {

@@ -120,8 +120,8 @@ impl PageStore {
         }
     }
 
-    /// Reads a page that another thread may write; repairs nothing. A page that is read damaged may be in the middle of a
-    /// write, for as long as its writer is held up. So it is read once more while nothing is written in place.
+    /// Reads a page that another thread may write; repairs nothing. A page that is read damaged may be in the middle of
+    /// a write, for as long as its writer is held up. So it is read once more while nothing is written in place.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if it is damaged though no writer is at it; [`Error::Invalid`] if there is no such space; an

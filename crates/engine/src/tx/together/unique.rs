@@ -4,8 +4,8 @@
 //!    of the call; when they stand, that one is inserted by itself, and so refused as a single one is.
 //! 2. Rows go in parts. The stripes of a part's unique keys are held while these are looked for, the rows are inserted
 //!    and their unique entries are entered: as for one row (`write`), for all of them at once.
-//! 3. A part ends before a row whose key is not free, for whatever reason: a row that stands, a transaction to wait for.
-//!    Without the stripes, that row goes the way of a single one.
+//! 3. A part ends before a row whose key is not free, for whatever reason: a row that stands, a transaction to wait
+//!    for. Without the stripes, that row goes the way of a single one.
 //! 4. Keys of a part that begins with a row that goes alone (its primary key is there, or it has large values) are not
 //!    looked for. Behind such a row a part has one row, then twice as many each time.
 //!

@@ -21,8 +21,8 @@ const SAMPLES: usize = 16;
 const SAMPLE_ROWS: usize = 64;
 
 impl EngineTable {
-    /// About how many rows conditions leave; `schema` has the names by which these call the table's columns. As planning
-    /// the scan for itself would say, at a tenth of what that costs.
+    /// About how many rows conditions leave; `schema` has the names by which these call the table's columns. As
+    /// planning the scan for itself would say, at a tenth of what that costs.
     ///
     /// # Errors
     /// A condition cannot be evaluated on the table's rows.

@@ -253,7 +253,8 @@ struct Served {
     columns: usize,
     /// Read in which direction.
     direction: Direction,
-    /// Columns of the tree's key behind which the order goes on with the key's columns, to its end, in the other direction.
+    /// Columns of the tree's key behind which the order goes on with the key's columns, to its end, in the other
+    /// direction.
     turn: Option<usize>,
 }
 
