@@ -49,6 +49,7 @@ pub fn take_labelled(pool: &PoolSettings, label: String, description: String, si
         pod: pool.pod.clone(),
         keep: None,
         mirror: pool.mirror,
+        host: None,
     };
     let memory = GrantedMemory::open(&network, &credentials(pool)?, requested, Box::new(end))?;
     let path = memory.path();

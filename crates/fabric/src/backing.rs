@@ -2,6 +2,7 @@
 //! alignment are known, and how its space is taken before it is used.
 
 use crate::map::Mapping;
+use crate::range::FileRange;
 use cenote_base::error::IoContext;
 use cenote_base::rt;
 use cenote_base::rt::memory::Device;
@@ -42,6 +43,8 @@ pub(crate) struct Backing {
     pub(crate) align: usize,
     /// Whether it is locked for this process.
     pub(crate) locked: bool,
+    /// The part of the file that it is, where it is not all of it.
+    range: Option<FileRange>,
 }
 
 /// Space is taken in steps of this, so that a failure comes early and another thread may go on.
@@ -50,33 +53,40 @@ pub(crate) const RESERVE_STEP: u64 = 64 << 20;
 impl Backing {
     /// Opens (or makes) and locks it.
     pub(crate) fn open(path: &Path, create: bool) -> Result<Self> {
+        Self::open_at(path, create, None)
+    }
+
+    /// As [`Backing::open`]; with a `range`, only that of a file or device that is there.
+    pub(crate) fn open_at(path: &Path, create: bool, range: Option<FileRange>) -> Result<Self> {
         if let Some(device) = rt::memory(path) {
+            refuse_range(path, range)?;
             return Self::simulated(path, create, device);
         }
         let mut flags = OFlags::RDWR | OFlags::CLOEXEC;
-        if create {
+        if create && range.is_none() {
             flags |= OFlags::CREATE;
         }
         let named = || format!("region {}", path.display());
         let fd = fs::open(path, flags, Mode::from_raw_mode(0o600))
             .map_err(io::Error::from)
             .doing(named)?;
-        lock(&fd, &named())?;
-        Self::of_file(fd, path, true)
+        lock(&fd, range, &named())?;
+        Self::of_file(fd, path, true, range)
     }
 
-    /// Opens what another process has open, beside it: without a lock.
-    pub(crate) fn beside(path: &Path) -> Result<Self> {
+    /// Opens what another process has open, or a range of it, beside it: without a lock.
+    pub(crate) fn beside_at(path: &Path, range: Option<FileRange>) -> Result<Self> {
         if let Some(device) = rt::memory(path) {
+            refuse_range(path, range)?;
             return Ok(Self::of_device(path, device, false));
         }
         let fd = fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(io::Error::from)
             .doing(|| format!("region {}", path.display()))?;
-        Self::of_file(fd, path, false)
+        Self::of_file(fd, path, false, range)
     }
 
-    fn of_file(fd: OwnedFd, path: &Path, locked: bool) -> Result<Self> {
+    fn of_file(fd: OwnedFd, path: &Path, locked: bool, range: Option<FileRange>) -> Result<Self> {
         let named = || format!("region {}", path.display());
         let stat = fs::fstat(&fd).map_err(io::Error::from).doing(named)?;
         let (kind, align) = match FileType::from_raw_mode(stat.st_mode) {
@@ -86,13 +96,18 @@ impl Backing {
                 return Err(Error::Mismatch(format!("{}: {other:?} cannot hold one", named())));
             }
         };
-        Ok(Self {
+        let backing = Self {
             open: Open::File(fd),
             path: path.to_owned(),
             kind,
             align,
             locked,
-        })
+            range,
+        };
+        if let Some(range) = range {
+            range.check(&backing.named(), backing.whole_len()?, align)?;
+        }
+        Ok(backing)
     }
 
     fn simulated(path: &Path, create: bool, device: Arc<dyn Device>) -> Result<Self> {
@@ -111,6 +126,7 @@ impl Backing {
             kind: Kind::Simulated,
             align: crate::map::page_size(),
             locked,
+            range: None,
         }
     }
 
@@ -124,10 +140,20 @@ impl Backing {
     /// Maps its first `len` bytes.
     pub(crate) fn map(&self, len: usize) -> Result<Mapping> {
         match &self.open {
-            Open::File(fd) => Mapping::shared(fd.as_fd(), len, self.align)
+            Open::File(fd) => Mapping::shared(fd.as_fd(), len, self.align, self.offset())
                 .map_err(|e| Error::io(format!("mapping {}", self.named()), e)),
             Open::Simulated(device) => Ok(Mapping::view(Arc::clone(device), len)),
         }
+    }
+
+    /// Whether it is a part of a file or device alone.
+    pub(crate) fn is_range(&self) -> bool {
+        self.range.is_some()
+    }
+
+    /// Where it begins in its file.
+    fn offset(&self) -> u64 {
+        self.range.map_or(0, |range| range.offset)
     }
 
     /// Whether other hosts can reach its memory, so that this host's caches are not all there is to it.
@@ -137,6 +163,14 @@ impl Backing {
 
     /// Its length in bytes.
     pub(crate) fn len(&self) -> Result<u64> {
+        match self.range {
+            Some(range) => Ok(range.bytes),
+            None => self.whole_len(),
+        }
+    }
+
+    /// That of its file or device.
+    fn whole_len(&self) -> Result<u64> {
         let fd = match &self.open {
             Open::File(fd) => fd,
             Open::Simulated(device) => return Ok(device.len()),
@@ -163,10 +197,10 @@ impl Backing {
         self.kind == Kind::File && self.file().is_some_and(tmpfs)
     }
 
-    /// Bytes of space that it holds.
+    /// Bytes of space that it holds. Of a range that is all: a file does not tell how much it has of each.
     pub(crate) fn allocated(&self) -> Result<u64> {
         let fd = match self.file() {
-            Some(fd) if self.kind == Kind::File => fd,
+            Some(fd) if self.kind == Kind::File && !self.is_range() => fd,
             _ => return self.len(),
         };
         let stat = fs::fstat(fd).map_err(io::Error::from).doing(|| self.named())?;
@@ -180,21 +214,35 @@ impl Backing {
         {
             device.resize(len).doing(|| self.named())?;
         }
-        let Some(fd) = self.file().filter(|_| self.kind == Kind::File) else {
+        let is_whole_file = self.kind == Kind::File && !self.is_range();
+        let Some(fd) = self.file().filter(|_| is_whole_file) else {
             let have = self.len()?;
             if have < len {
                 return Err(Error::Full(format!(
-                    "{}: the device has {}, {} were asked for",
+                    "{}: there are {}, {} were asked for",
                     self.named(),
                     ByteSize(have),
                     ByteSize(len)
                 )));
             }
-            return Ok(());
+            return self.discard();
         };
         let set = |n| fs::ftruncate(fd, n).map_err(io::Error::from).doing(|| self.named());
         set(0)?;
         set(len)
+    }
+
+    /// Gives the space of a file's range back: it reads as zeros. A device keeps what is there.
+    fn discard(&self) -> Result<()> {
+        match (self.file(), self.range) {
+            (Some(fd), Some(range)) if self.kind == Kind::File => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                fs::fallocate(fd, flags, range.offset, range.bytes)
+                    .map_err(io::Error::from)
+                    .doing(|| format!("emptying {}", self.named()))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes the space of a range, so that using it cannot fail.
@@ -203,7 +251,7 @@ impl Backing {
             Some(fd) if self.kind == Kind::File && len > 0 => fd,
             _ => return Ok(()),
         };
-        match fs::fallocate(fd, FallocateFlags::empty(), off, len) {
+        match fs::fallocate(fd, FallocateFlags::empty(), self.offset() + off, len) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => self.reserve(off, len),
             Err(e @ (Errno::NOSPC | Errno::NOMEM | Errno::DQUOT)) => Err(self.full(off, e)),
@@ -242,7 +290,10 @@ impl Backing {
     }
 
     pub(crate) fn named(&self) -> String {
-        format!("region {}", self.path.display())
+        match self.range {
+            Some(range) => format!("region {} at offset {}", self.path.display(), range.offset),
+            None => format!("region {}", self.path.display()),
+        }
     }
 }
 
@@ -285,12 +336,26 @@ pub(crate) fn available_memory() -> Option<u64> {
 
 /// Locks it for this process. A lock seen for a moment only is not another user: it is of a process that
 /// looks at the region ([`crate::peek`]), or of a killed process that is not quite gone.
-fn lock(fd: &OwnedFd, name: &str) -> Result<()> {
+fn lock(fd: &OwnedFd, range: Option<FileRange>, name: &str) -> Result<()> {
+    if let Some(range) = range {
+        return until_locked(name, || range.lock(fd, name));
+    }
     until_locked(name, || match fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK) => Ok(false),
         Err(e) => Err(Error::io(name, e.into())),
     })
+}
+
+/// A simulated device holds one region: its view has no parts.
+fn refuse_range(path: &Path, range: Option<FileRange>) -> Result<()> {
+    match range {
+        None => Ok(()),
+        Some(_) => Err(Error::Mismatch(format!(
+            "region {}: a simulated device is not cut into ranges",
+            path.display()
+        ))),
+    }
 }
 
 fn until_locked(name: &str, attempt: impl Fn() -> Result<bool>) -> Result<()> {

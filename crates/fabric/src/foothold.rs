@@ -6,6 +6,7 @@
 
 use crate::backing::Backing;
 use crate::map::{Mapping, page_size};
+use crate::range::FileRange;
 use cenote_base::{Error, Result};
 use std::path::Path;
 
@@ -20,7 +21,15 @@ impl Foothold {
     /// # Errors
     /// Those of opening and mapping the file.
     pub fn of(path: &Path) -> Result<Option<Self>> {
-        let backing = match Backing::beside(path) {
+        Self::at(path, None)
+    }
+
+    /// As [`Foothold::of`], in a range of a file or device.
+    ///
+    /// # Errors
+    /// As [`Foothold::of`]; [`Error::Mismatch`] if the file has no such range.
+    pub fn at(path: &Path, range: Option<FileRange>) -> Result<Option<Self>> {
+        let backing = match Backing::beside_at(path, range) {
             Ok(backing) => backing,
             Err(Error::Io {
                 kind: std::io::ErrorKind::NotFound,

@@ -3,6 +3,7 @@
 use crate::backing::Backing;
 use crate::header::{self, HEADER_SIZE, Identity, State};
 use crate::map::Mapping;
+use crate::range::FileRange;
 use crate::{coherence, observe};
 use cenote_base::error::IoContext;
 use cenote_base::rt::fs::OpenOptions;
@@ -73,6 +74,31 @@ pub fn peek(path: &Path) -> Result<Found> {
     })
 }
 
+/// As [`peek`], at a range of a file or device; without one, as [`peek`].
+///
+/// # Errors
+/// As [`peek`]; [`Error::Mismatch`] if the file has no such range.
+pub fn peek_at(path: &Path, range: Option<FileRange>) -> Result<Found> {
+    let Some(range) = range else { return peek(path) };
+    let (backing, in_use) = match Backing::open_at(path, false, Some(range)) {
+        Err(Error::Busy(_)) => (Backing::beside_at(path, Some(range))?, true),
+        backing => (backing?, false),
+    };
+    Ok(Found {
+        path: path.to_owned(),
+        allocated: range.bytes,
+        in_use,
+        content: read_header(&head_in(&backing)?),
+    })
+}
+
+/// As [`is_blank`], of a range of a file or device; without one, as [`is_blank`].
+pub fn is_blank_at(path: &Path, range: Option<FileRange>) -> bool {
+    let Some(range) = range else { return is_blank(path) };
+    let head = Backing::beside_at(path, Some(range)).and_then(|backing| head_in(&backing));
+    head.is_ok_and(|head| header::is_blank(&head))
+}
+
 /// Whether a file or device begins with nothing (or with a region whose making was cut off): it may be made a region.
 pub fn is_blank(path: &Path) -> bool {
     if let Some(device) = rt::memory(path) {
@@ -117,12 +143,17 @@ fn header_of(path: &Path, device: Arc<dyn Device>) -> Vec<u8> {
 
 /// The first bytes of what can be mapped, whatever they are.
 fn head_of(path: &Path) -> Result<Vec<u8>> {
-    let backing = Backing::open(path, false)?;
+    head_in(&Backing::open(path, false)?)
+}
+
+fn head_in(backing: &Backing) -> Result<Vec<u8>> {
     let memory = observe::memory(
         backing.map(HEADER_SIZE.next_multiple_of(backing.align))?,
         backing.named(),
     );
-    coherence::invalidate(&memory, 0, HEADER_SIZE);
+    if backing.is_beyond_caches() {
+        coherence::invalidate(&memory, 0, HEADER_SIZE);
+    }
     Ok(memory.span(0, HEADER_SIZE as u64).to_vec())
 }
 

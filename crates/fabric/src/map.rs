@@ -31,8 +31,8 @@ pub(crate) fn page_size() -> usize {
 }
 
 impl Mapping {
-    /// `len` bytes of a file or device, shared with others that map it.
-    pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, align: usize) -> io::Result<Self> {
+    /// `len` bytes of a file or device from `offset` on, shared with others that map it.
+    pub(crate) fn shared(fd: BorrowedFd<'_>, len: usize, align: usize, offset: u64) -> io::Result<Self> {
         let space = Reserved::new(len, align.max(HUGE))?;
         // SAFETY: replaces addresses that `space` owns and that are not in use.
         let base = unsafe {
@@ -42,7 +42,7 @@ impl Mapping {
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::FIXED,
                 fd,
-                0,
+                offset,
             )?
         };
         let mapping = space.keep(base.cast(), len)?;

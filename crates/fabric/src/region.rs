@@ -20,6 +20,7 @@ use crate::host::HostAtomicU64;
 use crate::map::Mapping;
 use crate::memory::{FlushSink, RegionMemory};
 use crate::mirror::{FILL_STEP, Mirroring, Side};
+use crate::range::FileRange;
 use crate::span::Span;
 use crate::window::Window;
 use crate::{LINE, coherence, observe};
@@ -60,6 +61,8 @@ pub struct RegionOptions {
     /// Bytes from the start on that hardware keeps coherent among all hosts that map it. A simulated device knows
     /// by itself.
     pub window: u64,
+    /// Where it is a part of a file or device that holds others too: which. The lock is of that part then.
+    pub range: Option<FileRange>,
 }
 
 /// A span of pool memory. See the module.
@@ -92,7 +95,7 @@ impl Region {
     /// # Errors
     /// [`Error::Busy`] if another process has it; [`Error::Full`] if there is no space.
     pub fn create(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
-        Self::create_on(Backing::open(path, true)?, len, identity, options)
+        Self::create_on(Backing::open_at(path, true, options.range)?, len, identity, options)
     }
 
     /// As [`Region::create`], where [nothing](crate::is_blank) is: that is looked at when it is locked, so of two
@@ -101,12 +104,12 @@ impl Region {
     /// # Errors
     /// [`Error::Invalid`] if something is there, also where it is in use; those of [`Region::create`].
     pub fn create_new(path: &Path, len: u64, identity: Identity, options: RegionOptions) -> Result<Self> {
-        let backing = match Backing::open(path, true) {
+        let backing = match Backing::open_at(path, true, options.range) {
             // The process that has it has made it: another try would not help.
-            Err(Error::Busy(why)) => return Err(check_blank(path).err().unwrap_or(Error::Busy(why))),
+            Err(Error::Busy(why)) => return Err(check_blank(path, options).err().unwrap_or(Error::Busy(why))),
             backing => backing?,
         };
-        check_blank(path)?;
+        check_blank(path, options)?;
         Self::create_on(backing, len, identity, options)
     }
 
@@ -119,7 +122,8 @@ impl Region {
         if backing.is_beyond_caches() {
             // What was there is void, and so is what this host remembers of it. Of a file, which was emptied, nothing
             // is there but what was reserved just now.
-            let old = if backing.kind == Kind::File { HEADER_SIZE } else { len };
+            let is_new = backing.kind == Kind::File && !backing.is_range();
+            let old = if is_new { HEADER_SIZE } else { len };
             coherence::invalidate(&memory, 0, old);
         }
         Self::format(memory, Some(backing), identity, options)
@@ -145,7 +149,7 @@ impl Region {
     /// [`Error::Mismatch`] or [`Error::Corrupt`] naming the header's field that does not fit;
     /// [`Error::Busy`] if another process has it open. Nothing is changed then.
     pub fn open(path: &Path, options: RegionOptions) -> Result<Self> {
-        let mut region = Self::validated(Backing::open(path, false)?, options)?;
+        let mut region = Self::validated(Backing::open_at(path, false, options.range)?, options)?;
         region.distrust_reserved()?;
         region.forget_lines();
         Ok(region)
@@ -158,7 +162,7 @@ impl Region {
     /// # Errors
     /// As [`Region::open`], without [`Error::Busy`].
     pub fn join(path: &Path, options: RegionOptions) -> Result<Self> {
-        Self::validated(Backing::beside(path)?, options)
+        Self::validated(Backing::beside_at(path, options.range)?, options)
     }
 
     /// Maps it, if its header is in order.
@@ -172,12 +176,12 @@ impl Region {
             )));
         }
         let mut memory = observe::memory(backing.map(len as usize)?, backing.named());
-        if backing.is_beyond_caches() {
-            // A device may be longer than what was made on it.
-            // Beside a user of this host the cache is as it should be.
-            if backing.locked {
-                coherence::invalidate(&memory, 0, HEADER_SIZE);
-            }
+        // Beside a user of this host the cache is as it should be.
+        if backing.is_beyond_caches() && backing.locked {
+            coherence::invalidate(&memory, 0, HEADER_SIZE);
+        }
+        if backing.is_beyond_caches() || backing.is_range() {
+            // A device, or a range of one, may be longer than what was made on it.
             let header = memory.span(0, HEADER_SIZE as u64).to_vec();
             let said = Identity::decode(&header).map_or(len, |identity| identity.length);
             if said < len && said >= 2 * HEADER_SIZE as u64 {
@@ -256,7 +260,9 @@ impl Region {
         };
         let identity = Identity::decode(&header).map_err(named)?;
         let have = region.len();
+        let is_range = region.backing.as_ref().is_some_and(Backing::is_range);
         let enough = match region.kind() {
+            _ if is_range => identity.length <= have,
             Kind::Devdax | Kind::Simulated => identity.length <= have,
             _ => identity.length == have,
         };
@@ -620,8 +626,8 @@ impl core::fmt::Debug for Region {
     }
 }
 
-fn check_blank(path: &Path) -> Result<()> {
-    if crate::is_blank(path) {
+fn check_blank(path: &Path, options: RegionOptions) -> Result<()> {
+    if crate::is_blank_at(path, options.range) {
         return Ok(());
     }
     Err(Error::Invalid(format!(

@@ -3,7 +3,8 @@
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, rt::fs};
 use cenote_fabric::{
-    Foothold, HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, is_blank, list, peek, remove,
+    FileRange, Foothold, HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, is_blank, is_blank_at,
+    list, peek, peek_at, remove,
 };
 use std::path::{Path, PathBuf};
 
@@ -247,4 +248,71 @@ fn a_foothold_is_seen_as_long_as_it_lives() {
     let region = Region::create(&path.0, MIB, identity(), RegionOptions::default()).expect("made");
     drop((region, foothold));
     assert!(!is_seen());
+}
+
+fn in_range(offset: u64, bytes: u64) -> RegionOptions {
+    RegionOptions {
+        range: Some(FileRange { offset, bytes }),
+        ..RegionOptions::default()
+    }
+}
+
+/// Two regions in one file: each sees its own bytes, has a lock of its own, and is made anew without the other.
+#[test]
+fn regions_share_a_file_by_ranges() {
+    let path = TempPath::new();
+    let file = std::fs::File::create(&path.0).expect("made");
+    file.set_len(16 * MIB).expect("its length");
+    let (one, two) = (in_range(2 * MIB, 4 * MIB), in_range(6 * MIB, 8 * MIB));
+    assert!(is_blank_at(&path.0, one.range), "a hole");
+    let made = |options| Region::create_new(&path.0, 4 * MIB, identity(), options).expect("made");
+    let (first, second) = (made(one), made(two));
+    assert_eq!((first.len(), second.len()), (4 * MIB, 4 * MIB));
+    for (region, byte) in [(&first, 1), (&second, 2)] {
+        region.reserve_to(4 * MIB).expect("room");
+        region.span(0, region.len()).copy_in(3 * MIB as usize, &[byte; 64]);
+    }
+    assert_eq!((first.span(3 * MIB, 1).u8(0), second.span(3 * MIB, 1).u8(0)), (1, 2));
+    let busy = Region::open(&path.0, one).expect_err("it is in use");
+    assert!(matches!(busy, Error::Busy(_)), "{busy}");
+    assert!(peek_at(&path.0, one.range).expect("looked at").in_use);
+    drop(first);
+    let found = peek_at(&path.0, one.range).expect("looked at");
+    assert!(!found.in_use && found.content.is_ok_and(|(is, _)| is.length == 4 * MIB));
+    let again = Region::open(&path.0, one).expect("in order");
+    assert_eq!(again.span(3 * MIB, 1).u8(0), 1);
+    drop(again);
+    let anew = Region::create(&path.0, 4 * MIB, identity(), one).expect("made");
+    assert_eq!((anew.span(3 * MIB, 1).u8(0), second.span(3 * MIB, 1).u8(0)), (0, 2));
+    drop((anew, second));
+    let joined = Region::open(&path.0, two).expect("shorter than its range");
+    assert_eq!(
+        (joined.len(), file.metadata().expect("there").len()),
+        (4 * MIB, 16 * MIB)
+    );
+}
+
+#[test]
+fn a_range_that_the_file_does_not_hold_is_refused() {
+    let path = TempPath::new();
+    let absent = Region::create(&path.0, MIB, identity(), in_range(0, 2 * MIB));
+    assert!(matches!(absent, Err(Error::Io { .. })), "a range makes no file");
+    std::fs::File::create(&path.0)
+        .expect("made")
+        .set_len(4 * MIB)
+        .expect("its length");
+    for (offset, bytes) in [(3 * MIB, 2 * MIB), (100, MIB), (u64::MAX - 4095, 8192), (0, 0)] {
+        let refused = Region::create(&path.0, MIB, identity(), in_range(offset, bytes));
+        assert!(
+            matches!(refused, Err(Error::Mismatch(_))),
+            "{offset} {bytes}: {refused:?}"
+        );
+    }
+    let small = Region::create(&path.0, 2 * MIB, identity(), in_range(0, MIB));
+    assert!(matches!(small, Err(Error::Full(_))), "{small:?}");
+    assert!(
+        Foothold::at(&path.0, in_range(MIB, MIB).range)
+            .expect("mapped")
+            .is_some()
+    );
 }

@@ -9,8 +9,8 @@
 
 mod mirror;
 
-use crate::grant_table::GrantId;
-use crate::grant_table::NodeId;
+use crate::grant_table::{GrantId, NodeId};
+use crate::host::{Process, machine_name};
 use crate::managers::Managers;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel, ManagerSession, TAKEOVER_TIMEOUT, unexpected};
 use crate::wire::{AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION};
@@ -20,7 +20,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
-use cenote_fabric::{Foothold, MirrorKeeper};
+use cenote_fabric::{FileRange, Foothold, MirrorKeeper};
 use mirror::GrantMirror;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ const _: () = assert!(RENEWALS > 1, "a manager hears a holder several times in a
 /// At least so long an answer to a sign of life is waited for; otherwise half of a lease, so that over another
 /// connection, with another manager if there is one, it still comes in time.
 const RENEW_TIMEOUT_MIN: Nanos = Nanos::from_secs(1);
+/// How long an agent may take to look which processes map a range.
+const CONFIRM_TIMEOUT: Nanos = Nanos::from_secs(10);
 /// Between two tries to hear that a grant is still this holder's.
 const CONFIRM_AGAIN: Nanos = Nanos::from_millis(200);
 
@@ -60,6 +62,8 @@ pub struct GrantRequest {
     pub keep: Option<u64>,
     /// Whether it is to be mirrored on another memory node: see [`GrantedMemory::mirror`].
     pub mirror: bool,
+    /// The host that this process runs on, as its agent calls it; `None`: by the machine's name.
+    pub host: Option<String>,
 }
 
 /// Called when the grant is this holder's no more. What it was used for has to end: the process is about to be ended.
@@ -95,6 +99,7 @@ struct Shared {
     line: ManagerChannel,
     grant: GrantId,
     epoch: u64,
+    on_device: bool,
     every: Nanos,
     stop: Arc<Event>,
     revoked: AtomicBool,
@@ -112,7 +117,7 @@ impl GrantedMemory {
         requested: GrantRequest,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
-        let take = |memory: &Self| Foothold::of(&memory.path());
+        let take = |memory: &Self| Foothold::at(&memory.path(), memory.range());
         let (mut memory, foothold) = Self::open_mapped(network, credentials, requested, on_revoked, take)?;
         memory.foothold = foothold;
         Ok(memory)
@@ -154,12 +159,14 @@ impl GrantedMemory {
             keep: requested.keep,
             machine: cenote_fabric::boot(),
             mirror: requested.mirror,
+            host: requested.host.or_else(machine_name),
         });
         let opened = open_whole(&session, &request)?;
         mark::pass(Mark::GrantAnswered);
         let shared = Arc::new(Shared {
             grant: opened.grant,
             epoch: opened.epoch,
+            on_device: opened.range.is_some(),
             every: Nanos(session.welcome.lease / RENEWALS),
             line: ManagerChannel {
                 network: Arc::clone(network),
@@ -193,9 +200,40 @@ impl GrantedMemory {
         Some(Arc::clone(mirror) as Arc<dyn MirrorKeeper>)
     }
 
-    /// The file to map.
+    /// The file or device to map: all of it, or its [range](GrantedMemory::range).
     pub fn path(&self) -> PathBuf {
         PathBuf::from(&self.opened.path)
+    }
+
+    /// What to map of the file, if that is not all of it: the memory lies on a device that hosts share. Given as
+    /// [`RegionOptions::range`](cenote_fabric::RegionOptions).
+    pub fn range(&self) -> Option<FileRange> {
+        let range = self.opened.range.as_ref()?;
+        Some(FileRange {
+            offset: range.offset,
+            bytes: self.opened.bytes,
+        })
+    }
+
+    /// Where it begins in the file.
+    pub fn offset(&self) -> u64 {
+        self.opened.range.as_ref().map_or(0, |range| range.offset)
+    }
+
+    /// The device that hosts share, if it lies on one.
+    pub fn device(&self) -> Option<NodeId> {
+        self.opened.range.as_ref().map(|range| range.device)
+    }
+
+    /// The host that holds it; only of memory on a device that hosts share.
+    pub fn host(&self) -> Option<&str> {
+        self.opened.range.as_ref().map(|range| &*range.host)
+    }
+
+    /// Rises each time that this host was lost to the pool: what lines of a region were in its caches then is gone. 0
+    /// for memory that is on no device that hosts share.
+    pub fn host_epoch(&self) -> u64 {
+        self.opened.range.as_ref().map_or(0, |range| range.host_epoch)
     }
 
     /// Its pod.
@@ -264,6 +302,15 @@ impl Shared {
         }
     }
 
+    /// Names this process, for the agent of its host to find.
+    fn confirmation(&self) -> Request {
+        Request::Confirm {
+            grant: self.grant,
+            epoch: self.epoch,
+            process: Process::this(),
+        }
+    }
+
     /// It is this holder's, and mapped: a fencing from here on finds this process. A manager that starts anew is waited
     /// for.
     ///
@@ -271,8 +318,12 @@ impl Shared {
     /// [`Error::Revoked`]; those of the way to the manager.
     fn confirm(&self) -> Result<()> {
         let until = rt::now() + TAKEOVER_TIMEOUT;
+        let (request, timeout) = match self.on_device {
+            true => (self.confirmation(), CONFIRM_TIMEOUT),
+            false => (self.renewal(), RENEW_TIMEOUT_MIN.max(self.every)),
+        };
         loop {
-            match self.order(&self.renewal(), RENEW_TIMEOUT_MIN.max(self.every)) {
+            match self.order(&request, timeout) {
                 Err(Error::Lost(_) | Error::Timeout(_)) if rt::now() < until => rt::sleep(CONFIRM_AGAIN),
                 confirmed => return confirmed,
             }

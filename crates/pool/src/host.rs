@@ -67,6 +67,15 @@ impl Process {
     }
 }
 
+/// What this machine is called in its network; `None` where that says nothing.
+pub fn machine_name() -> Option<String> {
+    if rt::simulated() {
+        return None;
+    }
+    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    (!name.is_empty()).then_some(name)
+}
+
 fn own_pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
 }

@@ -4,6 +4,7 @@
 //! it comes in pieces, each with a byte before it (which JSON does not begin with) that says whether it is the last. A
 //! peer's first message is a [`Hello`]; what it may ask follows from the role that it took there.
 
+use crate::host::Process;
 use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use cenote_base::rt::Nanos;
@@ -15,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -83,6 +84,13 @@ pub enum Request {
     Renew {
         grant: GrantId,
         epoch: u64,
+    },
+    /// A holder has mapped its grant, and does nothing else with it before it hears that it is its own still. On a
+    /// device its host's agent has to see that it maps it.
+    Confirm {
+        grant: GrantId,
+        epoch: u64,
+        process: Process,
     },
     Release {
         grant: GrantId,
@@ -192,6 +200,9 @@ pub struct OpenRequest {
     /// Whether it is to have a mirror.
     #[serde(default)]
     pub mirror: bool,
+    /// The holder's host, as its agents call it.
+    #[serde(default)]
+    pub host: Option<String>,
 }
 
 /// What was granted.
@@ -207,6 +218,21 @@ pub struct Opened {
     /// Its mirror, if it has one.
     #[serde(default)]
     pub mirror: Option<MirrorView>,
+    /// Where on a device that hosts share it lies, if it does: then the path is the device's.
+    #[serde(default)]
+    pub range: Option<GrantedRange>,
+}
+
+/// Where on a device a grant lies, for its holder.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct GrantedRange {
+    pub device: NodeId,
+    /// Where it begins on the device.
+    pub offset: u64,
+    /// The holder's host.
+    pub host: String,
+    /// Rises each time that the host was lost.
+    pub host_epoch: u64,
 }
 
 /// A grant's mirror, for its holder.
@@ -599,7 +625,7 @@ mod tests {
 
         #[test]
         fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
-            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0, mirror: false });
+            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0, mirror: false, host: None });
             let written = serde_json::to_vec(&request).expect("written");
             prop_assert_eq!(serde_json::from_slice::<Request>(&written).expect("read"), request);
         }

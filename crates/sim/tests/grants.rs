@@ -66,6 +66,7 @@ fn open(net: &Net, who: &str) -> Result<GrantedMemory> {
         pod: None,
         keep: None,
         mirror: false,
+        host: None,
     };
     let network: Arc<dyn Network> = net.endpoint(who, 0);
     GrantedMemory::open(&network, &credentials(), requested, Box::new(|_| {}))

@@ -15,6 +15,7 @@ fn requested(label: &str, extents: u64) -> OpenRequest {
         keep: None,
         machine: 0,
         mirror: false,
+        host: None,
     }
 }
 

@@ -279,7 +279,7 @@ impl Leader {
         let (now, lease) = (rt::now(), self.options.lease);
         match request {
             Request::Open(requested) => self.open(tenant, &requested).map(Reply::Opened),
-            Request::Renew { grant, epoch } => {
+            Request::Renew { grant, epoch } | Request::Confirm { grant, epoch, .. } => {
                 self.grant_table
                     .change_unstored(|grant_table| grant_table.renew(tenant, grant, epoch, now, lease))?;
                 Ok(Reply::Done)
@@ -410,6 +410,7 @@ impl Leader {
             path: path.display().to_string(),
             fresh,
             mirror,
+            range: None,
         }))
     }
 

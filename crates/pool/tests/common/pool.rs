@@ -103,5 +103,6 @@ pub fn requested(label: &str, extents: u64) -> GrantRequest {
         pod: None,
         keep: None,
         mirror: false,
+        host: None,
     }
 }

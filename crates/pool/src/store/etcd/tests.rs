@@ -309,6 +309,7 @@ fn change(grant_table: &mut GrantTable, random: &mut Random) {
         pod: None,
         keep: None,
         mirror: false,
+        host: None,
         machine: 0,
     };
     match grant_table.open("default", &requested, now, SOON) {

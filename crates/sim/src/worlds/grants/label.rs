@@ -41,6 +41,7 @@ impl Label {
             pod: None,
             keep: self.keep(),
             mirror: false,
+            host: None,
         }
     }
 }
