@@ -233,7 +233,7 @@ impl Backing {
     }
 
     /// Gives the space of a file's range back: it reads as zeros. A device keeps what is there.
-    fn discard(&self) -> Result<()> {
+    pub(crate) fn discard(&self) -> Result<()> {
         match (self.file(), self.range) {
             (Some(fd), Some(range)) if self.kind == Kind::File => {
                 let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;

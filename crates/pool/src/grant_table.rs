@@ -11,7 +11,8 @@
 //! ```
 //!
 //! A grant may be a part of a space, which has no holder: its memory node keeps it ([`spaces`]). It may have a mirror
-//! on another memory node ([`mirrors`]).
+//! on another memory node ([`mirrors`]). It may lie at a range of a device that hosts share ([`devices`]): then what is
+//! said here of its node is done by the agent of its host.
 //!
 //! Invariants:
 //! - each byte of a memory node is free or of one grant; a grant counts until its node has *confirmed* that no process
@@ -33,13 +34,15 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_space::EXTENT;
+pub use devices::{Device, DeviceHost, RangeOf};
+pub use hosts::check_host_name;
 use serde::{Deserialize, Serialize};
 pub use spaces::{Making, PartOf, PartsOf, SpaceRecord};
 use std::collections::BTreeMap;
 
-const FORMAT: &str = "cenote-pool 3";
-/// Before there were spaces, and before there were mirrors. They are read as they are: what they lack is empty.
-const FORMER_FORMATS: [&str; 2] = ["cenote-pool 1", "cenote-pool 2"];
+const FORMAT: &str = "cenote-pool 4";
+/// Before there were spaces, mirrors, devices. They are read as they are: what they lack is empty.
+const FORMER_FORMATS: [&str; 3] = ["cenote-pool 1", "cenote-pool 2", "cenote-pool 3"];
 /// No grant comes to have such a number: a node that names one lies.
 const GRANT_MAX: u64 = 1 << 62;
 /// Characters of a description that are kept.
@@ -56,7 +59,7 @@ pub struct Grant {
     pub description: String,
     /// Whole extents.
     pub bytes: u64,
-    /// Where it lies.
+    /// Where it lies: a memory node, or a device.
     pub node: NodeId,
     /// Rises with each holder.
     pub epoch: u64,
@@ -70,6 +73,9 @@ pub struct Grant {
     /// The grant that it mirrors, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mirror_of: Option<GrantId>,
+    /// Where on a device it lies, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub range: Option<RangeOf>,
     /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives every holder
     /// a whole lease.
     #[serde(skip)]
@@ -141,6 +147,8 @@ pub struct GrantTable {
     nodes: BTreeMap<NodeId, Node>,
     grants: BTreeMap<GrantId, Grant>,
     #[serde(default)]
+    devices: BTreeMap<NodeId, Device>,
+    #[serde(default)]
     spaces: Vec<SpaceRecord>,
     #[serde(skip)]
     tenants: Tenants,
@@ -166,6 +174,7 @@ impl GrantTable {
             next: 1,
             nodes: BTreeMap::new(),
             grants: BTreeMap::new(),
+            devices: BTreeMap::new(),
             spaces: Vec::new(),
             tenants,
         }
@@ -347,6 +356,9 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Busy`] if it is connected.
     pub fn forget(&mut self, id: NodeId) -> Result<()> {
+        if self.devices.contains_key(&id) {
+            return self.forget_device(id);
+        }
         if self.node(id)?.connected {
             return Err(Error::Busy(format!("memory node {id} is connected: stop it first")));
         }
@@ -388,12 +400,13 @@ impl GrantTable {
         now: Nanos,
         lease: Nanos,
     ) -> Result<Opening> {
-        let (phase, has, node, epoch) = {
+        let (phase, has, node, epoch, is_on_device) = {
             let grant = self.grant(id)?;
-            (grant.phase, grant.bytes, grant.node, grant.epoch)
+            (grant.phase, grant.bytes, grant.node, grant.epoch, grant.range.is_some())
         };
+        let (bytes, host) = (self.whole_on(node, bytes), requested.host.as_deref());
         if phase == Phase::Freeing {
-            return Ok(Opening::Wait);
+            return self.check_former_host(id).map(|()| Opening::Wait);
         }
         if has != bytes {
             return Err(Error::Mismatch(format!(
@@ -402,14 +415,19 @@ impl GrantTable {
                 ByteSize(bytes)
             )));
         }
-        self.check_connected(node)?;
-        self.check_machine(node, requested.machine)?;
+        match is_on_device {
+            true => self.check_hosts(id, host)?,
+            false => {
+                self.check_connected(node)?;
+                self.check_machine(node, requested.machine)?;
+            }
+        }
         match phase {
             Phase::Idle => {
                 let grant = self.grants.get_mut(&id).expect("it was found");
                 grant.keep = requested.keep;
                 grant.description = printable(&requested.description);
-                self.hold(id, now, lease)
+                self.hold(id, host, now, lease)
             }
             Phase::Held => Ok(Opening::Ask(id, epoch)),
             _ => Ok(Opening::Wait),
@@ -439,7 +457,7 @@ impl GrantTable {
         }
     }
 
-    fn hold(&mut self, id: GrantId, now: Nanos, lease: Nanos) -> Result<Opening> {
+    fn hold(&mut self, id: GrantId, host: Option<&str>, now: Nanos, lease: Nanos) -> Result<Opening> {
         let grant = self.grants.get_mut(&id).expect("a grant that was found");
         grant.epoch += u64::from(!planted(Fault::EpochSame) || grant.epoch == 0);
         assert!(
@@ -448,6 +466,7 @@ impl GrantTable {
         );
         assert!(grant.epoch > 0, "a holder's epoch is at least 1");
         grant.enter(Phase::Held);
+        grant.set_host(host);
         grant.time = Nanos(now.raw() + lease.raw());
         Ok(Opening::Admit(id, grant.epoch))
     }
@@ -458,7 +477,13 @@ impl GrantTable {
     ///
     /// # Errors
     /// [`Error::Busy`] if another holder was faster.
-    pub fn take_over(&mut self, id: GrantId, epoch: u64, renewals: u64, now: Nanos, lease: Nanos) -> Result<Opening> {
+    pub fn take_over(
+        &mut self,
+        (id, epoch, renewals): (GrantId, u64, u64),
+        host: Option<&str>,
+        now: Nanos,
+        lease: Nanos,
+    ) -> Result<Opening> {
         let Some(grant) = self.grants.get(&id) else {
             return Err(Error::Busy(format!("grant {id} was just freed")));
         };
@@ -470,7 +495,10 @@ impl GrantTable {
                 "grant {id} is in use by a process that has just begun"
             )));
         }
-        self.hold(id, now, lease)
+        if grant.range.is_some() {
+            self.check_hosts(id, host)?;
+        }
+        self.hold(id, host, now, lease)
     }
 
     fn open_new(
@@ -490,6 +518,8 @@ impl GrantTable {
         if requested.mirror && !self.check_place_of_mirror(bytes, node, requested, priority)? {
             return Ok(Opening::Wait);
         }
+        let (bytes, host) = (self.whole_on(node, bytes), requested.host.as_deref());
+        self.check_quota(tenant, bytes.saturating_mul(sides))?;
         let grant = Grant {
             tenant: tenant.into(),
             label: requested.label.clone(),
@@ -501,11 +531,12 @@ impl GrantTable {
             keep: requested.keep,
             part: None,
             mirror_of: None,
+            range: self.hole(node, bytes).map(|offset| RangeOf { offset, host: None }),
             time: now,
             renewals: 0,
         };
         let id = self.add_grant(grant);
-        let opening = self.hold(id, now, lease)?;
+        let opening = self.hold(id, host, now, lease)?;
         Ok(if requested.mirror {
             self.mirror_new(opening, requested, now)
         } else {
@@ -549,13 +580,17 @@ impl GrantTable {
         limits.ok_or_else(|| Error::Invalid(format!("there is no tenant \"{tenant}\"")))
     }
 
+    /// Bytes that a memory node has free, or a device in one piece.
     fn free_of(&self, id: NodeId) -> u64 {
+        if self.devices.contains_key(&id) {
+            return self.largest_hole(id);
+        }
         self.nodes
             .get(&id)
             .map_or(0, |node| node.bytes.saturating_sub(self.granted(id)))
     }
 
-    /// Connected nodes of the request's pod and machine.
+    /// Connected nodes of the request's pod and machine, and devices of its pod and host.
     fn nodes_for(&self, requested: &OpenRequest) -> Vec<NodeId> {
         let fits = |node: &Node| {
             node.connected
@@ -563,15 +598,16 @@ impl GrantTable {
                 && requested.pod.as_ref().is_none_or(|pod| node.pod == *pod)
         };
         let nodes = self.nodes.iter().filter(|(_, node)| fits(node));
-        nodes.map(|(id, _)| *id).collect()
+        let nodes = nodes.map(|(id, _)| *id);
+        self.devices_for(requested).into_iter().chain(nodes).collect()
     }
 
-    /// The one of them with most room.
+    /// The one of them with most room. A device before a node: what lies there can go on from another host.
     fn place(&self, bytes: u64, requested: &OpenRequest) -> Option<NodeId> {
         let nodes = self.nodes_for(requested).into_iter();
         nodes
-            .filter(|id| self.free_of(*id) >= bytes)
-            .max_by_key(|id| self.free_of(*id))
+            .filter(|id| self.free_of(*id) >= self.whole_on(*id, bytes))
+            .max_by_key(|id| (self.devices.contains_key(id), self.free_of(*id)))
     }
 
     /// Where memory is short, idle grants of tenants with less priority go: least priority first, then idle longest.
@@ -588,6 +624,9 @@ impl GrantTable {
 
     /// What has to go so that a node has so much room, if that is enough.
     fn victims(&self, node: NodeId, bytes: u64, priority: u8) -> Option<Vec<GrantId>> {
+        if self.devices.contains_key(&node) {
+            return self.victims_in_a_row(node, bytes, priority);
+        }
         let mut room = self.free_of(node) + self.freeing(node);
         let mut victims = Vec::new();
         for (id, bytes_of) in self.reclaimable(node, priority) {
@@ -642,17 +681,17 @@ impl GrantTable {
     }
 
     fn full(&self, bytes: u64, pod: Option<&str>, nodes: &[NodeId]) -> Error {
-        let whole: u64 = nodes
-            .iter()
-            .filter_map(|id| self.nodes.get(id))
-            .map(|node| node.bytes)
-            .sum();
+        let of_device = |id| self.devices.get(id).map_or(0, |device| device.bytes);
+        let of = |id| self.nodes.get(id).map_or_else(|| of_device(id), |node| node.bytes);
+        let whole: u64 = nodes.iter().map(of).sum();
         let most = nodes.iter().map(|id| self.free_of(*id)).max().unwrap_or(0);
         let place = pod.map_or("the pool".into(), |pod| format!("pod {pod}"));
         Error::Full(match nodes.is_empty() {
-            true => format!("{place} has no memory node on this machine that is connected (cenote memory starts one)"),
+            true => format!(
+                "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device that this host has joined (cenote host)"
+            ),
             false => format!(
-                "no memory node of {place} has {} free (together they have {}, the most on one is {}); see `cenote pool status`",
+                "no memory node or device of {place} has {} free (together they have {}, the most on one is {}); see `cenote pool status`",
                 ByteSize(bytes),
                 ByteSize(whole),
                 ByteSize(most)
@@ -744,6 +783,7 @@ impl GrantTable {
                     "grant {id} is a part of a space or a mirror: it has no holder to be fenced"
                 );
                 grant.enter(Phase::Idle);
+                grant.set_host(None);
                 grant.time = now;
             }
             Phase::Freeing => drop(self.grants.remove(&id)),
@@ -811,14 +851,12 @@ impl GrantTable {
             description: grant.description.clone(),
             bytes: grant.bytes,
             node: grant.node,
-            pod: self
-                .nodes
-                .get(&grant.node)
-                .map(|node| node.pod.clone())
-                .unwrap_or_default(),
+            pod: self.pod_of(grant.node).into(),
             epoch: grant.epoch,
             phase: grant.phase,
             mirror_of: grant.mirror_of,
+            offset: grant.range.as_ref().map(|range| range.offset),
+            host: grant.host().map(str::to_owned),
             time: match grant.phase {
                 Phase::Held => grant.time.since(now).raw(),
                 _ => now.since(grant.time).raw(),
@@ -832,6 +870,7 @@ impl GrantTable {
         let mut problems = self.problems_of_spaces();
         problems.extend(self.problems_of_mirrors());
         problems.extend(self.problems_of_grants());
+        problems.extend(self.problems_of_devices());
         for (id, node) in &self.nodes {
             let granted = self.granted(*id);
             if granted > node.bytes {
@@ -849,7 +888,7 @@ impl GrantTable {
             if id.0 == 0 || id.0 >= self.next {
                 problems.push(format!("grant {id} has a number that is not given yet"));
             }
-            if !self.nodes.contains_key(&grant.node) {
+            if !self.nodes.contains_key(&grant.node) && !self.devices.contains_key(&grant.node) {
                 let node = grant.node;
                 problems.push(format!("grant {id} lies on memory node {node}, which is unknown"));
             }
@@ -870,7 +909,10 @@ impl GrantTable {
     }
 }
 
+mod devices;
+mod hosts;
 mod mirrors;
+mod ranges;
 mod spaces;
 #[cfg(test)]
 mod tests;

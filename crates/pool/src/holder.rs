@@ -459,6 +459,16 @@ impl Operator {
         self.0.ask(&Request::DropSpace { tenant, name }).map(drop)
     }
 
+    /// A host is over, as its switch or an operator knows: none of its processes reaches a device any more. What they
+    /// held goes to the next.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if its agent is connected, [`Error::Invalid`] if there is none of this name, or several.
+    pub fn host_lost(&self, host: &str, pod: Option<&str>) -> Result<()> {
+        let (host, pod) = (host.into(), pod.map(str::to_owned));
+        self.0.ask(&Request::HostLost { host, pod }).map(drop)
+    }
+
     /// Gives up a memory node that will not come back, and what lay there.
     ///
     /// # Errors

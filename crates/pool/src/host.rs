@@ -1,6 +1,11 @@
 //! Which processes of this machine have a file mapped, and how to end them. What a memory node needs to know before it
 //! gives memory to the next: over load and store nothing else stops a process that wakes up in the middle of a copy.
 
+mod ranges;
+
+pub(crate) use ranges::users_in;
+pub use ranges::{RangeHost, Sight};
+
 use cenote_base::rt::{self, Nanos, fs};
 use cenote_base::{Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
@@ -228,16 +233,7 @@ impl Target {
     }
 
     fn is_mapped_by(&self, pid: i32) -> bool {
-        let maps = |path: String| read_all(Path::new(&path)).unwrap_or_default();
-        let of_all = maps(format!("/proc/{pid}/maps"));
-        if !of_all.is_empty() {
-            return self.is_in(&of_all);
-        }
-        // It ended meanwhile, or is another user's, or its first thread has ended: then the others tell.
-        let tasks = fs::list(format!("/proc/{pid}/task")).unwrap_or_default();
-        tasks
-            .iter()
-            .any(|task| self.is_in(&maps(format!("/proc/{pid}/task/{task}/maps"))))
+        maps_of(pid).iter().any(|maps| self.is_in(maps))
     }
 
     /// Whether one of the lines (addresses, rights, offset, device, inode, path) names it.
@@ -248,6 +244,21 @@ impl Target {
         };
         String::from_utf8_lossy(maps).lines().any(is_it)
     }
+}
+
+/// The memory map of a process: once, or if its first thread has ended as each of the others shows it. None if it has
+/// ended, or is another user's.
+fn maps_of(pid: i32) -> Vec<Vec<u8>> {
+    let maps = |path: String| read_all(Path::new(&path)).unwrap_or_default();
+    let of_all = maps(format!("/proc/{pid}/maps"));
+    if !of_all.is_empty() {
+        return vec![of_all];
+    }
+    let tasks = fs::list(format!("/proc/{pid}/task")).unwrap_or_default();
+    tasks
+        .iter()
+        .map(|task| maps(format!("/proc/{pid}/task/{task}/maps")))
+        .collect()
 }
 
 /// Files of `/proc` do not know how long they are.

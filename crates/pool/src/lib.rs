@@ -17,7 +17,9 @@
 //! `docs/pool.md` tells it at length, with what is not there yet.
 
 mod acceptor;
+pub mod agent;
 pub mod client;
+mod device;
 pub mod grant_table;
 pub mod holder;
 pub mod host;
@@ -33,4 +35,6 @@ pub mod store;
 mod wire;
 
 pub use grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
-pub use wire::{AuditReport, GrantView, NodeView, PartSummary, PoolStatus, SpaceSummary, TenantView};
+pub use wire::{
+    AuditReport, DeviceView, GrantView, HostView, NodeView, PartSummary, PoolStatus, SpaceSummary, TenantView,
+};

@@ -20,6 +20,7 @@
 //! Lock order: a link → the grant table; the reasons → the grant table. No thread waits for a node with the grant table
 //! locked.
 
+mod agents;
 mod election;
 mod leader;
 mod links;

@@ -182,6 +182,7 @@ mod tests {
             pool: 7,
             term: 2,
             lease: 9,
+            host: None,
         };
         let (waits, waiting) = manager(Err(Error::Lost("another leads".into()).into()));
         let (leads, leading) = manager(Ok(welcome.clone()));

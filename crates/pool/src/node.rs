@@ -390,6 +390,7 @@ impl NodeState {
                 ref lost,
             } => self.parts.set_peers(space, parts, lost),
             Order::Check { grant } => return self.parts.check(grant).map(OrderReply::Problems),
+            Order::Range(_) => return Err(Error::Invalid("a memory node has no ranges of a device".into())),
             Order::List => return self.list(),
         }
         Ok(OrderReply::Done)

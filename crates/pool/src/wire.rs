@@ -4,7 +4,7 @@
 //! it comes in pieces, each with a byte before it (which JSON does not begin with) that says whether it is the last. A
 //! peer's first message is a [`Hello`]; what it may ask follows from the role that it took there.
 
-use crate::host::Process;
+use crate::host::{Process, Sight};
 use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use cenote_base::rt::Nanos;
@@ -42,6 +42,8 @@ pub struct Hello {
 pub enum Role {
     /// From here on the manager asks, and the node answers.
     Node(NodeHello),
+    /// As a node, the agent of a host at a device.
+    Host(HostHello),
     Tenant(String),
     Operator,
 }
@@ -67,6 +69,43 @@ pub struct NodeHello {
     pub last: GrantId,
 }
 
+/// The agent of a host at a device that hosts share, as it presents itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostHello {
+    /// As its directory says.
+    pub device: NodeId,
+    pub pool: u128,
+    pub pod: String,
+    /// The host's name.
+    pub host: String,
+    /// With which the host joined last, as the device's directory says; 0 if it does not.
+    pub epoch: u64,
+    /// The device on this host.
+    pub path: String,
+    /// Where its extents begin, all of their bytes, and those of one.
+    pub start: u64,
+    pub bytes: u64,
+    pub granule: u64,
+    pub devdax: bool,
+    /// Which processes it sees.
+    pub sight: Sight,
+    /// The greatest number of a grant that the directory has.
+    pub last: GrantId,
+    /// Whether the directory has a grant that was not freed.
+    pub used: bool,
+}
+
+/// What the agent of a host is told.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostWelcome {
+    /// Its slot in the device's directory.
+    pub number: u64,
+    /// The host's epoch, once it has joined.
+    pub epoch: u64,
+    /// It has to end every process of its host that maps the device before it joins.
+    pub clear: bool,
+}
+
 /// The manager's answer to a hello.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Welcome {
@@ -75,6 +114,9 @@ pub struct Welcome {
     pub term: u64,
     /// How long a lease lasts, in nanoseconds.
     pub lease: u64,
+    /// For the agent of a host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<HostWelcome>,
 }
 
 /// What holders and operators ask.
@@ -106,6 +148,11 @@ pub enum Request {
     /// A memory node that will not come back: what lay there is given up.
     Forget {
         node: NodeId,
+    },
+    /// A host is over: none of its processes reaches a device any more. Its epochs are closed.
+    HostLost {
+        host: String,
+        pod: Option<String>,
     },
     CreateSpace(SpaceRequest),
     OpenSpace {
@@ -280,10 +327,37 @@ pub enum Order {
     },
     /// Looks at all of a part that it keeps.
     Check { grant: GrantId },
-    /// Which grants' files are there?
+    /// Something of a grant on a device, to the agent of a host.
+    Range(RangeOrder),
+    /// Which grants' files, or ranges, are there?
     List,
     /// Nothing: is the node there?
     Ping,
+}
+
+/// What the agent of a host is to do with a grant's range.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RangeOrder {
+    pub grant: GrantId,
+    pub epoch: u64,
+    pub offset: u64,
+    pub bytes: u64,
+    pub work: RangeWork,
+}
+
+/// See [`RangeOrder`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub enum RangeWork {
+    /// Notes in the directory whose it is. `new`: no holder has had it.
+    Admit { new: bool },
+    /// Which processes map it? `write_back`: if none does, nothing of it stays in the host's caches.
+    Inspect { write_back: bool },
+    /// Does this process map it?
+    Confirm(Process),
+    /// Ends every process that maps it.
+    Fence,
+    /// Ends every process that maps it, makes it zeros, and notes that it is free.
+    Free,
 }
 
 /// A part that a memory node is to keep.
@@ -310,6 +384,7 @@ pub enum OrderReply {
     /// Processes, as the node's machine names them.
     Holders(Vec<String>),
     Files(Vec<GrantFile>),
+    Ranges(Vec<RangeFound>),
     /// What is wrong with a part.
     Problems(Vec<String>),
     Failed(Failure),
@@ -323,6 +398,17 @@ pub struct GrantFile {
     pub holders: Vec<String>,
 }
 
+/// A range of a device, as the agent of a host finds it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RangeFound {
+    /// Whose it is by the directory; `None`: it is free.
+    pub grant: Option<GrantId>,
+    pub offset: u64,
+    pub bytes: u64,
+    /// Processes of this host that map it.
+    pub users: Vec<String>,
+}
+
 /// A pool at a moment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PoolStatus {
@@ -332,6 +418,9 @@ pub struct PoolStatus {
     pub lease: u64,
     /// Its memory nodes.
     pub nodes: Vec<NodeView>,
+    /// Its devices that hosts share.
+    #[serde(default)]
+    pub devices: Vec<DeviceView>,
     /// Its tenants.
     pub tenants: Vec<TenantView>,
     /// Its grants.
@@ -400,6 +489,36 @@ pub struct NodeView {
     pub directory: String,
 }
 
+/// A device that hosts share.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceView {
+    /// Which.
+    pub id: NodeId,
+    /// Its pod.
+    pub pod: String,
+    /// Memory that it has.
+    pub bytes: u64,
+    /// Of that, granted or not confirmed free yet.
+    pub granted: u64,
+    /// Whether it is a devdax device, and not a file.
+    pub devdax: bool,
+    /// The hosts that have joined it.
+    pub hosts: Vec<HostView>,
+}
+
+/// A host, at a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct HostView {
+    /// Its name.
+    pub name: String,
+    /// Rises each time it joins after it was lost.
+    pub epoch: u64,
+    /// Whether its processes may have ranges: it was not lost.
+    pub open: bool,
+    /// Whether the manager hears its agent.
+    pub connected: bool,
+}
+
 /// A tenant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TenantView {
@@ -437,6 +556,12 @@ pub struct GrantView {
     /// The grant that it mirrors, if it does.
     #[serde(default)]
     pub mirror_of: Option<GrantId>,
+    /// Where on a device it lies, if it does.
+    #[serde(default)]
+    pub offset: Option<u64>,
+    /// The host that may touch that range, while one may.
+    #[serde(default)]
+    pub host: Option<String>,
     /// What is left of its lease, or how long it has been idle, in nanoseconds.
     pub time: u64,
 }

@@ -6,6 +6,7 @@ mod check;
 mod client;
 mod delegate;
 mod devices;
+mod host;
 mod kv;
 mod mount;
 mod password;
@@ -77,6 +78,10 @@ A pool on one machine, and a database in it:
   cenote memory --pod rack1 --size 8GiB --region /dev/shm/rack1
   cenote run --data /srv/orders --memory pool --manager 127.0.0.1:5440 --memory-size 4GiB
   cenote pool status
+
+Hosts of a pod that share a device, each with an agent; a grant goes from a host to another when its holder is over:
+  cenote host --pod rack1 --device /dev/dax0.0 --format                     once; without --format on the other hosts
+  cenote pool host-lost NAME                                                none of its processes reaches the device
 
 Killed and started again, the database finds its memory as it was. `cenote pool free GRANT` gives memory back.
 With --tenants FILE the manager knows tenants, their quotas and secrets; without, it listens on loopback addresses only.";
@@ -157,7 +162,10 @@ enum Command {
     /// Start a memory node: it gives memory of a pod to a pool
     #[command(after_help = POOL_EXAMPLES)]
     Memory(pool::MemoryArguments),
-    /// Look at a memory pool: nodes, tenants, grants; audit it; free what is not needed
+    /// Start the agent of a host, at a device that hosts of a pod share: its processes are granted ranges of it
+    #[command(after_help = POOL_EXAMPLES)]
+    Host(host::HostArguments),
+    /// Look at a memory pool: nodes, devices, hosts, tenants, grants; audit it; free what is not needed
     #[command(subcommand, after_help = POOL_EXAMPLES)]
     Pool(pool::PoolCommand),
     /// Start a key-value server in the foreground: Redis's protocol, on memory that outlives the process
@@ -283,6 +291,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Devices { file } => devices::run(file.as_deref()),
         Command::Manager(arguments) => pool::manager(arguments),
         Command::Memory(arguments) => pool::memory(arguments),
+        Command::Host(arguments) => host::run(arguments),
         Command::Pool(command) => pool::look(command),
         Command::Kv(arguments) => kv::run(arguments, started),
         Command::Mount(arguments) => mount::run(&arguments, started),

@@ -18,7 +18,7 @@ use cenote_pool::settings::Tenants;
 use cenote_pool::store::GrantTableStore;
 use cenote_pool::store::etcd::{self, Endpoint, EtcdOptions, EtcdStore};
 use cenote_pool::store::file::FileStore;
-use cenote_pool::{GrantId, GrantView, NodeId, NodeView, Phase, PoolStatus};
+use cenote_pool::{DeviceView, GrantId, GrantView, HostView, NodeId, NodeView, Phase, PoolStatus};
 use cenote_space::HostOptions;
 use clap::{Args, Subcommand};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -152,7 +152,7 @@ pub enum PoolCommand {
     /// Start two pods of two memory nodes on loopback, and show under load where extents are, what moves, and what is
     /// local
     Demo(DemoArguments),
-    /// Memory nodes, tenants and grants
+    /// Memory nodes, devices and their hosts, tenants and grants
     Status(PoolConnect),
     /// Compare the manager's grant table with what memory nodes find: every byte is free or granted
     Audit(PoolConnect),
@@ -167,7 +167,19 @@ pub enum PoolCommand {
     /// A tenant's spaces: heaps that many of its processes share
     #[command(subcommand)]
     Space(SpaceCommand),
-    /// Give up a memory node that will not come back, and what lay there
+    /// Close the epochs of a host that is over: none of its processes reaches a device any more. What they held goes to
+    /// the next holder
+    HostLost {
+        /// Its name, as `cenote pool status` shows it
+        #[arg(value_name = "NAME")]
+        host: String,
+        /// Its pod, if several pods have a host of this name
+        #[arg(long, env = "CENOTE_POD", value_name = "POD")]
+        pod: Option<String>,
+        #[command(flatten)]
+        connect: PoolConnect,
+    },
+    /// Give up a memory node, or a device, that will not come back, and what lay there
     Forget {
         /// Its number, as `cenote pool status` shows it
         #[arg(value_name = "NODE")]
@@ -291,7 +303,8 @@ pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
         return Err(format!(
             "{region} is no directory: each grant is a file of its own there, so that no tenant maps another's \
              memory. A devdax device cannot be divided like that: give it to one database (cenote run --region \
-             {region}), or mount a file system with DAX on it"
+             {region}), mount a file system with DAX on it, or have ranges of it granted to tenants that trust each \
+             other (cenote host --device {region})"
         )
         .into());
     }
@@ -342,7 +355,7 @@ fn called(arguments: &MemoryArguments) -> Result<Option<Called>, Failure> {
     Ok(Some(calls::called(&arguments.rdma, address, HostOptions::default())?))
 }
 
-fn secret(connect: &PoolConnect) -> Result<String, Failure> {
+pub(super) fn secret(connect: &PoolConnect) -> Result<String, Failure> {
     match &connect.secret_file {
         Some(file) => Ok(read_secret(file)?),
         None => Ok(String::new()),
@@ -376,11 +389,16 @@ pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
             say!("grant {grant} is being freed: its holder is ended, if there is one");
             Ok(ExitCode::SUCCESS)
         }
+        PoolCommand::HostLost { host, pod, connect } => {
+            operator(&connect)?.host_lost(&host, pod.as_deref())?;
+            say!("host {host} is lost: what its processes held has no holder now");
+            Ok(ExitCode::SUCCESS)
+        }
         PoolCommand::Forget { node, connect } => {
-            let number =
-                u64::from_str_radix(&node, 16).map_err(|_| format!("\"{node}\" is no number of a memory node"))?;
+            let number = u64::from_str_radix(&node, 16)
+                .map_err(|_| format!("\"{node}\" is no number of a memory node or device"))?;
             operator(&connect)?.forget(NodeId(number))?;
-            say!("memory node {node} is forgotten, with its grants; of those with a whole mirror that takes the place");
+            say!("{node} is forgotten, with its grants; of those with a whole mirror that takes the place");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -396,6 +414,7 @@ fn show(status: &PoolStatus) {
     let mut rows = vec![["memory node", "pod", "size", "granted", "free", "state", "files"].map(String::from)];
     rows.extend(status.nodes.iter().map(node_row));
     print_aligned(&rows);
+    show_devices(status);
     say!("");
     let mut rows = vec![["tenant", "granted", "quota", "priority"].map(String::from)];
     rows.extend(status.tenants.iter().map(|tenant| {
@@ -409,13 +428,55 @@ fn show(status: &PoolStatus) {
     }));
     print_aligned(&rows);
     say!("");
-    let mut rows = vec![["grant", "tenant", "size", "pod", "state", "holder", "what"].map(String::from)];
+    let mut rows = vec![["grant", "tenant", "size", "where", "state", "holder", "what"].map(String::from)];
     rows.extend(status.grants.iter().map(grant_row));
     print_aligned(&rows);
     if !status.spaces.is_empty() {
         say!("");
         print_aligned(&space::rows(&status.spaces));
     }
+}
+
+/// What hosts share, who has joined it, and what it cannot do.
+fn show_devices(status: &PoolStatus) {
+    if status.devices.is_empty() {
+        return;
+    }
+    say!("");
+    let mut rows = vec![["device", "pod", "size", "granted", "host", "epoch", "state"].map(String::from)];
+    for device in &status.devices {
+        rows.extend(device_rows(device));
+    }
+    print_aligned(&rows);
+    say!("a device: {}", audit::NOT_APART);
+}
+
+fn device_rows(device: &DeviceView) -> Vec<[String; 7]> {
+    let kind = if device.devdax { " (devdax)" } else { "" };
+    let row = |host: [String; 3]| {
+        let [name, epoch, state] = host;
+        let (size, granted) = (ByteSize(device.bytes), ByteSize(device.granted));
+        let id = format!("{}{kind}", device.id);
+        [
+            id,
+            device.pod.clone(),
+            size.to_string(),
+            granted.to_string(),
+            name,
+            epoch,
+            state,
+        ]
+    };
+    let of = |host: &HostView| {
+        let state = match (host.open, host.connected) {
+            (true, true) => "there",
+            (true, false) => "SILENT: what it holds is in quarantine",
+            (false, true) => "joining",
+            (false, false) => "lost",
+        };
+        [host.name.clone(), host.epoch.to_string(), state.into()]
+    };
+    device.hosts.iter().map(|host| row(of(host))).collect()
 }
 
 fn node_row(node: &NodeView) -> [String; 7] {
@@ -441,11 +502,16 @@ fn grant_row(grant: &GrantView) -> [String; 7] {
         Some(of) => format!("mirror of {of}, {state}"),
         None => state,
     };
+    let place = match (grant.offset, &grant.host) {
+        (None, _) => grant.pod.clone(),
+        (Some(offset), None) => format!("{} {} at {offset:#x}", grant.pod, grant.node),
+        (Some(offset), Some(host)) => format!("{} {} at {offset:#x}, host {host}", grant.pod, grant.node),
+    };
     [
         grant.id.to_string(),
         grant.tenant.clone(),
         ByteSize(grant.bytes).to_string(),
-        grant.pod.clone(),
+        place,
         state,
         grant.epoch.to_string(),
         format!("{} {}", grant.description, grant.label),

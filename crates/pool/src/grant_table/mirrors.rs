@@ -244,6 +244,7 @@ impl GrantTable {
             phase: Phase::Filling,
             keep: None,
             mirror_of: Some(id),
+            range: None,
             time: now,
             ..of.clone()
         };

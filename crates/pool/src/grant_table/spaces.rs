@@ -276,6 +276,7 @@ impl GrantTable {
                 keep: None,
                 part: Some(PartOf { space: id, number }),
                 mirror_of: None,
+                range: None,
                 time: now,
                 renewals: 0,
             };

@@ -7,8 +7,8 @@ use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::Leadership;
 use crate::wire::{
-    self, AuditReport, Failure, GrantFile, Hello, NodeHello, OpenRequest, Opened, Order, OrderReply, PoolStatus, Reply,
-    Request, Role, VERSION, Welcome,
+    self, AuditReport, Failure, GrantFile, Hello, HostWelcome, NodeHello, OpenRequest, Opened, Order, OrderReply,
+    PoolStatus, Reply, Request, Role, VERSION, Welcome,
 };
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
@@ -56,7 +56,8 @@ pub(super) struct Leader {
     pool: u128,
     term: u64,
     pub(super) grant_table: Arc<StoredGrantTable>,
-    links: Links,
+    links: Links<NodeId>,
+    pub(super) agents: Links<(NodeId, String)>,
     pub(super) not_made: NotMade,
     stop: AtomicBool,
 }
@@ -72,6 +73,7 @@ impl Leader {
             term,
             grant_table: Arc::new(grant_table),
             links: Links::default(),
+            agents: Links::default(),
             not_made: NotMade::default(),
             stop: AtomicBool::new(false),
         })
@@ -96,6 +98,10 @@ impl Leader {
     pub(super) fn end(&self) {
         self.stop();
         self.grant_table.resign();
+    }
+
+    pub(super) fn lease(&self) -> Nanos {
+        self.options.lease
     }
 
     pub(super) fn is_stopping(&self) -> bool {
@@ -126,14 +132,27 @@ impl Leader {
 
     pub(super) fn serve(&self, hello: Hello, connection: &Arc<dyn Connection>) -> Result<()> {
         let admitted = self.admit_peer(&hello);
-        let refused = admitted.is_err();
-        let welcome = admitted.and_then(|()| self.welcome());
+        let (refused, of_host) = (admitted.is_err(), admitted.clone().ok().flatten());
+        let welcome = admitted.and_then(|host| {
+            Ok(Welcome {
+                host,
+                ..self.welcome()?
+            })
+        });
         let greeted = wire::send(&**connection, &welcome.map_err(Failure::from));
         match hello.role {
             _ if refused => greeted,
+            Role::Host(agent) => {
+                let joined = of_host.ok_or_else(|| Error::corrupt("an agent's welcome"));
+                let served = greeted
+                    .and(joined)
+                    .and_then(|host| self.serve_agent(&agent, &host, connection));
+                self.agent_has_left(&agent);
+                served
+            }
             Role::Node(node) => {
                 let served = greeted.and_then(|()| self.serve_node(&node, connection));
-                self.links.remove(node.id);
+                self.links.remove(&node.id);
                 self.grant_table
                     .change_unstored(|grant_table| grant_table.leave(node.id));
                 served
@@ -154,10 +173,11 @@ impl Leader {
             pool: self.pool,
             term: self.term,
             lease: self.options.lease.raw(),
+            host: None,
         })
     }
 
-    pub(super) fn admit_peer(&self, hello: &Hello) -> Result<()> {
+    pub(super) fn admit_peer(&self, hello: &Hello) -> Result<Option<HostWelcome>> {
         if hello.version != VERSION {
             return Err(Error::Mismatch(format!(
                 "the manager speaks version {VERSION} of the pool's protocol, this program {}",
@@ -165,11 +185,18 @@ impl Leader {
             )));
         }
         match &hello.role {
-            Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(drop),
-            Role::Operator => self.options.tenants.admit_staff(&hello.secret),
+            Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(|_| None),
+            Role::Operator => self.options.tenants.admit_staff(&hello.secret).map(|()| None),
             Role::Node(node) => {
                 self.options.tenants.admit_staff(&hello.secret)?;
-                self.grant_table.change(|grant_table| grant_table.join(node))
+                self.grant_table.change(|grant_table| grant_table.join(node))?;
+                Ok(None)
+            }
+            Role::Host(agent) => {
+                self.options.tenants.admit_staff(&hello.secret)?;
+                self.grant_table
+                    .change(|grant_table| grant_table.join_host(agent))
+                    .map(Some)
             }
         }
     }
@@ -261,7 +288,7 @@ impl Leader {
     pub(super) fn link(&self, node: NodeId) -> Result<Arc<Link>> {
         let until = rt::now() + HELLO_TIMEOUT;
         loop {
-            if let Some(link) = self.links.get(node) {
+            if let Some(link) = self.links.get(&node) {
                 return Ok(link);
             }
             let grant_table = self.grant_table.look();
@@ -279,7 +306,8 @@ impl Leader {
         let (now, lease) = (rt::now(), self.options.lease);
         match request {
             Request::Open(requested) => self.open(tenant, &requested).map(Reply::Opened),
-            Request::Renew { grant, epoch } | Request::Confirm { grant, epoch, .. } => {
+            Request::Confirm { grant, epoch, process } => self.confirm(tenant, grant, epoch, process),
+            Request::Renew { grant, epoch } => {
                 self.grant_table
                     .change_unstored(|grant_table| grant_table.renew(tenant, grant, epoch, now, lease))?;
                 Ok(Reply::Done)
@@ -320,7 +348,7 @@ impl Leader {
                     Some(opened) => return Ok(opened),
                     None => continue,
                 },
-                Opening::Ask(id, epoch) => match self.take_over(id, epoch, requested.mirror) {
+                Opening::Ask(id, epoch) => match self.take_over(id, epoch, requested) {
                     Err(Error::Busy(_)) if waited < ENDING_TIMEOUT => {}
                     Ok(None) => continue,
                     Ok(Some(opened)) => return Ok(opened),
@@ -338,16 +366,21 @@ impl Leader {
 
     /// The former holder has a lease still. If its node says that no process uses the memory, it is dead, and a next
     /// one need not wait. `None`: the grant is gone meanwhile.
-    pub(super) fn take_over(&self, id: GrantId, epoch: u64, mirror: bool) -> Result<Option<Opened>> {
+    pub(super) fn take_over(&self, id: GrantId, epoch: u64, requested: &OpenRequest) -> Result<Option<Opened>> {
         let found = self
             .grant_table
             .look()
             .grant(id)
-            .map(|grant| (grant.node, grant.renewals));
-        let Ok((node, renewals)) = found else {
+            .map(|grant| (grant.clone(), grant.renewals));
+        let Ok((grant, renewals)) = found else {
             return Ok(None);
         };
-        let OrderReply::Holders(holders) = self.order(node, &Order::Inspect { grant: id })? else {
+        let host = requested.host.as_deref();
+        let inspected = match grant.range {
+            Some(_) => self.inspect_range(id, &grant, host)?,
+            None => self.order(grant.node, &Order::Inspect { grant: id })?,
+        };
+        let OrderReply::Holders(holders) = inspected else {
             return Err(Error::corrupt("a memory node's answer"));
         };
         if !holders.is_empty() {
@@ -356,9 +389,9 @@ impl Leader {
         self.check_mirror_is_left(id)?;
         match self
             .grant_table
-            .change(|grant_table| grant_table.take_over(id, epoch, renewals, rt::now(), self.options.lease))?
+            .change(|table| table.take_over((id, epoch, renewals), host, rt::now(), self.options.lease))?
         {
-            Opening::Admit(id, epoch) => self.admit(id, epoch, mirror),
+            Opening::Admit(id, epoch) => self.admit(id, epoch, requested.mirror),
             Opening::Ask(..) | Opening::Wait => Err(Error::Busy(format!("grant {id} is being taken back"))),
         }
     }
@@ -370,7 +403,11 @@ impl Leader {
             return Ok(None);
         };
         let is_held = |grant: &Grant| grant.phase == Phase::Held && grant.epoch == epoch;
-        let Some(admitted) = self.admit_if(grant.node, id, is_held).transpose() else {
+        let admitted = match grant.range {
+            Some(_) => self.admit_range(id, &grant, is_held),
+            None => self.admit_if(grant.node, id, is_held),
+        };
+        let Some(admitted) = admitted.transpose() else {
             return Ok(None);
         };
         let is_lost = matches!(
@@ -395,22 +432,17 @@ impl Leader {
             }
         };
         let mirror = self.mirror_at_opening(id, mirror)?;
-        let (pod, path) = {
-            let grant_table = self.grant_table.look();
-            (
-                grant_table.node(grant.node)?.pod.clone(),
-                path_of(&grant_table, grant.node, id)?,
-            )
-        };
+        let (path, range) = self.place_of(id, &grant)?;
+        let pod = self.grant_table.look().pod_of(grant.node).to_owned();
         Ok(Some(Opened {
             grant: id,
             epoch,
             bytes: grant.bytes,
             pod,
-            path: path.display().to_string(),
+            path,
             fresh,
             mirror,
-            range: None,
+            range,
         }))
     }
 
@@ -440,6 +472,10 @@ impl Leader {
                 .grant_table
                 .change(|grant_table| grant_table.forget(node))
                 .map(|()| Reply::Done),
+            Request::HostLost { host, pod } => self
+                .grant_table
+                .change(|grant_table| grant_table.lose_host(&host, pod.as_deref(), rt::now()))
+                .map(|()| Reply::Done),
             Request::DropSpace {
                 tenant: Some(tenant),
                 name,
@@ -457,6 +493,7 @@ impl Leader {
             pool: self.pool,
             lease: self.options.lease.raw(),
             nodes: grant_table.node_views(),
+            devices: grant_table.device_views(),
             tenants: grant_table.tenant_views(),
             grants: grant_table.grant_views(rt::now()),
             spaces: grant_table.space_summaries(None),
@@ -485,6 +522,7 @@ impl Leader {
                 Err(error) => report.problems.push(format!("{name}: {error}")),
             }
         }
+        self.audit_devices(&mut report);
         report
     }
 }

@@ -1,4 +1,4 @@
-//! The ways to the memory nodes that are connected.
+//! The ways to the memory nodes, and the agents of hosts, that are connected. What is said here of nodes goes for both.
 //!
 //! Invariants:
 //! - one order at a time goes to a node;
@@ -6,7 +6,6 @@
 //! - a node has one link, and it is there once the node has noted whose it is.
 
 use super::stored::StoredGrantTable;
-use crate::grant_table::NodeId;
 use crate::wire::{self, Order, OrderReply};
 use cenote_base::rt::{Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -17,22 +16,27 @@ use std::sync::Arc;
 /// Longer than a node takes to end a holder.
 const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
 
-/// See the module.
-#[derive(Default)]
-pub(super) struct Links(Mutex<BTreeMap<NodeId, Arc<Link>>>);
+/// See the module. By the node's number, or by device and host.
+pub(super) struct Links<K>(Mutex<BTreeMap<K, Arc<Link>>>);
 
-impl Links {
-    pub(super) fn add(&self, node: NodeId, link: &Arc<Link>) {
+impl<K> Default for Links<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord> Links<K> {
+    pub(super) fn add(&self, node: K, link: &Arc<Link>) {
         let former = self.0.lock().insert(node, Arc::clone(link));
-        assert!(former.is_none(), "memory node {node} is connected twice");
+        assert!(former.is_none(), "a memory node, or an agent, is connected once");
     }
 
-    pub(super) fn remove(&self, node: NodeId) {
-        self.0.lock().remove(&node);
+    pub(super) fn remove(&self, node: &K) {
+        self.0.lock().remove(node);
     }
 
-    pub(super) fn get(&self, node: NodeId) -> Option<Arc<Link>> {
-        self.0.lock().get(&node).cloned()
+    pub(super) fn get(&self, node: &K) -> Option<Arc<Link>> {
+        self.0.lock().get(node).cloned()
     }
 }
 

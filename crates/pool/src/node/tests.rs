@@ -416,7 +416,12 @@ fn come(manager: &dyn Listener) -> Arc<dyn Connection> {
 /// It is welcome to the manager of a term.
 fn welcome(connection: &dyn Connection, term: u64) {
     let (pool, lease) = (7, LONG.raw());
-    let welcome: std::result::Result<Welcome, Failure> = Ok(Welcome { pool, term, lease });
+    let welcome: std::result::Result<Welcome, Failure> = Ok(Welcome {
+        pool,
+        term,
+        lease,
+        host: None,
+    });
     // It does not wait for long.
     let _ = wire::send(connection, &welcome);
 }

@@ -51,21 +51,31 @@ pub struct Process {
     /// How often it said that it is working, and how much of that was waited for.
     reports: Arc<AtomicU64>,
     heard: u64,
+    /// Whether it is the child of the program that started it.
+    is_under: bool,
 }
 
 impl Process {
     /// Starts it; what it complains of is seen.
     pub fn start(task: &impl Serialize) -> Self {
-        Self::start_with(task, Stdio::inherit())
+        Self::start_with(task, &[], Stdio::inherit())
     }
 
     /// Starts one that is expected to complain.
     pub fn start_silent(task: &impl Serialize) -> Self {
-        Self::start_with(task, Stdio::null())
+        Self::start_with(task, &[], Stdio::null())
     }
 
-    fn start_with(task: &impl Serialize, complaints: Stdio) -> Self {
-        let mut child = Command::new(std::env::current_exe().expect("this program"))
+    /// Starts one by another program, which waits for it: in namespaces of a host.
+    pub fn start_under(program: &[String], task: &impl Serialize) -> Self {
+        Self::start_with(task, program, Stdio::null())
+    }
+
+    fn start_with(task: &impl Serialize, under: &[String], complaints: Stdio) -> Self {
+        let this = std::env::current_exe().expect("this program");
+        let words: Vec<_> = under.iter().map(Into::into).chain([this.into_os_string()]).collect();
+        let mut child = Command::new(&words[0])
+            .args(&words[1..])
             .args(["another_process", "--exact", "--nocapture", "--test-threads=1"])
             .env(TASK, serde_json::to_string(task).expect("text"))
             .stdin(Stdio::piped())
@@ -83,6 +93,7 @@ impl Process {
             said: Mutex::new(said),
             reports,
             heard: 0,
+            is_under: !under.is_empty(),
         }
     }
 
@@ -141,7 +152,18 @@ impl Process {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        let (id, began) = (self.child.id(), rt::now());
+        if !self.is_under {
+            return id;
+        }
+        loop {
+            let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+            if let Some(pid) = children.split_ascii_whitespace().next() {
+                return pid.parse().expect("a number");
+            }
+            assert!(rt::now().since(began) < TIMEOUT, "it is not started");
+            rt::sleep(TURN);
+        }
     }
 
     /// Whether it has ended.
@@ -156,17 +178,43 @@ impl Process {
             if let Some(status) = self.child.try_wait().expect("asked") {
                 return status;
             }
+            self.let_reap();
             assert!(rt::now().since(began) < TIMEOUT, "the process does not end");
             rt::sleep(TURN);
+        }
+    }
+
+    /// The program that waits for it stops when it stops, and goes on with it. So it is told to when that has ended.
+    fn let_reap(&self) {
+        if !self.is_under {
+            return;
+        }
+        let id = self.child.id();
+        let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
+        let of = |pid: &str| std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+        let is_over = of(&children)
+            .rsplit_once(')')
+            .is_none_or(|(_, rest)| rest.starts_with(" Z"));
+        if is_over && let Some(id) = Pid::from_raw(id as i32) {
+            kill_process(id, Signal::CONT).ok();
         }
     }
 
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid() as i32).expect("a process");
         kill_process(pid, signal).expect("sent");
+        if self.is_under && signal == Signal::CONT {
+            // The program that waits for it stops when it stops.
+            let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
+            kill_process(pid, signal).expect("sent");
+        }
     }
 
     pub fn kill(&mut self) {
+        if self.is_under {
+            self.signal(Signal::KILL);
+            self.signal(Signal::CONT);
+        }
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
     }

@@ -1,0 +1,208 @@
+//! What an agent does as it is ordered. Each order may come twice, and may have been done before.
+
+use crate::device::{GrantPlace, PoolDevice};
+use crate::grant_table::GrantId;
+use crate::host::{Process, RangeHost, users_in};
+use crate::wire::{Order, OrderReply, RangeFound, RangeOrder, RangeWork};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::FileRange;
+
+/// How long ending processes may take.
+const END_TIMEOUT: Nanos = Nanos::from_secs(5);
+/// Bytes that are erased, or written back, at once.
+const STEP: u64 = 64 << 20;
+/// How long that goes on within one order: the manager asks again for the rest.
+const STEPS_TIMEOUT: Nanos = Nanos::from_secs(2);
+
+/// How far a range is erased, or written back, that takes more than one order.
+#[derive(Default)]
+struct Steps(Mutex<Option<Progress>>);
+
+struct Progress {
+    of: (GrantId, u64, What),
+    done: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum What {
+    Erasing,
+    WritingBack,
+}
+
+impl Steps {
+    /// Does it for the rest of the range, as far as the time goes.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if there is more to do; those of `work`.
+    fn go_on(&self, place: GrantPlace, what: What, work: impl Fn(FileRange) -> Result<()>) -> Result<()> {
+        let (mut progress, of) = (self.0.lock(), (place.grant, place.epoch, what));
+        let mut done = progress
+            .as_ref()
+            .filter(|former| former.of == of)
+            .map_or(0, |former| former.done);
+        let (until, all) = (rt::now() + STEPS_TIMEOUT, place.range.bytes);
+        while done < all {
+            let bytes = STEP.min(all - done);
+            let offset = place.range.offset + done;
+            work(FileRange { offset, bytes })?;
+            done += bytes;
+            *progress = Some(Progress { of, done });
+            if rt::now() > until && done < all {
+                let grant = place.grant;
+                return Err(Error::Busy(format!(
+                    "{what:?} grant {grant}: {done} of {all} bytes are done"
+                )));
+            }
+        }
+        *progress = None;
+        Ok(())
+    }
+}
+
+/// The device, and the processes of this host that use it.
+pub(super) struct Ranges {
+    /// The host's name.
+    pub(super) name: String,
+    pub(super) host: Box<dyn RangeHost>,
+    pub(super) device: PoolDevice,
+    steps: Steps,
+}
+
+impl Ranges {
+    pub(super) fn new(name: String, host: Box<dyn RangeHost>, device: PoolDevice) -> Self {
+        Self {
+            name,
+            host,
+            device,
+            steps: Steps::default(),
+        }
+    }
+
+    /// Ends every process of this host that maps something of the device but its directory.
+    pub(super) fn end_all(&self) -> Result<()> {
+        self.host
+            .end_users(self.device.path(), self.device.extents(), END_TIMEOUT)
+    }
+
+    pub(super) fn execute(&self, order: &Order) -> Result<OrderReply> {
+        match order {
+            Order::Ping => Ok(OrderReply::Done),
+            Order::List => self.list(),
+            Order::Range(order) => self.execute_on_range(order),
+            _ => Err(Error::Invalid(
+                "the agent of a host has ranges of a device, and no files".into(),
+            )),
+        }
+    }
+
+    fn execute_on_range(&self, order: &RangeOrder) -> Result<OrderReply> {
+        let place = GrantPlace {
+            grant: order.grant,
+            epoch: order.epoch,
+            range: FileRange {
+                offset: order.offset,
+                bytes: order.bytes,
+            },
+        };
+        match order.work {
+            RangeWork::Admit { new } => self.admit(place, new),
+            RangeWork::Inspect { write_back } => self.inspect(place, write_back),
+            RangeWork::Confirm(process) => self.confirm(place, process),
+            RangeWork::Fence => self.fence(place),
+            RangeWork::Free => self.free(place),
+        }
+    }
+
+    fn users(&self, place: GrantPlace) -> Result<Vec<String>> {
+        self.host.users(self.device.path(), place.range)
+    }
+
+    fn admit(&self, place: GrantPlace, new: bool) -> Result<OrderReply> {
+        let users = self.users(place)?;
+        if !users.is_empty() {
+            let (users, host) = (users.join(", "), &self.name);
+            return Err(Error::Busy(format!(
+                "{users} of host \"{host}\" maps the range of grant {}",
+                place.grant
+            )));
+        }
+        self.device.admit(place, new)?;
+        Ok(OrderReply::Admitted { fresh: new })
+    }
+
+    fn inspect(&self, place: GrantPlace, write_back: bool) -> Result<OrderReply> {
+        self.device.check_standing(place)?;
+        let users = self.users(place)?;
+        if users.is_empty() && write_back {
+            self.write_back(place)?;
+        }
+        Ok(OrderReply::Holders(users))
+    }
+
+    fn confirm(&self, place: GrantPlace, process: Process) -> Result<OrderReply> {
+        self.device.check_standing(place)?;
+        match self.host.is_user(self.device.path(), place.range, process)? {
+            true => Ok(OrderReply::Done),
+            false => Err(Error::Mismatch(format!(
+                "process {} is not seen to map grant {} on host \"{}\": name the host that it runs on (--host)",
+                process.pid, place.grant, self.name
+            ))),
+        }
+    }
+
+    fn fence(&self, place: GrantPlace) -> Result<OrderReply> {
+        self.device.check_standing(place)?;
+        self.host.end_users(self.device.path(), place.range, END_TIMEOUT)?;
+        self.write_back(place)?;
+        Ok(OrderReply::Done)
+    }
+
+    /// What an ended process has stored may lie in this host's caches, and would come over what the next holder stores
+    /// from another host.
+    fn write_back(&self, place: GrantPlace) -> Result<()> {
+        let work = |range| self.device.write_back(range);
+        self.steps.go_on(place, What::WritingBack, work)
+    }
+
+    fn free(&self, place: GrantPlace) -> Result<OrderReply> {
+        if self.device.check_standing(place).is_err() {
+            // It is another's by the directory, or damaged: nothing of this grant is there, and nothing is touched.
+            self.device.ranges()?;
+            return Ok(OrderReply::Done);
+        }
+        self.host.end_users(self.device.path(), place.range, END_TIMEOUT)?;
+        let work = |range| self.device.erase(range);
+        self.device
+            .free(place, || self.steps.go_on(place, What::Erasing, work))?;
+        Ok(OrderReply::Done)
+    }
+
+    /// All extents: the ranges that are granted by the directory, and what is between them.
+    fn list(&self) -> Result<OrderReply> {
+        let mut granted = self.device.ranges()?;
+        granted.retain(|range| range.is_granted());
+        let mappings = self.host.mappings(self.device.path())?;
+        let found = |grant: Option<GrantId>, offset: u64, bytes: u64| RangeFound {
+            grant,
+            offset,
+            bytes,
+            users: users_in(&mappings, FileRange { offset, bytes }),
+        };
+        let (extents, mut all) = (self.device.extents(), Vec::new());
+        let mut at = extents.offset;
+        for record in granted {
+            let FileRange { offset, bytes } = record.place.range;
+            if offset > at {
+                all.push(found(None, at, offset - at));
+            }
+            all.push(found(Some(record.place.grant), offset, bytes));
+            at = offset + bytes;
+        }
+        let end = extents.offset + extents.bytes;
+        if end > at {
+            all.push(found(None, at, end - at));
+        }
+        Ok(OrderReply::Ranges(all))
+    }
+}
