@@ -48,7 +48,7 @@ impl FileRange {
     }
 
     /// Locks it for what has the file open here (an open file description); false if it is locked already. The lock
-    /// of the whole file is another: those who use ranges do not take it.
+    /// of the whole file is another, which users of ranges do not take.
     pub(crate) fn lock(&self, file: &OwnedFd, name: &str) -> Result<bool> {
         let lock = libc::flock {
             l_type: libc::F_WRLCK as libc::c_short,

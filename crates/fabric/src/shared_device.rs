@@ -1,4 +1,4 @@
-//! A file or device that several hosts share, as those see it who cut it into ranges: what is in it is not looked at.
+//! A file or device that several hosts share, for the code that cuts it into ranges: what is in it is not looked at.
 
 use crate::backing::{Backing, Kind};
 use crate::coherence;

@@ -42,6 +42,8 @@ pub(crate) struct PoolDevice {
     header: Header,
     layout: Layout,
     directory: RegionMemory,
+    /// The device number and inode of what was opened.
+    opened: (u64, u64),
 }
 
 impl PoolDevice {
@@ -135,10 +137,26 @@ impl PoolDevice {
             device,
             header,
             layout,
+            opened: identity_of(path)?,
         };
         opened.ranges()?;
         opened.hosts()?;
         Ok(opened)
+    }
+
+    /// What was opened still has its name. Processes are found by what has the name now: those that map a file whose
+    /// place another has taken would not be seen.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`]; those of files.
+    pub(crate) fn check_there(&self) -> Result<()> {
+        match identity_of(&self.path)? == self.opened {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!(
+                "{} is another file than the one that this agent has opened: start the agent again",
+                self.path.display()
+            ))),
+        }
     }
 
     pub(crate) fn id(&self) -> NodeId {
@@ -358,6 +376,12 @@ impl PoolDevice {
     fn map_for_test(&self, range: FileRange) -> RegionMemory {
         self.device.map(range).expect("mapped")
     }
+}
+
+fn identity_of(path: &Path) -> Result<(u64, u64)> {
+    let stat = rustix::fs::stat(path);
+    let stat = stat.map_err(|error| Error::io(format!("looking at {}", path.display()), error.into()))?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 fn map_directory(device: &SharedDevice, bytes: u64) -> Result<RegionMemory> {

@@ -77,7 +77,8 @@ pub fn machine_name() -> Option<String> {
     if rt::simulated() {
         return None;
     }
-    let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let name = read_all(Path::new("/proc/sys/kernel/hostname")).ok()?;
+    let name = String::from_utf8_lossy(&name).trim().to_owned();
     (!name.is_empty()).then_some(name)
 }
 

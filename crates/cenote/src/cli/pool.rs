@@ -437,7 +437,7 @@ fn show(status: &PoolStatus) {
     }
 }
 
-/// What hosts share, who has joined it, and what it cannot do.
+/// What hosts share, which of them have joined it, and what it cannot do.
 fn show_devices(status: &PoolStatus) {
     if status.devices.is_empty() {
         return;

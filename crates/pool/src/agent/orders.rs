@@ -10,7 +10,7 @@ use cenote_fabric::FileRange;
 
 /// How long ending processes may take.
 const END_TIMEOUT: Nanos = Nanos::from_secs(5);
-/// Bytes that are erased, or written back, at once.
+/// Bytes that are erased, or written back, at once, unless an extent is larger.
 const STEP: u64 = 64 << 20;
 /// How long that goes on within one order: the manager asks again for the rest.
 const STEPS_TIMEOUT: Nanos = Nanos::from_secs(2);
@@ -35,7 +35,7 @@ impl Steps {
     ///
     /// # Errors
     /// [`Error::Busy`] if there is more to do; those of `work`.
-    fn go_on(&self, place: GrantPlace, what: What, work: impl Fn(FileRange) -> Result<()>) -> Result<()> {
+    fn go_on(&self, place: GrantPlace, step: u64, what: What, work: impl Fn(FileRange) -> Result<()>) -> Result<()> {
         let (mut progress, of) = (self.0.lock(), (place.grant, place.epoch, what));
         let mut done = progress
             .as_ref()
@@ -43,7 +43,7 @@ impl Steps {
             .map_or(0, |former| former.done);
         let (until, all) = (rt::now() + STEPS_TIMEOUT, place.range.bytes);
         while done < all {
-            let bytes = STEP.min(all - done);
+            let bytes = step.min(all - done);
             let offset = place.range.offset + done;
             work(FileRange { offset, bytes })?;
             done += bytes;
@@ -86,6 +86,7 @@ impl Ranges {
     }
 
     pub(super) fn execute(&self, order: &Order) -> Result<OrderReply> {
+        self.device.check_there()?;
         match order {
             Order::Ping => Ok(OrderReply::Done),
             Order::List => self.list(),
@@ -112,6 +113,11 @@ impl Ranges {
             RangeWork::Fence => self.fence(place),
             RangeWork::Free => self.free(place),
         }
+    }
+
+    /// Whole extents: a device maps no less.
+    fn step(&self) -> u64 {
+        STEP.next_multiple_of(self.device.granule())
     }
 
     fn users(&self, place: GrantPlace) -> Result<Vec<String>> {
@@ -162,7 +168,7 @@ impl Ranges {
     /// from another host.
     fn write_back(&self, place: GrantPlace) -> Result<()> {
         let work = |range| self.device.write_back(range);
-        self.steps.go_on(place, What::WritingBack, work)
+        self.steps.go_on(place, self.step(), What::WritingBack, work)
     }
 
     fn free(&self, place: GrantPlace) -> Result<OrderReply> {
@@ -174,7 +180,7 @@ impl Ranges {
         self.host.end_users(self.device.path(), place.range, END_TIMEOUT)?;
         let work = |range| self.device.erase(range);
         self.device
-            .free(place, || self.steps.go_on(place, What::Erasing, work))?;
+            .free(place, || self.steps.go_on(place, self.step(), What::Erasing, work))?;
         Ok(OrderReply::Done)
     }
 

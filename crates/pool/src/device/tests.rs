@@ -130,6 +130,19 @@ fn foreign_and_damaged_devices_are_refused_by_name() {
     refused(PoolDevice::make(&Dir::new().path(), MIB, 7), "no room for a directory");
 }
 
+/// A file was removed, and another put in its place: the agent looked which processes map the new one, and called
+/// those over that map the old one.
+#[test]
+fn another_file_in_its_place_is_noticed() {
+    let dir = Dir::new();
+    let device = dir.made();
+    device.check_there().expect("it is there");
+    std::fs::remove_file(dir.path()).expect("removed");
+    refused(device.check_there(), "No such file");
+    dir.made();
+    refused(device.check_there(), "another file");
+}
+
 #[test]
 fn hosts_keep_their_slots() {
     let dir = Dir::new();

@@ -121,7 +121,13 @@ pub(crate) fn users_in(mappings: &[(String, FileRange)], range: FileRange) -> Ve
 }
 
 fn target(device: &Path) -> Result<Target> {
-    Target::of(device)?.ok_or_else(|| Error::Lost(format!("{} is not there any more", device.display())))
+    let gone = || {
+        Error::io(
+            format!("looking at {}", device.display()),
+            std::io::ErrorKind::NotFound.into(),
+        )
+    };
+    Target::of(device)?.ok_or_else(gone)
 }
 
 fn processes() -> Result<Vec<i32>> {

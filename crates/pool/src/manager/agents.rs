@@ -1,7 +1,7 @@
 //! The manager and the agents of hosts: what is done for grants that lie on devices which hosts share.
 //!
 //! An agent's connection has a thread, as a memory node's has: it orders what the phases of grants ask of this host
-//! until it is confirmed. An order that is under way at one agent is nobody else's to repeat: the grant names that host
+//! until it is confirmed. An order that is under way at one agent is repeated by no other: the grant names that host
 //! until the agent has answered, over a later connection if need be, or the host was lost. So a zeroing that a stopped
 //! agent has begun does not go on over the next holder's bytes.
 
