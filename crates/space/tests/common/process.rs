@@ -171,6 +171,16 @@ impl Process {
         self.child.try_wait().expect("asked").is_some()
     }
 
+    /// Whether it has ended, or does within the time that a killed process takes to be reaped.
+    pub fn has_ended_soon(&mut self) -> bool {
+        let until = rt::now() + Nanos::from_secs(5);
+        while !self.has_ended() && rt::now() < until {
+            self.let_reap();
+            rt::sleep(TURN);
+        }
+        self.has_ended()
+    }
+
     /// How it has ended: another one ends it.
     pub fn ended(&mut self) -> ExitStatus {
         let began = rt::now();
