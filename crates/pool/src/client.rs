@@ -12,12 +12,14 @@
 //!          └─ part 3: RemoteKeeper ──── Membership ─────────────────────────▶ memory node b
 //! ```
 //!
-//! A member that its node does not hear for a lease is fenced: its process is ended. A node that is away fences no
+//! A member that its node does not hear for a lease is fenced, at all nodes of the space: its process is ended where
+//! it maps memory, and its calls are refused. A node that is away fences no
 //! member, so its members wait for it, and come back with what they had.
 
 mod connection;
 mod membership;
 mod options;
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -39,6 +41,7 @@ use cenote_space::{
 use connection::Pool;
 use membership::{Membership, RETRY};
 pub use options::{ClientOptions, OnRevoked};
+use standing::Standing;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -188,6 +191,7 @@ impl PoolClient {
             pool: Arc::clone(&self.0),
             name: name.into(),
             members: Mutex::default(),
+            standing: Arc::default(),
             look_at: AtomicU64::new(0),
         };
         let attached = match opening.attach_patiently(&space, &view) {
@@ -216,6 +220,7 @@ struct Opening {
     pool: Arc<Pool>,
     name: String,
     members: Mutex<Members>,
+    standing: Arc<Standing>,
     /// When the manager may be asked again for an unknown part, in nanoseconds.
     look_at: AtomicU64,
 }
@@ -309,6 +314,7 @@ impl Opening {
             key: view.key.number(),
             pod: self.pool.pod(view),
         };
+        let admission = member.admission();
         let keeper = RemoteKeeper {
             member,
             part: part.number,
@@ -320,11 +326,14 @@ impl Opening {
         };
         let channel = Channel::new(Arc::clone(callers), calls, hello)
             .resolved_by(Box::new(resolver))
+            .admitted_by(admission)
             .reading(self.pool.options.far_reads);
+        let channel = Arc::new(channel);
+        self.standing.add_channel(&channel);
         let far = FarPart {
             number: part.number,
             pod: part.pod.clone(),
-            channel: Arc::new(channel),
+            channel,
         };
         space.attach_far(far, Arc::new(keeper))
     }
@@ -340,7 +349,8 @@ impl Opening {
         if let Some(member) = members.get(&part.node) {
             return Ok(Arc::clone(member));
         }
-        let member = Arc::new(Membership::begin(&self.pool, &self.name, view, part, address)?);
+        let member = Membership::begin(&self.pool, &self.name, view, part, address, &self.standing)?;
+        let member = Arc::new(member);
         members.insert(part.node, Arc::clone(&member));
         Ok(member)
     }

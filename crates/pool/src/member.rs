@@ -11,7 +11,7 @@ use cenote_space::{Class, Extent, GlobalAddress, Lifetime, Run, SessionId};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// A member's number, which it drew: a client process, in one space on one memory node.
+/// A member's number, which it drew: a client process in one space, the same at all memory nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct MemberId(pub u128);
@@ -45,6 +45,9 @@ pub struct MemberWelcome {
     /// Its seat at the ring beside a part, if it wants one and there is one: as long as the connection lasts.
     #[serde(default)]
     pub ring: Option<RingSeat>,
+    /// By which its calls over the fabric are known to be a member's that was not fenced; 0: none are served here.
+    #[serde(default)]
+    pub epoch: u64,
 }
 
 /// A seat at a ring, and where that is.

@@ -4,6 +4,7 @@
 //!  DIR/node.json     its number, its pool;           locked while the node runs
 //!  DIR/grant-7       a grant's memory: made empty when it is granted, removed when it is freed
 //!  DIR/fenced.json   members that were fenced and live on
+//!  DIR/member-F00    a member that has sessions
 //!  DIR/keep-7        which part of which space grant 7 is, if it is one
 //!  DIR/ring-7        over which members of this machine ask for what is part of it; made anew by each start
 //! ```
@@ -22,6 +23,8 @@
 
 mod directory;
 mod fenced;
+mod fencing;
+mod known;
 mod members;
 mod membership;
 mod parts;
@@ -118,6 +121,8 @@ struct NodeState {
     lease: AtomicU64,
     parts: parts::Parts,
     membership: membership::Membership,
+    spread: fencing::Spread,
+    known: known::Known,
     /// For members.
     acceptor: Acceptor,
 }
@@ -153,6 +158,8 @@ impl MemoryNode {
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
             parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
             membership: membership::Membership::new(fenced::Fenced::read(&options.directory)?),
+            spread: fencing::Spread::default(),
+            known: known::Known::read(&options.directory)?,
             acceptor: Acceptor::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
             options,
             managers,
@@ -163,6 +170,7 @@ impl MemoryNode {
             joined: Event::default(),
         });
         rings.serve(&state);
+        state.fence_for_others();
         state
             .directory
             .note(|identity| identity.members = Some(state.address.clone()))?;
@@ -172,10 +180,12 @@ impl MemoryNode {
 
     fn run(state: Arc<NodeState>, listener: Box<dyn Listener>) -> Self {
         let (obeying, accepting, watching) = (Arc::clone(&state), Arc::clone(&state), Arc::clone(&state));
+        let telling = Arc::clone(&state);
         let threads = vec![
             rt::spawn("memory node", move || obeying.run()),
             rt::spawn("pool members", move || accepting.accept(&*listener)),
             rt::spawn("pool watch", move || watching.watch()),
+            rt::spawn("pool fences", move || telling.spread_fences()),
         ];
         Self { state, threads }
     }

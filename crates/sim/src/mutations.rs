@@ -67,6 +67,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),
         ReplyOnce | LateConnection | ObjectZero | LiveGeneration => (Name::Pool, 60),
         StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
+        MemberCheck | UnsettledLeave => (Name::Pool, 60),
         FreezeNumber | EarlySettle | StaleAddress => (Name::Pool, 60),
         OwnerUntold | ReaderLook | VersionKept => (Name::Pool, 60),
         GrantFence | GrantConfirm | EpochSame | BookUnwritten => (Name::Grants, 60),

@@ -65,9 +65,9 @@ pub use class::{Class, GRAIN, SLAB_OBJECT_MAX};
 pub use extent::EXTENT;
 pub use far::modes::{FarMode, FarReads, FarStats, Probed};
 pub use far::wire::Hello;
-pub use far::{Channel, FarPart, Resolver};
+pub use far::{Admission, Channel, FarPart, Pass, Resolver};
 pub use heat::{Heat, HeatOptions};
-pub use host::{Host, HostOptions, Hosts, Moved, Peer};
+pub use host::{Fencing, Host, HostOptions, Hosts, Moved, Peer};
 pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};
 pub use local::LocalKeeper;
 pub use lock::{Guard, Held, LOCK_BYTES, Mode, Timeout};
@@ -134,10 +134,13 @@ struct SpaceState {
     parts: [OnceLock<Attached>; 256],
     far: [OnceLock<FarAttached>; 256],
     location_cache: LocationCache,
+    /// Above the numbers of those.
+    far_end: AtomicU64,
     /// Accesses that went to a part that this process does not map.
     asked: AtomicU64,
     /// What was read under locks of what it does not map.
     cache: PageCache,
+    unleft: lock::Unleft,
     source: OnceLock<Source>,
 }
 
@@ -187,8 +190,10 @@ impl Space {
             parts: [const { OnceLock::new() }; 256],
             far: [const { OnceLock::new() }; 256],
             location_cache: LocationCache::default(),
+            far_end: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             cache: PageCache::default(),
+            unleft: lock::Unleft::default(),
             source: OnceLock::new(),
         }))
     }
@@ -267,7 +272,16 @@ impl Space {
             return Err(has_it());
         }
         let attached = self.0.far[usize::from(number)].set(FarAttached { part, keeper });
-        attached.map_err(|_| has_it())
+        attached.map_err(|_| has_it())?;
+        self.0.far_end.fetch_max(u64::from(number) + 1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Nothing that was given up is done any more, in any part, once this returns.
+    fn settle(&self) -> Result<()> {
+        let end = self.0.far_end.load(Ordering::Acquire) as usize;
+        let far = self.0.far[..end].iter().filter_map(OnceLock::get);
+        far.map(|far| far.part.channel.settle()).fold(Ok(()), Result::and)
     }
 
     /// Its parts that this process does not map, by number.
@@ -400,6 +414,10 @@ impl Space {
 
     fn cache(&self) -> &PageCache {
         &self.0.cache
+    }
+
+    fn unleft(&self) -> &lock::Unleft {
+        &self.0.unleft
     }
 
     fn location_cache(&self) -> &LocationCache {

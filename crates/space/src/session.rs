@@ -208,6 +208,8 @@ impl Session {
     }
 
     fn end(&self) -> Result<()> {
+        // Its locks are others' when it has ended: if something of it may come after that, it ends with the process.
+        self.space.settle()?;
         let part_sessions = core::mem::take(&mut *self.part_sessions.lock());
         let near = part_sessions
             .by_part

@@ -79,6 +79,10 @@ faults! {
     StaleCache = "stale-cache",
     /// What was written under a lock, and collected, is not written before the lock is left.
     LostFlush = "lost-flush",
+    /// A host does what a member asks for that was fenced.
+    MemberCheck = "member-check",
+    /// A lock is left though what was given up under it may be done yet.
+    UnsettledLeave = "unsettled-leave",
     /// An extent that is hot in another pod goes there, however hot it is where it is.
     HeatComparison = "heat-comparison",
     /// An extent that is about to move is still used where it was.

@@ -7,14 +7,18 @@
 //!   hangs, which it asks for the node's address;
 //! - what has begun at the node and has not ended is said again with each hello, as the node may be another process
 //!   since;
+//! - it ends when nothing that this process has given up can be done any more, wherever that was asked for: its locks
+//!   are others' then;
+//! - fenced at one node is fenced at all: [`Standing`];
 //! - it ends with a word to the node, however long that takes. Unsaid, the node would end this process for its silence,
 //!   whatever it does by then.
 
 use super::connection::Pool;
+use super::standing::Standing;
 use crate::grant_table::{NodeId, SpaceId};
 use crate::host::Process;
 use crate::key::Key;
-use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
+use crate::member::{MemberHello, MemberReply, MemberRequest, MemberWelcome, RingSeat};
 use crate::wire::{self, Failure, PartView, SpaceView, VERSION};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
@@ -22,10 +26,10 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Connection;
 use cenote_fabric::rdma::call::{Call, Caller, LIMIT};
 use cenote_fabric::ring::{User, UserOptions};
-use cenote_space::SessionId;
+use cenote_space::{Admission, Pass, SessionId};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(2);
 const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(10);
@@ -41,6 +45,9 @@ const FIND_TIMEOUT_MIN: Nanos = Nanos::from_millis(100);
 /// How long a memory node is told again and again that a member leaves, and how often.
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(600);
 const LEAVE_AGAIN: Nanos = Nanos::from_millis(500);
+
+/// Where a process runs that maps nothing of a node's.
+const NO_MACHINE: u64 = 0;
 
 const _: () = assert!(PINGS > 1, "a node hears a member several times in a lease");
 const _: () = assert!(
@@ -58,7 +65,9 @@ struct Shared {
     node: NodeId,
     space: SpaceId,
     key: Key,
-    id: MemberId,
+    standing: Arc<Standing>,
+    /// It maps parts there. Otherwise its process is no matter of the node's, which may not see it.
+    maps: bool,
     parts: Vec<u8>,
     link: Mutex<Link>,
     /// Its seat, as long as that connection lasts.
@@ -67,11 +76,9 @@ struct Shared {
     wants_ring: AtomicBool,
     /// In nanoseconds.
     lease: AtomicU64,
+    /// What its calls are known by there.
+    epoch: AtomicU64,
     stop: Event,
-    /// It is no member any more.
-    revoked: AtomicBool,
-    /// And the application was told.
-    told: AtomicBool,
 }
 
 /// The way to the node.
@@ -95,6 +102,7 @@ impl Membership {
         view: &SpaceView,
         part: &PartView,
         address: &str,
+        standing: &Arc<Standing>,
     ) -> Result<Self> {
         let at_node = view.parts.iter().filter(|other| other.node == part.node);
         let shared = Arc::new(Shared {
@@ -103,7 +111,8 @@ impl Membership {
             node: part.node,
             space: view.id,
             key: view.key,
-            id: MemberId(rt::random_u128()),
+            standing: Arc::clone(standing),
+            maps: pool.is_near(part),
             parts: at_node.map(|other| other.number).collect(),
             link: Mutex::new(Link {
                 address: address.into(),
@@ -114,9 +123,8 @@ impl Membership {
             ring: Mutex::new(None),
             wants_ring: AtomicBool::new(false),
             lease: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             stop: Event::default(),
-            revoked: AtomicBool::new(false),
-            told: AtomicBool::new(false),
         });
         shared.ask(&MemberRequest::Ping, &mut 0)?;
         let theirs = Arc::clone(&shared);
@@ -131,6 +139,41 @@ impl Membership {
     /// long.
     pub(super) fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         self.0.ask(request, tries)
+    }
+
+    /// By which channels to parts of this node are let in.
+    pub(super) fn admission(&self) -> Arc<dyn Admission> {
+        Arc::new(Admitted(Arc::downgrade(&self.0)))
+    }
+}
+
+/// This process as the node's hosts know it, as long as the membership lasts.
+struct Admitted(Weak<Shared>);
+
+impl Admitted {
+    fn member(&self) -> Result<Arc<Shared>> {
+        self.0
+            .upgrade()
+            .ok_or_else(|| Error::Lost("the space was closed".into()))
+    }
+}
+
+impl Admission for Admitted {
+    fn pass(&self) -> Result<Pass> {
+        self.member()?.pass()
+    }
+
+    fn renew(&self, refused: Pass) -> Result<Pass> {
+        let member = self.member()?;
+        // Over another connection if need be: the answer to a hello says whether this process was fenced.
+        for _ in 0..2 {
+            match member.try_ask(&MemberRequest::Ping, &mut 0) {
+                Ok(_) if member.pass()? != refused => break,
+                Ok(_) | Err(Error::Revoked(_)) => member.end_connection(),
+                Err(error) => return Err(error),
+            }
+        }
+        member.pass()
     }
 }
 
@@ -154,7 +197,7 @@ impl Shared {
             }
             match self.ask(&MemberRequest::Ping, &mut 0) {
                 Ok(_) => silent = false,
-                Err(Error::Revoked(_)) if self.revoked.load(Ordering::Acquire) => return,
+                Err(Error::Revoked(_)) if self.standing.is_revoked() => return,
                 // Whether it is over, the answer to a hello tells.
                 Err(Error::Revoked(_)) => self.end_connection(),
                 Err(error) => {
@@ -165,8 +208,24 @@ impl Shared {
                 }
             }
         }
-        self.leave();
+        if self.has_settled() {
+            self.leave();
+        }
         self.end_connection();
+    }
+
+    /// Waits until nothing that this process has given up can be done any more, in any part: what ends with a membership
+    /// is others' then. If that does not come to be so, the node finds the member silent, and sees to it.
+    fn has_settled(&self) -> bool {
+        let until = rt::now() + LEAVE_TIMEOUT;
+        while let Err(error) = self.standing.settle() {
+            let is_over = matches!(error, Error::Revoked(_)) || rt::now() > until;
+            if is_over || matches!(self.try_ask(&MemberRequest::Ping, &mut 0), Err(Error::Revoked(_))) {
+                return false;
+            }
+            rt::sleep(LEAVE_AGAIN);
+        }
+        true
     }
 
     /// Says to the node that this process needs nothing any more. A node that does not hear it would take it for
@@ -192,8 +251,7 @@ impl Shared {
     fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         let answer = self.ask_patiently(request, tries);
         if let Err(error) = &answer
-            && self.revoked.load(Ordering::Acquire)
-            && !self.told.swap(true, Ordering::AcqRel)
+            && self.standing.is_to_be_told()
         {
             (self.pool.options.on_revoked)(error);
         }
@@ -214,6 +272,14 @@ impl Shared {
         }
     }
 
+    fn pass(&self) -> Result<Pass> {
+        self.standing.check(&self.name)?;
+        Ok(Pass {
+            member: self.standing.member.0,
+            epoch: self.epoch.load(Ordering::Acquire),
+        })
+    }
+
     fn try_ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         match self.ask_by_ring(request, tries) {
             Some(answer) => answer,
@@ -224,7 +290,7 @@ impl Shared {
     /// Asks over the ring; `None` if there is none, or what it says is to be asked again over the connection, which
     /// knows better.
     fn ask_by_ring(&self, request: &MemberRequest, tries: &mut u32) -> Option<Result<MemberReply>> {
-        if !request.is_for_ring() || self.revoked.load(Ordering::Acquire) {
+        if !request.is_for_ring() || self.standing.is_revoked() {
             return None;
         }
         let ring = self.seat()?;
@@ -270,12 +336,7 @@ impl Shared {
 
     fn ask_by_link(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         let mut link = self.link.lock();
-        if self.revoked.load(Ordering::Acquire) {
-            let name = &self.name;
-            return Err(Error::Revoked(format!(
-                "this process is no member of space \"{name}\" any more"
-            )));
-        }
+        self.standing.check(&self.name)?;
         let connection = match &link.connection {
             Some(connection) => Arc::clone(connection),
             None => self.connect(&mut link)?,
@@ -306,9 +367,9 @@ impl Shared {
             version: VERSION,
             space: self.space,
             key: self.key,
-            member: self.id,
+            member: self.standing.member,
             parts: self.parts.clone(),
-            machine: cenote_fabric::boot(),
+            machine: if self.maps { cenote_fabric::boot() } else { NO_MACHINE },
             process: Process::this(),
             name: self.pool.options.name.clone(),
             sessions: link.sessions.iter().copied().collect(),
@@ -319,6 +380,7 @@ impl Shared {
         match answer.map_err(Error::from) {
             Ok(welcome) => {
                 self.lease.store(welcome.lease.max(PINGS), Ordering::Release);
+                self.epoch.store(welcome.epoch, Ordering::Release);
                 link.connection = Some(Arc::clone(&connection));
                 self.wants_ring.store(false, Ordering::Release);
                 let seat = welcome.ring.and_then(|ring| sit_down(&ring));
@@ -329,7 +391,7 @@ impl Shared {
             Err(error) => {
                 connection.close();
                 match error {
-                    Error::Revoked(_) if was_member => self.revoked.store(true, Ordering::Release),
+                    Error::Revoked(_) if was_member => self.standing.revoke(),
                     // Its node has to be told anew what it keeps, or another listens where it did.
                     Error::Invalid(text) if was_member => return Err(Error::Lost(text)),
                     _ => {}

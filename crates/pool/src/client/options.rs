@@ -8,7 +8,8 @@ use cenote_fabric::rdma::call::Callers;
 use cenote_space::FarReads;
 use std::sync::Arc;
 
-/// Called when a membership is over: what the space was used for has to end, as the process is about to be ended.
+/// Called once when this process is fenced: what the space was used for has to end. Each further access is
+/// [`Error::Revoked`] anyway, or the process is ended, if it maps what it would access.
 pub type OnRevoked = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// How a client uses spaces.
@@ -43,7 +44,7 @@ impl Default for ClientOptions {
             region: RegionOptions::default(),
             rings: true,
             timeout: Nanos::from_secs(30),
-            on_revoked: Arc::new(|error| eprintln!("cenote: {error}")),
+            on_revoked: Arc::new(|_| ()),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 const FILE: &str = "fenced.json";
 /// The last that are remembered.
-const MAX: usize = 4096;
+const MAX: usize = 16384;
 
 /// See the module. In a file, oldest first.
 pub(super) struct Fenced {
@@ -45,13 +45,14 @@ impl Fenced {
         self.members.contains(&member)
     }
 
-    /// Remembers a member, before another may take what it had.
-    pub(super) fn add(&mut self, member: MemberId) -> Result<()> {
-        if self.contains(member) {
+    /// Remembers members, before another may take what they had.
+    pub(super) fn add(&mut self, ids: &[MemberId]) -> Result<()> {
+        let new: Vec<MemberId> = ids.iter().copied().filter(|id| !self.contains(*id)).collect();
+        if new.is_empty() {
             return Ok(());
         }
         let mut members = self.members.clone();
-        members.push_back(member);
+        members.extend(new);
         members.drain(..members.len().saturating_sub(MAX));
         let text = serde_json::to_vec(&members).map_err(|error| Error::Invalid(error.to_string()))?;
         fs::replace(&self.path, &text).map_err(|error| Error::io(format!("writing {}", self.path.display()), error))?;

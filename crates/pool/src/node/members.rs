@@ -12,6 +12,7 @@
 //!
 //! Invariants:
 //! - a session belongs to the member that began it; no other allocates with it or ends it;
+//! - nothing of a fenced member can land in any node's memory when its sessions end: [`fencing`](super::fencing);
 //! - a fenced member is *ended first* if it is a process of this machine that maps the space: only when that is
 //!   confirmed are its sessions ended, and what they had is free. No other process is touched;
 //! - members that a former process of this node had come back with what they had, until a lease has passed. Then each
@@ -81,12 +82,13 @@ impl NodeState {
     fn serve_member(&self, connection: &Arc<dyn Connection>, place: &Place) -> Result<()> {
         let hello: MemberHello = wire::receive(&**connection, HELLO_TIMEOUT)?;
         let admitted = self.admit_member(&hello, connection, place);
-        let welcome = admitted.as_ref().map(|turn| MemberWelcome {
+        let welcome = admitted.as_ref().map(|(turn, epoch)| MemberWelcome {
             lease: self.lease().raw(),
             ring: self.seat(&hello, *turn),
+            epoch: *epoch,
         });
         wire::send(&**connection, &welcome.map_err(|error| Failure::from(error.clone())))?;
-        let turn = admitted?;
+        let (turn, _) = admitted?;
         let served = self.answer_member(hello.member, turn, &**connection);
         self.membership.disconnect(hello.member, turn);
         served
@@ -112,8 +114,8 @@ impl NodeState {
 
     // ---- coming, and coming back ----
 
-    /// Lets a member in; the turn of its connection.
-    fn admit_member(&self, hello: &MemberHello, connection: &Arc<dyn Connection>, place: &Place) -> Result<u64> {
+    /// Lets a member in; the turn of its connection, and its epoch.
+    fn admit_member(&self, hello: &MemberHello, connection: &Arc<dyn Connection>, place: &Place) -> Result<(u64, u64)> {
         if hello.version != VERSION {
             return Err(Error::Mismatch(format!(
                 "the memory node speaks version {VERSION} of the pool's protocol, this program {}",
@@ -134,7 +136,12 @@ impl NodeState {
         }
         let process = (hello.machine == cenote_fabric::boot()).then_some(hello.process);
         self.check_process(process)?;
-        let claim = || self.check_ended(hello.space).and_then(|()| self.claim(hello));
+        let claim = || {
+            self.check_ended(hello.space)?;
+            self.claim(hello)?;
+            self.known.come_back(hello.member);
+            self.admit_calls(hello.space, hello.member)
+        };
         self.membership.connect(hello, process, connection, claim)
     }
 
@@ -202,6 +209,7 @@ impl NodeState {
             }
             MemberRequest::Leave => {
                 self.membership.begin_leaving(id, turn)?;
+                self.end_calls(id);
                 self.end_sessions(id);
                 MemberReply::Done
             }
@@ -263,6 +271,9 @@ impl NodeState {
     }
 
     fn begin(&self, id: MemberId, turn: u64, part: u8, kept: &Kept) -> Result<SessionId> {
+        if !self.membership.has_sessions(id) {
+            self.known.note(id, kept.order.space)?;
+        }
         let session = kept.keeper.begin()?;
         let added = self.membership.add_session(id, turn, part, session);
         if added.is_err() {
@@ -344,14 +355,18 @@ impl NodeState {
             self.end_process(process, &fencing, why)?;
         }
         if fencing.process.is_none_or(|process| self.host.is_there(process)) {
-            self.membership.remember_fenced(id)?;
+            self.membership.remember_fenced(&[id])?;
         }
         self.check_quiet(id, &fencing.name)?;
-        self.end_sessions(id);
+        self.close_calls(fencing.space, id)?;
+        // What it has sent to other nodes is not to land after another has what it had.
+        if self.is_confirmed(fencing.space, id) {
+            self.end_sessions(id);
+        }
         Ok(())
     }
 
-    fn end_process(&self, process: Process, fencing: &Fencing, why: &str) -> Result<()> {
+    pub(super) fn end_process(&self, process: Process, fencing: &Fencing, why: &str) -> Result<()> {
         let parts = self.parts.of_space(fencing.space);
         let files: Vec<PathBuf> = parts.iter().map(|kept| kept.path.clone()).collect();
         let was_there = self.host.is_there(process);
@@ -392,6 +407,7 @@ impl NodeState {
             }
         }
         self.membership.remove(id);
+        self.forget_calls(space, id);
     }
 
     /// When the members that may come back have had their time: ends each process that maps a part without being a
@@ -401,6 +417,10 @@ impl NodeState {
             return Ok(());
         };
         let (space, part) = (kept.order.space, kept.order.part);
+        let away = self.known.former_of(space);
+        if !self.are_confirmed(space, &away)? {
+            return Ok(());
+        }
         let processes = self.membership.processes(space, || {
             former.is_over = true;
             kept.set_former(Some(former.clone()));
@@ -412,6 +432,10 @@ impl NodeState {
             kept.keeper.end(session)?;
         }
         kept.set_former(None);
+        let is_over = |kept: &Arc<Kept>| kept.former().is_none();
+        if self.parts.of_space(space).iter().all(is_over) {
+            away.iter().for_each(|id| self.forget_calls(space, *id));
+        }
         Ok(())
     }
 }

@@ -57,6 +57,8 @@ struct Member {
     /// Those of its first connection, and of the one that it has now.
     first_turn: u64,
     turn: u64,
+    /// What its calls are known by.
+    epoch: u64,
     heard: Nanos,
     /// Requests of it that are being served: a member that waits for an answer is not silent, however long that takes.
     asking: u32,
@@ -117,8 +119,8 @@ impl Membership {
 
     // ---- connections ----
 
-    /// Lets a member in over a connection; its turn. A member that is new claims the sessions that it names; `claim`
-    /// says whether it may.
+    /// Lets a member in over a connection; its turn, and its epoch. A member that is new claims the sessions that it
+    /// names; `claim` says whether it may, and which epoch it has.
     ///
     /// # Errors
     /// [`Error::Revoked`] if it was fenced, or is another's number or process, or a session is another's; that of
@@ -128,14 +130,16 @@ impl Membership {
         hello: &MemberHello,
         process: Option<Process>,
         connection: &Arc<dyn Connection>,
-        claim: impl FnOnce() -> Result<()>,
-    ) -> Result<u64> {
+        claim: impl FnOnce() -> Result<u64>,
+    ) -> Result<(u64, u64)> {
         let mut members = self.members.lock();
         let turn = members.last_turn + 1;
         if !members.by_id.contains_key(&hello.member) {
             self.check_claim(&members, hello)?;
-            claim()?;
-            members.by_id.insert(hello.member, Member::new(hello, process, turn));
+            let epoch = claim()?;
+            members
+                .by_id
+                .insert(hello.member, Member::new(hello, process, (turn, epoch)));
         }
         let member = members.by_id.get_mut(&hello.member).expect("it was found or entered");
         if !member.is_answered() || member.space != hello.space || member.process != process {
@@ -148,8 +152,9 @@ impl Membership {
         );
         member.connection = Some(Arc::clone(connection));
         (member.heard, member.turn) = (rt::now(), turn);
+        let epoch = member.epoch;
         members.last_turn = turn;
-        Ok(turn)
+        Ok((turn, epoch))
     }
 
     /// Whether what a member says to have begun may be its own.
@@ -336,12 +341,22 @@ impl Membership {
         })
     }
 
-    /// A member that was fenced lives on: it does not come back.
+    /// Members that were fenced may live on: they do not come back.
     ///
     /// # Errors
     /// Those of files.
-    pub(super) fn remember_fenced(&self, id: MemberId) -> Result<()> {
-        self.fenced.lock().add(id)
+    pub(super) fn remember_fenced(&self, ids: &[MemberId]) -> Result<()> {
+        self.fenced.lock().add(ids)
+    }
+
+    pub(super) fn is_member(&self, id: MemberId) -> bool {
+        self.members.lock().by_id.contains_key(&id)
+    }
+
+    /// Whether a member has sessions: what others may wait for.
+    pub(super) fn has_sessions(&self, id: MemberId) -> bool {
+        let members = self.members.lock();
+        members.by_id.get(&id).is_some_and(|member| !member.sessions.is_empty())
     }
 
     /// Whether a member was fenced and lives on.
@@ -409,7 +424,7 @@ impl Members {
 }
 
 impl Member {
-    fn new(hello: &MemberHello, process: Option<Process>, turn: u64) -> Self {
+    fn new(hello: &MemberHello, process: Option<Process>, (turn, epoch): (u64, u64)) -> Self {
         let name = hello.name.chars().filter(|c| !c.is_control()).take(NAME_MAX).collect();
         Self {
             space: hello.space,
@@ -421,6 +436,7 @@ impl Member {
             seats_before: Vec::new(),
             first_turn: turn,
             turn,
+            epoch,
             heard: rt::now(),
             asking: 0,
             standing: Standing::Answered,

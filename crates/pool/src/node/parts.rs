@@ -10,7 +10,7 @@
 
 use super::directory::{grant_path, numbered, remove_file, sync_directory};
 use super::rings::{self, PartRing, Rings};
-use crate::grant_table::{GrantId, SpaceId};
+use crate::grant_table::{GrantId, NodeId, SpaceId};
 use crate::key::Key;
 use crate::wire::{PartOrder, PartView};
 use cenote_base::crc::crc32c;
@@ -87,6 +87,7 @@ impl Hosting {
     fn start(&self, keeper: &Arc<LocalKeeper>, order: &PartOrder) -> Result<Host> {
         let options = HostOptions {
             key: order.key.number(),
+            members_only: true,
             ..self.options.clone()
         };
         let host = Host::start(Arc::clone(keeper), options)?;
@@ -347,6 +348,30 @@ impl Parts {
         }
     }
 
+    /// What serves calls to the parts that are here.
+    pub(super) fn hosts(&self) -> Option<&Arc<Hosts>> {
+        Some(&self.hosting.as_ref()?.hosts)
+    }
+
+    /// The parts of a space at other nodes that are called over the fabric, or may be, by node; `None`: that is not
+    /// known, as the manager has told nothing yet.
+    pub(super) fn elsewhere(&self, space: SpaceId) -> Option<BTreeMap<NodeId, Vec<u8>>> {
+        let here: BTreeSet<u8> = self.of_space(space).iter().map(|kept| kept.order.part).collect();
+        let peers = self.peers.lock();
+        let mut elsewhere: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
+        // A node that is there, and has no calls, serves none.
+        let has_calls = |part: &&PartView| part.calls.is_some() || part.members.is_none();
+        let others = peers
+            .get(&space)?
+            .parts
+            .iter()
+            .filter(|part| !here.contains(&part.number));
+        for part in others.filter(has_calls) {
+            elsewhere.entry(part.node).or_default().push(part.number);
+        }
+        Some(elsewhere)
+    }
+
     pub(super) fn rings(&self) -> &Arc<Rings> {
         &self.rings
     }
@@ -521,7 +546,6 @@ fn parse_note(bytes: &[u8]) -> Option<PartOrder> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::grant_table::NodeId;
     use cenote_fabric::rdma::loopback::Nodes;
     use cenote_space::EXTENT;
 

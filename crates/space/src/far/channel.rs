@@ -20,13 +20,17 @@
 //!    of before is done after that.
 //! 3. What may have been done is tried nowhere else
 //!    ([`NoAnswer::may_be_done`](super::question::NoAnswer::may_be_done)).
+//! 4. Where something is let go of that another user may have next, a lock above all, the user first
+//!    [settles](Channel::settle): what it has given up here is not done any more, or it does not let go.
 
 use super::modes::{Buffers, Counted, FarMode, FarReads, Line, lost_call};
+use super::pass::{Admission, Pass};
 use super::question::{Answered, Question, Tried};
 use super::wire::{self, DirectFrom, Greeting, Hello, Item};
 use crate::GlobalAddress;
 use crate::act::{Act, Outcome};
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Call, Called, Callers};
@@ -53,6 +57,10 @@ pub struct Channel {
     /// Finds the node if it is not where it was.
     resolver: Option<Resolver>,
     reads: FarReads,
+    /// As which member we ask; hosts ask as none.
+    admission: Option<Arc<dyn Admission>>,
+    /// Something was given up that may be done yet: until the next connection is made.
+    is_unsettled: AtomicBool,
     pub(super) counted: Counted,
     pub(super) buffers: Buffers,
 }
@@ -89,6 +97,8 @@ impl Channel {
             peer: Mutex::new(peer.into()),
             resolver: None,
             reads: FarReads::default(),
+            admission: None,
+            is_unsettled: AtomicBool::new(false),
             counted: Counted::default(),
             buffers: Buffers::default(),
         }
@@ -98,6 +108,13 @@ impl Channel {
     #[must_use]
     pub fn reading(self, reads: FarReads) -> Self {
         Self { reads, ..self }
+    }
+
+    /// The same, as a member of the space.
+    #[must_use]
+    pub fn admitted_by(self, admission: Arc<dyn Admission>) -> Self {
+        let admission = Some(admission);
+        Self { admission, ..self }
     }
 
     /// The same, with a resolver that finds the node when it is not where it was.
@@ -139,6 +156,8 @@ impl Channel {
         match self.connect(&mut connecting.turn) {
             Ok(line) => {
                 connecting.failed = None;
+                // What came by former ones is refused from here on, and a host that began anew has heard nothing.
+                self.is_unsettled.store(false, Ordering::Release);
                 let mut known = self.line.lock();
                 assert!(known.is_none(), "one thread makes a connection at a time");
                 Ok(Arc::clone(known.insert(Arc::new(line))))
@@ -170,24 +189,56 @@ impl Channel {
         line
     }
 
-    /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about
-    /// to be asked.
+    /// Nothing that was given up is done any more once this returns.
+    ///
+    /// # Errors
+    /// [`Error::Lost`], [`Error::Timeout`]: the host cannot be reached, and it may be done yet; [`Error::Revoked`].
+    pub fn settle(&self) -> Result<()> {
+        if !self.is_unsettled.load(Ordering::Acquire) || planted(Fault::UnsettledLeave) {
+            return Ok(());
+        }
+        // The line over which it was posted was left before this was noted: this one is a later one.
+        self.line()?;
+        self.is_unsettled.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// As the member that this process is, if it is one; a host that began anew does not know it.
     fn greet(&self, peer: &str, turn: &mut u64) -> Result<Line> {
+        let Some(admission) = &self.admission else {
+            return self
+                .greet_as(peer, turn, None)
+                .map_err(|error| self.unreached(peer, error));
+        };
+        let pass = admission.pass()?;
+        let greeted = match self.greet_as(peer, turn, Some(pass)) {
+            Err(error) if wire::is_unheard(&error) => self.greet_as(peer, turn, Some(admission.renew(pass)?)),
+            greeted => greeted,
+        };
+        greeted.map_err(|error| self.unreached(peer, error))
+    }
+
+    /// Whatever is refused there, be it that the node does not have the part open yet: it says nothing of what is about
+    /// to be asked. But a member that was fenced is told so.
+    fn unreached(&self, peer: &str, error: Error) -> Error {
+        match error {
+            error @ (Error::Lost(_) | Error::Timeout(_) | Error::Revoked(_)) => error,
+            other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
+        }
+    }
+
+    fn greet_as(&self, peer: &str, turn: &mut u64, pass: Option<Pass>) -> Result<Line> {
         *turn += 1;
         let greeting = Greeting {
             hello: self.hello.clone(),
             user: self.user,
             turn: *turn,
+            pass,
         };
-        let greeted = self.callers.caller(peer).and_then(|caller| {
-            let mut answer = Vec::new();
-            caller.call(&wire::greeting(&greeting)?, &mut answer)?;
-            Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads))
-        });
-        greeted.map_err(|error| match error {
-            Error::Lost(_) | Error::Timeout(_) => error,
-            other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
-        })
+        let caller = self.callers.caller(peer)?;
+        let mut answer = Vec::new();
+        caller.call(&wire::greeting(&greeting)?, &mut answer)?;
+        Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads))
     }
 
     fn leave(&self, line: &Arc<Line>) {
@@ -310,18 +361,22 @@ impl Channel {
             questions,
         } = under_way;
         let mut calls = called.wait().into_iter();
-        let mut is_late = false;
+        let (mut is_late, mut is_in_doubt) = (false, false);
         let judge = |question: Question| {
             let Some(call) = calls.next() else {
                 return question.vanished();
             };
             self.check(&line, &call);
             is_late |= question.is_late(&call);
+            is_in_doubt |= question.is_in_doubt(&call);
             question.judge(line.memory, call)
         };
         let tried = questions.into_iter().map(judge).collect();
-        if is_late {
+        if is_in_doubt {
             self.leave(&line);
+            self.is_unsettled.store(true, Ordering::Release);
+        }
+        if is_late {
             self.line().ok();
         }
         tried

@@ -7,6 +7,7 @@
 mod channel;
 mod lend;
 pub(super) mod modes;
+mod pass;
 mod question;
 pub(super) mod wire;
 
@@ -21,6 +22,7 @@ use wire::DirectFrom;
 pub(super) use channel::RequestsInFlight;
 pub use channel::{Channel, Resolver};
 use modes::lost_call;
+pub use pass::{Admission, Pass};
 pub(super) use question::{Answered, NoAnswer, Question, Repeat};
 
 /// A part on another pod, or another machine.

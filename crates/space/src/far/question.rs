@@ -137,11 +137,16 @@ impl Question {
         self.repeat == Repeat::Numbered && matches!(call.result, Err(Error::Timeout(_)))
     }
 
+    /// Whether it may be done yet, by a host that heard it over a connection that may be over.
+    pub fn is_in_doubt(&self, call: &Call) -> bool {
+        self.repeat == Repeat::Numbered && matches!(call.result, Err(Error::Timeout(_) | Error::Lost(_)))
+    }
+
     /// It is not sent (again), for this reason.
     pub fn unanswered(&self, error: Error) -> NoAnswer {
         let may_be_done = self.doubt.is_some();
         let error = match error {
-            error @ (Error::Lost(_) | Error::Timeout(_)) => error,
+            error @ (Error::Lost(_) | Error::Timeout(_) | Error::Revoked(_)) => error,
             other if may_be_done => Error::Lost(other.to_string()),
             other => other,
         };

@@ -24,6 +24,7 @@
 use super::super::GlobalAddress;
 use super::super::act::{Act, Outcome};
 use super::super::keeper::{Lifetime, SessionId};
+use super::pass::Pass;
 use crate::failure::Failure;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::LIMIT;
@@ -66,6 +67,11 @@ const FROZEN: u8 = 2;
 const AWAY: u8 = 3;
 const NOT_HERE: u8 = 4;
 
+/// What hosts of other parts ask for.
+pub fn is_of_hosts(kind: &u8) -> bool {
+    matches!(*kind, FETCH | ORDER | PROBE)
+}
+
 /// The user that asks, and which part: a connection is about one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -87,6 +93,9 @@ pub struct Greeting {
     pub user: u128,
     /// Which of its connections this is, counted from 1 on.
     pub turn: u64,
+    /// As which member; without one it is another part's host.
+    #[serde(default)]
+    pub pass: Option<Pass>,
 }
 
 /// What a request begins with.

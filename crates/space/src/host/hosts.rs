@@ -1,5 +1,6 @@
 //! What a memory node serves calls with: which connection is about which part, and which user it belongs to.
 
+use super::gates::{Fencing, Gate, Gates, Inside};
 use super::replies::User;
 use super::{Host, HostState, POD_MAX};
 use crate::far::wire;
@@ -7,7 +8,7 @@ use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, CallerId, Serve};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use wire::Greeting;
 
 /// A user that has said hello over a connection.
@@ -16,6 +17,8 @@ pub(super) struct KnownUser {
     /// The pod that it is in.
     pub(super) pod: String,
     pub(super) user: Arc<User>,
+    /// The member's that it belongs to; of other parts' hosts none.
+    gate: Option<Arc<Gate>>,
 }
 
 /// What serves the calls of a memory node: all parts that it hosts, several of one space too. Lock order: hosts, then
@@ -25,6 +28,7 @@ pub struct Hosts {
     /// By space and part.
     hosts: Mutex<BTreeMap<(u128, u8), Arc<HostState>>>,
     callers: Mutex<BTreeMap<CallerId, Arc<KnownUser>>>,
+    gates: Arc<Gates>,
 }
 
 impl Hosts {
@@ -32,6 +36,7 @@ impl Hosts {
     pub fn add(&self, host: &Host) {
         let place = host.inner.place_in_pool();
         self.remove(place.0, place.1);
+        host.inner.gates.set(Arc::clone(&self.gates)).ok();
         self.hosts.lock().insert(place, Arc::clone(&host.inner));
     }
 
@@ -49,8 +54,35 @@ impl Hosts {
         self.callers.lock().clear();
     }
 
+    // ---- members ----
+
+    /// Serves a member of a space from here on; its epoch.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is being fenced.
+    pub fn admit(&self, space: u128, member: u128) -> Result<u64> {
+        self.gates.admit(space, member)
+    }
+
+    /// Begins nothing more for a member. Whether nothing is under way for it: that stays so.
+    pub fn close(&self, space: u128, member: u128) -> bool {
+        self.gates.close(space, member)
+    }
+
+    /// A member is none any more, and does not come back.
+    pub fn forget(&self, space: u128, member: u128) {
+        self.gates.forget(space, member);
+    }
+
+    /// Who fences members that another node has fenced; without, their calls are refused here.
+    pub fn set_fencing(&self, fencing: Weak<dyn Fencing>) {
+        self.gates.set_fencing(fencing);
+    }
+
+    // ---- calls ----
+
     /// The memory of what that user has asked for.
-    fn admit(&self, caller: CallerId, greeting: Greeting) -> Result<u64> {
+    fn greet(&self, caller: CallerId, greeting: Greeting) -> Result<u64> {
         let hello = greeting.hello;
         if hello.pod.len() > POD_MAX {
             return Err(Error::Invalid(format!("a pod's name of {} bytes", hello.pod.len())));
@@ -60,10 +92,11 @@ impl Hosts {
         let host = host.filter(|host| host.options.key == hello.key && !host.is_stopping());
         let host =
             host.ok_or_else(|| Error::Invalid("no such part is served here, or the key is not its own".into()))?;
+        let gate = greeting.pass.map(|pass| self.gates.of(hello.space, pass)).transpose()?;
         let user = host.replies.greet(greeting.user, greeting.turn, caller)?;
         let (memory, pod) = (user.memory(), hello.pod);
         let host = Arc::clone(host);
-        let known = Arc::new(KnownUser { host, pod, user });
+        let known = Arc::new(KnownUser { host, pod, user, gate });
         let former = self.callers.lock().insert(caller, known);
         drop(hosts);
         // A connection that is another user's from now on.
@@ -78,7 +111,29 @@ impl KnownUser {
     pub(super) fn come(host: &Arc<HostState>, pod: &str, connection: CallerId) -> Result<Self> {
         let user = host.replies.greet(cenote_base::rt::random_u128(), 1, connection)?;
         let (host, pod) = (Arc::clone(host), pod.to_owned());
-        Ok(Self { host, pod, user })
+        let gate = None;
+        Ok(Self { host, pod, user, gate })
+    }
+
+    /// # Errors
+    /// [`Error::Revoked`] if its member was fenced; [`Error::Invalid`] if it is none, and only members may ask for that.
+    fn enter(&self, request: &[u8]) -> Result<Option<Inside<'_>>> {
+        match &self.gate {
+            Some(gate) => gate.enter().map(Some),
+            None if self.host.options.members_only && !request.first().is_some_and(wire::is_of_hosts) => {
+                Err(Error::Invalid("only members of the space are served".into()))
+            }
+            None => Ok(None),
+        }
+    }
+
+    fn serve(&self, request: &[u8], answer: Answer) {
+        match self.enter(request) {
+            Ok(_inside) => self
+                .host
+                .serve((&self.user, &self.pod, self.gate.as_ref()), request, answer),
+            Err(error) => answer.fail(error),
+        }
     }
 
     fn leave(&self, connection: CallerId) {
@@ -90,7 +145,7 @@ impl Serve for Hosts {
     fn serve(&self, caller: CallerId, request: &[u8], answer: Answer) {
         if request.first() == Some(&wire::HELLO) {
             let greeting = wire::split(request).and_then(|(_, rest)| wire::from_json(rest));
-            return match greeting.and_then(|greeting| self.admit(caller, greeting)) {
+            return match greeting.and_then(|greeting| self.greet(caller, greeting)) {
                 Ok(memory) => answer.with(&memory.to_le_bytes()),
                 Err(error) => answer.fail(error),
             };
@@ -98,7 +153,7 @@ impl Serve for Hosts {
         let known = self.callers.lock().get(&caller).cloned();
         let known = known.filter(|user| !user.host.is_stopping());
         match known {
-            Some(user) => user.host.serve((&user.user, &user.pod), request, answer),
+            Some(user) => user.serve(request, answer),
             // Or the host that it spoke with is gone: the user says hello again, to the host that is there then.
             None => answer.fail(wire::unheard("no hello came over this connection")),
         }

@@ -12,6 +12,7 @@
 //! The order of waiting: policy → executors → workers → serve; resolver → serve. No thread waits the other way, so
 //! hosts that order each other about do not wait in a circle.
 
+mod gates;
 mod hosts;
 mod image;
 mod obey;
@@ -26,6 +27,7 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
+pub use gates::Fencing;
 pub use hosts::Hosts;
 
 use super::GlobalAddress;
@@ -41,10 +43,11 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call};
+use gates::{Gate, Gates};
 use replies::{Replies, User};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use step_state::Steps;
 
 /// Orders and allocations that wait at a time, and requests.
@@ -61,6 +64,8 @@ pub struct HostOptions {
     pub pod: String,
     /// What users of the space are known by.
     pub key: u128,
+    /// Whether users have to be members that were [admitted](Hosts::admit).
+    pub members_only: bool,
     /// What makes an extent hot.
     pub heat: HeatOptions,
     /// An extent moves when it is so much hotter elsewhere. 1 and more.
@@ -83,6 +88,7 @@ impl Default for HostOptions {
         Self {
             pod: String::new(),
             key: 0,
+            members_only: false,
             heat: HeatOptions::default(),
             margin: 2.0,
             every: Nanos::from_millis(200),
@@ -180,6 +186,10 @@ enum Order {
     Offer {
         heat: f64,
     },
+    /// These members are fenced: nothing of them is to land in your memory any more.
+    Fence {
+        members: Vec<u128>,
+    },
 }
 
 /// What comes back.
@@ -216,12 +226,12 @@ enum Ordered {
 /// What the worker does.
 enum Job {
     Order(Order, Answer),
-    Alloc(Vec<u8>, Answer),
+    Alloc(Vec<u8>, Option<Arc<Gate>>, Answer),
 }
 
 impl Job {
     fn fail(self, error: Error) {
-        let (Job::Order(_, answer) | Job::Alloc(_, answer)) = self;
+        let (Job::Order(_, answer) | Job::Alloc(_, _, answer)) = self;
         answer.fail(error);
     }
 }
@@ -312,6 +322,8 @@ struct HostState {
     frozen: Mutex<BTreeMap<GlobalAddress, u64>>,
     /// What its users have had done.
     replies: Replies,
+    /// Of the members of its node.
+    gates: OnceLock<Arc<Gates>>,
     /// The extent that is being moved.
     under_way: Mutex<Option<GlobalAddress>>,
     work: Queue<Job>,
@@ -356,6 +368,7 @@ impl Host {
             steps: Mutex::default(),
             frozen: Mutex::default(),
             replies: Replies::default(),
+            gates: OnceLock::new(),
             under_way: Mutex::new(None),
             work: Queue::default(),
             move_requests: Queue::default(),
@@ -442,6 +455,14 @@ impl Host {
         self.inner.requested(extent, Some(to))
     }
 
+    /// Tells the host of another part that members are fenced; returns when nothing of them can land there any more.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if that is not so yet; those of the way there.
+    pub fn fence_at(&self, part: u8, members: Vec<u128>) -> Result<()> {
+        self.inner.order(part, &Order::Fence { members }).map(drop)
+    }
+
     /// What happened so far.
     pub fn moved(&self) -> Moved {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -479,14 +500,14 @@ impl HostState {
     }
 
     /// What has come by a call of a user. Does not block.
-    fn serve(self: &Arc<Self>, (user, pod): (&User, &str), request: &[u8], answer: Answer) {
+    fn serve(self: &Arc<Self>, (user, pod, gate): (&User, &str, Option<&Arc<Gate>>), request: &[u8], answer: Answer) {
         match wire::split(request) {
             Ok((head, rest)) if head.number != 0 => self.serve_once((user, pod), head, rest, answer),
             Ok((head, rest)) => match head.kind {
                 wire::ACCESSES | wire::SEQUENCE => self.serve_accesses(pod, head, rest, answer),
                 wire::PROBE => self.serve_probe(rest, answer),
                 wire::FETCH => self.serve_fetch(rest, answer),
-                _ => self.serve_other(request, head.kind, rest, answer),
+                _ => self.serve_other(gate, request, (head.kind, rest), answer),
             },
             Err(error) => answer.fail(error),
         }
@@ -507,11 +528,11 @@ impl HostState {
         }
     }
 
-    fn serve_other(&self, request: &[u8], kind: u8, rest: &[u8], mut answer: Answer) {
+    fn serve_other(&self, gate: Option<&Arc<Gate>>, request: &[u8], (kind, rest): (u8, &[u8]), mut answer: Answer) {
         match self.answer_other(kind, rest, answer.bytes()) {
             Ok(None) => answer.send(),
             Ok(Some(rest)) if rest.is_empty() => self.defer(request, answer),
-            Ok(Some(rest)) => self.add_job(Job::Alloc(rest, answer)),
+            Ok(Some(rest)) => self.add_job(Job::Alloc(rest, gate.cloned(), answer)),
             Err(error) => answer.fail(error),
         }
     }
@@ -587,7 +608,7 @@ impl HostState {
                         Err(error) => answer.fail(error),
                     }
                 }
-                Some(Job::Alloc(rest, answer)) => match self.alloc(&rest) {
+                Some(Job::Alloc(rest, gate, answer)) => match self.alloc_for(gate.as_deref(), &rest) {
                     Ok(address) => answer.with(&address.raw().to_le_bytes()),
                     Err(error) => answer.fail(error),
                 },
@@ -604,6 +625,12 @@ impl HostState {
     fn clear_sessions(&self) {
         let is_alive = |session: &SessionId| self.keeper.is_alive(*session).unwrap_or(true);
         self.part_sessions.lock().retain(|session, _| is_alive(session));
+    }
+
+    /// Its member may have been fenced while this waited.
+    fn alloc_for(&self, gate: Option<&Gate>, rest: &[u8]) -> Result<GlobalAddress> {
+        let _inside = gate.map(Gate::enter).transpose()?;
+        self.alloc(rest)
     }
 
     fn alloc(&self, rest: &[u8]) -> Result<GlobalAddress> {
@@ -645,7 +672,7 @@ impl HostState {
         let timeout = match order {
             // An order in turn, and its own ones before.
             Order::Relocate { .. } | Order::Reclaim { .. } => Nanos(self.options.timeout.raw() * 3),
-            Order::Where { .. } => self.options.timeout.min(WHERE_TIMEOUT),
+            Order::Where { .. } | Order::Fence { .. } => self.options.timeout.min(WHERE_TIMEOUT),
             _ => self.options.timeout,
         };
         let call = Call::new(wire::json(wire::ORDER, order)?).within(timeout);

@@ -39,10 +39,19 @@ impl HostState {
             Order::LetGo { extent, freeze } => self.let_go_here(extent, freeze).map(|()| Ordered::Done),
             Order::Where { extent } => self.place(extent),
             Order::Offer { heat } => Ok(self.consider(heat)),
+            Order::Fence { ref members } => self.fence_here(members).map(|()| Ordered::Done),
             Order::GiveUp { extent, freeze } => self.give_up_here(extent, freeze),
             Order::Have { extent, freeze } => Ok(self.have_here(extent, freeze)),
             Order::Relocate { .. } | Order::Reclaim { .. } => Err(Error::corrupt("an order that is the executor's")),
         }
+    }
+
+    fn fence_here(&self, members: &[u128]) -> Result<()> {
+        let gates = self
+            .gates
+            .get()
+            .ok_or_else(|| Error::Lost("the host serves nobody yet".into()))?;
+        gates.fence(self.part.space(), members)
     }
 
     fn freeze_here(&self, extent: GlobalAddress, freeze: u64) -> Result<Ordered> {

@@ -4,7 +4,7 @@
 //! a writer [collects](super::buffer) small writes.
 
 use super::buffer::{Batch, Buffer};
-use super::layout::{BROKEN, Mode, NO_SESSION, VERSION, next, taken_over};
+use super::layout::{Mode, NO_SESSION, VERSION, next, taken_over};
 use super::words::{Taken, Words};
 use crate::act::{Act, Step};
 use crate::cache::Under;
@@ -74,13 +74,14 @@ impl Hold {
         let mut buffer = self.buffer.lock();
         let released = buffer
             .land(self, space)
+            .and_then(|()| space.settle())
             .and_then(|()| self.release_after(space, buffer.rest()));
         match released {
             Err(Error::Revoked(_)) => Err(taken_over(self.lock)),
             Err(error) => {
                 // The next holder repairs what is half written. If this fails too, it does so when the session has
                 // ended.
-                let _ = self.words(space).swap(0, self.session, BROKEN);
+                let _ = space.leave_to_repair(self.lock, self.session);
                 Err(error)
             }
             Ok(()) => Ok(()),
@@ -107,6 +108,8 @@ impl Hold {
                     if self.is_released(&words)? {
                         return Ok(());
                     }
+                    // The next try may go another way.
+                    space.settle()?;
                 }
                 Err(error) => return Err(error),
             }
@@ -155,7 +158,7 @@ impl Hold {
     /// Lets go of it as if the session had died.
     pub(super) fn leave_broken(&self, space: &Space) -> Result<()> {
         self.buffer.lock().abandon(self, space);
-        match self.words(space).swap(0, self.session, BROKEN)? {
+        match space.leave_to_repair(self.lock, self.session)? {
             true => Ok(()),
             false => Err(taken_over(self.lock)),
         }

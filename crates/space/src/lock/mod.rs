@@ -45,13 +45,15 @@
 //! 3. a session that ends while it holds a lock has lost it, as no session has its numbers any more: its
 //!    [`Guard::unlock`] says so;
 //! 4. no two holds to write have the same session and version: what one of them has sent, and comes late, is known by
-//!    that.
+//!    that;
+//! 5. a session lets go of a lock only when nothing that it has given up in any part can be done after that.
 //!
 //! Lock order: a hold's buffer → the session's table. The table is not held while anything is waited for. Which lock of
 //! a space comes before which is its users' to say.
 
 mod buffer;
 mod hold;
+mod late;
 mod layout;
 mod session;
 mod table;
@@ -63,6 +65,7 @@ use super::{GlobalAddress, Session, Space};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use hold::Hold;
+pub(super) use late::Unleft;
 pub use layout::{LOCK_BYTES, Mode, Timeout};
 use layout::{NO_SESSION, SESSION_MASK, VERSION, WORDS};
 use std::sync::Arc;
@@ -239,6 +242,7 @@ impl Session {
     /// # Errors
     /// As [`Session::lock`]; [`Error::Timeout`] if timeout ran out.
     pub fn acquire(&self, lock: GlobalAddress, mode: Mode, timeout: Timeout) -> Result<Held> {
+        self.leave_late();
         let mut waiting = Waiting::new(lock, timeout);
         if mode == Mode::Read && self.locks.share(self, lock, &mut waiting)? {
             return Ok(Held {

@@ -129,6 +129,10 @@ impl Me<'_> {
         if !is_gone {
             return Ok(None);
         }
+        if found == self.session {
+            // What it has given up is not to come after what it does now.
+            self.words.space.settle()?;
+        }
         let mut words = self.or_undo((0, BROKEN), self.words.swap_and_look(found, self.session))?;
         if words[0] != found {
             return Ok(None);

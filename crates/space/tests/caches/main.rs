@@ -6,6 +6,7 @@ mod killed;
 mod model;
 mod once;
 mod pods;
+mod settled;
 
 use cenote_base::random::Random;
 use cenote_base::rt;

@@ -10,7 +10,7 @@ use cenote_space::{
     Channel, FarPart, GlobalAddress, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer,
     Session, Space,
 };
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 const SPACE: u128 = 78;
@@ -42,6 +42,8 @@ pub struct Fabric {
     fate: Mutex<Fate>,
     late: Mutex<Vec<Late>>,
     meanwhile: Mutex<Option<Meanwhile>>,
+    /// No connection is made.
+    is_cut: AtomicBool,
 }
 
 /// What another session does before a sender hears that its answer is lost, or between the messages of a batch.
@@ -67,6 +69,9 @@ struct Lines(Arc<Fabric>);
 
 impl Callers for Lines {
     fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        if self.0.is_cut.load(Ordering::Relaxed) {
+            return Err(Error::Lost("the way is cut".into()));
+        }
         let (fabric, caller) = (Arc::clone(&self.0), self.0.nodes.caller(peer)?);
         Ok(Arc::new(Line { fabric, caller }))
     }
@@ -133,6 +138,11 @@ impl Fabric {
         self.next_is(Fate::IsSplit);
     }
 
+    /// Connections are made no more, or again.
+    pub fn set_cut(&self, is_cut: bool) {
+        self.is_cut.store(is_cut, Ordering::Relaxed);
+    }
+
     pub fn next_is(&self, fate: Fate) {
         *self.fate.lock().expect("whole") = fate;
     }
@@ -180,6 +190,7 @@ impl Pods {
             fate: Mutex::new(Fate::Arrives),
             late: Mutex::default(),
             meanwhile: Mutex::default(),
+            is_cut: AtomicBool::new(false),
         });
         let hosts: Vec<_> = (0..2).map(|pod| host(&fabric, pod, part(pod, extents))).collect();
         let mut pods = Self {

@@ -36,6 +36,7 @@ impl Played {
     fn welcome_to(&self, ring: Option<RingSeat>) -> Arc<dyn Connection> {
         let connection = self.accept();
         let welcome = MemberWelcome {
+            epoch: 0,
             lease: LEASE.raw(),
             ring,
         };
@@ -91,7 +92,7 @@ fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<St
         parts: vec![part.clone()],
     };
     let address = node.0.address();
-    let begin = move || Membership::begin(&pool, "heap", &view, &part, &address);
+    let begin = move || Membership::begin(&pool, "heap", &view, &part, &address, &Arc::default());
     (rt::spawn("begins", begin), told)
 }
 

@@ -8,7 +8,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Caller, CallerId, Callers, Serve};
-use cenote_space::{Class, Extent, FarPart, GlobalAddress, Keeper, Lifetime, LocalKeeper, Part, Run, SessionId, Space};
+use cenote_space::{
+    Admission, Class, Extent, FarPart, GlobalAddress, Hosts, Keeper, Lifetime, LocalKeeper, Part, Pass, Run, SessionId,
+    Space,
+};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +24,8 @@ const RETRY: Nanos = Nanos::from_millis(2);
 
 #[derive(Debug, Serialize, Deserialize)]
 enum Request {
+    /// To be served calls; the epoch.
+    Admit,
     Begin,
     Take(SessionId, Class, Lifetime),
     GiveBack(SessionId, Vec<Extent>),
@@ -35,6 +40,7 @@ enum Request {
 pub(super) struct KeeperService {
     pub stage: Arc<Stage>,
     pub keeper: Arc<LocalKeeper>,
+    pub hosts: Arc<Hosts>,
 }
 
 impl Serve for KeeperService {
@@ -50,7 +56,11 @@ impl Serve for KeeperService {
 impl KeeperService {
     fn answer(&self, mark: Mark, request: Request) -> Result<Vec<u8>> {
         let keeper = &*self.keeper;
+        if self.stage.members().lock().is_gone(mark) {
+            return Err(Error::Revoked("this member was fenced".into()));
+        }
         match request {
+            Request::Admit => json(&self.hosts.admit(SPACE, mark.into())?),
             Request::Begin => {
                 let session = keeper.begin()?;
                 let members = self.stage.members();
@@ -77,7 +87,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
     serde_json::to_vec(value).map_err(|error| Error::Invalid(error.to_string()))
 }
 
-/// The space as a new process on `pod` sees it.
+/// The space as a new process on `pod` sees it, or on a machine of no pod: that maps nothing.
 ///
 /// # Errors
 /// Those of mapping the pod's part.
@@ -92,15 +102,23 @@ pub(super) fn open(stage: &Arc<Stage>, pod: usize, mark: Mark) -> Result<Space> 
             caller: Mutex::default(),
         })
     };
-    let part = Part::join_marked(&device(pod), Default::default(), mark)?;
-    space.attach(Arc::new(part), keeper(pod))?;
+    if pod < stage.count() {
+        let part = Part::join_marked(&device(pod), Default::default(), mark)?;
+        space.attach(Arc::new(part), keeper(pod))?;
+    }
     for other in (0..stage.count()).filter(|other| *other != pod) {
+        let keeper = keeper(other);
+        let epoch = Mutex::default();
+        let admission = Arc::new(Admitted {
+            keeper: Arc::clone(&keeper),
+            epoch,
+        });
         let far = FarPart {
             number: part_number(other),
             pod: pod_name(other),
-            channel: stage.channel(pod, other),
+            channel: Arc::new(stage.way(pod, other).admitted_by(admission)),
         };
-        space.attach_far(far, keeper(other))?;
+        space.attach_far(far, keeper)?;
     }
     Ok(space)
 }
@@ -115,7 +133,49 @@ pub(super) struct RemoteKeeper {
     pub caller: Mutex<Option<Arc<dyn Caller>>>,
 }
 
+/// A process as a member at a pod's program.
+struct Admitted {
+    keeper: Arc<RemoteKeeper>,
+    /// Never held at a preemption point.
+    epoch: Mutex<Option<u64>>,
+}
+
+impl Admitted {
+    fn ask(&self) -> Result<Pass> {
+        let epoch = self.keeper.ask_once(&Request::Admit)?;
+        *self.epoch.lock().unwrap_or_else(PoisonError::into_inner) = Some(epoch);
+        Ok(self.with(epoch))
+    }
+
+    fn with(&self, epoch: u64) -> Pass {
+        let member = self.keeper.mark.into();
+        Pass { member, epoch }
+    }
+}
+
+impl Admission for Admitted {
+    fn pass(&self) -> Result<Pass> {
+        let known = *self.epoch.lock().unwrap_or_else(PoisonError::into_inner);
+        known.map_or_else(|| self.ask(), |epoch| Ok(self.with(epoch)))
+    }
+
+    fn renew(&self, _: Pass) -> Result<Pass> {
+        self.ask()
+    }
+}
+
 impl RemoteKeeper {
+    fn ask_once<T: DeserializeOwned>(&self, request: &Request) -> Result<T> {
+        let mut answer = Vec::new();
+        let bytes = json(&(self.mark, request))?;
+        let asked = self.caller().and_then(|caller| caller.call(&bytes, &mut answer));
+        if matches!(asked, Err(Error::Lost(_) | Error::Timeout(_))) {
+            self.set_caller(None);
+        }
+        asked?;
+        serde_json::from_slice(&answer).map_err(|error| Error::corrupt(error.to_string()))
+    }
+
     fn caller(&self) -> Result<Arc<dyn Caller>> {
         let known = self.caller.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(known) = known {

@@ -52,7 +52,7 @@ fn host(stage: &Arc<Stage>, pod: usize, role: Role) -> Result<()> {
         };
         host.set_peer(part_number(other), peer);
     }
-    serve(stage, pod, &host);
+    let hosts = serve(stage, pod, &host);
     let stop = Arc::new(AtomicBool::new(false));
     let mover = {
         let (stage, host, stop) = (Arc::clone(stage), Arc::clone(&host), Arc::clone(&stop));
@@ -60,7 +60,7 @@ fn host(stage: &Arc<Stage>, pod: usize, role: Role) -> Result<()> {
     };
     let mut given_up = BTreeSet::new();
     while !stage.is_to_end(pod) {
-        look_after(stage, pod, &host, &mut given_up)?;
+        look_after(stage, pod, (&host, &hosts), &mut given_up)?;
         rt::sleep(TURN);
     }
     stop.store(true, SeqCst);
@@ -87,6 +87,7 @@ fn options(stage: &Stage, pod: usize, role: Role) -> HostOptions {
     HostOptions {
         pod: pod_name(pod),
         key: KEY,
+        members_only: true,
         heat: HeatOptions {
             hot: if role.moves { heat.hot } else { f64::MAX },
             ..heat
@@ -99,30 +100,40 @@ fn options(stage: &Stage, pod: usize, role: Role) -> HostOptions {
 }
 
 /// Starts the threads that answer users; returns when they do.
-fn serve(stage: &Arc<Stage>, pod: usize, host: &Arc<Host>) {
+fn serve(stage: &Arc<Stage>, pod: usize, host: &Arc<Host>) -> Arc<Hosts> {
     let hosts = Arc::new(Hosts::default());
     hosts.add(host);
     let keeper_service = KeeperService {
         stage: Arc::clone(stage),
         keeper: Arc::clone(host.keeper()),
+        hosts: Arc::clone(&hosts),
     };
+    let serving = Arc::clone(&hosts);
     let (calls, desks) = stage.nodes(pod);
     let (calls, desks) = (calls.clone(), desks.clone());
-    rt::spawn("calls", move || calls.serve(&*hosts, Serving::default()));
+    rt::spawn("calls", move || calls.serve(&*serving, Serving::default()));
     rt::spawn("keeper", move || desks.serve(&keeper_service, Serving::default()));
     let (calls, desks) = stage.nodes(pod);
     while !calls.is_served() || !desks.is_served() {
         rt::sleep(Nanos::from_micros(1));
     }
     stage.set_ready(pod);
+    hosts
 }
 
-/// What the dead had comes back; the controller hears what it has asked for.
-fn look_after(stage: &Stage, pod: usize, host: &Host, given_up: &mut BTreeSet<Mark>) -> Result<()> {
-    let (now, part) = (clock::now(), part_number(pod));
+/// What the dead and the fenced had comes back, when nothing of them can land in any pod; the controller hears what it
+/// has asked for.
+fn look_after(stage: &Stage, pod: usize, (host, hosts): (&Host, &Hosts), given_up: &mut BTreeSet<Mark>) -> Result<()> {
+    let (now, part, alive) = (clock::now(), part_number(pod), stage.alive());
+    let gone = stage.members().lock().to_close(pod, now);
+    for mark in gone {
+        if hosts.close(SPACE, mark.into()) {
+            stage.members().lock().close(pod, mark);
+        }
+    }
     let (over, dead) = {
         let members = stage.members().lock();
-        (members.over(part, now), members.dead(now))
+        (members.over(part, &alive), members.dead(now))
     };
     for session in over {
         host.keeper().end(session)?;

@@ -10,7 +10,7 @@ use cenote_fabric::profile;
 use cenote_fabric::rdma::call::Callers;
 use cenote_space::{Channel, FarReads, Hello, Moved, Placement};
 
-use super::members::Members;
+use super::members::{Mark, Members};
 use super::model::Model;
 use crate::rdma::{MemoryNode, Network};
 use crate::worlds::plan::Pods;
@@ -146,6 +146,16 @@ impl Stage {
         self.all.len()
     }
 
+    /// The machine of no pod: its users map nothing.
+    pub fn guests(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether what a member had is others' by now.
+    pub fn is_over(&self, mark: Mark) -> bool {
+        self.members().lock().is_over(mark, &self.alive())
+    }
+
     /// Pods that are there.
     pub fn alive(&self) -> Vec<usize> {
         (0..self.count()).filter(|pod| !self.is_lost(*pod)).collect()
@@ -243,8 +253,13 @@ impl Stage {
 
     // ---- the space ----
 
-    /// The way from one pod to the host of another.
+    /// The way from one pod's host to another's.
     pub fn channel(&self, from: usize, to: usize) -> Arc<Channel> {
+        Arc::new(self.way(from, to))
+    }
+
+    /// The way from a pod, or from the machine of no pod, to the host of another.
+    pub fn way(&self, from: usize, to: usize) -> Channel {
         let hello = Hello {
             space: SPACE,
             part: part_number(to),
@@ -252,7 +267,7 @@ impl Stage {
             pod: pod_name(from),
         };
         let channel = Channel::new(self.network.port(from) as Arc<dyn Callers>, pod_name(to), hello);
-        Arc::new(channel.reading(READS[from % READS.len()]))
+        channel.reading(READS[from % READS.len()])
     }
 
     /// Waits until `is_so`, for so long of virtual time.

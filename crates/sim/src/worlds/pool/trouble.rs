@@ -41,6 +41,7 @@ impl<'w> Trouble<'w> {
         for pod in 0..self.stage.count() {
             self.start_users(cast, pod);
         }
+        cast.start_user(self.stage.guests(), GUESTS);
         let goal = self.stage.shared.plan.transactions;
         let lost_at = match self.stage.pods.loses {
             true => goal / 4 + self.draw.below(goal / 2 + 1),
@@ -60,6 +61,9 @@ impl<'w> Trouble<'w> {
             }
             if self.draw.one_in(120) {
                 self.befall();
+            }
+            if self.draw.one_in(FENCED_ONE_IN) {
+                self.fence(cast);
             }
             self.raise(cast);
         }
@@ -156,6 +160,20 @@ impl<'w> Trouble<'w> {
         }
     }
 
+    /// The guests stand still beyond their lease, at any point of what they do; then they wake up.
+    fn fence(&mut self, cast: &mut Processes<'_>) {
+        let host = self.stage.guests();
+        let mut running = cast.users.iter().filter(|user| user.process.host() == host);
+        let awake = running.find(|user| user.process.is_running() && !self.stage.members().lock().is_fenced(user.mark));
+        let Some(mark) = awake.map(|user| user.mark) else {
+            return;
+        };
+        self.stage.shared.befalls("guests stopped beyond their lease");
+        self.world.pause(host, Nanos(self.draw.below(STOPPED_MOST.raw())));
+        self.stage.members().lock().fence(mark);
+        cast.start_user(host, GUESTS);
+    }
+
     /// Programs that were killed begin anew, at some time.
     fn raise(&mut self, cast: &mut Processes<'_>) {
         for pod in self.stage.alive() {
@@ -182,6 +200,13 @@ impl<'w> Trouble<'w> {
         gone.iter().for_each(|user| cast.bury(user.mark));
     }
 }
+
+/// Threads of a guest.
+const GUESTS: usize = 2;
+/// One in so many turns of the controller guests are fenced.
+const FENCED_ONE_IN: u64 = 400;
+/// How long guests stand still at most: with that, others may have had what was theirs, or not.
+const STOPPED_MOST: Nanos = Nanos::from_millis(20);
 
 /// Longer than this users do not work, however little they get done.
 const MOST: Nanos = Nanos::from_secs(20);

@@ -5,6 +5,7 @@
 //! whether something was done. They never excuse that an object is not there, or holds something else.
 
 use cenote_base::random::Random;
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
@@ -20,6 +21,8 @@ use crate::check::words::{Kind, What};
 
 /// How long a lock is waited for before something else is done.
 const LOCK_TIMEOUT: Nanos = Nanos::from_millis(250);
+/// A member that was fenced gives up after so many refusals.
+const REFUSED_MOST: u32 = 8;
 /// Objects that a thread has of its own, at most.
 const OWN_MOST: usize = 12;
 /// Bytes of a write that its lock collects; longer ones are written at once.
@@ -40,7 +43,7 @@ pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, threads: usize) {
     };
     let start = |_| {
         let (stage, space) = (Arc::clone(stage), space.clone());
-        rt::spawn("user", move || Thread::new(&stage, &space, pod).work())
+        rt::spawn("user", move || Thread::new(&stage, &space, (pod, mark)).work())
     };
     let threads: Vec<_> = (0..threads).map(start).collect();
     for thread in threads {
@@ -53,6 +56,9 @@ pub(super) fn run(stage: &Arc<Stage>, pod: usize, mark: Mark, threads: usize) {
 struct Thread<'s> {
     stage: &'s Stage,
     pod: usize,
+    mark: Mark,
+    /// Answers that said that this member was fenced.
+    refused: Cell<u32>,
     space: &'s Space,
     session: Session,
     number: usize,
@@ -62,10 +68,12 @@ struct Thread<'s> {
 }
 
 impl<'s> Thread<'s> {
-    fn new(stage: &'s Stage, space: &'s Space, pod: usize) -> Self {
+    fn new(stage: &'s Stage, space: &'s Space, (pod, mark): (usize, Mark)) -> Self {
         Self {
             stage,
             pod,
+            mark,
+            refused: Cell::new(0),
             space,
             session: space.session(),
             number: stage.new_thread(),
@@ -76,7 +84,7 @@ impl<'s> Thread<'s> {
     }
 
     fn work(&mut self) {
-        while self.stage.take_turn() {
+        while self.refused.get() < REFUSED_MOST && self.stage.take_turn() {
             match self.draw.below(100) {
                 0..34 => self.change_word(),
                 34..58 => self.use_text(),
@@ -102,13 +110,26 @@ impl<'s> Thread<'s> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
-                match is_trouble(&error) {
-                    true => self.stage.shared.count("operations without an answer"),
-                    false => self.fail(what, at, error),
+                if !self.is_excused(&error) {
+                    self.fail(what, at, error);
                 }
                 None
             }
         }
+    }
+
+    /// Whether an error is of what befell this process.
+    fn is_excused(&self, error: &Error) -> bool {
+        if is_trouble(error) {
+            self.stage.shared.count("operations without an answer");
+            return true;
+        }
+        let is_refused = matches!(error, Error::Revoked(_)) && self.stage.members().lock().is_fenced(self.mark);
+        if is_refused {
+            self.stage.shared.count("operations of the fenced, refused");
+            self.refused.set(self.refused.get() + 1);
+        }
+        is_refused
     }
 
     /// A new session, which knows nothing of what the old one may hold.
@@ -214,7 +235,8 @@ impl<'s> Thread<'s> {
         if self.told("reading a text", known.at, read).is_none() {
             return false;
         }
-        if found != bytes_of(known.version, known.len) {
+        // What it has of the pages of a lock that it has lost is of no version that others know.
+        if found != bytes_of(known.version, known.len) && !self.has_lost_all() {
             let lock = known.lock;
             self.fail(
                 &format!("under the lock {lock}: a text"),
@@ -223,6 +245,11 @@ impl<'s> Thread<'s> {
             );
         }
         true
+    }
+
+    /// Whether the locks that this process had are others' by now: it cannot know.
+    fn has_lost_all(&self) -> bool {
+        self.stage.is_over(self.mark)
     }
 
     fn write_text(&self, text: usize, version: u64, pieces: usize, by: Option<&Guard<'_>>) -> bool {
@@ -242,7 +269,9 @@ impl<'s> Thread<'s> {
                 return false;
             }
         }
-        self.stage.model.lock().texts[text].version = version;
+        if !self.has_lost_all() {
+            self.stage.model.lock().texts[text].version = version;
+        }
         true
     }
 
@@ -291,7 +320,7 @@ impl<'s> Thread<'s> {
                 self.stage.model.lock().not_allocated();
                 None
             }
-            Err(error) if is_trouble(&error) => None,
+            Err(error) if self.is_excused(&error) => None,
             Err(error) => {
                 self.fail("allocating", GlobalAddress::NULL, error);
                 None

@@ -224,7 +224,7 @@ fn ask(pods: &Pods, request: &[u8], room: usize) -> Result<Answered> {
     let answer = Answer::new(CallerId(1), 1, Arc::clone(&kept) as _).with_room(room);
     let host = &pods.hosts[0].inner;
     let user = KnownUser::come(host, PODS[1], CallerId(1)).expect("let in");
-    host.serve((&user.user, &user.pod), request, answer);
+    host.serve((&user.user, &user.pod, None), request, answer);
     let answered = kept.0.lock().take();
     answered.expect("at once")
 }
