@@ -83,7 +83,7 @@ fn is_seldom(fault: Fault) -> bool {
     use Fault::*;
     matches!(
         fault,
-        LogTailKept | ListUndo | BaseIncomplete | DropOrder | LoserTables | FreezeNumber
+        LogTailKept | ListUndo | BaseIncomplete | DropOrder | LoserTables | FreezeNumber | UnsettledLeave
     )
 }
 
