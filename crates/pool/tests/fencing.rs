@@ -261,6 +261,16 @@ fn a_member_of_another_pod_that_wakes_up_is_refused() {
 /// that node is back, and has confirmed that it refuses the member.
 #[test]
 fn a_lock_is_handed_over_when_all_nodes_have_confirmed() {
+    hand_over_late(false);
+}
+
+/// The lock's node began anew meanwhile, and knows of the member from what it wrote down alone.
+#[test]
+fn a_node_that_begins_anew_hands_over_when_all_others_have_confirmed() {
+    hand_over_late(true);
+}
+
+fn hand_over_late(begins_anew: bool) {
     let Some(mut pool) = Pool::new() else { return };
     let (east, west) = (pool.space("east"), pool.space("west"));
     let session = east.session();
@@ -268,6 +278,10 @@ fn a_lock_is_handed_over_when_all_nodes_have_confirmed() {
     let member = pool.holder(lock, &words);
     member.signal(Signal::STOP);
     pool.nodes[1] = None;
+    if begins_anew {
+        pool.nodes[0] = None;
+        pool.start_node(0);
+    }
     let taken = session.lock_within(lock, Mode::Write, Nanos(3 * LEASE.raw())).map(drop);
     assert!(matches!(taken, Err(Error::Timeout(_))), "{taken:?}");
     pool.start_node(1);
