@@ -1,6 +1,7 @@
 //! How hot an extent is (Rcmp, section 5.3): reads and writes apart, each counted with exponential decay.
 
 use super::part::Part;
+use super::presence::SAMPLE;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
 
@@ -13,6 +14,10 @@ pub struct HeatOptions {
     pub hot: f64,
     /// Decay a second (λ).
     pub decay: f64,
+    /// One near access in so many is counted, by chance: an extent that seems to be used elsewhere alone may have had
+    /// so many samples' worth of near accesses, and two standard deviations more. (Three: by chance none is counted of
+    /// them once in twenty times.)
+    pub doubt: f64,
 }
 
 impl Default for HeatOptions {
@@ -21,6 +26,7 @@ impl Default for HeatOptions {
             life: Nanos::from_secs(100),
             hot: 4.0,
             decay: 0.04,
+            doubt: 3.0,
         }
     }
 }
@@ -48,6 +54,15 @@ impl Heat {
     /// Heat at a moment: 1 for what is not used at all.
     pub fn at(&self, now: Nanos, options: &HeatOptions) -> f64 {
         (self.reads + self.writes) * self.kept(now, options) + 1.0
+    }
+
+    /// What sampled near accesses may have been more than was counted.
+    pub fn doubt(&self, now: Nanos, options: &HeatOptions) -> f64 {
+        let samples = (self.at(now, options) - 1.0) / SAMPLE as f64;
+        match options.doubt > 0.0 {
+            true => SAMPLE as f64 * (options.doubt + 2.0 * samples.sqrt()),
+            false => 0.0,
+        }
     }
 
     /// What is left of former counts.
@@ -94,6 +109,7 @@ mod tests {
         assert_eq!(heat.at(second(0), &OPTIONS()), 101.0);
         let later = heat.at(second(25), &OPTIONS());
         assert!((later - (100.0 * (-1.0f64).exp() + 1.0)).abs() < 1e-6, "{later}");
+        assert!((heat.doubt(second(0), &OPTIONS()) - 64.0 * (3.0 + 2.0 * (100.0f64 / 64.0).sqrt())).abs() < 1e-6);
         heat.add(0, 0, second(50), &OPTIONS());
         assert_eq!(heat.at(second(25), &OPTIONS()), later, "no accesses change nothing");
         assert_eq!(heat.at(second(101), &OPTIONS()), 1.0, "nothing since second 0");

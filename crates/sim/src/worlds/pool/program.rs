@@ -90,6 +90,8 @@ fn options(stage: &Stage, pod: usize, role: Role) -> HostOptions {
         members_only: true,
         heat: HeatOptions {
             hot: if role.moves { heat.hot } else { f64::MAX },
+            // A world is short: what few accesses tell moves extents already.
+            doubt: 0.0,
             ..heat
         },
         every: role.every,
