@@ -36,7 +36,8 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::profile::Profile;
 use cenote_fabric::rdma::call::{
-    Answer, Answered, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, LIMIT, Memory, Serve, TIMEOUT,
+    Answer, Answered, Answering, Call, Called, Caller, CallerId, Callers, CallsInFlight, LIMIT, Memory, Registered,
+    Serve, TIMEOUT,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -53,6 +54,10 @@ pub struct Serving {
     pub cost: Nanos,
     /// How long a caller that has called may be silent before its end is told.
     pub silence: Nanos,
+    /// Bytes a second that a processor copies into its card's buffers: answers, and what goes into memory that callers
+    /// lend of their own. What goes into memory that a card writes to, it fetches beside the program. None: neither
+    /// takes time of its own.
+    pub copies: Option<f64>,
 }
 
 impl Default for Serving {
@@ -60,6 +65,7 @@ impl Default for Serving {
         Self {
             cost: Nanos(600),
             silence: Nanos::from_millis(50),
+            copies: None,
         }
     }
 }
@@ -113,6 +119,8 @@ struct Asked {
     request: Vec<u8>,
     /// Bytes of memory that it lends.
     room: usize,
+    /// The node's card writes to them by itself.
+    by_card: bool,
     answer: Option<Result<Reply>>,
     resent: u32,
     next: Option<Key>,
@@ -180,7 +188,10 @@ impl MemoryNode {
             match self.step(number, serving) {
                 Step::Serve(caller, call, (request, room)) => {
                     rt::spend(serving.cost);
-                    let to = Arc::new(Replies(self.clone()));
+                    let to = Arc::new(Replies {
+                        node: self.clone(),
+                        copies: serving.copies,
+                    });
                     let answer = Answer::new(caller, call, to).with_room(room);
                     program.serve(caller, &request, answer);
                 }
@@ -236,19 +247,55 @@ impl MemoryNode {
 }
 
 /// Where a node's answers go.
-struct Replies(MemoryNode);
+#[derive(Clone)]
+struct Replies {
+    node: MemoryNode,
+    copies: Option<f64>,
+}
 
-impl Answering for Replies {
-    fn answered(&self, _: CallerId, call: u64, answer: Result<Answered>) {
+impl Replies {
+    /// Whether the node's card fetches what goes into the memory of a call.
+    fn is_by_card(&self, call: u64) -> bool {
+        let state = self.node.network.state();
+        self.copies.is_some() && state.calls.under_way.get(&call).is_some_and(|asked| asked.by_card)
+    }
+
+    /// The program's thread copies so many bytes, which has taken so long.
+    fn spend_copying(&self, bytes: usize, took: Nanos) {
+        if let Some(speed) = self.copies {
+            let whole = Nanos((bytes as f64 * 1e9 / speed) as u64);
+            rt::spend(Nanos(whole.raw().saturating_sub(took.raw())));
+        }
+    }
+
+    fn settle(&self, answer: Answered) -> Reply {
         // Where sources are read others may come between.
-        let answer = answer.map(Answered::settle);
+        let began = rt::now();
+        let (bytes, filled) = answer.settle();
+        self.spend_copying(filled.len(), rt::now().since(began));
+        self.spend_copying(bytes.len(), Nanos::ZERO);
+        (bytes, filled)
+    }
+
+    fn send(&self, call: u64, answer: Result<Reply>) {
         let now = state::true_now();
-        let network = &self.0.network;
+        let network = &self.node.network;
         let mut state = network.state();
         state.catch_up(now);
         let news = state.send_answer(call, answer, now, &network.0.profile);
         drop(state);
         news.iter().for_each(|n| tell(n));
+    }
+}
+
+impl Answering for Replies {
+    fn answered(&self, _: CallerId, call: u64, answer: Result<Answered>) {
+        let by_card = answer.as_ref().is_ok_and(|answer| answer.source.is_some()) && self.is_by_card(call);
+        if !by_card {
+            return self.send(call, answer.map(|answer| self.settle(answer)));
+        }
+        let card = self.clone();
+        rt::spawn("card", move || card.send(call, answer.map(Answered::settle)));
     }
 }
 
@@ -357,7 +404,7 @@ impl State {
             let lost = broken.then(|| unreachable(self.nodes[line.node].memory.name()));
             let wrong = call.check().err().or(lost);
             let (request, timeout) = (std::mem::take(&mut call.request), call.timeout);
-            let room = call.memory.len();
+            let room = (call.memory.len(), matches!(call.memory, Memory::Registered(_)));
             match wrong {
                 Some(error) => self.calls.finish(group, index, request, Err(error)),
                 None => self.ask((line, news), (group, index), (request, room), timeout, now, profile),
@@ -370,7 +417,7 @@ impl State {
         &mut self,
         (line, news): (&Line, &Arc<AtomicU32>),
         (group, index): (u64, usize),
-        (request, room): Request,
+        (request, (room, by_card)): (Vec<u8>, (usize, bool)),
         timeout: Option<Nanos>,
         now: Nanos,
         profile: &Profile,
@@ -390,6 +437,7 @@ impl State {
             news: Arc::clone(news),
             request,
             room,
+            by_card,
             answer: None,
             resent: 0,
             next: None,
@@ -687,7 +735,20 @@ impl Caller for Telephone {
 
     /// The node's card reaches all memory. What comes when its call is over goes nowhere, as its key is of that call.
     fn lend(&self, len: usize) -> Option<Memory> {
-        (len <= LIMIT).then(|| vec![0; len].into())
+        (len <= LIMIT).then(|| Memory::Registered(Box::new(Lent(vec![0; len]))))
+    }
+}
+
+/// Memory that a node's card writes to.
+struct Lent(Vec<u8>);
+
+impl Registered for Lent {
+    fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.0
     }
 }
 

@@ -14,6 +14,8 @@ pub enum Pick {
     Zipf(Arc<Zipfian>),
     /// By rank; each pod has ranks of its own, which begin at another place.
     ZipfOfPod(Arc<Zipfian>),
+    /// So many of a hundred in memory of the own pod, the others in that of any other; there all alike.
+    Near(u64),
 }
 
 impl Pick {
@@ -22,11 +24,24 @@ impl Pick {
         Pick::Zipf(Arc::new(Zipfian::new(items)))
     }
 
-    fn draw(&self, dice: &mut Random, items: u64, pod: usize, pods: usize) -> u64 {
+    /// One of so many items of a size, for a client of a pod.
+    fn draw(&self, dice: &mut Random, (items, size): (u64, u64), pod: usize, pods: usize) -> u64 {
         match self {
             Pick::Uniform => dice.below(items),
             Pick::Zipf(zipf) => zipf.next(dice) % items,
             Pick::ZipfOfPod(zipf) => (zipf.next(dice) + items * pod as u64 / pods as u64) % items,
+            Pick::Near(near) => {
+                let (each, pods, pod) = (SEGMENT / size, pods as u64, pod as u64);
+                let is_near = pods == 1 || dice.below(100) < *near;
+                let at = if is_near {
+                    pod
+                } else {
+                    (pod + 1 + dice.below(pods - 1)) % pods
+                };
+                // Segments go around the pods (`Layout`).
+                let segment = dice.below(items / each / pods) * pods + at;
+                segment * each + dice.below(each)
+            }
         }
     }
 }
@@ -146,7 +161,7 @@ impl Client {
         match self.load.clone() {
             Load::Random { size, writes, pick } => {
                 let items = self.layout.bytes / size;
-                let at = pick.draw(&mut self.dice, items, self.place.0, self.layout.pods) * size;
+                let at = pick.draw(&mut self.dice, (items, size), self.place.0, self.layout.pods) * size;
                 if self.dice.below(100) < writes {
                     return self.write(store, at);
                 }
@@ -204,7 +219,7 @@ impl Client {
 
     fn any(&mut self, pick: &Pick) -> u64 {
         let keys = pairs(self.layout.bytes);
-        let key = pick.draw(&mut self.dice, keys, self.place.0, self.layout.pods);
+        let key = pick.draw(&mut self.dice, (keys, UNIT), self.place.0, self.layout.pods);
         self.slot(key)
     }
 
@@ -219,7 +234,7 @@ impl Client {
     /// A key that was inserted lately by this client, or was there, by its distance.
     fn newest(&mut self, pick: &Pick) -> u64 {
         let keys = pairs(self.layout.bytes);
-        let back = pick.draw(&mut self.dice, keys, self.place.0, self.layout.pods);
+        let back = pick.draw(&mut self.dice, (keys, UNIT), self.place.0, self.layout.pods);
         match back < self.inserted {
             true => self.own(self.inserted - 1 - back),
             false => keys - 1 - (back - self.inserted) % keys,
@@ -242,7 +257,7 @@ impl Client {
 
     fn scan(&mut self, store: &dyn Store, pick: &Pick) -> Result<()> {
         let keys = pairs(self.layout.bytes);
-        let first = pick.draw(&mut self.dice, keys, self.place.0, self.layout.pods);
+        let first = pick.draw(&mut self.dice, (keys, UNIT), self.place.0, self.layout.pods);
         let count = 1 + self.dice.below(SCAN);
         let at: Vec<u64> = (first..first + count).map(|key| self.slot(key % keys)).collect();
         self.many.resize(SCAN as usize, vec![0; UNIT as usize]);
@@ -304,6 +319,25 @@ mod tests {
         let all: HashSet<u64> = (0..slots).map(|key| client.slot(key)).collect();
         assert_eq!(all.len() as u64, slots);
         assert!(all.iter().all(|at| at % UNIT == 0 && *at < LAYOUT.bytes));
+    }
+
+    #[test]
+    fn near_items_lie_in_the_own_pod_and_others_in_the_others() {
+        let layout = Layout {
+            pods: 3,
+            servers: 2,
+            bytes: 18 * SEGMENT,
+        };
+        let mut dice = Random::new(7);
+        for (near, size) in [(0, UNIT), (100, UNIT), (40, 4096)] {
+            let items = layout.bytes / size;
+            let pods = (0..3000).map(|_| Pick::Near(near).draw(&mut dice, (items, size), 1, 3) * size);
+            let own = pods.filter(|at| layout.pod(layout.place(*at).lane) == 1).count() as u64;
+            assert!(
+                own.abs_diff(near * 30) <= if near % 100 == 0 { 0 } else { 150 },
+                "{near}%: {own}"
+            );
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! | [`swap`], [`object`], [`coherent`], [`ethernet`] | Fastswap, FaRM, GAM and CXL over Ethernet, in small |
 //! | [`load`], [`rig`] | clients; a world of pods |
 //! | [`modes`] | RPC by size |
+//! | [`rings`] | a daemon's requests through one ring, or two layers |
 //! | [`figures`], [`paper`], [`why`] | the experiments; the paper's numbers; why ours differ |
 
 pub mod coherent;
@@ -22,6 +23,7 @@ pub mod object;
 pub mod paper;
 pub mod pool;
 pub mod rig;
+pub mod rings;
 pub mod run;
 pub mod store;
 pub mod swap;
@@ -35,7 +37,7 @@ use super::report::Figure;
 use crate::Result;
 
 /// All, in the paper's order.
-pub const FIGURES: [&str; 8] = ["latency", "clients", "pods", "ycsb", "hot", "locks", "rpc", "missing"];
+pub const FIGURES: [&str; 8] = ["latency", "clients", "pods", "ycsb", "hot", "locks", "rpc", "rings"];
 
 /// What stands before the figures.
 pub const OPENING: &str = include_str!("opening.md");
@@ -53,7 +55,7 @@ pub fn figures(options: &Options, names: &[&'static str], progress: &Progress) -
         "hot" => figures::hot(options, progress),
         "locks" => figures::locks(options, progress),
         "rpc" => figures::rpc(options, progress),
-        _ => Ok(figures::missing()),
+        _ => figures::rings(options, progress),
     };
     names.iter().map(one).collect()
 }

@@ -5,15 +5,15 @@
 //! what is charged beside memory and network: [`Costs::access`](super::store::Costs) for each access where it is
 //! carried out.
 
-use super::rig::{PoolSegment, Rig, device, name};
+use super::rig::{PoolSegment, Rig, copies, device, name};
 use super::store::{Costs, Layout, Place, SEGMENT, Store, fill};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::RegionOptions;
 use cenote_fabric::rdma::call::{Answer, CallerId, Callers, Serve};
 use cenote_space::{
-    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, HeatOptions, Hello, Host, HostOptions, Keeper, Lifetime,
-    LocalKeeper, Mode, Part, PartOptions, Peer, Read, Run, Session, SessionId, Space,
+    Channel, Class, Extent, FarPart, FarReads, FarStats, GlobalAddress, HeatOptions, Hello, Host, HostOptions, Keeper,
+    Lifetime, LocalKeeper, Mode, Part, PartOptions, Peer, Read, Run, Session, SessionId, Space,
 };
 use std::sync::{Arc, PoisonError};
 
@@ -30,10 +30,14 @@ pub struct Options {
     pub hot: f64,
     /// How much hotter it has to be elsewhere.
     pub margin: f64,
+    /// Samples that chance may have missed.
+    pub doubt: f64,
     /// Between two looks at what is hot.
     pub every: Nanos,
     /// How long what has come stays.
     pub stay: Nanos,
+    /// How bytes come from another pod. The default is the pool's own: as each connection has measured.
+    pub reads: FarReads,
 }
 
 impl Default for Options {
@@ -44,17 +48,20 @@ impl Default for Options {
             moves: true,
             hot: host.heat.hot,
             margin: host.margin,
+            doubt: host.heat.doubt,
             every: Nanos(host.every.raw() / 100),
             stay: Nanos(host.stay.raw() / 100),
+            reads: FarReads::default(),
         }
     }
 }
 
 /// Bytes of a part that holds so many, and migrated extents.
 pub fn part_bytes(bytes: u64) -> u64 {
-    let extents = bytes.div_ceil(EXTENT);
-    // A quarter is room for migrated extents; the spare slot and what the part has for itself come on top.
-    (extents + extents.div_ceil(4) + 4) * EXTENT
+    let extents = bytes.div_ceil(SEGMENT);
+    // A quarter is room for migrated extents; the spare slot, the locks' extent and what the part has for itself come
+    // on top.
+    (extents + extents.div_ceil(4) + 6) * EXTENT
 }
 
 /// The hosts of a pod's parts.
@@ -68,7 +75,7 @@ fn number(lane: usize) -> u8 {
     lane as u8 + 1
 }
 
-fn channel(rig: &Rig, from: usize, lane: usize) -> Arc<Channel> {
+fn channel(rig: &Rig, from: usize, lane: usize, reads: FarReads) -> Arc<Channel> {
     let hello = Hello {
         space: SPACE,
         part: number(lane),
@@ -76,8 +83,7 @@ fn channel(rig: &Rig, from: usize, lane: usize) -> Arc<Channel> {
         pod: pod_name(from),
     };
     let channel = Channel::new(rig.network.port(from) as Arc<dyn Callers>, name(lane), hello);
-    // Simulated programs are charged for reading memory either way: there is nothing to be measured.
-    Arc::new(channel.reading(FarReads::Plain))
+    Arc::new(channel.reading(reads))
 }
 
 /// Makes a pod's parts, fills them, and hosts them.
@@ -96,7 +102,7 @@ fn host(rig: &Rig, pod: usize, lane: usize, options: Options) -> Host {
     for other in (0..layout.lanes()).filter(|other| *other != lane) {
         let peer = Peer {
             pod: pod_name(layout.pod(other)),
-            channel: channel(rig, pod, other),
+            channel: channel(rig, pod, other, options.reads),
         };
         host.set_peer(number(other), peer);
     }
@@ -113,6 +119,7 @@ fn host_options(pod: usize, options: Options) -> HostOptions {
         key: KEY,
         heat: HeatOptions {
             hot: options.hot,
+            doubt: options.doubt,
             ..HeatOptions::default()
         },
         margin: options.margin,
@@ -135,25 +142,27 @@ fn keeper(lane: usize, bytes: u64) -> LocalKeeper {
     LocalKeeper::new(Arc::new(part)).expect("no other keeper")
 }
 
-/// Allocates a part's segments and fills them; where they are.
+/// Allocates a part's segments and fills them; where they are. A session that allocates nothing else has its object in
+/// an extent of its own, of which the rest stays empty: so there are as many extents as the paper has pages.
 fn fill_part(keeper: &Arc<LocalKeeper>, layout: Layout, lane: usize) -> Vec<PoolSegment> {
     let space = Space::new(SPACE);
     let as_keeper = Arc::clone(keeper) as Arc<dyn Keeper>;
     space
         .attach(Arc::clone(keeper.part()), as_keeper)
         .expect("its first part");
-    let session = space.session();
+    let locks = space.session();
     let mut bytes = vec![0; SEGMENT as usize];
     let segment = |n: u64| {
+        let session = space.session();
         let address = session.alloc(SEGMENT).expect("room");
         fill(layout.at(Place { lane, at: n * SEGMENT }), &mut bytes);
         space.write(address, &bytes).expect("written");
-        PoolSegment {
-            bytes: address,
-            lock: session.new_lock().expect("room"),
-        }
+        let lock = locks.new_lock().expect("room");
+        (PoolSegment { bytes: address, lock }, session)
     };
-    (0..layout.lane_bytes() / SEGMENT).map(segment).collect()
+    // All sessions last until the last has its extent: one that had ended would leave its to the next.
+    let segments: Vec<_> = (0..layout.lane_bytes() / SEGMENT).map(segment).collect();
+    segments.into_iter().map(|(segment, _)| segment).collect()
 }
 
 /// The pool's program, with the processor time of the accesses that it carries out.
@@ -224,6 +233,7 @@ impl Keeper for FarKeeper {
 /// The space, as a pod's clients see it.
 pub struct Pool {
     layout: Layout,
+    pod: usize,
     space: Space,
     costs: Costs,
     /// By lane, then by row.
@@ -233,7 +243,7 @@ pub struct Pool {
 }
 
 /// Opens it.
-pub fn open(rig: &Rig, pod: usize, hosts: &Hosts) -> Pool {
+pub fn open(rig: &Rig, pod: usize, hosts: &Hosts, options: Options) -> Pool {
     let (space, layout) = (Space::new(SPACE), rig.shape.layout);
     for host in hosts {
         let keeper = Arc::clone(host.keeper()) as Arc<dyn Keeper>;
@@ -245,7 +255,7 @@ pub fn open(rig: &Rig, pod: usize, hosts: &Hosts) -> Pool {
         let far = FarPart {
             number: number(lane),
             pod: pod_name(layout.pod(lane)),
-            channel: channel(rig, pod, lane),
+            channel: channel(rig, pod, lane, options.reads),
         };
         let keeper = rig.keepers[lane].lock().unwrap_or_else(PoisonError::into_inner).clone();
         let keeper = FarKeeper(keeper.expect("all serve"));
@@ -257,6 +267,7 @@ pub fn open(rig: &Rig, pod: usize, hosts: &Hosts) -> Pool {
         .map(|lane| lane.get().expect("it is served").clone());
     Pool {
         layout,
+        pod,
         costs: rig.costs,
         segments: segments.collect(),
         sessions: (0..rig.shape.clients).map(|_| space.session()).collect(),
@@ -271,6 +282,14 @@ impl Pool {
         address.ok_or_else(|| Error::OutOfBounds(format!("nothing is at {at}")))
     }
 
+    /// What comes from another pod, or goes there, is copied once at this end: out of the answer or the memory that was
+    /// lent, or into the request.
+    fn spend_copying(&self, at: u64, bytes: usize) {
+        if self.layout.pod(self.layout.place(at).lane) != self.pod {
+            rt::spend(Nanos((bytes as f64 * 1e9 / copies()) as u64));
+        }
+    }
+
     fn segment(&self, at: u64) -> Result<PoolSegment> {
         let place = self.layout.place(at);
         let segment = self.segments[place.lane].get((place.at / SEGMENT) as usize);
@@ -283,12 +302,27 @@ impl Pool {
 impl Store for Pool {
     fn read(&self, at: u64, into: &mut [u8]) -> Result<()> {
         rt::spend(self.costs.access);
+        self.spend_copying(at, into.len());
         self.space.read(self.address(at)?, into)
     }
 
     fn write(&self, at: u64, from: &[u8]) -> Result<()> {
         rt::spend(self.costs.access);
+        self.spend_copying(at, from.len());
         self.space.write(self.address(at)?, from)
+    }
+
+    fn tells(&self) -> Vec<(&'static str, u64)> {
+        let far = self.space.stats().far;
+        let tell = |far: &FarStats| {
+            [
+                ("not plain from", far.direct_from.unwrap_or(0)),
+                ("plain", far.plain),
+                ("direct", far.direct),
+                ("one-sided", far.one_sided),
+            ]
+        };
+        far.iter().flat_map(tell).collect()
     }
 
     fn read_many(&self, at: &[u64], into: &mut [Vec<u8>]) -> Result<()> {

@@ -181,6 +181,7 @@ impl Rig {
         rt::spawn("program", move || {
             let serving = Serving {
                 cost,
+                copies: Some(copies()),
                 ..Serving::default()
             };
             theirs.serve(&*program, serving);
@@ -229,6 +230,12 @@ impl Rig {
             told: std::mem::take(&mut counted.told),
         }
     }
+}
+
+/// Bytes a second that a processor copies from its host's memory.
+pub fn copies() -> f64 {
+    let speed = profile::named(LOCAL).expect("a built-in profile").stream_bandwidth;
+    speed.expect("the profile says so")
 }
 
 /// The name of a memory node.

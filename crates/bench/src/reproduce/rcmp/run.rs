@@ -80,7 +80,7 @@ impl Kind {
     /// The memory as the clients of a pod see it, when all pods serve.
     fn open(self, rig: &Arc<Rig>, pod: usize, served: &Served) -> Arc<dyn Store> {
         match (self, served) {
-            (Kind::Pool(_), Served::Pool(hosts)) => Arc::new(pool::open(rig, pod, hosts)),
+            (Kind::Pool(options), Served::Pool(hosts)) => Arc::new(pool::open(rig, pod, hosts, options)),
             (Kind::Coherent, Served::Coherent(cache)) => Arc::clone(cache) as Arc<dyn Store>,
             (Kind::Object, _) => Arc::new(object::open(rig, pod)),
             (Kind::Ethernet, _) => Arc::new(ethernet::open(rig, pod)),

@@ -3,8 +3,9 @@
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 
-/// Bytes that lie together on one memory node.
-pub const SEGMENT: u64 = 1 << 20;
+/// Bytes that lie together on one memory node: a page of the paper's 2 MB, as all data by 64. In the pool each has an
+/// extent of its own.
+pub const SEGMENT: u64 = 32 << 10;
 /// What the first word of each such unit tells: the unit's number. So a read knows whether it brought what was asked
 /// for.
 pub const UNIT: u64 = 64;

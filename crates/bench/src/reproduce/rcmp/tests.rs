@@ -141,8 +141,10 @@ fn no_read_is_stale_while_extents_are_snatched() {
         moves: true,
         hot: 1.0,
         margin: 1.0,
+        doubt: 0.0,
         every: Nanos::from_millis(1),
         stay: Nanos::ZERO,
+        ..pool::Options::default()
     };
     let moved = cenote_sim::seeds(6).map(|seed| {
         let mut run = run(Kind::Pool(snatching), Load::Witnessed(Witness::new(240)), seed);
@@ -162,6 +164,21 @@ fn what_page_swapping_has_written_back_comes_again() {
 #[test]
 fn coherent_caches_survive_messages_that_overtake_each_other() {
     cenote_sim::seeds(60).for_each(|seed| judge(Kind::Coherent, 2, Nanos(seed % 9 * 1500), seed));
+}
+
+/// A write that needs the room of a changed line waited for that line's way home, and then for its own: two trips.
+#[test]
+fn a_changed_line_makes_room_without_being_waited_for() {
+    let load = Load::Random {
+        size: UNIT,
+        writes: 100,
+        pick: Pick::Uniform,
+    };
+    let mut run = run(Kind::Coherent, load, 4);
+    run.shape.clients = 1;
+    run.settle = Nanos::from_micros(200);
+    let measured = run.go().expect("a run");
+    assert!((2.0..3.9).contains(&measured.mean_us), "{measured:?}");
 }
 
 #[test]

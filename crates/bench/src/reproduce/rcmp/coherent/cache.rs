@@ -27,6 +27,9 @@ pub struct Cache {
 struct Shard {
     lines: BTreeMap<u64, Held>,
     pending: BTreeMap<u64, Pending>,
+    /// Modified lines on their way home, and the order in which they left.
+    leaving: BTreeMap<u64, Leaving>,
+    left: VecDeque<u64>,
     /// Lines that have come home while a recall was on its way, and their grants.
     gone: BTreeMap<u64, u64>,
     free: Vec<usize>,
@@ -45,11 +48,20 @@ struct Held {
     grant: u64,
     modified: bool,
     used: bool,
-    /// It is on its way home.
-    leaving: bool,
-    /// It was recalled on its way home.
-    recalled: bool,
 }
+
+/// A modified line on its way home.
+struct Leaving {
+    bytes: Vec<u8>,
+    grant: u64,
+    /// It was recalled on its way.
+    recalled: bool,
+    /// None: a thread waits for it.
+    called: Option<Called>,
+}
+
+/// Modified lines of a shard that are on their way home at once, at most.
+const LEAVING_MAX: usize = 16;
 
 /// A line that was asked for.
 #[derive(Default)]
@@ -110,6 +122,8 @@ impl Cache {
         let shard = |n: usize| Shard {
             lines: BTreeMap::new(),
             pending: BTreeMap::new(),
+            leaving: BTreeMap::new(),
+            left: VecDeque::new(),
             gone: BTreeMap::new(),
             free: (n * count..(n + 1) * count).rev().collect(),
             turns: BTreeMap::new(),
@@ -154,14 +168,15 @@ impl Cache {
         let (mutex, changed) = self.shard(piece.line);
         let mut shard = mutex.lock();
         rt::spend(self.costs.access);
+        shard.reap()?;
         loop {
             let held = shard.lines.get(&piece.line).copied();
-            let waits = shard.pending.contains_key(&piece.line) || held.is_some_and(|held| held.leaving);
+            let waits = shard.pending.contains_key(&piece.line) || shard.leaving.contains_key(&piece.line);
             if waits && others {
                 return Ok(None);
             }
             if waits {
-                shard = changed.wait(shard);
+                shard = when_changed(shard, (mutex, changed), piece.line)?;
                 continue;
             }
             if let Some(held) = held.filter(|held| held.modified || deed.ask() == Ask::Read) {
@@ -180,10 +195,7 @@ impl Cache {
 
     /// Takes a line that was asked for, and does the piece on it.
     fn finish(&self, piece: Piece, deed: &mut Deed<'_>, called: Called) -> Result<()> {
-        let call = called.wait().pop();
-        let answer = call
-            .ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
-            .into_answer()?;
+        let answer = answer_of(called)?;
         let (grant, bytes) = wire::read_grant(&answer)?;
         let mut bytes = bytes.to_vec();
         deed.on_bytes(&mut bytes, piece);
@@ -193,7 +205,7 @@ impl Cache {
         shard.remove(piece.line);
         let is_kept = |shard: &Shard| modified || shard.pending[&piece.line].ended < grant;
         while is_kept(&shard) && shard.free.is_empty() {
-            shard = self.make_room(shard, mutex, changed)?;
+            shard = self.make_room(shard, (mutex, changed))?;
         }
         if is_kept(&shard) {
             let frame = shard.free.pop().expect("there is one");
@@ -207,8 +219,6 @@ impl Cache {
                     grant,
                     modified,
                     used: false,
-                    leaving: false,
-                    recalled: false,
                 },
             );
         }
@@ -220,56 +230,62 @@ impl Cache {
         Ok(())
     }
 
-    /// Drops a line, or sends one home.
-    fn make_room<'a>(
-        &self,
-        mut shard: MutexGuard<'a, Shard>,
-        mutex: &'a Mutex<Shard>,
-        changed: &Condvar,
-    ) -> Result<MutexGuard<'a, Shard>> {
-        let Some(line) = shard.victim() else {
-            return Ok(changed.wait(shard));
-        };
-        let held = shard.lines[&line];
-        if !held.modified {
-            shard.remove(line);
+    /// Drops a line, or sends one home, as GAM's `Cache::Evict` does: its bytes are on their way when this returns, and
+    /// no thread waits for them unless it wants the line, or too many are.
+    fn make_room<'a>(&self, mut shard: MutexGuard<'a, Shard>, place: Place<'a>) -> Result<MutexGuard<'a, Shard>> {
+        shard.reap()?;
+        while shard.leaving.len() >= LEAVING_MAX {
+            let first = *shard.left.front().expect("each has its turn");
+            shard = when_changed(shard, place, first)?;
+        }
+        if !shard.free.is_empty() {
             return Ok(shard);
         }
-        shard.lines.entry(line).and_modify(|held| held.leaving = true);
-        let bytes = self.bytes(held.frame);
-        drop(shard);
-        let (pod, grant) = (self.pod, held.grant);
-        let called = self.ask(
-            line,
-            &ToHome::WriteBack {
+        let Some(line) = shard.victim() else {
+            return Err(Error::Full("a shard of the cache has no line".into()));
+        };
+        let held = shard.lines[&line];
+        if held.modified {
+            let mut bytes = vec![0; LINE as usize];
+            // What the card reads, no processor does.
+            self.span(held.frame).quiet().copy_out(0, &mut bytes);
+            let (pod, grant) = (self.pod, held.grant);
+            let bytes_sent = &bytes[..];
+            let message = ToHome::WriteBack {
                 pod,
                 line,
                 grant,
-                bytes: &bytes,
-            },
-        )?;
-        let call = called.wait().pop();
-        let answer = call
-            .ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
-            .into_answer()?;
-        let mut shard = mutex.lock();
-        let was_recalled = shard.lines[&line].recalled;
-        if wire::read_written_back(&answer) && !was_recalled {
-            shard.gone.insert(line, grant);
+                bytes: bytes_sent,
+            };
+            let called = Some(self.ask(line, &message)?);
+            shard.left.push_back(line);
+            let recalled = false;
+            shard.leaving.insert(
+                line,
+                Leaving {
+                    bytes,
+                    grant,
+                    recalled,
+                    called,
+                },
+            );
         }
         shard.remove(line);
-        changed.notify_all();
         Ok(shard)
     }
 
     /// Answers a recall of a grant that this pod has, has had, or will have in a moment.
     fn give_up(&self, shard: &mut Shard, (line, grant, keep): (u64, u64, bool), answer: Answer) {
+        let leaving = shard.leaving.get_mut(&line).filter(|leaving| leaving.grant == grant);
+        if let Some(leaving) = leaving {
+            answer.with(&leaving.bytes);
+            leaving.recalled = true;
+            return;
+        }
         let held = shard.lines.get(&line).copied();
         if let Some(held) = held.filter(|held| held.grant == grant && held.modified) {
             answer.with(&self.bytes(held.frame));
-            if held.leaving {
-                shard.lines.entry(line).and_modify(|held| held.recalled = true);
-            } else if keep {
+            if keep {
                 shard.lines.entry(line).and_modify(|held| held.modified = false);
             } else {
                 shard.remove(line);
@@ -318,6 +334,33 @@ impl Cache {
     }
 }
 
+/// A shard's lock, and what tells of changes.
+type Place<'a> = (&'a Mutex<Shard>, &'a Condvar);
+
+fn answer_of(called: Called) -> Result<Vec<u8>> {
+    let call = called.wait().pop();
+    call.ok_or_else(|| Error::Invalid("a caller lost a call".into()))?
+        .into_answer()
+}
+
+/// Waits for news of a line: until it has come home if it is on its way there, and no other thread waits for that.
+fn when_changed<'a>(
+    mut shard: MutexGuard<'a, Shard>,
+    (mutex, changed): Place<'a>,
+    line: u64,
+) -> Result<MutexGuard<'a, Shard>> {
+    let leaving = shard.leaving.get_mut(&line).and_then(|leaving| leaving.called.take());
+    let Some(called) = leaving else {
+        return Ok(changed.wait(shard));
+    };
+    drop(shard);
+    let answer = answer_of(called)?;
+    let mut shard = mutex.lock();
+    shard.has_come_home(line, &answer);
+    changed.notify_all();
+    Ok(shard)
+}
+
 fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
     let end = at + len as u64;
     let first = at / LINE;
@@ -333,6 +376,33 @@ fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
 }
 
 impl Shard {
+    /// Takes note of lines that have come home, in the order in which they left.
+    fn reap(&mut self) -> Result<()> {
+        while let Some(line) = self.left.front().copied() {
+            let Some(leaving) = self.leaving.get_mut(&line) else {
+                self.left.pop_front();
+                continue;
+            };
+            if !leaving.called.as_mut().is_some_and(Called::poll) {
+                return Ok(());
+            }
+            if let Some(called) = leaving.called.take() {
+                self.has_come_home(line, &answer_of(called)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn has_come_home(&mut self, line: u64, answer: &[u8]) {
+        let Some(leaving) = self.leaving.remove(&line) else {
+            return;
+        };
+        self.left.retain(|left| *left != line);
+        if wire::read_written_back(answer) && !leaving.recalled {
+            self.gone.insert(line, leaving.grant);
+        }
+    }
+
     /// The last turn of all.
     fn turn(&mut self, line: u64) -> u64 {
         self.counted += 1;

@@ -121,8 +121,8 @@ impl Home {
             .unwrap_or_default()
     }
 
+    /// What comes with a message that was asked for is copied; what a cache has sent by itself its card has put there.
     fn store(&self, line: u64, from: &[u8]) {
-        rt::spend(self.copy);
         let range = self.range(line);
         self.node.inspect(self.key, |bytes| bytes[range].copy_from_slice(from));
     }
@@ -184,6 +184,7 @@ impl Home {
             _ => Have::Nobody,
         };
         if let Some(bytes) = recalled {
+            rt::spend(self.copy);
             self.store(job.line, &bytes);
         }
         self.grant(&mut grant_table, job.line, job.asked);

@@ -28,6 +28,10 @@
 //! for a home waits for the lowest of the lines that it has asked for, and for nothing else as long as it has asked for
 //! one: so no circle of waiting arises.
 //!
+//! Modified lines that have to make room are sent home by the thread that needs it, and not waited for, as GAM's
+//! `Cache::Evict` does (its `WRITE_BACK` is posted, and stays pending). GAM lets a line be read on its way home; here
+//! it is waited for, as another pod may have changed it since.
+//!
 //! In its favour: no message goes through a worker thread of the asking side; all lines of one access are asked for at
 //! once.
 

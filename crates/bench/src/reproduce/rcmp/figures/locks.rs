@@ -11,8 +11,8 @@ use crate::reproduce::options::{Options, Progress};
 use crate::reproduce::report::Figure;
 use cenote_base::rt::Nanos;
 
-const HOW: &str = "Ours alone: 4 clients in each of two pods take the lock of a segment of 1 MiB to write, any of 96 \
-    alike, write items in it and leave it; half of the segments are in the other pod. Without the buffer each write is \
+const HOW: &str = "Ours alone: 4 clients in each of two pods take the lock of an extent to write, any of 3,072 \
+    alike, write items in it and leave it; half of the extents are in the other pod. Without the buffer each write is \
     an access of its own; with it, writes of up to 256 bytes to the other pod are collected and go in the background, \
     or with the message that unlocks. Nothing moves.";
 

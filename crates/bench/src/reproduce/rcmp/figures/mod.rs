@@ -3,7 +3,7 @@
 mod hot;
 mod latency;
 mod locks;
-mod missing;
+mod rings;
 mod rpc;
 mod throughput;
 mod ycsb;
@@ -11,7 +11,7 @@ mod ycsb;
 pub use hot::hot;
 pub use latency::latency;
 pub use locks::locks;
-pub use missing::missing;
+pub use rings::rings;
 pub use rpc::rpc;
 pub use throughput::{clients, pods};
 pub use ycsb::ycsb;
