@@ -56,6 +56,7 @@ mod route;
 mod sequence;
 mod session;
 mod slot;
+mod spread;
 mod stats;
 mod under_lock;
 

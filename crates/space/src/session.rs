@@ -23,11 +23,12 @@ use super::layout::{GROUP_WORDS, groups};
 use super::lock::Locks;
 use super::part::Part;
 use super::slot::{Slot, Use};
+use super::spread::Spread;
 use super::{Attached, FarAttached, GlobalAddress, SLAB_OBJECT_MAX, Space};
-use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::rt::{self, Mutex};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use core::ops::Deref;
@@ -56,6 +57,8 @@ struct PartSessions {
     /// Its number in parts that this process does not map.
     far: BTreeMap<u8, SessionId>,
     first: u8,
+    /// What it chooses other pods by; drawn when it first does.
+    spread: Option<u64>,
 }
 
 /// A session in one part.
@@ -133,8 +136,8 @@ impl Session {
         }
     }
 
-    /// In the first part that has room, of those that have not been tried: first those that this process maps. If none
-    /// has, the error names one that is offline, if there is one: it may have room.
+    /// In the first part that has room, of those that have not been tried: first those that this process maps, then
+    /// those of other pods in the session's own order ([`Spread`]). If none has, the error names one that is offline, if there is one: it may have room.
     fn alloc_elsewhere(
         &self,
         part_sessions: &mut PartSessions,
@@ -159,7 +162,7 @@ impl Session {
                 }
             }
         }
-        for attached in self.space.far_attached() {
+        for attached in part_sessions.spread(len).order(self.space.far_attached()) {
             match part_sessions
                 .of_far(attached)
                 .and_then(|id| attached.part.alloc(id, len, lifetime))
@@ -245,6 +248,14 @@ impl PartSessions {
         match self.by_part.entry(attached.number()) {
             Entry::Occupied(found) => Ok(found.into_mut()),
             Entry::Vacant(place) => Ok(place.insert(PartSession::begin(attached)?)),
+        }
+    }
+
+    /// The order in which it asks other pods for so many bytes.
+    fn spread(&mut self, len: u64) -> Spread {
+        Spread {
+            session: *self.spread.get_or_insert_with(rt::random),
+            class: Class::of(len).map_or(u8::MAX, Class::number),
         }
     }
 

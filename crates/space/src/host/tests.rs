@@ -3,6 +3,7 @@
 
 mod direct;
 mod edges;
+mod files;
 mod handed;
 mod late;
 mod offline;
