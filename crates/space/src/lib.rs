@@ -30,6 +30,7 @@ mod access;
 mod act;
 mod address;
 mod audit;
+mod bulk;
 mod cache;
 mod class;
 mod extent;

@@ -1,0 +1,65 @@
+//! Bytes of objects that this process maps, for callers that use them in place or keep an incoherent device right by
+//! themselves.
+
+use super::act::{Act, Outcome};
+use super::part::Part;
+use super::{GlobalAddress, Space};
+use cenote_base::Result;
+use cenote_fabric::coherence;
+
+impl Space {
+    /// Whether this process maps the part that an address names.
+    #[inline]
+    pub fn is_near(&self, address: GlobalAddress) -> bool {
+        self.part_numbered(address.part()).is_some()
+    }
+
+    /// Writes the lines of these bytes back to memory and fences: a host that invalidates them later reads them. Of
+    /// memory that this process does not map there is nothing to do: its host wrote it.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn write_back(&self, address: GlobalAddress, len: usize) -> Result<()> {
+        self.with_lines(address, len, |part, at| {
+            coherence::write_back(part.region(), at, len);
+            coherence::fence(part.region());
+        })
+    }
+
+    /// Drops the lines of these bytes from this host's caches: what is read next comes from memory.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn invalidate(&self, address: GlobalAddress, len: usize) -> Result<()> {
+        self.with_lines(address, len, |part, at| coherence::invalidate(part.region(), at, len))
+    }
+
+    fn with_lines(&self, address: GlobalAddress, len: usize, f: impl FnOnce(&Part, u64)) -> Result<()> {
+        if let Some((part, at)) = self.place_here(address, len as u64)? {
+            f(part, at);
+        }
+        Ok(())
+    }
+
+    /// Where these bytes are mapped, for those whose unsafe code has an address of its own; `None` if they lie in a
+    /// part that this process does not map. They stay there until the object is freed, or its extent moves.
+    ///
+    /// # Errors
+    /// As [`Space::read`].
+    pub fn pointer(&self, address: GlobalAddress, len: usize) -> Result<Option<*mut u8>> {
+        let found = self.place_here(address, len as u64)?;
+        Ok(found.map(|(part, at)| part.region().span(at, len as u64).as_ptr()))
+    }
+
+    /// The part of this process that has these bytes, and where.
+    fn place_here(&self, address: GlobalAddress, len: u64) -> Result<Option<(&Part, u64)>> {
+        let Some(part) = self.part_numbered(address.part()) else {
+            return Ok(None);
+        };
+        Act::Find(len).check(address)?;
+        match part.act(address, &mut Act::Find(len))? {
+            Outcome::Done(at, _) => Ok(Some((part, at))),
+            _ => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Eviction: a clock whose hand goes over the buckets of the table.
+//!
+//! A hit sets one of two bits in the item's own control word, and only where they are not set; the hand counts them
+//! down and evicts what has none. So an object that was never asked for again goes with the hand's first pass, as in
+//! S3-FIFO's small queue, and one that was asked for often has three passes; but there is no queue whose ends all
+//! processes would write, and which a killed one would leave half changed. Buckets are in the order of hashes, which is
+//! that of chance.
+//!
+//! Items that members pin are passed over. The hand moves by [`STRIDE`] buckets with one addition, so that processes
+//! that evict at once look at different ones.
+
+use super::chains::{Placed, Table};
+use super::core::{Core, now_micros};
+use super::entry::State;
+use super::item::{HEADER, HITS_MAX, Header, Life, class_size, footprint};
+use super::layout::root;
+use cenote_base::rt::HashSet;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
+use cenote_space::{GlobalAddress, Read};
+
+/// Buckets that the hand goes on at once.
+const STRIDE: u64 = 8;
+/// Items that are evicted beyond what is needed, so that the next that need room find some.
+const AHEAD: u64 = 16;
+
+/// What is to be evicted.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    /// Of this tenant alone, or of any.
+    tenant: Option<u32>,
+    /// So many bytes.
+    bytes: u64,
+    /// Only what has objects of this size, and a few of them.
+    class: Option<u64>,
+}
+
+impl Core {
+    /// Evicts until the tenant, and all together, are within their bounds with so many bytes more.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if that cannot be, as items are pinned, or the bound is too small.
+    pub(super) fn make_room(&self, tenant: u32, bytes: u64) -> Result<()> {
+        let space = self.heap.space();
+        let capacity: u64 = space.parts().map(|part| part.capacity()).sum();
+        if bytes > capacity && space.far_parts().next().is_none() {
+            return Err(Error::Full(format!("{bytes} bytes, where the space has {capacity}")));
+        }
+        let (bound, used) = self.tenant(tenant)?;
+        self.evict_above(self.heap.load(bound)?, used, bytes, Some(tenant))?;
+        let bound = self.heap.load(self.word(root::BOUND)?)?;
+        self.evict_above(bound, self.word(root::USED)?, bytes, None)
+    }
+
+    fn evict_above(&self, bound: u64, used: GlobalAddress, more: u64, tenant: Option<u32>) -> Result<()> {
+        if bound == 0 {
+            return Ok(());
+        }
+        if more > bound {
+            return Err(Error::Full(format!(
+                "{more} bytes, where {bound} are the bound of all together"
+            )));
+        }
+        let above = |used: u64| {
+            (used as i64)
+                .max(0)
+                .saturating_add_unsigned(more)
+                .saturating_sub_unsigned(bound)
+        };
+        let over = above(self.heap.load(used)?);
+        if over <= 0 {
+            return Ok(());
+        }
+        let bytes = over as u64 + AHEAD * more.min(bound / 256);
+        let evicted = self.evict(Wanted {
+            tenant,
+            bytes,
+            class: None,
+        })?;
+        if evicted == 0 && above(self.heap.load(used)?) > 0 {
+            let whose = tenant.map_or("the store".into(), |tenant| format!("tenant {tenant}"));
+            return Err(Error::Full(format!(
+                "{more} bytes more than {whose} may have ({bound}), and nothing can be evicted: unpin, or raise the bound"
+            )));
+        }
+        Ok(())
+    }
+
+    /// An object of this process's, of the pool, or of what is evicted for it.
+    pub(super) fn alloc_for(&self, len: u64, tenant: u32) -> Result<GlobalAddress> {
+        if let Some(object) = self.take_pooled(len)? {
+            return Ok(object);
+        }
+        match self.heap.alloc(len) {
+            Err(Error::Full(why)) => self.alloc_by_eviction(len, tenant, why),
+            answer => answer,
+        }
+    }
+
+    fn alloc_by_eviction(&self, len: u64, tenant: u32, why: String) -> Result<GlobalAddress> {
+        // Of the tenant first where it has a bound of its own: it does not push others out.
+        let has_bound = self.heap.load(self.tenant(tenant)?.0)? != 0;
+        let class = Some(class_size(len));
+        for whose in has_bound.then_some(tenant).into_iter().map(Some).chain([None]) {
+            self.evict(Wanted {
+                tenant: whose,
+                bytes: u64::MAX,
+                class,
+            })?;
+            if let Some(object) = self.take_pooled(len)? {
+                return Ok(object);
+            }
+        }
+        self.heap
+            .alloc(len)
+            .map_err(|_| Error::Full(format!("{why}; and nothing of this size can be evicted")))
+    }
+
+    /// Evicts: how many items.
+    fn evict(&self, wanted: Wanted) -> Result<u64> {
+        let (view, pinned) = (self.refresh()?, self.pinned()?);
+        while !self.move_some(&view, 64)? {}
+        let (mut items, mut freed) = (0, 0);
+        let rounds = (HITS_MAX + 1) * view.table.buckets().div_ceil(STRIDE);
+        for _ in 0..=rounds {
+            let hand = self.heap.add(self.word(root::HAND)?, STRIDE)?;
+            for (placed, header) in self.candidates(&view.table, hand, STRIDE)? {
+                if !self.is_evicted(placed, &header, &wanted, &pinned)? {
+                    continue;
+                }
+                items += 1;
+                freed += footprint(header.key_len as usize, header.value_len);
+            }
+            if freed >= wanted.bytes || wanted.class.is_some() && items >= AHEAD {
+                break;
+            }
+        }
+        self.count(root::EVICTED, items)?;
+        self.counters.evicted.fetch_add(items, Ordering::Relaxed);
+        Ok(items)
+    }
+
+    /// Evicts an item of a full bucket, for which there is no memory to get larger.
+    pub(super) fn evict_from(&self, table: &Table, bucket: u64, why: String) -> Result<()> {
+        let pinned = self.pinned()?;
+        for (placed, header) in self.candidates(table, bucket, 1)? {
+            if !pinned.contains(&placed.entry.item()) && self.unlink(placed)? {
+                self.count(root::EVICTED, 1)?;
+                return self.retire(placed.entry.item(), header, true);
+            }
+        }
+        Err(Error::Full(why))
+    }
+
+    fn is_of_class(&self, header: &Header, class: Option<u64>) -> bool {
+        let chunk = super::item::chunks(header.value_len)
+            .next()
+            .map_or(0, |range| range.end - range.start);
+        class.is_some_and(|class| class == class_size(header.object_len()) || class == class_size(chunk))
+    }
+
+    /// Looks at an item as the hand passes it.
+    fn is_evicted(
+        &self,
+        placed: Placed,
+        header: &Header,
+        wanted: &Wanted,
+        pinned: &HashSet<GlobalAddress>,
+    ) -> Result<bool> {
+        let item = placed.entry.item();
+        let is_other = wanted.tenant.is_some_and(|tenant| tenant != header.tenant)
+            || wanted.class.is_some() && !self.is_of_class(header, wanted.class);
+        if is_other || pinned.contains(&item) {
+            return Ok(false);
+        }
+        let control = header.control;
+        if control.hits() > 0 && !header.has_expired(now_micros) {
+            self.heap
+                .swap(item, control.0, control.with_hits(control.hits() - 1).0)?;
+            return Ok(false);
+        }
+        let is_gone = self.unlink(placed)?;
+        if is_gone {
+            self.retire(item, *header, true)?;
+        }
+        Ok(is_gone)
+    }
+
+    /// The committed entries of some buckets, with their items' headers.
+    pub(super) fn candidates(&self, table: &Table, from: u64, buckets: u64) -> Result<Vec<(Placed, Header)>> {
+        let mut entries = Vec::new();
+        for n in 0..buckets.min(table.buckets()) {
+            entries.extend(table.entries(&self.heap, (from.wrapping_add(n)) & (table.buckets() - 1))?);
+        }
+        entries.retain(|placed| placed.entry.state() == State::Committed);
+        let mut headers = vec![[0; HEADER]; entries.len()];
+        let mut reads: Vec<_> = entries
+            .iter()
+            .zip(&mut headers)
+            .map(|(placed, into)| Read {
+                address: placed.entry.item(),
+                into,
+            })
+            .collect();
+        // One that has been freed ends it: the rest is looked at one by one.
+        if self.heap.space().read_many(&mut reads).is_err() {
+            return self.candidates_one_by_one(entries);
+        }
+        let live = |header: &Header| header.control.life() == Life::Live;
+        let both = entries.into_iter().zip(headers.iter().map(Header::decode));
+        Ok(both.filter(|(_, header)| live(header)).collect())
+    }
+
+    fn candidates_one_by_one(&self, entries: Vec<Placed>) -> Result<Vec<(Placed, Header)>> {
+        let mut found = Vec::new();
+        for placed in entries {
+            match self.header_at(placed.entry.item()) {
+                Ok(Some(header)) if header.control.life() == Life::Live => found.push((placed, header)),
+                Ok(_) | Err(Error::Lost(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(found)
+    }
+}

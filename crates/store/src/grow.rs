@@ -1,0 +1,246 @@
+//! Growing: a table of four times as many buckets takes over, bucket by bucket, while all go on.
+//!
+//! ```text
+//! former   bucket b:  │ c0 │ c1 │  0 │ c3 │ …        freeze: committed → frozen, free and tentative → FORWARDED
+//!                        │    │         │            copy:   word j of b → word j of one of b, b+n, b+2n, b+3n
+//! current  bucket b:  │ c0 │  0 │  0 │  0 │ …        forward: frozen → FORWARDED
+//!          b+n:       │  0 │ c1 │  0 │ c3 │ …
+//! ```
+//!
+//! 1. An entry has one place to go to, the word of its own number, which nobody else writes: entries of the current
+//!    table's bucket are linked only when the former's bucket is forwarded as a whole. So any number of processes may
+//!    move the same bucket, and each step is a compare-and-swap that is done once.
+//! 2. The copy is written where the word is 0, that is, was never used: a word that was used is *gone* when it is free
+//!    again. So one that comes late writes nothing.
+//! 3. Frozen entries are read and not changed. Who wants to change one forwards its bucket first.
+//! 4. Former tables are kept, a third of the current one together: a process that knows an old one finds its words
+//!    forwarded, never another object.
+
+use super::chains::{ENTRIES, Placed, Table, placed, segment_bytes, segments};
+use super::core::{Core, View};
+use super::entry::{Entry, State};
+use super::heap::{Heap, Line, offset};
+use super::layout::{WORD, root, table};
+use super::members::session_of;
+use cenote_base::{Error, Result};
+use cenote_space::GlobalAddress;
+use std::sync::Arc;
+
+/// Buckets that each link moves while a table grows.
+const MOVED_BY_LINK: u64 = 4;
+/// How often a bucket's lines are forwarded, as others may have been added meanwhile.
+const TURNS: usize = 100;
+/// A table grows when it has so many entries of its words, in tenths.
+const FULL_TENTHS: u64 = 6;
+
+impl Core {
+    /// The tables, with the bucket of this hash in the current one.
+    pub(super) fn settled_view(&self, hash: u64) -> Result<Arc<View>> {
+        let view = self.view();
+        if let Some((former, bucket)) = view.former(hash) {
+            self.forward(&view.table, former, bucket)?;
+            self.move_some(&view, MOVED_BY_LINK)?;
+        }
+        Ok(view)
+    }
+
+    /// Moves the next few buckets; whether all are moved.
+    pub(super) fn move_some(&self, view: &View, buckets: u64) -> Result<bool> {
+        let Some(former) = &view.previous else { return Ok(true) };
+        let moved = offset(view.table.address, table::MOVED)?;
+        for _ in 0..buckets {
+            let next = self.heap.load(moved)?;
+            view.has_moved(next);
+            if next >= former.buckets() {
+                return Ok(true);
+            }
+            self.forward(&view.table, former, next)?;
+            if self.heap.swap(moved, next, next + 1)? {
+                view.has_moved(next + 1);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Forwards a bucket of the former table as a whole.
+    fn forward(&self, to: &Table, former: &Table, bucket: u64) -> Result<()> {
+        for _ in 0..TURNS {
+            if self.forward_lines(to, former, bucket)? {
+                return Ok(());
+            }
+        }
+        Err(Error::corrupt(format!(
+            "bucket {bucket} of the table at {} is not forwarded",
+            former.address
+        )))
+    }
+
+    /// Forwards the lines that a bucket has; whether no word is left.
+    fn forward_lines(&self, to: &Table, former: &Table, bucket: u64) -> Result<bool> {
+        let mut number = 0;
+        former.each_line(&self.heap, bucket, |line| {
+            for (word, placed) in placed(line).enumerate() {
+                let placed = placed?;
+                self.forward_word(to, former, placed, (bucket, number, word))?;
+            }
+            self.close_line(line)?;
+            number += 1;
+            Ok(true)
+        })?;
+        // A line that was added meanwhile: it is there before its bucket's last word says that there is none.
+        let last = former.entries(&self.heap, bucket)?;
+        Ok(last.iter().all(|placed| placed.entry.state() == State::Forwarded))
+    }
+
+    /// No line is added behind this one from now on.
+    fn close_line(&self, line: &Line) -> Result<()> {
+        let at = offset(line.at, ENTRIES as u64 * WORD)?;
+        match line.words[ENTRIES] {
+            0 => self.heap.swap(at, 0, Entry::FORWARDED.raw()).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    fn forward_word(&self, to: &Table, former: &Table, placed: Placed, place: (u64, usize, usize)) -> Result<()> {
+        let mut entry = placed.entry;
+        loop {
+            let wanted = match entry.state() {
+                State::Forwarded => return Ok(()),
+                State::Free | State::Tentative => Entry::FORWARDED,
+                State::Committed => entry.frozen(),
+                State::Frozen => {
+                    self.copy_entry(to, former, entry.plain(), place)?;
+                    Entry::FORWARDED
+                }
+            };
+            self.heap.swap(placed.at, entry.raw(), wanted.raw())?;
+            entry = Entry::from_raw(self.heap.load(placed.at)?);
+        }
+    }
+
+    /// Writes an entry to its place in the current table. One whose item cannot be read is no more.
+    fn copy_entry(&self, to: &Table, former: &Table, entry: Entry, place: (u64, usize, usize)) -> Result<()> {
+        let (bucket, line, word) = place;
+        let header = match self.header_at(entry.item()) {
+            Ok(header) => header,
+            Err(Error::Lost(_)) => None,
+            Err(error) => return Err(error),
+        };
+        let Some(header) = header.filter(|header| former.bucket_of(header.hash) == bucket) else {
+            self.counters
+                .damaged
+                .fetch_add(1, cenote_base::rt::atomic::Ordering::Relaxed);
+            return Ok(());
+        };
+        let target = self.line_of(to, to.bucket_of(header.hash), line)?;
+        self.heap
+            .swap(offset(target, word as u64 * WORD)?, Entry::NEVER.raw(), entry.raw())
+            .map(drop)
+    }
+
+    /// The line with this number in a bucket of the current table, which gets it if it has fewer.
+    fn line_of(&self, to: &Table, bucket: u64, number: usize) -> Result<GlobalAddress> {
+        loop {
+            let (mut n, mut found) = (0, None);
+            to.each_line(&self.heap, bucket, |line| {
+                found = (n == number).then_some(line.at);
+                n += 1;
+                Ok(found.is_none())
+            })?;
+            match found {
+                Some(at) => return Ok(at),
+                None => to.add_line(&self.heap, bucket)?,
+            }
+        }
+    }
+
+    /// Grows, if there are too many items for the table, and it does not grow already.
+    pub(super) fn grow_if_full(&self, items: u64) -> Result<()> {
+        if !is_full(&self.view().table, items) {
+            return Ok(());
+        }
+        let view = self.refresh()?;
+        if !is_full(&view.table, items) || !self.move_some(&view, MOVED_BY_LINK)? {
+            return Ok(());
+        }
+        match self.build(&view) {
+            Err(Error::Full(_)) => Ok(()),
+            built => built,
+        }
+    }
+
+    /// Makes the next table and lets it take over.
+    fn build(&self, view: &View) -> Result<()> {
+        let log2 = view.table.log2 + table::GROWTH_LOG2;
+        let building = self.word(root::BUILDING)?;
+        let before = self.heap.load(building)?;
+        if before != 0 && !self.is_abandoned(GlobalAddress::from_raw(before))? {
+            return Ok(());
+        }
+        let header = self.heap.alloc(table::HEADER + 8 * segments(log2))?;
+        self.heap.store(offset(header, table::BUILDER)?, self.member.tag)?;
+        if !self.heap.swap(building, before, header.raw())? {
+            return self.heap.free(header);
+        }
+        if before != 0 {
+            free_table(&self.heap, GlobalAddress::from_raw(before))?;
+        }
+        let made = make_table(&self.heap, header, log2, Some(view.table.address));
+        let current = self.word(root::TABLE)?;
+        let took_over = match &made {
+            Ok(()) => self.heap.swap(current, view.table.address.raw(), header.raw())?,
+            Err(_) => false,
+        };
+        self.heap.swap(building, header.raw(), 0)?;
+        if !took_over {
+            free_table(&self.heap, header)?;
+        }
+        self.refresh()?;
+        made
+    }
+
+    /// Whether a table is built by a member that is gone. (If it has taken over already, nothing is left to build.)
+    fn is_abandoned(&self, header: GlobalAddress) -> Result<bool> {
+        if self.heap.load(self.word(root::TABLE)?)? == header.raw() {
+            self.heap.swap(self.word(root::BUILDING)?, header.raw(), 0)?;
+            return Ok(false);
+        }
+        let (part, session) = session_of(self.heap.load(offset(header, table::BUILDER)?)?);
+        match self.heap.space().keeper(part) {
+            Some(keeper) => Ok(!keeper.is_alive(session)?),
+            None => Ok(false),
+        }
+    }
+}
+
+/// Whether a table should grow. (The count is of many processes, some of which were killed before they had counted: it
+/// is believed up to a bound.)
+fn is_full(table: &Table, items: u64) -> bool {
+    let words = table.buckets() * ENTRIES as u64;
+    let is_possible = items <= 8 * words && table.log2 + table::GROWTH_LOG2 <= table::LOG2_MAX;
+    is_possible && items * 10 >= words * FULL_TENTHS
+}
+
+/// Makes a table in an object of zeros. Segments are noted one by one, so that what a killed builder leaves is found.
+pub(super) fn make_table(heap: &Heap, header: GlobalAddress, log2: u32, former: Option<GlobalAddress>) -> Result<()> {
+    heap.store(offset(header, table::LOG2)?, u64::from(log2))?;
+    heap.store(offset(header, table::PREVIOUS)?, former.unwrap_or_default().raw())?;
+    for n in 0..segments(log2) {
+        let segment = heap.alloc(segment_bytes(log2, n))?;
+        heap.publish(segment, segment_bytes(log2, n))?;
+        heap.store(offset(header, table::HEADER + WORD * n)?, segment.raw())?;
+        heap.store(offset(header, table::SEGMENTS)?, n + 1)?;
+    }
+    heap.store(offset(header, table::MAGIC)?, table::MAGIC_VALUE)?;
+    heap.publish(header, table::HEADER + WORD * segments(log2))
+}
+
+/// Frees a table that never took over.
+fn free_table(heap: &Heap, header: GlobalAddress) -> Result<()> {
+    let made = heap.load(offset(header, table::SEGMENTS)?)?;
+    for n in 0..made {
+        let segment = heap.load(offset(header, table::HEADER + WORD * n)?)?;
+        heap.free(GlobalAddress::from_raw(segment))?;
+    }
+    heap.free(header)
+}

@@ -1,0 +1,139 @@
+//! The space as the store uses it: words, lines and bytes, with what incoherent memory needs.
+//!
+//! Words go through the space's word operations always: near they are atomics, far they are calls to the part's host.
+//! Bytes are written before the word that publishes them and read after the word that names them; in the mode *flush*
+//! they are written back and fenced before the one, and invalidated after the other.
+
+use super::item::Control;
+use super::layout::{LINE, WORD};
+use cenote_base::rt::{self, atomic};
+use cenote_base::{Error, Result};
+use cenote_space::{GRAIN, GlobalAddress, Session, Space};
+
+/// How bytes come from one host's caches to another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Visibility {
+    /// All users of a part see each other's stores: one host, or hardware that keeps caches coherent.
+    #[default]
+    Coherent,
+    /// Written back and fenced when published, invalidated before they are read, and every value has a checksum.
+    Flush,
+}
+
+/// Sessions of a process: threads that allocate at once seldom wait for each other.
+const SESSIONS: usize = 8;
+
+/// See the module.
+pub(super) struct Heap {
+    sessions: Vec<Session>,
+    pub(super) visibility: Visibility,
+}
+
+/// A bucket.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Line {
+    pub at: GlobalAddress,
+    pub words: [u64; 8],
+}
+
+impl Heap {
+    pub(super) fn new(space: &Space, visibility: Visibility) -> Self {
+        Self {
+            sessions: (0..SESSIONS).map(|_| space.session()).collect(),
+            visibility,
+        }
+    }
+
+    pub(super) fn space(&self) -> &Space {
+        self.sessions[0].space()
+    }
+
+    /// The session that stands for this process.
+    pub(super) fn first(&self) -> &Session {
+        &self.sessions[0]
+    }
+
+    /// An object, with zeros in it.
+    pub(super) fn alloc(&self, len: u64) -> Result<GlobalAddress> {
+        let address = self.sessions[rt::thread_slot() % SESSIONS].alloc(len)?;
+        assert!(address.raw() % GRAIN == 0, "{address}: objects are aligned");
+        Ok(address)
+    }
+
+    pub(super) fn free(&self, address: GlobalAddress) -> Result<()> {
+        self.space().free(address)
+    }
+
+    #[inline]
+    pub(super) fn load(&self, address: GlobalAddress) -> Result<u64> {
+        self.space().load(address)
+    }
+
+    pub(super) fn store(&self, address: GlobalAddress, value: u64) -> Result<()> {
+        self.space().store(address, value)
+    }
+
+    /// Whether the word was `expected`, and is `new` now.
+    #[inline]
+    pub(super) fn swap(&self, address: GlobalAddress, expected: u64, new: u64) -> Result<bool> {
+        Ok(self.space().compare_and_swap(address, expected, new)? == expected)
+    }
+
+    /// What was there.
+    pub(super) fn add(&self, address: GlobalAddress, n: u64) -> Result<u64> {
+        self.space().fetch_add(address, n)
+    }
+
+    /// A bucket's words as they are after all that this thread has swapped before.
+    pub(super) fn line(&self, at: GlobalAddress) -> Result<Line> {
+        let mut words = [0; 8];
+        if self.visibility == Visibility::Flush && self.space().is_near(at) {
+            for (n, word) in words.iter_mut().enumerate() {
+                *word = self.load(offset(at, n as u64 * WORD)?)?;
+            }
+            return Ok(Line { at, words });
+        }
+        let mut bytes = [0; LINE as usize];
+        atomic::fence(atomic::Ordering::SeqCst);
+        self.space().read(at, &mut bytes)?;
+        atomic::fence(atomic::Ordering::Acquire);
+        let (found, _) = bytes.as_chunks::<8>();
+        for (word, bytes) in words.iter_mut().zip(found) {
+            *word = u64::from_le_bytes(*bytes);
+        }
+        Ok(Line { at, words })
+    }
+
+    /// Bytes that a word has named.
+    pub(super) fn read(&self, at: GlobalAddress, into: &mut [u8]) -> Result<()> {
+        if self.visibility == Visibility::Flush {
+            self.space().invalidate(at, into.len())?;
+        }
+        self.space().read(at, into)
+    }
+
+    /// Bytes that a word will name, after [`publish`](Self::publish).
+    pub(super) fn write(&self, at: GlobalAddress, from: &[u8]) -> Result<()> {
+        self.space().write(at, from)
+    }
+
+    /// Makes bytes seen by whoever comes by a word that is written from now on.
+    pub(super) fn publish(&self, at: GlobalAddress, len: u64) -> Result<()> {
+        match self.visibility {
+            Visibility::Coherent => Ok(()),
+            Visibility::Flush => self.space().write_back(at, len as usize),
+        }
+    }
+
+    /// An item's control word, after all that was read of the item.
+    pub(super) fn control(&self, item: GlobalAddress) -> Result<Control> {
+        atomic::fence(atomic::Ordering::Acquire);
+        self.load(item).map(Control)
+    }
+}
+
+/// The address so many bytes on.
+pub(super) fn offset(at: GlobalAddress, bytes: u64) -> Result<GlobalAddress> {
+    at.checked_add(bytes)
+        .ok_or_else(|| Error::corrupt(format!("{bytes} bytes after {at} is no address")))
+}

@@ -1,0 +1,56 @@
+//! The store that everybody shares: values by key, on one table that lies in a space, used by any number of processes on
+//! any hosts of any pods. No server stands in between.
+//!
+//! ```text
+//!   process ── find ──► bucket of the table (a line in the space) ──► item: header, key, value or chunks
+//!      │                     ▲ one compare-and-swap links, replaces, removes or evicts
+//!      └── put: alloc ─► fill ─┘
+//! ```
+//!
+//! Values are immutable and the first writer wins, unless a put [replaces](PutOptions::replaces). What is lost, damaged,
+//! expired or evicted is a miss, never another value.
+//!
+//! ```
+//! use cenote_space::{Space, SpaceOptions};
+//! use cenote_store::{Options, Put, PutOptions, Store};
+//!
+//! let space = Space::dram(&SpaceOptions { bytes: 32 << 20, ..SpaceOptions::default() })?;
+//! let store = Store::create(&space, Options::default())?;
+//! assert_eq!(store.put(b"key", b"value", PutOptions::default())?, Put::Stored(1));
+//! assert_eq!(store.put(b"key", b"other", PutOptions::default())?, Put::Exists);
+//! assert_eq!(store.get(b"key")?.as_deref(), Some(&b"value"[..]));
+//! # Ok::<(), cenote_base::Error>(())
+//! ```
+
+mod batch;
+mod borrow;
+mod chains;
+mod core;
+mod entry;
+mod evict;
+mod fill;
+mod find;
+mod grow;
+mod heap;
+mod item;
+mod layout;
+mod link;
+mod members;
+mod open;
+mod options;
+mod pool;
+mod put;
+mod read;
+mod retire;
+mod stats;
+mod sweep;
+
+pub use batch::Presence;
+pub use borrow::{Allocation, Borrow, Pin};
+pub use heap::Visibility;
+pub use item::{KEY_MAX, VALUE_MAX};
+pub use open::Store;
+pub use options::Options;
+pub use put::{Put, PutOptions};
+pub use read::Value;
+pub use stats::{StoreStats, TenantStats};

@@ -1,0 +1,68 @@
+//! Pools: objects that were freed, for whichever process needs one of the class next. In a space a slab's objects are
+//! allocated by its owner alone; without pools what an evictor frees of another's slabs would be of no use to it.
+//!
+//! An object is in a pool while its address stands in one of the pool's words; who swaps it out has it. The count is a
+//! hint.
+
+use super::core::Core;
+use super::heap::offset;
+use super::layout::{WORD, free_pool, root};
+use cenote_base::Result;
+use cenote_base::rt;
+use cenote_space::{Class, GlobalAddress};
+
+impl Core {
+    /// An object of the class for `len` bytes that was freed before; its bytes may be any.
+    pub(super) fn take_pooled(&self, len: u64) -> Result<Option<GlobalAddress>> {
+        let Some(pool) = self.pool_of(len)? else {
+            return Ok(None);
+        };
+        let count = offset(pool, free_pool::COUNT)?;
+        let counted = self.heap.load(count)?;
+        if counted == 0 || counted > i64::MAX as u64 {
+            return Ok(None);
+        }
+        let start = rt::random() % free_pool::PLACES_MAX;
+        for n in 0..free_pool::PLACES_MAX {
+            let place = place(pool, start + n)?;
+            let object = self.heap.load(place)?;
+            if object != 0 && self.heap.swap(place, object, 0)? {
+                self.heap.add(count, u64::MAX)?;
+                return Ok(Some(GlobalAddress::from_raw(object)));
+            }
+        }
+        self.heap.swap(count, counted, 0)?;
+        Ok(None)
+    }
+
+    /// Frees an object to its pool, or, if that is full, to the space.
+    pub(super) fn give_pooled(&self, object: GlobalAddress) -> Result<()> {
+        let len = self.heap.space().size_of(object)?;
+        let Some(pool) = self.pool_of(len)? else {
+            return self.heap.free(object);
+        };
+        let count = offset(pool, free_pool::COUNT)?;
+        if self.heap.load(count)? < free_pool::PLACES_MAX {
+            let start = rt::random() % free_pool::PLACES_MAX;
+            for n in 0..16 {
+                let place = place(pool, start + n)?;
+                if self.heap.load(place)? == 0 && self.heap.swap(place, 0, object.raw())? {
+                    return self.heap.add(count, 1).map(drop);
+                }
+            }
+        }
+        self.heap.free(object)
+    }
+
+    fn pool_of(&self, len: u64) -> Result<Option<GlobalAddress>> {
+        let number = Class::of(len).map(|class| u64::from(class.number()));
+        let number = number.filter(|number| *number < root::POOLS_MAX);
+        number
+            .map(|number| self.word(root::POOLS + free_pool::BYTES * number))
+            .transpose()
+    }
+}
+
+fn place(pool: GlobalAddress, n: u64) -> Result<GlobalAddress> {
+    offset(pool, free_pool::PLACES + WORD * (n % free_pool::PLACES_MAX))
+}

@@ -1,0 +1,107 @@
+//! Writing: an item is filled, then linked.
+
+use super::core::{Core, now_micros};
+use super::fill::Filling;
+use super::find::Found;
+use super::item::footprint;
+use super::link::Linked;
+use cenote_base::rt::Nanos;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
+use std::cell::RefCell;
+
+/// How a value is put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PutOptions {
+    /// Whose it is; each tenant may have a bound.
+    pub tenant: u32,
+    /// After how long it is there no more.
+    pub time_to_live: Option<Nanos>,
+    /// Whether it takes the place of a value that is there. Otherwise the first writer wins.
+    pub replaces: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Put {
+    /// It is there, as this version.
+    Stored(u64),
+    /// Another value was there before, and stays.
+    Exists,
+}
+
+impl PutOptions {
+    pub(super) fn expires(&self) -> u64 {
+        let micros = |ttl: Nanos| now_micros().saturating_add(ttl.raw().div_ceil(1000)).max(1);
+        self.time_to_live.map_or(0, micros)
+    }
+}
+
+impl Core {
+    pub(super) fn put(&self, key: &[u8], value: &[u8], options: &PutOptions) -> Result<Put> {
+        let key = self.key(key)?;
+        if !options.replaces
+            && self
+                .find(&key)?
+                .is_some_and(|found| !found.header.has_expired(now_micros))
+        {
+            return Ok(Put::Exists);
+        }
+        let mut filling = self.begin(&key, value.len() as u64, options.tenant, options.expires())?;
+        match self.fill(&mut filling, value) {
+            Ok(()) => self.publish(filling, options),
+            Err(error) => self.abandon(filling).and(Err(error)),
+        }
+    }
+
+    /// Links what was filled, or gives it back.
+    pub(super) fn publish(&self, mut filling: Filling, options: &PutOptions) -> Result<Put> {
+        if let Err(error) = self.finish(&mut filling) {
+            return self.abandon(filling).and(Err(error));
+        }
+        let (item, bytes) = (filling.item, filling.key.clone());
+        let key = self.key(&bytes)?;
+        let filling = RefCell::new(filling);
+        let version_after = |before: u64| {
+            let (mut filling, version) = (filling.borrow_mut(), before.wrapping_add(1).max(1));
+            if filling.header.version == version {
+                return Ok(());
+            }
+            self.set_version(&mut filling, version)
+        };
+        let linked = self.link(&key, item, options.on_entry(), version_after);
+        self.after_link(filling.into_inner(), linked)
+    }
+
+    fn after_link(&self, filling: Filling, linked: Result<Linked>) -> Result<Put> {
+        match linked {
+            Ok(Linked::In(replaced)) => self.stored(&filling, replaced),
+            Ok(Linked::Before) => self.abandon(filling).map(|()| Put::Exists),
+            // Whether it is linked is unknown where an answer was lost: then it stays noted, until this member ends.
+            Err(error @ (Error::Lost(_) | Error::Timeout(_))) => Err(error),
+            Err(error) => self.abandon(filling).and(Err(error)),
+        }
+    }
+
+    fn stored(&self, filling: &Filling, replaced: Option<Found>) -> Result<Put> {
+        self.has_linked(filling)?;
+        let header = &filling.header;
+        self.counters.bytes_in.fetch_add(header.value_len, Ordering::Relaxed);
+        let bytes = footprint(header.key_len as usize, header.value_len);
+        let items = self.account(header.tenant, 1, bytes as i64)?;
+        match replaced {
+            Some(found) => self.retire(found.place.entry.item(), found.header, false)?,
+            None => self.grow_if_full(items)?,
+        }
+        Ok(Put::Stored(header.version))
+    }
+
+    pub(super) fn remove(&self, key: &[u8]) -> Result<bool> {
+        let key = self.key(key)?;
+        let Some(found) = self.unlink_key(&key)? else {
+            return Ok(false);
+        };
+        self.retire(found.place.entry.item(), found.header, false)?;
+        Ok(!found.header.has_expired(now_micros))
+    }
+}
