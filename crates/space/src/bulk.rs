@@ -3,8 +3,9 @@
 
 use super::act::{Act, Outcome};
 use super::part::Part;
-use super::{GlobalAddress, Space};
+use super::{First, GlobalAddress, Space};
 use cenote_base::Result;
+use cenote_base::rt::atomic::Ordering;
 use cenote_fabric::coherence;
 
 impl Space {
@@ -61,5 +62,25 @@ impl Space {
             Outcome::Done(at, _) => Ok(Some((part, at))),
             _ => Ok(None),
         }
+    }
+}
+
+impl Space {
+    /// Sets the root if there is none: the root since. Of several processes of the first part's host that do so at
+    /// once one wins. (From another pod it is looked for before and after, not in one step with it.)
+    ///
+    /// # Errors
+    /// As [`Space::root`].
+    pub fn claim_root(&self, root: GlobalAddress) -> Result<GlobalAddress> {
+        if let First::Here(part) = self.first_part()? {
+            let claimed = part
+                .root()
+                .compare_exchange(0, root.raw(), Ordering::AcqRel, Ordering::Acquire);
+            return Ok(claimed.map_or_else(GlobalAddress::from_raw, |_| root));
+        }
+        if self.root()?.is_null() {
+            self.set_root(root)?;
+        }
+        self.root()
     }
 }

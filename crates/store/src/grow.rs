@@ -236,7 +236,7 @@ pub(super) fn make_table(heap: &Heap, header: GlobalAddress, log2: u32, former: 
 }
 
 /// Frees a table that never took over.
-fn free_table(heap: &Heap, header: GlobalAddress) -> Result<()> {
+pub(super) fn free_table(heap: &Heap, header: GlobalAddress) -> Result<()> {
     let made = heap.load(offset(header, table::SEGMENTS)?)?;
     for n in 0..made {
         let segment = heap.load(offset(header, table::HEADER + WORD * n)?)?;

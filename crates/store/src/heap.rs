@@ -20,8 +20,9 @@ pub enum Visibility {
     Flush,
 }
 
-/// Sessions of a process: threads that allocate at once seldom wait for each other.
-const SESSIONS: usize = 8;
+/// Sessions of a process at most: threads that allocate at once seldom wait for each other. (Each has extents of its own
+/// for each size: not more than processors.)
+const SESSIONS_MAX: usize = 8;
 
 /// See the module.
 pub(super) struct Heap {
@@ -39,7 +40,9 @@ pub(super) struct Line {
 impl Heap {
     pub(super) fn new(space: &Space, visibility: Visibility) -> Self {
         Self {
-            sessions: (0..SESSIONS).map(|_| space.session()).collect(),
+            sessions: (0..rt::cores().clamp(1, SESSIONS_MAX))
+                .map(|_| space.session())
+                .collect(),
             visibility,
         }
     }
@@ -55,7 +58,7 @@ impl Heap {
 
     /// An object, with zeros in it.
     pub(super) fn alloc(&self, len: u64) -> Result<GlobalAddress> {
-        let address = self.sessions[rt::thread_slot() % SESSIONS].alloc(len)?;
+        let address = self.sessions[rt::thread_slot() % self.sessions.len()].alloc(len)?;
         assert!(address.raw() % GRAIN == 0, "{address}: objects are aligned");
         Ok(address)
     }

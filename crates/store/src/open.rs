@@ -42,6 +42,26 @@ impl Store {
         Self::open_at(space, at, options)
     }
 
+    /// Opens the store at the space's root, or makes it there. Of several processes of the same host that do so at once
+    /// one makes it.
+    ///
+    /// # Errors
+    /// As [`Store::open_at`]; [`Error::Full`].
+    pub fn open_or_create(space: &Space, options: Options) -> Result<Self> {
+        let mut at = space.root()?;
+        if at.is_null() {
+            let made = make(space, options)?;
+            at = space.claim_root(made)?;
+            if at != made {
+                let heap = Heap::new(space, options.visibility);
+                let table = heap.load(offset(made, root::TABLE)?)?;
+                super::grow::free_table(&heap, GlobalAddress::from_raw(table))?;
+                heap.free(made)?;
+            }
+        }
+        Self::open_at(space, at, options)
+    }
+
     /// Opens the store at the space's root.
     ///
     /// # Errors

@@ -4,6 +4,11 @@
 //! sure of; readers check that what they see is whole. After each kill the others must free within two seconds what the
 //! dead one pinned and was filling.
 
+#![allow(
+    dead_code,
+    reason = "what tests of several crates have in common is more than one uses"
+)]
+
 #[path = "../../space/tests/common/process.rs"]
 mod process;
 #[path = "../../space/tests/common/random.rs"]

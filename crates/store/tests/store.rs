@@ -3,7 +3,9 @@
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
 use cenote_space::{Space, SpaceOptions};
-use cenote_store::{KEY_MAX, Options, Put, PutOptions, Store, VALUE_MAX, Visibility};
+use cenote_store::{
+    Completion, KEY_MAX, Options, Outcome, Put, PutOptions, Queue, Request, Store, VALUE_MAX, Visibility,
+};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -440,6 +442,67 @@ fn a_batch_says_how_long_its_prefix_is_that_is_there() {
         .map(|got| got.expect("asked"))
         .collect();
     assert_eq!(removed, presence.found);
+}
+
+/// Waits until so many batches are done.
+fn drained(queue: &Queue<Vec<u8>>, batches: usize) -> Vec<Completion> {
+    let mut done = Vec::new();
+    while done.len() < batches {
+        let mut polled = [rustix::event::PollFd::from_borrowed_fd(
+            queue.event_fd(),
+            rustix::event::PollFlags::IN,
+        )];
+        rustix::event::poll(&mut polled, None).expect("polled");
+        done.extend(queue.drain());
+    }
+    done
+}
+
+#[test]
+fn batches_are_done_without_waiting_and_an_eventfd_tells() {
+    let store = store(64);
+    let queue: Queue<Vec<u8>> = Queue::new(&store, 3).expect("threads");
+    let keys: Vec<Vec<u8>> = (0..100_u64).map(|n| n.to_be_bytes().to_vec()).collect();
+    let put = |n: usize| Request::Put(value(n as u64, 1, 5000 + n * 3), KEEP);
+    let id = queue
+        .submit(keys.iter().cloned().enumerate().map(|(n, key)| (key, put(n))).collect())
+        .expect("begun");
+    let done = drained(&queue, 1);
+    assert_eq!(done[0].id, id);
+    assert!(
+        done[0]
+            .outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Outcome::Put(Put::Stored(1))))
+    );
+    let get = |key: &Vec<u8>| (key.clone(), Request::Get(vec![0; 6000]));
+    let mut ids = vec![queue.submit(keys.iter().map(get).collect()).expect("begun")];
+    let exists = [&keys[7], &b"none".to_vec(), &keys[8]].map(|key| (key.clone(), Request::Exists(true)));
+    ids.push(queue.submit(exists.into()).expect("begun"));
+    ids.push(queue.submit(Vec::new()).expect("begun"));
+    let mut done = drained(&queue, 3);
+    done.sort_by_key(|batch| batch.id);
+    assert_eq!(done.iter().map(|batch| batch.id).collect::<Vec<_>>(), ids);
+    for (n, outcome) in done[0].outcomes.iter().enumerate() {
+        assert!(matches!(outcome, Outcome::Got(Some(value)) if value.len == 5000 + n as u64 * 3));
+    }
+    let [first, none, last] = &done[1].outcomes[..] else {
+        panic!("three keys")
+    };
+    assert!(matches!(none, Outcome::Exists(false, None)));
+    for pinned in [first, last] {
+        assert!(matches!(pinned, Outcome::Exists(true, Some(pin)) if pin.holds().expect("asked")));
+    }
+    queue
+        .submit(keys.iter().map(|key| (key.clone(), Request::Remove)).collect())
+        .expect("begun");
+    let done = drained(&queue, 1);
+    assert!(
+        done[0]
+            .outcomes
+            .iter()
+            .all(|outcome| matches!(outcome, Outcome::Removed(true)))
+    );
 }
 
 #[test]
