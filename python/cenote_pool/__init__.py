@@ -13,6 +13,7 @@ kind. The modules call ``libcenote_pool.so``; its header, ``cenote_pool.h``, say
 
 from ._library import ABI, LibraryNotFound, version
 from ._space import CacheStats, Lifetime, Lock, Session, Space, Stats
+from ._store import FAILED, MISSING, Borrow, Room, Store
 from .address import NULL, Address
 from .errors import (
     BugError,
@@ -32,8 +33,11 @@ from .errors import (
 
 __all__ = [
     "ABI",
+    "FAILED",
+    "MISSING",
     "NULL",
     "Address",
+    "Borrow",
     "BugError",
     "BusyError",
     "CacheStats",
@@ -50,9 +54,11 @@ __all__ = [
     "OutOfBoundsError",
     "PoisonedError",
     "RevokedError",
+    "Room",
     "Session",
     "Space",
     "Stats",
+    "Store",
     "TimedOutError",
     "version",
 ]

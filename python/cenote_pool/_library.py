@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint8, c_uint32, c_uint64, c_void_p
 from typing import Any, List, Tuple
 
 #: The binary interface that this package is written for.
@@ -73,11 +73,65 @@ class CCacheStats(ctypes.Structure):
     _fields_ = [(name, c_uint64) for name in ("hits", "misses", "pages", "bytes", "buffered", "flushes")]
 
 
+class CStoreOptions(ctypes.Structure):
+    """``cenote_store_options``."""
+
+    _fields_ = [("bound", c_uint64), ("buckets", c_uint64)] + [
+        (name, c_uint32) for name in ("threads", "flush", "checksums", "only_open")
+    ]
+
+
+class CStoreOp(ctypes.Structure):
+    """``cenote_store_op``."""
+
+    _fields_ = [("key", c_char_p), ("key_len", c_size_t), ("value", c_void_p), ("value_len", c_size_t)]
+
+
+class CStorePutOptions(ctypes.Structure):
+    """``cenote_store_put_options``."""
+
+    _fields_ = [("time_to_live", c_uint64), ("tenant", c_uint32), ("replaces", c_uint32)]
+
+
+class CStoreStats(ctypes.Structure):
+    """``cenote_store_stats``."""
+
+    _fields_ = [
+        (name, c_uint64)
+        for name in (
+            "items",
+            "used",
+            "bound",
+            "buckets",
+            "evicted",
+            "expired",
+            "orphans",
+            "hits",
+            "misses",
+            "lost",
+            "damaged",
+            "bytes_in",
+            "bytes_out",
+            "pins",
+        )
+    ]
+
+
+class CStorePiece(ctypes.Structure):
+    """``cenote_store_piece``."""
+
+    _fields_ = [("at", c_void_p), ("len", c_uint64), ("address", c_uint64)]
+
+
 Problem = ctypes.CFUNCTYPE(None, c_char_p, c_void_p)
 
 _ERROR = POINTER(CError)
 _WORD = POINTER(c_uint64)
 _HANDLE = POINTER(c_void_p)
+_OPS = POINTER(CStoreOp)
+_RESULTS = POINTER(c_int64)
+_COUNT = POINTER(c_size_t)
+_PIECES = POINTER(CStorePiece)
 
 #: What each function takes. All return a status.
 SIGNATURES = {
@@ -113,6 +167,25 @@ SIGNATURES = {
     "cenote_cas": [c_void_p, c_uint64, c_uint64, c_uint64, _WORD, _ERROR],
     "cenote_fetch_add": [c_void_p, c_uint64, c_uint64, _WORD, _ERROR],
     "cenote_stats": [c_void_p, c_uint8, POINTER(CStats), _ERROR],
+    "cenote_store_open": [c_void_p, POINTER(CStoreOptions), _HANDLE, _ERROR],
+    "cenote_store_close": [c_void_p, _ERROR],
+    "cenote_store_put": [c_void_p, _OPS, c_size_t, POINTER(CStorePutOptions), _RESULTS, _ERROR],
+    "cenote_store_get": [c_void_p, _OPS, c_size_t, _RESULTS, _ERROR],
+    "cenote_store_remove": [c_void_p, _OPS, c_size_t, _RESULTS, _ERROR],
+    "cenote_store_exists": [c_void_p, _OPS, c_size_t, c_int, _RESULTS, _COUNT, _ERROR],
+    "cenote_store_unpin": [c_void_p, _OPS, c_size_t, _ERROR],
+    "cenote_store_submit": [c_void_p, c_int, _OPS, c_size_t, POINTER(CStorePutOptions), _WORD, _ERROR],
+    "cenote_store_event_fd": [c_void_p, POINTER(c_int), _ERROR],
+    "cenote_store_drain": [c_void_p, _WORD, _RESULTS, c_size_t, _COUNT, _ERROR],
+    "cenote_store_set_bound": [c_void_p, c_int64, c_uint64, _ERROR],
+    "cenote_store_stats_of": [c_void_p, POINTER(CStoreStats), _ERROR],
+    "cenote_store_borrow": [c_void_p, c_char_p, c_size_t, _HANDLE, _ERROR],
+    "cenote_store_pieces": [c_void_p, _PIECES, c_size_t, _COUNT, _ERROR],
+    "cenote_store_return": [c_void_p, POINTER(c_int), _ERROR],
+    "cenote_store_alloc": [c_void_p, c_char_p, c_size_t, c_uint64, POINTER(CStorePutOptions), _HANDLE, _ERROR],
+    "cenote_store_room": [c_void_p, _PIECES, c_size_t, _COUNT, _ERROR],
+    "cenote_store_publish": [c_void_p, _RESULTS, _ERROR],
+    "cenote_store_discard": [c_void_p, _ERROR],
     "cenote_audit": [c_void_p, Problem, c_void_p, _WORD, _ERROR],
 }
 

@@ -23,7 +23,7 @@
  *   Handles. NULL, a handle of another kind, and one that was closed not long ago are CENOTE_INVALID. After fork() the child cannot use its
  *   parent's handles, which is CENOTE_INVALID too (closing them there does nothing to the parent's): let it open its own, or call exec.
  *
- *   Bytes come as they are, in the order of this machine. Nothing here gives out a pointer into a space.
+ *   Bytes come as they are, in the order of this machine. Pointers into a space come from cenote_store_pieces and cenote_store_room alone.
  *
  * The binary interface. The library's name ends with its number, CENOTE_POOL_ABI (libcenote_pool.so.0). Until 1.0 any release may raise it;
  * functions are added without that. A structure's layout and a status's number change with it only.
@@ -301,6 +301,139 @@ typedef void (*cenote_problem)(const char *text, void *context);
 /* Looks at everything that the space keeps about itself. *problems is 0 if all is in order. problem may be NULL. */
 cenote_status cenote_audit(cenote_space *space, cenote_problem problem, void *context, uint64_t *problems,
                            cenote_error *error);
+
+/* The store that everybody shares (docs/store.md) */
+
+/* Values by key in a space, on one table, for any number of processes. Values have up to 1 GiB, keys 1 to 4096 bytes. Values are immutable and the first
+ * writer wins, unless a put replaces. What is lost, damaged, expired or evicted is not there; it is never another value. */
+typedef struct cenote_store_handle cenote_store_handle;
+
+/* All zero is the default, as NULL is. */
+typedef struct cenote_store_options {
+    uint64_t bound;     /* bytes that all values may take, what is more is evicted; 0: as much as there is. Of a store that is made now. */
+    uint64_t buckets;   /* of its first table, which grows; 0: 1024. Of a store that is made now. */
+    uint32_t threads;   /* that copy what is submitted; 0: as many as processors, four at most */
+    uint32_t flush;     /* not 0: bytes are written back when published, and invalidated before they are read. Of a store that is made now. */
+    uint32_t checksums; /* not 0: long values have checksums also where memory is coherent */
+    uint32_t only_open; /* not 0: CENOTE_INVALID if there is no store yet */
+} cenote_store_options;
+
+/* Opens the store at the space's root, or makes it there. The space stays open as long as its store. */
+cenote_status cenote_store_open(cenote_space *space, const cenote_store_options *options, cenote_store_handle **store,
+                                cenote_error *error);
+
+/* Closes it. Batches that have not begun are not done; buffers are the caller's again when it returns. Borrows and rooms may outlive it. */
+cenote_status cenote_store_close(cenote_store_handle *store, cenote_error *error);
+
+/* One key of a batch. The value is what is put, or where to a value is copied (which may be shorter); otherwise it is not used. */
+typedef struct cenote_store_op {
+    const void *key;
+    size_t key_len;
+    void *value;
+    size_t value_len;
+} cenote_store_op;
+
+/* All zero is the default, as NULL is. */
+typedef struct cenote_store_put_options {
+    uint64_t time_to_live; /* nanoseconds; 0: for good */
+    uint32_t tenant;       /* whose it is, 0 to 255: see cenote_store_set_bound */
+    uint32_t replaces;     /* not 0: it takes the place of a value that is there */
+} cenote_store_put_options;
+
+/* What comes of a key: of a put 1, or 0 if a value was there and stays; of a get the value's bytes; of exists and remove 1, or 0 if it is not there. */
+#define CENOTE_STORE_MISSING (-1)  /* of a get: it is not there */
+#define CENOTE_STORE_FAILED (-100) /* minus a status: it failed */
+
+/* Each does its step with n keys, with a result for each. The function itself fails only if its arguments are none. */
+cenote_status cenote_store_put(cenote_store_handle *store, const cenote_store_op *ops, size_t n,
+                               const cenote_store_put_options *options, int64_t *results, cenote_error *error);
+cenote_status cenote_store_get(cenote_store_handle *store, const cenote_store_op *ops, size_t n, int64_t *results,
+                               cenote_error *error);
+cenote_status cenote_store_remove(cenote_store_handle *store, const cenote_store_op *ops, size_t n, int64_t *results,
+                                  cenote_error *error);
+
+/* prefix (or NULL): how many of the first keys are all there. pins not 0: those that are there stay until they are unpinned as often, the store is closed or
+ * this process ends. */
+cenote_status cenote_store_exists(cenote_store_handle *store, const cenote_store_op *ops, size_t n, int pins,
+                                  int64_t *results, size_t *prefix, cenote_error *error);
+cenote_status cenote_store_unpin(cenote_store_handle *store, const cenote_store_op *ops, size_t n, cenote_error *error);
+
+/* What is submitted. */
+#define CENOTE_STORE_PUT 0
+#define CENOTE_STORE_GET 1
+#define CENOTE_STORE_EXISTS 2
+#define CENOTE_STORE_PIN 3
+#define CENOTE_STORE_REMOVE 4
+
+/* Begins a batch and does not wait. Keys are copied; the values' memory is the store's until cenote_store_drain has told of the batch, or the store is closed.
+ * CENOTE_FULL if too many keys wait: none of these was begun. */
+cenote_status cenote_store_submit(cenote_store_handle *store, int what, const cenote_store_op *ops, size_t n,
+                                  const cenote_store_put_options *options, uint64_t *id, cenote_error *error);
+
+/* A descriptor that is readable when batches are done: the store's, to be polled only. */
+cenote_status cenote_store_event_fd(cenote_store_handle *store, int *fd, cenote_error *error);
+
+/* The next batch that is done: its number, and the results of its n keys; *id is 0 if there is none. CENOTE_OUT_OF_BOUNDS if there is room for fewer than n:
+ * then *n says how many, and it is the next again. Call it until *id is 0. */
+cenote_status cenote_store_drain(cenote_store_handle *store, uint64_t *id, int64_t *results, size_t room, size_t *n,
+                                 cenote_error *error);
+
+/* Bytes that a tenant's values may take (0: as much as all), or those of all together if tenant is -1. */
+cenote_status cenote_store_set_bound(cenote_store_handle *store, int64_t tenant, uint64_t bytes, cenote_error *error);
+
+typedef struct cenote_store_stats {
+    uint64_t items;   /* values that there are */
+    uint64_t used;    /* bytes of the space that they take */
+    uint64_t bound;   /* bytes that they may take; 0: all */
+    uint64_t buckets; /* of the table */
+    uint64_t evicted; /* by all processes, as the next two */
+    uint64_t expired;
+    uint64_t orphans; /* objects of dead processes that were freed */
+    uint64_t hits;    /* of this process, as all that follows */
+    uint64_t misses;
+    uint64_t lost;    /* not there as a part of the space was not */
+    uint64_t damaged; /* not what their checksum says */
+    uint64_t bytes_in;
+    uint64_t bytes_out;
+    uint64_t pins;
+} cenote_store_stats;
+
+cenote_status cenote_store_stats_of(cenote_store_handle *store, cenote_store_stats *stats, cenote_error *error);
+
+/* A value in place: it is neither evicted nor freed until it is returned. */
+typedef struct cenote_store_borrow_handle cenote_store_borrow_handle;
+
+/* Room for a value that is filled in place; others see it when it is published. */
+typedef struct cenote_store_room_handle cenote_store_room_handle;
+
+/* Values have up to 1 MiB in one piece, longer ones several. at is NULL where this process does not map it: then cenote_read and cenote_write reach it. */
+typedef struct cenote_store_piece {
+    void *at;
+    uint64_t len;
+    cenote_address address;
+} cenote_store_piece;
+
+/* *borrow is NULL if the key is not there. In a store that flushes, its checksum is looked at now. */
+cenote_status cenote_store_borrow(cenote_store_handle *store, const void *key, size_t key_len,
+                                  cenote_store_borrow_handle **borrow, cenote_error *error);
+
+/* Its pieces in their order; *n says how many there are. CENOTE_OUT_OF_BOUNDS if there is room for fewer. Only to be read. */
+cenote_status cenote_store_pieces(cenote_store_borrow_handle *borrow, cenote_store_piece *pieces, size_t room, size_t *n,
+                                  cenote_error *error);
+
+/* Ends a borrow. *held is 1 if the bytes were the value's to the end; if it is 0, this process was taken for dead, and what was read may be anything. */
+cenote_status cenote_store_return(cenote_store_borrow_handle *borrow, int *held, cenote_error *error);
+
+/* CENOTE_FULL if there is no room and nothing to evict. */
+cenote_status cenote_store_alloc(cenote_store_handle *store, const void *key, size_t key_len, uint64_t value_len,
+                                 const cenote_store_put_options *options, cenote_store_room_handle **room,
+                                 cenote_error *error);
+cenote_status cenote_store_room(cenote_store_room_handle *room, cenote_store_piece *pieces, size_t most, size_t *n,
+                                cenote_error *error);
+
+/* Both end the room. The result is that of a put. */
+cenote_status cenote_store_publish(cenote_store_room_handle *room, int64_t *result, cenote_error *error);
+cenote_status cenote_store_discard(cenote_store_room_handle *room, cenote_error *error);
 
 #ifdef __cplusplus
 }

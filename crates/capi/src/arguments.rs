@@ -52,6 +52,69 @@ impl<'a> BufferArg<'a> {
     }
 }
 
+/// Places for results, one for each element of another array: the call's alone to write.
+#[repr(transparent)]
+pub struct ResultsArg<'a, T>(*mut T, PhantomData<&'a mut [T]>);
+
+impl<'a, T: Copy> ResultsArg<'a, T> {
+    /// The first `n` places.
+    ///
+    /// # Errors
+    /// `Error::Invalid` if the pointer is null and `n` is not 0, if it is not aligned, or if no memory has `n` elements.
+    pub(super) fn places(self, n: usize) -> Result<&'a mut [T]> {
+        match is_memory(self.0.cast(), n.saturating_mul(size_of::<T>()))? {
+            false => Ok(&mut []),
+            true if !self.0.is_aligned() => Err(Error::Invalid("an array that is not aligned".into())),
+            // SAFETY: not null, aligned, as long as memory can be; an argument is used up here; C's integers may have
+            // any bytes; the rest is the caller's duty.
+            true => Ok(unsafe { core::slice::from_raw_parts_mut(self.0, n) }),
+        }
+    }
+}
+
+/// Memory of a caller's that is used beyond the call, until the caller is told that it is not any more: the header says
+/// until when. What is only read need not be writable.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct MemoryArg(*mut c_void);
+
+impl MemoryArg {
+    /// The first `len` bytes.
+    ///
+    /// # Errors
+    /// As [`BufferArg::bytes`].
+    pub(super) fn lent(self, len: usize) -> Result<Lent> {
+        let is_some = is_memory(self.0, len)?;
+        let at = if is_some {
+            self.0.cast()
+        } else {
+            ptr::NonNull::dangling().as_ptr()
+        };
+        Ok(Lent { at, len })
+    }
+}
+
+/// See [`MemoryArg`].
+pub(super) struct Lent {
+    at: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the caller's memory, which it leaves to this library until it is told otherwise, on whatever thread.
+unsafe impl Send for Lent {}
+
+impl cenote_store::Buffer for Lent {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: not null, as long as memory can be; the rest is the caller's duty.
+        unsafe { core::slice::from_raw_parts(self.at, self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the caller's to write, as it wants values there.
+        unsafe { core::slice::from_raw_parts_mut(self.at, self.len) }
+    }
+}
+
 /// Whether there can be memory; an empty range needs none.
 #[inline(always)]
 fn is_memory(at: *const c_void, len: usize) -> Result<bool> {

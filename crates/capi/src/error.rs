@@ -27,7 +27,7 @@ pub enum Status {
 }
 
 impl Status {
-    fn of(error: &Error) -> Self {
+    pub(super) fn of(error: &Error) -> Self {
         match error {
             Error::Io { .. } | Error::Canceled => Self::Io,
             Error::Full(_) | Error::OutOfMemory(_) => Self::Full,

@@ -29,6 +29,9 @@ mod lock;
 mod session;
 mod space;
 mod stats;
+mod store;
+mod store_lend;
+mod store_queue;
 
 use core::ffi::c_char;
 

@@ -149,7 +149,7 @@ fn run_watched(place: &Place, program: &Path) {
 #[test]
 fn programs_in_c_and_cxx_use_all_of_it() {
     let (place, has_cxx, has_valgrind) = (Place::new(), is_here("c++"), is_here("valgrind"));
-    for source in ["heap.c", "threads.c"].map(|name| repository().join("crates/capi/tests/c").join(name)) {
+    for source in ["heap.c", "store.c", "threads.c"].map(|name| repository().join("crates/capi/tests/c").join(name)) {
         let program = place.compile(C99, &source);
         run(&place, &program);
         if has_valgrind {

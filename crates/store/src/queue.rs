@@ -28,12 +28,19 @@ const TOGETHER: usize = 8;
 
 /// Memory of a caller's, for as long as a batch takes.
 pub trait Buffer: Send {
-    /// All of it, for a value to be copied from or to.
-    fn bytes(&mut self) -> &mut [u8];
+    /// All of it, for a value to be copied from.
+    fn bytes(&self) -> &[u8];
+
+    /// All of it, for a value to be copied to.
+    fn bytes_mut(&mut self) -> &mut [u8];
 }
 
 impl Buffer for Vec<u8> {
-    fn bytes(&mut self) -> &mut [u8] {
+    fn bytes(&self) -> &[u8] {
+        self
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
         self
     }
 }
@@ -64,18 +71,19 @@ pub enum Outcome {
     Failed(Error),
 }
 
-/// A batch that is done: its number, and what came of each key, in the order of the keys.
+/// A batch that is done: its number, and what came of each key, in their order.
 pub struct Completion {
     /// As `submit` gave it.
     pub id: u64,
-    /// By key.
-    pub outcomes: Vec<Outcome>,
+    /// Each key with its outcome.
+    pub outcomes: Vec<(Vec<u8>, Outcome)>,
 }
 
 /// See the module.
 pub struct Queue<B: Buffer + 'static> {
     shared: Arc<Shared<B>>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    count: usize,
 }
 
 struct Shared<B> {
@@ -102,7 +110,7 @@ struct Job<B> {
 struct Batch {
     id: u64,
     left: AtomicUsize,
-    outcomes: Mutex<Vec<Option<Outcome>>>,
+    outcomes: Mutex<Vec<Option<(Vec<u8>, Outcome)>>>,
 }
 
 impl<B: Buffer + 'static> Queue<B> {
@@ -130,13 +138,15 @@ impl<B: Buffer + 'static> Queue<B> {
         let n = if threads == 0 { rt::cores().min(4) } else { threads };
         let mut queue = Self {
             shared,
-            threads: Vec::new(),
+            threads: Mutex::default(),
+            count: n,
         };
         for _ in 0..n {
             let shared = Arc::clone(&queue.shared);
             let thread = rt::try_spawn("store-copy", move || shared.work());
             queue
                 .threads
+                .get_mut()
                 .push(thread.doing(|| "starting a copy thread of the store".into())?);
         }
         Ok(queue)
@@ -167,7 +177,7 @@ impl<B: Buffer + 'static> Queue<B> {
             left: AtomicUsize::new(n),
             outcomes,
         });
-        let together = n.div_ceil(self.threads.len()).min(TOGETHER);
+        let together = n.div_ceil(self.count).min(TOGETHER);
         let mut jobs = shared.jobs.lock();
         if jobs.keys + n > WAITING_MAX {
             return Err(Error::Full(format!(
@@ -208,7 +218,7 @@ impl<B: Buffer + 'static> Drop for Queue<B> {
         jobs.waiting.clear();
         drop(jobs);
         self.shared.wake.notify_all();
-        for thread in self.threads.drain(..) {
+        for thread in self.threads.get_mut().drain(..) {
             let _ = thread.join();
         }
     }
@@ -226,7 +236,7 @@ impl<B: Buffer> Shared<B> {
                         "a bug in the store: this key's step ended in a panic".into(),
                     ))
                 };
-                batch.outcomes.lock()[first + n] = Some(outcome.unwrap_or_else(bug));
+                batch.outcomes.lock()[first + n] = Some((key, outcome.unwrap_or_else(bug)));
             }
             if batch.left.fetch_sub(count, Ordering::AcqRel) == count {
                 let outcomes = core::mem::take(&mut *batch.outcomes.lock());
@@ -253,8 +263,8 @@ impl<B: Buffer> Shared<B> {
     fn outcome(&self, key: &[u8], request: Request<B>) -> Outcome {
         let store = &self.store;
         let outcome = match request {
-            Request::Put(mut from, options) => store.put(key, from.bytes(), options).map(Outcome::Put),
-            Request::Get(mut into) => store.get_into(key, into.bytes()).map(Outcome::Got),
+            Request::Put(from, options) => store.put(key, from.bytes(), options).map(Outcome::Put),
+            Request::Get(mut into) => store.get_into(key, into.bytes_mut()).map(Outcome::Got),
             Request::Remove => store.remove(key).map(Outcome::Removed),
             Request::Exists(pins) => store.exists([key], pins).map(|mut presence| {
                 let is_there = presence.prefix == 1;

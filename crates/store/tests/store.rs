@@ -473,7 +473,7 @@ fn batches_are_done_without_waiting_and_an_eventfd_tells() {
         done[0]
             .outcomes
             .iter()
-            .all(|outcome| matches!(outcome, Outcome::Put(Put::Stored(1))))
+            .all(|(_, outcome)| matches!(outcome, Outcome::Put(Put::Stored(1))))
     );
     let get = |key: &Vec<u8>| (key.clone(), Request::Get(vec![0; 6000]));
     let mut ids = vec![queue.submit(keys.iter().map(get).collect()).expect("begun")];
@@ -483,10 +483,10 @@ fn batches_are_done_without_waiting_and_an_eventfd_tells() {
     let mut done = drained(&queue, 3);
     done.sort_by_key(|batch| batch.id);
     assert_eq!(done.iter().map(|batch| batch.id).collect::<Vec<_>>(), ids);
-    for (n, outcome) in done[0].outcomes.iter().enumerate() {
+    for (n, (_, outcome)) in done[0].outcomes.iter().enumerate() {
         assert!(matches!(outcome, Outcome::Got(Some(value)) if value.len == 5000 + n as u64 * 3));
     }
-    let [first, none, last] = &done[1].outcomes[..] else {
+    let [(_, first), (_, none), (_, last)] = &done[1].outcomes[..] else {
         panic!("three keys")
     };
     assert!(matches!(none, Outcome::Exists(false, None)));
@@ -501,7 +501,7 @@ fn batches_are_done_without_waiting_and_an_eventfd_tells() {
         done[0]
             .outcomes
             .iter()
-            .all(|outcome| matches!(outcome, Outcome::Removed(true)))
+            .all(|(_, outcome)| matches!(outcome, Outcome::Removed(true)))
     );
 }
 
