@@ -98,6 +98,15 @@ impl Core {
         Arc::clone(&self.view.read())
     }
 
+    /// The tables as they are now, read again if another has taken over.
+    pub(super) fn current(&self) -> Result<Arc<View>> {
+        let view = self.view();
+        match self.heap.load(self.word(root::TABLE)?)? == view.table.address.raw() {
+            true => Ok(view),
+            false => self.refresh(),
+        }
+    }
+
     /// Looks at the root again: the tables as they are now.
     pub(super) fn refresh(&self) -> Result<Arc<View>> {
         let fresh = Arc::new(View::read(&self.heap, self.at)?);

@@ -22,7 +22,7 @@ use cenote_space::{GlobalAddress, Read};
 /// Buckets that the hand goes on at once.
 const STRIDE: u64 = 8;
 /// Items that are evicted beyond what is needed, so that the next that need room find some.
-const AHEAD: u64 = 16;
+const AHEAD: u64 = 64;
 
 /// What is to be evicted.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +71,7 @@ impl Core {
         if over <= 0 {
             return Ok(());
         }
-        let bytes = over as u64 + AHEAD * more.min(bound / 256);
+        let bytes = over as u64 + AHEAD * more.min(bound / 1024);
         let evicted = self.evict(Wanted {
             tenant,
             bytes,
@@ -118,7 +118,7 @@ impl Core {
 
     /// Evicts: how many items.
     fn evict(&self, wanted: Wanted) -> Result<u64> {
-        let (view, pinned) = (self.refresh()?, self.pinned()?);
+        let (view, pinned) = (self.current()?, self.pinned()?);
         while !self.move_some(&view, 64)? {}
         let (mut items, mut freed) = (0, 0);
         let rounds = (HITS_MAX + 1) * view.table.buckets().div_ceil(STRIDE);

@@ -53,6 +53,6 @@ pub use item::{KEY_MAX, VALUE_MAX};
 pub use open::Store;
 pub use options::Options;
 pub use put::{Put, PutOptions};
-pub use queue::{Buffer, Completion, Outcome, Queue, Request};
+pub use queue::{Buffer, Completion, Keyed, Outcome, Queue, Request};
 pub use read::Value;
 pub use stats::{StoreStats, TenantStats};

@@ -90,7 +90,8 @@ impl Core {
         let bytes = footprint(header.key_len as usize, header.value_len);
         let items = self.account(header.tenant, 1, bytes as i64)?;
         match replaced {
-            Some(found) => self.retire(found.place.entry.item(), found.header, false)?,
+            // Long ones to the pool: what comes from the space is filled with zeros first.
+            Some(found) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0)?,
             None => self.grow_if_full(items)?,
         }
         Ok(Put::Stored(header.version))

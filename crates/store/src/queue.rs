@@ -71,12 +71,15 @@ pub enum Outcome {
     Failed(Error),
 }
 
+/// A key, and what came of it.
+pub type Keyed = (Vec<u8>, Outcome);
+
 /// A batch that is done: its number, and what came of each key, in their order.
 pub struct Completion {
     /// As `submit` gave it.
     pub id: u64,
     /// Each key with its outcome.
-    pub outcomes: Vec<(Vec<u8>, Outcome)>,
+    pub outcomes: Vec<Keyed>,
 }
 
 /// See the module.
@@ -110,7 +113,7 @@ struct Job<B> {
 struct Batch {
     id: u64,
     left: AtomicUsize,
-    outcomes: Mutex<Vec<Option<(Vec<u8>, Outcome)>>>,
+    outcomes: Mutex<Vec<Option<Keyed>>>,
 }
 
 impl<B: Buffer + 'static> Queue<B> {

@@ -17,12 +17,21 @@ impl Core {
     pub(super) fn retire(&self, item: GlobalAddress, header: Header, is_pooled: bool) -> Result<()> {
         let bytes = super::item::footprint(header.key_len as usize, header.value_len);
         self.account(header.tenant, -1, -(bytes as i64))?;
-        if !self.pinned()?.contains(&item) {
+        if !self.is_pinned(item)? {
             return self.free_item(item, &header, is_pooled);
         }
         let slot = self.member.intend(&self.heap, item)?;
         self.retired.lock().push((item, header, slot));
         Ok(())
+    }
+
+    /// Whether a member pins an item.
+    fn is_pinned(&self, item: GlobalAddress) -> Result<bool> {
+        let mut is_pinned = false;
+        for (record, _) in records(&self.heap, self.at)? {
+            pins(&self.heap, record, |pinned| is_pinned |= pinned == item)?;
+        }
+        Ok(is_pinned)
     }
 
     /// All items that members pin.
