@@ -1,0 +1,138 @@
+//! The store of members in two pods, whose table and values lie in both; extents move meanwhile.
+
+#![allow(
+    dead_code,
+    reason = "what tests of several crates have in common is more than one uses"
+)]
+
+#[path = "../../space/tests/caches/pods.rs"]
+mod pods;
+#[path = "../../space/tests/common/random.rs"]
+mod random;
+
+use cenote_space::GlobalAddress;
+use cenote_store::{Options, Put, PutOptions, Store, Visibility};
+use pods::Pods;
+use random::{Random, seed};
+use std::collections::BTreeMap;
+
+const KEEP: PutOptions = PutOptions {
+    tenant: 0,
+    time_to_live: None,
+    replaces: false,
+};
+const REPLACE: PutOptions = PutOptions { replaces: true, ..KEEP };
+
+fn members(pods: &Pods, visibility: Visibility) -> [Store; 2] {
+    let options = Options {
+        buckets: 16,
+        sweeps: false,
+        visibility,
+        ..Options::default()
+    };
+    let east = Store::create(&pods.users[0], options).expect("a store");
+    let west = Store::open_at(&pods.users[1], east.address(), options).expect("opened");
+    [east, west]
+}
+
+fn value(n: u64, step: u64, len: u64) -> Vec<u8> {
+    let mut random = Random(n << 30 ^ step);
+    let words = (0..len.div_ceil(8)).map(|_| random.word().to_le_bytes());
+    words.flatten().take(len as usize).collect()
+}
+
+/// Moves the extent of some object, if it can be moved now.
+fn move_something(pods: &Pods, random: &mut Random) {
+    let mut objects = Vec::new();
+    let space = &pods.users[random.index(2)];
+    space.each_object(|address, _| objects.push(address)).expect("told");
+    let object: GlobalAddress = objects[random.index(objects.len())];
+    let _ = pods.relocate(object, 3 - object.part());
+}
+
+fn as_a_model(visibility: Visibility) {
+    let seed = seed();
+    let (mut random, pods) = (Random(seed), Pods::new(100));
+    let stores = members(&pods, visibility);
+    let mut model: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for step in 1..6000_u64 {
+        let (n, store) = (random.below(400), &stores[random.index(2)]);
+        // Of few sizes, as each has extents of its own in each process.
+        let key = n.to_be_bytes();
+        let len = if random.one_in(100) {
+            2_000_000
+        } else {
+            30 + 600 * random.below(2)
+        };
+        match random.below(8) {
+            0 | 1 => {
+                let put = store.put(&key, &value(n, step, len), KEEP).expect("put");
+                assert_eq!(put == Put::Exists, model.contains_key(&n), "seed {seed}, step {step}");
+                model.entry(n).or_insert((step, len));
+            }
+            2 | 3 => {
+                store.put(&key, &value(n, step, len), REPLACE).expect("put");
+                model.insert(n, (step, len));
+            }
+            4 => assert_eq!(
+                store.remove(&key).expect("removed"),
+                model.remove(&n).is_some(),
+                "seed {seed}, {step}"
+            ),
+            _ => {
+                let wanted = model.get(&n).map(|(step, len)| value(n, *step, *len));
+                assert!(store.get(&key).expect("asked") == wanted, "seed {seed}, step {step}");
+            }
+        }
+        if random.one_in(40) {
+            move_something(&pods, &mut random);
+        }
+    }
+    for store in &stores {
+        for (n, (step, len)) in &model {
+            assert!(
+                store.get(&n.to_be_bytes()).expect("asked") == Some(value(*n, *step, *len)),
+                "seed {seed}"
+            );
+        }
+        let stats = store.stats().expect("counted");
+        assert_eq!(
+            (stats.items, stats.evicted, stats.damaged, stats.lost),
+            (model.len() as u64, 0, 0, 0)
+        );
+    }
+    assert!(stores[0].stats().expect("counted").buckets > 16, "the table has grown");
+}
+
+#[test]
+fn members_of_two_pods_agree_with_a_model_while_extents_move() {
+    as_a_model(Visibility::Coherent);
+}
+
+#[test]
+fn so_they_do_where_bytes_are_written_back() {
+    as_a_model(Visibility::Flush);
+}
+
+#[test]
+fn members_of_two_pods_evict_and_pin_together() {
+    let pods = Pods::new(40);
+    let [east, west] = members(&pods, Visibility::Coherent);
+    east.set_bound(8 << 20).expect("set");
+    east.put(b"pinned", &value(1, 1, 5000), KEEP).expect("put");
+    let pinned = west.exists([&b"pinned"[..]], true).expect("asked");
+    assert_eq!(pinned.pins.len(), 1);
+    for n in 0..3000_u64 {
+        let store = if n % 2 == 0 { &east } else { &west };
+        store.put(&n.to_be_bytes(), &value(n, 1, 5000), KEEP).expect("put");
+    }
+    assert!(pinned.pins[0].holds().expect("asked"));
+    assert_eq!(east.get(b"pinned").expect("asked"), Some(value(1, 1, 5000)));
+    let stats = east.stats().expect("counted");
+    assert!(stats.used <= 8 << 20 && stats.evicted > 1000, "{stats:?}");
+    // A far value has no bytes that could be used in place, but can be read.
+    let borrow = west.borrow(b"pinned").expect("asked").expect("there");
+    let mut bytes = vec![0; 5000];
+    borrow.read(0, &mut bytes).expect("read");
+    assert!(bytes == value(1, 1, 5000) && borrow.end().expect("asked"));
+}
