@@ -174,6 +174,16 @@ impl Session {
         Err(why)
     }
 
+    /// Gives back all slabs that it has and that are empty: other sessions may need the room.
+    ///
+    /// # Errors
+    /// Those of the way to the keepers.
+    pub fn give_back_empty(&self) -> Result<()> {
+        let mut part_sessions = self.part_sessions.lock();
+        let mut near = part_sessions.by_part.values_mut();
+        near.try_for_each(|part_session| part_session.return_all_empty().map(drop))
+    }
+
     /// Its space.
     pub fn space(&self) -> &Space {
         &self.space

@@ -28,6 +28,8 @@ pub(super) struct Core {
     /// Items that were unlinked here while they were pinned, each with its intent.
     pub retired: Mutex<Vec<(GlobalAddress, Header, Slot)>>,
     pub counters: Counters,
+    /// Squeezes that this process has heard of.
+    pub squeezed: AtomicU64,
 }
 
 /// What this process did.
@@ -71,6 +73,7 @@ impl Core {
             sequences: Mutex::default(),
             retired: Mutex::default(),
             counters: Counters::default(),
+            squeezed: AtomicU64::new(0),
         })
     }
 

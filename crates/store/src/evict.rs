@@ -111,9 +111,8 @@ impl Core {
                 return Ok(object);
             }
         }
-        self.heap
-            .alloc(len)
-            .map_err(|_| Error::Full(format!("{why}; and nothing of this size can be evicted")))
+        self.alloc_by_squeezing(len)
+            .map_err(|_| Error::Full(format!("{why}; and nothing can be evicted")))
     }
 
     /// Evicts: how many items.

@@ -63,6 +63,11 @@ impl Heap {
         Ok(address)
     }
 
+    /// Gives back what this process has of the space and nothing lies in.
+    pub(super) fn give_back_empty(&self) -> Result<()> {
+        self.sessions.iter().try_for_each(Session::give_back_empty)
+    }
+
     pub(super) fn free(&self, address: GlobalAddress) -> Result<()> {
         self.space().free(address)
     }

@@ -43,6 +43,7 @@ mod put;
 mod queue;
 mod read;
 mod retire;
+mod squeeze;
 mod stats;
 mod sweep;
 

@@ -54,6 +54,24 @@ impl Core {
         self.heap.free(object)
     }
 
+    /// Frees what lies in all pools.
+    pub(super) fn drain_pools(&self) -> Result<()> {
+        for class in Class::all() {
+            let Some(pool) = self.pool_of(class.size())? else {
+                continue;
+            };
+            for n in 0..free_pool::PLACES_MAX {
+                let place = place(pool, n)?;
+                let object = self.heap.load(place)?;
+                if object != 0 && self.heap.swap(place, object, 0)? {
+                    self.heap.add(offset(pool, free_pool::COUNT)?, u64::MAX)?;
+                    self.heap.free(GlobalAddress::from_raw(object))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn pool_of(&self, len: u64) -> Result<Option<GlobalAddress>> {
         let number = Class::of(len).map(|class| u64::from(class.number()));
         let number = number.filter(|number| *number < root::POOLS_MAX);

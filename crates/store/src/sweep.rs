@@ -20,6 +20,7 @@ impl Core {
     pub(super) fn sweep(&self) -> Result<()> {
         self.end_dead_members()?;
         self.free_retired()?;
+        self.give_way()?;
         let view = self.refresh()?;
         self.move_some(&view, BUCKETS)?;
         self.expire_some()

@@ -334,6 +334,30 @@ fn a_full_space_evicts_without_a_bound_also_what_others_allocated() {
 }
 
 #[test]
+fn memory_of_one_size_comes_to_another_size() {
+    let space = space(48);
+    let sweeps = Options {
+        sweeps: true,
+        ..options()
+    };
+    let one = Store::create(&space, sweeps).expect("a store");
+    let other = Store::open(&space, sweeps).expect("opened");
+    for (round, len) in [8000, 300_000, 100, 1_000_000, 2000, 3_000_000].into_iter().enumerate() {
+        // More than there is room for, by the one and then by the other.
+        let count = (60 << 20) / (len as u64 + 200).next_power_of_two().max(20_000);
+        for (who, store) in [&one, &other].into_iter().enumerate() {
+            for n in 0..count {
+                let n = n | (round as u64) << 32 | (who as u64) << 48;
+                let put = store.put(&n.to_be_bytes(), &value(n, 1, len), KEEP);
+                assert_eq!(put.unwrap_or_else(|e| panic!("{len} bytes, {n}: {e}")), Put::Stored(1));
+                assert!(one.get(&n.to_be_bytes()).expect("asked") == Some(value(n, 1, len)));
+            }
+        }
+    }
+    assert_eq!(space.audit().expect("audited"), Vec::<String>::new());
+}
+
+#[test]
 fn a_tenant_within_its_bound_keeps_what_it_has() {
     let store = store(64);
     store.set_tenant_bound(3, 1 << 20).expect("set");

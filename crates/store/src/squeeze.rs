@@ -1,0 +1,115 @@
+//! Squeezing: memory that objects of one size have comes to another size as whole extents.
+//!
+//! 1. The extents with the fewest items are emptied, some values in chunks go, and so does what lies in pools.
+//! 2. The root counts a squeeze. Each process that sees it gives its empty extents back to the space.
+//! 3. Meanwhile the allocation is tried again, for as long as two sweeps take.
+
+use super::chains::Placed;
+use super::core::Core;
+use super::entry::State;
+use super::layout::root;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, HashMap, HashSet, Nanos};
+use cenote_base::{Error, Result};
+use cenote_space::GlobalAddress;
+
+/// Extents that are emptied at once, and values in chunks that go with them.
+const EXTENTS: usize = 4;
+const CHUNKED: usize = 8;
+/// Between two tries, and how many there are.
+const TURN: Nanos = Nanos::from_millis(50);
+const TURNS: u32 = 20;
+
+/// An extent: its part and slot.
+type Extent = (u8, u32);
+
+fn extent(address: GlobalAddress) -> Extent {
+    (address.part(), address.slot())
+}
+
+impl Core {
+    /// An object of a size that nothing which could be evicted has.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is no room in spite of all.
+    pub(super) fn alloc_by_squeezing(&self, len: u64) -> Result<GlobalAddress> {
+        let mut tried = self.heap.alloc(len);
+        for turn in 0..TURNS {
+            if !matches!(tried, Err(Error::Full(_))) {
+                return tried;
+            }
+            if turn % 5 == 0 {
+                self.empty_extents()?;
+                self.count(root::SQUEEZES, 1)?;
+            } else {
+                rt::sleep(TURN);
+            }
+            self.heap.give_back_empty()?;
+            tried = self.heap.alloc(len);
+        }
+        tried
+    }
+
+    /// Gives back what is empty, if another process has squeezed since this one did so last.
+    pub(super) fn give_way(&self) -> Result<()> {
+        let now = self.heap.load(self.word(root::SQUEEZES)?)?;
+        match self.squeezed.swap(now, Ordering::Relaxed) == now {
+            true => Ok(()),
+            false => self.heap.give_back_empty(),
+        }
+    }
+
+    /// Step 1.
+    fn empty_extents(&self) -> Result<()> {
+        let (entries, pinned) = (self.all_entries()?, self.pinned()?);
+        let victims = fewest(&entries, &pinned);
+        let (mut chunked, mut evicted) = (0, 0);
+        for placed in entries {
+            let item = placed.entry.item();
+            if pinned.contains(&item) {
+                continue;
+            }
+            let is_chosen = victims.contains(&extent(item));
+            if !is_chosen && chunked == CHUNKED {
+                continue;
+            }
+            let Some(header) = self.header_at(item)? else { continue };
+            let goes = is_chosen || header.chunks > 0;
+            if goes && self.unlink(placed)? {
+                chunked += usize::from(header.chunks > 0 && !is_chosen);
+                evicted += 1;
+                self.retire(item, header, false)?;
+            }
+        }
+        self.count(root::EVICTED, evicted)?;
+        self.drain_pools()
+    }
+
+    /// The committed entries of the whole table.
+    fn all_entries(&self) -> Result<Vec<Placed>> {
+        let (view, mut entries) = (self.current()?, Vec::new());
+        for bucket in 0..view.table.buckets() {
+            let of_bucket = view.table.entries(&self.heap, bucket)?;
+            entries.extend(
+                of_bucket
+                    .into_iter()
+                    .filter(|placed| placed.entry.state() == State::Committed),
+            );
+        }
+        Ok(entries)
+    }
+}
+
+/// The extents with the fewest items, of which none is pinned.
+fn fewest(entries: &[Placed], pinned: &HashSet<GlobalAddress>) -> HashSet<Extent> {
+    let mut items: HashMap<Extent, usize> = HashMap::default();
+    for placed in entries {
+        *items.entry(extent(placed.entry.item())).or_default() += 1;
+    }
+    for item in pinned {
+        items.remove(&extent(*item));
+    }
+    let mut by_items: Vec<_> = items.into_iter().map(|(extent, n)| (n, extent)).collect();
+    by_items.sort_unstable();
+    by_items.into_iter().take(EXTENTS).map(|(_, extent)| extent).collect()
+}
