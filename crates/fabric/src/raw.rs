@@ -179,11 +179,7 @@ mod target {
         unsafe {
             match len {
                 0..16 => copy_small(src, dst, len),
-                16..=32 => {
-                    let (head, tail) = (load_16(src), load_16(src.add(len - 16)));
-                    store_16(dst, head);
-                    store_16(dst.add(len - 16), tail);
-                }
+                16..=32 => copy_two(src, dst, len),
                 33..=64 => copy_four(src, dst, len),
                 _ if is_x86_feature_detected!("avx") => copy_wide(src, dst, len),
                 65..REP_FROM => copy_16s(src, dst, len),
@@ -215,17 +211,42 @@ mod target {
         }
     }
 
-    /// 33 to 64 bytes: two accesses from the start, two from the end.
+    /// 16 to 32 bytes: an access from the start, one from the end. Addresses are computed by the accesses themselves: the
+    /// copy takes no register for them.
+    #[inline(always)]
+    unsafe fn copy_two(src: *const u8, dst: *mut u8, len: usize) {
+        // SAFETY: each lies within `len`, which is at least 16.
+        unsafe {
+            asm!(
+                "movdqu {a}, xmmword ptr [{src}]",
+                "movdqu {b}, xmmword ptr [{src} + {len} - 16]",
+                "movdqu xmmword ptr [{dst}], {a}",
+                "movdqu xmmword ptr [{dst} + {len} - 16], {b}",
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(xmm_reg) _, b = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
+        }
+    }
+
+    /// 33 to 64 bytes: two accesses from the start, two from the end; otherwise as `copy_two`.
     #[inline(always)]
     unsafe fn copy_four(src: *const u8, dst: *mut u8, len: usize) {
         // SAFETY: each lies within `len`, which is at least 32.
         unsafe {
-            let (a, b) = (load_16(src), load_16(src.add(16)));
-            let (c, d) = (load_16(src.add(len - 32)), load_16(src.add(len - 16)));
-            store_16(dst, a);
-            store_16(dst.add(16), b);
-            store_16(dst.add(len - 32), c);
-            store_16(dst.add(len - 16), d);
+            asm!(
+                "movdqu {a}, xmmword ptr [{src}]",
+                "movdqu {b}, xmmword ptr [{src} + 16]",
+                "movdqu {c}, xmmword ptr [{src} + {len} - 32]",
+                "movdqu {d}, xmmword ptr [{src} + {len} - 16]",
+                "movdqu xmmword ptr [{dst}], {a}",
+                "movdqu xmmword ptr [{dst} + 16], {b}",
+                "movdqu xmmword ptr [{dst} + {len} - 32], {c}",
+                "movdqu xmmword ptr [{dst} + {len} - 16], {d}",
+                src = in(reg) src, dst = in(reg) dst, len = in(reg) len,
+                a = out(xmm_reg) _, b = out(xmm_reg) _, c = out(xmm_reg) _, d = out(xmm_reg) _,
+                options(nostack, preserves_flags),
+            );
         }
     }
 

@@ -18,15 +18,16 @@
 
 use super::act::{Act, swap};
 use super::class::{divide, live_bit};
-use super::part::Part;
-use super::presence::SAMPLE;
+use super::layout::LIVE_AT;
+use super::part::{Part, PartRows, SlotRow};
+use super::presence::{Inside, SAMPLE};
 use super::slot::code_of;
 use super::{GlobalAddress, Space};
 use crate::extent::EXTENT;
 use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
-use cenote_base::rt::seam::{Plain, Seam};
-use cenote_fabric::{HostAtomicU64, LINE, Quiet};
+use cenote_base::rt::seam::Plain;
+use cenote_fabric::{HostAtomicU64, LINE};
 
 /// Accesses of a batch whose memory is prefetched together.
 pub(super) const PREFETCHED: usize = 16;
@@ -51,29 +52,26 @@ pub struct Write<'a> {
     pub from: &'a [u8],
 }
 
+/// The slot where the `len` bytes at `address` are, if they are an object's in a slab. (If not they may be a run's.)
+///
+/// The state's generation is not looked at. A slab's live words were made before its state said that it is one, and it
+/// has all that its class numbers objects by: so the live word is not of an earlier use of the extent. (What its class
+/// numbers last is the rest behind the objects, which ends behind the extent.)
+#[inline(always)]
+fn locate(rows: &PartRows, address: GlobalAddress, len: usize) -> Option<SlotRow<'_>> {
+    let row = rows.get(address.slot() as usize)?;
+    let state = row.word().load_by(Plain, Ordering::Acquire);
+    let (index, end) = divide(code_of(state), address.offset());
+    let wanted = u64::from(address.offset()) + len as u64;
+    if end > EXTENT || wanted > end {
+        return None;
+    }
+    let (word, bit) = live_bit(index);
+    let live = row.map(LIVE_AT + word as usize)?.load_by(Plain, Ordering::Acquire);
+    (address.is_of(live) && live >> bit & 1 != 0).then_some(row)
+}
+
 impl Part {
-    /// Where in the region the `len` bytes at `address` lie, if they are an object's in a slab. (If not it may be a
-    /// run's.)
-    #[inline(always)]
-    fn locate<S: Seam>(&self, seam: S, address: GlobalAddress, len: u64) -> Option<u64> {
-        let state = self.state_of(address.slot())?.load_by(seam, Ordering::Acquire);
-        let (index, end) = divide(code_of(state), address.offset());
-        let wanted = u64::from(address.offset()) + len;
-        // Objects end in their extent: only what a broken word makes of the rest behind them does not.
-        let is_inside = wanted <= end && wanted <= EXTENT;
-        let is_there = address.is_of(state) && is_inside && self.is_live(seam, address, index);
-        is_there.then(|| self.at(address.place()))
-    }
-
-    #[inline(always)]
-    fn is_live<S: Seam>(&self, seam: S, address: GlobalAddress, index: u32) -> bool {
-        let (word, bit) = live_bit(index);
-        let live = self
-            .live_of(address.slot(), word)
-            .map(|live| live.load_by(seam, Ordering::Acquire));
-        live.is_some_and(|live| address.is_of(live) && live >> bit & 1 != 0)
-    }
-
     /// Asks the processor for what an access will need: the live word, and the first bytes.
     #[inline(always)]
     pub(super) fn prefetch(&self, address: GlobalAddress, len: u64) {
@@ -86,45 +84,54 @@ impl Part {
             self.prefetch_live(address.slot(), live_bit(index).0);
         }
     }
+}
 
-    /// Does something with the part inside of which nothing moves; counts it now and then. `None` if that takes a line
-    /// of the thread's own, and it has none yet.
+/// An access that is under way, where the short way suffices: in a slab, and in a region that is not observed.
+/// (Simulated memory always is.) A value and no closure: those become calls.
+struct Entered<'a> {
+    inside: Option<Inside<'a>>,
+    row: SlotRow<'a>,
+}
+
+impl<'a> Entered<'a> {
+    /// At an object's `len` bytes at `address`, if they are there. Nothing moves in their part until it is left. `None`
+    /// also if that takes a line of the thread's own, and it has none yet.
     #[inline(always)]
-    pub(super) fn inside<S: Seam, R>(&self, seam: S, slot: u32, is_write: bool, f: impl FnOnce() -> R) -> Option<R> {
-        // `f` stands here once, or it would be a call.
-        let inside = match self.moving() {
-            Some(moving) => Some(moving.presence.enter(seam)?),
-            None => None,
+    fn at(space: &'a Space, address: GlobalAddress, len: usize) -> Option<Self> {
+        let rows = space.rows_of(address.part());
+        let Some(lines) = rows.lines() else {
+            let row = locate(rows, address, len)?;
+            return Some(Self { inside: None, row });
         };
-        let result = f();
-        if inside.is_some_and(|inside| inside.leave(seam)) {
-            self.count(slot, is_write, SAMPLE);
+        let inside = Inside::enter(Plain, lines, true)?;
+        match locate(rows, address, len) {
+            Some(row) => Some(Self {
+                inside: Some(inside),
+                row,
+            }),
+            None => {
+                inside.leave(Plain);
+                None
+            }
         }
-        Some(result)
+    }
+
+    /// The end of the access; it is counted now and then.
+    #[inline(always)]
+    fn leave(self, space: &Space, address: GlobalAddress, is_write: bool) {
+        if self.inside.is_some_and(|inside| inside.leave(Plain)) {
+            space.count_sample(address, is_write);
+        }
     }
 }
 
 impl Space {
-    /// Does something with an object's `len` bytes at `address`, where the short way suffices: in a slab, and in a
-    /// region that is not observed. (Simulated memory always is.)
-    #[inline(always)]
-    fn at_once<R>(
-        &self,
-        address: GlobalAddress,
-        len: usize,
-        is_write: bool,
-        f: impl FnOnce(Quiet<'_>) -> R,
-    ) -> Option<R> {
-        let part = self.part_numbered(address.part())?;
-        let region = part.region();
-        if region.is_watched() {
-            return None;
+    #[cold]
+    #[inline(never)]
+    fn count_sample(&self, address: GlobalAddress, is_write: bool) {
+        if let Some(part) = self.part_numbered(address.part()) {
+            part.count(address.slot(), is_write, SAMPLE);
         }
-        let access = || {
-            let at = part.locate(Plain, address, len as u64)?;
-            Some(f(region.span(at, len as u64).quiet()))
-        };
-        part.inside(Plain, address.slot(), is_write, access)?
     }
 
     /// Does something with a word, where the short way suffices.
@@ -135,27 +142,26 @@ impl Space {
         is_write: bool,
         f: impl FnOnce(&HostAtomicU64) -> R,
     ) -> Option<R> {
-        let part = self.part_numbered(address.part())?;
-        let region = part.region();
-        if !address.raw().is_multiple_of(8) || region.is_watched() {
-            return None;
-        }
-        let access = || Some(f(region.atomic_u64(part.locate(Plain, address, 8)?)));
-        part.inside(Plain, address.slot(), is_write, access)?
+        let entered = Entered::at(self, address, 8)?;
+        let done = entered.row.atomic(address.offset()).map(f);
+        entered.leave(self, address, is_write);
+        done
     }
 
     #[inline(always)]
     pub(super) fn read_at_once(&self, read: Read<'_>) -> Option<()> {
-        self.at_once(read.address, read.into.len(), false, |bytes| {
-            bytes.copy_out(0, read.into);
-        })
+        let entered = Entered::at(self, read.address, read.into.len())?;
+        let is_done = entered.row.copy_out(read.address.offset(), read.into);
+        entered.leave(self, read.address, false);
+        is_done.then_some(())
     }
 
     #[inline(always)]
     pub(super) fn write_at_once(&self, write: Write<'_>) -> Option<()> {
-        self.at_once(write.address, write.from.len(), true, |bytes| {
-            bytes.copy_in(0, write.from);
-        })
+        let entered = Entered::at(self, write.address, write.from.len())?;
+        let is_done = entered.row.copy_in(write.address.offset(), write.from);
+        entered.leave(self, write.address, true);
+        is_done.then_some(())
     }
 
     #[inline(always)]

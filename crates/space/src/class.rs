@@ -52,17 +52,23 @@ struct Shape {
 const SHAPES: [Shape; CLASSES] = shapes();
 
 /// Size and reciprocal of each code that a state word may hold; nothing for those that are no slab's. So what a word
-/// says needs no check before it is looked up.
-static DIVIDERS: [(u32, u32); 256] = dividers();
+/// says needs no check before it is looked up. Whole words, by which instructions can multiply where they lie.
+struct Dividers {
+    sizes: [u64; 256],
+    reciprocals: [u64; 256],
+}
 
-const fn dividers() -> [(u32, u32); 256] {
-    let mut dividers = [(0, 0); 256];
+static DIVIDERS: Dividers = dividers();
+
+const fn dividers() -> Dividers {
+    let (mut sizes, mut reciprocals) = ([0; 256], [0; 256]);
     let mut n = 0;
     while n < CLASSES {
-        dividers[n + SLAB_CODE as usize] = (SHAPES[n].size, SHAPES[n].reciprocal);
+        sizes[n + SLAB_CODE as usize] = SHAPES[n].size as u64;
+        reciprocals[n + SLAB_CODE as usize] = SHAPES[n].reciprocal as u64;
         n += 1;
     }
-    dividers
+    Dividers { sizes, reciprocals }
 }
 
 /// The number of the object that the byte at `offset` lies in, in a slab with this code, and where that object ends.
@@ -70,10 +76,10 @@ const fn dividers() -> [(u32, u32); 256] {
 /// live.
 #[inline(always)]
 pub(super) fn divide(code: u8, offset: u32) -> (u32, u64) {
-    let (size, reciprocal) = DIVIDERS[usize::from(code)];
+    let code = usize::from(code);
     let grains = u64::from(offset >> GRAIN_SHIFT);
-    let index = (grains * u64::from(reciprocal)) >> RECIPROCAL_SHIFT;
-    (index as u32, (index + 1) * u64::from(size))
+    let index = (grains * DIVIDERS.reciprocals[code]) >> RECIPROCAL_SHIFT;
+    (index as u32, (index + 1) * DIVIDERS.sizes[code])
 }
 
 const fn shapes() -> [Shape; CLASSES] {

@@ -67,6 +67,8 @@ pub(super) const MIGRATED_A_LINE: usize = 4;
 const WORDS_AT: u64 = LINE as u64;
 const MAP: u64 = (WORDS_AT + 8 * WORDS_MAX as u64).next_multiple_of(LINE as u64);
 pub(super) const MAP_WORDS: usize = MAP as usize / 8;
+/// Where its live words begin: a line is the hint's.
+pub(super) const LIVE_AT: usize = WORDS_AT as usize / 8;
 /// Live words that one bit of the hint speaks for: two lines of them.
 pub(super) const GROUP_WORDS: u32 = 16;
 

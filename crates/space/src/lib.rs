@@ -81,6 +81,7 @@ pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 
 use cache::PageCache;
 use location_cache::LocationCache;
+use part::{PartRows, SlotTable};
 
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -134,6 +135,8 @@ struct SpaceState {
     id: u128,
     /// By number: those that this process maps, and the others.
     parts: [OnceLock<Attached>; 256],
+    /// Of the first ones, what most accesses need.
+    rows: SlotTable,
     far: [OnceLock<FarAttached>; 256],
     location_cache: LocationCache,
     /// Above the numbers of those.
@@ -190,6 +193,7 @@ impl Space {
         Self(Arc::new(SpaceState {
             id,
             parts: [const { OnceLock::new() }; 256],
+            rows: SlotTable::default(),
             far: [const { OnceLock::new() }; 256],
             location_cache: LocationCache::default(),
             far_end: AtomicU64::new(0),
@@ -260,7 +264,11 @@ impl Space {
         let number = part.number();
         assert!(number > 0, "parts are numbered from 1 on");
         let attached = self.0.parts[usize::from(number)].set(Attached { part, keeper });
-        attached.map_err(|_| Error::Invalid(format!("the space has a part {number} already")))
+        attached.map_err(|_| Error::Invalid(format!("the space has a part {number} already")))?;
+        if let Some(attached) = self.0.parts[usize::from(number)].get() {
+            attached.part.enter_in(&self.0.rows);
+        }
+        Ok(())
     }
 
     /// Adds a part that this process does not map, for good.
@@ -424,6 +432,11 @@ impl Space {
 
     fn location_cache(&self) -> &LocationCache {
         &self.0.location_cache
+    }
+
+    #[inline(always)]
+    fn rows_of(&self, part: u8) -> &PartRows {
+        self.0.rows.of(part)
     }
 
     #[inline(always)]

@@ -2,8 +2,8 @@
 
 use super::class::WORDS_MAX;
 use super::layout::{
-    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, Layout, MADE, MAP_WORDS, MIGRATED, MIGRATED_STATE, NEXT_SESSION,
-    OWNER, PLACE, ROOT, SAVED, STATE,
+    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, LIVE_AT, Layout, MADE, MAP_WORDS, MIGRATED, MIGRATED_STATE,
+    NEXT_SESSION, OWNER, PLACE, ROOT, SAVED, STATE,
 };
 use super::migrated_extents::MigratedExtents;
 use super::presence::{KEEPER, MARK, Presence};
@@ -12,12 +12,12 @@ use crate::extent::EXTENT;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
-use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Words};
+use cenote_fabric::{HostAtomicU64, Identity, Kind, Region, RegionOptions, Row, RowTable, Rows, RowsAt, Words};
 use std::path::Path;
 use std::sync::Arc;
 
 // A map is a line for the hint, and the live words.
-const _: () = assert!(LINE / 8 + WORDS_MAX as usize <= MAP_WORDS);
+const _: () = assert!(LIVE_AT + WORDS_MAX as usize <= MAP_WORDS);
 
 /// What a part is made with.
 #[derive(Debug, Clone)]
@@ -51,6 +51,13 @@ impl PartOptions {
         })
     }
 }
+
+/// State word, map and memory of the slots of a space's parts, for accesses that need not be announced.
+pub(super) type SlotTable = RowTable<256, { DESCRIPTOR as usize }, MAP_WORDS, { EXTENT as usize }>;
+/// Those of one part.
+pub(super) type PartRows = Rows<{ DESCRIPTOR as usize }, MAP_WORDS, { EXTENT as usize }>;
+/// Those of one slot.
+pub(super) type SlotRow<'a> = Row<'a, { EXTENT as usize }>;
 
 /// Memory of a space on one memory node, mapped by this process.
 pub struct Part {
@@ -225,6 +232,21 @@ impl Part {
         self.states.get(slot as usize)
     }
 
+    /// Makes its slots known to accesses that take the short way. Where the system has no light fences, and extents
+    /// move, there is none.
+    pub(super) fn enter_in(&self, table: &SlotTable) {
+        let at = RowsAt {
+            words: DESCRIPTORS_AT,
+            maps: self.layout.maps_at,
+            blocks: self.layout.extents_at,
+            count: self.layout.slots as usize,
+        };
+        let lines = self.moving.as_ref().map(|moving| moving.presence.light_lines());
+        if lines.as_ref().is_none_or(Option::is_some) {
+            table.set(self.number.into(), Arc::clone(&self.region), at, lines.flatten());
+        }
+    }
+
     /// The state word of a slot that there is.
     pub(super) fn state(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, STATE)
@@ -295,13 +317,13 @@ impl Part {
     /// A live word of a slot, if there is one.
     #[inline(always)]
     pub(super) fn live_of(&self, slot: u32, word: u32) -> Option<&HostAtomicU64> {
-        self.maps.get(slot as usize * MAP_WORDS + LINE / 8 + word as usize)
+        self.maps.get(slot as usize * MAP_WORDS + LIVE_AT + word as usize)
     }
 
     /// Asks the processor for a live word.
     #[inline(always)]
     pub(super) fn prefetch_live(&self, slot: u32, word: u32) {
-        self.maps.prefetch(slot as usize * MAP_WORDS + LINE / 8 + word as usize);
+        self.maps.prefetch(slot as usize * MAP_WORDS + LIVE_AT + word as usize);
     }
 
     /// A live word of a slot.

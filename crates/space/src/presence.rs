@@ -18,7 +18,7 @@ use cenote_base::rt::barrier::{self, heavy, light};
 use cenote_base::rt::seam::Seam;
 use cenote_base::rt::{self, MAX_THREADS, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::{HostAtomicU64, LINE, Region, Words};
+use cenote_fabric::{LINE, Line, Lines, Region, Words};
 use std::sync::Arc;
 
 /// Accesses between two that are counted, on average.
@@ -28,6 +28,10 @@ pub(super) const SAMPLE: u64 = 64;
 pub(super) const KEEPER: u64 = 1;
 /// Set in the marks of all others.
 pub(super) const MARK: u64 = 2;
+
+/// Words of a line: after its owner stand its count, and the count at which the next access is a sample.
+const COUNT: usize = 1;
+const SAMPLE_AT: usize = 2;
 
 const _: () = assert!(KEEPER != 0 && KEEPER & MARK == 0);
 // The process keeps a line's number, and 1, in 32 bits; a page has whole lines.
@@ -39,12 +43,13 @@ pub(super) struct Presence {
     /// The process that has each line, by its mark; 0: the line is free.
     owners: Words<LINE>,
     counts: Words<LINE>,
-    /// The count at which the next access is a sample.
-    samples: Words<LINE>,
     /// 1 where the thread's fences are light, so that a mover needs a heavy one.
     lights: Words<LINE>,
     /// The line of each of this process's threads, and 1; 0: none yet.
     mine: Box<[AtomicU32]>,
+    /// The same, as they are used.
+    lines: Arc<Lines>,
+    at: u64,
     mark: u64,
     registered: bool,
 }
@@ -56,10 +61,11 @@ impl Presence {
         let words = |field| Words::new(Arc::clone(region), at + field, THREADS);
         let presence = Self {
             owners: words(0),
-            counts: words(8),
-            samples: words(16),
+            counts: words(8 * COUNT as u64),
             lights: words(24),
             mine: (0..MAX_THREADS).map(|_| AtomicU32::new(0)).collect(),
+            lines: Arc::new(Lines::new(Arc::clone(region), MAX_THREADS)),
+            at,
             mark,
             registered: !rt::simulated() && barrier::register(),
         };
@@ -73,16 +79,12 @@ impl Presence {
     /// ([`Presence::join`]). Not to be nested.
     #[inline(always)]
     pub(super) fn enter<S: Seam>(&self, seam: S) -> Option<Inside<'_>> {
-        let line = self
-            .mine
-            .get(seam.slot())?
-            .load_by(seam, Ordering::Relaxed)
-            .wrapping_sub(1) as usize;
-        let (count, sample) = (self.counts.get(line)?, self.samples.get(line)?);
-        let now = count.load_by(seam, Ordering::Relaxed) | 1;
-        count.store_by(seam, now, Ordering::Relaxed);
-        light(self.registered);
-        Some(Inside { count, sample, now })
+        Inside::enter(seam, &self.lines, self.registered)
+    }
+
+    /// What threads mark, where their fences are light.
+    pub(super) fn light_lines(&self) -> Option<Arc<Lines>> {
+        self.registered.then(|| Arc::clone(&self.lines))
     }
 
     /// Takes a line for the calling thread.
@@ -102,7 +104,9 @@ impl Presence {
                 light.store(self.registered.into(), Ordering::Relaxed);
                 // Seen by every mover before this thread is inside for the first time.
                 fence(Ordering::SeqCst);
-                self.mine[rt::thread_slot()].store(line as u32 + 1, Ordering::Relaxed);
+                let thread = rt::thread_slot();
+                self.mine[thread].store(line as u32 + 1, Ordering::Relaxed);
+                self.lines.set(thread, self.at + (line * LINE) as u64);
                 return Ok(());
             }
         }
@@ -172,25 +176,43 @@ impl Presence {
 
 /// A thread that is inside.
 pub(super) struct Inside<'a> {
-    count: &'a HostAtomicU64,
-    sample: &'a HostAtomicU64,
-    /// Odd, as [`Presence::enter`] makes it.
+    line: Line<'a>,
+    /// Odd.
     now: u64,
 }
 
-impl Inside<'_> {
+impl<'a> Inside<'a> {
+    /// As [`Presence::enter`].
+    #[inline(always)]
+    pub(super) fn enter<S: Seam>(seam: S, lines: &'a Lines, registered: bool) -> Option<Self> {
+        let line = lines.get(seam.slot())?;
+        let count = line.word::<COUNT>();
+        let now = count.load_by(seam, Ordering::Relaxed) | 1;
+        count.store_by(seam, now, Ordering::Relaxed);
+        light(registered);
+        Some(Self { line, now })
+    }
+
     /// It is outside from here on; whether its access is to be counted.
     #[inline(always)]
     pub(super) fn leave<S: Seam>(self, seam: S) -> bool {
         let after = self.now.wrapping_add(1);
-        self.count.store_by(seam, after, Ordering::Release);
-        let is_due = after >= self.sample.load_by(seam, Ordering::Relaxed);
+        self.line.word::<COUNT>().store_by(seam, after, Ordering::Release);
+        let is_due = after >= self.line.word::<SAMPLE_AT>().load_by(seam, Ordering::Relaxed);
         if is_due {
-            // Half to one and a half of it, so that what comes at regular distances is not counted always or never.
-            let next = SAMPLE + rt::random() % (2 * SAMPLE);
-            self.sample.store(after.wrapping_add(next), Ordering::Relaxed);
+            self.put_off(after);
         }
         is_due
+    }
+
+    /// Half to one and a half of it, so that what comes at regular distances is not counted always or never.
+    #[cold]
+    #[inline(never)]
+    fn put_off(&self, after: u64) {
+        let next = SAMPLE + rt::random() % (2 * SAMPLE);
+        self.line
+            .word::<SAMPLE_AT>()
+            .store(after.wrapping_add(next), Ordering::Relaxed);
     }
 }
 
