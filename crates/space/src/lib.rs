@@ -46,6 +46,7 @@ mod layout;
 mod local;
 mod location_cache;
 mod lock;
+mod many;
 mod migrated_extents;
 mod neighbour;
 mod objects;

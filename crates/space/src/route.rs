@@ -5,14 +5,12 @@
 //! Each answer is the truth or the way to it: *done*, *frozen* (again in a moment), *away* (in that part), *not here*
 //! (ask its home).
 
-use super::act::Step;
 use super::act::{Act, Outcome};
 use super::far::wire::TRANSFER_MAX;
 use super::far::{Answered, FarPart, NoAnswer};
 use super::{GlobalAddress, Space};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use std::collections::BTreeMap;
 
 /// How long an extent may be frozen, or not to be found, before that is an error.
 const TIMEOUT: Nanos = Nanos::from_secs(30);
@@ -192,47 +190,6 @@ impl Space {
     #[inline(always)]
     pub(super) fn is_far(&self, address: GlobalAddress) -> bool {
         self.part_numbered(address.part()).is_none() && self.far_numbered(address.part()).is_some()
-    }
-
-    /// Does all of them, reads and writes of parts that this process does not map: with one message to each part that
-    /// has some, or a few if they are long.
-    pub(super) fn act_far(&self, mut acts: Vec<Step<'_>>) -> Result<()> {
-        let mut by_part: BTreeMap<u8, Vec<Step<'_>>> = BTreeMap::new();
-        for (address, act) in &mut acts {
-            act.check(*address)?;
-            match self.attempt_as_host(*address, act)? {
-                Outcome::NotHere => {
-                    let there = by_part.entry(self.location_cache().of(*address)).or_default();
-                    act.in_pieces(*address, TRANSFER_MAX, there)?;
-                }
-                outcome => _ = self.follow(*address, act, outcome)?,
-            }
-        }
-        for (part, mut acts) in by_part {
-            let outcomes = self.attempt_many(part, &mut acts);
-            for ((address, mut act), outcome) in acts.into_iter().zip(outcomes) {
-                let outcome = match outcome {
-                    Err(unreached) if self.may_be_at_home(part, address, &unreached) => {
-                        let outcome = self.attempt_at(address.part(), address, &mut act)?;
-                        still_away(part, Some(&outcome), unreached)?;
-                        outcome
-                    }
-                    outcome => outcome?,
-                };
-                self.follow(address, &mut act, outcome)?;
-            }
-        }
-        Ok(())
-    }
-
-    fn attempt_many(&self, part: u8, acts: &mut [Step<'_>]) -> Vec<Answered<Outcome>> {
-        match self.far_numbered(part) {
-            Some(far) => {
-                self.count_asked(acts.len());
-                far.act_many(acts)
-            }
-            None => acts.iter().map(|_| Ok(Outcome::NotHere)).collect(),
-        }
     }
 }
 

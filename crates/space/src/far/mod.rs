@@ -16,6 +16,7 @@ use super::act::{Act, Outcome};
 use super::keeper::{Lifetime, SessionId};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::Call;
+use core::ops::Range;
 use std::sync::Arc;
 use wire::DirectFrom;
 
@@ -24,6 +25,21 @@ pub use channel::{Channel, Resolver};
 use modes::lost_call;
 pub use pass::{Admission, Pass};
 pub(super) use question::{Answered, NoAnswer, Question, Repeat};
+
+/// Accesses of one part that were asked for. Dropping it does not stop them.
+pub(super) struct ActsInFlight {
+    /// Those of each message.
+    groups: Vec<Range<usize>>,
+    direct: DirectFrom,
+    begun: Result<RequestsInFlight>,
+}
+
+impl ActsInFlight {
+    /// Whether nothing was asked, as the node cannot be reached.
+    pub(super) fn has_failed(&self) -> bool {
+        self.begun.is_err()
+    }
+}
 
 /// A part on another pod, or another machine.
 #[derive(Debug, Clone)]
@@ -92,12 +108,29 @@ impl FarPart {
         outcomes
     }
 
-    /// Does all of them, in as few messages as they fit in, with one doorbell: an outcome each.
-    pub(super) fn act_many(&self, acts: &mut [(GlobalAddress, Act<'_>)]) -> Vec<Answered<Outcome>> {
+    /// Whether there is a connection: if not, the first access makes one, which takes seconds if the node is away.
+    pub(super) fn is_connected(&self) -> bool {
+        self.channel.known().is_some()
+    }
+
+    /// Asks for all of them, in as few messages as they fit in, with one doorbell, and waits for nothing:
+    /// [`FarPart::end_many`] does.
+    pub(super) fn begin_many(&self, acts: &[(GlobalAddress, Act<'_>)]) -> ActsInFlight {
         let direct = self.channel.direct_from(acts);
         let groups = wire::groups(acts, direct);
-        let question = |range: &core::ops::Range<usize>| self.question(wire::ACCESSES, &acts[range.clone()], direct);
-        let answers = match self.channel.begin(groups.iter().map(question).collect()) {
+        let question = |range: &Range<usize>| self.question(wire::ACCESSES, &acts[range.clone()], direct);
+        let begun = self.channel.begin(groups.iter().map(question).collect());
+        ActsInFlight { groups, direct, begun }
+    }
+
+    /// What came of the accesses that were begun: an outcome each.
+    pub(super) fn end_many(
+        &self,
+        in_flight: ActsInFlight,
+        acts: &mut [(GlobalAddress, Act<'_>)],
+    ) -> Vec<Answered<Outcome>> {
+        let ActsInFlight { groups, direct, begun } = in_flight;
+        let answers = match begun {
             Ok(under_way) => self.channel.end(under_way),
             Err(error) => groups.iter().map(|_| Err(error.clone().into())).collect(),
         };

@@ -6,6 +6,7 @@ mod edges;
 mod files;
 mod handed;
 mod late;
+mod many;
 mod offline;
 mod orphans;
 

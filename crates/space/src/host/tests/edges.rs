@@ -26,7 +26,8 @@ fn each_of_many_accesses_that_fail_is_answered() {
         .iter()
         .map(|address| (*address, Act::Store(there.raw())))
         .collect();
-    let outcomes = far.act_many(&mut acts);
+    let in_flight = far.begin_many(&acts);
+    let outcomes = far.end_many(in_flight, &mut acts);
     assert!(outcomes[0].is_ok() && outcomes.len() == objects.len());
     assert!(
         outcomes[1..]
