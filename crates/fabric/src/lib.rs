@@ -53,7 +53,7 @@ pub use host::{HostAtomicU32, HostAtomicU64, PodAtomicU32, PodAtomicU64};
 pub use listing::{Found, SHM_DIR, default_path, is_blank, is_blank_at, list, peek, peek_at, remove};
 pub use map::Mapping;
 pub use memory::{FlushSink, RegionMemory};
-pub use mirror::{MirrorFile, Side};
+pub use mirror::{MirrorFile, RemoteMirror, Side};
 pub use mirror_keeper::MirrorKeeper;
 pub use range::FileRange;
 pub use region::{Region, RegionOptions};

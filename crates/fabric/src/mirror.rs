@@ -25,8 +25,15 @@
 //! be mirrored. This module does not say whether a mirror may be believed: its [`MirrorKeeper`](crate::MirrorKeeper)
 //! writes that down, after the mirror is whole and before a start relies on it.
 //!
-//! A mirror is mapped here ([`MirrorFile`]). One that is reached by one-sided verbs would be another [`Side`]: it posts
-//! writes in `copy` and waits for them in `fence`.
+//! A mirror is mapped here ([`MirrorFile`]), or lies on another machine and is written by one-sided verbs
+//! ([`RemoteMirror`]).
+
+mod journal;
+mod lines;
+mod remote;
+
+pub use journal::{JOURNAL, Replayed, replay};
+pub use remote::{OnLost, RemoteMirror, RemoteOptions, RemoteTraffic};
 
 use crate::backing::{Backing, Kind};
 use crate::memory::{FlushSink, RegionMemory};
@@ -67,6 +74,19 @@ pub trait Side: Send + Sync {
 
     /// Whether [`Side::fence`] has to be asked: the processor's own fence does not complete the copies.
     fn is_apart(&self) -> bool;
+
+    /// Lines are filled from here until [`Side::end_fill`].
+    fn begin_fill(&self) {}
+
+    /// Copies lines that no thread writes back: [`Side::copy`] otherwise.
+    fn fill(&self, memory: &RegionMemory, off: u64, len: usize) {
+        self.copy(memory, off, len);
+    }
+
+    /// Returns when what was filled is in the mirror's memory. The caller holds no lock of a stripe.
+    fn end_fill(&self) {
+        self.fence();
+    }
 }
 
 /// A line's way to a mirror.
@@ -129,10 +149,17 @@ impl Mirroring {
     }
 }
 
-impl FlushSink for Mirroring {
-    /// Copies the lines of a range.
-    #[cold]
-    fn write_back(&self, memory: &RegionMemory, off: u64, len: usize) {
+impl Mirroring {
+    /// Copies the lines of a range that no thread writes back.
+    pub(crate) fn fill(&self, memory: &RegionMemory, off: u64, len: usize) {
+        let Some(side) = self.side() else { return };
+        side.begin_fill();
+        self.each_stripe(off, len, |side, at, len| side.fill(memory, at, len));
+        side.end_fill();
+    }
+
+    /// Calls `f` with the lines of a range, by stripes, each with its lock held.
+    fn each_stripe(&self, off: u64, len: usize, f: impl Fn(&dyn Side, u64, usize)) {
         if len == 0 {
             return;
         }
@@ -141,10 +168,18 @@ impl FlushSink for Mirroring {
         while at < end {
             let next = end.min((at / STRIPE + 1) * STRIPE);
             if let Some(side) = &*self.stripe(at).0.lock() {
-                side.copy(memory, at, (next - at) as usize);
+                f(&**side, at, (next - at) as usize);
             }
             at = next;
         }
+    }
+}
+
+impl FlushSink for Mirroring {
+    /// Copies the lines of a range.
+    #[cold]
+    fn write_back(&self, memory: &RegionMemory, off: u64, len: usize) {
+        self.each_stripe(off, len, |side, at, len| side.copy(memory, at, len));
     }
 
     #[cold]

@@ -602,7 +602,7 @@ impl Region {
         let to = self.reserved().min(self.len()).min(from + FILL_STEP);
         match self.mirroring() {
             Some(mirroring) if from < to && mirroring.side().is_some() => {
-                mirroring.write_back(self, from, (to - from) as usize);
+                mirroring.fill(self, from, (to - from) as usize);
                 coherence::fence(self);
                 to
             }

@@ -45,6 +45,10 @@ macro_rules! faults {
 }
 
 faults! {
+    /// A fence does not wait until its record is in the mirror on another machine.
+    MirrorUnfenced = "mirror-unfenced",
+    /// A mirror is promoted before the way of its former holder to it is closed.
+    MirrorUnclosed = "mirror-unclosed",
     /// Lines of a changed page are not flushed before its latch is released (survival of the host, step d).
     PageFlush = "page-flush",
     /// A region that another host has written is attached without dropping the lines that this host has cached.
