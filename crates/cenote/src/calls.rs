@@ -34,6 +34,7 @@ pub fn called(provider: &str, name: Option<&str>, options: HostOptions) -> Resul
         address: node.address().to_string(),
         callers: callers()?,
         hosts,
+        registrar: Some(node.registrar()),
         options,
     };
     Ok(Called { _node: node, calls })

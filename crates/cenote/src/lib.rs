@@ -23,4 +23,5 @@ pub mod mount;
 mod pooled;
 pub mod regions;
 pub mod server;
+mod shared_storage;
 pub mod views;

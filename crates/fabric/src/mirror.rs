@@ -29,10 +29,12 @@
 //! ([`RemoteMirror`]).
 
 mod journal;
+mod lent;
 mod lines;
 mod remote;
 
 pub use journal::{JOURNAL, Replayed, replay};
+pub use lent::{apply, map_lent};
 pub use remote::{OnLost, RemoteMirror, RemoteOptions, RemoteTraffic};
 
 use crate::backing::{Backing, Kind};

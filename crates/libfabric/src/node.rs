@@ -33,8 +33,9 @@ use super::registered_memory::{Holding, RegisteredMemory, Registry, exchange};
 use super::shim::{Start, Target};
 use cenote_base::rt::{self, HashMap, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::Mapping;
 use cenote_fabric::rdma::call::Serve;
-use cenote_fabric::rdma::{Key, Remote};
+use cenote_fabric::rdma::{Key, Registrar, Remote};
 use core::fmt;
 use load::{Held, Load};
 use reply_queue::{Outgoing, Packed, ReplyQueue};
@@ -144,39 +145,20 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::Invalid`] for a length of 0, [`Error::Io`] if memory cannot be mapped or registered.
     pub fn register(&self, len: u64) -> Result<Remote> {
-        let registered_memory = RegisteredMemory::own(len)?;
-        let mut registry = self.shared.registry.lock();
-        let (key, len) = (registry.new_key(), registered_memory.len() as u64);
-        let registered = match self.shared.path {
-            Path::Served => None,
-            Path::OneSided => {
-                let fabric_endpoint = &self.shared.fabric_endpoint;
-                let mapping = registered_memory.mapping();
-                Some(fabric_endpoint.register(mapping, registered_memory.len(), Access::All, key)?)
-            }
-        };
-        registry.insert(
-            key,
-            Holding {
-                registered,
-                registered_memory,
-            },
-        );
-        Ok(Remote {
-            key: Key(key),
-            base: 0,
-            len,
-        })
+        self.shared.register(RegisteredMemory::own(len)?)
     }
 
     /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
     pub fn revoke(&self, key: Key) -> bool {
-        let Some(holding) = self.shared.registry.lock().remove(key.0) else {
-            return false;
-        };
-        // Not under the lock: the provider may wait for what is under way.
-        drop(holding.registered);
-        true
+        self.shared.revoke(key)
+    }
+
+    /// What registers memory of other parts of this program, beside [`MemoryNode::register`].
+    pub fn registrar(&self) -> Arc<dyn Registrar> {
+        Arc::new(NodeRegistrar {
+            shared: Arc::clone(&self.shared),
+            address: self.address.clone(),
+        })
     }
 
     /// Its program: what calls are for, in place of the one before. The node's thread calls it.
@@ -213,6 +195,71 @@ impl MemoryNode {
     fn end(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.fabric_endpoint.wake();
+    }
+}
+
+impl Shared {
+    fn register(&self, registered_memory: RegisteredMemory) -> Result<Remote> {
+        let mut registry = self.registry.lock();
+        let (key, len) = (registry.new_key(), registered_memory.len() as u64);
+        let registered = match self.path {
+            Path::Served => None,
+            Path::OneSided => {
+                let fabric_endpoint = &self.fabric_endpoint;
+                let mapping = registered_memory.mapping();
+                Some(fabric_endpoint.register(mapping, registered_memory.len(), Access::All, key)?)
+            }
+        };
+        registry.insert(
+            key,
+            Holding {
+                registered,
+                registered_memory,
+            },
+        );
+        Ok(Remote {
+            key: Key(key),
+            base: 0,
+            len,
+        })
+    }
+
+    fn revoke(&self, key: Key) -> bool {
+        let Some(holding) = self.registry.lock().remove(key.0) else {
+            return false;
+        };
+        // Not under the lock: the provider may wait for what is under way.
+        drop(holding.registered);
+        true
+    }
+}
+
+/// What [`MemoryNode::registrar`] gives.
+struct NodeRegistrar {
+    shared: Arc<Shared>,
+    address: NodeAddress,
+}
+
+impl fmt::Debug for NodeRegistrar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "registrar of memory node {}", self.address)
+    }
+}
+
+impl Registrar for NodeRegistrar {
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    fn register(&self, memory: Mapping) -> Result<Remote> {
+        if self.shared.stop.load(Ordering::Acquire) {
+            return Err(Error::Lost(format!("memory node {} has ended", self.address)));
+        }
+        self.shared.register(RegisteredMemory::of(memory)?)
+    }
+
+    fn revoke(&self, key: Key) -> bool {
+        self.shared.revoke(key)
     }
 }
 

@@ -38,6 +38,21 @@ impl RegisteredMemory {
         })
     }
 
+    /// All of what a node maps; others may use it meanwhile, by atomic accesses or as a span does.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if that is nothing, or no multiple of 8.
+    pub fn of(mapping: Mapping) -> Result<Self> {
+        let len = mapping.len();
+        if len == 0 || !len.is_multiple_of(8) {
+            return Err(Error::Invalid(format!("{len} bytes of memory to register")));
+        }
+        Ok(Self {
+            mapping: Arc::new(mapping),
+            len,
+        })
+    }
+
     /// What keeps it mapped.
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping

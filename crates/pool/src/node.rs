@@ -6,6 +6,7 @@
 //!  DIR/fenced.json   members that were fenced and live on
 //!  DIR/member-F00    a member that has sessions
 //!  DIR/keep-7        which part of which space grant 7 is, if it is one
+//!  DIR/journal-7     what a holder on another machine has sent to grant 7, a mirror; while it is lent ([`lent`])
 //!  DIR/ring-7        over which members of this machine ask for what is part of it; made anew by each start
 //! ```
 //!
@@ -25,6 +26,7 @@ mod directory;
 mod fenced;
 mod fencing;
 mod known;
+mod lent;
 mod members;
 mod membership;
 mod parts;
@@ -41,6 +43,7 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Event, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
+use cenote_fabric::rdma::Registrar;
 use cenote_fabric::rdma::call::Callers;
 use cenote_space::{HostOptions, Hosts};
 use std::collections::BTreeSet;
@@ -70,6 +73,8 @@ pub struct NodeCalls {
     pub callers: Arc<dyn Callers>,
     /// What serves its calls: the node adds its parts.
     pub hosts: Arc<Hosts>,
+    /// Registers mirrors of holders on other machines, if it can.
+    pub registrar: Option<Arc<dyn Registrar>>,
     /// What moves, and when.
     pub options: HostOptions,
 }
@@ -123,6 +128,7 @@ struct NodeState {
     membership: membership::Membership,
     spread: fencing::Spread,
     known: known::Known,
+    lending: lent::Lending,
     /// For members.
     acceptor: Acceptor,
 }
@@ -160,6 +166,10 @@ impl MemoryNode {
             membership: membership::Membership::new(fenced::Fenced::read(&options.directory)?),
             spread: fencing::Spread::default(),
             known: known::Known::read(&options.directory)?,
+            lending: lent::Lending::new(
+                &options.directory,
+                options.calls.as_ref().and_then(|calls| calls.registrar.clone()),
+            ),
             acceptor: Acceptor::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
             options,
             managers,
@@ -209,6 +219,7 @@ impl Drop for MemoryNode {
         }
         self.state.membership.close_connections();
         self.state.parts.close_rings();
+        self.state.lending.end();
         if let Some(calls) = &self.state.options.calls {
             calls.hosts.clear();
         }
@@ -326,7 +337,13 @@ impl NodeState {
     /// The greatest number of a grant that has left anything here, whether the manager knows of it or not.
     fn last_grant(&self) -> Result<GrantId> {
         let (memory, notes) = (self.directory.grants()?, parts::notes_in(self.directory.path())?);
-        Ok(memory.into_iter().chain(notes).max().unwrap_or_default())
+        let journals = self.lending.journals()?;
+        Ok(memory
+            .into_iter()
+            .chain(notes)
+            .chain(journals)
+            .max()
+            .unwrap_or_default())
     }
 
     fn join(&self, connection: &dyn Connection, identity: &directory::Identity, welcome: &Welcome) -> Result<()> {
@@ -383,16 +400,21 @@ impl NodeState {
                 return Ok(OrderReply::Admitted { fresh });
             }
             Order::Inspect { grant } => {
-                let holders = self.host.holders(&self.directory.grant_path(grant))?;
-                return Ok(OrderReply::Holders(holders));
+                return self.holders(grant).map(OrderReply::Holders);
             }
             Order::Fence { grant } => {
+                let path = self.directory.grant_path(grant);
+                self.lending.close(grant, &path)?;
                 if !planted(Fault::GrantFence) {
-                    let path = self.directory.grant_path(grant);
                     self.host.end_holders(&path, END_TIMEOUT)?;
                 }
             }
             Order::Free { grant } => self.free(grant)?,
+            Order::Lend { grant, len, anew } => {
+                let path = self.directory.grant_path(grant);
+                return self.lending.lend(grant, &path, len, anew).map(OrderReply::Lent);
+            }
+            Order::Unlend { grant } => self.lending.close(grant, &self.directory.grant_path(grant))?,
             Order::Keep(ref part) => self.parts.keep(part, self.lease())?,
             Order::Peers {
                 space,
@@ -406,7 +428,16 @@ impl NodeState {
         Ok(OrderReply::Done)
     }
 
+    /// The processes that map a grant's file. This one does not count that maps it for a holder elsewhere.
+    fn holders(&self, grant: GrantId) -> Result<Vec<String>> {
+        match self.lending.has(grant) {
+            true => Ok(Vec::new()),
+            false => self.host.holders(&self.directory.grant_path(grant)),
+        }
+    }
+
     fn free(&self, grant: GrantId) -> Result<()> {
+        self.lending.forget(grant)?;
         if let Some(part) = self.parts.close(grant) {
             self.membership.forget_part(part.space, part.part);
         }
@@ -422,7 +453,7 @@ impl NodeState {
         let mut files = Vec::new();
         for grant in self.directory.grants()? {
             let len = self.directory.grant_len(grant)?;
-            let holders = self.host.holders(&self.directory.grant_path(grant))?;
+            let holders = self.holders(grant)?;
             files.push(GrantFile { grant, len, holders });
         }
         Ok(OrderReply::Files(files))

@@ -191,6 +191,11 @@ pub enum MirrorRequest {
     Void(GrantId),
     /// It cannot be used, and this holder does not map it.
     Lost(GrantId),
+    /// It is not reached by load and store: it is to be registered with the fabric for this holder alone. `anew`: what
+    /// it has counts for nothing.
+    Lend { mirror: GrantId, len: u64, anew: bool },
+    /// This holder maps it: it is registered no more.
+    Unlend(GrantId),
     /// The memory itself is broken, and this holder maps neither side: the mirror is to be the grant.
     FailOver,
 }
@@ -290,6 +295,29 @@ pub struct MirrorView {
     pub path: String,
     /// Whether it has all that was flushed.
     pub whole: bool,
+    /// Whose processes can map it.
+    #[serde(default)]
+    pub machine: u64,
+    /// The way to it over the fabric, if it was asked for.
+    #[serde(default)]
+    pub lent: Option<Lent>,
+}
+
+/// Memory of a node that is lent to a holder on another machine.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Lent {
+    /// Where the node is reached.
+    pub address: String,
+    pub memory: LentRange,
+    pub journal: LentRange,
+}
+
+/// A range of registered memory.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct LentRange {
+    pub key: u64,
+    pub base: u64,
+    pub len: u64,
 }
 
 /// What comes back.
@@ -316,6 +344,10 @@ pub enum Order {
     Fence { grant: GrantId },
     /// Ends every process that maps it, and frees its memory.
     Free { grant: GrantId },
+    /// Registers a mirror's memory with the fabric, under keys of one holder alone. Those of a former one end first.
+    Lend { grant: GrantId, len: u64, anew: bool },
+    /// Ends those keys; then all that came under them is in the mirror's file.
+    Unlend { grant: GrantId },
     /// Keeps a part of a space from here on: hands out its extents to members.
     Keep(PartOrder),
     /// All parts of a space that it keeps some of, and the numbers of those that were lost with their memory nodes.
@@ -387,6 +419,7 @@ pub enum OrderReply {
     Ranges(Vec<RangeFound>),
     /// What is wrong with a part.
     Problems(Vec<String>),
+    Lent(Lent),
     Failed(Failure),
 }
 

@@ -56,6 +56,7 @@ impl Fabric {
             address,
             callers,
             hosts,
+            registrar: None,
             options,
         };
         (calls, node)

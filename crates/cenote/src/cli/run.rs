@@ -18,7 +18,7 @@ use crate::server::registry::Registry;
 use crate::server::startup::DATABASE;
 use crate::server::{self, Access, Context, LocalListener, Server};
 use crate::views::Views;
-use crate::{database, log, regions};
+use crate::{database, log, regions, shared_storage};
 use cenote_base::units::ByteSize;
 use cenote_engine::{Engine, RecoveryReport};
 use cenote_sql::{Analytics, Sql};
@@ -137,6 +137,17 @@ fn analytics(_settings: &Settings, _engine: &Arc<Engine>, _views: &Arc<Views>) -
     None
 }
 
+/// Without the files another machine has nothing to recover.
+fn mirrored(settings: &Settings, mirror: bool) -> &'static str {
+    match (mirror, shared_storage::is_shared(&settings.data)) {
+        (false, _) => "",
+        (true, true) => ", and is mirrored on another memory node",
+        (true, false) => {
+            ", and is mirrored on another memory node (the data directory is on no network file system: unless its disk can be attached to another machine, a mirror there saves warmth only)"
+        }
+    }
+}
+
 fn describe_memory(settings: &Settings) -> String {
     let size = settings.memory_size;
     if settings.memory == Memory::Dram {
@@ -147,11 +158,7 @@ fn describe_memory(settings: &Settings) -> String {
             "{size} in a region (cxl) granted by the memory pool at {}; it survives {}{}",
             pool.manager,
             survives(settings),
-            if pool.mirror {
-                ", and is mirrored on another memory node"
-            } else {
-                ""
-            }
+            mirrored(settings, pool.mirror)
         );
     }
     let place = match &settings.region {

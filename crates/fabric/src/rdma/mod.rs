@@ -40,6 +40,7 @@
 //!
 //! Words are little-endian.
 
+use crate::map::Mapping;
 use cenote_base::{Error, Result};
 use core::fmt;
 use std::sync::Arc;
@@ -295,6 +296,22 @@ pub trait Fabric: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`Error::Invalid`] when there is none of that name, [`Error::Lost`] when it cannot be reached.
     fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>>;
+}
+
+/// A memory node's side: registers what it maps, and takes that back.
+pub trait Registrar: fmt::Debug + Send + Sync {
+    /// Where the node is reached, as [`Fabric::connect`] takes it.
+    fn address(&self) -> String;
+
+    /// Registers memory that others of this machine may use meanwhile, under a key that was never used and cannot be
+    /// guessed. It stays mapped until the key is revoked.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be registered.
+    fn register(&self, memory: Mapping) -> Result<Remote>;
+
+    /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
+    fn revoke(&self, key: Key) -> bool;
 }
 
 /// Remote memory with the endpoint that reaches it: plain blocking operations, each a batch of one.

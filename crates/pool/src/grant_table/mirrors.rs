@@ -11,7 +11,7 @@
 //! ```
 //!
 //! A mirror is a grant of its own, so that its bytes count as any: towards its node's room and its tenant's quota. It
-//! has no holder; the holder of what it mirrors maps both.
+//! has no holder; the holder of what it mirrors maps both, or writes to it over the fabric.
 //!
 //! Invariants:
 //! - a mirror lies on another memory node than what it mirrors, and a grant has one that is not being freed at most;
@@ -59,6 +59,8 @@ impl GrantTable {
                 .display()
                 .to_string(),
             whole: grant.phase == Phase::Whole,
+            machine: node.machine,
+            lent: None,
         })
     }
 
@@ -211,22 +213,24 @@ impl GrantTable {
 
     // ---- places ----
 
-    /// Connected memory nodes of a machine where what lies on `node` can be mirrored.
+    /// Connected memory nodes where a holder on a machine can mirror what lies on `node`: they are mapped there, or
+    /// written over the fabric.
     fn nodes_beside(&self, node: NodeId, machine: u64) -> Vec<NodeId> {
         let nodes = self.nodes.iter().filter(|(id, other)| {
-            let is_there = other.connected && other.machine == machine;
-            is_there && **id != node
+            let is_reached = other.machine == machine || other.calls.is_some();
+            other.connected && is_reached && **id != node
         });
         nodes.map(|(id, _)| *id).collect()
     }
 
-    /// In another pod if there is room; then where most room is.
+    /// On another machine if there is room, as that outlives this one; in another pod; then where most room is.
     fn place_mirror(&self, node: NodeId, bytes: u64, machine: u64) -> Option<NodeId> {
         let pod = |id: NodeId| self.nodes.get(&id).map(|node| &node.pod);
+        let is_elsewhere = |id: NodeId| self.nodes.get(&id).is_some_and(|node| node.machine != machine);
         let beside = self.nodes_beside(node, machine).into_iter();
         beside
             .filter(|id| self.free_of(*id) >= bytes)
-            .max_by_key(|id| (pod(*id) != pod(node), self.free_of(*id)))
+            .max_by_key(|id| (is_elsewhere(*id), pod(*id) != pod(node), self.free_of(*id)))
     }
 
     fn add_mirror(&mut self, id: GrantId, node: NodeId, now: Nanos) -> GrantId {
@@ -290,7 +294,7 @@ impl GrantTable {
     fn no_place(&self, bytes: u64, node: NodeId, machine: u64) -> Error {
         let others = self.nodes_beside(node, machine).len();
         Error::Full(format!(
-            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected on this machine none has {} free (cenote memory starts one)",
+            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected, on this machine or reached over the fabric, none has {} free (cenote memory starts one)",
             ByteSize(bytes)
         ))
     }

@@ -11,8 +11,14 @@
 //! after it says that it is not whole, or not the mirror. So no client has to wait: while the manager is away, lines
 //! are copied as before.
 //!
+//! A mirror of this machine is mapped. One that is not there is *lent*: its node registers it with the fabric for this
+//! holder alone ([`reach`]), and this holder writes to it by one-sided verbs. When that way is lost, fences wait until
+//! the book says that the mirror is void, or for two leases.
+//!
 //! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what
 //! it did not flush is promised to no client. It is filled once more all the same, since a copy may have been cut off.
+
+mod reach;
 
 use crate::grant_table::GrantId;
 use crate::session::{ManagerChannel, unexpected};
@@ -20,9 +26,9 @@ use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::{MirrorFile, MirrorKeeper, Region, Side};
+use cenote_fabric::{MirrorKeeper, Region};
 use core::fmt;
-use std::path::Path;
+use reach::{Reach, Reached};
 use std::sync::{Arc, Weak};
 
 /// How long an answer is waited for: a node may have to make a file for it.
@@ -35,6 +41,9 @@ pub(super) struct GrantMirror {
     epoch: u64,
     every: Nanos,
     stop: Arc<Event>,
+    /// Rings when there is something to do before the next turn.
+    bell: Arc<Event>,
+    reach: Reach,
     /// What the book said last, until the region is there.
     found: Mutex<Option<MirrorView>>,
     thread: Mutex<Option<rt::JoinHandle<()>>>,
@@ -52,18 +61,28 @@ impl fmt::Debug for GrantMirror {
 /// What is attached.
 struct Attached {
     grant: GrantId,
-    file: Arc<MirrorFile>,
-    /// All lines were copied since.
+    reached: Reached,
+    /// All lines before it were copied since.
+    filled_to: u64,
+    /// All lines were.
     filled: bool,
 }
 
 impl Attached {
     /// Why it cannot be gone on with, if so.
-    fn useless(&self, region: &Region) -> Option<&'static str> {
-        if !self.file.is_there() {
-            return Some("its file is gone");
+    fn useless(&self, region: &Region) -> Option<String> {
+        self.reached
+            .lost()
+            .or_else(|| region.has_mirror_failed().then(|| "it has no room to grow".into()))
+    }
+
+    fn new(grant: GrantId, reached: Reached) -> Self {
+        Self {
+            grant,
+            reached,
+            filled_to: 0,
+            filled: false,
         }
-        region.has_mirror_failed().then_some("it has no room to grow")
     }
 }
 
@@ -75,12 +94,16 @@ impl GrantMirror {
         stop: Arc<Event>,
         found: Option<MirrorView>,
     ) -> Arc<Self> {
+        let bell = Arc::<Event>::default();
         Arc::new_cyclic(|this| Self {
             line,
             grant,
             epoch,
             every,
             stop,
+            // What is lost is told to the manager at once; it may be starting anew.
+            reach: Reach::new(Nanos(8 * every.raw()), Arc::clone(&bell)),
+            bell,
             found: Mutex::new(found),
             thread: Mutex::default(),
             begun: AtomicBool::new(false),
@@ -90,6 +113,7 @@ impl GrantMirror {
 
     /// Waits for the thread; it was told to stop.
     pub(super) fn end(&self) {
+        self.bell.set();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.join().ok();
@@ -106,13 +130,9 @@ impl GrantMirror {
 
     /// The mirror that counts as whole, for a region of which nothing was changed yet.
     fn resume(&self, region: &Region, view: &MirrorView) -> Result<Attached> {
-        let file = Arc::new(MirrorFile::open(Path::new(&view.path), region.len())?);
-        region.attach_mirror(Arc::clone(&file) as Arc<dyn Side>)?;
-        Ok(Attached {
-            grant: view.grant,
-            file,
-            filled: false,
-        })
+        let reached = self.reach.resume(&|what| self.ask(what), region, view)?;
+        region.attach_mirror(reached.side())?;
+        Ok(Attached::new(view.grant, reached))
     }
 
     fn keep(&self, region: &Weak<Region>, mut attached: Option<Attached>) {
@@ -132,7 +152,10 @@ impl GrantMirror {
                 Err(_) => {}
             }
             drop(region);
-            if self.stop.wait_timeout(self.every) {
+            if self.bell.wait_timeout(self.every) {
+                self.bell.reset();
+            }
+            if self.stop.is_set() {
                 return;
             }
         }
@@ -150,6 +173,9 @@ impl GrantMirror {
             eprintln!("cenote: the mirror of grant {}: {why}", self.grant);
             // A process that maps what the grant table calls lost is ended: it is void first, then left, then lost.
             self.ask(MirrorRequest::Void(grant))?;
+            if let Some(attached) = attached {
+                attached.reached.give_up();
+            }
             detach(region, attached);
             self.ask(MirrorRequest::Lost(grant))?;
             view = None;
@@ -175,16 +201,12 @@ impl GrantMirror {
             self.ask(MirrorRequest::Void(view.grant))?;
         }
         let attach = || {
-            let file = Arc::new(MirrorFile::create(Path::new(&view.path), region.len())?);
-            region.attach_mirror(Arc::clone(&file) as Arc<dyn Side>)?;
-            Ok(file)
+            let reached = self.reach.anew(&|what| self.ask(what), region, view)?;
+            region.attach_mirror(reached.side())?;
+            Ok(reached)
         };
         match attach() {
-            Ok(file) => Ok(Attached {
-                grant: view.grant,
-                file,
-                filled: false,
-            }),
+            Ok(reached) => Ok(Attached::new(view.grant, reached)),
             Err(error) => {
                 self.ask(MirrorRequest::Lost(view.grant))?;
                 Err(error)
@@ -193,14 +215,19 @@ impl GrantMirror {
     }
 
     fn complete(&self, region: &Region, attached: &mut Attached, view: &MirrorView) -> Result<()> {
-        let mut at = 0;
         while !attached.filled {
-            let next = region.fill_mirror_step(at);
-            attached.filled = next == at;
-            at = next;
+            let next = region.fill_mirror_step(attached.filled_to);
+            attached.filled = next == attached.filled_to;
+            attached.filled_to = next;
+            if attached.reached.lost().is_some() {
+                // The next turn says so.
+                self.bell.set();
+                return Ok(());
+            }
             if self.stop.is_set() {
                 return Ok(());
             }
+            attached.reached.pace();
         }
         if !view.whole {
             self.ask(MirrorRequest::Whole(attached.grant))?;

@@ -2,7 +2,7 @@
 
 use super::leader::Leader;
 use crate::grant_table::{Grant, GrantId, Phase};
-use crate::wire::{MirrorRequest, MirrorView, Order, OrderReply, Reply};
+use crate::wire::{Lent, MirrorRequest, MirrorView, Order, OrderReply, Reply};
 use cenote_base::rt;
 use cenote_base::{Error, Result};
 
@@ -27,6 +27,17 @@ impl Leader {
             MirrorRequest::Lost(mirror) => self
                 .grant_table
                 .change(|grant_table| grant_table.mirror_is_lost(tenant, id, epoch, mirror))?,
+            MirrorRequest::Lend { mirror, len, anew } => {
+                let lent = self.lend_mirror(tenant, (id, epoch), mirror, len, anew)?;
+                let view = self.mirror_view(id).filter(|view| view.grant == mirror);
+                return Ok(Reply::Mirror(view.map(|view| MirrorView {
+                    lent: Some(lent),
+                    ..view
+                })));
+            }
+            MirrorRequest::Unlend(mirror) => {
+                self.order_of_mirror(tenant, (id, epoch), mirror, &Order::Unlend { grant: mirror })?;
+            }
             MirrorRequest::FailOver => {
                 self.grant_table
                     .change(|grant_table| grant_table.fail_over(tenant, id, epoch))?;
@@ -38,6 +49,45 @@ impl Leader {
 
     pub(super) fn mirror_view(&self, id: GrantId) -> Option<MirrorView> {
         self.grant_table.look().mirror_view(id)
+    }
+
+    /// Has a mirror's node register it for the holder that asks, and for no other.
+    fn lend_mirror(&self, tenant: &str, holder: (GrantId, u64), mirror: GrantId, len: u64, anew: bool) -> Result<Lent> {
+        let (bytes, is_whole) = {
+            let grant_table = self.grant_table.look();
+            let grant = grant_table.grant(mirror)?;
+            (grant.bytes, grant.phase == Phase::Whole)
+        };
+        if is_whole == anew || len > bytes {
+            let text = format!("grant {mirror} of {bytes} bytes is not lent so ({len} bytes, anew: {anew})");
+            return Err(Error::Invalid(text));
+        }
+        let grant = mirror;
+        match self.order_of_mirror(tenant, holder, mirror, &Order::Lend { grant, len, anew })? {
+            OrderReply::Lent(lent) => Ok(lent),
+            _ => Err(Error::corrupt("a memory node's answer")),
+        }
+    }
+
+    /// An order to a mirror's node, given if it is the mirror of that holder's grant still.
+    fn order_of_mirror(
+        &self,
+        tenant: &str,
+        (id, epoch): (GrantId, u64),
+        mirror: GrantId,
+        order: &Order,
+    ) -> Result<OrderReply> {
+        let is_it = || {
+            let of = self.grant_table.look().mirror_for(tenant, id, epoch);
+            of.map(|of| of == Some(mirror))
+        };
+        let not_it = || Error::Lost(format!("grant {mirror} is not the mirror of grant {id} any more"));
+        if !is_it()? {
+            return Err(not_it());
+        }
+        let node = self.grant_table.look().grant(mirror)?.node;
+        let ordered = self.link(node)?.order_if(order, || is_it().unwrap_or(false))?;
+        ordered.ok_or_else(not_it)
     }
 
     /// Has a mirror's node make its file, unless it was filled before. One that says that it cannot is left. Of one

@@ -1,0 +1,151 @@
+//! How a holder reaches its mirror: it maps the file, or writes to it over the fabric.
+
+use crate::session::unexpected;
+use crate::wire::{LentRange, MirrorRequest, MirrorView};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::mirror::{FILL_STEP, RemoteOptions};
+use cenote_fabric::rdma::{Endpoint, Fabric, Key, Remote, RemoteMemory};
+use cenote_fabric::{MirrorFile, Region, RemoteMirror, Side};
+use cenote_libfabric::{Net, NetOptions};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How long a node may be silent, and a write take: fences wait for it.
+const WRITE_TIMEOUT: Nanos = Nanos::from_secs(2);
+/// Bytes of a second at which a mirror on another machine is filled beside the load.
+const FILL_RATE: u64 = 256 << 20;
+/// A step of filling is followed by so long a pause at least.
+const PAUSE: Nanos = Nanos(FILL_STEP * 1_000_000_000 / FILL_RATE);
+
+/// Asks the manager something of the mirror.
+pub(super) type Ask<'a> = &'a dyn Fn(MirrorRequest) -> Result<Option<MirrorView>>;
+
+/// The way to mirrors on other machines.
+pub(super) struct Reach {
+    patience: Nanos,
+    /// Rings when a mirror is lost.
+    bell: Arc<Event>,
+    /// Once it was needed.
+    fabric: Mutex<Option<Arc<dyn Fabric>>>,
+}
+
+/// What a mirror is to its holder.
+pub(super) enum Reached {
+    Mapped(Arc<MirrorFile>),
+    Remote(Arc<RemoteMirror>),
+}
+
+impl Reached {
+    pub(super) fn side(&self) -> Arc<dyn Side> {
+        match self {
+            Self::Mapped(file) => Arc::clone(file) as Arc<dyn Side>,
+            Self::Remote(remote) => Arc::clone(remote) as Arc<dyn Side>,
+        }
+    }
+
+    /// Why it is of no use any more, if so.
+    pub(super) fn lost(&self) -> Option<String> {
+        match self {
+            Self::Mapped(file) => (!file.is_there()).then(|| "its file is gone".into()),
+            Self::Remote(remote) => remote.lost().map(|error| error.to_string()),
+        }
+    }
+
+    /// The book says that it is not whole.
+    pub(super) fn give_up(&self) {
+        if let Self::Remote(remote) = self {
+            remote.give_up();
+        }
+    }
+
+    /// Leaves the fabric to others between two steps of filling.
+    pub(super) fn pace(&self) {
+        if let Self::Remote(_) = self {
+            rt::sleep(PAUSE);
+        }
+    }
+}
+
+impl Reach {
+    pub(super) fn new(patience: Nanos, bell: Arc<Event>) -> Self {
+        Self {
+            patience,
+            bell,
+            fabric: Mutex::default(),
+        }
+    }
+
+    /// One that counts as whole.
+    pub(super) fn resume(&self, ask: Ask<'_>, region: &Region, view: &MirrorView) -> Result<Reached> {
+        if !is_mapped(view) {
+            return self.lent(ask, region, view, true);
+        }
+        // A former holder may have written to it over the fabric.
+        ask(MirrorRequest::Unlend(view.grant))?;
+        let file = MirrorFile::open(Path::new(&view.path), region.len())?;
+        Ok(Reached::Mapped(Arc::new(file)))
+    }
+
+    /// One that is to be filled from its beginning.
+    pub(super) fn anew(&self, ask: Ask<'_>, region: &Region, view: &MirrorView) -> Result<Reached> {
+        if !is_mapped(view) {
+            return self.lent(ask, region, view, false);
+        }
+        let file = MirrorFile::create(Path::new(&view.path), region.len())?;
+        Ok(Reached::Mapped(Arc::new(file)))
+    }
+
+    fn lent(&self, ask: Ask<'_>, region: &Region, view: &MirrorView, believed: bool) -> Result<Reached> {
+        let request = MirrorRequest::Lend {
+            mirror: view.grant,
+            len: region.len(),
+            anew: !believed,
+        };
+        let lent = ask(request)?.and_then(|view| view.lent).ok_or_else(unexpected)?;
+        let endpoint = self.fabric()?.connect(&lent.address)?;
+        let bell = Arc::clone(&self.bell);
+        let options = RemoteOptions {
+            believed,
+            patience: self.patience,
+            on_lost: Box::new(move |_| bell.set()),
+        };
+        let (memory, journal) = (remote(&endpoint, lent.memory), remote(&endpoint, lent.journal));
+        if memory.len() != region.len() {
+            return Err(Error::Mismatch(format!(
+                "grant {} was lent with another length",
+                view.grant
+            )));
+        }
+        let remote = RemoteMirror::begin(memory, journal, options)?;
+        Ok(Reached::Remote(Arc::new(remote)))
+    }
+
+    fn fabric(&self) -> Result<Arc<dyn Fabric>> {
+        if rt::simulated() {
+            return Err(Error::Invalid("libfabric is not simulated".into()));
+        }
+        let mut fabric = self.fabric.lock();
+        if let Some(fabric) = &*fabric {
+            return Ok(Arc::clone(fabric));
+        }
+        let net: Arc<dyn Fabric> = Arc::new(Net::new(NetOptions {
+            timeout: WRITE_TIMEOUT,
+            ..NetOptions::default()
+        })?);
+        *fabric = Some(Arc::clone(&net));
+        Ok(net)
+    }
+}
+
+/// Whether this process can map it. The name alone does not tell: another machine may have one of the same name.
+fn is_mapped(view: &MirrorView) -> bool {
+    let is_there = rt::fs::exists(&view.path).unwrap_or(false);
+    view.machine == cenote_fabric::boot() && is_there
+}
+
+fn remote(endpoint: &Arc<dyn Endpoint>, range: LentRange) -> RemoteMemory {
+    let LentRange { key, base, len } = range;
+    let key = Key(key);
+    RemoteMemory::new(Arc::clone(endpoint), Remote { key, base, len })
+}

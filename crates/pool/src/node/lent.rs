@@ -1,0 +1,281 @@
+//! Mirrors that are lent: their memory is registered with the fabric for a holder on another machine, which writes to it
+//! by one-sided verbs. No code of this node runs for that, but its provider's.
+//!
+//! ```text
+//!  DIR/grant-9      the mirror's memory
+//!  DIR/journal-9    what has come and may not be in its place yet (`fabric::mirror`); there while it is lent
+//! ```
+//!
+//! Invariants:
+//! 1. keys are drawn anew whenever a mirror is lent, and the former ones end first: a former holder that wakes up writes
+//!    to nothing;
+//! 2. *closing* ends the keys, waits until nothing under way can land, and only then puts the journal's records in their
+//!    places. A mirror is closed before it is promoted, mapped, lent again or freed;
+//! 3. a node that was started anew has no keys: what it lent is closed as soon as it is ordered to be.
+
+use super::directory::{numbered, remove_file, sync_directory};
+use crate::grant_table::GrantId;
+use crate::wire::{Lent, LentRange};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{HashMap, Mutex, fs};
+use cenote_base::{Error, Result};
+use cenote_fabric::mirror::{JOURNAL, apply, map_lent};
+use cenote_fabric::rdma::{Key, Registrar, Remote};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const PREFIX: &str = "journal-";
+
+/// See the module.
+pub(super) struct Lending {
+    directory: PathBuf,
+    registrar: Option<Arc<dyn Registrar>>,
+    keys: Mutex<HashMap<GrantId, Vec<Key>>>,
+}
+
+impl Lending {
+    pub(super) fn new(directory: &Path, registrar: Option<Arc<dyn Registrar>>) -> Self {
+        Self {
+            directory: directory.into(),
+            registrar,
+            keys: Mutex::default(),
+        }
+    }
+
+    fn journal(&self, grant: GrantId) -> PathBuf {
+        self.directory.join(format!("{PREFIX}{grant}"))
+    }
+
+    /// Whether this process maps the grant's memory for a holder elsewhere.
+    pub(super) fn has(&self, grant: GrantId) -> bool {
+        self.keys.lock().contains_key(&grant)
+    }
+
+    /// Registers a mirror's memory: `file` of `len` bytes, and a journal.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if this node is not reached over the fabric; [`Error::Full`]; those of files.
+    pub(super) fn lend(&self, grant: GrantId, file: &Path, len: u64, anew: bool) -> Result<Lent> {
+        let none = || Error::Invalid("this memory node is not reached over the fabric (--rdma)".into());
+        let registrar = self.registrar.as_ref().ok_or_else(none)?;
+        match anew {
+            true => self.forget(grant)?,
+            false => self.close(grant, file)?,
+        }
+        let journal = self.journal(grant);
+        fs::open(&journal, fs::OpenOptions::TRUNCATE)
+            .map_err(|error| Error::io(format!("making {}", journal.display()), error))?;
+        sync_directory(&self.directory)?;
+        let memory = self.register(grant, &**registrar, file, len, anew)?;
+        let journal = self.register(grant, &**registrar, &journal, JOURNAL, true);
+        if journal.is_err() {
+            self.end_keys(grant);
+        }
+        Ok(Lent {
+            address: registrar.address(),
+            memory,
+            journal: journal?,
+        })
+    }
+
+    fn register(
+        &self,
+        grant: GrantId,
+        registrar: &dyn Registrar,
+        file: &Path,
+        len: u64,
+        anew: bool,
+    ) -> Result<LentRange> {
+        let Remote { key, base, len } = registrar.register(map_lent(file, len, anew)?)?;
+        self.keys.lock().entry(grant).or_default().push(key);
+        let key = key.0;
+        Ok(LentRange { key, base, len })
+    }
+
+    /// When this returns nothing under the grant's keys changes memory.
+    fn end_keys(&self, grant: GrantId) {
+        let keys = self.keys.lock().remove(&grant).unwrap_or_default();
+        if let Some(registrar) = &self.registrar
+            && !planted(Fault::MirrorUnclosed)
+        {
+            keys.into_iter().for_each(|key| _ = registrar.revoke(key));
+        }
+    }
+
+    /// Ends what was lent: all that came is in the mirror's `file`.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if the journal is none; those of files.
+    pub(super) fn close(&self, grant: GrantId, file: &Path) -> Result<()> {
+        self.end_keys(grant);
+        let journal = self.journal(grant);
+        let is_there = fs::exists(&journal);
+        if is_there.map_err(|error| Error::io(format!("looking for {}", journal.display()), error))? {
+            apply(&journal, file)?;
+            remove_file(&journal)?;
+        }
+        Ok(())
+    }
+
+    /// Ends what was lent; nothing of it counts.
+    ///
+    /// # Errors
+    /// Those of files.
+    pub(super) fn forget(&self, grant: GrantId) -> Result<()> {
+        self.end_keys(grant);
+        remove_file(&self.journal(grant))
+    }
+
+    /// All keys end: the node does. What was lent is closed by the next start, when it is ordered to be.
+    pub(super) fn end(&self) {
+        let lent: Vec<GrantId> = self.keys.lock().keys().copied().collect();
+        lent.into_iter().for_each(|grant| self.end_keys(grant));
+    }
+
+    /// Grants of which there is a journal.
+    ///
+    /// # Errors
+    /// Those of files.
+    pub(super) fn journals(&self) -> Result<Vec<GrantId>> {
+        numbered(&self.directory, PREFIX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_base::rt::Nanos;
+    use cenote_fabric::mirror::{RemoteMirror, RemoteOptions};
+    use cenote_fabric::rdma::RemoteMemory;
+    use cenote_fabric::{Identity, LINE, Region, RegionOptions, coherence};
+    use cenote_libfabric::{MemoryNode, Net, NetOptions, NodeOptions, Provider, available};
+    use std::os::unix::fs::FileExt;
+
+    const GRANT: GrantId = GrantId(9);
+    const LEN: u64 = 4 << 20;
+    const AT: u64 = 65536;
+
+    struct Setting {
+        directory: tempfile::TempDir,
+        fabric: MemoryNode,
+        net: Net,
+        lending: Lending,
+    }
+
+    /// `None`, with a line that says why, where there is no libfabric.
+    fn setting() -> Option<Setting> {
+        if let Err(error) = available() {
+            println!("skipped: {error}");
+            return None;
+        }
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        std::fs::write(directory.path().join("grant-9"), b"").expect("made");
+        let fabric = MemoryNode::start(&NodeOptions::new(Provider::tcp())).expect("a node");
+        Some(Setting {
+            lending: Lending::new(directory.path(), Some(fabric.registrar())),
+            net: Net::new(NetOptions::default()).expect("libfabric"),
+            directory,
+            fabric,
+        })
+    }
+
+    impl Setting {
+        fn file(&self) -> PathBuf {
+            self.directory.path().join("grant-9")
+        }
+
+        fn lend(&self, anew: bool) -> Lent {
+            self.lending.lend(GRANT, &self.file(), LEN, anew).expect("lent")
+        }
+
+        fn remote(&self, range: LentRange) -> RemoteMemory {
+            let (key, endpoint) = (
+                Key(range.key),
+                self.net.connect_to(self.fabric.address()).expect("there"),
+            );
+            let LentRange { base, len, .. } = range;
+            RemoteMemory::new(endpoint, Remote { key, base, len })
+        }
+
+        fn attached(&self, lent: &Lent) -> Region {
+            let region = Region::dram(LEN, Identity::default(), RegionOptions::default()).expect("memory");
+            let options = RemoteOptions {
+                believed: false,
+                patience: Nanos::from_millis(1),
+                on_lost: Box::new(|_| ()),
+            };
+            let mirror = RemoteMirror::begin(self.remote(lent.memory), self.remote(lent.journal), options);
+            region.attach_mirror(Arc::new(mirror.expect("begun"))).expect("room");
+            region
+        }
+
+        fn word(&self) -> u64 {
+            let mut word = [0; 8];
+            let file = std::fs::File::open(self.file()).expect("there");
+            file.read_exact_at(&mut word, AT).expect("read");
+            u64::from_le_bytes(word)
+        }
+    }
+
+    fn write(region: &Region, value: u64) {
+        region.span(AT, 8).set_u64(0, value);
+        coherence::flush(region, AT, LINE);
+    }
+
+    /// A holder's fence puts nothing in its place: the node does, when it closes the mirror. From then on nothing comes
+    /// under the former keys, by whatever way.
+    #[test]
+    fn a_closed_mirror_has_all_and_gets_nothing_more() {
+        let Some(setting) = setting() else { return };
+        let lent = setting.lend(true);
+        let region = setting.attached(&lent);
+        write(&region, 7);
+        assert_eq!(setting.word(), 0, "it is in the journal alone");
+        assert!(setting.lending.has(GRANT));
+        setting.lending.close(GRANT, &setting.file()).expect("closed");
+        assert_eq!(setting.word(), 7);
+        assert!(!setting.lending.has(GRANT) && setting.lending.journals().expect("listed").is_empty());
+        write(&region, 8);
+        for range in [lent.memory, lent.journal] {
+            let late = setting.remote(range).write(0, &[1; 64]);
+            assert!(matches!(late, Err(Error::Revoked(_))), "{late:?}");
+        }
+        setting.lending.close(GRANT, &setting.file()).expect("closed again");
+        assert_eq!(setting.word(), 7);
+    }
+
+    /// Lent again, the mirror has what came under the former keys, and those are over; lent anew, it has nothing.
+    #[test]
+    fn keys_are_of_one_holder() {
+        let Some(setting) = setting() else { return };
+        let first = setting.lend(true);
+        write(&setting.attached(&first), 7);
+        let second = setting.lend(false);
+        assert_eq!(setting.word(), 7);
+        let late = setting.remote(first.memory).write(AT, &[1; 64]);
+        assert!(matches!(late, Err(Error::Revoked(_))), "{late:?}");
+        setting
+            .remote(second.memory)
+            .write(AT, &[1; 8])
+            .expect("the present key");
+        assert_eq!(setting.word(), 0x0101_0101_0101_0101);
+        setting.lend(true);
+        assert_eq!(setting.word(), 0);
+        let error = setting.lending.lend(GRANT, &setting.file(), LEN + 4096, false);
+        assert!(matches!(error, Err(Error::Mismatch(_))), "{error:?}");
+        setting.lending.forget(GRANT).expect("forgotten");
+    }
+
+    /// The node's process ended, and its memory is there: what had come is not lost.
+    #[test]
+    fn a_node_that_starts_anew_closes_what_it_lent() {
+        let Some(setting) = setting() else { return };
+        write(&setting.attached(&setting.lend(true)), 7);
+        let again = Lending::new(setting.directory.path(), None);
+        assert_eq!(again.journals().expect("listed"), [GRANT]);
+        again.close(GRANT, &setting.file()).expect("closed");
+        assert_eq!(setting.word(), 7);
+        let refused = again.lend(GRANT, &setting.file(), LEN, false);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+}
