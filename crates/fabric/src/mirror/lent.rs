@@ -14,7 +14,7 @@ use std::path::Path;
 /// # Errors
 /// [`Error::Full`]; [`Error::Mismatch`] if it has another length; those of files.
 pub fn map_lent(path: &Path, len: u64, anew: bool) -> Result<Mapping> {
-    let backing = Backing::beside(path)?;
+    let backing = Backing::beside_at(path, None)?;
     if anew {
         backing.resize(len)?;
     }
