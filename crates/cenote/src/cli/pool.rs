@@ -134,7 +134,7 @@ pub struct MemoryArguments {
 pub struct PoolConnect {
     /// Where the manager listens; of several, with commas in between
     #[arg(long, env = "CENOTE_MANAGER", default_value = MANAGER_DEFAULT, value_name = "ADDR:PORT,...")]
-    manager: String,
+    pub(super) manager: String,
     /// File with the pool's secret, if its tenants file has one
     #[arg(long, env = "CENOTE_POOL_SECRET_FILE", value_name = "FILE")]
     secret_file: Option<PathBuf>,

@@ -2,6 +2,7 @@
 
 mod database;
 mod devices;
+mod hosts;
 mod kv;
 mod load;
 mod local;

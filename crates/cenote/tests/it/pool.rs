@@ -14,13 +14,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A process that says `ready` and then runs; killed by its id when dropped.
-struct Daemon {
+pub struct Daemon {
     child: Child,
-    ready: String,
+    pub ready: String,
 }
 
 impl Daemon {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.next().expect("it says something").unwrap();
@@ -29,7 +29,7 @@ impl Daemon {
         daemon
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -42,7 +42,7 @@ impl Drop for Daemon {
 }
 
 /// A manager with leases of a second.
-fn start_manager(directory: &Path, listen: &str) -> Daemon {
+pub fn start_manager(directory: &Path, listen: &str) -> Daemon {
     let mut command = cenote(&["manager", "--lease", "1", "--listen", listen, "--dir"]);
     command.arg(directory.join("manager"));
     Daemon::start(command)
