@@ -62,7 +62,7 @@ class TimedOutError(Error, builtins.TimeoutError):
 
 
 class RevokedError(Error):
-    """What was granted was taken back, or the session was ended."""
+    """What was granted was taken back, the session was ended, or this process was fenced."""
 
     status = 9
 

@@ -58,7 +58,7 @@ typedef enum cenote_status {
     CENOTE_INVALID = 6,       /* a request that makes no sense: no object there, a closed handle, NULL, ... */
     CENOTE_BUSY = 7,          /* another process has what is needed */
     CENOTE_TIMEOUT = 8,       /* no answer in time: it was done once, or not at all */
-    CENOTE_REVOKED = 9,       /* what was granted was taken back, or the session was ended */
+    CENOTE_REVOKED = 9,       /* what was granted was taken back, the session was ended, or this process was fenced */
     CENOTE_OUT_OF_BOUNDS = 10, /* the object ends before; the message says where */
     CENOTE_LOST = 11,         /* a peer is gone, and what it had */
     CENOTE_BUG = 12           /* a bug in this library, which it noticed; close what you use, and tell us */

@@ -4,9 +4,9 @@
 //! ```text
 //!   pod = a simulated host: its part in coherent memory, a program ([`program`]: keeper, host, mover), users ([`user`])
 //!     pod 0 ══ calls, over simulated cards ══ pod 1 ══ … pod 2
-//!   guests: users on a machine of no pod, which map nothing
+//!   visitors: users on a machine of no pod, which map nothing
 //!   controller, outside of all: cuts ways, loses messages, stops hosts, kills users and programs, loses a pod,
-//!               stops guests beyond their lease: they are fenced, and wake up
+//!               stops visitors beyond their lease: they are fenced, and wake up
 //! ```
 //!
 //! 1. A founder in each pod lays out words, locks, and texts that the locks protect.
@@ -49,7 +49,7 @@ use crate::{DeviceSpec, Process, Topology, World};
 /// Preemption points of a world, at most: some ten times what most have.
 pub(super) const STEPS_MOST: u64 = 40_000_000;
 
-/// Hosts are pods, each with the device of its part; the last one is the guests'.
+/// Hosts are pods, each with the device of its part; the last one is the visitors'.
 pub(super) fn topology(hosts: usize, pods: Pods) -> Topology {
     let mut topology = Topology::hosts(hosts + 1, 4);
     for pod in 0..hosts {

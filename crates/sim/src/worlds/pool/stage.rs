@@ -147,7 +147,7 @@ impl Stage {
     }
 
     /// The machine of no pod: its users map nothing.
-    pub fn guests(&self) -> usize {
+    pub fn visitors(&self) -> usize {
         self.all.len()
     }
 

@@ -41,7 +41,7 @@ impl<'w> Trouble<'w> {
         for pod in 0..self.stage.count() {
             self.start_users(cast, pod);
         }
-        cast.start_user(self.stage.guests(), GUESTS);
+        cast.start_user(self.stage.visitors(), VISITORS);
         let goal = self.stage.shared.plan.transactions;
         let lost_at = match self.stage.pods.loses {
             true => goal / 4 + self.draw.below(goal / 2 + 1),
@@ -160,18 +160,18 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// The guests stand still beyond their lease, at any point of what they do; then they wake up.
+    /// The visitors stand still beyond their lease, at any point of what they do; then they wake up.
     fn fence(&mut self, cast: &mut Processes<'_>) {
-        let host = self.stage.guests();
+        let host = self.stage.visitors();
         let mut running = cast.users.iter().filter(|user| user.process.host() == host);
         let awake = running.find(|user| user.process.is_running() && !self.stage.members().lock().is_fenced(user.mark));
         let Some(mark) = awake.map(|user| user.mark) else {
             return;
         };
-        self.stage.shared.befalls("guests stopped beyond their lease");
+        self.stage.shared.befalls("visitors stopped beyond their lease");
         self.world.pause(host, Nanos(self.draw.below(STOPPED_MOST.raw())));
         self.stage.members().lock().fence(mark);
-        cast.start_user(host, GUESTS);
+        cast.start_user(host, VISITORS);
     }
 
     /// Programs that were killed begin anew, at some time.
@@ -201,11 +201,11 @@ impl<'w> Trouble<'w> {
     }
 }
 
-/// Threads of a guest.
-const GUESTS: usize = 2;
-/// One in so many turns of the controller guests are fenced.
+/// Threads of a visitor.
+const VISITORS: usize = 2;
+/// One in so many turns of the controller visitors are fenced.
 const FENCED_ONE_IN: u64 = 400;
-/// How long guests stand still at most: with that, others may have had what was theirs, or not.
+/// How long visitors stand still at most: with that, others may have had what was theirs, or not.
 const STOPPED_MOST: Nanos = Nanos::from_millis(20);
 
 /// Longer than this users do not work, however little they get done.
