@@ -90,7 +90,7 @@ class CStoreOp(ctypes.Structure):
 class CStorePutOptions(ctypes.Structure):
     """``cenote_store_put_options``."""
 
-    _fields_ = [("time_to_live", c_uint64), ("tenant", c_uint32), ("replaces", c_uint32)]
+    _fields_ = [("time_to_live", c_uint64), ("tenant", c_uint32), ("replaces", c_uint32), ("replicas", c_uint64)]
 
 
 class CStoreStats(ctypes.Structure):
@@ -110,6 +110,7 @@ class CStoreStats(ctypes.Structure):
             "misses",
             "lost",
             "damaged",
+            "unreplicated",
             "bytes_in",
             "bytes_out",
             "pins",

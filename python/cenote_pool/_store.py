@@ -79,11 +79,11 @@ class _StoreHandle(_Handle):
         self.kept.clear()
 
 
-def _put_options(ttl: Optional[float], tenant: int, replace: bool) -> Any:
+def _put_options(ttl: Optional[float], tenant: int, replace: bool, replicas: int) -> Any:
     nanoseconds = 0 if ttl is None else max(1, int(ttl * 1e9))
-    if nanoseconds >> 64 or tenant >> 32:
+    if nanoseconds >> 64 or tenant >> 32 or replicas >> 8:
         raise errors.InvalidError(f"no value is of tenant {tenant} for {ttl} seconds")
-    return byref(CStorePutOptions(nanoseconds, tenant, int(replace)))
+    return byref(CStorePutOptions(nanoseconds, tenant, int(replace), replicas))
 
 
 def _pieces(function: Any, pointer: Any) -> List[Tuple[Optional[int], int]]:
@@ -234,9 +234,10 @@ class Store(_Open):
         ttl: Optional[float] = None,
         tenant: int = 0,
         replace: bool = False,
+        replicas: int = 0,
     ) -> List[int]:
-        """Puts values. By key: 1, or 0 if a value was there, which stays unless it is to be replaced; below :data:`FAILED`: it failed, by so much the status."""
-        return self._each(waiting.cenote_store_put, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace))
+        """Puts values. By key: 1, or 0 if a value was there, which stays unless it is to be replaced (``replicas``: copies in other parts); below :data:`FAILED`: it failed, by so much the status."""
+        return self._each(waiting.cenote_store_put, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace, replicas))
 
     def get_into(self, keys: Iterable[Key], buffers: Iterable[Buffer]) -> List[int]:
         """Copies values. By key: the value's bytes (its buffer may be longer), :data:`MISSING`, or a failure as of :meth:`put`."""
@@ -279,9 +280,10 @@ class Store(_Open):
         ttl: Optional[float] = None,
         tenant: int = 0,
         replace: bool = False,
+        replicas: int = 0,
     ) -> int:
         """As :meth:`put`, but does not wait: the batch's number. Nobody may change the buffers until :meth:`drain` tells of it."""
-        return self._submit(_PUT, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace))
+        return self._submit(_PUT, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace, replicas))
 
     def submit_get(self, keys: Iterable[Key], buffers: Iterable[Buffer]) -> int:
         """As :meth:`get_into`, but does not wait: the batch's number."""
@@ -331,12 +333,19 @@ class Store(_Open):
         return Borrow(pointer) if pointer.value else None
 
     def alloc(
-        self, key: Key, size: int, *, ttl: Optional[float] = None, tenant: int = 0, replace: bool = False
+        self,
+        key: Key,
+        size: int,
+        *,
+        ttl: Optional[float] = None,
+        tenant: int = 0,
+        replace: bool = False,
+        replicas: int = 0,
     ) -> Room:
         """Room for a value of ``size`` bytes, to be filled in place and published."""
         name, pointer = _key(key), c_void_p()
         if size < 0 or size >> 64:
             raise errors.InvalidError(f"a value of {size} bytes")
-        options = _put_options(ttl, tenant, replace)
+        options = _put_options(ttl, tenant, replace, replicas)
         self._call(waiting.cenote_store_alloc, name, len(name), size, options, byref(pointer))
         return Room(pointer)

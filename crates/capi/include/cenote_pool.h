@@ -338,6 +338,7 @@ typedef struct cenote_store_put_options {
     uint64_t time_to_live; /* nanoseconds; 0: for good */
     uint32_t tenant;       /* whose it is, 0 to 255: see cenote_store_set_bound */
     uint32_t replaces;     /* not 0: it takes the place of a value that is there */
+    uint64_t replicas;     /* copies in other parts, 3 at most: one is read where the first is lost; CENOTE_INVALID if there are not so many parts */
 } cenote_store_put_options;
 
 /* What comes of a key: of a put 1, or 0 if a value was there and stays; of a get the value's bytes; of exists and remove 1, or 0 if it is not there. */
@@ -393,6 +394,7 @@ typedef struct cenote_store_stats {
     uint64_t misses;
     uint64_t lost;    /* not there as a part of the space was not */
     uint64_t damaged; /* not what their checksum says */
+    uint64_t unreplicated; /* replicas that were not made, for want of room */
     uint64_t bytes_in;
     uint64_t bytes_out;
     uint64_t pins;

@@ -55,6 +55,7 @@ pub struct StorePutOptions {
     time_to_live: u64,
     tenant: u32,
     replaces: u32,
+    replicas: u64,
 }
 
 /// `cenote_store_op`.
@@ -83,6 +84,7 @@ pub(super) fn put_options(options: StructArg<'_, StorePutOptions>) -> PutOptions
         tenant: given.tenant,
         time_to_live: (given.time_to_live > 0).then_some(Nanos(given.time_to_live)),
         replaces: given.replaces != 0,
+        replicas: u8::try_from(given.replicas).unwrap_or(u8::MAX),
     })
 }
 
@@ -317,7 +319,7 @@ pub extern "C" fn cenote_store_set_bound(
 /// `cenote_store_stats`.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct StoreNumbers([u64; 14]);
+pub struct StoreNumbers([u64; 15]);
 
 /// See the header.
 #[unsafe(no_mangle)]
@@ -342,6 +344,7 @@ pub extern "C" fn cenote_store_stats_of(
             stats.misses,
             stats.lost,
             stats.damaged,
+            stats.unreplicated,
             stats.bytes_in,
             stats.bytes_out,
             pins as u64,

@@ -174,6 +174,24 @@ impl Session {
         Err(why)
     }
 
+    /// A new object in one part, as [`Session::alloc`].
+    ///
+    /// # Errors
+    /// As [`Session::alloc`], of this part alone; [`Error::Invalid`] if the space has no such part.
+    pub fn alloc_at(&self, part: u8, len: u64) -> Result<GlobalAddress> {
+        if len == 0 {
+            return Err(Error::Invalid("an object has one byte at least".into()));
+        }
+        let mut part_sessions = self.part_sessions.lock();
+        if let Some(near) = self.space.attached().find(|attached| attached.number() == part) {
+            return part_sessions.of(near)?.alloc(len, Lifetime::Space);
+        }
+        let far = self.space.far_attached().find(|attached| attached.part.number == part);
+        let far = far.ok_or_else(|| Error::Invalid(format!("the space has no part {part}")))?;
+        let id = part_sessions.of_far(far)?;
+        far.part.alloc(id, len, Lifetime::Space)
+    }
+
     /// Gives back all slabs that it has and that are empty: other sessions may need the room.
     ///
     /// # Errors

@@ -23,6 +23,7 @@ const REPLACE: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: true,
+    replicas: 0,
 };
 
 fn main() {

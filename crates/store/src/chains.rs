@@ -139,7 +139,7 @@ impl Table {
             }
         }
         let spare = self.spare_line(heap)?;
-        let line = spare.map_or_else(|| heap.alloc(LINE), Ok)?;
+        let line = spare.map_or_else(|| heap.alloc_at(self.address.part(), LINE), Ok)?;
         if !heap.swap(offset(last.at, ENTRIES as u64 * WORD)?, 0, line.raw())? && spare.is_none() {
             heap.free(line)?;
         }

@@ -42,6 +42,7 @@ pub(super) struct Counters {
     pub damaged: AtomicU64,
     pub lost: AtomicU64,
     pub evicted: AtomicU64,
+    pub unreplicated: AtomicU64,
 }
 
 /// The table, and the former one as long as not all of it is forwarded.

@@ -87,12 +87,31 @@ impl Core {
     }
 
     /// An object of this process's, of the pool, or of what is evicted for it.
-    pub(super) fn alloc_for(&self, len: u64, tenant: u32) -> Result<GlobalAddress> {
-        if let Some(object) = self.take_pooled(len)? {
+    pub(super) fn alloc_for(&self, len: u64, tenant: u32, part: Option<u8>) -> Result<GlobalAddress> {
+        if let Some(object) = self.take_pooled(len, part)? {
             return Ok(object);
+        }
+        if let Some(part) = part {
+            return self.alloc_at(part, len);
         }
         match self.heap.alloc(len) {
             Err(Error::Full(why)) => self.alloc_by_eviction(len, tenant, why),
+            answer => answer,
+        }
+    }
+
+    /// An object in one part; what is evicted for it may lie in others.
+    fn alloc_at(&self, part: u8, len: u64) -> Result<GlobalAddress> {
+        match self.heap.alloc_at(part, len) {
+            Err(Error::Full(why)) => {
+                let class = Some(class_size(len));
+                self.evict(Wanted {
+                    tenant: None,
+                    bytes: u64::MAX,
+                    class,
+                })?;
+                self.take_pooled(len, Some(part))?.ok_or(Error::Full(why))
+            }
             answer => answer,
         }
     }
@@ -107,7 +126,7 @@ impl Core {
                 bytes: u64::MAX,
                 class,
             })?;
-            if let Some(object) = self.take_pooled(len)? {
+            if let Some(object) = self.take_pooled(len, None)? {
                 return Ok(object);
             }
         }
@@ -178,6 +197,7 @@ impl Core {
                 .swap(item, control.0, control.with_hits(control.hits() - 1).0)?;
             return Ok(false);
         }
+        self.drop_replicas_of(item, header)?;
         let is_gone = self.unlink(placed)?;
         if is_gone {
             self.retire(item, *header, true)?;

@@ -10,6 +10,7 @@ use super::core::{Core, Key};
 use super::heap::{Visibility, offset};
 use super::item::{Control, Header, Life, VALUE_MAX, addresses, body, chunks, footprint};
 use super::members::Slot;
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result, crc};
 use cenote_space::GlobalAddress;
 
@@ -31,6 +32,17 @@ impl Core {
     /// # Errors
     /// [`Error::Invalid`] if the value is too long; [`Error::Full`] if there is no room and nothing to evict.
     pub(super) fn begin(&self, key: &Key<'_>, value_len: u64, tenant: u32, expires: u64) -> Result<Filling> {
+        self.begin_in(None, key, value_len, (tenant, expires))
+    }
+
+    /// As [`begin`](Self::begin), in a part or in any.
+    pub(super) fn begin_in(
+        &self,
+        part: Option<u8>,
+        key: &Key<'_>,
+        value_len: u64,
+        (tenant, expires): (u32, u64),
+    ) -> Result<Filling> {
         if value_len > VALUE_MAX {
             return Err(Error::Invalid(format!(
                 "a value of {value_len} bytes: {VALUE_MAX} are the most"
@@ -50,13 +62,13 @@ impl Core {
             value_crc: 0,
             crc: 0,
         };
-        let item = self.alloc_for(header.object_len(), tenant)?;
+        let item = self.alloc_for(header.object_len(), tenant, part)?;
         let filling = self.note(item, header, key);
         if filling.is_err() {
             self.heap.free(item)?;
         }
         let mut filling = filling?;
-        match self.alloc_chunks(&mut filling, tenant) {
+        match self.alloc_chunks(&mut filling, tenant, part) {
             Ok(()) => Ok(filling),
             Err(error) => self.abandon(filling).and(Err(error)),
         }
@@ -81,9 +93,9 @@ impl Core {
         })
     }
 
-    fn alloc_chunks(&self, filling: &mut Filling, tenant: u32) -> Result<()> {
+    fn alloc_chunks(&self, filling: &mut Filling, tenant: u32, part: Option<u8>) -> Result<()> {
         for (n, range) in chunks(filling.header.value_len).enumerate() {
-            let chunk = self.alloc_for(range.end - range.start, tenant)?;
+            let chunk = self.alloc_for(range.end - range.start, tenant, part)?;
             filling.list[8 * n..][..8].copy_from_slice(&chunk.raw().to_le_bytes());
             self.heap
                 .store(offset(filling.item, filling.header.body() + 8 * n as u64)?, chunk.raw())?;
@@ -144,6 +156,11 @@ impl Core {
 
     /// Makes the item's bytes whole, and seen by whoever comes by the entry that will name it.
     pub(super) fn finish(&self, filling: &mut Filling) -> Result<()> {
+        self.finish_as(filling, 1)
+    }
+
+    /// As [`finish`](Self::finish), as this version.
+    pub(super) fn finish_as(&self, filling: &mut Filling, version: u64) -> Result<()> {
         let item = filling.item;
         if self.heap.visibility == Visibility::Flush {
             let value_len = filling.header.value_len;
@@ -151,14 +168,14 @@ impl Core {
                 self.heap.publish(piece?, len)?;
             }
         }
-        self.set_version(filling, 1)
+        self.set_version(filling, version)
     }
 
     /// The header with this version. The item must not be linked.
     pub(super) fn set_version(&self, filling: &mut Filling, version: u64) -> Result<()> {
         let header = &mut filling.header;
         header.version = version;
-        header.control = Control::new(header.control.sequence(), Life::Live);
+        header.control = Control::new(header.control.sequence(), Life::Live).with_hits(header.control.hits());
         header.crc = header.checksum(&filling.key, &filling.list);
         let bytes = header.encode();
         // What is behind the control word first.
@@ -166,6 +183,13 @@ impl Core {
         self.heap.store(filling.item, header.control.0)?;
         self.heap
             .publish(filling.item, filling.header.body() + filling.list.len() as u64)
+    }
+
+    /// Counts an item that was linked: how many there were.
+    pub(super) fn count_in(&self, header: &Header) -> Result<u64> {
+        self.counters.bytes_in.fetch_add(header.value_len, Ordering::Relaxed);
+        let bytes = footprint(header.key_len as usize, header.value_len);
+        self.account(header.tenant, 1, bytes as i64)
     }
 
     /// It is linked: no more this member's.

@@ -108,8 +108,10 @@ impl Core {
         };
         match self.heap.read(item, bytes) {
             Ok(()) => Ok(matching(bytes, key)),
-            Err(Error::Invalid(_) | Error::OutOfBounds(_)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => match self.heap.failure_at(item, error) {
+                Error::Invalid(_) | Error::OutOfBounds(_) => Ok(None),
+                error => Err(error),
+            },
         }
     }
 
@@ -118,8 +120,10 @@ impl Core {
         let mut bytes = [0; HEADER];
         match self.heap.read(item, &mut bytes) {
             Ok(()) => Ok(Some(Header::decode(&bytes))),
-            Err(Error::Invalid(_) | Error::OutOfBounds(_)) => Ok(None),
-            Err(error) => Err(error),
+            Err(error) => match self.heap.failure_at(item, error) {
+                Error::Invalid(_) | Error::OutOfBounds(_) => Ok(None),
+                error => Err(error),
+            },
         }
     }
 }

@@ -177,7 +177,8 @@ impl Core {
         if before != 0 && !self.is_abandoned(GlobalAddress::from_raw(before))? {
             return Ok(());
         }
-        let header = self.heap.alloc(table::HEADER + 8 * segments(log2))?;
+        let bytes = table::HEADER + 8 * segments(log2);
+        let header = self.heap.alloc_at(self.at.part(), bytes)?;
         self.heap.store(offset(header, table::BUILDER)?, self.member.tag)?;
         if !self.heap.swap(building, before, header.raw())? {
             return self.heap.free(header);
@@ -221,12 +222,13 @@ fn is_full(table: &Table, items: u64) -> bool {
     is_possible && items * 10 >= words * FULL_TENTHS
 }
 
-/// Makes a table in an object of zeros. Segments are noted one by one, so that what a killed builder leaves is found.
+/// Makes a table in an object of zeros, all of it in the part of that object: the root's, so that the store is whole as
+/// long as that part is there. Segments are noted one by one, so that what a killed builder leaves is found.
 pub(super) fn make_table(heap: &Heap, header: GlobalAddress, log2: u32, former: Option<GlobalAddress>) -> Result<()> {
     heap.store(offset(header, table::LOG2)?, u64::from(log2))?;
     heap.store(offset(header, table::PREVIOUS)?, former.unwrap_or_default().raw())?;
     for n in 0..segments(log2) {
-        let segment = heap.alloc(segment_bytes(log2, n))?;
+        let segment = heap.alloc_at(header.part(), segment_bytes(log2, n))?;
         heap.publish(segment, segment_bytes(log2, n))?;
         heap.store(offset(header, table::HEADER + WORD * n)?, segment.raw())?;
         heap.store(offset(header, table::SEGMENTS)?, n + 1)?;

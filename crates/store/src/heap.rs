@@ -63,6 +63,30 @@ impl Heap {
         Ok(address)
     }
 
+    /// An object in one part, with zeros in it.
+    pub(super) fn alloc_at(&self, part: u8, len: u64) -> Result<GlobalAddress> {
+        self.sessions[rt::thread_slot() % self.sessions.len()].alloc_at(part, len)
+    }
+
+    /// The parts that there are, by number.
+    pub(super) fn parts(&self) -> Vec<u8> {
+        let near = self.space().parts().map(|part| part.number());
+        let mut parts: Vec<_> = near.chain(self.space().far_parts().map(|part| part.number)).collect();
+        parts.sort_unstable();
+        parts
+    }
+
+    /// What failed of an access: that an object's part is not attached says nothing of the object.
+    pub(super) fn failure_at(&self, address: GlobalAddress, error: Error) -> Error {
+        let part = address.part();
+        match error {
+            Error::Invalid(_) if part > 0 && !self.parts().contains(&part) => {
+                Error::Lost(format!("{address} lies in part {part}, which is not attached"))
+            }
+            error => error,
+        }
+    }
+
     /// Gives back what this process has of the space and nothing lies in.
     pub(super) fn give_back_empty(&self) -> Result<()> {
         self.sessions.iter().try_for_each(Session::give_back_empty)

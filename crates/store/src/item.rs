@@ -4,7 +4,7 @@
 //!  0  u64 control: sequence 48 | 0 | hits 2 | state 2
 //!  8  u64 hash                       16 u32 bytes of the key    20 u32 tenant
 //! 24  u64 bytes of the value         32 u64 version             40 u64 expires: microseconds since 1970, 0 never
-//! 48  u32 chunks, 0: the value is inline    52 u32 bit 0: the value has a checksum
+//! 48  u32 chunks, 0: the value is inline    52 u32 bit 0: the value has a checksum; bits 8-15: replicas
 //! 56  u32 checksum of the value      60 u32 checksum: sequence, bytes 8 to 60, key, addresses of chunks
 //! 64  key, padded to 8 │ value, or 8 bytes a chunk
 //! ```
@@ -35,6 +35,7 @@ const STATE_MASK: u64 = 3;
 const HITS_SHIFT: u32 = 2;
 const SEQUENCE_SHIFT: u32 = 16;
 const HAS_CHECKSUM: u32 = 1;
+const REPLICAS_SHIFT: u32 = 8;
 
 const _: () = assert!(VALUE_MAX / CHUNK * 8 + (HEADER + KEY_MAX) as u64 <= SLAB_OBJECT_MAX);
 
@@ -159,8 +160,17 @@ impl Header {
     }
 
     pub(super) fn set_value_checksum(&mut self, checksum: Option<u32>) {
-        self.flags = if checksum.is_some() { HAS_CHECKSUM } else { 0 };
+        self.flags = self.flags & !HAS_CHECKSUM | u32::from(checksum.is_some());
         self.value_crc = checksum.unwrap_or(0);
+    }
+
+    /// How many other items have its value, at most.
+    pub(super) fn replicas(&self) -> u32 {
+        self.flags >> REPLICAS_SHIFT & 0xff
+    }
+
+    pub(super) fn set_replicas(&mut self, replicas: u8) {
+        self.flags = self.flags & HAS_CHECKSUM | u32::from(replicas) << REPLICAS_SHIFT;
     }
 
     pub(super) fn has_expired(&self, now: impl FnOnce() -> u64) -> bool {

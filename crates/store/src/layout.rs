@@ -4,7 +4,7 @@
 //! ```text
 //! root      0 magic     8 format    16 hash key, two words    32 mode    40 bound of bytes    48 current table
 //!          56 next sequence         64 table being built      72 hand of the clock            80 hand of the sweep
-//!          88 squeezes
+//!          88 squeezes                      96 1 if there were replicas ever
 //!         128 bytes   136 items    192 evictions   200 expired   208 orphans freed
 //!         256 tenants: limit, used ... (256 of them)
 //!        8192 members, an address each (1024)
@@ -36,6 +36,7 @@ pub(super) mod root {
     pub const HAND: u64 = 72;
     pub const SWEEP: u64 = 80;
     pub const SQUEEZES: u64 = 88;
+    pub const REPLICATED: u64 = 96;
     pub const USED: u64 = 128;
     pub const ITEMS: u64 = 136;
     pub const EVICTED: u64 = 192;

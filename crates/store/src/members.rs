@@ -153,7 +153,7 @@ fn record(heap: &Heap, at: GlobalAddress, n: u64) -> Result<GlobalAddress> {
     if known != 0 {
         return Ok(GlobalAddress::from_raw(known));
     }
-    let made = heap.alloc(member::BYTES)?;
+    let made = heap.alloc_at(at.part(), member::BYTES)?;
     if heap.swap(word, 0, made.raw())? {
         return Ok(made);
     }

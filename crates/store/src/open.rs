@@ -154,7 +154,7 @@ fn make(space: &Space, options: Options) -> Result<GlobalAddress> {
         .clamp(16, 1 << table::LOG2_MAX)
         .next_power_of_two()
         .ilog2();
-    let header = heap.alloc(table::HEADER + 8 * super::chains::segments(log2))?;
+    let header = heap.alloc_at(at.part(), table::HEADER + 8 * super::chains::segments(log2))?;
     make_table(&heap, header, log2, None)?;
     let is_flush = u64::from(options.visibility == Visibility::Flush) * root::FLUSH;
     let words = [

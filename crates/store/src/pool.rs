@@ -12,8 +12,8 @@ use cenote_base::rt;
 use cenote_space::{Class, GlobalAddress};
 
 impl Core {
-    /// An object of the class for `len` bytes that was freed before; its bytes may be any.
-    pub(super) fn take_pooled(&self, len: u64) -> Result<Option<GlobalAddress>> {
+    /// An object of the class for `len` bytes, in a part or in any, that was freed before; its bytes may be any.
+    pub(super) fn take_pooled(&self, len: u64, part: Option<u8>) -> Result<Option<GlobalAddress>> {
         let Some(pool) = self.pool_of(len)? else {
             return Ok(None);
         };
@@ -26,12 +26,15 @@ impl Core {
         for n in 0..free_pool::PLACES_MAX {
             let place = place(pool, start + n)?;
             let object = self.heap.load(place)?;
-            if object != 0 && self.heap.swap(place, object, 0)? {
+            let is_there = part.is_none_or(|part| GlobalAddress::from_raw(object).part() == part);
+            if object != 0 && is_there && self.heap.swap(place, object, 0)? {
                 self.heap.add(count, u64::MAX)?;
                 return Ok(Some(GlobalAddress::from_raw(object)));
             }
         }
-        self.heap.swap(count, counted, 0)?;
+        if part.is_none() {
+            self.heap.swap(count, counted, 0)?;
+        }
         Ok(None)
     }
 

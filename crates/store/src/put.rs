@@ -1,12 +1,10 @@
 //! Writing: an item is filled, then linked.
 
-use super::core::{Core, now_micros};
+use super::core::{Core, Key, now_micros};
 use super::fill::Filling;
 use super::find::Found;
-use super::item::footprint;
 use super::link::Linked;
 use cenote_base::rt::Nanos;
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use std::cell::RefCell;
 
@@ -19,6 +17,9 @@ pub struct PutOptions {
     pub time_to_live: Option<Nanos>,
     /// Whether it takes the place of a value that is there. Otherwise the first writer wins.
     pub replaces: bool,
+    /// How many copies of it lie in other parts, that is, on other memory nodes: up to [`REPLICAS_MAX`](super::REPLICAS_MAX). If its own
+    /// part is away, one of them is read. A put that finds no room for some has fewer.
+    pub replicas: u8,
 }
 
 /// What came of it.
@@ -40,14 +41,19 @@ impl PutOptions {
 impl Core {
     pub(super) fn put(&self, key: &[u8], value: &[u8], options: &PutOptions) -> Result<Put> {
         let key = self.key(key)?;
+        self.check_replicas(options)?;
+        self.or_forgotten(&key, || self.put_once(&key, value, options))
+    }
+
+    fn put_once(&self, key: &Key<'_>, value: &[u8], options: &PutOptions) -> Result<Put> {
         if !options.replaces
             && self
-                .find(&key)?
+                .find(key)?
                 .is_some_and(|found| !found.header.has_expired(now_micros))
         {
             return Ok(Put::Exists);
         }
-        let mut filling = self.begin(&key, value.len() as u64, options.tenant, options.expires())?;
+        let mut filling = self.begin(key, value.len() as u64, options.tenant, options.expires())?;
         match self.fill(&mut filling, value) {
             Ok(()) => self.publish(filling, options),
             Err(error) => self.abandon(filling).and(Err(error)),
@@ -56,11 +62,15 @@ impl Core {
 
     /// Links what was filled, or gives it back.
     pub(super) fn publish(&self, mut filling: Filling, options: &PutOptions) -> Result<Put> {
-        if let Err(error) = self.finish(&mut filling) {
+        filling.header.set_replicas(options.replicas);
+        if let Err(error) = self.check_replicas(options).and_then(|()| self.finish(&mut filling)) {
             return self.abandon(filling).and(Err(error));
         }
         let (item, bytes) = (filling.item, filling.key.clone());
         let key = self.key(&bytes)?;
+        if options.replaces {
+            self.drop_replicas(&key)?;
+        }
         let filling = RefCell::new(filling);
         let version_after = |before: u64| {
             let (mut filling, version) = (filling.borrow_mut(), before.wrapping_add(1).max(1));
@@ -70,12 +80,12 @@ impl Core {
             self.set_version(&mut filling, version)
         };
         let linked = self.link(&key, item, options.on_entry(), version_after);
-        self.after_link(filling.into_inner(), linked)
+        self.after_link(&key, filling.into_inner(), linked)
     }
 
-    fn after_link(&self, filling: Filling, linked: Result<Linked>) -> Result<Put> {
+    fn after_link(&self, key: &Key<'_>, filling: Filling, linked: Result<Linked>) -> Result<Put> {
         match linked {
-            Ok(Linked::In(replaced)) => self.stored(&filling, replaced),
+            Ok(Linked::In(replaced)) => self.stored(key, &filling, replaced),
             Ok(Linked::Before) => self.abandon(filling).map(|()| Put::Exists),
             // Whether it is linked is unknown where an answer was lost: then it stays noted, until this member ends.
             Err(error @ (Error::Lost(_) | Error::Timeout(_))) => Err(error),
@@ -83,12 +93,13 @@ impl Core {
         }
     }
 
-    fn stored(&self, filling: &Filling, replaced: Option<Found>) -> Result<Put> {
+    fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Put> {
+        if filling.header.replicas() > 0 {
+            self.replicate(key, filling)?;
+        }
         self.has_linked(filling)?;
         let header = &filling.header;
-        self.counters.bytes_in.fetch_add(header.value_len, Ordering::Relaxed);
-        let bytes = footprint(header.key_len as usize, header.value_len);
-        let items = self.account(header.tenant, 1, bytes as i64)?;
+        let items = self.count_in(header)?;
         match replaced {
             // Long ones to the pool: what comes from the space is filled with zeros first.
             Some(found) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0)?,
@@ -99,9 +110,12 @@ impl Core {
 
     pub(super) fn remove(&self, key: &[u8]) -> Result<bool> {
         let key = self.key(key)?;
+        self.or_forgotten(&key, || self.drop_replicas(&key))?;
         let Some(found) = self.unlink_key(&key)? else {
             return Ok(false);
         };
+        // One may have come to be since.
+        self.drop_numbered(&key, found.header.replicas())?;
         self.retire(found.place.entry.item(), found.header, false)?;
         Ok(!found.header.has_expired(now_micros))
     }

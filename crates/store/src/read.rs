@@ -7,6 +7,7 @@ use super::find::Found;
 use super::heap::offset;
 use super::item::{HITS_MAX, Header, VALUE_MAX};
 use super::members::Slot;
+use super::replicate::{REPLICAS_MAX, replica_keys};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result, crc};
 use cenote_space::GlobalAddress;
@@ -55,20 +56,28 @@ enum Attempt<T> {
 }
 
 impl Core {
-    /// Reads a value. What is lost, damaged or expired is not there.
+    /// Reads a value. What is lost, damaged or expired is not there, and what is lost may have replicas.
     pub(super) fn read_to(&self, key: &[u8], room: &mut (impl Room + ?Sized)) -> Result<Option<Value>> {
         let key = self.key(key)?;
+        for key in replica_keys(&key, REPLICAS_MAX.into()) {
+            match self.read_one(&key, room) {
+                Err(Error::Lost(_)) => {}
+                read => return read,
+            }
+        }
+        self.lost()
+    }
+
+    /// Of one of a value's items.
+    fn read_one(&self, key: &Key<'_>, room: &mut (impl Room + ?Sized)) -> Result<Option<Value>> {
         for _ in 0..TURNS {
-            let Some(found) = self.find_fresh(&key)? else {
-                return self.missed();
-            };
+            let found = self.find(key)?.filter(|found| !found.header.has_expired(now_micros));
+            let Some(found) = found else { return self.missed() };
             let into = room.of(found.header.value_len)?;
-            match self.read_found(&found, &key, into) {
-                Ok(Attempt::Done(true)) => return Ok(Some(self.hit(&found))),
-                Ok(Attempt::Done(false)) => return self.missed(),
-                Ok(Attempt::Changed) => {}
-                Err(Error::Lost(_)) => return self.lost(),
-                Err(error) => return Err(error),
+            match self.read_found(&found, key, into)? {
+                Attempt::Done(true) => return Ok(Some(self.hit(&found))),
+                Attempt::Done(false) => return self.missed(),
+                Attempt::Changed => {}
             }
         }
         Err(Error::Busy("the value is replaced faster than it is read".into()))

@@ -74,8 +74,11 @@ impl Core {
                 continue;
             }
             let Some(header) = self.header_at(item)? else { continue };
-            let goes = is_chosen || header.chunks > 0;
-            if goes && self.unlink(placed)? {
+            if !is_chosen && header.chunks == 0 {
+                continue;
+            }
+            self.drop_replicas_of(item, &header)?;
+            if self.unlink(placed)? {
                 chunked += usize::from(header.chunks > 0 && !is_chosen);
                 evicted += 1;
                 self.retire(item, header, false)?;

@@ -30,6 +30,8 @@ pub struct StoreStats {
     pub lost: u64,
     /// Of this process: items that were not what their checksum says.
     pub damaged: u64,
+    /// Of this process: replicas that were not made, for want of room.
+    pub unreplicated: u64,
     /// Of this process: bytes read.
     pub bytes_out: u64,
     /// Of this process: bytes put.
@@ -68,6 +70,7 @@ impl Store {
             misses: of(&counters.misses),
             lost: of(&counters.lost),
             damaged: of(&counters.damaged),
+            unreplicated: of(&counters.unreplicated),
             bytes_out: of(&counters.bytes_out),
             bytes_in: of(&counters.bytes_in),
         })

@@ -90,6 +90,7 @@ impl Core {
         let mut expired = 0;
         for from in (0..BUCKETS.min(view.table.buckets())).step_by(8) {
             for (placed, header) in self.candidates(&view.table, hand.wrapping_add(from), 8)? {
+                // Its replicas expire by themselves.
                 if header.has_expired(|| now) && self.unlink(placed)? {
                     self.retire(placed.entry.item(), header, true)?;
                     expired += 1;

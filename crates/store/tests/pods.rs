@@ -10,16 +10,19 @@ mod pods;
 #[path = "../../space/tests/common/random.rs"]
 mod random;
 
-use cenote_space::GlobalAddress;
+use cenote_base::Error;
+use cenote_space::{GlobalAddress, Keeper, Space};
 use cenote_store::{Options, Put, PutOptions, Store, Visibility};
 use pods::Pods;
 use random::{Random, seed};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 const KEEP: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: false,
+    replicas: 0,
 };
 const REPLACE: PutOptions = PutOptions { replaces: true, ..KEEP };
 
@@ -135,4 +138,68 @@ fn members_of_two_pods_evict_and_pin_together() {
     let mut bytes = vec![0; 5000];
     borrow.read(0, &mut bytes).expect("read");
     assert!(bytes == value(1, 1, 5000) && borrow.end().expect("asked"));
+}
+
+/// A member that has lost the west.
+fn without_the_west(pods: &Pods, east: &Store) -> Store {
+    let space = Space::new(pods.users[0].id());
+    let keeper = Arc::clone(pods.hosts[0].keeper()) as Arc<dyn Keeper>;
+    space
+        .attach(Arc::clone(pods.hosts[0].part()), keeper)
+        .expect("attached");
+    let options = Options {
+        sweeps: false,
+        ..Options::default()
+    };
+    Store::open_at(&space, east.address(), options).expect("opened")
+}
+
+#[test]
+fn what_is_lost_with_a_part_is_a_miss_unless_it_has_replicas() {
+    let pods = Pods::new(40);
+    let [east, west] = members(&pods, Visibility::Coherent);
+    let copied = PutOptions { replicas: 1, ..KEEP };
+    let lens = [50, 5000, 40_000, 1_500_000];
+    let name = |kind: u64, n: usize| [kind, n as u64].map(u64::to_be_bytes).concat();
+    for (n, len) in lens.into_iter().enumerate() {
+        // The west allocates in its own part.
+        west.put(&name(1, n), &value(1, n as u64, len), KEEP).expect("put");
+        west.put(&name(2, n), &value(2, n as u64, len), copied).expect("put");
+        west.put(&name(3, n), &value(3, 99, len), copied).expect("put");
+        west.put(
+            &name(3, n),
+            &value(3, n as u64, len),
+            PutOptions { replicas: 1, ..REPLACE },
+        )
+        .expect("put");
+        west.put(&name(4, n), &value(4, n as u64, len), copied).expect("put");
+        assert!(east.remove(&name(4, n)).expect("removed"));
+    }
+    assert!(matches!(
+        west.put(b"k", b"v", PutOptions { replicas: 2, ..KEEP }),
+        Err(Error::Invalid(_))
+    ));
+    assert_eq!(west.stats().expect("counted").unreplicated, 0);
+    let alone = without_the_west(&pods, &east);
+    for (n, len) in lens.into_iter().enumerate() {
+        assert_eq!(alone.get(&name(1, n)).expect("asked"), None);
+        assert!(
+            alone.get(&name(2, n)).expect("asked") == Some(value(2, n as u64, len)),
+            "{len}"
+        );
+        assert_eq!(
+            alone.get_versioned(&name(3, n)).expect("asked"),
+            Some((value(3, n as u64, len), 2))
+        );
+        assert_eq!(alone.get(&name(4, n)).expect("asked"), None);
+        // What is lost is not there: it can be put.
+        assert_eq!(alone.put(&name(1, n), b"anew", KEEP).expect("put"), Put::Stored(1));
+        assert_eq!(east.get(&name(1, n)).expect("asked"), Some(b"anew".to_vec()));
+        assert!(alone.remove(&name(1, n)).expect("removed"));
+    }
+    assert!(alone.stats().expect("counted").lost >= 4);
+    for n in 0..lens.len() {
+        assert!(east.remove(&name(2, n)).expect("removed") && east.remove(&name(3, n)).expect("removed"));
+    }
+    assert_eq!(east.stats().expect("counted").items, 4, "but for what was forgotten");
 }

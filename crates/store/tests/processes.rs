@@ -31,11 +31,13 @@ const REPLACE: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: true,
+    replicas: 0,
 };
 const KEEP: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: false,
+    replicas: 0,
 };
 
 #[derive(Serialize, Deserialize)]

@@ -17,11 +17,13 @@ const REPLACE: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: true,
+    replicas: 0,
 };
 const KEEP: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: false,
+    replicas: 0,
 };
 
 fn space(mib: u64) -> Space {
@@ -533,9 +535,9 @@ fn batches_are_done_without_waiting_and_an_eventfd_tells() {
 fn damaged_bytes_are_a_miss_or_an_error_and_never_a_panic() {
     let seed = seed();
     let mut random = Random(seed);
-    for round in 0..30 {
+    for round in 0..15 {
         let store = Store::create(
-            &space(16),
+            &space(32),
             Options {
                 checksums: true,
                 ..options()

@@ -16,7 +16,7 @@ static cenote_store_op op(const char *key, void *value, size_t len) {
 static void batches(cenote_store_handle *store) {
     char one[] = "one", two[] = "two", room[8] = {0}, other[8] = {0};
     cenote_store_op pair[3];
-    cenote_store_put_options replaces = {0, 0, 1};
+    cenote_store_put_options replaces = {0, 0, 1, 0};
     int64_t results[3];
     size_t prefix = 9;
     pair[0] = op("a", one, 3);

@@ -1,0 +1,167 @@
+//! Replicas: other items with a key's value, each in another part than the first, that is, on another memory node.
+//!
+//! A replica is an item of the same key under another hash, so it has a bucket of its own. It is looked for only where
+//! the first item, or its bucket, is lost. Replicas come after their item is linked, and go before it is unlinked or
+//! replaced: so none says what its key has no longer. (A put and a removal of one key that run at once, of which one is
+//! killed just then, may leave one that does, until its part is away too.)
+
+use super::core::{Core, Key};
+use super::entry::State;
+use super::fill::{Filling, STEP};
+use super::heap::offset;
+use super::item::{Control, HEADER, HITS_MAX, Header};
+use super::layout::root;
+use super::link::{Linked, OnEntry};
+use super::put::PutOptions;
+use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
+use cenote_space::GlobalAddress;
+
+/// Copies of a value beside the first, at most.
+pub const REPLICAS_MAX: u8 = 3;
+
+/// The key's first item, and so many replicas, by the hash that each has.
+pub(super) fn replica_keys<'a>(key: &Key<'a>, replicas: u32) -> impl Iterator<Item = Key<'a>> {
+    let key = *key;
+    let of = move |n: u64| key.hash ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (0..=u64::from(replicas)).map(move |n| Key { hash: of(n), ..key })
+}
+
+impl Core {
+    /// # Errors
+    /// [`Error::Invalid`] if there are fewer parts than copies.
+    pub(super) fn check_replicas(&self, options: &PutOptions) -> Result<()> {
+        let replicas = options.replicas;
+        if replicas == 0 {
+            return Ok(());
+        }
+        let parts = self.heap.parts().len();
+        match replicas <= REPLICAS_MAX && usize::from(replicas) < parts {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
+                "{replicas} replicas, where the space has {parts} parts: one each, and {REPLICAS_MAX} at most"
+            ))),
+        }
+    }
+
+    /// Copies an item that is linked to other parts, the next ones after its own.
+    pub(super) fn replicate(&self, key: &Key<'_>, first: &Filling) -> Result<()> {
+        self.heap.store(self.word(root::REPLICATED)?, 1)?;
+        let mut parts = self.heap.parts();
+        let own = parts.iter().position(|part| *part == first.item.part()).unwrap_or(0);
+        parts.rotate_left(own);
+        let mut left = parts.into_iter().skip(1);
+        for key in replica_keys(key, first.header.replicas()).skip(1) {
+            let copied = left.by_ref().find_map(|part| self.copy_to(part, &key, first).ok());
+            if copied.is_none() {
+                self.counters.unreplicated.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        // A removal that has looked for replicas before these were there is over by now, or sees them.
+        if !self.is_linked(first.item, &first.header)? {
+            self.drop_numbered(key, first.header.replicas())?;
+        }
+        Ok(())
+    }
+
+    fn copy_to(&self, part: u8, key: &Key<'_>, first: &Filling) -> Result<()> {
+        let header = &first.header;
+        let mut copy = self.begin_in(Some(part), key, header.value_len, (header.tenant, header.expires))?;
+        let filled = self.copy_value(first, &copy);
+        copy.header
+            .set_value_checksum(header.has_checksum().then_some(header.value_crc));
+        // Nobody reads it, so the clock would take it first.
+        copy.header.control = Control(copy.header.control.0).with_hits(HITS_MAX);
+        let linked = filled.and_then(|()| self.finish_as(&mut copy, header.version));
+        let linked = linked.and_then(|()| self.link(key, copy.item, OnEntry::Replace, |_| Ok(())));
+        self.after_copy(copy, linked)
+    }
+
+    fn copy_value(&self, from: &Filling, to: &Filling) -> Result<()> {
+        let (mut step, mut done) = (vec![0; STEP], 0);
+        for (piece, len) in from.pieces() {
+            let piece = piece?;
+            for at in (0..len).step_by(STEP) {
+                let n = (len - at).min(STEP as u64) as usize;
+                self.heap.space().read(offset(piece, at)?, &mut step[..n])?;
+                self.fill_at(to, done, &step[..n])?;
+                done += n as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn after_copy(&self, copy: Filling, linked: Result<Linked>) -> Result<()> {
+        match linked {
+            Ok(Linked::In(replaced)) => {
+                self.has_linked(&copy)?;
+                self.count_in(&copy.header)?;
+                replaced.map_or(Ok(()), |found| {
+                    self.retire(found.place.entry.item(), found.header, false)
+                })
+            }
+            Ok(Linked::Before) => self.abandon(copy),
+            Err(error @ (Error::Lost(_) | Error::Timeout(_))) => Err(error),
+            Err(error) => self.abandon(copy).and(Err(error)),
+        }
+    }
+
+    /// Takes out the replicas of whatever the key has.
+    pub(super) fn drop_replicas(&self, key: &Key<'_>) -> Result<()> {
+        if self.heap.load(self.word(root::REPLICATED)?)? == 0 {
+            return Ok(());
+        }
+        match self.find(key)? {
+            Some(found) => self.drop_numbered(key, found.header.replicas()),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes out the replicas of an item that is linked.
+    pub(super) fn drop_replicas_of(&self, item: GlobalAddress, header: &Header) -> Result<()> {
+        if header.replicas() == 0 || !header.is_sane() {
+            return Ok(());
+        }
+        let mut key = vec![0; header.key_len as usize];
+        self.heap.read(offset(item, HEADER as u64)?, &mut key)?;
+        let key = Key {
+            bytes: &key,
+            hash: header.hash,
+        };
+        self.drop_numbered(&key, header.replicas())
+    }
+
+    /// Takes out so many replicas.
+    pub(super) fn drop_numbered(&self, key: &Key<'_>, replicas: u32) -> Result<()> {
+        for key in replica_keys(key, replicas.min(REPLICAS_MAX.into())).skip(1) {
+            let unlinked = self.or_forgotten(&key, || self.unlink_key(&key))?;
+            if let Some(found) = unlinked {
+                self.retire(found.place.entry.item(), found.header, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does something with a key. If an item that may be the key's is lost, its entry is taken out, and it is done
+    /// again: what is lost is not there. (One of sixteen such entries of the bucket is another key's. When the part is
+    /// back, the memory of these items is nobody's.)
+    pub(super) fn or_forgotten<T>(&self, key: &Key<'_>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+        match step() {
+            Err(Error::Lost(_)) if self.forget_lost(key)? => step(),
+            answer => answer,
+        }
+    }
+
+    /// Whether there were such entries.
+    fn forget_lost(&self, key: &Key<'_>) -> Result<bool> {
+        let (view, mut any) = (self.settled_view(key.hash)?, false);
+        for placed in view.table.entries(&self.heap, view.table.bucket_of(key.hash))? {
+            let may_be = placed.entry.state() == State::Committed && placed.entry.may_be(key.hash);
+            if may_be && matches!(self.header_at(placed.entry.item()), Err(Error::Lost(_))) && self.unlink(placed)? {
+                self.counters.lost.fetch_add(1, Ordering::Relaxed);
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+}
