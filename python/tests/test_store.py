@@ -2,6 +2,9 @@
 
 import os
 import select
+import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import unittest
@@ -46,6 +49,8 @@ class InOneProcess(unittest.TestCase):
             self.store.get_into(["k"], [b"read only"])
         with self.assertRaises(InvalidError):
             self.store.put(["k"], [])
+        # This space has one part.
+        self.assertEqual(self.store.put(["l"], [b"v"], replicas=1), [FAILED - InvalidError.status])
         with self.assertRaises(FullError):
             self.store.alloc("big", 500 << 20)
 
@@ -117,6 +122,31 @@ class InOneProcess(unittest.TestCase):
         self.store.close()
         with self.assertRaises(InvalidError):
             self.store.put(["k"], [b"v"])
+
+
+class Killed(unittest.TestCase):
+    """A process that keeps the store's file is killed without a word: what it had put is there for the next one."""
+
+    CODE = """
+import sys, os, signal
+from cenote_pool import Store
+store = Store.open(sys.argv[1], size=64 << 20)
+keys = [f"key {n}" for n in range(2000)]
+assert store.put(keys, [key.encode() * 20 for key in keys]) == [1] * 2000
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+    def test_the_cache_is_warm_after_a_kill(self) -> None:
+        with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+            path = os.path.join(directory, "store")
+            ended = subprocess.run([sys.executable, "-c", self.CODE, path], timeout=200)
+            self.assertEqual(ended.returncode, -signal.SIGKILL)
+            with Store.open(path, create=False) as store:
+                keys = [f"key {n}" for n in range(2000)]
+                rooms = [bytearray(len(key) * 20) for key in keys]
+                self.assertEqual(store.get_into(keys, rooms), [len(room) for room in rooms])
+                self.assertEqual([bytes(room) for room in rooms], [key.encode() * 20 for key in keys])
+                self.assertEqual(store.put(["after"], [b"value"]), [1])
 
 
 class InAFile(unittest.TestCase):

@@ -423,7 +423,8 @@ cenote_status cenote_store_borrow(cenote_store_handle *store, const void *key, s
 cenote_status cenote_store_pieces(cenote_store_borrow_handle *borrow, cenote_store_piece *pieces, size_t room, size_t *n,
                                   cenote_error *error);
 
-/* Ends a borrow. *held is 1 if the bytes were the value's to the end; if it is 0, this process was taken for dead, and what was read may be anything. */
+/* Ends a borrow. *held is 1 if the bytes were the value's to the end; if it is 0, this process was taken for dead, or the
+ * value's extent has moved to another pod, and what was read may be anything. */
 cenote_status cenote_store_return(cenote_store_borrow_handle *borrow, int *held, cenote_error *error);
 
 /* CENOTE_FULL if there is no room and nothing to evict. */

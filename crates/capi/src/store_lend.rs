@@ -13,6 +13,39 @@ use cenote_store::{Allocation, Borrow, Outcome};
 pub struct Borrowed {
     borrow: Borrow,
     space: Space,
+    /// Where its pieces lay when they were told of: extents of a space in several pods move.
+    told: Mutex<Vec<(GlobalAddress, u64, usize)>>,
+}
+
+impl Borrowed {
+    fn of(borrow: Borrow, space: &Space) -> Self {
+        Self {
+            borrow,
+            space: space.clone(),
+            told: Mutex::default(),
+        }
+    }
+
+    /// Whether its bytes were the value's to the end.
+    fn end(self) -> Result<bool> {
+        let stayed = self.stayed()?;
+        Ok(self.borrow.end()? && stayed)
+    }
+
+    /// Whether its pieces lie where they lay.
+    fn stayed(&self) -> Result<bool> {
+        for (address, len, at) in &*self.told.lock() {
+            if place(&self.space, *address, *len)? as usize != *at {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Null where this process does not map it.
+fn place(space: &Space, address: GlobalAddress, len: u64) -> Result<*mut u8> {
+    Ok(space.pointer(address, len as usize)?.unwrap_or(core::ptr::null_mut()))
 }
 
 /// `cenote_store_room_handle`.
@@ -61,9 +94,9 @@ fn tell(
 ) -> Result<()> {
     let into = into.places(room)?;
     n.place("the count")?.write(pieces.len());
-    for ((address, len), place) in pieces.iter().zip(into) {
-        let at = space.pointer(*address, *len as usize)?.unwrap_or(core::ptr::null_mut());
-        *place = Piece {
+    for ((address, len), piece) in pieces.iter().zip(into) {
+        let at = place(space, *address, *len)?;
+        *piece = Piece {
             at,
             len: *len,
             address: address.raw(),
@@ -92,10 +125,7 @@ pub extern "C" fn cenote_store_borrow(
         place.write(core::ptr::null_mut());
         let store = &store.get()?.store;
         if let Some(borrow) = store.borrow(key.bytes(key_len)?)? {
-            place.write(Handle::make(Borrowed {
-                borrow,
-                space: store.space().clone(),
-            }));
+            place.write(Handle::make(Borrowed::of(borrow, store.space())));
         }
         Ok(())
     })
@@ -112,6 +142,11 @@ pub extern "C" fn cenote_store_pieces(
 ) -> Status {
     answer(error, || {
         let borrowed = borrow.get()?;
+        let lies = |(address, len): &(GlobalAddress, u64)| {
+            Ok((*address, *len, place(&borrowed.space, *address, *len)? as usize))
+        };
+        let told: Result<Vec<_>> = borrowed.borrow.pieces().iter().map(lies).collect();
+        borrowed.told.lock().extend(told?);
         tell(&borrowed.space, borrowed.borrow.pieces(), pieces, room, n)
     })
 }
@@ -125,7 +160,7 @@ pub extern "C" fn cenote_store_return(
 ) -> Status {
     answer(error, || {
         let mut place = held.place("whether it held")?;
-        let held = borrow.close()?.map_or(Ok(false), |borrowed| borrowed.borrow.end())?;
+        let held = borrow.close()?.map_or(Ok(false), Borrowed::end)?;
         place.write(i32::from(held));
         Ok(())
     })
