@@ -10,6 +10,7 @@
 //!             16 u64 owner: the session that allocates in it, 0: none
 //!             24 u64 place of what is away: part 8 | slot 32       32 u64 migrated extent: the address of the extent that lies in the slot's memory, 0: its own or nothing
 //!             40 u64 the migrated extent's state; 0: it has not come yet     48 u64 the state before it was frozen, of what lies here
+//!             56 u64 freezings: how often what lies here began to be frozen, counted before its state says so
 //!  threads_at  2048 lines, of a thread each       0 u64 whose     8 u64 odd while it uses the part     (only where extents can move, and the next two)
 //!             16 u64 the count at which its next access is counted     24 u64 1 where its fences are light
 //!  migrated_at 32 B a slot, and up to the next power of two: pairs of migrated extent and slot, four a line, a migrated extent in one of two lines
@@ -25,6 +26,7 @@
 //! | state, bytes, owner | the keeper | each access; the next keeper |
 //! | hint | the owner takes bits, a session that frees sets them | the owner; the keeper, when a session has ended |
 //! | live words | the keeper with the extent; then any client, by compare-and-swap | each access, the owner |
+//! | freezings | the keeper, before it freezes | readers of other pods, whose card reads what lies there ([`far::fetcher`](super::far)) |
 //! | next session | the keeper | the next keeper |
 //! | root | a process that keeps something in the space | the next such process |
 //!
@@ -59,6 +61,7 @@ pub(super) const PLACE: u64 = 24;
 pub(super) const MIGRATED: u64 = 32;
 pub(super) const MIGRATED_STATE: u64 = 40;
 pub(super) const SAVED: u64 = 48;
+pub(super) const FREEZINGS: u64 = 56;
 pub(super) const MIGRATED_COUNT: u64 = KEEPER_AT + 24;
 /// Threads that can use a part at a time, where extents can move.
 pub(super) const THREADS: usize = 2048;
@@ -79,7 +82,7 @@ const _: () = {
     // `Part` maps the states as the words at the descriptors' beginnings.
     assert!(STATE == 0 && STATE + 8 <= BYTES && BYTES + 8 <= OWNER && OWNER + 8 <= PLACE);
     assert!(PLACE + 8 <= MIGRATED && MIGRATED + 8 <= MIGRATED_STATE && MIGRATED_STATE + 8 <= SAVED);
-    assert!(SAVED + 8 <= DESCRIPTOR && MAP == 5824);
+    assert!(SAVED + 8 <= FREEZINGS && FREEZINGS + 8 <= DESCRIPTOR && MAP == 5824);
 };
 // A map: the hint, then the live words from the next line on.
 const _: () = {
@@ -127,6 +130,13 @@ impl Layout {
             maps_at,
             extents_at,
         }
+    }
+
+    /// Of a part of so many slots whose extents can move, if there can be one.
+    pub(super) fn movable(slots: u32) -> Option<Self> {
+        (1..=SLOTS_MAX)
+            .contains(&u64::from(slots))
+            .then(|| Self::of(slots, true))
     }
 
     pub(super) fn end(self) -> u64 {

@@ -37,6 +37,7 @@ mod extent;
 mod extent_table;
 pub mod failure;
 mod far;
+mod fetch;
 mod free;
 mod heat;
 mod host;

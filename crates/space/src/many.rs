@@ -75,11 +75,25 @@ impl Space {
                 Near::Here(outcome) => _ = self.follow(*address, act, outcome)?,
             }
         }
-        let mut pending = pending.into_iter().peekable();
+        let mut pending = self.not_fetched(pending).into_iter().peekable();
         while pending.peek().is_some() {
             self.act_in_rounds(next_round(&mut pending))?;
         }
         Ok(())
+    }
+
+    /// Those that cards have not done.
+    fn not_fetched<'a>(&self, pending: Vec<Pending<'a>>) -> Vec<Pending<'a>> {
+        let (mut steps, parts): (Vec<_>, Vec<_>) = pending.into_iter().map(|one| (one.step, one.part)).unzip();
+        let done = self.fetch(&mut steps);
+        let all = steps.into_iter().zip(parts).zip(done);
+        let rest = all.filter(|(_, is_done)| !is_done);
+        let pending = |((step, part), _)| Pending {
+            step,
+            part,
+            unreached: None,
+        };
+        rest.map(pending).collect()
     }
 
     /// Asks until all are done.

@@ -2,8 +2,8 @@
 
 use super::class::WORDS_MAX;
 use super::layout::{
-    BYTES, DESCRIPTOR, DESCRIPTORS_AT, KEEPER_AT, LIVE_AT, Layout, MADE, MAP_WORDS, MIGRATED, MIGRATED_STATE,
-    NEXT_SESSION, OWNER, PLACE, ROOT, SAVED, STATE,
+    BYTES, DESCRIPTOR, DESCRIPTORS_AT, FREEZINGS, KEEPER_AT, LIVE_AT, Layout, MADE, MAP_WORDS, MIGRATED,
+    MIGRATED_STATE, NEXT_SESSION, OWNER, PLACE, ROOT, SAVED, STATE,
 };
 use super::migrated_extents::MigratedExtents;
 use super::presence::{KEEPER, MARK, Presence};
@@ -275,6 +275,11 @@ impl Part {
     /// The state word, before it was frozen, of what lies in a slot's memory.
     pub(super) fn saved(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, SAVED)
+    }
+
+    /// How often what lies in a slot's memory began to be frozen.
+    pub(super) fn freezings(&self, slot: u32) -> &HostAtomicU64 {
+        self.descriptor(slot, FREEZINGS)
     }
 
     /// What it has for moving extents, if they can.

@@ -130,6 +130,9 @@ impl Space {
             act.in_pieces(address, TRANSFER_MAX, &mut pieces)?;
             return self.act_far(pieces).map(|()| Outcome::Done(0, 0));
         }
+        if matches!(act, Act::Read(_)) && part == address.part() && self.fetch_one(address, act) {
+            return Ok(Outcome::Done(0, 0));
+        }
         match self.attempt_at(part, address, act) {
             Err(unreached) if self.may_be_at_home(part, address, &unreached) => {
                 let outcome = self.attempt_at(address.part(), address, act)?;
@@ -137,6 +140,10 @@ impl Space {
             }
             outcome => Ok(outcome?),
         }
+    }
+
+    fn fetch_one(&self, address: GlobalAddress, act: &mut Act<'_>) -> bool {
+        self.fetch(&mut [(address, act.reborrow())])[0]
     }
 
     /// Whether an extent's home is to be asked, as the part where it was last was not reached.

@@ -23,6 +23,7 @@
 //! 4. Where something is let go of that another user may have next, a lock above all, the user first
 //!    [settles](Channel::settle): what it has given up here is not done any more, or it does not let go.
 
+use super::fetcher::{FETCHES_TOLD, Fetcher};
 use super::modes::{Buffers, Counted, FarMode, FarReads, Line, lost_call};
 use super::pass::{Admission, Pass};
 use super::question::{Answered, Question, Tried};
@@ -33,7 +34,8 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::call::{Call, Called, Callers};
+use cenote_fabric::rdma::Fabric;
+use cenote_fabric::rdma::call::{Call, Called, Caller, Callers};
 use std::sync::Arc;
 
 /// Between two looks for an answer, by a caller that may have to stop: longer and longer.
@@ -61,6 +63,8 @@ pub struct Channel {
     admission: Option<Arc<dyn Admission>>,
     /// Something was given up that may be done yet: until the next connection is made.
     is_unsettled: AtomicBool,
+    /// The ways by which a card reads the node's memory.
+    fabric: Option<Arc<dyn Fabric>>,
     pub(super) counted: Counted,
     pub(super) buffers: Buffers,
 }
@@ -99,6 +103,7 @@ impl Channel {
             reads: FarReads::default(),
             admission: None,
             is_unsettled: AtomicBool::new(false),
+            fabric: None,
             counted: Counted::default(),
             buffers: Buffers::default(),
         }
@@ -115,6 +120,13 @@ impl Channel {
     pub fn admitted_by(self, admission: Arc<dyn Admission>) -> Self {
         let admission = Some(admission);
         Self { admission, ..self }
+    }
+
+    /// The same, with what a card reads the memory of nodes by, where they offer it.
+    #[must_use]
+    pub fn fetching(self, fabric: Arc<dyn Fabric>) -> Self {
+        let fabric = Some(fabric);
+        Self { fabric, ..self }
     }
 
     /// The same, with a resolver that finds the node when it is not where it was.
@@ -235,10 +247,25 @@ impl Channel {
             turn: *turn,
             pass,
         };
-        let caller = self.callers.caller(peer)?;
+        let greeted = self.callers.caller(peer).and_then(|caller| {
+            let mut answer = Vec::new();
+            caller.call(&wire::greeting(&greeting)?, &mut answer)?;
+            let fetcher = self.fetcher(&*caller, peer);
+            Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads).fetching(fetcher))
+        });
+        greeted.map_err(|error| match error {
+            Error::Lost(_) | Error::Timeout(_) | Error::Revoked(_) => error,
+            other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
+        })
+    }
+
+    /// What reads the node's memory, where it offers that: otherwise all reads go by calls.
+    fn fetcher(&self, caller: &dyn Caller, peer: &str) -> Option<Fetcher> {
+        let fabric = self.fabric.as_ref().filter(|_| self.reads.may_fetch())?;
         let mut answer = Vec::new();
-        caller.call(&wire::greeting(&greeting)?, &mut answer)?;
-        Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads))
+        caller.call(&wire::window(), &mut answer).ok()?;
+        let window = wire::answered(&answer).ok()?;
+        Fetcher::new(fabric.connect(peer).ok()?, &window, self.hello.part).ok()
     }
 
     fn leave(&self, line: &Arc<Line>) {
@@ -401,6 +428,14 @@ impl Channel {
         let calls = line.caller.post(calls).wait();
         calls.iter().for_each(|call| self.check(&line, call));
         Ok(calls)
+    }
+
+    /// Tells the host of reads of these slots, and waits for nothing: what is lost is a little heat.
+    pub(in super::super) fn tell_fetched(&self, slots: &[u32]) {
+        if let Some(line) = self.known().filter(|_| !slots.is_empty()) {
+            let call = |slot: &u32| Call::new(wire::card_reads(*slot, FETCHES_TOLD));
+            drop(line.caller.post(slots.iter().map(call).collect()));
+        }
     }
 
     /// Asks, until the caller is to stop: then the request may still be done.

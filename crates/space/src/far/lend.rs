@@ -18,6 +18,7 @@ impl Channel {
             plain: self.counted.plain.load(Ordering::Relaxed),
             direct: self.counted.direct.load(Ordering::Relaxed),
             one_sided: self.counted.one_sided.load(Ordering::Relaxed),
+            fetched: self.counted.fetched.load(Ordering::Relaxed),
         }
     }
 
@@ -31,6 +32,11 @@ impl Channel {
             DirectFrom::NEVER => Memory::default(),
             _ => self.memory(len, 0),
         }
+    }
+
+    /// Reads that a card did.
+    pub(in super::super) fn count_fetched(&self, reads: usize) {
+        self.counted.count(reads, FarMode::Fetched);
     }
 
     /// Memory for a call that lends so much, for so many reads.

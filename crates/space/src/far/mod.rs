@@ -5,6 +5,7 @@
 //! bytes of large reads may come by themselves: [`modes`].
 
 mod channel;
+mod fetcher;
 mod lend;
 pub(super) mod modes;
 mod pass;
@@ -22,6 +23,7 @@ use wire::DirectFrom;
 
 pub(super) use channel::RequestsInFlight;
 pub use channel::{Channel, Resolver};
+pub(super) use fetcher::{FETCHES_TOLD, Fetch, Fetcher, FetchesInFlight, LooksInFlight};
 use modes::lost_call;
 pub use pass::{Admission, Pass};
 pub(super) use question::{Answered, NoAnswer, Question, Repeat};
@@ -111,6 +113,11 @@ impl FarPart {
     /// Whether there is a connection: if not, the first access makes one, which takes seconds if the node is away.
     pub(super) fn is_connected(&self) -> bool {
         self.channel.known().is_some()
+    }
+
+    /// What fetches a read of so many bytes, if that is how it is done over the connection that there is.
+    pub(super) fn fetcher(&self, len: u64) -> Option<Arc<Fetcher>> {
+        self.channel.known()?.fetcher(len).cloned()
     }
 
     /// Asks for all of them, in as few messages as they fit in, with one doorbell, and waits for nothing:

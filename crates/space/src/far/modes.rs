@@ -6,6 +6,7 @@
 //!                                        ─► the host looks whether they lie there still ─► answer
 //!   one-sided  the same, but that the host's fabric writes them into the memory by RMA: no code of the reader's runs for them where a card does it (providers in software do it
 //!              when the reader's side looks for completions)
+//!   fetched    no call: the reader's card reads them from where they lie, and looks again ([`super::fetcher`])
 //! ```
 //!
 //! Little is faster plain, much in one of the other ways: a copy is less, and a look more. Which is the fastest at
@@ -13,6 +14,7 @@
 //! each size and mode, interleaved, for [`BUDGET`] at most. A look is for each read, so small ones stay plain in any
 //! company.
 
+use super::fetcher::Fetcher;
 use super::wire::{self, DirectFrom, PROBE_MAX};
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -32,6 +34,15 @@ pub enum FarReads {
     DirectFrom(u64),
     /// One-sided where so many bytes and more are read at once; direct if the connection cannot do that.
     OneSidedFrom(u64),
+    /// Fetched by the reader's card, each of so many bytes and more, where that can be; others are plain.
+    FetchedFrom(u64),
+}
+
+impl FarReads {
+    /// Whether a card may fetch.
+    pub(super) fn may_fetch(self) -> bool {
+        matches!(self, FarReads::Measured | FarReads::FetchedFrom(_))
+    }
 }
 
 /// How the bytes of a read come.
@@ -44,6 +55,8 @@ pub enum FarMode {
     Direct = 1,
     /// Into memory that the call lends, written there by the host's fabric.
     OneSided = 2,
+    /// Read by the reader's card from where they lie: no code of the host runs.
+    Fetched = 3,
 }
 
 /// What probes of one size took, in the middle.
@@ -57,11 +70,13 @@ pub struct Probed {
     pub direct: Nanos,
     /// In memory that the call lent, one-sided; none if the connection cannot do that.
     pub one_sided: Option<Nanos>,
+    /// Read by the reader's card; none if the node does not offer its memory.
+    pub fetched: Option<Nanos>,
 }
 
 /// Sizes that are probed.
 const SIZES: [usize; 8] = [512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, PROBE_MAX];
-const MODES: [FarMode; 3] = [FarMode::Plain, FarMode::Direct, FarMode::OneSided];
+const MODES: [FarMode; 4] = [FarMode::Plain, FarMode::Direct, FarMode::OneSided, FarMode::Fetched];
 /// Probes of each size and mode, at most; and those that it takes to say anything of one.
 const TRIES: usize = 7;
 const TRIES_MIN: usize = 3;
@@ -118,6 +133,7 @@ impl ModeTable {
         Self(core::array::from_fn(|n| match bits >> (2 * n) & 3 {
             1 => FarMode::Direct,
             2 => FarMode::OneSided,
+            3 => FarMode::Fetched,
             _ => FarMode::Plain,
         }))
     }
@@ -126,9 +142,13 @@ impl ModeTable {
 impl Probed {
     /// What is taken if it is not plain, and its time.
     fn other(&self) -> (FarMode, Nanos) {
-        match self.one_sided.filter(|one_sided| is_gain(*one_sided, self.direct)) {
+        let (mode, time) = match self.one_sided.filter(|one_sided| is_gain(*one_sided, self.direct)) {
             Some(one_sided) => (FarMode::OneSided, one_sided),
             None => (FarMode::Direct, self.direct),
+        };
+        match self.fetched.filter(|fetched| is_gain(*fetched, time)) {
+            Some(fetched) => (FarMode::Fetched, fetched),
+            None => (mode, time),
         }
     }
 }
@@ -145,7 +165,7 @@ const KNOWN: u64 = 1 << 33;
 
 // Two bits for each size, below the bits that say what is known.
 const _: () = assert!(1 << (2 * SIZES.len()) <= BEING_PROBED && BEING_PROBED & KNOWN == 0);
-const _: () = assert!(FarMode::Plain as usize == 0 && FarMode::OneSided as usize + 1 == MODES.len());
+const _: () = assert!(FarMode::Plain as usize == 0 && FarMode::Fetched as usize + 1 == MODES.len());
 const _: () = assert!(0 < TRIES_MIN && TRIES_MIN <= TRIES && GAIN < 100);
 const _: () = assert!(SIZES[0] < SIZES[1] && SIZES[SIZES.len() - 2] < SIZES[SIZES.len() - 1]);
 
@@ -155,6 +175,8 @@ pub struct Line {
     /// The host's memory of what this user has asked for: another number when that was lost.
     pub memory: u64,
     reads: FarReads,
+    /// Where the node offers its memory.
+    fetcher: Option<Arc<Fetcher>>,
     state: AtomicU64,
     probed: Mutex<Vec<Probed>>,
 }
@@ -165,9 +187,27 @@ impl Line {
             caller,
             memory,
             reads,
+            fetcher: None,
             state: AtomicU64::new(UNKNOWN),
             probed: Mutex::default(),
         }
+    }
+
+    /// The same, with what reads the node's memory.
+    pub(super) fn fetching(self, fetcher: Option<Fetcher>) -> Self {
+        let fetcher = fetcher.map(Arc::new);
+        Self { fetcher, ..self }
+    }
+
+    /// What fetches a read of so many bytes, if that is the way it is done.
+    pub(super) fn fetcher(&self, len: u64) -> Option<&Arc<Fetcher>> {
+        let is_fetched = match self.reads {
+            // What is fastest for the smallest size that was measured is for smaller ones, too: they cost the host more.
+            FarReads::Measured => self.table()?.mode(len.max(SIZES[0] as u64)) == FarMode::Fetched,
+            FarReads::FetchedFrom(bytes) => len >= bytes,
+            FarReads::Plain | FarReads::DirectFrom(_) | FarReads::OneSidedFrom(_) => false,
+        };
+        self.fetcher.as_ref().filter(|_| is_fetched)
     }
 
     fn table(&self) -> Option<ModeTable> {
@@ -179,7 +219,7 @@ impl Line {
     fn from(&self) -> u64 {
         match self.reads {
             FarReads::Measured => self.table().map_or(u64::MAX, ModeTable::from),
-            FarReads::Plain => u64::MAX,
+            FarReads::Plain | FarReads::FetchedFrom(_) => u64::MAX,
             FarReads::DirectFrom(bytes) | FarReads::OneSidedFrom(bytes) => bytes.max(1),
         }
     }
@@ -204,7 +244,7 @@ impl Line {
     /// matter measures; the others do not wait for it.
     pub fn direct_from(&self, lens: impl Iterator<Item = u64> + Clone) -> DirectFrom {
         if lens.clone().sum::<u64>() >= SIZES[0] as u64 && self.take_probing() {
-            let probed = probe(&*self.caller);
+            let probed = probe(&*self.caller, self.fetcher.as_deref());
             self.know(ModeTable::of(&probed));
             *self.probed.lock() = probed;
         }
@@ -225,7 +265,7 @@ impl Line {
         let is_one_sided = match self.reads {
             FarReads::Measured => self.table()?.mode(len as u64) == FarMode::OneSided,
             FarReads::OneSidedFrom(_) => true,
-            FarReads::Plain | FarReads::DirectFrom(_) => false,
+            FarReads::Plain | FarReads::DirectFrom(_) | FarReads::FetchedFrom(_) => false,
         };
         is_one_sided.then(|| self.caller.lend(len)).flatten()
     }
@@ -249,13 +289,17 @@ impl Line {
 }
 
 /// Measures. Sizes for which there was no time, or that failed, are not there.
-fn probe(caller: &dyn Caller) -> Vec<Probed> {
+fn probe(caller: &dyn Caller, fetcher: Option<&Fetcher>) -> Vec<Probed> {
     let until = rt::now() + BUDGET;
     let mut times = SIZES.map(|_| [const { Vec::new() }; MODES.len()]);
     let mut memory = vec![0; PROBE_MAX];
     'all: for turn in 0..TRIES {
         for (n, size) in SIZES.into_iter().enumerate() {
             for mode in (0..MODES.len()).map(|mode| MODES[(turn + mode) % MODES.len()]) {
+                if mode == FarMode::Fetched {
+                    times[n][mode as usize].extend(fetcher.and_then(|fetcher| probe_fetching(fetcher, size)));
+                    continue;
+                }
                 let Some(lent) = memory_of(caller, mode, size, &mut memory) else {
                     continue;
                 };
@@ -284,7 +328,13 @@ fn memory_of(caller: &dyn Caller, mode: FarMode, size: usize, memory: &mut Vec<u
             Some(lent.into())
         }
         FarMode::OneSided => caller.lend(size),
+        FarMode::Fetched => None,
     }
+}
+
+fn probe_fetching(fetcher: &Fetcher, size: usize) -> Option<Nanos> {
+    let began = rt::now();
+    fetcher.probe(size).then(|| rt::now().since(began))
 }
 
 /// The answer must be what was asked for, or it says nothing of how long that takes. The memory comes back.
@@ -306,12 +356,13 @@ fn probe_once(caller: &dyn Caller, size: usize, lent: Memory, until: Nanos) -> R
     }
 }
 
-fn probed(size: usize, [plain, direct, one_sided]: [Vec<Nanos>; MODES.len()]) -> Option<Probed> {
+fn probed(size: usize, [plain, direct, one_sided, fetched]: [Vec<Nanos>; MODES.len()]) -> Option<Probed> {
     Some(Probed {
         bytes: size as u64,
         plain: median(plain)?,
         direct: median(direct)?,
         one_sided: median(one_sided),
+        fetched: median(fetched),
     })
 }
 
@@ -339,6 +390,8 @@ pub struct FarStats {
     pub direct: u64,
     /// Reads whose bytes were written to memory that was lent.
     pub one_sided: u64,
+    /// Reads that the reader's card did.
+    pub fetched: u64,
 }
 
 /// Reads that were asked for.
@@ -347,6 +400,7 @@ pub struct Counted {
     pub(super) plain: AtomicU64,
     pub(super) direct: AtomicU64,
     pub(super) one_sided: AtomicU64,
+    pub(super) fetched: AtomicU64,
 }
 
 impl Counted {
@@ -355,6 +409,7 @@ impl Counted {
             FarMode::Plain => &self.plain,
             FarMode::Direct => &self.direct,
             FarMode::OneSided => &self.one_sided,
+            FarMode::Fetched => &self.fetched,
         };
         counter.fetch_add(reads as u64, Ordering::Relaxed);
     }
@@ -410,6 +465,7 @@ mod tests {
             plain: Nanos(*plain),
             direct: Nanos(*direct),
             one_sided: (*one_sided > 0).then_some(Nanos(*one_sided)),
+            fetched: None,
         };
         sized.map(one).collect()
     }
@@ -457,6 +513,17 @@ mod tests {
         let at = |bytes| table.mode(bytes);
         assert_eq!((at(0), at(4095), at(4096)), (Plain, Plain, OneSided));
         assert_eq!((at(16 << 10), at(64 << 10), at(u64::MAX)), (Direct, OneSided, OneSided));
+    }
+
+    #[test]
+    fn what_a_card_fetches_fastest_is_fetched() {
+        let mut all = probed(&[(10, 9, 8); 8]);
+        all.iter_mut().for_each(|probed| probed.fetched = Some(Nanos(5)));
+        all[7].fetched = Some(Nanos(8));
+        let table = ModeTable::of(&all);
+        assert_eq!(table.0[..7], [FarMode::Fetched; 7]);
+        assert_eq!(table.0[7], FarMode::OneSided, "3% less is no gain");
+        assert_eq!(ModeTable::from_bits(table.to_bits()), table);
     }
 
     /// On a busy machine there was time for the smallest sizes alone, and chance made reads of all sizes direct.

@@ -40,6 +40,8 @@ pub const ORDER: u8 = 5;
 pub const ROOT: u8 = 6;
 pub const SEQUENCE: u8 = 7;
 pub const PROBE: u8 = 8;
+pub const WINDOW: u8 = 9;
+pub const CARD_READS: u8 = 10;
 
 const HEAD: usize = 8;
 const ITEM: usize = 32;
@@ -96,6 +98,43 @@ pub struct Greeting {
     /// As which member; without one it is another part's host.
     #[serde(default)]
     pub pass: Option<Pass>,
+}
+
+/// A part's memory, which its users' cards may read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// The registration, and where the part begins in it.
+    pub key: u64,
+    pub base: u64,
+    /// Bytes of the part.
+    pub len: u64,
+    /// Slots of the part, whose extents can move.
+    pub slots: u32,
+}
+
+/// The question for a part's [`Window`].
+pub fn window() -> Vec<u8> {
+    head(WINDOW, 0)
+}
+
+/// Tells a host of reads of what lies in a slot that a card did: it has not seen them.
+pub fn card_reads(slot: u32, reads: u32) -> Vec<u8> {
+    let mut bytes = head(CARD_READS, 0);
+    bytes.extend(slot.to_le_bytes());
+    bytes.extend(reads.to_le_bytes());
+    bytes
+}
+
+/// Slot and reads.
+///
+/// # Errors
+/// [`Error::Corrupt`]: it is something else.
+pub fn read_card_reads(rest: &[u8]) -> Result<(u32, u32)> {
+    let word = |at: usize| rest.get(at..).and_then(|bytes| bytes.first_chunk());
+    match (rest.len(), word(0), word(4)) {
+        (8, Some(slot), Some(reads)) => Ok((u32::from_le_bytes(*slot), u32::from_le_bytes(*reads))),
+        _ => Err(Error::corrupt("what a card has read")),
+    }
 }
 
 /// What a request begins with.

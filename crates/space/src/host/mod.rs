@@ -23,6 +23,7 @@ mod replies;
 mod step_state;
 mod steps;
 mod transfer;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -32,7 +33,7 @@ pub use hosts::Hosts;
 
 use super::GlobalAddress;
 use super::far::Channel;
-use super::far::wire::{self, Head};
+use super::far::wire::{self, Head, Window};
 use super::heat::{Heat, HeatOptions};
 use super::keeper::{Keeper, SessionId};
 use super::local::LocalKeeper;
@@ -331,6 +332,8 @@ struct HostState {
     counters: Counters,
     /// What probes are answered with.
     probe: Arc<[u8]>,
+    /// What users' cards may read.
+    window: Mutex<Option<Window>>,
     stop: AtomicBool,
 }
 
@@ -374,6 +377,7 @@ impl Host {
             move_requests: Queue::default(),
             counters: Counters::default(),
             probe: transfer::probe_bytes(),
+            window: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
         type Body = fn(&HostState);
@@ -507,6 +511,7 @@ impl HostState {
                 wire::ACCESSES | wire::SEQUENCE => self.serve_accesses(pod, head, rest, answer),
                 wire::PROBE => self.serve_probe(rest, answer),
                 wire::FETCH => self.serve_fetch(rest, answer),
+                wire::CARD_READS => self.serve_card_reads(pod, rest, answer),
                 _ => self.serve_other(gate, request, (head.kind, rest), answer),
             },
             Err(error) => answer.fail(error),
@@ -543,6 +548,7 @@ impl HostState {
             wire::ROOT => self.serve_root(rest, answer).map(|()| None),
             wire::ALLOC => Ok(Some(rest.to_vec())),
             wire::ORDER => self.take_order(wire::from_json(rest)?, answer),
+            wire::WINDOW => self.serve_window(answer).map(|()| None),
             _ => Err(Error::corrupt("a request of no kind")),
         }
     }

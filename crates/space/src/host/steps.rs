@@ -235,6 +235,7 @@ impl LocalKeeper {
                         slots.remove(&slot);
                     }
                     part.saved(slot).store(state, Ordering::Release);
+                    part.freezings(slot).fetch_add(1, Ordering::SeqCst);
                     part.state(slot).store(frozen(state), Ordering::Release);
                     return Ok((state, slot));
                 }
@@ -248,6 +249,7 @@ impl LocalKeeper {
         match Slot::decode(state).map(|found| found.used) {
             Some(Use::Slab(..)) => {
                 part.saved(slot).store(state, Ordering::Release);
+                part.freezings(slot).fetch_add(1, Ordering::SeqCst);
                 part.migrated_state(slot).store(frozen(state), Ordering::Release);
                 extent_table.unsettled.insert(slot, rt::now());
                 Ok((state, slot))

@@ -3,6 +3,7 @@
 
 mod direct;
 mod edges;
+mod fetch;
 mod files;
 mod handed;
 mod late;

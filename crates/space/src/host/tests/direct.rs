@@ -520,7 +520,8 @@ fn reads_that_are_written_bring_what_was_there() {
         let probed = stats.probed.iter().find(|probed| probed.bytes == *bytes);
         let is_faster = match (mode, probed) {
             (FarMode::Plain, _) => true,
-            (_, None) => false,
+            // The node offers no memory.
+            (_, None) | (FarMode::Fetched, _) => false,
             (FarMode::Direct, Some(probed)) => probed.direct < probed.plain,
             (FarMode::OneSided, Some(probed)) => {
                 let fastest = probed.direct.min(probed.plain);

@@ -1,0 +1,320 @@
+//! Reads by the user's own card, and what may happen to an extent while they are under way.
+
+use super::many::{read_words, use_words, write_words};
+use super::*;
+use crate::FarStats;
+use crate::far::wire;
+use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::AtomicU64;
+use cenote_fabric::rdma::{Endpoint, Fabric, Key, Limits, Op, Posted, Remote, Work};
+
+type Event = Box<dyn FnOnce() + Send>;
+
+/// A card that reads a part's memory, work after work, and lets things happen in between.
+#[derive(Default)]
+struct Card {
+    part: Mutex<Option<Arc<Part>>>,
+    is_revoked: AtomicBool,
+    /// Before the next bytes that are read, and before the look that comes after them.
+    before_bytes: Mutex<Option<Event>>,
+    before_look: Mutex<Option<Event>>,
+    works: AtomicU64,
+}
+
+/// Bytes of a descriptor, which is what a look reads; the tests' objects have others.
+const LOOK: u64 = 64;
+const WORD: u64 = 8;
+
+impl core::fmt::Debug for Card {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("a card")
+    }
+}
+
+impl Card {
+    fn happen(event: &Mutex<Option<Event>>) {
+        let event = event.lock().take();
+        event.into_iter().for_each(|event| event());
+    }
+
+    fn carry_out(&self, work: &mut Work) {
+        self.works.fetch_add(1, Ordering::Relaxed);
+        if self.is_revoked.load(Ordering::Acquire) {
+            work.result = Err(Error::Revoked("the key was taken back".into()));
+            return;
+        }
+        let Op::Read(into) = &mut work.op else {
+            panic!("{work:?}")
+        };
+        match into.len() as u64 {
+            LOOK => Self::happen(&self.before_look),
+            WORD => {}
+            _ => Self::happen(&self.before_bytes),
+        }
+        let part = self.part.lock().clone().expect("a part");
+        part.region().span(work.at, into.len() as u64).copy_out(0, into);
+        work.result = Ok(into.len() as u64);
+    }
+}
+
+impl Endpoint for Card {
+    fn peer(&self) -> &str {
+        "a card's peer"
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            depth: 64,
+            transfer: 1 << 20,
+        }
+    }
+
+    fn post(&self, mut works: Vec<Work>) -> Posted {
+        works.iter_mut().for_each(|work| self.carry_out(work));
+        Posted::done(works)
+    }
+}
+
+/// By pod.
+#[derive(Debug, Default)]
+struct Cards([Arc<Card>; 2]);
+
+impl Fabric for Cards {
+    fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
+        let pod = PODS.iter().position(|pod| *pod == peer).expect("a pod");
+        Ok(Arc::clone(&self.0[pod]) as Arc<dyn Endpoint>)
+    }
+}
+
+/// Pods that offer their memory, and a user of no pod that fetches from there.
+struct Fetching {
+    pods: Pods,
+    cards: Arc<Cards>,
+    user: Space,
+}
+
+impl Fetching {
+    fn new(extents: u64) -> Self {
+        Self::of(Pods::still(extents))
+    }
+
+    /// Whose hosts look at what is hot, and seldom.
+    fn lively(extents: u64) -> Self {
+        let every = Nanos::from_secs(3600);
+        Self::of(Pods::new(
+            extents,
+            HostOptions {
+                every,
+                ..HostOptions::default()
+            },
+        ))
+    }
+
+    fn of(pods: Pods) -> Self {
+        let cards = Arc::<Cards>::default();
+        for (n, part) in pods.parts.iter().enumerate() {
+            *cards.0[n].part.lock() = Some(Arc::clone(part));
+            pods.hosts[n].offer(Some(Remote {
+                key: Key(7),
+                base: 0,
+                len: part.region().len(),
+            }));
+        }
+        let user = Space::new(SPACE);
+        for n in 0..2 {
+            let hello = Hello {
+                space: SPACE,
+                part: n as u8 + 1,
+                key: KEY,
+                pod: "nowhere".into(),
+            };
+            let channel = Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[n], hello);
+            let channel = channel.reading(FarReads::FetchedFrom(1));
+            let far = FarPart {
+                number: n as u8 + 1,
+                pod: PODS[n].into(),
+                channel: Arc::new(channel.fetching(Arc::clone(&cards) as Arc<dyn Fabric>)),
+            };
+            let keeper = Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;
+            user.attach_far(far, keeper).expect("attached");
+        }
+        Self { pods, cards, user }
+    }
+
+    /// An object of the first pod, that its bytes can be fetched of.
+    fn object(&self, bytes: &[u8]) -> GlobalAddress {
+        let address = self.pods.users[0].session().alloc(bytes.len() as u64).expect("room");
+        self.pods.users[0].write(address, bytes).expect("written");
+        // The first opens the way, the second looks at the slot.
+        for _ in 0..2 {
+            assert_eq!(read(&self.user, address, bytes.len()).expect("read"), bytes);
+        }
+        address
+    }
+
+    fn stats(&self) -> FarStats {
+        self.user.stats().far.swap_remove(0)
+    }
+}
+
+#[test]
+fn cards_read_what_was_written_and_no_host_takes_part() {
+    let it = Fetching::new(6);
+    let sizes = [100, 1000, 5000, 100_000, 300_000];
+    let objects: Vec<_> = sizes
+        .into_iter()
+        .map(|len| (it.object(&vec![len as u8; len]), len))
+        .collect();
+    let (served, fetched) = (it.pods.hosts[0].moved().served, it.stats().fetched);
+    for (address, len) in &objects {
+        assert!(read(&it.user, *address + 3, len - 3).expect("read") == vec![*len as u8; len - 3]);
+    }
+    assert_eq!(it.pods.hosts[0].moved().served, served, "no call was made");
+    assert!(
+        it.stats().fetched > fetched + 5,
+        "what is longer than a message is fetched in pieces"
+    );
+    for (address, len) in &objects {
+        let beyond = read(&it.user, *address + 3, *len * 2);
+        assert!(matches!(beyond, Err(Error::OutOfBounds(_))), "{beyond:?}");
+    }
+    let mut bytes: Vec<_> = sizes.iter().map(|len| vec![0; *len]).collect();
+    let mut reads: Vec<_> = objects
+        .iter()
+        .zip(&mut bytes)
+        .map(|((address, _), into)| Read {
+            address: *address,
+            into,
+        })
+        .collect();
+    let served = it.pods.hosts[0].moved().served;
+    it.user.read_many(&mut reads).expect("read");
+    assert!(
+        sizes
+            .iter()
+            .zip(bytes)
+            .all(|(len, bytes)| bytes == vec![*len as u8; *len])
+    );
+    assert_eq!(it.pods.hosts[0].moved().served, served, "no call was made");
+}
+
+/// Hosts do not see what cards read: they are told, or what is hot would never move.
+#[test]
+fn heat_is_told_of_what_cards_read() {
+    let it = Fetching::lively(6);
+    let object = it.object(&[5; 1000]);
+    eventually(|| {
+        (0..64).for_each(|_| _ = read(&it.user, object, 1000).expect("read"));
+        let heat = it.pods.hosts[0].inner.far.lock();
+        let pods = heat.get(&object.slot());
+        pods.is_some_and(|pods| pods["nowhere"].at(rt::now(), &HostOptions::default().heat) > 50.0)
+    });
+    let slot = it.pods.parts[0].slots();
+    let channel = it.pods.channel(1, 0);
+    let refused = ask(&channel, wire::card_reads(slot, 1), Repeat::Freely);
+    assert!(matches!(refused, Err(Error::Corrupt(_))), "{refused:?}");
+}
+
+/// The extent leaves, its memory is another's, and it comes back, all while its bytes are read: nothing but the count of
+/// freezings tells that they are not its own.
+#[test]
+fn bytes_of_an_extent_that_was_away_meanwhile_are_not_believed() {
+    let it = Fetching::new(6);
+    let object = it.object(&[5; 1000]);
+    let fetched = it.stats().fetched;
+    let (extent, place) = (object.extent(), it.pods.parts[0].at(object.place()));
+    let events = |to: u8| -> Event {
+        let (inner, part) = (Arc::clone(&it.pods.hosts[0].inner), Arc::clone(&it.pods.parts[0]));
+        Box::new(move || {
+            inner.requested(extent, Some(to)).expect("moved");
+            if to == 2 {
+                part.region().span(place, 1000).copy_in(0, &[9; 1000]);
+            }
+        })
+    };
+    *it.cards.0[0].before_bytes.lock() = Some(events(2));
+    *it.cards.0[0].before_look.lock() = Some(events(1));
+    assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
+    assert!(it.cards.0[0].before_look.lock().is_none(), "it was away, and came back");
+    assert_eq!(it.stats().fetched, fetched, "the host was asked");
+    // Its slot is looked at anew, and then fetched from again.
+    for _ in 0..2 {
+        assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
+    }
+    assert_eq!(it.stats().fetched, fetched + 1);
+}
+
+/// It leaves after its bytes were read, or is freed: what is told is what the host says.
+#[test]
+fn what_is_gone_by_the_second_look_is_asked_for() {
+    let it = Fetching::new(6);
+    let (moved, freed) = (it.object(&[5; 1000]), it.object(&[6; 5000]));
+    let (inner, east) = (Arc::clone(&it.pods.hosts[0].inner), it.pods.users[0].clone());
+    *it.cards.0[0].before_look.lock() = Some(Box::new(move || {
+        inner.requested(moved.extent(), Some(2)).expect("moved");
+        east.write(moved, &[7; 1000]).expect("written");
+    }));
+    assert_eq!(read(&it.user, moved, 1000).expect("read"), [7; 1000]);
+    assert_eq!(
+        read(&it.user, moved, 1000).expect("read"),
+        [7; 1000],
+        "it lies elsewhere"
+    );
+    it.pods.users[0].free(freed).expect("freed");
+    assert!(matches!(read(&it.user, freed, 5000), Err(Error::Invalid(_))));
+}
+
+/// A key that was taken back is no error of a read: calls are left.
+#[test]
+fn where_the_key_is_taken_back_calls_are_left() {
+    let it = Fetching::new(4);
+    let object = it.object(&[5; 1000]);
+    let works = || it.cards.0[0].works.load(Ordering::Relaxed);
+    it.cards.0[0].is_revoked.store(true, Ordering::Release);
+    let before = works();
+    for _ in 0..3 {
+        assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
+    }
+    assert!(works() > before, "it was tried");
+}
+
+/// A host that offers nonsense is not believed: no card reads by it.
+#[test]
+fn memory_that_no_part_has_is_not_read() {
+    let it = Fetching::new(4);
+    it.pods.hosts[0].offer(Some(Remote {
+        key: Key(7),
+        base: 0,
+        len: 4096,
+    }));
+    let object = it.object(&[5; 1000]);
+    assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
+    assert_eq!(it.cards.0[0].works.load(Ordering::Relaxed), 0);
+}
+
+/// As `many_of_several_parts_are_what_was_written_while_they_move`, fetched.
+#[test]
+fn what_is_fetched_is_what_was_written_while_extents_move() {
+    let it = Fetching::new(6);
+    let words = it.pods.words(20);
+    let numbered: Vec<_> = words.iter().map(|word| (*word, 0)).collect();
+    write_words(&it.user, &numbered).expect("the ways are open after this");
+    for _ in 0..2 {
+        read_words(&it.user, &words).expect("read");
+    }
+    let extents = [words[0].extent(), words[20].extent()];
+    let user = {
+        let (user, words) = (it.user.clone(), words.clone());
+        rt::spawn("user", move || use_words(&user, &words, rt::random()))
+    };
+    let mut moved = 0;
+    while !user.is_finished() {
+        for (extent, to) in [(extents[0], 2), (extents[1], 1), (extents[0], 1), (extents[1], 2)] {
+            moved += u32::from(it.pods.relocate(extent, to).is_ok());
+            rt::sleep(Nanos::from_millis(1));
+        }
+    }
+    user.join().expect("no panic");
+    assert!(moved > 0 && it.stats().fetched > 0);
+    it.pods.audit();
+}
