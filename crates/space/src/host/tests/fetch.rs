@@ -121,18 +121,18 @@ impl Fetching {
             }));
         }
         let user = Space::new(SPACE);
-        for n in 0..2 {
+        for (n, pod) in PODS.into_iter().enumerate() {
             let hello = Hello {
                 space: SPACE,
                 part: n as u8 + 1,
                 key: KEY,
                 pod: "nowhere".into(),
             };
-            let channel = Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, PODS[n], hello);
+            let channel = Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, pod, hello);
             let channel = channel.reading(FarReads::FetchedFrom(1));
             let far = FarPart {
                 number: n as u8 + 1,
-                pod: PODS[n].into(),
+                pod: pod.into(),
                 channel: Arc::new(channel.fetching(Arc::clone(&cards) as Arc<dyn Fabric>)),
             };
             let keeper = Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;

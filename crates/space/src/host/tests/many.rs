@@ -88,10 +88,10 @@ impl Pods {
     /// A user of no pod: both parts are far.
     fn stranger(&self) -> Space {
         let space = Space::new(SPACE);
-        for n in 0..2 {
+        for (n, pod) in PODS.into_iter().enumerate() {
             let far = FarPart {
                 number: n as u8 + 1,
-                pod: PODS[n].into(),
+                pod: pod.into(),
                 channel: self.channel(1 - n, n),
             };
             let keeper = Arc::clone(self.hosts[n].keeper()) as Arc<dyn Keeper>;
