@@ -498,7 +498,7 @@ impl<'p> Mtr<'p> {
             }
         }
         if pool.host {
-            coherence::fence(pool.frames.region());
+            coherence::order(pool.frames.region());
         }
         for held in &parts.held {
             let Some(record) = held.record else { continue };

@@ -182,14 +182,16 @@ impl Pool {
         self.parking.released(frame);
     }
 
-    /// Flushes a descriptor's line and waits for it.
+    // What becomes of a page is promised by the log's mark alone, which is waited for: up to there the order counts.
+
+    /// Flushes a descriptor's line, before what is flushed later.
     pub(crate) fn persist_descriptor(&self, frame: FrameIndex) {
-        coherence::flush(self.frames.region(), self.frames.descriptor_at(frame), LINE);
+        coherence::flush_in_order(self.frames.region(), self.frames.descriptor_at(frame), LINE);
     }
 
-    /// Flushes a whole page and waits for it.
+    /// Flushes a whole page, before what is flushed later.
     pub(crate) fn persist_page(&self, frame: FrameIndex) {
-        coherence::flush(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE);
+        coherence::flush_in_order(self.frames.region(), self.frames.geometry().page_at(frame), PAGE_SIZE);
     }
 
     // ---- what all parts use ----

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`write_back`] | clwb, else clflushopt, else clflush, per line | what a later [`fence`] completes |
 //! | [`fence`] | sfence | write-backs before it are in memory |
+//! | [`order`] | sfence | likewise; a mirror on another machine has them before later ones, and is not waited for |
 //! | [`flush`] | write_back, fence | what must survive the loss of the host, or be seen by another |
 //! | [`invalidate`] | clflushopt per line, **mfence** | loads after it come from memory; sfence would not order them |
 //! | [`load_uncached`] | clflushopt, mfence, load | a flag that another host sets |
@@ -65,6 +66,21 @@ pub fn fence(memory: &RegionMemory) {
     if let Some(mirror) = memory.mirror() {
         mirror.fence();
     }
+    fence_here(memory);
+}
+
+/// A [`fence`] after which nothing is promised to anybody outside of this memory: a file, a client. A mirror on another
+/// machine gets what was written back before it no later than what is after, but is not waited for. The next [`fence`]
+/// waits for both.
+#[inline]
+pub fn order(memory: &RegionMemory) {
+    if let Some(mirror) = memory.mirror() {
+        mirror.order();
+    }
+    fence_here(memory);
+}
+
+fn fence_here(memory: &RegionMemory) {
     if let Some(device) = simulated(memory) {
         return device.fence();
     }
@@ -79,6 +95,13 @@ pub fn fence(memory: &RegionMemory) {
 pub fn flush(memory: &RegionMemory, off: u64, len: usize) {
     write_back(memory, off, len);
     fence(memory);
+}
+
+/// As [`flush`], with an [`order`].
+#[inline]
+pub fn flush_in_order(memory: &RegionMemory, off: u64, len: usize) {
+    write_back(memory, off, len);
+    order(memory);
 }
 
 /// Drops the lines of a range from this host's cache: later loads come from memory. No line of it

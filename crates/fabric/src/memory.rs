@@ -16,6 +16,11 @@ pub trait FlushSink: Send + Sync {
 
     /// The calling thread's write-backs before this are in memory.
     fn fence(&self);
+
+    /// They are there before what is written back later.
+    fn order(&self) {
+        self.fence();
+    }
 }
 
 /// The mapped bytes of a region. See the module.

@@ -77,6 +77,11 @@ pub trait Side: Send + Sync {
     /// Whether [`Side::fence`] has to be asked: the processor's own fence does not complete the copies.
     fn is_apart(&self) -> bool;
 
+    /// This thread's copies come before what is copied later: [`Side::fence`] otherwise.
+    fn order(&self) {
+        self.fence();
+    }
+
     /// Lines are filled from here until [`Side::end_fill`].
     fn begin_fill(&self) {}
 
@@ -190,6 +195,15 @@ impl FlushSink for Mirroring {
             && let Some(side) = self.side()
         {
             side.fence();
+        }
+    }
+
+    #[cold]
+    fn order(&self) {
+        if self.is_apart.load(Ordering::Acquire)
+            && let Some(side) = self.side()
+        {
+            side.order();
         }
     }
 }

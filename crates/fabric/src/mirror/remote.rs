@@ -487,6 +487,9 @@ impl Side for RemoteMirror {
         drop(self.settle(self.state.lock()));
     }
 
+    /// What is gathered is in one record, or in an earlier one than what comes later.
+    fn order(&self) {}
+
     fn is_apart(&self) -> bool {
         true
     }

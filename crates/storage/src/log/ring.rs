@@ -209,7 +209,7 @@ impl Ring {
         self.region
             .atomic_u64(self.base + TAIL)
             .store(end.raw(), Ordering::Release);
-        self.persist(TAIL, 8);
+        self.persist_in_order(TAIL, 8);
     }
 
     pub fn set_mark(&self, turn: u64, mark: RingMark) {
@@ -261,7 +261,7 @@ impl Ring {
         self.region
             .atomic_u64(self.base + at)
             .store(start.raw(), Ordering::Release);
-        self.persist(at, 24);
+        self.persist_in_order(at, 24);
     }
 
     /// The earliest known start of a group at or after `floor`, if one is before `tail`.
@@ -285,7 +285,7 @@ impl Ring {
                 word.store(0, Ordering::Release);
             }
         }
-        self.persist(BOUNDARIES, 8 * BOUNDARY_COUNT as usize);
+        self.persist_in_order(BOUNDARIES, 8 * BOUNDARY_COUNT as usize);
     }
 
     // ---- the stream ----
@@ -382,7 +382,8 @@ impl Ring {
 
     // ---- survival of a host ----
 
-    /// Flushes part of the stream and waits, if the ring is to survive its host.
+    /// Flushes part of the stream, before what is flushed later, if the ring is to survive its host. Nothing outside of
+    /// the region's memory follows from it before [`Ring::set_mark`], which waits for all of it.
     pub fn persist_stream(&self, at: Lsn, length: u64) {
         if self.survive == Survive::Process {
             return;
@@ -392,7 +393,14 @@ impl Ring {
         if head < length {
             coherence::write_back(&self.region, self.base + RING_HEADER, (length - head) as usize);
         }
-        coherence::fence(&self.region);
+        coherence::order(&self.region);
+    }
+
+    /// As [`Ring::persist_stream`], of what lies beside the stream.
+    fn persist_in_order(&self, at: u64, length: usize) {
+        if self.survive == Survive::Host {
+            coherence::flush_in_order(&self.region, self.base + at, length);
+        }
     }
 
     fn persist(&self, at: u64, length: usize) {
