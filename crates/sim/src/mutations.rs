@@ -74,7 +74,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         FreeFence | EpochCheck | TakenUnheard => (Name::Grants, 60),
         LeadMargin => (Name::Leaders, 60),
         PortalView | UpsertAttempt | WhereAgain | ReturningWait => (Name::Sql, 40),
-        MirrorUnfenced | MirrorUnclosed => return None,
+        MirrorUnfenced | MirrorUnclosed => (Name::Mirrors, 40),
         StalledCommit | StalledLook => return None,
     })
 }

@@ -89,6 +89,11 @@ fn backups_under_load() {
 }
 
 #[test]
+fn mirrors_on_another_machine() {
+    explore(Name::Mirrors, 100);
+}
+
+#[test]
 fn grants_of_the_pool() {
     explore(Name::Grants, 60);
 }

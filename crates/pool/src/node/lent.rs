@@ -16,7 +16,6 @@
 use super::directory::{numbered, remove_file, sync_directory};
 use crate::grant_table::GrantId;
 use crate::wire::{Lent, LentRange};
-use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{HashMap, Mutex, fs};
 use cenote_base::{Error, Result};
 use cenote_fabric::mirror::{JOURNAL, apply, map_lent};
@@ -95,9 +94,7 @@ impl Lending {
     /// When this returns nothing under the grant's keys changes memory.
     fn end_keys(&self, grant: GrantId) {
         let keys = self.keys.lock().remove(&grant).unwrap_or_default();
-        if let Some(registrar) = &self.registrar
-            && !planted(Fault::MirrorUnclosed)
-        {
+        if let Some(registrar) = &self.registrar {
             keys.into_iter().for_each(|key| _ = registrar.revoke(key));
         }
     }

@@ -88,6 +88,7 @@ fn windows(world: Name) -> Vec<Window> {
         ],
         Name::Tiered => &[(FrameFound, Some(DirtyEvicted))],
         Name::Grants | Name::Leaders => return vec![(GrantAnswered, None)],
+        Name::Mirrors => return Vec::new(),
         Name::Pages => &[
             (CommitLogged, None),
             (ListChanging, None),

@@ -18,6 +18,7 @@ mod far;
 mod grants;
 pub mod hunt;
 mod life;
+mod mirrors;
 mod name;
 mod pages;
 pub mod panics;

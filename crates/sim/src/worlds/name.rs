@@ -34,11 +34,13 @@ pub enum Name {
     Sql,
     /// The buffer pool alone: pages, redo, files.
     Pages,
+    /// Mirrors on another machine, and the way to them.
+    Mirrors,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 14] = [
+    pub const ALL: [Name; 15] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -53,6 +55,7 @@ impl Name {
         Name::Leaders,
         Name::Sql,
         Name::Pages,
+        Name::Mirrors,
     ];
 
     /// As on the command line.
@@ -71,6 +74,7 @@ impl Name {
             Name::Leaders => "leaders",
             Name::Sql => "sql",
             Name::Pages => "pages",
+            Name::Mirrors => "mirrors",
             Name::Backup => "backup",
         }
     }
@@ -98,6 +102,9 @@ impl Name {
             }
             Name::Pages => {
                 "the buffer pool alone, page by page: many short lives; kills, power cuts, lost hosts, also during recovery"
+            }
+            Name::Mirrors => {
+                "a mirror on another machine, its stream cut anywhere: holders killed, cut off, taken for lost and living on"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

@@ -20,7 +20,7 @@ use super::name::Name;
 use super::plan::Plan;
 use super::shared::{Shared, Tally};
 use super::site::Site;
-use super::{grants, pages, panics, pool, scene, story};
+use super::{grants, mirrors, pages, panics, pool, scene, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -110,6 +110,7 @@ pub fn run(plan: Plan) -> Verdict {
         Name::Pool => world.with_step_limit(pool::STEPS_MOST),
         Name::Grants | Name::Leaders => world.with_step_limit(grants::STEPS_MOST),
         Name::Pages => world.with_step_limit(pages::STEPS_MOST),
+        Name::Mirrors => world.with_step_limit(mirrors::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -166,6 +167,7 @@ fn play(shared: &Arc<Shared>, world: &World) {
     match (shared.plan.pods, shared.plan.grants) {
         (Some(pods), _) => pool::play(shared, pods, world),
         (_, Some(grants)) => grants::play(shared, grants, world),
+        (None, None) if shared.plan.name == Name::Mirrors => mirrors::play(shared, world),
         (None, None) => lives(shared, world),
     }
 }
