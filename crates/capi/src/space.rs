@@ -46,6 +46,7 @@ impl Options {
             numa_node: self.numa.checked_sub(1),
             small_pages: self.small_pages != 0,
             window: 0,
+            range: None,
         }
     }
 

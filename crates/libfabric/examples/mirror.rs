@@ -119,6 +119,9 @@ fn fill(region: &Region) {
     println!("filled: {:.2} ms a MiB", ms / (at / MIB) as f64);
 }
 
+/// What a thread does, given its number and how often it has done it.
+type Write<'a> = &'a (dyn Fn(u64, u64) + Sync);
+
 fn rows(region: &Region, mirror: &str, time: Nanos, remote: Option<&RemoteMirror>) {
     let line = |thread: u64, _: u64| coherence::flush(region, (1 + thread) * MIB, 64);
     let page = |thread: u64, _: u64| coherence::flush(region, (1 + thread) * MIB, 16384);
@@ -129,7 +132,7 @@ fn rows(region: &Region, mirror: &str, time: Nanos, remote: Option<&RemoteMirror
             coherence::flush(region, MIB, 24);
         }
     };
-    let kinds: [(&str, &(dyn Fn(u64, u64) + Sync)); 4] = [
+    let kinds: [(&str, Write<'_>); 4] = [
         ("one line", &line),
         ("16 KiB", &page),
         ("a change, not waited for", &change),

@@ -165,6 +165,7 @@ impl Pool {
         let called = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(Provider::tcp())).expect("a node");
         called.serve(Arc::clone(&hosts) as _);
         let calls = NodeCalls {
+            registrar: None,
             address: called.address().to_string(),
             callers: Arc::clone(&self.net) as _,
             hosts,

@@ -28,7 +28,7 @@ impl Spread {
     }
 
     /// A part's place in the order, the highest first. Pods whose scores are the same are told apart by their names.
-    fn place<'a>(self, pod: &'a str, part: u8) -> (u64, &'a str, u64) {
+    fn place(self, pod: &str, part: u8) -> (u64, &str, u64) {
         (self.score(pod.as_bytes()), pod, self.score(&[part]))
     }
 
