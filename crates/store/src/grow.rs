@@ -246,3 +246,6 @@ pub(super) fn free_table(heap: &Heap, header: GlobalAddress) -> Result<()> {
     }
     heap.free(header)
 }
+
+#[cfg(test)]
+mod tests;

@@ -218,3 +218,6 @@ impl Core {
         Err(Error::Busy("the store's table changes faster than it is read".into()))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,80 @@
+//! A table that grows, step by step: helpers that come late.
+
+use super::super::chains::{Placed, Table};
+use super::super::entry::State;
+use super::super::{Options, Put, PutOptions, Store};
+use cenote_space::{Space, SpaceOptions};
+
+/// A store whose table has just been followed by a larger one: nothing of it has moved.
+fn grown() -> Store {
+    let space = SpaceOptions {
+        bytes: 32 << 20,
+        ..SpaceOptions::default()
+    };
+    let options = Options {
+        buckets: 16,
+        sweeps: false,
+        ..Options::default()
+    };
+    let store = Store::create(&Space::dram(&space).expect("memory"), options).expect("a store");
+    store.put(b"key", b"value", PutOptions::default()).expect("put");
+    store.core.build(&store.core.view()).expect("built");
+    assert!(store.core.view().previous.is_some());
+    store
+}
+
+/// The key's word in a table, with its number.
+fn word_of(store: &Store, table: &Table, is_its: impl Fn(&Placed) -> bool) -> Option<(usize, Placed)> {
+    let key = store.core.key(b"key").expect("a key");
+    let entries = table
+        .entries(&store.core.heap, table.bucket_of(key.hash))
+        .expect("read");
+    entries.into_iter().enumerate().find(|(_, placed)| is_its(placed))
+}
+
+#[test]
+fn a_helper_that_comes_late_does_not_bring_a_removed_key_back() {
+    let store = grown();
+    let (core, view) = (&store.core, store.core.view());
+    let former = view.previous.as_ref().expect("not moved yet");
+    let bucket = former.bucket_of(core.key(b"key").expect("a key").hash);
+    let is_committed = |placed: &Placed| placed.entry.state() == State::Committed;
+    let (word, placed) = word_of(&store, former, is_committed).expect("there");
+    // So that its bytes stay, and the helper finds them.
+    let pinned = store.exists([&b"key"[..]], true).expect("asked");
+    assert!(store.remove(b"key").expect("removed"));
+    core.copy_entry(&view.table, former, placed.entry, (bucket, 0, word))
+        .expect("tried");
+    assert!(
+        word_of(&store, &view.table, is_committed).is_none(),
+        "its word was used"
+    );
+    assert_eq!(store.get(b"key").expect("asked"), None);
+    drop(pinned);
+}
+
+#[test]
+fn a_frozen_entry_is_read_and_who_changes_it_forwards_it_first() {
+    let store = grown();
+    let (core, view) = (&store.core, store.core.view());
+    let former = view.previous.as_ref().expect("not moved yet");
+    let (_, placed) = word_of(&store, former, |placed| placed.entry.state() == State::Committed).expect("there");
+    // One that moves it has been killed here.
+    assert!(
+        core.heap
+            .swap(placed.at, placed.entry.raw(), placed.entry.frozen().raw())
+            .expect("swapped")
+    );
+    assert_eq!(store.get(b"key").expect("asked"), Some(b"value".to_vec()));
+    let replaces = PutOptions {
+        replaces: true,
+        ..PutOptions::default()
+    };
+    assert_eq!(
+        store.put(b"key", b"other", PutOptions::default()).expect("put"),
+        Put::Exists
+    );
+    assert_eq!(store.put(b"key", b"other", replaces).expect("put"), Put::Stored(2));
+    assert_eq!(store.get(b"key").expect("asked"), Some(b"other".to_vec()));
+    assert!(word_of(&store, former, |placed| placed.entry.state() != State::Forwarded).is_none());
+}

@@ -1,0 +1,123 @@
+//! Two that link one key, step by step, in words of their own choice.
+
+use super::super::chains::Placed;
+use super::super::core::Core;
+use super::super::entry::{Entry, State};
+use super::super::{Options, Put, PutOptions, Store};
+use super::Settled;
+use cenote_space::{Space, SpaceOptions};
+
+/// A store, and the words of the key's bucket.
+fn bucket(key: &[u8]) -> (Store, Vec<Placed>) {
+    let space = SpaceOptions {
+        bytes: 32 << 20,
+        ..SpaceOptions::default()
+    };
+    let options = Options {
+        buckets: 16,
+        sweeps: false,
+        ..Options::default()
+    };
+    let store = Store::create(&Space::dram(&space).expect("memory"), options).expect("a store");
+    let words = words(&store.core, key);
+    (store, words)
+}
+
+fn words(core: &Core, key: &[u8]) -> Vec<Placed> {
+    let (view, key) = (core.view(), core.key(key).expect("a key"));
+    view.table
+        .entries(&core.heap, view.table.bucket_of(key.hash))
+        .expect("read")
+}
+
+/// An item that is ready to be linked, as a tentative entry in a word.
+fn place(core: &Core, key: &[u8], word: &Placed) -> Entry {
+    let key = core.key(key).expect("a key");
+    let mut filling = core.begin(&key, 3, 0, 0).expect("room");
+    core.fill(&mut filling, b"one").expect("filled");
+    core.finish(&mut filling).expect("finished");
+    let entry = Entry::committed(filling.item, key.hash);
+    assert!(
+        core.heap
+            .swap(word.at, word.entry.raw(), entry.tentative().raw())
+            .expect("swapped")
+    );
+    entry
+}
+
+/// Steps 3 and 4 of one that has placed its entry: whether it is committed.
+fn go_on(core: &Core, key: &[u8], word: &Placed, entry: Entry) -> bool {
+    let (view, key) = (core.view(), core.key(key).expect("a key"));
+    let bucket = view.table.bucket_of(key.hash);
+    loop {
+        match core.settle(&view.table, bucket, &key, word.at).expect("read") {
+            Settled::Again => {}
+            Settled::No => return false,
+            Settled::Alone => {
+                return core
+                    .heap
+                    .swap(word.at, entry.tentative().raw(), entry.raw())
+                    .expect("swapped");
+            }
+        }
+    }
+}
+
+fn committed(core: &Core, key: &[u8]) -> usize {
+    let is_committed = |placed: &&Placed| placed.entry.state() == State::Committed;
+    words(core, key).iter().filter(is_committed).count()
+}
+
+#[test]
+fn one_that_comes_late_loses_to_one_that_is_committed() {
+    let (store, words) = bucket(b"key");
+    let entry = place(&store.core, b"key", &words[5]);
+    assert_eq!(
+        store.get(b"key").expect("asked"),
+        None,
+        "a tentative entry is no reader's"
+    );
+    assert_eq!(
+        store.put(b"key", b"two", PutOptions::default()).expect("put"),
+        Put::Stored(1)
+    );
+    assert!(!go_on(&store.core, b"key", &words[5], entry));
+    assert_eq!(committed(&store.core, b"key"), 1);
+    assert_eq!(store.get(b"key").expect("asked"), Some(b"two".to_vec()));
+}
+
+#[test]
+fn of_two_that_have_placed_their_entries_one_is_committed() {
+    for first in 0..2 {
+        let (store, words) = bucket(b"key");
+        let core = &store.core;
+        let placed = [
+            (&words[5], place(core, b"key", &words[5])),
+            (&words[2], place(core, b"key", &words[2])),
+        ];
+        let (one, other) = (placed[first], placed[1 - first]);
+        assert!(go_on(core, b"key", one.0, one.1), "it aborts the other");
+        assert!(!go_on(core, b"key", other.0, other.1));
+        assert_eq!(committed(core, b"key"), 1);
+    }
+}
+
+#[test]
+fn one_that_has_looked_before_the_other_came_is_aborted_by_it() {
+    let (store, words) = bucket(b"key");
+    let core = &store.core;
+    let (view, key) = (core.view(), core.key(b"key").expect("a key"));
+    let one = place(core, b"key", &words[5]);
+    let alone = core
+        .settle(&view.table, view.table.bucket_of(key.hash), &key, words[5].at)
+        .expect("read");
+    assert!(matches!(alone, Settled::Alone));
+    let other = place(core, b"key", &words[2]);
+    assert!(go_on(core, b"key", &words[2], other));
+    let late = core
+        .heap
+        .swap(words[5].at, one.tentative().raw(), one.raw())
+        .expect("swapped");
+    assert!(!late, "its word was taken from it");
+    assert_eq!(committed(core, b"key"), 1);
+}
