@@ -87,25 +87,27 @@ fn the_shapes_of_rcmp_come_out() {
 
     // Half of all accesses are loads and stores, and a far one is one trip: no system is faster.
     for what in ["write: the fastest", "read: the fastest"] {
-        assert!(ours("latency", what) > 1.2, "{what}");
+        assert!(ours("latency", what) > 1.1, "{what}");
     }
     assert!(ours("latency", "ours, 64 B, write") < 3.5 && ours("latency", "ours, 64 B, read") < 3.0);
     // A fault takes its software and a page: more than a message, wherever it goes.
     assert!(ours("latency", "page swapping") > ours("latency", "CXL over Ethernet"));
     assert!(
-        ours("pods", "page swapping, five pods") > 2.0,
+        ours("pods", "page swapping, all used alike, a pod of 5") > 0.9,
         "pods that share nothing do not wait for each other"
     );
+    // Few accesses to each of many extents moved most of them: a pod of five did a thirteenth of one of two.
+    assert!(ours("pods", "ours, all used alike, a pod of 5") > 0.5);
+    assert!(ours("pods", "ours, half near, a pod of 5") > 0.85);
     assert!(ours("ycsb", "C, uniform") > 2.0);
     // What is hot moves to its pod; what is the same everywhere stays.
     assert!(ours("hot", "each pod its own") > 1.2);
     assert!((0.95..1.05).contains(&ours("hot", "uniform")));
-    assert!(
-        ours(
-            "rpc",
-            "one client: pure RPC or zero-copy, the better, times RPC + one-sided, least"
-        ) > 1.2
-    );
+    assert!(ours("rpc", "one client: the pool's choice, times RPC + one-sided, least") > 1.2);
+    // Near requests wait for no payload that is not whole.
+    for time in ["p50", "p99", "p999"] {
+        assert!(ours("rings", &format!("{time} of near requests")) > 20.0, "{time}");
+    }
     for figure in &all {
         let part = figure.write(dir.path(), "Made by a test.").expect("written");
         assert!(part.contains("**simulated**"), "{} is not labelled", figure.name);

@@ -44,7 +44,7 @@ const BOTH: [&str; 4] = [
     "crates/bench/src/reproduce",
 ];
 const ENGINE: [&str; 3] = ["crates/storage/src", "crates/buffer/src", "crates/engine/src"];
-const POOL: [&str; 2] = ["crates/pool/src", "crates/bench/src/ycsb"];
+const POOL: [&str; 2] = ["crates/space/src", "crates/bench/src/ycsb"];
 
 impl Code {
     /// A sum over the names and bytes of all files that the figures of a paper depend on.

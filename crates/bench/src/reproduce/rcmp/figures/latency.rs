@@ -33,6 +33,8 @@ pub fn latency(options: &Options, progress: &Progress) -> Result<Figure> {
         how: HOW.into(),
         profiles: profiles(),
         tables: vec![
+            reads.to(0).table("A read's latency, times Cenote's", "bytes"),
+            writes.to(0).table("A write's latency, times Cenote's", "bytes"),
             reads.table("Microseconds a read", "bytes"),
             writes.table("Microseconds a write", "bytes"),
         ],

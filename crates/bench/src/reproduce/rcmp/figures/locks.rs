@@ -47,9 +47,9 @@ pub fn locks(options: &Options, progress: &Progress) -> Result<Figure> {
         .collect();
     let (by_size, by_count) = rates.split_at(sizes.len());
     let small = sizes.iter().zip(by_size).filter(|(size, _)| **size <= BUFFERED_MAX);
-    let most = ends(small.map(|(_, row)| row[2])).1;
+    let most = ends(small.map(|(_, row)| row[0])).1;
     let large = sizes.iter().zip(by_size).filter(|(size, _)| **size > BUFFERED_MAX);
-    let least = ends(large.map(|(_, row)| row[2])).0;
+    let least = ends(large.map(|(_, row)| row[0])).0;
     let (by_size, by_count) = (grid(sizes, by_size), grid(counts, by_count));
     Ok(Figure {
         name: "locks",
@@ -63,8 +63,8 @@ pub fn locks(options: &Options, progress: &Progress) -> Result<Figure> {
         chart: chart(
             "Write buffers",
             vec![
-                by_size.first(2).panel("16 writes a hold", "bytes", "M writes/s"),
-                by_count.first(2).panel("64 bytes", "writes a hold", "M writes/s"),
+                by_size.behind_first().panel("16 writes a hold", "bytes", "M writes/s"),
+                by_count.behind_first().panel("64 bytes", "writes a hold", "M writes/s"),
             ],
         ),
         claims: vec![
@@ -104,16 +104,16 @@ fn measure(options: &Options, shapes: &[(u64, u64)], progress: &Progress) -> Res
     all(&runs, "write buffers", progress)
 }
 
-/// Writes a second without and with the buffer, in millions, and the one by the other.
+/// Writes a second with the buffer as a multiple of those without; both in millions.
 fn row(runs: &[Measured], writes: u64) -> Vec<f64> {
     let rate = |run: &Measured| run.rate * writes as f64 / 1e6;
-    vec![rate(&runs[0]), rate(&runs[1]), rate(&runs[1]) / rate(&runs[0])]
+    vec![rate(&runs[1]) / rate(&runs[0]), rate(&runs[0]), rate(&runs[1])]
 }
 
 fn grid(rows: &[u64], numbers: &[Vec<f64>]) -> Grid {
     Grid {
         rows: counted(rows.iter().copied()),
-        columns: vec!["each by itself", "collected", "times"],
+        columns: vec!["times", "each by itself", "collected"],
         numbers: numbers.to_vec(),
     }
 }

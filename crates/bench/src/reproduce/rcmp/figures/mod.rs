@@ -102,12 +102,12 @@ impl Grid {
         }
     }
 
-    /// Its first columns alone.
-    fn first(&self, columns: usize) -> Grid {
+    /// Without its first column, which is a ratio.
+    fn behind_first(&self) -> Grid {
         Grid {
             rows: self.rows.clone(),
-            columns: self.columns[..columns].to_vec(),
-            numbers: self.numbers.iter().map(|row| row[..columns].to_vec()).collect(),
+            columns: self.columns[1..].to_vec(),
+            numbers: self.numbers.iter().map(|row| row[1..].to_vec()).collect(),
         }
     }
 

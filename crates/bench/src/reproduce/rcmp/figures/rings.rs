@@ -42,8 +42,8 @@ pub fn rings(options: &Options, progress: &Progress) -> Result<Figure> {
         chart: chart(
             "Rings in two layers",
             vec![
-                all.panel("all requests", "clients", "% less than with one layer"),
-                near.panel("near requests", "clients", "% less than with one layer"),
+                layers(counts, &waited, 0).panel("near requests, p50", "clients", "us"),
+                layers(counts, &waited, 1).panel("near requests, p99", "clients", "us"),
             ],
         ),
         claims: [claims("all", &all), claims("near", &near)].concat(),
@@ -83,6 +83,16 @@ fn times(counts: &[u64], waited: &[[Waited; 2]], of: fn(&Waited) -> [f64; 3]) ->
         rows: counted(counts.iter().copied()),
         columns: columns.into(),
         numbers: waited.iter().map(|both| both.iter().flat_map(of).collect()).collect(),
+    }
+}
+
+/// Near requests with one layer and with two, at one of [`TIMES`].
+fn layers(counts: &[u64], waited: &[[Waited; 2]], time: usize) -> Grid {
+    let row = |both: &[Waited; 2]| both.iter().map(|waited| waited.near[time]).collect();
+    Grid {
+        rows: counted(counts.iter().copied()),
+        columns: vec!["one layer", "two layers"],
+        numbers: waited.iter().map(row).collect(),
     }
 }
 
