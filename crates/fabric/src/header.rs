@@ -17,7 +17,8 @@
 //! 1280  u64 bytes reserved from the start (atomic, checked against the file's blocks)
 //! 1288  u64 the boot of the host that used it last, 0 if unknown (atomic; written by the first change of the state
 //!       after opening, needed by the next opening: another host's lines may be stale in this one's cache)
-//! 1296  zero up to 4096
+//! 1296  64 bytes: the name of the host that used it last (UTF-8, for people)
+//! 1360  zero up to 4096
 //! ```
 //!
 //! A process may be killed at any store: a torn state slot fails its checksum and the other one,
@@ -70,6 +71,10 @@ const SLOT_CRC: usize = 124;
 pub(crate) const RESERVED: usize = 1280;
 /// Where the host that used it last is noted.
 pub(crate) const HOST: usize = 1288;
+/// Where its name is noted, for people.
+pub(crate) const HOST_NAME: usize = 1296;
+/// Bytes of it that are kept.
+pub(crate) const HOST_NAME_MAX: usize = 64;
 
 const _: () = {
     assert!(GEOMETRY + 8 * GEOMETRY_WORDS <= PATH);
@@ -77,7 +82,8 @@ const _: () = {
     assert!(IDENTITY_CRC + 4 == IDENTITY_SIZE);
     assert!(WORDS + 8 * STATE_WORDS <= SLOT_CRC && SLOT_CRC + 4 == SLOT_SIZE);
     assert!(SLOTS[1] + SLOT_SIZE <= RESERVED && RESERVED.is_multiple_of(64));
-    assert!(RESERVED + 8 <= HOST && HOST + 8 <= HEADER_SIZE);
+    assert!(RESERVED + 8 <= HOST && HOST + 8 <= HOST_NAME);
+    assert!(HOST_NAME + HOST_NAME_MAX <= HEADER_SIZE);
 };
 
 /// What a region is and whose, from its making to its end.
@@ -185,7 +191,7 @@ pub(crate) fn is_blank(head: &[u8]) -> bool {
 }
 
 /// The longest head of `text` of at most `max` bytes.
-fn truncated(text: &str, max: usize) -> &str {
+pub(crate) fn truncated(text: &str, max: usize) -> &str {
     let mut end = text.len().min(max);
     while !text.is_char_boundary(end) {
         end -= 1;

@@ -538,6 +538,26 @@ impl Region {
         }
     }
 
+    /// Notes which host uses it, for people. Nothing is decided by that.
+    pub fn note_user(&self, name: &str) {
+        let mut bytes = [0; header::HOST_NAME_MAX];
+        let name = header::truncated(name, bytes.len());
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        self.header().copy_in(header::HOST_NAME, &bytes);
+        coherence::flush(self, header::HOST_NAME as u64, bytes.len());
+    }
+
+    /// The name that was noted last, as far as it can be shown; empty if there is none.
+    pub fn user(&self) -> String {
+        let mut bytes = [0; header::HOST_NAME_MAX];
+        self.header().copy_out(header::HOST_NAME, &mut bytes);
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        text.chars()
+            .take_while(|c| *c != '\0')
+            .filter(|c| !c.is_control())
+            .collect()
+    }
+
     #[inline]
     fn mirroring(&self) -> Option<&Mirroring> {
         self.mirroring.get().map(|mirroring| &**mirroring)

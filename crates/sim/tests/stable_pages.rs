@@ -31,7 +31,7 @@ fn page_of(id: PageId, version: u64) -> Vec<u8> {
 fn store(pages: u32) -> Arc<PageStore> {
     let data = Path::new("/data");
     fs::create_dir_all(data).expect("made");
-    let (store, _) = PageStore::open(data, 77, &mut |_| Ok(Default::default())).expect("opens");
+    let (store, _) = PageStore::open(data, 77, None, &mut |_| Ok(Default::default())).expect("opens");
     store.create_space(1).expect("made");
     for number in 0..pages {
         let id = PageId::new(1, number);

@@ -32,6 +32,7 @@ fn open(dir: &Path, survive: Survive) -> Result<Log> {
         survive,
         checkpoint: FIRST_LSN,
         origin: FIRST_LSN,
+        owner: None,
         known_durable: Lsn::ZERO,
         background: true,
     })?;

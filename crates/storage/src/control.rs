@@ -24,11 +24,12 @@
 //!
 //! Versions: 1 (16 bits of stream and 48 of position in the addresses of redo records) is refused. 2 and 3 have the
 //! same control file as 4; what rows and undo records may say of large values is new in 3, and of rows with another
-//! primary key in 4, statistics in the catalog in 5, undo records of several inserts in 6. Each is a part of the next.
-//! So 2 to 5 are opened, and become 6 with the first change of the control file: each start makes one before anything
-//! else is written. 6 is written.
+//! primary key in 4, statistics in the catalog in 5, undo records of several inserts in 6, and the file `owner` and names
+//! of log segments with a generation in 7. Each is a part of the next. So 2 to 6 are opened, and become 7 with the first
+//! change of the control file: each start makes one before anything else is written but the log. 7 is written.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use cenote_base::bytes::get_le;
 use cenote_base::error::IoContext;
@@ -38,11 +39,12 @@ use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
 use crate::files::{log_dir, spaces_dir};
+use crate::owner::Ownership;
 
 /// Words that the engine may use as it likes.
 pub const ENGINE_WORDS: usize = 64;
 /// The format of a data directory that this program writes.
-pub const FORMAT_VERSION: u32 = 6;
+pub const FORMAT_VERSION: u32 = 7;
 /// The oldest one that it reads, and makes a later one of.
 const FORMAT_READ: u32 = 2;
 
@@ -170,6 +172,7 @@ pub struct ControlFile {
     path: PathBuf,
     file: File,
     state: Mutex<Slots>,
+    owner: Option<Arc<Ownership>>,
 }
 
 /// The newest slot, and whether a write of one failed.
@@ -185,16 +188,17 @@ impl ControlFile {
     /// # Errors
     /// [`Error::Corrupt`] if neither slot is whole, [`Error::Mismatch`] for another format version.
     pub fn open(data: &Path) -> Result<ControlFile> {
-        Self::open_or_begin(data, Origins::default())
+        Self::open_or_begin(data, Origins::default(), None)
     }
 
-    /// As [`ControlFile::open`]; one that is made says that the database begins at `origins`.
-    pub(crate) fn open_or_begin(data: &Path, origins: Origins) -> Result<ControlFile> {
+    /// As [`ControlFile::open`], for the owner of the data directory; one that is made says that the database begins at
+    /// `origins`.
+    pub(crate) fn open_or_begin(data: &Path, origins: Origins, owner: Option<Arc<Ownership>>) -> Result<ControlFile> {
         let path = data.join("control");
         if !fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
             Self::create(data, &path, origins)?;
         }
-        let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
+        let mut file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
         let mut bytes = vec![0; 2 * SLOT as usize];
         file.read_at(&mut bytes, 0)
             .doing(|| format!("reading {}", path.display()))?;
@@ -207,6 +211,9 @@ impl ControlFile {
                 path.display()
             ))
         })?;
+        if owner.as_ref().is_some_and(|owner| owner.has_moved()) {
+            file = replace(&path, sequence, &control)?;
+        }
         Ok(ControlFile {
             path,
             file,
@@ -215,6 +222,7 @@ impl ControlFile {
                 control,
                 failed: false,
             }),
+            owner,
         })
     }
 
@@ -255,7 +263,7 @@ impl ControlFile {
     ///
     /// # Errors
     /// An I/O error; [`Error::Poisoned`] after an earlier one, since then it is not known which
-    /// copy would be found.
+    /// copy would be found; [`Error::Revoked`] if the data directory is another's.
     pub fn update(&self, change: impl FnOnce(&mut Control)) -> Result<()> {
         let mut state = self.state.lock();
         if state.failed {
@@ -263,6 +271,9 @@ impl ControlFile {
                 "{} could not be written earlier: see to the disk, then restart",
                 self.path.display()
             )));
+        }
+        if let Some(owner) = &self.owner {
+            owner.check()?;
         }
         let mut next = state.control.clone();
         change(&mut next);
@@ -293,6 +304,16 @@ impl ControlFile {
         (state.sequence, state.control) = (sequence, next);
         Ok(())
     }
+}
+
+/// Another file with the same contents, in this program's version. A former owner may have the one before open, and write
+/// to it yet.
+fn replace(path: &Path, sequence: u64, control: &Control) -> Result<File> {
+    let mut bytes = vec![0; 2 * SLOT as usize];
+    let at = ((sequence + 1) % 2 * SLOT) as usize;
+    bytes[at..at + SLOT as usize].copy_from_slice(&control.encode(sequence));
+    fs::replace(path, &bytes).doing(|| format!("replacing {}", path.display()))?;
+    fs::open(path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))
 }
 
 fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {
@@ -375,7 +396,7 @@ mod tests {
     /// A directory of a version from 2 on is opened. From the first change on it is one of version 5, which the programs
     /// that know only those refuse since they look at both slots; a later version is refused.
     #[test]
-    fn a_directory_of_a_former_version_becomes_one_of_version_5() {
+    fn a_directory_of_a_former_version_becomes_one_of_this() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("control");
         let put = |version: u32| {
@@ -396,7 +417,7 @@ mod tests {
             versions.sort_unstable();
             versions
         };
-        for former in [2, 3, 4, 5] {
+        for former in [2, 3, 4, 5, 6] {
             put(former);
             let file = ControlFile::open(dir.path()).expect("opens");
             assert_eq!(file.get().database, 7);
@@ -407,7 +428,7 @@ mod tests {
         }
         put(FORMAT_VERSION + 1);
         let error = ControlFile::open(dir.path()).err().expect("refused").to_string();
-        assert!(error.contains("format version 7"), "{error}");
+        assert!(error.contains("format version 8"), "{error}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! - [`log`]: the stream of redo, in a ring and in segment files; group commit; recovery of its end;
 //! - [`pages`]: pages in files, with torn pages made good;
 //! - [`control`]: the control file;
+//! - [`owner`]: who has the data directory, of several hosts that reach it;
 //! - [`Storage`]: all of them in one data directory, as the buffer sees them.
 //!
 //! It knows no rows and no frames. The format of each file is drawn where it is written, and in
@@ -13,6 +14,7 @@ mod backup;
 pub mod control;
 mod files;
 pub mod log;
+pub mod owner;
 pub mod pages;
 mod poison;
 mod reads;
@@ -27,5 +29,6 @@ pub use log::{
     Appended, Chains, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, Need, OwnedRecord, RING_HEADER, RING_MIN,
     RingPlace, RingUse, Scan, Survive,
 };
+pub use owner::{Claim, Holding, OnLost, Ownership};
 pub use pages::{PageStore, PagesReport};
 pub use storage::{CheckReport, DataDir, Storage, StorageOptions, StorageReport};

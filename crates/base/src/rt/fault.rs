@@ -53,6 +53,12 @@ faults! {
     PageFlush = "page-flush",
     /// A region that another host has written is attached without dropping the lines that this host has cached.
     Invalidate = "invalidate",
+    /// A region that need not survive its host is believed after the loss of the host.
+    ForeignRegion = "foreign-region",
+    /// What a start finds in `owner` when it has synced the log is not asked for: it acknowledges what is another's.
+    OwnerUnasked = "owner-unasked",
+    /// A start on another host goes on in the files that the former host may have open.
+    LogFilesKept = "log-files-kept",
     /// A page is written to storage before the redo that changed it is durable.
     PageBeforeLog = "page-before-log",
     /// The buffer's lists are changed without their lock.

@@ -110,7 +110,10 @@ impl LogState {
             flusher.last_start
         );
         mark::pass(Mark::RedoGathered);
-        self.write_out(from, to, &mut flusher).inspect_err(|e| self.fail(e))?;
+        // In this order: a new owner that has not said so yet reads the log after this sync.
+        self.write_out(from, to, &mut flusher)
+            .and_then(|()| self.check_owner())
+            .inspect_err(|e| self.fail(e))?;
         let mark = RingMark {
             durable: to,
             last_start: flusher.last_start,
@@ -221,6 +224,10 @@ impl LogState {
                 .wait_timeout(Nanos::from_millis(if self.is_full() { 200 } else { 1000 }));
             self.work.reset();
             if self.poison.is_set() {
+                continue;
+            }
+            // One that only reads is to end, too.
+            if self.check_owner().is_err() {
                 continue;
             }
             self.prepare_segments();

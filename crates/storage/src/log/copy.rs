@@ -7,7 +7,7 @@ use cenote_base::{Error, Lsn, Result};
 use super::read::read_files;
 use super::recover::find_end;
 use super::ring::{BLOCK, block_of};
-use super::segments::Segments;
+use super::segments::{Generations, Segments};
 use super::state::LogState;
 
 const CHUNK: usize = 1 << 20;
@@ -28,7 +28,8 @@ impl LogSource<'_> {
     pub fn of_copy(dir: &Path, database: u128) -> Result<LogSource<'static>> {
         let payload = Segments::recorded_payload(dir)?
             .ok_or_else(|| Error::corrupt(format!("there are no log segments in {}", dir.display())))?;
-        Ok(LogSource::Files(Segments::open(dir, database, payload)?))
+        let generations = Generations::default();
+        Ok(LogSource::Files(Segments::open(dir, database, payload, generations)?))
     }
 
     fn payload(&self) -> u64 {
@@ -56,7 +57,7 @@ impl LogSource<'_> {
 /// Writes the log from `from` to `to` into `dir`, which is empty, for database `database`, and
 /// verifies it there. Returns its bytes.
 pub(crate) fn copy_log(source: &LogSource<'_>, dir: &Path, database: u128, from: Lsn, to: Lsn) -> Result<u64> {
-    let segments = Segments::open(dir, database, source.payload())?;
+    let segments = Segments::open(dir, database, source.payload(), Generations::default())?;
     let mut buffer = vec![0; CHUNK];
     let mut at = block_of(from);
     segments.prepare(segments.number_of(at), true)?;

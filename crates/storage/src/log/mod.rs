@@ -20,6 +20,7 @@ mod chains;
 mod commit;
 mod copy;
 mod flusher;
+mod handover;
 mod read;
 mod read_ahead;
 mod recover;

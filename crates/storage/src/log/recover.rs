@@ -11,6 +11,7 @@
 //! damage, and the error names the place.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use cenote_base::bytes::get_le;
 use cenote_base::rt::fault::{Fault, planted};
@@ -19,8 +20,9 @@ use cenote_base::{Error, Lsn, Result};
 use super::read::{Window, read_files};
 use super::read_ahead::ReadAhead;
 use super::ring::{BLOCK, Ring, RingMark, RingPlace, Survive, block_of};
-use super::segments::Segments;
+use super::segments::{Generations, Segments};
 use super::state::LogState;
+use crate::owner::Ownership;
 use crate::redo::{
     GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, STATE_COMPLETE, lag, seal,
 };
@@ -53,6 +55,22 @@ pub struct LogOptions {
     pub origin: Lsn,
     /// Whether a thread prepares segments and writes before a commit asks. Without, the appenders do it.
     pub background: bool,
+    /// What says whether the data directory is this process's still, before anything is acknowledged; `None`: nobody
+    /// else can have it.
+    pub owner: Option<Arc<Ownership>>,
+}
+
+impl LogOptions {
+    fn generations(&self) -> Generations {
+        self.owner.as_ref().map_or(Generations::default(), |owner| Generations {
+            believed: owner.believed(),
+            own: owner.generation(),
+        })
+    }
+
+    fn state(&self, segments: Segments, ring: Ring, mark: RingMark, tail: Lsn, start: Lsn) -> LogState {
+        LogState::new(segments, ring, mark, tail, start, self.background, self.owner.clone())
+    }
 }
 
 /// What became of the ring at opening.
@@ -94,7 +112,7 @@ struct End {
 
 pub(super) fn open(options: LogOptions) -> Result<(LogState, LogReport)> {
     let payload = Segments::recorded_payload(&options.dir)?.unwrap_or(options.segment_bytes);
-    let segments = Segments::open(&options.dir, options.database, payload)?;
+    let segments = Segments::open(&options.dir, options.database, payload, options.generations())?;
     let ring = Ring::new(&options.ring, options.survive)?;
     if segments.numbers().is_empty() && options.checkpoint.max(options.known_durable) <= options.origin {
         return create(segments, ring, &options);
@@ -125,10 +143,7 @@ fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(LogSt
         voided: Vec::new(),
         bytes_scanned: 0,
     };
-    Ok((
-        LogState::new(segments, ring, mark, origin, origin, options.background),
-        report,
-    ))
+    Ok((options.state(segments, ring, mark, origin, origin), report))
 }
 
 // ---- with the ring ----
@@ -227,8 +242,9 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     ring.forget_boundaries(end.tail);
     ring.set_tail(end.tail);
     let durable_before = end.mark.durable;
+    segments.own_from(durable_before)?;
     let block = load_block(&segments, durable_before)?;
-    let state = LogState::new(segments, ring, end.mark, end.tail, end.start, options.background);
+    let state = options.state(segments, ring, end.mark, end.tail, end.start);
     state.flusher.lock().block = block;
     state.wait_durable(end.tail)?;
     assert!(
@@ -284,6 +300,7 @@ fn from_files(
     if !planted(Fault::LogTailKept) {
         segments.truncate(end, used_to)?;
     }
+    segments.own_from(end)?;
     write_again(&segments, found.known_durable, end)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);
@@ -295,7 +312,7 @@ fn from_files(
         voided: Vec::new(),
         bytes_scanned: end.since(options.checkpoint),
     };
-    let state = LogState::new(segments, ring, mark, end, end, options.background);
+    let state = options.state(segments, ring, mark, end, end);
     state.flusher.lock().block = block;
     Ok((state, report))
 }

@@ -8,13 +8,20 @@
 //! NNNNNNNNNNNNNNNN.log   0 u64 magic and version  8 u64 payload bytes  16 u128 database
 //!                       32 u64 number n          40 u64 first LSN      48 u32 crc32c of 0..48
 //!                     4096 payload
-//! spare-N.log            a segment to reuse; its bytes mean nothing
+//! N...N-G...G.log        the same, of generation G: those above are of generation 0
+//! spare-N.log            a segment to reuse; its bytes mean nothing (spare-N-G.log, of generation G)
 //! ```
+//!
+//! The *generation* rises when the data directory comes to another host ([`crate::owner`]). An instance that ran on the
+//! former host may have segments open yet, and write to them late. So the first start on the new one gives the segment
+//! in which the log ends, and all behind it, files of its own generation ([`Segments::own_from`]), and reuses none of
+//! before.
 //!
 //! Invariants:
 //! - a segment has its name only when its header and its space are synced;
 //! - the bytes of a reused segment are of lower LSNs, so no group in them fits its position; of a
-//!   segment that held bytes *above* the log's end, nothing is kept.
+//!   segment that held bytes *above* the log's end, nothing is kept;
+//! - generations do not fall along the numbers: a file of a lower one behind a higher one is a former owner's.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -45,6 +52,8 @@ pub(crate) struct Segments {
     dir: PathBuf,
     database: u128,
     payload: u64,
+    /// Of the files that are made.
+    generation: u64,
     list: Mutex<SegmentList>,
     /// Held while a segment is made. Taken before `list`.
     making: Mutex<()>,
@@ -55,10 +64,27 @@ pub(crate) struct Segments {
 /// The segments that are there.
 #[derive(Default)]
 struct SegmentList {
-    /// Segments in use or prepared; opened when first needed.
-    live: BTreeMap<u64, Option<File>>,
+    /// Segments in use or prepared.
+    live: BTreeMap<u64, Segment>,
     spares: Vec<PathBuf>,
     next_spare: u64,
+    /// Files of former owners, that mean nothing.
+    foreign: Vec<PathBuf>,
+}
+
+/// A segment that is there; its file is opened when first needed.
+struct Segment {
+    generation: u64,
+    file: Option<File>,
+}
+
+/// Which files in the directory of the segments are the log's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Generations {
+    /// The last one that counts, of those that are found.
+    pub believed: u64,
+    /// That of the files that are made.
+    pub own: u64,
 }
 
 impl Segments {
@@ -66,7 +92,7 @@ impl Segments {
     ///
     /// # Errors
     /// [`Error::Invalid`] if segments cannot have `payload` bytes; an I/O error of the directory.
-    pub fn open(dir: &Path, database: u128, payload: u64) -> Result<Segments> {
+    pub fn open(dir: &Path, database: u128, payload: u64, generations: Generations) -> Result<Segments> {
         if payload < SEGMENT_MIN || !payload.is_multiple_of(SEGMENT_HEADER) {
             return Err(Error::Invalid(format!(
                 "log segments of {payload} bytes: a multiple of {SEGMENT_HEADER}, at least {SEGMENT_MIN}, is needed"
@@ -75,12 +101,14 @@ impl Segments {
         fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
         let mut list = SegmentList::default();
         for name in fs::list(dir).doing(|| format!("listing {}", dir.display()))? {
-            list.adopt(dir, &name);
+            list.adopt(dir, &name, generations);
         }
+        list.drop_fallen(dir);
         let segments = Segments {
             dir: dir.to_owned(),
             database,
             payload,
+            generation: generations.own,
             list: Mutex::new(list),
             making: Mutex::new(()),
             prepared: AtomicU64::new(0),
@@ -98,7 +126,7 @@ impl Segments {
             return Ok(None);
         }
         let names = fs::list(dir).doing(|| format!("listing {}", dir.display()))?;
-        for name in names.iter().filter(|n| n.len() == 20 && n.ends_with(".log")) {
+        for name in names.iter().filter(|n| number_of_name(n).is_some()) {
             let path = dir.join(name);
             let mut header = [0; 64];
             let file = fs::open(&path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
@@ -134,8 +162,19 @@ impl Segments {
         Lsn::from_raw(number * self.payload)
     }
 
+    /// The path of a segment that is made.
+    fn own_path(&self, number: u64) -> PathBuf {
+        self.dir.join(name_of(number, self.generation))
+    }
+
+    /// The path of a segment that is there, or of the one that would be made.
     fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("{number:016x}.log"))
+        self.path_in(&self.list.lock(), number)
+    }
+
+    fn path_in(&self, list: &SegmentList, number: u64) -> PathBuf {
+        let generation = list.live.get(&number).map_or(self.generation, |s| s.generation);
+        self.dir.join(name_of(number, generation))
     }
 
     /// Where position `at` lies, in words for people.
@@ -179,16 +218,31 @@ impl Segments {
             Some(path) => self.make(number, path, true),
             None => self.make_new(number, quick),
         };
-        let file = made.doing(|| format!("preparing log segment {}", self.path(number).display()))?;
+        let file = made.doing(|| format!("preparing log segment {}", self.own_path(number).display()))?;
         let mut list = self.list.lock();
-        let before = list.live.insert(number, Some(file));
+        let before = list.live.insert(number, self.own(file));
         assert!(before.is_none(), "segment {number} is made by one thread, and once");
         self.publish_prepared(&list);
         Ok(())
     }
 
+    fn own(&self, file: File) -> Segment {
+        Segment {
+            generation: self.generation,
+            file: Some(file),
+        }
+    }
+
+    /// The path of a segment in the making. Not that of another generation, whose maker may rename it yet.
+    fn making_path(&self) -> PathBuf {
+        self.dir.join(match self.generation {
+            0 => String::from("new.log"),
+            generation => format!("new-{generation:016x}.log"),
+        })
+    }
+
     fn make_new(&self, number: u64, quick: bool) -> std::io::Result<File> {
-        let path = self.dir.join("new.log");
+        let path = self.making_path();
         let made = self
             .take_space(&path, quick)
             .and_then(|()| self.make(number, &path, false));
@@ -197,6 +251,63 @@ impl Segments {
             let _ = fs::remove(&path);
         }
         made
+    }
+
+    // ---- handing over ----
+
+    /// Whether a segment from `number` on, or anything beside, is of another generation than this start's.
+    pub fn has_foreign_from(&self, number: u64) -> bool {
+        let list = self.list.lock();
+        let is_foreign = |(_, s): (&u64, &Segment)| s.generation != self.generation;
+        list.live.range(number..).any(is_foreign) || !list.foreign.is_empty()
+    }
+
+    /// Whether segment `number` is there, as a file of this start's generation.
+    pub fn is_own(&self, number: u64) -> bool {
+        let list = self.list.lock();
+        list.live.get(&number).is_some_and(|s| s.generation == self.generation)
+    }
+
+    /// Makes segment `number` anew, as a file of this start's generation that `fill` has written to.
+    pub fn make_copy(&self, number: u64, fill: impl FnOnce(&File) -> std::io::Result<()>) -> std::io::Result<()> {
+        let path = self.making_path();
+        let _making = self.making.lock();
+        let made = self
+            .take_space(&path, true)
+            .and_then(|()| fill(&fs::open(&path, OpenOptions::WRITE)?))
+            .and_then(|()| self.make(number, &path, false));
+        let file = made.inspect_err(|_| drop(fs::remove(&path)))?;
+        let mut list = self.list.lock();
+        let former = self.path_in(&list, number);
+        assert!(
+            former != self.own_path(number),
+            "a copy takes the place of another's file"
+        );
+        list.live.insert(number, self.own(file));
+        list.foreign.push(former);
+        Ok(())
+    }
+
+    /// Removes what is not of this start's generation: segments from `number` on, and what means nothing.
+    pub fn forget_foreign(&self, number: u64) -> Result<()> {
+        let mut list = self.list.lock();
+        let is_foreign = |(_, s): &(&u64, &Segment)| s.generation != self.generation;
+        let gone: Vec<u64> = list.live.range(number..).filter(is_foreign).map(|(n, _)| *n).collect();
+        let mut paths = std::mem::take(&mut list.foreign);
+        for number in gone {
+            paths.push(self.path_in(&list, number));
+            list.live.remove(&number);
+        }
+        self.publish_prepared(&list);
+        drop(list);
+        for path in paths {
+            match fs::remove(&path) {
+                // A former owner may have renamed or removed it.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                removed => removed.doing(|| format!("removing {}, which is a former owner's", path.display()))?,
+            }
+        }
+        Ok(())
     }
 
     fn take_space(&self, path: &Path, quick: bool) -> std::io::Result<()> {
@@ -220,7 +331,7 @@ impl Segments {
         }
         file.write_at(&self.header(number), 0)?;
         file.sync_data()?;
-        fs::rename(path, self.path(number))?;
+        fs::rename(path, self.own_path(number))?;
         if !planted(Fault::NameSync) {
             fs::sync_dir(&self.dir)?;
         }
@@ -250,18 +361,18 @@ impl Segments {
         let mut list = self.list.lock();
         match list.live.get(&number) {
             None => Ok(None),
-            Some(Some(file)) => Ok(Some(file.clone())),
-            Some(None) => self.open_live(&mut list, number).map(Some),
+            Some(Segment { file: Some(file), .. }) => Ok(Some(file.clone())),
+            Some(_) => self.open_live(&mut list, number).map(Some),
         }
     }
 
     fn open_live(&self, list: &mut MutexGuard<'_, SegmentList>, number: u64) -> Result<File> {
-        let path = self.path(number);
+        let path = self.path_in(list, number);
         let file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
         let mut header = [0; SEGMENT_HEADER as usize];
         file.read_at(&mut header, 0)
             .doing(|| format!("reading {}", path.display()))?;
-        self.check_header(&header, number)?;
+        self.check_header(&header, number, &path)?;
         let length = file.len().doing(|| format!("measuring {}", path.display()))?;
         if length < SEGMENT_HEADER + self.payload {
             return Err(Error::corrupt(format!(
@@ -270,16 +381,18 @@ impl Segments {
                 SEGMENT_HEADER + self.payload
             )));
         }
-        list.live.insert(number, Some(file.clone()));
+        if let Some(segment) = list.live.get_mut(&number) {
+            segment.file = Some(file.clone());
+        }
         Ok(file)
     }
 
-    fn check_header(&self, header: &[u8; SEGMENT_HEADER as usize], number: u64) -> Result<()> {
+    fn check_header(&self, header: &[u8; SEGMENT_HEADER as usize], number: u64, path: &Path) -> Result<()> {
         let expected = self.header(number);
         if header[..8] != expected[..8] && header[..6] == expected[..6] {
             return Err(Error::Mismatch(format!(
                 "log segment {} has format version {}, this program knows 02",
-                self.path(number).display(),
+                path.display(),
                 String::from_utf8_lossy(&header[6..8])
             )));
         }
@@ -293,7 +406,7 @@ impl Segments {
             if header[range.clone()] != expected[range] {
                 return Err(Error::corrupt(format!(
                     "the header of log segment {} has a wrong {field}",
-                    self.path(number).display()
+                    path.display()
                 )));
             }
         }
@@ -390,12 +503,15 @@ impl Segments {
             let Some(number) = list.live.keys().next().copied().filter(|n| *n < keep) else {
                 return Ok(());
             };
-            list.live.remove(&number);
-            let reuse = list.spares.len() < SPARES;
-            let spare = self.dir.join(format!("spare-{}.log", list.next_spare));
+            let path = self.path_in(&list, number);
+            let is_own = list
+                .live
+                .remove(&number)
+                .is_some_and(|s| s.generation == self.generation);
+            let reuse = is_own && list.spares.len() < SPARES;
+            let spare = self.dir.join(spare_name(list.next_spare, self.generation));
             list.next_spare += 1;
             drop(list);
-            let path = self.path(number);
             let done = if reuse {
                 fs::rename(&path, &spare)
             } else {
@@ -424,7 +540,7 @@ impl Segments {
         let gone: Vec<u64> = list.live.range(first_gone..).map(|(n, _)| *n).collect();
         // From the last on: a process that is stopped here leaves no gap.
         for number in gone.into_iter().rev() {
-            let path = self.path(number);
+            let path = self.path_in(&list, number);
             fs::remove(&path).doing(|| format!("removing {}, which lies beyond the log's end", path.display()))?;
             list.live.remove(&number);
         }
@@ -452,15 +568,70 @@ impl Segments {
 }
 
 impl SegmentList {
-    fn adopt(&mut self, dir: &Path, name: &str) {
-        let Some(stem) = name.strip_suffix(".log") else { return };
-        if let Some(n) = stem.strip_prefix("spare-") {
-            self.next_spare = self.next_spare.max(n.parse::<u64>().map_or(0, |n| n + 1));
-            self.spares.push(dir.join(name));
-        } else if stem.len() == 16
-            && let Ok(number) = u64::from_str_radix(stem, 16)
-        {
-            self.live.insert(number, None);
+    fn adopt(&mut self, dir: &Path, name: &str, generations: Generations) {
+        if let Some((number, generation)) = number_of_name(name) {
+            let is_newer = self.live.get(&number).is_none_or(|known| known.generation < generation);
+            let former = match (generation <= generations.believed, is_newer) {
+                (true, true) => self.live.insert(number, Segment { generation, file: None }),
+                _ => return self.foreign.push(dir.join(name)),
+            };
+            let path = |former: Segment| dir.join(name_of(number, former.generation));
+            self.foreign.extend(former.map(path));
+        } else if let Some((number, generation)) = spare_of_name(name) {
+            self.next_spare = self.next_spare.max(number + 1);
+            match generation == generations.own {
+                true => self.spares.push(dir.join(name)),
+                false => self.foreign.push(dir.join(name)),
+            }
         }
     }
+
+    /// Files of a lower generation behind those of a higher one were made by a former owner.
+    fn drop_fallen(&mut self, dir: &Path) {
+        let mut highest = 0;
+        let mut fallen = Vec::new();
+        for (number, segment) in &self.live {
+            highest = highest.max(segment.generation);
+            if segment.generation < highest {
+                fallen.push((*number, segment.generation));
+            }
+        }
+        for (number, generation) in fallen {
+            self.live.remove(&number);
+            self.foreign.push(dir.join(name_of(number, generation)));
+        }
+    }
+}
+
+fn name_of(number: u64, generation: u64) -> String {
+    match generation {
+        0 => format!("{number:016x}.log"),
+        _ => format!("{number:016x}-{generation:016x}.log"),
+    }
+}
+
+/// Number and generation of the segment whose file has this name, if it is one's.
+fn number_of_name(name: &str) -> Option<(u64, u64)> {
+    let stem = name.strip_suffix(".log")?;
+    let (number, generation) = stem.split_once('-').unwrap_or((stem, "0000000000000000"));
+    if number.len() != 16 || generation.len() != 16 {
+        return None;
+    }
+    let word = |text| u64::from_str_radix(text, 16).ok();
+    Some((word(number)?, word(generation)?))
+}
+
+fn spare_name(number: u64, generation: u64) -> String {
+    match generation {
+        0 => format!("spare-{number}.log"),
+        _ => format!("spare-{number}-{generation:016x}.log"),
+    }
+}
+
+/// Number and generation of the spare segment whose file has this name, if it is one's.
+fn spare_of_name(name: &str) -> Option<(u64, u64)> {
+    let stem = name.strip_prefix("spare-")?.strip_suffix(".log")?;
+    let (number, generation) = stem.split_once('-').unwrap_or((stem, "0"));
+    // Of one whose number cannot be read only the space is of use.
+    Some((number.parse().unwrap_or(0), u64::from_str_radix(generation, 16).ok()?))
 }

@@ -15,6 +15,8 @@
 //! Lock order: `flusher` (the lead's) before `waiters.queue`, `segments.list`; `reserve` is last and nothing is taken
 //! under it.
 
+use std::sync::Arc;
+
 use cenote_base::bytes::get_le;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{Event, Mutex};
@@ -24,6 +26,7 @@ use super::flusher::Flusher;
 use super::ring::{Ring, RingMark};
 use super::segments::Segments;
 use super::waiters::Waiters;
+use crate::owner::Ownership;
 use crate::poison::Poison;
 use crate::redo::{GroupHeader, STATE_COMPLETE};
 
@@ -44,6 +47,8 @@ pub(crate) struct LogState {
     pub(super) look_again: AtomicU64,
     pub(super) closing: AtomicBool,
     pub(super) background: bool,
+    /// Who has the data directory.
+    pub(super) owner: Option<Arc<Ownership>>,
     /// Wakes the background.
     pub(super) work: Event,
     /// Guards of [`super::Log::hold`] that live.
@@ -70,6 +75,7 @@ impl LogState {
         tail: Lsn,
         ring_start: Lsn,
         background: bool,
+        owner: Option<Arc<Ownership>>,
     ) -> LogState {
         assert!(
             mark.durable <= tail && tail.since(mark.durable) <= ring.capacity(),
@@ -103,6 +109,7 @@ impl LogState {
             look_again: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             background,
+            owner,
             work: Event::new(),
             holds: AtomicU64::new(0),
             recycle_to: AtomicU64::new(0),
@@ -131,12 +138,27 @@ impl LogState {
 
     /// Ends the log's life: an error of a write or sync is never retried.
     pub(super) fn fail(&self, cause: &Error) {
-        self.poison.set(|| {
-            Error::LogFailed(format!(
+        self.poison.set(|| match cause {
+            Error::Revoked(reason) => Error::LogFailed(reason.clone()),
+            _ => Error::LogFailed(format!(
                 "the redo log failed and takes no more changes ({cause}); what was committed is safe: \
                  see to the disk, then restart"
-            ))
+            )),
         });
+    }
+
+    /// Whether what this process has made durable is its own to acknowledge.
+    ///
+    /// # Errors
+    /// [`Error::LogFailed`], for good, if the data directory is another's.
+    pub(super) fn check_owner(&self) -> Result<()> {
+        match self.owner.as_ref().map_or(Ok(()), |owner| owner.check()) {
+            Ok(()) => Ok(()),
+            Err(lost) => {
+                self.fail(&lost);
+                Err(self.poison.error())
+            }
+        }
     }
 
     /// The header of the group at `at`, which is below the tail; `None` while it is incomplete.

@@ -25,6 +25,7 @@ mod spaces;
 mod tests;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use cenote_base::page_io::{PageRead, PageWrite, Sectors};
 use cenote_base::rt::Mutex;
@@ -34,6 +35,7 @@ use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
 use crate::files::spaces_dir;
+use crate::owner::Ownership;
 use crate::poison::Poison;
 use crate::redo::{set_page_checksum, verify_page};
 use doublewrite::{Areas, Placing};
@@ -64,6 +66,7 @@ pub struct PageStore {
     former: FormerPages,
     /// Held while pages are changed in place by other than batches: a repair at reading, space given back.
     without_area: Mutex<()>,
+    owner: Option<Arc<Ownership>>,
 }
 
 impl PageStore {
@@ -72,7 +75,12 @@ impl PageStore {
     /// # Errors
     /// An I/O error, one of `redo`; [`Error::Mismatch`] for the double-write file of another database or of a later
     /// format.
-    pub fn open(data: &Path, database: u128, redo: &mut Redo<'_>) -> Result<(PageStore, PagesReport)> {
+    pub fn open(
+        data: &Path,
+        database: u128,
+        owner: Option<Arc<Ownership>>,
+        redo: &mut Redo<'_>,
+    ) -> Result<(PageStore, PagesReport)> {
         let spaces = Spaces::open(&spaces_dir(data))?;
         let areas = Areas::open(data, database)?;
         let restored = restore::restore(&spaces, &areas, redo)?;
@@ -83,6 +91,7 @@ impl PageStore {
             stats: PageStats::default(),
             former: FormerPages::new(restored.former),
             without_area: Mutex::new(()),
+            owner,
         };
         let built: Vec<(PageId, &[u8])> = restored.built.iter().map(|(id, page)| (*id, &**page)).collect();
         store.write_pages(&built)?;
@@ -142,6 +151,8 @@ impl PageStore {
         if !self.areas.copy_of(id, page)? {
             return Err(damage);
         }
+        // What is damaged may be a page that the next owner is writing.
+        self.check_change()?;
         let _whole = self.without_area.lock();
         self.space(id.space)?.write(id.page, page)?;
         Ok(PageRead::Rebuilt)
@@ -169,7 +180,7 @@ impl PageStore {
     /// [`Error::Poisoned`] after a failed sync, for good.
     pub fn write_changes(&self, pages: &[PageWrite<'_>]) -> Result<()> {
         for batch in pages.chunks(BATCH) {
-            self.check()?;
+            self.check_change()?;
             self.write_batch(batch)?;
         }
         Ok(())
@@ -246,7 +257,7 @@ impl PageStore {
     /// # Errors
     /// [`Error::Invalid`] if it exists; [`Error::Poisoned`] from then on if a sync fails.
     pub fn create_space(&self, space: u32) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         // Old copies of pages of a space of this number must not come back.
         self.forget(space)?;
         let file = self.spaces.create(space)?;
@@ -258,7 +269,7 @@ impl PageStore {
     /// # Errors
     /// An I/O error; [`Error::Poisoned`] if the store has failed.
     pub fn drop_space(&self, space: u32) -> Result<()> {
-        self.check()?;
+        self.check_change()?;
         self.spaces.remove(space)
     }
 
@@ -322,6 +333,7 @@ impl PageStore {
     /// # Errors
     /// An I/O error; [`Error::Poisoned`] from then on if the sync fails.
     pub fn punch(&self, space: u32, pages: std::ops::Range<u32>) -> Result<()> {
+        self.check_change()?;
         self.settle_former()?;
         let file = self.space(space)?;
         {
@@ -401,6 +413,18 @@ impl PageStore {
     /// [`Error::Poisoned`], with the error.
     pub fn check(&self) -> Result<()> {
         self.poison.check()
+    }
+
+    /// Whether files may be changed: the store has not failed, and the data directory is this process's. A process that
+    /// is stopped behind this look, and goes on when another has the directory, writes all the same: that none does is
+    /// for its host's agent to see to.
+    fn check_change(&self) -> Result<()> {
+        self.check()?;
+        let lost = |e: Error| self.poison.set(|| Error::Poisoned(e.to_string()));
+        match &self.owner {
+            Some(owner) => owner.check().inspect_err(|e| lost(e.clone())),
+            None => Ok(()),
+        }
     }
 }
 

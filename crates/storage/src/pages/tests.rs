@@ -38,7 +38,7 @@ fn open_by(redo: &Redo) -> (PageStore, PagesReport) {
 }
 
 fn try_open(redo: &Redo) -> Result<(PageStore, PagesReport)> {
-    PageStore::open(dir(), DATABASE, &mut |wanted| {
+    PageStore::open(dir(), DATABASE, None, &mut |wanted| {
         let up_to = |(id, until): (&PageId, &Lsn)| {
             let records = redo.get(id).into_iter().flatten();
             (*id, records.filter(|r| r.get().lsn <= *until).cloned().collect())

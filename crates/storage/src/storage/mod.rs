@@ -3,7 +3,7 @@
 //! Opening takes two steps, because whether a region may be believed is known only from the
 //! control file, and the log needs the ring that lies in the region:
 //!
-//! 1. [`DataDir::open`] takes the directory for this process and reads the control file;
+//! 1. [`DataDir::open`] takes the directory for this process ([`crate::owner`]) and reads the control file;
 //! 2. the caller opens or makes its region, compares incarnations, writes a new one
 //!    ([`ControlFile::update`]);
 //! 3. [`DataDir::storage`] opens log and pages with the ring in that region.
@@ -20,6 +20,7 @@ use cenote_base::{Error, Lsn, PageId, Result};
 use crate::control::{Control, ControlFile, Origins};
 use crate::files::{doing, log_dir, spaces_dir};
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
+use crate::owner::{Claim, Ownership};
 use crate::pages::{PageStore, PagesReport};
 
 /// How to open the log and the pages of a data directory.
@@ -62,6 +63,7 @@ pub struct StorageReport {
 pub struct DataDir {
     path: PathBuf,
     control: ControlFile,
+    owner: Arc<Ownership>,
     _lock: File,
 }
 
@@ -72,8 +74,8 @@ impl DataDir {
     /// Takes a data directory for this process, and makes it if it is missing.
     ///
     /// # Errors
-    /// [`Error::Busy`] if another process has it; [`Error::Corrupt`] if its control file is gone
-    /// or damaged.
+    /// [`Error::Busy`] if another process of this host has it; [`Error::Revoked`] if a later holder of the same grant
+    /// has; [`Error::Corrupt`] if its control file is gone or damaged.
     pub fn open(path: &Path) -> Result<DataDir> {
         Self::open_or_begin(path, Origins::default())
     }
@@ -83,6 +85,14 @@ impl DataDir {
     /// # Errors
     /// Those of [`DataDir::open`]; [`Error::Invalid`] if nothing can begin there.
     pub fn open_or_begin(path: &Path, origins: Origins) -> Result<DataDir> {
+        Self::open_as(path, origins, &Claim::machine())
+    }
+
+    /// As [`DataDir::open_or_begin`], as `claim` says.
+    ///
+    /// # Errors
+    /// Those of [`DataDir::open_or_begin`].
+    pub fn open_as(path: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
         if !doing(fs::exists(path), "looking for", path)? {
             doing(fs::create_dir_all(path), "making", path)?;
             let parent = path.parent().unwrap_or(path);
@@ -96,10 +106,13 @@ impl DataDir {
                 path.display()
             )));
         }
-        let control = ControlFile::open_or_begin(path, origins)?;
+        // Before anything is read: whoever had the directory acknowledges nothing from here on.
+        let owner = Arc::new(Ownership::claim(path, claim)?);
+        let control = ControlFile::open_or_begin(path, origins, Some(Arc::clone(&owner)))?;
         Ok(DataDir {
             path: path.to_owned(),
             control,
+            owner,
             _lock: lock,
         })
     }
@@ -162,9 +175,11 @@ impl DataDir {
             known_durable: durable,
             origin,
             background: options.background,
+            owner: Some(Arc::clone(&self.owner)),
         })?;
         let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
-        let (pages, pages_report) = PageStore::open(&self.path, database, &mut redo)?;
+        let owner = Some(Arc::clone(&self.owner));
+        let (pages, pages_report) = PageStore::open(&self.path, database, owner, &mut redo)?;
         self.keep_names()?;
         let report = StorageReport {
             log: log_report,
@@ -223,6 +238,8 @@ impl Storage {
             c.checkpoint = c.checkpoint.max(checkpoint);
             c.durable = c.durable.max(durable);
         })?;
+        // Segments are renamed and removed by their names, which the next owner's may be.
+        self.dir.owner.check()?;
         self.log.recycle(if planted(Fault::RecycleAll) {
             durable
         } else {

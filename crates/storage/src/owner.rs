@@ -1,0 +1,322 @@
+//! Who owns a data directory: the file `owner`, which each start replaces before it reads anything else.
+//!
+//! A directory may be reached by several hosts, and file locks hold on one. So a start says in `owner` that the
+//! directory is its own, by a token that it has drawn, and then reads the log. An instance that was there before looks
+//! at the file after each sync of the log and before it tells anybody, before each batch of pages, and before each
+//! change of the control file: it finds another token, tells nobody, and ends.
+//!
+//! ```text
+//!  old:  write log ─ sync ─ read owner ─ still mine? ─ yes ─▶ acknowledged: the new one, which writes `owner` later,
+//!                                            │                and reads the log after that, finds it
+//!                                            └─ no ──▶ ends; nothing was acknowledged
+//!  new:  write owner ─ sync ─ read log ─ take files of an own generation from the log's end on
+//! ```
+//!
+//! What the old one writes later still, stopped between look and write, does not reach the new one's log: the segment
+//! in which the log ended was copied, and the control file replaced, when the directory came to another host. Pages in
+//! place have no such files: there the host agent's word counts, that no process of the old instance is left.
+//!
+//! ```text
+//! two copies, at 0 and 4096, written at once
+//!   0 u64 magic       8 u32 format version  12 u32 length of the host's name
+//!  16 u128 token     32 u64 generation      40 u64 host   48 u64 host's epoch
+//!  56 u64 grant      64 u64 grant's epoch   72 64 bytes: the host's name
+//! 136 u32 crc32c of 0..136
+//! ```
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cenote_base::bytes::get_le;
+use cenote_base::error::IoContext;
+use cenote_base::rt;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::fs::{self, OpenOptions};
+use cenote_base::{Error, Result, crc};
+use cenote_fabric::Origin;
+
+const MAGIC: u64 = u64::from_le_bytes(*b"CenOwner");
+const FORMAT_VERSION: u32 = 1;
+const COPIES: [usize; 2] = [0, 4096];
+const NAME: usize = 72;
+const NAME_MAX: usize = 64;
+const SUM: usize = NAME + NAME_MAX;
+const SIZE: usize = SUM + 4;
+const FILE_SIZE: usize = COPIES[1] + SIZE;
+/// Looks at a file that cannot be read as it should be, before that counts.
+const LOOKS: usize = 3;
+
+const _: () = assert!(COPIES[0] + SIZE <= COPIES[1], "the copies are apart");
+
+/// A grant of a memory pool, and the epoch in which it is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Holding {
+    /// The grant.
+    pub grant: u64,
+    /// It rises with each holder.
+    pub epoch: u64,
+}
+
+/// What is called when the directory is found to be another's, with the reason. It should end the process.
+pub type OnLost = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// As whom a start takes a data directory.
+#[derive(Clone)]
+pub struct Claim {
+    /// The host.
+    pub host: Origin,
+    /// The grant that its memory is, if it is a pool's: a holder of before is refused.
+    pub holding: Option<Holding>,
+    /// What ends the process when the directory is another's.
+    pub on_lost: Option<OnLost>,
+}
+
+impl Claim {
+    /// That of a process of this machine, without a pool.
+    pub fn machine() -> Claim {
+        Claim::of(Origin::machine())
+    }
+
+    /// That of a process of `host`.
+    pub fn of(host: Origin) -> Claim {
+        Claim {
+            host,
+            holding: None,
+            on_lost: None,
+        }
+    }
+}
+
+impl fmt::Debug for Claim {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Claim of {} ({:?})", self.host, self.holding)
+    }
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    token: u128,
+    generation: u64,
+    host: u64,
+    host_epoch: u64,
+    holding: Option<Holding>,
+    name: String,
+}
+
+impl Owner {
+    fn encode(&self) -> Vec<u8> {
+        let mut copy = [0; SIZE];
+        let name = self.name.as_bytes();
+        let name = &name[..name.len().min(NAME_MAX)];
+        let mut put = |at: usize, bytes: &[u8]| copy[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC.to_le_bytes());
+        put(8, &FORMAT_VERSION.to_le_bytes());
+        put(12, &(name.len() as u32).to_le_bytes());
+        put(16, &self.token.to_le_bytes());
+        let (grant, epoch) = self.holding.map_or((0, 0), |held| (held.grant, held.epoch));
+        for (i, word) in [self.generation, self.host, self.host_epoch, grant, epoch]
+            .iter()
+            .enumerate()
+        {
+            put(32 + 8 * i, &word.to_le_bytes());
+        }
+        put(NAME, name);
+        let sum = crc::crc32c(&copy[..SUM]);
+        copy[SUM..].copy_from_slice(&sum.to_le_bytes());
+        let mut file = vec![0; FILE_SIZE];
+        COPIES
+            .iter()
+            .for_each(|at| file[*at..*at + SIZE].copy_from_slice(&copy));
+        file
+    }
+
+    /// The first whole copy; `None` if there is none.
+    fn decode(file: &[u8]) -> Result<Option<Owner>> {
+        for copy in COPIES.iter().filter_map(|at| file.get(*at..*at + SIZE)) {
+            let is_whole =
+                get_le::<u64>(copy, 0) == Some(MAGIC) && get_le::<u32>(copy, SUM) == Some(crc::crc32c(&copy[..SUM]));
+            if !is_whole {
+                continue;
+            }
+            match get_le::<u32>(copy, 8) {
+                Some(FORMAT_VERSION) => return Ok(Self::fields(copy)),
+                version => {
+                    return Err(Error::Mismatch(format!(
+                        "the file owner of the data directory has format version {}, this program knows \
+                         {FORMAT_VERSION}",
+                        version.unwrap_or(0)
+                    )));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn fields(copy: &[u8]) -> Option<Owner> {
+        let length = (get_le::<u32>(copy, 12)? as usize).min(NAME_MAX);
+        let holding = Holding {
+            grant: get_le::<u64>(copy, 56)?,
+            epoch: get_le::<u64>(copy, 64)?,
+        };
+        Some(Owner {
+            token: get_le::<u128>(copy, 16)?,
+            generation: get_le::<u64>(copy, 32)?,
+            host: get_le::<u64>(copy, 40)?,
+            host_epoch: get_le::<u64>(copy, 48)?,
+            holding: (holding.epoch > 0).then_some(holding),
+            name: String::from_utf8_lossy(&copy[NAME..NAME + length]).into_owned(),
+        })
+    }
+
+    fn is_on(&self, host: &Origin) -> bool {
+        (self.host, self.host_epoch) == (host.number(), host.epoch())
+    }
+
+    fn read(path: &Path) -> Result<Option<Owner>> {
+        let file = fs::open(path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
+        let mut bytes = [0; FILE_SIZE];
+        let read = file
+            .read_at(&mut bytes, 0)
+            .doing(|| format!("reading {}", path.display()))?;
+        Self::decode(&bytes[..read])
+    }
+}
+
+/// A data directory that this process has claimed.
+pub struct Ownership {
+    path: PathBuf,
+    owner: Owner,
+    /// Files of later generations are of a start that lost a race for the directory.
+    believed: u64,
+    is_lost: AtomicBool,
+    on_lost: Option<OnLost>,
+}
+
+impl Ownership {
+    /// Says in `data` that the directory is this process's from here on. Its log has not been read before.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if a later holder of the same grant has the directory; [`Error::Corrupt`] if the file is
+    /// damaged; an I/O error.
+    pub(crate) fn claim(data: &Path, claim: &Claim) -> Result<Ownership> {
+        let path = data.join("owner");
+        let former = match fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
+            true => Some(Self::former(&path)?),
+            false => None,
+        };
+        if let Some(former) = &former {
+            refuse_former_holder(former, claim)?;
+        }
+        let believed = former.as_ref().map_or(0, |former| former.generation);
+        let stays = former.is_none_or(|former| former.is_on(&claim.host));
+        let owner = Owner {
+            token: rt::random_u128(),
+            // Two starts that race for the directory draw different ones, as a rule.
+            generation: if stays {
+                believed
+            } else {
+                believed + 1 + rt::random() % (1 << 16)
+            },
+            host: claim.host.number(),
+            host_epoch: claim.host.epoch(),
+            holding: claim.holding,
+            name: claim.host.to_string(),
+        };
+        fs::replace(&path, &owner.encode()).doing(|| format!("writing {}", path.display()))?;
+        Ok(Ownership {
+            path,
+            owner,
+            believed,
+            is_lost: AtomicBool::new(false),
+            on_lost: claim.on_lost.clone(),
+        })
+    }
+
+    fn former(path: &Path) -> Result<Owner> {
+        Owner::read(path)?.ok_or_else(|| {
+            Error::corrupt(format!(
+                "both copies in {} are damaged: it says of which generation the log's files are. Restore the data \
+                 directory from a backup",
+                path.display()
+            ))
+        })
+    }
+
+    /// The generation of the files that this process makes.
+    pub(crate) fn generation(&self) -> u64 {
+        self.owner.generation
+    }
+
+    /// The last generation of files that were found and count.
+    pub(crate) fn believed(&self) -> u64 {
+        self.believed
+    }
+
+    /// Whether the files that were found may be open on another host still.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.believed != self.owner.generation
+    }
+
+    /// Whether the directory is this process's still. Once it is not it never is again.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is not, or if that cannot be found out.
+    pub fn check(&self) -> Result<()> {
+        if planted(Fault::OwnerUnasked) {
+            return Ok(());
+        }
+        let mut reason = String::from("its file owner cannot be read as it was written");
+        for _ in 0..LOOKS {
+            match Owner::read(&self.path) {
+                Ok(Some(now)) if now.token == self.owner.token => return self.check_former(),
+                Ok(Some(now)) => {
+                    reason = format!("it was taken over by {}", now.name);
+                    break;
+                }
+                Ok(None) => {}
+                Err(error) => reason = error.to_string(),
+            }
+        }
+        Err(self.lose(&reason))
+    }
+
+    fn check_former(&self) -> Result<()> {
+        match self.is_lost.load(Ordering::Acquire) {
+            true => Err(self.revoked("it was not this instance's at an earlier look")),
+            false => Ok(()),
+        }
+    }
+
+    fn revoked(&self, reason: &str) -> Error {
+        let data = self.path.parent().unwrap_or(&self.path);
+        Error::Revoked(format!(
+            "the data directory {} is not this instance's any more ({reason}): nothing is acknowledged from here on",
+            data.display()
+        ))
+    }
+
+    fn lose(&self, reason: &str) -> Error {
+        let error = self.revoked(reason);
+        let is_first = !self.is_lost.swap(true, Ordering::AcqRel);
+        if let Some(end) = self.on_lost.as_ref().filter(|_| is_first) {
+            end(&error);
+        }
+        error
+    }
+}
+
+fn refuse_former_holder(former: &Owner, claim: &Claim) -> Result<()> {
+    match (former.holding, claim.holding) {
+        (Some(had), Some(has)) if had.grant == has.grant && has.epoch < had.epoch => Err(Error::Revoked(format!(
+            "the data directory was taken over by {} as holder {} of grant {}: this start is of holder {}",
+            former.name, had.epoch, had.grant, has.epoch
+        ))),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
