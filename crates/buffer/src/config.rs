@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::{MirrorKeeper, coherence};
+use cenote_fabric::{FileRange, MirrorKeeper, Origin, coherence};
 use cenote_storage::Survive;
 
 use crate::layout::Geometry;
@@ -48,9 +48,13 @@ pub struct Config {
     pub remote: Option<RemoteSource>,
     /// The region's file or device; `None`: a file in shared memory, named after the database.
     pub region: Option<PathBuf>,
+    /// The part of that file or device that it is, if it is not all of it.
+    pub range: Option<FileRange>,
     /// What keeps the region mirrored, if anything does: kind `cxl` that survives its host, since what is not written
     /// back is not mirrored.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
+    /// The host that this process is on, as its pool says; `None`: the machine, as long as it is not booted again.
+    pub origin: Option<Origin>,
     /// Bind the memory to this NUMA node.
     pub numa_node: Option<u32>,
     /// What the region's bytes are to survive.
@@ -85,7 +89,9 @@ impl Config {
             size,
             remote: None,
             region: None,
+            range: None,
             mirror: None,
+            origin: None,
             numa_node: None,
             survive: Survive::Process,
             ring: None,

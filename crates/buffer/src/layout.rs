@@ -38,7 +38,7 @@ pub const FRAMES_LARGE: u32 = 2048;
 /// "CENOTEP1": what a pool header begins with.
 pub const POOL_MAGIC: u64 = u64::from_le_bytes(*b"CENOTEP1");
 /// The version of this layout. Another one makes the region stale: it is rebuilt from storage.
-pub const POOL_FORMAT: u32 = 2;
+pub const POOL_FORMAT: u32 = 3;
 
 /// Where the pool header starts; the region's own header is before it.
 const POOL_HEADER_AT: u64 = 4096;

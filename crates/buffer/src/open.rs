@@ -23,7 +23,9 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, JoinHandle, Local, Mutex};
 use cenote_base::{Error, Result};
-use cenote_fabric::{self as fabric, Identity, Kind as RegionKind, Region, RegionOptions, coherence, default_path};
+use cenote_fabric::{
+    self as fabric, Identity, Kind as RegionKind, Origin, Region, RegionOptions, coherence, default_path,
+};
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
 use crate::background;
@@ -48,8 +50,12 @@ use crate::words::LsnWord;
 /// Words of the region's state that are the pool's.
 const NEXT_LOW: usize = 0;
 const NEXT_HIGH: usize = 1;
-pub(crate) const BOOT: usize = 2;
+/// Host that used the region last ([`Origin::number`]), what it wrote it to survive, and the host's epoch.
+pub(crate) const HOST: usize = 2;
 pub(crate) const SURVIVE: usize = 3;
+pub(crate) const HOST_EPOCH: usize = 5;
+/// 1 from the first step of a start that has to recover as after the loss of a host, until it has.
+pub(crate) const OWED: usize = 6;
 /// Epoch at which the last recovery looked at every descriptor: no shared count of an earlier one is left.
 pub(crate) const SURVEYED: usize = 4;
 /// Values that an epoch has in a latch word: 1 to 255.
@@ -96,7 +102,7 @@ impl BufferPool {
             // Before anything is flushed: a mirror that is whole stays so.
             mirror.begin(&opened.region)?;
         }
-        let epoch = take_over(&opened.region);
+        let epoch = take_over(&opened.region, &config);
         let place = RingPlace {
             region: Arc::clone(&opened.region),
             offset: Geometry::RING_AT,
@@ -114,7 +120,7 @@ impl BufferPool {
         let me = Arc::downgrade(&pool);
         pool.me.get_or_init(|| me);
         recover(&pool, &config, opened, &found, &control, &mut report)?;
-        begin(&pool, &config)?;
+        begin(&pool)?;
         report.duration = rt::now().since(begun);
         let threads = if config.background {
             background::start(&pool)
@@ -167,6 +173,7 @@ impl Drop for BufferPool {
 fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Opened> {
     let options = RegionOptions {
         numa_node: config.numa_node,
+        range: config.range,
         ..RegionOptions::default()
     };
     if config.kind != Kind::Cxl {
@@ -193,7 +200,7 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
         }) => {}
         Err(Error::Mismatch(reason) | Error::Corrupt(reason)) => {
             // Nothing but its name can tell whose it is.
-            if config.region.is_some() && !fabric::is_blank(&path) {
+            if config.region.is_some() && !fabric::is_blank_at(&path, config.range) {
                 return Err(Error::Mismatch(format!(
                     "{reason}. It may belong to something else: remove it (cenote region remove), or name another"
                 )));
@@ -278,22 +285,48 @@ fn check_geometry(config: &Config, region: &Region, geometry: Geometry) -> std::
     {
         return Err("its pool header has another format or geometry".into());
     }
-    let (boot, state) = (region.host(), region.state());
-    let host = state.words[SURVIVE] == Survive::Host as u64;
-    // A clean stop has left nothing in the caches.
-    if !host && !state.clean && boot != 0 && state.words[BOOT] != boot {
-        return Err("its host was restarted, and it was filled to survive a process only (--survive host)".into());
-    }
-    Ok(())
+    check_origin(region, &origin(config, region))
 }
 
-/// A new epoch: latches of before are dead from here on.
-fn take_over(region: &Region) -> u8 {
-    let mut epoch = 0;
+/// The host that this process is on.
+fn origin(config: &Config, region: &Region) -> Origin {
+    let machine = || Origin::booted(region.host());
+    config.origin.clone().unwrap_or_else(machine)
+}
+
+/// A region that was filled to survive a process is believed where its caches are, and nowhere else: on the host that
+/// filled it, in the same epoch. A clean stop has left nothing in the caches.
+fn check_origin(region: &Region, here: &Origin) -> std::result::Result<(), String> {
+    let state = region.state();
+    let is_here = (state.words[HOST], state.words[HOST_EPOCH]) == (here.number(), here.epoch());
+    let is_flushed = state.words[SURVIVE] == Survive::Host as u64 || state.clean;
+    if is_flushed || is_here || !here.is_known() || planted(Fault::ForeignRegion) {
+        return Ok(());
+    }
+    let last = match (region.user(), state.words[HOST_EPOCH]) {
+        (name, _) if name.is_empty() => "another host".into(),
+        (name, 0) => name,
+        (name, epoch) => format!("{name}, epoch {epoch}"),
+    };
+    Err(format!(
+        "it was filled to survive a process only (--survive host), and its host was lost or restarted: it was last \
+         used on {last}, and this is {here}"
+    ))
+}
+
+/// A new epoch: latches of before are dead from here on. What this start writes is in the caches of this host, and
+/// survives what this start was told. So that is noted first: a start that is cut off leaves no region that says more.
+fn take_over(region: &Region, config: &Config) -> u8 {
+    let (here, mut epoch) = (origin(config, region), 0);
+    region.note_user(here.name());
     region.update_state(|s| {
         s.epoch += 1;
-        s.clean = false;
         epoch = s.epoch;
+        s.clean = false;
+        s.words[OWED] |= u64::from(s.words[SURVIVE] == Survive::Host as u64);
+        s.words[HOST] = here.number();
+        s.words[HOST_EPOCH] = here.epoch();
+        s.words[SURVIVE] = config.survive as u64;
     });
     match planted(Fault::EpochKept) {
         true => 1,
@@ -407,7 +440,7 @@ fn recover(
 }
 
 /// The last step of a start: the region and the data directory name each other.
-fn begin(pool: &Pool, config: &Config) -> Result<()> {
+fn begin(pool: &Pool) -> Result<()> {
     let incarnation = pool.lower.incarnation().unwrap_or_else(rt::random_u128);
     let region = pool.frames.region();
     region.update_state(|s| {
@@ -420,8 +453,7 @@ fn begin(pool: &Pool, config: &Config) -> Result<()> {
     })?;
     region.update_state(|s| {
         s.incarnation = incarnation;
-        s.words[BOOT] = region.host();
-        s.words[SURVIVE] = config.survive as u64;
+        s.words[OWED] = 0;
     });
     Ok(())
 }
@@ -476,3 +508,6 @@ impl Pool {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -119,8 +119,9 @@ impl Pool {
         Ok(())
     }
 
+    /// Whether a start before this one has to be recovered from as after the loss of a host.
     fn was_host(&self) -> bool {
-        self.frames.region().state().words[crate::open::SURVIVE] == Survive::Host as u64
+        self.frames.region().state().words[crate::open::OWED] == 1
     }
 
     /// Latches hold eight bits of the epoch, of which [`EPOCHS`] values are in use: before one comes again, every

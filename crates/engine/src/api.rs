@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use cenote_buffer::RemoteSource;
-pub use cenote_fabric::MirrorKeeper;
+pub use cenote_fabric::{FileRange, MirrorKeeper};
+pub use cenote_storage::Claim;
 
 /// Isolation level of a transaction, as PostgreSQL defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -391,6 +392,11 @@ pub struct EngineOptions {
     pub remote: Option<RemoteSource>,
     /// Region file; None: a file in shared memory named after the database's id.
     pub region: Option<PathBuf>,
+    /// The part of `region` that it is, if it is not all of that file or device.
+    pub range: Option<FileRange>,
+    /// As whom the data directory and the region are taken, where a pool says which host this is; `None`: as a process
+    /// of this machine, as long as it is not booted again.
+    pub claim: Option<Claim>,
     /// What keeps the region mirrored, if anything does; then it has to survive its host.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
     /// What the region survives.
@@ -417,6 +423,8 @@ impl EngineOptions {
             memory_size,
             remote: None,
             region: None,
+            range: None,
+            claim: None,
             mirror: None,
             survive: Survive::Process,
             numa_node: None,

@@ -42,7 +42,7 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, TxId};
 use cenote_buffer::{BufferPool, Config, Kind};
-use cenote_storage::DataDir;
+use cenote_storage::{Claim, DataDir};
 use std::sync::Arc;
 
 /// Where sorts put what memory does not hold, in the data directory.
@@ -194,7 +194,8 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
         log: Lsn::from_raw(origins.log),
         tx: origins.tx,
     };
-    Ok(DataDir::open_or_begin(&options.data, origins)?)
+    let claim = options.claim.clone().unwrap_or_else(Claim::machine);
+    Ok(DataDir::open_as(&options.data, origins, &claim)?)
 }
 
 fn config(options: &EngineOptions) -> Config {
@@ -205,8 +206,10 @@ fn config(options: &EngineOptions) -> Config {
     };
     let mut config = Config::new(kind, options.memory_size);
     config.region = options.region.clone();
+    config.range = options.range;
     config.remote = options.remote.clone();
     config.mirror = options.mirror.clone();
+    config.origin = options.claim.as_ref().map(|claim| claim.host.clone());
     config.survive = match options.survive {
         Survive::Process => cenote_buffer::Survive::Process,
         Survive::Host => cenote_buffer::Survive::Host,

@@ -16,7 +16,7 @@ use crate::config::{Config, Kind};
 use crate::hash::key_of;
 use crate::index::FrameIndex;
 use crate::lists::List;
-use crate::open::{BOOT, BufferPool, SURVEYED};
+use crate::open::{BufferPool, HOST, SURVEYED};
 use crate::report::{Mode, RecoveryReport};
 
 const SPACE: u32 = 1000;
@@ -263,7 +263,7 @@ fn a_region_that_outlived_its_host_unasked_is_not_believed() {
     set(&pool, page, 7, 100);
     pool.storage().log().flush_all().expect("durable");
     drop(pool);
-    let other_boot = |region: &Region| region.update_state(|s| s.words[BOOT] ^= 1 << 40 | 1);
+    let other_boot = |region: &Region| region.update_state(|s| s.words[HOST] ^= 1 << 40 | 1);
     other_boot(&Region::open(&region, RegionOptions::default()).expect("region"));
     let (pool, report) = reopen();
     assert_eq!(report.mode, Mode::Log);

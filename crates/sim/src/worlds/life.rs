@@ -5,7 +5,7 @@ use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{Engine, EngineOptions, Error, Isolation, MemoryKind, Result, Survive};
+use cenote_engine::{Claim, Engine, EngineOptions, Error, Isolation, MemoryKind, Result, Survive};
 use cenote_sql::Sql;
 
 use super::backup;
@@ -90,6 +90,7 @@ fn options(shared: &Shared, site: &Site) -> Result<EngineOptions> {
     let kind = if site.aside { MemoryKind::Dram } else { MemoryKind::Cxl };
     let mut options = EngineOptions::new("/data", kind, shared.plan.memory);
     options.region = (!site.aside).then(|| site.region.clone());
+    options.claim = site.origin.clone().map(Claim::of);
     options.tuning = shared.plan.tuning;
     options.origins = shared.plan.origins;
     options.survive = if shared.plan.host && !site.aside {

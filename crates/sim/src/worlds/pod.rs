@@ -2,6 +2,7 @@
 
 use cenote_base::Error;
 use cenote_base::random::Random;
+use cenote_fabric::Origin;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -50,6 +51,8 @@ struct Remains {
     may_move: bool,
     /// The host that does not find the memory device.
     cut_off: Option<usize>,
+    /// How often a host was lost: what a memory pool counts as its epoch.
+    lost: u64,
 }
 
 /// Where the region lies.
@@ -188,6 +191,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
         host: 0,
         may_move: false,
         cut_off: None,
+        lost: 0,
     };
     for life in 0..=shared.plan.deaths as usize {
         let mut draw = Random(world.draw());
@@ -203,6 +207,7 @@ fn lives(shared: &Arc<Shared>, world: &World) {
         shared.add("lives beside the region", u64::from(aside));
         let site = Site {
             region: remains.region.path(),
+            origin: origin(&shared.plan, host, remains.lost),
             life,
             aside,
             mode: remains
@@ -213,8 +218,9 @@ fn lives(shared: &Arc<Shared>, world: &World) {
             // Now and then without it: what it has is not believed by the one after.
             far: far.clone().filter(|_| !draw.one_in(8)),
         };
-        let cut_off = remains.cut_off;
+        let (cut_off, lost) = (remains.cut_off, remains.lost);
         remains = one_life(shared, world, host, &site, remains.region, &mut draw);
+        remains.lost += lost;
         look_at_caches(shared, world);
         if shared.has_failed() {
             break;
@@ -297,6 +303,12 @@ fn look_at_caches(shared: &Shared, world: &World) {
     }
 }
 
+/// The host's name and epoch, as a memory pool counts them, in half of the worlds with a device.
+fn origin(plan: &Plan, host: usize, lost: u64) -> Option<Origin> {
+    let is_pool = plan.device && plan.seed.is_multiple_of(2);
+    is_pool.then(|| Origin::host(&format!("host-{host}"), 1 + lost))
+}
+
 /// Runs one life from outside; what it leaves.
 fn one_life(
     shared: &Arc<Shared>,
@@ -347,6 +359,7 @@ fn one_life(
         host,
         may_move: !matches!(death, Death::Kill | Death::Itself),
         cut_off: (death == Death::LinkLoss).then_some(host),
+        lost: u64::from(matches!(death, Death::HostLoss | Death::PowerCut)),
     }
 }
 
@@ -406,6 +419,8 @@ fn expected_recovery(death: Death, ready: bool, plan: &Plan, site: &Site) -> Opt
         Death::Kill | Death::Itself | Death::PowerCut if ready && plan.tier.is_some() => Some("log"),
         Death::Kill | Death::Itself if ready => Some("instant"),
         Death::HostLoss | Death::LinkLoss if ready && plan.host => Some("instant"),
+        // What its caches had is lost with it: whatever is in the region, it is not believed.
+        Death::HostLoss if ready && plan.device => Some("log"),
         Death::DeviceLoss if ready => Some("log"),
         // It was killed in its recovery.
         Death::Kill | Death::Itself => site.mode.filter(|mode| *mode == "instant"),

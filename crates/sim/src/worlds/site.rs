@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cenote_fabric::Origin;
+
 use super::far::Far;
 
 /// Where an engine lives.
@@ -10,6 +12,8 @@ use super::far::Far;
 pub struct Site {
     /// Its region.
     pub region: PathBuf,
+    /// The host, as a memory pool would say; `None`: as the device says.
+    pub origin: Option<Origin>,
     /// Which life it is, from 0.
     pub life: usize,
     /// How its recovery is expected to go: `clean`, `instant` or `log`. `None`: any way.

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, PageId, Result};
 use cenote_buffer::{BufferPool, Config, Kind, Mode, RecoveryReport};
-use cenote_storage::{DataDir, Survive};
+use cenote_storage::{Claim, DataDir, Origins, Survive};
 
 use self::model::Bytes;
 use super::plan::Pages;
@@ -51,7 +51,9 @@ pub(super) fn live(shared: &Arc<Shared>, site: &Site, plan: Pages) -> Result<()>
         "in its region"
     };
     shared.step(format!("life {} opens {place}", site.life));
-    let (pool, report) = BufferPool::open(config(shared, site), DataDir::open(Path::new("/data"))?)?;
+    let claim = site.origin.clone().map_or_else(Claim::machine, Claim::of);
+    let data = DataDir::open_as(Path::new("/data"), Origins::default(), &claim)?;
+    let (pool, report) = BufferPool::open(config(shared, site), data)?;
     look_at(shared, site, &report);
     if !pool.storage().pages().has_space(SPACE) {
         pool.storage().pages().create_space(SPACE)?;
@@ -82,6 +84,7 @@ fn config(shared: &Shared, site: &Site) -> Config {
     let kind = if site.aside { Kind::Dram } else { Kind::Cxl };
     Config {
         region: (!site.aside).then(|| site.region.clone()),
+        origin: site.origin.clone(),
         survive: if plan.host && !site.aside {
             Survive::Host
         } else {
