@@ -152,6 +152,9 @@ pub struct MemoryOptions {
         hide_possible_values = true
     )]
     pub survive: Option<Survival>,
+    /// This host's name, where several hosts reach the data directory [default: told by the pool, or by the machine]
+    #[arg(long, env = "CENOTE_HOST", value_name = "NAME")]
+    pub host: Option<String>,
     /// With --memory pool: where the pool's manager listens; of several, with commas in between
     #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT,...")]
     pub manager: Option<String>,
@@ -240,6 +243,7 @@ struct FileOptions {
     region: Option<PathBuf>,
     numa_node: Option<u32>,
     survive: Option<Survival>,
+    host: Option<String>,
     manager: Option<String>,
     pod: Option<String>,
     tenant: Option<String>,
@@ -278,6 +282,8 @@ pub struct Settings {
     pub numa_node: Option<u32>,
     /// What the region survives.
     pub survive: Survival,
+    /// This host's name, if one is given.
+    pub host: Option<String>,
     /// The memory pool, if the memory is its.
     pub pool: Option<PoolSettings>,
     /// The device whose latency is emulated, if one is.
@@ -356,6 +362,7 @@ impl Settings {
             region: options.memory.region.or(file.region),
             numa_node: options.memory.numa_node.or(file.numa_node),
             survive,
+            host: decide_host(options.memory.host.or(file.host))?,
             pool,
             device: decide_device(options.device.or(file.device), device_cache)?,
             password_file: options.password_file.or(file.password_file),
@@ -445,6 +452,17 @@ fn decide_survival(given: Option<Survival>, pool: Option<&PoolSettings>) -> Resu
         )),
         (_, true) => Ok(Survival::Host),
         (given, false) => Ok(given.unwrap_or(Survival::Process)),
+    }
+}
+
+/// A host's name stands in headers and messages.
+fn decide_host(given: Option<String>) -> Result<Option<String>, ConfigError> {
+    let is_name = |name: &String| (1..=64).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_graphic());
+    match given {
+        Some(name) if !is_name(&name) => Err(ConfigError::Value(format!(
+            "host is {name:?}: a name is 1 to 64 letters, digits and signs"
+        ))),
+        given => Ok(given),
     }
 }
 

@@ -4,7 +4,8 @@ use crate::config::{Memory, Settings};
 use crate::{pooled, regions};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
-use cenote_engine::{Engine, EngineOptions, Result};
+use cenote_engine::{Claim, Engine, EngineOptions, Result};
+use cenote_fabric::Origin;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,18 +17,29 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     // Absolute: the region names it, and `cenote region list` runs in any directory.
     let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
     let mut options = EngineOptions::new(data.clone(), settings.memory.into(), settings.memory_size.bytes());
+    let mut claim = Claim::of(settings.host.as_deref().map_or_else(Origin::machine, named));
+    claim.on_lost = Some(Arc::new(pooled::end));
     match &settings.pool {
         Some(pool) => {
-            let taken = pooled::take(pool, &data, settings.memory_size)?;
+            let taken = pooled::take(pool, settings.host.clone(), &data, settings.memory_size)?;
             (options.region, options.mirror) = (Some(taken.path), taken.mirror);
+            options.range = taken.range;
+            claim.holding = Some(taken.holding);
+            claim.host = taken.origin.unwrap_or(claim.host);
         }
         None => options.region = settings.region.clone(),
     }
+    options.claim = Some(claim);
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
     let seconds = u64::from(settings.analyze_every);
     options.analyze_every = (seconds > 0).then(|| Nanos::from_secs(seconds));
     Engine::open(options)
+}
+
+/// A host that has a name, and no pool that counts its lives: those of its machine do.
+fn named(name: &str) -> Origin {
+    Origin::host(name, Origin::machine().number())
 }
 
 /// Opens the database; an error if there is none. Unless settings ask for something else, memory is taken as it is

@@ -8,10 +8,11 @@ use crate::config::PoolSettings;
 use crate::log;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_fabric::MirrorKeeper;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::{FileRange, MirrorKeeper, Origin};
 use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory};
+use cenote_storage::Holding;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -24,6 +25,12 @@ static HELD: Mutex<Vec<GrantedMemory>> = Mutex::new(Vec::new());
 pub struct Taken {
     /// The file to map.
     pub path: PathBuf,
+    /// The part of it, if it is a device that hosts share.
+    pub range: Option<FileRange>,
+    /// The host, and its life, as the pool counts them; `None` for memory that this machine alone reaches.
+    pub origin: Option<Origin>,
+    /// The grant, and the epoch in which this process holds it.
+    pub holding: Holding,
     /// The keeper of its mirror, if it has one.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
 }
@@ -32,15 +39,21 @@ pub struct Taken {
 ///
 /// # Errors
 /// The manager cannot be reached or refuses; the memory cannot be mapped.
-pub fn take(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<Taken> {
-    take_labelled(pool, label(data)?, data.display().to_string(), size)
+pub fn take(pool: &PoolSettings, host: Option<String>, data: &Path, size: ByteSize) -> Result<Taken> {
+    take_labelled(pool, host, label(data)?, data.display().to_string(), size)
 }
 
 /// The memory of the grant with this label, granted to this process from here on.
 ///
 /// # Errors
 /// The manager cannot be reached or refuses; the memory cannot be mapped.
-pub fn take_labelled(pool: &PoolSettings, label: String, description: String, size: ByteSize) -> Result<Taken> {
+pub fn take_labelled(
+    pool: &PoolSettings,
+    host: Option<String>,
+    label: String,
+    description: String,
+    size: ByteSize,
+) -> Result<Taken> {
     let network: Arc<dyn Network> = Arc::new(Tcp);
     let requested = GrantRequest {
         label,
@@ -49,7 +62,7 @@ pub fn take_labelled(pool: &PoolSettings, label: String, description: String, si
         pod: pool.pod.clone(),
         keep: None,
         mirror: pool.mirror,
-        host: None,
+        host,
     };
     let memory = GrantedMemory::open(&network, &credentials(pool)?, requested, Box::new(end))?;
     let path = memory.path();
@@ -68,9 +81,23 @@ pub fn take_labelled(pool: &PoolSettings, label: String, description: String, si
         memory.epoch(),
         if memory.is_fresh() { "new" } else { "kept from before" }
     );
-    let mirror = memory.mirror();
+    let taken = Taken {
+        path,
+        range: memory.range(),
+        origin: origin(&memory),
+        holding: Holding {
+            grant: memory.id().0,
+            epoch: memory.epoch(),
+        },
+        mirror: memory.mirror(),
+    };
     HELD.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
-    Ok(Taken { path, mirror })
+    Ok(taken)
+}
+
+fn origin(memory: &GrantedMemory) -> Option<Origin> {
+    let host = memory.host().filter(|_| memory.host_epoch() > 0)?;
+    Some(Origin::host(host, memory.host_epoch()))
 }
 
 fn credentials(pool: &PoolSettings) -> Result<Credentials> {
@@ -117,9 +144,9 @@ fn label(data: &Path) -> Result<String> {
     }
 }
 
-/// The memory is another holder's from now on, and this process is about to be ended. It ends itself, which recovery
-/// takes for a crash.
-fn end(error: &Error) {
+/// The memory, or the data directory, is another's from now on, and this process is about to be ended. It ends itself,
+/// which recovery takes for a crash.
+pub fn end(error: &Error) {
     log::error!("{error}; the process ends here, and recovers when it is started again");
     std::process::exit(1);
 }

@@ -112,8 +112,7 @@ fn take_over(seed: u64) -> usize {
             assert!(lost.is_empty(), "acknowledged, and not in the log: {lost:x?}");
         });
         assert_eq!(last.join(), Exit::Returned);
-        let ended = told.lock().iter().filter(|number| **number >> 32 == 1).count();
-        ended
+        told.lock().iter().filter(|number| **number >> 32 == 1).count()
     });
     outcome.value
 }

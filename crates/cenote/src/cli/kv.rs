@@ -5,7 +5,7 @@ use crate::config::PoolSettings;
 use crate::kv::{Server, Stop, gather};
 use crate::{log, pooled};
 use cenote_base::units::ByteSize;
-use cenote_fabric::{RegionOptions, is_blank};
+use cenote_fabric::{FileRange, RegionOptions, is_blank_at};
 use cenote_kv::{Found, Store};
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_space::{Space, SpaceOptions};
@@ -85,8 +85,8 @@ pub fn run(arguments: KvArguments, started: Instant) -> Result<ExitCode, Failure
     setrlimit(Resource::Nofile, limit).ok();
     let listener = bind(&arguments.listen)?;
     let address = listener.local_addr()?;
-    let path = place(&arguments, address.port())?;
-    let space = open(&path, &arguments)?;
+    let (path, range) = place(&arguments, address.port())?;
+    let space = open(&path, range, &arguments)?;
     let (store, found) = Store::open_reporting(&space)?;
     say!("memory     {}", describe(&space, &path));
     say!("data       {}", tell(found));
@@ -146,11 +146,12 @@ fn bind(listen: &str) -> Result<TcpListener, Failure> {
     Ok(TcpListener::bind(&addresses[..]).map_err(failed)?)
 }
 
-/// The file of the memory, which is the pool's from here on if it is one of the pool.
-fn place(arguments: &KvArguments, port: u16) -> Result<PathBuf, Failure> {
+/// The file of the memory and the part of it, which are the pool's from here on if it is one of the pool.
+fn place(arguments: &KvArguments, port: u16) -> Result<(PathBuf, Option<FileRange>), Failure> {
     let Some(manager) = &arguments.manager else {
         let path = arguments.region.clone();
-        return Ok(path.unwrap_or_else(|| Path::new(cenote_fabric::SHM_DIR).join(format!("cenote-kv-{port}"))));
+        let path = path.unwrap_or_else(|| Path::new(cenote_fabric::SHM_DIR).join(format!("cenote-kv-{port}")));
+        return Ok((path, None));
     };
     let pool = PoolSettings {
         manager: manager.clone(),
@@ -162,13 +163,16 @@ fn place(arguments: &KvArguments, port: u16) -> Result<PathBuf, Failure> {
     };
     let label = arguments.label.as_deref().unwrap_or(LABEL_DEFAULT);
     let label = format!("kv-{label}");
-    let taken = pooled::take_labelled(&pool, label, "key-value store".into(), size(arguments))?;
-    Ok(taken.path)
+    let taken = pooled::take_labelled(&pool, None, label, "key-value store".into(), size(arguments))?;
+    Ok((taken.path, taken.range))
 }
 
-fn open(path: &Path, arguments: &KvArguments) -> Result<Space, Failure> {
-    let options = RegionOptions::default();
-    if !path.exists() || is_blank(path) {
+fn open(path: &Path, range: Option<FileRange>, arguments: &KvArguments) -> Result<Space, Failure> {
+    let options = RegionOptions {
+        range,
+        ..RegionOptions::default()
+    };
+    if !path.exists() || is_blank_at(path, range) {
         return Ok(Space::create(
             path,
             &SpaceOptions {

@@ -1,5 +1,6 @@
 //! Tests of the program from outside: its protocol on raw sockets, its command line, its server under real clients.
 
+mod change_of_host;
 mod database;
 mod devices;
 mod hosts;
@@ -7,6 +8,7 @@ mod kv;
 mod load;
 mod local;
 mod mount;
+mod moved;
 mod pool;
 mod program;
 mod protocol;

@@ -34,7 +34,16 @@ impl Process {
         Self::spawn(command)
     }
 
-    pub fn spawn(mut command: Command) -> Process {
+    /// Starts a server.
+    pub fn spawn(command: Command) -> Process {
+        let mut process = Self::daemon(command).expect("the server says that it is ready");
+        let ready = process.said.last().unwrap();
+        process.port = ready.rsplit(':').next().unwrap().parse().unwrap();
+        process
+    }
+
+    /// Starts a process that says `ready`; `None` if it ends before.
+    pub fn daemon(mut command: Command) -> Option<Process> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
         let (lines, said) = mpsc::channel();
         let stdout = BufReader::new(child.stdout.take().unwrap());
@@ -52,20 +61,13 @@ impl Process {
         let deadline = Instant::now() + START_TIME_MAX;
         while !process.said.last().is_some_and(|line| line.starts_with("ready")) {
             let left = deadline.saturating_duration_since(Instant::now());
-            process
-                .said
-                .push(said.recv_timeout(left).expect("the server says that it is ready"));
+            match said.recv_timeout(left) {
+                Ok(line) => process.said.push(line),
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("it is not ready: {:?}", process.said),
+            }
         }
-        process.port = process
-            .said
-            .last()
-            .unwrap()
-            .rsplit(':')
-            .next()
-            .unwrap()
-            .parse()
-            .unwrap();
-        process
+        Some(process)
     }
 
     pub fn client(&self) -> postgres::Client {
