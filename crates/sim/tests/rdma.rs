@@ -3,7 +3,7 @@
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::profile::named;
-use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Callers, Serve};
+use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Callers, Memory, Serve, Source};
 use cenote_fabric::rdma::{Endpoint, Fabric, Remote, RemoteMemory, Work};
 use cenote_sim::net::{self, Address, Messages};
 use cenote_sim::rdma::{Faults, MemoryNode, Network, Port, Serving};
@@ -330,6 +330,80 @@ fn a_call_takes_the_ways_of_its_bytes_and_the_node_s_time() {
         assert!((4480..9000).contains(&small), "two messages, a switch or two: {small}");
         // Table 2: 16 KiB take 1640 ns more than 64 bytes to write; here there and back, over two cards each.
         assert!((small + 3000..small + 9000).contains(&large), "{small} {large}");
+        node.lose();
+        server.join().expect("no panic");
+    });
+}
+
+/// Bytes in the answer, or from a source.
+struct Bringer;
+
+const BROUGHT: usize = 16 << 10;
+
+impl Serve for Bringer {
+    fn serve(&self, _: CallerId, request: &[u8], mut answer: Answer) {
+        match request {
+            b"answer" => {
+                answer.bytes().resize(BROUGHT, 7);
+                answer.send();
+            }
+            _ => answer.send_from(Box::new(Brought)),
+        }
+    }
+}
+
+struct Brought;
+
+impl Source for Brought {
+    fn size(&self) -> usize {
+        BROUGHT
+    }
+
+    fn read(&mut self, _: usize, into: &mut [u8]) {
+        into.fill(7);
+    }
+}
+
+#[test]
+fn a_processor_copies_what_its_card_does_not_fetch() {
+    projected(|_| {
+        let network = network(1);
+        let (node, port) = (network.add_node("mem"), network.port(0));
+        let (theirs, serving) = (
+            node.clone(),
+            Serving {
+                copies: Some(1e9),
+                ..Serving::default()
+            },
+        );
+        let server = rt::spawn("server", move || theirs.serve(&Bringer, serving));
+        while !node.is_served() {
+            rt::sleep(Nanos::from_micros(1));
+        }
+        let caller = port.caller("mem").expect("reachable");
+        let took = |request: &[u8], memory: Memory| {
+            rt::sleep(Nanos::from_micros(50));
+            let begin = rt::now();
+            let call = caller.post(vec![Call::new(request).into_memory(memory)]).wait().pop();
+            let call = call.expect("it comes back");
+            call.result.expect("answered");
+            let brought = if request == b"answer" {
+                &call.answer[..]
+            } else {
+                &call.memory[..]
+            };
+            assert!(brought.len() == BROUGHT && brought.iter().all(|byte| *byte == 7));
+            (rt::now() - begin).0
+        };
+        let answer = took(b"answer", Memory::default());
+        let own = took(b"memory", vec![0; BROUGHT].into());
+        let lent = took(b"memory", caller.lend(BROUGHT).expect("the card reaches it"));
+        // A nanosecond a byte.
+        assert!(answer.abs_diff(own) < 1000, "a copy each: {answer} and {own}");
+        assert!(
+            (BROUGHT as u64..2 * BROUGHT as u64).contains(&(own - lent + 2000)),
+            "{own} {lent}"
+        );
         node.lose();
         server.join().expect("no panic");
     });
