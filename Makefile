@@ -1,4 +1,4 @@
-# make demo   shows what Cenote does: kills the server under load, restarts it, checks that nothing is lost
+# make demo   shows what Cenote does: kills the server under load, then its host, restarts it, checks that nothing is lost
 # make run    the server in the foreground
 # make test   all tests
 SHELL := /bin/bash

@@ -161,6 +161,16 @@ impl Server {
         Ok(server)
     }
 
+    /// Starts a process of Cenote's that says `ready`, and has no port of its own to be asked at.
+    ///
+    /// # Errors
+    /// As of [`Server::cenote`].
+    pub fn daemon(name: &str, command: Command) -> Result<Server> {
+        let mut server = Server::spawn(name, command, 0)?;
+        server.wait_for_line("ready")?;
+        Ok(server)
+    }
+
     fn spawn(name: &str, mut command: Command, port: u16) -> Result<Server> {
         let started = Instant::now();
         let mut child = command
