@@ -22,10 +22,12 @@ impl FileRange {
         self.offset.checked_add(self.bytes)
     }
 
-    /// Whether it has a byte in common with `other`.
+    /// Whether it has a byte in common with `other`. One that wraps has, with all.
     pub fn overlaps(&self, other: &FileRange) -> bool {
-        let ends_before = |one: &FileRange, two: &FileRange| one.end().is_some_and(|end| end <= two.offset);
-        !ends_before(self, other) && !ends_before(other, self)
+        match (self.end(), other.end()) {
+            (Some(end), Some(others)) => self.offset < others && other.offset < end,
+            _ => true,
+        }
     }
 
     /// Refuses one that a file of `len` bytes does not hold, or that cannot be mapped.
