@@ -45,7 +45,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_fabric::rdma::Registrar;
 use cenote_fabric::rdma::call::Callers;
-use cenote_space::{HostOptions, Hosts};
+use cenote_space::{Crew, HostOptions, Hosts};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -158,11 +158,15 @@ impl MemoryNode {
         let identity = directory.identity()?;
         let listener = listen(&*network, &options.listen, identity.members.as_deref())?;
         let host: Arc<dyn Host> = host.into();
-        let rings = Arc::new(rings::Rings::new(&host));
+        let threads = options
+            .calls
+            .as_ref()
+            .map_or_else(HostOptions::default, |calls| calls.options.clone());
+        let rings = Arc::new(rings::Rings::new(&host, threads.shared_threads())?);
         let state = Arc::new(NodeState {
             address: listener.address(),
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
-            parts: parts::Parts::find(&options.directory, hosting(&options), Arc::clone(&rings))?,
+            parts: parts::Parts::find(&options.directory, hosting(&options)?, Arc::clone(&rings))?,
             membership: membership::Membership::new(fenced::Fenced::read(&options.directory)?),
             spread: fencing::Spread::default(),
             known: known::Known::read(&options.directory)?,
@@ -228,16 +232,17 @@ impl Drop for MemoryNode {
     }
 }
 
-fn hosting(options: &NodeOptions) -> Option<parts::Hosting> {
-    let calls = options.calls.as_ref()?;
-    Some(parts::Hosting {
+fn hosting(options: &NodeOptions) -> Result<Option<parts::Hosting>> {
+    let Some(calls) = &options.calls else { return Ok(None) };
+    Ok(Some(parts::Hosting {
+        crew: Arc::new(Crew::new(calls.options.shared_threads())?),
         hosts: Arc::clone(&calls.hosts),
         callers: Arc::clone(&calls.callers),
         options: HostOptions {
             pod: options.pod.clone(),
             ..calls.options.clone()
         },
-    })
+    }))
 }
 
 /// Listens where members look for it, if it is free to choose.

@@ -71,7 +71,7 @@ pub use far::modes::{FarMode, FarReads, FarStats, Probed};
 pub use far::wire::Hello;
 pub use far::{Admission, Channel, FarPart, Pass, Resolver};
 pub use heat::{Heat, HeatOptions};
-pub use host::{Fencing, Host, HostOptions, Hosts, Moved, Peer};
+pub use host::{Crew, Fencing, Host, HostOptions, Hosts, Moved, Peer};
 pub use keeper::{Extent, Keeper, Lifetime, Run, SessionId};
 pub use local::LocalKeeper;
 pub use lock::{Guard, Held, LOCK_BYTES, Mode, Timeout};

@@ -199,6 +199,11 @@ impl Part {
         self.region.identity().database
     }
 
+    /// The tenant whose memory it is, as it was made for.
+    pub(super) fn tenant(&self) -> u32 {
+        self.region.identity().tenant
+    }
+
     /// Extents that it has.
     #[inline(always)]
     pub fn slots(&self) -> u32 {

@@ -31,6 +31,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32 as RawU32;
+use std::sync::atomic::Ordering::Relaxed;
 
 pub mod atomic;
 pub mod barrier;
@@ -348,6 +349,35 @@ pub fn wait_shared(word: &atomic::AtomicU32, expected: u32, timeout: Option<Nano
         os::wait_shared(word.as_raw(), expected, timeout)
     }
 }
+
+/// The most words that a thread waits on at once.
+pub const WORDS_MAX: usize = 128;
+
+/// As [`wait_shared`], on several words at once, up to [`WORDS_MAX`], until any of them is woken: the index of that
+/// word, where it is known. It may return early without a reason, as on a system that cannot wait on several words, and
+/// under another runtime, which waits on the first one: so the first is the word that the thread's own process wakes.
+pub fn wait_any_shared(words: &[(&atomic::AtomicU32, u32)], timeout: Nanos) -> Option<usize> {
+    assert!(words.len() <= WORDS_MAX, "a thread waits on {WORDS_MAX} words at most");
+    let changed = |(word, expected): &(&atomic::AtomicU32, u32)| word.as_raw().load(Relaxed) != *expected;
+    match words {
+        [] => sleep(timeout),
+        _ if !seamed() => {
+            let words: Vec<_> = words
+                .iter()
+                .map(|(word, expected)| (word.as_raw(), *expected))
+                .collect();
+            return os::wait_any_shared(&words, timeout);
+        }
+        [(word, expected), ..] if !words.iter().any(changed) => {
+            entered().wait(word.as_raw(), *expected, Some(timeout.min(POLL)));
+        }
+        _ => {}
+    }
+    words.iter().position(changed)
+}
+
+/// How long a thread sleeps at most where it cannot wait on several words.
+const POLL: Nanos = Nanos::from_millis(5);
 
 /// Wakes at most `count` threads that [`wait_shared`] on `word`, of all processes; says how many.
 pub fn wake_shared(word: &atomic::AtomicU32, count: usize) -> usize {

@@ -8,7 +8,7 @@ use super::fs::{FileSystem, OsFileSystem};
 use super::{Join, MAX_THREADS, Nanos, Wait};
 use crate::random::{Random, mix};
 use rustix::thread::futex;
-use rustix::time::Timespec;
+use rustix::time::{ClockId, Timespec};
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::sync::atomic::AtomicU32;
@@ -54,11 +54,44 @@ pub fn wait_shared(word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> W
     wait_as(futex::Flags::empty(), word, expected, timeout)
 }
 
-fn wait_as(flags: futex::Flags, word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
-    let limit = timeout.map(|t| Timespec {
-        tv_sec: i64::try_from(t.0 / 1_000_000_000).unwrap_or(i64::MAX),
-        tv_nsec: (t.0 % 1_000_000_000) as i64,
+/// See [`super::wait_any_shared`].
+pub fn wait_any_shared(words: &[(&AtomicU32, u32)], timeout: Nanos) -> Option<usize> {
+    let waits = words.iter().map(|(word, expected)| {
+        let mut wait = futex::Wait::new();
+        wait.val = u64::from(*expected);
+        wait.uaddr = futex::WaitPtr::new(word.as_ptr().cast());
+        wait.flags = futex::WaitFlags::SIZE_U32;
+        wait
     });
+    let waits: Vec<futex::Wait> = waits.collect();
+    // The system counts this time from its start.
+    let now = rustix::time::clock_gettime(ClockId::Monotonic);
+    let until = timespec(Nanos(timespec_nanos(now)) + timeout);
+    let clock = ClockId::Monotonic;
+    match futex::waitv(&waits, futex::WaitvFlags::empty(), Some(&until), clock) {
+        Ok(index) => Some(index),
+        // Before Linux 5.16.
+        Err(rustix::io::Errno::NOSYS) => {
+            std::thread::sleep(std::time::Duration::from_nanos(timeout.min(super::POLL).raw()));
+            None
+        }
+        Err(_) => None,
+    }
+}
+
+fn timespec(time: Nanos) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(time.0 / 1_000_000_000).unwrap_or(i64::MAX),
+        tv_nsec: (time.0 % 1_000_000_000) as i64,
+    }
+}
+
+fn timespec_nanos(time: Timespec) -> u64 {
+    (time.tv_sec as u64).saturating_mul(1_000_000_000) + time.tv_nsec as u64
+}
+
+fn wait_as(flags: futex::Flags, word: &AtomicU32, expected: u32, timeout: Option<Nanos>) -> Wait {
+    let limit = timeout.map(timespec);
     match futex::wait(word, flags, expected, limit.as_ref()) {
         Err(rustix::io::Errno::AGAIN) => Wait::Changed,
         Err(rustix::io::Errno::TIMEDOUT) => Wait::TimedOut,

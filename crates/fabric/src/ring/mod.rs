@@ -18,7 +18,8 @@
 //! 1. a slot belongs to one seat, and a seat to one user. Users share only the entries, and an entry is reserved by one
 //!    compare-and-swap. So a process that is killed anywhere delays no other;
 //! 2. turns of a slot rise by one; the node keeps the last one by itself. So each request is served at most once,
-//!    whatever the entries say. The node looks at the slots each 100 ms, and so finds a request whose entry was lost;
+//!    whatever the entries say. The node looks at the slots each 100 ms (of a ring that is not used, each 5 s), and so
+//!    finds a request whose entry was lost;
 //! 3. a request is copied before it is read, and is read once. One that makes no sense ends the connection of its seat;
 //! 4. after the end of a seat was told the node serves nothing of it. It gives the seat to another user only when the
 //!    user has left, or its process is gone: a user that was fenced and wakes up in the middle of a request finishes it
@@ -34,12 +35,14 @@ mod message;
 mod node;
 mod polls;
 mod seat_state;
+mod servers;
 mod user;
 
 #[cfg(test)]
 mod tests;
 
 pub use node::{Node, Options};
+pub use servers::Servers;
 pub use user::{User, UserOptions};
 
 use cenote_base::rt::Nanos;

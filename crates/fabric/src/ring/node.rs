@@ -4,6 +4,7 @@ use super::layout::{self, Layout};
 use super::message::{self, Memory};
 use super::polls::{self, Found, Head};
 use super::seat_state::{self, Asked, Phase, SeatState, Ticket};
+use super::servers::{Server, Servers};
 use super::{LOOK, Reach, Seat};
 use crate::rdma::call::{Answer, Answered, Answering, CallerId, LIMIT, Serve, status};
 use crate::{Region, RegionOptions};
@@ -11,7 +12,7 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Requests between two looks at the time.
 const STREAK: u32 = 64;
@@ -71,12 +72,16 @@ pub struct Node {
     threads: Vec<rt::JoinHandle<()>>,
 }
 
-struct Inner {
+pub(super) struct Inner {
     memory: Memory,
     options: Options,
     program: Arc<dyn Serve>,
     incarnation: u64,
     seat_states: Vec<Mutex<SeatState>>,
+    /// Seats that are not free.
+    users: AtomicU32,
+    /// The thread that serves it, if it shares that with other rings.
+    server: OnceLock<Arc<Server>>,
     head: Head,
     /// Of the next user.
     epoch: AtomicU32,
@@ -98,6 +103,24 @@ impl Node {
     /// [`Error::Invalid`] for a ring that cannot be; [`Error::Busy`] if another process has the file; [`Error::Full`]
     /// if there is no memory for it.
     pub fn start(path: &Path, options: Options, program: Arc<dyn Serve>) -> Result<Self> {
+        let (region, layout) = Self::file(path, &options)?;
+        Self::on(region, layout, options, program)?.consumed()
+    }
+
+    /// As [`Node::start`], served by threads that it shares with other rings. Between hosts it has threads of its own
+    /// all the same: they poll.
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_with(path: &Path, options: Options, program: Arc<dyn Serve>, servers: &Servers) -> Result<Self> {
+        if options.reach == Reach::Pod {
+            return Self::start(path, options, program);
+        }
+        let (region, layout) = Self::file(path, &options)?;
+        Ok(Self::on(region, layout, options, program)?.shared(servers))
+    }
+
+    fn file(path: &Path, options: &Options) -> Result<(Arc<Region>, Layout)> {
         let layout = Layout::new(options.seats, options.slots, options.reach)?;
         match crate::remove(path) {
             Err(Error::Io {
@@ -111,7 +134,7 @@ impl Node {
             ..RegionOptions::default()
         };
         let region = Region::create(path, layout.len(), layout.identity(options.tenant), region)?;
-        Self::on(Arc::new(region), layout, options, program)
+        Ok((Arc::new(region), layout))
     }
 
     /// A ring in memory of this process.
@@ -119,13 +142,38 @@ impl Node {
     /// # Errors
     /// As [`Node::start`].
     pub fn start_here(options: Options, program: Arc<dyn Serve>) -> Result<Self> {
+        let (region, layout) = Self::here(&options)?;
+        Self::on(region, layout, options, program)?.consumed()
+    }
+
+    /// As [`Node::start_here`], served by threads that it shares with other rings.
+    ///
+    /// # Errors
+    /// As [`Node::start_here`]; [`Error::Invalid`] between hosts, where a ring is polled.
+    pub fn start_here_with(options: Options, program: Arc<dyn Serve>, servers: &Servers) -> Result<Self> {
+        if options.reach == Reach::Pod {
+            return Err(Error::Invalid(
+                "a ring between hosts is polled by threads of its own".into(),
+            ));
+        }
+        let (region, layout) = Self::here(&options)?;
+        Ok(Self::on(region, layout, options, program)?.shared(servers))
+    }
+
+    fn here(options: &Options) -> Result<(Arc<Region>, Layout)> {
         let layout = Layout::new(options.seats, options.slots, options.reach)?;
         let region = RegionOptions {
             small_pages: true,
             ..RegionOptions::default()
         };
         let region = Region::dram(layout.len(), layout.identity(options.tenant), region)?;
-        Self::on(Arc::new(region), layout, options, program)
+        Ok((Arc::new(region), layout))
+    }
+
+    fn shared(self, servers: &Servers) -> Self {
+        // A ring has one.
+        self.inner.server.set(servers.attach(&self.inner)).ok();
+        self
     }
 
     fn on(region: Arc<Region>, layout: Layout, options: Options, program: Arc<dyn Serve>) -> Result<Self> {
@@ -139,6 +187,8 @@ impl Node {
         memory.store(layout::OPEN, incarnation);
         let inner = Arc::new(Inner {
             seat_states: (0..options.seats).map(|_| Mutex::default()).collect(),
+            users: AtomicU32::new(0),
+            server: OnceLock::new(),
             memory,
             program,
             incarnation,
@@ -151,17 +201,21 @@ impl Node {
             bell: Event::default(),
             options,
         });
-        let mut node = Self {
+        Ok(Self {
             inner,
             threads: Vec::new(),
-        };
-        for _ in 0..node.inner.options.consumers.max(1) {
-            let inner = Arc::clone(&node.inner);
+        })
+    }
+
+    /// With threads of its own.
+    fn consumed(mut self) -> Result<Self> {
+        for _ in 0..self.inner.options.consumers.max(1) {
+            let inner = Arc::clone(&self.inner);
             let thread = rt::try_spawn("ring", move || inner.consume());
-            node.threads
+            self.threads
                 .push(thread.map_err(|error| Error::io("starting a thread", error))?);
         }
-        Ok(node)
+        Ok(self)
     }
 
     /// Gives a user a seat; the node knows the user as `who`.
@@ -187,6 +241,9 @@ impl Node {
             })
         };
         let seat = (0..).zip(&inner.seat_states).find_map(find);
+        if matches!(seat, Some(Ok(_))) {
+            inner.users.fetch_add(1, Ordering::SeqCst);
+        }
         inner.ring();
         seat.unwrap_or_else(|| Err(seat_state::none_free(inner.options.seats)))
     }
@@ -222,6 +279,9 @@ impl Node {
     pub fn close(&mut self) {
         self.inner.stop.store(true, Ordering::SeqCst);
         self.inner.memory.store(layout::OPEN, 0);
+        if let Some(server) = self.inner.server.get() {
+            server.detach(&self.inner);
+        }
         while self.threads.iter().any(|thread| !thread.is_finished()) {
             self.inner.ring();
             rt::sleep(Nanos::from_micros(100));
@@ -293,6 +353,9 @@ impl Inner {
             doorbell.fetch_add(1, Ordering::SeqCst);
             rt::wake_shared(doorbell, usize::MAX);
         }
+        if let Some(server) = self.server.get() {
+            server.ring();
+        }
     }
 
     // ---- a consumer ----
@@ -325,8 +388,8 @@ impl Inner {
     }
 
     /// Answers what waits for room, as far as there is any.
-    fn put_waiting(&self) {
-        if !self.wants_room.swap(false, Ordering::SeqCst) {
+    pub(super) fn put_waiting(&self) {
+        if !self.wants_room() || !self.wants_room.swap(false, Ordering::SeqCst) {
             return;
         }
         for (seat, seat_state) in (0..).zip(&self.seat_states) {
@@ -340,9 +403,34 @@ impl Inner {
 
     /// Whether no user has a seat.
     fn is_empty(&self) -> bool {
-        self.seat_states
-            .iter()
-            .all(|seat_state| seat_state.lock().phase == Phase::Free)
+        !self.has_users()
+    }
+
+    // ---- for a thread that serves several rings ----
+
+    pub(super) fn has_users(&self) -> bool {
+        self.users.load(Ordering::SeqCst) > 0
+    }
+
+    pub(super) fn wants_room(&self) -> bool {
+        self.wants_room.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn is_searched(&self) -> bool {
+        self.search.load(Ordering::SeqCst)
+    }
+
+    /// Whether an entry waits to be taken.
+    pub(super) fn has_more(&self) -> bool {
+        !self.head.is_empty(self.region(), &self.memory.layout)
+    }
+
+    pub(super) fn doorbell(&self) -> &AtomicU32 {
+        self.region().atomic_u32(layout::DOORBELL)
+    }
+
+    pub(super) fn asleep(&self) -> &AtomicU32 {
+        self.region().atomic_u32(layout::ASLEEP)
     }
 
     /// Until something is posted, or it is time to look after all users.
@@ -364,7 +452,7 @@ impl Inner {
     }
 
     /// Serves a request, or does away with nonsense. False: there is nothing.
-    fn serve_next(self: &Arc<Self>, buffer: &mut Vec<u8>) -> bool {
+    pub(super) fn serve_next(self: &Arc<Self>, buffer: &mut Vec<u8>) -> bool {
         if self.is_pod() {
             // One of each, so that no lane waits for another to be empty.
             let served = (0..self.options.seats).filter(|seat| self.serve_lane(*seat, buffer));
@@ -478,16 +566,21 @@ impl Inner {
             return;
         };
         *look = now + LOOK;
-        self.search.store(false, Ordering::SeqCst);
+        self.look_after_all(buffer, true);
+    }
+
+    /// Looks after all users, and, if it searches, for requests without an entry.
+    pub(super) fn look_after_all(self: &Arc<Self>, buffer: &mut Vec<u8>, searches: bool) {
+        let searches = self.search.swap(false, Ordering::SeqCst) || searches;
         if !self.is_pod() {
             self.head.mend_tail(self.region(), &self.memory.layout);
         }
         for seat in 0..self.options.seats {
-            self.look_after_seat(seat, buffer);
+            self.look_after_seat(seat, searches, buffer);
         }
     }
 
-    fn look_after_seat(self: &Arc<Self>, seat: u32, buffer: &mut Vec<u8>) {
+    fn look_after_seat(self: &Arc<Self>, seat: u32, searches: bool, buffer: &mut Vec<u8>) {
         let (phase, who, caller, has_left) = {
             let mut seat_state = self.seat_states[seat as usize].lock();
             if seat_state.phase == Phase::Free {
@@ -503,8 +596,10 @@ impl Inner {
         };
         if has_left || !(self.options.is_there)(who) {
             self.end(seat, caller);
-            self.seat_states[seat as usize].lock().free();
-        } else if phase == Phase::Open && !self.is_pod() {
+            if self.seat_states[seat as usize].lock().free() {
+                self.users.fetch_sub(1, Ordering::SeqCst);
+            }
+        } else if phase == Phase::Open && searches && !self.is_pod() {
             (0..self.options.slots).for_each(|slot| _ = self.serve_slot(seat, slot, buffer));
         }
     }

@@ -271,11 +271,13 @@ impl SeatState {
         over && !core::mem::replace(&mut self.told, true) && self.called
     }
 
-    /// Its user is gone: the seat may be given to another.
-    pub fn free(&mut self) {
-        if self.phase == Phase::Ended && self.serving == 0 && self.told {
+    /// Its user is gone: the seat may be given to another from now on, if nothing of it is being served.
+    pub fn free(&mut self) -> bool {
+        let is_free = self.phase == Phase::Ended && self.serving == 0 && self.told;
+        if is_free {
             self.phase = Phase::Free;
         }
+        is_free
     }
 }
 

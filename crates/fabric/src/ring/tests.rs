@@ -325,3 +325,63 @@ fn answers_that_are_not_taken_are_limited() {
     assert!(refused.iter().all(|call| matches!(call.result, Err(Error::Busy(_)))));
     assert!(!refused.is_empty() && answered.len() >= 32, "{}", answered.len());
 }
+
+/// A ring in this process that shares its thread.
+fn start_shared(options: Options, servers: &Servers) -> (Node, Arc<Echo>) {
+    let echo = Arc::<Echo>::default();
+    let node = Node::start_here_with(options, Arc::clone(&echo) as _, servers);
+    (node.expect("a ring"), echo)
+}
+
+/// One thread for each ring ended a node with some hundred parts. Rings beyond those that a thread can sleep on are
+/// served all the same, in any order, and whether they were used for long or not.
+#[test]
+fn one_thread_serves_more_rings_than_it_sleeps_on() {
+    let servers = Servers::new(1, Nanos::from_micros(20)).expect("a thread");
+    let few = Options {
+        seats: 1,
+        slots: 1,
+        ..Options::default()
+    };
+    let rings: Vec<_> = (0..rt::WORDS_MAX as u64 + 60)
+        .map(|_| start_shared(few.clone(), &servers))
+        .collect();
+    let users: Vec<_> = rings.iter().map(|(node, _)| sit(node, 1).1).collect();
+    for round in 0..3u8 {
+        for (n, user) in users.iter().enumerate() {
+            assert_eq!(echo(&**user, &[round, n as u8]).expect("an answer"), [round, n as u8]);
+        }
+        rt::sleep(Nanos::from_millis(20));
+    }
+    assert!(rings.iter().all(|(_, echo)| echo.served.load(Ordering::SeqCst) == 3));
+}
+
+/// Rings that come and go while others of the same thread are used; a user that comes to a ring that had none.
+#[test]
+fn rings_come_and_go_at_a_thread() {
+    let servers = Servers::new(1, Nanos::from_micros(20)).expect("a thread");
+    let (stays, _) = start_shared(options(), &servers);
+    let (_, first) = sit(&stays, 1);
+    for round in 0..30u8 {
+        let (goes, served) = start_shared(options(), &servers);
+        let (_, user) = sit(&goes, 1);
+        assert_eq!(echo(&*user, &[round]).expect("an answer"), [round]);
+        assert_eq!(echo(&*first, &[round]).expect("an answer"), [round]);
+        drop(goes);
+        assert!(echo(&*user, b"late").is_err(), "its ring is over");
+        assert_eq!(served.served.load(Ordering::SeqCst), 1);
+    }
+    // Its seats are given back as those of a ring with threads of its own are.
+    let gone = Arc::new(AtomicBool::new(false));
+    let theirs = Arc::clone(&gone);
+    let mortal = Options {
+        seats: 1,
+        is_there: Arc::new(move |_| !theirs.load(Ordering::SeqCst)),
+        ..options()
+    };
+    let (ring, _) = start_shared(mortal, &servers);
+    let (_, user) = sit(&ring, 1);
+    echo(&*user, b"x").expect("an answer");
+    gone.store(true, Ordering::SeqCst);
+    until("the seat is free", || ring.admit(2).is_ok());
+}

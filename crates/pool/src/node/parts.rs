@@ -18,7 +18,9 @@ use cenote_base::rt::{self, Mutex, Nanos, fs};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::{RegionOptions, is_blank};
-use cenote_space::{Channel, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId};
+use cenote_space::{
+    Channel, Crew, Hello, Host, HostOptions, Hosts, Keeper, LocalKeeper, Part, PartOptions, Peer, SessionId,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -81,6 +83,8 @@ pub(super) struct Hosting {
     /// The way to others.
     pub(super) callers: Arc<dyn Callers>,
     pub(super) options: HostOptions,
+    /// The threads of all hosts.
+    pub(super) crew: Arc<Crew>,
 }
 
 impl Hosting {
@@ -90,7 +94,7 @@ impl Hosting {
             members_only: true,
             ..self.options.clone()
         };
-        let host = Host::start(Arc::clone(keeper), options)?;
+        let host = Host::start_with(Arc::clone(keeper), options, Arc::clone(&self.crew))?;
         self.hosts.add(&host);
         Ok(host)
     }
@@ -557,9 +561,11 @@ mod tests {
             hosts: Arc::default(),
             callers: Arc::new(Nodes::default()),
             options: HostOptions::default(),
+            crew: Arc::new(Crew::new(1).expect("threads")),
         };
         let host: Arc<dyn crate::host::Host> = Arc::new(crate::host::Machine);
-        Parts::find(directory, Some(hosting), Arc::new(Rings::new(&host))).expect("parts")
+        let rings = Rings::new(&host, 1).expect("threads");
+        Parts::find(directory, Some(hosting), Arc::new(rings)).expect("parts")
     }
 
     fn order() -> PartOrder {

@@ -3,7 +3,8 @@
 //!
 //! A ring is a file of its own for each part (`DIR/ring-7`), so tenants share none. It is made anew by each start, and
 //! goes with its part. What cannot be had of it (no memory, no free seat) is asked over the connection, as by members
-//! of other machines. One thread serves it: what it is asked is short, and waits for the part's keeper at most.
+//! of other machines. One of a fixed number of threads serves it: what rings are asked is short, and waits for a part's
+//! keeper at most.
 //!
 //! A seat is a member's while the connection lasts over which it was given, and is another's only when that process has
 //! left it or has ended.
@@ -20,7 +21,7 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, Mutex};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, CallerId, Serve};
-use cenote_fabric::ring::{Node, Options};
+use cenote_fabric::ring::{Node, Options, Servers};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -34,6 +35,7 @@ pub(super) struct Rings {
     node: OnceLock<Weak<NodeState>>,
     host: Arc<dyn Host>,
     seated: Mutex<HashMap<u64, Seated>>,
+    servers: Servers,
 }
 
 /// A member, and which of its connections.
@@ -103,12 +105,14 @@ fn process_of(word: u64) -> Process {
 }
 
 impl Rings {
-    pub(super) fn new(host: &Arc<dyn Host>) -> Self {
-        Self {
+    /// With so many threads.
+    pub(super) fn new(host: &Arc<dyn Host>, threads: usize) -> Result<Self> {
+        Ok(Self {
             node: OnceLock::new(),
             host: Arc::clone(host),
             seated: Mutex::default(),
-        }
+            servers: Servers::new(threads, Options::default().spin)?,
+        })
     }
 
     /// From here on, members are heard.
@@ -126,7 +130,7 @@ impl Rings {
             ..Options::default()
         };
         let path = ring_path(directory, order.grant);
-        let node = Node::start(&path, options, Arc::clone(self) as _);
+        let node = Node::start_with(&path, options, Arc::clone(self) as _, &self.servers);
         if let Err(error) = &node {
             eprintln!("cenote: memory node: {error}; members go without a ring");
         }

@@ -10,8 +10,10 @@
 //! ```
 //!
 //! The order of waiting: policy → executors → workers → serve; resolver → serve. No thread waits the other way, so
-//! hosts that order each other about do not wait in a circle.
+//! hosts that order each other about do not wait in a circle. The threads are a [`Crew`]'s, each of one class; hosts of
+//! a memory node share one.
 
+mod crew;
 mod gates;
 mod hosts;
 mod image;
@@ -28,6 +30,7 @@ mod window;
 #[cfg(test)]
 mod tests;
 
+pub use crew::Crew;
 pub use gates::Fencing;
 pub use hosts::Hosts;
 
@@ -41,14 +44,15 @@ use super::part::Part;
 use super::presence::KEEPER;
 use super::session::PartSession;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
+use cenote_base::rt::{Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call};
+use crew::{Next, Task, Tasks};
 use gates::{Gate, Gates};
 use replies::{Replies, User};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use step_state::Steps;
 
 /// Orders and allocations that wait at a time, and requests.
@@ -79,6 +83,8 @@ pub struct HostOptions {
     pub stay: Nanos,
     /// Free slots that migrated extents leave alone.
     pub kept: usize,
+    /// Threads of each class, where hosts share a [`Crew`]; 0: as many as there are cores, two at least.
+    pub threads: usize,
     /// How long another host may take for what it is ordered to do. For a migrated extent that has waited half as long
     /// the resolver asks its home.
     pub timeout: Nanos,
@@ -96,7 +102,18 @@ impl Default for HostOptions {
             moves: 16,
             stay: Nanos::from_secs(1),
             kept: 0,
+            threads: 0,
             timeout: Nanos::from_secs(10),
+        }
+    }
+}
+
+impl HostOptions {
+    /// Threads of each class, where hosts share them.
+    pub fn shared_threads(&self) -> usize {
+        match self.threads {
+            0 => cenote_base::rt::cores().max(2),
+            threads => threads,
         }
     }
 }
@@ -257,17 +274,21 @@ struct Outcomes {
     set: Condvar,
 }
 
+#[cfg(test)]
+fn told_here() -> (Arc<Outcomes>, Told) {
+    let outcomes = Arc::new(Outcomes::default());
+    (Arc::clone(&outcomes), Told::Here(outcomes))
+}
+
 /// A queue that a thread works off. An item for which there is no room goes back to its caller.
 struct Queue<T> {
     items: Mutex<VecDeque<T>>,
-    more: Condvar,
 }
 
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         Self {
             items: Mutex::new(VecDeque::new()),
-            more: Condvar::default(),
         }
     }
 }
@@ -280,27 +301,31 @@ impl<T> Queue<T> {
         }
         items.push_back(item);
         assert!(items.len() <= WAITING_MAX, "{} items wait in a queue", items.len());
-        drop(items);
-        self.more.notify_all();
         Ok(())
     }
 
-    fn next(&self, timeout: Nanos) -> Option<T> {
+    /// The next item, and when there is another.
+    fn take(&self) -> (Option<T>, Next) {
         let mut items = self.items.lock();
-        if items.is_empty() {
-            (items, _) = self.more.wait_timeout(items, timeout);
-        }
-        items.pop_front()
+        let item = items.pop_front();
+        let next = if items.is_empty() { Next::Told } else { Next::Now };
+        (item, next)
     }
 }
 
-/// A part's host. Dropping it ends its threads.
+/// A part's host. Dropping it ends what its threads do for it.
 pub struct Host {
     inner: Arc<HostState>,
-    threads: Mutex<Vec<rt::JoinHandle<()>>>,
+    /// Its threads.
+    _crew: Arc<Crew>,
 }
 
 struct HostState {
+    /// At its crew, which is one tenant's, and of which this is the host.
+    number: u64,
+    tenant: u32,
+    crew: Arc<crew::Shared>,
+    me: Weak<HostState>,
     part: Arc<Part>,
     keeper: Arc<LocalKeeper>,
     options: HostOptions,
@@ -330,6 +355,8 @@ struct HostState {
     work: Queue<Job>,
     move_requests: Queue<MoveRequest>,
     counters: Counters,
+    /// When the policy looked.
+    looks: policy::Looks,
     /// What probes are answered with.
     probe: Arc<[u8]>,
     /// What users' cards may read.
@@ -343,22 +370,30 @@ struct Near {
     since: Nanos,
 }
 
-const TURN: Nanos = Nanos::from_millis(50);
-/// Between two looks for sessions that have ended.
-const CLEAR_EVERY: Nanos = Nanos::from_secs(1);
-
 impl Host {
-    /// Begins to host a part that this process keeps.
+    /// Begins to host a part that this process keeps, with a thread of each class of its own.
     ///
     /// # Errors
     /// [`Error::Invalid`] if its extents cannot move; those of starting threads.
     pub fn start(keeper: Arc<LocalKeeper>, options: HostOptions) -> Result<Self> {
+        Self::start_with(keeper, options, Arc::new(Crew::new(1)?))
+    }
+
+    /// As [`Host::start`], with threads that it shares with others.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if its extents cannot move.
+    pub fn start_with(keeper: Arc<LocalKeeper>, options: HostOptions, crew: Arc<Crew>) -> Result<Self> {
         let part = Arc::clone(keeper.part());
         if !part.is_movable() {
             return Err(Error::Invalid(format!("{}: its extents cannot move", part.name())));
         }
         let slots = part.slots() as usize;
-        let inner = Arc::new(HostState {
+        let inner = Arc::new_cyclic(|me| HostState {
+            number: crew.shared.next_number(),
+            tenant: part.tenant(),
+            crew: Arc::clone(&crew.shared),
+            me: Weak::clone(me),
             part,
             keeper,
             options,
@@ -376,26 +411,13 @@ impl Host {
             work: Queue::default(),
             move_requests: Queue::default(),
             counters: Counters::default(),
+            looks: policy::Looks::default(),
             probe: transfer::probe_bytes(),
             window: Mutex::new(None),
             stop: AtomicBool::new(false),
         });
-        type Body = fn(&HostState);
-        let bodies: [(&str, Body); 4] = [
-            ("pool worker", HostState::work),
-            ("pool executor", HostState::execute_requests),
-            ("pool policy", HostState::watch),
-            ("pool resolver", HostState::resolve),
-        ];
-        let start = |(name, body): (&str, Body)| {
-            let theirs = Arc::clone(&inner);
-            rt::try_spawn(name, move || body(&theirs)).map_err(|error| Error::io("starting a host's thread", error))
-        };
-        let threads = bodies.into_iter().map(start).collect::<Result<Vec<_>>>()?;
-        Ok(Self {
-            inner,
-            threads: Mutex::new(threads),
-        })
+        inner.begin();
+        Ok(Self { inner, _crew: crew })
     }
 
     /// Its part.
@@ -483,13 +505,35 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.inner.stop.store(true, Ordering::Release);
-        self.inner.work.more.notify_all();
-        self.inner.move_requests.more.notify_all();
-        let threads = core::mem::take(&mut *self.threads.lock());
-        for thread in threads {
-            thread.join().ok();
-        }
+        self.inner.crew.leave(self.inner.number);
         self.inner.refuse_all();
+    }
+}
+
+impl Tasks for HostState {
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn tenant(&self) -> u32 {
+        self.tenant
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    fn run(&self, task: Task) -> Next {
+        match task {
+            Task::Work => self.work(),
+            Task::Execute => self.execute_request(),
+            Task::Watch => self.watch(),
+            Task::Resolve => {
+                self.resolve();
+                self.clear_sessions();
+                Next::At(self.next_question())
+            }
+        }
     }
 }
 
@@ -501,6 +545,19 @@ impl HostState {
 
     fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
+    }
+
+    /// There is something to do at that time.
+    fn tell(&self, task: Task, when: Nanos) {
+        if let Some(me) = self.me.upgrade() {
+            self.crew.tell(task, &(me as Arc<dyn Tasks>), when);
+        }
+    }
+
+    /// What has to be done again and again begins.
+    fn begin(&self) {
+        self.tell(Task::Watch, self.first_look());
+        self.tell(Task::Resolve, self.next_question());
     }
 
     /// What has come by a call of a user. Does not block.
@@ -584,11 +641,12 @@ impl HostState {
     }
 
     fn add_job(&self, job: Job) {
-        if let Err(job) = self.work.add(job) {
-            job.fail(Error::Busy(format!(
+        match self.work.add(job) {
+            Ok(()) => self.tell(Task::Work, Nanos::ZERO),
+            Err(job) => job.fail(Error::Busy(format!(
                 "{WAITING_MAX} orders wait for {}",
                 self.part.name()
-            )));
+            ))),
         }
     }
 
@@ -604,27 +662,20 @@ impl HostState {
     }
 
     /// The worker: orders and allocations, one after the other.
-    fn work(&self) {
-        let mut cleared = rt::now();
-        while !self.is_stopping() {
-            match self.work.next(TURN) {
-                Some(Job::Order(order, answer)) => {
-                    match self.obey(&order).and_then(|ordered| wire::json(0, &ordered)) {
-                        Ok(bytes) => answer.with(&bytes),
-                        Err(error) => answer.fail(error),
-                    }
-                }
-                Some(Job::Alloc(rest, gate, answer)) => match self.alloc_for(gate.as_deref(), &rest) {
-                    Ok(address) => answer.with(&address.raw().to_le_bytes()),
-                    Err(error) => answer.fail(error),
-                },
-                None => {}
-            }
-            if rt::now().since(cleared) > CLEAR_EVERY {
-                self.clear_sessions();
-                cleared = rt::now();
-            }
+    fn work(&self) -> Next {
+        let (job, next) = self.work.take();
+        match job {
+            Some(Job::Order(order, answer)) => match self.obey(&order).and_then(|ordered| wire::json(0, &ordered)) {
+                Ok(bytes) => answer.with(&bytes),
+                Err(error) => answer.fail(error),
+            },
+            Some(Job::Alloc(rest, gate, answer)) => match self.alloc_for(gate.as_deref(), &rest) {
+                Ok(address) => answer.with(&address.raw().to_le_bytes()),
+                Err(error) => answer.fail(error),
+            },
+            None => {}
         }
+        next
     }
 
     /// Drops the part sessions of sessions that have ended.

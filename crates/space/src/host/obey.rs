@@ -19,7 +19,6 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use std::collections::BTreeSet;
 
-const TURN: Nanos = Nanos::from_millis(50);
 /// Between two looks at migrated extents without news of their move.
 const ASK_EVERY: Nanos = Nanos::from_secs(1);
 
@@ -143,16 +142,19 @@ impl HostState {
         })
     }
 
-    /// The resolver's thread.
+    /// The resolver.
     pub(super) fn resolve(&self) {
-        let (mut asked, unsettled) = (rt::now(), Nanos(self.options.timeout.raw() / 2));
-        while !self.is_stopping() {
-            rt::sleep(TURN);
-            if rt::now().since(asked) > ASK_EVERY.min(unsettled) {
-                self.ask_homes(unsettled);
-                asked = rt::now();
-            }
-        }
+        self.ask_homes(self.unsettled());
+    }
+
+    /// When the resolver asks again.
+    pub(super) fn next_question(&self) -> Nanos {
+        super::policy::on_turn(rt::now() + ASK_EVERY.min(self.unsettled()))
+    }
+
+    /// For so long a migrated extent waits for news by itself.
+    fn unsettled(&self) -> Nanos {
+        Nanos(self.options.timeout.raw() / 2)
     }
 
     /// Asks homes what became of their migrated extents here that have had no news for longer than `age`. Nothing

@@ -19,18 +19,21 @@ use super::super::GlobalAddress;
 use super::super::heat::Heat;
 use super::super::keeper::Lifetime;
 use super::super::slot::{Slot, Use};
-use super::{HostState, Order, Ordered};
-use cenote_base::rt::atomic::Ordering;
+use super::{HostState, Next, Order, Ordered, Task};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, Nanos};
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use std::collections::BTreeSet;
 
+/// Looks are on multiples of this, or more often where they are to be.
 const TURN: Nanos = Nanos::from_millis(50);
 /// Pods whose heat is counted apart, for each extent.
 const PODS_MAX: usize = 64;
 /// Looks between two for migrated extents that hold nothing.
-const RECLAIM_EVERY: u32 = 50;
+const RECLAIM_EVERY: u64 = 50;
+/// Of looks that are put off because nothing happens: so many times as far apart.
+const DOZE: u64 = 8;
 
 /// An extent that would be better off elsewhere.
 struct Candidate {
@@ -41,41 +44,93 @@ struct Candidate {
     gain: f64,
 }
 
+/// When the policy looked, and whether nothing was going on then.
+#[derive(Default)]
+pub(super) struct Looks {
+    /// The last look, and the last one for migrated extents that hold nothing.
+    last: Mutex<(Nanos, Nanos)>,
+    /// Nothing happened between the last two looks: the next one is later, unless something happens.
+    is_dozing: AtomicBool,
+}
+
+/// Times of looks of different parts are the same, so that a thread that looks for all of them wakes seldom.
+pub(super) fn on_turn(time: Nanos) -> Nanos {
+    Nanos(time.raw().next_multiple_of(TURN.raw()))
+}
+
 impl HostState {
-    pub(super) fn watch(&self) {
-        let mut looks = 0u32;
-        let mut last = rt::now();
-        while !self.is_stopping() {
-            rt::sleep(TURN.min(self.options.every.max(Nanos::from_millis(1))));
-            if self.options.every == Nanos::ZERO || rt::now().since(last) < self.options.every {
-                continue;
+    /// A look at what moves.
+    pub(super) fn watch(&self) -> Next {
+        // Before it looks: an access that it does not see wakes it.
+        self.looks.is_dozing.store(true, Ordering::SeqCst);
+        let is_idle = self.count_near() == 0 && self.far.lock().is_empty();
+        if !is_idle {
+            self.looks.is_dozing.store(false, Ordering::SeqCst);
+            self.move_hot();
+        }
+        let now = rt::now();
+        let is_reclaiming = {
+            let mut last = self.looks.last.lock();
+            last.0 = now;
+            let is_time = now.since(last.1) >= Nanos(self.options.every.raw().saturating_mul(RECLAIM_EVERY));
+            if is_time {
+                last.1 = now;
             }
-            last = rt::now();
-            looks += 1;
-            self.count_near();
-            let mut silent = BTreeSet::new();
-            for candidate in self.candidates() {
-                if self.is_stopping() {
-                    return;
-                }
-                // What fails now is found again at the next look.
-                let _ = self.try_move(&candidate, &mut silent);
-            }
-            if looks.is_multiple_of(RECLAIM_EVERY) {
-                self.reclaim_empty();
-            }
+            is_time
+        };
+        if is_reclaiming {
+            self.reclaim_empty();
+        }
+        Next::At(self.look_after(if is_idle { DOZE } else { 1 }))
+    }
+
+    /// The time of a look after the last one.
+    fn look_after(&self, times: u64) -> Nanos {
+        let (last, _) = *self.looks.last.lock();
+        let every = self.options.every;
+        match every {
+            // The policy compares nothing.
+            Nanos::ZERO => Nanos::MAX,
+            _ if every < TURN => last + Nanos(every.raw() * times),
+            _ => on_turn(last + Nanos(every.raw().saturating_mul(times))),
         }
     }
 
-    /// Accesses of this pod's users since the last look.
-    fn count_near(&self) {
-        let (now, mut near) = (rt::now(), self.near.lock());
+    pub(super) fn first_look(&self) -> Nanos {
+        *self.looks.last.lock() = (rt::now(), rt::now());
+        self.look_after(1)
+    }
+
+    /// Something happens: the next look is not put off.
+    fn rouse(&self) {
+        if self.looks.is_dozing.load(Ordering::SeqCst) && self.looks.is_dozing.swap(false, Ordering::SeqCst) {
+            self.tell(Task::Watch, self.look_after(1));
+        }
+    }
+
+    /// Moves what would be better off elsewhere.
+    fn move_hot(&self) {
+        let mut silent = BTreeSet::new();
+        for candidate in self.candidates() {
+            if self.is_stopping() {
+                return;
+            }
+            // What fails now is found again at the next look.
+            let _ = self.try_move(&candidate, &mut silent);
+        }
+    }
+
+    /// Accesses of this pod's users since the last look; how many there were.
+    fn count_near(&self) -> u64 {
+        let (now, mut near, mut all) = (rt::now(), self.near.lock(), 0);
         for (slot, known) in (0..).zip(near.iter_mut()) {
             let (reads, writes) = self.part.counted(slot);
             if reads + writes > 0 {
                 known.heat.add(reads, writes, now, &self.options.heat);
+                all += reads + writes;
             }
         }
+        all
     }
 
     /// Accesses of a user in another pod (or one that maps none of the pod's memory).
@@ -92,6 +147,11 @@ impl HostState {
             // The policy compares nothing.
             return;
         }
+        self.count_of_pod(pod, slots);
+        self.rouse();
+    }
+
+    fn count_of_pod(&self, pod: &str, slots: &[(u32, bool)]) {
         let (now, mut far) = (rt::now(), self.far.lock());
         for (slot, is_write) in slots {
             let pods = far.entry(*slot).or_default();

@@ -3,7 +3,7 @@
 use super::super::GlobalAddress;
 use super::steps::{FrozenExtent, gone};
 use super::wire;
-use super::{HostState, MoveRequest, Order, Ordered, Outcomes, Told, WAITING_MAX};
+use super::{HostState, MoveRequest, Next, Order, Ordered, Outcomes, Task, Told, WAITING_MAX};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -45,32 +45,32 @@ impl HostState {
         if is_double {
             return tell(told, Err(Error::Busy(format!("{extent} is to be moved already"))));
         }
-        if let Err(requested) = self.move_requests.add(MoveRequest { extent, to, told }) {
-            tell(
+        match self.move_requests.add(MoveRequest { extent, to, told }) {
+            Ok(()) => self.tell(Task::Execute, Nanos::ZERO),
+            Err(requested) => tell(
                 requested.told,
                 Err(Error::Busy(format!("{WAITING_MAX} extents wait to be moved"))),
-            );
+            ),
         }
     }
 
-    pub(super) fn execute_requests(&self) {
-        while !self.is_stopping() {
-            let Some(MoveRequest { extent, to, told }) = self.move_requests.next(TURN) else {
-                continue;
-            };
-            let former = self.under_way.lock().replace(extent);
-            assert_eq!(former, None, "the executor moves one extent at a time");
-            let done = match to {
-                Some(to) => self.move_to(extent, to),
-                None => self.reclaim(extent),
-            };
-            let moved = self.under_way.lock().take();
-            assert_eq!(moved, Some(extent), "another thread moved an extent");
-            if done.is_err() {
-                self.counters.failed.fetch_add(1, Ordering::Relaxed);
-            }
-            tell(told, done);
+    pub(super) fn execute_request(&self) -> Next {
+        let (Some(MoveRequest { extent, to, told }), next) = self.move_requests.take() else {
+            return Next::Told;
+        };
+        let former = self.under_way.lock().replace(extent);
+        assert_eq!(former, None, "the executor moves one extent at a time");
+        let done = match to {
+            Some(to) => self.move_to(extent, to),
+            None => self.reclaim(extent),
+        };
+        let moved = self.under_way.lock().take();
+        assert_eq!(moved, Some(extent), "another thread moved an extent");
+        if done.is_err() {
+            self.counters.failed.fetch_add(1, Ordering::Relaxed);
         }
+        tell(told, done);
+        next
     }
 
     fn freeze(&self, part: u8, extent: GlobalAddress, freeze: u64) -> Result<FrozenExtent> {

@@ -1,6 +1,7 @@
 //! Two pods in one process: a part and a host in each, a user in each that maps its own part alone. Calls go through
 //! memory.
 
+mod crew;
 mod direct;
 mod edges;
 mod fetch;
