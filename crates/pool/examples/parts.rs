@@ -69,6 +69,7 @@ fn node(directory: &Path, manager: &str, parts: u64) -> MemoryNode {
             address: "node".into(),
             callers: nodes,
             hosts,
+            registrar: None,
             options: HostOptions::default(),
         }),
     };

@@ -285,6 +285,12 @@ impl GrantTable {
             .sum()
     }
 
+    /// Grants that holders of a tenant have.
+    pub fn held_by(&self, tenant: &str) -> u32 {
+        let held = |grant: &&Grant| grant.phase == Phase::Held && grant.tenant == tenant;
+        u32::try_from(self.grants.values().filter(held).count()).unwrap_or(u32::MAX)
+    }
+
     /// Grants of `node` that it has something to do for.
     pub fn work_of(&self, node: NodeId) -> Vec<GrantId> {
         let todo = |g: &Grant| g.node == node && matches!(g.phase, Phase::Fencing | Phase::Freeing | Phase::Keeping);

@@ -29,6 +29,7 @@ pub mod manager;
 mod managers;
 mod member;
 pub mod node;
+mod service;
 mod session;
 pub mod settings;
 pub mod store;

@@ -1,7 +1,8 @@
 //! The manager: keeps the [grant table](crate::grant table), answers holders and operators, and gives memory nodes
 //! their orders.
 //!
-//! One thread for each connection, and one that lapses leases. What a grant's phase asks of its node is done by the
+//! Clients are answered by a fixed number of threads ([`service`](crate::service)), each memory node by one of its own,
+//! and one lapses leases. What a grant's phase asks of its node is done by the
 //! thread of that node's connection, again and again until it is confirmed: a node that is away, or a manager that was
 //! killed in between, goes on where things are, for they are in the grant table.
 //!
@@ -22,10 +23,12 @@
 
 mod agents;
 mod election;
+mod holders;
 mod leader;
 mod links;
 mod mirrors;
 mod not_made;
+mod peers;
 mod spaces;
 mod stored;
 
@@ -104,7 +107,7 @@ impl Drop for Manager {
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-        // Threads of connections hold no more than the grant table, and end with their next turn.
+        // What is done for a connection holds no more than the grant table.
         self.election.wait_ended();
     }
 }

@@ -32,11 +32,11 @@ mod membership;
 mod parts;
 mod rings;
 
-use crate::acceptor::Acceptor;
 use crate::grant_table::GrantId;
 use crate::host::Host;
 use crate::manager::LEASE_DEFAULT;
 use crate::managers::{Greeted, Managers};
+use crate::service::Service;
 use crate::wire::{self, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
@@ -130,7 +130,7 @@ struct NodeState {
     known: known::Known,
     lending: lent::Lending,
     /// For members.
-    acceptor: Acceptor,
+    service: Service<members::Peer>,
 }
 
 impl MemoryNode {
@@ -174,7 +174,7 @@ impl MemoryNode {
                 &options.directory,
                 options.calls.as_ref().and_then(|calls| calls.registrar.clone()),
             ),
-            acceptor: Acceptor::new("memory node", members::CONNECTIONS_MAX, members::STRANGERS_MAX),
+            service: Service::new("memory node", members::LIMITS),
             options,
             managers,
             network,
@@ -227,8 +227,8 @@ impl Drop for MemoryNode {
         if let Some(calls) = &self.state.options.calls {
             calls.hosts.clear();
         }
-        // Threads of connections have parts open.
-        self.state.acceptor.wait_empty();
+        // What is done for a connection may have parts open.
+        self.state.service.close();
     }
 }
 

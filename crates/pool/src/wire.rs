@@ -678,7 +678,11 @@ pub fn receive<T: DeserializeOwned>(connection: &dyn Connection, timeout: Nanos)
     read(connection, &connection.receive(timeout)?)
 }
 
-fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Result<T> {
+/// Reads a message that has come; one that cannot be read ends the connection.
+///
+/// # Errors
+/// [`Error::Corrupt`] if it is no such message.
+pub fn read<T: DeserializeOwned>(connection: &dyn Connection, bytes: &[u8]) -> Result<T> {
     serde_json::from_slice(bytes).map_err(|error| {
         connection.close();
         Error::corrupt(format!("a message of {}: {error}", connection.peer()))

@@ -19,6 +19,7 @@ use cenote_base::rt::Nanos;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+mod ready;
 pub mod tcp;
 
 /// Bytes of the longest message.
@@ -42,6 +43,28 @@ pub trait Connection: Debug + Send + Sync {
     /// [`Error::Corrupt`](cenote_base::Error::Corrupt) for bytes that are no message, after which the connection is
     /// lost.
     fn receive(&self, timeout: Nanos) -> Result<Vec<u8>>;
+
+    /// A message that is there already; `None`: not yet. Does not wait.
+    ///
+    /// # Errors
+    /// As [`Connection::receive`], without [`Error::Timeout`](cenote_base::Error::Timeout).
+    fn try_receive(&self) -> Result<Option<Vec<u8>>> {
+        match self.receive(Nanos::from_micros(1)) {
+            Err(cenote_base::Error::Timeout(_)) => Ok(None),
+            received => received.map(Some),
+        }
+    }
+
+    /// Whether it can tell when something has come. If not a thread has to wait for it.
+    fn tells(&self) -> bool {
+        false
+    }
+
+    /// Has `wake` called, or dropped, once, by any thread and maybe at once, when [`Connection::try_receive`] has
+    /// something to say. `wake` keeps the connection until then, and does not wait.
+    fn when_ready(&self, wake: Box<dyn FnOnce() + Send>) {
+        wake();
+    }
 
     /// Ends it, for both sides.
     fn close(&self);

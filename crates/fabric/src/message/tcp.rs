@@ -7,7 +7,7 @@
 //!
 //! Nothing is secret on the way: addresses other than loopback belong into a network of their own.
 
-use super::{Connection, Listener, MESSAGE_MAX, Network};
+use super::{Connection, Listener, MESSAGE_MAX, Network, ready};
 use cenote_base::bytes::get_le;
 use cenote_base::crc::crc32c;
 use cenote_base::error::IoContext;
@@ -15,7 +15,8 @@ use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CEN1");
@@ -26,8 +27,8 @@ const _: () = assert!(
 );
 /// How long a peer may take to let bytes in, before it counts as gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(10);
-/// Between two looks for a connection.
-const ACCEPT_TURN: Nanos = Nanos::from_millis(5);
+/// Before a connection is accepted after one could not be.
+const ACCEPT_AGAIN: Nanos = Nanos::from_millis(20);
 
 /// The machine's TCP.
 #[derive(Debug, Clone, Copy, Default)]
@@ -35,6 +36,7 @@ pub struct Tcp;
 
 impl Network for Tcp {
     fn listen(&self, address: &str) -> Result<Box<dyn Listener>> {
+        allow_many();
         let listener = TcpListener::bind(resolve(address)?.as_slice()).map_err(|error| match error.kind() {
             ErrorKind::AddrInUse => Error::Busy(format!("{address} is in use by another process")),
             _ => Error::io(format!("listening on {address}"), error),
@@ -49,6 +51,19 @@ impl Network for Tcp {
         let stream = connect(address, timeout)?;
         Ok(Arc::new(Stream::new(stream, address.to_owned())?))
     }
+}
+
+/// A process that listens may have as many connections as the system lets it: the limit that it begins with is a
+/// thousand descriptors in many places.
+fn allow_many() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        use rustix::process::{Resource, getrlimit, setrlimit};
+        let mut limit = getrlimit(Resource::Nofile);
+        limit.current = limit.maximum;
+        // It goes on with what it has.
+        setrlimit(Resource::Nofile, limit).ok();
+    });
 }
 
 /// Connects to the first of the address's that answers; each may take so long.
@@ -92,12 +107,16 @@ impl Listener for Incoming {
                 Ok((stream, peer)) => return Ok(Some(Arc::new(Stream::new(stream, peer.to_string())?))),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {}
                 // The peer gave up meanwhile, or descriptors ran out: neither is this listener's end.
-                Err(e) => warn(&e),
+                Err(e) => {
+                    warn(&e);
+                    rt::sleep(ACCEPT_AGAIN);
+                }
             }
-            if rt::now().raw() >= until {
+            let left = until.saturating_sub(rt::now().raw());
+            if left == 0 {
                 return Ok(None);
             }
-            rt::sleep(ACCEPT_TURN);
+            ready::wait(self.0.as_fd(), Nanos(left));
         }
     }
 }
@@ -109,17 +128,11 @@ fn warn(error: &std::io::Error) {
 #[derive(Debug)]
 struct Stream {
     peer: String,
-    /// To end it while others read and write.
-    whole: TcpStream,
-    output: Mutex<TcpStream>,
-    input: Mutex<Input>,
-}
-
-#[derive(Debug)]
-struct Input {
-    stream: TcpStream,
+    socket: TcpStream,
+    /// Held by the thread that writes a message.
+    output: Mutex<()>,
     /// What came of the next message.
-    bytes: Vec<u8>,
+    input: Mutex<Vec<u8>>,
 }
 
 impl Stream {
@@ -128,16 +141,11 @@ impl Stream {
         stream.set_nonblocking(false).doing(doing)?;
         stream.set_nodelay(true).doing(doing)?;
         stream.set_write_timeout(Some(SEND_TIMEOUT)).doing(doing)?;
-        let output = stream.try_clone().doing(doing)?;
-        let input = stream.try_clone().doing(doing)?;
         Ok(Self {
             peer,
-            whole: stream,
-            output: Mutex::new(output),
-            input: Mutex::new(Input {
-                stream: input,
-                bytes: Vec::new(),
-            }),
+            socket: stream,
+            output: Mutex::new(()),
+            input: Mutex::default(),
         })
     }
 
@@ -161,7 +169,10 @@ impl Connection for Stream {
             frame.extend_from_slice(&word.to_le_bytes());
         }
         frame.extend_from_slice(message);
-        let sent = self.output.lock().write_all(&frame);
+        let sent = {
+            let _one = self.output.lock();
+            (&self.socket).write_all(&frame)
+        };
         sent.map_err(|error| self.lost(error))
     }
 
@@ -169,14 +180,8 @@ impl Connection for Stream {
         let until = rt::now().raw().saturating_add(timeout.raw());
         let mut input = self.input.lock();
         loop {
-            match take_message(&mut input.bytes) {
-                Ok(Some(message)) => return Ok(message),
-                Ok(None) => {}
-                Err(error) => {
-                    input.bytes.clear();
-                    self.close();
-                    return Err(error);
-                }
+            if let Some(message) = self.take(&mut input)? {
+                return Ok(message);
             }
             let left = until.saturating_sub(rt::now().raw());
             if left == 0 {
@@ -186,20 +191,70 @@ impl Connection for Stream {
         }
     }
 
+    fn try_receive(&self) -> Result<Option<Vec<u8>>> {
+        let mut input = self.input.lock();
+        loop {
+            if let Some(message) = self.take(&mut input)? {
+                return Ok(Some(message));
+            }
+            if !self.fill_at_once(&mut input)? {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn tells(&self) -> bool {
+        true
+    }
+
+    fn when_ready(&self, wake: ready::Wake) {
+        if has_message(&self.input.lock()) {
+            return wake();
+        }
+        let armed = ready::poller().and_then(|poller| poller.arm(self.socket.as_fd(), wake));
+        if armed.is_err() {
+            self.close();
+        }
+    }
+
     fn close(&self) {
         // It may be closed already.
-        let _ = self.whole.shutdown(Shutdown::Both);
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 
 impl Stream {
-    fn fill(&self, input: &mut Input, timeout: Nanos) -> Result<()> {
+    fn take(&self, input: &mut Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let taken = take_message(input);
+        if taken.is_err() {
+            input.clear();
+            self.close();
+        }
+        taken
+    }
+
+    /// Takes what has come; false: nothing.
+    fn fill_at_once(&self, input: &mut Vec<u8>) -> Result<bool> {
         let mut some = [0; 16 << 10];
-        let set = input.stream.set_read_timeout(Some(duration(timeout)));
-        match set.and_then(|()| input.stream.read(&mut some)) {
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        match rustix::net::recv(&self.socket, &mut some[..], flags) {
+            Ok((0, _)) => Err(self.lost("the peer ended it")),
+            Ok((n, _)) => {
+                input.extend_from_slice(&some[..n]);
+                Ok(true)
+            }
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(false),
+            Err(error) => Err(self.lost(error)),
+        }
+    }
+
+    fn fill(&self, input: &mut Vec<u8>, timeout: Nanos) -> Result<()> {
+        let mut some = [0; 16 << 10];
+        let set = self.socket.set_read_timeout(Some(duration(timeout)));
+        match set.and_then(|()| (&self.socket).read(&mut some)) {
             Ok(0) => Err(self.lost("the peer ended it")),
             Ok(n) => {
-                input.bytes.extend_from_slice(&some[..n]);
+                input.extend_from_slice(&some[..n]);
                 Ok(())
             }
             Err(e)
@@ -213,6 +268,16 @@ impl Stream {
             Err(e) => Err(self.lost(e)),
         }
     }
+}
+
+/// Whether a message is there as a whole, or what can be none.
+fn has_message(bytes: &[u8]) -> bool {
+    let word = |at| get_le::<u32>(bytes, at);
+    let (Some(magic), Some(length)) = (word(0), word(4)) else {
+        return false;
+    };
+    let length = length as usize;
+    magic != MAGIC || length > MESSAGE_MAX || bytes.len() >= HEADER + length
 }
 
 /// Takes the first message off `bytes`, if it is there as a whole.

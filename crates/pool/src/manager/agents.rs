@@ -5,7 +5,7 @@
 //! until the agent has answered, over a later connection if need be, or the host was lost. So a zeroing that a stopped
 //! agent has begun does not go on over the next holder's bytes.
 
-use super::leader::{AGAIN, HELLO_TIMEOUT, Leader, PING_EVERY, STOP_TURN, TURN, path_of};
+use super::leader::{AGAIN, HELLO_TIMEOUT, Leader, PING_EVERY, TURN, path_of};
 use super::links::Link;
 use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Phase};
 use crate::host::Process;
@@ -20,6 +20,8 @@ use cenote_fabric::message::Connection;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Between two looks whether the manager is to stop.
+const STOP_TURN: Nanos = Nanos::from_millis(250);
 /// How long an agent may take to end what maps the device before it joins.
 const CLEAR_TIMEOUT: Nanos = Nanos::from_secs(20);
 
@@ -35,18 +37,18 @@ impl Leader {
         self.await_clear(&**connection)?;
         self.grant_table
             .update(|grant_table| grant_table.host_is_clear(agent, welcome.epoch))?;
-        let link = Arc::new(Link::new(connection, &self.grant_table));
+        let link = Arc::new(Link::new(connection, self.grant_table.leadership()));
         self.agents.add(key(agent), &link);
         self.grant_table.notify();
-        let mut pinged = rt::now();
+        let (mut pinged, mut failed) = (rt::now(), false);
         while !self.is_stopping() {
-            let failed = self.do_work_of_host(agent, &link)?;
-            if rt::now().since(pinged) > PING_EVERY {
+            if link.has_work(if failed { AGAIN } else { PING_EVERY }) || failed {
+                failed = self.do_work_of_host(agent, &link)?;
+            }
+            if rt::now().since(pinged) >= PING_EVERY {
                 link.order(&Order::Ping)?;
                 pinged = rt::now();
             }
-            let pause = if failed { AGAIN } else { TURN };
-            self.grant_table.wait(self.grant_table.look(), pause);
         }
         Ok(())
     }

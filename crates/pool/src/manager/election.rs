@@ -9,23 +9,19 @@
 //! Nothing is taken from one leadership into the next but what the grant table says: a [`Leader`] whose leadership is
 //! over answers no client and orders nothing, its connections end, and its threads with them.
 
-use super::leader::{CONNECTIONS_MAX, HELLO_TIMEOUT, Leader, ManagerOptions, STOP_TURN};
-use crate::acceptor::{Acceptor, Place};
+use super::leader::{Leader, ManagerOptions};
+use super::peers::{self, CLIENTS_MAX, LONG, Peer, SHORT, STRANGERS_MAX};
+use crate::service::{Greeted, Limits, Peers, Service, Visit};
 use crate::store::{GrantTableStore, Lead};
 use crate::wire::{self, Failure, Hello, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::message::{Connection, Listener};
+use cenote_fabric::message::Listener;
 use std::sync::Arc;
 
 /// Between two tries to lead.
 const TRY_EVERY: Nanos = Nanos::from_millis(300);
-
-const _: () = assert!(
-    STOP_TURN.0 < HELLO_TIMEOUT.0,
-    "a silent peer is left when the manager stops"
-);
 
 pub(super) struct Election {
     options: ManagerOptions,
@@ -35,7 +31,7 @@ pub(super) struct Election {
     leader: Mutex<LeaderPlace>,
     /// Set while it leads.
     leading: Event,
-    acceptor: Acceptor,
+    service: Service<Peer>,
     stop: AtomicBool,
 }
 
@@ -55,7 +51,15 @@ impl Election {
             name,
             leader: Mutex::new(LeaderPlace::Elsewhere("this manager does not lead yet".into())),
             leading: Event::default(),
-            acceptor: Acceptor::new("manager", 0, CONNECTIONS_MAX),
+            service: Service::new(
+                "manager",
+                Limits {
+                    places: CLIENTS_MAX,
+                    strangers: STRANGERS_MAX,
+                    short: SHORT,
+                    long: LONG,
+                },
+            ),
             stop: AtomicBool::new(false),
         }
     }
@@ -143,6 +147,8 @@ impl Election {
             eprintln!("cenote: manager: it leads no more");
         }
         self.set_elsewhere(format!("the manager at {} leads no more", self.name));
+        // Clients ask who leads now.
+        self.service.close_connections();
     }
 
     /// Everything of the leadership that there is.
@@ -175,37 +181,40 @@ impl Election {
 
     /// Returns when no thread of a connection has anything of it.
     pub(super) fn wait_ended(&self) {
-        self.acceptor.wait_empty();
+        self.service.close();
     }
 
     // ---- connections ----
 
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        let election = Arc::clone(self);
-        // A client that breaks the protocol, or ends, is told so by the end of the connection.
-        let serve = move |connection: &Arc<dyn Connection>, _: &Place| _ = election.serve(connection);
-        self.acceptor.accept(listener, || self.is_stopping(), serve);
+        let peers = Arc::downgrade(self);
+        self.service.accept(listener, peers, || self.is_stopping());
     }
+}
 
-    fn serve(&self, connection: &Arc<dyn Connection>) -> Result<()> {
-        let hello = self.hear(&**connection)?;
+impl Peers for Election {
+    type Peer = Peer;
+
+    fn greet(&self, hello: &[u8], visit: &Arc<Visit>) -> Result<Greeted<Peer>> {
+        let hello: Hello = wire::read(&*visit.connection, hello)?;
+        let evict = |tenant: &str| self.service.evict(|visit| visit.shares_as(tenant));
         match self.leader() {
-            Ok(leader) => leader.serve(hello, connection),
+            Ok(leader) => leader.greet(hello, visit, &evict),
             Err(error) => {
-                let refusal: std::result::Result<Welcome, Failure> = Err(error.into());
-                wire::send(&**connection, &refusal)
+                let refusal: std::result::Result<Welcome, Failure> = Err(error.clone().into());
+                wire::send(&*visit.connection, &refusal)?;
+                Err(error)
             }
         }
     }
 
-    /// What a peer says first.
-    fn hear(&self, connection: &dyn Connection) -> Result<Hello> {
-        let until = rt::now() + HELLO_TIMEOUT;
-        loop {
-            match wire::receive(connection, STOP_TURN) {
-                Err(Error::Timeout(_)) if rt::now() < until && !self.is_stopping() => {}
-                heard => return heard,
-            }
-        }
+    fn may_wait(&self, request: &[u8]) -> bool {
+        peers::may_wait(request)
     }
+
+    fn answer(&self, peer: &mut Peer, request: &[u8], visit: &Arc<Visit>) -> Result<()> {
+        peer.answer(request, visit)
+    }
+
+    fn leave(&self, _: Peer) {}
 }

@@ -1,5 +1,6 @@
 //! What a manager that leads does: everything of one leadership.
 
+use super::holders::Holders;
 use super::links::{Link, Links};
 use super::not_made::NotMade;
 use super::stored::StoredGrantTable;
@@ -7,8 +8,8 @@ use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::Leadership;
 use crate::wire::{
-    self, AuditReport, Failure, GrantFile, Hello, HostWelcome, NodeHello, OpenRequest, Opened, Order, OrderReply,
-    PoolStatus, Reply, Request, Role, VERSION, Welcome,
+    self, AuditReport, GrantFile, Hello, HostWelcome, NodeHello, OpenRequest, Opened, Order, OrderReply, PoolStatus,
+    Reply, Request, Role, VERSION, Welcome,
 };
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
@@ -22,8 +23,6 @@ use std::sync::Arc;
 /// How long a lease lasts, unless told.
 pub const LEASE_DEFAULT: Nanos = Nanos::from_secs(10);
 pub(super) const TURN: Nanos = Nanos::from_millis(50);
-/// Between two looks whether the manager is to stop.
-pub(super) const STOP_TURN: Nanos = Nanos::from_millis(250);
 pub(super) const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
 pub(super) const PING_EVERY: Nanos = Nanos::from_secs(2);
 /// How long a client that opens a grant waits for what is being fenced, freed or reclaimed.
@@ -34,8 +33,6 @@ pub(super) const ENDING_TIMEOUT: Nanos = Nanos::from_secs(3);
 pub(super) const AGAIN: Nanos = Nanos::from_secs(1);
 /// A turn that is later than this was held up: no holder was heard meanwhile.
 pub(super) const LATE: Nanos = Nanos::from_millis(500);
-/// Connections at a time.
-pub(super) const CONNECTIONS_MAX: u32 = 1000;
 
 /// What a manager is started with.
 #[derive(Debug, Clone)]
@@ -56,9 +53,10 @@ pub(super) struct Leader {
     pool: u128,
     term: u64,
     pub(super) grant_table: Arc<StoredGrantTable>,
-    links: Links<NodeId>,
-    pub(super) agents: Links<(NodeId, String)>,
+    links: Arc<Links<NodeId>>,
+    pub(super) agents: Arc<Links<(NodeId, String)>>,
     pub(super) not_made: NotMade,
+    pub(super) holders: Holders,
     stop: AtomicBool,
 }
 
@@ -71,10 +69,11 @@ impl Leader {
             options: options.clone(),
             pool,
             term,
+            links: grant_table.links(),
+            agents: grant_table.agents(),
             grant_table: Arc::new(grant_table),
-            links: Links::default(),
-            agents: Links::default(),
             not_made: NotMade::default(),
+            holders: Holders::default(),
             stop: AtomicBool::new(false),
         })
     }
@@ -92,6 +91,8 @@ impl Leader {
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Release);
         self.grant_table.notify();
+        self.links.work_for_all();
+        self.agents.work_for_all();
     }
 
     /// Ends the leadership. What is under way finds out by itself.
@@ -130,41 +131,9 @@ impl Leader {
 
     // ---- connections ----
 
-    pub(super) fn serve(&self, hello: Hello, connection: &Arc<dyn Connection>) -> Result<()> {
-        let admitted = self.admit_peer(&hello);
-        let (refused, of_host) = (admitted.is_err(), admitted.clone().ok().flatten());
-        let welcome = admitted.and_then(|host| {
-            Ok(Welcome {
-                host,
-                ..self.welcome()?
-            })
-        });
-        let greeted = wire::send(&**connection, &welcome.map_err(Failure::from));
-        match hello.role {
-            _ if refused => greeted,
-            Role::Host(agent) => {
-                let joined = of_host.ok_or_else(|| Error::corrupt("an agent's welcome"));
-                let served = greeted
-                    .and(joined)
-                    .and_then(|host| self.serve_agent(&agent, &host, connection));
-                self.agent_has_left(&agent);
-                served
-            }
-            Role::Node(node) => {
-                let served = greeted.and_then(|()| self.serve_node(&node, connection));
-                self.links.remove(&node.id);
-                self.grant_table
-                    .change_unstored(|grant_table| grant_table.leave(node.id));
-                served
-            }
-            role => {
-                greeted?;
-                self.answer(&**connection, &|request| match &role {
-                    Role::Tenant(tenant) => self.ask_of_tenant(tenant, request),
-                    _ => self.ask_of_operator(request),
-                })
-            }
-        }
+    /// Tenants that there may be.
+    pub(super) fn tenants(&self) -> usize {
+        self.options.tenants.tenants.len()
     }
 
     pub(super) fn welcome(&self) -> Result<Welcome> {
@@ -177,7 +146,8 @@ impl Leader {
         })
     }
 
-    pub(super) fn admit_peer(&self, hello: &Hello) -> Result<Option<HostWelcome>> {
+    /// Whether a peer is what it says to be.
+    pub(super) fn authenticate(&self, hello: &Hello) -> Result<()> {
         if hello.version != VERSION {
             return Err(Error::Mismatch(format!(
                 "the manager speaks version {VERSION} of the pool's protocol, this program {}",
@@ -185,19 +155,37 @@ impl Leader {
             )));
         }
         match &hello.role {
-            Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(|_| None),
-            Role::Operator => self.options.tenants.admit_staff(&hello.secret).map(|()| None),
+            Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(drop),
+            Role::Operator | Role::Node(_) | Role::Host(_) => self.options.tenants.admit_staff(&hello.secret),
+        }
+    }
+
+    /// A memory node, or an agent, that comes is in the grant table from here on.
+    pub(super) fn admit_peer(&self, hello: &Hello) -> Result<Option<HostWelcome>> {
+        match &hello.role {
+            Role::Node(node) => self
+                .grant_table
+                .change(|grant_table| grant_table.join(node))
+                .map(|()| None),
+            Role::Host(agent) => self
+                .grant_table
+                .change(|grant_table| grant_table.join_host(agent))
+                .map(Some),
+            Role::Tenant(_) | Role::Operator => Ok(None),
+        }
+    }
+
+    /// A memory node, or an agent, is gone.
+    pub(super) fn dismiss(&self, role: &Role) {
+        match role {
             Role::Node(node) => {
-                self.options.tenants.admit_staff(&hello.secret)?;
-                self.grant_table.change(|grant_table| grant_table.join(node))?;
-                Ok(None)
-            }
-            Role::Host(agent) => {
-                self.options.tenants.admit_staff(&hello.secret)?;
+                self.links.remove(&node.id);
                 self.grant_table
-                    .change(|grant_table| grant_table.join_host(agent))
-                    .map(Some)
+                    .change_unstored(|grant_table| grant_table.leave(node.id));
+                self.links.work_for_all();
             }
+            Role::Host(agent) => self.agent_has_left(agent),
+            Role::Tenant(_) | Role::Operator => {}
         }
     }
 
@@ -211,40 +199,29 @@ impl Leader {
         may.and(answer).unwrap_or_else(|error| Reply::Failed(error.into()))
     }
 
-    pub(super) fn answer(&self, connection: &dyn Connection, ask: &dyn Fn(Request) -> Result<Reply>) -> Result<()> {
-        while !self.is_stopping() {
-            match wire::receive(connection, STOP_TURN) {
-                Ok(request) => {
-                    let answer = ask(request);
-                    wire::answer(connection, &self.checked(answer), Reply::Failed)?;
-                }
-                Err(Error::Timeout(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
     // ---- memory nodes ----
 
     pub(super) fn serve_node(&self, node: &NodeHello, connection: &Arc<dyn Connection>) -> Result<()> {
         // It has noted whose it is.
         let _: OrderReply = wire::receive(&**connection, HELLO_TIMEOUT)?;
-        let link = Arc::new(Link::new(connection, &self.grant_table));
+        let link = Arc::new(Link::new(connection, self.grant_table.leadership()));
         self.links.add(node.id, &link);
         self.grant_table.notify();
         self.remind(node.id, &link)?;
+        // Where it is is news to nodes that keep parts of the same spaces.
+        self.links.work_for_all();
         let mut pinged = rt::now();
         let mut told = BTreeMap::new();
+        let mut failed = false;
         while !self.is_stopping() {
-            let failed = self.do_work(node.id, &link)?;
-            self.tell_peers(node.id, &link, &mut told)?;
-            if rt::now().since(pinged) > PING_EVERY {
+            if link.has_work(if failed { AGAIN } else { PING_EVERY }) || failed {
+                failed = self.do_work(node.id, &link)?;
+                self.tell_peers(node.id, &link, &mut told)?;
+            }
+            if rt::now().since(pinged) >= PING_EVERY {
                 link.order(&Order::Ping)?;
                 pinged = rt::now();
             }
-            let pause = if failed { AGAIN } else { TURN };
-            self.grant_table.wait(self.grant_table.look(), pause);
         }
         Ok(())
     }

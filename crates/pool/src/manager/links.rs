@@ -5,9 +5,9 @@
 //! - no order is given after the leadership is over;
 //! - a node has one link, and it is there once the node has noted whose it is.
 
-use super::stored::StoredGrantTable;
+use crate::store::Leadership;
 use crate::wire::{self, Order, OrderReply};
-use cenote_base::rt::{Mutex, Nanos};
+use cenote_base::rt::{Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Connection;
 use std::collections::BTreeMap;
@@ -35,26 +35,63 @@ impl<K: Ord> Links<K> {
         self.0.lock().remove(node);
     }
 
+    /// Each node is to be given orders, maybe.
+    pub(super) fn work_for_all(&self) {
+        self.work_for(|_| true);
+    }
+
+    /// These are.
+    pub(super) fn work_for(&self, is_concerned: impl Fn(&K) -> bool) {
+        let links = self.0.lock();
+        let concerned = links.iter().filter(|(node, _)| is_concerned(node));
+        concerned.for_each(|(_, link)| link.work.set());
+    }
+
     pub(super) fn get(&self, node: &K) -> Option<Arc<Link>> {
         self.0.lock().get(node).cloned()
+    }
+}
+
+/// A manager that leads no more gives no orders and no answers.
+///
+/// # Errors
+/// [`Error::Lost`].
+pub(super) fn check_leads(leadership: &dyn Leadership) -> Result<()> {
+    match leadership.leads() {
+        true => Ok(()),
+        false => Err(Error::Lost(
+            "this manager leads no more: what was asked for may have been done, or not".into(),
+        )),
     }
 }
 
 /// The way to a memory node.
 pub(super) struct Link {
     connection: Arc<dyn Connection>,
-    grant_table: Arc<StoredGrantTable>,
+    leadership: Arc<dyn Leadership>,
+    /// The grant table has something for it, maybe.
+    work: Event,
     /// Held over an order and its answer.
     one: Mutex<()>,
 }
 
 impl Link {
-    pub(super) fn new(connection: &Arc<dyn Connection>, grant_table: &Arc<StoredGrantTable>) -> Self {
+    pub(super) fn new(connection: &Arc<dyn Connection>, leadership: &Arc<dyn Leadership>) -> Self {
+        let work = Event::default();
+        work.set();
         Self {
             connection: Arc::clone(connection),
-            grant_table: Arc::clone(grant_table),
+            leadership: Arc::clone(leadership),
+            work,
             one: Mutex::new(()),
         }
+    }
+
+    /// Waits until there may be something to order; false if there was nothing for so long.
+    pub(super) fn has_work(&self, timeout: Nanos) -> bool {
+        let has_work = self.work.wait_timeout(timeout);
+        self.work.reset();
+        has_work
     }
 
     /// # Errors
@@ -70,7 +107,7 @@ impl Link {
     /// As [`Link::order`].
     pub(super) fn order_if(&self, order: &Order, is_wanted: impl FnOnce() -> bool) -> Result<Option<OrderReply>> {
         let _one = self.one.lock();
-        self.grant_table.check_leads()?;
+        check_leads(&*self.leadership)?;
         if !is_wanted() {
             return Ok(None);
         }

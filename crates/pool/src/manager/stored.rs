@@ -5,12 +5,13 @@
 //! - a change that cannot be written did not happen;
 //! - after the leadership is over nothing is written: the store refuses it.
 
-use crate::grant_table::GrantTable;
+use super::links::{self, Links};
+use crate::grant_table::{GrantTable, NodeId};
 use crate::settings::Tenants;
 use crate::store::Leadership;
+use cenote_base::Result;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos};
-use cenote_base::{Error, Result};
 use core::ops::Deref;
 use std::sync::Arc;
 
@@ -20,6 +21,9 @@ pub(super) struct StoredGrantTable {
     grant_table: Mutex<GrantTable>,
     /// Something in the grant table, or of the ways to nodes, is another than before.
     changed: Condvar,
+    /// Memory nodes for which a change has work are told.
+    links: Arc<Links<NodeId>>,
+    agents: Arc<Links<(NodeId, String)>>,
 }
 
 /// The grant table, while no thread changes it.
@@ -51,6 +55,8 @@ impl StoredGrantTable {
             leadership,
             grant_table: Mutex::new(grant_table),
             changed: Condvar::default(),
+            links: Arc::default(),
+            agents: Arc::default(),
         };
         Ok((stored, term))
     }
@@ -77,6 +83,10 @@ impl StoredGrantTable {
         match (outcome, written) {
             (Ok(outcome), Ok(())) => {
                 self.changed.notify_all();
+                if differs {
+                    self.links.work_for_all();
+                    self.agents.work_for_all();
+                }
                 Ok(outcome)
             }
             (Err(error), _) | (_, Err(error)) => {
@@ -112,7 +122,19 @@ impl StoredGrantTable {
         drop(self.changed.wait_timeout(looked.0, timeout));
     }
 
+    pub(super) fn links(&self) -> Arc<Links<NodeId>> {
+        Arc::clone(&self.links)
+    }
+
+    pub(super) fn agents(&self) -> Arc<Links<(NodeId, String)>> {
+        Arc::clone(&self.agents)
+    }
+
     // ---- the leadership ----
+
+    pub(super) fn leadership(&self) -> &Arc<dyn Leadership> {
+        &self.leadership
+    }
 
     /// Whether this manager leads still, for all that it knows.
     pub(super) fn leads(&self) -> bool {
@@ -124,12 +146,7 @@ impl StoredGrantTable {
     /// # Errors
     /// [`Error::Lost`].
     pub(super) fn check_leads(&self) -> Result<()> {
-        match self.leads() {
-            true => Ok(()),
-            false => Err(Error::Lost(
-                "this manager leads no more: what was asked for may have been done, or not".into(),
-            )),
-        }
+        links::check_leads(&*self.leadership)
     }
 
     /// Asks the store whether this manager leads.

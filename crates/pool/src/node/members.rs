@@ -29,29 +29,33 @@
 use super::NodeState;
 use super::membership::Fencing;
 use super::parts::Kept;
-use crate::acceptor::Place;
 use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
+use crate::service::{Greeted, Limits, Peers, Visit};
 use crate::wire::{self, Failure, VERSION};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::message::{Connection, Listener};
+use cenote_fabric::message::Listener;
 use cenote_space::{Keeper, SessionId};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Connections of members at a time, and of unknown clients.
-pub(super) const CONNECTIONS_MAX: u32 = 500;
-pub(super) const STRANGERS_MAX: u32 = 100;
+const CONNECTIONS_MAX: u32 = 16_384;
+const STRANGERS_MAX: u32 = 512;
+/// Its places, and the threads that answer heartbeats, and what may wait for a part's keeper.
+pub(super) const LIMITS: Limits = Limits {
+    places: CONNECTIONS_MAX,
+    strangers: STRANGERS_MAX,
+    short: 4,
+    long: 32,
+};
 const _: () = assert!(
     STRANGERS_MAX < CONNECTIONS_MAX,
     "unknown clients leave places to members"
 );
-const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
-/// Between two looks whether the node is to stop.
-const TURN: Nanos = Nanos::from_millis(100);
 /// Between two looks for members that are silent or gone.
 const WATCH_TURN: Nanos = Nanos::from_millis(50);
 /// How long ending a member may take, before others are looked after.
@@ -71,51 +75,74 @@ fn complain(error: Error, said: &mut BTreeSet<String>) {
 
 // ---- connections ----
 
+/// A member that is connected.
+pub(super) struct Peer {
+    member: MemberId,
+    turn: u64,
+}
+
 impl NodeState {
     pub(super) fn accept(self: &Arc<Self>, listener: &dyn Listener) {
-        let node = Arc::clone(self);
-        // A client that breaks the protocol, or ends, is told so by the end of the connection.
-        let serve = move |connection: &Arc<dyn Connection>, place: &Place| _ = node.serve_member(connection, place);
-        self.acceptor.accept(listener, || self.is_stopping(), serve);
+        let peers = Arc::downgrade(self);
+        self.service.accept(listener, peers, || self.is_stopping());
     }
+}
 
-    fn serve_member(&self, connection: &Arc<dyn Connection>, place: &Place) -> Result<()> {
-        let hello: MemberHello = wire::receive(&**connection, HELLO_TIMEOUT)?;
-        let admitted = self.admit_member(&hello, connection, place);
+impl Peers for NodeState {
+    type Peer = Peer;
+
+    fn greet(&self, hello: &[u8], visit: &Arc<Visit>) -> Result<Greeted<Peer>> {
+        let hello: MemberHello = wire::read(&*visit.connection, hello)?;
+        let admitted = self.admit_member(&hello, visit);
         let welcome = admitted.as_ref().map(|(turn, epoch)| MemberWelcome {
             lease: self.lease().raw(),
             ring: self.seat(&hello, *turn),
             epoch: *epoch,
         });
-        wire::send(&**connection, &welcome.map_err(|error| Failure::from(error.clone())))?;
-        let (turn, _) = admitted?;
-        let served = self.answer_member(hello.member, turn, &**connection);
-        self.membership.disconnect(hello.member, turn);
-        served
-    }
-
-    fn answer_member(&self, id: MemberId, turn: u64, connection: &dyn Connection) -> Result<()> {
-        while !self.is_stopping() {
-            let request: MemberRequest = match wire::receive(connection, TURN) {
-                Ok(request) => request,
-                Err(Error::Timeout(_)) => continue,
-                Err(error) => return Err(error),
-            };
-            let is_last = request == MemberRequest::Leave;
-            let reply = self.attend(id, turn, || self.ask_of_member(id, turn, request));
-            let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
-            wire::answer(connection, &reply, MemberReply::Failed)?;
-            if is_last {
-                break;
-            }
+        let greeted = wire::send(
+            &*visit.connection,
+            &welcome.map_err(|error| Failure::from(error.clone())),
+        );
+        let (member, (turn, _)) = (hello.member, admitted?);
+        if let Err(error) = greeted {
+            self.membership.disconnect(member, turn);
+            return Err(error);
         }
-        Ok(())
+        visit.trust();
+        Ok(Greeted::Stays(Peer { member, turn }))
     }
 
+    /// A heartbeat waits for nobody: not for a part's keeper either, as others of its tenant may.
+    fn may_wait(&self, request: &[u8]) -> bool {
+        request != b"\"Ping\""
+    }
+
+    fn answer(&self, peer: &mut Peer, request: &[u8], visit: &Arc<Visit>) -> Result<()> {
+        if self.is_stopping() {
+            return Err(Error::Lost("the memory node is stopping".into()));
+        }
+        let request: MemberRequest = wire::read(&*visit.connection, request)?;
+        let (id, turn) = (peer.member, peer.turn);
+        let is_last = request == MemberRequest::Leave;
+        let reply = self.attend(id, turn, || self.ask_of_member(id, turn, request));
+        let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
+        wire::answer(&*visit.connection, &reply, MemberReply::Failed)?;
+        match is_last {
+            true => Err(Error::Lost("the member has left".into())),
+            false => Ok(()),
+        }
+    }
+
+    fn leave(&self, peer: Peer) {
+        self.membership.disconnect(peer.member, peer.turn);
+    }
+}
+
+impl NodeState {
     // ---- coming, and coming back ----
 
     /// Lets a member in; the turn of its connection, and its epoch.
-    fn admit_member(&self, hello: &MemberHello, connection: &Arc<dyn Connection>, place: &Place) -> Result<(u64, u64)> {
+    fn admit_member(&self, hello: &MemberHello, visit: &Visit) -> Result<(u64, u64)> {
         if hello.version != VERSION {
             return Err(Error::Mismatch(format!(
                 "the memory node speaks version {VERSION} of the pool's protocol, this program {}",
@@ -127,10 +154,9 @@ impl NodeState {
                 "no space of this number and key has a part on this memory node".into(),
             ));
         }
-        // Its former connection, if there is one still, has a place too until its thread has seen that it is over.
+        // Its former connection, if there is one still, has a place too until a thread has seen that it is over.
         self.membership.close_connection(hello.member);
-        let (tenant, tenants) = self.parts.tenant_of(hello.space);
-        place.give_to(&tenant, tenants)?;
+        self.place(hello, visit)?;
         for part in &hello.parts {
             self.parts.part(hello.space, *part)?;
         }
@@ -142,7 +168,20 @@ impl NodeState {
             self.known.come_back(hello.member);
             self.admit_calls(hello.space, hello.member)
         };
-        self.membership.connect(hello, process, connection, claim)
+        self.membership.connect(hello, process, &visit.connection, claim)
+    }
+
+    /// A place of its tenant's; a member that comes back has one though others have taken all of these.
+    fn place(&self, hello: &MemberHello, visit: &Visit) -> Result<()> {
+        let (tenant, tenants) = self.parts.tenant_of(hello.space);
+        visit.share_as(&tenant);
+        let placed = visit.place.give_to(&tenant, tenants);
+        match placed.is_err() && self.membership.knows(hello.member) {
+            true => visit
+                .place
+                .give_to_group(&format!("members of tenant \"{tenant}\""), CONNECTIONS_MAX),
+            false => placed,
+        }
     }
 
     /// A process of this machine has to be one that the node can fence.

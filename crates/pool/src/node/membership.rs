@@ -170,6 +170,11 @@ impl Membership {
         }
     }
 
+    /// Whether it is a member.
+    pub(super) fn knows(&self, id: MemberId) -> bool {
+        self.members.lock().by_id.contains_key(&id)
+    }
+
     /// Ends the connection that a member has, if there is one.
     pub(super) fn close_connection(&self, id: MemberId) {
         if let Some(member) = self.members.lock().by_id.get_mut(&id) {
