@@ -1,11 +1,12 @@
 //! What a message ring costs, beside a Unix socket and TCP on the loopback interface, all to a node in another process;
 //! and short requests beside long ones that are answered late.
 //!
-//! `cargo run --release -p cenote-fabric --example rings -- [SECONDS]`: so long for each cell, 1 unless told.
+//! `cargo run --release -p cenote-fabric --example rings -- [SECONDS]`: so long for each cell, 1 unless told. With
+//! `RINGS=shared` the ring shares its thread with 100 others, each of which has a user that does nothing.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::rdma::call::{Answer, Call, Caller, CallerId, Serve};
-use cenote_fabric::ring::{Node, Options, Seat, User, UserOptions};
+use cenote_fabric::ring::{Node, Options, Seat, Servers, User, UserOptions};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -70,6 +71,21 @@ impl Daemon {
     }
 }
 
+/// Rings that share a thread with the one that is measured, and their thread.
+type Others = (Vec<Node>, Servers);
+
+fn start_shared(path: &Path, options: Options, daemon: &Arc<Daemon>) -> (Node, Option<Others>) {
+    let servers = Servers::new(1, options.spin).expect("a thread");
+    let other = |_| {
+        let node = Node::start_here_with(options.clone(), Arc::clone(daemon) as _, &servers).expect("a ring");
+        node.admit(0).expect("a seat");
+        node
+    };
+    let others = (0..100).map(other).collect();
+    let node = Node::start_with(path, options.clone(), Arc::clone(daemon) as _, &servers).expect("a ring");
+    (node, Some((others, servers)))
+}
+
 fn serve(directory: &Path) {
     let daemon = Arc::<Daemon>::default();
     let far = Arc::clone(&daemon);
@@ -78,7 +94,11 @@ fn serve(directory: &Path) {
         seats: 8,
         ..Options::default()
     };
-    let node = Node::start(&directory.join("ring"), options, daemon).expect("a ring");
+    let path = directory.join("ring");
+    let (node, _others) = match std::env::var("RINGS").as_deref() {
+        Ok("shared") => start_shared(&path, options, &daemon),
+        _ => (Node::start(&path, options, daemon).expect("a ring"), None),
+    };
     let unix = UnixListener::bind(directory.join("unix")).expect("a socket");
     let tcp = TcpListener::bind("127.0.0.1:0").expect("a socket");
     println!("{}", tcp.local_addr().expect("bound"));

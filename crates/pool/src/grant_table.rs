@@ -28,7 +28,6 @@
 pub use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::settings::{Tenant, Tenants};
 use crate::wire::{GrantView, NodeHello, NodeView, OpenRequest, TenantView};
-use cenote_base::crc::crc32c;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::units::ByteSize;
@@ -36,13 +35,11 @@ use cenote_base::{Error, Result};
 use cenote_space::EXTENT;
 pub use devices::{Device, DeviceHost, RangeOf};
 pub use hosts::check_host_name;
+use records::{Collection, Record, Records, Weight};
 use serde::{Deserialize, Serialize};
 pub use spaces::{Making, PartOf, PartsOf, SpaceRecord};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-const FORMAT: &str = "cenote-pool 4";
-/// Before there were spaces, mirrors, devices. They are read as they are: what they lack is empty.
-const FORMER_FORMATS: [&str; 3] = ["cenote-pool 1", "cenote-pool 2", "cenote-pool 3"];
 /// No grant comes to have such a number: a node that names one lies.
 const GRANT_MAX: u64 = 1 << 62;
 /// Characters of a description that are kept.
@@ -107,6 +104,52 @@ impl Grant {
     }
 }
 
+/// Bytes that are granted, or not confirmed free.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Usage {
+    nodes: BTreeMap<NodeId, u64>,
+    tenants: BTreeMap<String, u64>,
+}
+
+/// Its node, tenant and bytes are its own for as long as it is there.
+impl Record for Grant {
+    type Totals = Usage;
+
+    fn add_to(&self, usage: &mut Usage) {
+        let add = |has: &mut u64| *has = has.saturating_add(self.bytes);
+        add(usage.nodes.entry(self.node).or_default());
+        add(usage.tenants.entry(self.tenant.clone()).or_default());
+    }
+
+    fn take_from(&self, usage: &mut Usage) {
+        take(&mut usage.nodes, &self.node, self.bytes);
+        take(&mut usage.tenants, &self.tenant, self.bytes);
+    }
+}
+
+fn take<K: Ord>(usage: &mut BTreeMap<K, u64>, of: &K, bytes: u64) {
+    let left = usage.get_mut(of).map(|has| {
+        // A table that was read may say anything: it is looked at as a whole after that.
+        *has = has.saturating_sub(bytes);
+        *has
+    });
+    if left == Some(0) {
+        usage.remove(of);
+    }
+}
+
+impl Record for Node {
+    type Totals = ();
+}
+
+impl Record for Device {
+    type Totals = ();
+}
+
+impl Record for SpaceRecord {
+    type Totals = ();
+}
+
 /// What people are shown.
 fn printable(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(DESCRIPTION_MAX).collect()
@@ -135,23 +178,23 @@ pub struct Node {
     pub calls: Option<String>,
 }
 
-/// All of it. What is not kept is in `tenants`, and each node's and grant's skipped fields.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// All of it. What is not kept is in `tenants`, and each node's and grant's skipped fields. How it is kept: [`kept`].
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantTable {
     /// The pool's id.
     pub pool: u128,
     /// How often a manager has begun to lead with it.
-    #[serde(default)]
     term: u64,
     next: u64,
-    nodes: BTreeMap<NodeId, Node>,
-    grants: BTreeMap<GrantId, Grant>,
-    #[serde(default)]
-    devices: BTreeMap<NodeId, Device>,
-    #[serde(default)]
-    spaces: Vec<SpaceRecord>,
-    #[serde(skip)]
+    nodes: Records<NodeId, Node>,
+    grants: Records<GrantId, Grant>,
+    devices: Records<NodeId, Device>,
+    spaces: Records<SpaceId, SpaceRecord>,
     tenants: Tenants,
+    /// What its records come to.
+    weight: Weight,
+    /// What is not in a record was so before the change.
+    before: (u64, u64, Weight),
 }
 
 /// What an order to open came to.
@@ -172,60 +215,24 @@ impl GrantTable {
             pool,
             term: 0,
             next: 1,
-            nodes: BTreeMap::new(),
-            grants: BTreeMap::new(),
-            devices: BTreeMap::new(),
-            spaces: Vec::new(),
+            nodes: Records::default(),
+            grants: Records::default(),
+            devices: Records::default(),
+            spaces: Records::default(),
             tenants,
+            weight: Weight::default(),
+            before: (0, 1, Weight::default()),
         }
     }
 
-    // ---- its bytes ----
-
-    /// What is kept of it: a line with format and checksum, then JSON.
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let body = serde_json::to_string_pretty(self).expect("a grant table has no keys that JSON lacks");
-        format!("{FORMAT} {:08x}\n{body}\n", crc32c(body.as_bytes())).into_bytes()
-    }
-
-    /// What [`GrantTable::to_bytes`] wrote; leases begin anew at `now`.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] for another format, [`Error::Corrupt`].
-    pub fn from_bytes(bytes: &[u8], tenants: Tenants, now: Nanos, lease: Nanos) -> Result<Self> {
-        let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt("the pool's grant table is no text"))?;
-        let (head, body) = text.split_once('\n').unwrap_or((text, ""));
-        let known = |format: &str| format == FORMAT || FORMER_FORMATS.contains(&format);
-        let Some((format, sum)) = head.rsplit_once(' ').filter(|(format, _)| known(format)) else {
-            return Err(Error::Mismatch(format!(
-                "the pool's grant table begins with \"{}\"; this program knows \"{FORMAT}\"",
-                head.chars().take(40).collect::<String>().escape_debug()
-            )));
-        };
-        let body = body.trim_end_matches('\n');
-        if u32::from_str_radix(sum, 16) != Ok(crc32c(body.as_bytes())) {
-            return Err(Error::corrupt(format!(
-                "the checksum of the pool's grant table ({format})"
-            )));
-        }
-        let mut grant_table: GrantTable =
-            serde_json::from_str(body).map_err(|error| Error::corrupt(format!("the pool's grant table: {error}")))?;
-        grant_table.tenants = tenants;
-        for grant in grant_table.grants.values_mut() {
-            grant.time = match grant.phase {
-                Phase::Held => Nanos(now.raw() + lease.raw()),
-                _ => now,
-            };
-        }
-        let problems = grant_table.problems();
-        if !problems.is_empty() {
-            return Err(Error::corrupt(format!(
-                "the pool's grant table: {}",
-                problems.join("; ")
-            )));
-        }
-        grant_table.undo_unheard();
-        Ok(grant_table)
+    /// Its collections of records, and what their names begin with.
+    fn collections(&mut self) -> [(&'static str, &mut dyn Collection); 4] {
+        [
+            ("node", &mut self.nodes),
+            ("grant", &mut self.grants),
+            ("device", &mut self.devices),
+            ("space", &mut self.spaces),
+        ]
     }
 
     /// A manager begins to lead with it; returns the term.
@@ -236,7 +243,7 @@ impl GrantTable {
 
     /// For so long the manager heard no holder, which is no holder's fault.
     pub fn no_holder_was_heard(&mut self, time: Nanos) {
-        let held = self.grants.values_mut().filter(|grant| grant.phase == Phase::Held);
+        let held = self.grants.unkept_mut().filter(|grant| grant.phase == Phase::Held);
         held.for_each(|grant| grant.time = Nanos(grant.time.raw().saturating_add(time.raw())));
     }
 
@@ -274,15 +281,16 @@ impl GrantTable {
 
     /// Bytes of a node that are granted, or not confirmed free.
     pub fn granted(&self, node: NodeId) -> u64 {
-        self.grants.values().filter(|g| g.node == node).map(|g| g.bytes).sum()
+        self.grants.totals().nodes.get(&node).copied().unwrap_or(0)
+    }
+
+    /// Bytes of these nodes that are free.
+    fn free_of_all(&self, nodes: &[NodeId]) -> Vec<(NodeId, u64)> {
+        nodes.iter().map(|id| (*id, self.free_of(*id))).collect()
     }
 
     fn granted_to(&self, tenant: &str) -> u64 {
-        self.grants
-            .values()
-            .filter(|g| g.tenant == tenant)
-            .map(|g| g.bytes)
-            .sum()
+        self.grants.totals().tenants.get(tenant).copied().unwrap_or(0)
     }
 
     /// Grants that holders of a tenant have.
@@ -610,10 +618,10 @@ impl GrantTable {
 
     /// The one of them with most room. A device before a node: what lies there can go on from another host.
     fn place(&self, bytes: u64, requested: &OpenRequest) -> Option<NodeId> {
-        let nodes = self.nodes_for(requested).into_iter();
-        nodes
-            .filter(|id| self.free_of(*id) >= self.whole_on(*id, bytes))
-            .max_by_key(|id| (self.devices.contains_key(id), self.free_of(*id)))
+        let free = self.free_of_all(&self.nodes_for(requested)).into_iter();
+        let fitting = free.filter(|(id, free)| *free >= self.whole_on(*id, bytes));
+        let most = fitting.max_by_key(|(id, free)| (self.devices.contains_key(id), *free));
+        most.map(|(id, _)| id)
     }
 
     /// Where memory is short, idle grants of tenants with less priority go: least priority first, then idle longest.
@@ -768,12 +776,13 @@ impl GrantTable {
 
     /// Lapses leases, and gives up what was idle for too long.
     pub fn tick(&mut self, now: Nanos) {
-        for grant in self.grants.values_mut() {
+        let lapse = |grant: &mut Grant| {
             if let Some(next) = grant.due(now) {
                 grant.enter(next);
                 grant.epoch += 1;
             }
-        }
+        };
+        self.grants.change_each(|grant| grant.due(now).is_some(), lapse);
         self.settle_mirrors();
     }
 
@@ -877,7 +886,7 @@ impl GrantTable {
         problems.extend(self.problems_of_mirrors());
         problems.extend(self.problems_of_grants());
         problems.extend(self.problems_of_devices());
-        for (id, node) in &self.nodes {
+        for (id, node) in self.nodes.iter() {
             let granted = self.granted(*id);
             if granted > node.bytes {
                 let (bytes, granted) = (ByteSize(node.bytes), ByteSize(granted));
@@ -889,8 +898,8 @@ impl GrantTable {
 
     fn problems_of_grants(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let mut labels = std::collections::BTreeSet::new();
-        for (id, grant) in &self.grants {
+        let mut labels = BTreeSet::new();
+        for (id, grant) in self.grants.iter() {
             if id.0 == 0 || id.0 >= self.next {
                 problems.push(format!("grant {id} has a number that is not given yet"));
             }
@@ -917,8 +926,10 @@ impl GrantTable {
 
 mod devices;
 mod hosts;
+mod kept;
 mod mirrors;
 mod ranges;
+mod records;
 mod spaces;
 #[cfg(test)]
 mod tests;

@@ -19,7 +19,9 @@
 pub mod etcd;
 pub mod file;
 
-use cenote_base::Result;
+use cenote_base::crc::crc32c;
+use cenote_base::{Error, Result};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Where a grant table is kept.
@@ -57,14 +59,66 @@ pub trait Leadership: Send + Sync {
     ///
     /// # Errors
     /// Those of the store.
-    fn read(&self) -> Result<Option<Vec<u8>>>;
+    fn read(&self) -> Result<Option<Stored>>;
 
-    /// Replaces the grant table: it is safe when this returns.
+    /// Writes what a change of the grant table has changed, all of it or nothing: it is safe when this returns.
     ///
     /// # Errors
     /// Those of the store: nothing was written, or the leadership is over.
-    fn write(&self, grant_table: &[u8]) -> Result<()>;
+    fn write(&self, change: &Change) -> Result<()>;
 
     /// Ends it now, so that another can begin.
     fn resign(&self);
+}
+
+/// What a record is called: `grant/7`.
+pub type Name = String;
+
+/// All records of a grant table: JSON, each on one line.
+pub type RecordSet = BTreeMap<Name, String>;
+
+/// Records that are another by a change of the grant table; `None`: it is there no more.
+pub type Change = BTreeMap<Name, Option<String>>;
+
+/// A grant table as its store has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stored {
+    /// As records.
+    Records(RecordSet),
+    /// As one value, as former programs wrote it. The next change puts all records, and takes its place.
+    Former(Vec<u8>),
+}
+
+/// A record with its checksum, which is of its name, too.
+pub(crate) fn seal(name: &str, record: &str) -> String {
+    format!("{:08x} {record}", checksum(name, record))
+}
+
+/// What [`seal`] wrote.
+///
+/// # Errors
+/// [`Error::Corrupt`].
+pub(crate) fn unseal(name: &str, sealed: &str) -> Result<String> {
+    let (sum, record) = sealed.split_once(' ').unwrap_or((sealed, ""));
+    match sum == format!("{:08x}", checksum(name, record)) {
+        true => Ok(record.to_owned()),
+        false => Err(Error::corrupt(format!(
+            "the checksum of record \"{}\" of the pool's grant table",
+            name.escape_debug()
+        ))),
+    }
+}
+
+fn checksum(name: &str, record: &str) -> u32 {
+    crc32c(format!("{name}\n{record}").as_bytes())
+}
+
+/// Carries a change out on a book.
+pub(crate) fn apply(book: &mut RecordSet, change: &Change) {
+    for (name, record) in change {
+        match record {
+            Some(record) => _ = book.insert(name.clone(), record.clone()),
+            None => _ = book.remove(name),
+        }
+    }
 }

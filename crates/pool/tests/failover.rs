@@ -330,9 +330,9 @@ fn etcd_comes_and_goes() {
 fn a_damaged_book_is_refused() {
     let Some(etcd) = Etcd::start() else { return };
     drop(manager(&etcd.url(), "127.0.0.1:0").expect("it leads"));
-    // "/cenote/pool/book" and "garbage".
+    // "/cenote/pool/record/meta" and "garbage".
     let put = |value: &str| {
-        let question = format!(r#"{{"key":"L2Nlbm90ZS9wb29sL2Jvb2s=","value":"{value}"}}"#);
+        let question = format!(r#"{{"key":"L2Nlbm90ZS9wb29sL3JlY29yZC9tZXRh","value":"{value}"}}"#);
         etcd.ask("/v3/kv/put", &question).expect("put");
     };
     for value in ["", "Z2FyYmFnZQ=="] {
@@ -343,9 +343,9 @@ fn a_damaged_book_is_refused() {
             "{refused:?}"
         );
     }
-    let leads = "/v3/kv/deleterange";
-    etcd.ask(leads, r#"{"key":"L2Nlbm90ZS9wb29sL2Jvb2s="}"#)
-        .expect("deleted");
+    // All between "/cenote/pool/" and "/cenote/pool0".
+    let all = r#"{"key":"L2Nlbm90ZS9wb29sLw==","range_end":"L2Nlbm90ZS9wb29sMA=="}"#;
+    etcd.ask("/v3/kv/deleterange", all).expect("deleted");
     let first = manager(&etcd.url(), "127.0.0.1:0").expect("it leads");
     let second = manager(&etcd.url(), "127.0.0.1:0").expect("it waits");
     put("Z2FyYmFnZQ==");

@@ -759,9 +759,9 @@ fn space_id(pool: &Pool) -> u128 {
 
 /// The key of the first space, out of the manager's grant table.
 fn key_of(pool: &Pool) -> String {
-    let grant_table = std::fs::read_to_string(pool.directory.path().join("manager/pool.json")).expect("a book");
+    let grant_table = std::fs::read_to_string(pool.directory.path().join("manager/pool.records")).expect("a book");
     let key = grant_table
-        .split("\"key\": ")
+        .split("\"key\":")
         .nth(1)
         .and_then(|rest| rest.split(',').next());
     key.expect("a key").to_owned()

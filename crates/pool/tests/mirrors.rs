@@ -14,7 +14,7 @@ use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::MemoryNode;
 use cenote_pool::store::file::FileStore;
-use cenote_pool::store::{GrantTableStore, Lead, Leadership};
+use cenote_pool::store::{Change, GrantTableStore, Lead, Leadership, Stored};
 use cenote_pool::{GrantView, NodeId, Phase, PoolStatus};
 use cenote_space::EXTENT;
 use common::{
@@ -82,12 +82,12 @@ impl Leadership for Doubted {
         self.file.confirm()
     }
 
-    fn read(&self) -> Result<Option<Vec<u8>>> {
+    fn read(&self) -> Result<Option<Stored>> {
         self.file.read()
     }
 
-    fn write(&self, grant_table: &[u8]) -> Result<()> {
-        self.file.write(grant_table)
+    fn write(&self, change: &Change) -> Result<()> {
+        self.file.write(change)
     }
 
     fn resign(&self) {

@@ -322,7 +322,7 @@ fn a_manager_comes_and_goes() {
 #[test]
 fn a_manager_with_an_old_book_is_not_obeyed() {
     let mut pool = Pool::new(&["a"]);
-    let grant_table = pool.directory.path().join("manager/pool.json");
+    let grant_table = pool.directory.path().join("manager/pool.records");
     let old = std::fs::read(&grant_table).expect("a book");
     for _ in 0..2 {
         pool.manager = None;
@@ -478,7 +478,7 @@ fn a_damaged_book_is_refused() {
     let mut pool = Pool::new(&["a"]);
     let _memory = pool.open("db", 1).expect("room");
     pool.manager = None;
-    let path = pool.directory.path().join("manager/pool.json");
+    let path = pool.directory.path().join("manager/pool.records");
     let text = std::fs::read_to_string(&path).expect("readable");
     std::fs::write(&path, text.replace("\"db\"", "\"no\"")).expect("written");
     let refused = Manager::start(pool.manager_options("127.0.0.1:0"), &Tcp).err();

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_pool::store::etcd::{Answer, Endpoint, Transport};
+use cenote_pool::store::etcd::{Answer, Endpoint, Transport, base64};
 use serde_json::{Value, json};
 
 use crate::{clock, state};
@@ -282,7 +282,7 @@ impl State {
 struct Db {
     drift: i32,
     revision: i64,
-    keys: BTreeMap<String, Key>,
+    keys: BTreeMap<Vec<u8>, Key>,
     leases: BTreeMap<i64, Lease>,
     granted: i64,
     claimed: i64,
@@ -404,7 +404,7 @@ impl Db {
     }
 
     fn holds(&self, compare: &Value) -> bool {
-        let key = self.keys.get(compare["key"].as_str().unwrap_or(""));
+        let key = self.keys.get(&name(&compare["key"]));
         let (found, wanted) = match compare["target"].as_str() {
             Some("CREATE") => (key.map_or(0, |key| key.created), &compare["create_revision"]),
             _ => (key.map_or(0, |key| key.modified), &compare["mod_revision"]),
@@ -422,7 +422,12 @@ impl Db {
         if operations.iter().any(|op| is_lost(&op)) {
             return Err(NO_LEASE);
         }
-        let writes = operations.iter().any(|op| !op["request_put"].is_null());
+        let is_write = |op: &Value| {
+            ["request_put", "request_delete_range"]
+                .iter()
+                .any(|kind| !op[*kind].is_null())
+        };
+        let writes = operations.iter().any(is_write);
         self.revision += i64::from(writes);
         let responses: Vec<Value> = operations.iter().map(|op| self.operate(op)).collect();
         Ok(json!({"header": self.header(), "succeeded": succeeded, "responses": responses}))
@@ -430,13 +435,17 @@ impl Db {
 
     fn operate(&mut self, op: &Value) -> Value {
         let put = &op["request_put"];
-        let text = |of: &Value| of.as_str().unwrap_or("").to_owned();
-        if put.is_null() {
-            return json!({"response_range": {"kvs": self.range(&text(&op["request_range"]["key"]))}});
+        if put.is_null() && !op["request_delete_range"].is_null() {
+            let gone = self.names(&op["request_delete_range"]);
+            gone.iter().for_each(|name| _ = self.keys.remove(name));
+            return json!({"response_delete_range": {"header": self.header(), "deleted": gone.len().to_string()}});
         }
-        let (name, revision) = (text(&put["key"]), self.revision);
+        if put.is_null() {
+            return json!({"response_range": {"kvs": self.range(&op["request_range"])}});
+        }
+        let (name, revision) = (name(&put["key"]), self.revision);
         let key = Key {
-            value: text(&put["value"]),
+            value: put["value"].as_str().unwrap_or("").to_owned(),
             created: self.keys.get(&name).map_or(revision, |key| key.created),
             modified: revision,
             lease: (!put["lease"].is_null()).then(|| number(&put["lease"])),
@@ -448,11 +457,31 @@ impl Db {
         json!({"response_put": {"header": self.header()}})
     }
 
-    fn range(&self, name: &str) -> Vec<Value> {
-        let found = self.keys.get(name).map(|key| {
-            json!({"key": name, "value": key.value, "create_revision": key.created.to_string(),
+    /// The keys of a range, or the one that is asked for.
+    fn names(&self, of: &Value) -> Vec<Vec<u8>> {
+        let from = name(&of["key"]);
+        match of["range_end"].is_null() {
+            true => self.keys.contains_key(&from).then_some(from).into_iter().collect(),
+            false => self
+                .keys
+                .range(from..name(&of["range_end"]))
+                .map(|(name, _)| name.clone())
+                .collect(),
+        }
+    }
+
+    fn range(&self, of: &Value) -> Vec<Value> {
+        let most = usize::try_from(number(&of["limit"])).unwrap_or(0);
+        let found = self.names(of).into_iter().map(|name| {
+            let key = &self.keys[&name];
+            json!({"key": base64::encode(&name), "value": key.value, "create_revision": key.created.to_string(),
                 "mod_revision": key.modified.to_string()})
         });
-        found.into_iter().collect()
+        found.take(if most == 0 { usize::MAX } else { most }).collect()
     }
+}
+
+/// A key's name; none that a manager asks for is no base64.
+fn name(of: &Value) -> Vec<u8> {
+    of.as_str().and_then(base64::decode).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use cenote_fabric::profile;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::settings::Tenants;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
-use cenote_pool::store::{GrantTableStore, Lead, Leadership};
+use cenote_pool::store::{Change, GrantTableStore, Lead, Leadership, RecordSet, Stored};
 use cenote_sim::etcd::{Etcd, Faults};
 use cenote_sim::message::Net;
 use cenote_sim::{Exit, Pace, Topology, World};
@@ -26,6 +26,11 @@ fn store(etcd: &Etcd) -> Arc<EtcdStore> {
         ..EtcdOptions::default()
     };
     Arc::new(EtcdStore::over(&options, etcd.transport()).expect("good options"))
+}
+
+/// A change of a table that is one record.
+fn text(record: &str) -> Change {
+    Change::from([("meta".into(), Some(record.into()))])
 }
 
 fn here(lead: Result<Lead>) -> Arc<dyn Leadership> {
@@ -61,16 +66,17 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
             on(w, 0, move || {
                 let leadership = here(store(&first).lead("one"));
                 assert_eq!(leadership.read().expect("read"), None);
-                leadership.write(b"a").expect("written");
-                leadership.write(b"b").expect("written");
+                leadership.write(&text("a")).expect("written");
+                leadership.write(&text("b")).expect("written");
                 let other = store(&first).lead("other").expect("an answer");
                 assert!(matches!(other, Lead::Elsewhere(Some(who)) if who == "one"));
                 leadership.resign();
-                assert!(!leadership.leads() && leadership.write(b"late").is_err());
+                assert!(!leadership.leads() && leadership.write(&text("late")).is_err());
             });
             on(w, 1, move || {
                 let leadership = here(store(&second).lead("two"));
-                assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"b"[..]));
+                let book = RecordSet::from([("meta".into(), "b".into())]);
+                assert_eq!(leadership.read().expect("read"), Some(Stored::Records(book)));
             });
         });
     }

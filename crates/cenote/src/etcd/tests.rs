@@ -3,7 +3,7 @@
 use super::*;
 use cenote_base::rt;
 use cenote_pool::store::etcd::{EtcdOptions, EtcdStore};
-use cenote_pool::store::{GrantTableStore, Lead};
+use cenote_pool::store::{Change, GrantTableStore, Lead, RecordSet, Stored};
 use std::io::Write;
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -236,8 +236,10 @@ fn etcd_is_asked_over_tls() {
         rt::sleep(Nanos::from_millis(50));
     };
     leadership.read().expect("read");
-    leadership.write(b"book").expect("written");
-    assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"book"[..]));
+    let book = RecordSet::from([("meta".to_owned(), "book".to_owned())]);
+    let change = Change::from([("meta".to_owned(), Some("book".to_owned()))]);
+    leadership.write(&change).expect("written");
+    assert_eq!(leadership.read().expect("read"), Some(Stored::Records(book)));
 
     let refused = |files: &EtcdFiles| etcd.store(files).lead("two:1").err().expect("refused").to_string();
     let unknown = refused(&EtcdFiles {

@@ -31,7 +31,10 @@ impl GrantTable {
             devdax: hello.devdax,
             hosts: BTreeMap::new(),
         };
-        let device = self.devices.entry(hello.device).or_insert(hello_device);
+        if !self.devices.contains_key(&hello.device) {
+            self.devices.insert(hello.device, hello_device);
+        }
+        let device = self.devices.get_mut(&hello.device).expect("it was found or entered");
         device.check_host(hello)?;
         let number = device.number_for(&hello.host)?;
         let host = device.hosts.entry(hello.host.clone()).or_insert_with(|| DeviceHost {
@@ -146,11 +149,8 @@ impl GrantTable {
         if let Some(host) = device.and_then(|device| device.hosts.get_mut(name)) {
             host.open = false;
         }
-        let is_there = |grant: &&mut Grant| {
-            let host = grant.range.as_ref().and_then(|range| range.host.as_deref());
-            grant.node == id && host == Some(name)
-        };
-        for grant in self.grants.values_mut().filter(is_there) {
+        let is_there = |grant: &Grant| grant.node == id && grant.host() == Some(name);
+        self.grants.change_each(is_there, |grant| {
             if grant.phase == Phase::Held {
                 grant.enter(Phase::Fencing);
                 grant.epoch += 1;
@@ -160,7 +160,7 @@ impl GrantTable {
                 grant.time = now;
             }
             grant.set_host(None);
-        }
+        });
     }
 
     /// A grant that is freed, and has no host, is this one's to free: whether it is.

@@ -314,7 +314,7 @@ impl GrantTable {
 
     pub(super) fn problems_of_mirrors(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        for (id, grant) in &self.grants {
+        for (id, grant) in self.grants.iter() {
             let is_mirror = matches!(grant.phase, Phase::Filling | Phase::Whole);
             let fits = match grant.mirror_of {
                 None => !is_mirror,

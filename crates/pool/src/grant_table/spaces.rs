@@ -113,7 +113,7 @@ impl GrantTable {
         let Some(shares) = self.shares(tenant, requested)? else {
             return Ok(Making::Wait);
         };
-        self.spaces.push(SpaceRecord {
+        let record = SpaceRecord {
             id,
             tenant: tenant.into(),
             name: requested.name.clone(),
@@ -121,7 +121,8 @@ impl GrantTable {
             phase: SpacePhase::Making,
             last: 0,
             lost: Vec::new(),
-        });
+        };
+        self.spaces.insert(id, record);
         Ok(Making::Begun(self.add_parts(id, &shares, now)?))
     }
 
@@ -166,16 +167,16 @@ impl GrantTable {
 
     fn space_named(&self, tenant: &str, name: &str) -> Option<&SpaceRecord> {
         self.spaces
-            .iter()
+            .values()
             .find(|space| space.tenant == tenant && space.name == name)
     }
 
     fn space(&self, id: SpaceId) -> Option<&SpaceRecord> {
-        self.spaces.iter().find(|space| space.id == id)
+        self.spaces.get(&id)
     }
 
     fn space_mut(&mut self, id: SpaceId) -> Option<&mut SpaceRecord> {
-        self.spaces.iter_mut().find(|space| space.id == id)
+        self.spaces.get_mut(&id)
     }
 
     fn parts(&self, id: SpaceId) -> impl Iterator<Item = (GrantId, &Grant, u8)> {
@@ -198,10 +199,7 @@ impl GrantTable {
         let bytes =
             bytes.ok_or_else(|| Error::Invalid(format!("a space of {} bytes cannot be made", requested.bytes)))?;
         let nodes = self.nodes_of(requested.pods.as_deref())?;
-        let Some(shares) = spread(
-            bytes.max(PART_MIN),
-            nodes.iter().map(|id| (*id, self.free_of(*id))).collect(),
-        ) else {
+        let Some(shares) = spread(bytes.max(PART_MIN), self.free_of_all(&nodes)) else {
             return self.reclaim_shares(bytes, &nodes, priority).map(|()| None);
         };
         self.check_quota(tenant, shares.iter().map(|(_, bytes)| bytes).sum())?;
@@ -315,22 +313,18 @@ impl GrantTable {
 
     /// What follows from the phases of parts.
     pub(super) fn settle_spaces(&mut self) {
-        let (all_kept, empty): (BTreeSet<SpaceId>, BTreeSet<SpaceId>) = {
-            let is_kept = |id: SpaceId| self.parts(id).all(|(_, grant, _)| grant.phase == Phase::Kept);
-            let is_empty = |id: SpaceId| self.parts(id).next().is_none();
-            let ids = || self.spaces.iter().map(|space| space.id);
-            (
-                ids().filter(|id| is_kept(*id)).collect(),
-                ids().filter(|id| is_empty(*id)).collect(),
-            )
-        };
-        for space in &mut self.spaces {
-            if space.phase == SpacePhase::Making && all_kept.contains(&space.id) {
-                space.enter(SpacePhase::Ready);
+        // Of each space with parts, whether all of them are kept.
+        let mut all_kept: BTreeMap<SpaceId, bool> = BTreeMap::new();
+        for grant in self.grants.values() {
+            if let Some(part) = grant.part {
+                *all_kept.entry(part.space).or_insert(true) &= grant.phase == Phase::Kept;
             }
         }
+        let is_made =
+            |space: &SpaceRecord| space.phase == SpacePhase::Making && all_kept.get(&space.id).copied().unwrap_or(true);
+        self.spaces.change_each(is_made, |space| space.enter(SpacePhase::Ready));
         self.spaces
-            .retain(|space| space.phase != SpacePhase::Dropping || !empty.contains(&space.id));
+            .retain(|id, space| space.phase != SpacePhase::Dropping || all_kept.contains_key(id));
     }
 
     /// What was being made when the manager died: the client that asked for it has heard nothing.
@@ -361,7 +355,7 @@ impl GrantTable {
         }
         let dropping: Vec<SpaceId> = self
             .spaces
-            .iter()
+            .values()
             .filter(|s| s.phase == SpacePhase::Dropping)
             .map(|s| s.id)
             .collect();
@@ -427,10 +421,20 @@ impl GrantTable {
 
     /// The spaces that a node keeps parts of, with all their parts.
     pub fn spaces_at(&self, node: NodeId) -> BTreeMap<SpaceId, PartsOf> {
-        let of = |space: &SpaceRecord| (space.id, (self.part_views(space.id), space.lost.clone()));
-        let all = self.spaces.iter().map(of);
-        all.filter(|(_, (parts, _))| parts.iter().any(|part| part.node == node))
-            .collect()
+        let kept = |grant: &&Grant| grant.node == node && grant.phase == Phase::Kept;
+        let parts = self.grants.values().filter(kept).filter_map(|grant| grant.part);
+        let mut all: BTreeMap<SpaceId, PartsOf> = parts.map(|part| (part.space, PartsOf::default())).collect();
+        for (id, grant) in self.grants.iter().filter(|(_, grant)| grant.phase == Phase::Kept) {
+            let Some(part) = grant.part else { continue };
+            if let Some((parts, _)) = all.get_mut(&part.space) {
+                parts.extend(self.part_view(*id, grant, part.number));
+            }
+        }
+        for (id, (parts, lost)) in &mut all {
+            parts.sort_by_key(|part| part.number);
+            *lost = self.space(*id).map_or_else(Vec::new, |space| space.lost.clone());
+        }
+        all
     }
 
     fn part_view(&self, id: GrantId, grant: &Grant, number: u8) -> Option<PartView> {
@@ -451,16 +455,30 @@ impl GrantTable {
         })
     }
 
-    /// Spaces, as people see them; those of one tenant, or of all.
+    /// Spaces, as people see them; those of one tenant, or of all: in the order in which they were made.
     pub fn space_summaries(&self, tenant: Option<&str>) -> Vec<SpaceSummary> {
+        let mut parts = self.parts_by_space();
         let asked = self
             .spaces
-            .iter()
+            .values()
             .filter(|space| tenant.is_none_or(|tenant| space.tenant == tenant));
-        asked.map(|space| self.summary(space)).collect()
+        let summary = |space: &SpaceRecord| self.summary(space, parts.remove(&space.id).unwrap_or_default());
+        let mut all: Vec<_> = asked.map(summary).collect();
+        all.sort_by_key(|space| space.parts.iter().map(|part| part.grant).min());
+        all
     }
 
-    fn summary(&self, space: &SpaceRecord) -> SpaceSummary {
+    fn parts_by_space(&self) -> BTreeMap<SpaceId, Vec<(GrantId, &Grant, u8)>> {
+        let mut parts: BTreeMap<SpaceId, Vec<_>> = BTreeMap::new();
+        for (id, grant) in self.grants.iter() {
+            if let Some(part) = grant.part {
+                parts.entry(part.space).or_default().push((*id, grant, part.number));
+            }
+        }
+        parts
+    }
+
+    fn summary(&self, space: &SpaceRecord, parts: Vec<(GrantId, &Grant, u8)>) -> SpaceSummary {
         let part = |(id, grant, number): (GrantId, &Grant, u8)| PartSummary {
             number,
             grant: id,
@@ -474,7 +492,7 @@ impl GrantTable {
             phase: grant.phase,
             connected: self.nodes.get(&grant.node).is_some_and(|node| node.connected),
         };
-        let mut parts: Vec<_> = self.parts(space.id).map(part).collect();
+        let mut parts: Vec<_> = parts.into_iter().map(part).collect();
         parts.sort_by_key(|part| part.number);
         SpaceSummary {
             id: space.id,
@@ -488,43 +506,25 @@ impl GrantTable {
 
     pub(super) fn problems_of_spaces(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        let (mut names, mut ids) = (BTreeSet::new(), BTreeSet::new());
-        for space in &self.spaces {
+        let mut names = BTreeSet::new();
+        let parts = self.parts_by_space();
+        for (id, space) in self.spaces.iter() {
             if !names.insert((&space.tenant, &space.name)) {
                 let (tenant, name) = (&space.tenant, &space.name);
                 problems.push(format!("tenant \"{tenant}\" has space \"{name}\" twice"));
             }
-            if !ids.insert(space.id) {
-                problems.push(format!("space {} is there twice", space.id));
+            if space.id != *id {
+                problems.push(format!("space {id} says that it is {}", space.id));
             }
-            problems.extend(self.problems_of_numbers(space));
+            problems.extend(problems_of_numbers(space, parts.get(id).map_or(&[], Vec::as_slice)));
         }
         problems.extend(self.problems_of_parts());
         problems
     }
 
-    /// A part's number is given once in its space, to a part that is there or was lost.
-    fn problems_of_numbers(&self, space: &SpaceRecord) -> Vec<String> {
-        let (mut problems, mut numbers, id) = (Vec::new(), BTreeSet::new(), space.id);
-        let is_given = |number: u8| (1..=space.last).contains(&number);
-        for number in space.lost.iter().copied() {
-            if !numbers.insert(number) || !is_given(number) {
-                problems.push(format!("space {id} has lost part {number}, which does not fit"));
-            }
-        }
-        for (grant_id, grant, number) in self.parts(id) {
-            if !numbers.insert(number) || !is_given(number) || grant.tenant != space.tenant {
-                problems.push(format!(
-                    "grant {grant_id} is part {number} of space {id}, which does not fit"
-                ));
-            }
-        }
-        problems
-    }
-
     fn problems_of_parts(&self) -> Vec<String> {
         let mut problems = Vec::new();
-        for (id, grant) in &self.grants {
+        for (id, grant) in self.grants.iter() {
             let is_kept = matches!(grant.phase, Phase::Kept | Phase::Keeping);
             let fits = match grant.part {
                 Some(part) => self
@@ -539,6 +539,25 @@ impl GrantTable {
         }
         problems
     }
+}
+
+/// A part's number is given once in its space, to a part that is there or was lost.
+fn problems_of_numbers(space: &SpaceRecord, parts: &[(GrantId, &Grant, u8)]) -> Vec<String> {
+    let (mut problems, mut numbers, id) = (Vec::new(), BTreeSet::new(), space.id);
+    let is_given = |number: u8| (1..=space.last).contains(&number);
+    for number in space.lost.iter().copied() {
+        if !numbers.insert(number) || !is_given(number) {
+            problems.push(format!("space {id} has lost part {number}, which does not fit"));
+        }
+    }
+    for (grant_id, grant, number) in parts {
+        if !numbers.insert(*number) || !is_given(*number) || grant.tenant != space.tenant {
+            problems.push(format!(
+                "grant {grant_id} is part {number} of space {id}, which does not fit"
+            ));
+        }
+    }
+    problems
 }
 
 /// Spreads `bytes` over nodes with so much free: each gives the same, or all that it has; `None` if that is not enough.

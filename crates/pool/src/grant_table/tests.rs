@@ -1,8 +1,11 @@
 use super::*;
 use crate::key::Key;
 use crate::settings::DEFAULT_TENANT;
+use crate::store::{self, RecordSet, Stored};
 use crate::wire::SpaceRequest;
+use cenote_base::crc::crc32c;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 
 const LEASE: Nanos = Nanos::from_secs(10);
 
@@ -44,6 +47,24 @@ fn grant_table() -> GrantTable {
     grant_table.join(&hello(1, "left", 8)).expect("joined");
     grant_table.join(&hello(2, "right", 4)).expect("joined");
     grant_table
+}
+
+/// All records.
+pub(super) fn book(grant_table: &GrantTable) -> RecordSet {
+    let mut book = RecordSet::new();
+    store::apply(&mut book, &grant_table.clone().whole());
+    book
+}
+
+/// All but `meta`, which counts changes.
+fn records(grant_table: &GrantTable) -> RecordSet {
+    let mut book = book(grant_table);
+    book.remove("meta");
+    book
+}
+
+fn read(book: &RecordSet) -> Result<GrantTable> {
+    GrantTable::read(&Stored::Records(book.clone()), tenants(), Nanos(5), LEASE)
 }
 
 fn admit(opening: Result<Opening>) -> (GrantId, u64) {
@@ -225,20 +246,31 @@ fn memory_nodes_of_other_pools_and_twins_are_refused() {
 fn the_file_is_checked() {
     let mut grant_table = grant_table();
     admit(open(&mut grant_table, "a", "db", 2, 0));
-    let bytes = grant_table.to_bytes();
-    let read = |bytes: &[u8]| GrantTable::from_bytes(bytes, tenants(), Nanos(5), LEASE);
-    let mut same = read(&bytes).expect("read");
+    let good = book(&grant_table);
+    let mut same = read(&good).expect("read");
     for id in [1, 2] {
         assert!(!same.node(NodeId(id)).expect("there").connected);
         same.nodes.get_mut(&NodeId(id)).expect("there").connected = true;
     }
-    assert_eq!(same.to_bytes(), bytes);
+    assert_eq!(records(&same), records(&grant_table));
     assert_eq!(same.grant(GrantId(1)).expect("there").time, Nanos(5 + LEASE.raw()));
-    for at in (0..bytes.len() - 1).step_by(7) {
-        let mut bad = bytes.clone();
-        bad[at] ^= 4;
-        assert!(read(&bad).is_err(), "byte {at}");
-        assert!(read(&bytes[..at]).is_err(), "cut at {at}");
+    for (name, record) in &good {
+        let with = |change: &dyn Fn(&mut RecordSet)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            read(&bad)
+        };
+        let gone = with(&|book| _ = book.remove(name));
+        assert!(matches!(gone, Err(Error::Corrupt(_))), "{name} is missing: {gone:?}");
+        let twice = with(&|book| _ = book.insert(format!("{name}9"), record.clone()));
+        assert!(twice.is_err(), "{name} is there twice");
+        for at in (0..record.len()).step_by(3) {
+            let mut bytes = record.clone().into_bytes();
+            bytes[at] ^= 4;
+            let Ok(text) = String::from_utf8(bytes) else { continue };
+            let bad = with(&|book| _ = book.insert(name.clone(), text.clone()));
+            assert!(bad.is_err() || name == "meta", "{name}, byte {at}: {text}");
+        }
     }
 }
 
@@ -253,7 +285,7 @@ fn a_holder_without_an_epoch_is_a_problem() {
         (grant.epoch, grant.phase) = (0, phase);
         assert_eq!(grant_table.problems().len(), 1, "{phase}: {:?}", grant_table.problems());
     }
-    let read = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), Nanos(5), LEASE);
+    let read = read(&book(&grant_table));
     assert!(matches!(read, Err(Error::Corrupt(_))), "{read:?}");
 }
 
@@ -264,19 +296,21 @@ fn a_part_with_a_number_that_was_lost_is_a_problem() {
     let parts = begun(create(&mut grant_table, "b", "heap", 4, 9));
     parts.iter().for_each(|id| confirm(&mut grant_table, *id));
     assert_eq!(grant_table.problems(), Vec::<String>::new());
-    for (lost, problems) in [(vec![1], 1), (vec![9], 1), (vec![0], 1)] {
-        grant_table.spaces[0].lost = lost;
-        assert_eq!(grant_table.problems().len(), problems, "{:?}", grant_table.problems());
+    let id = *grant_table.spaces.keys().next().expect("there is one");
+    let lose = |grant_table: &mut GrantTable, lost| grant_table.spaces.get_mut(&id).expect("there").lost = lost;
+    for lost in [1, 9, 0] {
+        lose(&mut grant_table, vec![lost]);
+        assert_eq!(grant_table.problems().len(), 1, "{:?}", grant_table.problems());
     }
-    grant_table.spaces[0].lost = Vec::new();
-    let mut twin = grant_table.spaces[0].clone();
+    lose(&mut grant_table, Vec::new());
+    let mut twin = grant_table.spaces[&id].clone();
     twin.name = "twin".into();
-    grant_table.spaces.push(twin);
+    grant_table.spaces.insert(SpaceId(id.0 + 1), twin);
     assert!(
         grant_table
             .problems()
             .iter()
-            .any(|problem| problem.ends_with("there twice"))
+            .any(|problem| problem.contains("says that it is"))
     );
 }
 
@@ -301,7 +335,7 @@ fn a_manager_that_was_away_gives_the_time_back() {
 fn terms_rise_and_are_kept() {
     let mut grant_table = grant_table();
     assert_eq!((grant_table.begin_term(), grant_table.begin_term()), (1, 2));
-    let mut next = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
+    let mut next = read(&book(&grant_table)).expect("read");
     assert_eq!(next.begin_term(), 3);
 }
 
@@ -310,23 +344,29 @@ fn terms_rise_and_are_kept() {
 fn an_older_book_is_taken_over() {
     let mut grant_table = grant_table();
     let (id, _) = admit(open(&mut grant_table, "a", "db", 2, 0));
-    let text = String::from_utf8(grant_table.to_bytes()).expect("text");
-    let (_, body) = text.split_once('\n').expect("two parts");
-    let body = body
-        .trim_end()
-        .replace(",\n  \"spaces\": []", "")
-        .replace(",\n  \"devices\": {}", "")
-        .replace("  \"term\": 0,\n", "");
-    assert!(!body.contains("spaces") && !body.contains("term"), "{body}");
-    let read = |bytes: &[u8]| GrantTable::from_bytes(bytes, tenants(), Nanos(5), LEASE);
-    for format in FORMER_FORMATS {
-        let old = format!("{format} {:08x}\n{body}\n", crc32c(body.as_bytes()));
-        let now = read(old.as_bytes()).expect("read");
+    let of_kind = |kind: &str| -> serde_json::Value {
+        let records = records(&grant_table).into_iter();
+        let its = records.filter_map(|(name, record)| {
+            let number = name.strip_prefix(kind)?.strip_prefix('/')?.to_owned();
+            Some((number, serde_json::from_str(&record).expect("JSON")))
+        });
+        serde_json::Value::Object(its.collect())
+    };
+    let body = serde_json::json!({"pool": 7, "next": 2, "nodes": of_kind("node"), "grants": of_kind("grant")});
+    let body = serde_json::to_string_pretty(&body).expect("JSON");
+    let former = |head: String| {
+        let stored = Stored::Former(format!("{head}\n{body}\n").into_bytes());
+        GrantTable::read(&stored, tenants(), Nanos(5), LEASE)
+    };
+    for format in 1..=3 {
+        let now = former(format!("cenote-pool {format} {:08x}", crc32c(body.as_bytes()))).expect("read");
         assert_eq!(now.grant(id).expect("there").bytes, 2 * EXTENT);
-        assert_eq!(String::from_utf8(now.to_bytes()).expect("text"), text);
+        assert_eq!(records(&now), records(&grant_table));
     }
-    let later = text.replacen(FORMAT, "cenote-pool 5", 1);
-    assert!(matches!(read(later.as_bytes()), Err(Error::Mismatch(_))));
+    let later = former(format!("cenote-pool 5 {:08x}", crc32c(body.as_bytes())));
+    assert!(matches!(later, Err(Error::Mismatch(_))), "{later:?}");
+    let damaged = former("cenote-pool 3 00000000".into());
+    assert!(matches!(damaged, Err(Error::Corrupt(_))), "{damaged:?}");
 }
 
 fn space(name: &str, extents: u64) -> SpaceRequest {
@@ -423,7 +463,7 @@ fn what_no_client_heard_of_is_undone() {
     let grown = begun(grant_table.grow_space("b", &space("ready", 2), Nanos(2)));
     let made = begun(create(&mut grant_table, "b", "made", 4, 2));
     confirm(&mut grant_table, made[0]);
-    let mut next = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), Nanos(5), LEASE).expect("read");
+    let mut next = read(&book(&grant_table)).expect("read");
     for id in made.iter().chain(&grown) {
         assert_eq!(next.grant(*id).expect("there").phase, Phase::Freeing);
         confirm(&mut next, *id);
@@ -520,9 +560,9 @@ fn no_more_is_reclaimed_for_a_space_than_it_needs() {
 #[test]
 fn a_number_that_a_node_has_seen_is_not_given_anew() {
     let mut grant_table = grant_table();
-    let copy = grant_table.to_bytes();
+    let copy = book(&grant_table);
     let (since, _) = admit(open(&mut grant_table, "a", "since", 2, 0));
-    let mut grant_table = GrantTable::from_bytes(&copy, tenants(), Nanos(5), LEASE).expect("read");
+    let mut grant_table = read(&copy).expect("read");
     let seen = |last: GrantId| NodeHello {
         pool: Some(7),
         last,
@@ -866,8 +906,8 @@ impl World {
                 grant_table.join(&hello).ok();
             }
             Step::Restart => {
-                *grant_table = GrantTable::from_bytes(&grant_table.to_bytes(), tenants(), now, LEASE)
-                    .expect("what was written is read");
+                let stored = Stored::Records(book(grant_table));
+                *grant_table = GrantTable::read(&stored, tenants(), now, LEASE).expect("what was written is read");
             }
         }
     }
@@ -1010,6 +1050,41 @@ proptest! {
             }
             world.ask(&grant_table);
             world.compare_mirrors(&grant_table);
+        }
+    }
+}
+
+proptest! {
+    /// What a change writes is what it changed: with it the store has the table as it is. And it can be undone.
+    #[test]
+    fn changes_are_written_and_undone(steps in steps()) {
+        let (mut grant_table, mut world) = (grant_table(), World::default());
+        let mut kept = RecordSet::new();
+        store::apply(&mut kept, &grant_table.whole());
+        grant_table.keep();
+        for step in &steps {
+            let before = grant_table.clone();
+            world.apply(&mut grant_table, step);
+            if matches!(step, Step::Restart) {
+                kept = book(&grant_table);
+                grant_table.whole();
+                grant_table.keep();
+                continue;
+            }
+            let mut undone = grant_table.clone();
+            undone.changes();
+            undone.undo();
+            prop_assert_eq!(&undone, &before);
+            store::apply(&mut kept, &grant_table.changes());
+            grant_table.keep();
+            for node in [1, 2].map(NodeId) {
+                let its = grant_table.grants.values().filter(|grant| grant.node == node);
+                prop_assert_eq!(grant_table.granted(node), its.map(|grant| grant.bytes).sum::<u64>());
+            }
+            let mut as_kept = kept.clone();
+            as_kept.remove("meta");
+            prop_assert_eq!(as_kept, records(&grant_table));
+            prop_assert!(read(&kept).is_ok());
         }
     }
 }
@@ -1171,4 +1246,108 @@ fn without_a_file_there_is_one_tenant() {
     let mut grant_table = GrantTable::new(1, Tenants::default());
     grant_table.join(&hello(1, "pod", 2)).expect("joined");
     admit(open(&mut grant_table, DEFAULT_TENANT, "x", 2, 0));
+}
+
+/// So many nodes, and grants and spaces.
+const NODES: u64 = 1000;
+const EACH: u64 = 10_000;
+
+fn large_table() -> GrantTable {
+    let mut grant_table = GrantTable::new(7, Tenants::default());
+    for id in 1..=NODES {
+        let joined = grant_table.join(&hello(id, &format!("pod{}", id % 20), 60));
+        joined.expect("joined");
+    }
+    for n in 0..EACH {
+        admit(open(&mut grant_table, DEFAULT_TENANT, &format!("db{n}"), 1, 0));
+    }
+    grant_table.keep();
+    for n in 0..EACH {
+        let pods = [format!("pod{}", n % 20)];
+        let requested = SpaceRequest {
+            pods: Some(pods.to_vec()),
+            ..space(&format!("s{n}"), 2)
+        };
+        let new = (SpaceId(n.into()), Key::of(7));
+        let made = grant_table.create_space(DEFAULT_TENANT, &requested, new, Nanos(1));
+        begun(made).iter().for_each(|id| confirm_kept(&mut grant_table, *id));
+    }
+    grant_table.keep();
+    grant_table
+}
+
+/// The table was one value of 1.4 MB at most, some 3,500 grants, copied and written as a whole for each change. What a
+/// change writes does not grow with the table. (What it takes is printed: run it with `--nocapture`.)
+#[test]
+fn changes_of_a_large_table_are_small() {
+    let mut grant_table = large_table();
+    let took = |what: &str, work: &mut dyn FnMut()| {
+        let began = cenote_base::rt::now();
+        work();
+        println!("{what}: {} us", cenote_base::rt::now().since(began).raw() / 1000);
+    };
+    let mut stored = RecordSet::new();
+    took("all written", &mut || store::apply(&mut stored, &grant_table.whole()));
+    grant_table.keep();
+    println!(
+        "{} records, {} bytes",
+        stored.len(),
+        stored.values().map(String::len).sum::<usize>()
+    );
+    assert_eq!(stored.len() as u64, NODES + 3 * EACH + 1);
+    took("all read", &mut || {
+        drop(GrantTable::read(&Stored::Records(stored.clone()), Tenants::default(), Nanos(5), LEASE).expect("read"))
+    });
+    let mut change = |what: &str, work: &mut dyn FnMut(&mut GrantTable)| {
+        let mut records = 0;
+        took(what, &mut || {
+            work(&mut grant_table);
+            records = grant_table.changes().len();
+            grant_table.keep();
+        });
+        records
+    };
+    let id = GrantId(77);
+    assert_eq!(
+        change("renew", &mut |t| t
+            .renew(DEFAULT_TENANT, id, 1, Nanos(2), LEASE)
+            .expect("held")),
+        0
+    );
+    assert_eq!(
+        change("release", &mut |t| t
+            .release(DEFAULT_TENANT, id, 1, false, Nanos(3))
+            .expect("held")),
+        2
+    );
+    assert_eq!(change("confirm", &mut |t| t.confirmed(id, 2, Nanos(4))), 2);
+    assert_eq!(
+        change("open", &mut |t| _ = admit(open(t, DEFAULT_TENANT, "db76", 1, 5))),
+        2
+    );
+    assert_eq!(
+        change("open another", &mut |t| _ = admit(open(t, DEFAULT_TENANT, "new", 1, 5))),
+        2
+    );
+    assert_eq!(
+        change("drop a space", &mut |t| t
+            .drop_space(DEFAULT_TENANT, "s5")
+            .expect("there")),
+        3
+    );
+    assert_eq!(
+        change("look at a space", &mut |t| drop(
+            t.space_view(DEFAULT_TENANT, "s6").expect("there")
+        )),
+        0
+    );
+    assert_eq!(change("what a node keeps", &mut |t| drop(t.spaces_at(NodeId(5)))), 0);
+}
+
+/// As its node does.
+fn confirm_kept(grant_table: &mut GrantTable, id: GrantId) {
+    let grant = grant_table.grants.get_mut(&id).expect("there");
+    grant.enter(Phase::Kept);
+    let space = grant.part.expect("a part").space;
+    grant_table.spaces.get_mut(&space).expect("there").phase = SpacePhase::Ready;
 }

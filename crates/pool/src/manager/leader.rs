@@ -487,11 +487,11 @@ impl Leader {
         let nodes = self.grant_table.look().node_views();
         for node in nodes {
             let name = format!("memory node {} of pod {}", node.id, node.pod);
-            let before = self.grant_table.look().clone();
+            let before = of_node(&self.grant_table.look(), node.id);
             match self.order(node.id, &Order::List) {
                 Ok(OrderReply::Files(files)) => {
-                    let after = self.grant_table.look().clone();
-                    compare(&name, node.id, [&before, &after], &files, &mut report);
+                    let after = of_node(&self.grant_table.look(), node.id);
+                    compare(&name, [before, after], &files, &mut report);
                     let parts = self.grant_table.look().kept_by(node.id);
                     self.audit_parts(&name, node.id, &parts, &mut report);
                 }
@@ -504,21 +504,18 @@ impl Leader {
     }
 }
 
-pub(super) fn compare(
-    name: &str,
-    node: NodeId,
-    tables: [&GrantTable; 2],
-    files: &[GrantFile],
-    report: &mut AuditReport,
-) {
+/// A node's grants: phase, epoch, bytes, and whether a process may map it.
+type GrantsOfNode = BTreeMap<GrantId, (Phase, u64, u64, bool)>;
+
+fn of_node(grant_table: &GrantTable, node: NodeId) -> GrantsOfNode {
+    let grants = grant_table.grants().filter(|(_, grant)| grant.node == node);
+    grants
+        .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes, grant_table.may_be_used(id))))
+        .collect()
+}
+
+fn compare(name: &str, tables: [GrantsOfNode; 2], files: &[GrantFile], report: &mut AuditReport) {
     let [before, after] = tables;
-    let of_node = |grant_table: &GrantTable| -> BTreeMap<GrantId, _> {
-        let grants = grant_table.grants().filter(|(_, grant)| grant.node == node);
-        grants
-            .map(|(id, grant)| (id, (grant.phase, grant.epoch, grant.bytes, grant_table.may_be_used(id))))
-            .collect()
-    };
-    let (before, after) = (of_node(before), of_node(after));
     let granted: u64 = after.values().map(|grant| grant.2).sum();
     let used: u64 = files.iter().map(|file| file.len).sum();
     report.summary.push(format!(

@@ -8,11 +8,12 @@
 use super::links::{self, Links};
 use crate::grant_table::{GrantTable, NodeId};
 use crate::settings::Tenants;
-use crate::store::Leadership;
+use crate::store::{Leadership, Stored};
 use cenote_base::Result;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos};
 use core::ops::Deref;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// See the module.
@@ -44,12 +45,18 @@ impl StoredGrantTable {
     /// Those of the store; [`Error::Corrupt`], [`Error::Mismatch`] if it holds no grant table of this program.
     pub(super) fn begin(leadership: Arc<dyn Leadership>, tenants: Tenants, lease: Nanos) -> Result<(Self, u64)> {
         let read_at = rt::now();
-        let mut grant_table = match leadership.read()? {
-            Some(bytes) => GrantTable::from_bytes(&bytes, tenants, read_at, lease)?,
+        let stored = leadership.read()?;
+        let mut grant_table = match &stored {
+            Some(stored) => GrantTable::read(stored, tenants, read_at, lease)?,
             None => GrantTable::new(rt::random_u128(), tenants),
         };
         let term = grant_table.begin_term();
-        leadership.write(&grant_table.to_bytes())?;
+        let change = match stored {
+            Some(Stored::Records(_)) => grant_table.changes(),
+            Some(Stored::Former(_)) | None => grant_table.whole(),
+        };
+        leadership.write(&change)?;
+        grant_table.keep();
         grant_table.no_holder_was_heard(rt::now().since(read_at));
         let stored = Self {
             leadership,
@@ -72,26 +79,44 @@ impl StoredGrantTable {
     /// That of the change, and those of the store: nothing has changed then.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut GrantTable) -> Result<T>) -> Result<T> {
         let mut grant_table = self.grant_table.lock();
-        let before = grant_table.clone();
-        let outcome = change(&mut grant_table);
-        let differs = outcome.is_ok() && before.to_bytes() != grant_table.to_bytes();
-        let written = if differs && !planted(Fault::BookUnwritten) {
-            self.leadership.write(&grant_table.to_bytes())
-        } else {
-            Ok(())
-        };
-        match (outcome, written) {
-            (Ok(outcome), Ok(())) => {
-                self.changed.notify_all();
+        let changed = change(&mut grant_table).and_then(|outcome| Ok((outcome, self.write(&mut grant_table)?)));
+        match changed {
+            Ok((outcome, differs)) => {
+                let concerned = grant_table.concerned();
+                grant_table.keep();
+                drop(grant_table);
                 if differs {
-                    self.links.work_for_all();
-                    self.agents.work_for_all();
+                    self.tell(concerned.as_ref());
                 }
                 Ok(outcome)
             }
-            (Err(error), _) | (_, Err(error)) => {
-                *grant_table = before;
+            Err(error) => {
+                grant_table.undo();
                 Err(error)
+            }
+        }
+    }
+
+    /// Writes what is another by a change; whether anything is.
+    fn write(&self, grant_table: &mut GrantTable) -> Result<bool> {
+        let change = grant_table.changes();
+        if !change.is_empty() && !planted(Fault::BookUnwritten) {
+            self.leadership.write(&change)?;
+        }
+        Ok(!change.is_empty())
+    }
+
+    /// Those that wait for a change, and the memory nodes that have something to do by it.
+    fn tell(&self, concerned: Option<&BTreeSet<NodeId>>) {
+        self.changed.notify_all();
+        match concerned {
+            Some(nodes) => {
+                self.links.work_for(|node| nodes.contains(node));
+                self.agents.work_for(|(device, _)| nodes.contains(device));
+            }
+            None => {
+                self.links.work_for_all();
+                self.agents.work_for_all();
             }
         }
     }
@@ -109,7 +134,10 @@ impl StoredGrantTable {
 
     /// Changes what is not in the store: leases, and which nodes are connected.
     pub(super) fn change_unstored<T>(&self, change: impl FnOnce(&mut GrantTable) -> T) -> T {
-        change(&mut self.grant_table.lock())
+        let mut grant_table = self.grant_table.lock();
+        let outcome = change(&mut grant_table);
+        grant_table.keep();
+        outcome
     }
 
     /// Wakes the threads that wait for a change.

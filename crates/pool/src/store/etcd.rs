@@ -1,37 +1,37 @@
 //! The grant table in etcd, for several managers of which one leads.
 //!
 //! ```text
-//!  PREFIX/leader   the leader: the address where it listens; kept by its lease, gone when that lapses
-//!  PREFIX/book     the grant table, as a file has it
+//!  PREFIX/leader      the leader: the address where it listens; kept by its lease, gone when that lapses
+//!  PREFIX/record/...  the grant table, a key for each of its records ([`records`])
 //! ```
 //!
 //! The manager that made `leader` leads: the revision in which that key was made is its leadership's own. All that a
 //! leadership writes is one transaction:
 //!
 //! ```text
-//!  if    create_revision(leader) is this leadership's own, and mod_revision(grant table) is what was read or written last
-//!  then  put grant table
-//!  else  get leader, get grant table
+//!  if    create_revision(leader) is this leadership's own, and mod_revision(record/meta) is what was read or written last
+//!  then  put and delete the records that changed, record/meta among them
+//!  else  get leader, get record/meta
 //! ```
 //!
 //! - A leadership that is over writes nothing: the key is gone, or another's, made in a later revision.
 //! - Of a transaction whose answer is lost it is unknown whether it was done; so it is done again. Since only one of
-//!   the two can find `grant_table` as it was, the answer to the later one tells what came of both. Until there is one
+//!   the two can find `record/meta` as it was, the answer to the later one tells what came of both. Until there is one
 //!   the leadership does nothing else; when its lease is about to lapse, it is over.
 //! - Its own clock ends a leadership a fifth of the lease early ([`believed`]), counted from before etcd was asked: no
 //!   other can begin before, whatever the two clocks say, if only they run equally fast within a fifth. The simulator
 //!   has them drift apart by up to a fiftieth.
 
 mod api;
-mod base64;
+pub mod base64;
+mod records;
 
-use super::{GrantTableStore, Lead, Leadership};
+use super::{Change, GrantTableStore, Lead, Leadership, Stored};
 pub use api::{Answer, Endpoint, Transport};
 use api::{Api, Lease, Number, Outcome, Trouble};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
-use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -40,9 +40,6 @@ use std::sync::Arc;
 pub const PREFIX_DEFAULT: &str = "/cenote/pool";
 /// How long a manager that is silent goes on to lead, unless told; in seconds.
 pub const TTL_DEFAULT: u64 = 5;
-/// Bytes of the longest grant table: with it a request is within the 1.5 MiB that etcd takes unless it is told
-/// otherwise.
-pub const BOOK_MAX: usize = 1_400_000;
 const PREFIX_MAX: usize = 256;
 /// Of a lease, how much passes between two signs of life.
 const RENEWALS: u64 = 4;
@@ -51,10 +48,6 @@ const MARGIN: u64 = 5;
 const _: () = assert!(
     RENEWALS + MARGIN < RENEWALS * MARGIN,
     "a lease is renewed before its margin begins"
-);
-const _: () = assert!(
-    BOOK_MAX + PREFIX_MAX < 3 << 19,
-    "a request with the longest table is within etcd's limit"
 );
 /// Between two tries.
 const AGAIN: Nanos = Nanos::from_millis(100);
@@ -92,11 +85,34 @@ pub struct EtcdStore {
     ttl: u64,
 }
 
-/// In base64.
+/// Names of keys, in base64.
 #[derive(Clone)]
 struct Keys {
+    prefix: String,
     leader: String,
-    grant_table: String,
+}
+
+impl Keys {
+    fn of(&self, name: &str) -> String {
+        base64::encode(format!("{}/{name}", self.prefix).as_bytes())
+    }
+
+    /// From the name that begins with `prefix` and goes on with `from`, to the end of those that begin with `prefix`.
+    fn range(&self, prefix: &str, from: &str) -> [String; 2] {
+        let mut end = format!("{}/{prefix}", self.prefix).into_bytes();
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        [self.of(&format!("{prefix}{from}")), base64::encode(&end)]
+    }
+
+    /// What a key is called after a prefix.
+    fn name(&self, prefix: &str, key: &[u8]) -> Result<String> {
+        let name = std::str::from_utf8(key).ok();
+        let name = name.and_then(|key| key.strip_prefix(&format!("{}/{prefix}", self.prefix)));
+        name.map(str::to_owned)
+            .ok_or_else(|| Error::corrupt("a key of the pool in etcd"))
+    }
 }
 
 impl EtcdStore {
@@ -122,8 +138,8 @@ impl EtcdStore {
         Ok(Self {
             api: Arc::new(Api::new(&options.endpoints, options.user.clone(), transport)?),
             keys: Keys {
+                prefix: prefix.to_owned(),
                 leader: base64::encode(format!("{prefix}/leader").as_bytes()),
-                grant_table: base64::encode(format!("{prefix}/book").as_bytes()),
             },
             ttl: options.ttl,
         })
@@ -201,8 +217,8 @@ struct Hold {
     stop: Event,
     /// How long the lease lasts.
     ttl: Nanos,
-    /// The revision in which the grant table was read or written last; 0: there is none.
-    grant_table: Mutex<i64>,
+    /// The revision in which the grant table was read or changed last; 0: there is none.
+    revision: Mutex<i64>,
 }
 
 impl Hold {
@@ -216,7 +232,7 @@ impl Hold {
             over: AtomicBool::new(false),
             stop: Event::default(),
             ttl: seconds(lease.ttl),
-            grant_table: Mutex::new(0),
+            revision: Mutex::new(0),
         };
         hold.renewed(asked, lease.ttl);
         hold
@@ -268,18 +284,6 @@ impl Hold {
 
     // ---- the grant table ----
 
-    /// The transaction that does `what` if the leadership is not over and the grant table is of this revision.
-    fn question(&self, grant_table: i64, what: Value) -> Value {
-        json!({
-            "compare": [
-                made_in(&self.keys.leader, self.created),
-                {"key": self.keys.grant_table, "target": "MOD", "result": "EQUAL", "mod_revision": grant_table.to_string()},
-            ],
-            "success": [what],
-            "failure": [get(&self.keys.leader), get(&self.keys.grant_table)],
-        })
-    }
-
     /// Asks until it is known what came of it; says whether an earlier try may have done it.
     fn ask(&self, question: &Value) -> Result<(Outcome, bool)> {
         let timeout = rt::now() + TIMEOUT;
@@ -308,7 +312,7 @@ impl Hold {
             return Err(Error::Lost("this manager leads no more: nothing was written".into()));
         }
         match outcome.found(1) {
-            Some(found) if tried.is_some_and(|grant_table| found.value().is_ok_and(|value| value == grant_table)) => {
+            Some(found) if tried.is_some_and(|meta| found.value().is_ok_and(|value| value == meta)) => {
                 Ok(found.mod_revision.0)
             }
             _ => {
@@ -351,43 +355,20 @@ impl Leadership for EtcdLeadership {
     }
 
     fn confirm(&self) -> Result<()> {
-        self.read().map(drop)
+        self.hold.look(Vec::new()).map(drop)
     }
 
-    fn read(&self) -> Result<Option<Vec<u8>>> {
-        let hold = &self.hold;
-        // Held over the question: no write comes in between.
-        let mut revision = hold.grant_table.lock();
-        let question = json!({
-            "compare": [made_in(&hold.keys.leader, hold.created)],
-            "success": [get(&hold.keys.grant_table)],
-        });
-        let (outcome, _) = hold.ask(&question)?;
-        if !outcome.succeeded {
-            hold.lose();
-            return Err(Error::Lost("this manager leads no more".into()));
-        }
-        let found = outcome.found(0);
-        *revision = found.map_or(0, |grant_table| grant_table.mod_revision.0);
-        found.map(api::KeyValue::value).transpose()
+    fn read(&self) -> Result<Option<Stored>> {
+        // Held over the questions: no change comes in between.
+        let mut revision = self.hold.revision.lock();
+        let (stored, of) = self.hold.read_table()?;
+        *revision = of;
+        Ok(stored)
     }
 
-    fn write(&self, grant_table: &[u8]) -> Result<()> {
-        if grant_table.len() > BOOK_MAX {
-            return Err(Error::Full(format!(
-                "the pool's grant table would have {}, and one in etcd has {} at most: free grants, or have more than one pool",
-                ByteSize(grant_table.len() as u64),
-                ByteSize(BOOK_MAX as u64)
-            )));
-        }
-        let hold = &self.hold;
-        let mut revision = hold.grant_table.lock();
-        let put = json!({"request_put": {"key": hold.keys.grant_table, "value": base64::encode(grant_table)}});
-        let (outcome, in_doubt) = hold.ask(&hold.question(*revision, put))?;
-        *revision = match outcome.succeeded {
-            true => outcome.header.revision.0,
-            false => hold.settle(&outcome, in_doubt.then_some(grant_table))?,
-        };
+    fn write(&self, change: &Change) -> Result<()> {
+        let mut revision = self.hold.revision.lock();
+        *revision = self.hold.write_change(*revision, change)?;
         Ok(())
     }
 

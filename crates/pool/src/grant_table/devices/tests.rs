@@ -1,6 +1,7 @@
 use super::super::Opening;
 use super::*;
 use crate::settings::Tenants;
+use crate::store::Stored;
 use crate::wire::{HostHello, HostWelcome};
 use cenote_base::rt::Nanos;
 use proptest::prelude::*;
@@ -10,6 +11,11 @@ const LEASE: Nanos = Nanos::from_secs(10);
 const DEVICE: NodeId = NodeId(9);
 const EXTENTS: u64 = 6;
 const NAMES: [&str; 3] = ["a", "b", "c"];
+
+/// As a store has it.
+fn stored(table: &GrantTable) -> Stored {
+    Stored::Records(super::super::tests::book(table))
+}
 
 fn tenants() -> Tenants {
     let text = "secret = \"s\"\n[[tenant]]\nname = \"low\"\nsecret = \"x\"\n[[tenant]]\nname = \"high\"\nsecret = \"y\"\npriority = 5\n";
@@ -133,7 +139,7 @@ fn an_agent_that_starts_again_takes_up() {
     let (id, epoch) = admit(open(&mut table, "db", 2, "a"));
     refused(table.join_host(&hello("a", 1)), "connected already");
     table.leave_host(DEVICE, "a");
-    let mut table = GrantTable::from_bytes(&table.to_bytes(), tenants(), Nanos(3), LEASE).expect("read");
+    let mut table = GrantTable::read(&stored(&table), tenants(), Nanos(3), LEASE).expect("read");
     let welcome = join(&mut table, &hello("a", 1)).expect("joined");
     assert_eq!((welcome.number, welcome.epoch, welcome.clear), (0, 1, false));
     table
@@ -435,8 +441,8 @@ impl World {
                 }
             }
             Step::Restart => {
-                let bytes = table.to_bytes();
-                *table = GrantTable::from_bytes(&bytes, tenants(), Nanos(self.now), LEASE).expect("read");
+                let stored = stored(table);
+                *table = GrantTable::read(&stored, tenants(), Nanos(self.now), LEASE).expect("read");
             }
         }
     }

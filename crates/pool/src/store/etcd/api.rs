@@ -170,18 +170,30 @@ struct Range {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct KeyValue {
+    key: String,
     pub create_revision: Number,
     pub mod_revision: Number,
     value: String,
 }
 
 impl KeyValue {
+    pub(super) fn key(&self) -> Result<Vec<u8>> {
+        base64::decode(&self.key).ok_or_else(|| Error::corrupt("a key of etcd is no base64"))
+    }
+
     pub(super) fn value(&self) -> Result<Vec<u8>> {
         base64::decode(&self.value).ok_or_else(|| Error::corrupt("a value of etcd is no base64"))
     }
 }
 
 impl Outcome {
+    /// What the `n`th of a transaction's operations found, which looked for a range of keys.
+    pub(super) fn all(&self, n: usize) -> &[KeyValue] {
+        self.responses
+            .get(n)
+            .map_or(&[], |response| &response.response_range.kvs)
+    }
+
     /// What the `n`th of a transaction's operations found, which looked for one key.
     pub(super) fn found(&self, n: usize) -> Option<&KeyValue> {
         self.responses.get(n)?.response_range.kvs.first()

@@ -3,12 +3,13 @@
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-pub(super) fn encode(bytes: &[u8]) -> String {
+/// The text of these bytes.
+pub fn encode(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
 /// `None` if `text` is not base64.
-pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
+pub fn decode(text: &str) -> Option<Vec<u8>> {
     STANDARD.decode(text).ok()
 }
 

@@ -3,6 +3,7 @@
 use super::*;
 use crate::grant_table::{GrantId, GrantTable, NodeId, Opening};
 use crate::settings::Tenants;
+use crate::store::{RecordSet, apply};
 use crate::wire::{NodeHello, OpenRequest};
 use cenote_base::random::Random;
 use cenote_space::EXTENT;
@@ -43,6 +44,22 @@ fn lead_soon(store: &EtcdStore, name: &str) -> Arc<dyn Leadership> {
         }
         rt::sleep(Nanos::from_millis(50));
     }
+}
+
+/// A change of a table that is one record.
+fn text(record: &str) -> Change {
+    Change::from([("meta".into(), Some(record.into()))])
+}
+
+fn records(leadership: &dyn Leadership) -> Result<Option<RecordSet>> {
+    Ok(leadership.read()?.map(|stored| match stored {
+        Stored::Records(book) => book,
+        Stored::Former(_) => panic!("it is not of before"),
+    }))
+}
+
+fn found(leadership: &dyn Leadership) -> Option<String> {
+    records(leadership).expect("read").map(|book| book["meta"].clone())
 }
 
 fn key(name: &str) -> String {
@@ -86,18 +103,19 @@ fn one_leads_and_the_next_reads_what_it_wrote() {
     let Some(etcd) = Etcd::start() else { return };
     let [one, other] = [store_at(&etcd.url(), TTL), store_at(&etcd.url(), TTL)];
     let first = here(one.lead("one:1"));
-    assert_eq!(first.read().expect("read"), None);
-    for grant_table in [&b"a"[..], b"b", &vec![b'c'; BOOK_MAX]] {
-        first.write(grant_table).expect("written");
-        assert_eq!(first.read().expect("read").as_deref(), Some(grant_table));
+    assert_eq!(found(&*first), None);
+    for record in ["a", "b", &"c".repeat(90_000)] {
+        first.write(&text(record)).expect("written");
+        assert_eq!(found(&*first).as_deref(), Some(record));
     }
-    assert!(matches!(first.write(&vec![b'd'; BOOK_MAX + 1]), Err(Error::Full(_))));
+    let too_long = first.write(&text(&"d".repeat(200_000)));
+    assert!(matches!(too_long, Err(Error::Full(_))), "{too_long:?}");
     assert!(matches!(other.lead("other:1"), Ok(Lead::Elsewhere(Some(who))) if who == "one:1"));
-    first.write(b"last").expect("written");
+    first.write(&text("last")).expect("written");
     first.resign();
-    assert!(!first.leads() && first.write(b"late").is_err());
+    assert!(!first.leads() && first.write(&text("late")).is_err());
     let second = here(other.lead("other:1"));
-    assert_eq!(second.read().expect("read").as_deref(), Some(&b"last"[..]));
+    assert_eq!(found(&*second).as_deref(), Some("last"));
 }
 
 /// A leadership that believes in itself writes nothing all the same once another has begun.
@@ -107,18 +125,18 @@ fn a_leader_that_was_followed_cannot_write() {
     let [one, other] = [store_at(&etcd.url(), 3600), store_at(&etcd.url(), 3600)];
     let first = here(one.lead("one:1"));
     first.read().expect("read");
-    first.write(b"first").expect("written");
+    first.write(&text("first")).expect("written");
     // As if its lease had lapsed while its clock stood still.
     etcd.ask("/v3/kv/deleterange", &format!(r#"{{"key":"{}"}}"#, key("leader")))
         .expect("deleted");
     assert!(first.leads(), "it knows nothing of that");
     let second = here(other.lead("other:1"));
-    assert_eq!(second.read().expect("read").as_deref(), Some(&b"first"[..]));
-    assert!(matches!(first.write(b"stale"), Err(Error::Lost(_))));
+    assert_eq!(found(&*second).as_deref(), Some("first"));
+    assert!(matches!(first.write(&text("stale")), Err(Error::Lost(_))));
     assert!(!first.leads(), "it knows by now");
-    second.write(b"second").expect("written");
+    second.write(&text("second")).expect("written");
     second.confirm().expect("it leads");
-    assert_eq!(second.read().expect("read").as_deref(), Some(&b"second"[..]));
+    assert_eq!(found(&*second).as_deref(), Some("second"));
 }
 
 /// A leadership ends by its own clock before etcd gives up its lease.
@@ -133,14 +151,14 @@ fn a_lease_that_is_not_renewed_ends_early() {
         assert!(rt::now().since(began) < SOON, "it goes on for ever");
         rt::sleep(Nanos::from_millis(10));
     }
-    assert!(matches!(leadership.write(b"x"), Err(Error::Lost(_))));
+    assert!(matches!(leadership.write(&text("x")), Err(Error::Lost(_))));
     etcd.restart();
     assert!(
-        !leadership.leads() && leadership.confirm().is_err() && leadership.write(b"x").is_err(),
+        !leadership.leads() && leadership.confirm().is_err() && leadership.write(&text("x")).is_err(),
         "what is over is over"
     );
     let next = lead_soon(&store_at(&etcd.url(), TTL), "two:1");
-    assert_eq!(next.read().expect("read"), None);
+    assert_eq!(found(&*next), None);
 }
 
 #[test]
@@ -148,15 +166,28 @@ fn a_book_that_another_changed_is_not_overwritten() {
     let Some(etcd) = Etcd::start() else { return };
     for value in ["", "YWxpZW4="] {
         let leadership = lead_soon(&store_at(&etcd.url(), TTL), "one:1");
-        leadership.read().expect("read");
-        leadership.write(b"mine").expect("written");
+        assert_eq!(found(&*leadership), None);
+        leadership.write(&text("mine")).expect("written");
         etcd.ask(
             "/v3/kv/put",
-            &format!(r#"{{"key":"{}","value":"{value}"}}"#, key("book")),
+            &format!(r#"{{"key":"{}","value":"{value}"}}"#, key("record/meta")),
         )
         .expect("put");
-        assert!(matches!(leadership.write(b"next"), Err(Error::Corrupt(_))));
+        assert!(matches!(leadership.write(&text("next")), Err(Error::Corrupt(_))));
         assert!(!leadership.leads());
+        let next = lead_soon(&store_at(&etcd.url(), TTL), "two:1");
+        let read = next.read();
+        assert!(matches!(read, Err(Error::Corrupt(_))), "{read:?}");
+        next.resign();
+        // Records whose "meta" is gone are not taken for none.
+        let delete = |from: &str, to: &str| {
+            let range = format!(r#"{{"key":"{}","range_end":"{}"}}"#, key(from), key(to));
+            etcd.ask("/v3/kv/deleterange", &range).expect("deleted");
+        };
+        delete("record/meta", "record/meta0");
+        let read = lead_soon(&store_at(&etcd.url(), TTL), "two:1").read();
+        assert!(matches!(read, Err(Error::Corrupt(_))), "{read:?}");
+        delete("book", "book0");
     }
 }
 
@@ -188,11 +219,11 @@ fn a_password_is_given_where_it_is_asked_for() {
     }
     let leadership = here(with(Some(("root", "right"))));
     leadership.read().expect("read");
-    leadership.write(b"book").expect("written");
+    leadership.write(&text("book")).expect("written");
     etcd.kill();
     etcd.restart();
-    leadership.write(b"more").expect("written with another token");
-    assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"more"[..]));
+    leadership.write(&text("more")).expect("written with another token");
+    assert_eq!(found(&*leadership).as_deref(), Some("more"));
 }
 
 #[test]
@@ -323,6 +354,48 @@ fn change(grant_table: &mut GrantTable, random: &mut Random) {
     }
 }
 
+/// The grant table as it was acknowledged, and as it may be instead.
+type Known = (Option<RecordSet>, Option<RecordSet>);
+
+/// Changes of one leadership; false if the last is in doubt.
+fn lead_on(
+    leadership: &dyn Leadership,
+    grant_table: &mut GrantTable,
+    known: &mut Known,
+    (random, slow): (&mut Random, &dyn Fn(u32)),
+) -> bool {
+    for n in 0..15 {
+        // Every other manager ends without an answer to its last question.
+        slow(n);
+        let changes = match known.0 {
+            None => grant_table.whole(),
+            Some(_) => grant_table.changes(),
+        };
+        if !changes.is_empty() {
+            let mut next = known.0.clone().unwrap_or_default();
+            apply(&mut next, &changes);
+            match leadership.write(&changes) {
+                Ok(()) => {
+                    *known = (Some(next), None);
+                    grant_table.keep();
+                }
+                Err(_) if leadership.leads() => {
+                    grant_table.undo();
+                    // Nothing was written: the next read says so.
+                    let Ok(read) = records(leadership) else { return true };
+                    assert_eq!(read, known.0, "what failed is there");
+                }
+                Err(_) => {
+                    known.1 = Some(next);
+                    return false;
+                }
+            }
+        }
+        change(grant_table, random);
+    }
+    true
+}
+
 /// What managers acknowledged is what the next one reads, whatever happens to questions and answers; of a change that
 /// failed at a leadership's end it may be either.
 #[test]
@@ -344,20 +417,22 @@ fn a_book_is_kept_over_many_managers_and_a_bad_way() {
     };
     let url = way(etcd.host(), fate);
     let stores = [store_at(&url, TTL), store_at(&url, 2)];
-    // The grant table as it was acknowledged, and as it may be instead.
-    let mut known: (Option<Vec<u8>>, Option<Vec<u8>>) = (None, None);
+    let mut known: Known = (None, None);
     let mut in_doubt = 0;
     for manager in 0..6 {
         worst.store(false, Ordering::Release);
         let leadership = lead_soon(&stores[manager % 2], "one:1");
-        let Ok(read) = leadership.read() else { continue };
+        let Ok(read) = records(&*leadership) else { continue };
         assert!(
             read == known.0 || (read.is_some() && read == known.1),
             "manager {manager} reads another grant table"
         );
         let tenants = Tenants::default();
         let mut grant_table = match &read {
-            Some(bytes) => GrantTable::from_bytes(bytes, tenants, rt::now(), SOON).expect("a good book"),
+            Some(book) => {
+                let stored = Stored::Records(book.clone());
+                GrantTable::read(&stored, tenants, rt::now(), SOON).expect("a good book")
+            }
             None => GrantTable::new(7, tenants),
         };
         grant_table.begin_term();
@@ -372,30 +447,19 @@ fn a_book_is_kept_over_many_managers_and_a_bad_way() {
                 .expect("joined again");
         }
         known = (read, None);
-        for n in 0..15 {
-            // Every other manager ends without an answer to its last question.
-            worst.store(manager % 2 == 1 && n == 10, Ordering::Release);
-            let bytes = grant_table.to_bytes();
-            match leadership.write(&bytes) {
-                Ok(()) => known = (Some(bytes), None),
-                Err(_) if leadership.leads() => {
-                    // Nothing was written: the next read says so.
-                    let Ok(read) = leadership.read() else { break };
-                    assert_eq!(read, known.0, "what failed is there");
-                }
-                Err(_) => {
-                    (known.1, in_doubt) = (Some(bytes), in_doubt + 1);
-                    break;
-                }
-            }
-            change(&mut grant_table, &mut random);
-        }
+        let slow = |n| worst.store(manager % 2 == 1 && n == 10, Ordering::Release);
+        in_doubt += u32::from(!lead_on(
+            &*leadership,
+            &mut grant_table,
+            &mut known,
+            (&mut random, &slow),
+        ));
         leadership.resign();
     }
     println!("{in_doubt} leaderships ended in doubt");
     worst.store(false, Ordering::Release);
     troubled.store(false, Ordering::Release);
-    let read = lead_soon(&stores[0], "last:1").read().expect("read");
+    let read = records(&*lead_soon(&stores[0], "last:1")).expect("read");
     assert!(known.0.is_some(), "something was written");
     assert!(read == known.0 || read == known.1, "the last book");
 }
@@ -415,9 +479,107 @@ fn a_lost_answer_does_not_end_a_leadership() {
     leadership.read().expect("read");
     for n in 0..5 {
         losing.store(true, Ordering::Release);
-        leadership.write(format!("book {n}").as_bytes()).expect("written");
+        leadership.write(&text(&format!("book {n}"))).expect("written");
         assert!(!losing.load(Ordering::Acquire), "an answer was lost");
     }
     assert!(leadership.leads());
-    assert_eq!(leadership.read().expect("read").as_deref(), Some(&b"book 4"[..]));
+    assert_eq!(found(&*leadership).as_deref(), Some("book 4"));
+}
+
+/// A change of more records than etcd takes in one transaction, and longer than a request may be.
+fn large(seed: u32, records: u32) -> Change {
+    let mut change = text(&format!("change {seed}"));
+    for n in 0..records {
+        let record = (!(n + seed).is_multiple_of(3)).then(|| format!("{seed} {}", "x".repeat(4000)));
+        change.insert(format!("grant/{n}"), record);
+    }
+    change
+}
+
+/// A change that is longer than a transaction is made as a whole.
+#[test]
+fn long_changes_are_whole() {
+    let Some(etcd) = Etcd::start() else { return };
+    let leadership = lead_soon(&store_at(&etcd.url(), TTL), "one:1");
+    assert_eq!(found(&*leadership), None);
+    let mut book = RecordSet::new();
+    for seed in 0..4 {
+        let change = large(seed, 700);
+        leadership.write(&change).expect("written");
+        apply(&mut book, &change);
+        assert!(
+            records(&*leadership).expect("read").as_ref() == Some(&book),
+            "after {seed}"
+        );
+    }
+    leadership.write(&text("short")).expect("written");
+    assert_eq!(found(&*leadership).as_deref(), Some("short"));
+}
+
+/// Wherever a manager ends in the middle of a long change, the next one reads all of it or nothing.
+#[test]
+fn long_changes_are_whole_wherever_a_manager_ends() {
+    let Some(etcd) = Etcd::start() else { return };
+    let left = Arc::new(AtomicU64::new(u64::MAX));
+    let passes = Arc::clone(&left);
+    let fate = move || match passes.fetch_sub(1, Ordering::AcqRel) {
+        0 => {
+            passes.store(0, Ordering::Release);
+            Fate::Lost
+        }
+        _ => Fate::Passes,
+    };
+    let url = way(etcd.host(), fate);
+    let mut book = RecordSet::new();
+    let mut kinds = [0, 0];
+    for questions in 0..24 {
+        left.store(u64::MAX / 2, Ordering::Release);
+        let leadership = lead_soon(&store_at(&url, 2), "one:1");
+        assert_eq!(
+            records(&*leadership).expect("read").unwrap_or_default(),
+            book,
+            "{questions}"
+        );
+        let change = large(questions, 300);
+        left.store(u64::from(questions) / 2 + 1, Ordering::Release);
+        let written = leadership.write(&change);
+        left.store(u64::MAX / 2, Ordering::Release);
+        leadership.resign();
+        let mut next = book.clone();
+        apply(&mut next, &change);
+        let after = records(&*lead_soon(&store_at(&url, TTL), "two:1"))
+            .expect("read")
+            .unwrap_or_default();
+        assert!(
+            after == next || (written.is_err() && after == book),
+            "{questions}: {written:?}"
+        );
+        kinds[usize::from(after == next)] += 1;
+        book = after;
+    }
+    assert!(
+        kinds[0] > 0 && kinds[1] > 0,
+        "it ended before and after it was decided: {kinds:?}"
+    );
+}
+
+/// A table that former programs kept is read, and taken over by the next change; they are told so.
+#[test]
+fn a_table_of_before_is_taken_over() {
+    let Some(etcd) = Etcd::start() else { return };
+    let put = format!(
+        r#"{{"key":"{}","value":"{}"}}"#,
+        key("book"),
+        base64::encode(b"cenote-pool 3 x")
+    );
+    etcd.ask("/v3/kv/put", &put).expect("put");
+    let leadership = lead_soon(&store_at(&etcd.url(), TTL), "one:1");
+    let read = leadership.read().expect("read");
+    assert_eq!(read, Some(Stored::Former(b"cenote-pool 3 x".to_vec())));
+    leadership.write(&text("now")).expect("written");
+    assert_eq!(found(&*leadership).as_deref(), Some("now"));
+    let told = etcd
+        .ask("/v3/kv/range", &format!(r#"{{"key":"{}"}}"#, key("book")))
+        .expect("an answer");
+    assert!(told.contains(&base64::encode(b"cenote-pool 4 records\n")), "{told}");
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
 use cenote_pool::store::etcd::{Answer, Endpoint, EtcdOptions, EtcdStore, Transport};
-use cenote_pool::store::{GrantTableStore, Lead, Leadership};
+use cenote_pool::store::{Change, GrantTableStore, Lead, Leadership, RecordSet, Stored};
 use serde_json::Value;
 
 use super::stage::Stage;
@@ -115,14 +115,16 @@ impl WatchedLeadership {
 
     /// The grant table that was read is the one that was written last, unless another has written while the answer was
     /// on its way.
-    fn compare(&self, read: Option<&[u8]>) {
-        let (number, leaderships) = (self.number, self.stage.leaderships());
+    fn compare(&self, read: Option<&Stored>) {
+        let (number, mut leaderships) = (self.number, self.stage.leaderships());
         let writer = leaderships.writer;
+        let none = Stored::Records(RecordSet::new());
         let differs = leaderships
             .grant_table
-            .as_deref()
-            .is_some_and(|grant_table| Some(grant_table) != read)
+            .as_ref()
+            .is_some_and(|grant_table| grant_table != read.unwrap_or(&none))
             && writer <= number;
+        leaderships.has_read(number, read);
         drop(leaderships);
         if differs {
             self.fail(format!(
@@ -149,20 +151,20 @@ impl Leadership for WatchedLeadership {
         Ok(())
     }
 
-    fn read(&self) -> Result<Option<Vec<u8>>> {
+    fn read(&self) -> Result<Option<Stored>> {
         let claimed = self.claimed();
         let grant_table = self.leadership.read()?;
         self.judge("reads the grant table", claimed);
-        self.compare(grant_table.as_deref());
+        self.compare(grant_table.as_ref());
         Ok(grant_table)
     }
 
-    fn write(&self, grant_table: &[u8]) -> Result<()> {
+    fn write(&self, change: &Change) -> Result<()> {
         let claimed = self.claimed();
-        self.stage.leaderships().writes(self.number);
-        self.leadership.write(grant_table)?;
+        let before = self.stage.leaderships().writes(self.number);
+        self.leadership.write(change)?;
         self.judge("has written the grant table", claimed);
-        self.stage.leaderships().has_written(self.number, grant_table);
+        self.stage.leaderships().has_written(self.number, before, change);
         Ok(())
     }
 
