@@ -11,6 +11,8 @@
 //! - a member's sessions end when each node of its space has confirmed that nothing of it can land there any more; a
 //!   node that cannot be reached is waited for, until it is back or its parts are gone for good;
 //! - a node confirms without waiting for others: so nodes that fence the same member do not wait in a circle;
+//! - a node that has begun anew knows no members: it confirms nothing of a space before it has ended each process that
+//!   maps a part of it and is no member;
 //! - a node that has confirmed does not let the member in again, also when it began anew.
 
 use super::NodeState;
@@ -222,6 +224,10 @@ impl NodeState {
             && let Some(process) = fencing.process
         {
             self.end_process(process, &fencing, "was fenced by another memory node")?;
+        }
+        // It may have been one under a former process of this node, and map a part still.
+        if !self.membership.is_member(id) && self.parts.may_have_strangers(space) {
+            return Err(Error::Busy("processes of before are not ended yet: ask again".into()));
         }
         self.close_calls(space, id)?;
         if !self.membership.is_member(id)

@@ -16,7 +16,8 @@
 //! - a fenced member is *ended first* if it is a process of this machine that maps the space: only when that is
 //!   confirmed are its sessions ended, and what they had is free. No other process is touched;
 //! - members that a former process of this node had come back with what they had, until a lease has passed. Then each
-//!   process that maps a part and is no member is ended, and then the sessions whose members did not come back;
+//!   process that maps a part and is no member is ended, and then, when all other nodes have confirmed that they end too,
+//!   the sessions whose members did not come back;
 //! - a fenced member that lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
 //!   when this process starts anew;
 //! - time that this process itself did not run counts for no member's silence, nor does time in which a member waits
@@ -28,7 +29,7 @@
 
 use super::NodeState;
 use super::membership::Fencing;
-use super::parts::Kept;
+use super::parts::{Former, Kept};
 use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
@@ -204,7 +205,7 @@ impl NodeState {
     /// A process that is no member yet waits while those that are none are being ended. (A member is not among them,
     /// however long that takes.)
     fn check_ended(&self, space: SpaceId) -> Result<()> {
-        let is_ending = |kept: &Arc<Kept>| kept.former().is_some_and(|former| former.is_over);
+        let is_ending = |kept: &Arc<Kept>| kept.former().is_some_and(|former| former.is_ending());
         match self.parts.of_space(space).iter().any(is_ending) {
             false => Ok(()),
             true => Err(Error::Busy("members of before are being ended: ask again".into())),
@@ -450,23 +451,21 @@ impl NodeState {
     }
 
     /// When the members that may come back have had their time: ends each process that maps a part without being a
-    /// member, then the sessions without a member.
+    /// member. That waits for no other node, as others wait for it. Then, when all have confirmed, the sessions without
+    /// a member.
     fn end_former(&self, kept: &Kept) -> Result<()> {
-        let Some(mut former) = kept.former().filter(|former| rt::now() > former.until) else {
+        let Some(former) = kept.former().filter(|former| rt::now() > former.until) else {
             return Ok(());
         };
+        if !former.is_ended {
+            self.end_strangers(kept, former.clone())?;
+        }
         let (space, part) = (kept.order.space, kept.order.part);
         let away = self.known.former_of(space);
-        if !self.are_confirmed(space, &away)? {
+        // A process may map another part of the space here, and write to what one of these sessions has locked.
+        if !self.are_confirmed(space, &away)? || self.parts.may_have_strangers(space) {
             return Ok(());
         }
-        let processes = self.membership.processes(space, || {
-            former.is_over = true;
-            kept.set_former(Some(former.clone()));
-        });
-        self.host.end_others(&kept.path, &processes, END_TIMEOUT)?;
-        kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
-        // A process that is no member has to wait meanwhile, so that no member gets any of these.
         for session in self.membership.without_member(space, part, former.sessions) {
             kept.keeper.end(session)?;
         }
@@ -475,6 +474,22 @@ impl NodeState {
         if self.parts.of_space(space).iter().all(is_over) {
             away.iter().for_each(|id| self.forget_calls(space, *id));
         }
+        Ok(())
+    }
+
+    /// Ends each process that maps a part without being a member. A process that is none has to wait meanwhile; and
+    /// those that were members before are none again.
+    fn end_strangers(&self, kept: &Kept, mut former: Former) -> Result<()> {
+        let space = kept.order.space;
+        let processes = self.membership.processes(space, || {
+            former.is_over = true;
+            kept.set_former(Some(former.clone()));
+        });
+        self.host.end_others(&kept.path, &processes, END_TIMEOUT)?;
+        kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
+        self.membership.remember_fenced(&self.known.former_of(space))?;
+        former.is_ended = true;
+        kept.set_former(Some(former));
         Ok(())
     }
 }

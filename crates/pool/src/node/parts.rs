@@ -53,6 +53,15 @@ pub(super) struct Former {
     first_new: SessionId,
     /// No member may come back any more: those that have not are being ended.
     pub(super) is_over: bool,
+    /// No process maps the part but members. What those that did not come back had is not free yet.
+    pub(super) is_ended: bool,
+}
+
+impl Former {
+    /// Whether processes are being ended: none may become a member.
+    pub(super) fn is_ending(&self) -> bool {
+        self.is_over && !self.is_ended
+    }
 }
 
 /// All of them. Lock order: `opening` → `noted` → `peers` → `open`. The last three are held for a moment only, since
@@ -305,6 +314,20 @@ impl Parts {
             .collect()
     }
 
+    /// Whether a process that is no member may map a part of a space, be it open or not: one from before this process
+    /// began, and not ended yet.
+    pub(super) fn may_have_strangers(&self, space: SpaceId) -> bool {
+        let noted = self.noted.lock();
+        let open = self.open.lock();
+        let has_ended = |kept: &Arc<Kept>| kept.former().is_none_or(|former| former.is_ended);
+        let kept_here = noted
+            .values()
+            .filter(|noted| noted.order.space == space && !noted.is_closing);
+        kept_here
+            .map(|noted| open.get(&noted.order.grant))
+            .any(|kept| !kept.is_some_and(has_ended))
+    }
+
     /// A part that is open.
     ///
     /// # Errors
@@ -433,10 +456,10 @@ impl Kept {
     /// [`Error::Revoked`] if that is over; [`Error::Busy`] if it is just ending.
     pub(super) fn check_claim(&self, session: SessionId) -> Result<()> {
         let former = self.former();
-        if former.as_ref().is_some_and(|former| former.is_over) {
+        if former.as_ref().is_some_and(Former::is_ending) {
             return Err(Error::Busy("sessions of before are being ended: ask again".into()));
         }
-        match former.filter(|former| session < former.first_new) {
+        match former.filter(|former| !former.is_ended && session < former.first_new) {
             Some(_) => Ok(()),
             None => Err(Error::Revoked(format!(
                 "session {} of part {} has ended: its member was silent for too long",
@@ -457,6 +480,7 @@ impl Former {
             sessions,
             first_new,
             is_over: false,
+            is_ended: false,
         }))
     }
 }

@@ -252,6 +252,29 @@ fn a_member_comes_back_while_strangers_are_being_ended() {
     hello(&node, 6).1.expect("a member");
 }
 
+/// A node that had begun anew knew no member of before: it said at once that nothing of one could land there, while its
+/// process mapped a part, and wrote on.
+#[test]
+fn a_node_that_begins_anew_confirms_no_fencing_before_it_has_ended_strangers() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    let (inner, listener) = restarted(directory.path(), &stage);
+    let fence = |node: &NodeState| cenote_space::Fencing::fence(node, 9, &[77]);
+    let is_refused = |node: &NodeState| matches!(fence(node), Err(Error::Busy(_)));
+    stage.0.is_stuck.store(true, Ordering::Release);
+    let node = MemoryNode::run(inner, listener);
+    let kept = node.state.parts.all().pop().expect("a part");
+    assert!(is_refused(&node.state), "members may come back");
+    until("they are to be ended", || {
+        kept.set_former_until(Nanos::ZERO);
+        stage.0.ended_others.load(Ordering::Acquire) > 1
+    });
+    assert!(is_refused(&node.state), "one does not end");
+    stage.0.is_stuck.store(false, Ordering::Release);
+    until("they are ended", || kept.former().is_none());
+    fence(&node.state).expect("nothing can land");
+}
+
 /// What is freed leaves nothing, also where its note cannot be read, or its writing was cut off; and what is there is
 /// known to the manager, so that it gives no number anew.
 #[test]
