@@ -220,10 +220,11 @@ impl Fencing for NodeState {
 
 impl NodeState {
     fn fence_here(&self, space: SpaceId, id: MemberId) -> Result<()> {
-        if let Some(fencing) = self.membership.begin_fencing(id)
-            && let Some(process) = fencing.process
-        {
-            self.end_process(process, &fencing, "was fenced by another memory node")?;
+        if let Some(fencing) = self.membership.begin_fencing(id) {
+            if let Some(process) = fencing.process {
+                self.end_process(process, &fencing, "was fenced by another memory node")?;
+            }
+            self.check_quiet(id, &fencing.name)?;
         }
         // It may have been one under a former process of this node, and map a part still.
         if !self.membership.is_member(id) && self.parts.may_have_strangers(space) {

@@ -424,13 +424,13 @@ impl NodeState {
         Ok(())
     }
 
-    /// Whether no request of a member to other parts is on its way any more: such a request ends by itself, within a
-    /// call's time. It looks once, as other members wait.
+    /// Whether no request of a member is under way any more, of this node's keepers or to other parts: it ends by
+    /// itself, within a call's time. It looks once, as other members wait.
     pub(super) fn check_quiet(&self, id: MemberId, name: &str) -> Result<()> {
         match self.membership.is_quiet(id) {
             true => Ok(()),
             false => Err(Error::Busy(format!(
-                "member \"{name}\": what it has asked other nodes for is not answered yet"
+                "member \"{name}\": what it has asked for is not answered yet"
             ))),
         }
     }

@@ -369,14 +369,14 @@ impl Membership {
         self.fenced.lock().contains(id)
     }
 
-    /// Whether nothing is done any more that a member asked for over a ring.
+    /// Whether nothing is done any more that a fenced member asked for, over its connection or a ring.
     pub(super) fn is_quiet(&self, id: MemberId) -> bool {
         let mut members = self.members.lock();
         let Some(member) = members.by_id.get_mut(&id) else {
             return true;
         };
         member.end_seat();
-        member.seats_before.is_empty()
+        member.asking == 0 && member.seats_before.is_empty()
     }
 
     /// A member leaves over a connection: nothing more is done for it.

@@ -275,6 +275,22 @@ fn a_node_that_begins_anew_confirms_no_fencing_before_it_has_ended_strangers() {
     fence(&node.state).expect("nothing can land");
 }
 
+/// A node said that nothing of a member could land there while a request of it was being served: what it freed late was
+/// another's by then.
+#[test]
+fn a_fencing_is_confirmed_when_no_request_of_the_member_is_under_way() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let (_connection, welcome) = hello(&node, 5);
+    welcome.expect("a member");
+    let asking = node.state.membership.ask(MemberId(5), 1).expect("a member");
+    let fence = || cenote_space::Fencing::fence(&*node.state, 9, &[5]);
+    assert!(matches!(fence(), Err(Error::Busy(_))));
+    drop(asking);
+    fence().expect("nothing is under way");
+}
+
 /// What is freed leaves nothing, also where its note cannot be read, or its writing was cut off; and what is there is
 /// known to the manager, so that it gives no number anew.
 #[test]
