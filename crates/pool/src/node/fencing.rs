@@ -28,7 +28,7 @@ use std::sync::{Arc, Weak};
 const TURN: Nanos = Nanos::from_millis(20);
 /// Members that one message tells of.
 const MEMBERS_MAX: usize = 256;
-/// How long a node that could not be told is left alone.
+/// How long a node that could not be told, or did not confirm all, is left alone about a space.
 const AGAIN: Nanos = Nanos::from_millis(500);
 /// How long calls may be under way of a member that leaves. They wait for nothing.
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(1);
@@ -37,6 +37,19 @@ const LEAVE_TURN: Nanos = Nanos::from_millis(1);
 /// The members that other nodes are told of, and which of those have confirmed it.
 #[derive(Default)]
 pub(super) struct Spread(Mutex<BTreeMap<MemberId, Told>>);
+
+/// The parts of a space at other nodes.
+type Elsewhere = BTreeMap<NodeId, Vec<u8>>;
+/// Where telling failed.
+type Again = BTreeMap<(SpaceId, NodeId), Failed>;
+
+/// A node has not confirmed all that it was told of for a space: it is told of one member after the other then.
+#[derive(Clone, Copy)]
+struct Failed {
+    due: Nanos,
+    /// The last one that it did not confirm, if it was told of each.
+    last: Option<MemberId>,
+}
 
 struct Told {
     space: SpaceId,
@@ -68,12 +81,16 @@ impl Spread {
             .collect()
     }
 
-    /// Those of a space that a node has not confirmed, as many as a message tells of.
-    fn unconfirmed(&self, space: SpaceId, node: NodeId) -> Vec<MemberId> {
+    /// Those of a space that a node has not confirmed, as many as a message tells of: from those after one on.
+    fn unconfirmed(&self, space: SpaceId, node: NodeId, last: Option<MemberId>) -> Vec<MemberId> {
         let told = self.0.lock();
         let is_open = |told: &Told| told.space == space && !told.is_done && !told.confirmed.contains(&node);
         let open = told.iter().filter(|(_, told)| is_open(told));
-        open.map(|(id, _)| *id).take(MEMBERS_MAX).collect()
+        let mut open: Vec<MemberId> = open.map(|(id, _)| *id).collect();
+        let after = open.partition_point(|id| last.is_some_and(|last| *id <= last));
+        open.rotate_left(after);
+        open.truncate(MEMBERS_MAX);
+        open
     }
 
     fn confirm(&self, node: NodeId, members: &[MemberId]) {
@@ -83,6 +100,57 @@ impl Spread {
                 told.confirmed.insert(node);
             }
         }
+    }
+
+    /// Tells these nodes of a space's members, as far as they are due.
+    fn tell(
+        &self,
+        space: SpaceId,
+        elsewhere: &Elsewhere,
+        again: &mut Again,
+        tell: impl Fn(&[u8], &[MemberId]) -> Result<()>,
+    ) {
+        for (node, parts) in elsewhere {
+            let failed = again.get(&(space, *node)).copied();
+            let members = self.unconfirmed(space, *node, failed.and_then(|failed| failed.last));
+            if members.is_empty() || failed.is_some_and(|failed| rt::now() <= failed.due) {
+                continue;
+            }
+            let tell = |members: &[MemberId]| tell(parts, members);
+            let failed = match failed {
+                None => tell(&members).map(|()| self.confirm(*node, &members)).map_err(|_| None),
+                Some(_) => self.tell_each(*node, &members, tell).map_err(Some),
+            };
+            match failed {
+                Ok(()) => _ = again.remove(&(space, *node)),
+                Err(last) => {
+                    let due = rt::now() + AGAIN;
+                    again.insert((space, *node), Failed { due, last });
+                }
+            }
+        }
+    }
+
+    /// Tells a node of one member after the other: those that it can confirm do not wait for the others.
+    ///
+    /// # Errors
+    /// The last one that it has not confirmed.
+    fn tell_each(
+        &self,
+        node: NodeId,
+        members: &[MemberId],
+        tell: impl Fn(&[MemberId]) -> Result<()>,
+    ) -> core::result::Result<(), MemberId> {
+        let mut done = Ok(());
+        for id in members {
+            match tell(&[*id]) {
+                Ok(()) => self.confirm(node, &[*id]),
+                // Each of the others would take as long. They come first next time.
+                Err(Error::Lost(_) | Error::Timeout(_)) => return Err(*id),
+                Err(_) => done = Err(*id),
+            }
+        }
+        done
     }
 
     /// Members of a space are done when all of these nodes have confirmed them.
@@ -164,30 +232,26 @@ impl NodeState {
 
     /// The thread that tells other nodes: it may have to wait for them.
     pub(super) fn spread_fences(&self) {
-        let mut again: BTreeMap<NodeId, Nanos> = BTreeMap::new();
+        let mut again = Again::new();
         while !self.is_stopping() {
             rt::sleep(TURN);
-            for space in self.spread.spaces() {
+            let spaces = self.spread.spaces();
+            again.retain(|(space, _), _| spaces.contains(space));
+            for space in spaces {
                 self.spread_in(space, &mut again);
             }
         }
     }
 
-    fn spread_in(&self, space: SpaceId, again: &mut BTreeMap<NodeId, Nanos>) {
+    fn spread_in(&self, space: SpaceId, again: &mut Again) {
         let Some(elsewhere) = self.parts.elsewhere(space) else {
             return;
         };
-        for (node, parts) in &elsewhere {
-            let is_due = again.get(node).is_none_or(|due| rt::now() > *due);
-            let members = self.spread.unconfirmed(space, *node);
-            if members.is_empty() || !is_due || self.is_stopping() {
-                continue;
-            }
-            match self.tell(space, parts, &members) {
-                Ok(()) => self.spread.confirm(*node, &members),
-                Err(_) => _ = again.insert(*node, rt::now() + AGAIN),
-            }
-        }
+        self.spread
+            .tell(space, &elsewhere, again, |parts, members| match self.is_stopping() {
+                false => self.tell(space, parts, members),
+                true => Err(Error::Lost("the node is stopping".into())),
+            });
         self.spread.judge(space, &elsewhere.into_keys().collect());
     }
 
@@ -238,5 +302,78 @@ impl NodeState {
             hosts.forget(space.0, id.0);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const NODE: NodeId = NodeId(5);
+
+    fn elsewhere() -> Elsewhere {
+        BTreeMap::from([(NODE, vec![1])])
+    }
+
+    /// Of all that were told: whether a node has confirmed.
+    fn spread(space: SpaceId, members: core::ops::Range<u128>) -> Spread {
+        let spread = Spread::default();
+        members.for_each(|n| assert!(!spread.is_done(space, MemberId(n))));
+        spread
+    }
+
+    fn turns(spread: &Spread, spaces: &[SpaceId], tell: impl Fn(SpaceId, &[MemberId]) -> Result<()>) {
+        let mut again = Again::new();
+        for _ in 0..4 {
+            for space in spaces {
+                spread.tell(*space, &elsewhere(), &mut again, |_, members| tell(*space, members));
+                spread.judge(*space, &BTreeSet::from([NODE]));
+            }
+            again.values_mut().for_each(|failed| failed.due = Nanos::ZERO);
+        }
+    }
+
+    /// One member whose process did not end kept all others of its space from being confirmed.
+    #[test]
+    fn a_member_that_cannot_be_confirmed_holds_up_no_others() {
+        for stuck in [
+            Error::Busy("it does not end".into()),
+            Error::Timeout("it takes long".into()),
+        ] {
+            let (space, stuck_id) = (SpaceId(1), MemberId(0));
+            let spread = spread(space, 0..10);
+            turns(&spread, &[space], |_, members| match members.contains(&stuck_id) {
+                true => Err(stuck.clone()),
+                false => Ok(()),
+            });
+            assert!((1..10).all(|n| spread.is_done(space, MemberId(n))), "{stuck:?}");
+            assert!(!spread.is_done(space, stuck_id));
+        }
+    }
+
+    /// A node that did not confirm for one space was never told of another one's members.
+    #[test]
+    fn a_space_whose_members_cannot_be_confirmed_holds_up_no_others() {
+        let (stuck, other) = (SpaceId(1), SpaceId(2));
+        let spread = spread(stuck, 0..1);
+        assert!(!spread.is_done(other, MemberId(1)));
+        turns(&spread, &[stuck, other], |space, _| match space == stuck {
+            true => Err(Error::Lost("no way".into())),
+            false => Ok(()),
+        });
+        assert!(spread.is_done(other, MemberId(1)) && !spread.is_done(stuck, MemberId(0)));
+    }
+
+    /// A node that is away takes a try's time at a turn, and not one of each member.
+    #[test]
+    fn a_node_that_is_away_is_asked_once_a_turn() {
+        let tried = RefCell::new(0);
+        let spread = spread(SpaceId(1), 0..100);
+        turns(&spread, &[SpaceId(1)], |_, _| {
+            *tried.borrow_mut() += 1;
+            Err(Error::Lost("away".into()))
+        });
+        assert_eq!(tried.into_inner(), 4);
     }
 }
