@@ -383,16 +383,22 @@ impl Parts {
     /// The parts of a space at other nodes that are called over the fabric, or may be, by node; `None`: that is not
     /// known, as the manager has told nothing yet.
     pub(super) fn elsewhere(&self, space: SpaceId) -> Option<BTreeMap<NodeId, Vec<u8>>> {
-        let here: BTreeSet<u8> = self.of_space(space).iter().map(|kept| kept.order.part).collect();
+        // Those that cannot be opened too: this node would ask itself for ever.
+        let noted = self.noted.lock();
+        let orders = noted.values().map(|noted| &noted.order);
+        let here: BTreeSet<u8> = orders
+            .filter(|order| order.space == space)
+            .map(|order| order.part)
+            .collect();
+        drop(noted);
         let peers = self.peers.lock();
         let mut elsewhere: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
         // A node that is there, and has no calls, serves none.
         let has_calls = |part: &&PartView| part.calls.is_some() || part.members.is_none();
-        let others = peers
-            .get(&space)?
-            .parts
-            .iter()
-            .filter(|part| !here.contains(&part.number));
+        let parts = &peers.get(&space)?.parts;
+        let is_here = |part: &&PartView| here.contains(&part.number);
+        let own: BTreeSet<NodeId> = parts.iter().filter(is_here).map(|part| part.node).collect();
+        let others = parts.iter().filter(|part| !own.contains(&part.node));
         for part in others.filter(has_calls) {
             elsewhere.entry(part.node).or_default().push(part.number);
         }
@@ -650,6 +656,26 @@ mod tests {
         assert_eq!(unreached(), BTreeSet::from([2]));
         parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, None)], &[]);
         assert_eq!(unreached(), BTreeSet::new(), "where the third was is known");
+    }
+
+    /// A part of this node that could not be opened counted as another node's: it asked itself whether a member was
+    /// fenced there, for ever.
+    #[test]
+    fn parts_of_this_node_are_not_elsewhere() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        parts.keep(&order(), LEASE).expect("kept");
+        let (grant, part) = (GrantId(2), 2);
+        parts.note(&PartOrder { grant, part, ..order() }).expect("noted");
+        let mut views = [1, 2, 3].map(|number| view(number, Some("a")));
+        views[1].node = NodeId(1);
+        parts.set_peers(SPACE, &views, &[]);
+        let elsewhere = parts.elsewhere(SPACE).expect("it was told");
+        assert_eq!(elsewhere, BTreeMap::from([(NodeId(3), vec![3])]));
+        assert!(
+            parts.may_have_strangers(SPACE),
+            "what maps the part that is not open is not known"
+        );
     }
 
     /// Parts that are gone stayed peers for good: extents were offered to them.
