@@ -272,10 +272,15 @@ impl Session {
             words: Words { space: self, at: lock },
             session: self.locks.word_in(lock.part(), || self.begin_in(lock.part()))?,
         };
+        let was_unleft = self.unleft().claim(lock, me.session);
         let taken = match mode {
-            Mode::Read => me.read(waiting)?,
-            Mode::Write => me.write(waiting)?,
+            Mode::Read => me.read(waiting),
+            Mode::Write => me.write(waiting),
         };
+        if was_unleft && taken.is_err() {
+            self.unleft().add(lock, me.session);
+        }
+        let taken = taken?;
         Ok((taken, Arc::new(Hold::new(lock, me.session, taken))))
     }
 
