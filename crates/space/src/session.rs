@@ -240,6 +240,7 @@ impl Session {
 
     fn end(&self) -> Result<()> {
         // Its locks are others' when it has ended: if something of it may come after that, it ends with the process.
+        self.locks.abandon(&self.space);
         self.space.settle()?;
         let part_sessions = core::mem::take(&mut *self.part_sessions.lock());
         let near = part_sessions

@@ -155,9 +155,14 @@ impl Hold {
         }
     }
 
+    /// What was collected and not written is not to be written.
+    pub(super) fn abandon(&self, space: &Space) {
+        self.buffer.lock().abandon(self, space);
+    }
+
     /// Lets go of it as if the session had died.
     pub(super) fn leave_broken(&self, space: &Space) -> Result<()> {
-        self.buffer.lock().abandon(self, space);
+        self.abandon(space);
         match space.leave_to_repair(self.lock, self.session)? {
             true => Ok(()),
             false => Err(taken_over(self.lock)),

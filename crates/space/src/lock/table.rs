@@ -169,6 +169,15 @@ impl Locks {
         Ok(Some(Leaving { slot, is_first }))
     }
 
+    /// The session ends: of what its threads have written under locks that they have still, nothing is done after this,
+    /// but what was given up.
+    pub(crate) fn abandon(&self, space: &Space) {
+        let table = self.table.lock();
+        let held: Vec<_> = table.locks.values().filter_map(|local| local.word.clone()).collect();
+        drop(table);
+        held.iter().for_each(|hold| hold.abandon(space));
+    }
+
     /// The word is about to be left; until [`Locks::make_way`] no thread of the session takes it.
     pub(super) fn leave_word(&self, lock: GlobalAddress) -> Result<Arc<Hold>> {
         let mut table = self.table.lock();

@@ -3,7 +3,7 @@
 
 use crate::pods::{Fate, Pods, bytes_of};
 use cenote_base::Error;
-use cenote_space::{GlobalAddress, Keeper, Mode, Session};
+use cenote_space::{GlobalAddress, Keeper, Mode, Session, Timeout};
 
 /// A lock in the east, and what it protects in the west.
 fn lock_and_object(pods: &Pods) -> (GlobalAddress, GlobalAddress) {
@@ -80,6 +80,33 @@ fn a_session_ends_when_what_was_given_up_cannot_come() {
     assert!(matches!(ended, Err(Error::Lost(_))), "{ended:?}");
     let keeper = pods.hosts[0].keeper();
     assert!(keeper.is_alive(id).expect("asked"), "what was given up may come");
+    pods.fabric.set_cut(false);
+    // As the process ends, and its memory nodes have confirmed that nothing of it can come.
+    pods.users[0].read(places.1, &mut [0; 64]).expect("reached");
+    keeper.end(id).expect("ended");
+    write_after(&pods, places);
+}
+
+/// A session ended with a lock held, while what it had collected was on its way: the next holder wrote, and that came
+/// after it.
+#[test]
+fn a_session_ends_when_what_is_on_its_way_has_landed() {
+    let pods = Pods::new(4);
+    let places = lock_and_object(&pods);
+    let session = pods.users[0].session();
+    let id = session.begin_in(places.0.part()).expect("begun");
+    session.acquire(places.0, Mode::Write, Timeout::Endless).expect("free");
+    pods.users[0].read(places.1, &mut [0; 64]).expect("connected");
+    pods.fabric.next_is(Fate::IsLate);
+    // So many that they are on their way.
+    for _ in 0..256 {
+        session.write_locked(places.0, places.1, &[6; 64]).expect("collected");
+    }
+    pods.fabric.set_cut(true);
+    let ended = session.close();
+    assert!(matches!(ended, Err(Error::Lost(_))), "{ended:?}");
+    let keeper = pods.hosts[0].keeper();
+    assert!(keeper.is_alive(id).expect("asked"), "what is on its way may come");
     pods.fabric.set_cut(false);
     // As the process ends, and its memory nodes have confirmed that nothing of it can come.
     pods.users[0].read(places.1, &mut [0; 64]).expect("reached");
