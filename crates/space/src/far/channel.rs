@@ -23,6 +23,7 @@
 //! 4. Where something is let go of that another user may have next, a lock above all, the user first
 //!    [settles](Channel::settle): what it has given up here is not done any more, or it does not let go.
 
+use super::doubts::Doubts;
 use super::fetcher::{FETCHES_TOLD, Fetcher};
 use super::modes::{Buffers, Counted, FarMode, FarReads, Line, lost_call};
 use super::pass::{Admission, Pass};
@@ -30,7 +31,7 @@ use super::question::{Answered, Question, Tried};
 use super::wire::{self, DirectFrom, Greeting, Hello, Item};
 use crate::GlobalAddress;
 use crate::act::{Act, Outcome};
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -61,8 +62,8 @@ pub struct Channel {
     reads: FarReads,
     /// As which member we ask; hosts ask as none.
     admission: Option<Arc<dyn Admission>>,
-    /// Something was given up that may be done yet: until the next connection is made.
-    is_unsettled: AtomicBool,
+    /// What was given up, and may be done until the next connection is made.
+    doubts: Arc<Doubts>,
     /// The ways by which a card reads the node's memory.
     fabric: Option<Arc<dyn Fabric>>,
     pub(super) counted: Counted,
@@ -80,11 +81,21 @@ struct Connecting {
     failed: Option<Error>,
 }
 
-/// Requests that were posted together. Dropping it does not stop them.
+/// Requests that were posted together. Dropping it does not stop them: what they change is in doubt then.
 pub struct RequestsInFlight {
     line: Arc<Line>,
-    called: Called,
+    /// None when they are waited for.
+    called: Option<Called>,
     questions: Vec<Question>,
+    doubts: Arc<Doubts>,
+}
+
+impl Drop for RequestsInFlight {
+    fn drop(&mut self) {
+        if self.questions.iter().any(Question::is_numbered) {
+            self.doubts.note_over(&self.line);
+        }
+    }
 }
 
 impl Channel {
@@ -102,7 +113,7 @@ impl Channel {
             resolver: None,
             reads: FarReads::default(),
             admission: None,
-            is_unsettled: AtomicBool::new(false),
+            doubts: Arc::default(),
             fabric: None,
             counted: Counted::default(),
             buffers: Buffers::default(),
@@ -165,11 +176,13 @@ impl Channel {
         {
             return Err(error.clone());
         }
+        let noted = self.doubts.noted();
         match self.connect(&mut connecting.turn) {
             Ok(line) => {
                 connecting.failed = None;
                 // What came by former ones is refused from here on, and a host that began anew has heard nothing.
-                self.is_unsettled.store(false, Ordering::Release);
+                drop(self.doubts.take_abandoned());
+                self.doubts.settle(noted);
                 let mut known = self.line.lock();
                 assert!(known.is_none(), "one thread makes a connection at a time");
                 Ok(Arc::clone(known.insert(Arc::new(line))))
@@ -206,12 +219,13 @@ impl Channel {
     /// # Errors
     /// [`Error::Lost`], [`Error::Timeout`]: the host cannot be reached, and it may be done yet; [`Error::Revoked`].
     pub fn settle(&self) -> Result<()> {
-        if !self.is_unsettled.load(Ordering::Acquire) || planted(Fault::UnsettledLeave) {
+        let Some(noted) = self.doubts.unsettled().filter(|_| !planted(Fault::UnsettledLeave)) else {
             return Ok(());
-        }
-        // The line over which it was posted was left before this was noted: this one is a later one.
+        };
+        self.doubts.take_abandoned().iter().for_each(|line| self.leave(line));
+        // The lines over which these were posted have been left: this one is a later one.
         self.line()?;
-        self.is_unsettled.store(false, Ordering::Release);
+        self.doubts.settle(noted);
         Ok(())
     }
 
@@ -342,9 +356,15 @@ impl Channel {
     ///
     /// # Errors
     /// What was answered; [`Error::Lost`] and [`Error::Timeout`] if nothing was.
-    pub(in super::super) fn ask(&self, mut question: Question) -> Answered<Call> {
+    pub(in super::super) fn ask(&self, question: Question) -> Answered<Call> {
+        self.ask_if_reached(question, &mut None)
+    }
+
+    /// The same, unless the node was not reached before, for that reason. It is set if the node is not reached now.
+    fn ask_if_reached(&self, mut question: Question, unreached: &mut Option<Error>) -> Answered<Call> {
         loop {
-            let line = self.line().map_err(|error| question.unanswered(error))?;
+            let line = unreached.clone().map_or_else(|| self.line(), Err);
+            let line = line.map_err(|error| question.unanswered(unreached.insert(error).clone()))?;
             let under_way = self.begin_over(line, vec![question])?;
             match self.end_and_leave_late(under_way).pop() {
                 Some(Tried::Answered(call)) => return Ok(call),
@@ -374,20 +394,19 @@ impl Channel {
         let called = line.caller.post(calls);
         Ok(RequestsInFlight {
             line,
-            called,
+            called: Some(called),
             questions,
+            doubts: Arc::clone(&self.doubts),
         })
     }
 
     /// What came of what was begun, in the order of the requests. What was given up is not done any more after that, if
     /// the host is there.
-    fn end_and_leave_late(&self, under_way: RequestsInFlight) -> Vec<Tried> {
-        let RequestsInFlight {
-            line,
-            called,
-            questions,
-        } = under_way;
+    fn end_and_leave_late(&self, mut under_way: RequestsInFlight) -> Vec<Tried> {
+        let called = under_way.called.take().expect("they are waited for once");
         let mut calls = called.wait().into_iter();
+        let questions = core::mem::take(&mut under_way.questions);
+        let line = Arc::clone(&under_way.line);
         let (mut is_late, mut is_in_doubt) = (false, false);
         let judge = |question: Question| {
             let Some(call) = calls.next() else {
@@ -401,7 +420,7 @@ impl Channel {
         let tried = questions.into_iter().map(judge).collect();
         if is_in_doubt {
             self.leave(&line);
-            self.is_unsettled.store(true, Ordering::Release);
+            self.doubts.note();
         }
         if is_late {
             self.line().ok();
@@ -411,10 +430,12 @@ impl Channel {
 
     /// The answers to what was begun, in the order of the requests.
     pub(in super::super) fn end(&self, under_way: RequestsInFlight) -> Vec<Answered<Call>> {
+        // A node that is away is tried once, and not by each of them.
+        let mut unreached = None;
         let end = |tried| match tried {
             Tried::Answered(call) => Ok(call),
             Tried::Failed(no) => Err(no),
-            Tried::Again(question, error) => self.ask(question.again(error)?),
+            Tried::Again(question, error) => self.ask_if_reached(question.again(error)?, &mut unreached),
         };
         self.end_and_leave_late(under_way).into_iter().map(end).collect()
     }
@@ -467,5 +488,67 @@ impl Channel {
 impl core::fmt::Debug for Channel {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "the way to {}", self.peer())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Repeat;
+    use super::*;
+    use cenote_fabric::rdma::call::CallerId;
+
+    /// A node that answers everything alike, and counts connections.
+    #[derive(Debug, Default)]
+    struct Node(Arc<AtomicU64>);
+
+    impl Callers for Node {
+        fn caller(&self, _: &str) -> Result<Arc<dyn Caller>> {
+            let n = self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Arc::new(Connection(CallerId(n))))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Connection(CallerId);
+
+    impl Caller for Connection {
+        fn peer(&self) -> &str {
+            "node"
+        }
+
+        fn id(&self) -> CallerId {
+            self.0
+        }
+
+        fn post(&self, mut calls: Vec<Call>) -> Called {
+            calls
+                .iter_mut()
+                .for_each(|call| call.answer = 7u64.to_le_bytes().to_vec());
+            Called::done(calls)
+        }
+    }
+
+    /// A session ended while changes were on their way that nobody waited for: they came when others had its locks.
+    #[test]
+    fn changes_that_nobody_has_waited_for_are_settled() {
+        let node = Node::default();
+        let connections = Arc::clone(&node.0);
+        let hello = Hello {
+            space: 1,
+            part: 1,
+            key: 1,
+            pod: "east".into(),
+        };
+        let channel = Channel::new(Arc::new(node), "node", hello);
+        for (repeat, wanted) in [(Repeat::Freely, 1), (Repeat::Numbered, 2)] {
+            let question = Question::new(Call::new(wire::root(None)), repeat);
+            drop(channel.begin(vec![question]).expect("posted"));
+            channel.settle().expect("reached");
+            assert_eq!(connections.load(Ordering::Relaxed), wanted, "{repeat:?}");
+        }
+        let question = Question::new(Call::new(wire::root(None)), Repeat::Numbered);
+        channel.ask(question).expect("answered");
+        channel.settle().expect("nothing is in doubt");
+        assert_eq!(connections.load(Ordering::Relaxed), 2);
     }
 }

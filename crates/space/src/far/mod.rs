@@ -5,6 +5,7 @@
 //! bytes of large reads may come by themselves: [`modes`].
 
 mod channel;
+mod doubts;
 mod fetcher;
 mod lend;
 pub(super) mod modes;

@@ -132,6 +132,11 @@ impl Question {
         Ok(core::mem::replace(&mut self.call, Call::new(Vec::new())))
     }
 
+    /// Whether it changes something, and so is done once.
+    pub fn is_numbered(&self) -> bool {
+        self.repeat == Repeat::Numbered
+    }
+
     /// Whether it may be done yet, after it was given up, but not after another connection is made.
     pub fn is_late(&self, call: &Call) -> bool {
         self.repeat == Repeat::Numbered && matches!(call.result, Err(Error::Timeout(_)))

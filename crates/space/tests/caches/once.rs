@@ -58,6 +58,24 @@ fn what_another_has_written_since_stays() {
     }
 }
 
+/// Each message of a large access tried by itself to reach a node that was away: of one with many messages that took
+/// minutes.
+#[test]
+fn a_node_that_is_away_is_tried_once_for_all_messages_of_an_access() {
+    let pods = Pods::new(4);
+    let address = word(&pods);
+    let bytes = vec![1; 400_000];
+    let (messages, _) = pods
+        .fabric
+        .messages(|| pods.users[1].write(address, &bytes).expect("written"));
+    assert!(messages > 2, "{messages} messages");
+    pods.fabric.next_is(Fate::IsLost);
+    pods.fabric.set_cut(true);
+    let (tries, written) = pods.fabric.tries(|| pods.users[1].write(address, &bytes));
+    assert!(matches!(written, Err(Error::Lost(_))), "{written:?}");
+    assert_eq!(tries, 1);
+}
+
 #[test]
 fn what_did_not_arrive_is_done_when_it_is_sent_again() {
     for (name, change) in CHANGES {

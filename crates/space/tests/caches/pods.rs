@@ -44,6 +44,8 @@ pub struct Fabric {
     meanwhile: Mutex<Option<Meanwhile>>,
     /// No connection is made.
     is_cut: AtomicBool,
+    /// How often one was tried to be made.
+    tries: AtomicU64,
 }
 
 /// What another session does before a sender hears that its answer is lost, or between the messages of a batch.
@@ -69,6 +71,7 @@ struct Lines(Arc<Fabric>);
 
 impl Callers for Lines {
     fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        self.0.tries.fetch_add(1, Ordering::Relaxed);
         if self.0.is_cut.load(Ordering::Relaxed) {
             return Err(Error::Lost("the way is cut".into()));
         }
@@ -166,6 +169,13 @@ impl Fabric {
         (self.bytes.load(Ordering::Relaxed) - before, result)
     }
 
+    /// Tries to make a connection that `f` takes.
+    pub fn tries<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
+        let before = self.tries.load(Ordering::Relaxed);
+        let result = f();
+        (self.tries.load(Ordering::Relaxed) - before, result)
+    }
+
     /// Messages that `f` takes.
     pub fn messages<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
         let before = self.messages.load(Ordering::Relaxed);
@@ -191,6 +201,7 @@ impl Pods {
             late: Mutex::default(),
             meanwhile: Mutex::default(),
             is_cut: AtomicBool::new(false),
+            tries: AtomicU64::new(0),
         });
         let hosts: Vec<_> = (0..2).map(|pod| host(&fabric, pod, part(pod, extents))).collect();
         let mut pods = Self {
