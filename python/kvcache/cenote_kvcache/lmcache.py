@@ -63,8 +63,8 @@ class Connector:
         return self._submitted(_all_stored, lambda: self._store.submit_put(keys, memoryviews))
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Which keys are there. They are pinned for the store's lease, so that a load which follows finds them."""
-        return self._submitted(_found, lambda: self._store.submit_exists(keys, pin=True))
+        """Which keys are there. None is pinned: a load of one that was evicted meanwhile is not done, and the server computes it anew."""
+        return self._submitted(_found, lambda: self._store.submit_exists(keys))
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Removes what is there."""

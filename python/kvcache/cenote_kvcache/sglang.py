@@ -170,10 +170,10 @@ class CenoteStorage(HiCacheStorage):
 
     def _are_there(self, keys: Sequence[str], pool: str) -> List[bool]:
         if pool == PoolName.KV and not self._is_by_buffers and not hasattr(self, "registered_pools"):
-            found, _ = self._store.exists([self._name(key, pool) for key in keys], pin=True)
+            found, _ = self._store.exists([self._name(key, pool) for key in keys])
             return found
         each = self._buffers_a_page(pool)
-        found, _ = self._store.exists(self._names(keys, pool, each), pin=True)
+        found, _ = self._store.exists(self._names(keys, pool, each))
         return _by_page(found, each)
 
     def _buffers_a_page(self, pool: str) -> int:

@@ -42,14 +42,14 @@ class _Job:
 
 
 class _Lookup(AsyncLookupManager):
-    """Asks for the keys of one scheduler step at once, in a thread of its own, and pins what is there until it was loaded."""
+    """Asks for the keys of one scheduler step at once, in a thread of its own. What is evicted before it is loaded is a load that failed."""
 
     def __init__(self, tier: "CenoteTier") -> None:
         super().__init__(tier_type=tier.tier_type)
         self._tier = tier
 
     def batch_lookup(self, keys: List[OffloadKey], req_context: ReqContext) -> Iterable[bool]:
-        found, _ = self._tier.store.exists(self._tier.names(keys), pin=True)
+        found, _ = self._tier.store.exists(self._tier.names(keys))
         return found
 
 

@@ -112,3 +112,23 @@ class Contract(unittest.TestCase):
         self.assertTrue(self.store([key], [b"x" * 1000]))
         self.adapter.delete([key])
         self.assertFalse(self.load([key], [1000])[0].test(0))
+
+
+class Lookups(unittest.TestCase):
+    def test_any_number_of_them_hold_nothing(self) -> None:
+        # A process pins 1,536 values at once; a server that looks up and never loads would have used them up.
+        from cenote_kvcache.lmcache import Connector
+
+        connector = Connector(**pool.options("lookups"))
+        self.addCleanup(connector.close)
+        connector.submit_batch_set(["key"], [memoryview(b"x" * 1000)])
+        self.drained(connector)
+        for _ in range(20):
+            connector.submit_batch_exists(["key"] * 100)
+            self.assertEqual(self.drained(connector), [True] * 100)
+
+    def drained(self, connector: Any) -> List[bool]:
+        self.assertTrue(select.select([connector.event_fd()], [], [], 30)[0], "nothing was done within 30 s")
+        ((_, is_done, wrong, results),) = connector.drain_completions()
+        self.assertTrue(is_done, wrong)
+        return list(results)
