@@ -266,10 +266,19 @@ class Store(_Open):
 
     def _submit(self, what: int, batch: _Batch, options: Any = None) -> int:
         handle, number = self._open(), c_uint64()
-        # No other thread is told of the batch before its buffers are kept.
+        # No other thread is told of the batch before its buffers are kept. Kept from before the call on, as an interrupt
+        # may come between the library's taking them and the next line here.
         with handle.lock:  # type: ignore[attr-defined]
-            self._call(waiting.cenote_store_submit, what, batch.ops, batch.count, options, byref(number))
-            handle.kept[number.value] = batch  # type: ignore[attr-defined]
+            kept, until_numbered = handle.kept, -1 - id(batch)  # type: ignore[attr-defined]
+            kept[until_numbered] = batch
+            try:
+                self._call(waiting.cenote_store_submit, what, batch.ops, batch.count, options, byref(number))
+            except errors.Error:
+                # Refused: nothing of it was begun.
+                del kept[until_numbered]
+                raise
+            kept[number.value] = batch
+            del kept[until_numbered]
         return number.value
 
     def submit_put(

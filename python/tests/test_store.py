@@ -9,7 +9,9 @@ import tempfile
 import threading
 import unittest
 from typing import Any, Dict, List
+from unittest import mock
 
+from cenote_pool import _store
 from cenote_pool import FAILED, MISSING, FullError, InvalidError, Space, Store
 
 
@@ -68,6 +70,23 @@ class InOneProcess(unittest.TestCase):
         self.assertEqual(self.store.usage()["pins"], 0)
         last = self.store.submit_remove(keys)
         self.assertEqual(self.drained([last])[last], [1] * 300)
+
+    def test_an_interrupt_after_a_submission_leaves_its_buffers_kept(self) -> None:
+        submit = _store.waiting.cenote_store_submit
+
+        def interrupted(*arguments: Any) -> int:
+            self.assertEqual(submit(*arguments), 0)
+            raise KeyboardInterrupt
+
+        batches = self.store._handle.kept  # type: ignore[union-attr]
+        with mock.patch.object(_store.waiting, "cenote_store_submit", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                self.store.submit_get(["a"], [bytearray(10)])
+        self.assertEqual(len(batches), 1, "the library may still write to it")
+        with mock.patch.object(_store.waiting, "cenote_store_submit", lambda *arguments: InvalidError.status):
+            with self.assertRaises(InvalidError):
+                self.store.submit_get(["a"], [bytearray(10)])
+        self.assertEqual(len(batches), 1, "what was refused is not kept")
 
     def test_pins_keep_what_would_be_evicted(self) -> None:
         self.store.set_bound(2 << 20)
