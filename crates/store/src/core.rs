@@ -25,8 +25,10 @@ pub(super) struct Core {
     hash_key: [u64; 2],
     view: RwLock<Arc<View>>,
     sequences: Mutex<(u64, u64)>,
-    /// Items that were unlinked here while they were pinned, each with its intent.
-    pub retired: Mutex<Vec<(GlobalAddress, Header, Slot)>>,
+    /// Items that were unlinked here while they were pinned, each with its intent, if there was one left.
+    pub retired: Mutex<Vec<(GlobalAddress, Header, Option<Slot>)>>,
+    /// Held by the one thread that takes over from dead members.
+    pub ending: Mutex<()>,
     pub counters: Counters,
     /// Squeezes that this process has heard of.
     pub squeezed: AtomicU64,
@@ -73,6 +75,7 @@ impl Core {
             view: RwLock::new(Arc::new(view)),
             sequences: Mutex::default(),
             retired: Mutex::default(),
+            ending: Mutex::default(),
             counters: Counters::default(),
             squeezed: AtomicU64::new(0),
         })

@@ -83,7 +83,7 @@ impl Core {
             bytes.extend_from_slice(&list);
         }
         self.heap.write(item, &bytes)?;
-        let slot = self.member.intend(&self.heap, item)?;
+        let slot = self.member.intend(&self.heap, item, header.control.sequence())?;
         Ok(Filling {
             item,
             header,
@@ -106,14 +106,11 @@ impl Core {
     /// Gives back what was being filled.
     pub(super) fn abandon(&self, filling: Filling) -> Result<()> {
         self.member.forget_intent(&self.heap, filling.slot)?;
-        self.heap.store(
-            filling.item,
-            Control::new(filling.header.control.sequence(), Life::Dead).0,
-        )?;
-        for chunk in addresses(&filling.list).filter(|chunk| !chunk.is_null()) {
-            self.heap.free(chunk)?;
+        if self.kill(filling.item, filling.header.control.sequence())?.is_none() {
+            return Ok(()); // Another has taken this member for dead.
         }
-        self.heap.free(filling.item)
+        let chunks = addresses(&filling.list).filter(|chunk| !chunk.is_null());
+        self.free_objects(chunks.chain([filling.item]), false)
     }
 
     /// Copies bytes to their place in the value.

@@ -11,7 +11,8 @@
 //!       16384 pools of free objects, one a class (96)
 //! member    0 session: part 8 | number 56, 0 none    8 pins: as far as they were used
 //!          64 intents: objects that this member answers for (480)
-//!        4096 pins: items that this member uses (1536)
+//!        4096 pins: items that this member uses (1536, and 32 of the store's own)
+//!       16640 sequences of the objects that intents name (480)
 //! table     0 magic     8 log2 of buckets   16 previous table, 0 none    24 buckets of it that are forwarded
 //!          32 segments made                 40 member that builds it     48 spare lines that were used
 //!          64 addresses of segments: the buckets' first lines, then an eighth as many spare ones
@@ -51,7 +52,7 @@ pub(super) mod root {
 
     /// "CENSTORE".
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"CENSTORE");
-    pub const FORMAT_VALUE: u64 = 1;
+    pub const FORMAT_VALUE: u64 = 2;
     /// A bit of the mode: bytes are written back and invalidated.
     pub const FLUSH: u64 = 1;
 
@@ -60,12 +61,17 @@ pub(super) mod root {
 }
 
 pub(super) mod member {
-    pub const BYTES: u64 = PINS + 8 * PINS_MAX;
+    pub const BYTES: u64 = SEQUENCES + 8 * INTENTS_MAX;
     pub const PINS_USED: u64 = 8;
     pub const INTENTS: u64 = 64;
     pub const INTENTS_MAX: u64 = 480;
     pub const PINS: u64 = 4096;
+    /// Of callers.
     pub const PINS_MAX: u64 = 1536;
+    /// Of steps that pin what they look at, whatever callers have pinned.
+    pub const OWN_PINS: u64 = 32;
+    pub const PINS_ALL: u64 = PINS_MAX + OWN_PINS;
+    pub const SEQUENCES: u64 = PINS + 8 * PINS_ALL;
 
     const _: () = assert!(INTENTS + 8 * INTENTS_MAX <= PINS);
 }

@@ -2,8 +2,8 @@
 //!
 //! A member notes the object that it fills before it is linked (an *intent*), and the items that it uses in place (a
 //! *pin*). When its session is over, whichever member notices takes the record over by one compare-and-swap, frees what
-//! was never linked, and the pins with it. Intents are cleared before the object is freed: a member that is killed in
-//! between loses one object, and frees none twice.
+//! was never linked, and the pins with it. An intent says the item's sequence too: one that is found after its item was
+//! freed ends no other item that lies there by now.
 
 use super::heap::{Heap, offset};
 use super::layout::{WORD, member, root};
@@ -50,7 +50,7 @@ impl Member {
                     record,
                     tag,
                     intents: Mutex::new((0..member::INTENTS_MAX as u16).rev().collect()),
-                    pins: Mutex::new((0..member::PINS_MAX as u16).rev().collect()),
+                    pins: Mutex::new((0..member::PINS_ALL as u16).rev().collect()),
                 });
             }
         }
@@ -60,20 +60,26 @@ impl Member {
         )))
     }
 
-    /// Notes an object that it fills.
+    /// Notes an object that it fills, or will free.
     ///
     /// # Errors
     /// [`Error::Full`] if it fills as many as it can at once.
-    pub(super) fn intend(&self, heap: &Heap, item: GlobalAddress) -> Result<Slot> {
+    pub(super) fn intend(&self, heap: &Heap, item: GlobalAddress, sequence: u64) -> Result<Slot> {
         let slot = self.intents.lock().pop().map(Slot);
         let slot = slot.ok_or_else(|| Error::Full(full("fills", member::INTENTS_MAX)))?;
-        match heap.store(self.intent(slot)?, item.raw()) {
+        match self.note_intent(heap, slot, item, sequence) {
             Ok(()) => Ok(slot),
             Err(error) => {
                 self.intents.lock().push(slot.0);
                 Err(error)
             }
         }
+    }
+
+    /// The sequence first: whoever finds the address finds it too.
+    fn note_intent(&self, heap: &Heap, slot: Slot, item: GlobalAddress, sequence: u64) -> Result<()> {
+        heap.store(sequence_at(self.record, u64::from(slot.0))?, sequence)?;
+        heap.store(self.intent(slot)?, item.raw())
     }
 
     /// The object is linked, or is about to be freed.
@@ -92,7 +98,18 @@ impl Member {
     /// # Errors
     /// [`Error::Full`] if it uses as many as it can at once.
     pub(super) fn pin(&self, heap: &Heap, item: GlobalAddress) -> Result<Slot> {
-        let slot = self.pins.lock().pop().map(Slot);
+        self.pin_beside(heap, item, member::OWN_PINS as usize)
+    }
+
+    /// As [`pin`](Self::pin), for a step of the store's own: callers leave a few pins for that.
+    pub(super) fn pin_own(&self, heap: &Heap, item: GlobalAddress) -> Result<Slot> {
+        self.pin_beside(heap, item, 0)
+    }
+
+    fn pin_beside(&self, heap: &Heap, item: GlobalAddress, left: usize) -> Result<Slot> {
+        let mut pins = self.pins.lock();
+        let slot = if pins.len() > left { pins.pop().map(Slot) } else { None };
+        drop(pins);
         let slot = slot.ok_or_else(|| Error::Full(full("pins", member::PINS_MAX)))?;
         let noted = self.note_pin(heap, slot, item);
         if noted.is_err() {
@@ -176,7 +193,7 @@ pub(super) fn records(heap: &Heap, at: GlobalAddress) -> Result<Vec<(GlobalAddre
 
 /// Items that a record pins.
 pub(super) fn pins(heap: &Heap, record: GlobalAddress, mut each: impl FnMut(GlobalAddress)) -> Result<()> {
-    let used = heap.load(offset(record, member::PINS_USED)?)?.min(member::PINS_MAX);
+    let used = heap.load(offset(record, member::PINS_USED)?)?.min(member::PINS_ALL);
     for n in 0..used {
         let item = heap.load(offset(record, member::PINS + WORD * n)?)?;
         if item != 0 {
@@ -189,24 +206,35 @@ pub(super) fn pins(heap: &Heap, record: GlobalAddress, mut each: impl FnMut(Glob
 /// Takes all pins of a record out.
 pub(super) fn clear_pins(heap: &Heap, record: GlobalAddress) -> Result<()> {
     let used = offset(record, member::PINS_USED)?;
-    for n in 0..heap.load(used)?.min(member::PINS_MAX) {
+    for n in 0..heap.load(used)?.min(member::PINS_ALL) {
         heap.store(offset(record, member::PINS + WORD * n)?, 0)?;
     }
     heap.store(used, 0)
 }
 
-/// Takes the objects out, one after the other, that a record answers for.
+/// Takes the objects out, one after the other, that a record answers for: each with its sequence. What fails stays, and
+/// the others go on: the first error is told.
 pub(super) fn take_intents(
     heap: &Heap,
     record: GlobalAddress,
-    mut each: impl FnMut(GlobalAddress) -> Result<()>,
+    mut each: impl FnMut(GlobalAddress, u64) -> Result<()>,
 ) -> Result<()> {
+    let mut failed = Ok(());
     for n in 0..member::INTENTS_MAX {
         let at = offset(record, member::INTENTS + WORD * n)?;
         let item = heap.load(at)?;
-        if item != 0 && heap.swap(at, item, 0)? {
-            each(GlobalAddress::from_raw(item))?;
+        if item == 0 {
+            continue;
+        }
+        let sequence = heap.load(sequence_at(record, n)?)?;
+        match each(GlobalAddress::from_raw(item), sequence) {
+            Ok(()) => drop(heap.swap(at, item, 0)?),
+            Err(error) => failed = failed.and(Err(error)),
         }
     }
-    Ok(())
+    failed
+}
+
+fn sequence_at(record: GlobalAddress, intent: u64) -> Result<GlobalAddress> {
+    offset(record, member::SEQUENCES + WORD * intent)
 }

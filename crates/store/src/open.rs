@@ -87,7 +87,8 @@ impl Store {
         let format = word(root::FORMAT)?;
         if format != root::FORMAT_VALUE {
             return Err(Error::Mismatch(format!(
-                "the store at {at} is of format {format}, this program knows 1"
+                "the store at {at} is of format {format}, this program knows {}",
+                root::FORMAT_VALUE
             )));
         }
         let is_flush = word(root::MODE)? & root::FLUSH != 0;

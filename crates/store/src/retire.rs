@@ -7,26 +7,37 @@ use super::core::Core;
 use super::heap::offset;
 use super::item::{Control, Header, Life, addresses};
 use super::members::{pins, records};
-use cenote_base::Result;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
 use cenote_space::GlobalAddress;
+
+/// How often an item's death is tried: readers count hits in the same word meanwhile, three each.
+const TURNS: u32 = 1000;
 
 impl Core {
     /// Frees an item that this process has unlinked, now or when it is not pinned any more.
     pub(super) fn retire(&self, item: GlobalAddress, header: Header, is_pooled: bool) -> Result<()> {
         let bytes = super::item::footprint(header.key_len as usize, header.value_len);
         self.account(header.tenant, -1, -(bytes as i64))?;
-        if !self.is_pinned(item)? {
-            return self.free_item(item, &header, is_pooled);
+        match self.is_pinned(item)? {
+            true => self.keep_retired(item, header),
+            false => self.free_item(item, &header, is_pooled),
         }
-        let slot = self.member.intend(&self.heap, item)?;
+    }
+
+    /// Answers for an item until nobody pins it. Where no intent is left it is this process's alone, and lost with it.
+    pub(super) fn keep_retired(&self, item: GlobalAddress, header: Header) -> Result<()> {
+        let slot = match self.member.intend(&self.heap, item, header.control.sequence()) {
+            Err(Error::Full(_)) => None,
+            noted => Some(noted?),
+        };
         self.retired.lock().push((item, header, slot));
         Ok(())
     }
 
     /// Whether a member pins an item.
-    fn is_pinned(&self, item: GlobalAddress) -> Result<bool> {
+    pub(super) fn is_pinned(&self, item: GlobalAddress) -> Result<bool> {
         let mut is_pinned = false;
         for (record, _) in records(&self.heap, self.at)? {
             pins(&self.heap, record, |pinned| is_pinned |= pinned == item)?;
@@ -55,27 +66,55 @@ impl Core {
             .drain(..)
             .partition(|(item, ..)| pinned.contains(item));
         self.retired.lock().extend(stay);
-        for (item, header, slot) in go {
-            self.member.forget_intent(&self.heap, slot)?;
-            self.free_item(item, &header, false)?;
-        }
-        Ok(())
+        go.into_iter().fold(Ok(()), |failed, (item, header, slot)| {
+            let forgotten = slot.map_or(Ok(()), |slot| self.member.forget_intent(&self.heap, slot));
+            failed.and(forgotten).and(self.free_item(item, &header, false))
+        })
     }
 
-    /// Frees an item's objects: first it is dead, so that whoever still reads it notices.
+    /// Ends an item that was unlinked and frees its objects, if no other process has done so.
     pub(super) fn free_item(&self, item: GlobalAddress, header: &Header, is_pooled: bool) -> Result<()> {
-        let chunks = self.chunk_list(item, header)?;
-        self.heap
-            .store(item, Control::new(header.control.sequence(), Life::Dead).0)?;
-        chunks.into_iter().chain([item]).try_for_each(|object| match is_pooled {
+        if self.kill(item, header.control.sequence())?.is_none() {
+            return Ok(());
+        }
+        let chunks = self.chunk_list(item, header);
+        self.free_objects(chunks.into_iter().flatten().chain([item]), is_pooled)
+    }
+
+    /// Makes an item dead: whoever still reads it notices, and of all that try to free it, one does. In which state it
+    /// was; `None` if it is another's to free, or gone.
+    pub(super) fn kill(&self, item: GlobalAddress, sequence: u64) -> Result<Option<Life>> {
+        for _ in 0..TURNS {
+            let control = match self.heap.control(item) {
+                Ok(control) => control,
+                Err(Error::Lost(_) | Error::Invalid(_) | Error::OutOfBounds(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if control.sequence() != sequence || !matches!(control.life(), Life::Filling | Life::Live) {
+                return Ok(None);
+            }
+            if self.heap.swap(item, control.0, Control::new(sequence, Life::Dead).0)? {
+                return Ok(Some(control.life()));
+            }
+        }
+        Err(Error::Busy("an item that was unlinked is read all the time".into()))
+    }
+
+    /// Frees what a dead item had. What is lost, or is no object, does not keep the rest: the first other error is told.
+    pub(super) fn free_objects(&self, objects: impl Iterator<Item = GlobalAddress>, is_pooled: bool) -> Result<()> {
+        let free = |object| match is_pooled {
             true => self.give_pooled(object),
             false => self.heap.free(object),
+        };
+        objects.fold(Ok(()), |failed, object| match free(object) {
+            Ok(()) | Err(Error::Lost(_) | Error::Invalid(_)) => failed,
+            error => failed.and(error),
         })
     }
 
     /// The chunks of an item that is this process's to free; none if the item does not say what its checksum says:
     /// then they stay, rather than another's objects being freed.
-    fn chunk_list(&self, item: GlobalAddress, header: &Header) -> Result<Vec<GlobalAddress>> {
+    pub(super) fn chunk_list(&self, item: GlobalAddress, header: &Header) -> Result<Vec<GlobalAddress>> {
         if header.chunks == 0 || !header.is_sane() {
             return Ok(Vec::new());
         }

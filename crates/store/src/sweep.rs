@@ -3,10 +3,10 @@
 
 use super::core::{Core, now_micros};
 use super::heap::offset;
-use super::item::{Control, Life, addresses, chunks};
+use super::item::{Header, Life, addresses};
 use super::layout::root;
 use super::members::{clear_pins, records, session_of, take_intents};
-use cenote_base::{Error, Result};
+use cenote_base::Result;
 use cenote_space::GlobalAddress;
 
 /// Buckets of the table that one sweep looks through for what has expired, and moves.
@@ -26,17 +26,21 @@ impl Core {
         self.expire_some()
     }
 
-    /// Takes over from members whose session is over.
+    /// Takes over from members whose session is over. A record that this member has taken over and not emptied, as
+    /// something failed, is gone on with.
     pub(super) fn end_dead_members(&self) -> Result<()> {
+        let _alone = self.ending.lock();
+        let mut failed = Ok(());
         for (record, tag) in records(&self.heap, self.at)? {
-            if tag == 0 || tag == self.member.tag || !self.is_dead(tag)? {
+            if tag == 0 || record == self.member.record {
                 continue;
             }
-            if self.heap.swap(record, tag, self.member.tag)? {
-                self.end_member(record)?;
+            let is_own = tag == self.member.tag;
+            if is_own || self.is_dead(tag)? && self.heap.swap(record, tag, self.member.tag)? {
+                failed = failed.and(self.end_member(record));
             }
         }
-        Ok(())
+        failed
     }
 
     fn is_dead(&self, tag: u64) -> Result<bool> {
@@ -50,34 +54,40 @@ impl Core {
     /// Of a record that this member has taken over.
     fn end_member(&self, record: GlobalAddress) -> Result<()> {
         clear_pins(&self.heap, record)?;
-        take_intents(&self.heap, record, |item| self.free_orphan(item))?;
+        take_intents(&self.heap, record, |item, sequence| self.free_orphan(item, sequence))?;
         self.heap.swap(record, self.member.tag, 0).map(drop)
     }
 
-    /// What a dead member was filling, or had unlinked: if it is linked it stays.
-    fn free_orphan(&self, item: GlobalAddress) -> Result<()> {
+    /// What a dead member was filling, or had unlinked: if it is linked it stays, and if it is pinned it stays until then.
+    fn free_orphan(&self, item: GlobalAddress, sequence: u64) -> Result<()> {
         let Some(header) = self.header_at(item)? else {
             return Ok(());
         };
-        let is_item = matches!(header.control.life(), Life::Filling | Life::Live) && header.is_sane();
+        let is_its = header.control.sequence() == sequence && header.is_sane();
+        let is_item = is_its && matches!(header.control.life(), Life::Filling | Life::Live);
         if !is_item || self.is_linked(item, &header)? {
             return Ok(());
         }
+        // It is not linked, and was not when the pins are read: as in `retire`.
+        if self.is_pinned(item)? {
+            return self.keep_retired(item, header);
+        }
+        let Some(life) = self.kill(item, sequence)? else {
+            return Ok(());
+        };
         self.count(root::ORPHANS, 1)?;
+        let chunks = match life {
+            Life::Filling => self.noted_chunks(item, &header),
+            _ => self.chunk_list(item, &header),
+        };
+        self.free_objects(chunks.into_iter().flatten().chain([item]), false)
+    }
+
+    /// The chunks that an item had got when its member was killed.
+    fn noted_chunks(&self, item: GlobalAddress, header: &Header) -> Result<Vec<GlobalAddress>> {
         let mut list = vec![0; 8 * header.chunks as usize];
         self.heap.read(offset(item, header.body())?, &mut list[..])?;
-        self.heap
-            .store(item, Control::new(header.control.sequence(), Life::Dead).0)?;
-        for (chunk, _) in addresses(&list)
-            .zip(chunks(header.value_len))
-            .filter(|(chunk, _)| !chunk.is_null())
-        {
-            match self.heap.free(chunk) {
-                Ok(()) | Err(Error::Invalid(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        self.heap.free(item)
+        Ok(addresses(&list).filter(|chunk| !chunk.is_null()).collect())
     }
 
     /// Takes out what has expired in the next few buckets.

@@ -422,6 +422,32 @@ fn a_borrow_outlives_a_removal_and_its_place_is_free_afterwards() {
 }
 
 #[test]
+fn a_borrow_outlives_the_member_that_removed_its_value() {
+    let (space, bytes) = (space(32), value(1, 1, 100_000));
+    let keeps = Store::create(&space, options()).expect("a store");
+    keeps.put(b"k", &bytes, KEEP).expect("put");
+    let borrow = keeps.borrow(b"k").expect("asked").expect("there");
+    let removes = Store::open(&space, options()).expect("opened");
+    assert!(removes.remove(b"k").expect("removed"));
+    drop(removes);
+    let sweeps = Store::open(&space, options()).expect("opened");
+    let before = space.stats().objects();
+    for n in 0..4_u64 {
+        sweeps.sweep().expect("swept");
+        sweeps.put(&n.to_be_bytes(), &value(n, 2, 100_000), KEEP).expect("put");
+    }
+    let mut seen = vec![0; bytes.len()];
+    borrow.read(0, &mut seen).expect("inside");
+    assert!(seen == bytes && borrow.end().expect("asked"));
+    sweeps.sweep().expect("swept");
+    assert_eq!(
+        space.stats().objects(),
+        before + 4 * 2 - 2,
+        "freed when it was given back"
+    );
+}
+
+#[test]
 fn an_allocation_is_seen_when_it_is_published_and_not_before() {
     for visibility in [Visibility::Coherent, Visibility::Flush] {
         let store = Store::create(
