@@ -197,6 +197,10 @@ impl Core {
                 .swap(item, control.0, control.with_hits(control.hits() - 1).0)?;
             return Ok(false);
         }
+        // Again, as it may have been pinned since the hand set out.
+        if self.is_pinned(item)? {
+            return Ok(false);
+        }
         self.drop_replicas_of(item, header)?;
         let is_gone = self.unlink(placed)?;
         if is_gone {

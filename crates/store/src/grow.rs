@@ -20,8 +20,10 @@ use super::chains::{ENTRIES, Placed, Table, placed, segment_bytes, segments};
 use super::core::{Core, View};
 use super::entry::{Entry, State};
 use super::heap::{Heap, Line, offset};
+use super::item::{Header, Life};
 use super::layout::{WORD, root, table};
 use super::members::session_of;
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use cenote_space::GlobalAddress;
 use std::sync::Arc;
@@ -109,7 +111,7 @@ impl Core {
                 State::Free | State::Tentative => Entry::FORWARDED,
                 State::Committed => entry.frozen(),
                 State::Frozen => {
-                    self.copy_entry(to, former, entry.plain(), place)?;
+                    self.copy_entry(to, former, Placed { entry, ..placed }, place)?;
                     Entry::FORWARDED
                 }
             };
@@ -118,24 +120,43 @@ impl Core {
         }
     }
 
-    /// Writes an entry to its place in the current table. One whose item cannot be read is no more.
-    fn copy_entry(&self, to: &Table, former: &Table, entry: Entry, place: (u64, usize, usize)) -> Result<()> {
-        let (bucket, line, word) = place;
+    /// Writes a frozen entry to its place in the current table. One whose item cannot be read is no more.
+    fn copy_entry(&self, to: &Table, former: &Table, placed: Placed, place: (u64, usize, usize)) -> Result<()> {
+        let ((bucket, line, word), entry) = (place, placed.entry.plain());
         let header = match self.header_at(entry.item()) {
             Ok(header) => header,
             Err(Error::Lost(_)) => None,
             Err(error) => return Err(error),
         };
-        let Some(header) = header.filter(|header| former.bucket_of(header.hash) == bucket) else {
-            self.counters
-                .damaged
-                .fetch_add(1, cenote_base::rt::atomic::Ordering::Relaxed);
+        // While it is frozen its item is not freed. Afterwards another may lie there, whose place is not this one's.
+        if self.heap.load(placed.at)? != placed.entry.raw() {
             return Ok(());
+        }
+        let is_its = |header: &Header| {
+            let is_live = header.control.life() == Life::Live && entry.may_be(header.hash);
+            is_live && former.bucket_of(header.hash) == bucket
+        };
+        let Some(header) = header.filter(is_its) else {
+            self.counters.damaged.fetch_add(1, Ordering::Relaxed);
+            return self.close_targets(to, former, place);
         };
         let target = self.line_of(to, to.bucket_of(header.hash), line)?;
         self.heap
             .swap(offset(target, word as u64 * WORD)?, Entry::NEVER.raw(), entry.raw())
             .map(drop)
+    }
+
+    /// An entry is dropped: so that none who still can read its item copies it later, when its key may have another.
+    fn close_targets(&self, to: &Table, former: &Table, (bucket, line, word): (u64, usize, usize)) -> Result<()> {
+        for n in 0..to.buckets() / former.buckets() {
+            let target = self.line_of(to, bucket + n * former.buckets(), line)?;
+            self.heap.swap(
+                offset(target, word as u64 * WORD)?,
+                Entry::NEVER.raw(),
+                Entry::GONE.raw(),
+            )?;
+        }
+        Ok(())
     }
 
     /// The line with this number in a bucket of the current table, which gets it if it has fewer.

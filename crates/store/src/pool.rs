@@ -19,14 +19,20 @@ impl Core {
         };
         let count = offset(pool, free_pool::COUNT)?;
         let counted = self.heap.load(count)?;
-        if counted == 0 || counted > i64::MAX as u64 {
+        if counted as i64 <= 0 {
+            // Taken more often than counted, as a count was set to 0 in between.
+            if counted != 0 {
+                self.heap.swap(count, counted, 0)?;
+            }
             return Ok(None);
         }
+        let parts = self.heap.parts();
         let start = own_start();
         for n in 0..free_pool::PLACES_MAX {
             let place = place(pool, start + n)?;
             let object = self.heap.load(place)?;
-            let is_there = part.is_none_or(|part| GlobalAddress::from_raw(object).part() == part);
+            let of = GlobalAddress::from_raw(object).part();
+            let is_there = parts.contains(&of) && part.is_none_or(|part| of == part);
             if object != 0 && is_there && self.heap.swap(place, object, 0)? {
                 self.heap.add(count, u64::MAX)?;
                 return Ok(Some(GlobalAddress::from_raw(object)));
@@ -45,7 +51,7 @@ impl Core {
             return self.heap.free(object);
         };
         let count = offset(pool, free_pool::COUNT)?;
-        if self.heap.load(count)? < free_pool::PLACES_MAX {
+        if (self.heap.load(count)? as i64) < free_pool::PLACES_MAX as i64 {
             let start = own_start();
             for n in 0..16 {
                 let place = place(pool, start + n)?;
@@ -67,10 +73,10 @@ impl Core {
                 let place = place(pool, n)?;
                 let object = self.heap.load(place)?;
                 if object != 0 && self.heap.swap(place, object, 0)? {
-                    self.heap.add(offset(pool, free_pool::COUNT)?, u64::MAX)?;
-                    self.heap.free(GlobalAddress::from_raw(object))?;
+                    self.free_objects([GlobalAddress::from_raw(object)].into_iter(), false)?;
                 }
             }
+            self.heap.store(offset(pool, free_pool::COUNT)?, 0)?;
         }
         Ok(())
     }

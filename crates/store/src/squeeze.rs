@@ -91,6 +91,8 @@ impl Core {
     /// The committed entries of the whole table.
     fn all_entries(&self) -> Result<Vec<Placed>> {
         let (view, mut entries) = (self.current()?, Vec::new());
+        // Otherwise a word that was not used yet might be taken for one whose entry has gone.
+        while !self.move_some(&view, 64)? {}
         for bucket in 0..view.table.buckets() {
             let of_bucket = view.table.entries(&self.heap, bucket)?;
             entries.extend(

@@ -1,7 +1,7 @@
 //! A table that grows, step by step: helpers that come late.
 
 use super::super::chains::{Placed, Table};
-use super::super::entry::State;
+use super::super::entry::{Entry, State};
 use super::super::{Options, Put, PutOptions, Store};
 use cenote_space::{Space, SpaceOptions};
 
@@ -43,7 +43,11 @@ fn a_helper_that_comes_late_does_not_bring_a_removed_key_back() {
     // So that its bytes stay, and the helper finds them.
     let pinned = store.exists([&b"key"[..]], true).expect("asked");
     assert!(store.remove(b"key").expect("removed"));
-    core.copy_entry(&view.table, former, placed.entry, (bucket, 0, word))
+    let frozen = Placed {
+        entry: placed.entry.frozen(),
+        ..placed
+    };
+    core.copy_entry(&view.table, former, frozen, (bucket, 0, word))
         .expect("tried");
     assert!(
         word_of(&store, &view.table, is_committed).is_none(),
@@ -51,6 +55,68 @@ fn a_helper_that_comes_late_does_not_bring_a_removed_key_back() {
     );
     assert_eq!(store.get(b"key").expect("asked"), None);
     drop(pinned);
+}
+
+#[test]
+fn a_helper_that_comes_late_does_not_copy_what_lies_there_by_now() {
+    let store = grown();
+    let (core, view) = (&store.core, store.core.view());
+    let former = view.previous.as_ref().expect("not moved yet");
+    let hash = |key: &[u8]| core.key(key).expect("a key").hash;
+    let bucket = former.bucket_of(hash(b"key"));
+    let is_committed = |placed: &Placed| placed.entry.state() == State::Committed;
+    let (word, placed) = word_of(&store, former, is_committed).expect("there");
+    assert!(store.remove(b"key").expect("removed"));
+    // Another key, which would have come from the same bucket to another one, and whose item lies where that one lay.
+    let goes_elsewhere = |key: &Vec<u8>| {
+        let is_alike = former.bucket_of(hash(key)) == bucket && hash(key) >> 60 == hash(b"key") >> 60;
+        is_alike && view.table.bucket_of(hash(key)) != view.table.bucket_of(hash(b"key"))
+    };
+    let key = (100..u64::MAX).map(|n| n.to_string().into_bytes()).find(goes_elsewhere);
+    let key = key.expect("some");
+    let words = || {
+        let entries = view
+            .table
+            .entries(&core.heap, view.table.bucket_of(hash(&key)))
+            .expect("read");
+        entries.into_iter().filter(is_committed).collect::<Vec<_>>()
+    };
+    for _ in 0..1000 {
+        store.put(&key, b"value", PutOptions::default()).expect("put");
+        if words()[0].entry.item() == placed.entry.item() {
+            break;
+        }
+        store.put(b"spare", b"value", PutOptions::default()).expect("put");
+        assert!(store.remove(&key).expect("removed"));
+        store.remove(b"spare").expect("removed");
+    }
+    assert_eq!(words()[0].entry.item(), placed.entry.item(), "its memory is used again");
+    let frozen = Placed {
+        entry: placed.entry.frozen(),
+        ..placed
+    };
+    // Of another number than the one where the key's entry is: nobody has used that.
+    core.copy_entry(&view.table, former, frozen, (bucket, 0, (word + 3) % 7))
+        .expect("tried");
+    assert_eq!(words().len(), 1);
+}
+
+#[test]
+fn an_entry_that_one_helper_drops_no_other_copies() {
+    let store = grown();
+    let (core, view) = (&store.core, store.core.view());
+    let former = view.previous.as_ref().expect("not moved yet");
+    let (word, placed) = word_of(&store, former, |placed| placed.entry.state() == State::Committed).expect("there");
+    let bucket = former.bucket_of(core.key(b"key").expect("a key").hash);
+    core.heap.free(placed.entry.item()).expect("freed");
+    core.forward(&view.table, former, bucket).expect("forwarded");
+    for n in 0..4 {
+        let target = view
+            .table
+            .entries(&core.heap, bucket + n * former.buckets())
+            .expect("read")[word];
+        assert_eq!(target.entry, Entry::GONE, "a late helper writes where it is 0");
+    }
 }
 
 #[test]
