@@ -204,7 +204,7 @@ impl Core {
         self.drop_replicas_of(item, header)?;
         let is_gone = self.unlink(placed)?;
         if is_gone {
-            self.retire(item, *header, true)?;
+            self.retire(item, self.header_after(placed, *header), true)?;
         }
         Ok(is_gone)
     }

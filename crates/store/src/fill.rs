@@ -113,6 +113,17 @@ impl Core {
         self.free_objects(chunks.chain([filling.item]), false)
     }
 
+    /// Whether what was filled is linked, where its link's answer was lost. If not, the sweep frees it: another may have
+    /// pinned it and taken it out.
+    pub(super) fn was_linked(&self, filling: &Filling) -> Result<bool> {
+        let is_linked = self.is_linked(filling.item, &filling.header)?;
+        if !is_linked {
+            let mut retired = self.retired.lock();
+            retired.push((filling.item, filling.header, Some(filling.slot)));
+        }
+        Ok(is_linked)
+    }
+
     /// Copies bytes to their place in the value.
     pub(super) fn fill_at(&self, filling: &Filling, at: u64, bytes: &[u8]) -> Result<()> {
         let end = at

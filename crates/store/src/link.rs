@@ -36,6 +36,8 @@ pub(super) enum Linked {
     In(Option<Found>),
     /// An entry of the key was there before.
     Before,
+    /// A swap has failed of which it is not known whether it was done; if it was, this is the item that it replaced.
+    Unknown(Option<Found>, Error),
 }
 
 /// What a bucket says to one that links.
@@ -76,15 +78,16 @@ impl Core {
                     if on_entry == OnEntry::Keep && !found.header.has_expired(super::core::now_micros) {
                         return Ok(Linked::Before);
                     }
-                    version_after(found.header.version)?;
-                    if self.heap.swap(found.place.at, found.place.entry.raw(), entry.raw())? {
-                        return Ok(Linked::In(Some(found)));
+                    if let Some(linked) = self.replace(found, entry, &mut version_after)? {
+                        return Ok(linked);
                     }
                 }
                 Bucket::Room(Some(free)) => {
                     version_after(0)?;
-                    if self.insert(&view.table, bucket, key, free, entry)? {
-                        return Ok(Linked::In(None));
+                    match self.insert(&view.table, bucket, key, free, entry) {
+                        Ok(true) => return Ok(Linked::In(None)),
+                        Ok(false) => {}
+                        Err(error) => return Ok(Linked::Unknown(None, error)),
                     }
                 }
                 Bucket::Room(None) => match view.table.add_line(&self.heap, bucket) {
@@ -97,6 +100,38 @@ impl Core {
             spin.turn();
         }
         Err(Error::Busy("others link the same key all the time".into()))
+    }
+
+    /// Puts an entry in the place of one that was found, if that is there still. The item is pinned meanwhile: otherwise
+    /// its word might come to name another key's item that lies there by then.
+    fn replace(
+        &self,
+        found: Found,
+        entry: Entry,
+        version_after: &mut impl FnMut(u64) -> Result<()>,
+    ) -> Result<Option<Linked>> {
+        let slot = self.member.pin_own(&self.heap, found.place.entry.item())?;
+        let replaced = self.replace_pinned(found, entry, version_after);
+        // A pin that stays is freed with the member.
+        let _ = self.member.unpin(&self.heap, slot);
+        replaced
+    }
+
+    fn replace_pinned(
+        &self,
+        found: Found,
+        entry: Entry,
+        version_after: &mut impl FnMut(u64) -> Result<()>,
+    ) -> Result<Option<Linked>> {
+        let Placed { at, entry: before } = found.place;
+        if self.heap.load(at)? != before.raw() || !self.is_still(before.item(), &found.header)? {
+            return Ok(None);
+        }
+        version_after(found.header.version)?;
+        match self.heap.swap(at, before.raw(), entry.raw()) {
+            Ok(is_in) => Ok(is_in.then_some(Linked::In(Some(found)))),
+            Err(error) => Ok(Some(Linked::Unknown(Some(found), error))),
+        }
     }
 
     /// What is in the bucket, before the item is.
@@ -181,12 +216,25 @@ impl Core {
         self.heap.swap(place.at, place.entry.raw(), Entry::GONE.raw())
     }
 
+    /// The header of an item that was unlinked just now: its word may have come to name another item, at the same
+    /// address, since the header was read.
+    pub(super) fn header_after(&self, place: Placed, before: Header) -> Header {
+        match self.header_at(place.entry.item()) {
+            Ok(Some(header)) => header,
+            // It is not there: nothing will be freed.
+            _ => before,
+        }
+    }
+
     /// Takes out whatever the key has: its item is the caller's.
     pub(super) fn unlink_key(&self, key: &Key<'_>) -> Result<Option<Found>> {
         for _ in 0..TURNS {
             let view = self.settled_view(key.hash)?;
             match self.survey(&view.table, view.table.bucket_of(key.hash), key)? {
-                Bucket::Key(found) if self.unlink(found.place)? => return Ok(Some(found)),
+                Bucket::Key(Found { place, header }) if self.unlink(place)? => {
+                    let header = self.header_after(place, header);
+                    return Ok(Some(Found { place, header }));
+                }
                 Bucket::Key(_) | Bucket::Again => {}
                 Bucket::Room(_) => return Ok(None),
                 Bucket::Stale => drop(self.refresh_from(&view)?),

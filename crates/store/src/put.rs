@@ -4,8 +4,8 @@ use super::core::{Core, Key, now_micros};
 use super::fill::Filling;
 use super::find::Found;
 use super::link::Linked;
+use cenote_base::Result;
 use cenote_base::rt::Nanos;
-use cenote_base::{Error, Result};
 use std::cell::RefCell;
 
 /// How a value is put.
@@ -68,9 +68,20 @@ impl Core {
         }
         let (item, bytes) = (filling.item, filling.key.clone());
         let key = self.key(&bytes)?;
-        if options.replaces {
-            self.drop_replicas(&key)?;
+        if options.replaces
+            && let Err(error) = self.drop_replicas(&key)
+        {
+            return self.abandon(filling).and(Err(error));
         }
+        // Its replicas are copied from it: it must not be freed meanwhile, whoever takes it out.
+        let pin = match options.replicas {
+            0 => None,
+            _ => Some(self.member.pin_own(&self.heap, item)),
+        };
+        let pin = match pin.transpose() {
+            Ok(pin) => pin,
+            Err(error) => return self.abandon(filling).and(Err(error)),
+        };
         let filling = RefCell::new(filling);
         let version_after = |before: u64| {
             let (mut filling, version) = (filling.borrow_mut(), before.wrapping_add(1).max(1));
@@ -80,15 +91,23 @@ impl Core {
             self.set_version(&mut filling, version)
         };
         let linked = self.link(&key, item, options.on_entry(), version_after);
-        self.after_link(&key, filling.into_inner(), linked)
+        let put = self.after_link(&key, filling.into_inner(), linked);
+        if let Some(pin) = pin {
+            // A pin that stays is freed with the member.
+            let _ = self.member.unpin(&self.heap, pin);
+        }
+        put
     }
 
     fn after_link(&self, key: &Key<'_>, filling: Filling, linked: Result<Linked>) -> Result<Put> {
         match linked {
             Ok(Linked::In(replaced)) => self.stored(key, &filling, replaced),
             Ok(Linked::Before) => self.abandon(filling).map(|()| Put::Exists),
-            // Whether it is linked is unknown where an answer was lost: then it stays noted, until this member ends.
-            Err(error @ (Error::Lost(_) | Error::Timeout(_))) => Err(error),
+            Ok(Linked::Unknown(replaced, error)) => match self.was_linked(&filling) {
+                Ok(true) => self.stored(key, &filling, replaced),
+                // Where that is not known either, it stays noted until this member ends.
+                _ => Err(error),
+            },
             Err(error) => self.abandon(filling).and(Err(error)),
         }
     }

@@ -67,7 +67,12 @@ impl Core {
     fn copy_to(&self, part: u8, key: &Key<'_>, first: &Filling) -> Result<()> {
         let header = &first.header;
         let mut copy = self.begin_in(Some(part), key, header.value_len, (header.tenant, header.expires))?;
-        let filled = self.copy_value(first, &copy);
+        // What was copied is the item's, if it is the same still: otherwise its memory may be another's by now.
+        let filled = self.copy_value(first, &copy).and_then(|()| {
+            let is_its = self.is_still(first.item, header)?;
+            let gone = || Error::Revoked("the value was taken out while it was copied".into());
+            is_its.then_some(()).ok_or_else(gone)
+        });
         copy.header
             .set_value_checksum(header.has_checksum().then_some(header.value_crc));
         // Nobody reads it, so the clock would take it first.
@@ -101,7 +106,10 @@ impl Core {
                 })
             }
             Ok(Linked::Before) => self.abandon(copy),
-            Err(error @ (Error::Lost(_) | Error::Timeout(_))) => Err(error),
+            Ok(Linked::Unknown(replaced, error)) => match self.was_linked(&copy) {
+                Ok(true) => self.after_copy(copy, Ok(Linked::In(replaced))),
+                _ => Err(error),
+            },
             Err(error) => self.abandon(copy).and(Err(error)),
         }
     }

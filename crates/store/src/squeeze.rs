@@ -81,7 +81,7 @@ impl Core {
             if self.unlink(placed)? {
                 chunked += usize::from(header.chunks > 0 && !is_chosen);
                 evicted += 1;
-                self.retire(item, header, false)?;
+                self.retire(item, self.header_after(placed, header), false)?;
             }
         }
         self.count(root::EVICTED, evicted)?;

@@ -102,6 +102,7 @@ impl Core {
             for (placed, header) in self.candidates(&view.table, hand.wrapping_add(from), 8)? {
                 // Its replicas expire by themselves.
                 if header.has_expired(|| now) && self.unlink(placed)? {
+                    let header = self.header_after(placed, header);
                     self.retire(placed.entry.item(), header, true)?;
                     expired += 1;
                 }
