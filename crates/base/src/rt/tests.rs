@@ -137,6 +137,8 @@ fn files_do_what_they_say() {
     let other = fs::open(&path, fs::OpenOptions::WRITE).expect("opened");
     assert!(!other.lock_exclusive().expect("asked"));
     fs::replace(dir.join("b"), b"new").expect("replaced");
+    let again = fs::open(dir.join("b"), fs::OpenOptions::NEW).expect_err("it is there");
+    assert_eq!(again.kind(), std::io::ErrorKind::AlreadyExists);
     fs::rename(&path, dir.join("c")).expect("renamed");
     assert_eq!(fs::list(&dir).expect("listed"), ["b", "c"]);
     assert_eq!(fs::read(dir.join("b")).expect("read"), b"new");

@@ -386,6 +386,7 @@ impl FileSystem for MemFs {
         rt::preempt();
         let mut inner = self.lock();
         let id = match inner.disk.file(path) {
+            Ok(_) if options.new => return Err(io::ErrorKind::AlreadyExists.into()),
             Ok(id) => id,
             Err(e) if e.kind() == io::ErrorKind::NotFound && options.create => {
                 inner.change()?;

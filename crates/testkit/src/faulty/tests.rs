@@ -71,6 +71,27 @@ fn replacing_a_file_leaves_the_old_or_the_new() {
     });
 }
 
+/// Two processes replace one file, and the first is stopped over it: it does not write to what the second has made.
+#[test]
+fn what_replaces_a_file_is_no_other_writers_file() {
+    with_fs(|mem| {
+        fs::replace("/db/control", b"old").expect("replaced");
+        let stopped = fs::Replacement::write("/db/control", b"stopped").expect("written");
+        let next = fs::Replacement::write("/db/control", b"next").expect("written");
+        assert_eq!(mem.files().len(), 3, "each has its own file");
+        next.publish().expect("renamed");
+        assert_eq!(contents(mem, "/db/control").expect("there"), b"next");
+        make("/db/control.next", b"of an earlier version");
+        make("/db/controls.next", b"another file's");
+        fs::remove_unpublished("/db/control").expect("removed");
+        assert_eq!(mem.files(), [Path::new("/db/control"), Path::new("/db/controls.next")]);
+        assert!(stopped.publish().is_err(), "what it had written is gone");
+        assert_eq!(contents(mem, "/db/control").expect("there"), b"next");
+        drop(fs::Replacement::write("/db/control", b"given up").expect("written"));
+        assert_eq!(mem.files().len(), 2);
+    });
+}
+
 #[test]
 fn torn_crashes_keep_some_sectors() {
     with_fs(|mem| {

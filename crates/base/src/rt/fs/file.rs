@@ -14,6 +14,8 @@ pub struct OpenOptions {
     pub create: bool,
     /// Empty it.
     pub truncate: bool,
+    /// Fail if it is there.
+    pub new: bool,
 }
 
 impl OpenOptions {
@@ -22,6 +24,7 @@ impl OpenOptions {
         write: false,
         create: false,
         truncate: false,
+        new: false,
     };
     /// An existing file, to read and write.
     pub const WRITE: Self = Self {
@@ -36,6 +39,11 @@ impl OpenOptions {
     /// An empty file to read and write, whatever was there.
     pub const TRUNCATE: Self = Self {
         truncate: true,
+        ..Self::CREATE
+    };
+    /// A file to read and write that was not there before.
+    pub const NEW: Self = Self {
+        new: true,
         ..Self::CREATE
     };
 }

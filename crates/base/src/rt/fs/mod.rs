@@ -10,7 +10,7 @@
 //! (design, section 8).
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub mod batch;
@@ -127,11 +127,70 @@ pub fn read(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// Those of the file system; the file holds either the old or the new bytes then, too.
 pub fn replace(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<()> {
+    Replacement::write(path, bytes)?.publish()
+}
+
+/// New bytes of a small file, synced under a name of their own. Dropped, they are gone.
+///
+/// The name is drawn: two processes that replace one file, on one host or two, do not write to one file. Of one that is
+/// stopped after the other has renamed, nothing reaches what the other made.
+#[derive(Debug)]
+pub struct Replacement {
+    path: PathBuf,
+    next: PathBuf,
+}
+
+impl Replacement {
+    /// Writes and syncs `bytes` beside `path`.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn write(path: impl AsRef<Path>, bytes: &[u8]) -> io::Result<Self> {
+        let path = path.as_ref().to_owned();
+        let next = path.with_extension(format!("{:016x}.next", super::random()));
+        let file = open(&next, OpenOptions::NEW)?;
+        let written = Self { path, next };
+        file.write_at(bytes, 0)?;
+        file.sync_data()?;
+        Ok(written)
+    }
+
+    /// Gives them the file's name, durably.
+    ///
+    /// # Errors
+    /// Those of the file system; the file holds either the old or the new bytes then.
+    pub fn publish(mut self) -> io::Result<()> {
+        rename(&self.next, &self.path)?;
+        self.next = PathBuf::new();
+        sync_dir(self.path.parent().unwrap_or(Path::new(".")))
+    }
+}
+
+impl Drop for Replacement {
+    fn drop(&mut self) {
+        if !self.next.as_os_str().is_empty() {
+            let _ = remove(&self.next);
+        }
+    }
+}
+
+/// Removes what processes that were killed over a [`replace`] of `path` have left. One that runs yet fails.
+///
+/// # Errors
+/// Those of the file system.
+pub fn remove_unpublished(path: impl AsRef<Path>) -> io::Result<()> {
     let path = path.as_ref();
-    let next = path.with_extension("next");
-    let file = open(&next, OpenOptions::TRUNCATE)?;
-    file.write_at(bytes, 0)?;
-    file.sync_data()?;
-    rename(&next, path)?;
-    sync_dir(path.parent().unwrap_or(Path::new(".")))
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let is_left = |name: &&String| {
+        let rest = name.strip_prefix(&*stem).and_then(|rest| rest.strip_suffix(".next"));
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.') && !rest[1..].contains('.'))
+    };
+    for name in list(dir)?.iter().filter(is_left) {
+        match remove(dir.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+    }
+    Ok(())
 }

@@ -21,7 +21,11 @@ impl FileSystem for OsFileSystem {
     fn open(&self, path: &Path, options: OpenOptions) -> io::Result<File> {
         let mut flags = OFlags::CLOEXEC;
         flags |= if options.write { OFlags::RDWR } else { OFlags::RDONLY };
-        for (wanted, flag) in [(options.create, OFlags::CREATE), (options.truncate, OFlags::TRUNC)] {
+        for (wanted, flag) in [
+            (options.create, OFlags::CREATE),
+            (options.truncate, OFlags::TRUNC),
+            (options.new, OFlags::EXCL),
+        ] {
             if wanted {
                 flags |= flag;
             }
