@@ -34,7 +34,7 @@ use std::sync::Arc;
 use cenote_base::bytes::get_le;
 use cenote_base::error::IoContext;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::fs::{self, File, OpenOptions, Replacement};
 use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
@@ -196,7 +196,7 @@ impl ControlFile {
     pub(crate) fn open_or_begin(data: &Path, origins: Origins, owner: Option<Arc<Ownership>>) -> Result<ControlFile> {
         let path = data.join("control");
         if !fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
-            Self::create(data, &path, origins)?;
+            Self::create(data, &path, origins, owner.as_deref())?;
         }
         let mut file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
         let mut bytes = vec![0; 2 * SLOT as usize];
@@ -211,8 +211,8 @@ impl ControlFile {
                 path.display()
             ))
         })?;
-        if owner.as_ref().is_some_and(|owner| owner.has_moved()) {
-            file = replace(&path, sequence, &control)?;
+        if let Some(owner) = owner.as_ref().filter(|owner| owner.has_moved()) {
+            file = replace(&path, sequence, &control, owner)?;
         }
         Ok(ControlFile {
             path,
@@ -226,7 +226,7 @@ impl ControlFile {
         })
     }
 
-    fn create(data: &Path, path: &Path, origins: Origins) -> Result<()> {
+    fn create(data: &Path, path: &Path, origins: Origins, owner: Option<&Ownership>) -> Result<()> {
         origins.check()?;
         for dir in [log_dir(data), spaces_dir(data)] {
             let exists = fs::exists(&dir).doing(|| format!("looking for {}", dir.display()))?;
@@ -243,15 +243,13 @@ impl ControlFile {
                 )));
             }
         }
-        Self::write_new(data, &Control::new(rt::random_u128(), origins))
+        let control = Control::new(rt::random_u128(), origins);
+        publish(path, &two_slots(&control, 1), owner)
     }
 
     /// Makes the control file of a copy, durably.
     pub(crate) fn write_new(data: &Path, control: &Control) -> Result<()> {
-        let path = data.join("control");
-        let mut bytes = control.encode(1).to_vec();
-        bytes.resize(2 * SLOT as usize, 0);
-        fs::replace(&path, &bytes).doing(|| format!("making {}", path.display()))
+        publish(&data.join("control"), &two_slots(control, 1), None)
     }
 
     /// Its contents now.
@@ -308,12 +306,25 @@ impl ControlFile {
 
 /// Another file with the same contents, in this program's version. A former owner may have the one before open, and write
 /// to it yet.
-fn replace(path: &Path, sequence: u64, control: &Control) -> Result<File> {
+fn replace(path: &Path, sequence: u64, control: &Control, owner: &Ownership) -> Result<File> {
+    publish(path, &two_slots(control, sequence), Some(owner))?;
+    fs::open(path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))
+}
+
+/// A file with one slot written.
+fn two_slots(control: &Control, sequence: u64) -> Vec<u8> {
     let mut bytes = vec![0; 2 * SLOT as usize];
     let at = ((sequence + 1) % 2 * SLOT) as usize;
     bytes[at..at + SLOT as usize].copy_from_slice(&control.encode(sequence));
-    fs::replace(path, &bytes).doing(|| format!("replacing {}", path.display()))?;
-    fs::open(path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))
+    bytes
+}
+
+fn publish(path: &Path, bytes: &[u8], owner: Option<&Ownership>) -> Result<()> {
+    let doing = || format!("replacing {}", path.display());
+    let next = Replacement::write(path, bytes).doing(doing)?;
+    // Whoever takes the directory after this look removes `next`, or finds what it became.
+    owner.map_or(Ok(()), Ownership::check)?;
+    next.publish().doing(doing)
 }
 
 fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {

@@ -33,7 +33,7 @@ use cenote_base::error::IoContext;
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::fs::{self, OpenOptions};
+use cenote_base::rt::fs::{self, OpenOptions, Replacement};
 use cenote_base::{Error, Result, crc};
 use cenote_fabric::Origin;
 
@@ -47,6 +47,8 @@ const SIZE: usize = SUM + 4;
 const FILE_SIZE: usize = COPIES[1] + SIZE;
 /// Looks at a file that cannot be read as it should be, before that counts.
 const LOOKS: usize = 3;
+/// Starts that may be faster than one that claims the directory, before it gives up.
+const TRIES: usize = 16;
 
 const _: () = assert!(COPIES[0] + SIZE <= COPIES[1], "the copies are apart");
 
@@ -175,6 +177,21 @@ impl Owner {
         (self.host, self.host_epoch) == (host.number(), host.epoch())
     }
 
+    /// The one on record; `None` if there was none yet.
+    fn found(path: &Path) -> Result<Option<Owner>> {
+        if !fs::exists(path).doing(|| format!("looking for {}", path.display()))? {
+            return Ok(None);
+        }
+        let owner = Owner::read(path)?.ok_or_else(|| {
+            Error::corrupt(format!(
+                "both copies in {} are damaged: it says of which generation the log's files are. Restore the data \
+                 directory from a backup",
+                path.display()
+            ))
+        })?;
+        Ok(Some(owner))
+    }
+
     fn read(path: &Path) -> Result<Option<Owner>> {
         let file = fs::open(path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
         let mut bytes = [0; FILE_SIZE];
@@ -199,22 +216,40 @@ impl Ownership {
     /// Says in `data` that the directory is this process's from here on. Its log has not been read before.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if a later holder of the same grant has the directory; [`Error::Corrupt`] if the file is
-    /// damaged; an I/O error.
+    /// [`Error::Revoked`] if a later holder of the same grant has the directory, or a start that was faster;
+    /// [`Error::Busy`] if others take it all the time; [`Error::Corrupt`] if the file is damaged; an I/O error.
     pub(crate) fn claim(data: &Path, claim: &Claim) -> Result<Ownership> {
         let path = data.join("owner");
-        let former = match fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
-            true => Some(Self::former(&path)?),
-            false => None,
-        };
-        if let Some(former) = &former {
-            refuse_former_holder(former, claim)?;
+        for _ in 0..TRIES {
+            let former = Owner::found(&path)?;
+            if let Some(former) = &former {
+                refuse_former_holder(former, claim)?;
+            }
+            let claimed = Ownership::after(path.clone(), former.as_ref(), claim);
+            let doing = || format!("writing {}", path.display());
+            let next = Replacement::write(&path, &claimed.owner.encode()).doing(doing)?;
+            // Another start that took the directory meanwhile removes what it finds of this one's, or is found here.
+            if Owner::found(&path)? != former {
+                continue;
+            }
+            next.publish().doing(doing)?;
+            for file in [&path, &data.join("control")] {
+                fs::remove_unpublished(file).doing(|| format!("clearing {}", data.display()))?;
+            }
+            claimed.check()?;
+            return Ok(claimed);
         }
-        let believed = former.as_ref().map_or(0, |former| former.generation);
+        Err(Error::Busy(format!(
+            "the data directory {} is being taken by other servers",
+            data.display()
+        )))
+    }
+
+    fn after(path: PathBuf, former: Option<&Owner>, claim: &Claim) -> Ownership {
+        let believed = former.map_or(0, |former| former.generation);
         let stays = former.is_none_or(|former| former.is_on(&claim.host));
         let owner = Owner {
             token: rt::random_u128(),
-            // Two starts that race for the directory draw different ones, as a rule.
             generation: if stays {
                 believed
             } else {
@@ -225,24 +260,13 @@ impl Ownership {
             holding: claim.holding,
             name: claim.host.to_string(),
         };
-        fs::replace(&path, &owner.encode()).doing(|| format!("writing {}", path.display()))?;
-        Ok(Ownership {
+        Ownership {
             path,
             owner,
             believed,
             is_lost: AtomicBool::new(false),
             on_lost: claim.on_lost.clone(),
-        })
-    }
-
-    fn former(path: &Path) -> Result<Owner> {
-        Owner::read(path)?.ok_or_else(|| {
-            Error::corrupt(format!(
-                "both copies in {} are damaged: it says of which generation the log's files are. Restore the data \
-                 directory from a backup",
-                path.display()
-            ))
-        })
+        }
     }
 
     /// The generation of the files that this process makes.

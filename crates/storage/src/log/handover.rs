@@ -13,6 +13,10 @@
 //! before, since it writes behind what was durable only, and that lies in `K`. Each step leaves a directory that the
 //! next start can read: `K-G` has its name when it is whole, and then counts before `K`; what lies behind it and is of
 //! a lower generation means nothing.
+//!
+//! A start may be stopped over that while another takes the directory. So it looks at `owner` before it removes
+//! anything; all files that it removes it has listed before, so they are of no later start. One of a generation that
+//! nobody has recorded is put aside, not removed.
 
 use cenote_base::error::IoContext;
 use cenote_base::rt::fault::{Fault, planted};
@@ -27,19 +31,22 @@ const CHUNK: usize = 1 << 20;
 
 impl Segments {
     /// Gives the segments from `end` on, where the log ends, files of this start's generation, and removes those of
-    /// former owners. Nothing is done where all are its own.
+    /// former owners. Nothing is done where all are its own. `check` says whether the directory is this start's still.
     ///
     /// # Errors
-    /// An I/O error, with the segment.
-    pub fn own_from(&self, end: Lsn) -> Result<()> {
+    /// An I/O error, with the segment; those of `check`.
+    pub fn own_from(&self, end: Lsn, check: &dyn Fn() -> Result<()>) -> Result<()> {
         let number = self.number_of(end);
         if !self.has_foreign_from(number) || planted(Fault::LogFilesKept) {
             return Ok(());
         }
         // A log that ends where a segment begins has nothing in it.
         if !end.raw().is_multiple_of(self.payload()) && !self.is_own(number) {
+            check()?;
             self.copy_up_to(end)?;
         }
+        // What was listed before this look is of starts before this one: a later one would be found here.
+        check()?;
         self.forget_foreign(number)?;
         fs::sync_dir(self.dir()).doing(|| format!("syncing {}", self.dir().display()))
     }

@@ -68,6 +68,11 @@ impl LogOptions {
         })
     }
 
+    /// Before files are changed that another start may have made its own since they were listed.
+    fn check_owner(&self) -> Result<()> {
+        self.owner.as_ref().map_or(Ok(()), |owner| owner.check())
+    }
+
     fn state(&self, segments: Segments, ring: Ring, mark: RingMark, tail: Lsn, start: Lsn) -> LogState {
         LogState::new(segments, ring, mark, tail, start, self.background, self.owner.clone())
     }
@@ -129,6 +134,7 @@ pub(super) fn open(options: LogOptions) -> Result<(LogState, LogReport)> {
 
 fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(LogState, LogReport)> {
     let origin = options.origin;
+    options.check_owner()?;
     segments.prepare(segments.number_of(origin), true)?;
     ring.format(options.database, origin);
     let mark = RingMark {
@@ -242,7 +248,7 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     ring.forget_boundaries(end.tail);
     ring.set_tail(end.tail);
     let durable_before = end.mark.durable;
-    segments.own_from(durable_before)?;
+    segments.own_from(durable_before, &|| options.check_owner())?;
     let block = load_block(&segments, durable_before)?;
     let state = options.state(segments, ring, end.mark, end.tail, end.start);
     state.flusher.lock().block = block;
@@ -298,9 +304,10 @@ fn from_files(
         segments.sync(number)?;
     }
     if !planted(Fault::LogTailKept) {
+        options.check_owner()?;
         segments.truncate(end, used_to)?;
     }
-    segments.own_from(end)?;
+    segments.own_from(end, &|| options.check_owner())?;
     write_again(&segments, found.known_durable, end)?;
     segments.prepare(segments.number_of(end), true)?;
     ring.format(options.database, end);

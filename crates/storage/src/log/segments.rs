@@ -9,6 +9,7 @@
 //!                       32 u64 number n          40 u64 first LSN      48 u32 crc32c of 0..48
 //!                     4096 payload
 //! N...N-G...G.log        the same, of generation G: those above are of generation 0
+//! N...N-G...G.log.aside  one whose generation no start has recorded; it means nothing, and is for people to look at
 //! spare-N.log            a segment to reuse; its bytes mean nothing (spare-N-G.log, of generation G)
 //! ```
 //!
@@ -54,6 +55,8 @@ pub(crate) struct Segments {
     payload: u64,
     /// Of the files that are made.
     generation: u64,
+    /// The last one that was on record.
+    believed: u64,
     list: Mutex<SegmentList>,
     /// Held while a segment is made. Taken before `list`.
     making: Mutex<()>,
@@ -109,6 +112,7 @@ impl Segments {
             database,
             payload,
             generation: generations.own,
+            believed: generations.believed,
             list: Mutex::new(list),
             making: Mutex::new(()),
             prepared: AtomicU64::new(0),
@@ -301,7 +305,12 @@ impl Segments {
         self.publish_prepared(&list);
         drop(list);
         for path in paths {
-            match fs::remove(&path) {
+            let is_recorded = generation_in(&path).is_none_or(|it| it <= self.believed);
+            let done = match is_recorded {
+                true => fs::remove(&path),
+                false => fs::rename(&path, path.with_extension("log.aside")),
+            };
+            match done {
                 // A former owner may have renamed or removed it.
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 removed => removed.doing(|| format!("removing {}, which is a former owner's", path.display()))?,
@@ -608,6 +617,10 @@ fn name_of(number: u64, generation: u64) -> String {
         0 => format!("{number:016x}.log"),
         _ => format!("{number:016x}-{generation:016x}.log"),
     }
+}
+
+fn generation_in(path: &Path) -> Option<u64> {
+    number_of_name(path.file_name()?.to_str()?).map(|(_, generation)| generation)
 }
 
 /// Number and generation of the segment whose file has this name, if it is one's.

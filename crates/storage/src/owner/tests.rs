@@ -10,6 +10,8 @@ use cenote_fabric::Region;
 use cenote_testkit::faulty::MemFs;
 
 use super::*;
+use crate::control::ControlFile;
+use crate::log::{Log, LogOptions};
 use crate::redo::GroupBuilder;
 use crate::testing::{blank, group, place, region};
 use crate::{DataDir, Origins, Storage, StorageOptions};
@@ -162,9 +164,67 @@ fn segments_of_former_owners_mean_nothing() {
         assert!(
             !names
                 .iter()
-                .any(|name| name.contains("0fffffff") || name.starts_with("0000000000000003.")),
+                .any(|name| name.ends_with("-0fffffffffffffff.log") || name.starts_with("0000000000000003.")),
             "{names:?}"
         );
+    });
+}
+
+/// A start is stopped at each step between its claim and its first flush, while another takes the directory, and serves.
+/// Woken, it changes no file of the other's: the control file and the log are as they were.
+#[test]
+fn a_start_that_another_has_overtaken_touches_nothing() {
+    for believe_ring in [true, false] {
+        for stop in ["claimed", "control read"] {
+            with(Arc::new(MemFs::new()), || {
+                let (lost, region) = (Arc::new(AtomicU64::new(0)), region());
+                let former = open(&claim("a", &lost), &region, false);
+                commit(&former, "one").expect("acknowledged");
+                let copy = crate::testing::copy_of(&region);
+                let data = Path::new(DATA);
+                let slow = Arc::new(Ownership::claim(data, &claim("b", &lost)).expect("claimed"));
+                let control = |owner| ControlFile::open_or_begin(data, Origins::default(), Some(owner));
+                let early = (stop == "control read").then(|| control(Arc::clone(&slow)).expect("read"));
+                let winner = open(&claim("c", &lost), &crate::testing::copy_of(&region), believe_ring);
+                commit(&winner, "two").expect("acknowledged");
+                let state = || (bytes_of("/data/log"), fs::read("/data/control").expect("read"));
+                let before = state();
+
+                let late = early.map_or_else(|| control(Arc::clone(&slow)), Ok);
+                assert_eq!(late.is_ok(), stop == "control read");
+                let found = winner.control().get();
+                let opened = Log::open(LogOptions {
+                    database: found.database,
+                    believe_ring,
+                    checkpoint: found.checkpoint,
+                    owner: Some(slow),
+                    ..crate::testing::log_options(&data.join("log"), &copy)
+                });
+                assert!(opened.is_err(), "{stop}");
+                assert_eq!(state(), before, "{stop}");
+                commit(&winner, "three").expect("acknowledged");
+                drop(winner);
+                let again = open(&claim("c", &lost), &crate::testing::region(), false);
+                assert_eq!(groups(&again), 3, "{stop}");
+            });
+        }
+    }
+}
+
+/// A start that read `owner` and was stopped before it wrote there does not write over that of another.
+#[test]
+fn a_start_that_was_stopped_over_its_claim_takes_nothing() {
+    with(Arc::new(MemFs::new()), || {
+        let (data, path) = (Path::new(DATA), Path::new(DATA).join("owner"));
+        fs::create_dir_all(data).expect("made");
+        drop(Ownership::claim(data, &Claim::of(Origin::host("a", 1))).expect("claimed"));
+        let former = Owner::found(&path).expect("read");
+        let slow = Ownership::after(path.clone(), former.as_ref(), &Claim::of(Origin::host("b", 1)));
+        let next = Replacement::write(&path, &slow.owner.encode()).expect("written");
+        let winner = Ownership::claim(data, &Claim::of(Origin::host("c", 1))).expect("claimed");
+        assert!(next.publish().is_err(), "what it had written is gone");
+        winner.check().expect("the directory's owner");
+        assert_eq!(fs::list(data).expect("listed"), ["owner"]);
     });
 }
 
