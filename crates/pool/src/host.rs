@@ -96,9 +96,17 @@ struct Stat {
 impl Stat {
     /// `None` if there is no such process, or it cannot be seen.
     fn of(pid: i32) -> Option<Self> {
-        let text = read_all(Path::new(&format!("/proc/{pid}/stat"))).ok()?;
+        Self::read(pid).ok().flatten()
+    }
+
+    fn read(pid: i32) -> std::io::Result<Option<Self>> {
+        let text = shown(read_all(Path::new(&format!("/proc/{pid}/stat"))))?;
+        Ok(Self::parse(&text))
+    }
+
+    fn parse(text: &[u8]) -> Option<Self> {
         // The name, in parentheses, may hold anything.
-        let text = String::from_utf8_lossy(&text);
+        let text = String::from_utf8_lossy(text);
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_ascii_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
         // Fields 3 (state), 20 (threads) and 22 (start) of proc_pid_stat(5).
@@ -148,7 +156,8 @@ impl Host for Machine {
         let others: Vec<i32> = mapping(file)?.into_iter().filter(is_other).collect();
         let files = [file.to_path_buf()];
         for pid in others {
-            if let Some(stat) = Stat::of(pid) {
+            let stat = Stat::read(pid).map_err(|error| Error::io(format!("looking at process {pid}"), error))?;
+            if let Some(stat) = stat {
                 self.end_process(Process { pid, start: stat.start }, &files, timeout)?;
             }
         }
@@ -156,7 +165,9 @@ impl Host for Machine {
     }
 
     fn is_there(&self, process: Process) -> bool {
-        Stat::of(process.pid).is_some_and(|stat| stat.start == process.start && !stat.is_over)
+        let is_it = |stat: Stat| stat.start == process.start && !stat.is_over;
+        // What cannot be read now may be there.
+        Stat::read(process.pid).map_or(true, |stat| stat.is_some_and(is_it))
     }
 
     fn is_seen(&self, process: Process) -> bool {
@@ -174,7 +185,7 @@ impl Host for Machine {
         let until = rt::now().raw().saturating_add(timeout.raw());
         let mut mapped = None;
         for file in files {
-            if Target::of(file)?.is_some_and(|file| file.is_mapped_by(process.pid)) {
+            if maps(file, process.pid)? {
                 mapped = Some(file);
                 break;
             }
@@ -208,8 +219,17 @@ fn mapping(file: &Path) -> Result<Vec<i32>> {
         return Ok(Vec::new());
     };
     let pids = fs::list("/proc").map_err(|error| Error::io("listing processes", error))?;
-    let pids = pids.iter().filter_map(|name| name.parse().ok());
-    Ok(pids.filter(|pid| file.is_mapped_by(*pid)).collect())
+    let mut found = Vec::new();
+    for pid in pids.iter().filter_map(|name| name.parse().ok()) {
+        if file.is_mapped_by(pid)? {
+            found.push(pid);
+        }
+    }
+    Ok(found)
+}
+
+fn maps(file: &Path, pid: i32) -> Result<bool> {
+    Target::of(file)?.map_or(Ok(false), |file| file.is_mapped_by(pid))
 }
 
 /// A file, as `/proc` names it: by device and number, since a process in a container sees another path.
@@ -233,8 +253,8 @@ impl Target {
         }))
     }
 
-    fn is_mapped_by(&self, pid: i32) -> bool {
-        maps_of(pid).iter().any(|maps| self.is_in(maps))
+    fn is_mapped_by(&self, pid: i32) -> Result<bool> {
+        Ok(maps_of(pid)?.iter().any(|maps| self.is_in(maps)))
     }
 
     /// Whether one of the lines (addresses, rights, offset, device, inode, path) names it.
@@ -249,17 +269,32 @@ impl Target {
 
 /// The memory map of a process: once, or if its first thread has ended as each of the others shows it. None if it has
 /// ended, or is another user's.
-fn maps_of(pid: i32) -> Vec<Vec<u8>> {
-    let maps = |path: String| read_all(Path::new(&path)).unwrap_or_default();
-    let of_all = maps(format!("/proc/{pid}/maps"));
+///
+/// # Errors
+/// Those of reading it, when that does not say that there is none: it may map anything.
+fn maps_of(pid: i32) -> Result<Vec<Vec<u8>>> {
+    let unread = |error| Error::io(format!("reading what process {pid} maps"), error);
+    let maps = |path: String| shown(read_all(Path::new(&path))).map_err(unread);
+    let of_all = maps(format!("/proc/{pid}/maps"))?;
     if !of_all.is_empty() {
-        return vec![of_all];
+        return Ok(vec![of_all]);
     }
-    let tasks = fs::list(format!("/proc/{pid}/task")).unwrap_or_default();
+    let tasks = shown(fs::list(format!("/proc/{pid}/task"))).map_err(unread)?;
     tasks
         .iter()
         .map(|task| maps(format!("/proc/{pid}/task/{task}/maps")))
         .collect()
+}
+
+/// What `/proc` shows of a process: nothing if it has ended, or is another user's, and not when looking fails.
+fn shown<T: Default>(found: std::io::Result<T>) -> std::io::Result<T> {
+    use std::io::ErrorKind;
+    let ended = Some(rustix::io::Errno::SRCH.raw_os_error());
+    match found {
+        Err(error) if error.raw_os_error() == ended => Ok(T::default()),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => Ok(T::default()),
+        found => found,
+    }
 }
 
 /// Files of `/proc` do not know how long they are.
@@ -297,11 +332,32 @@ fn end(pid: i32, file: &Path) -> Result<()> {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         Err(error) => return Err(Error::io(doing(), error.into())),
     };
-    if !Target::of(file)?.is_some_and(|file| file.is_mapped_by(pid)) {
+    if !maps(file, pid)? {
         return Ok(());
     }
     match rustix::process::pidfd_send_signal(&descriptor, Signal::KILL) {
         Ok(()) | Err(rustix::io::Errno::SRCH) => Ok(()),
         Err(error) => Err(Error::io(doing(), error.into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::io::Errno;
+
+    /// A table of files that is full, or memory that is short, does not say that a process maps nothing.
+    #[test]
+    fn what_cannot_be_read_is_not_nothing() {
+        let looked = |errno: Errno| shown::<Vec<u8>>(Err(errno.into()));
+        for errno in [Errno::NOENT, Errno::SRCH, Errno::ACCESS, Errno::PERM] {
+            assert_eq!(looked(errno).expect("nothing is there"), b"");
+        }
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
+            let error = looked(errno).expect_err("not known");
+            assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
+        }
+        assert!(maps_of(own_pid()).expect("its own").iter().any(|maps| !maps.is_empty()));
+        assert!(maps_of(i32::MAX).expect("no such process").is_empty());
     }
 }

@@ -70,7 +70,7 @@ impl RangeHost for Machine {
     fn mappings(&self, device: &Path) -> Result<Vec<(String, FileRange)>> {
         let (target, mut found) = (target(device)?, Vec::new());
         for pid in processes()? {
-            let ranges = ranges_of(&target, pid).into_iter();
+            let ranges = ranges_of(&target, pid)?.into_iter();
             found.extend(ranges.map(|range| (format!("process {pid}"), range)));
         }
         Ok(found)
@@ -138,22 +138,27 @@ fn processes() -> Result<Vec<i32>> {
 /// The processes that map a byte of the range.
 fn mapping(device: &Path, range: FileRange) -> Result<Vec<i32>> {
     let target = target(device)?;
-    let maps_it = |pid: &i32| maps_range(&target, *pid, range);
-    Ok(processes()?.into_iter().filter(maps_it).collect())
+    let mut found = Vec::new();
+    for pid in processes()? {
+        if maps_range(&target, pid, range)? {
+            found.push(pid);
+        }
+    }
+    Ok(found)
 }
 
-fn maps_range(target: &Target, pid: i32, range: FileRange) -> bool {
-    ranges_of(target, pid).iter().any(|mapped| mapped.overlaps(&range))
+fn maps_range(target: &Target, pid: i32, range: FileRange) -> Result<bool> {
+    Ok(ranges_of(target, pid)?.iter().any(|mapped| mapped.overlaps(&range)))
 }
 
 /// What a process maps of a file.
-fn ranges_of(target: &Target, pid: i32) -> Vec<FileRange> {
+fn ranges_of(target: &Target, pid: i32) -> Result<Vec<FileRange>> {
     let mut found = Vec::new();
-    for maps in maps_of(pid) {
+    for maps in maps_of(pid)? {
         let maps = String::from_utf8_lossy(&maps);
         found.extend(maps.lines().filter_map(|line| range_in(target, line)));
     }
-    found
+    Ok(found)
 }
 
 /// What one line of a memory map (addresses, rights, offset, device, inode, path) has of a file.
@@ -182,7 +187,8 @@ fn end(pid: i32, device: &Path, range: FileRange) -> Result<()> {
         Err(rustix::io::Errno::SRCH) => return Ok(()),
         Err(error) => return Err(Error::io(doing(), error.into())),
     };
-    if !Target::of(device)?.is_some_and(|target| maps_range(&target, pid, range)) {
+    let maps_it = Target::of(device)?.map_or(Ok(false), |target| maps_range(&target, pid, range))?;
+    if !maps_it {
         return Ok(());
     }
     match rustix::process::pidfd_send_signal(&descriptor, Signal::KILL) {
