@@ -58,6 +58,14 @@ impl Steps {
         *progress = None;
         Ok(())
     }
+
+    /// A process has, or may have, the range mapped: lines that were written back may be dirty again.
+    fn begin_anew(&self, grant: GrantId) {
+        let mut progress = self.0.lock();
+        if progress.as_ref().is_some_and(|former| former.of.0 == grant) {
+            *progress = None;
+        }
+    }
 }
 
 /// The device, and the processes of this host that use it.
@@ -125,6 +133,7 @@ impl Ranges {
     }
 
     fn admit(&self, place: GrantPlace, new: bool) -> Result<OrderReply> {
+        self.steps.begin_anew(place.grant);
         let users = self.users(place)?;
         if !users.is_empty() {
             let (users, host) = (users.join(", "), &self.name);
@@ -140,14 +149,17 @@ impl Ranges {
     fn inspect(&self, place: GrantPlace, write_back: bool) -> Result<OrderReply> {
         self.device.check_standing(place)?;
         let users = self.users(place)?;
-        if users.is_empty() && write_back {
-            self.write_back(place)?;
+        match users.is_empty() {
+            true if write_back => self.write_back(place)?,
+            true => {}
+            false => self.steps.begin_anew(place.grant),
         }
         Ok(OrderReply::Holders(users))
     }
 
     fn confirm(&self, place: GrantPlace, process: Process) -> Result<OrderReply> {
         self.device.check_standing(place)?;
+        self.steps.begin_anew(place.grant);
         match self.host.is_user(self.device.path(), place.range, process)? {
             true => Ok(OrderReply::Done),
             false => Err(Error::Mismatch(format!(
@@ -210,5 +222,40 @@ impl Ranges {
             all.push(found(None, at, end - at));
         }
         Ok(OrderReply::Ranges(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    /// A range that was written back in part, and mapped again, is written back from its beginning.
+    #[test]
+    fn what_a_holder_has_mapped_meanwhile_is_written_back_again() {
+        let steps = Steps::default();
+        let place = GrantPlace {
+            grant: GrantId(7),
+            epoch: 3,
+            range: FileRange { offset: 100, bytes: 30 },
+        };
+        let written = RefCell::new(Vec::new());
+        let until = |end: u64| {
+            written.borrow_mut().clear();
+            steps.go_on(place, 10, What::WritingBack, |range| {
+                written.borrow_mut().push(range.offset);
+                match range.offset < end {
+                    true => Ok(()),
+                    false => Err(Error::Busy("cut off".into())),
+                }
+            })
+        };
+        until(120).expect_err("cut off");
+        steps.begin_anew(GrantId(8));
+        until(120).expect_err("cut off");
+        assert_eq!(*written.borrow(), [120], "it goes on where it was");
+        steps.begin_anew(GrantId(7));
+        until(200).expect("all of it");
+        assert_eq!(*written.borrow(), [100, 110, 120]);
     }
 }
