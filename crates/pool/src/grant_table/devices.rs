@@ -14,12 +14,13 @@
 //!   processes alone may map it, and that host's agent alone changes its directory slot;
 //! - it goes to another host only after the agent of the former one has confirmed that no process there maps it, and
 //!   that nothing of it is in that host's caches; or when the former one's epoch was closed;
-//! - a host's epoch rises each time it joins after it was lost. An agent of a closed epoch is not heard before it has
+//! - a host's epoch rises each time it joins after it was lost, or was cut off over that. An agent of a closed epoch is not heard before it has
 //!   ended every process of its host that maps the device.
 
 use super::{Grant, GrantId, GrantTable, NodeId, Phase};
 use crate::host::Sight;
 use crate::wire::{DeviceView, HostView, OpenRequest};
+use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 use cenote_space::EXTENT;
 use serde::{Deserialize, Serialize};
@@ -59,6 +60,9 @@ pub struct DeviceHost {
     /// What its agent opened.
     #[serde(skip)]
     pub path: String,
+    /// Until then its agent may be on its way from the manager before.
+    #[serde(skip)]
+    pub awaited: Nanos,
 }
 
 impl DeviceHost {

@@ -14,7 +14,16 @@ const HOSTS_MAX: u64 = 64;
 /// Characters of a host's longest name: its slot holds it.
 const HOST_NAME_MAX: usize = 64;
 
+/// How long an agent may take to find that another manager leads: it gives the former one up, and reaches this one.
+const SETTLING: Nanos = Nanos::from_secs(20);
+
 impl GrantTable {
+    /// Hosts whose agents spoke to the former manager have some time to come to this one.
+    pub(super) fn await_hosts(&mut self, now: Nanos) {
+        let hosts = self.devices.unkept_mut().flat_map(|device| device.hosts.values_mut());
+        hosts.for_each(|host| host.awaited = now + SETTLING);
+    }
+
     /// The agent of a host says that it is there. What it has to do before it counts is in the answer.
     ///
     /// # Errors
@@ -44,13 +53,19 @@ impl GrantTable {
             sight: hello.sight,
             connected: false,
             path: String::new(),
+            awaited: Nanos(0),
         });
-        host.connected = true;
+        (host.connected, host.awaited) = (true, Nanos(0));
         host.path.clone_from(&hello.path);
         let clear = !host.open;
-        let epoch = host.epoch + u64::from(clear);
+        // On record before the agent notes it on the device: one that is cut off between joins again, with a later one.
+        host.epoch += u64::from(clear);
         self.next = self.next.max(hello.last.0 + 1);
-        Ok(HostWelcome { number, epoch, clear })
+        Ok(HostWelcome {
+            number,
+            epoch: host.epoch,
+            clear,
+        })
     }
 
     fn check_device(&self, hello: &HostHello) -> Result<()> {
@@ -114,7 +129,7 @@ impl GrantTable {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of this name, or several in different pods; [`Error::Busy`] if its agent is
-    /// connected.
+    /// connected, or may be about to be: to a manager that has just begun to lead all hosts look lost.
     pub fn lose_host(&mut self, name: &str, pod: Option<&str>, now: Nanos) -> Result<()> {
         let is_meant = |device: &Device| pod.is_none_or(|pod| pod == device.pod) && device.hosts.contains_key(name);
         let meant: Vec<NodeId> = self
@@ -136,6 +151,17 @@ impl GrantTable {
         {
             return Err(Error::Busy(format!(
                 "the agent of host \"{name}\" is connected, so the host is not lost: stop it first"
+            )));
+        }
+        let is_awaited = |host: &DeviceHost| host.open && now < host.awaited;
+        if meant
+            .iter()
+            .any(|id| self.device_host(*id, name).is_some_and(is_awaited))
+        {
+            return Err(Error::Busy(format!(
+                "the manager has just begun to lead, and the agent of host \"{name}\" may not have found it yet: say \
+                 so again in {} s",
+                SETTLING.raw() / Nanos::from_secs(1).raw()
             )));
         }
         for id in meant {

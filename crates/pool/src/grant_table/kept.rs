@@ -170,6 +170,7 @@ impl GrantTable {
             )));
         }
         grant_table.undo_unheard();
+        grant_table.await_hosts(now);
         Ok(grant_table)
     }
 

@@ -133,6 +133,49 @@ fn what_a_silent_host_holds_is_in_quarantine_until_the_host_is_lost() {
     assert_eq!(table.problems(), Vec::<String>::new());
 }
 
+/// An agent whose join is cut off after it has noted the epoch on the device joins again, whatever manager leads.
+#[test]
+fn an_agent_that_was_cut_off_over_its_join_joins_again() {
+    for restarts in [false, true] {
+        let mut table = table();
+        table.leave_host(DEVICE, "a");
+        table.lose_host("a", None, Nanos(2)).expect("lost");
+        let first = table.join_host(&hello("a", 1)).expect("heard");
+        assert!(first.clear, "it ends all");
+        table.leave_host(DEVICE, "a");
+        if restarts {
+            table = GrantTable::from_bytes(&table.to_bytes(), tenants(), Nanos(3), LEASE).expect("read");
+        }
+        refused(open(&mut table, "db", 2, "a"), "no device that this host has joined");
+        let noted = HostHello {
+            epoch: first.epoch,
+            ..hello("a", 1)
+        };
+        let again = join(&mut table, &noted).expect("joined");
+        assert!(again.clear && again.epoch > first.epoch, "{again:?}");
+        admit(open(&mut table, "db", 2, "a"));
+    }
+}
+
+/// To a manager that has just begun to lead no agent is connected, and no host is lost.
+#[test]
+fn a_host_is_not_lost_while_its_agent_may_be_on_its_way() {
+    let mut table = table();
+    let (id, _) = admit(open(&mut table, "db", 2, "a"));
+    let begun = Nanos::from_secs(50);
+    let mut table = GrantTable::from_bytes(&table.to_bytes(), tenants(), begun, LEASE).expect("read");
+    refused(
+        table.lose_host("a", None, begun + Nanos::from_secs(12)),
+        "just begun to lead",
+    );
+    assert_eq!(table.grant(id).expect("there").host(), Some("a"));
+    table.lose_host("a", None, begun + Nanos::from_secs(21)).expect("lost");
+    // One that has come and gone has no such time.
+    join(&mut table, &hello("b", 2)).expect("joined");
+    table.leave_host(DEVICE, "b");
+    table.lose_host("b", None, begun).expect("lost");
+}
+
 #[test]
 fn an_agent_that_starts_again_takes_up() {
     let mut table = table();
