@@ -204,7 +204,7 @@ impl Core {
     }
 
     /// Whether a pinned value is what its checksum says.
-    fn is_whole(&self, header: &Header, pieces: &[(GlobalAddress, u64)]) -> Result<bool> {
+    pub(super) fn is_whole(&self, header: &Header, pieces: &[(GlobalAddress, u64)]) -> Result<bool> {
         let (mut checksum, mut step) = (crc::crc32c(&[]), vec![0; super::fill::STEP]);
         for (piece, len) in pieces {
             for at in (0..*len).step_by(step.len()) {

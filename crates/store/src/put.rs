@@ -46,16 +46,20 @@ impl Core {
     }
 
     fn put_once(&self, key: &Key<'_>, value: &[u8], options: &PutOptions) -> Result<Put> {
+        let mut options = *options;
         if !options.replaces
-            && self
-                .find(key)?
-                .is_some_and(|found| !found.header.has_expired(now_micros))
+            && let Some(found) = self.find(key)?
+            && !found.header.has_expired(now_micros)
         {
-            return Ok(Put::Exists);
+            if self.is_intact(&found, key)? {
+                return Ok(Put::Exists);
+            }
+            // No get gives it out: nobody has come first.
+            options.replaces = true;
         }
         let mut filling = self.begin(key, value.len() as u64, options.tenant, options.expires())?;
         match self.fill(&mut filling, value) {
-            Ok(()) => self.publish(filling, options),
+            Ok(()) => self.publish(filling, &options),
             Err(error) => self.abandon(filling).and(Err(error)),
         }
     }

@@ -187,6 +187,23 @@ impl Core {
         Ok(!header.has_checksum() || checksum == header.value_crc)
     }
 
+    /// Whether a get would give out what was found, or something else has come in its place.
+    pub(super) fn is_intact(&self, found: &Found, key: &Key<'_>) -> Result<bool> {
+        let (item, header) = (found.place.entry.item(), &found.header);
+        let is_whole = self.list_of(item, header, key).and_then(|list| match list {
+            None => Ok(false),
+            Some(_) if !header.has_checksum() => Ok(true),
+            Some(list) => {
+                let pieces = pieces(item, header, &list, 0, header.value_len).map(|(at, len)| Ok((at?, len)));
+                self.is_whole(header, &pieces.collect::<Result<Vec<_>>>()?)
+            }
+        });
+        match is_whole {
+            Ok(false) | Err(Error::Invalid(_) | Error::OutOfBounds(_)) => Ok(!self.is_still(item, header)?),
+            is_whole => is_whole,
+        }
+    }
+
     /// Pins a key's item: no process frees its bytes until the pin is given back.
     pub(super) fn pin_key(&self, key: &Key<'_>) -> Result<Option<(Found, Slot)>> {
         for _ in 0..TURNS {

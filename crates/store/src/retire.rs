@@ -6,6 +6,7 @@
 use super::core::Core;
 use super::heap::offset;
 use super::item::{Control, Header, Life, addresses};
+use super::layout::root;
 use super::members::{pins, records};
 use cenote_base::rt::HashSet;
 use cenote_base::rt::atomic::Ordering;
@@ -18,8 +19,13 @@ const TURNS: u32 = 1000;
 impl Core {
     /// Frees an item that this process has unlinked, now or when it is not pinned any more.
     pub(super) fn retire(&self, item: GlobalAddress, header: Header, is_pooled: bool) -> Result<()> {
-        let bytes = super::item::footprint(header.key_len as usize, header.value_len);
-        self.account(header.tenant, -1, -(bytes as i64))?;
+        if header.is_sane() && u64::from(header.tenant) < root::TENANTS_MAX {
+            let bytes = super::item::footprint(header.key_len as usize, header.value_len);
+            self.account(header.tenant, -1, -(bytes as i64))?;
+        } else {
+            // It is damaged: what it was counted as is not known.
+            self.heap.add(self.word(root::ITEMS)?, u64::MAX)?;
+        }
         match self.is_pinned(item)? {
             true => self.keep_retired(item, header),
             false => self.free_item(item, &header, is_pooled),

@@ -448,6 +448,19 @@ fn a_borrow_outlives_the_member_that_removed_its_value() {
 }
 
 #[test]
+fn a_damaged_value_does_not_keep_its_key() {
+    let store = store(32);
+    store.put(b"k", &value(1, 1, 1000), KEEP).expect("put");
+    let piece = store.borrow(b"k").expect("asked").expect("there").pieces()[0].0;
+    store.space().store(piece, 7).expect("written");
+    assert_eq!(store.get(b"k").expect("asked"), None);
+    assert_eq!(store.put(b"k", b"anew", KEEP).expect("put"), Put::Stored(2));
+    assert_eq!(store.put(b"k", b"other", KEEP).expect("put"), Put::Exists);
+    assert_eq!(store.get(b"k").expect("asked"), Some(b"anew".to_vec()));
+    assert_eq!(store.stats().expect("counted").items, 1);
+}
+
+#[test]
 fn an_allocation_is_seen_when_it_is_published_and_not_before() {
     for visibility in [Visibility::Coherent, Visibility::Flush] {
         let store = Store::create(

@@ -4,8 +4,8 @@ use super::super::chains::Placed;
 use super::super::core::Core;
 use super::super::entry::{Entry, State};
 use super::super::{Options, Put, PutOptions, Store};
-use super::Settled;
-use cenote_space::{Space, SpaceOptions};
+use super::{Linked, OnEntry, Settled};
+use cenote_space::{GlobalAddress, Space, SpaceOptions};
 
 /// A store, and the words of the key's bucket.
 fn bucket(key: &[u8]) -> (Store, Vec<Placed>) {
@@ -61,6 +61,50 @@ fn go_on(core: &Core, key: &[u8], word: &Placed, entry: Entry) -> bool {
             }
         }
     }
+}
+
+#[test]
+fn what_is_replaced_is_not_another_that_came_to_lie_there() {
+    let (store, _) = bucket(b"key");
+    let core = &store.core;
+    store.put(b"key", b"one", PutOptions::default()).expect("put");
+    let key = core.key(b"key").expect("a key");
+    let mut filling = core.begin(&key, 3, 0, 0).expect("room");
+    core.fill(&mut filling, b"two").expect("filled");
+    core.finish(&mut filling).expect("finished");
+    let mut versions = Vec::new();
+    let linked = core.link(&key, filling.item, OnEntry::Replace, |before| {
+        versions.push(before);
+        if versions.len() == 1 {
+            // Others come in between: as often as it takes to use a place again.
+            let place = committed_item(core, b"key");
+            let replaces = PutOptions {
+                replaces: true,
+                ..PutOptions::default()
+            };
+            for _ in 0..20_000 {
+                assert!(store.remove(b"key").expect("removed"));
+                store.put(b"key", b"one", PutOptions::default()).expect("put");
+                store.put(b"key", b"2nd", replaces).expect("put");
+                if committed_item(core, b"key") == place {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    });
+    assert!(matches!(linked, Ok(Linked::In(Some(_)))));
+    assert_eq!(versions, [1, 2], "the first swap has failed");
+}
+
+fn committed_item(core: &Core, key: &[u8]) -> GlobalAddress {
+    let is_committed = |placed: &Placed| placed.entry.state() == State::Committed;
+    words(core, key)
+        .into_iter()
+        .find(is_committed)
+        .expect("there")
+        .entry
+        .item()
 }
 
 fn committed(core: &Core, key: &[u8]) -> usize {
