@@ -117,7 +117,11 @@ fn idle_clients_keep_no_holder_from_renewing() {
     assert_eq!(*fenced.lock().expect("no panic"), Vec::<String>::new());
     // The holder came over a place of holders, and may have left one of its tenant's.
     let (more, why) = fill(address);
-    assert!(matches!(why, Error::Busy(_)) && more.len() <= 1, "{}: {why}", more.len());
+    assert!(
+        matches!(why, Error::Busy(_)) && more.len() <= 1,
+        "{}: {why}",
+        more.len()
+    );
     drop((idle, more));
     until("there is room again", || client(address, 0).is_ok());
     held.into_iter()

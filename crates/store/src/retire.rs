@@ -72,10 +72,14 @@ impl Core {
             .drain(..)
             .partition(|(item, ..)| pinned.contains(item));
         self.retired.lock().extend(stay);
-        go.into_iter().fold(Ok(()), |failed, (item, header, slot)| {
+        // One that fails does not keep the others.
+        let mut freed = Ok(());
+        for (item, header, slot) in go {
             let forgotten = slot.map_or(Ok(()), |slot| self.member.forget_intent(&self.heap, slot));
-            failed.and(forgotten).and(self.free_item(item, &header, false))
-        })
+            let done = self.free_item(item, &header, false);
+            freed = freed.and(forgotten).and(done);
+        }
+        freed
     }
 
     /// Ends an item that was unlinked and frees its objects, if no other process has done so.
@@ -112,10 +116,14 @@ impl Core {
             true => self.give_pooled(object),
             false => self.heap.free(object),
         };
-        objects.fold(Ok(()), |failed, object| match free(object) {
-            Ok(()) | Err(Error::Lost(_) | Error::Invalid(_)) => failed,
-            error => failed.and(error),
-        })
+        let mut freed = Ok(());
+        for object in objects {
+            freed = match free(object) {
+                Ok(()) | Err(Error::Lost(_) | Error::Invalid(_)) => freed,
+                error => freed.and(error),
+            };
+        }
+        freed
     }
 
     /// The chunks of an item that is this process's to free; none if the item does not say what its checksum says:

@@ -144,7 +144,7 @@ fn an_agent_that_was_cut_off_over_its_join_joins_again() {
         assert!(first.clear, "it ends all");
         table.leave_host(DEVICE, "a");
         if restarts {
-            table = GrantTable::from_bytes(&table.to_bytes(), tenants(), Nanos(3), LEASE).expect("read");
+            table = GrantTable::read(&stored(&table), tenants(), Nanos(3), LEASE).expect("read");
         }
         refused(open(&mut table, "db", 2, "a"), "no device that this host has joined");
         let noted = HostHello {
@@ -163,7 +163,7 @@ fn a_host_is_not_lost_while_its_agent_may_be_on_its_way() {
     let mut table = table();
     let (id, _) = admit(open(&mut table, "db", 2, "a"));
     let begun = Nanos::from_secs(50);
-    let mut table = GrantTable::from_bytes(&table.to_bytes(), tenants(), begun, LEASE).expect("read");
+    let mut table = GrantTable::read(&stored(&table), tenants(), begun, LEASE).expect("read");
     refused(
         table.lose_host("a", None, begun + Nanos::from_secs(12)),
         "just begun to lead",
