@@ -215,17 +215,29 @@ impl Shared {
     }
 
     /// Waits until nothing that this process has given up can be done any more, in any part: what ends with a membership
-    /// is others' then. If that does not come to be so, the node finds the member silent, and sees to it.
+    /// is others' then. If that does not come to be so, the node finds the member silent, and sees to it. Another thread
+    /// waits for nodes that hang: this one goes on with its signs of life.
     fn has_settled(&self) -> bool {
-        let until = rt::now() + LEAVE_TIMEOUT;
-        while let Err(error) = self.standing.settle() {
-            let is_over = matches!(error, Error::Revoked(_)) || rt::now() > until;
-            if is_over || matches!(self.try_ask(&MemberRequest::Ping, &mut 0), Err(Error::Revoked(_))) {
+        if self.standing.is_settled() {
+            return true;
+        }
+        let (ended, over) = (Arc::new(Event::new()), Arc::new(Event::new()));
+        let (standing, theirs) = (Arc::clone(&self.standing), (Arc::clone(&ended), Arc::clone(&over)));
+        let settle = move || {
+            let has_settled = settle_until(&standing, &theirs.1);
+            theirs.0.set();
+            has_settled
+        };
+        let Ok(settling) = rt::try_spawn("pool settle", settle) else {
+            return self.standing.settle().is_ok();
+        };
+        while !ended.wait_timeout(Nanos(self.lease.load(Ordering::Acquire) / PINGS)) {
+            if matches!(self.try_ask(&MemberRequest::Ping, &mut 0), Err(Error::Revoked(_))) {
+                over.set();
                 return false;
             }
-            rt::sleep(LEAVE_AGAIN);
         }
-        true
+        settling.join().unwrap_or(false)
     }
 
     /// Says to the node that this process needs nothing any more. A node that does not hear it would take it for
@@ -417,6 +429,17 @@ impl Shared {
             link.address = address;
         }
     }
+}
+
+/// Settles, again and again, until that is in vain or `over`; whether it has.
+fn settle_until(standing: &Standing, over: &Event) -> bool {
+    let until = rt::now() + LEAVE_TIMEOUT;
+    while let Err(error) = standing.settle() {
+        if matches!(error, Error::Revoked(_)) || rt::now() > until || over.wait_timeout(LEAVE_AGAIN) {
+            return false;
+        }
+    }
+    true
 }
 
 /// Takes the seat; one that is not to be had is done without.

@@ -61,6 +61,11 @@ impl Standing {
         self.channels.lock().push(Arc::clone(channel));
     }
 
+    /// Whether there is nothing to settle, in any part.
+    pub(super) fn is_settled(&self) -> bool {
+        self.channels.lock().iter().all(|channel| channel.is_settled())
+    }
+
     /// Nothing that was given up is done any more, in any part, once this returns.
     ///
     /// # Errors

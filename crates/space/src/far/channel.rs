@@ -214,6 +214,11 @@ impl Channel {
         line
     }
 
+    /// Whether there is nothing to settle.
+    pub fn is_settled(&self) -> bool {
+        self.doubts.unsettled().is_none()
+    }
+
     /// Nothing that was given up is done any more once this returns.
     ///
     /// # Errors

@@ -7,8 +7,9 @@ use crate::holder::Credentials;
 use crate::managers::Managers;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Listener, Network};
-use cenote_fabric::rdma::call::{Answer, CallerId};
+use cenote_fabric::rdma::call::{Answer, Called, CallerId, Callers};
 use cenote_fabric::ring::{Node, Options};
+use cenote_space::{Channel, FarPart, GlobalAddress, LocalKeeper, Part, PartOptions, Space};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 /// Signs of life come each quarter of it.
@@ -94,6 +95,101 @@ fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<St
     let address = node.0.address();
     let begin = move || Membership::begin(&pool, "heap", &view, &part, &address, &Arc::default());
     (rt::spawn("begins", begin), told)
+}
+
+/// Reached once; then no more, until it hangs.
+#[derive(Debug, Default)]
+struct Hanging {
+    was_reached: AtomicBool,
+    hangs: Event,
+    over: Event,
+}
+
+impl Callers for Hanging {
+    fn caller(&self, _: &str) -> Result<Arc<dyn Caller>> {
+        if self.hangs.is_set() {
+            self.over.wait();
+        } else if self.was_reached.swap(true, Ordering::AcqRel) {
+            return Err(Error::Lost("it is away".into()));
+        }
+        Ok(Arc::new(Silent))
+    }
+}
+
+/// Answers hellos, and nothing else.
+#[derive(Debug)]
+struct Silent;
+
+impl Caller for Silent {
+    fn peer(&self) -> &str {
+        "silent"
+    }
+
+    fn id(&self) -> CallerId {
+        CallerId(1)
+    }
+
+    fn post(&self, mut calls: Vec<Call>) -> Called {
+        for call in &mut calls {
+            let is_hello = call.request.windows(5).any(|bytes| bytes == b"space");
+            match is_hello {
+                true => call.answer = 7u64.to_le_bytes().to_vec(),
+                false => call.result = Err(Error::Timeout("no answer".into())),
+            }
+        }
+        Called::done(calls)
+    }
+}
+
+/// A way over which a store was given up.
+fn in_doubt(node: &Arc<Hanging>) -> Arc<Channel> {
+    let hello = cenote_space::Hello {
+        space: 1,
+        part: 2,
+        key: 1,
+        pod: "pod".into(),
+    };
+    let channel = Arc::new(Channel::new(Arc::clone(node) as _, "silent", hello));
+    let space = Space::new(1);
+    let far = FarPart {
+        number: 2,
+        pod: "other".into(),
+        channel: Arc::clone(&channel),
+    };
+    let options = PartOptions {
+        space: 1,
+        part: 2,
+        tenant: 0,
+        bytes: 16 << 20,
+        movable: true,
+        region: cenote_fabric::RegionOptions::default(),
+    };
+    let keeper = Arc::new(LocalKeeper::new(Arc::new(Part::dram(&options).expect("memory"))).expect("a keeper"));
+    space.attach_far(far, keeper).expect("attached");
+    let address = GlobalAddress::new(2, 1, 0, 1).expect("an address");
+    space.store(address, 1).expect_err("it is given up");
+    assert!(!channel.is_settled());
+    channel
+}
+
+/// While a process that closed a space waited for a node that hung, it said nothing to the others: one of them took it
+/// for silent, and ended it.
+#[test]
+fn a_member_that_waits_for_a_node_that_hangs_is_not_silent() {
+    let (node, hanging) = (Played::new(), Arc::new(Hanging::default()));
+    let (member, connection, _) = begun(&node);
+    member.0.standing.add_channel(&in_doubt(&hanging));
+    hanging.hangs.set();
+    drop(member);
+    (0..5).for_each(|_| hears(&*connection, &MemberRequest::Ping, &MemberReply::Done));
+    hanging.over.set();
+    loop {
+        let request: MemberRequest = wire::receive(&*connection, TIMEOUT).expect("a request");
+        wire::send(&*connection, &MemberReply::Done).expect("sent");
+        if request == MemberRequest::Leave {
+            break;
+        }
+    }
 }
 
 fn begun(node: &Played) -> (Membership, Arc<dyn Connection>, Arc<Mutex<Vec<String>>>) {
