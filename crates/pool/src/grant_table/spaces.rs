@@ -110,7 +110,7 @@ impl GrantTable {
             }
             None => {}
         }
-        let Some(shares) = self.shares(tenant, requested)? else {
+        let Some(shares) = self.shares(tenant, requested, None)? else {
             return Ok(Making::Wait);
         };
         let record = SpaceRecord {
@@ -132,7 +132,7 @@ impl GrantTable {
     /// As [`GrantTable::create_space`], and those of [`GrantTable::open_space`].
     pub fn grow_space(&mut self, tenant: &str, requested: &SpaceRequest, now: Nanos) -> Result<Making> {
         let id = self.open_space(tenant, &requested.name)?.id;
-        match self.shares(tenant, requested)? {
+        match self.shares(tenant, requested, Some(id))? {
             Some(shares) => Ok(Making::Begun(self.add_parts(id, &shares, now)?)),
             None => Ok(Making::Wait),
         }
@@ -190,7 +190,12 @@ impl GrantTable {
 
     /// How much of a request each node is to give: as much as the others, or all that it has. `None`: memory is being
     /// reclaimed for it.
-    fn shares(&mut self, tenant: &str, requested: &SpaceRequest) -> Result<Option<Vec<(NodeId, u64)>>> {
+    fn shares(
+        &mut self,
+        tenant: &str,
+        requested: &SpaceRequest,
+        grown: Option<SpaceId>,
+    ) -> Result<Option<Vec<(NodeId, u64)>>> {
         let priority = self.limits(tenant)?.priority;
         let bytes = requested
             .bytes
@@ -199,11 +204,30 @@ impl GrantTable {
         let bytes =
             bytes.ok_or_else(|| Error::Invalid(format!("a space of {} bytes cannot be made", requested.bytes)))?;
         let nodes = self.nodes_of(requested.pods.as_deref())?;
+        self.check_calls(&nodes, grown)?;
         let Some(shares) = spread(bytes.max(PART_MIN), self.free_of_all(&nodes)) else {
             return self.reclaim_shares(bytes, &nodes, priority).map(|()| None);
         };
         self.check_quota(tenant, shares.iter().map(|(_, bytes)| bytes).sum())?;
         Ok(Some(shares))
+    }
+
+    /// Nodes that are called over the fabric tell each other which members are fenced, and nobody else: a space lies on
+    /// such nodes, or on others.
+    fn check_calls(&self, nodes: &[NodeId], grown: Option<SpaceId>) -> Result<()> {
+        let parts = grown.into_iter().flat_map(|id| self.parts(id));
+        let of_parts = parts.map(|(_, grant, _)| grant.node);
+        let all = nodes.iter().copied().chain(of_parts);
+        let known = all.filter_map(|id| Some((id, self.nodes.get(&id).filter(|node| node.connected)?)));
+        let (called, others): (Vec<_>, Vec<_>) = known.partition(|(_, node)| node.calls.is_some());
+        match (called.first(), others.first()) {
+            (Some((called, here)), Some((other, there))) => Err(Error::Invalid(format!(
+                "a space lies on memory nodes that are all called over the fabric, or none: node {called} (pod {}) is, \
+                 node {other} (pod {}) is not. Name other pods, or start it with --rdma",
+                here.pod, there.pod
+            ))),
+            _ => Ok(()),
+        }
     }
 
     fn nodes_of(&self, pods: Option<&[String]>) -> Result<Vec<NodeId>> {

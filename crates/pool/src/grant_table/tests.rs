@@ -454,6 +454,38 @@ fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
+/// A node without calls told no other whom it had fenced, and was told by none: a member that one had fenced wrote on at
+/// the other.
+#[test]
+fn a_space_lies_on_nodes_with_calls_or_on_nodes_without() {
+    let mut grant_table = grant_table();
+    let called = NodeHello {
+        calls: Some("a".into()),
+        ..hello(3, "far", 8)
+    };
+    grant_table.join(&called).expect("joined");
+    let in_pods = |name: &str, pods: &[&str]| SpaceRequest {
+        pods: Some(pods.iter().map(|pod| (*pod).to_owned()).collect()),
+        ..space(name, 2)
+    };
+    let mut create = |name: &str, pods: &[&str], id| {
+        let new = (SpaceId(id), Key::of(id));
+        let made = grant_table.create_space("b", &in_pods(name, pods), new, Nanos(0));
+        made.map(|_| grant_table.work_of(NodeId(3)))
+    };
+    let refused = create("both", &["left", "far"], 1);
+    assert!(
+        matches!(&refused, Err(Error::Invalid(text)) if text.contains("left") && text.contains("far")),
+        "{refused:?}"
+    );
+    create("without", &["left", "right"], 2).expect("granted");
+    let parts = create("with", &["far"], 3).expect("granted");
+    confirm(&mut grant_table, parts[0]);
+    let grown = grant_table.grow_space("b", &in_pods("with", &["left"]), Nanos(1));
+    assert!(matches!(grown, Err(Error::Invalid(_))), "{grown:?}");
+    begun(grant_table.grow_space("b", &in_pods("with", &["far"]), Nanos(1)));
+}
+
 /// What was being made when the manager died is undone: the client that asked for it has heard nothing.
 #[test]
 fn what_no_client_heard_of_is_undone() {
