@@ -199,18 +199,7 @@ impl ControlFile {
             Self::create(data, &path, origins, owner.as_deref())?;
         }
         let mut file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
-        let mut bytes = vec![0; 2 * SLOT as usize];
-        file.read_at(&mut bytes, 0)
-            .doing(|| format!("reading {}", path.display()))?;
-        let slots = bytes.chunks_exact(SLOT as usize);
-        check_versions(&path, slots.clone())?;
-        let newest = slots.filter_map(Control::decode).max_by_key(|(sequence, _)| *sequence);
-        let (sequence, control) = newest.ok_or_else(|| {
-            Error::corrupt(format!(
-                "both copies in the control file {} are damaged; restore the data directory from a backup",
-                path.display()
-            ))
-        })?;
+        let (sequence, control) = newest(&path, &file)?;
         if let Some(owner) = owner.as_ref().filter(|owner| owner.has_moved()) {
             file = replace(&path, sequence, &control, owner)?;
         }
@@ -309,6 +298,32 @@ impl ControlFile {
 fn replace(path: &Path, sequence: u64, control: &Control, owner: &Ownership) -> Result<File> {
     publish(path, &two_slots(control, sequence), Some(owner))?;
     fs::open(path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))
+}
+
+/// Whether the last process that had the database shut it down, or there is none yet.
+pub(crate) fn was_stopped(data: &Path) -> Result<bool> {
+    let path = data.join("control");
+    if !fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
+        return Ok(true);
+    }
+    let file = fs::open(&path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
+    newest(&path, &file).map(|(_, control)| control.clean)
+}
+
+/// The slot that counts, with its sequence number.
+fn newest(path: &Path, file: &File) -> Result<(u64, Control)> {
+    let mut bytes = vec![0; 2 * SLOT as usize];
+    file.read_at(&mut bytes, 0)
+        .doing(|| format!("reading {}", path.display()))?;
+    let slots = bytes.chunks_exact(SLOT as usize);
+    check_versions(path, slots.clone())?;
+    let newest = slots.filter_map(Control::decode).max_by_key(|(sequence, _)| *sequence);
+    newest.ok_or_else(|| {
+        Error::corrupt(format!(
+            "both copies in the control file {} are damaged; restore the data directory from a backup",
+            path.display()
+        ))
+    })
 }
 
 /// A file with one slot written.

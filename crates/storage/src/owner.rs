@@ -18,19 +18,22 @@
 //!
 //! ```text
 //! two copies, at 0 and 4096, written at once
-//!   0 u64 magic       8 u32 format version  12 u32 length of the host's name
+//!   0 u64 magic       8 u32 format version  12 u16 length of the host's name
+//!  14 u16 flags: 1 the handover from the host before is not finished, 2 the grant is a former owner's
 //!  16 u128 token     32 u64 generation      40 u64 host   48 u64 host's epoch
 //!  56 u64 grant      64 u64 grant's epoch   72 64 bytes: the host's name
 //! 136 u32 crc32c of 0..136
 //! ```
 
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_base::bytes::get_le;
 use cenote_base::error::IoContext;
 use cenote_base::rt;
+use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, OpenOptions, Replacement};
@@ -40,6 +43,8 @@ use cenote_fabric::Origin;
 const MAGIC: u64 = u64::from_le_bytes(*b"CenOwner");
 const FORMAT_VERSION: u32 = 1;
 const COPIES: [usize; 2] = [0, 4096];
+const UNFINISHED: u16 = 1;
+const CARRIED: u16 = 2;
 const NAME: usize = 72;
 const NAME_MAX: usize = 64;
 const SUM: usize = NAME + NAME_MAX;
@@ -47,6 +52,9 @@ const SIZE: usize = SUM + 4;
 const FILE_SIZE: usize = COPIES[1] + SIZE;
 /// Looks at a file that cannot be read as it should be, before that counts.
 const LOOKS: usize = 3;
+/// How long the system may be short of what a look needs, and when it is looked again.
+const PATIENCE: Nanos = Nanos::from_secs(5);
+const LOOK_AGAIN: Nanos = Nanos::from_millis(20);
 /// Starts that may be faster than one that claims the directory, before it gives up.
 const TRIES: usize = 16;
 
@@ -105,6 +113,10 @@ struct Owner {
     host: u64,
     host_epoch: u64,
     holding: Option<Holding>,
+    /// The holding is of an owner before this one, which has none.
+    is_carried: bool,
+    /// Control file and log may be files that the host before has open.
+    is_unfinished: bool,
     name: String,
 }
 
@@ -116,7 +128,9 @@ impl Owner {
         let mut put = |at: usize, bytes: &[u8]| copy[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &MAGIC.to_le_bytes());
         put(8, &FORMAT_VERSION.to_le_bytes());
-        put(12, &(name.len() as u32).to_le_bytes());
+        put(12, &(name.len() as u16).to_le_bytes());
+        let flags = if self.is_unfinished { UNFINISHED } else { 0 } | if self.is_carried { CARRIED } else { 0 };
+        put(14, &flags.to_le_bytes());
         put(16, &self.token.to_le_bytes());
         let (grant, epoch) = self.holding.map_or((0, 0), |held| (held.grant, held.epoch));
         for (i, word) in [self.generation, self.host, self.host_epoch, grant, epoch]
@@ -158,7 +172,8 @@ impl Owner {
     }
 
     fn fields(copy: &[u8]) -> Option<Owner> {
-        let length = (get_le::<u32>(copy, 12)? as usize).min(NAME_MAX);
+        let length = usize::from(get_le::<u16>(copy, 12)?).min(NAME_MAX);
+        let flags = get_le::<u16>(copy, 14)?;
         let holding = Holding {
             grant: get_le::<u64>(copy, 56)?,
             epoch: get_le::<u64>(copy, 64)?,
@@ -169,6 +184,8 @@ impl Owner {
             host: get_le::<u64>(copy, 40)?,
             host_epoch: get_le::<u64>(copy, 48)?,
             holding: (holding.epoch > 0).then_some(holding),
+            is_carried: flags & CARRIED != 0,
+            is_unfinished: flags & UNFINISHED != 0,
             name: String::from_utf8_lossy(&copy[NAME..NAME + length]).into_owned(),
         })
     }
@@ -193,12 +210,16 @@ impl Owner {
     }
 
     fn read(path: &Path) -> Result<Option<Owner>> {
-        let file = fs::open(path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
-        let mut bytes = [0; FILE_SIZE];
-        let read = file
-            .read_at(&mut bytes, 0)
-            .doing(|| format!("reading {}", path.display()))?;
-        Self::decode(&bytes[..read])
+        let bytes = Self::bytes(path).doing(|| format!("reading {}", path.display()))?;
+        Self::decode(&bytes)
+    }
+
+    fn bytes(path: &Path) -> io::Result<Vec<u8>> {
+        let file = fs::open(path, OpenOptions::READ)?;
+        let mut bytes = vec![0; FILE_SIZE];
+        let read = file.read_at(&mut bytes, 0)?;
+        bytes.truncate(read);
+        Ok(bytes)
     }
 }
 
@@ -213,17 +234,20 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Says in `data` that the directory is this process's from here on. Its log has not been read before.
+    /// Says in `data` that the directory is this process's from here on. Its log has not been read before. `was_stopped`
+    /// says whether the last process that had the database shut it down.
     ///
     /// # Errors
     /// [`Error::Revoked`] if a later holder of the same grant has the directory, or a start that was faster;
-    /// [`Error::Busy`] if others take it all the time; [`Error::Corrupt`] if the file is damaged; an I/O error.
-    pub(crate) fn claim(data: &Path, claim: &Claim) -> Result<Ownership> {
+    /// [`Error::Busy`] if others take it all the time, or one in a pool's memory has not stopped; [`Error::Corrupt`] if
+    /// the file is damaged; an I/O error.
+    pub(crate) fn claim(data: &Path, claim: &Claim, was_stopped: &dyn Fn() -> Result<bool>) -> Result<Ownership> {
         let path = data.join("owner");
         for _ in 0..TRIES {
             let former = Owner::found(&path)?;
             if let Some(former) = &former {
                 refuse_former_holder(former, claim)?;
+                refuse_beside_a_holder(data, former, claim, was_stopped)?;
             }
             let claimed = Ownership::after(path.clone(), former.as_ref(), claim);
             let doing = || format!("writing {}", path.display());
@@ -248,6 +272,8 @@ impl Ownership {
     fn after(path: PathBuf, former: Option<&Owner>, claim: &Claim) -> Ownership {
         let believed = former.map_or(0, |former| former.generation);
         let stays = former.is_none_or(|former| former.is_on(&claim.host));
+        let was_unfinished = former.is_some_and(|former| former.is_unfinished);
+        let had = former.and_then(|former| former.holding);
         let owner = Owner {
             token: rt::random_u128(),
             generation: if stays {
@@ -257,7 +283,9 @@ impl Ownership {
             },
             host: claim.host.number(),
             host_epoch: claim.host.epoch(),
-            holding: claim.holding,
+            holding: claim.holding.or(had),
+            is_carried: claim.holding.is_none() && had.is_some(),
+            is_unfinished: !stays || was_unfinished,
             name: claim.host.to_string(),
         };
         Ownership {
@@ -279,22 +307,56 @@ impl Ownership {
         self.believed
     }
 
-    /// Whether the files that were found may be open on another host still.
+    /// Whether the files that were found may be open on another host still: also if a start that was to hand them over
+    /// has not come to its end.
     pub(crate) fn has_moved(&self) -> bool {
-        self.believed != self.owner.generation
+        self.owner.is_unfinished
+    }
+
+    /// Control file and log are of this host: says so for the next start.
+    ///
+    /// # Errors
+    /// Those of [`Ownership::check`]; an I/O error.
+    pub(crate) fn handed_over(&self) -> Result<()> {
+        if !self.owner.is_unfinished {
+            return Ok(());
+        }
+        let finished = Owner {
+            is_unfinished: false,
+            ..self.owner.clone()
+        };
+        let doing = || format!("writing {}", self.path.display());
+        let next = Replacement::write(&self.path, &finished.encode()).doing(doing)?;
+        // Whoever takes the directory after this look removes `next`, or finds what it became.
+        self.check()?;
+        next.publish().doing(doing)
     }
 
     /// Whether the directory is this process's still. Once it is not it never is again.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if it is not, or if that cannot be found out.
+    /// [`Error::Revoked`] if it is not, or if that cannot be found out. Where the system is short of something for the
+    /// moment it is waited, some seconds: nothing is acknowledged meanwhile.
     pub fn check(&self) -> Result<()> {
+        self.check_by(|| Owner::bytes(&self.path))
+    }
+
+    fn check_by(&self, mut look: impl FnMut() -> io::Result<Vec<u8>>) -> Result<()> {
         if planted(Fault::OwnerUnasked) {
             return Ok(());
         }
         let mut reason = String::from("its file owner cannot be read as it was written");
-        for _ in 0..LOOKS {
-            match Owner::read(&self.path) {
+        let until = rt::now() + PATIENCE;
+        let mut looks = 0;
+        while looks < LOOKS {
+            let looked = look();
+            if looked.as_ref().is_err_and(fs::is_passing) && rt::now() < until {
+                rt::sleep(LOOK_AGAIN);
+                continue;
+            }
+            looks += 1;
+            let found = looked.doing(|| format!("reading {}", self.path.display()));
+            match found.and_then(|bytes| Owner::decode(&bytes)) {
                 Ok(Some(now)) if now.token == self.owner.token => return self.check_former(),
                 Ok(Some(now)) => {
                     reason = format!("it was taken over by {}", now.name);
@@ -337,6 +399,26 @@ fn refuse_former_holder(former: &Owner, claim: &Claim) -> Result<()> {
         (Some(had), Some(has)) if had.grant == has.grant && has.epoch < had.epoch => Err(Error::Revoked(format!(
             "the data directory was taken over by {} as holder {} of grant {}: this start is of holder {}",
             former.name, had.epoch, had.grant, has.epoch
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// A server in a pool's memory may run on another host: one without a pool, or a tool, does not end it unasked.
+fn refuse_beside_a_holder(
+    data: &Path,
+    former: &Owner,
+    claim: &Claim,
+    was_stopped: &dyn Fn() -> Result<bool>,
+) -> Result<()> {
+    let held = former.holding.filter(|_| !former.is_carried);
+    match held.filter(|_| claim.holding.is_none()) {
+        Some(held) if !was_stopped()? => Err(Error::Busy(format!(
+            "the data directory {} is of the server on {}, which holds grant {} of a memory pool and has not stopped: \
+             stop it first; if it is over, start the server with a pool, and stop that",
+            data.display(),
+            former.name,
+            held.grant
         ))),
         _ => Ok(()),
     }

@@ -37,6 +37,10 @@ fn claim(host: &str, lost: &Arc<AtomicU64>) -> Claim {
     }
 }
 
+fn claimed(data: &Path, claim: &Claim) -> Ownership {
+    Ownership::claim(data, claim, &|| Ok(true)).expect("claimed")
+}
+
 fn open(claim: &Claim, region: &Arc<Region>, believe_ring: bool) -> Arc<Storage> {
     unlock_in(Path::new(DATA));
     let dir = DataDir::open_as(Path::new(DATA), Origins::default(), claim).expect("taken");
@@ -182,7 +186,7 @@ fn a_start_that_another_has_overtaken_touches_nothing() {
                 commit(&former, "one").expect("acknowledged");
                 let copy = crate::testing::copy_of(&region);
                 let data = Path::new(DATA);
-                let slow = Arc::new(Ownership::claim(data, &claim("b", &lost)).expect("claimed"));
+                let slow = Arc::new(claimed(data, &claim("b", &lost)));
                 let control = |owner| ControlFile::open_or_begin(data, Origins::default(), Some(owner));
                 let early = (stop == "control read").then(|| control(Arc::clone(&slow)).expect("read"));
                 let winner = open(&claim("c", &lost), &crate::testing::copy_of(&region), believe_ring);
@@ -217,11 +221,11 @@ fn a_start_that_was_stopped_over_its_claim_takes_nothing() {
     with(Arc::new(MemFs::new()), || {
         let (data, path) = (Path::new(DATA), Path::new(DATA).join("owner"));
         fs::create_dir_all(data).expect("made");
-        drop(Ownership::claim(data, &Claim::of(Origin::host("a", 1))).expect("claimed"));
+        drop(claimed(data, &Claim::of(Origin::host("a", 1))));
         let former = Owner::found(&path).expect("read");
         let slow = Ownership::after(path.clone(), former.as_ref(), &Claim::of(Origin::host("b", 1)));
         let next = Replacement::write(&path, &slow.owner.encode()).expect("written");
-        let winner = Ownership::claim(data, &Claim::of(Origin::host("c", 1))).expect("claimed");
+        let winner = claimed(data, &Claim::of(Origin::host("c", 1)));
         assert!(next.publish().is_err(), "what it had written is gone");
         winner.check().expect("the directory's owner");
         assert_eq!(fs::list(data).expect("listed"), ["owner"]);
@@ -245,6 +249,88 @@ fn a_former_holder_of_the_same_grant_is_refused() {
         );
         open(&holder("a", 9, 1)).expect("another grant");
         open(&Claim::of(Origin::host("c", 1))).expect("no pool");
+    });
+}
+
+/// A tool, or a server without a pool, does not take the directory from under a server in a pool's memory.
+#[test]
+fn a_holder_that_has_not_stopped_keeps_its_directory() {
+    with(Arc::new(MemFs::new()), || {
+        let plain = Claim::of(Origin::host("c", 1));
+        let holder = |host: &str, epoch| Claim {
+            holding: Some(Holding { grant: 7, epoch }),
+            ..Claim::of(Origin::host(host, 1))
+        };
+        let storage = open(&holder("a", 5), &region(), false);
+        storage.control().update(|c| c.clean = false).expect("written");
+        unlock_in(Path::new(DATA));
+        let refused = DataDir::open_as(Path::new(DATA), Origins::default(), &plain);
+        let refused = refused.err().expect("the directory is held");
+        assert!(matches!(refused, Error::Busy(_)), "{refused}");
+        assert!(
+            refused.to_string().contains("on host a, epoch 1, which holds grant 7"),
+            "{refused}"
+        );
+        commit(&storage, "one").expect("the holder goes on");
+        storage.control().update(|c| c.clean = true).expect("written");
+        drop(storage);
+        let tool = open(&plain, &region(), false);
+        tool.control().update(|c| c.clean = false).expect("written");
+        drop(tool);
+        drop(open(&plain, &region(), false));
+        unlock_in(Path::new(DATA));
+        let former = DataDir::open_as(Path::new(DATA), Origins::default(), &holder("a", 4));
+        assert!(
+            matches!(former.err(), Some(Error::Revoked(_))),
+            "the holding is on record yet"
+        );
+        drop(open(&holder("a", 5), &region(), false));
+    });
+}
+
+/// A start that took the directory and was killed before it had files of its own leaves that to the next.
+#[test]
+fn a_handover_that_was_cut_off_is_made_by_the_next_start() {
+    with(Arc::new(MemFs::new()), || {
+        let (lost, region) = (Arc::new(AtomicU64::new(0)), region());
+        let former = open(&claim("a", &lost), &region, false);
+        commit(&former, "one").expect("acknowledged");
+        let stale = fs::open("/data/control", OpenOptions::WRITE).expect("open on the former host");
+        drop(claimed(Path::new(DATA), &claim("b", &lost)));
+        let next = open(&claim("b", &lost), &crate::testing::copy_of(&region), true);
+        commit(&next, "two").expect("acknowledged");
+        let before = fs::read("/data/control").expect("read");
+        stale.write_at(&[0xAB; 4096], 0).expect("written late");
+        assert_eq!(fs::read("/data/control").expect("read"), before);
+        assert!(
+            !Owner::found(Path::new("/data/owner"))
+                .expect("read")
+                .expect("there")
+                .is_unfinished
+        );
+        commit(&next, "three").expect("its own still");
+    });
+}
+
+/// A full table of files, or short memory, is no reason to end: it is looked again. That the file is gone is one.
+#[test]
+fn a_look_that_fails_for_the_moment_is_made_again() {
+    with(Arc::new(MemFs::new()), || {
+        fs::create_dir_all(DATA).expect("made");
+        let lost = Arc::new(AtomicU64::new(0));
+        let owner = claimed(Path::new(DATA), &claim("a", &lost));
+        let mut failures = 10;
+        let looked = owner.check_by(|| match failures {
+            0 => Owner::bytes(&owner.path),
+            _ => {
+                failures -= 1;
+                Err(io::Error::from_raw_os_error(24))
+            }
+        });
+        looked.expect("looked again");
+        let gone = owner.check_by(|| Err(io::ErrorKind::NotFound.into()));
+        assert!(matches!(gone, Err(Error::Revoked(_))));
+        assert_eq!(lost.load(Ordering::SeqCst), 1);
     });
 }
 
@@ -299,7 +385,7 @@ fn measure() {
     (0..60).for_each(|_| commit(&storage, &long).expect("acknowledged"));
     println!("a commit of 200 kB, synced: {:?}", begun.elapsed() / 60);
     drop(storage);
-    let owner = Ownership::claim(&path, &Claim::of(Origin::host("a", 1))).expect("claimed");
+    let owner = claimed(&path, &Claim::of(Origin::host("a", 1)));
     let begun = std::time::Instant::now();
     (0..100_000).for_each(|_| owner.check().expect("still its own"));
     println!("a look: {:?}", begun.elapsed() / 100_000);

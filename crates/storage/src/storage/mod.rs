@@ -17,7 +17,7 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Lsn, PageId, Result};
 
-use crate::control::{Control, ControlFile, Origins};
+use crate::control::{self, Control, ControlFile, Origins};
 use crate::files::{doing, log_dir, spaces_dir};
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
 use crate::owner::{Claim, Ownership};
@@ -107,7 +107,7 @@ impl DataDir {
             )));
         }
         // Before anything is read: whoever had the directory acknowledges nothing from here on.
-        let owner = Arc::new(Ownership::claim(path, claim)?);
+        let owner = Arc::new(Ownership::claim(path, claim, &|| control::was_stopped(path))?);
         let control = ControlFile::open_or_begin(path, origins, Some(Arc::clone(&owner)))?;
         Ok(DataDir {
             path: path.to_owned(),
@@ -181,6 +181,7 @@ impl DataDir {
         let owner = Some(Arc::clone(&self.owner));
         let (pages, pages_report) = PageStore::open(&self.path, database, owner, &mut redo)?;
         self.keep_names()?;
+        self.owner.handed_over()?;
         let report = StorageReport {
             log: log_report,
             pages: pages_report,

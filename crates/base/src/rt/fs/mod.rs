@@ -31,6 +31,23 @@ pub fn with<T>(files: Arc<dyn FileSystem>, f: impl FnOnce() -> T) -> T {
     super::os::with_files(Some(files), f)
 }
 
+/// Whether an error says that the system is short of something for the moment, or was disturbed, and nothing of the
+/// file.
+pub fn is_passing(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let passing = [
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::INTR,
+        Errno::STALE,
+        Errno::AGAIN,
+    ];
+    passing
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
 /// Opens a file.
 ///
 /// # Errors
