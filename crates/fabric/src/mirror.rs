@@ -90,9 +90,16 @@ pub trait Side: Send + Sync {
         self.copy(memory, off, len);
     }
 
-    /// Returns when what was filled is in the mirror's memory. The caller holds no lock of a stripe.
+    /// Returns when what was filled is in the mirror's memory, or the mirror is lost. The caller holds no lock of a
+    /// stripe.
     fn end_fill(&self) {
         self.fence();
+    }
+
+    /// Fences returned without it, and no one may know that it is whole no more: which mirror this is, by a number of
+    /// its own.
+    fn behind(&self) -> Option<u64> {
+        None
     }
 }
 

@@ -611,6 +611,11 @@ impl Region {
         self.mirroring().is_some_and(Mirroring::has_failed)
     }
 
+    /// The mirror, by a number of its own, if fences returned without it while it may count as whole.
+    pub fn mirror_behind(&self) -> Option<u64> {
+        self.mirroring().and_then(Mirroring::side)?.behind()
+    }
+
     /// Whether there is a mirror.
     pub fn is_mirrored(&self) -> bool {
         self.mirroring().is_some_and(|mirroring| mirroring.side().is_some())
@@ -622,8 +627,8 @@ impl Region {
         let to = self.reserved().min(self.len()).min(from + FILL_STEP);
         match self.mirroring() {
             Some(mirroring) if from < to && mirroring.side().is_some() => {
+                // No fence of the region: that waits until a lost mirror is given up, which may be this thread's to do.
                 mirroring.fill(self, from, (to - from) as usize);
-                coherence::fence(self);
                 to
             }
             _ => from,

@@ -422,7 +422,7 @@ fn a_restarted_mirror_is_filled_again() {
     pool.holder_of(place, "acknowledged").1.check(safe);
 }
 
-/// The holder is killed and started again, often: its mirror stays whole, with keys of the latest holder.
+/// The holder is killed and started again, often: its mirror is filled again each time, with keys of the latest holder.
 #[test]
 fn a_restarted_holder_goes_on_with_its_mirror() {
     if !can_run() {

@@ -159,7 +159,12 @@ pub fn replay(journal: &[u8], len: u64, mut place: impl FnMut(u64, &[u8]) -> Res
             done.lines += (lines.len() / LINE) as u64;
         }
         done.records += 1;
-        (at, number) = (from + ((HEAD + body.len()).next_multiple_of(LINE)) as u64, number + 1);
+        at = from + ((HEAD + body.len()).next_multiple_of(LINE)) as u64;
+        // No stream comes so far: only nonsense has the last number.
+        let Some(next) = number.checked_add(1) else {
+            return Ok(done);
+        };
+        number = next;
     }
 }
 
@@ -260,6 +265,13 @@ mod tests {
         journal[..SLOT].fill(0);
         assert_eq!(replayed(&journal).expect("sound").0, Replayed::default());
         assert!(replay(&journal[1..], 64, |_, _| Ok(())).is_err());
+        let last = Slot {
+            number: u64::MAX,
+            place: 0,
+            ..slot
+        };
+        let end = journal_of(&[record(9, u64::MAX, &[line(0, 1)])], last);
+        assert_eq!(replayed(&end).expect("a journal").0.records, 1, "no number follows");
         let beyond = journal_of(&[record(9, 1, &[line(1 << 20, 1)])], slot);
         assert_eq!(
             replayed(&beyond).expect("a journal").0,

@@ -14,8 +14,10 @@
 //! 2. one record is under way at a time, and one step of placing: the older lines are in their places before newer ones
 //!    are posted;
 //! 3. bounded: what is gathered by a record's size, what is not placed by the journal's, works by the endpoint's depth;
-//! 4. an error of a work is the end: nothing more is posted. A mirror that counts as whole must be *void* in the book
-//!    before commits go on, so fences wait for [`RemoteMirror::give_up`], at most for the patience that it was made with;
+//! 4. an error of a work is the end: nothing more is posted or gathered. A mirror that counts as whole must be *void* in
+//!    the book before commits go on, so every fence from then on waits for [`RemoteMirror::give_up`], also one that has
+//!    nothing to send, and at most for the patience that the mirror was made with. One that does not count is given up
+//!    at once. Who fills does not wait: it is the one that tells the book;
 //! 5. a mirror that counts for nothing yet is filled in place, past the journal, by the thread that leads, so that
 //!    nothing is placed meanwhile; and without lines that were placed since they were read for it, as those may be newer.
 //!    One that counts is filled through the journal.
@@ -91,8 +93,12 @@ struct State {
     placing: Placing,
     /// Slots that were written: they take turns.
     slots: u64,
+    /// The book may say that it is whole.
+    counts: bool,
     lost: Option<Error>,
     given_up: bool,
+    /// It was given up by patience: the book may call it whole, and it lacks what was flushed since.
+    behind: bool,
     traffic: RemoteTraffic,
 }
 
@@ -144,8 +150,8 @@ impl RemoteMirror {
             memory,
             journal,
             stream: slot.stream,
+            state: Mutex::new(State::new(options.believed)),
             options,
-            state: Mutex::new(State::new()),
             changed: Condvar::new(),
         })
     }
@@ -153,6 +159,12 @@ impl RemoteMirror {
     /// Why it is lost, if it is.
     pub fn lost(&self) -> Option<Error> {
         self.state.lock().lost.clone()
+    }
+
+    /// The book is about to say that it is whole. From here on a loss holds fences up; one that is lost already must not
+    /// be called whole.
+    pub fn set_whole(&self) {
+        self.state.lock().counts = true;
     }
 
     /// The book says that this is no whole mirror: fences do not wait for it any more.
@@ -167,12 +179,19 @@ impl RemoteMirror {
     }
 
     /// Returns when all that was copied before is there, or the mirror is given up.
-    fn settle<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn settle<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let state = self.arrive(state);
+        // A loss that was found while something else was sent counts too: this thread's lines may not have been taken.
+        match state.lost.is_some() {
+            true => self.wait_given_up(state),
+            false => state,
+        }
+    }
+
+    /// Returns when all that was copied before is there, or the mirror is lost.
+    fn arrive<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let wanted = state.last();
-        while state.there < wanted && !state.given_up {
-            if state.lost.is_some() {
-                return self.wait_given_up(state);
-            }
+        while state.there < wanted && state.is_used() {
             state = match state.is_led {
                 true => self.changed.wait(state),
                 false => self.led(state, Self::send),
@@ -203,6 +222,7 @@ impl RemoteMirror {
             return state;
         }
         state.lost = Some(error.clone());
+        state.given_up |= !state.counts;
         drop(state);
         (self.options.on_lost)(&error);
         self.changed.notify_all();
@@ -215,7 +235,8 @@ impl RemoteMirror {
             let now = rt::now();
             if now >= until {
                 // Others have waited for as long, or shall not.
-                state.given_up = true;
+                (state.given_up, state.behind) = (true, true);
+                self.changed.notify_all();
                 break;
             }
             state = self.changed.wait_timeout(state, until.since(now)).0;
@@ -376,8 +397,10 @@ fn bytes_of(runs: &[Run]) -> u64 {
 }
 
 impl State {
-    fn new() -> Self {
+    fn new(counts: bool) -> Self {
         Self {
+            counts,
+            behind: false,
             gathered: Lines::default(),
             filling: None,
             is_led: false,
@@ -475,8 +498,9 @@ impl Side for RemoteMirror {
 
     fn copy(&self, memory: &RegionMemory, off: u64, len: usize) {
         let mut state = self.state.lock();
+        // The caller holds the lock of a stripe: the next fence waits for the book, and not this.
         while state.gathered.len() + len / LINE > LINES_MAX && state.is_used() {
-            state = self.settle(state);
+            state = self.arrive(state);
         }
         if state.is_used() {
             state.gathered.take(memory, off, len);
@@ -519,6 +543,10 @@ impl Side for RemoteMirror {
         if state.is_used() && state.filling.is_some() {
             state = self.led(state, Self::fill_in_place);
         }
-        drop(self.settle(state));
+        drop(self.arrive(state));
+    }
+
+    fn behind(&self) -> Option<u64> {
+        self.state.lock().behind.then_some(self.stream)
     }
 }

@@ -15,8 +15,11 @@
 //! holder alone ([`reach`]), and this holder writes to it by one-sided verbs. When that way is lost, fences wait until
 //! the book says that the mirror is void, or for two leases.
 //!
-//! A mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and what
-//! it did not flush is promised to no client. It is filled once more all the same, since a copy may have been cut off.
+//! A mapped mirror that a former process left whole is whole when it is attached: what that process flushed is in it, and
+//! what it did not flush is promised to no client. It is filled once more all the same, since a copy may have been cut
+//! off. A mirror on another machine may lack what that process had written back in order and not fenced, which this
+//! start finds in its own memory and goes on from. So unless that process stopped in order it is void first, and filled
+//! from its beginning.
 
 mod reach;
 
@@ -173,9 +176,6 @@ impl GrantMirror {
             eprintln!("cenote: the mirror of grant {}: {why}", self.grant);
             // A process that maps what the grant table calls lost is ended: it is void first, then left, then lost.
             self.ask(MirrorRequest::Void(grant))?;
-            if let Some(attached) = attached {
-                attached.reached.give_up();
-            }
             detach(region, attached);
             self.ask(MirrorRequest::Lost(grant))?;
             view = None;
@@ -230,6 +230,11 @@ impl GrantMirror {
             attached.reached.pace();
         }
         if !view.whole {
+            attached.reached.set_whole();
+            if attached.reached.lost().is_some() {
+                self.bell.set();
+                return Ok(());
+            }
             self.ask(MirrorRequest::Whole(attached.grant))?;
             eprintln!(
                 "cenote: grant {} is mirrored in pod {} (grant {})",
@@ -240,7 +245,12 @@ impl GrantMirror {
     }
 }
 
+/// The book says that it is not whole, or not the mirror.
 fn detach(region: &Region, attached: &mut Option<Attached>) {
+    if let Some(attached) = attached {
+        // Before the locks are taken that detaching needs: a thread that holds one may wait in a fence.
+        attached.reached.give_up();
+    }
     region.detach_mirror();
     *attached = None;
 }
@@ -268,7 +278,10 @@ impl MirrorKeeper for GrantMirror {
             return Err(begun_before());
         }
         region.expect_mirror();
-        let whole = self.found.lock().take().filter(|view| view.whole);
+        let mut whole = self.found.lock().take().filter(|view| view.whole);
+        if let Some(view) = whole.take_if(|view| reach::may_lack(view, region)) {
+            self.ask(MirrorRequest::Void(view.grant))?;
+        }
         let attached = match whole.map(|view| (self.resume(region, &view), view)) {
             Some((Ok(attached), _)) => Some(attached),
             Some((Err(error), view)) => {

@@ -395,6 +395,7 @@ impl Holder {
             }
             at = next;
         }
+        self.mirror.set_whole();
         if !self.believed && self.mirror.lost().is_none() {
             let mut grant_table = locked(&self.stage.grant_table);
             grant_table.is_whole = !grant_table.is_promoted;

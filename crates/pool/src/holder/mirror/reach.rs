@@ -52,6 +52,13 @@ impl Reached {
         }
     }
 
+    /// The book is about to say that it is whole.
+    pub(super) fn set_whole(&self) {
+        if let Self::Remote(remote) = self {
+            remote.set_whole();
+        }
+    }
+
     /// The book says that it is not whole.
     pub(super) fn give_up(&self) {
         if let Self::Remote(remote) = self {
@@ -136,6 +143,12 @@ impl Reach {
         *fabric = Some(Arc::clone(&net));
         Ok(net)
     }
+}
+
+/// Whether a whole mirror may lack what the region's memory holds already: lines that the former process ordered, and
+/// had not fenced, were in its own memory when it was killed.
+pub(super) fn may_lack(view: &MirrorView, region: &Region) -> bool {
+    !is_mapped(view) && !region.state().clean
 }
 
 /// Whether this process can map it. The name alone does not tell: another machine may have one of the same name.
