@@ -144,6 +144,24 @@ impl Registration {
         this.end()
     }
 
+    /// Ends it, unless the provider cannot now: then it is there still, and this can be done again.
+    ///
+    /// # Errors
+    /// [`Error::Io`] with libfabric's words.
+    pub fn try_close(&mut self) -> Result<()> {
+        let Some(of) = &self.of else { return Ok(()) };
+        // SAFETY: it was opened with the handle, and its endpoint is open; closed, it is not closed again, as `of` is
+        // taken below.
+        shim::check("ending a registration", unsafe { shim::cf_unregister(self.raw) })?;
+        if let Some(memory) = &self.memory
+            && of.keeps_all
+        {
+            of.keep(memory);
+        }
+        self.of = None;
+        Ok(())
+    }
+
     fn end(&mut self) -> bool {
         let Some(of) = self.of.take() else {
             return true;

@@ -26,7 +26,7 @@ mod write;
 
 use super::address::NodeAddress;
 use super::calls::Whole;
-use super::fabric_endpoint::{Access, Complete, FabricEndpoint, SLOTS, Slot, Started};
+use super::fabric_endpoint::{Access, Complete, FabricEndpoint, Registration, SLOTS, Slot, Started};
 use super::options::{NodeOptions, Path, own_name};
 use super::protocol::{self, ANSWER, Ask, HEAD, Item, Kind, Reader, Status, Window, Writer};
 use super::registered_memory::{Holding, RegisteredMemory, Registry, exchange};
@@ -77,6 +77,8 @@ pub struct MemoryNode {
 struct Shared {
     /// Before the endpoint: registrations end before it does.
     registry: Mutex<Registry>,
+    /// Of keys that were taken back, and that the provider did not end.
+    unended: Mutex<HashMap<u64, Registration>>,
     /// What calls are for.
     program: Mutex<Option<Arc<dyn Serve>>>,
     stop: AtomicBool,
@@ -117,6 +119,7 @@ impl MemoryNode {
         let address = fabric_endpoint.address()?;
         let shared = Arc::new(Shared {
             registry: Mutex::new(Registry::default()),
+            unended: Mutex::default(),
             program: Mutex::new(None),
             stop: AtomicBool::new(false),
             silence: options.silence,
@@ -149,7 +152,10 @@ impl MemoryNode {
     }
 
     /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
-    pub fn revoke(&self, key: Key) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the provider did not end it: to be done again.
+    pub fn revoke(&self, key: Key) -> Result<bool> {
         self.shared.revoke(key)
     }
 
@@ -224,13 +230,20 @@ impl Shared {
         })
     }
 
-    fn revoke(&self, key: Key) -> bool {
-        let Some(holding) = self.registry.lock().remove(key.0) else {
-            return false;
+    fn revoke(&self, key: Key) -> Result<bool> {
+        let holding = self.registry.lock().remove(key.0);
+        let was_there = holding.is_some();
+        let registration = holding.and_then(|holding| holding.registered).map(|(it, _)| it);
+        let registration = registration.or_else(|| self.unended.lock().remove(&key.0));
+        let Some(mut registration) = registration else {
+            return Ok(was_there);
         };
         // Not under the lock: the provider may wait for what is under way.
-        drop(holding.registered);
-        true
+        if let Err(error) = registration.try_close() {
+            self.unended.lock().insert(key.0, registration);
+            return Err(error);
+        }
+        Ok(true)
     }
 }
 
@@ -258,7 +271,7 @@ impl Registrar for NodeRegistrar {
         self.shared.register(RegisteredMemory::of(memory)?)
     }
 
-    fn revoke(&self, key: Key) -> bool {
+    fn revoke(&self, key: Key) -> Result<bool> {
         self.shared.revoke(key)
     }
 }

@@ -86,7 +86,7 @@ impl Bench for Near {
     }
 
     fn revoke(&self, memory: Remote) {
-        assert!(self.with(|n| n.revoke(memory.key)));
+        assert!(self.with(|n| n.revoke(memory.key)).expect("ended"));
     }
 
     fn lose(&self) {

@@ -311,7 +311,10 @@ pub trait Registrar: fmt::Debug + Send + Sync {
     fn register(&self, memory: Mapping) -> Result<Remote>;
 
     /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
-    fn revoke(&self, key: Key) -> bool;
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the provider did not end it: it may be in use, and is to be taken back again.
+    fn revoke(&self, key: Key) -> Result<bool>;
 }
 
 /// Remote memory with the endpoint that reaches it: plain blocking operations, each a batch of one.

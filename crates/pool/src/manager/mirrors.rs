@@ -36,7 +36,7 @@ impl Leader {
                 })));
             }
             MirrorRequest::Unlend(mirror) => {
-                self.order_of_mirror(tenant, (id, epoch), mirror, &Order::Unlend { grant: mirror })?;
+                self.order_of_mirror(tenant, (id, epoch), mirror, &Order::Unlend { grant: mirror }, || true)?;
             }
             MirrorRequest::FailOver => {
                 self.grant_table
@@ -63,7 +63,14 @@ impl Leader {
             return Err(Error::Invalid(text));
         }
         let grant = mirror;
-        match self.order_of_mirror(tenant, holder, mirror, &Order::Lend { grant, len, anew })? {
+        // It may have been called whole, or void, since.
+        let is_so = || {
+            let grant_table = self.grant_table.look();
+            grant_table
+                .grant(mirror)
+                .is_ok_and(|grant| (grant.phase == Phase::Whole) != anew)
+        };
+        match self.order_of_mirror(tenant, holder, mirror, &Order::Lend { grant, len, anew }, is_so)? {
             OrderReply::Lent(lent) => Ok(lent),
             _ => Err(Error::corrupt("a memory node's answer")),
         }
@@ -76,10 +83,11 @@ impl Leader {
         (id, epoch): (GrantId, u64),
         mirror: GrantId,
         order: &Order,
+        is_so: impl Fn() -> bool,
     ) -> Result<OrderReply> {
         let is_it = || {
             let of = self.grant_table.look().mirror_for(tenant, id, epoch);
-            of.map(|of| of == Some(mirror))
+            of.map(|of| of == Some(mirror) && is_so())
         };
         let not_it = || Error::Lost(format!("grant {mirror} is not the mirror of grant {id} any more"));
         if !is_it()? {

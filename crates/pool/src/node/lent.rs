@@ -68,7 +68,7 @@ impl Lending {
         let memory = self.register(grant, &**registrar, file, len, anew)?;
         let journal = self.register(grant, &**registrar, &journal, JOURNAL, true);
         if journal.is_err() {
-            self.end_keys(grant);
+            self.end_keys(grant)?;
         }
         Ok(Lent {
             address: registrar.address(),
@@ -91,20 +91,26 @@ impl Lending {
         Ok(LentRange { key, base, len })
     }
 
-    /// When this returns nothing under the grant's keys changes memory.
-    fn end_keys(&self, grant: GrantId) {
-        let keys = self.keys.lock().remove(&grant).unwrap_or_default();
-        if let Some(registrar) = &self.registrar {
-            keys.into_iter().for_each(|key| _ = registrar.revoke(key));
+    /// When this returns nothing under the grant's keys changes memory. The journal's ends first, so that its holder
+    /// finds out by the next record. A key that did not end is kept, to be ended when the order comes again.
+    fn end_keys(&self, grant: GrantId) -> Result<()> {
+        let last = || self.keys.lock().get(&grant).and_then(|keys| keys.last().copied());
+        while let Some((registrar, key)) = self.registrar.as_ref().zip(last()) {
+            registrar.revoke(key)?;
+            if let Some(keys) = self.keys.lock().get_mut(&grant) {
+                keys.retain(|kept| *kept != key);
+            }
         }
+        self.keys.lock().remove(&grant);
+        Ok(())
     }
 
     /// Ends what was lent: all that came is in the mirror's `file`.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the journal is none; those of files.
+    /// [`Error::Mismatch`] if the journal is none; a key did not end; those of files.
     pub(super) fn close(&self, grant: GrantId, file: &Path) -> Result<()> {
-        self.end_keys(grant);
+        self.end_keys(grant)?;
         let journal = self.journal(grant);
         let is_there = fs::exists(&journal);
         if is_there.map_err(|error| Error::io(format!("looking for {}", journal.display()), error))? {
@@ -117,16 +123,16 @@ impl Lending {
     /// Ends what was lent; nothing of it counts.
     ///
     /// # Errors
-    /// Those of files.
+    /// A key did not end; those of files.
     pub(super) fn forget(&self, grant: GrantId) -> Result<()> {
-        self.end_keys(grant);
+        self.end_keys(grant)?;
         remove_file(&self.journal(grant))
     }
 
     /// All keys end: the node does. What was lent is closed by the next start, when it is ordered to be.
     pub(super) fn end(&self) {
         let lent: Vec<GrantId> = self.keys.lock().keys().copied().collect();
-        lent.into_iter().for_each(|grant| self.end_keys(grant));
+        lent.into_iter().for_each(|grant| _ = self.end_keys(grant));
     }
 
     /// Grants of which there is a journal.
@@ -261,6 +267,64 @@ mod tests {
         let error = setting.lending.lend(GRANT, &setting.file(), LEN + 4096, false);
         assert!(matches!(error, Err(Error::Mismatch(_))), "{error:?}");
         setting.lending.forget(GRANT).expect("forgotten");
+    }
+
+    /// A provider that is busy for some tries.
+    #[derive(Debug, Default)]
+    struct Busy {
+        busy: Mutex<u32>,
+        ended: Mutex<Vec<Key>>,
+        registered: Mutex<u64>,
+    }
+
+    impl Registrar for Busy {
+        fn address(&self) -> String {
+            "busy".into()
+        }
+
+        fn register(&self, memory: cenote_fabric::Mapping) -> Result<Remote> {
+            let mut registered = self.registered.lock();
+            *registered += 1;
+            let (key, len) = (Key(*registered), memory.len() as u64);
+            Ok(Remote { key, base: 0, len })
+        }
+
+        fn revoke(&self, key: Key) -> Result<bool> {
+            let mut busy = self.busy.lock();
+            if *busy > 0 {
+                *busy -= 1;
+                let busy = std::io::ErrorKind::ResourceBusy.into();
+                return Err(Error::io("ending a registration", busy));
+            }
+            self.ended.lock().push(key);
+            Ok(true)
+        }
+    }
+
+    /// A key that did not end has not: the mirror is not closed, and the next order ends it, the journal's first.
+    #[test]
+    fn a_key_that_does_not_end_is_ended_again() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let file = directory.path().join("grant-9");
+        std::fs::write(&file, b"").expect("made");
+        let registrar = Arc::new(Busy::default());
+        let lending = Lending::new(directory.path(), Some(Arc::clone(&registrar) as _));
+        let lent = lending.lend(GRANT, &file, LEN, true).expect("lent");
+        let keys = [Key(lent.journal.key), Key(lent.memory.key)];
+        for order in 0..3 {
+            *registrar.busy.lock() = 1;
+            let refused = match order {
+                0 => lending.close(GRANT, &file),
+                1 => lending.forget(GRANT),
+                _ => lending.lend(GRANT, &file, LEN, false).map(drop),
+            };
+            assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
+            assert!(lending.has(GRANT) && registrar.ended.lock().is_empty());
+            assert_eq!(lending.journals().expect("listed"), [GRANT]);
+        }
+        lending.close(GRANT, &file).expect("closed");
+        assert_eq!(*registrar.ended.lock(), keys);
+        assert!(!lending.has(GRANT) && lending.journals().expect("listed").is_empty());
     }
 
     /// The node's process ended, and its memory is there: what had come is not lost.
