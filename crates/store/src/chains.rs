@@ -9,7 +9,7 @@ use cenote_space::GlobalAddress;
 
 /// Entries of a line.
 pub(super) const ENTRIES: usize = 7;
-/// Lines of a bucket at most: one has more only if what links them is broken.
+/// Lines of a bucket at most: none gets more, and one has more only if what links them is broken.
 const LINES_MAX: usize = 64;
 
 /// What a process knows of a table: nothing of it changes but how many buckets of the former one are forwarded.
@@ -120,13 +120,18 @@ impl Table {
     /// Adds a line to a bucket; another process may have done so at the same time.
     ///
     /// # Errors
-    /// [`Error::Full`] if there is no room.
+    /// [`Error::Full`] if there is no room, or it has as many as it can.
     pub(super) fn add_line(&self, heap: &Heap, bucket: u64) -> Result<()> {
-        let mut last = None;
+        let (mut last, mut lines) = (None, 0);
         self.each_line(heap, bucket, |line| {
-            last = Some(*line);
+            (last, lines) = (Some(*line), lines + 1);
             Ok(true)
         })?;
+        if lines == LINES_MAX {
+            return Err(Error::Full(format!(
+                "a bucket of the store's table has {LINES_MAX} lines"
+            )));
+        }
         let last = last.ok_or_else(|| Error::corrupt(format!("bucket {bucket} has no line")))?;
         match last.words[ENTRIES] {
             0 => {}

@@ -162,9 +162,14 @@ impl Core {
     pub(super) fn evict_from(&self, table: &Table, bucket: u64, why: String) -> Result<()> {
         let pinned = self.pinned()?;
         for (placed, header) in self.candidates(table, bucket, 1)? {
-            if !pinned.contains(&placed.entry.item()) && self.unlink(placed)? {
+            let item = placed.entry.item();
+            if pinned.contains(&item) {
+                continue;
+            }
+            self.drop_replicas_of(item, &header)?;
+            if self.unlink(placed)? {
                 self.count(root::EVICTED, 1)?;
-                return self.retire(placed.entry.item(), header, true);
+                return self.retire(item, self.header_after(placed, header), true);
             }
         }
         Err(Error::Full(why))

@@ -236,11 +236,11 @@ impl Core {
 }
 
 /// Whether a table should grow. (The count is of many processes, some of which were killed before they had counted: it
-/// is believed up to a bound.)
+/// may be below zero.) However full it is: there may have been no room for a larger one for long.
 fn is_full(table: &Table, items: u64) -> bool {
     let words = table.buckets() * ENTRIES as u64;
-    let is_possible = items <= 8 * words && table.log2 + table::GROWTH_LOG2 <= table::LOG2_MAX;
-    is_possible && items * 10 >= words * FULL_TENTHS
+    let is_possible = items as i64 > 0 && table.log2 + table::GROWTH_LOG2 <= table::LOG2_MAX;
+    is_possible && items.saturating_mul(10) >= words * FULL_TENTHS
 }
 
 /// Makes a table in an object of zeros, all of it in the part of that object: the root's, so that the store is whole as

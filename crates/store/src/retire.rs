@@ -72,14 +72,12 @@ impl Core {
             .drain(..)
             .partition(|(item, ..)| pinned.contains(item));
         self.retired.lock().extend(stay);
-        // One that fails does not keep the others.
-        let mut freed = Ok(());
+        let mut failed = Ok(());
         for (item, header, slot) in go {
             let forgotten = slot.map_or(Ok(()), |slot| self.member.forget_intent(&self.heap, slot));
-            let done = self.free_item(item, &header, false);
-            freed = freed.and(forgotten).and(done);
+            failed = failed.and(forgotten).and(self.free_item(item, &header, false));
         }
-        freed
+        failed
     }
 
     /// Ends an item that was unlinked and frees its objects, if no other process has done so.
@@ -116,14 +114,14 @@ impl Core {
             true => self.give_pooled(object),
             false => self.heap.free(object),
         };
-        let mut freed = Ok(());
+        let mut failed = Ok(());
         for object in objects {
-            freed = match free(object) {
-                Ok(()) | Err(Error::Lost(_) | Error::Invalid(_)) => freed,
-                error => freed.and(error),
-            };
+            match free(object) {
+                Ok(()) | Err(Error::Lost(_) | Error::Invalid(_)) => {}
+                error => failed = failed.and(error),
+            }
         }
-        freed
+        failed
     }
 
     /// The chunks of an item that is this process's to free; none if the item does not say what its checksum says:

@@ -3,6 +3,7 @@
 use super::super::chains::{Placed, Table};
 use super::super::entry::{Entry, State};
 use super::super::{Options, Put, PutOptions, Store};
+use super::{ENTRIES, is_full};
 use cenote_space::{Space, SpaceOptions};
 
 /// A store whose table has just been followed by a larger one: nothing of it has moved.
@@ -108,6 +109,14 @@ fn an_entry_that_one_helper_drops_no_other_copies() {
             .expect("read")[word];
         assert_eq!(target.entry, Entry::GONE, "a late helper writes where it is 0");
     }
+}
+
+#[test]
+fn a_table_is_too_small_however_many_items_there_are() {
+    let view = grown().core.view();
+    let words = view.table.buckets() * ENTRIES as u64;
+    assert!(!is_full(&view.table, words / 2) && is_full(&view.table, words));
+    assert!(is_full(&view.table, 100 * words) && !is_full(&view.table, -3_i64 as u64));
 }
 
 #[test]

@@ -5,6 +5,7 @@ use super::super::core::Core;
 use super::super::entry::{Entry, State};
 use super::super::{Options, Put, PutOptions, Store};
 use super::{Linked, OnEntry, Settled};
+use cenote_base::Error;
 use cenote_space::{GlobalAddress, Space, SpaceOptions};
 
 /// A store, and the words of the key's bucket.
@@ -95,6 +96,25 @@ fn what_is_replaced_is_not_another_that_came_to_lie_there() {
     });
     assert!(matches!(linked, Ok(Linked::In(Some(_)))));
     assert_eq!(versions, [1, 2], "the first swap has failed");
+}
+
+#[test]
+fn a_bucket_gets_no_more_lines_than_are_read() {
+    let (store, _) = bucket(b"key");
+    let (core, view) = (&store.core, store.core.view());
+    let of_key = view.table.bucket_of(core.key(b"key").expect("a key").hash);
+    let mut added = 0;
+    while view.table.add_line(&core.heap, of_key).is_ok() {
+        added += 1;
+        assert!(added < 64, "it ends");
+    }
+    assert_eq!(added, 63);
+    assert!(matches!(view.table.add_line(&core.heap, of_key), Err(Error::Full(_))));
+    assert_eq!(words(core, b"key").len(), 64 * 7);
+    assert_eq!(
+        store.put(b"key", b"one", PutOptions::default()).expect("put"),
+        Put::Stored(1)
+    );
 }
 
 fn committed_item(core: &Core, key: &[u8]) -> GlobalAddress {
