@@ -151,7 +151,12 @@ impl BufferPool {
         // Another host may be the next to open it.
         self.pool.frames.region().write_back_all();
         self.pool.storage.control().update(|c| c.clean = clean)?;
-        self.pool.frames.region().update_state(|s| s.clean = clean);
+        // A mirror that may count as whole and lacks something is filled anew by the next start.
+        let region = self.pool.frames.region();
+        region.update_state(|s| s.clean = clean && region.mirror_behind().is_none());
+        if region.mirror_behind().is_some() {
+            region.update_state(|s| s.clean = false);
+        }
         Ok(())
     }
 

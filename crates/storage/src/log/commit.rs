@@ -121,8 +121,28 @@ impl LogState {
         };
         flusher.turn += 1;
         self.ring.set_mark(flusher.turn, mark);
+        self.note_alone(to, &mut flusher).inspect_err(|e| self.fail(e))?;
         self.set_durable(to);
         self.after_flush(from, to);
+        Ok(())
+    }
+
+    /// Before anything is acknowledged that a mirror lacks which may count as whole: the control file says how long the
+    /// log is. A start from that mirror finds a ring that ends before, and takes the log from its files. Two flushes are
+    /// noted, since the mirror may have the mark of the first; it has that of no later one.
+    fn note_alone(&self, to: Lsn, flusher: &mut Flusher) -> Result<()> {
+        let Some(mirror) = self.ring.mirror_behind() else {
+            return Ok(());
+        };
+        if flusher.alone.0 != mirror {
+            flusher.alone = (mirror, 0);
+        }
+        if flusher.alone.1 < 2
+            && let Some(note) = self.note_durable.get()
+        {
+            note(to)?;
+            flusher.alone.1 += 1;
+        }
         Ok(())
     }
 

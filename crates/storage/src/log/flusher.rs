@@ -15,6 +15,8 @@ pub(crate) struct Flusher {
     pub last_checksum: u32,
     /// Counts flushes, for the ring's two marks.
     pub turn: u64,
+    /// A mirror that fences went on without, and how many flushes were noted since.
+    pub alone: (u64, u32),
 }
 
 const _: () = assert!(
@@ -32,6 +34,7 @@ impl Flusher {
             last_start: Lsn::ZERO,
             last_checksum: 0,
             turn: 0,
+            alone: (0, 0),
         }
     }
 

@@ -50,6 +50,7 @@ pub use read::{OwnedRecord, Scan};
 pub use recover::{LogOptions, LogReport, RingUse};
 pub use ring::{RING_HEADER, RING_MIN, RingPlace, Survive};
 pub use space::Need;
+pub use state::NoteDurable;
 
 /// The usual position of the first group of a database: zero means "none" everywhere.
 pub const FIRST_LSN: Lsn = Lsn::from_raw(BLOCK);
@@ -89,6 +90,12 @@ impl Log {
     /// [`Error::LogFailed`] if the log has failed, [`Error::Invalid`] if the bytes are no group.
     pub fn append(&self, group: &mut [u8], hook: Option<Hook<'_>>) -> Result<Appended> {
         self.state.append(group, hook)
+    }
+
+    /// What notes durably that the log reaches a position. It is called before that is acknowledged while the region's
+    /// mirror is behind and may count as whole; an error of it poisons the log. To be said before anything is appended.
+    pub fn set_note_durable(&self, note: NoteDurable) {
+        self.state.note_durable.get_or_init(|| note);
     }
 
     /// Everything below is synced.

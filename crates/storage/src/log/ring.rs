@@ -224,6 +224,11 @@ impl Ring {
         self.persist(at, 24);
     }
 
+    /// The mirror that the region goes on without while a start may believe it, with the marks that it has.
+    pub fn mirror_behind(&self) -> Option<u64> {
+        self.region.mirror_behind()
+    }
+
     /// The newest mark that is whole, and the turn in which it was set, as far as it matters.
     pub fn mark(&self) -> Option<(u64, RingMark)> {
         let marks = MARKS

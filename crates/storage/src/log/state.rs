@@ -15,7 +15,7 @@
 //! Lock order: `flusher` (the lead's) before `waiters.queue`, `segments.list`; `reserve` is last and nothing is taken
 //! under it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cenote_base::bytes::get_le;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,6 +29,9 @@ use super::waiters::Waiters;
 use crate::owner::Ownership;
 use crate::poison::Poison;
 use crate::redo::{GroupHeader, STATE_COMPLETE};
+
+/// See [`super::Log::set_note_durable`].
+pub type NoteDurable = Box<dyn Fn(Lsn) -> Result<()> + Send + Sync>;
 
 /// Everything that a log has, but for its threads.
 pub(crate) struct LogState {
@@ -49,6 +52,8 @@ pub(crate) struct LogState {
     pub(super) background: bool,
     /// Who has the data directory.
     pub(super) owner: Option<Arc<Ownership>>,
+    /// Notes durably that the log reaches a position, where the ring may be found as it was before.
+    pub(super) note_durable: OnceLock<NoteDurable>,
     /// Wakes the background.
     pub(super) work: Event,
     /// Guards of [`super::Log::hold`] that live.
@@ -110,6 +115,7 @@ impl LogState {
             closing: AtomicBool::new(false),
             background,
             owner,
+            note_durable: OnceLock::new(),
             work: Event::new(),
             holds: AtomicU64::new(0),
             recycle_to: AtomicU64::new(0),

@@ -62,7 +62,7 @@ pub struct StorageReport {
 /// A data directory, taken for this process.
 pub struct DataDir {
     path: PathBuf,
-    control: ControlFile,
+    control: Arc<ControlFile>,
     owner: Arc<Ownership>,
     _lock: File,
 }
@@ -111,7 +111,7 @@ impl DataDir {
         let control = ControlFile::open_or_begin(path, origins, Some(Arc::clone(&owner)))?;
         Ok(DataDir {
             path: path.to_owned(),
-            control,
+            control: Arc::new(control),
             owner,
             _lock: lock,
         })
@@ -177,6 +177,8 @@ impl DataDir {
             background: options.background,
             owner: Some(Arc::clone(&self.owner)),
         })?;
+        let control = Arc::clone(&self.control);
+        log.set_note_durable(Box::new(move |to| control.update(|c| c.durable = c.durable.max(to))));
         let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
         let owner = Some(Arc::clone(&self.owner));
         let (pages, pages_report) = PageStore::open(&self.path, database, owner, &mut redo)?;

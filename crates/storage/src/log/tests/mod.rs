@@ -1,5 +1,6 @@
 //! The log against crashes, kills, damage and failing disks. Seeds are in the messages.
 
+mod alone;
 mod crash;
 mod damage;
 mod failure;
