@@ -239,7 +239,7 @@ fn a_memory_node() {
         let number = number.parse().expect("a number");
         match verb {
             "register" => println!("node: {}", node.register(number).expect("registered").key.0),
-            _ => println!("node: {}", node.revoke(Key(number))),
+            _ => println!("node: {}", node.revoke(Key(number)).expect("ended")),
         }
     }
     node.close();

@@ -350,6 +350,7 @@ fn writes_leave_slots_for_answers() {
 fn server() -> Server {
     Server::new(Arc::new(Shared {
         registry: Mutex::default(),
+        unended: Mutex::default(),
         program: Mutex::default(),
         stop: AtomicBool::new(false),
         path: Path::Served,
