@@ -62,6 +62,9 @@ if [ "${1:-build}" = test ]; then
     command -v pgbench >/dev/null || packages+=(postgresql-contrib)
     command -v sysbench >/dev/null || packages+=(sysbench)
     command -v fusermount3 >/dev/null || packages+=(fuse3)
+    # Hosts of tests: namespaces with links between them.
+    command -v ip >/dev/null || packages+=(iproute2)
+    command -v nsenter >/dev/null || packages+=(util-linux)
     { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || packages+=(postgresql)
     command -v sqlite3 >/dev/null || packages+=(sqlite3)
     command -v git >/dev/null || packages+=(git)
