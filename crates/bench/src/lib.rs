@@ -28,6 +28,7 @@ pub mod devices;
 pub mod differential;
 pub mod draw;
 pub mod footprint;
+mod host;
 pub mod interrupted;
 pub mod kills;
 pub mod ledger;

@@ -6,9 +6,10 @@
 //!      └────── agent b ── database, started when that is confirmed
 //! ```
 //!
-//! Both hosts are processes of this machine, and the device is a file in shared memory. What a client sees of it is as
-//! on two machines; that a lost host's caches are lost too is what the simulator is for.
+//! Each host has process numbers and a `/proc` of its own ([`crate::host`]), and the device is a file in shared memory.
+//! What a client sees of it is as on two machines; that a lost host's caches are lost too is what the simulator is for.
 
+use crate::host::Host;
 use crate::interrupted::{Options, Shown, Successor, fill, interrupt, ms, remove_dir};
 use crate::load::Progress;
 use crate::server::{CenoteOptions, RegionFile, Server, free_port};
@@ -20,6 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const POD: &str = "rack";
+const HOSTS: [&str; 2] = ["a", "b"];
 const LEASE_SECONDS: &str = "2";
 /// How long the manager may take to see that an agent is gone.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -30,6 +32,7 @@ struct Pool {
     /// The manager's address.
     manager: String,
     agents: Vec<Server>,
+    hosts: Vec<Host>,
     _manager: Server,
     device: Arc<RegionFile>,
 }
@@ -48,11 +51,12 @@ impl Pool {
             program: program.into(),
             manager,
             agents: Vec::new(),
+            hosts: vec![Host::new()?, Host::new()?],
             _manager: process,
             device: RegionFile::new(),
         };
-        for host in ["a", "b"] {
-            let mut command = Command::new(program);
+        for (number, host) in HOSTS.iter().enumerate() {
+            let mut command = pool.hosts[number].command(program);
             command
                 .args(["host", "--pod", POD, "--name", host, "--manager", &pool.manager])
                 .args(["--size", bytes, "--device"])
@@ -63,9 +67,10 @@ impl Pool {
         Ok(pool)
     }
 
-    fn database(&self, host: &str, options: &CenoteOptions) -> Result<Server> {
-        let arguments = ["--manager", &self.manager, "--pod", POD, "--host", host];
-        Server::cenote_with(options, &arguments)
+    fn database(&self, number: usize, options: &CenoteOptions) -> Result<Server> {
+        let arguments = ["--manager", &self.manager, "--pod", POD, "--host", HOSTS[number]];
+        let command = self.hosts[number].command(&self.program);
+        Server::cenote_by(command, options, &arguments)
     }
 
     /// The operator's word that a host is cut off, as soon as the manager does not hear its agent any more.
@@ -112,7 +117,7 @@ pub fn show(options: &Options) -> Result<Shown> {
         survive: "host".into(),
         region: RegionFile::new(),
     };
-    let running = pool.database("a", &database)?;
+    let running = pool.database(0, &database)?;
     println!(
         "started process {} on host a, port {}, ready after {:.1} ms",
         running.id(),
@@ -131,10 +136,11 @@ pub fn show(options: &Options) -> Result<Shown> {
 fn move_to_b(pool: &mut Pool, database: &CenoteOptions, progress: &Progress, mut running: Server) -> Result<Successor> {
     let now = || progress.elapsed().as_secs_f64();
     let lost = Instant::now();
+    pool.hosts[0].lose();
     pool.agents[0].kill();
     running.kill();
     println!("{:6.2} s  host a is lost: its agent and its database are killed", now());
-    pool.host_lost("a")?;
+    pool.host_lost(HOSTS[0])?;
     let confirmed = lost.elapsed();
     println!(
         "{:6.2} s  confirmed after {:.0} ms: cenote pool host-lost a",
@@ -145,7 +151,7 @@ fn move_to_b(pool: &mut Pool, database: &CenoteOptions, progress: &Progress, mut
     Ok(Successor {
         confirmed_ms: Some(ms(confirmed)),
         exec_at,
-        server: pool.database("b", database)?,
+        server: pool.database(1, database)?,
     })
 }
 

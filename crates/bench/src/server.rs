@@ -97,7 +97,14 @@ impl Server {
     /// # Errors
     /// As of [`Server::cenote`].
     pub fn cenote_with(options: &CenoteOptions, arguments: &[&str]) -> Result<Server> {
-        let mut command = Command::new(&options.program);
+        Server::cenote_by(Command::new(&options.program), options, arguments)
+    }
+
+    /// As [`Server::cenote_with`], by a command that runs the program.
+    ///
+    /// # Errors
+    /// As of [`Server::cenote`].
+    pub fn cenote_by(mut command: Command, options: &CenoteOptions, arguments: &[&str]) -> Result<Server> {
         command
             .arg("run")
             .arg("--data")
