@@ -213,17 +213,24 @@ impl Process {
     pub fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(self.pid() as i32).expect("a process");
         kill_process(pid, signal).expect("sent");
-        if self.is_under && signal == Signal::CONT {
-            // The program that waits for it stops when it stops.
+        if signal == Signal::CONT {
+            self.wake_waiting();
+        }
+    }
+
+    /// The program that waits for it stops when it stops, and is woken with it.
+    fn wake_waiting(&self) {
+        if self.is_under {
             let pid = Pid::from_raw(self.child.id() as i32).expect("a process");
-            kill_process(pid, signal).expect("sent");
+            kill_process(pid, Signal::CONT).expect("not waited for yet");
         }
     }
 
     pub fn kill(&mut self) {
         if self.is_under {
             self.signal(Signal::KILL);
-            self.signal(Signal::CONT);
+            // The killed process may be reaped by now: its number may belong to another one.
+            self.wake_waiting();
         }
         self.child.kill().expect("killed");
         self.child.wait().expect("ended");
