@@ -77,9 +77,9 @@ pub trait Side: Send + Sync {
     /// Whether [`Side::fence`] has to be asked: the processor's own fence does not complete the copies.
     fn is_apart(&self) -> bool;
 
-    /// This thread's copies come before what is copied later: [`Side::fence`] otherwise.
-    fn order(&self) {
-        self.fence();
+    /// Whether what is copied earlier comes earlier without a [`Side::fence`].
+    fn is_in_order(&self) -> bool {
+        false
     }
 
     /// Lines are filled from here until [`Side::end_fill`].
@@ -112,6 +112,8 @@ struct Stripe(Mutex<Option<Arc<dyn Side>>>);
 pub(crate) struct Mirroring {
     stripes: [Stripe; STRIPES],
     is_apart: AtomicBool,
+    /// A fence is needed between copies of which one has to come first.
+    orders_by_fence: AtomicBool,
     /// It has no room for what is to be reserved.
     failed: AtomicBool,
 }
@@ -121,6 +123,7 @@ impl Default for Mirroring {
         Self {
             stripes: core::array::from_fn(|_| Stripe::default()),
             is_apart: AtomicBool::new(false),
+            orders_by_fence: AtomicBool::new(false),
             failed: AtomicBool::new(false),
         }
     }
@@ -129,8 +132,10 @@ impl Default for Mirroring {
 impl Mirroring {
     /// After this has returned, every copy goes to `side`.
     pub(crate) fn set(&self, side: Option<Arc<dyn Side>>) {
-        self.is_apart
-            .store(side.as_ref().is_some_and(|side| side.is_apart()), Ordering::Release);
+        let is_apart = side.as_ref().is_some_and(|side| side.is_apart());
+        let is_in_order = side.as_ref().is_none_or(|side| side.is_in_order());
+        self.is_apart.store(is_apart, Ordering::Release);
+        self.orders_by_fence.store(is_apart && !is_in_order, Ordering::Release);
         for stripe in &self.stripes {
             stripe.0.lock().clone_from(&side);
         }
@@ -207,10 +212,11 @@ impl FlushSink for Mirroring {
 
     #[cold]
     fn order(&self) {
-        if self.is_apart.load(Ordering::Acquire)
+        // A mirror on another machine keeps the order of copies: this is asked several times a mini-transaction.
+        if self.orders_by_fence.load(Ordering::Acquire)
             && let Some(side) = self.side()
         {
-            side.order();
+            side.fence();
         }
     }
 }

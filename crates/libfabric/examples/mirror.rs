@@ -2,7 +2,8 @@
 //! this one. And what goes over the wire for it.
 //!
 //! `cargo run --release -p cenote-libfabric --example mirror [PROVIDER [SECONDS]]`: `tcp;ofi_rxm` and 1 a cell unless
-//! told otherwise. The memory node is a process of its own: this program again.
+//! told otherwise. The memory node is a process of its own: this program again. Beside the time of a flush stands the
+//! processor time that it takes here, and at the node, in steps of 10 ms.
 //!
 //! A *change* is what a mini-transaction of one page and 200 bytes of redo flushes: its descriptor twice, its header and
 //! a line of it, and the redo's header, body and state; only the log's mark is waited for, by every `n`th.
@@ -76,10 +77,18 @@ fn start_node(provider: &str) -> Result<Node> {
     Ok(Node { child, address, keys })
 }
 
+/// Processor time of a process, its own and the kernel's for it.
+fn processor_time(process: u32) -> Nanos {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
+    let ticks: u64 = fields.skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum();
+    Nanos::from_millis(10 * ticks)
+}
+
 fn measure(provider: &str, time: Nanos) -> Result<()> {
     let region = Region::dram(LEN, Identity::default(), RegionOptions::default())?;
     region.reserve_to(LEN)?;
-    println!("| a flush of | mirror | threads | ns | bytes |\n|---|---|---|---|---|");
+    println!("| a flush of | mirror | threads | ns | processor | node's | bytes |\n|---|---|---|---|---|---|---|");
     rows(&region, "none", time, None);
     let path = format!("/dev/shm/cenote-mirror-{:x}", rt::random_u128());
     let mapped = MirrorFile::create(Path::new(&path), LEN);
@@ -102,7 +111,7 @@ fn measure(provider: &str, time: Nanos) -> Result<()> {
     let mirror = Arc::new(mirror);
     region.attach_mirror(Arc::clone(&mirror) as _)?;
     fill(&region);
-    rows(&region, provider, time, Some(&mirror));
+    rows(&region, provider, time, Some((&mirror, node.child.id())));
     Ok(())
 }
 
@@ -122,7 +131,7 @@ fn fill(region: &Region) {
 /// What a thread does, given its number and how often it has done it.
 type Write<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
-fn rows(region: &Region, mirror: &str, time: Nanos, remote: Option<&RemoteMirror>) {
+fn rows(region: &Region, name: &str, time: Nanos, remote: Option<(&RemoteMirror, u32)>) {
     let line = |thread: u64, _: u64| coherence::flush(region, (1 + thread) * MIB, 64);
     let page = |thread: u64, _: u64| coherence::flush(region, (1 + thread) * MIB, 16384);
     let change = |thread: u64, n: u64| change(region, thread, n);
@@ -140,13 +149,24 @@ fn rows(region: &Region, mirror: &str, time: Nanos, remote: Option<&RemoteMirror
     ];
     for (what, act) in kinds {
         for threads in [1, 4] {
-            let before = remote.map(RemoteMirror::traffic).unwrap_or_default();
+            let (mirror, of_node) = (remote.map(|r| r.0), remote.map(|r| r.1));
+            let traffic = || mirror.map(RemoteMirror::traffic).unwrap_or_default();
+            let spent = || {
+                (
+                    processor_time(std::process::id()),
+                    of_node.map_or(Nanos::ZERO, processor_time),
+                )
+            };
+            let (before, began) = (traffic(), spent());
             let (ns, count) = timed(time, threads, act);
-            let after = remote.map(RemoteMirror::traffic).unwrap_or_default();
+            let (after, ended) = (traffic(), spent());
             let bytes = after.journal_bytes + after.placed_bytes - before.journal_bytes - before.placed_bytes;
+            let each = |total: u64| total as f64 / count as f64;
             println!(
-                "| {what} | {mirror} | {threads} | {ns:.0} | {:.0} |",
-                bytes as f64 / count as f64
+                "| {what} | {name} | {threads} | {ns:.0} | {:.0} | {:.0} | {:.0} |",
+                each(ended.0.since(began.0).raw()),
+                each(ended.1.since(began.1).raw()),
+                each(bytes)
             );
         }
     }

@@ -20,7 +20,7 @@
 //!    so: a line that arrived half is written again from its record;
 //! 3. a stream begins with an empty journal, and has a number of its own: what an earlier one left is not believed.
 
-use super::lines::Run;
+use super::lines::{Line, runs};
 use crate::LINE;
 use cenote_base::bytes::read_le;
 use cenote_base::crc::crc32c;
@@ -75,26 +75,38 @@ impl Slot {
     }
 }
 
-/// A record of `runs`.
-pub(super) fn record(stream: u64, number: u64, runs: &[Run]) -> Vec<u8> {
-    let lines: usize = runs.iter().map(|(_, bytes)| bytes.len()).sum();
-    let body = runs.len() * RUN + lines;
-    let mut record = Vec::with_capacity((HEAD + body).next_multiple_of(LINE));
+/// A record of `lines`, which are in the order of memory.
+pub(super) fn record(stream: u64, number: u64, lines: &[Line<'_>]) -> Box<[u8]> {
+    let count = runs(lines).count();
+    let body = count * RUN + lines.len() * LINE;
+    let len = (HEAD + body).next_multiple_of(LINE);
+    let mut record = Vec::with_capacity(len);
     record.resize(HEAD, 0);
-    for (at, bytes) in runs {
-        record.extend_from_slice(&at.to_le_bytes());
-        record.extend_from_slice(&(bytes.len() as u64).to_le_bytes());
+    for run in runs(lines) {
+        record.extend_from_slice(&run[0].0.to_le_bytes());
+        record.extend_from_slice(&((run.len() * LINE) as u64).to_le_bytes());
     }
-    runs.iter().for_each(|(_, bytes)| record.extend_from_slice(bytes));
+    lines.iter().for_each(|(_, line)| record.extend_from_slice(&line[..]));
     let crc = crc32c(&record[HEAD..]);
     let words = [RECORD_MAGIC, stream, number];
     record[..24].copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
-    let words = [runs.len() as u32, body as u32, crc];
+    let words = [count as u32, body as u32, crc];
     record[24..36].copy_from_slice(words.map(u32::to_le_bytes).as_flattened());
     let crc = crc32c(&record[..36]);
     record[36..40].copy_from_slice(&crc.to_le_bytes());
-    record.resize((HEAD + body).next_multiple_of(LINE), 0);
-    record
+    record.resize(len, 0);
+    record.into_boxed_slice()
+}
+
+/// The lines of a record that [`record`] has made.
+pub(super) fn lines_of(record: &[u8]) -> impl Iterator<Item = Line<'_>> {
+    let (count, len): (u32, u32) = (read_le(record, 24), read_le(record, 28));
+    let runs = runs_of(count as usize, &record[HEAD..HEAD + len as usize], u64::MAX);
+    let runs = runs.expect("the runs of a record lie in it");
+    runs.into_iter().flat_map(|(at, bytes)| {
+        let lines = bytes.as_chunks::<LINE>().0.iter();
+        lines.zip(0..).map(move |(line, i)| (at + i * LINE as u64, line))
+    })
 }
 
 /// Where a record of `len` bytes goes that comes after `tail`: none goes round the end.
@@ -186,7 +198,7 @@ fn runs_of(runs: usize, body: &[u8], len: u64) -> Option<Vec<(u64, &[u8])>> {
 mod tests {
     use super::*;
 
-    fn journal_of(records: &[Vec<u8>], slot: Slot) -> Vec<u8> {
+    fn journal_of(records: &[Box<[u8]>], slot: Slot) -> Vec<u8> {
         let mut journal = vec![0; JOURNAL as usize];
         journal[..SLOT].copy_from_slice(&slot.encode());
         let mut at = slot.place;
@@ -208,8 +220,8 @@ mod tests {
         Ok((done, placed))
     }
 
-    fn line(at: u64, value: u8) -> Run {
-        (at, vec![value; LINE])
+    fn record_of(stream: u64, number: u64, at: u64, value: u8) -> Box<[u8]> {
+        record(stream, number, &[(at, &[value; LINE])])
     }
 
     /// Whichever byte of a record is missing, neither it nor a later one counts.
@@ -220,7 +232,7 @@ mod tests {
             number: 5,
             place: 128,
         };
-        let records: Vec<Vec<u8>> = (0..3).map(|i| record(9, 5 + i, &[line(64 * i, 1 + i as u8)])).collect();
+        let records: Vec<Box<[u8]>> = (0..3).map(|i| record_of(9, 5 + i, 64 * i, 1 + i as u8)).collect();
         let whole = journal_of(&records, slot);
         assert_eq!(replayed(&whole).expect("sound").1, [(0, 1), (64, 2), (128, 3)]);
         let second = (RECORDS_AT + 128) as usize + records[0].len();
@@ -230,6 +242,14 @@ mod tests {
             let (done, placed) = replayed(&cut).expect("sound");
             assert_eq!((done.records, placed), (1, vec![(0, 1)]), "byte {byte}");
         }
+    }
+
+    #[test]
+    fn a_record_gives_its_lines_back() {
+        let lines: Vec<[u8; LINE]> = (0..4).map(|i| [i; LINE]).collect();
+        let ats = [0, 64, 256, 4096];
+        let sorted: Vec<Line<'_>> = ats.into_iter().zip(&lines).collect();
+        assert_eq!(lines_of(&record(9, 1, &sorted)).collect::<Vec<_>>(), sorted);
     }
 
     /// What another stream left is not believed, nor a slot that arrived half, and records go on at the beginning when
@@ -242,11 +262,7 @@ mod tests {
             number: 1,
             place: last,
         };
-        let records = [
-            record(9, 1, &[line(0, 1)]),
-            record(9, 2, &[line(64, 2)]),
-            record(8, 3, &[line(0, 3)]),
-        ];
+        let records = [record_of(9, 1, 0, 1), record_of(9, 2, 64, 2), record_of(8, 3, 0, 3)];
         let mut journal = journal_of(&records, slot);
         assert_eq!(replayed(&journal).expect("sound").1, [(0, 1), (64, 2)]);
         let later = Slot {
@@ -270,9 +286,9 @@ mod tests {
             place: 0,
             ..slot
         };
-        let end = journal_of(&[record(9, u64::MAX, &[line(0, 1)])], last);
+        let end = journal_of(&[record_of(9, u64::MAX, 0, 1)], last);
         assert_eq!(replayed(&end).expect("a journal").0.records, 1, "no number follows");
-        let beyond = journal_of(&[record(9, 1, &[line(1 << 20, 1)])], slot);
+        let beyond = journal_of(&[record_of(9, 1, 1 << 20, 1)], slot);
         assert_eq!(
             replayed(&beyond).expect("a journal").0,
             Replayed::default(),

@@ -5,12 +5,12 @@ use crate::memory::RegionMemory;
 use cenote_base::rt::HashMap;
 use core::sync::atomic::{Ordering, fence};
 
-/// Bytes of the longest run that goes as one write.
-const RUN_MAX: usize = 64 << 10;
+/// Lines of the longest run that goes as one write.
+const RUN_MAX: usize = (64 << 10) / LINE;
 /// In the place of an offset: no line begins there.
 const FORGOTTEN: u64 = u64::MAX;
 
-/// See the module.
+/// See the module. Emptied, it keeps its memory for the next lines.
 #[derive(Default)]
 pub(super) struct Lines {
     offs: Vec<u64>,
@@ -19,8 +19,8 @@ pub(super) struct Lines {
     places: HashMap<u64, u32>,
 }
 
-/// Adjacent lines: where they lie, and their bytes.
-pub(super) type Run = (u64, Vec<u8>);
+/// A line: where it lies, and its bytes.
+pub(super) type Line<'a> = (u64, &'a [u8; LINE]);
 
 impl Lines {
     pub(super) fn is_empty(&self) -> bool {
@@ -30,6 +30,12 @@ impl Lines {
     /// How many there are.
     pub(super) fn len(&self) -> usize {
         self.offs.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.offs.clear();
+        self.bytes.clear();
+        self.places.clear();
     }
 
     /// Takes whole lines of `memory`, each in the place of what was taken of it before. Words are loaded first to last:
@@ -57,36 +63,73 @@ impl Lines {
         }
     }
 
-    /// What was taken after goes over what was taken before.
-    pub(super) fn extend(&mut self, later: &Lines) {
-        for (at, line) in later.offs.iter().zip(&later.bytes) {
-            self.put(*at, *line);
-        }
-    }
-
     /// Those that `others` has are not among them any more.
-    pub(super) fn forget(&mut self, others: &Lines) {
-        for at in &others.offs {
+    pub(super) fn forget(&mut self, others: &[Line<'_>]) {
+        for (at, _) in others {
             if let Some(place) = self.places.remove(at) {
                 self.offs[place as usize] = FORGOTTEN;
             }
         }
     }
 
-    /// All of them in order, adjacent ones together.
-    pub(super) fn runs(&self) -> Vec<Run> {
-        let places = self.offs.iter().copied().zip(0..);
-        let mut order: Vec<(u64, usize)> = places.filter(|(at, _)| *at != FORGOTTEN).collect();
-        order.sort_unstable();
-        let mut runs: Vec<Run> = Vec::new();
-        for (at, place) in order {
-            match runs.last_mut() {
-                Some((from, run)) if *from + run.len() as u64 == at && run.len() < RUN_MAX => {
-                    run.extend_from_slice(&self.bytes[place]);
-                }
-                _ => runs.push((at, self.bytes[place].to_vec())),
-            }
-        }
-        runs
+    /// All of them, in the order of memory.
+    pub(super) fn sorted(&self) -> Vec<Line<'_>> {
+        let lines = self.offs.iter().copied().zip(&self.bytes);
+        let mut lines: Vec<Line<'_>> = lines.filter(|(at, _)| *at != FORGOTTEN).collect();
+        lines.sort_unstable_by_key(|(at, _)| *at);
+        lines
+    }
+}
+
+/// The lines of several batches in the order of memory, each once: as the last batch that has it does.
+pub(super) fn latest<'a>(batches: impl Iterator<Item = Line<'a>>) -> Vec<Line<'a>> {
+    let lines: Vec<Line<'a>> = batches.collect();
+    let mut order: Vec<(u64, u32)> = lines.iter().map(|(at, _)| *at).zip(0..).collect();
+    order.sort_unstable();
+    let is_last = |i: usize| order.get(i + 1).is_none_or(|next| next.0 != order[i].0);
+    (0..order.len())
+        .filter(|i| is_last(*i))
+        .map(|i| lines[order[i].1 as usize])
+        .collect()
+}
+
+/// Adjacent lines together, as one write each.
+pub(super) fn runs<'l, 'a>(sorted: &'l [Line<'a>]) -> impl Iterator<Item = &'l [Line<'a>]> {
+    sorted
+        .chunk_by(|one, next| one.0 + LINE as u64 == next.0)
+        .flat_map(|run| run.chunks(RUN_MAX))
+}
+
+/// The writes that put lines in their places.
+pub(super) fn writes(sorted: &[Line<'_>]) -> Vec<(u64, Box<[u8]>)> {
+    let bytes = |run: &[Line<'_>]| {
+        let mut bytes = Vec::with_capacity(run.len() * LINE);
+        run.iter().for_each(|(_, line)| bytes.extend_from_slice(&line[..]));
+        bytes.into_boxed_slice()
+    };
+    runs(sorted).map(|run| (run[0].0, bytes(run))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_batch_counts_and_adjacent_lines_go_together() {
+        let lines: Vec<[u8; LINE]> = (0..5).map(|i| [i; LINE]).collect();
+        let batches = [(128, 0), (0, 1), (64, 2), (128, 3), (512, 4)].map(|(at, i)| (at, &lines[i as usize]));
+        let latest = latest(batches.into_iter());
+        let ats: Vec<(u64, u8)> = latest.iter().map(|(at, line)| (*at, line[0])).collect();
+        assert_eq!(ats, [(0, 1), (64, 2), (128, 3), (512, 4)]);
+        let writes: Vec<(u64, usize)> = writes(&latest).iter().map(|(at, bytes)| (*at, bytes.len())).collect();
+        assert_eq!(writes, [(0, 3 * LINE), (512, LINE)]);
+    }
+
+    #[test]
+    fn long_runs_are_cut() {
+        let line = [7; LINE];
+        let lines: Vec<Line<'_>> = (0..2 * RUN_MAX as u64 + 1).map(|i| (i * LINE as u64, &line)).collect();
+        let lens: Vec<usize> = runs(&lines).map(<[_]>::len).collect();
+        assert_eq!(lens, [RUN_MAX, RUN_MAX, 1]);
     }
 }

@@ -23,8 +23,8 @@
 //!    One that counts is filled through the journal.
 
 use super::Side;
-use super::journal::{CAPACITY, LINES_MAX, RECORDS_AT, SLOT, Slot, place_after, record};
-use super::lines::{Lines, Run};
+use super::journal::{CAPACITY, LINES_MAX, RECORDS_AT, SLOT, Slot, lines_of, place_after, record};
+use super::lines::{Line, Lines, latest, writes};
 use crate::LINE;
 use crate::memory::RegionMemory;
 use crate::rdma::{Posted, RemoteMemory, Work};
@@ -34,6 +34,7 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use core::fmt;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Records are placed when so many bytes of the journal are used; and so many at once.
 const PLACE_FROM: u64 = CAPACITY / 2;
@@ -78,6 +79,8 @@ pub struct RemoteMirror {
 struct State {
     /// Copied, and in no record yet.
     gathered: Lines,
+    /// Empty, for what is gathered next.
+    spare: Lines,
     /// To be filled in place.
     filling: Option<Lines>,
     /// A thread leads: it sends, or places, what others wait for.
@@ -102,10 +105,16 @@ struct State {
     traffic: RemoteTraffic,
 }
 
+/// A record that is in the journal.
 struct Kept {
     place: u64,
-    len: u64,
-    lines: Lines,
+    record: Arc<Box<[u8]>>,
+}
+
+impl Kept {
+    fn len(&self) -> u64 {
+        self.record.len() as u64
+    }
 }
 
 /// How far the oldest records have come, and how many of them.
@@ -127,7 +136,16 @@ impl fmt::Debug for RemoteMirror {
 }
 
 fn completed(posted: Posted) -> Result<()> {
-    posted.wait().into_iter().try_for_each(|work| work.result.map(drop))
+    posted
+        .wait_asleep()
+        .into_iter()
+        .try_for_each(|work| work.result.map(drop))
+}
+
+/// Waits for the write of a record, which comes back.
+fn sent(posted: Posted) -> Result<Box<[u8]>> {
+    let work = posted.wait_asleep().pop().expect("a record is one write");
+    work.into_bytes()
 }
 
 impl RemoteMirror {
@@ -245,36 +263,46 @@ impl RemoteMirror {
     }
 
     /// Sends what is gathered as a record, and goes on with placing.
-    fn send<'a>(&'a self, state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Result<()>) {
-        let mut state = state;
-        let lines = core::mem::take(&mut state.gathered);
+    fn send<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Result<()>) {
+        let spare = core::mem::take(&mut state.spare);
+        let mut lines = core::mem::replace(&mut state.gathered, spare);
         state.is_sent = true;
         let number = state.there + 1;
         drop(state);
-        let record = record(self.stream, number, &lines.runs());
+        let record = record(self.stream, number, &lines.sorted());
+        let count = lines.len() as u64;
+        lines.clear();
         let (mut state, place) = self.room(self.state.lock(), record.len() as u64);
+        state.spare = lines;
         let place = match place {
             Ok(place) => place,
             Err(error) => return (state, Err(error)),
         };
         drop(state);
-        let len = record.len() as u64;
-        let posted = self.post(&self.journal, vec![(RECORDS_AT + place, record)]);
-        if planted(Fault::MirrorUnfenced) {
-            drop(posted);
-        } else if let Err(error) = completed(posted) {
-            return (self.state.lock(), Err(error));
-        }
+        let record = match self.append(place, record) {
+            Ok(record) => Arc::new(record),
+            Err(error) => return (self.state.lock(), Err(error)),
+        };
         state = self.state.lock();
-        state.is_there(number, Kept { place, len, lines });
+        state.traffic.lines += count;
+        state.is_there(number, Kept { place, record });
         self.changed.notify_all();
         self.advance(state, false)
     }
 
-    fn post(&self, to: &RemoteMemory, writes: Vec<(u64, Vec<u8>)>) -> Posted {
+    /// Returns when a record is in the journal.
+    fn append(&self, place: u64, record: Box<[u8]>) -> Result<Box<[u8]>> {
+        if planted(Fault::MirrorUnfenced) {
+            drop(self.post(&self.journal, vec![(RECORDS_AT + place, record.clone())]));
+            return Ok(record);
+        }
+        sent(self.post(&self.journal, vec![(RECORDS_AT + place, record)]))
+    }
+
+    fn post(&self, to: &RemoteMemory, writes: Vec<(u64, Box<[u8]>)>) -> Posted {
         let works = writes
             .into_iter()
-            .map(|(at, bytes)| Work::write(to.memory(), at, bytes.into()));
+            .map(|(at, bytes)| Work::write(to.memory(), at, bytes));
         to.endpoint().post(works.collect())
     }
 
@@ -316,21 +344,23 @@ impl RemoteMirror {
     }
 
     /// Posts the lines of the oldest records to their places.
-    fn place<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let (count, lines) = state.oldest();
-        if count == 0 {
+    fn place<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let records = state.oldest();
+        if records.is_empty() {
             return state;
         }
+        drop(state);
+        let lines = latest(records.iter().flat_map(|record| lines_of(record)));
+        let writes = writes(&lines);
+        let mut state = self.state.lock();
         if let Some(filling) = &mut state.filling {
             filling.forget(&lines);
         }
         drop(state);
-        let runs = lines.runs();
-        let bytes = bytes_of(&runs);
-        let posted = self.post(&self.memory, runs);
+        let posted = self.post(&self.memory, writes);
         state = self.state.lock();
-        state.traffic.placed_bytes += bytes;
-        state.placing = Placing::Lines(posted, count);
+        state.traffic.placed_bytes += bytes_of(&lines);
+        state.placing = Placing::Lines(posted, records.len());
         state
     }
 
@@ -347,7 +377,7 @@ impl RemoteMirror {
         let mut state = self.state.lock();
         let (slot, at) = state.next_slot(self.stream, count);
         drop(state);
-        let posted = self.post(&self.journal, vec![(at, slot.encode().to_vec())]);
+        let posted = self.post(&self.journal, vec![(at, slot.encode().into())]);
         state = self.state.lock();
         state.placing = Placing::Slot(posted, count);
         (state, Ok(()))
@@ -383,17 +413,16 @@ impl RemoteMirror {
             return (state, Ok(()));
         }
         drop(state);
-        let runs = lines.runs();
-        let bytes = bytes_of(&runs);
-        let done = completed(self.post(&self.memory, runs));
+        let lines = lines.sorted();
+        let done = completed(self.post(&self.memory, writes(&lines)));
         let mut state = self.state.lock();
-        state.traffic.placed_bytes += bytes;
+        state.traffic.placed_bytes += bytes_of(&lines);
         (state, done)
     }
 }
 
-fn bytes_of(runs: &[Run]) -> u64 {
-    runs.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+fn bytes_of(lines: &[Line<'_>]) -> u64 {
+    (lines.len() * LINE) as u64
 }
 
 impl State {
@@ -402,6 +431,7 @@ impl State {
             counts,
             behind: false,
             gathered: Lines::default(),
+            spare: Lines::default(),
             filling: None,
             is_led: false,
             is_sent: false,
@@ -429,10 +459,9 @@ impl State {
         assert!(number == self.there + 1, "records are numbered without a gap");
         self.there = number;
         self.is_sent = false;
-        self.tail = kept.place + kept.len;
+        self.tail = kept.place + kept.len();
         self.traffic.records += 1;
-        self.traffic.lines += kept.lines.len() as u64;
-        self.traffic.journal_bytes += kept.len;
+        self.traffic.journal_bytes += kept.len();
         self.kept.push_back(kept);
     }
 
@@ -460,17 +489,14 @@ impl State {
         is_free.then_some(place)
     }
 
-    /// The records that are placed next: how many, and their lines.
-    fn oldest(&self) -> (usize, Lines) {
-        let (mut lines, mut bytes, mut count) = (Lines::default(), 0, 0);
-        for kept in self.kept.iter().take_while(|kept| {
-            bytes += kept.len;
+    /// The records that are placed next, the oldest first.
+    fn oldest(&self) -> Vec<Arc<Box<[u8]>>> {
+        let mut bytes = 0;
+        let oldest = self.kept.iter().take_while(|kept| {
+            bytes += kept.len();
             bytes <= PLACE_STEP
-        }) {
-            lines.extend(&kept.lines);
-            count += 1;
-        }
-        (count, lines)
+        });
+        oldest.map(|kept| Arc::clone(&kept.record)).collect()
     }
 
     /// The slot which says that the `count` oldest records are placed, and where it goes.
@@ -512,7 +538,9 @@ impl Side for RemoteMirror {
     }
 
     /// What is gathered is in one record, or in an earlier one than what comes later.
-    fn order(&self) {}
+    fn is_in_order(&self) -> bool {
+        true
+    }
 
     fn is_apart(&self) -> bool {
         true

@@ -221,6 +221,10 @@ pub trait InFlight: Send {
     fn poll(&mut self) -> bool;
     /// Blocks through `rt` until all are complete; the works, in the order of posting.
     fn wait(self: Box<Self>) -> Vec<Work>;
+    /// As [`InFlight::wait`], and leaves the processor to other threads from the beginning.
+    fn wait_asleep(self: Box<Self>) -> Vec<Work> {
+        self.wait()
+    }
 }
 
 /// Works under way. Dropping it does not stop them.
@@ -246,6 +250,12 @@ impl Posted {
     /// Returns when all are complete: the works, in the order of posting.
     pub fn wait(self) -> Vec<Work> {
         self.0.wait()
+    }
+
+    /// As [`Posted::wait`], for one that waits beside much slower things: it does not spin. A thread that spins for an
+    /// answer keeps the processor from others, and costs as much of it as the answer takes.
+    pub fn wait_asleep(self) -> Vec<Work> {
+        self.0.wait_asleep()
     }
 }
 

@@ -52,8 +52,18 @@ impl InFlight for BatchInFlight {
     }
 
     fn wait(self: Box<Self>) -> Vec<Work> {
+        self.wait_spinning(SPIN)
+    }
+
+    fn wait_asleep(self: Box<Self>) -> Vec<Work> {
+        self.wait_spinning(Nanos::ZERO)
+    }
+}
+
+impl BatchInFlight {
+    fn wait_spinning(&self, spin: Nanos) -> Vec<Work> {
         let client = &self.channel.handle.0;
-        client.wait_until(&self.batch.event, &self.batch.slept, || self.batch.is_done());
+        client.wait_spinning(&self.batch.event, &self.batch.slept, spin, || self.batch.is_done());
         self.batch.take()
     }
 }

@@ -6,10 +6,15 @@ impl Client {
     /// Returns when `done`. `event` wakes a thread that sleeps here: it is set when there is news, or when a leader is
     /// needed. `sleeps` is set before the first sleep: while it is not, the event need not be set.
     pub(super) fn wait_until(&self, event: &Arc<Event>, sleeps: &AtomicBool, done: impl Fn() -> bool) {
+        self.wait_spinning(event, sleeps, SPIN, done);
+    }
+
+    /// As [`Client::wait_until`]; a leader spins for `spin` before it sleeps.
+    pub(super) fn wait_spinning(&self, event: &Arc<Event>, sleeps: &AtomicBool, spin: Nanos, done: impl Fn() -> bool) {
         let mut registered = false;
         while !done() {
             if let Some(role) = self.role.try_lock() {
-                self.lead(&done);
+                self.lead(spin, &done);
                 drop(role);
                 self.hand_over();
             } else if registered {
@@ -30,8 +35,8 @@ impl Client {
         }
     }
 
-    /// Turns until `done`.
-    fn lead(&self, done: &impl Fn() -> bool) {
+    /// Turns until `done`; sleeps in between when there was no news for `spin`.
+    fn lead(&self, spin: Nanos, done: &impl Fn() -> bool) {
         let mut busy = rt::now();
         while !done() {
             if self.turn() > 0 {
@@ -39,7 +44,7 @@ impl Client {
             } else {
                 let is_left = !self.core.lock().outbox.is_empty();
                 let longest = if is_left { Nanos::ZERO } else { LEADER_SLEEP };
-                self.fabric_endpoint.pause(rt::now().since(busy), SPIN, longest);
+                self.fabric_endpoint.pause(rt::now().since(busy), spin, longest);
             }
         }
     }
