@@ -45,14 +45,22 @@ impl Store {
         Ok(self.get_versioned(key)?.map(|(bytes, _)| bytes))
     }
 
+    /// A copy of a key's value, and what there is to know of it.
+    ///
+    /// # Errors
+    /// As [`Store::get_into`].
+    pub fn get_value(&self, key: &[u8]) -> Result<Option<(Vec<u8>, Value)>> {
+        let mut bytes = Vec::new();
+        let value = self.core.read_to(key, &mut bytes)?;
+        Ok(value.map(|value| (bytes, value)))
+    }
+
     /// A copy of a key's value, and its version.
     ///
     /// # Errors
     /// As [`Store::get_into`].
     pub fn get_versioned(&self, key: &[u8]) -> Result<Option<(Vec<u8>, u64)>> {
-        let mut bytes = Vec::new();
-        let value = self.core.read_to(key, &mut bytes)?;
-        Ok(value.map(|value| (bytes, value.version)))
+        Ok(self.get_value(key)?.map(|(bytes, value)| (bytes, value.version)))
     }
 
     /// Takes a key's value out: whether there was one.

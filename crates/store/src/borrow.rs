@@ -57,10 +57,7 @@ impl Pin {
 
     /// The value's length and version.
     pub fn value(&self) -> Value {
-        Value {
-            len: self.header.value_len,
-            version: self.header.version,
-        }
+        Value::of(&self.header)
     }
 
     /// The generation of the item: no other item ever has it.

@@ -25,6 +25,7 @@
 mod batch;
 mod borrow;
 mod chains;
+mod compare;
 mod core;
 mod entry;
 mod evict;
@@ -44,12 +45,14 @@ mod queue;
 mod read;
 mod replicate;
 mod retire;
+mod scan;
 mod squeeze;
 mod stats;
 mod sweep;
 
 pub use batch::Presence;
 pub use borrow::{Allocation, Borrow, Pin};
+pub use compare::Expected;
 pub use heap::Visibility;
 pub use item::{KEY_MAX, VALUE_MAX};
 pub use open::Store;
@@ -58,4 +61,5 @@ pub use put::{Put, PutOptions};
 pub use queue::{Buffer, Completion, Keyed, Outcome, Queue, Request};
 pub use read::Value;
 pub use replicate::REPLICAS_MAX;
+pub use scan::Scanned;
 pub use stats::{StoreStats, TenantStats};

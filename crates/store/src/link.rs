@@ -22,11 +22,35 @@ use cenote_space::GlobalAddress;
 /// How often an item is tried to be linked.
 const TURNS: u32 = 2_000;
 
-/// What to do with an entry that is there.
+/// Which entry of the key may be there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OnEntry {
+    /// None.
     Keep,
+    /// Any, or none.
     Replace,
+    /// Any.
+    Present,
+    /// That of the item with this sequence.
+    Sequence(u64),
+}
+
+impl OnEntry {
+    /// Of the key's entry, where it has one that has not expired.
+    pub(super) fn allows(self, found: Option<&Found>) -> bool {
+        match self {
+            Self::Keep => found.is_none(),
+            Self::Replace => true,
+            Self::Present => found.is_some(),
+            Self::Sequence(sequence) => found.is_some_and(|found| found.header.control.sequence() == sequence),
+        }
+    }
+
+    /// The same of an entry that may have expired.
+    fn allows_now(self, found: &Found) -> bool {
+        let is_fresh = !found.header.has_expired(super::core::now_micros);
+        self.allows(is_fresh.then_some(found))
+    }
 }
 
 /// How it ended.
@@ -75,13 +99,14 @@ impl Core {
             let bucket = view.table.bucket_of(key.hash);
             match self.survey(&view.table, bucket, key)? {
                 Bucket::Key(found) => {
-                    if on_entry == OnEntry::Keep && !found.header.has_expired(super::core::now_micros) {
+                    if !on_entry.allows_now(&found) {
                         return Ok(Linked::Before);
                     }
                     if let Some(linked) = self.replace(found, entry, &mut version_after)? {
                         return Ok(linked);
                     }
                 }
+                Bucket::Room(_) if !on_entry.allows(None) => return Ok(Linked::Before),
                 Bucket::Room(Some(free)) => {
                     version_after(0)?;
                     match self.insert(&view.table, bucket, key, free, entry) {
@@ -216,6 +241,21 @@ impl Core {
         self.heap.swap(place.at, place.entry.raw(), Entry::GONE.raw())
     }
 
+    /// As [`unlink`](Self::unlink), of an item that was read: never another that has come to lie there. So it is pinned
+    /// meanwhile, as where it is [replaced](Self::replace).
+    pub(super) fn unlink_found(&self, found: &Found) -> Result<bool> {
+        let slot = self.member.pin_own(&self.heap, found.place.entry.item())?;
+        let unlinked = self.unlink_pinned(found);
+        // A pin that stays is freed with the member.
+        let _ = self.member.unpin(&self.heap, slot);
+        unlinked
+    }
+
+    fn unlink_pinned(&self, Found { place, header }: &Found) -> Result<bool> {
+        let is_there = self.heap.load(place.at)? == place.entry.raw() && self.is_still(place.entry.item(), header)?;
+        Ok(is_there && self.unlink(*place)?)
+    }
+
     /// The header of an item that was unlinked just now: its word may have come to name another item, at the same
     /// address, since the header was read.
     pub(super) fn header_after(&self, place: Placed, before: Header) -> Header {
@@ -228,13 +268,16 @@ impl Core {
 
     /// Takes out whatever the key has: its item is the caller's.
     pub(super) fn unlink_key(&self, key: &Key<'_>) -> Result<Option<Found>> {
+        self.unlink_key_if(key, OnEntry::Replace)
+    }
+
+    /// Takes out what the key has, where that is allowed.
+    pub(super) fn unlink_key_if(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<Option<Found>> {
         for _ in 0..TURNS {
             let view = self.settled_view(key.hash)?;
             match self.survey(&view.table, view.table.bucket_of(key.hash), key)? {
-                Bucket::Key(Found { place, header }) if self.unlink(place)? => {
-                    let header = self.header_after(place, header);
-                    return Ok(Some(Found { place, header }));
-                }
+                Bucket::Key(found) if !on_entry.allows_now(&found) => return Ok(None),
+                Bucket::Key(found) if self.unlink_found(&found)? => return Ok(Some(found)),
                 Bucket::Key(_) | Bucket::Again => {}
                 Bucket::Room(_) => return Ok(None),
                 Bucket::Stale => drop(self.refresh_from(&view)?),

@@ -3,7 +3,8 @@
 use super::core::{Core, Key, now_micros};
 use super::fill::Filling;
 use super::find::Found;
-use super::link::Linked;
+use super::item::Header;
+use super::link::{Linked, OnEntry};
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
 use std::cell::RefCell;
@@ -38,41 +39,66 @@ impl PutOptions {
     }
 }
 
+fn put(stored: Option<Header>) -> Put {
+    stored.map_or(Put::Exists, |header| Put::Stored(header.version))
+}
+
 impl Core {
     pub(super) fn put(&self, key: &[u8], value: &[u8], options: &PutOptions) -> Result<Put> {
         let key = self.key(key)?;
-        self.check_replicas(options)?;
-        self.or_forgotten(&key, || self.put_once(&key, value, options))
+        self.put_if(&key, value, options, options.on_entry()).map(put)
     }
 
-    fn put_once(&self, key: &Key<'_>, value: &[u8], options: &PutOptions) -> Result<Put> {
-        let mut options = *options;
-        if !options.replaces
-            && let Some(found) = self.find(key)?
-            && !found.header.has_expired(now_micros)
-        {
-            if self.is_intact(&found, key)? {
-                return Ok(Put::Exists);
+    /// Puts where the key's entry allows it: the item's header, or `None` where it does not.
+    pub(super) fn put_if(
+        &self,
+        key: &Key<'_>,
+        value: &[u8],
+        options: &PutOptions,
+        on_entry: OnEntry,
+    ) -> Result<Option<Header>> {
+        self.check_replicas(options)?;
+        self.or_forgotten(key, || self.put_once(key, value, options, on_entry))
+    }
+
+    fn put_once(
+        &self,
+        key: &Key<'_>,
+        value: &[u8],
+        options: &PutOptions,
+        mut on_entry: OnEntry,
+    ) -> Result<Option<Header>> {
+        if on_entry != OnEntry::Replace {
+            let found = self.find(key)?.filter(|found| !found.header.has_expired(now_micros));
+            match found {
+                // No get gives it out: nobody has come first.
+                Some(found) if on_entry == OnEntry::Keep && !self.is_intact(&found, key)? => {
+                    on_entry = OnEntry::Replace;
+                }
+                found if !on_entry.allows(found.as_ref()) => return Ok(None),
+                _ => {}
             }
-            // No get gives it out: nobody has come first.
-            options.replaces = true;
         }
         let mut filling = self.begin(key, value.len() as u64, options.tenant, options.expires())?;
         match self.fill(&mut filling, value) {
-            Ok(()) => self.publish(filling, &options),
+            Ok(()) => self.publish_if(filling, options, on_entry),
             Err(error) => self.abandon(filling).and(Err(error)),
         }
     }
 
     /// Links what was filled, or gives it back.
-    pub(super) fn publish(&self, mut filling: Filling, options: &PutOptions) -> Result<Put> {
+    pub(super) fn publish(&self, filling: Filling, options: &PutOptions) -> Result<Put> {
+        self.publish_if(filling, options, options.on_entry()).map(put)
+    }
+
+    fn publish_if(&self, mut filling: Filling, options: &PutOptions, on_entry: OnEntry) -> Result<Option<Header>> {
         filling.header.set_replicas(options.replicas);
         if let Err(error) = self.check_replicas(options).and_then(|()| self.finish(&mut filling)) {
             return self.abandon(filling).and(Err(error));
         }
         let (item, bytes) = (filling.item, filling.key.clone());
         let key = self.key(&bytes)?;
-        if options.replaces
+        if on_entry != OnEntry::Keep
             && let Err(error) = self.drop_replicas(&key)
         {
             return self.abandon(filling).and(Err(error));
@@ -94,7 +120,7 @@ impl Core {
             }
             self.set_version(&mut filling, version)
         };
-        let linked = self.link(&key, item, options.on_entry(), version_after);
+        let linked = self.link(&key, item, on_entry, version_after);
         let put = self.after_link(&key, filling.into_inner(), linked);
         if let Some(pin) = pin {
             // A pin that stays is freed with the member.
@@ -103,12 +129,12 @@ impl Core {
         put
     }
 
-    fn after_link(&self, key: &Key<'_>, filling: Filling, linked: Result<Linked>) -> Result<Put> {
+    fn after_link(&self, key: &Key<'_>, filling: Filling, linked: Result<Linked>) -> Result<Option<Header>> {
         match linked {
-            Ok(Linked::In(replaced)) => self.stored(key, &filling, replaced),
-            Ok(Linked::Before) => self.abandon(filling).map(|()| Put::Exists),
+            Ok(Linked::In(replaced)) => self.stored(key, &filling, replaced).map(Some),
+            Ok(Linked::Before) => self.abandon(filling).map(|()| None),
             Ok(Linked::Unknown(replaced, error)) => match self.was_linked(&filling) {
-                Ok(true) => self.stored(key, &filling, replaced),
+                Ok(true) => self.stored(key, &filling, replaced).map(Some),
                 // Where that is not known either, it stays noted until this member ends.
                 _ => Err(error),
             },
@@ -116,7 +142,7 @@ impl Core {
         }
     }
 
-    fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Put> {
+    fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Header> {
         if filling.header.replicas() > 0 {
             self.replicate(key, filling)?;
         }
@@ -128,17 +154,24 @@ impl Core {
             Some(found) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0)?,
             None => self.grow_if_full(items)?,
         }
-        Ok(Put::Stored(header.version))
+        Ok(*header)
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Result<bool> {
-        let key = self.key(key)?;
-        self.or_forgotten(&key, || self.drop_replicas(&key))?;
-        let Some(found) = self.unlink_key(&key)? else {
+        self.remove_if(&self.key(key)?, OnEntry::Replace)
+    }
+
+    /// Takes out what the key has, where that is allowed: whether there was something that had not expired.
+    pub(super) fn remove_if(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<bool> {
+        if on_entry != OnEntry::Replace && !on_entry.allows(self.find_fresh(key)?.as_ref()) {
+            return Ok(false);
+        }
+        self.or_forgotten(key, || self.drop_replicas(key))?;
+        let Some(found) = self.unlink_key_if(key, on_entry)? else {
             return Ok(false);
         };
         // One may have come to be since.
-        self.drop_numbered(&key, found.header.replicas())?;
+        self.drop_numbered(key, found.header.replicas())?;
         self.retire(found.place.entry.item(), found.header, false)?;
         Ok(!found.header.has_expired(now_micros))
     }

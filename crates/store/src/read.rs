@@ -22,6 +22,21 @@ pub struct Value {
     pub len: u64,
     /// Which version it is: 1, or one more than that of the value which it has replaced.
     pub version: u64,
+    /// No other value of the store ever has it, of this key or another.
+    pub generation: u64,
+    /// When it is there no more, in microseconds since 1970; 0: never.
+    pub expires: u64,
+}
+
+impl Value {
+    pub(super) fn of(header: &Header) -> Self {
+        Self {
+            len: header.value_len,
+            version: header.version,
+            generation: header.control.sequence(),
+            expires: header.expires,
+        }
+    }
 }
 
 /// Where a value is read to.
@@ -107,10 +122,7 @@ impl Core {
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes_out.fetch_add(header.value_len, Ordering::Relaxed);
         self.touch(found);
-        Value {
-            len: header.value_len,
-            version: header.version,
-        }
+        Value::of(header)
     }
 
     /// Counts a hit in the item, up to three. That it is not counted, as another was, does no harm.

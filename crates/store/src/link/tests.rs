@@ -99,6 +99,27 @@ fn what_is_replaced_is_not_another_that_came_to_lie_there() {
 }
 
 #[test]
+fn what_is_removed_is_not_another_that_came_to_lie_there() {
+    // A removal had read the key's item. Until its swap the item was freed and its place used again, by whatever has
+    // the same word: that went in its stead.
+    let (store, _) = bucket(b"key");
+    let core = &store.core;
+    store.put(b"key", b"one", PutOptions::default()).expect("put");
+    let key = core.key(b"key").expect("a key");
+    let found = core.find(&key).expect("asked").expect("there");
+    let is_again = || {
+        assert!(store.remove(b"key").expect("removed"));
+        store.put(b"key", b"two", PutOptions::default()).expect("put");
+        let now = core.find(&key).expect("asked").expect("there");
+        now.place.at == found.place.at && now.place.entry == found.place.entry
+    };
+    assert!((0..20_000).any(|_| is_again()), "its place is used again");
+    assert!(!core.unlink_found(&found).expect("swapped"));
+    assert_eq!(store.get(b"key").expect("asked"), Some(b"two".to_vec()));
+    assert!(store.remove(b"key").expect("removed"));
+}
+
+#[test]
 fn a_bucket_gets_no_more_lines_than_are_read() {
     let (store, _) = bucket(b"key");
     let (core, view) = (&store.core, store.core.view());
