@@ -21,7 +21,7 @@ step() {
 step "formatting" cargo fmt --all --check
 step "clippy" cargo clippy --release --workspace --all-targets --quiet -- -D warnings
 step "build" cargo build --release --workspace
-step "tests" cargo test --release --workspace --no-fail-fast
+step "tests" scripts/run_tests.py --release --workspace
 step "clients" scripts/clients.sh
 
 passed=$(awk '/^test result:/ {n += $4} /^clients: [0-9]+ passed/ {n += $2} END {print n + 0}' "$log")
