@@ -105,7 +105,10 @@ impl Store {
         for key in keys {
             let key = core.key(key)?;
             let is_there = match pins {
-                false => core.find_fresh(&key)?.is_some(),
+                false => match core.find_fresh(&key)? {
+                    Some(found) => core.is_there(&found, &key)?,
+                    None => false,
+                },
                 true => match core.pin_key(&key)? {
                     Some((found, slot)) => {
                         presence

@@ -1,13 +1,17 @@
 //! Changes that are made if a key has what the caller believes: the ground for counters, locks and transactions.
 //!
 //! A value is known again by its generation, which no other value ever has. A version begins at 1 again where a key was
-//! removed in between.
+//! removed in between. (What was spilled to a file has its generation still; what is in memory again has another.)
 
 use super::Store;
+use super::core::{Core, Key};
 use super::link::OnEntry;
 use super::put::PutOptions;
 use super::read::Value;
-use cenote_base::Result;
+use cenote_base::{Error, Result};
+
+/// How often a comparison begins anew.
+const TURNS: u32 = 100;
 
 /// What a key must have for a change to be made. A value that has expired is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,17 +24,6 @@ pub enum Expected {
     Present,
     /// The value with this [generation](Value::generation).
     Generation(u64),
-}
-
-impl Expected {
-    fn on_entry(self) -> OnEntry {
-        match self {
-            Self::Any => OnEntry::Replace,
-            Self::Absent => OnEntry::Keep,
-            Self::Present => OnEntry::Present,
-            Self::Generation(generation) => OnEntry::Sequence(generation),
-        }
-    }
 }
 
 impl Store {
@@ -47,7 +40,14 @@ impl Store {
         options: PutOptions,
     ) -> Result<Option<Value>> {
         let key = self.core.key(key)?;
-        let stored = self.core.put_if(&key, value, &options, expected.on_entry())?;
+        let stored = match expected {
+            Expected::Any => self.core.put_if(&key, value, &options, OnEntry::Replace)?,
+            Expected::Absent => self.core.put_if(&key, value, &options, OnEntry::Keep)?,
+            Expected::Present => self.core.put_if(&key, value, &options, OnEntry::Present)?,
+            Expected::Generation(generation) => self.core.with_generation(&key, generation, |on_entry| {
+                self.core.put_if(&key, value, &options, on_entry)
+            })?,
+        };
         Ok(stored.map(|header| Value::of(&header)))
     }
 
@@ -64,7 +64,38 @@ impl Store {
     /// # Errors
     /// As [`Store::exists`].
     pub fn value_of(&self, key: &[u8]) -> Result<Option<Value>> {
-        let found = self.core.find_fresh(&self.core.key(key)?)?;
-        Ok(found.map(|found| Value::of(&found.header)))
+        let key = self.core.key(key)?;
+        match self.core.find_fresh(&key)? {
+            Some(found) => self.core.value_at(&found, &key),
+            None => Ok(None),
+        }
+    }
+}
+
+impl Core {
+    /// Does a step that the item of the value with this generation allows; again if the value has gone to a file, or
+    /// come from there, meanwhile.
+    fn with_generation<T>(
+        &self,
+        key: &Key<'_>,
+        generation: u64,
+        mut step: impl FnMut(OnEntry) -> Result<Option<T>>,
+    ) -> Result<Option<T>> {
+        for _ in 0..TURNS {
+            let Some(found) = self.find_fresh(key)? else {
+                return Ok(None);
+            };
+            let value = self.value_at(&found, key)?;
+            if value.is_none_or(|value| value.generation != generation) {
+                return Ok(None);
+            }
+            let done = step(OnEntry::Sequence(found.header.control.sequence()))?;
+            if done.is_some() {
+                return Ok(done);
+            }
+        }
+        Err(Error::Busy(
+            "the value goes to files and back faster than it is compared".into(),
+        ))
     }
 }

@@ -6,7 +6,8 @@ use super::item::{Header, KEY_MAX};
 use super::layout::{root, table};
 use super::members::{Member, Slot};
 use super::options::Options;
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use super::tier::Tier;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Mutex, RwLock};
 use cenote_base::sip::sip;
 use cenote_base::{Error, Result};
@@ -32,6 +33,10 @@ pub(super) struct Core {
     pub counters: Counters,
     /// Squeezes that this process has heard of.
     pub squeezed: AtomicU64,
+    /// Where this process spills values to, and reads them from.
+    pub tiers: RwLock<Vec<Arc<Tier>>>,
+    /// Whether there was no room for an item that stands for a spilled value.
+    pub lacks_stubs: AtomicBool,
 }
 
 /// What this process did.
@@ -45,6 +50,10 @@ pub(super) struct Counters {
     pub lost: AtomicU64,
     pub evicted: AtomicU64,
     pub unreplicated: AtomicU64,
+    pub spilled: AtomicU64,
+    pub spilled_bytes: AtomicU64,
+    pub spill_hits: AtomicU64,
+    pub unspilled: AtomicU64,
 }
 
 /// The table, and the former one as long as not all of it is forwarded.
@@ -78,6 +87,8 @@ impl Core {
             ending: Mutex::default(),
             counters: Counters::default(),
             squeezed: AtomicU64::new(0),
+            tiers: RwLock::default(),
+            lacks_stubs: AtomicBool::new(false),
         })
     }
 
@@ -94,6 +105,11 @@ impl Core {
                 KEY_MAX
             ))),
         }
+    }
+
+    /// A number that tells this store from others.
+    pub(super) fn identity(&self) -> u64 {
+        sip(self.hash_key, b"the store's number")
     }
 
     /// A word of the root.

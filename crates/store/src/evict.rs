@@ -33,6 +33,29 @@ struct Wanted {
     bytes: u64,
     /// Only what has objects of this size, and a few of them.
     class: Option<u64>,
+    /// Items that stand for spilled values too: they have few bytes.
+    stubs: bool,
+}
+
+impl Wanted {
+    fn bytes(bytes: u64, tenant: Option<u32>) -> Self {
+        Self {
+            tenant,
+            bytes,
+            class: None,
+            stubs: false,
+        }
+    }
+
+    /// Some objects of the size that `len` bytes take.
+    fn objects(len: u64, tenant: Option<u32>) -> Self {
+        Self {
+            tenant,
+            bytes: u64::MAX,
+            class: Some(class_size(len)),
+            stubs: false,
+        }
+    }
 }
 
 impl Core {
@@ -72,11 +95,7 @@ impl Core {
             return Ok(());
         }
         let bytes = over as u64 + AHEAD * more.min(bound / 1024);
-        let evicted = self.evict(Wanted {
-            tenant,
-            bytes,
-            class: None,
-        })?;
+        let evicted = self.evict(Wanted::bytes(bytes, tenant))?;
         if evicted == 0 && above(self.heap.load(used)?) > 0 {
             let whose = tenant.map_or("the store".into(), |tenant| format!("tenant {tenant}"));
             return Err(Error::Full(format!(
@@ -104,12 +123,7 @@ impl Core {
     fn alloc_at(&self, part: u8, len: u64) -> Result<GlobalAddress> {
         match self.heap.alloc_at(part, len) {
             Err(Error::Full(why)) => {
-                let class = Some(class_size(len));
-                self.evict(Wanted {
-                    tenant: None,
-                    bytes: u64::MAX,
-                    class,
-                })?;
+                self.evict(Wanted::objects(len, None))?;
                 self.take_pooled(len, Some(part))?.ok_or(Error::Full(why))
             }
             answer => answer,
@@ -119,13 +133,8 @@ impl Core {
     fn alloc_by_eviction(&self, len: u64, tenant: u32, why: String) -> Result<GlobalAddress> {
         // Of the tenant first where it has a bound of its own: it does not push others out.
         let has_bound = self.heap.load(self.tenant(tenant)?.0)? != 0;
-        let class = Some(class_size(len));
         for whose in has_bound.then_some(tenant).into_iter().map(Some).chain([None]) {
-            self.evict(Wanted {
-                tenant: whose,
-                bytes: u64::MAX,
-                class,
-            })?;
+            self.evict(Wanted::objects(len, whose))?;
             if let Some(object) = self.take_pooled(len, None)? {
                 return Ok(object);
             }
@@ -138,16 +147,16 @@ impl Core {
     fn evict(&self, wanted: Wanted) -> Result<u64> {
         let (view, pinned) = (self.current()?, self.pinned()?);
         while !self.move_some(&view, 64)? {}
-        let (mut items, mut freed) = (0, 0);
-        let rounds = (HITS_MAX + 1) * view.table.buckets().div_ceil(STRIDE);
-        for _ in 0..=rounds {
+        let (mut items, mut freed, mut wanted) = (0, 0, wanted);
+        let a_pass = view.table.buckets().div_ceil(STRIDE);
+        wanted.stubs |= self.has_many_stubs()?;
+        for round in 0..=(HITS_MAX + 1) * a_pass {
+            wanted.stubs |= round > HITS_MAX * a_pass;
             let hand = self.heap.add(self.word(root::HAND)?, STRIDE)?;
             for (placed, header) in self.candidates(&view.table, hand, STRIDE)? {
-                if !self.is_evicted(placed, &header, &wanted, &pinned)? {
-                    continue;
-                }
-                items += 1;
-                freed += footprint(header.key_len as usize, header.value_len);
+                let bytes = self.evicted(placed, &header, &wanted, &pinned)?;
+                items += u64::from(bytes.is_some());
+                freed += bytes.unwrap_or(0);
             }
             if freed >= wanted.bytes || wanted.class.is_some() && items >= AHEAD {
                 break;
@@ -182,36 +191,44 @@ impl Core {
         class.is_some_and(|class| class == class_size(header.object_len()) || class == class_size(chunk))
     }
 
-    /// Looks at an item as the hand passes it.
-    fn is_evicted(
+    /// Looks at an item as the hand passes it: the bytes that were freed, if it was evicted.
+    fn evicted(
         &self,
         placed: Placed,
         header: &Header,
         wanted: &Wanted,
         pinned: &HashSet<GlobalAddress>,
-    ) -> Result<bool> {
-        let item = placed.entry.item();
+    ) -> Result<Option<u64>> {
+        let (item, has_expired) = (placed.entry.item(), header.has_expired(now_micros));
         let is_other = wanted.tenant.is_some_and(|tenant| tenant != header.tenant)
-            || wanted.class.is_some() && !self.is_of_class(header, wanted.class);
+            || wanted.class.is_some() && !self.is_of_class(header, wanted.class)
+            || header.is_spilled() && !wanted.stubs && !has_expired;
         if is_other || pinned.contains(&item) {
-            return Ok(false);
+            return Ok(None);
         }
         let control = header.control;
-        if control.hits() > 0 && !header.has_expired(now_micros) {
-            self.heap
-                .swap(item, control.0, control.with_hits(control.hits() - 1).0)?;
-            return Ok(false);
+        if control.hits() > 0 && !has_expired {
+            let counted = self.heap.swap(item, control.0, control.with_hits(control.hits() - 1).0);
+            // It may have been freed since it was read: then it needs no counting.
+            return match counted {
+                Err(Error::Invalid(_) | Error::OutOfBounds(_)) => Ok(None),
+                counted => counted.map(|_| None),
+            };
         }
         // Again, as it may have been pinned since the hand set out.
         if self.is_pinned(item)? {
-            return Ok(false);
+            return Ok(None);
         }
         self.drop_replicas_of(item, header)?;
+        let bytes = footprint(header.key_len as usize, header.value_len);
+        if !has_expired && let Some(stub) = self.spill(placed, header)? {
+            return Ok(Some(bytes.saturating_sub(stub)));
+        }
         let is_gone = self.unlink(placed)?;
         if is_gone {
             self.retire(item, self.header_after(placed, *header), true)?;
         }
-        Ok(is_gone)
+        Ok(is_gone.then_some(bytes))
     }
 
     /// The committed entries of some buckets, with their items' headers.

@@ -63,15 +63,20 @@ impl Core {
             crc: 0,
         };
         let item = self.alloc_for(header.object_len(), tenant, part)?;
-        let filling = self.note(item, header, key);
-        if filling.is_err() {
-            self.heap.free(item)?;
-        }
-        let mut filling = filling?;
+        let mut filling = self.note_or_free(item, header, key)?;
         match self.alloc_chunks(&mut filling, tenant, part) {
             Ok(()) => Ok(filling),
             Err(error) => self.abandon(filling).and(Err(error)),
         }
+    }
+
+    /// Notes an item in an object that was allocated for it.
+    pub(super) fn note_or_free(&self, item: GlobalAddress, header: Header, key: &Key<'_>) -> Result<Filling> {
+        let filling = self.note(item, header, key);
+        if filling.is_err() {
+            self.heap.free(item)?;
+        }
+        filling
     }
 
     fn note(&self, item: GlobalAddress, header: Header, key: &Key<'_>) -> Result<Filling> {

@@ -35,6 +35,7 @@ const STATE_MASK: u64 = 3;
 const HITS_SHIFT: u32 = 2;
 const SEQUENCE_SHIFT: u32 = 16;
 const HAS_CHECKSUM: u32 = 1;
+const IS_SPILLED: u32 = 2;
 const REPLICAS_SHIFT: u32 = 8;
 
 const _: () = assert!(VALUE_MAX / CHUNK * 8 + (HEADER + KEY_MAX) as u64 <= SLAB_OBJECT_MAX);
@@ -170,7 +171,16 @@ impl Header {
     }
 
     pub(super) fn set_replicas(&mut self, replicas: u8) {
-        self.flags = self.flags & HAS_CHECKSUM | u32::from(replicas) << REPLICAS_SHIFT;
+        self.flags = self.flags & (HAS_CHECKSUM | IS_SPILLED) | u32::from(replicas) << REPLICAS_SHIFT;
+    }
+
+    /// Whether it stands for a value in a file, and says where that is.
+    pub(super) fn is_spilled(&self) -> bool {
+        self.flags & IS_SPILLED != 0
+    }
+
+    pub(super) fn set_spilled(&mut self) {
+        self.flags |= IS_SPILLED;
     }
 
     pub(super) fn has_expired(&self, now: impl FnOnce() -> u64) -> bool {

@@ -5,7 +5,7 @@
 //! root      0 magic     8 format    16 hash key, two words    32 mode    40 bound of bytes    48 current table
 //!          56 next sequence         64 table being built      72 hand of the clock            80 hand of the sweep
 //!          88 squeezes                      96 1 if there were replicas ever
-//!         128 bytes   136 items    192 evictions   200 expired   208 orphans freed
+//!         128 bytes   136 items    192 evictions   200 expired   208 orphans freed   216 items of spilled values
 //!         256 tenants: limit, used ... (256 of them)
 //!        8192 members, an address each (1024)
 //!       16384 pools of free objects, one a class (96)
@@ -43,6 +43,7 @@ pub(super) mod root {
     pub const EVICTED: u64 = 192;
     pub const EXPIRED: u64 = 200;
     pub const ORPHANS: u64 = 208;
+    pub const SPILLED: u64 = 216;
     pub const TENANTS: u64 = 256;
     pub const TENANTS_MAX: u64 = 256;
     pub const MEMBERS: u64 = 8192;
@@ -52,7 +53,7 @@ pub(super) mod root {
 
     /// "CENSTORE".
     pub const MAGIC_VALUE: u64 = u64::from_le_bytes(*b"CENSTORE");
-    pub const FORMAT_VALUE: u64 = 2;
+    pub const FORMAT_VALUE: u64 = 3;
     /// A bit of the mode: bytes are written back and invalidated.
     pub const FLUSH: u64 = 1;
 

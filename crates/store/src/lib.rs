@@ -46,9 +46,11 @@ mod read;
 mod replicate;
 mod retire;
 mod scan;
+mod spill;
 mod squeeze;
 mod stats;
 mod sweep;
+mod tier;
 
 pub use batch::Presence;
 pub use borrow::{Allocation, Borrow, Pin};
@@ -63,3 +65,4 @@ pub use read::Value;
 pub use replicate::REPLICAS_MAX;
 pub use scan::Scanned;
 pub use stats::{StoreStats, TenantStats};
+pub use tier::SpillOptions;

@@ -5,6 +5,7 @@ use super::grow::make_table;
 use super::heap::{Heap, Visibility, offset};
 use super::layout::{root, table};
 use super::options::Options;
+use super::tier::{SpillOptions, Tier};
 use cenote_base::rt::{self, Event, JoinHandle, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_space::{GlobalAddress, Space};
@@ -135,6 +136,34 @@ impl Store {
     /// [`Error::Invalid`] if there is no such tenant; those of the space.
     pub fn set_tenant_bound(&self, tenant: u32, bytes: u64) -> Result<()> {
         self.core.heap.store(self.core.tenant(tenant)?.0, bytes)
+    }
+
+    /// Spills from now on what this process evicts, and reads what processes with the same directory have spilled.
+    ///
+    /// An item stays in memory for each such value and says where it lies, so it is removed, replaced and expires as any
+    /// other. The value comes back to memory when it is read a second time, or borrowed.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is a directory for these values already, or it is too small; [`Error::Io`].
+    pub fn spill_to(&self, options: SpillOptions) -> Result<()> {
+        let (core, mut tiers) = (&self.core, self.core.tiers.write());
+        if tiers.iter().any(|tier| tier.options().tenant == options.tenant) {
+            return Err(Error::Invalid("these values are spilled to a directory already".into()));
+        }
+        if options
+            .tenant
+            .is_some_and(|tenant| u64::from(tenant) >= root::TENANTS_MAX)
+        {
+            return Err(Error::Invalid(format!("{:?} is no tenant", options.tenant)));
+        }
+        tiers.push(Arc::new(Tier::open(options, core.identity())?));
+        Ok(())
+    }
+
+    /// Waits until what this process has spilled is in files, for so long at most: whether it is.
+    pub fn flush_spilled(&self, time: Nanos) -> bool {
+        let tiers = self.core.tiers.read().clone();
+        tiers.iter().all(|tier| tier.flush(time))
     }
 
     /// Does what the background thread does now and then.

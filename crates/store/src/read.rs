@@ -65,7 +65,7 @@ impl Room for Vec<u8> {
 }
 
 /// How an attempt to read ended.
-enum Attempt<T> {
+pub(super) enum Attempt<T> {
     Done(T),
     Changed,
 }
@@ -88,6 +88,13 @@ impl Core {
         for _ in 0..TURNS {
             let found = self.find(key)?.filter(|found| !found.header.has_expired(now_micros));
             let Some(found) = found else { return self.missed() };
+            if found.header.is_spilled() {
+                match self.read_spilled(&found, key, room)? {
+                    Attempt::Done(None) => return self.missed(),
+                    Attempt::Done(value) => return Ok(value),
+                    Attempt::Changed => continue,
+                }
+            }
             let into = room.of(found.header.value_len)?;
             match self.read_found(&found, key, into)? {
                 Attempt::Done(true) => return Ok(Some(self.hit(&found))),
@@ -138,7 +145,7 @@ impl Core {
     }
 
     /// Copies a value: whether it is whole.
-    fn read_found(&self, found: &Found, key: &Key<'_>, into: &mut [u8]) -> Result<Attempt<bool>> {
+    pub(super) fn read_found(&self, found: &Found, key: &Key<'_>, into: &mut [u8]) -> Result<Attempt<bool>> {
         let (item, header) = (found.place.entry.item(), &found.header);
         let copied = self.list_of(item, header, key).and_then(|list| match list {
             Some(list) => self.copy(item, header, &list, into),
@@ -201,6 +208,9 @@ impl Core {
 
     /// Whether a get would give out what was found, or something else has come in its place.
     pub(super) fn is_intact(&self, found: &Found, key: &Key<'_>) -> Result<bool> {
+        if found.header.is_spilled() {
+            return self.is_there(found, key);
+        }
         let (item, header) = (found.place.entry.item(), &found.header);
         let is_whole = self.list_of(item, header, key).and_then(|list| match list {
             None => Ok(false),
@@ -222,6 +232,12 @@ impl Core {
             let Some(found) = self.find_fresh(key)? else {
                 return Ok(None);
             };
+            if found.header.is_spilled() {
+                match self.bring_back(&found, key)? {
+                    true => continue,
+                    false => return Ok(None),
+                }
+            }
             let slot = self.member.pin(&self.heap, found.place.entry.item())?;
             if self.is_linked_there(found.place)? && self.is_still(found.place.entry.item(), &found.header)? {
                 self.touch(&found);

@@ -26,6 +26,9 @@ impl Core {
             // It is damaged: what it was counted as is not known.
             self.heap.add(self.word(root::ITEMS)?, u64::MAX)?;
         }
+        if header.is_spilled() {
+            self.count(root::SPILLED, u64::MAX)?;
+        }
         match self.is_pinned(item)? {
             true => self.keep_retired(item, header),
             false => self.free_item(item, &header, is_pooled),

@@ -32,6 +32,14 @@ pub struct StoreStats {
     pub damaged: u64,
     /// Of this process: replicas that were not made, for want of room.
     pub unreplicated: u64,
+    /// Values in files, of all processes.
+    pub in_files: u64,
+    /// Of this process: values that were spilled to files.
+    pub spilled: u64,
+    /// Of this process: values that were read from files.
+    pub spill_hits: u64,
+    /// Of this process: values that could not be spilled, as too much waited, or a write has failed.
+    pub unspilled: u64,
     /// Of this process: bytes read.
     pub bytes_out: u64,
     /// Of this process: bytes put.
@@ -71,6 +79,10 @@ impl Store {
             lost: of(&counters.lost),
             damaged: of(&counters.damaged),
             unreplicated: of(&counters.unreplicated),
+            in_files: about(root::SPILLED)?,
+            spilled: of(&counters.spilled),
+            spill_hits: of(&counters.spill_hits),
+            unspilled: of(&counters.unspilled) + core.tiers.read().iter().map(|tier| tier.failed()).sum::<u64>(),
             bytes_out: of(&counters.bytes_out),
             bytes_in: of(&counters.bytes_in),
         })

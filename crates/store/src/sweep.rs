@@ -2,6 +2,7 @@
 //! larger table.
 
 use super::core::{Core, now_micros};
+use super::find::Found;
 use super::heap::offset;
 use super::item::{Header, Life, addresses};
 use super::layout::root;
@@ -21,6 +22,7 @@ impl Core {
         self.end_dead_members()?;
         self.free_retired()?;
         self.give_way()?;
+        self.make_stubs()?;
         let view = self.refresh()?;
         self.move_some(&view, BUCKETS)?;
         self.expire_some()
@@ -100,6 +102,9 @@ impl Core {
         let mut expired = 0;
         for from in (0..BUCKETS.min(view.table.buckets())).step_by(8) {
             for (placed, header) in self.candidates(&view.table, hand.wrapping_add(from), 8)? {
+                if self.has_lost_file(&Found { place: placed, header })? {
+                    continue;
+                }
                 // Its replicas expire by themselves.
                 if header.has_expired(|| now) && self.unlink(placed)? {
                     let header = self.header_after(placed, header);
