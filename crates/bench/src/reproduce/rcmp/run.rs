@@ -146,16 +146,24 @@ impl Run {
     /// # Errors
     /// [`Error::Simulation`] if the world cannot be set up, or if a pod ends before its time.
     pub fn go(&self) -> Result<Measured> {
+        self.digested().map(|(measured, _)| measured)
+    }
+
+    /// Runs it; beside the numbers a word that stands for every choice of the simulation.
+    ///
+    /// # Errors
+    /// As [`Run::go`].
+    pub fn digested(&self) -> Result<(Measured, u64)> {
         let world = World::new(self.seed, Pace::Project, topology(self)?).map_err(impossible)?;
         let world = world.with_machinery(machinery()).with_stacks(256 << 10);
         let rig = Arc::new(Rig::new(self.shape, self.late, self.seed)?);
-        let exits = world.run(|w| self.start(w, &rig)).value;
-        match exits.into_iter().find(|exit| *exit != Exit::Returned) {
+        let outcome = world.run(|w| self.start(w, &rig));
+        match outcome.value.into_iter().find(|exit| *exit != Exit::Returned) {
             Some(exit) => Err(Error::Simulation(format!(
                 "{}: a pod has ended: {exit:?}",
                 self.kind.name()
             ))),
-            None => Ok(rig.measured(self.window)),
+            None => Ok((rig.measured(self.window), outcome.digest)),
         }
     }
 

@@ -197,3 +197,44 @@ fn every_system_runs_every_mix_and_the_same_seed_runs_the_same() {
         }
     }
 }
+
+/// Simulations of one process share nothing: what each does is its seed's, down to the last choice, whichever others
+/// run at the time, and wherever their memory lies.
+#[test]
+fn runs_beside_each_other_are_the_same_as_alone() {
+    let moving = pool::Options {
+        hot: 1.0,
+        margin: 1.0,
+        doubt: 0.0,
+        every: Nanos::from_micros(200),
+        stay: Nanos::ZERO,
+        ..pool::Options::default()
+    };
+    let load = Load::Random {
+        size: 4096,
+        writes: 20,
+        pick: Pick::Uniform,
+    };
+    let kinds = [Kind::Pool(moving), Kind::Pool(pool::Options::default()), Kind::Coherent];
+    let runs: Vec<Run> = cenote_sim::seeds(2)
+        .flat_map(|seed| kinds.map(|kind| run(kind, load.clone(), seed)))
+        .collect();
+    let alone: Vec<_> = runs.iter().map(|run| run.digested().expect("a run")).collect();
+    let beside = |of: &Run| -> Vec<_> { (0..2).map(|_| of.digested().expect("a run")).collect() };
+    let together: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = runs.iter().map(|run| scope.spawn(|| beside(run))).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no panic"))
+            .collect()
+    });
+    for ((run, alone), together) in runs.iter().zip(&alone).zip(together) {
+        let is_same = together.iter().all(|one| one == alone);
+        assert!(
+            is_same,
+            "{}, seed {}: {alone:?}, beside others {together:?}",
+            run.kind.name(),
+            run.seed
+        );
+    }
+}
