@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the workspace's tests, several test binaries at a time: most of those of the pool wait for leases, and cargo runs
-one binary after the other.
+"""Runs the workspace's tests, several test binaries at a time: most of those of the pool wait for leases, and cargo
+runs one binary after the other.
 
   scripts/run_tests.py [CARGO OPTION ...]     builds with `cargo test --no-run OPTION ...`, then runs what was built
 
@@ -33,8 +33,8 @@ RESULT = re.compile(r"^test result: .*? (\d+) passed; (\d+) failed", re.MULTILIN
 # Those that took longest, longest first. Others come after them; a name that is not there any more does no harm.
 SLOWEST = [
     "bench/reproduce", "sql/core", "sim/worlds", "bench/same_numbers", "libfabric/contract", "pool/lib", "cenote/it",
-    "bench/kills", "pool/fencing", "pool/hosts", "engine/engine", "doctests", "pool/members", "pool/failover", "bench/lib",
-    "pool/mirrors", "storage/lib", "pool/pods", "buffer/pool", "pool/remote_mirrors", "bench/pool",
+    "bench/kills", "pool/fencing", "pool/hosts", "engine/engine", "doctests", "pool/members", "pool/failover",
+    "bench/lib", "pool/mirrors", "storage/lib", "pool/pods", "buffer/pool", "pool/remote_mirrors", "bench/pool",
 ]
 
 # Tests that fail where something takes too long, by binary: the other tests of the machine would count.
@@ -189,7 +189,8 @@ class Runner:
 
 def summary(done):
     """The slowest binaries, then what failed."""
-    print("\n-- the slowest, s: " + ", ".join(f"{b.name} {b.wall:.0f}" for b in sorted(done, key=lambda b: -b.wall)[:15]))
+    slowest = sorted(done, key=lambda binary: -binary.wall)[:15]
+    print("\n-- the slowest, s: " + ", ".join(f"{binary.name} {binary.wall:.0f}" for binary in slowest))
     for binary in done:
         for failure in binary.failures:
             print(f"-- failed: {binary.name}: {failure}")

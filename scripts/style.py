@@ -12,7 +12,8 @@
     scripts/style.py draw SEED  twenty asserts at random, each to be put to the test by a mutation of what it guards
     scripts/style.py prose      lines of comments, texts and pages with a riddle's subject ("whoever") or a private word
 
-Rust is read as text: comments and literals are blanked out, braces are matched. Macros that make functions are not expanded.
+Rust is read as text: comments and literals are blanked out, braces are matched. Macros that make functions are not
+expanded.
 """
 
 import collections
@@ -33,8 +34,8 @@ TYPE = re.compile(r"\b(?:struct|enum|trait|union|type)\s+([A-Z]\w*)")
 ASSERT = re.compile(r"\b(?:debug_)?assert(?:_eq|_ne)?!|\bconst _: \(\) = assert")
 KNOWN_PAIRS = re.compile("InFlight|ReadAhead")
 RIDDLE = re.compile(
-    r"\b(?:nobody|somebody|anybody|everybody|whoever|whose wish|(?<!-)wish(?:es)?|whereabouts|strangers?|strange|stuck|awake|patien(?:ce|t)|"
-    r"tend(?:s|ed)?|guests?|(?<!read.)(?<!write.)ahead(?! of)|two minds|hunts?|troubles?"
+    r"\b(?:nobody|somebody|anybody|everybody|whoever|whose wish|(?<!-)wish(?:es)?|whereabouts|strangers?|strange"
+    r"|stuck|awake|patien(?:ce|t)|tend(?:s|ed)?|guests?|(?<!read.)(?<!write.)ahead(?! of)|two minds|hunts?|troubles?"
     r"|(?<!users )(?<!user )(?<!people )(?<!reader )(?<!readers )(?<!engineers )(?<!person )(?<!operator )who)\b", re.I)
 PATH = re.compile(r"\b(?:crate|super)(?:::\w+)+")
 
@@ -68,7 +69,8 @@ class File:
     def without_tests(self):
         """The code without what is compiled for tests alone."""
         code = self.code
-        for match in reversed(list(re.finditer(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))?\s+)?(mod|fn|impl)\b[^{;]*([{;])", code))):
+        tests = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\([^)]*\))?\s+)?(mod|fn|impl)\b[^{;]*([{;])")
+        for match in reversed(list(tests.finditer(code))):
             end = closing(code, match.end() - 1) if match.group(2) == "{" else match.end()
             code = code[:match.start()] + re.sub(r"[^\n]", " ", code[match.start():end]) + code[end:]
         return code
@@ -240,7 +242,8 @@ def odd_names(files):
 
 def fallible(files):
     """Public functions that return a `Result`: (file, name, whether their documentation has a part on errors)."""
-    declared = re.compile(r"((?:^[ \t]*(?:///[^\n]*|#\[[^\n]*)\n)*)^[ \t]*pub (?:const |async |unsafe )*fn (\w+)([^{;]*)[{;]", re.M)
+    above = r"((?:^[ \t]*(?:///[^\n]*|#\[[^\n]*)\n)*)"
+    declared = re.compile(above + r"^[ \t]*pub (?:const |async |unsafe )*fn (\w+)([^{;]*)[{;]", re.M)
     for file in files:
         if file.is_test or not file.module:
             continue
@@ -259,7 +262,8 @@ def table(files):
     types = sum(len(TYPE.findall(f.code)) for f in files)
     said = [has for _, _, has in fallible(files)]
     long = sum(len(line) > COLUMNS for f in files for line in f.text.splitlines())
-    yield "function lines, median / p90 / max", f"{statistics.median(lines):.0f} / {lines[len(lines) * 9 // 10]} / {lines[-1]}"
+    median, most = statistics.median(lines), lines[len(lines) * 9 // 10]
+    yield "function lines, median / p90 / max", f"{median:.0f} / {most} / {lines[-1]}"
     yield f"functions over {FUNCTION_LINES} lines", sum(count > FUNCTION_LINES for count in lines)
     yield "asserts a thousand lines, base to engine", f"{1000 * asserts / core_lines:.1f}"
     yield "files with unsafe blocks", sum(bool(re.search(r"\bunsafe\s*(?:\{|fn|impl)", f.code)) for f in files)
@@ -324,7 +328,8 @@ def rules():
 
 def module_errors(imports, crates):
     for crate in sorted({of for of, _ in imports.by_module}):
-        place = {m: (height, word) for height, line in enumerate(crates.get(crate, [])) for word in line for m in word.split("+")}
+        lines = enumerate(crates.get(crate, []))
+        place = {m: (height, word) for height, line in lines for word in line for m in word.split("+")}
         for module, targets in imports.of_modules(crate).items():
             if module not in place:
                 yield f"{crate}::{module} has no floor in {RULES.name}"

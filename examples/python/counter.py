@@ -1,6 +1,8 @@
-"""A counter that outlives its processes: ``counter.py FILE [N]`` makes it in FILE, or finds it there, and counts to N by four threads.
+"""A counter that outlives its processes: ``counter.py FILE [N]`` makes it in FILE, or finds it there, and counts to N
+by four threads.
 
-With ``CENOTE_MANAGER=127.0.0.1:5440`` in the environment FILE is the name of a space of that pool, and many may count at the same time.
+With ``CENOTE_MANAGER=127.0.0.1:5440`` in the environment FILE is the name of a space of that pool, and many may count
+at the same time.
 """
 
 import os

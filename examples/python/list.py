@@ -1,7 +1,9 @@
-"""A linked list that outlives its processes: ``list.py FILE [TEXT...]`` puts each TEXT at the front of the list in FILE, and prints all of it.
+"""A linked list that outlives its processes: ``list.py FILE [TEXT...]`` puts each TEXT at the front of the list in
+FILE, and prints all of it.
 
-It is the list of ``examples/c/list.c``: the root leads to a word, the first element's address; an element is the next one's address, the text's length, the text. Each of the two
-reads what the other has written, also at the same time: with ``CENOTE_MANAGER=127.0.0.1:5440`` in the environment FILE is the name of a space of that pool.
+It is the list of ``examples/c/list.c``: the root leads to a word, the first element's address; an element is the next
+one's address, the text's length, the text. Each of the two reads what the other has written, also at the same time:
+with ``CENOTE_MANAGER=127.0.0.1:5440`` in the environment FILE is the name of a space of that pool.
 """
 
 import os

@@ -1,4 +1,5 @@
-"""What an access costs through Python: ``speed.py [OBJECTS]`` reads objects of 64 bytes in random order, in memory of this process."""
+"""What an access costs through Python: ``speed.py [OBJECTS]`` reads objects of 64 bytes in random order, in memory of
+this process."""
 
 import random
 import statistics

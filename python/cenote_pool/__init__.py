@@ -7,8 +7,9 @@
 ...     space.read(greeting, 5)
 b'hello'
 
-A :class:`Space` is used from any thread; a :class:`Session` allocates in it, one for a thread. What fails raises an :class:`Error`; there is a class for each
-kind. The modules call ``libcenote_pool.so``; its header, ``cenote_pool.h``, says what each function does at length.
+A :class:`Space` is used from any thread; a :class:`Session` allocates in it, one for a thread. What fails raises an
+:class:`Error`; there is a class for each kind. The modules call ``libcenote_pool.so``; its header, ``cenote_pool.h``,
+says what each function does at length.
 """
 
 from ._library import ABI, LibraryNotFound, version

@@ -207,7 +207,8 @@ def _declared(library: Any) -> Any:
 
 
 def _opened(path: str) -> Tuple[Any, Any]:
-    # The same library twice: calls of the first let other threads of the interpreter run, which takes longer than a short call does.
+    # The same library twice: calls of the first let other threads of the interpreter run, which takes longer than a
+    # short call does.
     waiting, quick = ctypes.CDLL(path), ctypes.PyDLL(path)
     waiting.cenote_pool_abi.restype = c_uint32
     waiting.cenote_pool_version.restype = c_char_p
@@ -225,7 +226,8 @@ def _load() -> Tuple[Any, Any]:
         except (OSError, AttributeError) as error:
             tried.append(f"  {path}: {error}")
     raise LibraryNotFound(
-        "libcenote_pool.so cannot be used. `make capi` builds it; set " + PLACE + " to its path. Tried:\n" + "\n".join(tried)
+        "libcenote_pool.so cannot be used. `make capi` builds it; set " + PLACE + " to its path. Tried:\n"
+        + "\n".join(tried)
     )
 
 

@@ -63,8 +63,10 @@ def readable(data: Buffer) -> Tuple[Any, int, object]:
 
 
 def writable(data: Buffer) -> Tuple[Any, int]:
-    """The first byte of memory to be written, and how many there are. ``TypeError`` if it must not be, or is not in one piece."""
-    # While it is viewed its length stays, whatever other threads do, and it is the memory's own: `len` may say anything.
+    """The first byte of memory to be written, and how many there are. ``TypeError`` if it must not be, or is not in one
+    piece."""
+    # While it is viewed its length stays, whatever other threads do, and it is the memory's own: `len` may say
+    # anything.
     view = memoryview(data)
     length = view.nbytes
     # Its first byte alone: a type for each length would have to be made.

@@ -51,7 +51,8 @@ def _checked(address: int) -> int:
 
 
 class _Handle:
-    """What the library gave. Each call holds a reference to it, so that it is closed when the last one is done: a thread may close what others use."""
+    """What the library gave. Each call holds a reference to it, so that it is closed when the last one is done: a
+    thread may close what others use."""
 
     __slots__ = ("pointer", "_close", "_failures")
 
@@ -96,7 +97,8 @@ class _Open:
         return self._handle is None
 
     def close(self) -> None:
-        """Closes it. Calls of other threads that have begun go on, and the last one closes it. Closing again does nothing."""
+        """Closes it. Calls of other threads that have begun go on, and the last one closes it. Closing again does
+        nothing."""
         handle, self._handle = self._handle, None
         if handle is None:
             return
@@ -121,7 +123,8 @@ class Lifetime(enum.IntEnum):
 
 
 class Stats(NamedTuple):
-    """What a space is used for at a moment. Extents have 2 MiB: each is free, cut into objects (a slab), of a larger object (in a run), retired or broken."""
+    """What a space is used for at a moment. Extents have 2 MiB: each is free, cut into objects (a slab), of a larger
+    object (in a run), retired or broken."""
 
     parts: int
     extents: int
@@ -186,8 +189,9 @@ def _way(
 class Space(_Open):
     """A heap that many processes share. Use it from any thread.
 
-    Each access raises :class:`InvalidError` if no object is there (it was freed, or was never allocated), and :class:`OutOfBoundsError` if it ends before. The
-    checks are of the moment: that nobody frees an object while another uses it is the application's business.
+    Each access raises :class:`InvalidError` if no object is there (it was freed, or was never allocated), and
+    :class:`OutOfBoundsError` if it ends before. The checks are of the moment: that nobody frees an object while another
+    uses it is the application's business.
     """
 
     _what = "the space"
@@ -214,7 +218,8 @@ class Space(_Open):
         numa_node: Optional[int] = None,
         small_pages: bool = False,
     ) -> Space:
-        """Makes a space of ``size`` bytes in a file or device that holds nothing, such as ``/dev/shm/heap``. This process keeps it."""
+        """Makes a space of ``size`` bytes in a file or device that holds nothing, such as ``/dev/shm/heap``. This
+        process keeps it."""
         return cls._opened(waiting.cenote_space_create, _name(path), _options(size, numa_node, small_pages))
 
     @classmethod
@@ -240,8 +245,9 @@ class Space(_Open):
         pod: Optional[str] = None,
         size: int = 0,
     ) -> Space:
-        """Opens a space of a pool by its name, beside all other processes that have it open. ``manager`` is ``127.0.0.1:5440`` unless told otherwise. With a ``size`` the
-        space is made if there is none of the name. :class:`LostError` if there is no manager; :class:`InvalidError` for a wrong name, tenant or secret."""
+        """Opens a space of a pool by its name, beside all other processes that have it open. ``manager`` is
+        ``127.0.0.1:5440`` unless told otherwise. With a ``size`` the space is made if there is none of the name.
+        :class:`LostError` if there is no manager; :class:`InvalidError` for a wrong name, tenant or secret."""
         options = _way(manager, tenant, secret, pod, _size(size))
         # Any access may have to ask a memory node or the manager, and wait for it: other threads run meanwhile.
         return cls._opened(waiting.cenote_space_connect, _text(name), options, short=waiting)
@@ -256,10 +262,12 @@ class Space(_Open):
         secret: Optional[str] = None,
         pods: Optional[Iterable[str]] = None,
     ) -> None:
-        """Gives a space of a pool ``size`` bytes more, spread over the memory nodes of some pods, or of all. Who has it open finds them when there is no room elsewhere.
+        """Gives a space of a pool ``size`` bytes more, spread over the memory nodes of some pods, or of all. Who has it
+        open finds them when there is no room elsewhere.
 
-        :class:`FullError` (pool, pods or quota; what some nodes could give is added in any case); :class:`InvalidError` if there is no space of the name; :class:`LostError` and
-        :class:`TimedOutError`: it has grown once, or not at all."""
+        :class:`FullError` (pool, pods or quota; what some nodes could give is added in any case); :class:`InvalidError`
+        if there is no space of the name; :class:`LostError` and :class:`TimedOutError`: it has grown once, or not at
+        all."""
         if isinstance(pods, str):
             raise errors.InvalidError(f"pods are several: [{pods!r}]")
         names = None if pods is None else [_text(pod) for pod in pods]
@@ -274,8 +282,9 @@ class Space(_Open):
     def drop(
         name: str, manager: Optional[str] = None, *, tenant: Optional[str] = None, secret: Optional[str] = None
     ) -> None:
-        """Drops a space of a pool: what lies in it is gone. Every process that has it open is killed, this one too: close it before. :class:`InvalidError` if there is none of the
-        name. Until the memory nodes have let go of it :meth:`connect` raises :class:`BusyError`, or with a ``size`` waits."""
+        """Drops a space of a pool: what lies in it is gone. Every process that has it open is killed, this one too:
+        close it before. :class:`InvalidError` if there is none of the name. Until the memory nodes have let go of it
+        :meth:`connect` raises :class:`BusyError`, or with a ``size`` waits."""
         status = waiting.cenote_space_drop(_text(name), _way(manager, tenant, secret), _report.at)
         if status:
             raise _failed(status)
@@ -305,7 +314,8 @@ class Space(_Open):
         return into.raw
 
     def read_into(self, address: int, buffer: Buffer) -> None:
-        """Fills ``buffer`` (a ``bytearray``, a writable ``memoryview``, an array) with the bytes from ``address`` on, without another copy."""
+        """Fills ``buffer`` (a ``bytearray``, a writable ``memoryview``, an array) with the bytes from ``address`` on,
+        without another copy."""
         into, length = _memory.writable(buffer)
         handle = self._handle
         if handle is None or address >> 64:
@@ -317,7 +327,8 @@ class Space(_Open):
             raise _failed(status)
 
     def write(self, address: int, data: Buffer) -> None:
-        """Writes ``data`` to the bytes from ``address`` on, without another copy. Who reads meanwhile may see a part of it."""
+        """Writes ``data`` to the bytes from ``address`` on, without another copy. Who reads meanwhile may see a part of
+        it."""
         at, length, _stays = (data, len(data), None) if type(data) is bytes else _memory.readable(data)
         handle = self._handle
         if handle is None or address >> 64:
@@ -350,7 +361,8 @@ class Space(_Open):
             raise _failed(status)
 
     def compare_and_swap(self, address: int, expected: int, desired: int) -> int:
-        """Writes ``desired`` to the word at ``address`` if it is ``expected``, in one step. The word that was there: it was done if that is ``expected``."""
+        """Writes ``desired`` to the word at ``address`` if it is ``expected``, in one step. The word that was there: it
+        was done if that is ``expected``."""
         found, handle = c_uint64(), self._handle
         if handle is None or address >> 64:
             raise self._refusal(address)
@@ -383,7 +395,8 @@ class Space(_Open):
         return [into.raw for _, into in pairs]
 
     def read_many_into(self, wanted: Iterable[Tuple[int, Buffer]]) -> None:
-        """Fills the buffer of each ``(address, buffer)``, in turn. The first that fails ends it: those before it are done."""
+        """Fills the buffer of each ``(address, buffer)``, in turn. The first that fails ends it: those before it are
+        done."""
         lent = [(address, *_memory.writable(buffer)) for address, buffer in wanted]
         ops = (COp * len(lent))()
         for op, (address, into, length) in zip(ops, lent):
@@ -410,7 +423,8 @@ class Space(_Open):
 
     @property
     def root(self) -> Address:
-        """The address that what lies in the space is found by; ``NULL`` until it is set. What lies behind it must be in order before."""
+        """The address that what lies in the space is found by; ``NULL`` until it is set. What lies behind it must be in
+        order before."""
         root = c_uint64()
         self._call(self._short.cenote_root, byref(root))
         return Address(root.value)
@@ -452,7 +466,8 @@ class Space(_Open):
 
 
 class Session(_Open):
-    """Allocates objects of its space, from memory of its own: one for a thread. Closing it frees its objects of :attr:`Lifetime.SESSION`."""
+    """Allocates objects of its space, from memory of its own: one for a thread. Closing it frees its objects of
+    :attr:`Lifetime.SESSION`."""
 
     _what = "the session"
 
@@ -487,7 +502,8 @@ class Session(_Open):
         return Address(address.value)
 
     def lock(self, lock: int, *, write: bool = True, timeout: Optional[float] = None) -> Lock:
-        """Takes a lock, alone or (``write=False``) with other readers, and waits for it: ``timeout`` seconds at most, or as long as its owners live.
+        """Takes a lock, alone or (``write=False``) with other readers, and waits for it: ``timeout`` seconds at most,
+        or as long as its owners live.
 
         :class:`TimedOutError` if it was not to be had in time. Use it as a context manager, or :meth:`Lock.unlock` it::
 
@@ -507,7 +523,8 @@ class Session(_Open):
 
 
 class Lock:
-    """A lock that a session holds, until it is unlocked, or left broken. As a context manager it is unlocked at the end, unless it was left before."""
+    """A lock that a session holds, until it is unlocked, or left broken. As a context manager it is unlocked at the
+    end, unless it was left before."""
 
     def __init__(self, session: Session, address: Address, mode: int, owner_died: bool) -> None:
         self._session, self._address, self._mode = session, address, mode
@@ -516,18 +533,21 @@ class Lock:
 
     @property
     def owner_died(self) -> bool:
-        """Whether the last writer died, or :meth:`left it broken <leave_broken>`, and may have left anything half done. Then the lock is held to write, whatever it was asked for."""
+        """Whether the last writer died, or :meth:`left it broken <leave_broken>`, and may have left anything half done.
+        Then the lock is held to write, whatever it was asked for."""
         return self._owner_died
 
     def read(self, address: int, length: int) -> bytes:
-        """What the lock protects. What lies in another pod stays in the process, and is read there for as long as nobody has written under the lock."""
+        """What the lock protects. What lies in another pod stays in the process, and is read there for as long as
+        nobody has written under the lock."""
         into = create_string_buffer(length)
         self._session._call(waiting.cenote_lock_read, self._address, _checked(address), into, length)
         return into.raw
 
     def write(self, address: int, data: Buffer) -> None:
-        """Writes what the lock protects. Up to 256 bytes to another pod are collected, and in their place when :meth:`sync` or :meth:`unlock` returns; what is wrong with them is
-        said then, and the next owner is told that this one died."""
+        """Writes what the lock protects. Up to 256 bytes to another pod are collected, and in their place when
+        :meth:`sync` or :meth:`unlock` returns; what is wrong with them is said then, and the next owner is told that
+        this one died."""
         at, length, _stays = _memory.readable(data)
         self._session._call(waiting.cenote_lock_write, self._address, _checked(address), at, length)
 
@@ -541,14 +561,19 @@ class Lock:
         self._session._call(waiting.cenote_unlock, self._address, self._mode)
 
     def leave_broken(self) -> None:
-        """Lets go of it as if its owner had died: whoever has it next is told so, and repairs what it protects. Of what was written and not synced the last may be missing. Held to
-        read: as :meth:`unlock`."""
+        """Lets go of it as if its owner had died: whoever has it next is told so, and repairs what it protects. Of what
+        was written and not synced the last may be missing. Held to read: as :meth:`unlock`."""
         self._is_left = True
         self._session._call(waiting.cenote_lock_leave_broken, self._address, self._mode)
 
     def __enter__(self) -> Lock:
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], value: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        value: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         if not self._is_left:
             self.unlock()

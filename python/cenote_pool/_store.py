@@ -106,8 +106,8 @@ def _views(pieces: List[Tuple[Optional[int], int]]) -> List[memoryview]:
 
 
 class Borrow(_Open):
-    """A value in place: a context manager. ``pieces`` are views of it, to be read until it is closed and not after; ``held`` says afterwards whether the bytes were the value's to the
-    end."""
+    """A value in place: a context manager. ``pieces`` are views of it, to be read until it is closed and not after;
+    ``held`` says afterwards whether the bytes were the value's to the end."""
 
     _what = "the borrow"
 
@@ -131,7 +131,8 @@ class Borrow(_Open):
 
 
 class Room(_Open):
-    """Room for a value that is filled in place: a context manager. ``pieces`` are views to be written until it is published or closed, and not after."""
+    """Room for a value that is filled in place: a context manager. ``pieces`` are views to be written until it is
+    published or closed, and not after."""
 
     _what = "the room"
 
@@ -154,7 +155,8 @@ class Room(_Open):
 
 
 class Store(_Open):
-    """Values by key in a space. Use it from any thread; calls let other threads of the interpreter run, and bytes are copied from and to buffers without a copy in between.
+    """Values by key in a space. Use it from any thread; calls let other threads of the interpreter run, and bytes are
+    copied from and to buffers without a copy in between.
 
     >>> from cenote_pool import Space, Store
     >>> with Space.private(32 << 20) as space, Store.of(space) as store:
@@ -184,8 +186,9 @@ class Store(_Open):
         threads: int = 0,
         buckets: int = 0,
     ) -> Store:
-        """The store of an open space, which is made if there is none, unless ``create`` is false. ``bound``, ``flush`` and ``buckets`` are of a store that is made: bytes that all values may
-        take, whether bytes are written back for other hosts of incoherent memory, and how large its table is at first."""
+        """The store of an open space, which is made if there is none, unless ``create`` is false. ``bound``, ``flush``
+        and ``buckets`` are of a store that is made: bytes that all values may take, whether bytes are written back for
+        other hosts of incoherent memory, and how large its table is at first."""
         if bound >> 64 or buckets >> 64 or threads >> 32:
             raise errors.InvalidError(f"no store has {bound} bytes, {buckets} buckets and {threads} threads")
         options = CStoreOptions(bound, buckets, threads, int(flush), int(checksums), int(not create))
@@ -207,15 +210,20 @@ class Store(_Open):
         size: int = 0,
         **options: Any,
     ) -> Store:
-        """The store of a space of a pool, by the space's name, as :meth:`Space.connect` opens it; ``options`` as :meth:`of`."""
+        """The store of a space of a pool, by the space's name, as :meth:`Space.connect` opens it; ``options`` as
+        :meth:`of`."""
         with Space.connect(name, manager, tenant=tenant, secret=secret, pod=pod, size=size) as space:
             return cls.of(space, **options)
 
     @classmethod
-    def open(cls, path: Union[str, bytes, os.PathLike[str]], *, create: bool = True, size: int = 0, **options: Any) -> Store:
-        """The store of a space in a file, which this process keeps; ``size`` is that of a file that is made; ``options`` as :meth:`of`."""
+    def open(
+        cls, path: Union[str, bytes, os.PathLike[str]], *, create: bool = True, size: int = 0, **options: Any
+    ) -> Store:
+        """The store of a space in a file, which this process keeps; ``size`` is that of a file that is made;
+        ``options`` as :meth:`of`."""
         is_made = create and not (os.path.exists(path) and os.path.getsize(path))
-        with Space.create(path, **({"size": size} if size else {})) if is_made else Space.open(path) as space:
+        sized: Dict[str, Any] = {"size": size} if size else {}
+        with Space.create(path, **sized) if is_made else Space.open(path) as space:
             return cls.of(space, create=create, **options)
 
     def __enter__(self) -> Store:
@@ -236,15 +244,19 @@ class Store(_Open):
         replace: bool = False,
         replicas: int = 0,
     ) -> List[int]:
-        """Puts values. By key: 1, or 0 if a value was there, which stays unless it is to be replaced (``replicas``: copies in other parts); below :data:`FAILED`: it failed, by so much the status."""
-        return self._each(waiting.cenote_store_put, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace, replicas))
+        """Puts values. By key: 1, or 0 if a value was there, which stays unless it is to be replaced (``replicas``:
+        copies in other parts); below :data:`FAILED`: it failed, by so much the status."""
+        options = _put_options(ttl, tenant, replace, replicas)
+        return self._each(waiting.cenote_store_put, _Batch(keys).reads(buffers), options)
 
     def get_into(self, keys: Iterable[Key], buffers: Iterable[Buffer]) -> List[int]:
-        """Copies values. By key: the value's bytes (its buffer may be longer), :data:`MISSING`, or a failure as of :meth:`put`."""
+        """Copies values. By key: the value's bytes (its buffer may be longer), :data:`MISSING`, or a failure as of
+        :meth:`put`."""
         return self._each(waiting.cenote_store_get, _Batch(keys).writes(buffers))
 
     def exists(self, keys: Iterable[Key], pin: bool = False) -> Tuple[List[bool], int]:
-        """Which keys are there, and how many of the first ones all are. Pinned ones stay until they are unpinned as often."""
+        """Which keys are there, and how many of the first ones all are. Pinned ones stay until they are unpinned as
+        often."""
         prefix = c_size_t()
         found = self._each(waiting.cenote_store_exists, _Batch(keys), int(pin), byref(prefix))
         return [result == 1 for result in found], prefix.value
@@ -266,7 +278,8 @@ class Store(_Open):
 
     def _submit(self, what: int, batch: _Batch, options: Any = None) -> int:
         handle, number = self._open(), c_uint64()
-        # No other thread is told of the batch before its buffers are kept. Kept from before the call on, as an interrupt
+        # No other thread is told of the batch before its buffers are kept. Kept from before the call on, as an
+        # interrupt
         # may come between the library's taking them and the next line here.
         with handle.lock:  # type: ignore[attr-defined]
             kept, until_numbered = handle.kept, -1 - id(batch)  # type: ignore[attr-defined]
@@ -291,7 +304,8 @@ class Store(_Open):
         replace: bool = False,
         replicas: int = 0,
     ) -> int:
-        """As :meth:`put`, but does not wait: the batch's number. Nobody may change the buffers until :meth:`drain` tells of it."""
+        """As :meth:`put`, but does not wait: the batch's number. Nobody may change the buffers until :meth:`drain`
+        tells of it."""
         return self._submit(_PUT, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace, replicas))
 
     def submit_get(self, keys: Iterable[Key], buffers: Iterable[Buffer]) -> int:
@@ -307,8 +321,10 @@ class Store(_Open):
         return self._submit(_REMOVE, _Batch(keys))
 
     def drain(self) -> List[Tuple[int, List[int]]]:
-        """The batches that are done, with a result a key as the calls that wait give them (1 or 0 of exists and remove)."""
-        handle, done, room = self._open(), [], 64
+        """The batches that are done, with a result a key as the calls that wait give them (1 or 0 of exists and
+        remove)."""
+        handle, room = self._open(), 64
+        done: List[Tuple[int, List[int]]] = []
         with handle.lock:  # type: ignore[attr-defined]
             while True:
                 number, count, results = c_uint64(), c_size_t(), (c_int64 * room)()

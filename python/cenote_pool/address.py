@@ -98,7 +98,8 @@ class Address(int):
         return self + -n
 
     def offset_from(self, start: Address) -> int:
-        """How many bytes it lies behind ``start``. ``ValueError`` if it lies before, or in another part or generation."""
+        """How many bytes it lies behind ``start``. ``ValueError`` if it lies before, or in another part or
+        generation."""
         if int(self) & ~PLACE_MASK != int(start) & ~PLACE_MASK or self < start:
             raise ValueError(f"{self} does not lie behind {start}")
         return int(self) - int(start)

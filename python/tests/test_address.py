@@ -17,7 +17,8 @@ class Addresses(unittest.TestCase):
         self.assertIs(type(pickle.loads(pickle.dumps(a))), Address)
 
     def test_what_is_no_address_is_said(self) -> None:
-        for text in ("", "1", "1.2+3", "256.0+0@1", "1.131072+0@1", "1.0+2097152@1", "1.0+0@262144", "1.-1+0@1", "1.0+0@1 ", "١.0+0@1"):
+        beyond = ("256.0+0@1", "1.131072+0@1", "1.0+2097152@1", "1.0+0@262144")
+        for text in ("", "1", "1.2+3", "1.-1+0@1", "1.0+0@1 ", "١.0+0@1", *beyond):
             with self.subTest(text), self.assertRaises(ValueError):
                 Address.parse(text)
         for number in (-1, 1 << 64):
@@ -30,7 +31,8 @@ class Addresses(unittest.TestCase):
         self.assertEqual((a + 1) - 1, a)
         self.assertEqual((1 + a).offset_from(a), 1)
         self.assertIs(type(a + 1), Address)
-        for walk in (lambda: Address.parse("1.131071+2097151@9") + 1, lambda: Address.parse("1.0+5@9") - 6, lambda: NULL - 1):
+        last, first = Address.parse("1.131071+2097151@9"), Address.parse("1.0+5@9")
+        for walk in (lambda: last + 1, lambda: first - 6, lambda: NULL - 1):
             self.assertRaises(OverflowError, walk)
         for other in ("2.0+5@9", "1.0+5@8", "1.8+0@9"):
             self.assertRaises(ValueError, a.offset_from, Address.parse(other))

@@ -60,7 +60,8 @@ class Access(WithSpace):
     def test_any_buffer_is_written_and_read_into(self) -> None:
         a, text = self.session.alloc(64), b"0123456789"
         numbers = array.array("I", range(4))
-        for data in (text, bytearray(text), memoryview(text)[2:5], memoryview(bytearray(text))[1:], numbers, memoryview(numbers)):
+        views = (memoryview(text)[2:5], memoryview(bytearray(text))[1:], memoryview(numbers))
+        for data in (text, bytearray(text), numbers, *views):
             self.space.write(a, data)
             wanted = bytes(data)
             self.assertEqual(self.space.read(a, len(wanted)), wanted)
@@ -78,7 +79,8 @@ class Access(WithSpace):
 
     def test_what_is_no_memory_to_write_or_read_is_said(self) -> None:
         a = self.session.alloc(64)
-        into: List[Any] = [b"bytes do not change", memoryview(b"nor do their views"), memoryview(bytearray(10))[::2], "text", 7]
+        views = [memoryview(b"nor do their views"), memoryview(bytearray(10))[::2]]
+        into: List[Any] = [b"bytes do not change", *views, "text", 7]
         for buffer in into:
             with self.subTest(buffer), self.assertRaises((TypeError, BufferError, ValueError)):
                 self.space.read_into(a, buffer)
@@ -90,7 +92,8 @@ class Access(WithSpace):
         self.assertRaises(ValueError, self.space.read, a, -1)
 
     def test_a_length_is_the_memorys_own(self) -> None:
-        # The story: a class derived from bytearray said another length, and the library wrote that much behind its memory.
+        # The story: a class derived from bytearray said another length, and the library wrote that much behind its
+        # memory.
         class Bytes(bytes):
             def __len__(self) -> int:
                 return 1 << 20
@@ -221,7 +224,8 @@ class Closing(WithSpace):
             a = session.alloc(64)
         self.assertTrue(space.closed and session.closed)
         self.assertEqual(repr(space), "<closed Space>")
-        for call in (lambda: space.load(a), lambda: space.read(a, 1), lambda: space.session(), lambda: space.root, space.stats):
+        calls: List[Callable[[], Any]] = [lambda: space.load(a), lambda: space.read(a, 1), lambda: space.root]
+        for call in (*calls, lambda: space.session(), space.stats):
             self.fails(InvalidError, "the space was closed", call)
         space.close()
 
@@ -311,7 +315,8 @@ class Files(WithSpace):
     def python(self, code: str) -> int:
         package = os.path.dirname(os.path.dirname(cenote_pool.__file__))
         environment = dict(os.environ, PYTHONPATH=package)
-        return subprocess.run([sys.executable, "-c", code, self.path], env=environment, check=False, timeout=None).returncode
+        command = [sys.executable, "-c", code, self.path]
+        return subprocess.run(command, env=environment, check=False, timeout=None).returncode
 
     def test_what_another_process_left_is_there(self) -> None:
         made = """
@@ -445,7 +450,8 @@ class Library(unittest.TestCase):
     def test_a_library_that_is_not_there_is_said(self) -> None:
         package = os.path.dirname(os.path.dirname(cenote_pool.__file__))
         environment = dict(os.environ, PYTHONPATH=package, CENOTE_POOL_LIBRARY="/nowhere/libcenote_pool.so")
-        tried = subprocess.run([sys.executable, "-c", "import cenote_pool"], env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, "-c", "import cenote_pool"]
+        tried = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         self.assertEqual(tried.returncode, 1)
         for words in ("LibraryNotFound", "/nowhere/libcenote_pool.so", "CENOTE_POOL_LIBRARY", "make capi"):
             self.assertIn(words, tried.stderr)

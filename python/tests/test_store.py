@@ -11,7 +11,7 @@ import unittest
 from typing import Any, Dict, List
 from unittest import mock
 
-from cenote_pool import _store
+from cenote_pool import _library
 from cenote_pool import FAILED, MISSING, FullError, InvalidError, Space, Store
 
 
@@ -72,18 +72,18 @@ class InOneProcess(unittest.TestCase):
         self.assertEqual(self.drained([last])[last], [1] * 300)
 
     def test_an_interrupt_after_a_submission_leaves_its_buffers_kept(self) -> None:
-        submit = _store.waiting.cenote_store_submit
+        submit = _library.waiting.cenote_store_submit
 
         def interrupted(*arguments: Any) -> int:
             self.assertEqual(submit(*arguments), 0)
             raise KeyboardInterrupt
 
         batches = self.store._handle.kept  # type: ignore[union-attr]
-        with mock.patch.object(_store.waiting, "cenote_store_submit", interrupted):
+        with mock.patch.object(_library.waiting, "cenote_store_submit", interrupted):
             with self.assertRaises(KeyboardInterrupt):
                 self.store.submit_get(["a"], [bytearray(10)])
         self.assertEqual(len(batches), 1, "the library may still write to it")
-        with mock.patch.object(_store.waiting, "cenote_store_submit", lambda *arguments: InvalidError.status):
+        with mock.patch.object(_library.waiting, "cenote_store_submit", lambda *arguments: InvalidError.status):
             with self.assertRaises(InvalidError):
                 self.store.submit_get(["a"], [bytearray(10)])
         self.assertEqual(len(batches), 1, "what was refused is not kept")

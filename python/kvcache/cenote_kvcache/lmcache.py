@@ -5,8 +5,9 @@
     {"type": "native_plugin", "module_path": "cenote_kvcache.lmcache", "class_name": "Connector",
      "adapter_params": {"store": "kvcache", "manager": "127.0.0.1:5440"}}
 
-Requests are submitted without waiting; the store's threads copy, and ``event_fd`` becomes readable when something is done. Objects are immutable: a key
-that is there already counts as stored. An object is loaded if it has exactly the length of the buffer that was given for it.
+Requests are submitted without waiting; the store's threads copy, and ``event_fd`` becomes readable when something is
+done. Objects are immutable: a key that is there already counts as stored. An object is loaded if it has exactly the
+length of the buffer that was given for it.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Connector:
         return self._submitted(_all_stored, lambda: self._store.submit_put(keys, memoryviews))
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Which keys are there. None is pinned: a load of one that was evicted meanwhile is not done, and the server computes it anew."""
+        """Which keys are there. None is pinned: a load of one that was evicted meanwhile is not done, and the server
+        computes it anew."""
         return self._submitted(_found, lambda: self._store.submit_exists(keys))
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:

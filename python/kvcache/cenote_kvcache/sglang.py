@@ -3,11 +3,12 @@
 ::
 
     --hicache-storage-backend dynamic --hicache-storage-backend-extra-config
-    '{"backend_name": "cenote", "module_path": "cenote_kvcache.sglang", "class_name": "CenoteStorage", "interface_v1": 1,
-      "store": "kvcache", "manager": "127.0.0.1:5440"}'
+    '{"backend_name": "cenote", "module_path": "cenote_kvcache.sglang", "class_name": "CenoteStorage",
+      "interface_v1": 1, "store": "kvcache", "manager": "127.0.0.1:5440"}'
 
-With ``interface_v1`` pages are copied straight from and to the host pool's memory; without it SGLang hands in one tensor a page. A page is stored as one
-object a buffer (keys and values lie apart in the host pool), so a page is there when all of its buffers are.
+With ``interface_v1`` pages are copied straight from and to the host pool's memory; without it SGLang hands in one
+tensor a page. A page is stored as one object a buffer (keys and values lie apart in the host pool), so a page is there
+when all of its buffers are.
 """
 
 from __future__ import annotations
@@ -83,12 +84,15 @@ class CenoteStorage(HiCacheStorage):
     def batch_get(self, keys: List[str], target_locations: Any = None, target_sizes: Any = None) -> List[Any]:
         places = [_flat(tensor) for tensor in target_locations]
         results = self._store.get_into([self._name(key) for key in keys], places)
-        return [tensor if result == place.nbytes else None for tensor, place, result in zip(target_locations, places, results)]
+        loaded = [result == place.nbytes for result, place in zip(results, places)]
+        return [tensor if is_loaded else None for tensor, is_loaded in zip(target_locations, loaded)]
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         return self.batch_set([key], [value])
 
-    def batch_set(self, keys: List[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None) -> bool:
+    def batch_set(
+        self, keys: List[str], values: Any = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
         # The copies live until the store has the bytes.
         flat = [value.contiguous() for value in values]
         results = self._store.put([self._name(key) for key in keys], [_flat(value) for value in flat])
@@ -102,19 +106,27 @@ class CenoteStorage(HiCacheStorage):
 
     # Straight from and to the host pool.
 
-    def batch_get_v1(self, keys: List[str], host_indices: Any, extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
+    def batch_get_v1(
+        self, keys: List[str], host_indices: Any, extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> List[bool]:
         return self._get(keys, host_indices, PoolName.KV)
 
-    def batch_set_v1(self, keys: List[str], host_indices: Any, extra_info: Optional[HiCacheStorageExtraInfo] = None) -> List[bool]:
+    def batch_set_v1(
+        self, keys: List[str], host_indices: Any, extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> List[bool]:
         return self._set(keys, host_indices, PoolName.KV)
 
     # Several pools of one model, always straight.
 
-    def batch_get_v2(self, transfers: List[PoolTransfer], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
-        return {transfer.name: self._get(transfer.keys or [], transfer.host_indices, transfer.name) for transfer in transfers}
+    def batch_get_v2(
+        self, transfers: List[PoolTransfer], extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> Dict[str, List[bool]]:
+        return {each.name: self._get(each.keys or [], each.host_indices, each.name) for each in transfers}
 
-    def batch_set_v2(self, transfers: List[PoolTransfer], extra_info: Optional[HiCacheStorageExtraInfo] = None) -> Dict[str, List[bool]]:
-        return {transfer.name: self._set(transfer.keys or [], transfer.host_indices, transfer.name) for transfer in transfers}
+    def batch_set_v2(
+        self, transfers: List[PoolTransfer], extra_info: Optional[HiCacheStorageExtraInfo] = None
+    ) -> Dict[str, List[bool]]:
+        return {each.name: self._set(each.keys or [], each.host_indices, each.name) for each in transfers}
 
     def batch_exists_v2(
         self,
@@ -182,7 +194,8 @@ class CenoteStorage(HiCacheStorage):
 
 
 def _suffixes(config: HiCacheStorageConfig) -> Tuple[str, str]:
-    """What tells models, ranks and layouts apart: for what ranks share where they can, and for what each rank has of its own."""
+    """What tells models, ranks and layouts apart: for what ranks share where they can, and for what each rank has of
+    its own."""
     model = "-".join((config.model_name or "").split("/"))
     stage = f"_{config.pp_size}_{config.pp_rank}" if config.pp_size > 1 else ""
     if config.attn_cp_size > 1:

@@ -2,11 +2,13 @@
 
 ::
 
-    "kv_connector_extra_config": {"spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240, "secondary_tiers": [
+    "kv_connector_extra_config": {
+      "spec_name": "TieringOffloadingSpec", "cpu_bytes_to_use": 10737418240, "secondary_tiers": [
         {"type": "CenoteTier", "module_path": "cenote_kvcache.vllm", "store": "kvcache", "manager": "127.0.0.1:5440"}]}
 
-The store's threads copy straight from and to the primary tier's memory. The scheduler's thread submits and collects, and never waits. Engines with the same
-model, layout and block size share what they store: a block's key is what names its file in vLLM's own tier of files.
+The store's threads copy straight from and to the primary tier's memory. The scheduler's thread submits and collects,
+and never waits. Engines with the same model, layout and block size share what they store: a block's key is what names
+its file in vLLM's own tier of files.
 """
 
 from __future__ import annotations
@@ -16,7 +18,14 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from vllm.v1.kv_offload.base import LookupResult, Medium, OffloadKey, ReqContext, RequestOffloadingContext, ScheduleEndContext
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    Medium,
+    OffloadKey,
+    ReqContext,
+    RequestOffloadingContext,
+    ScheduleEndContext,
+)
 from vllm.v1.kv_offload.file_mapper import FileMapper
 from vllm.v1.kv_offload.tiering.async_lookup import AsyncLookupManager
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
@@ -42,7 +51,8 @@ class _Job:
 
 
 class _Lookup(AsyncLookupManager):
-    """Asks for the keys of one scheduler step at once, in a thread of its own. What is evicted before it is loaded is a load that failed."""
+    """Asks for the keys of one scheduler step at once, in a thread of its own. What is evicted before it is loaded is a
+    load that failed."""
 
     def __init__(self, tier: "CenoteTier") -> None:
         super().__init__(tier_type=tier.tier_type)

@@ -65,7 +65,11 @@ class Contract(unittest.TestCase):
 
         cls.key = staticmethod(lambda at: ObjectKey(chunk_hash=bytes([at]) * 16, model_name="m", kv_rank=0))
         config = plugin.NativePluginL2AdapterConfig.from_dict(
-            {"module_path": "cenote_kvcache.lmcache", "class_name": "Connector", "adapter_params": pool.options("lmcache")}
+            {
+                "module_path": "cenote_kvcache.lmcache",
+                "class_name": "Connector",
+                "adapter_params": pool.options("lmcache"),
+            }
         )
         cls.adapter = plugin._create_native_plugin_l2_adapter(config)
 

@@ -47,11 +47,13 @@ class HostPool:
     def get_page_buffer_meta(self, indices: Any) -> Tuple[List[int], List[int]]:
         pointers = []
         for token in list(indices)[::PAGE]:
-            pointers += [ctypes.addressof(self.memory) + (half * PAGES + int(token) // PAGE) * BUFFER for half in (0, 1)]
+            places = [half * PAGES + int(token) // PAGE for half in (0, 1)]
+            pointers += [ctypes.addressof(self.memory) + place * BUFFER for place in places]
         return pointers, [BUFFER] * len(pointers)
 
     def page(self, at: int) -> bytes:
-        return b"".join(bytes(self.memory[(half * PAGES + at) * BUFFER : (half * PAGES + at + 1) * BUFFER]) for half in (0, 1))
+        places = [(half * PAGES + at) * BUFFER for half in (0, 1)]
+        return b"".join(bytes(self.memory[place : place + BUFFER]) for place in places)
 
     def fill(self, at: int, byte: int) -> None:
         for half in (0, 1):

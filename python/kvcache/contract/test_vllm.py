@@ -46,7 +46,8 @@ class Contract(unittest.TestCase):
         return self.base.make_offload_key(bytes([at]) * 32, 0)
 
     def job(self, number: int, keys: List[int], blocks: List[int], is_promotion: bool) -> Any:
-        return self.tiering.TransferJob(number, [self.key(at) for at in keys], blocks, is_promotion, self.request("job"))
+        offloaded = [self.key(at) for at in keys]
+        return self.tiering.TransferJob(number, offloaded, blocks, is_promotion, self.request("job"))
 
     def request(self, name: str) -> Any:
         return self.base.ReqContext(req_id=name)

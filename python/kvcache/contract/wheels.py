@@ -1,7 +1,8 @@
 """The servers' own classes, out of the wheels that they publish, without what those depend on.
 
-A server's wheel is fetched by its pinned version and unpacked; what its modules import beyond it is stood in for by modules that have everything and do
-nothing. So the adapters meet the very base classes and factories of a release, on a machine without a card, in a minute.
+A server's wheel is fetched by its pinned version and unpacked; what its modules import beyond it is stood in for by
+modules that have everything and do nothing. So the adapters meet the very base classes and factories of a release, on a
+machine without a card, in a minute.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class Anything:
 
 
 class Base:
-    """What a class is derived from whose base is not here. It takes any arguments and keeps those with names, as the servers' plain structures do."""
+    """What a class is derived from whose base is not here. It takes any arguments and keeps those with names, as the
+    servers' plain structures do."""
 
     def __init_subclass__(cls, **_: Any) -> None:
         pass

@@ -1,4 +1,5 @@
-"""Whether other threads run while an access waits for the pool. The way to the manager, whose address is the argument, is this program's own: it stops to forward."""
+"""Whether other threads run while an access waits for the pool. The way to the manager, whose address is the argument,
+is this program's own: it stops to forward."""
 
 import socket
 import sys
