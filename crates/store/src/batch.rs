@@ -83,12 +83,12 @@ impl Store {
             .collect()
     }
 
-    /// Copies many, each with a result of its own.
+    /// Copies many, each with a result of its own. What lies in other pods is under way for all at once.
     pub fn get_many_into<'a>(
         &self,
         pairs: impl IntoIterator<Item = (&'a [u8], &'a mut [u8])>,
     ) -> Vec<Result<Option<Value>>> {
-        pairs.into_iter().map(|(key, into)| self.get_into(key, into)).collect()
+        self.core.read_many_into(pairs.into_iter().collect())
     }
 
     /// Takes many out, each with a result of its own.
@@ -102,14 +102,19 @@ impl Store {
     /// [`Full`](cenote_base::Error::Full) if this process pins as many as it can; those of the space.
     pub fn exists<'a>(&self, keys: impl IntoIterator<Item = &'a [u8]>, pins: bool) -> Result<Presence> {
         let (core, mut presence) = (&self.core, Presence::default());
-        for key in keys {
-            let key = core.key(key)?;
-            let is_there = match pins {
-                false => match core.find_fresh(&key)? {
+        let keys: Vec<_> = keys.into_iter().map(|key| core.key(key)).collect::<Result<_>>()?;
+        let together = match pins {
+            false => core.are_there(&keys),
+            true => vec![None; keys.len()],
+        };
+        for (key, known) in keys.into_iter().zip(together) {
+            let is_there = match known {
+                Some(is_there) => is_there,
+                None if !pins => match core.find_fresh(&key)? {
                     Some(found) => core.is_there(&found, &key)?,
                     None => false,
                 },
-                true => match core.pin_key(&key)? {
+                None => match core.pin_key(&key)? {
                     Some((found, slot)) => {
                         presence
                             .pins

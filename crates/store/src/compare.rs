@@ -39,14 +39,30 @@ impl Store {
         expected: Expected,
         options: PutOptions,
     ) -> Result<Option<Value>> {
+        self.compare_and_put_until(key, value, expected, options.expires(), options)
+    }
+
+    /// As [`compare_and_put`](Self::compare_and_put), of a value that is there until a time, in microseconds since 1970;
+    /// 0: without end. So a value that takes another's place has its expiry and none later. `options.time_to_live` is not
+    /// looked at.
+    ///
+    /// # Errors
+    /// As [`Store::put`].
+    pub fn compare_and_put_until(
+        &self,
+        key: &[u8],
+        value: &[u8],
+        expected: Expected,
+        expires: u64,
+        options: PutOptions,
+    ) -> Result<Option<Value>> {
         let key = self.core.key(key)?;
+        let put = |on_entry| self.core.put_if(&key, value, (&options, expires), on_entry);
         let stored = match expected {
-            Expected::Any => self.core.put_if(&key, value, &options, OnEntry::Replace)?,
-            Expected::Absent => self.core.put_if(&key, value, &options, OnEntry::Keep)?,
-            Expected::Present => self.core.put_if(&key, value, &options, OnEntry::Present)?,
-            Expected::Generation(generation) => self.core.with_generation(&key, generation, |on_entry| {
-                self.core.put_if(&key, value, &options, on_entry)
-            })?,
+            Expected::Any => put(OnEntry::Replace)?,
+            Expected::Absent => put(OnEntry::Keep)?,
+            Expected::Present => put(OnEntry::Present)?,
+            Expected::Generation(generation) => self.core.with_generation(&key, generation, put)?,
         };
         Ok(stored.map(|header| Value::of(&header)))
     }

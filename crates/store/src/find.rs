@@ -136,7 +136,8 @@ pub(super) enum Seen {
     Changed,
 }
 
-fn matching(bytes: &[u8], key: &Key<'_>) -> Option<Header> {
+/// The header of the item whose first bytes these are, if it is a live one with this key.
+pub(super) fn matching(bytes: &[u8], key: &Key<'_>) -> Option<Header> {
     let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
     let header = Header::decode(header);
     let is_it = header.control.life() == Life::Live && header.hash == key.hash;

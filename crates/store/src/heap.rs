@@ -8,7 +8,7 @@ use super::item::Control;
 use super::layout::{LINE, WORD};
 use cenote_base::rt::{self, atomic};
 use cenote_base::{Error, Result};
-use cenote_space::{GRAIN, GlobalAddress, Session, Space};
+use cenote_space::{GRAIN, GlobalAddress, Read, Session, Space};
 
 /// How bytes come from one host's caches to another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -134,6 +134,60 @@ impl Heap {
             *word = u64::from_le_bytes(*bytes);
         }
         Ok(Line { at, words })
+    }
+
+    /// Buckets, all of them under way at once.
+    pub(super) fn lines(&self, at: &[GlobalAddress]) -> Result<Vec<Line>> {
+        self.space().prefetch(at.iter().map(|at| (*at, LINE as usize)));
+        if self.visibility == Visibility::Flush && at.iter().any(|at| self.space().is_near(*at)) {
+            return at.iter().map(|at| self.line(*at)).collect();
+        }
+        let mut bytes = vec![[0; LINE as usize]; at.len()];
+        let reads = at.iter().zip(&mut bytes).map(|(at, into)| Read { address: *at, into });
+        atomic::fence(atomic::Ordering::SeqCst);
+        self.space().read_many(&mut reads.collect::<Vec<_>>())?;
+        atomic::fence(atomic::Ordering::Acquire);
+        let words = |bytes: &[u8; LINE as usize]| {
+            let (words, _) = bytes.as_chunks::<8>();
+            core::array::from_fn(|n| u64::from_le_bytes(words[n]))
+        };
+        let lines = at.iter().zip(&bytes);
+        Ok(lines
+            .map(|(at, bytes)| Line {
+                at: *at,
+                words: words(bytes),
+            })
+            .collect())
+    }
+
+    /// Words, all of them under way at once: after all that was read before.
+    pub(super) fn words(&self, at: &[GlobalAddress]) -> Result<Vec<u64>> {
+        atomic::fence(atomic::Ordering::Acquire);
+        self.read_with_words(Vec::new(), at)
+    }
+
+    /// As [`read_all`](Self::read_all), with words in no order with the bytes.
+    pub(super) fn read_with_words(&self, bytes: Vec<Read<'_>>, at: &[GlobalAddress]) -> Result<Vec<u64>> {
+        let mut words = vec![[0; WORD as usize]; at.len()];
+        let mut reads: Vec<Read<'_>> = bytes;
+        for (at, into) in at.iter().zip(&mut words) {
+            match self.space().is_near(*at) {
+                true => *into = self.load(*at)?.to_le_bytes(),
+                false => reads.push(Read { address: *at, into }),
+            }
+        }
+        self.read_all(&mut reads)?;
+        Ok(words.into_iter().map(u64::from_le_bytes).collect())
+    }
+
+    /// As [`read`](Self::read), all of them under way at once.
+    pub(super) fn read_all(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        if self.visibility == Visibility::Flush {
+            for read in reads.iter() {
+                self.space().invalidate(read.address, read.into.len())?;
+            }
+        }
+        self.space().read_many(reads)
     }
 
     /// Bytes that a word has named.

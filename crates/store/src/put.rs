@@ -46,26 +46,28 @@ fn put(stored: Option<Header>) -> Put {
 impl Core {
     pub(super) fn put(&self, key: &[u8], value: &[u8], options: &PutOptions) -> Result<Put> {
         let key = self.key(key)?;
-        self.put_if(&key, value, options, options.on_entry()).map(put)
+        let until = options.expires();
+        self.put_if(&key, value, (options, until), options.on_entry()).map(put)
     }
 
-    /// Puts where the key's entry allows it: the item's header, or `None` where it does not.
+    /// Puts, until the time that is said, where the key's entry allows it: the item's header, or `None` where it does
+    /// not.
     pub(super) fn put_if(
         &self,
         key: &Key<'_>,
         value: &[u8],
-        options: &PutOptions,
+        (options, until): (&PutOptions, u64),
         on_entry: OnEntry,
     ) -> Result<Option<Header>> {
         self.check_replicas(options)?;
-        self.or_forgotten(key, || self.put_once(key, value, options, on_entry))
+        self.or_forgotten(key, || self.put_once(key, value, (options, until), on_entry))
     }
 
     fn put_once(
         &self,
         key: &Key<'_>,
         value: &[u8],
-        options: &PutOptions,
+        (options, until): (&PutOptions, u64),
         mut on_entry: OnEntry,
     ) -> Result<Option<Header>> {
         if on_entry != OnEntry::Replace {
@@ -79,7 +81,7 @@ impl Core {
                 _ => {}
             }
         }
-        let mut filling = self.begin(key, value.len() as u64, options.tenant, options.expires())?;
+        let mut filling = self.begin(key, value.len() as u64, options.tenant, until)?;
         match self.fill(&mut filling, value) {
             Ok(()) => self.publish_if(filling, options, on_entry),
             Err(error) => self.abandon(filling).and(Err(error)),

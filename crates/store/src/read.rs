@@ -114,7 +114,7 @@ impl Core {
         }
     }
 
-    fn missed<T>(&self) -> Result<Option<T>> {
+    pub(super) fn missed<T>(&self) -> Result<Option<T>> {
         self.counters.misses.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }
@@ -125,10 +125,13 @@ impl Core {
     }
 
     fn hit(&self, found: &Found) -> Value {
-        let header = &found.header;
+        self.touch(found);
+        self.counted_hit(&found.header)
+    }
+
+    pub(super) fn counted_hit(&self, header: &Header) -> Value {
         self.counters.hits.fetch_add(1, Ordering::Relaxed);
         self.counters.bytes_out.fetch_add(header.value_len, Ordering::Relaxed);
-        self.touch(found);
         Value::of(header)
     }
 

@@ -73,6 +73,24 @@ fn a_value_that_has_expired_is_none() {
     assert!(put(&store, b"two", Expected::Absent).is_some());
 }
 
+#[test]
+fn a_value_that_takes_anothers_place_may_have_its_expiry() {
+    let store = store();
+    let soon = PutOptions {
+        time_to_live: Some(Nanos::from_secs(100)),
+        ..PutOptions::default()
+    };
+    let one = store.compare_and_put(b"key", b"one", Expected::Absent, soon);
+    let one = one.expect("put").expect("new");
+    let expected = Expected::Generation(one.generation);
+    let two = store.compare_and_put_until(b"key", b"two", expected, one.expires, PutOptions::default());
+    let two = two.expect("put").expect("it was still the same");
+    assert_eq!((two.version, two.expires), (2, one.expires));
+    let past = store.compare_and_put_until(b"key", b"no", Expected::Present, 1, soon);
+    assert_eq!(past.expect("put").map(|value| value.expires), Some(1));
+    assert_eq!(store.get(b"key").expect("asked"), None);
+}
+
 /// Each adds one to the same number, so many times: none is lost.
 #[test]
 fn of_several_that_compare_the_same_one_is_in() {

@@ -86,6 +86,7 @@ fn as_a_model(visibility: Visibility) {
                 model.remove(&n).is_some(),
                 "seed {seed}, {step}"
             ),
+            5 if step % 4 == 0 => see_many(store, &model, &mut random, (seed, step)),
             _ => {
                 let wanted = model.get(&n).map(|(step, len)| value(n, *step, *len));
                 assert!(store.get(&key).expect("asked") == wanted, "seed {seed}, step {step}");
@@ -109,6 +110,71 @@ fn as_a_model(visibility: Visibility) {
         );
     }
     assert!(stores[0].stats().expect("counted").buckets > 16, "the table has grown");
+}
+
+/// As the model says, of some keys at once.
+fn see_many(store: &Store, model: &BTreeMap<u64, (u64, u64)>, random: &mut Random, at: (u64, u64)) {
+    let keys: Vec<u64> = (0..20).map(|_| random.below(400)).collect();
+    let names: Vec<_> = keys.iter().map(|key| key.to_be_bytes()).collect();
+    let wanted = keys
+        .iter()
+        .map(|n| model.get(n).map(|(step, len)| value(*n, *step, *len)));
+    let wanted: Vec<_> = wanted.collect();
+    let presence = store.exists(names.iter().map(|name| &name[..]), false).expect("asked");
+    assert_eq!(
+        presence.found,
+        wanted.iter().map(Option::is_some).collect::<Vec<_>>(),
+        "{at:?}"
+    );
+    let (mut room, mut seen) = (Vec::new(), Vec::new());
+    store.get_each(names.iter().map(|name| &name[..]), &mut room, |value, bytes| {
+        seen.push(value.expect("asked").map(|_| bytes.to_vec()));
+        true
+    });
+    assert!(seen == wanted, "{at:?}");
+    let lens = wanted.iter().map(|bytes| bytes.as_ref().map_or(0, Vec::len));
+    let mut rooms: Vec<_> = lens.map(|len| vec![0; len]).collect();
+    let pairs = names
+        .iter()
+        .zip(&mut rooms)
+        .map(|(name, room)| (&name[..], &mut room[..]));
+    let values = store.get_many_into(pairs);
+    for ((value, room), wanted) in values.into_iter().zip(&rooms).zip(&wanted) {
+        let bytes = value.expect("asked").map(|value| &room[..value.len as usize]);
+        assert!(bytes == wanted.as_deref(), "{at:?}");
+    }
+}
+
+#[test]
+fn many_keys_of_another_pod_take_a_few_trips() {
+    for visibility in [Visibility::Coherent, Visibility::Flush] {
+        let pods = Pods::new(100);
+        let [east, west] = members_with(&pods, 4096, visibility);
+        for n in 0..100_u64 {
+            let len = if n % 20 == 0 { 200_000 } else { 500 };
+            east.put(&n.to_be_bytes(), &value(n, 1, len), KEEP).expect("put");
+        }
+        let names: Vec<_> = (0..100_u64).map(u64::to_be_bytes).collect();
+        let mut rooms = vec![vec![0; 200_000]; 100];
+        let get = |keys: usize, rooms: &mut Vec<Vec<u8>>| {
+            let pairs = names.iter().zip(rooms).map(|(name, room)| (&name[..], &mut room[..]));
+            west.get_many_into(pairs.take(keys))
+        };
+        // Hits are counted in the items first, until they count no more.
+        (0..20).for_each(|_| drop(get(100, &mut rooms)));
+        let (trips, values) = pods.fabric.posts(|| get(100, &mut rooms));
+        for (n, found) in values.into_iter().enumerate() {
+            let len = found.expect("asked").expect("there").len;
+            assert!(rooms[n][..len as usize] == value(n as u64, 1, len), "{n}");
+        }
+        let (of_one, _) = pods.fabric.posts(|| get(1, &mut rooms));
+        // A few keys have the tag of another's entry, or a bucket of two lines, and are asked for alone.
+        println!("{visibility:?}: {trips} trips for 100 keys, {of_one} for one");
+        assert!(trips <= 3 * of_one + 12, "{trips} trips for 100 keys, {of_one} for one");
+        let keys = || names.iter().map(|name| &name[..]);
+        let (trips, presence) = pods.fabric.posts(|| west.exists(keys(), false).expect("asked"));
+        assert!(presence.prefix == 100 && trips <= 12, "{trips} trips");
+    }
 }
 
 #[test]

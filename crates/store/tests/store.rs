@@ -294,6 +294,52 @@ fn a_reader_sees_one_version_whole_while_it_is_replaced() {
     assert_eq!(first.stats().expect("counted").items, 1);
 }
 
+/// Of many keys at once, while others replace and remove them: each value is whole, and of its key.
+#[test]
+fn many_are_read_at_once_while_they_are_replaced() {
+    for visibility in [Visibility::Coherent, Visibility::Flush] {
+        let (space, options) = (
+            space(128),
+            Options {
+                visibility,
+                ..options()
+            },
+        );
+        let first = Store::create(&space, options).expect("a store");
+        let stop = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let stop = &stop;
+            let writer = Store::open(&space, options).expect("opened");
+            scope.spawn(move || {
+                let mut random = Random(7);
+                for step in 1..8000_u64 {
+                    let n = random.below(100);
+                    let len = [20, 700, 40_000][random.below(3) as usize];
+                    match random.below(5) {
+                        0 => drop(writer.remove(&n.to_be_bytes()).expect("removed")),
+                        _ => drop(writer.put(&n.to_be_bytes(), &value(n, step, len), REPLACE)),
+                    }
+                }
+                stop.store(true, Ordering::SeqCst);
+            });
+            let (names, mut room) = ((0..100_u64).map(u64::to_be_bytes).collect::<Vec<_>>(), Vec::new());
+            while !stop.load(Ordering::SeqCst) {
+                let mut n = 0;
+                first.get_each(names.iter().map(|name| &name[..]), &mut room, |found, bytes| {
+                    if found.expect("asked").is_some() {
+                        let step = u64::from_le_bytes(bytes[8..16].try_into().expect("8 bytes"));
+                        assert!(bytes == value(n, step, bytes.len()), "a mix");
+                    }
+                    n += 1;
+                    true
+                });
+                assert_eq!(n, 100);
+            }
+        });
+        assert_eq!(first.stats().expect("counted").damaged, 0);
+    }
+}
+
 #[test]
 fn what_is_above_the_bound_is_evicted_but_for_what_is_pinned_or_asked_for() {
     let store = Store::create(

@@ -37,6 +37,8 @@ pub enum Fate {
 pub struct Fabric {
     nodes: Nodes,
     messages: AtomicU64,
+    /// Of messages that were posted together.
+    posts: AtomicU64,
     /// Of requests.
     bytes: AtomicU64,
     fate: Mutex<Fate>,
@@ -98,6 +100,7 @@ impl Caller for Line {
 
     fn post(&self, mut calls: Vec<Call>) -> Called {
         self.fabric.messages.fetch_add(calls.len() as u64, Ordering::Relaxed);
+        self.fabric.posts.fetch_add(1, Ordering::Relaxed);
         let bytes = calls.iter().map(|call| call.request.len() as u64).sum();
         self.fabric.bytes.fetch_add(bytes, Ordering::Relaxed);
         let fate = core::mem::replace(&mut *self.fabric.fate.lock().expect("whole"), Fate::Arrives);
@@ -176,6 +179,14 @@ impl Fabric {
         (self.tries.load(Ordering::Relaxed) - before, result)
     }
 
+    /// Trips that `f` takes: what is posted together is one.
+    #[allow(dead_code, reason = "used by the store's tests")]
+    pub fn posts<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
+        let before = self.posts.load(Ordering::Relaxed);
+        let result = f();
+        (self.posts.load(Ordering::Relaxed) - before, result)
+    }
+
     /// Messages that `f` takes.
     pub fn messages<T>(&self, f: impl FnOnce() -> T) -> (u64, T) {
         let before = self.messages.load(Ordering::Relaxed);
@@ -196,6 +207,7 @@ impl Pods {
         let fabric = Arc::new(Fabric {
             nodes: Nodes::default(),
             messages: AtomicU64::new(0),
+            posts: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             fate: Mutex::new(Fate::Arrives),
             late: Mutex::default(),
