@@ -39,9 +39,10 @@ const HEAD: usize = 64;
 pub(super) const SLOT: usize = 64;
 const RECORD_MAGIC: u64 = u64::from_le_bytes(*b"CENOTEMR");
 const SLOT_MAGIC: u64 = u64::from_le_bytes(*b"CENOTEMS");
+/// Bytes of a record at most.
+pub(super) const RECORD_MAX: u64 = (HEAD + LINES_MAX * (RUN + LINE)) as u64;
 const _: () = {
-    let longest = (HEAD + LINES_MAX * (RUN + LINE)) as u64;
-    assert!(longest * 8 < CAPACITY, "many records are in a journal");
+    assert!(RECORD_MAX * 8 < CAPACITY, "many records are in a journal");
     assert!(RECORDS_AT >= 2 * SLOT as u64, "slots lie before the records");
 };
 

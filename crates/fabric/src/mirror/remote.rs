@@ -23,7 +23,7 @@
 //!    One that counts is filled through the journal.
 
 use super::Side;
-use super::journal::{CAPACITY, LINES_MAX, RECORDS_AT, SLOT, Slot, lines_of, place_after, record};
+use super::journal::{CAPACITY, LINES_MAX, RECORD_MAX, RECORDS_AT, SLOT, Slot, lines_of, place_after, record};
 use super::lines::{Line, Lines, latest, writes};
 use crate::LINE;
 use crate::memory::RegionMemory;
@@ -39,6 +39,8 @@ use std::sync::Arc;
 /// Records are placed when so many bytes of the journal are used; and so many at once.
 const PLACE_FROM: u64 = CAPACITY / 2;
 const PLACE_STEP: u64 = CAPACITY / 8;
+// A step that takes no record would be taken again and again.
+const _: () = assert!(RECORD_MAX <= PLACE_STEP, "the longest record is placed in one step");
 
 /// What is told of a mirror that is lost.
 pub type OnLost = Box<dyn Fn(&Error) + Send + Sync>;
