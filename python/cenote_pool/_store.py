@@ -8,7 +8,7 @@ from ctypes import addressof, byref, c_char, c_int, c_int64, c_size_t, c_uint64,
 from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Optional, Tuple, Union
 
 from . import _memory, errors
-from ._library import CStoreOp, CStoreOptions, CStorePiece, CStorePutOptions, CStoreStats, waiting
+from ._library import CStoreOp, CStoreOptions, CStorePiece, CStorePutOptions, CStoreStats, Problem, waiting
 from ._space import Space, _failed, _Handle, _Open, _report
 
 if TYPE_CHECKING:
@@ -350,6 +350,26 @@ class Store(_Open):
         stats = CStoreStats()
         self._call(waiting.cenote_store_stats_of, byref(stats))
         return {name: getattr(stats, name) for name, _ in stats._fields_}  # type: ignore[misc]
+
+    def metrics(self) -> str:
+        """What all processes did and what there is, in Prometheus's text format."""
+        texts: List[str] = []
+        tell = Problem(lambda text, _: texts.append(text.decode()))
+        self._call(waiting.cenote_store_metrics, tell, None)
+        return texts[0]
+
+    def spill_to(self, directory: Union[str, "os.PathLike[str]"], size: int, tenant: Optional[int] = None) -> None:
+        """What this process evicts goes to files there, up to ``size`` bytes; ``0``: what others have spilled is read.
+
+        Processes that reach each other's files under the same directory read each other's values; for others they are
+        not there.
+        """
+        whose = -1 if tenant is None else tenant
+        self._call(waiting.cenote_store_spill_to, os.fsencode(directory), size, whose)
+
+    def flush_spilled(self, timeout: float) -> None:
+        """Waits until what was spilled is in files, for so many seconds at most (:class:`TimedOutError`)."""
+        self._call(waiting.cenote_store_flush_spilled, int(timeout * 1e9))
 
     def borrow(self, key: Key) -> Optional[Borrow]:
         """Lends a value where it lies; ``None`` if it is not there."""

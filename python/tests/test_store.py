@@ -99,6 +99,23 @@ class InOneProcess(unittest.TestCase):
         self.assertLessEqual(usage["used"], 2 << 20)
         self.assertGreater(usage["evicted"], 700)
 
+    def test_what_is_evicted_goes_to_files_and_is_counted(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            self.store.spill_to(directory, 1 << 24)
+            with self.assertRaises(InvalidError):
+                self.store.spill_to(directory, 1 << 24)
+            self.store.set_bound(1 << 20)
+            for n in range(40):
+                self.assertEqual(self.store.put([f"key {n}"], [bytes([n]) * 100_000]), [1])
+                self.store.flush_spilled(100)
+            rooms = [bytearray(100_000) for _ in range(40)]
+            self.assertEqual(self.store.get_into([f"key {n}" for n in range(40)], rooms), [100_000] * 40)
+            self.assertEqual(rooms, [bytearray([n]) * 100_000 for n in range(40)])
+            lines = self.store.metrics().splitlines()
+            for line in ["# TYPE cenote_store_hits_total counter", "cenote_store_hits_total 40", "cenote_store_sessions 1"]:
+                self.assertIn(line, lines)
+            self.store.close()
+
     def test_values_are_used_in_place(self) -> None:
         value = os.urandom(5 << 19)
         with self.store.alloc("k", len(value)) as room:

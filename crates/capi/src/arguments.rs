@@ -103,6 +103,18 @@ pub(super) struct Lent {
 // SAFETY: the caller's memory, which it leaves to this library until it is told otherwise, on whatever thread.
 unsafe impl Send for Lent {}
 
+impl Lent {
+    /// Whether no two of them have bytes in common, so that all may be written at once.
+    pub(super) fn are_apart<'a>(all: impl Iterator<Item = &'a Self>) -> bool {
+        let mut ranges: Vec<_> = all
+            .filter(|lent| lent.len > 0)
+            .map(|lent| (lent.at.addr(), lent.len))
+            .collect();
+        ranges.sort_unstable();
+        ranges.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0)
+    }
+}
+
 impl cenote_store::Buffer for Lent {
     fn bytes(&self) -> &[u8] {
         // SAFETY: not null, as long as memory can be; the rest is the caller's duty.

@@ -30,6 +30,7 @@ mod session;
 mod space;
 mod stats;
 mod store;
+mod store_files;
 mod store_lend;
 mod store_queue;
 

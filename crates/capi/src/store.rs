@@ -173,18 +173,44 @@ pub(super) fn result_of(outcome: &Outcome) -> i64 {
     }
 }
 
-/// Does something with each key; what fails is the key's result.
-fn each<'a>(
+/// A call with a batch: its store, its keys, and a place for each key's result.
+pub(super) struct Batch<'a> {
+    store: HandleArg<'a, OpenStore>,
     ops: ArrayArg<'a, StoreOp<'a>>,
     n: usize,
-    results: ResultsArg<'_, i64>,
-    mut step: impl FnMut(&StoreOp<'a>) -> Result<Outcome>,
-) -> Result<()> {
-    let results = results.places(n)?;
-    for (op, result) in ops.elements(n)?.zip(results) {
-        *result = result_of(&step(&op).unwrap_or_else(Outcome::Failed));
+    results: ResultsArg<'a, i64>,
+}
+
+impl<'a> Batch<'a> {
+    /// Does something with each key; what fails is the key's result.
+    fn each(self, mut step: impl FnMut(&OpenStore, &StoreOp<'a>) -> Result<Outcome>) -> Result<()> {
+        let (store, results) = (self.store.get()?, self.results.places(self.n)?);
+        for (op, result) in self.ops.elements(self.n)?.zip(results) {
+            *result = result_of(&step(store, &op).unwrap_or_else(Outcome::Failed));
+        }
+        Ok(())
     }
-    Ok(())
+
+    /// Copies all values at once; one after the other if their memory overlaps, or some have none.
+    fn get(self) -> Result<()> {
+        let (store, results) = (self.store.get()?, self.results.places(self.n)?);
+        let ops: Vec<_> = self.ops.elements(self.n)?.collect();
+        let lent: Result<Vec<_>> = ops.iter().map(|op| Ok((op.key()?, op.value()?))).collect();
+        let Some(mut lent) = lent
+            .ok()
+            .filter(|lent| Lent::are_apart(lent.iter().map(|(_, value)| value)))
+        else {
+            for (op, result) in ops.iter().zip(results) {
+                *result = result_of(&store.get(op).unwrap_or_else(Outcome::Failed));
+            }
+            return Ok(());
+        };
+        let pairs = lent.iter_mut().map(|(key, value)| (*key, value.bytes_mut()));
+        for (value, result) in store.store.get_many_into(pairs).into_iter().zip(results) {
+            *result = result_of(&value.map_or_else(Outcome::Failed, Outcome::Got));
+        }
+        Ok(())
+    }
 }
 
 /// See the header.
@@ -219,10 +245,9 @@ pub extern "C" fn cenote_store_put(
     results: ResultsArg<'_, i64>,
     error: ReportArg<'_>,
 ) -> Status {
-    answer(error, || {
-        let (store, options) = (store.get()?, put_options(options));
-        each(ops, n, results, |op| store.put(op, options))
-    })
+    let batch = Batch { store, ops, n, results };
+    let options = put_options(options);
+    answer(error, || batch.each(|store, op| store.put(op, options)))
 }
 
 /// See the header.
@@ -234,10 +259,8 @@ pub extern "C" fn cenote_store_get(
     results: ResultsArg<'_, i64>,
     error: ReportArg<'_>,
 ) -> Status {
-    answer(error, || {
-        let store = store.get()?;
-        each(ops, n, results, |op| store.get(op))
-    })
+    let batch = Batch { store, ops, n, results };
+    answer(error, || batch.get())
 }
 
 /// See the header.
@@ -251,9 +274,10 @@ pub extern "C" fn cenote_store_exists(
     prefix: OutArg<'_, usize>,
     error: ReportArg<'_>,
 ) -> Status {
+    let batch = Batch { store, ops, n, results };
     answer(error, || {
-        let (store, mut first, mut goes_on) = (store.get()?, 0, true);
-        each(ops, n, results, |op| {
+        let (mut first, mut goes_on) = (0, true);
+        batch.each(|store, op| {
             let outcome = store.exists(op, pins != 0);
             goes_on &= matches!(outcome, Ok(Outcome::Exists(true, _)));
             first += usize::from(goes_on);
@@ -290,12 +314,18 @@ pub extern "C" fn cenote_store_remove(
     results: ResultsArg<'_, i64>,
     error: ReportArg<'_>,
 ) -> Status {
-    answer(error, || {
-        let store = store.get()?;
-        each(ops, n, results, |op| {
-            store.store.remove(op.key()?).map(Outcome::Removed)
-        })
-    })
+    let batch = Batch { store, ops, n, results };
+    let remove = |store: &OpenStore, op: &StoreOp<'_>| store.store.remove(op.key()?).map(Outcome::Removed);
+    answer(error, || batch.each(remove))
+}
+
+/// A tenant as C says it; -1: all.
+pub(super) fn tenant_of(tenant: i64) -> Result<Option<u32>> {
+    match u32::try_from(tenant) {
+        Ok(tenant) => Ok(Some(tenant)),
+        Err(_) if tenant == -1 => Ok(None),
+        Err(_) => Err(Error::Invalid(format!("{tenant} is no tenant"))),
+    }
 }
 
 /// See the header.
@@ -308,10 +338,9 @@ pub extern "C" fn cenote_store_set_bound(
 ) -> Status {
     answer(error, || {
         let store = &store.get()?.store;
-        match u32::try_from(tenant) {
-            Ok(tenant) => store.set_tenant_bound(tenant, bytes),
-            Err(_) if tenant == -1 => store.set_bound(bytes),
-            Err(_) => Err(Error::Invalid(format!("{tenant} is no tenant"))),
+        match tenant_of(tenant)? {
+            Some(tenant) => store.set_tenant_bound(tenant, bytes),
+            None => store.set_bound(bytes),
         }
     })
 }

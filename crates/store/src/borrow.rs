@@ -9,6 +9,7 @@ use super::link::OnEntry;
 use super::members::Slot;
 use super::put::{Put, PutOptions};
 use super::read::Value;
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result, crc};
 use cenote_space::GlobalAddress;
 use std::sync::Arc;
@@ -237,6 +238,7 @@ impl Store {
         if core.heap.visibility == Visibility::Flush && !core.is_whole(&header, &pieces)? {
             return Ok(None);
         }
+        core.counters.borrows.fetch_add(1, Ordering::Relaxed);
         Ok(Some(Borrow { pin, pieces }))
     }
 

@@ -1,6 +1,7 @@
 //! What a process has of the store: its root, its member, and the tables as they were last seen.
 
 use super::chains::Table;
+use super::counters::Counters;
 use super::heap::{Heap, offset};
 use super::item::{Header, KEY_MAX};
 use super::layout::{root, table};
@@ -31,29 +32,14 @@ pub(super) struct Core {
     /// Held by the one thread that takes over from dead members.
     pub ending: Mutex<()>,
     pub counters: Counters,
+    /// What of them the member's record has.
+    pub counted: Mutex<[u64; Counters::MAX]>,
     /// Squeezes that this process has heard of.
     pub squeezed: AtomicU64,
     /// Where this process spills values to, and reads them from.
     pub tiers: RwLock<Vec<Arc<Tier>>>,
     /// Whether there was no room for an item that stands for a spilled value.
     pub lacks_stubs: AtomicBool,
-}
-
-/// What this process did.
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub hits: AtomicU64,
-    pub misses: AtomicU64,
-    pub bytes_out: AtomicU64,
-    pub bytes_in: AtomicU64,
-    pub damaged: AtomicU64,
-    pub lost: AtomicU64,
-    pub evicted: AtomicU64,
-    pub unreplicated: AtomicU64,
-    pub spilled: AtomicU64,
-    pub spilled_bytes: AtomicU64,
-    pub spill_hits: AtomicU64,
-    pub unspilled: AtomicU64,
 }
 
 /// The table, and the former one as long as not all of it is forwarded.
@@ -86,6 +72,7 @@ impl Core {
             retired: Mutex::default(),
             ending: Mutex::default(),
             counters: Counters::default(),
+            counted: Mutex::default(),
             squeezed: AtomicU64::new(0),
             tiers: RwLock::default(),
             lacks_stubs: AtomicBool::new(false),

@@ -13,6 +13,7 @@
 //!          64 intents: objects that this member answers for (480)
 //!        4096 pins: items that this member uses (1536, and 32 of the store's own)
 //!       16640 sequences of the objects that intents name (480)
+//!       20480 counters: what all members did that have had this record (32)
 //! table     0 magic     8 log2 of buckets   16 previous table, 0 none    24 buckets of it that are forwarded
 //!          32 segments made                 40 member that builds it     48 spare lines that were used
 //!          64 addresses of segments: the buckets' first lines, then an eighth as many spare ones
@@ -62,7 +63,7 @@ pub(super) mod root {
 }
 
 pub(super) mod member {
-    pub const BYTES: u64 = SEQUENCES + 8 * INTENTS_MAX;
+    pub const BYTES: u64 = COUNTERS + 8 * COUNTERS_MAX;
     pub const PINS_USED: u64 = 8;
     pub const INTENTS: u64 = 64;
     pub const INTENTS_MAX: u64 = 480;
@@ -73,6 +74,8 @@ pub(super) mod member {
     pub const OWN_PINS: u64 = 32;
     pub const PINS_ALL: u64 = PINS_MAX + OWN_PINS;
     pub const SEQUENCES: u64 = PINS + 8 * PINS_ALL;
+    pub const COUNTERS: u64 = SEQUENCES + 8 * INTENTS_MAX;
+    pub const COUNTERS_MAX: u64 = 32;
 
     const _: () = assert!(INTENTS + 8 * INTENTS_MAX <= PINS);
 }

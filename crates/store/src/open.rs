@@ -166,6 +166,15 @@ impl Store {
         tiers.iter().all(|tier| tier.flush(time))
     }
 
+    /// What all processes did, and what there is, as Prometheus reads it (its text format, version 0.0.4). Each process
+    /// adds what it did with each sweep: what one did that was killed since then is missing.
+    ///
+    /// # Errors
+    /// Those of the space.
+    pub fn metrics(&self) -> Result<String> {
+        self.core.metrics()
+    }
+
     /// Does what the background thread does now and then.
     ///
     /// # Errors
@@ -232,7 +241,7 @@ impl Drop for Sweeper {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let _ = self.free_retired();
+        let _ = self.free_retired().and_then(|()| self.tell_counters());
         // Otherwise the next sweep of another member finds that this one's session is over.
         let _ = self.member.leave(&self.heap);
     }

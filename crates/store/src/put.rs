@@ -7,6 +7,7 @@ use super::item::Header;
 use super::link::{Linked, OnEntry};
 use cenote_base::Result;
 use cenote_base::rt::Nanos;
+use cenote_base::rt::atomic::Ordering;
 use std::cell::RefCell;
 
 /// How a value is put.
@@ -151,6 +152,7 @@ impl Core {
         self.has_linked(filling)?;
         let header = &filling.header;
         let items = self.count_in(header)?;
+        self.counters.puts.fetch_add(1, Ordering::Relaxed);
         match replaced {
             // Long ones to the pool: what comes from the space is filled with zeros first.
             Some(found) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0)?,
@@ -175,6 +177,7 @@ impl Core {
         // One may have come to be since.
         self.drop_numbered(key, found.header.replicas())?;
         self.retire(found.place.entry.item(), found.header, false)?;
+        self.counters.removed.fetch_add(1, Ordering::Relaxed);
         Ok(!found.header.has_expired(now_micros))
     }
 }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 /// Keys that wait at most.
 const WAITING_MAX: usize = 1 << 17;
 /// Keys that a thread takes at once where they are many.
-const TOGETHER: usize = 8;
+const TOGETHER: usize = 32;
 
 /// Memory of a caller's, for as long as a batch takes.
 pub trait Buffer: Send {
@@ -87,6 +87,13 @@ pub struct Queue<B: Buffer + 'static> {
     shared: Arc<Shared<B>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     count: usize,
+}
+
+/// What came of a key whose step has panicked.
+fn bug() -> Outcome {
+    Outcome::Failed(Error::Poisoned(
+        "a bug in the store: this key's step ended in a panic".into(),
+    ))
 }
 
 struct Shared<B> {
@@ -231,21 +238,49 @@ impl<B: Buffer> Shared<B> {
     fn work(&self) {
         while let Some(job) = self.next_job() {
             let (batch, first, count) = (job.batch, job.first, job.requests.len());
-            for (n, (key, request)) in job.requests.into_iter().enumerate() {
-                // A panic is this key's failure, and not the end of the thread.
-                let outcome = catch_unwind(AssertUnwindSafe(|| self.outcome(&key, request)));
-                let bug = |_| {
-                    Outcome::Failed(Error::Poisoned(
-                        "a bug in the store: this key's step ended in a panic".into(),
-                    ))
-                };
-                batch.outcomes.lock()[first + n] = Some((key, outcome.unwrap_or_else(bug)));
+            let are_gets = job.requests.iter().all(|(_, what)| matches!(what, Request::Get(_)));
+            if are_gets && count > 1 {
+                let done = self.get_together(job.requests);
+                let mut outcomes = batch.outcomes.lock();
+                outcomes[first..]
+                    .iter_mut()
+                    .zip(done)
+                    .for_each(|(place, one)| *place = Some(one));
+            } else {
+                for (n, (key, request)) in job.requests.into_iter().enumerate() {
+                    // A panic is this key's failure, and not the end of the thread.
+                    let outcome = catch_unwind(AssertUnwindSafe(|| self.outcome(&key, request)));
+                    batch.outcomes.lock()[first + n] = Some((key, outcome.unwrap_or_else(|_| bug())));
+                }
             }
             if batch.left.fetch_sub(count, Ordering::AcqRel) == count {
                 let outcomes = core::mem::take(&mut *batch.outcomes.lock());
                 let outcomes = outcomes.into_iter().flatten().collect();
                 self.complete(Completion { id: batch.id, outcomes });
             }
+        }
+    }
+
+    /// Gets alone take a few trips, however many they are.
+    fn get_together(&self, requests: Vec<(Vec<u8>, Request<B>)>) -> Vec<Keyed> {
+        let get = |(key, request)| match request {
+            Request::Get(into) => Some((key, into)),
+            _ => None,
+        };
+        let mut gets: Vec<(Vec<u8>, B)> = requests.into_iter().filter_map(get).collect();
+        let read = catch_unwind(AssertUnwindSafe(|| {
+            let pairs = gets.iter_mut().map(|(key, into)| (&key[..], into.bytes_mut()));
+            self.store.get_many_into(pairs)
+        }));
+        let keys = gets.into_iter().map(|(key, _)| key);
+        match read {
+            Ok(values) => {
+                let outcomes = values
+                    .into_iter()
+                    .map(|value| value.map_or_else(Outcome::Failed, Outcome::Got));
+                keys.zip(outcomes).collect()
+            }
+            Err(_) => keys.map(|key| (key, bug())).collect(),
         }
     }
 

@@ -19,6 +19,7 @@ impl Core {
     /// # Errors
     /// Those of the space; what was not done is done by the next one.
     pub(super) fn sweep(&self) -> Result<()> {
+        self.tell_counters()?;
         self.end_dead_members()?;
         self.free_retired()?;
         self.give_way()?;

@@ -101,18 +101,60 @@ static void in_place(cenote_store_handle *store) {
     OK(cenote_store_discard(room, &error));
 }
 
+static void see(const char *text, void *context) {
+    int *seen = (int *)context;
+    *seen = strstr(text, "# TYPE cenote_store_puts_total counter") && strstr(text, "\ncenote_store_sessions 1\n");
+}
+
+static void files(cenote_store_handle *store, const char *directory) {
+    static char value[100000];
+    char name[16];
+    cenote_store_op ops[2];
+    cenote_store_stats stats;
+    int64_t results[2];
+    int n, seen = 0;
+    FAILS(CENOTE_INVALID, "NULL", cenote_store_spill_to(store, NULL, 1 << 24, -1, &error));
+    FAILS(CENOTE_INVALID, "tenant", cenote_store_spill_to(store, directory, 1 << 24, -2, &error));
+    OK(cenote_store_spill_to(store, directory, 1 << 24, -1, &error));
+    FAILS(CENOTE_INVALID, "already", cenote_store_spill_to(store, directory, 1 << 24, -1, &error));
+    OK(cenote_store_set_bound(store, -1, 1 << 20, &error));
+    for (n = 0; n < 40; n++) {
+        sprintf(name, "file %d", n);
+        ops[0] = op(name, value, sizeof value);
+        OK(cenote_store_put(store, ops, 1, NULL, results, &error));
+        CHECK(results[0] == 1);
+        OK(cenote_store_flush_spilled(store, 100000000000, &error));
+    }
+    ops[0] = ops[1] = op("file 0", value, sizeof value);
+    OK(cenote_store_get(store, ops, 2, results, &error));
+    CHECK(results[0] == sizeof value && results[1] == sizeof value);
+    OK(cenote_store_stats_of(store, &stats, &error));
+    CHECK(stats.used <= 1 << 20 && stats.items >= 40);
+    OK(cenote_store_metrics(store, see, &seen, &error));
+    CHECK(seen);
+    for (n = 0; n < 40; n++) {
+        sprintf(name, "file %d", n);
+        ops[0] = op(name, NULL, 0);
+        OK(cenote_store_remove(store, ops, 1, results, &error));
+        CHECK(results[0] == 1);
+    }
+}
+
 int main(int count, char **arguments) {
     cenote_space_options size = {64 << 20, 0, 1};
     cenote_store_options flush = {0, 0, 2, 1, 0, 0}, only_open = {0, 0, 0, 0, 0, 1};
     cenote_space *space;
     cenote_store_handle *store;
     cenote_store_stats stats;
+    char directory[4096];
     CHECK(count == 2);
     OK(cenote_space_create(arguments[1], &size, &space, &error));
     FAILS(CENOTE_INVALID, "no root", cenote_store_open(space, &only_open, &store, &error));
     OK(cenote_store_open(space, &flush, &store, &error));
     batches(store);
     in_place(store);
+    snprintf(directory, sizeof directory, "%s-files", arguments[1]);
+    files(store, directory);
     OK(cenote_store_set_bound(store, -1, 32 << 20, &error));
     OK(cenote_store_set_bound(store, 3, 1 << 20, &error));
     FAILS(CENOTE_INVALID, "tenant", cenote_store_set_bound(store, 300, 1, &error));
