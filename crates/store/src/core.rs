@@ -9,7 +9,7 @@ use super::members::{Member, Slot};
 use super::options::Options;
 use super::tier::Tier;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, Mutex, RwLock};
+use cenote_base::rt::{self, Mutex, Nanos, RwLock};
 use cenote_base::sip::sip;
 use cenote_base::{Error, Result};
 use cenote_space::GlobalAddress;
@@ -40,6 +40,10 @@ pub(super) struct Core {
     pub tiers: RwLock<Vec<Arc<Tier>>>,
     /// Whether there was no room for an item that stands for a spilled value.
     pub lacks_stubs: AtomicBool,
+    /// Whether there was no room for a larger table.
+    pub lacks_table: AtomicBool,
+    /// When room for one is made again, where it could not be.
+    pub no_table_until: Mutex<Nanos>,
 }
 
 /// The table, and the former one as long as not all of it is forwarded.
@@ -76,6 +80,8 @@ impl Core {
             squeezed: AtomicU64::new(0),
             tiers: RwLock::default(),
             lacks_stubs: AtomicBool::new(false),
+            lacks_table: AtomicBool::new(false),
+            no_table_until: Mutex::default(),
         })
     }
 

@@ -139,7 +139,7 @@ impl Core {
                 return Ok(object);
             }
         }
-        self.alloc_by_squeezing(len)
+        self.alloc_by_squeezing(len, None)
             .map_err(|_| Error::Full(format!("{why}; and nothing can be evicted")))
     }
 

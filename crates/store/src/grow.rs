@@ -24,6 +24,7 @@ use super::item::{Header, Life};
 use super::layout::{WORD, root, table};
 use super::members::session_of;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_space::GlobalAddress;
 use std::sync::Arc;
@@ -32,6 +33,10 @@ use std::sync::Arc;
 const MOVED_BY_LINK: u64 = 4;
 /// How often a bucket's lines are forwarded, as others may have been added meanwhile.
 const TURNS: usize = 100;
+/// The part of its part's memory that a table may take for which values are evicted.
+const WORTH: u64 = 4;
+/// How long none is tried to be made that way after one that failed.
+const PAUSE: Nanos = Nanos::from_secs(60);
 /// A table grows when it has so many entries of its words, in tenths.
 const FULL_TENTHS: u64 = 6;
 
@@ -175,23 +180,58 @@ impl Core {
         }
     }
 
-    /// Grows, if there are too many items for the table, and it does not grow already.
+    /// Grows, if there are too many items for the table, and it does not grow already. Where there is no room the next
+    /// sweep makes some: a put does not wait for that.
     pub(super) fn grow_if_full(&self, items: u64) -> Result<()> {
-        if !is_full(&self.view().table, items) {
+        if !is_full(&self.view().table, items) || self.lacks_table.load(Ordering::Relaxed) {
             return Ok(());
         }
         let view = self.refresh()?;
         if !is_full(&view.table, items) || !self.move_some(&view, MOVED_BY_LINK)? {
             return Ok(());
         }
-        match self.build(&view) {
-            Err(Error::Full(_)) => Ok(()),
+        match self.build(&view, |part, len| self.heap.alloc_at(part, len)) {
+            Err(Error::Full(_)) => {
+                self.lacks_table.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             built => built,
         }
     }
 
+    /// Grows by eviction, if there was no room for a larger table and it would take a small part of the memory.
+    pub(super) fn grow_by_squeezing(&self) -> Result<()> {
+        if !self.lacks_table.load(Ordering::Relaxed) || *self.no_table_until.lock() > rt::now() {
+            return Ok(());
+        }
+        self.lacks_table.store(false, Ordering::Relaxed);
+        let view = self.refresh()?;
+        let items = self.heap.load(self.word(root::ITEMS)?)?;
+        if !is_full(&view.table, items) || !self.move_some(&view, u64::MAX)? || !self.is_worth(&view.table) {
+            return Ok(());
+        }
+        match self.build(&view, |part, len| self.alloc_by_squeezing(len, Some(part))) {
+            Err(Error::Full(_)) => {
+                *self.no_table_until.lock() = rt::now() + PAUSE;
+                self.lacks_table.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            built => built,
+        }
+    }
+
+    /// Whether the next table takes so little of its part that values may go for it.
+    fn is_worth(&self, table: &Table) -> bool {
+        let log2 = table.log2 + table::GROWTH_LOG2;
+        let bytes: u64 = (0..segments(log2)).map(|n| segment_bytes(log2, n)).sum();
+        let part = self.at.part();
+        let mut parts = self.heap.space().parts();
+        let capacity = parts.find(|of| of.number() == part).map_or(0, |of| of.capacity());
+        bytes <= capacity / WORTH
+    }
+
     /// Makes the next table and lets it take over.
-    fn build(&self, view: &View) -> Result<()> {
+    fn build(&self, view: &View, alloc: impl Fn(u8, u64) -> Result<GlobalAddress>) -> Result<()> {
         let log2 = view.table.log2 + table::GROWTH_LOG2;
         let building = self.word(root::BUILDING)?;
         let before = self.heap.load(building)?;
@@ -199,7 +239,7 @@ impl Core {
             return Ok(());
         }
         let bytes = table::HEADER + 8 * segments(log2);
-        let header = self.heap.alloc_at(self.at.part(), bytes)?;
+        let header = alloc(self.at.part(), bytes)?;
         self.heap.store(offset(header, table::BUILDER)?, self.member.tag)?;
         if !self.heap.swap(building, before, header.raw())? {
             return self.heap.free(header);
@@ -207,7 +247,7 @@ impl Core {
         if before != 0 {
             free_table(&self.heap, GlobalAddress::from_raw(before))?;
         }
-        let made = make_table(&self.heap, header, log2, Some(view.table.address));
+        let made = make_table(&self.heap, header, (log2, Some(view.table.address)), alloc);
         let current = self.word(root::TABLE)?;
         let took_over = match &made {
             Ok(()) => self.heap.swap(current, view.table.address.raw(), header.raw())?,
@@ -245,11 +285,16 @@ fn is_full(table: &Table, items: u64) -> bool {
 
 /// Makes a table in an object of zeros, all of it in the part of that object: the root's, so that the store is whole as
 /// long as that part is there. Segments are noted one by one, so that what a killed builder leaves is found.
-pub(super) fn make_table(heap: &Heap, header: GlobalAddress, log2: u32, former: Option<GlobalAddress>) -> Result<()> {
+pub(super) fn make_table(
+    heap: &Heap,
+    header: GlobalAddress,
+    (log2, former): (u32, Option<GlobalAddress>),
+    alloc: impl Fn(u8, u64) -> Result<GlobalAddress>,
+) -> Result<()> {
     heap.store(offset(header, table::LOG2)?, u64::from(log2))?;
     heap.store(offset(header, table::PREVIOUS)?, former.unwrap_or_default().raw())?;
     for n in 0..segments(log2) {
-        let segment = heap.alloc_at(header.part(), segment_bytes(log2, n))?;
+        let segment = alloc(header.part(), segment_bytes(log2, n))?;
         heap.publish(segment, segment_bytes(log2, n))?;
         heap.store(offset(header, table::HEADER + WORD * n)?, segment.raw())?;
         heap.store(offset(header, table::SEGMENTS)?, n + 1)?;

@@ -194,7 +194,7 @@ fn make(space: &Space, options: Options) -> Result<GlobalAddress> {
         .next_power_of_two()
         .ilog2();
     let header = heap.alloc_at(at.part(), table::HEADER + 8 * super::chains::segments(log2))?;
-    make_table(&heap, header, log2, None)?;
+    make_table(&heap, header, (log2, None), |part, len| heap.alloc_at(part, len))?;
     let is_flush = u64::from(options.visibility == Visibility::Flush) * root::FLUSH;
     let words = [
         (root::FORMAT, root::FORMAT_VALUE),

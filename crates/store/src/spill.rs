@@ -311,7 +311,7 @@ impl Core {
             return Ok(());
         }
         let len = class_size(STUB);
-        let Some(first) = or_none(self.alloc_by_squeezing(len))? else {
+        let Some(first) = or_none(self.alloc_by_squeezing(len, None))? else {
             return Ok(());
         };
         self.give_pooled(first)?;

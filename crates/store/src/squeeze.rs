@@ -28,24 +28,25 @@ fn extent(address: GlobalAddress) -> Extent {
 }
 
 impl Core {
-    /// An object of a size that nothing which could be evicted has.
+    /// An object of a size that nothing which could be evicted has, in a part or in any, with zeros in it.
     ///
     /// # Errors
     /// [`Error::Full`] if there is no room in spite of all.
-    pub(super) fn alloc_by_squeezing(&self, len: u64) -> Result<GlobalAddress> {
-        let mut tried = self.heap.alloc(len);
+    pub(super) fn alloc_by_squeezing(&self, len: u64, part: Option<u8>) -> Result<GlobalAddress> {
+        let alloc = || part.map_or_else(|| self.heap.alloc(len), |part| self.heap.alloc_at(part, len));
+        let mut tried = alloc();
         for turn in 0..TURNS {
             if !matches!(tried, Err(Error::Full(_))) {
                 return tried;
             }
             if turn % 5 == 0 {
-                self.empty_extents()?;
+                self.empty_extents(part)?;
                 self.count(root::SQUEEZES, 1)?;
             } else {
                 rt::sleep(TURN);
             }
             self.heap.give_back_empty()?;
-            tried = self.heap.alloc(len);
+            tried = alloc();
         }
         tried
     }
@@ -60,9 +61,9 @@ impl Core {
     }
 
     /// Step 1.
-    fn empty_extents(&self) -> Result<()> {
+    fn empty_extents(&self, part: Option<u8>) -> Result<()> {
         let (entries, pinned) = (self.all_entries()?, self.pinned()?);
-        let victims = fewest(&entries, &pinned);
+        let victims = fewest(&entries, &pinned, part);
         let (mut chunked, mut evicted) = (0, 0);
         for placed in entries {
             let item = placed.entry.item();
@@ -105,11 +106,12 @@ impl Core {
     }
 }
 
-/// The extents with the fewest items, of which none is pinned.
-fn fewest(entries: &[Placed], pinned: &HashSet<GlobalAddress>) -> HashSet<Extent> {
+/// The extents with the fewest items, in a part or in any, of which none is pinned.
+fn fewest(entries: &[Placed], pinned: &HashSet<GlobalAddress>, part: Option<u8>) -> HashSet<Extent> {
     let mut items: HashMap<Extent, usize> = HashMap::default();
-    for placed in entries {
-        *items.entry(extent(placed.entry.item())).or_default() += 1;
+    let extents = entries.iter().map(|placed| extent(placed.entry.item()));
+    for extent in extents.filter(|(of, _)| part.is_none_or(|part| *of == part)) {
+        *items.entry(extent).or_default() += 1;
     }
     for item in pinned {
         items.remove(&extent(*item));

@@ -24,6 +24,7 @@ impl Core {
         self.free_retired()?;
         self.give_way()?;
         self.make_stubs()?;
+        self.grow_by_squeezing()?;
         let view = self.refresh()?;
         self.move_some(&view, BUCKETS)?;
         self.expire_some()

@@ -4,10 +4,10 @@ use super::super::chains::{Placed, Table};
 use super::super::entry::{Entry, State};
 use super::super::{Options, Put, PutOptions, Store};
 use super::{ENTRIES, is_full};
-use cenote_space::{Space, SpaceOptions};
+use cenote_space::{Class, Space, SpaceOptions};
 
-/// A store whose table has just been followed by a larger one: nothing of it has moved.
-fn grown() -> Store {
+/// A store with a small table.
+fn small() -> Store {
     let space = SpaceOptions {
         bytes: 32 << 20,
         ..SpaceOptions::default()
@@ -17,9 +17,15 @@ fn grown() -> Store {
         sweeps: false,
         ..Options::default()
     };
-    let store = Store::create(&Space::dram(&space).expect("memory"), options).expect("a store");
+    Store::create(&Space::dram(&space).expect("memory"), options).expect("a store")
+}
+
+/// A store whose table has just been followed by a larger one: nothing of it has moved.
+fn grown() -> Store {
+    let store = small();
     store.put(b"key", b"value", PutOptions::default()).expect("put");
-    store.core.build(&store.core.view()).expect("built");
+    let alloc = |part, len| store.core.heap.alloc_at(part, len);
+    store.core.build(&store.core.view(), alloc).expect("built");
     assert!(store.core.view().previous.is_some());
     store
 }
@@ -31,6 +37,36 @@ fn word_of(store: &Store, table: &Table, is_its: impl Fn(&Placed) -> bool) -> Op
         .entries(&store.core.heap, table.bucket_of(key.hash))
         .expect("read");
     entries.into_iter().enumerate().find(|(_, placed)| is_its(placed))
+}
+
+#[test]
+fn where_there_is_no_room_for_a_larger_table_a_sweep_makes_some() {
+    // A table that could not grow stayed as it was, and what came to a bucket without room evicted another.
+    let store = small();
+    let core = &store.core;
+    let mut n = 0_u64;
+    while store.stats().expect("counted").evicted == 0 {
+        store
+            .put(&n.to_le_bytes(), &[7; 16_000], PutOptions::default())
+            .expect("put");
+        n += 1;
+    }
+    // Nothing is left of other sizes, which a table is made of.
+    let of_values = Class::of(16_000).expect("a class");
+    for class in Class::all().filter(|class| *class != of_values) {
+        while core.heap.alloc(class.size()).is_ok() {}
+    }
+    while !core.move_some(&core.refresh().expect("read"), 64).expect("moved") {}
+    let before = core.refresh().expect("read").table.log2;
+    // As if there were many items.
+    core.account(0, 10_000, 0).expect("counted");
+    core.grow_if_full(10_000).expect("there is no room");
+    assert_eq!(core.refresh().expect("read").table.log2, before);
+    store.sweep().expect("swept");
+    assert_eq!(core.refresh().expect("read").table.log2, before + 2);
+    while !core.move_some(&core.refresh().expect("read"), 64).expect("moved") {}
+    let is_there = |n: &u64| store.get(&n.to_le_bytes()).expect("asked").is_some();
+    assert!((0..n).filter(is_there).count() > 500, "few values had to go");
 }
 
 #[test]
