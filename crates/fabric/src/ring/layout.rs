@@ -1,13 +1,12 @@
 //! Where things lie in a ring's region. See the module above for which side writes what.
 //!
 //! ```text
-//!      0  the region's header: its geometry is magic, version, seats, slots, 0, reach
+//!      0  the region's header: its geometry is magic, version, seats, slots, 0, 0
 //!   4096  u64 tail: the next place in the polling ring                                   users
 //!   4160  u32 doorbell: rises when consumers sleep and something was posted             users
 //!   4164  u32 asleep: consumers that do                                                  node
 //!   4224  u64 open: the node's incarnation, 0 when it is over                            node
 //!   8192  polling ring: a word an entry: lap 32 | unused 11 | slot + 1, or 0             users, node
-//!         or, between hosts without coherence, a lane of such words for each seat        its user
 //!  seats  one after the other:
 //!           0  u64 epoch of the user, 0: none;          8 u64 answers wait for room      node
 //!          64  u64 epoch of a user that left                                                  user
@@ -21,14 +20,13 @@
 //!           ..  64 chunks of 4 KiB for answers                                           node
 //! ```
 
-use super::Reach;
 use crate::{HEADER_SIZE, Identity, LINE};
 use cenote_base::{Error, Result};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CENRINGS");
 const VERSION: u64 = 1;
-/// An entry follows its message. Kind 1 put the entry first; no program makes such rings any more.
-const KIND: u64 = 0;
+/// Kinds of rings that no program makes any more had other values: entries before their messages, lanes between hosts.
+const KIND: [u64; 2] = [0, 0];
 
 pub const TAIL: u64 = HEADER_SIZE as u64;
 pub const DOORBELL: u64 = TAIL + LINE as u64;
@@ -80,7 +78,6 @@ pub struct Layout {
     pub seats: u32,
     /// Of a seat.
     pub slots: u32,
-    pub reach: Reach,
 }
 
 impl Layout {
@@ -88,10 +85,10 @@ impl Layout {
     ///
     /// # Errors
     /// [`Error::Invalid`]: no seats or slots, or too many, or a number of slots that is no power of two.
-    pub fn new(seats: u32, slots: u32, reach: Reach) -> Result<Self> {
+    pub fn new(seats: u32, slots: u32) -> Result<Self> {
         let fits = (1..=SEATS_MAX).contains(&seats) && (1..=SLOTS_MAX).contains(&slots) && slots.is_power_of_two();
         match fits {
-            true => Ok(Self { seats, slots, reach }),
+            true => Ok(Self { seats, slots }),
             false => Err(Error::Invalid(format!(
                 "a ring of {seats} seats with {slots} slots: at most {SEATS_MAX} with {SLOTS_MAX}, a power of two"
             ))),
@@ -103,7 +100,7 @@ impl Layout {
     /// # Errors
     /// [`Error::Mismatch`] if that is no ring, or of another version or kind, or larger than the region.
     pub fn of(identity: &Identity) -> Result<Self> {
-        let [magic, version, seats, slots, kind, reach, ..] = identity.geometry;
+        let [magic, version, seats, slots, first, second, ..] = identity.geometry;
         let wrong = |what: String| Err(Error::Mismatch(format!("not a ring: {what}")));
         if magic != MAGIC {
             return wrong("the region is something else".into());
@@ -111,12 +108,11 @@ impl Layout {
         if version != VERSION {
             return wrong(format!("version {version}, {VERSION} is known"));
         }
-        if kind != KIND {
-            return wrong(format!("kind {kind}, {KIND} is known"));
+        if [first, second] != KIND {
+            return wrong(format!("kind {first}, {second}: {KIND:?} is known"));
         }
         let number = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
-        let reach = if reach == 1 { Reach::Pod } else { Reach::Host };
-        let Ok(layout) = Self::new(number(seats), number(slots), reach) else {
+        let Ok(layout) = Self::new(number(seats), number(slots)) else {
             return wrong(format!("{seats} seats with {slots} slots"));
         };
         match layout.len() <= identity.length {
@@ -131,14 +127,8 @@ impl Layout {
             tenant,
             ..Identity::default()
         };
-        let words = [
-            MAGIC,
-            VERSION,
-            self.seats.into(),
-            self.slots.into(),
-            KIND,
-            u64::from(self.reach == Reach::Pod),
-        ];
+        let [first, second] = KIND;
+        let words = [MAGIC, VERSION, self.seats.into(), self.slots.into(), first, second];
         identity.geometry[..words.len()].copy_from_slice(&words);
         identity
     }
@@ -153,21 +143,9 @@ impl Layout {
         CELLS + 8 * (n % self.cells())
     }
 
-    /// Where entry `n` of a seat's lane is.
-    pub fn lane_cell(&self, seat: u32, n: u64) -> u64 {
-        let slots = u64::from(self.slots);
-        CELLS + 8 * (u64::from(seat) * self.lane_cells() + n % slots)
-    }
-
-    /// A lane begins with a line of its own.
-    fn lane_cells(&self) -> u64 {
-        u64::from(self.slots).next_multiple_of(LINE as u64 / 8)
-    }
-
     /// Where the seats begin.
     pub fn seats_at(&self) -> u64 {
-        let lanes = u64::from(self.seats.next_power_of_two()) * self.lane_cells();
-        (CELLS + 8 * lanes).next_multiple_of(CHUNK as u64)
+        (CELLS + 8 * self.cells()).next_multiple_of(CHUNK as u64)
     }
 
     /// Bytes of a seat.
@@ -210,10 +188,9 @@ mod tests {
     #[test]
     fn nothing_overlaps_and_all_is_inside() {
         for (seats, slots) in [(1, 1), (3, 4), (64, 128), (1024, 1024)] {
-            let layout = Layout::new(seats, slots, Reach::Host).expect("it can be");
+            let layout = Layout::new(seats, slots).expect("it can be");
             let last = layout.cells() - 1;
             assert!(layout.cell(last) + 8 <= layout.seats_at());
-            assert!(layout.lane_cell(seats - 1, u64::from(slots) - 1) + 8 <= layout.seats_at());
             assert!(layout.slot(0, slots - 1) + SLOT <= layout.request_chunks(0));
             assert_eq!(layout.answer_chunks(0) + CHUNKS * CHUNK as u64, layout.seat(1));
             assert_eq!(layout.seat(seats), layout.len());
@@ -227,9 +204,9 @@ mod tests {
 
     #[test]
     fn what_is_no_ring_is_refused() {
-        assert!(Layout::new(0, 4, Reach::Host).is_err());
-        assert!(Layout::new(4, 3, Reach::Host).is_err());
-        let mut identity = Layout::new(4, 4, Reach::Pod).expect("it can be").identity(0);
+        assert!(Layout::new(0, 4).is_err());
+        assert!(Layout::new(4, 3).is_err());
+        let mut identity = Layout::new(4, 4).expect("it can be").identity(0);
         identity.length = 1 << 30;
         assert!(Layout::of(&identity).is_ok());
         for (word, value) in [
@@ -241,6 +218,7 @@ mod tests {
             (3, 3),
             (4, 1),
             (4, u64::MAX),
+            (5, 1),
         ] {
             let mut wrong = identity.clone();
             wrong.geometry[word] = value;

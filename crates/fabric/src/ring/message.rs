@@ -1,14 +1,10 @@
-//! The second layer: what is asked and answered, in slots and in the chunks beside them; and words, with what makes
-//! them seen on the other side.
+//! The second layer: what is asked and answered, in slots and in the chunks beside them; and words that say so.
 //!
-//! Each line has one writer. Bytes are there before the word that says so: among processes of a host by the order of
-//! stores, among hosts without coherence because they are flushed before the word is stored past the cache, and the
-//! reader drops its lines after it has seen the word.
+//! Each line has one writer. Bytes are there before the word that says so, by the order of stores.
 
-use super::Reach;
 use super::layout::{self, CHUNK, Layout};
+use crate::Region;
 use crate::rdma::call::LIMIT;
-use crate::{Region, coherence};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use std::sync::Arc;
@@ -85,36 +81,14 @@ impl Memory {
         }
     }
 
-    fn is_pod(&self) -> bool {
-        self.layout.reach == Reach::Pod
-    }
-
     /// A word that the other side writes.
     pub fn load(&self, off: u64) -> u64 {
-        match self.is_pod() {
-            true => coherence::load_uncached(&self.region, off),
-            false => self.region.atomic_u64(off).load(Ordering::SeqCst),
-        }
+        self.region.atomic_u64(off).load(Ordering::SeqCst)
     }
 
     /// A word that the other side reads.
     pub fn store(&self, off: u64, value: u64) {
-        match self.is_pod() {
-            true => coherence::store_uncached(&self.region, off, value),
-            false => self.region.atomic_u64(off).store(value, Ordering::SeqCst),
-        }
-    }
-
-    fn flush(&self, off: u64, len: usize) {
-        if self.is_pod() {
-            coherence::flush(&self.region, off, len);
-        }
-    }
-
-    fn invalidate(&self, off: u64, len: usize) {
-        if self.is_pod() {
-            coherence::invalidate(&self.region, off, len);
-        }
+        self.region.atomic_u64(off).store(value, Ordering::SeqCst);
     }
 
     /// Puts a message there, in these chunks if it needs any. It is not to be seen before its word is stored.
@@ -124,15 +98,12 @@ impl Memory {
         head.set_u32(layout::STATUS as usize, status);
         head.set_u64(layout::MASK as usize, mask);
         if mask == 0 {
-            self.region.span(half.inline, half.room as u64).copy_in(0, bytes);
-            return self.flush(half.at, (half.inline - half.at) as usize + bytes.len());
+            return self.region.span(half.inline, half.room as u64).copy_in(0, bytes);
         }
         for (chunk, part) in bits(mask).zip(bytes.chunks(CHUNK)) {
             let at = half.chunks + chunk * CHUNK as u64;
             self.region.span(at, part.len() as u64).copy_in(0, part);
-            self.flush(at, part.len());
         }
-        self.flush(half.at, (half.inline - half.at) as usize);
     }
 
     /// Appends a message to `into`; its status and chunks. Its writer may write it again meanwhile: what is looked at
@@ -141,7 +112,6 @@ impl Memory {
     /// # Errors
     /// [`Error::Corrupt`]: it says of itself what cannot be.
     pub fn read(&self, half: Half, into: &mut Vec<u8>) -> Result<(u32, u64)> {
-        self.invalidate(half.at, (half.inline - half.at) as usize + half.room);
         let head = self.region.span(half.at, half.inline - half.at);
         let (len, status) = (
             head.u32(layout::LEN as usize) as usize,
@@ -158,7 +128,6 @@ impl Memory {
         let mut left = len;
         for chunk in bits(mask) {
             let (at, part) = (half.chunks + chunk * CHUNK as u64, left.min(CHUNK));
-            self.invalidate(at, part);
             self.region.span(at, CHUNK as u64).append_to(0, part, into);
             left -= part;
         }
@@ -201,7 +170,7 @@ mod tests {
     use super::*;
 
     fn memory() -> Memory {
-        let layout = Layout::new(2, 2, Reach::Host).expect("it can be");
+        let layout = Layout::new(2, 2).expect("it can be");
         let region = Region::dram(layout.len(), layout.identity(0), Default::default()).expect("memory");
         Memory {
             region: Arc::new(region),

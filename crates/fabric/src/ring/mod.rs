@@ -1,5 +1,4 @@
-//! Message rings in region memory: [calls](crate::rdma::call) between processes that map the same file, or hosts of a
-//! pod that map the same device.
+//! Message rings in region memory: [calls](crate::rdma::call) between processes of one host that map the same file.
 //!
 //! A [`Node`] makes a ring and serves calls from it; a [`User`] has a *seat* in it, which the node has given it
 //! ([`Node::admit`]), and posts calls for any number of threads. There are two layers (Rcmp, section 5.2): entries of a
@@ -46,17 +45,6 @@ pub use servers::Servers;
 pub use user::{User, UserOptions};
 
 use cenote_base::rt::Nanos;
-
-/// Which processes use a ring.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Reach {
-    /// Processes of one host.
-    #[default]
-    Host,
-    /// Hosts without coherence between them: what one writes it flushes, what another reads it invalidates before, and
-    /// each seat has a lane of its own in place of the polling ring.
-    Pod,
-}
 
 /// A place at a ring, as plain data for the process that shall have it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,23 +2,20 @@
 
 use super::layout::{self, Layout};
 use super::message::{self, Memory};
-use super::polls::{self, Found, Head};
+use super::polls::{Found, Head};
 use super::seat_state::{self, Asked, Phase, SeatState, Ticket};
 use super::servers::{Server, Servers};
-use super::{LOOK, Reach, Seat};
+use super::{LOOK, Seat};
 use crate::rdma::call::{Answer, Answered, Answering, CallerId, LIMIT, Serve, status};
 use crate::{Region, RegionOptions};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
-use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 /// Requests between two looks at the time.
 const STREAK: u32 = 64;
-/// Naps of a thread that polls memory without coherence.
-const NAP_MIN: Nanos = Nanos::from_micros(5);
-const NAP_MAX: Nanos = Nanos::from_millis(1);
 /// Of a look when answers wait for room.
 const ROOM: Nanos = Nanos::from_millis(1);
 /// Of a look while the ring has no user.
@@ -34,8 +31,6 @@ pub struct Options {
     pub seats: u32,
     /// Calls of each that may be under way; a power of two.
     pub slots: u32,
-    /// Which processes use it.
-    pub reach: Reach,
     /// Threads that take requests.
     pub consumers: u32,
     /// How long they look for the next one before they sleep.
@@ -51,7 +46,6 @@ impl Default for Options {
         Self {
             seats: 64,
             slots: 128,
-            reach: Reach::Host,
             consumers: 1,
             spin: Nanos::from_micros(20),
             is_there: Arc::new(|_| true),
@@ -62,7 +56,7 @@ impl Default for Options {
 
 impl core::fmt::Debug for Options {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "{} seats with {} slots, {:?}", self.seats, self.slots, self.reach)
+        write!(f, "{} seats with {} slots", self.seats, self.slots)
     }
 }
 
@@ -92,12 +86,10 @@ pub(super) struct Inner {
     wants_room: AtomicBool,
     /// When to look after all users again. Held by the thread that does.
     look: Mutex<Nanos>,
-    /// Wakes a thread that naps.
-    bell: Event,
 }
 
 impl Node {
-    /// Makes a ring in a file, in place of one of before, or on a device, and serves it.
+    /// Makes a ring in a file, in place of one of before, and serves it.
     ///
     /// # Errors
     /// [`Error::Invalid`] for a ring that cannot be; [`Error::Busy`] if another process has the file; [`Error::Full`]
@@ -107,21 +99,17 @@ impl Node {
         Self::on(region, layout, options, program)?.consumed()
     }
 
-    /// As [`Node::start`], served by threads that it shares with other rings. Between hosts it has threads of its own
-    /// all the same: they poll.
+    /// As [`Node::start`], served by threads that it shares with other rings.
     ///
     /// # Errors
     /// As [`Node::start`].
     pub fn start_with(path: &Path, options: Options, program: Arc<dyn Serve>, servers: &Servers) -> Result<Self> {
-        if options.reach == Reach::Pod {
-            return Self::start(path, options, program);
-        }
         let (region, layout) = Self::file(path, &options)?;
         Ok(Self::on(region, layout, options, program)?.shared(servers))
     }
 
     fn file(path: &Path, options: &Options) -> Result<(Arc<Region>, Layout)> {
-        let layout = Layout::new(options.seats, options.slots, options.reach)?;
+        let layout = Layout::new(options.seats, options.slots)?;
         match crate::remove(path) {
             Err(Error::Io {
                 kind: std::io::ErrorKind::NotFound,
@@ -149,19 +137,14 @@ impl Node {
     /// As [`Node::start_here`], served by threads that it shares with other rings.
     ///
     /// # Errors
-    /// As [`Node::start_here`]; [`Error::Invalid`] between hosts, where a ring is polled.
+    /// As [`Node::start_here`].
     pub fn start_here_with(options: Options, program: Arc<dyn Serve>, servers: &Servers) -> Result<Self> {
-        if options.reach == Reach::Pod {
-            return Err(Error::Invalid(
-                "a ring between hosts is polled by threads of its own".into(),
-            ));
-        }
         let (region, layout) = Self::here(&options)?;
         Ok(Self::on(region, layout, options, program)?.shared(servers))
     }
 
     fn here(options: &Options) -> Result<(Arc<Region>, Layout)> {
-        let layout = Layout::new(options.seats, options.slots, options.reach)?;
+        let layout = Layout::new(options.seats, options.slots)?;
         let region = RegionOptions {
             small_pages: true,
             ..RegionOptions::default()
@@ -198,7 +181,6 @@ impl Node {
             search: AtomicBool::new(false),
             wants_room: AtomicBool::new(false),
             look: Mutex::default(),
-            bell: Event::default(),
             options,
         });
         Ok(Self {
@@ -229,9 +211,6 @@ impl Node {
             (seat_state.phase == Phase::Free).then(|| {
                 let epoch = inner.next_epoch();
                 let caller = seat_state.admit(&inner.memory, number, epoch, who)?;
-                if inner.memory.layout.reach == Reach::Pod {
-                    polls::lane::clear(&inner.memory.region, &inner.memory.layout, number);
-                }
                 Ok(Seat {
                     number,
                     epoch,
@@ -341,18 +320,11 @@ impl Inner {
         &self.memory.region
     }
 
-    fn is_pod(&self) -> bool {
-        self.memory.layout.reach == Reach::Pod
-    }
-
     /// Wakes the consumers.
     fn ring(&self) {
-        self.bell.set();
         let doorbell = self.region().atomic_u32(layout::DOORBELL);
-        if !self.is_pod() {
-            doorbell.fetch_add(1, Ordering::SeqCst);
-            rt::wake_shared(doorbell, usize::MAX);
-        }
+        doorbell.fetch_add(1, Ordering::SeqCst);
+        rt::wake_shared(doorbell, usize::MAX);
         if let Some(server) = self.server.get() {
             server.ring();
         }
@@ -362,10 +334,10 @@ impl Inner {
 
     fn consume(self: &Arc<Self>) {
         let mut buffer = Vec::with_capacity(LIMIT);
-        let (mut idle, mut streak, mut nap) = (None, 0, NAP_MIN);
+        let (mut idle, mut streak) = (None, 0);
         while !self.stop.load(Ordering::SeqCst) {
             if self.serve_next(&mut buffer) {
-                (idle, nap, streak) = (None, NAP_MIN, streak + 1);
+                (idle, streak) = (None, streak + 1);
                 if streak < STREAK {
                     continue;
                 }
@@ -376,10 +348,6 @@ impl Inner {
             self.put_waiting();
             if now.since(*idle.get_or_insert(now)) < self.options.spin {
                 rt::relax();
-            } else if self.is_pod() {
-                nap = Nanos(nap.raw() * 2).min(if self.is_empty() { IDLE } else { NAP_MAX });
-                self.bell.wait_timeout(nap);
-                self.bell.reset();
             } else {
                 self.sleep();
                 idle = None;
@@ -453,11 +421,6 @@ impl Inner {
 
     /// Serves a request, or does away with nonsense. False: there is nothing.
     pub(super) fn serve_next(self: &Arc<Self>, buffer: &mut Vec<u8>) -> bool {
-        if self.is_pod() {
-            // One of each, so that no lane waits for another to be empty.
-            let served = (0..self.options.seats).filter(|seat| self.serve_lane(*seat, buffer));
-            return served.count() > 0;
-        }
         match self.head.take(self.region(), &self.memory.layout) {
             Found::Slot(slot) => {
                 self.serve_slot(slot / self.options.slots, slot % self.options.slots, buffer);
@@ -466,27 +429,6 @@ impl Inner {
             Found::Nothing => false,
             Found::Broken => {
                 self.search.store(true, Ordering::SeqCst);
-                true
-            }
-        }
-    }
-
-    fn serve_lane(self: &Arc<Self>, seat: u32, buffer: &mut Vec<u8>) -> bool {
-        let (found, caller) = {
-            let mut seat_state = self.seat_states[seat as usize].lock();
-            if seat_state.phase != Phase::Open {
-                return false;
-            }
-            let found = polls::lane::look(self.region(), &self.memory.layout, seat, seat_state.place);
-            seat_state.place += u64::from(found != Found::Nothing);
-            (found, seat_state.caller())
-        };
-        match found {
-            Found::Slot(slot) if self.serve_slot(seat, slot, buffer) => true,
-            Found::Nothing => false,
-            // Its user alone writes there.
-            _ => {
-                self.end(seat, caller);
                 true
             }
         }
@@ -572,9 +514,7 @@ impl Inner {
     /// Looks after all users, and, if it searches, for requests without an entry.
     pub(super) fn look_after_all(self: &Arc<Self>, buffer: &mut Vec<u8>, searches: bool) {
         let searches = self.search.swap(false, Ordering::SeqCst) || searches;
-        if !self.is_pod() {
-            self.head.mend_tail(self.region(), &self.memory.layout);
-        }
+        self.head.mend_tail(self.region(), &self.memory.layout);
         for seat in 0..self.options.seats {
             self.look_after_seat(seat, searches, buffer);
         }
@@ -599,7 +539,7 @@ impl Inner {
             if self.seat_states[seat as usize].lock().free() {
                 self.users.fetch_sub(1, Ordering::SeqCst);
             }
-        } else if phase == Phase::Open && searches && !self.is_pod() {
+        } else if phase == Phase::Open && searches {
             (0..self.options.slots).for_each(|slot| _ = self.serve_slot(seat, slot, buffer));
         }
     }

@@ -161,46 +161,14 @@ impl Head {
     }
 }
 
-/// A lane: entries of one user for one node, over memory in which hosts have no compare-and-swap in common. Each place
-/// is written by the user and read by the node; both count the places by themselves. There is a place for each slot,
-/// and a slot is put again only after it was taken.
-pub mod lane {
-    use super::{Found, Layout, Region, entry, found, item, lap_and_item, lap_of};
-    use crate::coherence;
-
-    /// Puts a slot in place `n`.
-    pub fn put(region: &Region, layout: &Layout, seat: u32, n: u64, slot: u32) {
-        let lap = lap_of(n, layout.slots.into()).wrapping_add(1);
-        coherence::store_uncached(region, layout.lane_cell(seat, n), entry(lap, item(slot)));
-    }
-
-    /// What is in place `n`.
-    pub fn look(region: &Region, layout: &Layout, seat: u32, n: u64) -> Found {
-        let this = lap_of(n, layout.slots.into()).wrapping_add(1);
-        match lap_and_item(coherence::load_uncached(region, layout.lane_cell(seat, n))) {
-            (lap, item) if lap == this => found(item),
-            (lap, _) if lap == this.wrapping_sub(1) => Found::Nothing,
-            _ => Found::Broken,
-        }
-    }
-
-    /// Empties it, for the next user.
-    pub fn clear(region: &Region, layout: &Layout, seat: u32) {
-        for n in 0..u64::from(layout.slots) {
-            coherence::store_uncached(region, layout.lane_cell(seat, n), 0);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::Reach;
     use super::*;
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
     fn ring(seats: u32, slots: u32) -> (Arc<Region>, Layout) {
-        let layout = Layout::new(seats, slots, Reach::Host).expect("it can be");
+        let layout = Layout::new(seats, slots).expect("it can be");
         let region = Region::dram(layout.len(), layout.identity(0), Default::default()).expect("memory");
         (Arc::new(region), layout)
     }

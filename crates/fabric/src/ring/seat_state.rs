@@ -45,8 +45,6 @@ pub struct SeatState {
     /// Chunks for answers.
     free: u64,
     waiting: VecDeque<Waiting>,
-    /// The next place of its lane.
-    pub place: u64,
     reserved: bool,
 }
 
@@ -95,10 +93,8 @@ impl SeatState {
         for slot in 0..layout.slots {
             memory.store(layout.slot(seat, slot) + layout::ANSWERED, message::turn_of(epoch, 0));
             // A user that was killed has left itself counted.
-            if layout.reach == super::Reach::Host {
-                let sleeps = memory.region.atomic_u32(layout.slot(seat, slot) + layout::SLEEPS);
-                sleeps.store(0, Ordering::SeqCst);
-            }
+            let sleeps = memory.region.atomic_u32(layout.slot(seat, slot) + layout::SLEEPS);
+            sleeps.store(0, Ordering::SeqCst);
         }
         let caller = rt::random() >> 1 | 1;
         *self = Self {
@@ -288,9 +284,6 @@ fn publish(memory: &Memory, seat: u32, slot: u32, turn: u64, half: Half) {
 }
 
 fn wake(memory: &Memory, seat: u32, slot: u32, half: Half) {
-    if memory.layout.reach == super::Reach::Pod {
-        return;
-    }
     let sleeps = memory.layout.slot(seat, slot) + layout::SLEEPS;
     if memory.region.atomic_u32(sleeps).load(Ordering::SeqCst) != 0 {
         rt::wake_shared(memory.region.atomic_u32(half.word()), usize::MAX);

@@ -2,7 +2,7 @@
 
 use super::layout::{self, Layout};
 use super::message::{self, Memory};
-use super::{LOOK, Reach, Seat, polls};
+use super::{LOOK, Seat, polls};
 use crate::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Set, TIMEOUT, status};
 use crate::{Region, RegionOptions};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use cenote_base::{Error, Result};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Naps of a thread that waits for a slot or chunks, or for an answer over memory without coherence.
+/// Naps of a thread that waits for a slot or chunks, or for an answer that another thread takes out.
 const NAP_MIN: Nanos = Nanos::from_micros(5);
 const NAP_MAX: Nanos = Nanos::from_millis(1);
 
@@ -47,14 +47,13 @@ struct Inner {
     options: UserOptions,
     broken: AtomicBool,
     slots: Vec<Slot>,
-    /// Slots and chunks that nothing is in, and the next place of the lane.
+    /// Slots and chunks that nothing is in.
     free: Mutex<Free>,
 }
 
 struct Free {
     slots: Vec<u32>,
     chunks: u64,
-    place: u64,
 }
 
 #[derive(Default)]
@@ -83,7 +82,7 @@ struct Asked {
 }
 
 impl User {
-    /// Takes a seat of a ring that another process has made in a file, or on a device.
+    /// Takes a seat of a ring that another process has made in a file.
     ///
     /// # Errors
     /// [`Error::Lost`] if the node has ended, or given the seat to another; [`Error::Mismatch`] if it is no ring; those
@@ -121,7 +120,6 @@ impl User {
             free: Mutex::new(Free {
                 slots: (0..layout.slots).rev().collect(),
                 chunks: u64::MAX,
-                place: 0,
             }),
         };
         if inner.is_over() {
@@ -202,10 +200,6 @@ impl Drop for Inner {
 impl Inner {
     fn slot_at(&self, slot: u32) -> u64 {
         self.memory.layout.slot(self.seat.number, slot)
-    }
-
-    fn is_pod(&self) -> bool {
-        self.memory.layout.reach == Reach::Pod
     }
 
     /// Whether the node has ended, or given this connection up.
@@ -321,21 +315,12 @@ impl Inner {
 
     fn put_entry(&self, slot: u32) {
         let Memory { region, layout } = &self.memory;
-        if self.is_pod() {
-            let mut free = self.free.lock();
-            polls::lane::put(region, layout, self.seat.number, free.place, slot);
-            free.place += 1;
-            return;
-        }
         // If there is no place, the node finds it by itself.
         polls::put(region, layout, self.seat.number * layout.slots + slot);
     }
 
     /// Wakes a consumer, if one sleeps.
     fn ring(&self) {
-        if self.is_pod() {
-            return;
-        }
         let region = &self.memory.region;
         if region.atomic_u32(layout::ASLEEP).load(Ordering::SeqCst) != 0 {
             let doorbell = region.atomic_u32(layout::DOORBELL);
@@ -400,12 +385,8 @@ impl Inner {
     /// Another thread may have taken the answer out for the one that sleeps for it.
     fn wake_waiter(&self, slot: u32) {
         let region = &self.memory.region;
-        if !self.is_pod()
-            && region
-                .atomic_u32(self.slot_at(slot) + layout::SLEEPS)
-                .load(Ordering::SeqCst)
-                != 0
-        {
+        let sleeps = region.atomic_u32(self.slot_at(slot) + layout::SLEEPS);
+        if sleeps.load(Ordering::SeqCst) != 0 {
             rt::wake_shared(region.atomic_u32(self.slot_at(slot) + layout::ANSWERED), usize::MAX);
         }
     }
@@ -511,7 +492,7 @@ impl CallsInFlight for Waiting {
             self.judge_node(now);
             if now.since(begun) < self.inner.options.spin {
                 rt::relax();
-            } else if let Some(asked) = self.asked.first().filter(|_| !self.inner.is_pod()) {
+            } else if let Some(asked) = self.asked.first() {
                 self.inner.sleep_for(asked, &self.set, self.left(now).min(LOOK));
             } else if !self.set.is_done() {
                 rt::sleep(nap);
