@@ -1,25 +1,22 @@
 //! The pool for C and for Python, as its users have it: programs in C99 and in C++ that are compiled, linked with the
 //! shared library and run; the Python package with its own tests; the examples of both.
 
+mod common;
+
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_pool::host::Machine;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::Tenants;
+use common::{C99, Place, done, is_here, repository};
 use std::collections::BTreeSet;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
-const C99: [&str; 3] = ["cc", "-xc", "-std=c99"];
 const CXX: [&str; 3] = ["c++", "-xc++", "-std=c++11"];
-
-fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
 
 fn header() -> PathBuf {
     repository().join("crates/capi/include/cenote_pool.h")
@@ -27,100 +24,6 @@ fn header() -> PathBuf {
 
 fn text(path: PathBuf) -> String {
     fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
-}
-
-/// Whether a program is here. If not, what needs it is passed over, and says so.
-fn is_here(program: &str) -> bool {
-    let is_here = Command::new(program).arg("--version").output().is_ok();
-    if !is_here {
-        println!("passed over: {program} is not installed");
-    }
-    is_here
-}
-
-/// A directory where the library is installed, with room for programs and spaces.
-struct Place(tempfile::TempDir);
-
-impl Place {
-    fn new() -> Self {
-        // Cargo puts it beside the tests, newly built, under its own name.
-        let tests = std::env::current_exe().expect("a path");
-        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let mut install = Command::new(repository().join("scripts/install_capi.sh"));
-        done(
-            install
-                .arg(tests.with_file_name("libcenote_capi.so"))
-                .arg(directory.path()),
-        );
-        Self(directory)
-    }
-
-    /// What a program is compiled with, as `pkg-config` says.
-    fn flags(&self) -> Vec<String> {
-        if !is_here("pkg-config") {
-            let at = |flag: &str, name: &str| format!("{flag}{}", self.file(name).display());
-            return vec![at("-I", "include"), at("-L", "lib"), "-lcenote_pool".into()];
-        }
-        let mut ask = Command::new("pkg-config");
-        ask.args(["--cflags", "--libs", "cenote_pool"])
-            .env("PKG_CONFIG_PATH", self.file("lib/pkgconfig"));
-        done(&mut ask).split_whitespace().map(str::to_owned).collect()
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Compiles a program, with all warnings as errors.
-    fn compile(&self, compiler: [&str; 3], source: &Path) -> PathBuf {
-        let name = source.file_stem().expect("a name").to_str().expect("a text");
-        let program = self.file(&format!("{name}-{}", compiler[0]));
-        let [command, language, standard] = compiler;
-        let mut compile = Command::new(command);
-        compile
-            .args([
-                language,
-                standard,
-                "-pedantic",
-                "-Wall",
-                "-Wextra",
-                "-Werror",
-                "-O1",
-                "-g",
-            ])
-            .arg(source)
-            .arg("-o")
-            .arg(&program)
-            .args(self.flags())
-            .arg("-pthread");
-        done(&mut compile);
-        program
-    }
-
-    fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new(program);
-        command
-            .env("LD_LIBRARY_PATH", self.file("lib"))
-            .env("CENOTE_POOL_LIBRARY", self.file("lib/libcenote_pool.so"))
-            .env("PYTHONPATH", repository().join("python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .current_dir(repository().join("python"));
-        command
-    }
-
-    fn python(&self, arguments: &[&str]) -> Command {
-        let mut command = self.command("python3");
-        command.args(arguments);
-        command
-    }
-}
-
-/// Runs it to its end, which must be a good one: what it printed.
-fn done(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    let (said, complained) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    assert!(status.success(), "{command:?}: {status}\n{said}\n{complained}");
-    said.into_owned()
 }
 
 fn run(place: &Place, program: &Path) {
