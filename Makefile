@@ -7,7 +7,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cenote/target
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: demo run test build capi bench performance figures setup setup-test clean
+.PHONY: demo run test build capi wheel bench performance figures setup setup-test clean
 
 demo: build
 	$(BIN)/cenote-bench demo --out demo-out
@@ -27,6 +27,11 @@ capi: PREFIX ?= capi-out
 capi: setup
 	cargo build --release -p cenote-capi
 	scripts/install_capi.sh $(CARGO_TARGET_DIR)/release/libcenote_capi.so $(PREFIX)
+
+# Wheels of the Python packages, which need no compiler, in wheels-out.
+wheel: setup
+	cargo build --release -p cenote-capi
+	scripts/wheel.py $(CARGO_TARGET_DIR)/release/libcenote_capi.so wheels-out
 
 bench: build
 	$(BIN)/cenote-bench peers --out peers-out
@@ -50,7 +55,7 @@ setup-test:
 	@scripts/setup.sh test
 
 clean:
-	rm -rf demo-out peers-out performance-out capi-out cenote-data
+	rm -rf demo-out peers-out performance-out capi-out wheels-out cenote-data
 
 # The adapters for inference servers under those servers' own classes, out of their wheels (400 MB are fetched; CENOTE_WHEELS keeps them).
 .PHONY: kvcache-contract
