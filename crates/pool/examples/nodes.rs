@@ -1,8 +1,8 @@
 //! What a manager with many memory nodes and clients costs: processor time while nothing happens, what clients' requests
 //! take, and memory.
 //!
-//! `cargo run --release -p cenote-pool --example nodes -- [NODES] [CLIENTS] [SECONDS]`: 1,000 nodes (in a process beside),
-//! 10,000 clients and 10 s unless told.
+//! `cargo run --release -p cenote-pool --example nodes -- [NODES] [CLIENTS] [SECONDS]`: 1,000 nodes and 10,000 clients (each
+//! in a process beside), and 10 s unless told.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;
@@ -14,6 +14,7 @@ use cenote_pool::manager::{LEASE_DEFAULT, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_space::EXTENT;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -23,10 +24,14 @@ const WAIT: Nanos = Nanos::from_secs(600);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [role, manager, directory, count] = &*arguments
-        && role == "nodes"
-    {
-        return nodes(manager, Path::new(directory), count.parse().expect("a number"));
+    match &*arguments {
+        [role, manager, directory, count] if role == "nodes" => {
+            return nodes(manager, Path::new(directory), count.parse().expect("a number"));
+        }
+        [role, manager, count] if role == "clients" => {
+            return clients(manager, count.parse().expect("a number"));
+        }
+        _ => {}
     }
     let number = |n: usize, default| arguments.get(n).and_then(|text| text.parse().ok()).unwrap_or(default);
     measure(number(0, 1000), number(1, 10_000), number(2, 10) as u64);
@@ -52,7 +57,31 @@ fn nodes(manager: &str, directory: &Path, count: u64) {
     std::mem::forget(nodes);
 }
 
+/// The process beside: clients that are idle, until its input ends.
+fn clients(manager: &str, count: u64) {
+    let clients: Vec<PoolClient> = (0..count).map(|_| client(manager)).collect();
+    println!("{} clients came", clients.len());
+    std::io::stdin().lines().for_each(drop);
+    std::mem::forget(clients);
+}
+
 struct Beside(Child);
+
+impl Beside {
+    fn start(arguments: &[&str]) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
+        Self(command.spawn().expect("a process"))
+    }
+
+    /// Waits until it says something, and says it, too.
+    fn tell(&mut self) {
+        let mut line = String::new();
+        let output = self.0.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut line).expect("it says something");
+        print!("{line}");
+    }
+}
 
 impl Drop for Beside {
     fn drop(&mut self) {
@@ -70,13 +99,8 @@ fn measure(nodes: usize, clients: usize, seconds: u64) {
         lease: LEASE_DEFAULT,
     };
     let manager = Manager::start(options, &Tcp).expect("a manager");
-    let program = std::env::current_exe().expect("this program");
-    let mut command = Command::new(program);
-    command
-        .args(["nodes", manager.address()])
-        .arg(directory.path())
-        .arg(nodes.to_string());
-    let _beside = Beside(command.stdin(Stdio::piped()).spawn().expect("a process"));
+    let place = directory.path().to_str().expect("a text");
+    let _nodes = Beside::start(&["nodes", manager.address(), place, &nodes.to_string()]);
     let began = rt::now();
     let operator = Operator::connect(&Tcp, &credentials(manager.address())).expect("an operator");
     while operator
@@ -94,13 +118,9 @@ fn measure(nodes: usize, clients: usize, seconds: u64) {
     println!("{nodes} nodes; threads: {}, memory: {} MiB", threads(), memory());
     println!("idle: {:.2}% of a core", idle(seconds));
     requests(manager.address());
-    let idle_clients: Vec<PoolClient> = (0..clients).map(|_| client(manager.address())).collect();
-    println!(
-        "{} idle clients (both ends here); threads: {}, memory: {} MiB",
-        idle_clients.len(),
-        threads(),
-        memory()
-    );
+    let mut idle_clients = Beside::start(&["clients", manager.address(), &clients.to_string()]);
+    idle_clients.tell();
+    println!("threads: {}, memory: {} MiB", threads(), memory());
     println!("idle: {:.2}% of a core", idle(seconds));
     requests(manager.address());
 }

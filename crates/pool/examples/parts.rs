@@ -1,5 +1,5 @@
-//! What a memory node with many parts costs: threads, processor time while nothing happens, and what a member's
-//! request takes over its ring.
+//! What a memory node with many parts costs, in a process of its own: threads, processor time while nothing happens, and
+//! what a member's request takes over its ring.
 //!
 //! `cargo run --release -p cenote-pool --example parts -- [PARTS] [SECONDS]`: 1,000 parts and 10 s unless told.
 
@@ -14,7 +14,10 @@ use cenote_pool::manager::{LEASE_DEFAULT, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_space::{EXTENT, HostOptions, Hosts, Space};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 /// Of one part.
@@ -22,13 +25,22 @@ const EXTENTS: u64 = 2;
 const WAIT: Nanos = Nanos::from_secs(60);
 
 fn main() {
-    let numbers: Vec<u64> = std::env::args().skip(1).filter_map(|n| n.parse().ok()).collect();
-    let (parts, seconds) = (*numbers.first().unwrap_or(&1000), *numbers.get(1).unwrap_or(&10));
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [role, manager, directory, parts] = &*arguments
+        && role == "node"
+    {
+        return node(Path::new(directory), manager, parts.parse().expect("a number"));
+    }
+    let number = |n: usize, default| arguments.get(n).and_then(|text| text.parse().ok()).unwrap_or(default);
+    measure(number(0, 1000), number(1, 10));
+}
+
+fn measure(parts: u64, seconds: u64) {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
     let manager = manager(directory.path());
-    let node = node(directory.path(), manager.address(), parts);
-    assert!(node.wait_joined(WAIT), "the manager takes the node");
-    println!("threads before: {}", threads());
+    let node = Beside::start(directory.path(), manager.address(), parts);
+    println!("threads of the node before: {}", node.threads());
+    println!("idle before: {:.2}% of a core", node.idle(seconds));
     let began = rt::now();
     let client = client(manager.address());
     for n in 0..parts {
@@ -37,11 +49,11 @@ fn main() {
             .expect("a space");
     }
     println!("{parts} spaces made in {} ms", rt::now().since(began).raw() / 1_000_000);
-    println!("threads with {parts} parts: {}", threads());
-    println!("idle: {:.2}% of a core", idle(seconds));
-    println!("processor time so far: {}", by_thread());
+    println!("threads with {parts} parts: {}", node.threads());
+    println!("idle: {:.2}% of a core", node.idle(seconds));
+    println!("processor time so far: {}", node.by_thread());
     let open: Vec<Space> = (0..parts.min(100)).map(|n| open(&client, n)).collect();
-    println!("idle with {} members: {:.2}% of a core", open.len(), idle(seconds));
+    println!("idle with {} members: {:.2}% of a core", open.len(), node.idle(seconds));
     requests(&open);
 }
 
@@ -55,7 +67,8 @@ fn manager(directory: &Path) -> Manager {
     Manager::start(options, &Tcp).expect("a manager")
 }
 
-fn node(directory: &Path, manager: &str, parts: u64) -> MemoryNode {
+/// The process beside: a memory node, until its input ends.
+fn node(directory: &Path, manager: &str, parts: u64) {
     let (hosts, nodes) = (Arc::new(Hosts::default()), Arc::new(Nodes::default()));
     nodes.add("node").serve(Arc::clone(&hosts) as _);
     let options = NodeOptions {
@@ -73,7 +86,10 @@ fn node(directory: &Path, manager: &str, parts: u64) -> MemoryNode {
             options: HostOptions::default(),
         }),
     };
-    MemoryNode::start(options, Arc::new(Tcp), Box::new(Machine)).expect("a memory node")
+    let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(Machine)).expect("a memory node");
+    assert!(node.wait_joined(WAIT), "the manager takes the node");
+    println!("joined");
+    std::io::stdin().lines().for_each(drop);
 }
 
 fn client(manager: &str) -> PoolClient {
@@ -90,40 +106,74 @@ fn open(client: &PoolClient, n: u64) -> Space {
     client.open_space(&format!("space-{n}")).expect("it is there")
 }
 
-/// Of the sleeping kind: so long, and how much processor time of this process went by.
-fn idle(seconds: u64) -> f64 {
-    rt::sleep(Nanos::from_secs(2));
-    let before = used();
-    rt::sleep(Nanos::from_secs(seconds));
-    (used() - before) / seconds as f64 * 100.0
-}
+/// The node's process, and what it costs.
+struct Beside(Child);
 
-/// Seconds of processor time.
-fn used() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").expect("a file");
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks = |n: usize| fields[n].parse::<f64>().expect("a number");
-    (ticks(11) + ticks(12)) / 100.0
-}
-
-/// Processor time of each kind of thread so far, those that have some.
-fn by_thread() -> String {
-    let mut all = std::collections::BTreeMap::<String, u64>::new();
-    for task in std::fs::read_dir("/proc/self/task").expect("a directory").flatten() {
-        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-        let name = stat.split(['(', ')']).nth(1).unwrap_or("").to_owned();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-        let ticks = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
-        *all.entry(name).or_default() += ticks(11) + ticks(12);
+impl Beside {
+    fn start(directory: &Path, manager: &str, parts: u64) -> Self {
+        let mut command = Command::new(std::env::current_exe().expect("this program"));
+        command
+            .args(["node", manager])
+            .arg(directory)
+            .arg(parts.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a process");
+        let mut line = String::new();
+        let output = child.stdout.take().expect("a pipe");
+        BufReader::new(output).read_line(&mut line).expect("it says something");
+        assert_eq!(line, "joined\n");
+        Self(child)
     }
-    let all = all.iter().filter(|(_, ticks)| **ticks > 0);
-    all.map(|(name, ticks)| format!("{name} {} ms", ticks * 10))
-        .collect::<Vec<_>>()
-        .join(", ")
+
+    /// So long, after a rest, and how much processor time went by.
+    fn idle(&self, seconds: u64) -> f64 {
+        rt::sleep(Nanos::from_secs(2));
+        let before = self.ticks();
+        rt::sleep(Nanos::from_secs(seconds));
+        // A tick is 10 ms.
+        (self.ticks() - before) as f64 / seconds as f64
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        format!("/proc/{}/{name}", self.0.id()).into()
+    }
+
+    fn ticks(&self) -> u64 {
+        let stat = std::fs::read_to_string(self.file("stat")).expect("a file");
+        ticks(&stat)
+    }
+
+    /// Processor time of each kind of thread so far, those that have some.
+    fn by_thread(&self) -> String {
+        let mut all = BTreeMap::<String, u64>::new();
+        for task in std::fs::read_dir(self.file("task")).expect("a directory").flatten() {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            let name = stat.split(['(', ')']).nth(1).unwrap_or("").to_owned();
+            *all.entry(name).or_default() += ticks(&stat);
+        }
+        let all = all.iter().filter(|(_, ticks)| **ticks > 0);
+        let shown = all.map(|(name, ticks)| format!("{name} {} ms", ticks * 10));
+        shown.collect::<Vec<_>>().join(", ")
+    }
+
+    fn threads(&self) -> usize {
+        std::fs::read_dir(self.file("task")).expect("a directory").count()
+    }
 }
 
-fn threads() -> usize {
-    std::fs::read_dir("/proc/self/task").expect("a directory").count()
+impl Drop for Beside {
+    fn drop(&mut self) {
+        self.0.kill().ok();
+        self.0.wait().ok();
+    }
+}
+
+/// Of a process's or thread's `stat`: processor time, in ticks.
+fn ticks(stat: &str) -> u64 {
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
+    let field = |n: usize| fields.get(n).and_then(|field| field.parse::<u64>().ok()).unwrap_or(0);
+    field(11) + field(12)
 }
 
 /// Requests of one member, over its ring: one after the other, and after pauses.

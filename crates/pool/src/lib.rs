@@ -25,6 +25,7 @@ pub mod holder;
 pub mod host;
 mod ids;
 mod key;
+pub mod limits;
 pub mod manager;
 mod managers;
 mod member;

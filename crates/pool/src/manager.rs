@@ -32,6 +32,7 @@ mod peers;
 mod spaces;
 mod stored;
 
+use crate::limits::ServiceLimits;
 use crate::store::GrantTableStore;
 use crate::store::file::FileStore;
 use cenote_base::rt::{self, Nanos};
@@ -63,9 +64,23 @@ impl Manager {
     /// # Errors
     /// [`Error::Busy`] if another manager has the address, or the store for good; those of the grant table.
     pub fn start_on(store: Arc<dyn GrantTableStore>, options: ManagerOptions, network: &dyn Network) -> Result<Self> {
+        Self::start_limited(store, options, ServiceLimits::MANAGER, network)
+    }
+
+    /// As [`Manager::start_on`], with other limits for its clients.
+    ///
+    /// # Errors
+    /// As [`Manager::start_on`]; [`Error::Invalid`] for limits with which none could be served.
+    pub fn start_limited(
+        store: Arc<dyn GrantTableStore>,
+        options: ManagerOptions,
+        limits: ServiceLimits,
+        network: &dyn Network,
+    ) -> Result<Self> {
+        limits.check()?;
         let listener = network.listen(&options.listen)?;
         let address = listener.address();
-        let election = Arc::new(Election::new(options, store, address.clone()));
+        let election = Arc::new(Election::new(options, store, limits, address.clone()));
         match election.try_to_lead() {
             Err(error @ (Error::Lost(_) | Error::Timeout(_))) => eprintln!("cenote: manager: {error}; trying again"),
             led => led?,

@@ -34,6 +34,7 @@ mod rings;
 
 use crate::grant_table::GrantId;
 use crate::host::Host;
+use crate::limits::NodeLimits;
 use crate::manager::LEASE_DEFAULT;
 use crate::managers::{Greeted, Managers};
 use crate::service::Service;
@@ -140,14 +141,29 @@ impl MemoryNode {
     /// [`Error::Busy`] if another node runs there; [`Error::Full`] if the file system is smaller than what is offered;
     /// [`Error::Mismatch`] if it does not show which processes map a file; those of files.
     pub fn start(options: NodeOptions, network: Arc<dyn Network>, host: Box<dyn Host>) -> Result<Self> {
+        Self::start_limited(options, NodeLimits::default(), network, host)
+    }
+
+    /// As [`MemoryNode::start`], with other limits.
+    ///
+    /// # Errors
+    /// As [`MemoryNode::start`]; [`Error::Invalid`] for limits with which no client could be served.
+    pub fn start_limited(
+        options: NodeOptions,
+        limits: NodeLimits,
+        network: Arc<dyn Network>,
+        host: Box<dyn Host>,
+    ) -> Result<Self> {
+        limits.check()?;
         crate::settings::check_name("a pod's name", &options.pod)?;
-        let (state, listener) = Self::prepare(options, network, host)?;
+        let (state, listener) = Self::prepare(options, limits, network, host)?;
         Ok(Self::run(state, listener))
     }
 
     /// Takes the directory, and the parts that it keeps. No client is heard yet.
     fn prepare(
         options: NodeOptions,
+        limits: NodeLimits,
         network: Arc<dyn Network>,
         host: Box<dyn Host>,
     ) -> Result<(Arc<NodeState>, Box<dyn Listener>)> {
@@ -158,15 +174,12 @@ impl MemoryNode {
         let identity = directory.identity()?;
         let listener = listen(&*network, &options.listen, identity.members.as_deref())?;
         let host: Arc<dyn Host> = host.into();
-        let threads = options
-            .calls
-            .as_ref()
-            .map_or_else(HostOptions::default, |calls| calls.options.clone());
-        let rings = Arc::new(rings::Rings::new(&host, threads.shared_threads())?);
+        let threads = threads(&options, limits);
+        let rings = Arc::new(rings::Rings::new(&host, threads)?);
         let state = Arc::new(NodeState {
             address: listener.address(),
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
-            parts: parts::Parts::find(&options.directory, hosting(&options)?, Arc::clone(&rings))?,
+            parts: parts::Parts::find(&options.directory, hosting(&options, threads)?, Arc::clone(&rings))?,
             membership: membership::Membership::new(fenced::Fenced::read(&options.directory)?),
             spread: fencing::Spread::default(),
             known: known::Known::read(&options.directory)?,
@@ -174,7 +187,7 @@ impl MemoryNode {
                 &options.directory,
                 options.calls.as_ref().and_then(|calls| calls.registrar.clone()),
             ),
-            service: Service::new("memory node", members::LIMITS),
+            service: Service::new("memory node", limits.clients),
             options,
             managers,
             network,
@@ -232,10 +245,20 @@ impl Drop for MemoryNode {
     }
 }
 
-fn hosting(options: &NodeOptions) -> Result<Option<parts::Hosting>> {
+/// Threads of each class that parts share.
+fn threads(options: &NodeOptions, limits: NodeLimits) -> usize {
+    let calls = options.calls.as_ref();
+    let told = calls.map_or_else(HostOptions::default, |calls| calls.options.clone());
+    match limits.threads {
+        0 => told.shared_threads(),
+        threads => threads,
+    }
+}
+
+fn hosting(options: &NodeOptions, threads: usize) -> Result<Option<parts::Hosting>> {
     let Some(calls) = &options.calls else { return Ok(None) };
     Ok(Some(parts::Hosting {
-        crew: Arc::new(Crew::new(calls.options.shared_threads())?),
+        crew: Arc::new(Crew::new(threads)?),
         hosts: Arc::clone(&calls.hosts),
         callers: Arc::clone(&calls.callers),
         options: HostOptions {

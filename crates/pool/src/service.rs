@@ -20,6 +20,7 @@
 //! - [`Peers::leave`] is called once for each peer that was let in.
 
 use crate::acceptor::{Place, Room};
+use crate::limits::ServiceLimits;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Result};
@@ -105,16 +106,6 @@ impl Visit {
     }
 }
 
-/// How many there may be.
-pub(crate) struct Limits {
-    /// Connections of tenants, and of unknown clients.
-    pub(crate) places: u32,
-    pub(crate) strangers: u32,
-    /// Threads that wait for nobody, and threads that may.
-    pub(crate) short: usize,
-    pub(crate) long: usize,
-}
-
 /// See the module.
 pub(crate) struct Service<P: Send + 'static> {
     shared: Arc<Shared<P>>,
@@ -128,7 +119,7 @@ struct Shared<P> {
     name: &'static str,
     peers: OnceLock<Weak<DynPeers<P>>>,
     room: Arc<Room>,
-    limits: Limits,
+    limits: ServiceLimits,
     /// All connections, by the order in which they came; and those that are not trusted yet.
     visits: Mutex<BTreeMap<u64, Weak<Visit>>>,
     strangers: Mutex<BTreeMap<u64, Weak<Visit>>>,
@@ -170,11 +161,11 @@ struct Line<P> {
 }
 
 impl<P: Send + 'static> Service<P> {
-    pub(crate) fn new(name: &'static str, limits: Limits) -> Self {
+    pub(crate) fn new(name: &'static str, limits: ServiceLimits) -> Self {
         let shared = Shared {
             name,
             peers: OnceLock::new(),
-            room: Arc::new(Room::new(limits.places, limits.strangers)),
+            room: Arc::new(Room::new(limits.connections, limits.unknown)),
             limits,
             visits: Mutex::default(),
             strangers: Mutex::default(),
@@ -229,7 +220,7 @@ impl<P: Send + 'static> Service<P> {
         if !threads.is_empty() {
             return Ok(());
         }
-        let Limits { short, long, .. } = self.shared.limits;
+        let ServiceLimits { short, long, .. } = self.shared.limits;
         for n in 0..short + long {
             let shared = Arc::clone(&self.shared);
             let body = move || shared.run(if n < short { &shared.short } else { &shared.long });

@@ -8,9 +8,11 @@ use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::holder::{Credentials, GrantedMemory, Operator};
+use cenote_pool::limits::ServiceLimits;
 use cenote_pool::manager::{Manager, ManagerOptions};
 use cenote_pool::node::NodeOptions;
 use cenote_pool::settings::Tenants;
+use cenote_pool::store::file::FileStore;
 use cenote_pool::{GrantView, Phase};
 use common::{manager_options, network, node_options, requested, started_node, until};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -126,6 +128,32 @@ fn idle_clients_keep_no_holder_from_renewing() {
     until("there is room again", || client(address, 0).is_ok());
     held.into_iter()
         .for_each(|memory| memory.release(true).expect("released"));
+}
+
+/// Of one tenant, which may have all but the last that are kept for others.
+#[test]
+fn a_manager_has_as_many_connections_as_it_was_told() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let limits = ServiceLimits {
+        connections: 20,
+        ..ServiceLimits::MANAGER
+    };
+    let store = Arc::new(FileStore::new(directory.path()));
+    let options = manager_options(directory.path(), "127.0.0.1:0", LEASE);
+    let manager = Manager::start_limited(store, options, limits, &Tcp).expect("a manager");
+    let mut idle = Vec::new();
+    let why = loop {
+        match common::client(manager.address(), None).and_then(|client| client.spaces().map(|_| client)) {
+            Ok(client) => idle.push(client),
+            Err(why) => break why,
+        }
+        assert!(idle.len() <= 20, "there is a limit");
+    };
+    assert!(idle.len() >= 10, "{} clients", idle.len());
+    assert!(
+        matches!(why, Error::Busy(_)) && why.to_string().contains(" of 20 "),
+        "{why}"
+    );
 }
 
 fn client(manager: &str, tenant: usize) -> Result<PoolClient> {

@@ -12,6 +12,7 @@ use cenote_fabric::message::tcp::Tcp;
 use cenote_libfabric as libfabric;
 use cenote_pool::holder::{Credentials, Operator};
 use cenote_pool::host::Machine;
+use cenote_pool::limits::{NodeLimits, ServiceLimits};
 use cenote_pool::manager::{self, Manager, ManagerOptions};
 use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::settings::Tenants;
@@ -48,6 +49,12 @@ pub struct ManagerArguments {
     /// Seconds that a holder may be silent before it is ended and its memory is taken back [default: 10]
     #[arg(long, env = "CENOTE_POOL_LEASE", value_name = "SECONDS")]
     lease: Option<f64>,
+    /// Connections of clients at a time; a tenant has an equal share
+    #[arg(long, env = "CENOTE_POOL_CONNECTIONS", default_value_t = ServiceLimits::MANAGER.connections, value_name = "N")]
+    connections: u32,
+    /// Threads that answer what waits for memory or for memory nodes; a tenant has a quarter of them at a time
+    #[arg(long, env = "CENOTE_POOL_THREADS", default_value_t = ServiceLimits::MANAGER.long, value_name = "N")]
+    threads: usize,
 }
 
 // A grant table in etcd: several managers can be started on it, and one of them leads. (Flattened: a doc comment would
@@ -125,6 +132,18 @@ pub struct MemoryArguments {
     /// This machine's own IP address there [default: the loopback interface, reached from this machine alone]
     #[arg(long, env = "CENOTE_POOL_RDMA_ADDRESS", value_name = "ADDR")]
     rdma_address: Option<String>,
+    /// Connections of clients at a time; a tenant has an equal share
+    #[arg(
+        long,
+        env = "CENOTE_MEMORY_CONNECTIONS",
+        default_value_t = ServiceLimits::MEMORY_NODE.connections,
+        value_name = "N"
+    )]
+    connections: u32,
+    /// Threads of each of the four classes that serve parts of spaces, and threads that serve their rings; 0: as many
+    /// as cores, two at least
+    #[arg(long, env = "CENOTE_MEMORY_THREADS", default_value_t = 0, value_name = "N")]
+    threads: usize,
     #[command(flatten)]
     connect: PoolConnect,
 }
@@ -216,7 +235,12 @@ pub fn manager(arguments: ManagerArguments) -> Result<ExitCode, Failure> {
         tenants,
         lease: lease(arguments.lease)?,
     };
-    let manager = Manager::start_on(store, options, &Tcp)?;
+    let limits = ServiceLimits {
+        connections: arguments.connections,
+        long: arguments.threads,
+        ..ServiceLimits::MANAGER
+    };
+    let manager = Manager::start_limited(store, options, limits, &Tcp)?;
     match manager.pool() {
         Ok(pool) => say!("ready: manager of pool {pool:032x} on {}", manager.address()),
         Err(error) => say!("waiting on {}: {error}", manager.address()),
@@ -323,7 +347,14 @@ pub fn memory(arguments: MemoryArguments) -> Result<ExitCode, Failure> {
         listen: arguments.listen.clone(),
         calls: called.as_ref().map(|called| called.calls.clone()),
     };
-    let node = MemoryNode::start(options, Arc::new(Tcp), Box::new(Machine))?;
+    let limits = NodeLimits {
+        clients: ServiceLimits {
+            connections: arguments.connections,
+            ..ServiceLimits::MEMORY_NODE
+        },
+        threads: arguments.threads,
+    };
+    let node = MemoryNode::start_limited(options, limits, Arc::new(Tcp), Box::new(Machine))?;
     let (size, pod, region) = (arguments.size, &arguments.pod, arguments.region.display());
     let address = node.address();
     match node.wait_joined(JOIN_TIMEOUT) {

@@ -373,6 +373,24 @@ fn what_cannot_be_is_said() {
     let dir = dir.to_str().unwrap();
     says(&["manager", "--dir", dir, "--listen", "0.0.0.0:0"], "--tenants");
     says(&["manager", "--dir", dir, "--lease", "0"], "0.5 to 3600");
+    says(
+        &["manager", "--dir", dir, "--connections", "0"],
+        "0 connections: give 1",
+    );
+    says(
+        &[
+            "memory",
+            "--pod",
+            "a",
+            "--size",
+            "1MiB",
+            "--region",
+            dir,
+            "--threads",
+            "5000",
+        ],
+        "5000 threads: give 0",
+    );
     says(&["run", "--memory", "pool", "--data", data.text()], "--manager");
     says(
         &["run", "--manager", &pool.address, "--data", data.text()],

@@ -10,8 +10,9 @@
 //! over answers no client and orders nothing, its connections end, and its threads with them.
 
 use super::leader::{Leader, ManagerOptions};
-use super::peers::{self, CLIENTS_MAX, LONG, Peer, SHORT, STRANGERS_MAX};
-use crate::service::{Greeted, Limits, Peers, Service, Visit};
+use super::peers::{self, Peer};
+use crate::limits::ServiceLimits;
+use crate::service::{Greeted, Peers, Service, Visit};
 use crate::store::{GrantTableStore, Lead};
 use crate::wire::{self, Failure, Hello, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
@@ -44,22 +45,19 @@ enum LeaderPlace {
 }
 
 impl Election {
-    pub(super) fn new(options: ManagerOptions, store: Arc<dyn GrantTableStore>, name: String) -> Self {
+    pub(super) fn new(
+        options: ManagerOptions,
+        store: Arc<dyn GrantTableStore>,
+        limits: ServiceLimits,
+        name: String,
+    ) -> Self {
         Self {
             options,
             store,
             name,
             leader: Mutex::new(LeaderPlace::Elsewhere("this manager does not lead yet".into())),
             leading: Event::default(),
-            service: Service::new(
-                "manager",
-                Limits {
-                    places: CLIENTS_MAX,
-                    strangers: STRANGERS_MAX,
-                    short: SHORT,
-                    long: LONG,
-                },
-            ),
+            service: Service::new("manager", limits),
             stop: AtomicBool::new(false),
         }
     }

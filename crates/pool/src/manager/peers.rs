@@ -22,18 +22,12 @@ use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 use std::sync::Arc;
 
-/// Connections of tenants' clients at a time, and of clients that have not said what they are.
-pub(super) const CLIENTS_MAX: u32 = 16_384;
-pub(super) const STRANGERS_MAX: u32 = 512;
-/// Of memory nodes, of agents of hosts, and of operators.
+/// Connections of memory nodes, of agents of hosts, and of operators.
 const NODES_MAX: u32 = 4096;
 const AGENTS_MAX: u32 = 4096;
 const OPERATORS_MAX: u32 = 64;
 /// Of a tenant's clients that are on trial.
 const TRIALS_MAX: u32 = 16;
-/// Threads that answer what waits for nobody, and what may wait.
-pub(super) const SHORT: usize = 4;
-pub(super) const LONG: usize = 64;
 const _: () = assert!(
     PING_EVERY.0 < Nanos::from_secs(5).0,
     "a memory node hears a manager often"

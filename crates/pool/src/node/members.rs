@@ -33,7 +33,7 @@ use super::parts::{Former, Kept};
 use crate::grant_table::SpaceId;
 use crate::host::Process;
 use crate::member::{MemberHello, MemberId, MemberReply, MemberRequest, MemberWelcome, RingSeat};
-use crate::service::{Greeted, Limits, Peers, Visit};
+use crate::service::{Greeted, Peers, Visit};
 use crate::wire::{self, Failure, VERSION};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
@@ -43,20 +43,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Connections of members at a time, and of unknown clients.
-const CONNECTIONS_MAX: u32 = 16_384;
-const STRANGERS_MAX: u32 = 512;
-/// Its places, and the threads that answer heartbeats, and what may wait for a part's keeper.
-pub(super) const LIMITS: Limits = Limits {
-    places: CONNECTIONS_MAX,
-    strangers: STRANGERS_MAX,
-    short: 4,
-    long: 32,
-};
-const _: () = assert!(
-    STRANGERS_MAX < CONNECTIONS_MAX,
-    "unknown clients leave places to members"
-);
+/// Members of a tenant that come back though its share of connections is taken.
+const MEMBERS_MAX: u32 = 16_384;
 /// Between two looks for members that are silent or gone.
 const WATCH_TURN: Nanos = Nanos::from_millis(50);
 /// How long ending a member may take, before others are looked after.
@@ -180,7 +168,7 @@ impl NodeState {
         match placed.is_err() && self.membership.knows(hello.member) {
             true => visit
                 .place
-                .give_to_group(&format!("members of tenant \"{tenant}\""), CONNECTIONS_MAX),
+                .give_to_group(&format!("members of tenant \"{tenant}\""), MEMBERS_MAX),
             false => placed,
         }
     }

@@ -78,7 +78,7 @@ fn prepare(directory: &Path, stage: &Stage) -> Prepared {
         listen: "127.0.0.1:0".into(),
         calls: None,
     };
-    let prepared = MemoryNode::prepare(options, Arc::new(Tcp), Box::new(stage.clone()))?;
+    let prepared = MemoryNode::prepare(options, NodeLimits::default(), Arc::new(Tcp), Box::new(stage.clone()))?;
     prepared.0.lease.store(LONG.raw(), Ordering::Release);
     Ok(prepared)
 }

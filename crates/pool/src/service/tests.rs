@@ -55,7 +55,7 @@ struct Open {
 }
 
 impl Open {
-    fn new(limits: Limits) -> Self {
+    fn new(limits: ServiceLimits) -> Self {
         let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
         let (service, stop) = (Arc::new(Service::new("test", limits)), Arc::new(AtomicBool::new(false)));
         let words = Arc::<Words>::default();
@@ -110,10 +110,10 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn limits(places: u32, strangers: u32) -> Limits {
-    Limits {
-        places,
-        strangers,
+fn limits(connections: u32, unknown: u32) -> ServiceLimits {
+    ServiceLimits {
+        connections,
+        unknown,
         short: 2,
         long: 4,
     }
@@ -183,7 +183,7 @@ fn many_clients_have_few_threads() {
 /// Requests that wait for memory nodes took all threads: a lease that had to be renewed was not.
 #[test]
 fn requests_that_wait_keep_out_no_others() {
-    let open = Open::new(Limits {
+    let open = Open::new(ServiceLimits {
         long: 8,
         ..limits(100, 10)
     });
