@@ -303,6 +303,10 @@ impl State {
         self.schedule.pause(host, clock::now().0 + time.0);
     }
 
+    pub(crate) fn pause_process(&mut self, process: u32, time: Nanos) {
+        self.schedule.pause_process(process, clock::now().0 + time.0);
+    }
+
     pub(crate) fn files(&self) -> Arc<dyn FileSystem> {
         Arc::clone(&self.processes[clock::process() as usize].files)
     }

@@ -260,6 +260,15 @@ impl Process {
         exit.expect("set before the word is")
     }
 
+    /// None of its threads goes on for so long, wherever they stand; other processes of its host do.
+    ///
+    /// # Panics
+    /// In a projection ([`Pace::Project`]), which has no such faults.
+    pub fn pause(&self, time: Nanos) {
+        trace::add(|| format!("process {} \"{}\" is paused for {time}", self.id, self.name()));
+        state::with(|s| s.pause_process(self.id, time));
+    }
+
     /// Ends it where its threads stand: none goes on, no destructor runs, its locks of devices and files are free, its
     /// lines stay in the host's cache. What it had on the heap is leaked: a program that kills thousands of processes
     /// should do so in several processes of its own.

@@ -157,6 +157,44 @@ fn file_locks_end_with_their_process_and_unsynced_bytes_with_their_host() {
 }
 
 #[test]
+fn a_paused_process_stands_still_and_others_of_its_host_go_on() {
+    let world = World::new(3, Pace::Explore, Topology::hosts(1, 2)).expect("a possible topology");
+    world.run(|w| {
+        let ticks = Arc::new([AtomicU64::new(0), AtomicU64::new(0)]);
+        let start = |n: usize| {
+            let ticks = Arc::clone(&ticks);
+            w.process(0, "ticker", move || {
+                // Two threads of each: all of them stand.
+                let more = Arc::clone(&ticks);
+                rt::spawn("more", move || tick(&more[n]));
+                tick(&ticks[n]);
+            })
+        };
+        let (one, _other) = (start(0), start(1));
+        rt::sleep(Nanos::from_millis(1));
+        one.pause(Nanos::from_millis(10));
+        let of = |n: usize| ticks[n].load(Ordering::SeqCst);
+        let before = (of(0), of(1));
+        rt::sleep(Nanos::from_millis(5));
+        assert_eq!(of(0), before.0, "the paused one stands");
+        assert!(of(1) > before.1, "the other does not");
+        while of(0) == before.0 {
+            rt::sleep(Nanos::from_millis(10));
+        }
+        one.pause(Nanos::from_secs(1000));
+        one.kill();
+        assert!(!one.is_running(), "a paused one is killed all the same");
+    });
+}
+
+fn tick(ticks: &AtomicU64) {
+    loop {
+        ticks.fetch_add(1, Ordering::SeqCst);
+        rt::sleep(Nanos::from_micros(10));
+    }
+}
+
+#[test]
 fn a_paused_host_stands_still() {
     in_both(2, 2, |w| {
         let ticks = Arc::new(AtomicU64::new(0));

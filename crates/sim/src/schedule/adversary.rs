@@ -38,9 +38,25 @@ pub(super) struct Adversary {
     switch: u64,
     jump: u64,
     spurious: u64,
-    /// Paused hosts, until when, and their threads that could go on.
-    paused: Vec<(usize, u64)>,
+    /// Paused hosts and processes, until when, and their threads that could go on.
+    paused: Vec<(Paused, u64)>,
     stopped: Vec<Id>,
+}
+
+/// Whose threads do not go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Paused {
+    Host(usize),
+    Process(u32),
+}
+
+impl Paused {
+    fn has(self, thread: &Thread) -> bool {
+        match self {
+            Self::Host(host) => thread.host == host,
+            Self::Process(process) => thread.process == process,
+        }
+    }
 }
 
 /// A thread that is stopped, not ready, stands here.
@@ -96,7 +112,7 @@ impl Adversary {
         if thread.priority == 0 {
             thread.priority = u64::MAX / 2 + self.random.word() / 2;
         }
-        if self.paused.iter().any(|p| p.0 == thread.host) {
+        if self.paused.iter().any(|p| p.0.has(thread)) {
             thread.place = STOPPED;
             self.stopped.push(id);
             return;
@@ -120,22 +136,17 @@ impl Adversary {
         }
     }
 
-    pub(super) fn pause(&mut self, threads: &mut [Thread], host: usize, until: u64) {
-        self.paused.retain(|p| p.0 != host);
-        self.paused.push((host, until));
-        let of_host: Vec<Id> = self
-            .ready
-            .iter()
-            .copied()
-            .filter(|t| threads[*t].host == host)
-            .collect();
-        for id in of_host {
+    pub(super) fn pause(&mut self, threads: &mut [Thread], whose: Paused, until: u64) {
+        self.paused.retain(|p| p.0 != whose);
+        self.paused.push((whose, until));
+        let theirs: Vec<Id> = self.ready.iter().copied().filter(|t| whose.has(&threads[*t])).collect();
+        for id in theirs {
             self.leave(threads, id);
             self.ready(threads, id);
         }
     }
 
-    /// Hosts whose pause is over go on.
+    /// Hosts and processes whose pause is over go on.
     fn resume(&mut self, threads: &mut [Thread]) {
         let over = now();
         if self.paused.iter().all(|p| p.1 > over) {

@@ -28,7 +28,7 @@ mod table;
 use crate::clock::{START, fast};
 use crate::spec::{Costs, Pace};
 use crate::{trace, views};
-use adversary::Adversary;
+use adversary::{Adversary, Paused};
 use cenote_base::random::mix;
 use cenote_base::rt::{HashMap, Nanos, Wait};
 use events::Events;
@@ -242,8 +242,17 @@ impl Schedule {
     /// No thread of a host goes on until then.
     pub(crate) fn pause(&mut self, host: usize, until: u64) {
         match &mut self.order {
-            Order::Adversary(a) => a.pause(&mut self.table.threads, host, until),
+            Order::Adversary(a) => a.pause(&mut self.table.threads, Paused::Host(host), until),
             Order::Events(e) => e.pause(&mut self.table.threads, host, until, self.table.current),
+        }
+        self.arm();
+    }
+
+    /// No thread of a process goes on until then.
+    pub(crate) fn pause_process(&mut self, process: u32, until: u64) {
+        match &mut self.order {
+            Order::Adversary(a) => a.pause(&mut self.table.threads, Paused::Process(process), until),
+            Order::Events(_) => panic!("a projection stops hosts, and no process of its own"),
         }
         self.arm();
     }

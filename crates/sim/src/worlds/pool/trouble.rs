@@ -1,5 +1,5 @@
 //! What befalls the pool while users are at work: ways are cut, connections break, messages are lost or late,
-//! hosts stand still, users and programs are killed, a pod is lost.
+//! hosts and single processes stand still, users and programs are killed, a pod is lost.
 
 use cenote_base::random::Random;
 use std::collections::BTreeSet;
@@ -9,8 +9,8 @@ use cenote_base::rt::{self, Nanos};
 
 use super::processes::{Processes, User};
 use super::stage::Stage;
-use crate::World;
 use crate::rdma::Faults;
+use crate::{Process, World};
 
 pub(super) struct Trouble<'w> {
     stage: Arc<Stage>,
@@ -60,7 +60,7 @@ impl<'w> Trouble<'w> {
                 self.kill(cast);
             }
             if self.draw.one_in(120) {
-                self.befall();
+                self.befall(cast);
             }
             if self.draw.one_in(FENCED_ONE_IN) {
                 self.fence(cast);
@@ -85,14 +85,15 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    fn befall(&mut self) {
-        match self.draw.below(6) {
+    fn befall(&mut self, cast: &Processes<'_>) {
+        match self.draw.below(8) {
             0..3 => self.cut_or_mend(),
             3 => {
                 let host = self.draw.below(self.stage.count() as u64) as usize;
                 self.stage.shared.befalls("faults: pause");
                 self.world.pause(host, Nanos(self.draw.below(2_000_000)));
             }
+            4..6 => self.stop_one(cast),
             _ => {
                 self.stage.shared.befalls("faults: another network");
                 let resend = Nanos::from_micros(self.draw.pick(&[50, 200, 1000]));
@@ -104,6 +105,17 @@ impl<'w> Trouble<'w> {
                 };
                 self.stage.network.set_faults(faults);
             }
+        }
+    }
+
+    /// One process stands still, at any point of what its threads do; the others of its machine go on.
+    fn stop_one(&mut self, cast: &Processes<'_>) {
+        let users = cast.users.iter().map(|user| &user.process);
+        let all: Vec<&Process> = users.chain(cast.programs.iter().flatten()).collect();
+        let running: Vec<&Process> = all.into_iter().filter(|process| process.is_running()).collect();
+        if let Some(n) = self.draw.word().checked_rem(running.len() as u64) {
+            self.stage.shared.befalls("faults: one process stopped, and woken");
+            running[n as usize].pause(Nanos(self.draw.below(ALONE_MOST.raw())));
         }
     }
 
@@ -160,17 +172,24 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// The visitors stand still beyond their lease, at any point of what they do; then they wake up.
+    /// A visitor stands still beyond its lease, at any point of what it does, alone or with all others of its machine;
+    /// then it wakes up.
     fn fence(&mut self, cast: &mut Processes<'_>) {
         let host = self.stage.visitors();
         let mut running = cast.users.iter().filter(|user| user.process.host() == host);
         let awake = running.find(|user| user.process.is_running() && !self.stage.members().lock().is_fenced(user.mark));
-        let Some(mark) = awake.map(|user| user.mark) else {
+        let Some(user) = awake else {
             return;
         };
-        self.stage.shared.befalls("visitors stopped beyond their lease");
-        self.world.pause(host, Nanos(self.draw.below(STOPPED_MOST.raw())));
-        self.stage.members().lock().fence(mark);
+        let time = Nanos(self.draw.below(STOPPED_MOST.raw()));
+        if self.draw.one_in(2) {
+            self.stage.shared.befalls("a visitor alone stopped beyond its lease");
+            user.process.pause(time);
+        } else {
+            self.stage.shared.befalls("visitors stopped beyond their lease");
+            self.world.pause(host, time);
+        }
+        self.stage.members().lock().fence(user.mark);
         cast.start_user(host, VISITORS);
     }
 
@@ -207,6 +226,9 @@ const VISITORS: usize = 2;
 const FENCED_ONE_IN: u64 = 400;
 /// How long visitors stand still at most: with that, others may have had what was theirs, or not.
 const STOPPED_MOST: Nanos = Nanos::from_millis(20);
+
+/// How long one process of a pod stands still at most.
+const ALONE_MOST: Nanos = Nanos::from_millis(5);
 
 /// Longer than this users do not work, however little they get done.
 const MOST: Nanos = Nanos::from_secs(20);
