@@ -19,10 +19,11 @@
 mod orders;
 
 use crate::device::{HostRecord, PoolDevice};
+use crate::follower::{Follower, check_term, follow};
 use crate::grant_table::check_host_name;
 use crate::holder::Credentials;
 use crate::host::{RangeHost, machine_name};
-use crate::managers::{Greeted, Managers};
+use crate::managers::Managers;
 use crate::session::ManagerSession;
 use crate::wire::{self, Hello, HostHello, HostWelcome, Order, OrderReply, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,15 +37,7 @@ use std::sync::Arc;
 
 /// How long an agent that was killed may take to be gone.
 const ENDING_TIMEOUT: Nanos = Nanos::from_secs(1);
-/// Between two tries to reach the manager.
-const RETRY: Nanos = Nanos::from_millis(200);
-/// The manager says something within this time, or is gone.
-const SILENCE_MAX: Nanos = Nanos::from_secs(10);
-/// When it has said nothing for so long, others are asked whether they lead, as often as that.
-const DOUBT_AFTER: Nanos = Nanos::from_secs(3);
-const DOUBT_EVERY: Nanos = Nanos::from_secs(1);
-/// How long each of them may take to say so.
-const DOUBT_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Between two looks whether it is.
 const TURN: Nanos = Nanos::from_millis(100);
 
 /// What an agent does with a device that has no directory.
@@ -118,7 +111,7 @@ impl HostAgent {
             epoch: AtomicU64::new(0),
         });
         let theirs = Arc::clone(&state);
-        let thread = rt::spawn("host agent", move || theirs.run());
+        let thread = rt::spawn("host agent", move || follow(&*theirs));
         let thread = Some(thread);
         Ok(Self { state, thread })
     }
@@ -210,55 +203,25 @@ fn check_seen(device: &PoolDevice, host: &dyn RangeHost) -> Result<()> {
     }
 }
 
-impl AgentState {
-    fn run(&self) {
-        let (mut said, mut next) = (String::new(), None);
-        while !self.is_stopping() {
-            let ended = self.serve(next.take());
-            self.joined.reset();
-            match ended {
-                Ok(later) => next = later,
-                Err(error) if !self.is_stopping() => {
-                    self.note_failure(&error, &mut said);
-                    rt::sleep(RETRY);
-                }
-                Err(_) => {}
-            }
-        }
+impl Follower for AgentState {
+    fn name(&self) -> &'static str {
+        "host agent"
     }
 
-    fn note_failure(&self, error: &Error, said: &mut String) {
-        let text = error.to_string();
-        if text != *said {
-            eprintln!("cenote: host agent: {text}; trying again");
-            *said = text;
-        }
-        // The host's name is another machine's by now: what its processes held is not theirs any more.
-        if matches!(error, Error::Revoked(_))
-            && let Err(error) = self.ranges.end_all()
-        {
-            eprintln!("cenote: host agent: {error}");
-        }
+    fn managers(&self) -> &Managers {
+        &self.managers
+    }
+
+    fn network(&self) -> &dyn Network {
+        &*self.network
     }
 
     fn is_stopping(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
-    /// One connection with the manager, from its beginning to its end. The next one, if another has taken over.
-    fn serve(&self, greeted: Option<Greeted>) -> Result<Option<Greeted>> {
-        let (connection, welcome) = match greeted {
-            Some(greeted) => greeted,
-            None => self.managers.greet(&*self.network, &self.hello()?, SILENCE_MAX)?,
-        };
-        let served = self
-            .join(&*connection, &welcome)
-            .and_then(|()| self.obey(&*connection, &welcome));
-        connection.close();
-        if !matches!(served, Ok(Some(_))) {
-            self.managers.turn_away();
-        }
-        served
+    fn joined(&self) -> &Event {
+        &self.joined
     }
 
     fn hello(&self) -> Result<Hello> {
@@ -290,7 +253,8 @@ impl AgentState {
     fn join(&self, connection: &dyn Connection, welcome: &Welcome) -> Result<()> {
         let host = welcome.host.as_ref();
         let host = host.ok_or_else(|| Error::corrupt("the manager's answer to the agent of a host"))?;
-        self.check_term(welcome)?;
+        let noted = self.ranges.device.host(&self.ranges.name)?.map_or(0, |host| host.term);
+        check_term("host", noted, welcome)?;
         if host.clear {
             self.ranges.end_all()?;
         }
@@ -302,18 +266,21 @@ impl AgentState {
         Ok(())
     }
 
-    /// A manager that does not know yet that another leads gives no orders here.
-    fn check_term(&self, welcome: &Welcome) -> Result<()> {
-        let noted = self.ranges.device.host(&self.ranges.name)?.map_or(0, |host| host.term);
-        match welcome.term < noted {
-            false => Ok(()),
-            true => Err(Error::Mismatch(format!(
-                "this host has obeyed the pool's manager of term {noted}, and this one is of term {}: it leads no more, or its grant table is an old copy",
-                welcome.term
-            ))),
-        }
+    fn execute(&self, order: &Order) -> Result<OrderReply> {
+        self.ranges.execute(order)
     }
 
+    /// The host's name is another machine's by now: what its processes held is not theirs any more.
+    fn has_failed(&self, error: &Error) {
+        if matches!(error, Error::Revoked(_))
+            && let Err(error) = self.ranges.end_all()
+        {
+            eprintln!("cenote: host agent: {error}");
+        }
+    }
+}
+
+impl AgentState {
     fn note(&self, host: &HostWelcome, term: u64) -> Result<()> {
         let record = HostRecord {
             name: self.ranges.name.clone(),
@@ -321,43 +288,6 @@ impl AgentState {
             term,
         };
         self.ranges.device.note_host(host.number, &record)
-    }
-
-    fn obey(&self, connection: &dyn Connection, welcome: &Welcome) -> Result<Option<Greeted>> {
-        let (mut heard, mut asked) = (rt::now(), rt::now());
-        while !self.is_stopping() {
-            match wire::receive::<Order>(connection, TURN) {
-                Ok(order) => {
-                    let reply = self.ranges.execute(&order);
-                    let reply = reply.unwrap_or_else(|error| OrderReply::Failed(error.into()));
-                    wire::answer(connection, &reply, OrderReply::Failed)?;
-                    heard = rt::now();
-                }
-                Err(Error::Timeout(_)) => {
-                    let (now, silent) = (rt::now(), rt::now().since(heard));
-                    if silent >= DOUBT_AFTER && now.since(asked) >= DOUBT_EVERY {
-                        if let Some(later) = self.later_manager(welcome)? {
-                            return Ok(Some(later));
-                        }
-                        asked = now;
-                    }
-                    if silent >= SILENCE_MAX {
-                        return Err(Error::Lost("the manager says nothing".into()));
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
-    }
-
-    /// The manager says nothing. Another may lead by now, and need not wait until this one is given up.
-    fn later_manager(&self, now: &Welcome) -> Result<Option<Greeted>> {
-        let hello = self.hello()?;
-        let is_later = |welcome: &Welcome| welcome.pool == now.pool && welcome.term > now.term;
-        Ok(self
-            .managers
-            .greet_others(&*self.network, &hello, DOUBT_TIMEOUT, is_later))
     }
 }
 

@@ -20,6 +20,7 @@ mod acceptor;
 pub mod agent;
 pub mod client;
 mod device;
+mod follower;
 pub mod grant_table;
 pub mod holder;
 pub mod host;

@@ -32,11 +32,12 @@ mod membership;
 mod parts;
 mod rings;
 
+use crate::follower::{Follower, check_term, follow};
 use crate::grant_table::GrantId;
 use crate::host::Host;
 use crate::limits::NodeLimits;
 use crate::manager::LEASE_DEFAULT;
-use crate::managers::{Greeted, Managers};
+use crate::managers::Managers;
 use crate::service::Service;
 use crate::wire::{self, GrantFile, Hello, NodeHello, Order, OrderReply, Role, VERSION, Welcome};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -53,17 +54,6 @@ use std::sync::Arc;
 
 /// How long ending a holder may take.
 const END_TIMEOUT: Nanos = Nanos::from_secs(5);
-/// Between two tries to reach the manager.
-const RETRY: Nanos = Nanos::from_millis(200);
-/// The manager says something within this time, or is gone.
-const SILENCE_MAX: Nanos = Nanos::from_secs(10);
-/// When it has said nothing for so long, others are asked whether they lead, as often as that. It says something every
-/// two seconds.
-const DOUBT_AFTER: Nanos = Nanos::from_secs(3);
-const DOUBT_EVERY: Nanos = Nanos::from_secs(1);
-/// How long each of them may take to say so.
-const DOUBT_TIMEOUT: Nanos = Nanos::from_secs(1);
-const TURN: Nanos = Nanos::from_millis(100);
 
 /// How a memory node is called over the fabric, by users and nodes of other pods.
 #[derive(Clone)]
@@ -209,7 +199,7 @@ impl MemoryNode {
         let (obeying, accepting, watching) = (Arc::clone(&state), Arc::clone(&state), Arc::clone(&state));
         let telling = Arc::clone(&state);
         let threads = vec![
-            rt::spawn("memory node", move || obeying.run()),
+            rt::spawn("memory node", move || follow(&*obeying)),
             rt::spawn("pool members", move || accepting.accept(&*listener)),
             rt::spawn("pool watch", move || watching.watch()),
             rt::spawn("pool fences", move || telling.spread_fences()),
@@ -279,72 +269,29 @@ fn listen(network: &dyn Network, wanted: &str, former: Option<&str>) -> Result<B
     }
 }
 
-/// A manager that does not know yet that another leads gives no orders here.
-fn check_term(identity: &directory::Identity, welcome: &Welcome) -> Result<()> {
-    let known = identity.pool == Some(welcome.pool);
-    match known && welcome.term < identity.term {
-        false => Ok(()),
-        true => Err(Error::Mismatch(format!(
-            "this memory node has obeyed the pool's manager of term {}, and this one is of term {}: it leads no more, or its grant table is an old copy",
-            identity.term, welcome.term
-        ))),
+impl Follower for NodeState {
+    fn name(&self) -> &'static str {
+        "memory node"
     }
-}
 
-impl NodeState {
-    fn run(&self) {
-        let mut said = String::new();
-        let mut next = None;
-        while !self.is_stopping() {
-            let ended = self.serve(next.take());
-            self.joined.reset();
-            if let Ok(Some(later)) = ended {
-                next = Some(later);
-            } else if let Err(error) = ended
-                && !self.is_stopping()
-            {
-                let text = error.to_string();
-                if text != said {
-                    eprintln!("cenote: memory node: {text}; trying again");
-                    said = text;
-                }
-                rt::sleep(RETRY);
-            }
-        }
+    fn managers(&self) -> &Managers {
+        &self.managers
+    }
+
+    fn network(&self) -> &dyn Network {
+        &*self.network
     }
 
     fn is_stopping(&self) -> bool {
-        self.stop.load(Ordering::Acquire)
+        Self::is_stopping(self)
     }
 
-    /// One connection with the manager, from its beginning to its end: a new one, or the one that was accepted from a
-    /// manager that took over. The next one, if another has taken over again.
-    fn serve(&self, greeted: Option<Greeted>) -> Result<Option<Greeted>> {
+    fn joined(&self) -> &Event {
+        &self.joined
+    }
+
+    fn hello(&self) -> Result<Hello> {
         let identity = self.directory.identity()?;
-        let (connection, welcome) = match greeted {
-            Some(greeted) => greeted,
-            None => self
-                .managers
-                .greet(&*self.network, &self.hello(&identity)?, SILENCE_MAX)?,
-        };
-        let joined = self.join(&*connection, &identity, &welcome);
-        let served = joined.and_then(|()| self.obey(&*connection, &welcome));
-        connection.close();
-        if !matches!(served, Ok(Some(_))) {
-            self.managers.turn_away();
-        }
-        served
-    }
-
-    /// The manager says nothing. Another may lead by now, and need not wait until this one is given up.
-    fn later_manager(&self, now: &Welcome) -> Result<Option<Greeted>> {
-        let hello = self.hello(&self.directory.identity()?)?;
-        let is_later = |welcome: &Welcome| welcome.pool == now.pool && welcome.term > now.term;
-        let others = &self.managers;
-        Ok(others.greet_others(&*self.network, &hello, DOUBT_TIMEOUT, is_later))
-    }
-
-    fn hello(&self, identity: &directory::Identity) -> Result<Hello> {
         Ok(Hello {
             version: VERSION,
             role: Role::Node(NodeHello {
@@ -362,20 +309,10 @@ impl NodeState {
         })
     }
 
-    /// The greatest number of a grant that has left anything here, whether the manager knows of it or not.
-    fn last_grant(&self) -> Result<GrantId> {
-        let (memory, notes) = (self.directory.grants()?, parts::notes_in(self.directory.path())?);
-        let journals = self.lending.journals()?;
-        Ok(memory
-            .into_iter()
-            .chain(notes)
-            .chain(journals)
-            .max()
-            .unwrap_or_default())
-    }
-
-    fn join(&self, connection: &dyn Connection, identity: &directory::Identity, welcome: &Welcome) -> Result<()> {
-        check_term(identity, welcome)?;
+    fn join(&self, connection: &dyn Connection, welcome: &Welcome) -> Result<()> {
+        let identity = self.directory.identity()?;
+        let is_known = identity.pool == Some(welcome.pool);
+        check_term("memory node", if is_known { identity.term } else { 0 }, welcome)?;
         self.lease.store(welcome.lease, Ordering::Release);
         self.directory.note(|identity| {
             (identity.pool, identity.lease) = (Some(welcome.pool), Some(welcome.lease));
@@ -385,39 +322,6 @@ impl NodeState {
         wire::send(connection, &OrderReply::Done)?;
         self.joined.set();
         Ok(())
-    }
-
-    fn lease(&self) -> Nanos {
-        Nanos(self.lease.load(Ordering::Acquire))
-    }
-
-    fn obey(&self, connection: &dyn Connection, welcome: &Welcome) -> Result<Option<Greeted>> {
-        let (mut heard, mut asked) = (rt::now(), rt::now());
-        while !self.is_stopping() {
-            match wire::receive::<Order>(connection, TURN) {
-                Ok(order) => {
-                    let reply = self
-                        .execute(&order)
-                        .unwrap_or_else(|error| OrderReply::Failed(error.into()));
-                    wire::answer(connection, &reply, OrderReply::Failed)?;
-                    heard = rt::now();
-                }
-                Err(Error::Timeout(_)) => {
-                    let silent = rt::now().since(heard);
-                    if silent >= DOUBT_AFTER && rt::now().since(asked) >= DOUBT_EVERY {
-                        if let Some(later) = self.later_manager(welcome)? {
-                            return Ok(Some(later));
-                        }
-                        asked = rt::now();
-                    }
-                    if silent >= SILENCE_MAX {
-                        return Err(Error::Lost("the manager says nothing".into()));
-                    }
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(None)
     }
 
     fn execute(&self, order: &Order) -> Result<OrderReply> {
@@ -454,6 +358,28 @@ impl NodeState {
             Order::List => return self.list(),
         }
         Ok(OrderReply::Done)
+    }
+}
+
+impl NodeState {
+    fn is_stopping(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
+    /// The greatest number of a grant that has left anything here, whether the manager knows of it or not.
+    fn last_grant(&self) -> Result<GrantId> {
+        let (memory, notes) = (self.directory.grants()?, parts::notes_in(self.directory.path())?);
+        let journals = self.lending.journals()?;
+        Ok(memory
+            .into_iter()
+            .chain(notes)
+            .chain(journals)
+            .max()
+            .unwrap_or_default())
+    }
+
+    fn lease(&self) -> Nanos {
+        Nanos(self.lease.load(Ordering::Acquire))
     }
 
     /// The processes that map a grant's file. This one does not count that maps it for a holder elsewhere.
