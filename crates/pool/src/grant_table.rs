@@ -34,7 +34,8 @@ use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_space::EXTENT;
 pub use devices::{Device, DeviceHost, RangeOf};
-pub use hosts::check_host_name;
+pub(crate) use hosts::SETTLING;
+pub use hosts::{HostLoss, check_host_name};
 use records::{Collection, Record, Records, Weight};
 use serde::{Deserialize, Serialize};
 pub use spaces::{Making, PartOf, PartsOf, SpaceRecord};
@@ -148,6 +149,16 @@ impl Record for Device {
 
 impl Record for SpaceRecord {
     type Totals = ();
+}
+
+/// A mirror takes the place of its grant on any machine that reaches it, and a range goes from host to host by itself.
+fn check_no_mirror_wanted(id: GrantId, requested: &OpenRequest) -> Result<()> {
+    match requested.mirror {
+        false => Ok(()),
+        true => Err(Error::Mismatch(format!(
+            "grant {id} lies on a device that hosts share, and ranges of devices have no mirrors: ask for none (--mirror), or free it first (cenote pool free {id}), so that it comes to lie on a memory node"
+        ))),
+    }
 }
 
 /// What people are shown.
@@ -430,7 +441,10 @@ impl GrantTable {
             )));
         }
         match is_on_device {
-            true => self.check_hosts(id, host)?,
+            true => {
+                check_no_mirror_wanted(id, requested)?;
+                self.check_hosts(id, host)?;
+            }
             false => {
                 self.check_connected(node)?;
                 self.check_machine(node, requested.machine)?;
@@ -701,6 +715,9 @@ impl GrantTable {
         let most = nodes.iter().map(|id| self.free_of(*id)).max().unwrap_or(0);
         let place = pod.map_or("the pool".into(), |pod| format!("pod {pod}"));
         Error::Full(match nodes.is_empty() {
+            true if !self.devices.is_empty() => format!(
+                "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device that this host has joined (cenote host); what is to be mirrored lies on memory nodes alone"
+            ),
             true => format!(
                 "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device that this host has joined (cenote host)"
             ),

@@ -9,7 +9,7 @@
 
 mod mirror;
 
-use crate::grant_table::{GrantId, NodeId};
+use crate::grant_table::{GrantId, NodeId, SETTLING};
 use crate::host::{Process, machine_name};
 use crate::managers::Managers;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel, ManagerSession, TAKEOVER_TIMEOUT, unexpected};
@@ -33,6 +33,11 @@ const _: () = assert!(RENEWALS > 1, "a manager hears a holder several times in a
 const RENEW_TIMEOUT_MIN: Nanos = Nanos::from_secs(1);
 /// How long an agent may take to look which processes map a range.
 const CONFIRM_TIMEOUT: Nanos = Nanos::from_secs(10);
+/// Longer than a manager that has just begun to lead needs to tell whether a host is heard.
+const HOST_LOST_TIMEOUT: Nanos = Nanos::from_secs(60);
+const _: () = assert!(HOST_LOST_TIMEOUT.raw() > 2 * SETTLING.raw(), "it can tell in time");
+/// Between two tries to be told.
+const HOST_LOST_AGAIN: Nanos = Nanos::from_secs(1);
 /// Between two tries to hear that a grant is still this holder's.
 const CONFIRM_AGAIN: Nanos = Nanos::from_millis(200);
 
@@ -460,13 +465,32 @@ impl Operator {
     }
 
     /// A host is over, as its switch or an operator knows: none of its processes reaches a device any more. What they
-    /// held goes to the next.
+    /// held goes to the next. A manager that has just begun to lead cannot tell yet whether the host is heard: it is
+    /// asked again until it can, and `waits` is told how long that takes at most.
     ///
     /// # Errors
-    /// [`Error::Busy`] if its agent is connected, [`Error::Invalid`] if there is none of this name, or several.
-    pub fn host_lost(&self, host: &str, pod: Option<&str>) -> Result<()> {
-        let (host, pod) = (host.into(), pod.map(str::to_owned));
-        self.0.ask(&Request::HostLost { host, pod }).map(drop)
+    /// [`Error::Busy`] if its agent is connected, [`Error::Invalid`] if there is none of this name, or several;
+    /// [`Error::Timeout`] if the manager could not tell for longer than it may take.
+    pub fn host_lost(&self, host: &str, pod: Option<&str>, mut waits: impl FnMut(Nanos)) -> Result<()> {
+        let until = rt::now() + HOST_LOST_TIMEOUT;
+        let request = Request::HostLost {
+            host: host.into(),
+            pod: pod.map(str::to_owned),
+        };
+        loop {
+            let left = match self.0.ask(&request)? {
+                Reply::Done => return Ok(()),
+                Reply::TooEarly { left } => Nanos(left),
+                _ => return Err(unexpected()),
+            };
+            if rt::now() > until {
+                return Err(Error::Timeout(format!(
+                    "the manager cannot tell yet whether the agent of host \"{host}\" is heard"
+                )));
+            }
+            waits(left);
+            rt::sleep(left.min(HOST_LOST_AGAIN));
+        }
     }
 
     /// Gives up a memory node that will not come back, and what lay there.

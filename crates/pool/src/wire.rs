@@ -330,6 +330,10 @@ pub enum Reply {
     Audit(AuditReport),
     Space(SpaceView),
     Spaces(Vec<SpaceSummary>),
+    /// It cannot be answered for so many nanoseconds at most: ask again.
+    TooEarly {
+        left: u64,
+    },
     Failed(Failure),
 }
 

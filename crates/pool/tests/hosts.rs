@@ -126,7 +126,7 @@ fn operate(manager: &str) {
     say("ready");
     for line in std::io::stdin().lines().map_while(std::result::Result::ok) {
         let done = match line.split_once(' ') {
-            Some(("host-lost", host)) => operator.host_lost(host, None).map(|()| "done".to_owned()),
+            Some(("host-lost", host)) => operator.host_lost(host, None, |_| {}).map(|()| "done".to_owned()),
             Some(("free", id)) => operator
                 .free(GrantId(id.parse().expect("a number")))
                 .map(|()| "done".to_owned()),
@@ -417,6 +417,16 @@ fn a_lost_hosts_grant_goes_on_elsewhere_by_an_operators_word() {
 
 /// Its agent was stopped when the epoch was closed, and had no order. It wakes up, and ends what maps the device before
 /// it is heard.
+/// The word was refused until the manager had missed the agent by itself: an operator had to say it again and again.
+#[test]
+fn a_host_is_called_lost_before_it_is_missed() {
+    let Some(mut pool) = Pool::new() else { return };
+    let connected = pool.order("host-lost a");
+    assert!(connected.contains("stop it first"), "{connected}");
+    pool.agents[0].kill();
+    assert_eq!(pool.order("host-lost a"), "done");
+}
+
 #[test]
 fn an_agent_of_a_closed_epoch_ends_everything_before_it_joins() {
     let Some(mut pool) = Pool::new() else { return };

@@ -421,7 +421,11 @@ pub fn look(command: PoolCommand) -> Result<ExitCode, Failure> {
             Ok(ExitCode::SUCCESS)
         }
         PoolCommand::HostLost { host, pod, connect } => {
-            operator(&connect)?.host_lost(&host, pod.as_deref())?;
+            let waits = |left: Nanos| {
+                let left = left.as_secs_f64().ceil();
+                say!("the manager has just begun to lead: it can tell within {left} s whether host {host} is heard");
+            };
+            operator(&connect)?.host_lost(&host, pod.as_deref(), waits)?;
             say!("host {host} is lost: what its processes held has no holder now");
             Ok(ExitCode::SUCCESS)
         }

@@ -15,7 +15,16 @@ const HOSTS_MAX: u64 = 64;
 const HOST_NAME_MAX: usize = 64;
 
 /// How long an agent may take to find that another manager leads: it gives the former one up, and reaches this one.
-const SETTLING: Nanos = Nanos::from_secs(20);
+pub(crate) const SETTLING: Nanos = Nanos::from_secs(20);
+
+/// What has come of the word that a host is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HostLoss {
+    /// Its epochs are closed.
+    Closed,
+    /// The manager has just begun to lead: to it all hosts look lost. For so long the host's agent may be on its way.
+    TooEarly(Nanos),
+}
 
 impl GrantTable {
     /// Hosts whose agents spoke to the former manager have some time to come to this one.
@@ -129,8 +138,8 @@ impl GrantTable {
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is none of this name, or several in different pods; [`Error::Busy`] if its agent is
-    /// connected, or may be about to be: to a manager that has just begun to lead all hosts look lost.
-    pub fn lose_host(&mut self, name: &str, pod: Option<&str>, now: Nanos) -> Result<()> {
+    /// connected.
+    pub fn lose_host(&mut self, name: &str, pod: Option<&str>, now: Nanos) -> Result<HostLoss> {
         let is_meant = |device: &Device| pod.is_none_or(|pod| pod == device.pod) && device.hosts.contains_key(name);
         let meant: Vec<NodeId> = self
             .devices()
@@ -153,21 +162,15 @@ impl GrantTable {
                 "the agent of host \"{name}\" is connected, so the host is not lost: stop it first"
             )));
         }
-        let is_awaited = |host: &DeviceHost| host.open && now < host.awaited;
-        if meant
-            .iter()
-            .any(|id| self.device_host(*id, name).is_some_and(is_awaited))
-        {
-            return Err(Error::Busy(format!(
-                "the manager has just begun to lead, and the agent of host \"{name}\" may not have found it yet: say \
-                 so again in {} s",
-                SETTLING.raw() / Nanos::from_secs(1).raw()
-            )));
+        let open = meant.iter().filter_map(|id| self.device_host(*id, name));
+        let awaited = open.filter(|host| host.open).map(|host| host.awaited).max();
+        if let Some(until) = awaited.filter(|until| now < *until) {
+            return Ok(HostLoss::TooEarly(until.since(now)));
         }
         for id in meant {
             self.close_host(id, name, now);
         }
-        Ok(())
+        Ok(HostLoss::Closed)
     }
 
     fn close_host(&mut self, id: NodeId, name: &str, now: Nanos) {

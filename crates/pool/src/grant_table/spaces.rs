@@ -85,6 +85,9 @@ pub enum Making {
     Wait,
 }
 
+/// Words of a part are changed on one host, by a node that keeps it there.
+const DEVICE_ALONE: &str = "; it has a device that hosts share, and parts of spaces lie on memory nodes alone";
+
 impl GrantTable {
     // ---- what tenants ask ----
 
@@ -235,8 +238,10 @@ impl GrantTable {
             let nodes = self.nodes.iter().filter(|(_, node)| node.connected && node.pod == *pod);
             let nodes: Vec<_> = nodes.map(|(id, _)| *id).collect();
             let none = || {
+                let has_device = self.devices().any(|(_, device)| device.pod == *pod);
+                let device = if has_device { DEVICE_ALONE } else { "" };
                 Error::Full(format!(
-                    "pod {pod} has no memory node that is connected (cenote memory starts one)"
+                    "pod {pod} has no memory node that is connected (cenote memory starts one){device}"
                 ))
             };
             if nodes.is_empty() { Err(none()) } else { Ok(nodes) }

@@ -7,7 +7,7 @@
 
 use super::leader::{AGAIN, HELLO_TIMEOUT, Leader, PING_EVERY, TURN, path_of};
 use super::links::Link;
-use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Phase};
+use crate::grant_table::{Device, Grant, GrantId, GrantTable, HostLoss, NodeId, Phase};
 use crate::host::Process;
 use crate::wire::{
     self, AuditReport, GrantedRange, HostHello, HostWelcome, Order, OrderReply, RangeFound, RangeOrder, RangeWork,
@@ -130,6 +130,61 @@ impl Leader {
     fn order_range(&self, id: GrantId, grant: &Grant, work: RangeWork) -> Result<OrderReply> {
         let order = range_order(id, grant, work)?;
         self.agent(grant.node, host_of(id, grant)?)?.order(&order)
+    }
+
+    // ---- lost hosts ----
+
+    /// A host is over, as its switch or an operator says. Its agent contradicts that, if it answers: one that was killed,
+    /// or cut off with its host, may not be missed yet.
+    pub(super) fn host_lost(&self, host: &str, pod: Option<&str>) -> Result<Reply> {
+        let lose = || {
+            self.grant_table
+                .change(|grant_table| grant_table.lose_host(host, pod, rt::now()))
+        };
+        let loss = match lose() {
+            Err(Error::Busy(_)) if !self.answers(host, pod) => {
+                self.await_leaving(host, pod);
+                lose()
+            }
+            loss => loss,
+        };
+        Ok(match loss? {
+            HostLoss::Closed => Reply::Done,
+            HostLoss::TooEarly(left) => Reply::TooEarly { left: left.raw() },
+        })
+    }
+
+    /// Devices at which the agent of a host is connected.
+    fn connected_at(&self, host: &str, pod: Option<&str>) -> Vec<NodeId> {
+        let grant_table = self.grant_table.look();
+        let is_there = |device: &Device| {
+            let is_meant = pod.is_none_or(|pod| pod == device.pod);
+            is_meant && device.hosts.get(host).is_some_and(|host| host.connected)
+        };
+        let devices = grant_table.devices().filter(|(_, device)| is_there(device));
+        devices.map(|(id, _)| id).collect()
+    }
+
+    fn answers(&self, host: &str, pod: Option<&str>) -> bool {
+        self.connected_at(host, pod).into_iter().any(|device| {
+            // One that has yet to join was just heard.
+            let Some(link) = self.agents.get(&(device, host.to_owned())) else {
+                return true;
+            };
+            let answers = link.order(&Order::Ping).is_ok();
+            if !answers {
+                link.close();
+            }
+            answers
+        })
+    }
+
+    fn await_leaving(&self, host: &str, pod: Option<&str>) {
+        let until = rt::now() + HELLO_TIMEOUT;
+        while !self.connected_at(host, pod).is_empty() && rt::now() < until && !self.is_stopping() {
+            let grant_table = self.grant_table.look();
+            self.grant_table.wait(grant_table, TURN);
+        }
     }
 
     // ---- holders ----

@@ -449,10 +449,7 @@ impl Leader {
                 .grant_table
                 .change(|grant_table| grant_table.forget(node))
                 .map(|()| Reply::Done),
-            Request::HostLost { host, pod } => self
-                .grant_table
-                .change(|grant_table| grant_table.lose_host(&host, pod.as_deref(), rt::now()))
-                .map(|()| Reply::Done),
+            Request::HostLost { host, pod } => self.host_lost(&host, pod.as_deref()),
             Request::DropSpace {
                 tenant: Some(tenant),
                 name,

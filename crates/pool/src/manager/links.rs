@@ -87,6 +87,11 @@ impl Link {
         }
     }
 
+    /// It does not answer: what serves the connection ends.
+    pub(super) fn close(&self) {
+        self.connection.close();
+    }
+
     /// Waits until there may be something to order; false if there was nothing for so long.
     pub(super) fn has_work(&self, timeout: Nanos) -> bool {
         let has_work = self.work.wait_timeout(timeout);

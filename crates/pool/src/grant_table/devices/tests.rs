@@ -1,4 +1,6 @@
-use super::super::Opening;
+mod refusals;
+
+use super::super::{HostLoss, Opening, SpaceId};
 use super::*;
 use crate::settings::Tenants;
 use crate::store::Stored;
@@ -164,12 +166,11 @@ fn a_host_is_not_lost_while_its_agent_may_be_on_its_way() {
     let (id, _) = admit(open(&mut table, "db", 2, "a"));
     let begun = Nanos::from_secs(50);
     let mut table = GrantTable::read(&stored(&table), tenants(), begun, LEASE).expect("read");
-    refused(
-        table.lose_host("a", None, begun + Nanos::from_secs(12)),
-        "just begun to lead",
-    );
+    let said = table.lose_host("a", None, begun + Nanos::from_secs(12)).expect("heard");
+    assert_eq!(said, HostLoss::TooEarly(Nanos::from_secs(8)));
     assert_eq!(table.grant(id).expect("there").host(), Some("a"));
-    table.lose_host("a", None, begun + Nanos::from_secs(21)).expect("lost");
+    let said = table.lose_host("a", None, begun + Nanos::from_secs(21)).expect("heard");
+    assert_eq!(said, HostLoss::Closed);
     // One that has come and gone has no such time.
     join(&mut table, &hello("b", 2)).expect("joined");
     table.leave_host(DEVICE, "b");
