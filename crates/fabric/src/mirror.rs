@@ -96,6 +96,11 @@ pub trait Side: Send + Sync {
         self.fence();
     }
 
+    /// All that was copied is in the mirror's memory: [`Side::fence`] would not wait.
+    fn is_settled(&self) -> bool {
+        true
+    }
+
     /// Fences returned without it, and no one may know that it is whole no more: which mirror this is, by a number of
     /// its own.
     fn behind(&self) -> Option<u64> {

@@ -616,6 +616,12 @@ impl Region {
         self.mirroring().and_then(Mirroring::side)?.behind()
     }
 
+    /// Whether all that was written back is in the mirror too, as far as there is one: a fence would not wait.
+    pub fn is_mirror_settled(&self) -> bool {
+        let side = self.mirroring().and_then(Mirroring::side);
+        side.is_none_or(|side| side.is_settled())
+    }
+
     /// Whether there is a mirror.
     pub fn is_mirrored(&self) -> bool {
         self.mirroring().is_some_and(|mirroring| mirroring.side().is_some())

@@ -19,6 +19,7 @@
 mod connection;
 mod membership;
 mod options;
+mod place;
 mod standing;
 #[cfg(test)]
 mod tests;
@@ -36,15 +37,17 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::rdma::call::Callers;
 use cenote_space::{
-    Channel, Class, Extent, FarPart, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run, SessionId, Space,
+    Channel, Class, Extent, FarPart, FarReads, GlobalAddress, Hello, Keeper, Lifetime, Part, PartSource, Run,
+    SessionId, Space,
 };
 use connection::Pool;
 use membership::{Membership, RETRY};
 pub use options::{ClientOptions, OnRevoked};
+use place::Place;
 use standing::Standing;
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Extents that go back in one message.
 const GIVE_BACK_MAX: usize = 4096;
@@ -89,6 +92,19 @@ impl PoolClient {
     /// [`Error::Timeout`]: whether it was made, [`PoolClient::spaces`] tells.
     pub fn create_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
         let requested = requested(name, bytes, pods);
+        self.0.order(&Request::CreateSpace(requested)).map(drop)
+    }
+
+    /// The same, mirrored: each part has a second memory on another node, with every change that was acknowledged, and
+    /// that takes its place when the part's node is lost. It is used by calls alone, from its own pod too.
+    ///
+    /// # Errors
+    /// As [`PoolClient::create_space`].
+    pub fn create_mirrored_space(&self, name: &str, bytes: u64, pods: Option<&[String]>) -> Result<()> {
+        let requested = SpaceRequest {
+            mirrored: true,
+            ..requested(name, bytes, pods)
+        };
         self.0.order(&Request::CreateSpace(requested)).map(drop)
     }
 
@@ -187,19 +203,21 @@ impl PoolClient {
         self.0.find()?;
         let view = self.0.view(name)?;
         let space = Space::new(view.id.0);
-        let opening = Opening {
+        let opening = Arc::new_cyclic(|me| Opening {
+            me: Weak::clone(me),
             pool: Arc::clone(&self.0),
             name: name.into(),
             members: Mutex::default(),
+            places: Mutex::default(),
             standing: Arc::default(),
             look_at: AtomicU64::new(0),
-        };
+        });
         let attached = match opening.attach_patiently(&space, &view) {
             Err(error) if space.parts().next().is_none() && space.far_parts().next().is_none() => return Err(error),
             attached => attached,
         };
         let first = view.parts.iter().map(|part| part.number).min().unwrap_or(1);
-        space.set_source(Box::new(opening), first)?;
+        space.set_source(Box::new(Parts(opening)), first)?;
         Ok((space, view, attached))
     }
 }
@@ -209,6 +227,7 @@ fn requested(name: &str, bytes: u64, pods: Option<&[String]>) -> SpaceRequest {
         name: name.into(),
         bytes,
         pods: pods.map(<[String]>::to_vec),
+        mirrored: false,
     }
 }
 
@@ -217,9 +236,13 @@ type Members = BTreeMap<NodeId, Arc<Membership>>;
 
 /// An open space's parts: those that are attached, and how to get more.
 struct Opening {
+    me: Weak<Opening>,
     pool: Arc<Pool>,
     name: String,
+    /// Lock order: members, then places.
     members: Mutex<Members>,
+    /// Of the parts that are attached.
+    places: Mutex<Vec<Arc<Place>>>,
     standing: Arc<Standing>,
     /// When the manager may be asked again for an unknown part, in nanoseconds.
     look_at: AtomicU64,
@@ -277,6 +300,10 @@ impl Opening {
                     let member = self.member_at(&mut members, view, part, address)?;
                     self.attach_far(space, view, part, member, (callers, calls))
                 }
+                _ if part.mirrored => Err(Error::Invalid(format!(
+                    "space \"{}\" is mirrored, and so used by calls: this process, or memory node {}, has no way for them",
+                    self.name, part.node
+                ))),
                 // Its node, or this process, has no way for calls: the part is not attached.
                 _ => Ok(()),
             },
@@ -292,10 +319,7 @@ impl Opening {
                 part.path, part.number
             )));
         }
-        let keeper = RemoteKeeper {
-            member,
-            part: part.number,
-        };
+        let keeper = RemoteKeeper(self.place(part, member));
         space.attach(Arc::new(mapped), Arc::new(keeper))
     }
 
@@ -314,10 +338,14 @@ impl Opening {
             key: view.key.number(),
             pod: self.pool.pod(view),
         };
-        let admission = member.admission();
-        let keeper = RemoteKeeper {
-            member,
-            part: part.number,
+        let place = self.place(part, member);
+        let admission = Place::admission(&place);
+        let keeper = RemoteKeeper(place);
+        // What goes later than its answer would be newer than what its mirror has.
+        let reads = if part.mirrored {
+            FarReads::Plain
+        } else {
+            self.pool.options.far_reads
         };
         let (pool, name, number) = (Arc::clone(&self.pool), self.name.clone(), part.number);
         let resolver = move || {
@@ -327,7 +355,7 @@ impl Opening {
         let channel = Channel::new(Arc::clone(callers), calls, hello)
             .resolved_by(Box::new(resolver))
             .admitted_by(admission)
-            .reading(self.pool.options.far_reads);
+            .reading(reads);
         let channel = Arc::new(channel);
         self.standing.add_channel(&channel);
         let far = FarPart {
@@ -336,6 +364,49 @@ impl Opening {
             channel,
         };
         space.attach_far(far, Arc::new(keeper))
+    }
+
+    /// Where a part that is to be attached is asked.
+    fn place(&self, part: &PartView, member: Arc<Membership>) -> Arc<Place> {
+        let opening = Weak::clone(&self.me);
+        let follow = move |from| {
+            let closed = || Error::Lost("the space was closed".into());
+            opening.upgrade().ok_or_else(closed)?.follow(from)
+        };
+        let timeout = self.pool.options.timeout;
+        let place = Arc::new(Place::new(part.number, member, Box::new(follow), timeout));
+        self.places.lock().push(Arc::clone(&place));
+        place
+    }
+
+    /// The parts that were asked at a node that keeps them no more are asked where they are now.
+    fn follow(&self, from: NodeId) -> Result<()> {
+        let mut members = self.members.lock();
+        let places = self.places.lock().clone();
+        let has_left = |place: &&Arc<Place>| {
+            let member = place.member();
+            member.node() == from && member.has_moved()
+        };
+        let left: Vec<_> = places.iter().filter(has_left).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        members.remove(&from);
+        let view = self.pool.view(&self.name)?;
+        for place in left {
+            let part = view.parts.iter().find(|part| part.number == place.part);
+            let at = part.and_then(|part| Some((part, part.members.as_ref()?)));
+            let (part, address) = at.ok_or_else(|| {
+                let (number, name) = (place.part, &self.name);
+                Error::Lost(format!(
+                    "part {number} of space \"{name}\" is kept by no memory node that is there"
+                ))
+            })?;
+            let member = self.member_at(&mut members, &view, part, address)?;
+            member.take_over(part.number, &place.member());
+            place.move_to(member);
+        }
+        Ok(())
     }
 
     /// The membership at a part's memory node, which begins now if there is none.
@@ -349,14 +420,32 @@ impl Opening {
         if let Some(member) = members.get(&part.node) {
             return Ok(Arc::clone(member));
         }
-        let member = Membership::begin(&self.pool, &self.name, view, part, address, &self.standing)?;
+        let opening = Weak::clone(&self.me);
+        let on_moved = move |node| {
+            if let Some(opening) = opening.upgrade()
+                && let Err(error) = opening.follow(node)
+            {
+                eprintln!("cenote: space \"{}\": {error}; trying again", opening.name);
+            }
+        };
+        let (ours, standing) = ((&self.pool, &*self.name), &self.standing);
+        let member = Membership::begin(ours, view, part, address, standing, Box::new(on_moved))?;
         let member = Arc::new(member);
         members.insert(part.node, Arc::clone(&member));
         Ok(member)
     }
 }
 
-impl PartSource for Opening {
+/// An open space's parts, for the space.
+struct Parts(Arc<Opening>);
+
+impl PartSource for Parts {
+    fn attach_more(&self, space: &Space, full: bool) -> bool {
+        self.0.attach_more(space, full)
+    }
+}
+
+impl Opening {
     fn attach_more(&self, space: &Space, full: bool) -> bool {
         let now = rt::now().raw();
         let look_at = self.look_at.load(Ordering::Relaxed);
@@ -381,14 +470,15 @@ impl PartSource for Opening {
 // ---- keeper ----
 
 /// The keeper of a part, in its memory node's process.
-struct RemoteKeeper {
-    member: Arc<Membership>,
-    part: u8,
-}
+struct RemoteKeeper(Arc<Place>);
 
 impl RemoteKeeper {
+    fn part(&self) -> u8 {
+        self.0.part
+    }
+
     fn ask(&self, request: MemberRequest) -> Result<MemberReply> {
-        self.member.ask(&request, &mut 0)
+        self.0.ask(&request, &mut 0)
     }
 
     fn tell(&self, request: MemberRequest) -> Result<()> {
@@ -405,14 +495,14 @@ fn misfit() -> Error {
 
 impl Keeper for RemoteKeeper {
     fn begin(&self) -> Result<SessionId> {
-        match self.ask(MemberRequest::Begin { part: self.part })? {
+        match self.ask(MemberRequest::Begin { part: self.part() })? {
             MemberReply::Begun(session) => Ok(session),
             _ => Err(misfit()),
         }
     }
 
     fn take(&self, session: SessionId, class: Class, lifetime: Lifetime) -> Result<Extent> {
-        let part = self.part;
+        let part = self.part();
         let request = MemberRequest::Take {
             part,
             session,
@@ -426,7 +516,7 @@ impl Keeper for RemoteKeeper {
     }
 
     fn give_back(&self, session: SessionId, extents: &[Extent]) -> Result<()> {
-        let part = self.part;
+        let part = self.part();
         let request = |extents: &[Extent]| MemberRequest::GiveBack {
             part,
             session,
@@ -438,7 +528,7 @@ impl Keeper for RemoteKeeper {
     }
 
     fn take_run(&self, session: SessionId, bytes: u64, lifetime: Lifetime) -> Result<Run> {
-        let part = self.part;
+        let part = self.part();
         let request = MemberRequest::TakeRun {
             part,
             session,
@@ -452,10 +542,10 @@ impl Keeper for RemoteKeeper {
     }
 
     fn free_run(&self, address: GlobalAddress) -> Result<()> {
-        let part = self.part;
+        let part = self.part();
         let request = MemberRequest::FreeRun { part, address };
         let mut tries = 0;
-        match self.member.ask(&request, &mut tries) {
+        match self.0.ask(&request, &mut tries) {
             // The answer to the one before was lost.
             Err(Error::Invalid(_)) if tries > 1 => Ok(()),
             answer => answer.map(drop),
@@ -463,12 +553,12 @@ impl Keeper for RemoteKeeper {
     }
 
     fn end(&self, session: SessionId) -> Result<()> {
-        let part = self.part;
+        let part = self.part();
         self.tell(MemberRequest::End { part, session })
     }
 
     fn is_alive(&self, session: SessionId) -> Result<bool> {
-        let part = self.part;
+        let part = self.part();
         match self.ask(MemberRequest::IsAlive { part, session })? {
             MemberReply::Alive(alive) => Ok(alive),
             _ => Err(misfit()),
@@ -476,7 +566,7 @@ impl Keeper for RemoteKeeper {
     }
 
     fn audit(&self) -> Result<Vec<String>> {
-        match self.ask(MemberRequest::Audit { part: self.part })? {
+        match self.ask(MemberRequest::Audit { part: self.part() })? {
             MemberReply::Problems(problems) => Ok(problems),
             _ => Err(misfit()),
         }

@@ -94,6 +94,11 @@ impl Grant {
         self.phase = next;
     }
 
+    /// It is a part of a space, which its memory node keeps: also while that takes it up.
+    fn is_kept(&self) -> bool {
+        self.part.is_some() && matches!(self.phase, Phase::Keeping | Phase::Kept | Phase::Fencing)
+    }
+
     /// What time makes of it.
     fn due(&self, now: Nanos) -> Option<Phase> {
         let until = |secs: u64| self.time.raw().saturating_add(secs.saturating_mul(1_000_000_000));
@@ -388,8 +393,8 @@ impl GrantTable {
             return Err(Error::Busy(format!("memory node {id} is connected: stop it first")));
         }
         self.nodes.remove(&id);
-        self.lose_parts(id);
         self.promote_from(id);
+        self.lose_parts(id);
         self.grants.retain(|_, grant| grant.node != id);
         self.settle_mirrors();
         self.settle_spaces();
@@ -811,10 +816,10 @@ impl GrantTable {
         match grant.phase {
             Phase::Fencing => {
                 assert!(
-                    grant.part.is_none() && grant.mirror_of.is_none(),
-                    "grant {id} is a part of a space or a mirror: it has no holder to be fenced"
+                    grant.mirror_of.is_none(),
+                    "grant {id} is a mirror: it has no holder to be fenced"
                 );
-                grant.enter(Phase::Idle);
+                grant.enter(if grant.part.is_some() { Phase::Kept } else { Phase::Idle });
                 grant.set_host(None);
                 grant.time = now;
             }

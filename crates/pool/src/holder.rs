@@ -7,7 +7,7 @@
 //! since. Its node finds processes that *map* the memory, so one that maps it later is not found. So a holder [maps it,
 //! then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
-mod mirror;
+pub(crate) mod mirror;
 
 use crate::grant_table::{GrantId, NodeId, SETTLING};
 use crate::host::{Process, machine_name};
@@ -21,7 +21,7 @@ use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::{FileRange, Foothold, MirrorKeeper};
-use mirror::GrantMirror;
+use mirror::{GrantMirror, MirrorOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -371,14 +371,21 @@ impl Shared {
         credentials: &Credentials,
         opened: &Opened,
     ) -> Result<Arc<GrantMirror>> {
-        let line = ManagerChannel {
+        let line = Arc::new(ManagerChannel {
             network: Arc::clone(network),
             managers: Managers::parse(&credentials.manager)?,
             hello: credentials.tenants_hello(),
             session: Mutex::default(),
-        };
+        });
         let (which, stop) = ((self.grant, self.epoch), Arc::clone(&self.stop));
-        Ok(GrantMirror::new(line, which, self.every, stop, opened.mirror.clone()))
+        let options = MirrorOptions {
+            every: self.every,
+            // What is lost is told to the manager at once; it may be starting anew.
+            patience: Nanos(8 * self.every.raw()),
+            cards: Arc::default(),
+            on_revoked: Box::new(|| ()),
+        };
+        Ok(GrantMirror::new(line, which, options, stop, opened.mirror.clone()))
     }
 }
 

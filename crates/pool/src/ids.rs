@@ -56,6 +56,8 @@ impl Phase {
             (Phase::Held | Phase::Idle, Phase::Held) => true,
             (Phase::Held, Phase::Fencing) | (Phase::Fencing, Phase::Idle) => true,
             (Phase::Keeping, Phase::Kept) => true,
+            // The mirror of a part takes its place.
+            (Phase::Fencing, Phase::Kept) => true,
             // What a holder says of its mirror may come twice; a promoted mirror is fenced.
             (Phase::Filling | Phase::Whole, Phase::Filling | Phase::Whole) => true,
             (Phase::Whole, Phase::Fencing) => true,

@@ -126,6 +126,21 @@ pub enum MemberRequest {
 }
 
 impl MemberRequest {
+    /// The part that it is about, if it is about one.
+    pub fn part(&self) -> Option<u8> {
+        match self {
+            Self::Begin { part }
+            | Self::Take { part, .. }
+            | Self::GiveBack { part, .. }
+            | Self::TakeRun { part, .. }
+            | Self::FreeRun { part, .. }
+            | Self::End { part, .. }
+            | Self::IsAlive { part, .. }
+            | Self::Audit { part } => Some(*part),
+            Self::Ping | Self::Leave => None,
+        }
+    }
+
     /// Whether it may come over a ring: what is asked often, and answered soon. What makes a member one, or ends that,
     /// and signs of life come over its connection, which has a thread of its own at the node.
     pub fn is_for_ring(&self) -> bool {

@@ -29,11 +29,12 @@ mod known;
 mod lent;
 mod members;
 mod membership;
+mod mirroring;
 mod parts;
 mod rings;
 
 use crate::follower::{Follower, check_term, follow};
-use crate::grant_table::GrantId;
+use crate::grant_table::{GrantId, NodeId};
 use crate::host::Host;
 use crate::limits::NodeLimits;
 use crate::manager::LEASE_DEFAULT;
@@ -169,7 +170,11 @@ impl MemoryNode {
         let state = Arc::new(NodeState {
             address: listener.address(),
             lease: AtomicU64::new(identity.lease.unwrap_or(LEASE_DEFAULT.raw())),
-            parts: parts::Parts::find(&options.directory, hosting(&options, threads)?, Arc::clone(&rings))?,
+            parts: parts::Parts::find(
+                &options.directory,
+                hosting(&options, threads, &network, identity.id)?,
+                Arc::clone(&rings),
+            )?,
             membership: membership::Membership::new(fenced::Fenced::read(&options.directory)?),
             spread: fencing::Spread::default(),
             known: known::Known::read(&options.directory)?,
@@ -226,6 +231,7 @@ impl Drop for MemoryNode {
         }
         self.state.membership.close_connections();
         self.state.parts.close_rings();
+        self.state.parts.end_mirrors();
         self.state.lending.end();
         if let Some(calls) = &self.state.options.calls {
             calls.hosts.clear();
@@ -245,9 +251,16 @@ fn threads(options: &NodeOptions, limits: NodeLimits) -> usize {
     }
 }
 
-fn hosting(options: &NodeOptions, threads: usize) -> Result<Option<parts::Hosting>> {
+fn hosting(
+    options: &NodeOptions,
+    threads: usize,
+    network: &Arc<dyn Network>,
+    id: NodeId,
+) -> Result<Option<parts::Hosting>> {
     let Some(calls) = &options.calls else { return Ok(None) };
+    let managers = Managers::parse(&options.manager)?;
     Ok(Some(parts::Hosting {
+        mirroring: Some(mirroring::Mirroring::new(network, managers, id, &options.secret)),
         crew: Arc::new(Crew::new(threads)?),
         hosts: Arc::clone(&calls.hosts),
         callers: Arc::clone(&calls.callers),

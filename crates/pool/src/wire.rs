@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -46,6 +46,8 @@ pub enum Role {
     Host(HostHello),
     Tenant(String),
     Operator,
+    /// A memory node that asks, of mirrors of the parts that it keeps.
+    Keeper(NodeId),
 }
 
 /// A memory node, as it presents itself.
@@ -170,7 +172,7 @@ pub enum Request {
     },
     /// The tenant's spaces.
     Spaces,
-    /// A holder asks, or says, something of its grant's mirror.
+    /// A holder asks, or says, something of its grant's mirror; a memory node of a part's that it keeps.
     Mirror {
         grant: GrantId,
         epoch: u64,
@@ -208,6 +210,9 @@ pub struct SpaceRequest {
     pub bytes: u64,
     /// Only there; everywhere if `None`.
     pub pods: Option<Vec<String>>,
+    /// Whether each part is to have a mirror. Of more memory: as the space.
+    #[serde(default)]
+    pub mirrored: bool,
 }
 
 /// A space, as its clients see it.
@@ -233,6 +238,9 @@ pub struct PartView {
     pub members: Option<String>,
     /// Where its memory node is called over the fabric, if it can be.
     pub calls: Option<String>,
+    /// Its changes reach a mirror: it is asked by calls, and mapped by its memory node alone.
+    #[serde(default)]
+    pub mirrored: bool,
 }
 
 /// A request for memory.
@@ -408,6 +416,9 @@ pub struct PartOrder {
     pub key: Key,
     /// No client has heard of it yet: it is made, if it is not there. Otherwise it has to be there.
     pub make: bool,
+    /// Its changes are to reach a mirror.
+    #[serde(default)]
+    pub mirrored: bool,
 }
 
 /// A memory node's answer.
@@ -481,6 +492,9 @@ pub struct SpaceSummary {
     pub parts: Vec<PartSummary>,
     /// Numbers of the parts that were lost with their memory nodes.
     pub lost: Vec<u8>,
+    /// Whether its parts are mirrored.
+    #[serde(default)]
+    pub mirrored: bool,
 }
 
 impl SpaceSummary {

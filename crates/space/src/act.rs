@@ -296,7 +296,11 @@ impl Part {
             }
             _ => {
                 let at = self.at(object.place + object.inside);
-                Ok(Outcome::Done(act.on(self.region().span(at, len)), slot))
+                let found = act.on(self.region().span(at, len));
+                if act.is_write() {
+                    self.changed(at, len);
+                }
+                Ok(Outcome::Done(found, slot))
             }
         }
     }
@@ -323,6 +327,7 @@ impl Part {
         let cleared = |now: u64| (address.is_of(now) && now >> bit & 1 != 0).then_some(now & !(1 << bit));
         let is_done = live.fetch_update(Ordering::SeqCst, Ordering::SeqCst, cleared).is_ok();
         if is_done {
+            self.changed_live(slot, word, 1);
             self.hint_at(slot, class, word);
         }
         is_done

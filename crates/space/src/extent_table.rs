@@ -106,6 +106,7 @@ impl ExtentTable {
         };
         part.state(slot)
             .store(Slot { generation, used }.encode(), Ordering::Release);
+        part.changed_slot(slot);
         if used == Use::Free {
             assert!(generation < GENERATION_MAX, "slot {slot} has no generations left");
             self.free.add(slot, generation);
@@ -231,6 +232,7 @@ impl ExtentTable {
                 used: Use::Slab(found, Lifetime::Space),
             }) if found == class => {
                 part.owner(slot).store(session.0, Ordering::Release);
+                part.changed_slot(slot);
                 Some(Extent { slot, generation })
             }
             _ => None,
@@ -250,10 +252,14 @@ impl ExtentTable {
             Use::Slab(class, Lifetime::Space) => {
                 part.hint_all(slot, class);
                 part.owner(slot).store(0, Ordering::Release);
+                part.changed_slot(slot);
                 self.unowned.entry(class).or_default().insert(slot);
             }
             Use::Head(Lifetime::Session) => self.release_run(part, slot, generation),
-            Use::Head(Lifetime::Space) => part.owner(slot).store(0, Ordering::Release),
+            Use::Head(Lifetime::Space) => {
+                part.owner(slot).store(0, Ordering::Release);
+                part.changed_slot(slot);
+            }
             Use::Free | Use::Tail(_) | Use::Retired | Use::Frozen | Use::Away | Use::Lent => {}
         }
     }
@@ -285,6 +291,7 @@ impl Part {
             .map(|word| 1 << (word / GROUP_WORDS));
         let hint = groups.fold(0, |all, group: u64| all | group);
         self.hint(slot).fetch_or(hint, Ordering::SeqCst);
+        self.changed_hint(slot);
     }
 
     /// Makes a free slot a slab: see the invariants.
@@ -300,7 +307,10 @@ impl Part {
             self.live(slot, word).store(empty, Ordering::Relaxed);
         }
         self.hint(slot).store(groups(class), Ordering::Relaxed);
+        self.changed_live(slot, 0, class.words());
+        self.changed_hint(slot);
         self.state(slot).store(slab.encode(), Ordering::Release);
+        self.changed_slot(slot);
     }
 
     /// Makes `n` free slots a run: see the invariants.
@@ -316,9 +326,11 @@ impl Part {
                 used: Use::Tail(distance),
             };
             self.state(first + distance).store(tail.encode(), Ordering::Release);
+            self.changed_slot(first + distance);
         }
         self.run_bytes(first).store(bytes, Ordering::Relaxed);
         self.owner(first).store(owner.0, Ordering::Relaxed);
         self.state(first).store(head.encode(), Ordering::Release);
+        self.changed_slot(first);
     }
 }

@@ -49,6 +49,8 @@ mod location_cache;
 mod lock;
 mod many;
 mod migrated_extents;
+mod mirror_step;
+mod mirrored;
 mod neighbour;
 mod objects;
 mod part;
@@ -367,7 +369,7 @@ impl Space {
     /// As [`Space::root`].
     pub fn set_root(&self, root: GlobalAddress) -> Result<()> {
         match self.first_part()? {
-            First::Here(part) => part.root().store(root.raw(), Ordering::Release),
+            First::Here(part) => part.set_root(root),
             First::There(part) => _ = part.root(Some(root))?,
         }
         Ok(())

@@ -87,6 +87,7 @@ impl Keeper for LocalKeeper {
         self.part
             .next_session()
             .store(extent_table.next_session, Ordering::Release);
+        self.part.changed_page();
         let is_new = extent_table.sessions.insert(SessionId(id));
         assert!(is_new && id > 0, "session {id} begins twice");
         Ok(SessionId(id))

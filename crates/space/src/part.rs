@@ -1,18 +1,20 @@
 //! A part, mapped: the only ways to reach what lies in it.
 
+use super::GlobalAddress;
 use super::class::WORDS_MAX;
 use super::layout::{
     BYTES, DESCRIPTOR, DESCRIPTORS_AT, FREEZINGS, KEEPER_AT, LIVE_AT, Layout, MADE, MAP_WORDS, MIGRATED,
     MIGRATED_STATE, NEXT_SESSION, OWNER, PLACE, ROOT, SAVED, STATE,
 };
 use super::migrated_extents::MigratedExtents;
+use super::mirror_step::Mirrored;
 use super::presence::{KEEPER, MARK, Presence};
 use super::slot::Slot;
 use crate::extent::EXTENT;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
-use cenote_fabric::{HostAtomicU64, Identity, Kind, Region, RegionOptions, Row, RowTable, Rows, RowsAt, Words};
+use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Row, RowTable, Rows, RowsAt, Words};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -67,6 +69,8 @@ pub struct Part {
     maps: Words<8>,
     /// What it takes for extents to move, where they can.
     moving: Option<Moving>,
+    /// What it takes for its changes to reach a mirror, where they shall.
+    pub(super) mirrored: Option<Mirrored>,
     region: Arc<Region>,
     number: u8,
     layout: Layout,
@@ -161,6 +165,7 @@ impl Part {
                 migrated_extents: MigratedExtents::new(&region, layout),
                 heat: Words::new(Arc::clone(&region), layout.heat_at, slots),
             }),
+            mirrored: None,
             region,
             number,
             layout,
@@ -224,6 +229,17 @@ impl Part {
     #[inline(always)]
     pub fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// The same, for those that keep it.
+    pub fn shared_region(&self) -> Arc<Region> {
+        Arc::clone(&self.region)
+    }
+
+    /// What lies where in it.
+    #[cfg(test)]
+    pub(super) fn layout(&self) -> Layout {
+        self.layout
     }
 
     /// What it is called in messages.
@@ -319,6 +335,12 @@ impl Part {
         self.region.atomic_u64(ROOT)
     }
 
+    /// Sets that.
+    pub(super) fn set_root(&self, root: GlobalAddress) {
+        self.root().store(root.raw(), Ordering::Release);
+        self.changed_page();
+    }
+
     /// Where a slot's map says that there may be room.
     pub(super) fn hint(&self, slot: u32) -> &HostAtomicU64 {
         self.maps.get(slot as usize * MAP_WORDS).expect("a slot of the part")
@@ -356,6 +378,27 @@ impl Part {
         }
         let word = self.state(slot).load(Ordering::Acquire);
         Slot::decode(word).ok_or_else(|| Error::Corrupt(format!("{}: state of slot {slot}: {word:#018x}", self.name())))
+    }
+
+    /// A slot's descriptor has changed.
+    pub(super) fn changed_slot(&self, slot: u32) {
+        self.changed(DESCRIPTORS_AT + u64::from(slot) * DESCRIPTOR, DESCRIPTOR);
+    }
+
+    /// A slot's hint has changed.
+    pub(super) fn changed_hint(&self, slot: u32) {
+        self.changed(self.map_at(slot).0, 8);
+    }
+
+    /// Live words of a slot have changed: the first `n` from `word` on.
+    pub(super) fn changed_live(&self, slot: u32, word: u32, n: u32) {
+        let at = self.map_at(slot).0 + (LIVE_AT as u64 + u64::from(word)) * 8;
+        self.changed(at, u64::from(n) * 8);
+    }
+
+    /// The keeper's own page has changed.
+    pub(super) fn changed_page(&self) {
+        self.changed(KEEPER_AT, LINE as u64);
     }
 
     /// Where a slot's map lies in the region, and its length in bytes.

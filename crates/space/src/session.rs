@@ -370,6 +370,7 @@ impl PartSession {
                 .region()
                 .span(self.part.at(run.address.place()), len)
                 .zero(0, len as usize);
+            self.part.changed(self.part.at(run.address.place()), len);
         }
         Ok(run.address)
     }
@@ -486,6 +487,7 @@ impl SlabCache {
             mark::pass(Mark::ObjectTaken);
             if !planted(Fault::ObjectZero) {
                 span.zero(0, size as usize);
+                part.changed(part.at(address.place()), size);
             }
             Ok(Some(address))
         })
@@ -624,7 +626,10 @@ impl Part {
                 )));
             }
             match live.compare_exchange_weak(now, now | 1 << bit, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Ok(true),
+                Ok(_) => {
+                    self.changed_live(slab.slot, word, 1);
+                    return Ok(true);
+                }
                 Err(found) => now = found,
             }
         }
@@ -640,6 +645,7 @@ impl Part {
         }
         let group = groups.trailing_zeros();
         hint.fetch_and(!(1 << group), Ordering::SeqCst);
+        self.changed_hint(slot);
         Some(group)
     }
 
@@ -649,6 +655,7 @@ impl Part {
         assert!(group & groups(class) != 0, "word {word} is of no group of the class");
         if hint.load(Ordering::SeqCst) & group == 0 {
             hint.fetch_or(group, Ordering::SeqCst);
+            self.changed_hint(slot);
         }
     }
 

@@ -576,6 +576,11 @@ impl Side for RemoteMirror {
         drop(self.arrive(state));
     }
 
+    fn is_settled(&self) -> bool {
+        let state = self.state.lock();
+        state.lost.is_none() && state.there >= state.last()
+    }
+
     fn behind(&self) -> Option<u64> {
         self.state.lock().behind.then_some(self.stream)
     }

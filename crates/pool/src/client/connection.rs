@@ -87,13 +87,17 @@ impl Pool {
 
     /// The pod that this process is in: as it was told, or as the parts that it maps.
     pub(super) fn pod(&self, view: &SpaceView) -> String {
-        let near = || view.parts.iter().find(|part| self.is_near(part));
+        let near = || view.parts.iter().find(|part| self.is_here(part));
         let told = self.options.pod.clone();
         told.or_else(|| near().map(|part| part.pod.clone())).unwrap_or_default()
     }
 
     /// Whether this process maps a part.
     pub(super) fn is_near(&self, part: &PartView) -> bool {
+        !part.mirrored && self.is_here(part)
+    }
+
+    fn is_here(&self, part: &PartView) -> bool {
         part.machine == cenote_fabric::boot() && self.options.pod.as_ref().is_none_or(|pod| part.pod == *pod)
     }
 }

@@ -26,10 +26,10 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Connection;
 use cenote_fabric::rdma::call::{Call, Caller, LIMIT};
 use cenote_fabric::ring::{User, UserOptions};
-use cenote_space::{Admission, Pass, SessionId};
+use cenote_space::{Pass, SessionId};
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(2);
 const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(10);
@@ -58,6 +58,9 @@ const _: () = assert!(
 /// This process as a member of a space at one memory node. Dropping it ends that.
 pub(super) struct Membership(Arc<Shared>);
 
+/// Told of the node that does not keep this process's parts any more.
+pub(super) type OnMoved = Box<dyn Fn(NodeId) + Send + Sync>;
+
 struct Shared {
     pool: Arc<Pool>,
     /// The space's.
@@ -66,9 +69,12 @@ struct Shared {
     space: SpaceId,
     key: Key,
     standing: Arc<Standing>,
+    /// What asks by it; told when another node keeps its parts.
+    on_moved: OnMoved,
     /// It maps parts there. Otherwise its process is no matter of the node's, which may not see it.
     maps: bool,
-    parts: Vec<u8>,
+    /// Another node keeps its parts.
+    moved: AtomicBool,
     link: Mutex<Link>,
     /// Its seat, as long as that connection lasts.
     ring: Mutex<Option<Arc<dyn Caller>>>,
@@ -84,6 +90,8 @@ struct Shared {
 /// The way to the node.
 struct Link {
     address: String,
+    /// What it uses there.
+    parts: BTreeSet<u8>,
     connection: Option<Arc<dyn Connection>>,
     /// What has begun there, and not ended.
     sessions: BTreeSet<(u8, SessionId)>,
@@ -97,12 +105,12 @@ impl Membership {
     /// # Errors
     /// [`Error::Invalid`], [`Error::Mismatch`] (it is not let in), [`Error::Lost`]; those of threads.
     pub(super) fn begin(
-        pool: &Arc<Pool>,
-        name: &str,
+        (pool, name): (&Arc<Pool>, &str),
         view: &SpaceView,
         part: &PartView,
         address: &str,
         standing: &Arc<Standing>,
+        on_moved: OnMoved,
     ) -> Result<Self> {
         let at_node = view.parts.iter().filter(|other| other.node == part.node);
         let shared = Arc::new(Shared {
@@ -112,9 +120,11 @@ impl Membership {
             space: view.id,
             key: view.key,
             standing: Arc::clone(standing),
+            on_moved,
             maps: pool.is_near(part),
-            parts: at_node.map(|other| other.number).collect(),
+            moved: AtomicBool::new(false),
             link: Mutex::new(Link {
+                parts: at_node.map(|other| other.number).collect(),
                 address: address.into(),
                 connection: None,
                 sessions: BTreeSet::new(),
@@ -141,30 +151,30 @@ impl Membership {
         self.0.ask(request, tries)
     }
 
-    /// By which channels to parts of this node are let in.
-    pub(super) fn admission(&self) -> Arc<dyn Admission> {
-        Arc::new(Admitted(Arc::downgrade(&self.0)))
-    }
-}
-
-/// This process as the node's hosts know it, as long as the membership lasts.
-struct Admitted(Weak<Shared>);
-
-impl Admitted {
-    fn member(&self) -> Result<Arc<Shared>> {
-        self.0
-            .upgrade()
-            .ok_or_else(|| Error::Lost("the space was closed".into()))
-    }
-}
-
-impl Admission for Admitted {
-    fn pass(&self) -> Result<Pass> {
-        self.member()?.pass()
+    /// Of which node.
+    pub(super) fn node(&self) -> NodeId {
+        self.0.node
     }
 
-    fn renew(&self, refused: Pass) -> Result<Pass> {
-        let member = self.member()?;
+    /// Whether another node keeps what this one did.
+    pub(super) fn has_moved(&self) -> bool {
+        self.0.moved.load(Ordering::Acquire)
+    }
+
+    /// By which its node's hosts know it.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it was fenced.
+    pub(super) fn pass(&self) -> Result<Pass> {
+        self.0.pass()
+    }
+
+    /// Another pass, as that one was refused: the node has begun anew.
+    ///
+    /// # Errors
+    /// As [`Membership::ask`].
+    pub(super) fn renew(&self, refused: Pass) -> Result<Pass> {
+        let member = &self.0;
         // Over another connection if need be: the answer to a hello says whether this process was fenced.
         for _ in 0..2 {
             match member.try_ask(&MemberRequest::Ping, &mut 0) {
@@ -174,6 +184,17 @@ impl Admission for Admitted {
             }
         }
         member.pass()
+    }
+
+    /// What has begun in a part as another member is said to this one's node from here on, before anything else.
+    pub(super) fn take_over(&self, part: u8, from: &Self) {
+        let begun = from.0.link.lock().leave(part);
+        let mut link = self.0.link.lock();
+        link.parts.insert(part);
+        link.sessions.extend(begun);
+        if let Some(connection) = link.connection.take() {
+            connection.close();
+        }
     }
 }
 
@@ -198,6 +219,7 @@ impl Shared {
             match self.ask(&MemberRequest::Ping, &mut 0) {
                 Ok(_) => silent = false,
                 Err(Error::Revoked(_)) if self.standing.is_revoked() => return,
+                Err(_) if self.moved.load(Ordering::Acquire) => (self.on_moved)(self.node),
                 // Whether it is over, the answer to a hello tells.
                 Err(Error::Revoked(_)) => self.end_connection(),
                 Err(error) => {
@@ -275,7 +297,8 @@ impl Shared {
         let until = rt::now() + self.pool.options.timeout;
         loop {
             match self.try_ask(request, tries) {
-                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => {}
+                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))
+                    if rt::now() < until && !self.moved.load(Ordering::Acquire) => {}
                 answer => return answer,
             }
             if self.stop.wait_timeout(RETRY) {
@@ -380,7 +403,7 @@ impl Shared {
             space: self.space,
             key: self.key,
             member: self.standing.member,
-            parts: self.parts.clone(),
+            parts: link.parts.iter().copied().collect(),
             machine: if self.maps { cenote_fabric::boot() } else { NO_MACHINE },
             process: Process::this(),
             name: self.pool.options.name.clone(),
@@ -405,7 +428,10 @@ impl Shared {
                 match error {
                     Error::Revoked(_) if was_member => self.standing.revoke(),
                     // Its node has to be told anew what it keeps, or another listens where it did.
-                    Error::Invalid(text) if was_member => return Err(Error::Lost(text)),
+                    Error::Invalid(text) if was_member => {
+                        self.find_again(link);
+                        return Err(Error::Lost(text));
+                    }
                     _ => {}
                 }
                 Err(error)
@@ -422,11 +448,15 @@ impl Shared {
         link.find_at = rt::now() + FIND_AGAIN;
         let lease = self.lease.load(Ordering::Acquire);
         let timeout = Nanos(lease / 8).clamp(FIND_TIMEOUT_MIN, FIND_TIMEOUT);
-        if let Ok(view) = self.pool.view_within(&self.name, timeout)
-            && let Some(part) = view.parts.into_iter().find(|part| part.node == self.node)
-            && let Some(address) = part.members
-        {
-            link.address = address;
+        let Ok(view) = self.pool.view_within(&self.name, timeout) else {
+            return;
+        };
+        match view.parts.iter().find(|part| part.node == self.node) {
+            Some(part) => link.address = part.members.clone().unwrap_or_else(|| link.address.clone()),
+            None => {
+                let has_moved = view.parts.iter().any(|part| link.parts.contains(&part.number));
+                self.moved.fetch_or(has_moved, Ordering::AcqRel);
+            }
         }
     }
 }
@@ -452,6 +482,14 @@ fn sit_down(ring: &RingSeat) -> Option<Arc<dyn Caller>> {
 }
 
 impl Link {
+    /// A part is used elsewhere: what has begun there.
+    fn leave(&mut self, part: u8) -> Vec<(u8, SessionId)> {
+        self.parts.remove(&part);
+        let begun: Vec<_> = self.sessions.iter().filter(|(of, _)| *of == part).copied().collect();
+        self.sessions.retain(|(of, _)| *of != part);
+        begun
+    }
+
     /// Notes which sessions there are.
     fn note(&mut self, request: &MemberRequest, reply: &MemberReply) {
         match (request, reply) {

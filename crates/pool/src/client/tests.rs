@@ -21,6 +21,7 @@ fn summary(phase: SpacePhase) -> SpaceSummary {
         phase,
         parts: Vec::new(),
         lost: Vec::new(),
+        mirrored: false,
     }
 }
 

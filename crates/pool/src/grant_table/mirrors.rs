@@ -26,6 +26,7 @@ use crate::wire::{MirrorView, OpenRequest};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 impl GrantTable {
@@ -43,7 +44,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
     pub fn mirror_for(&self, tenant: &str, id: GrantId, epoch: u64) -> Result<Option<GrantId>> {
-        self.held(tenant, id, epoch)?;
+        self.mirrorable(tenant, id, epoch)?;
         Ok(self.mirror_of(id).map(|(mirror, _)| mirror))
     }
 
@@ -64,6 +65,29 @@ impl GrantTable {
         })
     }
 
+    /// A grant as its holder has it; or a part as its memory node keeps it.
+    fn mirrorable(&self, tenant: &str, id: GrantId, epoch: u64) -> Result<&Grant> {
+        let is_kept = |grant: &&Grant| grant.is_kept() && grant.tenant == tenant && grant.epoch == epoch;
+        match self.grants.get(&id).filter(is_kept) {
+            Some(part) => Ok(part),
+            None => self.held(tenant, id, epoch),
+        }
+    }
+
+    /// The tenant and the epoch of a part that a memory node keeps.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it keeps it no more.
+    pub fn kept_part(&self, node: NodeId, id: GrantId) -> Result<(String, u64)> {
+        let kept = self
+            .grants
+            .get(&id)
+            .filter(|grant| grant.node == node && grant.is_kept());
+        let kept =
+            kept.ok_or_else(|| Error::Revoked(format!("grant {id} is no part that memory node {node} keeps")))?;
+        Ok((kept.tenant.clone(), kept.epoch))
+    }
+
     /// Whether a process may map a grant: as its holder, or its former one until that is ended.
     pub fn may_be_used(&self, id: GrantId) -> bool {
         self.grants.get(&id).is_none_or(|grant| !self.is_unused(grant))
@@ -76,7 +100,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota).
     pub fn seek_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos) -> Result<GrantId> {
-        let bytes = self.held(tenant, id, epoch)?.bytes;
+        let bytes = self.mirrorable(tenant, id, epoch)?.bytes;
         if let Some((mirror, _)) = self.mirror_of(id) {
             return Ok(mirror);
         }
@@ -106,7 +130,7 @@ impl GrantTable {
     }
 
     fn set_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId, phase: Phase) -> Result<()> {
-        self.held(tenant, id, epoch)?;
+        self.mirrorable(tenant, id, epoch)?;
         if self.mirror_of(id).is_none_or(|(is, _)| is != mirror) {
             return Err(Error::Lost(format!(
                 "grant {mirror} is not the mirror of grant {id} any more"
@@ -123,7 +147,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more.
     pub fn mirror_is_lost(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
-        self.held(tenant, id, epoch)?;
+        self.mirrorable(tenant, id, epoch)?;
         if self.mirror_of(id).is_some_and(|(is, _)| is == mirror) {
             self.set_freeing(mirror);
         }
@@ -135,7 +159,7 @@ impl GrantTable {
     /// # Errors
     /// [`Error::Revoked`] if it is the holder no more, [`Error::Lost`] if there is no whole mirror.
     pub fn fail_over(&mut self, tenant: &str, id: GrantId, epoch: u64) -> Result<()> {
-        self.held(tenant, id, epoch)?;
+        self.mirrorable(tenant, id, epoch)?;
         match self.promote(id) {
             true => Ok(()),
             false => Err(Error::Lost(format!("grant {id} has no mirror that is whole"))),
@@ -168,6 +192,7 @@ impl GrantTable {
         let was = lost.clone();
         // No tenant's own label has a slash.
         lost.label = format!("{}/lost-{id}", was.label);
+        lost.part = None;
         lost.enter(Phase::Freeing);
         lost.epoch = was.epoch + 1;
         if let Some(grant) = self.grants.get_mut(&mirror) {
@@ -213,6 +238,31 @@ impl GrantTable {
 
     // ---- places ----
 
+    /// Whether each part of a space that is to be made can have a mirror, beside all of them.
+    ///
+    /// # Errors
+    /// [`Error::Full`], [`Error::Invalid`].
+    pub(super) fn check_places_of_mirrors(&self, shares: &[(NodeId, u64)]) -> Result<()> {
+        let mut free: BTreeMap<NodeId, u64> = self.nodes.keys().map(|id| (*id, self.free_of(*id))).collect();
+        for (id, bytes) in shares {
+            if self.node(*id)?.calls.is_none() {
+                let text = "a mirrored space lies on memory nodes that are called over the fabric: node";
+                return Err(Error::Invalid(format!("{text} {id} is not (cenote memory --rdma)")));
+            }
+            free.entry(*id).and_modify(|free| *free = free.saturating_sub(*bytes));
+        }
+        for (id, bytes) in shares {
+            let machine = self.node(*id)?.machine;
+            let beside = self.nodes_beside(*id, machine).into_iter();
+            let most = beside.max_by_key(|other| free.get(other).copied().unwrap_or(0));
+            let room = most
+                .and_then(|other| free.get_mut(&other))
+                .filter(|free| **free >= *bytes);
+            *room.ok_or_else(|| self.no_place(*bytes, *id, machine))? -= bytes;
+        }
+        Ok(())
+    }
+
     /// Connected memory nodes where a holder on a machine can mirror what lies on `node`: they are mapped there, or
     /// written over the fabric.
     fn nodes_beside(&self, node: NodeId, machine: u64) -> Vec<NodeId> {
@@ -237,8 +287,8 @@ impl GrantTable {
         assert!(self.mirror_of(id).is_none(), "grant {id} has one mirror at most");
         let of = &self.grants[&id];
         assert!(
-            of.phase == Phase::Held && of.part.is_none(),
-            "grant {id} is held, and no part of a space: only such a grant gets a mirror"
+            of.phase == Phase::Held || of.is_kept(),
+            "grant {id} is held, or a part that is kept: only such a grant gets a mirror"
         );
         let grant = Grant {
             // No tenant's own label has a slash.
@@ -247,6 +297,7 @@ impl GrantTable {
             epoch: 0,
             phase: Phase::Filling,
             keep: None,
+            part: None,
             mirror_of: Some(id),
             range: None,
             time: now,
@@ -291,7 +342,7 @@ impl GrantTable {
         opening
     }
 
-    fn no_place(&self, bytes: u64, node: NodeId, machine: u64) -> Error {
+    pub(super) fn no_place(&self, bytes: u64, node: NodeId, machine: u64) -> Error {
         let others = self.nodes_beside(node, machine).len();
         Error::Full(format!(
             "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected, on this machine or reached over the fabric, none has {} free (cenote memory starts one)",
@@ -334,7 +385,7 @@ impl GrantTable {
     fn fits(&self, id: GrantId, mirror: &Grant, of: GrantId) -> bool {
         let is_only = self.mirror_of(of).is_some_and(|(only, _)| only == id);
         let fits = |of: &Grant| {
-            let is_alone = of.part.is_none() && of.mirror_of.is_none() && of.phase != Phase::Freeing;
+            let is_alone = of.mirror_of.is_none() && of.phase != Phase::Freeing;
             is_alone && of.node != mirror.node && of.bytes == mirror.bytes && of.tenant == mirror.tenant
         };
         is_only && self.grants.get(&of).is_some_and(fits) && mirror.part.is_none()

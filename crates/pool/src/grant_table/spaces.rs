@@ -62,6 +62,9 @@ pub struct SpaceRecord {
     last: u8,
     /// Parts that were lost with their memory nodes.
     pub(super) lost: Vec<u8>,
+    /// Whether each part has a mirror, or is to have one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    mirrored: bool,
 }
 
 impl SpaceRecord {
@@ -124,6 +127,7 @@ impl GrantTable {
             phase: SpacePhase::Making,
             last: 0,
             lost: Vec::new(),
+            mirrored: requested.mirrored,
         };
         self.spaces.insert(id, record);
         Ok(Making::Begun(self.add_parts(id, &shares, now)?))
@@ -178,6 +182,10 @@ impl GrantTable {
         self.spaces.get(&id)
     }
 
+    fn is_mirrored(&self, id: SpaceId) -> bool {
+        self.space(id).is_some_and(|space| space.mirrored)
+    }
+
     fn space_mut(&mut self, id: SpaceId) -> Option<&mut SpaceRecord> {
         self.spaces.get_mut(&id)
     }
@@ -211,7 +219,13 @@ impl GrantTable {
         let Some(shares) = spread(bytes.max(PART_MIN), self.free_of_all(&nodes)) else {
             return self.reclaim_shares(bytes, &nodes, priority).map(|()| None);
         };
-        self.check_quota(tenant, shares.iter().map(|(_, bytes)| bytes).sum())?;
+        let is_mirrored = requested.mirrored || grown.is_some_and(|id| self.is_mirrored(id));
+        let sides = if is_mirrored { 2 } else { 1 };
+        let all: u64 = shares.iter().map(|(_, bytes)| bytes).sum();
+        self.check_quota(tenant, all.saturating_mul(sides))?;
+        if is_mirrored {
+            self.check_places_of_mirrors(&shares)?;
+        }
         Ok(Some(shares))
     }
 
@@ -409,7 +423,7 @@ impl GrantTable {
         let grant = self.grants.get(&grant_id)?;
         let part = grant.part?;
         let space = self.space(part.space)?;
-        matches!(grant.phase, Phase::Keeping | Phase::Kept).then(|| PartOrder {
+        grant.is_kept().then(|| PartOrder {
             grant: grant_id,
             space: space.id,
             part: part.number,
@@ -417,6 +431,7 @@ impl GrantTable {
             bytes: grant.bytes,
             key: space.key,
             make: grant.phase == Phase::Keeping,
+            mirrored: space.mirrored,
         })
     }
 
@@ -481,6 +496,7 @@ impl GrantTable {
                 .to_string(),
             members: node.connected.then(|| node.members.clone()),
             calls: node.calls.clone().filter(|_| node.connected),
+            mirrored: grant.part.is_some_and(|part| self.is_mirrored(part.space)),
         })
     }
 
@@ -530,6 +546,7 @@ impl GrantTable {
             phase: space.phase,
             parts,
             lost: space.lost.clone(),
+            mirrored: space.mirrored,
         }
     }
 
@@ -561,7 +578,10 @@ impl GrantTable {
                     .is_some_and(|space| !is_kept || space.phase != SpacePhase::Dropping),
                 None => !is_kept,
             };
-            let is_held = grant.part.is_some() && matches!(grant.phase, Phase::Held | Phase::Idle | Phase::Fencing);
+            // A mirror that takes a part's place is fenced first.
+            let is_promoted = |part: PartOf| grant.phase == Phase::Fencing && self.is_mirrored(part.space);
+            let has_holder = matches!(grant.phase, Phase::Held | Phase::Idle | Phase::Fencing);
+            let is_held = has_holder && grant.part.is_some_and(|part| !is_promoted(part));
             if !fits || is_held {
                 problems.push(format!("grant {id} is {}, and its space says otherwise", grant.phase));
             }

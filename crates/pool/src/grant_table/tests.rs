@@ -374,6 +374,7 @@ fn space(name: &str, extents: u64) -> SpaceRequest {
         name: name.into(),
         bytes: extents * EXTENT,
         pods: None,
+        mirrored: false,
     }
 }
 

@@ -31,18 +31,31 @@ use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::{MirrorKeeper, Region};
 use core::fmt;
+pub(crate) use reach::Cards;
 use reach::{Reach, Reached};
 use std::sync::{Arc, Weak};
 
 /// How long an answer is waited for: a node may have to make a file for it.
 const TIMEOUT: Nanos = Nanos::from_secs(15);
 
+/// How a grant is kept mirrored.
+pub(crate) struct MirrorOptions {
+    /// Between two looks.
+    pub(crate) every: Nanos,
+    /// How long fences wait when a mirror on another machine is lost, until the manager knows.
+    pub(crate) patience: Nanos,
+    /// The way to other machines.
+    pub(crate) cards: Arc<Cards>,
+    /// The manager says that this is not the holder, or the keeper, any more.
+    pub(crate) on_revoked: Box<dyn Fn() + Send + Sync>,
+}
+
 /// See the module.
-pub(super) struct GrantMirror {
-    line: ManagerChannel,
+pub(crate) struct GrantMirror {
+    line: Arc<ManagerChannel>,
     grant: GrantId,
     epoch: u64,
-    every: Nanos,
+    options: MirrorOptions,
     stop: Arc<Event>,
     /// Rings when there is something to do before the next turn.
     bell: Arc<Event>,
@@ -90,10 +103,10 @@ impl Attached {
 }
 
 impl GrantMirror {
-    pub(super) fn new(
-        line: ManagerChannel,
+    pub(crate) fn new(
+        line: Arc<ManagerChannel>,
         (grant, epoch): (GrantId, u64),
-        every: Nanos,
+        options: MirrorOptions,
         stop: Arc<Event>,
         found: Option<MirrorView>,
     ) -> Arc<Self> {
@@ -102,10 +115,9 @@ impl GrantMirror {
             line,
             grant,
             epoch,
-            every,
             stop,
-            // What is lost is told to the manager at once; it may be starting anew.
-            reach: Reach::new(Nanos(8 * every.raw()), Arc::clone(&bell)),
+            reach: Reach::new(options.patience, Arc::clone(&bell), Arc::clone(&options.cards)),
+            options,
             bell,
             found: Mutex::new(found),
             thread: Mutex::default(),
@@ -115,11 +127,23 @@ impl GrantMirror {
     }
 
     /// Waits for the thread; it was told to stop.
-    pub(super) fn end(&self) {
+    pub(crate) fn end(&self) {
+        self.stop.set();
         self.bell.set();
         let thread = self.thread.lock().take();
         if let Some(thread) = thread {
             thread.join().ok();
+        }
+    }
+
+    /// A part is about to be used by a keeper that has just begun: what a mirror of before lacks is not known.
+    ///
+    /// # Errors
+    /// Those of the way to the manager; [`Error::Revoked`].
+    pub(crate) fn take_up(&self) -> Result<()> {
+        match self.ask(MirrorRequest::Look)?.filter(|view| view.whole) {
+            Some(view) => self.ask(MirrorRequest::Void(view.grant)).map(drop),
+            None => Ok(()),
         }
     }
 
@@ -144,7 +168,7 @@ impl GrantMirror {
             let Some(region) = region.upgrade() else { return };
             match self.turn(&region, &mut attached) {
                 Ok(()) => said.clear(),
-                Err(Error::Revoked(_)) => return,
+                Err(Error::Revoked(_)) => return (self.options.on_revoked)(),
                 Err(error) if error.to_string() != said => {
                     said = error.to_string();
                     eprintln!(
@@ -155,7 +179,7 @@ impl GrantMirror {
                 Err(_) => {}
             }
             drop(region);
-            if self.bell.wait_timeout(self.every) {
+            if self.bell.wait_timeout(self.options.every) {
                 self.bell.reset();
             }
             if self.stop.is_set() {

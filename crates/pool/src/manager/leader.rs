@@ -156,7 +156,9 @@ impl Leader {
         }
         match &hello.role {
             Role::Tenant(name) => self.options.tenants.admit(name, &hello.secret).map(drop),
-            Role::Operator | Role::Node(_) | Role::Host(_) => self.options.tenants.admit_staff(&hello.secret),
+            Role::Operator | Role::Node(_) | Role::Host(_) | Role::Keeper(_) => {
+                self.options.tenants.admit_staff(&hello.secret)
+            }
         }
     }
 
@@ -171,7 +173,7 @@ impl Leader {
                 .grant_table
                 .change(|grant_table| grant_table.join_host(agent))
                 .map(Some),
-            Role::Tenant(_) | Role::Operator => Ok(None),
+            Role::Tenant(_) | Role::Operator | Role::Keeper(_) => Ok(None),
         }
     }
 
@@ -185,7 +187,7 @@ impl Leader {
                 self.links.work_for_all();
             }
             Role::Host(agent) => self.agent_has_left(agent),
-            Role::Tenant(_) | Role::Operator => {}
+            Role::Tenant(_) | Role::Operator | Role::Keeper(_) => {}
         }
     }
 
@@ -242,8 +244,8 @@ impl Leader {
                 },
                 Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => continue,
             };
-            match link.order(&order) {
-                Ok(_) => self.grant_table.update(|grant_table| {
+            match link.order(&order).and_then(|_| self.take_up(id, phase, link)) {
+                Ok(()) => self.grant_table.update(|grant_table| {
                     grant_table.confirmed(id, epoch, rt::now());
                 })?,
                 Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
@@ -255,6 +257,28 @@ impl Leader {
             }
         }
         Ok(failed)
+    }
+
+    /// A mirror that takes a part's place, and that no former keeper writes to any more: its node keeps the part.
+    fn take_up(&self, id: GrantId, phase: Phase, link: &Link) -> Result<()> {
+        let part = self.grant_table.look().part_order(id);
+        match part.filter(|_| phase == Phase::Fencing) {
+            Some(part) => link.order(&Order::Keep(part)).map(drop),
+            None => Ok(()),
+        }
+    }
+
+    /// What a memory node asks of the mirror of a part that it keeps.
+    pub(super) fn ask_of_keeper(&self, node: NodeId, request: Request) -> Result<Reply> {
+        match request {
+            Request::Mirror { grant, what, .. } => {
+                let (tenant, epoch) = self.grant_table.look().kept_part(node, grant)?;
+                self.mirror(&tenant, grant, epoch, what)
+            }
+            _ => Err(Error::Invalid(
+                "that is asked of the manager by tenants or operators".into(),
+            )),
+        }
     }
 
     pub(super) fn order(&self, node: NodeId, order: &Order) -> Result<OrderReply> {

@@ -16,6 +16,7 @@
 //! - memory nodes, agents of hosts and operators have places that no tenant can take.
 
 use super::leader::{Leader, PING_EVERY};
+use crate::grant_table::NodeId;
 use crate::service::{Greeted, Visit};
 use crate::wire::{self, Failure, Hello, HostWelcome, Reply, Request, Role, Welcome};
 use cenote_base::rt::Nanos;
@@ -33,11 +34,17 @@ const _: () = assert!(
     "a memory node hears a manager often"
 );
 
+/// What a client is.
+enum Asker {
+    Tenant(String),
+    Operator,
+    Keeper(NodeId),
+}
+
 /// A client that was let in.
 pub(super) struct Peer {
     pub(super) leader: Arc<Leader>,
-    /// `None`: an operator.
-    tenant: Option<String>,
+    asker: Asker,
     /// It is on trial, and this is what it is told if it does not renew a lease.
     trial: Option<Error>,
 }
@@ -77,13 +84,14 @@ impl Leader {
         if trial.is_none() {
             visit.trust();
         }
-        let tenant = match hello.role {
-            Role::Tenant(tenant) => Some(tenant),
-            Role::Operator => None,
+        let asker = match hello.role {
+            Role::Tenant(tenant) => Asker::Tenant(tenant),
+            Role::Operator => Asker::Operator,
+            Role::Keeper(node) => Asker::Keeper(node),
             role => return Ok(self.give_thread(role, host, visit)),
         };
         let leader = Arc::clone(self);
-        Ok(Greeted::Stays(Peer { leader, tenant, trial }))
+        Ok(Greeted::Stays(Peer { leader, asker, trial }))
     }
 
     /// Memory nodes, and agents, are asked by the manager.
@@ -104,6 +112,10 @@ impl Leader {
         let tenant = match role {
             Role::Node(_) => return visit.place.give_to_group("memory nodes", NODES_MAX).map(|()| None),
             Role::Host(_) => return visit.place.give_to_group("agents of hosts", AGENTS_MAX).map(|()| None),
+            Role::Keeper(_) => {
+                visit.share_as(KEEPERS);
+                return visit.place.give_to_group("keepers of parts", NODES_MAX).map(|()| None);
+            }
             Role::Operator => {
                 visit.share_as(OPERATORS);
                 return visit.place.give_to_group("operators", OPERATORS_MAX).map(|()| None);
@@ -126,8 +138,9 @@ impl Leader {
     }
 }
 
-/// How operators share threads: no tenant has such a name.
+/// How operators, and keepers of parts, share threads: no tenant has such a name.
 const OPERATORS: &str = "/operators";
+const KEEPERS: &str = "/keepers";
 
 impl Peer {
     /// Answers a request.
@@ -147,9 +160,10 @@ impl Peer {
     }
 
     fn ask(&self, request: Request) -> Result<Reply> {
-        match &self.tenant {
-            Some(tenant) => self.leader.ask_of_tenant(tenant, request),
-            None => self.leader.ask_of_operator(request),
+        match &self.asker {
+            Asker::Tenant(tenant) => self.leader.ask_of_tenant(tenant, request),
+            Asker::Operator => self.leader.ask_of_operator(request),
+            Asker::Keeper(node) => self.leader.ask_of_keeper(*node, request),
         }
     }
 

@@ -15,9 +15,27 @@ impl Leader {
         let new = (SpaceId(rt::random_u128()), Key::draw()?);
         let parts = self.begin_making(|grant_table, now| grant_table.create_space(tenant, requested, new, now))?;
         self.wait_made(&parts)?;
+        self.wait_whole(&parts);
         Ok(Reply::Space(
             self.grant_table.look().space_view(tenant, &requested.name)?,
         ))
+    }
+
+    /// Waits for mirrors of new parts: those that take longer are waited for by no client.
+    fn wait_whole(&self, parts: &[GrantId]) {
+        let until = rt::now() + OPEN_TIMEOUT;
+        loop {
+            let grant_table = self.grant_table.look();
+            let is_mirrored = |id: &GrantId| grant_table.part_order(*id).is_some_and(|order| order.mirrored);
+            let is_whole = |id: &GrantId| {
+                let mirror = grant_table.mirror_of(*id);
+                !is_mirrored(id) || mirror.is_some_and(|(_, mirror)| mirror.phase == Phase::Whole)
+            };
+            if parts.iter().all(is_whole) || rt::now() > until || self.is_stopping() {
+                return;
+            }
+            self.grant_table.wait(grant_table, TURN);
+        }
     }
 
     pub(super) fn grow_space(&self, tenant: &str, requested: &SpaceRequest) -> Result<Reply> {

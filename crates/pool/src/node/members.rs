@@ -113,7 +113,15 @@ impl Peers for NodeState {
         let request: MemberRequest = wire::read(&*visit.connection, request)?;
         let (id, turn) = (peer.member, peer.turn);
         let is_last = request == MemberRequest::Leave;
-        let reply = self.attend(id, turn, || self.ask_of_member(id, turn, request));
+        let part = request.part();
+        let reply = self.attend(id, turn, || {
+            let reply = self.ask_of_member(id, turn, request)?;
+            // What is mirrored is told when the mirror has it.
+            part.map_or(Ok(()), |part| {
+                self.part_for(id, turn, part, None)?.keeper.part().settle()
+            })?;
+            Ok(reply)
+        });
         let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
         wire::answer(&*visit.connection, &reply, MemberReply::Failed)?;
         match is_last {
@@ -157,7 +165,9 @@ impl NodeState {
             self.known.come_back(hello.member);
             self.admit_calls(hello.space, hello.member)
         };
-        self.membership.connect(hello, process, &visit.connection, claim)
+        let admitted = self.membership.connect(hello, process, &visit.connection, claim)?;
+        self.claim_more(hello, admitted.0)?;
+        Ok(admitted)
     }
 
     /// A place of its tenant's; a member that comes back has one though others have taken all of these.
@@ -211,6 +221,25 @@ impl NodeState {
         claimed
             .into_iter()
             .try_for_each(|(kept, session)| kept.keeper.readmit(session))
+    }
+
+    /// A member that is known here has begun more at another node, whose part is kept here by now. What cannot be claimed
+    /// has ended.
+    fn claim_more(&self, hello: &MemberHello, turn: u64) -> Result<()> {
+        for (part, session) in self.membership.unclaimed(hello) {
+            let kept = self.parts.part(hello.space, part)?;
+            match kept.check_claim(session) {
+                Err(Error::Busy(text)) => return Err(Error::Busy(text)),
+                Err(_) => continue,
+                Ok(()) => {}
+            }
+            if !self.membership.has_sessions(hello.member) {
+                self.known.note(hello.member, hello.space)?;
+            }
+            self.membership.add_session(hello.member, turn, part, session)?;
+            kept.keeper.readmit(session)?;
+        }
+        Ok(())
     }
 
     // ---- requests ----

@@ -170,6 +170,15 @@ impl Membership {
         }
     }
 
+    /// What a member says to have begun and no member has, as far as this node knows.
+    pub(super) fn unclaimed(&self, hello: &MemberHello) -> Vec<(u8, SessionId)> {
+        let members = self.members.lock();
+        let of_space = || members.by_id.values().filter(|member| member.space == hello.space);
+        let is_claimed = |session: &(u8, SessionId)| of_space().any(|member| member.sessions.contains(session));
+        let sessions = hello.sessions.iter().take(SESSIONS_MAX);
+        sessions.copied().filter(|session| !is_claimed(session)).collect()
+    }
+
     /// Whether it is a member.
     pub(super) fn knows(&self, id: MemberId) -> bool {
         self.members.lock().by_id.contains_key(&id)

@@ -9,6 +9,7 @@
 //! without the manager, and a part without a note belongs to no grant.
 
 use super::directory::{grant_path, numbered, remove_file, sync_directory};
+use super::mirroring::{Mirroring, PartMirror};
 use super::rings::{self, PartRing, Rings};
 use crate::grant_table::{GrantId, NodeId, SpaceId};
 use crate::key::Key;
@@ -39,6 +40,8 @@ pub(super) struct Kept {
     pub(super) host: Option<Host>,
     /// Over which its members of this machine ask.
     pub(super) ring: Arc<PartRing>,
+    /// Where its changes reach a mirror.
+    mirror: Mutex<Option<PartMirror>>,
     /// Of the sessions of the process that kept it before; none if this is the first.
     former: Mutex<Option<Former>>,
 }
@@ -94,6 +97,8 @@ pub(super) struct Hosting {
     pub(super) options: HostOptions,
     /// The threads of all hosts.
     pub(super) crew: Arc<Crew>,
+    /// Of parts that are mirrored.
+    pub(super) mirroring: Option<Mirroring>,
 }
 
 impl Hosting {
@@ -101,6 +106,12 @@ impl Hosting {
         let options = HostOptions {
             key: order.key.number(),
             members_only: true,
+            // What is mirrored does not move.
+            every: if order.mirrored {
+                Nanos::ZERO
+            } else {
+                self.options.every
+            },
             ..self.options.clone()
         };
         let host = Host::start_with(Arc::clone(keeper), options, Arc::clone(&self.crew))?;
@@ -229,8 +240,11 @@ impl Parts {
 
     fn open(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
         let path = grant_path(&self.directory, order.grant);
-        let part = Arc::new(open_part(&path, order)?);
+        let part = open_part(&path, order)?;
+        let part = Arc::new(if order.mirrored { part.into_mirrored() } else { part });
         let is_movable = part.is_movable();
+        // First of all: what it changes from here on counts.
+        let mirror = self.begin_mirror(&part, order, lease)?;
         let keeper = Arc::new(LocalKeeper::new(part)?);
         let former = Mutex::new(Former::of(&keeper, lease)?);
         let hosting = self.hosting.as_ref().filter(|_| is_movable);
@@ -238,6 +252,7 @@ impl Parts {
         let kept = Kept {
             ring: self.rings.start(&self.directory, order),
             former,
+            mirror: Mutex::new(mirror),
             order: order.clone(),
             path,
             keeper,
@@ -249,6 +264,20 @@ impl Parts {
         let peers = self.peers.lock();
         self.introduce(&kept, peers.get(&order.space).unwrap_or(&Peers::default()));
         Ok(())
+    }
+
+    fn begin_mirror(&self, part: &Arc<Part>, order: &PartOrder, lease: Nanos) -> Result<Option<PartMirror>> {
+        if !order.mirrored {
+            return Ok(None);
+        }
+        let mirroring = self.hosting.as_ref().and_then(|hosting| hosting.mirroring.as_ref());
+        let none = || Error::Invalid("what is mirrored is asked by calls: start the memory node with --rdma".into());
+        mirroring.ok_or_else(none)?.begin(part, order, lease).map(Some)
+    }
+
+    /// No part's changes reach a mirror any more: the node ends.
+    pub(super) fn end_mirrors(&self) {
+        self.all().iter().for_each(|kept| kept.end_mirror());
     }
 
     /// Keeps a part no longer. A request under way has it still.
@@ -264,6 +293,7 @@ impl Parts {
         // It waits for what was asked of other nodes. No thread opens the part again meanwhile.
         drop(opening);
         kept.ring.close();
+        kept.end_mirror();
         Some(kept.order.clone())
     }
 
@@ -429,6 +459,11 @@ impl Parts {
 }
 
 impl Kept {
+    fn end_mirror(&self) {
+        let mirror = self.mirror.lock().take();
+        drop(mirror);
+    }
+
     /// Processes of these marks are gone.
     pub(super) fn give_up(&self, is_gone: impl Fn(u64) -> bool) {
         if let Some(host) = &self.host {
@@ -592,6 +627,7 @@ mod tests {
             callers: Arc::new(Nodes::default()),
             options: HostOptions::default(),
             crew: Arc::new(Crew::new(1).expect("threads")),
+            mirroring: None,
         };
         let host: Arc<dyn crate::host::Host> = Arc::new(crate::host::Machine);
         let rings = Rings::new(&host, 1).expect("threads");
@@ -607,6 +643,7 @@ mod tests {
             bytes: 4 * EXTENT,
             key: Key::of(5),
             make: true,
+            mirrored: false,
         }
     }
 
@@ -621,6 +658,7 @@ mod tests {
             path: String::new(),
             members: None,
             calls: calls.map(str::to_owned),
+            mirrored: false,
         }
     }
 

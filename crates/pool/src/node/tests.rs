@@ -92,6 +92,7 @@ fn order() -> PartOrder {
         bytes: 8 << 20,
         key: Key::of(7),
         make: true,
+        mirrored: false,
     }
 }
 

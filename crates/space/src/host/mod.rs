@@ -22,6 +22,7 @@ mod orphans;
 mod policy;
 mod relocate;
 mod replies;
+mod settled;
 mod step_state;
 mod steps;
 mod transfer;
@@ -361,6 +362,8 @@ struct HostState {
     probe: Arc<[u8]>,
     /// What users' cards may read.
     window: Mutex<Option<Window>>,
+    /// Answers that wait until what they say is in the part's mirror.
+    unsettled: Mutex<Vec<Answer>>,
     stop: AtomicBool,
 }
 
@@ -414,6 +417,7 @@ impl Host {
             looks: policy::Looks::default(),
             probe: transfer::probe_bytes(),
             window: Mutex::new(None),
+            unsettled: Mutex::default(),
             stop: AtomicBool::new(false),
         });
         inner.begin();
@@ -585,14 +589,14 @@ impl HostState {
         };
         let asked = (head.number, head.is_again);
         match user.once(connection, asked, answer.bytes(), work) {
-            Ok(()) => answer.send(),
+            Ok(()) => self.reply(answer),
             Err(error) => answer.fail(error),
         }
     }
 
     fn serve_other(&self, gate: Option<&Arc<Gate>>, request: &[u8], (kind, rest): (u8, &[u8]), mut answer: Answer) {
         match self.answer_other(kind, rest, answer.bytes()) {
-            Ok(None) => answer.send(),
+            Ok(None) => self.reply(answer),
             Ok(Some(rest)) if rest.is_empty() => self.defer(request, answer),
             Ok(Some(rest)) => self.add_job(Job::Alloc(rest, gate.cloned(), answer)),
             Err(error) => answer.fail(error),
@@ -613,7 +617,7 @@ impl HostState {
     fn serve_root(&self, rest: &[u8], answer: &mut Vec<u8>) -> Result<()> {
         let root = self.part.root();
         if let Some(address) = wire::read_root(rest)? {
-            root.store(address.raw(), Ordering::Release);
+            self.part.set_root(address);
         }
         answer.extend(root.load(Ordering::Acquire).to_le_bytes());
         Ok(())
@@ -653,6 +657,8 @@ impl HostState {
     /// The threads have ended: what waits for them gets an error.
     fn refuse_all(&self) {
         let stopping = || Error::Lost("the host is stopping".into());
+        let unsettled = core::mem::take(&mut *self.unsettled.lock());
+        unsettled.into_iter().for_each(|answer| answer.fail(stopping()));
         let jobs = core::mem::take(&mut *self.work.items.lock());
         jobs.into_iter().for_each(|job| job.fail(stopping()));
         let move_requests = core::mem::take(&mut *self.move_requests.items.lock());
@@ -663,6 +669,7 @@ impl HostState {
 
     /// The worker: orders and allocations, one after the other.
     fn work(&self) -> Next {
+        self.send_settled();
         let (job, next) = self.work.take();
         match job {
             Some(Job::Order(order, answer)) => match self.obey(&order).and_then(|ordered| wire::json(0, &ordered)) {
@@ -670,7 +677,11 @@ impl HostState {
                 Err(error) => answer.fail(error),
             },
             Some(Job::Alloc(rest, gate, answer)) => match self.alloc_for(gate.as_deref(), &rest) {
-                Ok(address) => answer.with(&address.raw().to_le_bytes()),
+                Ok(address) => {
+                    let mut answer = answer;
+                    answer.bytes().extend(address.raw().to_le_bytes());
+                    self.reply(answer);
+                }
                 Err(error) => answer.fail(error),
             },
             None => {}

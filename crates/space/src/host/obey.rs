@@ -54,6 +54,7 @@ impl HostState {
     }
 
     fn freeze_here(&self, extent: GlobalAddress, freeze: u64) -> Result<Ordered> {
+        self.part.check_moves()?;
         let _steps = self.steps.lock();
         let frozen = self.keeper.freeze(extent)?;
         self.frozen.lock().insert(extent, freeze);
@@ -83,6 +84,7 @@ impl HostState {
     }
 
     fn receive(&self, extent: GlobalAddress, state: u64, from: u8, freeze: u64) -> Result<u32> {
+        self.part.check_moves()?;
         let channel = self.channel(from)?;
         let slot = {
             let mut steps = self.steps.lock();

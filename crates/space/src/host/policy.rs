@@ -269,6 +269,9 @@ impl HostState {
 
     /// Whether an extent of so much heat to this pod would be welcome here.
     pub(super) fn consider(&self, heat: f64) -> Ordered {
+        if self.part.is_mirrored() {
+            return Ordered::Unwelcome;
+        }
         if self.keeper.has_room_for_migrated(self.options.kept) {
             return Ordered::Welcome;
         }

@@ -9,6 +9,7 @@ mod files;
 mod handed;
 mod late;
 mod many;
+mod mirrored;
 mod offline;
 mod orphans;
 

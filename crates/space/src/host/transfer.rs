@@ -27,9 +27,11 @@ use std::sync::{Arc, Weak};
 impl HostState {
     /// Does the accesses of a request, and answers.
     pub(super) fn serve_accesses(self: &Arc<Self>, pod: &str, head: Head, items: &[u8], mut answer: Answer) {
-        let (migration_epoch, room) = (self.keeper.migration_epochs(), answer.room());
+        // What goes later than its answer would be newer than what was settled.
+        let room = if self.part.is_mirrored() { 0 } else { answer.room() };
+        let migration_epoch = self.keeper.migration_epochs();
         match self.carry_out(pod, head, items, room, answer.bytes()) {
-            Ok(direct) if direct.is_empty() => answer.send(),
+            Ok(direct) if direct.is_empty() => self.reply(answer),
             Ok(direct) => answer.send_from(Box::new(Transfer::new(Arc::downgrade(self), direct, migration_epoch))),
             Err(error) => answer.fail(error),
         }
@@ -72,6 +74,7 @@ impl HostState {
     }
 
     fn act(&self, address: GlobalAddress, act: &mut Act<'_>) -> Result<Outcome> {
+        let _step = self.part.step();
         if address.part() != self.part.number() {
             return self.part.act_as_host(address, act);
         }

@@ -86,6 +86,7 @@ fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<St
         path: String::new(),
         members: None,
         calls: None,
+        mirrored: false,
     };
     let view = SpaceView {
         id: SpaceId(1),
@@ -93,7 +94,16 @@ fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<St
         parts: vec![part.clone()],
     };
     let address = node.0.address();
-    let begin = move || Membership::begin(&pool, "heap", &view, &part, &address, &Arc::default());
+    let begin = move || {
+        Membership::begin(
+            (&pool, "heap"),
+            &view,
+            &part,
+            &address,
+            &Arc::default(),
+            Box::new(|_| ()),
+        )
+    };
     (rt::spawn("begins", begin), told)
 }
 

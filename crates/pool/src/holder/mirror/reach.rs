@@ -21,13 +21,16 @@ const PAUSE: Nanos = Nanos(FILL_STEP * 1_000_000_000 / FILL_RATE);
 /// Asks the manager something of the mirror.
 pub(super) type Ask<'a> = &'a dyn Fn(MirrorRequest) -> Result<Option<MirrorView>>;
 
+/// This process's way to other machines' memory, once it was needed.
+#[derive(Default)]
+pub(crate) struct Cards(Mutex<Option<Arc<dyn Fabric>>>);
+
 /// The way to mirrors on other machines.
 pub(super) struct Reach {
     patience: Nanos,
     /// Rings when a mirror is lost.
     bell: Arc<Event>,
-    /// Once it was needed.
-    fabric: Mutex<Option<Arc<dyn Fabric>>>,
+    cards: Arc<Cards>,
 }
 
 /// What a mirror is to its holder.
@@ -75,12 +78,8 @@ impl Reached {
 }
 
 impl Reach {
-    pub(super) fn new(patience: Nanos, bell: Arc<Event>) -> Self {
-        Self {
-            patience,
-            bell,
-            fabric: Mutex::default(),
-        }
+    pub(super) fn new(patience: Nanos, bell: Arc<Event>, cards: Arc<Cards>) -> Self {
+        Self { patience, bell, cards }
     }
 
     /// One that counts as whole.
@@ -110,7 +109,7 @@ impl Reach {
             anew: !believed,
         };
         let lent = ask(request)?.and_then(|view| view.lent).ok_or_else(unexpected)?;
-        let endpoint = self.fabric()?.connect(&lent.address)?;
+        let endpoint = self.cards.fabric()?.connect(&lent.address)?;
         let bell = Arc::clone(&self.bell);
         let options = RemoteOptions {
             believed,
@@ -127,12 +126,14 @@ impl Reach {
         let remote = RemoteMirror::begin(memory, journal, options)?;
         Ok(Reached::Remote(Arc::new(remote)))
     }
+}
 
+impl Cards {
     fn fabric(&self) -> Result<Arc<dyn Fabric>> {
         if rt::simulated() {
             return Err(Error::Invalid("libfabric is not simulated".into()));
         }
-        let mut fabric = self.fabric.lock();
+        let mut fabric = self.0.lock();
         if let Some(fabric) = &*fabric {
             return Ok(Arc::clone(fabric));
         }

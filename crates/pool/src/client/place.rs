@@ -1,0 +1,105 @@
+//! Where a part is asked: at a memory node, as a member there. A part that is mirrored goes to another node when its own
+//! is lost; what this process has begun there goes on at that one.
+//!
+//! Invariant: what a process says to have begun in a part is said to the node that keeps it, at the same time as the
+//! part is asked there: a node that has not heard of it would end it.
+
+use super::membership::{Membership, RETRY};
+use crate::ids::NodeId;
+use crate::member::{MemberReply, MemberRequest};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_space::{Admission, Pass};
+use std::sync::{Arc, Weak};
+
+/// See the module.
+pub(super) struct Place {
+    pub(super) part: u8,
+    member: Mutex<Arc<Membership>>,
+    follow: Follow,
+    /// How long that is tried.
+    timeout: Nanos,
+}
+
+/// Goes on where the parts are now that were asked at a node.
+pub(super) type Follow = Box<dyn Fn(NodeId) -> Result<()> + Send + Sync>;
+
+impl Place {
+    pub(super) fn new(part: u8, member: Arc<Membership>, follow: Follow, timeout: Nanos) -> Self {
+        let member = Mutex::new(member);
+        Self {
+            part,
+            member,
+            follow,
+            timeout,
+        }
+    }
+
+    pub(super) fn member(&self) -> Arc<Membership> {
+        Arc::clone(&self.member.lock())
+    }
+
+    /// It is asked as this member from here on.
+    pub(super) fn move_to(&self, member: Arc<Membership>) {
+        *self.member.lock() = member;
+    }
+
+    /// Asks the node that keeps the part.
+    ///
+    /// # Errors
+    /// As [`Membership::ask`].
+    pub(super) fn ask(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
+        loop {
+            let member = self.member();
+            let answer = member.ask(request, tries);
+            if answer.is_ok() || !member.has_moved() {
+                return answer;
+            }
+            self.follow(member.node())?;
+        }
+    }
+
+    /// To the node where the part is now, unless another thread was faster.
+    fn follow(&self, from: NodeId) -> Result<()> {
+        let until = rt::now() + self.timeout;
+        loop {
+            match (self.follow)(from) {
+                Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => rt::sleep(RETRY),
+                followed => return followed,
+            }
+        }
+    }
+
+    /// By which a channel to the part is let in.
+    pub(super) fn admission(place: &Arc<Self>) -> Arc<dyn Admission> {
+        Arc::new(Admitted(Arc::downgrade(place)))
+    }
+}
+
+/// This process as the hosts of a part know it, as long as the space is open.
+struct Admitted(Weak<Place>);
+
+impl Admitted {
+    fn place(&self) -> Result<Arc<Place>> {
+        self.0
+            .upgrade()
+            .ok_or_else(|| Error::Lost("the space was closed".into()))
+    }
+}
+
+impl Admission for Admitted {
+    fn pass(&self) -> Result<Pass> {
+        self.place()?.member().pass()
+    }
+
+    fn renew(&self, refused: Pass) -> Result<Pass> {
+        let place = self.place()?;
+        let member = place.member();
+        let renewed = member.renew(refused);
+        if renewed.is_ok() || !member.has_moved() {
+            return renewed;
+        }
+        place.follow(member.node())?;
+        place.member().pass()
+    }
+}

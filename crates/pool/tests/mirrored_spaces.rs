@@ -1,0 +1,425 @@
+//! Mirrored spaces, by real processes over TCP and libfabric: a memory node is killed and its memory removed, and what
+//! was acknowledged is there for the members that were there before, under the locks that they have. What a memory
+//! node's process does is [`another_process`].
+
+mod common;
+
+use cenote_base::random::Random;
+use cenote_base::rt::{self, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::message::tcp::Tcp;
+use cenote_libfabric as libfabric;
+use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::Manager;
+use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
+use cenote_pool::{Phase, PoolStatus};
+use cenote_space::{EXTENT, GlobalAddress, HostOptions, Hosts, Mode, Session, Space};
+use cenote_store::{Options, PutOptions, Store};
+use common::{
+    Process, TIMEOUT, credentials, hold, manager_options, network, node_options, operator, say, seed, task, until_found,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const LEASE: Nanos = Nanos::from_secs(4);
+const KEEP: PutOptions = PutOptions {
+    tenant: 0,
+    time_to_live: None,
+    replaces: false,
+    replicas: 0,
+};
+/// Set where the namespace is made already.
+const HIDDEN: &str = "CENOTE_TEST_HIDDEN";
+
+/// Whether these tests can run here; if not, a line says why.
+fn can_run() -> bool {
+    let made = Command::new("unshare").args(["-m", "true"]).output();
+    let why = match (made.is_ok_and(|made| made.status.success()), libfabric::available()) {
+        (false, _) => "no right to make mount namespaces".to_owned(),
+        (_, Err(error)) => error.to_string(),
+        _ => return true,
+    };
+    assert!(std::env::var("CI").is_err(), "skipped: {why}");
+    println!("skipped: {why}");
+    false
+}
+
+/// What a memory node's process is told.
+#[derive(Serialize, Deserialize)]
+struct Task {
+    manager: String,
+    directory: PathBuf,
+    pod: String,
+    extents: u64,
+    /// Directories that are not on its machine.
+    hidden: Vec<PathBuf>,
+}
+
+/// Goes on as this program in a mount namespace where those directories are empty.
+fn hide(directories: &[PathBuf]) {
+    if directories.is_empty() || std::env::var(HIDDEN).is_ok() {
+        return;
+    }
+    let there = directories.iter().filter(|directory| directory.exists());
+    let names: Vec<String> = there.map(|directory| directory.display().to_string()).collect();
+    let script = "for d in $HIDE; do mount -t tmpfs none $d || exit 9; done; exec \"$@\"";
+    let error = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
+        .arg(std::env::current_exe().expect("this program"))
+        .args(std::env::args_os().skip(1))
+        .env("HIDE", names.join(" "))
+        .env(HIDDEN, "1")
+        .exec();
+    panic!("{error}");
+}
+
+/// A memory node, until it is killed.
+#[test]
+fn another_process() {
+    let Some(task) = task::<Task>() else { return };
+    hide(&task.hidden);
+    let provider = libfabric::Provider::tcp();
+    let fabric = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(provider)).expect("a node");
+    let hosts = Arc::new(Hosts::default());
+    fabric.serve(Arc::clone(&hosts) as _);
+    let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
+    let calls = NodeCalls {
+        address: fabric.address().to_string(),
+        callers: Arc::new(net),
+        hosts,
+        registrar: Some(fabric.registrar()),
+        options: HostOptions::default(),
+    };
+    let options = NodeOptions {
+        calls: Some(calls),
+        ..node_options(&task.directory, &task.manager, &task.pod, task.extents)
+    };
+    let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
+    assert!(node.wait_joined(TIMEOUT), "it joins");
+    say("joined");
+    hold();
+}
+
+struct Pool {
+    directory: tempfile::TempDir,
+    manager: Manager,
+    nodes: Vec<Process>,
+    extents: u64,
+}
+
+impl Pool {
+    fn new(nodes: usize, extents: u64) -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let options = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
+        let mut pool = Self {
+            directory,
+            manager: Manager::start(options, &Tcp).expect("a manager"),
+            nodes: Vec::new(),
+            extents,
+        };
+        // All of them are to be hidden from each other.
+        (0..8).for_each(|n| std::fs::create_dir(pool.node_directory(n)).expect("made"));
+        (0..nodes).for_each(|_| pool.add_node());
+        pool
+    }
+
+    fn add_node(&mut self) {
+        let n = self.nodes.len();
+        let node = self.start_node(n);
+        self.nodes.push(node);
+    }
+
+    fn start_node(&self, n: usize) -> Process {
+        let node = Process::start(&Task {
+            manager: self.manager.address().into(),
+            directory: self.node_directory(n),
+            pod: format!("pod-{n}"),
+            extents: self.extents,
+            hidden: (0..8)
+                .filter(|other| *other != n)
+                .map(|other| self.node_directory(other))
+                .collect(),
+        });
+        assert_eq!(node.says(), "joined");
+        node
+    }
+
+    fn node_directory(&self, n: usize) -> PathBuf {
+        self.directory.path().join(format!("node-{n}"))
+    }
+
+    /// Its machine is gone, with its memory, and an operator says so.
+    fn lose(&mut self, n: usize) {
+        let pod = format!("pod-{n}");
+        let find = |status: &PoolStatus| status.nodes.iter().find(|node| node.pod == pod).cloned();
+        let id = find(&self.status()).expect("a node").id;
+        self.nodes[n].kill();
+        std::fs::remove_dir_all(self.node_directory(n)).expect("removed");
+        self.until("the manager misses it", |pool| {
+            find(&pool.status()).filter(|node| !node.connected)
+        });
+        operator(self.manager.address()).forget(id).expect("forgotten");
+    }
+
+    fn status(&self) -> PoolStatus {
+        operator(self.manager.address()).status().expect("a status")
+    }
+
+    fn until<T>(&self, what: &str, mut found: impl FnMut(&Self) -> Option<T>) -> T {
+        until_found(what, || found(self), || format!("{:?}", self.status().grants))
+    }
+
+    /// Until each part has a mirror that is whole.
+    fn until_whole(&self) {
+        self.until("whole mirrors", |pool| {
+            let grants = pool.status().grants;
+            let count = |phase| grants.iter().filter(|grant| grant.phase == phase).count();
+            (count(Phase::Kept) > 0 && count(Phase::Whole) == count(Phase::Kept)).then_some(())
+        });
+    }
+
+    /// In which node the parts of the space lie.
+    fn places(&self) -> Vec<usize> {
+        let parts = self.status().spaces.remove(0).parts;
+        parts
+            .iter()
+            .map(|part| {
+                part.pod
+                    .rsplit('-')
+                    .next()
+                    .and_then(|n| n.parse().ok())
+                    .expect("a number")
+            })
+            .collect()
+    }
+
+    fn client(&self) -> PoolClient {
+        let quick = libfabric::NetOptions {
+            timeout: Nanos::from_secs(1),
+            ..libfabric::NetOptions::default()
+        };
+        let net = libfabric::Net::new(quick).expect("libfabric");
+        let options = ClientOptions {
+            callers: Some(Arc::new(net)),
+            ..ClientOptions::default()
+        };
+        PoolClient::connect(&network(), &credentials(self.manager.address()), options).expect("a client")
+    }
+
+    fn audit(&self) {
+        self.until("a clean audit", |pool| {
+            let report = operator(pool.manager.address()).audit().expect("an audit");
+            report.problems.is_empty().then_some(())
+        });
+    }
+}
+
+/// Whether a node that is lost, or about to be replaced, is the reason.
+fn is_away(error: &Error) -> bool {
+    matches!(error, Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))
+}
+
+/// Tries until no node is missed for it.
+fn patiently<T>(what: &str, mut act: impl FnMut() -> Result<T>) -> T {
+    let found = || match act() {
+        Err(error) if is_away(&error) => None,
+        done => Some(done.unwrap_or_else(|error| panic!("{what}: {error}"))),
+    };
+    until_found(what, found, || "it is away".into())
+}
+
+/// Objects with a counter each, that one thread raises under a lock: what it knows to be there.
+struct Writer {
+    session: Session,
+    lock: GlobalAddress,
+    counters: Vec<GlobalAddress>,
+    /// What was acknowledged, and what was begun.
+    safe: u64,
+    begun: u64,
+}
+
+impl Writer {
+    fn new(space: &Space, number: usize) -> Self {
+        let session = space.session();
+        let lock = session.new_lock().expect("room");
+        let lens = [64, 5000, 300_000];
+        Self {
+            lock,
+            counters: (0..number)
+                .map(|n| session.alloc(lens[n % lens.len()]).expect("room"))
+                .collect(),
+            session,
+            safe: 0,
+            begun: 0,
+        }
+    }
+
+    /// Raises all counters by one, under the lock; an error of a node that is away leaves it unknown.
+    fn step(&mut self) -> Result<()> {
+        let guard = self.session.lock(self.lock, Mode::Write)?;
+        self.begun += 1;
+        for counter in &self.counters {
+            guard.write(*counter, &self.begun.to_le_bytes())?;
+        }
+        guard.unlock()?;
+        self.safe = self.begun;
+        Ok(())
+    }
+
+    fn check(&self) {
+        for counter in &self.counters {
+            let found = patiently("a counter", || self.session.load(*counter));
+            assert!(
+                (self.safe..=self.begun).contains(&found),
+                "{found} of {} to {}",
+                self.safe,
+                self.begun
+            );
+        }
+    }
+}
+
+/// A node is killed while members write, at some moment. They go on, with what was acknowledged, and their locks. A
+/// third node gets the new mirrors; then the second is lost too.
+#[test]
+fn a_space_outlives_its_nodes() {
+    if !can_run() {
+        return;
+    }
+    let (mut pool, mut draw) = (Pool::new(2, 48), Random(seed()));
+    let client = pool.client();
+    client
+        .create_mirrored_space("heap", 24 * EXTENT, None)
+        .expect("a space");
+    pool.until_whole();
+    let space = client.open_space("heap").expect("open");
+    assert_eq!((space.parts().count(), space.far_parts().count()), (0, 2));
+    let held = space.session();
+    let lock = held.new_lock().expect("room");
+    held.set_root(lock).expect("set");
+    let guard = held.lock(lock, Mode::Write).expect("free");
+    for loss in 0..2 {
+        let stop = Arc::new(AtomicBool::new(false));
+        let writers: Vec<_> = (0..2)
+            .map(|_| {
+                let (mut writer, stop) = (Writer::new(&space, 4), Arc::clone(&stop));
+                std::thread::spawn(move || {
+                    while !stop.load(Ordering::Relaxed) {
+                        match writer.step() {
+                            Err(error) if !is_away(&error) => panic!("{error}"),
+                            _ => {}
+                        }
+                    }
+                    writer
+                })
+            })
+            .collect();
+        rt::sleep(Nanos::from_millis(draw.below(400)));
+        pool.lose(loss);
+        rt::sleep(Nanos::from_millis(500));
+        stop.store(true, Ordering::Relaxed);
+        for writer in writers {
+            let mut writer = writer.join().expect("no panic");
+            writer.check();
+            patiently("a step", || writer.step());
+            writer.check();
+        }
+        pool.add_node();
+        pool.until_whole();
+        assert!(pool.places().iter().all(|place| *place > loss));
+    }
+    let other = pool.client().open_space("heap").expect("open");
+    assert_eq!(other.root().expect("the root"), lock);
+    let taken = other.session().try_lock(lock, Mode::Read).map(|guard| guard.is_some());
+    assert!(!taken.expect("asked"), "it is held still");
+    guard.unlock().expect("its own still");
+    assert!(other.session().try_lock(lock, Mode::Read).expect("asked").is_some());
+    assert_eq!(space.audit().expect("looked at"), Vec::<String>::new());
+    drop((held, other, space));
+    pool.audit();
+}
+
+/// Values of the shared store that were put before a node was lost are there after it.
+#[test]
+fn a_store_outlives_its_node() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new(2, 32);
+    let client = pool.client();
+    client
+        .create_mirrored_space("store", 16 * EXTENT, None)
+        .expect("a space");
+    pool.until_whole();
+    let space = client.open_space("store").expect("open");
+    let store = Store::create(&space, Options::default()).expect("a store");
+    let mut draw = Random(seed());
+    let values: BTreeMap<Vec<u8>, Vec<u8>> = (0..100u32)
+        .map(|n| {
+            let len = draw.pick(&[1, 100, 4000, 70_000]);
+            (n.to_le_bytes().to_vec(), (0..len).map(|_| draw.word() as u8).collect())
+        })
+        .collect();
+    for (key, value) in &values {
+        store.put(key, value, KEEP).expect("put");
+    }
+    pool.lose(0);
+    for (key, value) in &values {
+        let found = patiently("a value", || store.get(key));
+        assert!(found.as_ref() == Some(value), "{key:?}");
+    }
+    patiently("a put", || store.put(b"new", b"value", KEEP));
+    let other = pool.client().open_space("store").expect("open");
+    let opened = Store::open(&other, Options::default()).expect("the store");
+    assert_eq!(opened.get(b"new").expect("asked").as_deref(), Some(&b"value"[..]));
+}
+
+/// A node's process that is killed and started again is the keeper of what it has: nothing acknowledged is lost, also
+/// when it is lost right after that.
+#[test]
+fn a_node_that_starts_anew_has_its_mirrors_filled_again() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new(2, 24);
+    let client = pool.client();
+    client
+        .create_mirrored_space("heap", 8 * EXTENT, Some(&["pod-0".into()]))
+        .expect("a space");
+    pool.until_whole();
+    let space = client.open_space("heap").expect("open");
+    let mut writer = Writer::new(&space, 3);
+    (0..20).for_each(|_| writer.step().expect("written"));
+    pool.nodes[0].kill();
+    pool.nodes[0] = pool.start_node(0);
+    writer.check();
+    (0..20).for_each(|_| patiently("a step", || writer.step()));
+    pool.until_whole();
+    pool.lose(0);
+    writer.check();
+    patiently("a step", || writer.step());
+    writer.check();
+}
+
+/// What cannot be mirrored is refused, and says why.
+#[test]
+fn a_mirrored_space_takes_two_nodes() {
+    if !can_run() {
+        return;
+    }
+    let pool = Pool::new(1, 12);
+    let client = pool.client();
+    let refused = client.create_mirrored_space("heap", 2 * EXTENT, None);
+    assert!(
+        matches!(&refused, Err(Error::Full(text)) if text.contains("another memory node")),
+        "{refused:?}"
+    );
+    assert!(client.spaces().expect("asked").is_empty());
+    client.create_space("heap", 2 * EXTENT, None).expect("without a mirror");
+}
