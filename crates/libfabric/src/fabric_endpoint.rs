@@ -130,11 +130,14 @@ unsafe impl Sync for Registration {}
 
 /// What may be done with memory that is registered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(i32)]
 pub enum Access {
     /// Whatever there is, by peers too.
-    All,
+    All = 0,
     /// Peers write to it: no more.
-    Written,
+    Written = 1,
+    /// Peers read it: no more.
+    Read = 2,
 }
 
 impl Registration {
@@ -318,20 +321,11 @@ impl FabricEndpoint {
         access: Access,
         want: u64,
     ) -> Result<(Registration, Target)> {
-        let (mut raw, mut target, written) = (ptr::null_mut(), Target::default(), access == Access::Written);
+        let (mut raw, mut target) = (ptr::null_mut(), Target::default());
         // SAFETY: `len` bytes that stay mapped until the registration has ended, and longer where the provider goes on:
         // the registration made below holds them, the slots are of what it holds open.
-        let error = unsafe {
-            shim::cf_register(
-                self.raw.raw,
-                at.cast(),
-                len,
-                i32::from(written),
-                want,
-                &mut raw,
-                &mut target,
-            )
-        };
+        let error =
+            unsafe { shim::cf_register(self.raw.raw, at.cast(), len, access as i32, want, &mut raw, &mut target) };
         let guard = (!raw.is_null()).then(|| Registration {
             raw,
             memory,

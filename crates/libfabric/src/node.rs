@@ -148,7 +148,7 @@ impl MemoryNode {
     /// # Errors
     /// [`Error::Invalid`] for a length of 0, [`Error::Io`] if memory cannot be mapped or registered.
     pub fn register(&self, len: u64) -> Result<Remote> {
-        self.shared.register(RegisteredMemory::own(len)?)
+        self.shared.register(RegisteredMemory::own(len)?, Access::All)
     }
 
     /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
@@ -205,7 +205,7 @@ impl MemoryNode {
 }
 
 impl Shared {
-    fn register(&self, registered_memory: RegisteredMemory) -> Result<Remote> {
+    fn register(&self, registered_memory: RegisteredMemory, access: Access) -> Result<Remote> {
         let mut registry = self.registry.lock();
         let (key, len) = (registry.new_key(), registered_memory.len() as u64);
         let registered = match self.path {
@@ -213,7 +213,7 @@ impl Shared {
             Path::OneSided => {
                 let fabric_endpoint = &self.fabric_endpoint;
                 let mapping = registered_memory.mapping();
-                Some(fabric_endpoint.register(mapping, registered_memory.len(), Access::All, key)?)
+                Some(fabric_endpoint.register(mapping, registered_memory.len(), access, key)?)
             }
         };
         registry.insert(
@@ -221,6 +221,7 @@ impl Shared {
             Holding {
                 registered,
                 registered_memory,
+                access,
             },
         );
         Ok(Remote {
@@ -253,6 +254,15 @@ struct NodeRegistrar {
     address: NodeAddress,
 }
 
+impl NodeRegistrar {
+    fn check_running(&self) -> Result<()> {
+        match self.shared.stop.load(Ordering::Acquire) {
+            true => Err(Error::Lost(format!("memory node {} has ended", self.address))),
+            false => Ok(()),
+        }
+    }
+}
+
 impl fmt::Debug for NodeRegistrar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "registrar of memory node {}", self.address)
@@ -265,10 +275,14 @@ impl Registrar for NodeRegistrar {
     }
 
     fn register(&self, memory: Mapping) -> Result<Remote> {
-        if self.shared.stop.load(Ordering::Acquire) {
-            return Err(Error::Lost(format!("memory node {} has ended", self.address)));
-        }
-        self.shared.register(RegisteredMemory::of(memory)?)
+        self.check_running()?;
+        self.shared.register(RegisteredMemory::of(memory)?, Access::All)
+    }
+
+    fn register_to_read(&self, memory: &Arc<Mapping>, len: u64) -> Result<Remote> {
+        self.check_running()?;
+        self.shared
+            .register(RegisteredMemory::first(memory, len)?, Access::Read)
     }
 
     fn revoke(&self, key: Key) -> Result<bool> {

@@ -4,7 +4,7 @@
 //! may use it meanwhile, and see each aligned word before or after. Atomics are the processor's, so they are atomic
 //! among those as well.
 
-use super::fabric_endpoint::Registration;
+use super::fabric_endpoint::{Access, Registration};
 use super::protocol::{Ask, Item, Status};
 use super::shim::Target;
 use cenote_base::rt::{self, HashMap};
@@ -51,6 +51,19 @@ impl RegisteredMemory {
             mapping: Arc::new(mapping),
             len,
         })
+    }
+
+    /// The first `len` bytes of what a node maps, as [`RegisteredMemory::of`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if that is nothing, more than there is, or no multiple of 8.
+    pub fn first(mapping: &Arc<Mapping>, len: u64) -> Result<Self> {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        if len == 0 || len > mapping.len() || !len.is_multiple_of(8) {
+            return Err(Error::Invalid(format!("{len} bytes of {} to register", mapping.len())));
+        }
+        let mapping = Arc::clone(mapping);
+        Ok(Self { mapping, len })
     }
 
     /// What keeps it mapped.
@@ -185,6 +198,8 @@ pub struct Holding {
     pub registered: Option<(Registration, Target)>,
     /// The memory.
     pub registered_memory: RegisteredMemory,
+    /// What may be done with it.
+    pub access: Access,
 }
 
 /// All that a node has registered. Keys are drawn at random, so that they cannot be guessed.
@@ -234,14 +249,15 @@ impl Registry {
     ///
     /// # Errors
     /// [`Status::Revoked`] for a key that nothing is registered under, [`Status::OutOfBounds`] with the length of the
-    /// memory, [`Status::Invalid`] for an atomic that is not aligned.
+    /// memory, [`Status::Invalid`] for an atomic that is not aligned, and for what changes memory that is only read.
     pub fn find(&self, item: &Item<'_>) -> Result<&Holding, (Status, u64)> {
         let holding = self.by_key.get(&item.key).ok_or((Status::Revoked, 0))?;
         if !holding.registered_memory.holds(item.at, u64::from(item.len)) {
             return Err((Status::OutOfBounds, holding.registered_memory.len() as u64));
         }
         let atomic = matches!(item.ask, Ask::CompareAndSwap | Ask::FetchAdd);
-        if atomic && !item.at.is_multiple_of(8) {
+        let changes = atomic || item.ask == Ask::Write;
+        if (atomic && !item.at.is_multiple_of(8)) || (changes && holding.access == Access::Read) {
             return Err((Status::Invalid, 0));
         }
         Ok(holding)

@@ -45,6 +45,8 @@ struct cf_target {
     uint64_t key;
 };
 
+/* What peers do with memory: whatever there is, if it is none of these. */
+enum { CF_WRITTEN = 1, CF_TO_READ = 2 };
 enum { CF_SEND, CF_READ, CF_WRITE, CF_FETCH_ADD, CF_COMPARE_AND_SWAP, CF_PUT };
 
 #if __has_include(<rdma/fabric.h>)
@@ -245,17 +247,18 @@ int cf_insert(struct cf_endpoint *r, const void *name, uint64_t *peer) { GUARDED
 
 int cf_remove(struct cf_endpoint *r, uint64_t peer) { GUARDED(fi_av_remove(r->av, &peer, 1, 0)); }
 
-static int registered(struct cf_endpoint *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr) {
+static int registered(struct cf_endpoint *r, void *at, size_t len, int access, uint64_t want, struct fid_mr **mr) {
     const uint64_t all = FI_SEND | FI_RECV | FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
-    return fi_mr_reg(r->domain, at, len, written ? FI_REMOTE_WRITE : all, 0, want, 0, mr, NULL);
+    const uint64_t flags = access == CF_WRITTEN ? FI_REMOTE_WRITE : access == CF_TO_READ ? FI_REMOTE_READ : all;
+    return fi_mr_reg(r->domain, at, len, flags, 0, want, 0, mr, NULL);
 }
 
-/* Registers memory under the key `want`, unless the provider has keys of its own; both out: what a peer has to say. `written`: peers write to it, and
- * that is all that is done with it. */
-int cf_register(struct cf_endpoint *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
+/* Registers memory under the key `want`, unless the provider has keys of its own; both out: what a peer has to say. `access`: what
+ * peers do with it. */
+int cf_register(struct cf_endpoint *r, void *at, size_t len, int access, uint64_t want, struct fid_mr **mr,
                 struct cf_target *target) {
     if (!enter()) return -FI_EINTR;
-    int e = registered(r, at, len, written, want, mr);
+    int e = registered(r, at, len, access, want, mr);
     leave();
     if (e) return e;
     target->key = fi_mr_key(*mr);
@@ -400,9 +403,9 @@ int cf_wants_local_registration(struct cf_endpoint *r) { return (void)r, 0; }
 int cf_name(struct cf_endpoint *r, void *name, size_t *size) { return (void)r, (void)name, (void)size, -ENOSYS; }
 int cf_insert(struct cf_endpoint *r, const void *name, uint64_t *p) { return (void)r, (void)name, (void)p, -ENOSYS; }
 int cf_remove(struct cf_endpoint *r, uint64_t peer) { return (void)r, (void)peer, -ENOSYS; }
-int cf_register(struct cf_endpoint *r, void *at, size_t len, int written, uint64_t want, struct fid_mr **mr,
+int cf_register(struct cf_endpoint *r, void *at, size_t len, int access, uint64_t want, struct fid_mr **mr,
                 struct cf_target *t) {
-    return (void)r, (void)at, (void)len, (void)written, (void)want, (void)mr, (void)t, -ENOSYS;
+    return (void)r, (void)at, (void)len, (void)access, (void)want, (void)mr, (void)t, -ENOSYS;
 }
 int cf_unregister(struct fid_mr *mr) { return (void)mr, -ENOSYS; }
 int cf_receive(struct cf_endpoint *r, void *at, size_t len, struct fid_mr *mr, uint64_t context) {

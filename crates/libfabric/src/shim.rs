@@ -80,7 +80,7 @@ unsafe extern "C" {
         fabric_endpoint: *mut RawEndpoint,
         at: *mut c_void,
         len: usize,
-        written: c_int,
+        access: c_int,
         want: u64,
         memory: *mut *mut RawMemory,
         target: *mut Target,

@@ -65,7 +65,7 @@ pub struct NodeCalls {
     pub callers: Arc<dyn Callers>,
     /// What serves its calls: the node adds its parts.
     pub hosts: Arc<Hosts>,
-    /// Registers mirrors of holders on other machines, if it can.
+    /// Registers mirrors for holders on other machines, and parts for readers there, if it can.
     pub registrar: Option<Arc<dyn Registrar>>,
     /// What moves, and when.
     pub options: HostOptions,
@@ -264,6 +264,7 @@ fn hosting(
         crew: Arc::new(Crew::new(threads)?),
         hosts: Arc::clone(&calls.hosts),
         callers: Arc::clone(&calls.callers),
+        registrar: calls.registrar.clone(),
         options: HostOptions {
             pod: options.pod.clone(),
             ..calls.options.clone()
@@ -405,7 +406,7 @@ impl NodeState {
 
     fn free(&self, grant: GrantId) -> Result<()> {
         self.lending.forget(grant)?;
-        if let Some(part) = self.parts.close(grant) {
+        if let Some(part) = self.parts.close(grant)? {
             self.membership.forget_part(part.space, part.part);
         }
         if !planted(Fault::FreeFence) {

@@ -294,6 +294,11 @@ pub trait Endpoint: fmt::Debug + Send + Sync {
     /// What it can do at once.
     fn limits(&self) -> Limits;
 
+    /// Whether a fence costs no trip: works are carried out in turn at their node anyway.
+    fn fences_are_free(&self) -> bool {
+        false
+    }
+
     /// Starts works with one doorbell. Blocks only while too many are under way. What cannot be started comes back
     /// complete, with its error.
     fn post(&self, works: Vec<Work>) -> Posted;
@@ -319,6 +324,13 @@ pub trait Registrar: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`Error::Io`] if it cannot be registered.
     fn register(&self, memory: Mapping) -> Result<Remote>;
+
+    /// Registers the first `len` bytes of memory to be read, and no more, under a key as those of
+    /// [`Registrar::register`]. The same memory may have many: each ends by itself.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for no bytes, or more than there are; [`Error::Io`] if it cannot be registered.
+    fn register_to_read(&self, memory: &Arc<Mapping>, len: u64) -> Result<Remote>;
 
     /// Takes a key back. Once this has returned, nothing under it reads or changes memory. Says whether there was one.
     ///

@@ -6,6 +6,7 @@
 use super::*;
 use crate::calls::part;
 use crate::protocol::Part;
+use cenote_fabric::rdma::Endpoint;
 use cenote_fabric::rdma::call::status::decode;
 use cenote_fabric::rdma::call::{Call, Called, Caller, CallerId, CallsInFlight, Memory, Set};
 use std::cmp::Reverse;
@@ -221,6 +222,10 @@ impl Caller for Connection {
             channel: Arc::clone(&self.0),
             set,
         }))
+    }
+
+    fn endpoint(&self) -> Option<Arc<dyn Endpoint>> {
+        Some(Arc::new(Self(Arc::clone(&self.0))))
     }
 
     fn lend(&self, len: usize) -> Option<Memory> {

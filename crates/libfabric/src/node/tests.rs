@@ -23,6 +23,51 @@ fn net() -> Net {
     Net::new(options).expect("there")
 }
 
+/// Of one memory for many readers each has a key: it is read by, and no more, and ends by itself.
+#[test]
+fn keys_to_read_end_one_by_one_and_change_nothing() {
+    if let Err(error) = available() {
+        eprintln!("not tested: {error}");
+        return;
+    }
+    for path in [Path::Served, Path::OneSided] {
+        let options = NodeOptions {
+            path: Some(path),
+            ..NodeOptions::new(Provider::tcp())
+        };
+        let node = MemoryNode::start(&options).expect("a node");
+        let (registrar, address) = (node.registrar(), node.address().to_string());
+        let memory = Arc::new(Mapping::anonymous(1 << 20).expect("mapped"));
+        for len in [0, 12, (1 << 20) + 8] {
+            assert!(matches!(
+                registrar.register_to_read(&memory, len),
+                Err(Error::Invalid(_))
+            ));
+        }
+        let [first, second] = [4096, 1 << 20].map(|len| registrar.register_to_read(&memory, len).expect("registered"));
+        let net = net();
+        let by = |key| RemoteMemory::new(net.connect(&address).expect("there"), key);
+        let mut bytes = [9; 64];
+        by(first).read(0, &mut bytes).expect("read");
+        assert_eq!(bytes, [0; 64]);
+        let word = [by(first).fetch_add(0, 1), by(first).compare_and_swap(0, 0, 1)];
+        assert!(
+            word.iter().all(|done| matches!(done, Err(Error::Invalid(_)))),
+            "{word:?}"
+        );
+        // Cards break the connection for it, and the work is in doubt then.
+        let written = by(first).write(0, &[1; 64]);
+        assert!(written.is_err() && (path == Path::OneSided || matches!(written, Err(Error::Invalid(_)))));
+        let beyond = Remote { len: 1 << 20, ..first };
+        assert!(matches!(by(beyond).read(4096, &mut bytes), Err(Error::OutOfBounds(_))));
+        assert!(registrar.revoke(first.key).expect("ended"));
+        assert!(matches!(by(first).read(0, &mut bytes), Err(Error::Revoked(_))));
+        by(second).read(4096, &mut bytes).expect("the other's is there");
+        assert_eq!(bytes, [0; 64]);
+        node.close();
+    }
+}
+
 /// Sends bytes as they are.
 fn send(fabric_endpoint: &FabricEndpoint, target: &Target, bytes: &[u8]) {
     send_and_hear(fabric_endpoint, target, bytes, |complete| {

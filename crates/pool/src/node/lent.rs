@@ -289,6 +289,10 @@ mod tests {
             Ok(Remote { key, base: 0, len })
         }
 
+        fn register_to_read(&self, _memory: &Arc<cenote_fabric::Mapping>, _len: u64) -> Result<Remote> {
+            Err(Error::Invalid("nothing is read here".into()))
+        }
+
         fn revoke(&self, key: Key) -> Result<bool> {
             let mut busy = self.busy.lock();
             if *busy > 0 {

@@ -17,6 +17,7 @@ use crate::wire::{PartOrder, PartView};
 use cenote_base::crc::crc32c;
 use cenote_base::rt::{self, Mutex, Nanos, fs};
 use cenote_base::{Error, Result};
+use cenote_fabric::rdma::Registrar;
 use cenote_fabric::rdma::call::Callers;
 use cenote_fabric::{RegionOptions, is_blank};
 use cenote_space::{
@@ -99,6 +100,8 @@ pub(super) struct Hosting {
     pub(super) crew: Arc<Crew>,
     /// Of parts that are mirrored.
     pub(super) mirroring: Option<Mirroring>,
+    /// Registers parts for the cards of users, if it can.
+    pub(super) registrar: Option<Arc<dyn Registrar>>,
 }
 
 impl Hosting {
@@ -115,8 +118,23 @@ impl Hosting {
             ..self.options.clone()
         };
         let host = Host::start_with(Arc::clone(keeper), options, Arc::clone(&self.crew))?;
+        // A card shows what is not in the mirror yet, and would be gone with this memory; a host's answer waits for it.
+        if !order.mirrored
+            && let Err(error) = self.offer(&host)
+        {
+            eprintln!("cenote: memory node: {error}; the part is read by calls only");
+        }
         self.hosts.add(&host);
         Ok(host)
+    }
+
+    /// Lets the cards of its members read the part's memory.
+    fn offer(&self, host: &Host) -> Result<()> {
+        let Some(registrar) = &self.registrar else {
+            return Ok(());
+        };
+        let memory = host.part().region().map_again()?;
+        memory.map_or(Ok(()), |memory| host.offer(Arc::clone(registrar), memory))
     }
 
     /// What a part's host is to know of another part: what it knows, if that is right, so that calls under way go on;
@@ -280,13 +298,19 @@ impl Parts {
         self.all().iter().for_each(|kept| kept.end_mirror());
     }
 
-    /// Keeps a part no longer. A request under way has it still.
-    pub(super) fn close(&self, grant: GrantId) -> Option<PartOrder> {
+    /// Keeps a part no longer. A request under way has it still; no card of another machine reads its memory any more.
+    ///
+    /// # Errors
+    /// A key to it did not end: to be done again.
+    pub(super) fn close(&self, grant: GrantId) -> Result<Option<PartOrder>> {
         let opening = self.opening.lock();
         if let Some(noted) = self.noted.lock().get_mut(&grant) {
             noted.is_closing = true;
         }
-        let kept = self.open.lock().remove(&grant)?;
+        let kept = self.open.lock().get(&grant).cloned();
+        let Some(kept) = kept else { return Ok(None) };
+        kept.host.as_ref().map_or(Ok(()), Host::withdraw)?;
+        self.open.lock().remove(&grant);
         if let Some(hosting) = &self.hosting {
             hosting.hosts.remove(kept.order.space.0, kept.order.part);
         }
@@ -294,7 +318,7 @@ impl Parts {
         drop(opening);
         kept.ring.close();
         kept.end_mirror();
-        Some(kept.order.clone())
+        Ok(Some(kept.order.clone()))
     }
 
     /// No member is heard over rings any more.
@@ -626,6 +650,7 @@ mod tests {
             hosts: Arc::default(),
             callers: Arc::new(Nodes::default()),
             options: HostOptions::default(),
+            registrar: None,
             crew: Arc::new(Crew::new(1).expect("threads")),
             mirroring: None,
         };

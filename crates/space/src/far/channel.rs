@@ -35,8 +35,8 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::rdma::Fabric;
 use cenote_fabric::rdma::call::{Call, Called, Caller, Callers};
+use cenote_fabric::rdma::{Endpoint, Fabric};
 use std::sync::Arc;
 
 /// Between two looks for an answer, by a caller that may have to stop: longer and longer.
@@ -133,7 +133,8 @@ impl Channel {
         Self { admission, ..self }
     }
 
-    /// The same, with what a card reads the memory of nodes by, where they offer it.
+    /// The same, with what a card reads the memory of nodes by, where they offer it, if that is not the connection for
+    /// calls ([`Caller::endpoint`]).
     #[must_use]
     pub fn fetching(self, fabric: Arc<dyn Fabric>) -> Self {
         let fabric = Some(fabric);
@@ -269,7 +270,7 @@ impl Channel {
         let greeted = self.callers.caller(peer).and_then(|caller| {
             let mut answer = Vec::new();
             caller.call(&wire::greeting(&greeting)?, &mut answer)?;
-            let fetcher = self.fetcher(&*caller, peer);
+            let fetcher = self.new_fetcher(&*caller, peer);
             Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads).fetching(fetcher))
         });
         greeted.map_err(|error| match error {
@@ -279,12 +280,37 @@ impl Channel {
     }
 
     /// What reads the node's memory, where it offers that: otherwise all reads go by calls.
-    fn fetcher(&self, caller: &dyn Caller, peer: &str) -> Option<Fetcher> {
-        let fabric = self.fabric.as_ref().filter(|_| self.reads.may_fetch())?;
+    fn new_fetcher(&self, caller: &dyn Caller, peer: &str) -> Option<Fetcher> {
+        if !self.reads.may_fetch() {
+            return None;
+        }
+        let endpoint = || match &self.fabric {
+            Some(fabric) => fabric.connect(peer).ok(),
+            None => caller.endpoint(),
+        };
+        self.fetcher_over(caller, endpoint()?)
+    }
+
+    fn fetcher_over(&self, caller: &dyn Caller, endpoint: Arc<dyn Endpoint>) -> Option<Fetcher> {
         let mut answer = Vec::new();
         caller.call(&wire::window(), &mut answer).ok()?;
         let window = wire::answered(&answer).ok()?;
-        Fetcher::new(fabric.connect(peer).ok()?, &window, self.hello.part).ok()
+        Fetcher::new(endpoint, &window, self.hello.part).ok()
+    }
+
+    /// What fetches a read of so many bytes, if that is how it is done over the connection that there is.
+    pub(super) fn fetcher(&self, len: u64) -> Option<Arc<Fetcher>> {
+        let line = self.known()?;
+        let fetcher = line.fetcher(len)?;
+        if fetcher.take_outgrown() {
+            let endpoint = Arc::clone(fetcher.endpoint());
+            let renewed = self.fetcher_over(&*line.caller, endpoint);
+            renewed
+                .into_iter()
+                .for_each(|renewed| line.renew_fetcher(&fetcher, renewed));
+            return line.fetcher(len);
+        }
+        Some(fetcher)
     }
 
     fn leave(&self, line: &Arc<Line>) {

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   look    the slot's count of freezings F ─► then its state S                       once, for as long as F stays
-//!   fetch   the object's live word L and the bytes ─► then the slot's F and S          one doorbell; two for several
+//!   fetch   the object's live word L and the bytes ─► then the slot's F and S          one doorbell; for several, two
+//!                                                                                    where a fence takes a trip
 //! ```
 //!
 //! The bytes are the object's if L has the address's generation and the object's bit, S is still a slab of that
@@ -15,6 +16,9 @@
 //!
 //! Whatever is otherwise is no error: the host is asked by a call, which says what is wrong. A concurrent write may be
 //! seen in part, as by any read. Extents away from home, runs, words and writes always go by calls.
+//!
+//! The host gives a key for what the part has reserved by then. When objects lie behind that it is asked for another one,
+//! now and then. A key that has ended is not used again: the connection has no fetcher from there on.
 
 use super::wire::Window;
 use crate::GlobalAddress;
@@ -22,7 +26,8 @@ use crate::class::{Class, divide, live_bit};
 use crate::extent::EXTENT;
 use crate::layout::{DESCRIPTOR, DESCRIPTORS_AT, FREEZINGS, LIVE_AT, Layout, MAP_WORDS, STATE};
 use crate::slot::code_of;
-use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::{Endpoint, Key, Posted, Remote, Work};
 use std::sync::Arc;
@@ -32,6 +37,9 @@ const SEEN: usize = 4096;
 
 /// So many reads of a slot are told to its host at once, which has not seen them: heat moves extents.
 pub const FETCHES_TOLD: u32 = 64;
+
+/// How long a key is used, though objects lie behind what it is for.
+const RENEW_AFTER: Nanos = Nanos::from_millis(100);
 
 /// What was found at a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -50,7 +58,12 @@ pub struct Fetcher {
     memory: Remote,
     layout: Layout,
     part: u8,
-    seen: Mutex<Box<[Seen]>>,
+    seen: Arc<Mutex<Box<[Seen]>>>,
+    since: Nanos,
+    /// An object was asked for that lies behind the memory.
+    is_outgrown: AtomicBool,
+    /// The key has ended.
+    is_over: AtomicBool,
 }
 
 /// A read that can be fetched.
@@ -66,12 +79,16 @@ pub struct Fetch {
 pub struct FetchesInFlight {
     fetches: Vec<Fetch>,
     bytes: Posted,
-    /// The second look of a single one goes with its bytes.
+    /// The second looks go with the bytes: of a single one, and where a fence costs nothing.
+    is_whole: bool,
     look: Option<Posted>,
 }
 
 /// What was fetched; nothing where the host has to be asked.
 pub type Bytes = Option<Box<[u8]>>;
+
+/// What a work has read.
+type Read = Result<Box<[u8]>>;
 
 /// Looks that are under way.
 pub struct LooksInFlight {
@@ -85,7 +102,7 @@ impl Fetcher {
     /// # Errors
     /// [`Error::Corrupt`]: no part has such memory.
     pub fn new(endpoint: Arc<dyn Endpoint>, window: &Window, part: u8) -> Result<Self> {
-        let layout = Layout::movable(window.slots).filter(|layout| layout.end() <= window.len);
+        let layout = Layout::movable(window.slots).filter(|layout| layout.extents_at <= window.len);
         let layout = layout.ok_or_else(|| Error::corrupt("the memory that a host offers"))?;
         let memory = Remote {
             key: Key(window.key),
@@ -97,8 +114,42 @@ impl Fetcher {
             memory,
             layout,
             part,
-            seen: Mutex::new(vec![Seen::default(); SEEN].into()),
+            seen: Arc::new(Mutex::new(vec![Seen::default(); SEEN].into())),
+            since: rt::now(),
+            is_outgrown: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
         })
+    }
+
+    /// The same, with what the one before it has seen.
+    pub fn after(self, former: &Self) -> Self {
+        let seen = Arc::clone(&former.seen);
+        Self { seen, ..self }
+    }
+
+    /// Its endpoint.
+    pub fn endpoint(&self) -> &Arc<dyn Endpoint> {
+        &self.endpoint
+    }
+
+    /// Whether nothing can be fetched any more.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Whether the host is to be asked for a key to more. It says so once.
+    pub fn take_outgrown(&self) -> bool {
+        let is_due = self.is_outgrown.load(Ordering::Relaxed) && rt::now().since(self.since) >= RENEW_AFTER;
+        is_due && self.is_outgrown.swap(false, Ordering::Relaxed)
+    }
+
+    /// Looks whether a work failed because the key has ended.
+    fn judge(&self, work: Work) -> Read {
+        let bytes = work.into_bytes();
+        if matches!(bytes, Err(Error::Revoked(_))) {
+            self.is_over.store(true, Ordering::Relaxed);
+        }
+        bytes
     }
 
     // ---- looks ----
@@ -134,7 +185,7 @@ impl Fetcher {
 
     pub fn end_look(&self, looks: LooksInFlight) {
         let LooksInFlight { slots, posted } = looks;
-        let works: Vec<_> = posted.wait().into_iter().map(Work::into_bytes).collect();
+        let works: Vec<_> = posted.wait().into_iter().map(|work| self.judge(work)).collect();
         let (counts, states) = works.split_at(works.len() / 2);
         for (slot, (count, state)) in slots.into_iter().zip(counts.iter().zip(states)) {
             let (Ok(count), Ok(state)) = (count, state) else {
@@ -183,7 +234,11 @@ impl Fetcher {
         let seen = self.seen_of(address.slot()).filter(|_| is_its && is_short)?;
         let (index, end) = divide(code_of(seen.state), address.offset());
         let is_inside = end <= EXTENT && u64::from(address.offset()) + len as u64 <= end;
-        (is_inside && address.is_of(seen.state)).then(|| Fetch {
+        let is_reserved = self.layout.extents_at + address.place() + len as u64 <= self.memory.len;
+        if !is_reserved {
+            self.is_outgrown.store(true, Ordering::Relaxed);
+        }
+        (is_inside && is_reserved && address.is_of(seen.state)).then(|| Fetch {
             address,
             seen,
             live: live_bit(index),
@@ -207,47 +262,53 @@ impl Fetcher {
             .iter()
             .flat_map(|(fetch, len)| [self.live_word(fetch), self.bytes(fetch, *len)]);
         let mut works: Vec<_> = both.collect();
-        if let [(only, _)] = fetches.as_slice() {
-            works.push(self.descriptor(only.seen.slot).fenced());
+        let is_whole = fetches.len() < 2 || self.endpoint.fences_are_free();
+        if is_whole {
+            let looks = fetches.iter().map(|(fetch, _)| self.descriptor(fetch.seen.slot));
+            works.extend(looks.map(Work::fenced));
         }
         FetchesInFlight {
             fetches: fetches.into_iter().map(|(fetch, _)| fetch).collect(),
             bytes: self.endpoint.post(works),
+            is_whole,
             look: None,
         }
     }
 
     /// Waits for the bytes of several, and looks again, which is waited for later.
     pub fn look_again(&self, in_flight: FetchesInFlight) -> FetchesInFlight {
-        let FetchesInFlight { fetches, bytes, look } = in_flight;
-        if fetches.len() < 2 || look.is_some() {
-            return FetchesInFlight { fetches, bytes, look };
+        if in_flight.is_whole || in_flight.look.is_some() {
+            return in_flight;
         }
-        let bytes = bytes.wait();
-        let looks = fetches.iter().map(|fetch| self.descriptor(fetch.seen.slot));
+        let bytes = in_flight.bytes.wait();
+        let looks = in_flight.fetches.iter().map(|fetch| self.descriptor(fetch.seen.slot));
         FetchesInFlight {
             look: Some(self.endpoint.post(looks.collect())),
             bytes: Posted::done(bytes),
-            fetches,
+            ..in_flight
         }
     }
 
-    /// Reads so many bytes, as a fetch does, to see how long that takes; whether it could.
+    /// Reads so many bytes, as a fetch does, to see how long that takes; whether it could. (Of a part's first ones, which
+    /// are there before it has objects.)
     pub fn probe(&self, len: usize) -> bool {
-        let bytes = Work::read(self.memory, self.layout.extents_at, vec![0; len].into());
+        let bytes = Work::read(self.memory, 0, vec![0; len].into());
         let works = vec![self.descriptor(0), bytes, self.descriptor(0).fenced()];
         self.endpoint.post(works).wait().iter().all(|work| work.result.is_ok())
     }
 
     /// The bytes of each; nothing where the host has to be asked. And the slots of which the host is to be told.
     pub fn end(&self, in_flight: FetchesInFlight) -> (Vec<Bytes>, Vec<u32>) {
-        let FetchesInFlight { fetches, bytes, look } = self.look_again(in_flight);
-        let mut works = bytes.wait().into_iter();
+        let FetchesInFlight {
+            fetches, bytes, look, ..
+        } = self.look_again(in_flight);
+        let mut works = bytes.wait().into_iter().map(|work| self.judge(work));
         let mut read = Vec::with_capacity(fetches.len());
         for _ in &fetches {
             read.push(works.next().zip(works.next()));
         }
-        let looks = works.chain(look.into_iter().flat_map(Posted::wait));
+        let look = look.into_iter().flat_map(Posted::wait).map(|work| self.judge(work));
+        let looks = works.chain(look);
         let mut told = Vec::new();
         let all = fetches.into_iter().zip(read.into_iter().zip(looks));
         let found = all.map(|(fetch, (read, look))| {
@@ -265,19 +326,19 @@ impl Fetcher {
 }
 
 /// Whether the extent was in its slot from the first look to this one.
-fn is_there(fetch: &Fetch, look: Work) -> bool {
+fn is_there(fetch: &Fetch, look: Read) -> bool {
     let is_same = |look: Box<[u8]>| {
         let (freezings, state) = (word(&look, FREEZINGS), word(&look, STATE));
         freezings == fetch.seen.freezings && state == fetch.seen.state
     };
-    look.into_bytes().is_ok_and(is_same)
+    look.is_ok_and(is_same)
 }
 
 /// The bytes, if they are a live object's.
-fn live_bytes(fetch: &Fetch, (live, bytes): (Work, Work)) -> Option<Box<[u8]>> {
-    let live = word(&live.into_bytes().ok()?, 0);
+fn live_bytes(fetch: &Fetch, (live, bytes): (Read, Read)) -> Option<Box<[u8]>> {
+    let live = word(&live.ok()?, 0);
     let is_live = fetch.address.is_of(live) && live >> fetch.live.1 & 1 != 0;
-    bytes.into_bytes().ok().filter(|_| is_live)
+    bytes.ok().filter(|_| is_live)
 }
 
 fn word(bytes: &[u8], at: u64) -> u64 {

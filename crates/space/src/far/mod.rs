@@ -118,7 +118,7 @@ impl FarPart {
 
     /// What fetches a read of so many bytes, if that is how it is done over the connection that there is.
     pub(super) fn fetcher(&self, len: u64) -> Option<Arc<Fetcher>> {
-        self.channel.known()?.fetcher(len).cloned()
+        self.channel.fetcher(len)
     }
 
     /// Asks for all of them, in as few messages as they fit in, with one doorbell, and waits for nothing:

@@ -176,7 +176,7 @@ pub struct Line {
     pub memory: u64,
     reads: FarReads,
     /// Where the node offers its memory.
-    fetcher: Option<Arc<Fetcher>>,
+    fetcher: Mutex<Option<Arc<Fetcher>>>,
     state: AtomicU64,
     probed: Mutex<Vec<Probed>>,
 }
@@ -187,7 +187,7 @@ impl Line {
             caller,
             memory,
             reads,
-            fetcher: None,
+            fetcher: Mutex::default(),
             state: AtomicU64::new(UNKNOWN),
             probed: Mutex::default(),
         }
@@ -195,19 +195,31 @@ impl Line {
 
     /// The same, with what reads the node's memory.
     pub(super) fn fetching(self, fetcher: Option<Fetcher>) -> Self {
-        let fetcher = fetcher.map(Arc::new);
+        let fetcher = Mutex::new(fetcher.map(Arc::new));
         Self { fetcher, ..self }
     }
 
+    /// What reads the node's memory, if that still can.
+    fn any_fetcher(&self) -> Option<Arc<Fetcher>> {
+        let mut fetcher = self.fetcher.lock();
+        fetcher.take_if(|fetcher| fetcher.is_over());
+        fetcher.clone()
+    }
+
+    /// Another one for the same memory.
+    pub(super) fn renew_fetcher(&self, former: &Fetcher, fetcher: Fetcher) {
+        *self.fetcher.lock() = Some(Arc::new(fetcher.after(former)));
+    }
+
     /// What fetches a read of so many bytes, if that is the way it is done.
-    pub(super) fn fetcher(&self, len: u64) -> Option<&Arc<Fetcher>> {
+    pub(super) fn fetcher(&self, len: u64) -> Option<Arc<Fetcher>> {
         let is_fetched = match self.reads {
             // What is fastest for the smallest size that was measured is for smaller ones, too: they cost the host more.
             FarReads::Measured => self.table()?.mode(len.max(SIZES[0] as u64)) == FarMode::Fetched,
             FarReads::FetchedFrom(bytes) => len >= bytes,
             FarReads::Plain | FarReads::DirectFrom(_) | FarReads::OneSidedFrom(_) => false,
         };
-        self.fetcher.as_ref().filter(|_| is_fetched)
+        is_fetched.then(|| self.any_fetcher()).flatten()
     }
 
     fn table(&self) -> Option<ModeTable> {
@@ -244,7 +256,7 @@ impl Line {
     /// matter measures; the others do not wait for it.
     pub fn direct_from(&self, lens: impl Iterator<Item = u64> + Clone) -> DirectFrom {
         if lens.clone().sum::<u64>() >= SIZES[0] as u64 && self.take_probing() {
-            let probed = probe(&*self.caller, self.fetcher.as_deref());
+            let probed = probe(&*self.caller, self.any_fetcher().as_deref());
             self.know(ModeTable::of(&probed));
             *self.probed.lock() = probed;
         }

@@ -106,7 +106,7 @@ pub struct Window {
     /// The registration, and where the part begins in it.
     pub key: u64,
     pub base: u64,
-    /// Bytes of the part.
+    /// Bytes of the part, from its first one on, that can be read: as far as it is reserved.
     pub len: u64,
     /// Slots of the part, whose extents can move.
     pub slots: u32,
@@ -115,6 +115,11 @@ pub struct Window {
 /// The question for a part's [`Window`].
 pub fn window() -> Vec<u8> {
     head(WINDOW, 0)
+}
+
+/// Whether that is what is asked for.
+pub fn is_window(request: &[u8]) -> bool {
+    request.first() == Some(&WINDOW)
 }
 
 /// Tells a host of reads of what lies in a slot that a card did: it has not seen them.

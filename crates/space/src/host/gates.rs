@@ -7,8 +7,10 @@
 //! Invariants:
 //! 1. nothing is done for a member but inside of its gate;
 //! 2. a gate that is closed is never open again: a member that comes back gets another epoch, or is refused;
-//! 3. a gate that is quiet stays so: nothing of its member can land here any more, whatever is on its way.
+//! 3. a gate that is quiet stays so: nothing of its member can land here any more, whatever is on its way;
+//! 4. keys by which a member's cards read memory are made inside of its gate, and have ended when it is quiet.
 
+use super::read_keys::ReadKey;
 use crate::far::Pass;
 use crate::far::wire;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -22,11 +24,12 @@ use std::sync::{Arc, Weak};
 const CLOSED: u64 = 1 << 63;
 
 /// A member's, at a node. On a line of its own: other members' calls do not wait for it.
-#[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Gate {
     epoch: u64,
     inside: AtomicU64,
+    /// By which the member's cards read memory of the node.
+    keys: Mutex<Vec<Weak<ReadKey>>>,
 }
 
 /// A call that is inside of its member's gate. Dropping it is its end.
@@ -47,7 +50,15 @@ pub(super) fn revoked() -> Error {
 impl Gate {
     fn new(epoch: u64, inside: u64) -> Self {
         let inside = AtomicU64::new(inside);
-        Self { epoch, inside }
+        let keys = Mutex::default();
+        Self { epoch, inside, keys }
+    }
+
+    /// Ends a key with the gate. It is made inside.
+    pub(super) fn keep(&self, key: &Arc<ReadKey>) {
+        let mut keys = self.keys.lock();
+        keys.retain(|key| key.strong_count() > 0);
+        keys.push(Arc::downgrade(key));
     }
 
     /// # Errors
@@ -65,9 +76,16 @@ impl Gate {
         self.inside.load(Ordering::Acquire) & CLOSED == 0
     }
 
-    /// No call enters any more. Whether none is inside.
+    /// No call enters any more. Whether none is inside, and no card reads by the member's keys.
     fn close(&self) -> bool {
-        self.inside.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0
+        let is_left = self.inside.fetch_or(CLOSED, Ordering::AcqRel) & !CLOSED == 0;
+        is_left && self.end_keys()
+    }
+
+    fn end_keys(&self) -> bool {
+        let mut keys = self.keys.lock();
+        keys.retain(|key| key.upgrade().is_some_and(|key| key.end().is_err()));
+        keys.is_empty()
     }
 }
 

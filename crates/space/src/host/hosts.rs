@@ -1,7 +1,9 @@
 //! What a memory node serves calls with: which connection is about which part, and which user it belongs to.
 
 use super::gates::{Fencing, Gate, Gates, Inside};
+use super::read_keys::ReadKey;
 use super::replies::User;
+
 use super::{Host, HostState, POD_MAX};
 use crate::far::wire;
 use cenote_base::rt::Mutex;
@@ -19,6 +21,8 @@ pub(super) struct KnownUser {
     pub(super) user: Arc<User>,
     /// The member's that it belongs to; of other parts' hosts none.
     gate: Option<Arc<Gate>>,
+    /// By which its card reads the part's memory.
+    key: Mutex<Option<Arc<ReadKey>>>,
 }
 
 /// What serves the calls of a memory node: all parts that it hosts, several of one space too. Lock order: hosts, then
@@ -51,7 +55,8 @@ impl Hosts {
     /// Serves nothing more.
     pub fn clear(&self) {
         self.hosts.lock().clear();
-        self.callers.lock().clear();
+        // Their keys end, which may take a while.
+        drop(core::mem::take(&mut *self.callers.lock()));
     }
 
     // ---- members ----
@@ -96,7 +101,7 @@ impl Hosts {
         let user = host.replies.greet(greeting.user, greeting.turn, caller)?;
         let (memory, pod) = (user.memory(), hello.pod);
         let host = Arc::clone(host);
-        let known = Arc::new(KnownUser { host, pod, user, gate });
+        let known = Arc::new(KnownUser::new(host, pod, user, gate));
         let former = self.callers.lock().insert(caller, known);
         drop(hosts);
         // A connection that is another user's from now on.
@@ -111,13 +116,31 @@ impl KnownUser {
     pub(super) fn come(host: &Arc<HostState>, pod: &str, connection: CallerId) -> Result<Self> {
         let user = host.replies.greet(cenote_base::rt::random_u128(), 1, connection)?;
         let (host, pod) = (Arc::clone(host), pod.to_owned());
-        let gate = None;
-        Ok(Self { host, pod, user, gate })
+        Ok(Self::new(host, pod, user, None))
+    }
+
+    fn new(host: Arc<HostState>, pod: String, user: Arc<User>, gate: Option<Arc<Gate>>) -> Self {
+        Self {
+            host,
+            pod,
+            user,
+            gate,
+            key: Mutex::default(),
+        }
+    }
+
+    /// The key that it had before ends.
+    pub(super) fn keep_key(&self, key: Arc<ReadKey>) {
+        if let Some(gate) = &self.gate {
+            gate.keep(&key);
+        }
+        let former = self.key.lock().replace(key);
+        drop(former);
     }
 
     /// # Errors
     /// [`Error::Revoked`] if its member was fenced; [`Error::Invalid`] if it is none, and only members may ask for that.
-    fn enter(&self, request: &[u8]) -> Result<Option<Inside<'_>>> {
+    pub(super) fn enter(&self, request: &[u8]) -> Result<Option<Inside<'_>>> {
         match &self.gate {
             Some(gate) => gate.enter().map(Some),
             None if self.host.options.members_only && !request.first().is_some_and(wire::is_of_hosts) => {
@@ -127,8 +150,9 @@ impl KnownUser {
         }
     }
 
-    fn serve(&self, request: &[u8], answer: Answer) {
+    fn serve(self: &Arc<Self>, request: &[u8], answer: Answer) {
         match self.enter(request) {
+            Ok(_inside) if wire::is_window(request) => self.ask_window(&self.host, answer),
             Ok(_inside) => self
                 .host
                 .serve((&self.user, &self.pod, self.gate.as_ref()), request, answer),

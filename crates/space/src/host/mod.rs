@@ -20,6 +20,7 @@ mod image;
 mod obey;
 mod orphans;
 mod policy;
+mod read_keys;
 mod relocate;
 mod replies;
 mod settled;
@@ -37,7 +38,7 @@ pub use hosts::Hosts;
 
 use super::GlobalAddress;
 use super::far::Channel;
-use super::far::wire::{self, Head, Window};
+use super::far::wire::{self, Head};
 use super::heat::{Heat, HeatOptions};
 use super::keeper::{Keeper, SessionId};
 use super::local::LocalKeeper;
@@ -242,15 +243,19 @@ enum Ordered {
     Unwelcome,
 }
 
+/// Makes a key for a user's card: the answer.
+type WindowRequest = Box<dyn FnOnce(&HostState) -> Result<Vec<u8>> + Send>;
+
 /// What the worker does.
 enum Job {
     Order(Order, Answer),
     Alloc(Vec<u8>, Option<Arc<Gate>>, Answer),
+    Window(WindowRequest, Answer),
 }
 
 impl Job {
     fn fail(self, error: Error) {
-        let (Job::Order(_, answer) | Job::Alloc(_, _, answer)) = self;
+        let (Job::Order(_, answer) | Job::Alloc(_, _, answer) | Job::Window(_, answer)) = self;
         answer.fail(error);
     }
 }
@@ -361,7 +366,7 @@ struct HostState {
     /// What probes are answered with.
     probe: Arc<[u8]>,
     /// What users' cards may read.
-    window: Mutex<Option<Window>>,
+    offer: Mutex<Option<Arc<read_keys::Offer>>>,
     /// Answers that wait until what they say is in the part's mirror.
     unsettled: Mutex<Vec<Answer>>,
     stop: AtomicBool,
@@ -416,7 +421,7 @@ impl Host {
             counters: Counters::default(),
             looks: policy::Looks::default(),
             probe: transfer::probe_bytes(),
-            window: Mutex::new(None),
+            offer: Mutex::new(None),
             unsettled: Mutex::default(),
             stop: AtomicBool::new(false),
         });
@@ -511,6 +516,7 @@ impl Drop for Host {
         self.inner.stop.store(true, Ordering::Release);
         self.inner.crew.leave(self.inner.number);
         self.inner.refuse_all();
+        self.withdraw().ok();
     }
 }
 
@@ -609,7 +615,6 @@ impl HostState {
             wire::ROOT => self.serve_root(rest, answer).map(|()| None),
             wire::ALLOC => Ok(Some(rest.to_vec())),
             wire::ORDER => self.take_order(wire::from_json(rest)?, answer),
-            wire::WINDOW => self.serve_window(answer).map(|()| None),
             _ => Err(Error::corrupt("a request of no kind")),
         }
     }
@@ -682,6 +687,10 @@ impl HostState {
                     answer.bytes().extend(address.raw().to_le_bytes());
                     self.reply(answer);
                 }
+                Err(error) => answer.fail(error),
+            },
+            Some(Job::Window(request, answer)) => match request(self) {
+                Ok(bytes) => answer.with(&bytes),
                 Err(error) => answer.fail(error),
             },
             None => {}

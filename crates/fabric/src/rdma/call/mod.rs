@@ -40,6 +40,7 @@
 //! - Several threads may be in it at once; what it is given is as untrusted as anything from a network.
 //! - An answer for a caller that is gone is dropped silently.
 
+use super::Endpoint;
 use cenote_base::{Error, Result, rt};
 use core::fmt;
 use std::sync::Arc;
@@ -212,6 +213,11 @@ pub trait Caller: fmt::Debug + Send + Sync {
     /// anything. None if it cannot, or there is nothing to spare now.
     fn lend(&self, len: usize) -> Option<Memory> {
         let _ = len;
+        None
+    }
+
+    /// The same connection for works on memory that its node has registered, where it carries those.
+    fn endpoint(&self) -> Option<Arc<dyn Endpoint>> {
         None
     }
 

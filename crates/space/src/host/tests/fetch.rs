@@ -4,9 +4,11 @@ use super::many::{read_words, use_words, write_words};
 use super::*;
 use crate::FarStats;
 use crate::far::wire;
+use crate::{Admission, Pass};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::AtomicU64;
-use cenote_fabric::rdma::{Endpoint, Fabric, Key, Limits, Op, Posted, Remote, Work};
+use cenote_fabric::Mapping;
+use cenote_fabric::rdma::{Endpoint, Fabric, Key, Limits, Op, Posted, Registrar, Remote, Work};
 
 type Event = Box<dyn FnOnce() + Send>;
 
@@ -14,7 +16,10 @@ type Event = Box<dyn FnOnce() + Send>;
 #[derive(Default)]
 struct Card {
     part: Mutex<Option<Arc<Part>>>,
-    is_revoked: AtomicBool,
+    /// Keys that there are, and to how many bytes; how many there were, and how often one is not ended when it shall.
+    keys: Mutex<BTreeMap<u64, u64>>,
+    made: AtomicU64,
+    fails: AtomicU64,
     /// Before the next bytes that are read, and before the look that comes after them.
     before_bytes: Mutex<Option<Event>>,
     before_look: Mutex<Option<Event>>,
@@ -39,13 +44,14 @@ impl Card {
 
     fn carry_out(&self, work: &mut Work) {
         self.works.fetch_add(1, Ordering::Relaxed);
-        if self.is_revoked.load(Ordering::Acquire) {
+        let Some(len) = self.keys.lock().get(&work.memory.key.0).copied() else {
             work.result = Err(Error::Revoked("the key was taken back".into()));
             return;
-        }
+        };
         let Op::Read(into) = &mut work.op else {
             panic!("{work:?}")
         };
+        assert!(work.at + into.len() as u64 <= len, "no key is for so much");
         match into.len() as u64 {
             LOOK => Self::happen(&self.before_look),
             WORD => {}
@@ -75,13 +81,51 @@ impl Endpoint for Card {
     }
 }
 
+/// Keys are numbers in turn, and the card reads by those that have not ended.
+impl Registrar for Card {
+    fn address(&self) -> String {
+        "a card's peer".into()
+    }
+
+    fn register(&self, _memory: Mapping) -> Result<Remote> {
+        Err(Error::Invalid("nothing is written here".into()))
+    }
+
+    fn register_to_read(&self, _memory: &Arc<Mapping>, len: u64) -> Result<Remote> {
+        let key = self.made.fetch_add(1, Ordering::Relaxed) + 1;
+        self.keys.lock().insert(key, len);
+        let (key, base) = (Key(key), 0);
+        Ok(Remote { key, base, len })
+    }
+
+    fn revoke(&self, key: Key) -> Result<bool> {
+        let fails = self
+            .fails
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        if fails.is_ok() {
+            return Err(Error::io(
+                "ending a registration",
+                std::io::ErrorKind::ResourceBusy.into(),
+            ));
+        }
+        Ok(self.keys.lock().remove(&key.0).is_some())
+    }
+}
+
+fn offer(host: &Host, card: &Arc<Card>) {
+    let len = host.part().region().len() as usize;
+    let memory = Mapping::anonymous(len).expect("mapped");
+    host.offer(Arc::clone(card) as _, memory).expect("offered");
+}
+
 /// By pod.
 #[derive(Debug, Default)]
 struct Cards([Arc<Card>; 2]);
 
 impl Fabric for Cards {
     fn connect(&self, peer: &str) -> Result<Arc<dyn Endpoint>> {
-        let pod = PODS.iter().position(|pod| *pod == peer).expect("a pod");
+        // Whatever else the node is called.
+        let pod = PODS.iter().position(|pod| *pod == peer).unwrap_or(0);
         Ok(Arc::clone(&self.0[pod]) as Arc<dyn Endpoint>)
     }
 }
@@ -114,31 +158,46 @@ impl Fetching {
         let cards = Arc::<Cards>::default();
         for (n, part) in pods.parts.iter().enumerate() {
             *cards.0[n].part.lock() = Some(Arc::clone(part));
-            pods.hosts[n].offer(Some(Remote {
-                key: Key(7),
-                base: 0,
-                len: part.region().len(),
-            }));
+            offer(&pods.hosts[n], &cards.0[n]);
         }
-        let user = Space::new(SPACE);
+        let it = Self {
+            pods,
+            cards,
+            user: Space::new(SPACE),
+        };
         for (n, pod) in PODS.into_iter().enumerate() {
-            let hello = Hello {
-                space: SPACE,
-                part: n as u8 + 1,
-                key: KEY,
-                pod: "nowhere".into(),
-            };
-            let channel = Channel::new(Arc::clone(&pods.nodes) as Arc<dyn Callers>, pod, hello);
-            let channel = channel.reading(FarReads::FetchedFrom(1));
-            let far = FarPart {
-                number: n as u8 + 1,
-                pod: pod.into(),
-                channel: Arc::new(channel.fetching(Arc::clone(&cards) as Arc<dyn Fabric>)),
-            };
-            let keeper = Arc::clone(pods.hosts[n].keeper()) as Arc<dyn Keeper>;
-            user.attach_far(far, keeper).expect("attached");
+            it.attach(&it.user, n, it.channel(n, pod));
         }
-        Self { pods, cards, user }
+        it
+    }
+
+    fn channel(&self, n: usize, peer: &str) -> Channel {
+        let hello = Hello {
+            space: SPACE,
+            part: n as u8 + 1,
+            key: KEY,
+            pod: "nowhere".into(),
+        };
+        let channel = Channel::new(Arc::clone(&self.pods.nodes) as Arc<dyn Callers>, peer, hello);
+        let channel = channel.reading(FarReads::FetchedFrom(1));
+        channel.fetching(Arc::clone(&self.cards) as Arc<dyn Fabric>)
+    }
+
+    fn attach(&self, user: &Space, n: usize, channel: Channel) {
+        let far = FarPart {
+            number: n as u8 + 1,
+            pod: PODS[n].into(),
+            channel: Arc::new(channel),
+        };
+        let keeper = Arc::clone(self.pods.hosts[n].keeper()) as Arc<dyn Keeper>;
+        user.attach_far(far, keeper).expect("attached");
+    }
+
+    /// Another user of the first pod's part, which goes there by that node.
+    fn user_at(&self, peer: &str, with: impl FnOnce(Channel) -> Channel) -> Space {
+        let user = Space::new(SPACE);
+        self.attach(&user, 0, with(self.channel(0, peer)));
+        user
     }
 
     /// An object of the first pod, that its bytes can be fetched of.
@@ -165,6 +224,14 @@ fn cards_read_what_was_written_and_no_host_takes_part() {
         .into_iter()
         .map(|len| (it.object(&vec![len as u8; len]), len))
         .collect();
+    // The key is for what was reserved before most of them were there.
+    eventually(|| {
+        let fetched = it.stats().fetched;
+        for (address, _) in &objects {
+            read(&it.user, *address, 100).expect("read");
+        }
+        it.stats().fetched == fetched + objects.len() as u64
+    });
     let (served, fetched) = (it.pods.hosts[0].moved().served, it.stats().fetched);
     for (address, len) in &objects {
         assert!(read(&it.user, *address + 3, len - 3).expect("read") == vec![*len as u8; len - 3]);
@@ -270,23 +337,130 @@ fn where_the_key_is_taken_back_calls_are_left() {
     let it = Fetching::new(4);
     let object = it.object(&[5; 1000]);
     let works = || it.cards.0[0].works.load(Ordering::Relaxed);
-    it.cards.0[0].is_revoked.store(true, Ordering::Release);
+    it.cards.0[0].keys.lock().clear();
     let before = works();
+    assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
+    let tried = works();
+    assert!(tried > before, "it was tried");
     for _ in 0..3 {
         assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
     }
-    assert!(works() > before, "it was tried");
+    assert_eq!(works(), tried, "once");
+}
+
+/// A user that is a member of the space.
+struct Member(Pass);
+
+impl Admission for Member {
+    fn pass(&self) -> Result<Pass> {
+        Ok(self.0)
+    }
+
+    fn renew(&self, _unheard: Pass) -> Result<Pass> {
+        Err(Error::Revoked("this member was fenced".into()))
+    }
+}
+
+/// A member that was stopped beyond its lease went on reading by its key, and never heard that it was fenced.
+#[test]
+fn a_member_that_is_fenced_reads_nothing_more() {
+    let it = Fetching::new(4);
+    let object = it.object(&[5; 1000]);
+    let (hosts, card) = (Arc::new(Hosts::default()), &it.cards.0[0]);
+    hosts.add(&it.pods.hosts[0]);
+    it.pods.nodes.add("door").serve(Arc::clone(&hosts) as _);
+    let others = card.keys.lock().clone();
+    let (member, epoch) = (7, hosts.admit(SPACE, 7).expect("admitted"));
+    let user = it.user_at("door", |channel| {
+        channel.admitted_by(Arc::new(Member(Pass { member, epoch })))
+    });
+    for _ in 0..3 {
+        assert_eq!(read(&user, object, 1000).expect("read"), [5; 1000]);
+    }
+    assert_eq!(user.stats().far[0].fetched, 1);
+    let own: BTreeMap<_, _> = card
+        .keys
+        .lock()
+        .clone()
+        .into_iter()
+        .filter(|(key, _)| !others.contains_key(key))
+        .collect();
+    assert_eq!(own.len(), 1, "a key of its own");
+    // The provider does not end it at once: the member is not said to be gone then.
+    card.fails.store(1, Ordering::Relaxed);
+    assert!(!hosts.close(SPACE, member), "its key is there");
+    assert!(hosts.close(SPACE, member), "it is not");
+    assert_eq!(*card.keys.lock(), others, "those of others are there");
+    let after = read(&user, object, 1000);
+    assert!(matches!(after, Err(Error::Revoked(_))), "{after:?}");
+    assert_eq!(user.stats().far[0].fetched, 1);
+    assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
+}
+
+/// A connection that is over leaves no key.
+#[test]
+fn a_key_ends_with_its_connection() {
+    let it = Fetching::new(4);
+    let object = it.object(&[5; 1000]);
+    let keys = || it.cards.0[0].keys.lock().len();
+    let before = keys();
+    let user = it.user_at(PODS[0], |channel| channel);
+    assert_eq!(read(&user, object, 1000).expect("read"), [5; 1000]);
+    assert_eq!(keys(), before + 1);
+    drop(user);
+    eventually(|| keys() == before);
+}
+
+/// What a part's memory is granted to next could be read by the keys of before.
+#[test]
+fn memory_that_is_withdrawn_has_no_keys_and_gives_none() {
+    let it = Fetching::new(4);
+    let (object, card) = (it.object(&[5; 1000]), &it.cards.0[0]);
+    card.fails.store(1, Ordering::Relaxed);
+    assert!(it.pods.hosts[0].withdraw().is_err(), "a key is there");
+    it.pods.hosts[0].withdraw().expect("it was ended now");
+    assert!(card.keys.lock().is_empty());
+    let user = it.user_at(PODS[0], |channel| channel);
+    for user in [&it.user, &user] {
+        assert_eq!(read(user, object, 1000).expect("read"), [5; 1000]);
+    }
+    assert!(card.keys.lock().is_empty());
+}
+
+/// A key is for what was reserved when it was made: for more there is another, and one at a time.
+#[test]
+fn what_a_part_has_reserved_since_is_fetched_with_another_key() {
+    let it = Fetching::new(6);
+    let (first, card) = (it.object(&[5; 1000]), &it.cards.0[0]);
+    let (keys, made) = (|| card.keys.lock().len(), card.made.load(Ordering::Relaxed));
+    let (before, session) = (keys(), it.pods.users[0].session());
+    let large = || session.alloc(1_000_000).expect("room");
+    let mut last = large();
+    while last.slot() < first.slot() + 2 {
+        last = large();
+    }
+    it.pods.users[0].write(last, &[7; 1000]).expect("written");
+    let fetched = it.stats().fetched;
+    eventually(|| {
+        assert_eq!(read(&it.user, last, 1000).expect("read"), [7; 1000]);
+        it.stats().fetched > fetched
+    });
+    assert_eq!((keys(), card.made.load(Ordering::Relaxed)), (before, made + 1));
 }
 
 /// A host that offers nonsense is not believed: no card reads by it.
 #[test]
 fn memory_that_no_part_has_is_not_read() {
     let it = Fetching::new(4);
-    it.pods.hosts[0].offer(Some(Remote {
-        key: Key(7),
-        base: 0,
-        len: 4096,
-    }));
+    it.pods.hosts[0].withdraw().expect("withdrawn");
+    let (part, memory) = (
+        it.pods.parts[0].region().len(),
+        Mapping::anonymous(4096).expect("mapped"),
+    );
+    assert!(part > 4096);
+    it.pods.hosts[0]
+        .offer(Arc::clone(&it.cards.0[0]) as _, memory)
+        .expect("offered");
     let object = it.object(&[5; 1000]);
     assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
     assert_eq!(it.cards.0[0].works.load(Ordering::Relaxed), 0);
