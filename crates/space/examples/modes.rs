@@ -1,4 +1,4 @@
-//! What far reads take, plain, direct and one-sided, and far writes, by size; and which way connections choose for
+//! What far reads take, plain, direct, one-sided and fetched, and far writes, by size; and which way connections choose for
 //! themselves.
 //!
 //! `cargo run --release -p cenote-pool --example modes -- [ROUNDS]`
@@ -35,7 +35,12 @@ const SIZES: [usize; 11] = [
     32 << 10,
     64 << 10,
 ];
-const MODES: [FarReads; 3] = [FarReads::Plain, FarReads::DirectFrom(1), FarReads::OneSidedFrom(1)];
+const MODES: [FarReads; 4] = [
+    FarReads::Plain,
+    FarReads::DirectFrom(1),
+    FarReads::OneSidedFrom(1),
+    FarReads::FetchedFrom(1),
+];
 /// Objects of which some are read, at random: 512 MiB, so that they are in no cache.
 const OBJECTS: usize = 8192;
 const AT_ONCE: usize = 16;
@@ -46,6 +51,7 @@ fn invalid(error: impl core::fmt::Display) -> Error {
     Error::Invalid(error.to_string())
 }
 
+/// In shared memory, as a memory node has it.
 fn part() -> Result<Arc<Part>> {
     let options = PartOptions {
         space: 1,
@@ -55,7 +61,10 @@ fn part() -> Result<Arc<Part>> {
         movable: true,
         region: RegionOptions::default(),
     };
-    Part::dram(&options).map(Arc::new)
+    let path = PathBuf::from(format!("/dev/shm/cenote-modes-{}", std::process::id()));
+    let part = Part::create(&path, &options).map(Arc::new);
+    std::fs::remove_file(&path).map_err(invalid)?;
+    part
 }
 
 /// The other process: hosts a part with the objects, and says where it is, until its input ends.
@@ -79,6 +88,8 @@ fn host(provider: &str, keeper_at: &Path) -> Result<()> {
         ..NodeOptions::new(provider_of(provider))
     })?;
     node.serve(Arc::new(hosts));
+    let memory = host.part().region().map_again()?.ok_or_else(|| invalid("no file"))?;
+    host.offer(node.registrar(), memory)?;
     let raw: Vec<String> = objects.iter().map(|object| object.raw().to_string()).collect();
     println!("{} {}", node.address(), raw.join(" "));
     std::io::stdin().read_to_end(&mut Vec::new()).map_err(invalid)?;
@@ -241,10 +252,11 @@ fn measure(provider: &str, rounds: usize) -> Result<()> {
         far.user(&callers, MODES[0])?,
         far.user(&callers, MODES[1])?,
         far.user(&callers, MODES[2])?,
+        far.user(&callers, MODES[3])?,
     ];
     println!("\nover {provider}\n");
-    println!("| bytes | plain, µs | direct | one-sided | 16 at once, plain | direct | one-sided |");
-    println!("|---|---|---|---|---|---|---|");
+    println!("| bytes | plain, µs | direct | one-sided | fetched | 16 at once, plain | direct | one-sided | fetched |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     SIZES
         .into_iter()
         .try_for_each(|size| line(&far, &users, size, rounds))?;
@@ -263,8 +275,8 @@ fn measure(provider: &str, rounds: usize) -> Result<()> {
     let done = users.iter().flat_map(|user| user.stats().far);
     done.for_each(|far| {
         println!(
-            "plain {}, direct {}, one-sided {}",
-            far.plain, far.direct, far.one_sided
+            "plain {}, direct {}, one-sided {}, fetched {}",
+            far.plain, far.direct, far.one_sided, far.fetched
         )
     });
     Ok(())

@@ -44,7 +44,7 @@ impl Space {
             if !unseen.is_empty() {
                 looks.push((Arc::clone(&fetcher), fetcher.look(unseen)));
             }
-            if !fetches.is_empty() {
+            if self.is_worth_it(part, &fetcher, fetches.len()) {
                 fetching.push(begin(fetcher, part, fetches));
             }
         }
@@ -59,6 +59,12 @@ impl Space {
             .for_each(|one| self.end_fetch(one, steps, &mut done));
         looks.into_iter().for_each(|(fetcher, looks)| fetcher.end_look(looks));
         done
+    }
+
+    /// Whether so many reads of a part are to be fetched.
+    fn is_worth_it(&self, part: u8, fetcher: &Fetcher, count: usize) -> bool {
+        let far = self.far_numbered(part);
+        count > 0 && far.is_some_and(|far| count == 1 || far.channel.fetches_many(fetcher))
     }
 
     fn plan_fetch(&self, place: usize, (address, act): &Step<'_>, by_part: &mut BTreeMap<u8, (Arc<Fetcher>, OfPart)>) {

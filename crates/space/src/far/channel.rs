@@ -313,6 +313,13 @@ impl Channel {
         Some(fetcher)
     }
 
+    /// Whether several reads are fetched where one is. Works that the node's thread carries out are three for each read,
+    /// and a call has one access: there, of many, a call takes less than half (`examples/modes.rs`), and what is measured
+    /// is one.
+    pub(in super::super) fn fetches_many(&self, fetcher: &Fetcher) -> bool {
+        self.reads != FarReads::Measured || !fetcher.endpoint().fences_are_free()
+    }
+
     fn leave(&self, line: &Arc<Line>) {
         self.line.lock().take_if(|known| Arc::ptr_eq(known, line));
     }

@@ -3,7 +3,8 @@
 use super::many::{read_words, use_words, write_words};
 use super::*;
 use crate::FarStats;
-use crate::far::wire;
+use crate::far::{Fetcher, wire};
+use crate::layout::Layout;
 use crate::{Admission, Pass};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::AtomicU64;
@@ -24,6 +25,9 @@ struct Card {
     before_bytes: Mutex<Option<Event>>,
     before_look: Mutex<Option<Event>>,
     works: AtomicU64,
+    posts: AtomicU64,
+    /// Works are carried out by a thread of the node, in turn.
+    is_served: AtomicBool,
 }
 
 /// Bytes of a descriptor, which is what a look reads; the tests' objects have others.
@@ -75,7 +79,12 @@ impl Endpoint for Card {
         }
     }
 
+    fn fences_are_free(&self) -> bool {
+        self.is_served.load(Ordering::Relaxed)
+    }
+
     fn post(&self, mut works: Vec<Work>) -> Posted {
+        self.posts.fetch_add(1, Ordering::Relaxed);
         works.iter_mut().for_each(|work| self.carry_out(work));
         Posted::done(works)
     }
@@ -346,6 +355,50 @@ fn where_the_key_is_taken_back_calls_are_left() {
         assert_eq!(read(&it.user, object, 1000).expect("read"), [5; 1000]);
     }
     assert_eq!(works(), tried, "once");
+}
+
+/// The second looks of several reads waited for the first, though a fence would have been enough.
+#[test]
+fn several_reads_take_one_doorbell_where_fences_are_free() {
+    let it = Fetching::new(4);
+    let (objects, card) = ([it.object(&[5; 1000]), it.object(&[6; 1000])], &it.cards.0[0]);
+    for (is_served, doorbells) in [(false, 2), (true, 1)] {
+        card.is_served.store(is_served, Ordering::Relaxed);
+        let (fetched, posts) = (it.stats().fetched, card.posts.load(Ordering::Relaxed));
+        let mut bytes = [[0; 1000]; 2];
+        let reads = objects.iter().zip(&mut bytes);
+        let mut reads: Vec<_> = reads
+            .map(|(address, into)| Read {
+                address: *address,
+                into,
+            })
+            .collect();
+        it.user.read_many(&mut reads).expect("read");
+        assert_eq!(bytes, [[5; 1000], [6; 1000]]);
+        assert_eq!(it.stats().fetched, fetched + 2);
+        assert_eq!(card.posts.load(Ordering::Relaxed), posts + doorbells);
+    }
+}
+
+/// What was measured for one read was taken for many: those took more than twice as long as by a call, where a thread of
+/// the node carries works out.
+#[test]
+fn many_reads_are_not_fetched_by_what_was_measured_for_one() {
+    let it = Fetching::new(4);
+    let card = &it.cards.0[0];
+    let layout = Layout::movable(it.pods.parts[0].slots()).expect("a part's");
+    let window = wire::Window {
+        key: 1,
+        base: 0,
+        len: layout.end(),
+        slots: layout.slots,
+    };
+    let fetcher = Fetcher::new(Arc::clone(card) as _, &window, 1).expect("a part's memory");
+    let measured = it.channel(0, PODS[0]).reading(FarReads::Measured);
+    assert!(measured.fetches_many(&fetcher), "a card does them");
+    card.is_served.store(true, Ordering::Relaxed);
+    assert!(!measured.fetches_many(&fetcher));
+    assert!(it.channel(0, PODS[0]).fetches_many(&fetcher), "it was said so");
 }
 
 /// A user that is a member of the space.
