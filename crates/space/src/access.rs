@@ -323,6 +323,9 @@ impl Space {
     /// # Errors
     /// As [`Space::read`]; [`Error::Invalid`] if it does not begin there. Of a run: those of the way to the keeper.
     pub fn free(&self, address: GlobalAddress) -> Result<()> {
-        self.act(address, &mut Act::Free).map(drop)
+        match self.act(address, &mut Act::Free)? {
+            0 => Ok(()),
+            pieces => self.free_pieces(address, pieces),
+        }
     }
 }

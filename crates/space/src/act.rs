@@ -9,6 +9,7 @@ use super::address::OFFSET_BITS;
 use super::class::{Class, live_bit};
 use super::layout::run_slots;
 use super::part::Part;
+use super::pieces::{Piece, cut};
 use super::slot::{Slot, Use};
 use crate::extent::EXTENT;
 use cenote_base::rt::atomic::Ordering;
@@ -39,6 +40,8 @@ pub(super) enum Act<'a> {
     /// them again.
     Find(u64),
     Free,
+    /// Of a run that is freed a piece is.
+    FreePiece,
     /// The word must be this one: otherwise the session has lost what it believes to hold, and no later step of the
     /// sequence is done.
     Expect(u64),
@@ -67,6 +70,7 @@ impl Act<'_> {
             Act::Size => Act::Size,
             Act::Find(len) => Act::Find(*len),
             Act::Free => Act::Free,
+            Act::FreePiece => Act::FreePiece,
             Act::Expect(value) => Act::Expect(*value),
             Act::Around { len, page, into } => Act::Around {
                 len: *len,
@@ -83,7 +87,7 @@ impl Act<'_> {
             Act::Write(from) => from.len() as u64,
             Act::Load | Act::Store(_) | Act::Swap { .. } | Act::Add(_) | Act::Expect(_) => 8,
             Act::Around { len, .. } | Act::Find(len) => *len,
-            Act::Size | Act::Free => 0,
+            Act::Size | Act::Free | Act::FreePiece => 0,
         }
     }
 
@@ -144,6 +148,42 @@ impl Act<'_> {
         Ok(())
     }
 
+    /// A read or write as several, of an extent each.
+    ///
+    /// # Errors
+    /// [`Error::OutOfBounds`] if there is no address so far; [`Error::Invalid`] if it is something else.
+    pub(super) fn in_extents<'s>(
+        &'s mut self,
+        address: GlobalAddress,
+        into: &mut Vec<(GlobalAddress, Act<'s>)>,
+    ) -> Result<()> {
+        let first = cut(address, self.len() as usize).unwrap_or(self.len() as usize);
+        let next = address.checked_add(first as u64);
+        let next = next.ok_or_else(|| Error::OutOfBounds(format!("{first} bytes at {address}")))?;
+        match self {
+            Act::Read(all) => {
+                let (now, later) = all.split_at_mut(first);
+                into.push((address, Act::Read(now)));
+                for (n, piece) in later.chunks_mut(EXTENT as usize).enumerate() {
+                    into.push((extent_after(next, n)?, Act::Read(piece)));
+                }
+            }
+            Act::Write(all) => {
+                let (now, later) = all.split_at(first);
+                into.push((address, Act::Write(now)));
+                for (n, piece) in later.chunks(EXTENT as usize).enumerate() {
+                    into.push((extent_after(next, n)?, Act::Write(piece)));
+                }
+            }
+            _ => {
+                return Err(Error::Invalid(
+                    "an access to several extents that is neither read nor write".into(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// What can be known to be wrong before anything is looked at.
     pub(super) fn check(&self, address: GlobalAddress) -> Result<()> {
         if address.is_null() {
@@ -166,7 +206,7 @@ impl Act<'_> {
             Act::Store(value) => span.atomic_u64(0).store(*value, Ordering::Release),
             Act::Swap { expected, new } => return swap(span.atomic_u64(0), *expected, *new),
             Act::Add(n) => return span.atomic_u64(0).fetch_add(*n, Ordering::AcqRel),
-            Act::Size | Act::Find(_) | Act::Free | Act::Expect(_) | Act::Around { .. } => {}
+            Act::Size | Act::Find(_) | Act::Free | Act::FreePiece | Act::Expect(_) | Act::Around { .. } => {}
         }
         0
     }
@@ -185,6 +225,8 @@ pub(super) enum Outcome {
     Done(u64, u32),
     /// It is to be freed, and is a run: that is the keeper's business.
     Run,
+    /// The extents of its run lie apart: they are to be accessed one by one.
+    Split,
     /// The extent is about to move: try again.
     Frozen,
     /// The extent lies in this part.
@@ -275,13 +317,23 @@ impl Part {
         let len = act.len();
         assert!(object.inside <= object.size, "{address} lies behind its object");
         if len > object.size - object.inside {
-            return Err(beyond(address, len, object));
+            match object.slab {
+                Some((Class::WHOLE, slot, _)) => {
+                    self.reaches(address, slot, object.inside, len)?;
+                    let is_plain = matches!(act, Act::Read(_) | Act::Write(_) | Act::Find(_));
+                    if !is_plain || slot != address.slot() || !self.lie_together(address, len) {
+                        return Ok(Outcome::Split);
+                    }
+                }
+                _ => return Err(beyond(address, len, object)),
+            }
         }
         let slot = ((object.place + object.inside) >> OFFSET_BITS) as u32;
         match act {
-            Act::Size => Ok(Outcome::Done(object.size, slot)),
+            Act::Size => self.size(object).map(|size| Outcome::Done(size, slot)),
             Act::Find(_) => Ok(Outcome::Done(self.at(object.place + object.inside), slot)),
             Act::Free => self.free_object(address, object),
+            Act::FreePiece => self.free_piece(address, object),
             Act::Expect(wanted) => {
                 let span = self.region().span(self.at(object.place + object.inside), 8);
                 let found = span.atomic_u64(0).load(Ordering::Acquire);
@@ -313,9 +365,42 @@ impl Part {
             )));
         }
         match object.slab {
+            Some((Class::WHOLE, slot, _)) => self.free_whole(address, slot),
             Some((class, slot, index)) if self.clear(address, class, slot, index) => Ok(Outcome::Done(0, slot)),
             Some(_) => Err(gone(address)),
             None => Ok(Outcome::Run),
+        }
+    }
+
+    /// A run of one piece is freed; of one of more nothing is done yet. How many pieces it has.
+    fn free_whole(&self, address: GlobalAddress, slot: u32) -> Result<Outcome> {
+        let piece = self.piece(slot)?;
+        match piece.number {
+            0 if piece.count > 1 || self.clear(address, Class::WHOLE, slot, 0) => {
+                Ok(Outcome::Done(piece.count.into(), slot))
+            }
+            0 => Err(gone(address)),
+            _ => Err(Error::Invalid(format!(
+                "{address} is {} bytes inside of its object",
+                piece.place(0)
+            ))),
+        }
+    }
+
+    fn free_piece(&self, address: GlobalAddress, object: Object) -> Result<Outcome> {
+        match object.slab {
+            Some((Class::WHOLE, slot, _)) if object.inside == 0 && self.clear(address, Class::WHOLE, slot, 0) => {
+                Ok(Outcome::Done(0, slot))
+            }
+            _ => Err(gone(address)),
+        }
+    }
+
+    /// Bytes of an object: of a piece those of its run.
+    fn size(&self, object: Object) -> Result<u64> {
+        match object.slab {
+            Some((Class::WHOLE, slot, _)) => self.piece(slot).map(Piece::run_bytes),
+            _ => Ok(object.size),
         }
     }
 
@@ -452,6 +537,12 @@ impl Part {
         let place = self.place(slot).load(Ordering::Acquire);
         ((place >> 32) as u8, place as u32)
     }
+}
+
+/// The address of the extent that comes so many after one.
+fn extent_after(address: GlobalAddress, n: usize) -> Result<GlobalAddress> {
+    let far = || Error::OutOfBounds(format!("{n} extents after {address}"));
+    address.checked_add(n as u64 * EXTENT).ok_or_else(far)
 }
 
 fn expected(address: GlobalAddress, wanted: u64, found: u64) -> Result<()> {

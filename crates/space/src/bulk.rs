@@ -3,9 +3,10 @@
 
 use super::act::{Act, Outcome};
 use super::part::Part;
+use super::pieces::cut;
 use super::{First, GlobalAddress, Space};
-use cenote_base::Result;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
 use cenote_fabric::coherence;
 
 impl Space {
@@ -21,7 +22,7 @@ impl Space {
     /// # Errors
     /// As [`Space::read`].
     pub fn write_back(&self, address: GlobalAddress, len: usize) -> Result<()> {
-        self.with_lines(address, len, |part, at| {
+        self.with_lines(address, len, |part, at, len| {
             coherence::write_back(part.region(), at, len);
             coherence::fence(part.region());
         })
@@ -32,12 +33,22 @@ impl Space {
     /// # Errors
     /// As [`Space::read`].
     pub fn invalidate(&self, address: GlobalAddress, len: usize) -> Result<()> {
-        self.with_lines(address, len, |part, at| coherence::invalidate(part.region(), at, len))
+        self.with_lines(address, len, |part, at, len| {
+            coherence::invalidate(part.region(), at, len)
+        })
     }
 
-    fn with_lines(&self, address: GlobalAddress, len: usize, f: impl FnOnce(&Part, u64)) -> Result<()> {
-        if let Some((part, at)) = self.place_here(address, len as u64)? {
-            f(part, at);
+    fn with_lines(&self, address: GlobalAddress, len: usize, f: impl Fn(&Part, u64, usize)) -> Result<()> {
+        let (mut address, mut left) = (address, len);
+        while left > 0 {
+            // Extents of a run may lie apart.
+            let now = cut(address, left).unwrap_or(left);
+            if let Some((part, at)) = self.place_here(address, now as u64)? {
+                f(part, at, now);
+            }
+            let next = address.checked_add(now as u64);
+            address = next.ok_or_else(|| Error::OutOfBounds(format!("{len} bytes, the last at {address}")))?;
+            left -= now;
         }
         Ok(())
     }

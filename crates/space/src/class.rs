@@ -1,5 +1,7 @@
 //! Sizes of objects. Objects of one class share extents (slabs); larger ones get extents of their own (runs).
 //!
+//! An extent of a run that may move has a class of its own ([`Class::WHOLE`]): one object, as large as the extent.
+//!
 //! Multiples of 64 bytes: eight classes a doubling up to 256 KiB, so that at most an eighth is wasted, then sevenths to
 //! halves of an extent. Which object an offset lies in is asked on each access; it takes a multiplication, whose
 //! exactness a test shows for each class and offset.
@@ -16,8 +18,10 @@ const STEPS: u64 = 8;
 const FINE_MAX: u64 = 256 << 10;
 /// The greatest object that shares an extent, in bytes.
 pub const SLAB_OBJECT_MAX: u64 = EXTENT / 2;
-/// How many classes there are.
-pub(super) const CLASSES: usize = 86;
+/// How many classes there are of objects that share extents.
+const CLASSES: usize = 86;
+/// All of them, and [`Class::WHOLE`].
+pub(super) const CLASS_CODES: usize = CLASSES + 1;
 /// Objects that one live word tells of; its other bits are the generation.
 pub(super) const LIVE_BITS: u32 = 46;
 /// Live words of a slab of the smallest class.
@@ -49,7 +53,7 @@ struct Shape {
     reciprocal: u32,
 }
 
-const SHAPES: [Shape; CLASSES] = shapes();
+const SHAPES: [Shape; CLASS_CODES] = shapes();
 
 /// Size and reciprocal of each code that a state word may hold; nothing for those that are no slab's. So what a word
 /// says needs no check before it is looked up. Whole words, by which instructions can multiply where they lie.
@@ -63,7 +67,7 @@ static DIVIDERS: Dividers = dividers();
 const fn dividers() -> Dividers {
     let (mut sizes, mut reciprocals) = ([0; 256], [0; 256]);
     let mut n = 0;
-    while n < CLASSES {
+    while n < CLASS_CODES {
         sizes[n + SLAB_CODE as usize] = SHAPES[n].size as u64;
         reciprocals[n + SLAB_CODE as usize] = SHAPES[n].reciprocal as u64;
         n += 1;
@@ -82,12 +86,12 @@ pub(super) fn divide(code: u8, offset: u32) -> (u32, u64) {
     (index as u32, (index + 1) * DIVIDERS.sizes[code])
 }
 
-const fn shapes() -> [Shape; CLASSES] {
+const fn shapes() -> [Shape; CLASS_CODES] {
     let mut shapes = [Shape {
         size: 0,
         count: 0,
         reciprocal: 0,
-    }; CLASSES];
+    }; CLASS_CODES];
     let (mut n, mut size) = (0, GRAIN);
     while size <= FINE_MAX {
         shapes[n] = shape(size);
@@ -101,6 +105,8 @@ const fn shapes() -> [Shape; CLASSES] {
         n += 1;
     }
     assert!(n == CLASSES);
+    shapes[n] = shape(EXTENT);
+    n += 1;
     while n > 1 {
         n -= 1;
         assert!(
@@ -131,11 +137,14 @@ const fn step_above(size: u64) -> u64 {
 }
 
 impl Class {
+    /// That of an extent which is a piece of a run: one object, alone in it.
+    pub(super) const WHOLE: Class = Class(CLASSES as u8);
+
     /// The class that an object of `len` bytes is of; `None` if it is too large to share an extent.
     pub fn of(len: u64) -> Option<Self> {
         let found = match len {
             0..=FINE_MAX => Self::fine(len.max(1).div_ceil(GRAIN)),
-            _ => SHAPES.partition_point(|shape| u64::from(shape.size) < len),
+            _ => SHAPES[..CLASSES].partition_point(|shape| u64::from(shape.size) < len),
         };
         let class = (found < CLASSES).then_some(Self(found as u8));
         assert!(
@@ -210,7 +219,8 @@ impl Class {
 
     /// The class that a state word tells of, if it is a slab's.
     pub(super) fn of_code(code: u8) -> Option<Self> {
-        Self::numbered(code.checked_sub(SLAB_CODE)?)
+        let number = code.checked_sub(SLAB_CODE)?;
+        (usize::from(number) < CLASS_CODES).then_some(Self(number))
     }
 }
 
@@ -270,7 +280,7 @@ mod tests {
     /// All offsets of all classes.
     #[test]
     fn the_multiplication_divides_exactly() {
-        for class in Class::all() {
+        for class in Class::all().chain([Class::WHOLE]) {
             let size = class.size() as u32;
             let mut offset = 0;
             for index in 0..=class.count() {

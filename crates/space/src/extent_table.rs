@@ -55,6 +55,9 @@ impl ExtentTable {
         }
         match found.used {
             Use::Free => self.free.add(slot, found.generation),
+            Use::Slab(Class::WHOLE, _) if part.is_broken_off(slot, found.generation) => {
+                self.release(part, slot, found.generation);
+            }
             Use::Slab(class, _) => self.enter_owned(part, slot, Some(class)),
             Use::Head(_) => self.enter_owned(part, slot, None),
             Use::Tail(_) if part.head_of(slot, found).is_none() => self.release(part, slot, found.generation),

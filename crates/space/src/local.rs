@@ -167,6 +167,17 @@ impl Keeper for LocalKeeper {
             "slot {first} becomes a run and is free"
         );
         let generation = former + 1;
+        let address = GlobalAddress::new(part.number(), first, 0, generation)?;
+        let zeroed = former == 0 && part.is_zero_when_new();
+        if part.has_pieces(lifetime) {
+            part.lay_pieces(first, slots, generation);
+            extent_table
+                .unowned
+                .entry(Class::WHOLE)
+                .or_default()
+                .extend(first..first + slots);
+            return Ok(Run { address, zeroed });
+        }
         part.lay_run(
             first,
             slots,
@@ -177,21 +188,21 @@ impl Keeper for LocalKeeper {
             },
             session,
         );
-        let address = GlobalAddress::new(part.number(), first, 0, generation)?;
-        Ok(Run {
-            address,
-            zeroed: former == 0 && part.is_zero_when_new(),
-        })
+        Ok(Run { address, zeroed })
     }
 
     fn free_run(&self, address: GlobalAddress) -> Result<()> {
         let (part, mut extent_table) = (&*self.part, self.extent_table.lock());
         let Slot { generation, used } = part.slot(address.slot())?;
-        let is_there = matches!(used, Use::Head(_)) && generation == address.generation() && address.offset() == 0;
-        if !is_there || address.part() != part.number() {
-            return Err(Error::Invalid(format!("no run begins at {address}")));
+        let is_its = generation == address.generation() && address.offset() == 0 && address.part() == part.number();
+        match used {
+            Use::Head(_) if is_its => extent_table.release_run(part, address.slot(), generation),
+            // Its users have freed the pieces: what is empty is not used any more.
+            Use::Slab(Class::WHOLE, _) | Use::Away | Use::Frozen if is_its => {
+                extent_table.release_pieces(part, address.slot(), generation);
+            }
+            _ => return Err(Error::Invalid(format!("no run begins at {address}"))),
         }
-        extent_table.release_run(part, address.slot(), generation);
         Ok(())
     }
 

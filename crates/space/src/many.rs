@@ -116,6 +116,10 @@ impl Space {
             let (address, act) = &mut one.step;
             match self.attempt_near(*address, act)? {
                 Near::Here(Outcome::Done(..)) => continue,
+                Near::Here(outcome @ Outcome::Split) => {
+                    self.follow(*address, act, outcome)?;
+                    continue;
+                }
                 Near::Here(outcome) => {
                     self.learn(*address, &outcome);
                     one.part = self.location_cache().of(*address);
@@ -207,7 +211,7 @@ impl Space {
         }
         match outcome {
             Outcome::Done(..) => Ok(None),
-            Outcome::Run => self.follow(*address, act, outcome).map(|_| None),
+            Outcome::Run | Outcome::Split => self.follow(*address, act, outcome).map(|_| None),
             other => {
                 self.learn(*address, &other);
                 Ok(Some(one))

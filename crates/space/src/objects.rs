@@ -64,6 +64,14 @@ fn of_slab(
     each: &mut impl FnMut(GlobalAddress, u64),
 ) -> Result<()> {
     let (size, generation) = (class.size(), extent.generation());
+    if class == Class::WHOLE {
+        let piece = part.piece(slot)?;
+        let is_live = part.live(slot, 0).load(Ordering::Acquire) == u64::from(generation) << GENERATION_SHIFT | 1;
+        if is_live && piece.number == 0 {
+            each(extent, piece.run_bytes());
+        }
+        return Ok(());
+    }
     for word in 0..class.words() {
         let live = part.live(slot, word).load(Ordering::Acquire);
         let is_its = live >> GENERATION_SHIFT == u64::from(generation);

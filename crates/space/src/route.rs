@@ -79,6 +79,7 @@ impl Space {
             match outcome {
                 Outcome::Done(value, _) => return Ok(value),
                 Outcome::Run => return self.keeper_of(address.part())?.free_run(address).map(|()| 0),
+                Outcome::Split => return self.act_split(address, act).map(|()| 0),
                 other => self.learn(address, &other),
             }
             turns.get_or_insert_with(Turns::new).wait(address)?;
@@ -91,7 +92,7 @@ impl Space {
         match outcome {
             Outcome::Away(part) => self.location_cache().set(address, *part),
             Outcome::NotHere => self.location_cache().set(address, address.part()),
-            Outcome::Done(..) | Outcome::Run | Outcome::Frozen => {}
+            Outcome::Done(..) | Outcome::Run | Outcome::Split | Outcome::Frozen => {}
         }
     }
 

@@ -66,6 +66,10 @@ impl Space {
                 found[0] = value;
                 Ok(1)
             }
+            Near::Here(outcome @ Outcome::Split) => {
+                found[0] = self.follow(*address, act, outcome)?;
+                Ok(1)
+            }
             Near::Here(outcome) => {
                 self.learn(*address, &outcome);
                 Ok(0)
@@ -90,7 +94,13 @@ impl Space {
             }
             asked => asked?,
         };
-        Ok(self.take_in(&steps[..count], &outcomes, found))
+        let done = self.take_in(&steps[..count], &outcomes, found);
+        if let (0, [Outcome::Split, ..]) = (done, &outcomes[..]) {
+            let (address, act) = &mut steps[0];
+            found[0] = self.follow(*address, act, Outcome::Split)?;
+            return Ok(1);
+        }
+        Ok(done)
     }
 
     /// As many as are to be asked of that part, and fit into a message: how many these are, and what came of them.

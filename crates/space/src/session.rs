@@ -19,12 +19,12 @@
 use super::address::GENERATION_SHIFT;
 use super::class::{Class, LIVE_BITS};
 use super::keeper::{Extent, Keeper, Lifetime, SessionId};
-use super::layout::{GROUP_WORDS, groups};
+use super::layout::{GROUP_WORDS, groups, run_slots};
 use super::lock::Locks;
 use super::part::Part;
 use super::slot::{Slot, Use};
 use super::spread::Spread;
-use super::{Attached, FarAttached, GlobalAddress, SLAB_OBJECT_MAX, Space};
+use super::{Attached, EXTENT, FarAttached, GlobalAddress, SLAB_OBJECT_MAX, Space};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -357,6 +357,8 @@ impl PartSession {
             taken = self.keeper.take_run(self.id, len, lifetime);
         }
         let run = taken?;
+        let pieces = run_slots(len).filter(|_| self.part.has_pieces(lifetime));
+        let len = pieces.map_or(len, |pieces| u64::from(pieces) * EXTENT);
         let fits = self
             .part
             .at(run.address.place())
@@ -371,6 +373,9 @@ impl PartSession {
                 .span(self.part.at(run.address.place()), len)
                 .zero(0, len as usize);
             self.part.changed(self.part.at(run.address.place()), len);
+        }
+        if let Some(pieces) = pieces {
+            self.part.set_ready(run.address.slot(), pieces);
         }
         Ok(run.address)
     }

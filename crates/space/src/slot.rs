@@ -9,7 +9,7 @@
 
 use super::Class;
 use super::address::{GENERATION_MAX, GENERATION_SHIFT, SLOT_BITS};
-use super::class::{CLASSES, SLAB_CODE};
+use super::class::{CLASS_CODES, SLAB_CODE};
 use super::keeper::Lifetime;
 
 const DISTANCE_BITS: u32 = SLOT_BITS;
@@ -24,7 +24,7 @@ const TAIL: u8 = 3;
 const FROZEN: u8 = 4;
 const AWAY: u8 = 5;
 const LENT: u8 = 6;
-const _: () = assert!(LENT < SLAB_CODE && SLAB_CODE as usize + CLASSES <= 256);
+const _: () = assert!(LENT < SLAB_CODE && SLAB_CODE as usize + CLASS_CODES <= 256);
 // Memory that was never used is zero, and its slots are free.
 const _: () = assert!(FREE == 0);
 const _: () = assert!(RETIRED < HEAD && HEAD < TAIL && TAIL < FROZEN && FROZEN < AWAY && AWAY < LENT);
@@ -166,7 +166,7 @@ mod tests {
             })
         );
         assert_eq!(Slot::decode(7 << CODE_SHIFT), None);
-        let beyond = (u64::from(SLAB_CODE) + CLASSES as u64) << CODE_SHIFT;
+        let beyond = (u64::from(SLAB_CODE) + CLASS_CODES as u64) << CODE_SHIFT;
         assert_eq!(Slot::decode(1 << GENERATION_SHIFT | beyond), None);
     }
 }

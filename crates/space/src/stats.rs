@@ -117,6 +117,13 @@ pub(super) fn of(part: &Part) -> PartStats {
         }
         match part.slot(slot).map(|found| found.used) {
             Ok(Use::Free) => stats.free += 1,
+            Ok(Use::Slab(Class::WHOLE, _)) => {
+                stats.in_runs += 1;
+                if let (1, Ok(piece)) = (objects(part, slot, Class::WHOLE), part.piece(slot)) {
+                    stats.runs += 1;
+                    stats.run_bytes = stats.run_bytes.saturating_add(piece.run_bytes());
+                }
+            }
             Ok(Use::Slab(class, _)) => {
                 stats.slabs += 1;
                 let of_class = classes.entry(class).or_insert(ClassStats {
@@ -152,8 +159,11 @@ pub(super) fn of(part: &Part) -> PartStats {
     stats
 }
 
-/// Objects in a slab that lies in a slot's memory.
+/// Objects in a slab that lies in a slot's memory; a run is one of its first piece.
 pub(super) fn objects(part: &Part, slot: u32, class: Class) -> u64 {
     let live = |word| part.live(slot, word).load(Ordering::Relaxed) & ((1 << GENERATION_SHIFT) - 1);
+    if class == Class::WHOLE && part.piece(slot).is_ok_and(|piece| piece.number > 0) {
+        return 0;
+    }
     (0..class.words()).map(|word| u64::from(live(word).count_ones())).sum()
 }

@@ -3,6 +3,7 @@
 use super::access::{Read, Write};
 use super::act::{Act, Outcome};
 use super::cache::{PAGE, Under};
+use super::pieces::cut;
 use super::route::Near;
 use super::stats::CacheStats;
 use super::{GlobalAddress, Space};
@@ -28,7 +29,8 @@ impl Space {
         if self.read_near(address, into)? || self.cache().find(under, address, into) {
             return Ok(());
         }
-        let is_kept = self.cache().limit() > 0 && (1..=READ_MAX).contains(&into.len());
+        let is_kept =
+            self.cache().limit() > 0 && (1..=READ_MAX).contains(&into.len()) && cut(address, into.len()).is_none();
         if !is_kept {
             return self.read(address, into);
         }

@@ -62,12 +62,14 @@ const FREE: u8 = 8;
 const EXPECT: u8 = 9;
 const AROUND: u8 = 10;
 const DIRECT: u8 = 11;
+const FREE_PIECE: u8 = 12;
 
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const FROZEN: u8 = 2;
 const AWAY: u8 = 3;
 const NOT_HERE: u8 = 4;
+const SPLIT: u8 = 5;
 
 /// What hosts of other parts ask for.
 pub fn is_of_hosts(kind: &u8) -> bool {
@@ -308,6 +310,7 @@ impl<'a> Item<'a> {
             Act::Find(_) => item(DIRECT, 0, 0),
             Act::Size => item(SIZE, 0, 0),
             Act::Free => item(FREE, 0, 0),
+            Act::FreePiece => item(FREE_PIECE, 0, 0),
             Act::Expect(value) => item(EXPECT, *value, 0),
             Act::Around { page, .. } => item(AROUND, *page, 0),
         }
@@ -537,6 +540,7 @@ impl CarryOut<'_, '_> {
             ADD => Act::Add(value),
             SIZE => Act::Size,
             FREE => Act::Free,
+            FREE_PIECE => Act::FreePiece,
             EXPECT => Act::Expect(value),
             AROUND => Act::Around {
                 len: len as u64,
@@ -652,6 +656,7 @@ fn reply(answer: &mut Vec<u8>, outcome: Result<Outcome>, read: &[u8]) {
     match outcome {
         Ok(Outcome::Done(value, _)) => put(DONE, value, read),
         Ok(Outcome::Frozen) => put(FROZEN, 0, &[]),
+        Ok(Outcome::Split) => put(SPLIT, 0, &[]),
         Ok(Outcome::Away(part)) => put(AWAY, part.into(), &[]),
         Ok(Outcome::NotHere | Outcome::Run) => put(NOT_HERE, 0, &[]),
         Err(error) => put(FAILED, 0, &Failure::from(error).within(ERROR_MAX)),
@@ -738,6 +743,7 @@ impl<'a> Answers<'a> {
             (DONE, Act::Read(_) | Act::Around { .. }) => Err(Error::corrupt("an answer of another length")),
             (DONE, _) => Ok(Outcome::Done(value, 0)),
             (FROZEN, _) => Ok(Outcome::Frozen),
+            (SPLIT, _) => Ok(Outcome::Split),
             (AWAY, _) => u8::try_from(value)
                 .map(Outcome::Away)
                 .map_err(|_| Error::corrupt("a part's number")),

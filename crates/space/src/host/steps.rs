@@ -125,6 +125,8 @@ impl ExtentTable {
             return Some(slot);
         }
         let (slot, generation) = self.pick_any(part)?;
+        // A slot of generation 0 was never used: its memory is taken for zeros.
+        let generation = generation.max(1);
         let lent = Slot {
             generation,
             used: Use::Lent,
@@ -229,6 +231,9 @@ impl LocalKeeper {
         if let Some(own) = part.own_state(extent)? {
             let slot = extent.slot();
             match own.used {
+                Use::Slab(class, Lifetime::Space) if !part.is_ready(slot, class) => {
+                    return Err(Error::Busy(format!("{extent} is being handed out")));
+                }
                 Use::Slab(class, Lifetime::Space) => {
                     let state = own.encode();
                     if let Some(slots) = extent_table.unowned.get_mut(&class) {

@@ -12,6 +12,7 @@ mod many;
 mod mirrored;
 mod offline;
 mod orphans;
+mod pieces;
 
 use super::super::far::wire::Hello;
 use super::super::far::{Channel, Question, Repeat};
@@ -357,10 +358,10 @@ fn a_slab_that_was_away_is_another_session_s() {
 }
 
 #[test]
-fn runs_and_scratch_memory_stay() {
+fn scratch_memory_stays() {
     let pods = Pods::still(6);
     let session = pods.users[0].session();
-    let run = session.alloc(EXTENT + 1).expect("room");
+    let run = session.alloc_in(EXTENT + 1, Lifetime::Session).expect("room");
     let scratch = session.alloc_in(64, Lifetime::Session).expect("room");
     for address in [run, scratch] {
         assert!(pods.relocate(address.extent(), 2).is_err());
@@ -400,7 +401,10 @@ fn random_life(seed: u64) {
         };
         match (dice.index(12), pick) {
             (0..4, _) => {
-                let len = [1, 64, 100, 5000, 100_000][dice.index(5)];
+                let len = match dice.index(40) {
+                    0 => EXTENT + 5000,
+                    n => [1, 64, 100, 5000, 100_000][n % 5],
+                };
                 if let Ok(address) = sessions[user].alloc(len) {
                     let zeros = read(&pods.users[1 - user], address, len as usize).expect("read");
                     assert!(
@@ -412,7 +416,11 @@ fn random_life(seed: u64) {
             }
             (4..7, Some(n)) => {
                 let (address, bytes) = &mut model[n];
-                let at = dice.index(bytes.len());
+                let at = match bytes.len() > EXTENT as usize && dice.index(2) == 0 {
+                    // Where the one extent ends and the next begins.
+                    true => EXTENT as usize - dice.index(300),
+                    false => dice.index(bytes.len()),
+                };
                 let text = vec![dice.index(256) as u8; (bytes.len() - at).min(300)];
                 pods.users[user].write(*address + at as u64, &text).expect("written");
                 bytes[at..at + text.len()].copy_from_slice(&text);
@@ -434,7 +442,9 @@ fn random_life(seed: u64) {
                 );
             }
             (10, Some(n)) => {
-                let _ = pods.relocate(model[n].0.extent(), 1 + dice.index(2) as u8);
+                let pieces = model[n].1.len().div_ceil(EXTENT as usize);
+                let extent = model[n].0.extent() + dice.index(pieces) as u64 * EXTENT;
+                let _ = pods.relocate(extent, 1 + dice.index(2) as u8);
             }
             (11, _) if dice.index(10) == 0 => {
                 sessions.clear();

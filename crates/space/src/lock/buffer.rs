@@ -14,6 +14,7 @@
 
 use super::hold::Hold;
 use crate::act::{Act, Step};
+use crate::pieces::cut;
 use crate::route::Turns;
 use crate::sequence::SequenceInFlight;
 use crate::{GlobalAddress, Space};
@@ -102,6 +103,14 @@ impl Buffer {
     pub(super) fn write(&mut self, hold: &Hold, space: &Space, address: GlobalAddress, from: &[u8]) -> Result<()> {
         self.check()?;
         Act::Write(from).check(address)?;
+        if let Some(first) = cut(address, from.len()).filter(|_| from.len() <= BUFFERED_MAX) {
+            // Each of its writes is of one extent, so that a sequence is done or broken off, and never in pieces.
+            let (now, later) = from.split_at(first);
+            self.write(hold, space, address, now)?;
+            let next = address.checked_add(first as u64);
+            let next = next.ok_or_else(|| Error::OutOfBounds(format!("{} bytes at {address}", from.len())))?;
+            return self.write(hold, space, next, later);
+        }
         if from.len() > BUFFERED_MAX {
             self.flush(hold, space)?;
             return space.write(address, from);
