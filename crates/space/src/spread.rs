@@ -93,6 +93,38 @@ mod tests {
         assert!(to_each.iter().all(|count| (700..1000).contains(count)), "{to_each:?}");
     }
 
+    /// What consistent hash is for: a pod that comes takes its share, evenly from all others, and nothing else changes.
+    #[test]
+    fn a_pod_that_comes_takes_its_share_from_all_others() {
+        let names: Vec<String> = (0..9).map(|n| format!("rack{n}")).collect();
+        let pods: Vec<(&str, u8)> = names.iter().map(|name| (name.as_str(), 2)).collect();
+        let before = &pods[..8];
+        let changed: Vec<&str> = (0..SESSIONS)
+            .map(|session| (first(session, before), first(session, &pods)))
+            .filter_map(|(one, other)| (one != other).then_some((one.0, other.0)))
+            .map(|(from, to)| {
+                assert_eq!(to, "rack8", "only the new pod takes any");
+                from
+            })
+            .collect();
+        let fair = SESSIONS as usize / 9;
+        assert!(changed.len().abs_diff(fair) < fair / 10, "{} of {fair}", changed.len());
+        let of = |pods: &[(&str, u8)], pod: &str| (0..SESSIONS).filter(|n| first(*n, pods).0 == pod).count();
+        let most = pods.iter().map(|(pod, _)| of(&pods, pod)).max().expect("pods");
+        let taken = before
+            .iter()
+            .map(|(pod, _)| changed.iter().filter(|from| *from == pod).count());
+        let taken: Vec<usize> = taken.collect();
+        assert!(
+            most < fair * 11 / 10 && taken.iter().all(|n| n.abs_diff(fair / 8) < fair / 16),
+            "{most}, {taken:?}"
+        );
+        println!(
+            "{SESSIONS} sessions, 8 pods and a 9th: {} go there, {taken:?} from each; most of one {most}",
+            changed.len()
+        );
+    }
+
     #[test]
     fn another_class_goes_elsewhere() {
         let of = |class| Spread { session: 7, class }.place("east", 1).0;

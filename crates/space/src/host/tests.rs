@@ -13,6 +13,7 @@ mod mirrored;
 mod offline;
 mod orphans;
 mod pieces;
+mod read_hot;
 
 use super::super::far::wire::Hello;
 use super::super::far::{Channel, Question, Repeat};
