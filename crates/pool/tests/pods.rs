@@ -211,6 +211,35 @@ fn extents_come_to_the_pod_that_uses_them() {
     }
 }
 
+/// Of a run the extent that another pod uses comes there, and it is read and freed whole from both.
+#[test]
+fn a_run_s_extent_comes_to_the_pod_that_uses_it() {
+    for fabric in fabrics() {
+        let pool = Pool::new(fabric, lively());
+        let spaces = spaces(&pool);
+        let run = spaces[0].session().alloc(3 * EXTENT).expect("room");
+        let mut bytes: Vec<u8> = (0..3 * EXTENT).map(|n| (n * 7 >> 3) as u8).collect();
+        spaces[1].write(run, &bytes).expect("written");
+        let used = run.checked_add(EXTENT).expect("inside");
+        spaces[1].store(used, 0).expect("stored");
+        let mut added = 0u64;
+        until("it comes", || {
+            (0..1000).for_each(|_| _ = spaces[1].fetch_add(used, 1).expect("added"));
+            added += 1000;
+            spaces[1].stats().parts[0].migrated_extents > 0
+        });
+        bytes[EXTENT as usize..][..8].copy_from_slice(&added.to_le_bytes());
+        for space in &spaces {
+            let mut back = vec![0; bytes.len()];
+            space.read(run, &mut back).expect("read");
+            assert!(back == bytes, "it lies apart, and is one object");
+        }
+        spaces[1].free(run).expect("freed");
+        assert!(spaces[0].load(used).is_err(), "it was freed where it lies");
+        pool.audit();
+    }
+}
+
 /// A process that maps the memory that an object lies in is told of it, once, wherever it came from.
 fn told_of(pool: &Pool, spaces: &[Space], address: GlobalAddress) {
     let everywhere = client(pool.manager.address(), None).expect("a client");
