@@ -111,7 +111,8 @@ impl Part {
     /// Whether a piece is of a run that was never handed out: its keeper was killed before it laid the first one.
     pub(super) fn is_broken_off(&self, slot: u32, generation: u32) -> bool {
         let first = self.piece(slot).ok().and_then(|piece| slot.checked_sub(piece.number));
-        first.is_none_or(|first| !self.slot(first).is_ok_and(|found| found.generation >= generation))
+        // What does not make sense stays: the audit names it.
+        first.is_some_and(|first| self.slot(first).is_ok_and(|found| found.generation < generation))
     }
 
     /// Whether `len` bytes from `inside` of a piece on are all of its run.
