@@ -116,10 +116,21 @@ fn top(values: impl Iterator<Item = f64>) -> f64 {
     if greatest > 0.0 { greatest } else { 1.0 }
 }
 
-fn draw_panel<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel) -> Result<()> {
+/// Of a panel's height and width, what a line of the legend takes, what its frame does, and what it is wide.
+const LEGEND: (f64, f64, f64) = (0.06, 0.05, 0.6);
+
+/// Where a panel's axes end: no point lies behind the legend, which stands at the upper left.
+fn limits(panel: &Panel) -> (f64, f64) {
     let points = || panel.series.iter().flat_map(|s| &s.points);
-    // Above the greatest value there is room for the legend.
-    let (x_max, y_max) = (top(points().map(|p| p.0)) * 1.05, top(points().map(|p| p.1)) * 1.4);
+    let (line, frame, wide) = LEGEND;
+    let x_max = top(points().map(|p| p.0)) * 1.05;
+    let left = points().filter(|p| p.0 < wide * x_max).map(|p| p.1);
+    let below = 1.0 - (frame + line * panel.series.len() as f64).min(0.6);
+    (x_max, (top(left) / below).max(top(points().map(|p| p.1)) * 1.1))
+}
+
+fn draw_panel<B: DrawingBackend>(area: &DrawingArea<B, Shift>, panel: &Panel) -> Result<()> {
+    let (x_max, y_max) = limits(panel);
     let mut chart = ChartBuilder::on(area)
         .caption(&panel.title, ("sans-serif", 15))
         .margin(10)
@@ -184,6 +195,27 @@ pub fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A legend hid the highest point, of one pod.
+    #[test]
+    fn no_point_lies_behind_the_legend() {
+        let series = |name: &str, first: f64| Series {
+            name: name.into(),
+            points: vec![(1.0, first), (2.0, 10.0), (5.0, 24.0)],
+            paper: false,
+        };
+        let panel = Panel {
+            title: String::new(),
+            x: String::new(),
+            y: String::new(),
+            series: (0..5).map(|n| series(&n.to_string(), 23.0 - f64::from(n))).collect(),
+            marks: true,
+        };
+        let (x_max, y_max) = limits(&panel);
+        assert!(x_max > 5.0 && y_max > 26.0);
+        let legend = y_max * (1.0 - LEGEND.1 - 5.0 * LEGEND.0);
+        assert!(23.0 <= legend && legend < 24.0, "{legend} of {y_max}");
+    }
 
     #[test]
     fn a_chart_is_drawn_twice() {
