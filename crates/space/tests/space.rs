@@ -9,7 +9,8 @@ use cenote_base::{Error, Result};
 use cenote_fabric::observe::{self, Counting};
 use cenote_fabric::{RegionOptions, observe::Traffic};
 use cenote_space::EXTENT;
-use cenote_space::{Class, Extent, GlobalAddress, Keeper, Lifetime, Run, SessionId, Space, SpaceOptions};
+use cenote_space::{Class, Extent, GlobalAddress, Keeper, Lifetime, Run, SessionId};
+use cenote_space::{LocalKeeper, Part, PartOptions, Space, SpaceOptions};
 use common::{Process, Random, TIMEOUT, objects_beside, say, tables, take_out, task, work};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::path::{Path, PathBuf};
@@ -161,21 +162,33 @@ impl Asking {
     }
 }
 
-fn made(directory: &Path, n: usize) -> (Space, Vec<GlobalAddress>) {
-    let options = SpaceOptions {
-        bytes: 129 * EXTENT,
-        ..SpaceOptions::default()
+/// A space whose extents can move, so that its runs are in pieces; or not.
+fn made(directory: &Path, n: usize, movable: bool) -> (Space, Vec<GlobalAddress>) {
+    let options = PartOptions {
+        space: 5,
+        part: 1,
+        tenant: 0,
+        bytes: 130 * EXTENT,
+        movable,
+        region: RegionOptions::default(),
     };
-    let space = Space::create(&directory.join("part"), &options).expect("made");
+    let part = Arc::new(Part::create(&directory.join("part"), &options).expect("made"));
+    let keeper = LocalKeeper::new(Arc::clone(&part)).expect("a keeper");
+    let space = Space::new(options.space);
+    space.attach(part, Arc::new(keeper)).expect("its part");
     let tables = tables(&space, n);
     (space, tables)
 }
 
 #[test]
 fn clients_that_are_killed_leave_one_object_each_at_most() {
-    const ROUNDS: u64 = 6;
+    [false, true].into_iter().for_each(kill_clients);
+}
+
+fn kill_clients(movable: bool) {
+    const ROUNDS: u64 = 4;
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (space, tables) = made(directory.path(), 3);
+    let (space, tables) = made(directory.path(), 3, movable);
     let keeper = space.keeper(1).expect("kept here");
     let mut random = Random(7);
     for round in 0..ROUNDS {
@@ -212,9 +225,13 @@ fn clients_that_are_killed_leave_one_object_each_at_most() {
 /// The same with the keeper in the process that is killed, over and over, between any two stores of it.
 #[test]
 fn a_keeper_that_is_killed_is_followed_by_another() {
-    const ROUNDS: u64 = 12;
+    [false, true].into_iter().for_each(kill_keepers);
+}
+
+fn kill_keepers(movable: bool) {
+    const ROUNDS: u64 = 8;
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-    let (space, tables) = made(directory.path(), 2);
+    let (space, tables) = made(directory.path(), 2, movable);
     drop(space);
     let path = directory.path().join("part");
     let mut random = Random(8);
