@@ -54,7 +54,8 @@ impl Space {
     }
 
     /// Where these bytes are mapped, for those whose unsafe code has an address of its own; `None` if they lie in a
-    /// part that this process does not map. They stay there until the object is freed, or its extent moves.
+    /// part that this process does not map, or in extents of a run that lie apart. They stay there until the object is
+    /// freed, or its extent moves.
     ///
     /// # Errors
     /// As [`Space::read`].
