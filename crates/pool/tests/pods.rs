@@ -218,7 +218,7 @@ fn a_run_s_extent_comes_to_the_pod_that_uses_it() {
         let pool = Pool::new(fabric, lively());
         let spaces = spaces(&pool);
         let run = spaces[0].session().alloc(3 * EXTENT).expect("room");
-        let mut bytes: Vec<u8> = (0..3 * EXTENT).map(|n| (n * 7 >> 3) as u8).collect();
+        let mut bytes: Vec<u8> = (0..3 * EXTENT).map(|n| ((n * 7) >> 3) as u8).collect();
         spaces[1].write(run, &bytes).expect("written");
         let used = run.checked_add(EXTENT).expect("inside");
         spaces[1].store(used, 0).expect("stored");

@@ -214,7 +214,7 @@ mod tests {
         let (x_max, y_max) = limits(&panel);
         assert!(x_max > 5.0 && y_max > 26.0);
         let legend = y_max * (1.0 - LEGEND.1 - 5.0 * LEGEND.0);
-        assert!(23.0 <= legend && legend < 24.0, "{legend} of {y_max}");
+        assert!((23.0..24.0).contains(&legend), "{legend} of {y_max}");
     }
 
     #[test]

@@ -26,6 +26,7 @@ fn ranges_of_devices_have_no_mirrors() {
 #[test]
 fn parts_of_spaces_do_not_lie_on_devices() {
     let space = SpaceRequest {
+        mirrored: false,
         name: "s".into(),
         bytes: 2 * EXTENT,
         pods: Some(vec!["rack".into()]),
