@@ -20,7 +20,7 @@
 //!    so: a line that arrived half is written again from its record;
 //! 3. a stream begins with an empty journal, and has a number of its own: what an earlier one left is not believed.
 
-use super::lines::{Line, runs};
+use super::lines::{Piece, bytes_of, runs};
 use crate::LINE;
 use cenote_base::bytes::read_le;
 use cenote_base::crc::crc32c;
@@ -77,17 +77,17 @@ impl Slot {
 }
 
 /// A record of `lines`, which are in the order of memory.
-pub(super) fn record(stream: u64, number: u64, lines: &[Line<'_>]) -> Box<[u8]> {
+pub(super) fn record(stream: u64, number: u64, lines: &[Piece<'_>]) -> Box<[u8]> {
     let count = runs(lines).count();
-    let body = count * RUN + lines.len() * LINE;
+    let body = count * RUN + bytes_of(lines);
     let len = (HEAD + body).next_multiple_of(LINE);
     let mut record = Vec::with_capacity(len);
     record.resize(HEAD, 0);
     for run in runs(lines) {
         record.extend_from_slice(&run[0].0.to_le_bytes());
-        record.extend_from_slice(&((run.len() * LINE) as u64).to_le_bytes());
+        record.extend_from_slice(&(bytes_of(run) as u64).to_le_bytes());
     }
-    lines.iter().for_each(|(_, line)| record.extend_from_slice(&line[..]));
+    lines.iter().for_each(|(_, bytes)| record.extend_from_slice(bytes));
     let crc = crc32c(&record[HEAD..]);
     let words = [RECORD_MAGIC, stream, number];
     record[..24].copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
@@ -100,14 +100,10 @@ pub(super) fn record(stream: u64, number: u64, lines: &[Line<'_>]) -> Box<[u8]> 
 }
 
 /// The lines of a record that [`record`] has made.
-pub(super) fn lines_of(record: &[u8]) -> impl Iterator<Item = Line<'_>> {
+pub(super) fn lines_of(record: &[u8]) -> Vec<Piece<'_>> {
     let (count, len): (u32, u32) = (read_le(record, 24), read_le(record, 28));
     let runs = runs_of(count as usize, &record[HEAD..HEAD + len as usize], u64::MAX);
-    let runs = runs.expect("the runs of a record lie in it");
-    runs.into_iter().flat_map(|(at, bytes)| {
-        let lines = bytes.as_chunks::<LINE>().0.iter();
-        lines.zip(0..).map(move |(line, i)| (at + i * LINE as u64, line))
-    })
+    runs.expect("the runs of a record lie in it")
 }
 
 /// Where a record of `len` bytes goes that comes after `tail`: none goes round the end.
@@ -247,10 +243,9 @@ mod tests {
 
     #[test]
     fn a_record_gives_its_lines_back() {
-        let lines: Vec<[u8; LINE]> = (0..4).map(|i| [i; LINE]).collect();
-        let ats = [0, 64, 256, 4096];
-        let sorted: Vec<Line<'_>> = ats.into_iter().zip(&lines).collect();
-        assert_eq!(lines_of(&record(9, 1, &sorted)).collect::<Vec<_>>(), sorted);
+        let bytes: Vec<u8> = (0..=255).collect();
+        let sorted = [(0, &bytes[..64]), (128, &bytes[64..192]), (4096, &bytes[192..])];
+        assert_eq!(lines_of(&record(9, 1, &sorted)), sorted);
     }
 
     /// What another stream left is not believed, nor a slot that arrived half, and records go on at the beginning when

@@ -1,135 +1,284 @@
-//! Lines on their way to a mirror: each once, as it was copied last.
+//! Lines on their way to a mirror: each once, as it was copied last. They are kept by *stripes* of 64 lines, since most of
+//! what a database flushes are ranges of a page: a range costs one look-up and one copy, however long it is.
 
 use crate::LINE;
 use crate::memory::RegionMemory;
 use cenote_base::rt::HashMap;
 use core::sync::atomic::{Ordering, fence};
 
-/// Lines of the longest run that goes as one write.
-const RUN_MAX: usize = (64 << 10) / LINE;
-/// In the place of an offset: no line begins there.
-const FORGOTTEN: u64 = u64::MAX;
+const STRIPE: usize = 64 * LINE;
+/// Bytes of the longest run that goes as one write.
+const RUN_MAX: usize = 64 << 10;
+/// Stripes that may be gathered: their memory is kept, 4 KiB for each.
+const STRIPES_MAX: usize = 1024;
 
 /// See the module. Emptied, it keeps its memory for the next lines.
 #[derive(Default)]
 pub(super) struct Lines {
-    offs: Vec<u64>,
-    bytes: Vec<[u8; LINE]>,
-    /// Where a line stands, by its offset.
+    /// The first `places.len()` are in use.
+    stripes: Vec<Stripe>,
+    /// Where a stripe stands, by its offset.
     places: HashMap<u64, u32>,
+    count: usize,
 }
 
-/// A line: where it lies, and its bytes.
-pub(super) type Line<'a> = (u64, &'a [u8; LINE]);
+struct Stripe {
+    at: u64,
+    /// The lines that are there, a bit for each.
+    has: u64,
+    bytes: Box<[u8; STRIPE]>,
+}
+
+/// Adjacent lines of one stripe: where they lie, and their bytes.
+pub(super) type Piece<'a> = (u64, &'a [u8]);
 
 impl Lines {
     pub(super) fn is_empty(&self) -> bool {
-        self.offs.is_empty()
+        self.count == 0
     }
 
     /// How many there are.
     pub(super) fn len(&self) -> usize {
-        self.offs.len()
+        self.count
+    }
+
+    /// Whether `len` bytes more make no more than `lines`.
+    pub(super) fn has_room(&self, len: usize, lines: usize) -> bool {
+        self.count + len / LINE <= lines && self.places.len() + len.div_ceil(STRIPE) < STRIPES_MAX
     }
 
     pub(super) fn clear(&mut self) {
-        self.offs.clear();
-        self.bytes.clear();
         self.places.clear();
+        self.count = 0;
     }
 
     /// Takes whole lines of `memory`, each in the place of what was taken of it before. Words are loaded first to last:
     /// a line that is being stored to shows its first word no newer than the others.
     pub(super) fn take(&mut self, memory: &RegionMemory, off: u64, len: usize) {
-        for at in (off..off + len as u64).step_by(LINE) {
-            let block = memory.block::<LINE>(at);
-            let mut line = [0; LINE];
-            for (i, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-                *word = block.u64(8 * i).to_le_bytes();
-                fence(Ordering::Acquire);
+        for (at, from, to) in stripes_of(off, len) {
+            let stripe = self.stripe(at);
+            for i in from..to {
+                let block = memory.block::<LINE>(at + (i * LINE) as u64);
+                let line = &mut stripe.bytes[i * LINE..(i + 1) * LINE];
+                for (word, bytes) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                    *bytes = block.u64(8 * word).to_le_bytes();
+                    fence(Ordering::Acquire);
+                }
             }
-            self.put(at, line);
+            let mask = mask_of(from, to);
+            let newly = (mask & !stripe.has).count_ones();
+            stripe.has |= mask;
+            self.count += newly as usize;
         }
     }
 
-    fn put(&mut self, at: u64, line: [u8; LINE]) {
-        match self.places.get(&at) {
-            Some(place) => self.bytes[*place as usize] = line,
-            None => {
-                self.places.insert(at, self.offs.len() as u32);
-                self.offs.push(at);
-                self.bytes.push(line);
+    fn stripe(&mut self, at: u64) -> &mut Stripe {
+        let next = self.places.len();
+        let place = *self.places.entry(at).or_insert(next as u32) as usize;
+        if place == next {
+            match self.stripes.get_mut(place) {
+                Some(stripe) => (stripe.at, stripe.has) = (at, 0),
+                None => self.stripes.push(Stripe {
+                    at,
+                    has: 0,
+                    bytes: Box::new([0; STRIPE]),
+                }),
             }
         }
+        &mut self.stripes[place]
     }
 
-    /// Those that `others` has are not among them any more.
-    pub(super) fn forget(&mut self, others: &[Line<'_>]) {
-        for (at, _) in others {
-            if let Some(place) = self.places.remove(at) {
-                self.offs[place as usize] = FORGOTTEN;
+    /// Those that `others` have are not among them any more.
+    pub(super) fn forget(&mut self, others: &[Piece<'_>]) {
+        for (at, bytes) in others {
+            for (at, from, to) in stripes_of(*at, bytes.len()) {
+                let Some(place) = self.places.get(&at) else { continue };
+                let stripe = &mut self.stripes[*place as usize];
+                let gone = stripe.has & mask_of(from, to);
+                stripe.has &= !gone;
+                self.count -= gone.count_ones() as usize;
             }
         }
     }
 
     /// All of them, in the order of memory.
-    pub(super) fn sorted(&self) -> Vec<Line<'_>> {
-        let lines = self.offs.iter().copied().zip(&self.bytes);
-        let mut lines: Vec<Line<'_>> = lines.filter(|(at, _)| *at != FORGOTTEN).collect();
-        lines.sort_unstable_by_key(|(at, _)| *at);
-        lines
+    pub(super) fn sorted(&self) -> Vec<Piece<'_>> {
+        let mut stripes: Vec<&Stripe> = self.stripes[..self.places.len()].iter().collect();
+        stripes.sort_unstable_by_key(|stripe| stripe.at);
+        let pieces = stripes.into_iter().flat_map(|stripe| {
+            let bytes = move |(from, to): (usize, usize)| {
+                let at = stripe.at + (from * LINE) as u64;
+                (at, &stripe.bytes[from * LINE..to * LINE])
+            };
+            ranges_of(stripe.has).map(bytes)
+        });
+        pieces.collect()
     }
 }
 
-/// The lines of several batches in the order of memory, each once: as the last batch that has it does.
-pub(super) fn latest<'a>(batches: impl Iterator<Item = Line<'a>>) -> Vec<Line<'a>> {
-    let lines: Vec<Line<'a>> = batches.collect();
-    let mut order: Vec<(u64, u32)> = lines.iter().map(|(at, _)| *at).zip(0..).collect();
-    order.sort_unstable();
-    let is_last = |i: usize| order.get(i + 1).is_none_or(|next| next.0 != order[i].0);
-    (0..order.len())
-        .filter(|i| is_last(*i))
-        .map(|i| lines[order[i].1 as usize])
-        .collect()
+/// The stripes of a range of whole lines: where each begins, and which of its lines are meant.
+fn stripes_of(off: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
+    let (first, end) = (off / STRIPE as u64, off + len as u64);
+    (first..end.div_ceil(STRIPE as u64)).map(move |stripe| {
+        let at = stripe * STRIPE as u64;
+        let inside = |byte: u64| (byte.clamp(at, at + STRIPE as u64) - at) as usize / LINE;
+        (at, inside(off), inside(end))
+    })
+}
+
+/// The bits of lines `from..to`, at least one.
+fn mask_of(from: usize, to: usize) -> u64 {
+    u64::MAX >> (64 - (to - from)) << from
+}
+
+/// The ranges of bits that are set, each as long as it can be, in order.
+fn ranges_of(mut bits: u64) -> impl Iterator<Item = (usize, usize)> {
+    core::iter::from_fn(move || {
+        let from = bits.trailing_zeros() as usize;
+        if from == 64 {
+            return None;
+        }
+        let to = from + (bits >> from).trailing_ones() as usize;
+        bits &= !mask_of(from, to);
+        Some((from, to))
+    })
+}
+
+/// The lines of several batches, the newest batch first, in the order of memory and each once: as the newest has it.
+pub(super) fn latest<'a>(batches: impl Iterator<Item = Piece<'a>>) -> Vec<Piece<'a>> {
+    let mut seen: HashMap<u64, u64> = HashMap::default();
+    let mut pieces = Vec::new();
+    for (off, bytes) in batches {
+        for (at, from, to) in stripes_of(off, bytes.len()) {
+            let seen = seen.entry(at).or_default();
+            let newly = mask_of(from, to) & !*seen;
+            *seen |= newly;
+            pieces.extend(ranges_of(newly).map(|(from, to)| {
+                let begin = at + (from * LINE) as u64;
+                let place = (begin - off) as usize;
+                (begin, &bytes[place..place + (to - from) * LINE])
+            }));
+        }
+    }
+    pieces.sort_unstable_by_key(|(at, _)| *at);
+    pieces
 }
 
 /// Adjacent lines together, as one write each.
-pub(super) fn runs<'l, 'a>(sorted: &'l [Line<'a>]) -> impl Iterator<Item = &'l [Line<'a>]> {
-    sorted
-        .chunk_by(|one, next| one.0 + LINE as u64 == next.0)
-        .flat_map(|run| run.chunks(RUN_MAX))
+pub(super) fn runs<'l, 'a>(sorted: &'l [Piece<'a>]) -> impl Iterator<Item = &'l [Piece<'a>]> {
+    let mut len = 0;
+    sorted.chunk_by(move |one, next| {
+        len += one.1.len();
+        let goes_on = one.0 + one.1.len() as u64 == next.0 && len + next.1.len() <= RUN_MAX;
+        len = if goes_on { len } else { 0 };
+        goes_on
+    })
+}
+
+/// Bytes of them.
+pub(super) fn bytes_of(pieces: &[Piece<'_>]) -> usize {
+    pieces.iter().map(|(_, bytes)| bytes.len()).sum()
 }
 
 /// The writes that put lines in their places.
-pub(super) fn writes(sorted: &[Line<'_>]) -> Vec<(u64, Box<[u8]>)> {
-    let bytes = |run: &[Line<'_>]| {
-        let mut bytes = Vec::with_capacity(run.len() * LINE);
-        run.iter().for_each(|(_, line)| bytes.extend_from_slice(&line[..]));
+pub(super) fn writes(sorted: &[Piece<'_>]) -> Vec<(u64, Box<[u8]>)> {
+    let joined = |run: &[Piece<'_>]| {
+        let mut bytes = Vec::with_capacity(bytes_of(run));
+        run.iter().for_each(|(_, piece)| bytes.extend_from_slice(piece));
         bytes.into_boxed_slice()
     };
-    runs(sorted).map(|run| (run[0].0, bytes(run))).collect()
+    runs(sorted).map(|run| (run[0].0, joined(run))).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use cenote_base::rt;
+    use std::collections::BTreeMap;
 
+    const AREA: u64 = 5 * STRIPE as u64;
+
+    /// A range of whole lines, somewhere in the area.
+    fn any_range() -> (u64, usize) {
+        let lines = AREA / LINE as u64;
+        let from = rt::random() % lines;
+        let to = from + 1 + rt::random() % (lines - from).min(1 << (rt::random() % 9));
+        (from * LINE as u64, (to.min(lines) - from) as usize * LINE)
+    }
+
+    fn by_line(pieces: &[Piece<'_>]) -> Vec<(u64, u8)> {
+        let lines = |(at, bytes): &Piece<'_>| {
+            let at = *at;
+            let firsts: Vec<u8> = bytes.as_chunks::<LINE>().0.iter().map(|line| line[7]).collect();
+            firsts
+                .into_iter()
+                .zip(0..)
+                .map(move |(byte, i)| (at + i * LINE as u64, byte))
+        };
+        pieces.iter().flat_map(lines).collect()
+    }
+
+    /// Beside a map from lines to what they had last.
     #[test]
     fn the_last_batch_counts_and_adjacent_lines_go_together() {
-        let lines: Vec<[u8; LINE]> = (0..5).map(|i| [i; LINE]).collect();
-        let batches = [(128, 0), (0, 1), (64, 2), (128, 3), (512, 4)].map(|(at, i)| (at, &lines[i as usize]));
-        let latest = latest(batches.into_iter());
-        let ats: Vec<(u64, u8)> = latest.iter().map(|(at, line)| (*at, line[0])).collect();
-        assert_eq!(ats, [(0, 1), (64, 2), (128, 3), (512, 4)]);
-        let writes: Vec<(u64, usize)> = writes(&latest).iter().map(|(at, bytes)| (*at, bytes.len())).collect();
-        assert_eq!(writes, [(0, 3 * LINE), (512, LINE)]);
+        for _ in 0..200 {
+            let batches: Vec<(u64, Vec<u8>)> = (1..20)
+                .map(|value| (any_range(), value))
+                .map(|((at, len), value)| (at, vec![value; len]))
+                .collect();
+            let mut model = BTreeMap::new();
+            for (at, bytes) in &batches {
+                (0..bytes.len() / LINE).for_each(|i| _ = model.insert(at + (i * LINE) as u64, bytes[0]));
+            }
+            let newest_first = batches.iter().rev().map(|(at, bytes)| (*at, &bytes[..]));
+            let found = latest(newest_first);
+            assert_eq!(by_line(&found), model.clone().into_iter().collect::<Vec<_>>());
+            let writes = writes(&found);
+            assert_eq!(
+                writes.iter().map(|(_, bytes)| bytes.len()).sum::<usize>(),
+                model.len() * LINE
+            );
+            let ends = writes.iter().map(|(at, bytes)| at + bytes.len() as u64);
+            assert!(
+                ends.zip(&writes[1..]).all(|(end, next)| end < next.0),
+                "adjacent ones are together"
+            );
+        }
+    }
+
+    /// What is taken, forgotten and emptied, beside a map; in memory that changes between.
+    #[test]
+    fn what_was_taken_last_is_there_once() {
+        let region = crate::Region::dram(AREA, Default::default(), Default::default()).expect("memory");
+        let (mut lines, mut model) = (Lines::default(), BTreeMap::new());
+        for round in 0..2_000_u64 {
+            let (at, len) = any_range();
+            let ats = (0..len / LINE).map(|i| at + (i * LINE) as u64);
+            match rt::random() % 16 {
+                0 => (lines.clear(), model.clear()).0,
+                1 => {
+                    lines.forget(&[(at, &vec![0; len])]);
+                    ats.for_each(|at| _ = model.remove(&at));
+                }
+                _ => {
+                    let word = round << 56;
+                    ats.for_each(|at| {
+                        region.span(at, LINE as u64).set_u64(0, word);
+                        model.insert(at, word.to_le_bytes()[7]);
+                    });
+                    lines.take(&region, at, len);
+                }
+            }
+            assert_eq!(lines.len(), model.len());
+            assert_eq!(by_line(&lines.sorted()), model.clone().into_iter().collect::<Vec<_>>());
+        }
     }
 
     #[test]
     fn long_runs_are_cut() {
-        let line = [7; LINE];
-        let lines: Vec<Line<'_>> = (0..2 * RUN_MAX as u64 + 1).map(|i| (i * LINE as u64, &line)).collect();
-        let lens: Vec<usize> = runs(&lines).map(<[_]>::len).collect();
-        assert_eq!(lens, [RUN_MAX, RUN_MAX, 1]);
+        let bytes = vec![7; 2 * RUN_MAX + LINE];
+        let pieces = latest([(0, &bytes[..])].into_iter());
+        let lens: Vec<usize> = writes(&pieces).iter().map(|(_, bytes)| bytes.len()).collect();
+        assert_eq!(lens, [RUN_MAX, RUN_MAX, LINE]);
     }
 }

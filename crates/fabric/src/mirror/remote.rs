@@ -24,8 +24,7 @@
 
 use super::Side;
 use super::journal::{CAPACITY, LINES_MAX, RECORD_MAX, RECORDS_AT, SLOT, Slot, lines_of, place_after, record};
-use super::lines::{Line, Lines, latest, writes};
-use crate::LINE;
+use super::lines::{Lines, bytes_of, latest, writes};
 use crate::memory::RegionMemory;
 use crate::rdma::{Posted, RemoteMemory, Work};
 use cenote_base::rt::fault::{Fault, planted};
@@ -352,7 +351,7 @@ impl RemoteMirror {
             return state;
         }
         drop(state);
-        let lines = latest(records.iter().flat_map(|record| lines_of(record)));
+        let lines = latest(records.iter().rev().flat_map(|record| lines_of(record)));
         let writes = writes(&lines);
         let mut state = self.state.lock();
         if let Some(filling) = &mut state.filling {
@@ -361,7 +360,7 @@ impl RemoteMirror {
         drop(state);
         let posted = self.post(&self.memory, writes);
         state = self.state.lock();
-        state.traffic.placed_bytes += bytes_of(&lines);
+        state.traffic.placed_bytes += bytes_of(&lines) as u64;
         state.placing = Placing::Lines(posted, records.len());
         state
     }
@@ -418,13 +417,9 @@ impl RemoteMirror {
         let lines = lines.sorted();
         let done = completed(self.post(&self.memory, writes(&lines)));
         let mut state = self.state.lock();
-        state.traffic.placed_bytes += bytes_of(&lines);
+        state.traffic.placed_bytes += bytes_of(&lines) as u64;
         (state, done)
     }
-}
-
-fn bytes_of(lines: &[Line<'_>]) -> u64 {
-    (lines.len() * LINE) as u64
 }
 
 impl State {
@@ -527,7 +522,7 @@ impl Side for RemoteMirror {
     fn copy(&self, memory: &RegionMemory, off: u64, len: usize) {
         let mut state = self.state.lock();
         // The caller holds the lock of a stripe: the next fence waits for the book, and not this.
-        while state.gathered.len() + len / LINE > LINES_MAX && state.is_used() {
+        while !state.gathered.has_room(len, LINES_MAX) && state.is_used() {
             state = self.arrive(state);
         }
         if state.is_used() {
