@@ -15,7 +15,7 @@ finish() {
     kill -TERM "$server" $kv 2>/dev/null
     for _ in $(seq 100); do kill -0 "$server" 2>/dev/null || break; sleep 0.1; done
     kill -KILL "$server" $kv 2>/dev/null
-    rm -rf "$work" "$region" "$region-kv"
+    rm -rf "$work" "$region" "$region-kv" "$region-node"*
 }
 trap finish EXIT
 
@@ -78,6 +78,32 @@ if command -v redis-cli redis-benchmark >/dev/null; then
     export -f redis_cli_run redis_benchmark_run
     check "redis-cli" bash -c redis_cli_run
     check "redis-benchmark" bash -c redis_benchmark_run
+
+    # Two servers on the table that all share.
+    pool=$work/pool
+    mkdir "$pool"
+    "$program" manager --listen 127.0.0.1:0 --dir "$pool/manager" >"$work/manager" 2>&1 &
+    kv="$kv $!"
+    for _ in $(seq 200); do grep -q '^ready' "$work/manager" && break; sleep 0.05; done
+    manager=$(grep '^ready' "$work/manager" | grep -oE '127\.0\.0\.1:[0-9]+$')
+    "$program" memory --pod rack --size 192MiB --manager "$manager" --region "$region-node" >"$work/node" 2>&1 &
+    kv="$kv $!"
+    for _ in $(seq 200); do grep -q '^ready' "$work/node" && break; sleep 0.05; done
+    for n in 1 2; do
+        "$program" kv --memory pool --manager "$manager" --space cache --memory-size 128MiB --listen 127.0.0.1:0 >"$work/kv$n" 2>&1 &
+        kv="$kv $!"
+        for _ in $(seq 200); do grep -q '^ready' "$work/kv$n" && break; sleep 0.05; done
+    done
+    one=$(grep '^ready' "$work/kv1" | grep -oE '[0-9]+$') two=$(grep '^ready' "$work/kv2" | grep -oE '[0-9]+$')
+    export one two
+    shared_run() {
+        redis-benchmark -p "$one" -n 20000 -P 16 -r 10000 -q -t set,get,incr,mset || return 1
+        redis-benchmark -p "$two" -n 20000 -P 16 -r 10000 -q -t get,incr || return 1
+        [ "$(redis-cli -p "$one" set greeting hello)" = OK ] && [ "$(redis-cli -3 -p "$two" get greeting)" = hello ] &&
+            [ "$(redis-cli -p "$two" --scan --pattern 'greet*')" = greeting ]
+    }
+    export -f shared_run
+    check "redis-cli, redis-benchmark: two servers, one table" bash -c shared_run
 fi
 
 echo "clients: $passed passed, $failed failed"

@@ -10,13 +10,11 @@
 //! Invariant: [`Error::Lost`] means that no byte of the request's body was taken for sending. etcd does nothing before
 //! it has the whole body.
 
+use crate::tls;
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 use cenote_pool::store::etcd::{Answer, Endpoint, Transport};
-use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::sign::CertifiedKey;
+use rustls::pki_types::CertificateDer;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -49,7 +47,8 @@ impl EtcdTransport {
     pub fn new(files: &EtcdFiles) -> Result<Self> {
         let mut tls = TlsConfig::builder();
         if let Some(file) = &files.authority {
-            let roots: Vec<_> = authorities(file)?.iter().map(certificate).collect();
+            let (certificates, _) = tls::authorities(file)?;
+            let roots: Vec<_> = certificates.iter().map(certificate).collect();
             tls = tls.root_certs(RootCerts::new_with_certs(&roots));
         }
         if let Some((certificates, key)) = &files.identity {
@@ -125,50 +124,15 @@ fn whole(mut answer: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::E
 
 // ---- certificates and keys ----
 
-fn authorities(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let certificates = certificates(file)?;
-    let mut roots = rustls::RootCertStore::empty();
-    for certificate in &certificates {
-        roots.add(certificate.clone()).map_err(|error| bad(file, &error))?;
-    }
-    Ok(certificates)
-}
-
-/// Checks here that key and certificate fit: a request would find it out too late.
 fn identity(chain_file: &Path, key_file: &Path) -> Result<ClientCert> {
-    let chain = certificates(chain_file)?;
-    let pem = read(key_file)?;
-    let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| bad(key_file, &error))?;
-    CertifiedKey::from_der(chain.clone(), key, &ring::default_provider()).map_err(|error| bad(key_file, &error))?;
-    let key = PrivateKey::from_pem(&pem).map_err(|error| bad(key_file, &error))?;
+    let (chain, _, pem) = tls::identity(chain_file, key_file)?;
+    let key = PrivateKey::from_pem(&pem).map_err(|error| tls::bad(key_file, &error))?;
     let chain: Vec<_> = chain.iter().map(certificate).collect();
     Ok(ClientCert::new_with_certs(&chain, key))
 }
 
-/// The certificates of a PEM file, of which there is at least one.
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>> {
-    let pem = read(file)?;
-    let found = CertificateDer::pem_slice_iter(&pem).collect::<Result<Vec<_>, _>>();
-    let found = found.map_err(|error| bad(file, &error))?;
-    match found.is_empty() {
-        false => Ok(found),
-        true => Err(bad(file, &"it holds no certificate")),
-    }
-}
-
 fn certificate(der: &CertificateDer<'static>) -> Certificate<'static> {
     Certificate::from_der(der).to_owned()
-}
-
-fn read(file: &Path) -> Result<Vec<u8>> {
-    std::fs::read(file).map_err(|error| Error::io(format!("reading {}", file.display()), error))
-}
-
-fn bad(file: &Path, why: &dyn std::fmt::Display) -> Error {
-    Error::Invalid(format!(
-        "{} cannot be used for TLS: {why}; give a PEM file",
-        file.display()
-    ))
 }
 
 #[cfg(test)]

@@ -24,4 +24,6 @@ mod pooled;
 pub mod regions;
 pub mod server;
 mod shared_storage;
+mod sockets;
+mod tls;
 pub mod views;

@@ -100,7 +100,11 @@ fn origin(memory: &GrantedMemory) -> Option<Origin> {
     Some(Origin::host(host, memory.host_epoch()))
 }
 
-fn credentials(pool: &PoolSettings) -> Result<Credentials> {
+/// By which a pool knows the tenant.
+///
+/// # Errors
+/// The secret cannot be read.
+pub fn credentials(pool: &PoolSettings) -> Result<Credentials> {
     let secret = match &pool.secret_file {
         Some(file) => read_secret(file)?,
         None => String::new(),

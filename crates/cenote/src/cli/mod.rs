@@ -93,10 +93,15 @@ Examples:
   cenote kv --memory pool --manager 127.0.0.1:5440      in the memory of a pool (see `cenote help manager`)
   redis-cli -p 6380
 
+Several servers on one table, in a space of a pool, on any hosts; programs of C and Python see the same keys:
+  cenote kv --memory pool --manager pool:5440 --space cache --memory-size 64GiB --listen 0.0.0.0:6380 \\
+            --secret-file secret --tls-cert server.pem --tls-key server.key --metrics 0.0.0.0:9380
+
 A line that begins with `ready` says that it accepts connections. SIGTERM or Ctrl-C stop it in order. kill -9 loses
 nothing that was answered: the next start finds it in the memory. But memory is not storage: a host that is lost, or
 booted, loses all of it, and so does `rm` of the region's file. When the memory is full, writes are refused; nothing is
-evicted.";
+evicted. The table that servers share evicts what was not asked for lately, and has strings alone: no hashes, no
+transactions.";
 
 const MOUNT_EXAMPLES: &str = "\
 Examples:

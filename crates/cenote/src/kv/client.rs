@@ -14,6 +14,8 @@ pub struct Client {
     pub queue: Option<Queue>,
     /// Keys that it watches.
     pub watched: HashMap<Box<[u8]>, Watched>,
+    /// It has said the secret, or there is none.
+    pub is_admitted: bool,
     /// It ends when its answers are sent.
     pub is_leaving: bool,
 }

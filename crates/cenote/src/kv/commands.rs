@@ -1,6 +1,6 @@
 //! The table of commands: names, how many strings they take, which of those are keys, and the functions that run them.
 
-use super::dispatch::{AT_ONCE, Command, STEP, WRITES, command};
+use super::dispatch::{AT_ONCE, Command, GETS, OPEN, SETS, STEP, WRITES, command};
 use super::{hashes, keys, server, strings, transaction};
 
 const NONE: (i64, i64, i64) = (0, 0, 0);
@@ -11,8 +11,8 @@ const PAIRS: (i64, i64, i64) = (1, -1, 2);
 
 /// All commands.
 pub static COMMANDS: [Command; 74] = [
-    command("get", 2, 0, ONE, strings::get),
-    command("set", -3, WRITES, ONE, strings::set),
+    command("get", 2, GETS, ONE, strings::get),
+    command("set", -3, WRITES | SETS, ONE, strings::set),
     command("setnx", 3, WRITES, ONE, strings::setnx),
     command("setex", 4, WRITES, ONE, strings::setex),
     command("psetex", 4, WRITES, ONE, strings::psetex),
@@ -74,17 +74,17 @@ pub static COMMANDS: [Command; 74] = [
     command("unwatch", 1, 0, NONE, transaction::unwatch),
     command("ping", -1, 0, NONE, server::ping),
     command("echo", 2, 0, NONE, server::echo),
-    command("quit", -1, AT_ONCE, NONE, server::quit),
+    command("quit", -1, AT_ONCE | OPEN, NONE, server::quit),
     command("select", 2, 0, NONE, server::select),
-    command("hello", -1, 0, NONE, server::hello),
-    command("auth", -2, 0, NONE, server::auth),
+    command("hello", -1, OPEN, NONE, server::hello),
+    command("auth", -2, OPEN, NONE, server::auth),
     command("client", -2, 0, NONE, server::client),
     command("command", -1, 0, NONE, server::command),
     command("config", -2, 0, NONE, server::config),
     command("info", -1, 0, NONE, server::info),
     command("time", 1, 0, NONE, server::time),
     command("lastsave", 1, 0, NONE, server::lastsave),
-    command("reset", 1, AT_ONCE, NONE, server::reset),
+    command("reset", 1, AT_ONCE | OPEN, NONE, server::reset),
 ];
 
 #[cfg(test)]

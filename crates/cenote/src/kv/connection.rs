@@ -10,16 +10,18 @@
 
 use super::batch::{Batch, Ran};
 use super::client::Client;
-use super::dispatch::Shared;
+use super::dispatch::{Data, Shared};
 use super::reply::Reply;
 use super::request::{Malformed, REQUEST_MAX, Request};
-use mio::net::TcpStream;
-use std::io::{ErrorKind, Read, Write};
+use super::stream::Stream;
+use std::io::ErrorKind;
 
 /// Room for commands that a connection has at first, and keeps.
 const INPUT_MIN: usize = 16 << 10;
 /// Room for answers that it keeps.
-const OUTPUT_KEPT: usize = 64 << 10;
+const OUTPUT_KEPT: usize = 8 << 10;
+/// Bytes of a command of a client that has not said the secret.
+const UNADMITTED_MAX: usize = 4 * INPUT_MIN;
 /// Answers that wait for the client, beyond which none of its commands is run.
 const OUTPUT_MAX: usize = 1 << 20;
 /// Reads of a client that has always more to say, before it is the others' turn.
@@ -38,7 +40,7 @@ pub enum Next {
 
 /// See the module.
 pub struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// What it is to the commands.
     pub client: Client,
     input: Vec<u8>,
@@ -61,11 +63,12 @@ pub struct Connection {
 
 impl Connection {
     /// One that was just accepted.
-    pub fn new(stream: TcpStream, id: u64) -> Self {
+    pub fn new(stream: Stream, id: u64, is_admitted: bool) -> Self {
         Self {
             stream,
             client: Client {
                 id,
+                is_admitted,
                 ..Client::default()
             },
             input: Vec::new(),
@@ -82,9 +85,19 @@ impl Connection {
         }
     }
 
-    /// Its socket.
-    pub fn stream(&mut self) -> &mut TcpStream {
+    /// Its socket, or the session on it.
+    pub fn stream(&mut self) -> &mut Stream {
         &mut self.stream
+    }
+
+    /// Whether it has still to say the secret, or to come to terms on TLS.
+    pub fn is_arriving(&self) -> bool {
+        !self.client.is_admitted || self.stream.is_arriving()
+    }
+
+    /// Bytes of answers that were not sent.
+    pub fn waiting(&self) -> usize {
+        self.reply.bytes.len() - self.sent
     }
 
     /// The socket has something to read, or room to write, or its other side has closed its half.
@@ -95,13 +108,14 @@ impl Connection {
     }
 
     /// Reads what the socket has, and runs the commands in it. False if there is no other side any more.
-    pub fn listen(&mut self, shared: &mut Shared, batch: &mut Batch) -> bool {
+    pub fn listen<D: Data>(&mut self, shared: &mut Shared<D>, batch: &mut Batch<D>) -> bool {
         // What was read last is looked at too: the socket may not speak again.
         let mut turn = TURN;
         while self.execute(shared, batch) && !self.is_ending() && self.is_readable && turn > 0 {
             turn -= 1;
-            if self.receive().is_err() {
-                return false;
+            match self.receive() {
+                Ok(len) => shared.counters.bytes_in.add(len as u64),
+                Err(()) => return false,
             }
         }
         true
@@ -116,7 +130,7 @@ impl Connection {
         if self.send().is_err() {
             return Next::Close;
         }
-        match self.reply.bytes.is_empty() {
+        match self.reply.bytes.is_empty() && self.stream.is_sent() {
             true if self.is_ending() => Next::Close,
             true if self.is_readable || self.is_held_up => Next::Again,
             _ => Next::Wait,
@@ -124,7 +138,7 @@ impl Connection {
     }
 
     /// Runs the commands that are there. Whether more bytes are needed for another one.
-    fn execute(&mut self, shared: &mut Shared, batch: &mut Batch) -> bool {
+    fn execute<D: Data>(&mut self, shared: &mut Shared<D>, batch: &mut Batch<D>) -> bool {
         self.is_held_up = false;
         while !self.is_ending() {
             if self.reply.bytes.len() >= OUTPUT_MAX {
@@ -166,25 +180,26 @@ impl Connection {
 
     /// Reads once. After the end of what the other side says it is answered, and the connection is over; after an error
     /// it is at once.
-    fn receive(&mut self) -> Result<(), ()> {
+    /// How many bytes there were.
+    fn receive(&mut self) -> Result<usize, ()> {
         self.make_room()?;
         let room = self.input.len() - self.end;
         match self.stream.read(&mut self.input[self.end..]) {
             Ok(0) => {
                 (self.is_over, self.is_readable) = (true, false);
-                Ok(())
+                Ok(0)
             }
             Ok(len) => {
                 self.end += len;
                 // The socket was emptied: it will say when there is more.
-                self.is_readable = len == room || self.is_closing;
-                Ok(())
+                self.is_readable = len == room || self.is_closing || self.stream.holds_more();
+                Ok(len)
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 self.is_readable = false;
-                Ok(())
+                Ok(0)
             }
-            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
             Err(_) => Err(()),
         }
     }
@@ -209,6 +224,10 @@ impl Connection {
             if room > REQUEST_MAX + 2 * INPUT_MIN {
                 return Err(());
             }
+            if !self.client.is_admitted && room > UNADMITTED_MAX {
+                self.refuse(Malformed("unauthenticated bulk length"));
+                return Ok(());
+            }
             self.input.resize(room, 0);
         }
         Ok(())
@@ -225,6 +244,12 @@ impl Connection {
                 Err(_) => return Err(()),
             }
         }
+        if self.is_writable {
+            match self.stream.flush() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => self.is_writable = false,
+                flushed => flushed.map_err(drop)?,
+            }
+        }
         if self.sent == self.reply.bytes.len() {
             self.sent = 0;
             self.reply.bytes.clear();
@@ -238,26 +263,31 @@ impl Connection {
 
 #[cfg(test)]
 mod tests {
+    use super::super::board::Board;
     use super::super::commands::COMMANDS;
     use super::*;
     use cenote_kv::Store;
     use cenote_space::{Space, SpaceOptions};
+    use mio::net::TcpStream;
+    use std::io::{Read, Write};
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
 
     /// Bytes come all at once.
     fn answered_at_once(request: &[u8]) -> bool {
         let (ours, mut theirs) = UnixStream::pair().expect("a pair");
         ours.set_nonblocking(true).expect("set");
         theirs.write_all(request).expect("there is room");
-        let stream = TcpStream::from_std(OwnedFd::from(ours).into());
+        let stream = Stream::Plain(TcpStream::from_std(OwnedFd::from(ours).into()));
         let options = SpaceOptions {
             bytes: 16 << 20,
             ..SpaceOptions::default()
         };
         let space = Space::dram(&options).expect("memory");
-        let mut shared = Shared::new(Store::open(&space).expect("a store"), &COMMANDS);
-        let mut connection = Connection::new(stream, 1);
+        let board = Arc::new(Board::new(1, 1, None, 0));
+        let mut shared = Shared::new(Store::open(&space).expect("a store"), &COMMANDS, &board, 0);
+        let mut connection = Connection::new(stream, 1, true);
         loop {
             assert!(connection.listen(&mut shared, &mut Batch::default()));
             match connection.answer() {

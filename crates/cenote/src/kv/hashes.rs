@@ -222,6 +222,7 @@ pub fn hscan(call: &mut Call<'_>) -> Done {
 
 #[cfg(test)]
 mod tests {
+    use super::super::board::Board;
     use super::super::client::Client;
     use super::super::commands::COMMANDS;
     use super::super::dispatch::Shared;
@@ -229,6 +230,7 @@ mod tests {
     use super::*;
     use cenote_kv::Store;
     use cenote_space::{Space, SpaceOptions};
+    use std::sync::Arc;
 
     /// Its head would not be that of what follows it: the client would take the next answer for a part of this one.
     #[test]
@@ -258,9 +260,14 @@ mod tests {
             .expect("told");
         assert_eq!(counts.len(), 1);
         space.store(counts[0], 99).expect("there");
-        let mut shared = Shared::new(store, &COMMANDS);
+        let board = Arc::new(Board::new(1, 1, None, 0));
+        let mut shared = Shared::new(store, &COMMANDS, &board, 0);
         for words in [&b"HGETALL hash\r\n"[..], b"HKEYS hash\r\n", b"HVALS hash\r\n"] {
-            let (mut request, mut client, mut reply) = (Request::default(), Client::default(), Reply::default());
+            let (mut request, mut reply) = (Request::default(), Reply::default());
+            let mut client = Client {
+                is_admitted: true,
+                ..Client::default()
+            };
             assert_eq!(request.read(words), Ok(true));
             let strings = request.strings(words);
             shared.execute(&mut client, shared.command_of(strings), strings, &mut reply);

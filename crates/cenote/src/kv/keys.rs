@@ -1,9 +1,11 @@
 //! Commands on keys, whatever they hold.
 
-use super::dispatch::{Call, count};
+use super::dispatch::{Call, Data, count};
 use super::glob;
 use super::refusal::{Done, Refusal, SYNTAX, TOO_MUCH};
+use super::request::Strings;
 use cenote_kv::{Entry, Failure};
+use std::str::FromStr;
 
 /// Keys that a step of SCAN tells of, about.
 const SCAN_COUNT: u64 = 10;
@@ -70,11 +72,11 @@ fn expire_in(call: &mut Call<'_>, unit: i64, is_relative: bool, command: &str) -
     let at = at.ok_or_else(|| Refusal::Text(format!("ERR invalid expire time in '{command}' command")))?;
     let found = call.shared.store.find(&call.strings[1], call.shared.now)?;
     let Some(entry) = found else {
-        check_conditions(call, 0, at)?;
+        check_conditions(&call.strings, 0, at)?;
         call.reply.integer(0);
         return Ok(());
     };
-    if !check_conditions(call, entry.expiry(), at)? {
+    if !check_conditions(&call.strings, entry.expiry(), at)? {
         call.reply.integer(0);
         return Ok(());
     }
@@ -84,19 +86,24 @@ fn expire_in(call: &mut Call<'_>, unit: i64, is_relative: bool, command: &str) -
 }
 
 /// NX, XX, GT, LT: whether an expiry may take the place of another one; never is later than all others.
-fn check_conditions(call: &Call<'_>, former: u64, at: u64) -> Result<bool, Refusal> {
+///
+/// # Errors
+/// They contradict each other, or are none.
+pub fn check_conditions(strings: &Strings<'_>, former: u64, at: u64) -> Result<bool, Refusal> {
     let (mut may, mut seen) = (true, [false; 4]);
     let later = |expiry: u64| if expiry == 0 { u64::MAX } else { expiry };
-    for n in 3..call.strings.len() {
+    for n in 3..strings.len() {
         let words = [
             ("nx", former == 0),
             ("xx", former != 0),
             ("gt", at > later(former)),
             ("lt", at < later(former)),
         ];
-        let known = words.iter().position(|(word, _)| call.is(n, word));
+        let known = words
+            .iter()
+            .position(|(word, _)| strings[n].eq_ignore_ascii_case(word.as_bytes()));
         let known = known.ok_or_else(|| {
-            let option = String::from_utf8_lossy(&call.strings[n]).into_owned();
+            let option = String::from_utf8_lossy(&strings[n]).into_owned();
             Refusal::Text(format!("ERR Unsupported option {option}"))
         })?;
         seen[known] = true;
@@ -216,13 +223,23 @@ impl Names {
         Ok(())
     }
 
+    /// One more.
+    pub fn push(&mut self, name: &[u8]) {
+        self.bytes.extend_from_slice(name);
+        self.ends.push(self.bytes.len());
+    }
+
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &[u8]> {
         let begins = core::iter::once(0).chain(self.ends.iter().copied());
         begins.zip(&self.ends).map(|(begin, end)| &self.bytes[begin..*end])
     }
 
-    fn tell(&self, call: &mut Call<'_>, pattern: &[u8]) -> Done {
+    /// Answers with those that are of a pattern.
+    ///
+    /// # Errors
+    /// `TOO_MUCH`.
+    pub fn tell<D: Data>(&self, call: &mut Call<'_, D>, pattern: &[u8]) -> Done {
         let of_pattern = || self.iter().filter(|name| glob::matches(pattern, name));
         call.reply.array(of_pattern().count());
         for name in of_pattern() {
@@ -259,7 +276,7 @@ impl<'a> ScanOptions<'a> {
     ///
     /// # Errors
     /// The cursor or an option is none.
-    pub fn read(call: &Call<'a>, n: usize, takes_type: bool) -> Result<(u32, Self), Refusal> {
+    pub fn read<D: Data, C: FromStr>(call: &Call<'a, D>, n: usize, takes_type: bool) -> Result<(C, Self), Refusal> {
         let cursor = core::str::from_utf8(&call.strings[n])
             .ok()
             .and_then(|text| text.parse().ok());
@@ -286,9 +303,9 @@ impl<'a> ScanOptions<'a> {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
 
-    fn wants_kind(&self, entry: &Entry) -> bool {
-        self.kind
-            .is_none_or(|kind| kind.eq_ignore_ascii_case(name_of(entry).as_bytes()))
+    /// Whether keys with values of a kind are wanted.
+    pub fn wants_kind(&self, name: &str) -> bool {
+        self.kind.is_none_or(|kind| kind.eq_ignore_ascii_case(name.as_bytes()))
     }
 }
 
@@ -296,7 +313,7 @@ pub fn scan(call: &mut Call<'_>) -> Done {
     let (mut cursor, options) = ScanOptions::read(call, 1, true)?;
     let (mut found, mut buckets) = (Names::default(), 0);
     loop {
-        cursor = scan_step(call, cursor, &mut found, |entry| options.wants_kind(entry))?;
+        cursor = scan_step(call, cursor, &mut found, |entry| options.wants_kind(name_of(entry)))?;
         buckets += 1;
         let is_enough = found.ends.len() as u64 >= options.count || buckets >= options.count.saturating_mul(10);
         if cursor == 0 || is_enough {

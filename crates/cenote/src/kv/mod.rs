@@ -1,16 +1,18 @@
-//! A server that speaks Redis's protocol, in front of the key-value store of the memory pool ([`cenote_kv`]).
+//! A server that speaks Redis's protocol, in front of a key-value store of the memory pool: the store of this server
+//! alone ([`cenote_kv`]), or the table that all share ([`cenote_store`]).
 //!
 //! ```text
-//!   sockets ──ready──► loop ──► connection: read ─► batch of requests ─► commands ─► reply: write
-//!                        │                                         │
-//!                        └── sweep of what has expired ──────────► store ── space ── region, or a grant of the pool
+//!   clients ──► acceptor ──┬──► worker: sockets ─► connection: read ─► batch of requests ─► commands ─► reply: write
+//!                          ├──► worker                                                         │
+//!                          └──► ...                                       store of one thread, or table of all
 //! ```
 //!
-//! One thread does everything: no command meets another one half done, and a core does nothing but commands and system
-//! calls. It waits for sockets with epoll, edge-triggered: each connection knows itself whether its socket may have
-//! more.
+//! A worker is a thread with connections of its own, on which it does everything. The store of this server alone has
+//! one worker: no command meets another one half done. The table has as many as there are cores.
 
+mod acceptor;
 mod batch;
+mod board;
 mod client;
 mod commands;
 mod connection;
@@ -19,96 +21,103 @@ mod glob;
 mod hashes;
 mod huge;
 mod keys;
+mod metrics;
+mod private;
 mod refusal;
 mod reply;
 mod request;
+mod secret;
 mod server;
-mod statistics;
+mod stop;
+mod stream;
 mod strings;
+mod table;
 mod transaction;
+mod worker;
 
-use crate::log;
-use batch::Batch;
-use cenote_kv::Store;
-use connection::{Connection, Next};
-use dispatch::Shared;
+use acceptor::Acceptor;
+use board::Board;
+pub use board::CONNECTIONS_MAX;
+pub use commands::COMMANDS;
+use dispatch::{Command, Data};
 pub use huge::gather;
-use mio::net::TcpListener;
-use mio::{Events, Interest, Poll, Token, Waker};
-pub use statistics::{CONNECTIONS_MAX, Statistics};
-use std::io::{self, ErrorKind, Write};
+pub use metrics::{Metrics, Source};
+use rustls::ServerConfig;
+pub use secret::Secret;
+use std::io;
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
+pub use stop::Stop;
+pub use table::{COMMANDS as TABLE_COMMANDS, Table};
+use worker::{Reception, Worker};
 
-const LISTENER: Token = Token(usize::MAX);
-const STOP: Token = Token(usize::MAX - 1);
-/// Between two looks for what has expired, if anything can.
-const SWEEP_EVERY: Duration = Duration::from_millis(100);
-/// Buckets that one look goes through: about a millisecond.
-const SWEEP_BUCKETS: u64 = 8192;
-const EVENTS: usize = 1024;
+/// How long a client may take to say the secret, and to come to terms on TLS.
+const ARRIVAL_TIME: Duration = Duration::from_secs(30);
 
-/// Ends a server's loop from another thread.
+/// How clients are served.
 #[derive(Clone)]
-pub struct Stop(Arc<(AtomicBool, Waker)>);
+pub struct Settings {
+    /// Connections at a time.
+    pub connections_max: usize,
+    /// What clients have to say before anything else.
+    pub secret: Option<Secret>,
+    /// How connections are encrypted.
+    pub tls: Option<Arc<ServerConfig>>,
+    /// How long a client may take for these two.
+    pub arrival_time: Duration,
+}
 
-impl Stop {
-    /// The loop ends after the commands at hand.
-    pub fn stop(&self) {
-        self.0.0.store(true, Ordering::Release);
-        self.0.1.wake().ok();
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            connections_max: CONNECTIONS_MAX,
+            secret: None,
+            tls: None,
+            arrival_time: ARRIVAL_TIME,
+        }
     }
 }
 
 /// See the module.
-pub struct Server {
-    poll: Poll,
-    listener: TcpListener,
+pub struct Server<D: Data> {
+    acceptor: Acceptor,
+    workers: Vec<Worker<D>>,
+    board: Arc<Board>,
     stop: Stop,
-    shared: Shared,
-    batch: Batch,
-    /// By number; the free ones are listed.
-    connections: Vec<Option<Connection>>,
-    free: Vec<usize>,
-    /// Those whose turn comes again without their sockets' saying anything.
-    again: Vec<usize>,
-    /// Those whose turn it is.
-    ready: Vec<usize>,
-    swept_at: u64,
-    /// Connections may wait that could not be accepted, for want of descriptors.
-    is_short: bool,
 }
 
-fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |time| time.as_millis() as u64)
-}
-
-impl Server {
-    /// Serves a store to the clients that connect to `listener`.
+impl<D: Data + Send> Server<D> {
+    /// Serves data to the clients that connect to `listener`: with a thread for each of `data`, which are one there or
+    /// handles on the same.
     ///
     /// # Errors
     /// Those of the system.
-    pub fn new(listener: std::net::TcpListener, store: Store) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let (poll, mut listener) = (Poll::new()?, TcpListener::from_std(listener));
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let waker = Waker::new(poll.registry(), STOP)?;
-        let mut shared = Shared::new(store, &commands::COMMANDS);
-        shared.statistics.began = now();
+    pub fn new(
+        listener: TcpListener,
+        data: Vec<D>,
+        commands: &'static [Command<D>],
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let board = Board::new(data.len(), settings.connections_max, settings.secret, worker::now());
+        let board = Arc::new(board);
+        let reception = Reception {
+            tls: settings.tls,
+            time: settings.arrival_time,
+        };
+        let workers = data
+            .into_iter()
+            .enumerate()
+            .map(|(n, data)| Worker::new(data, commands, &board, n, reception.clone()));
+        let (workers, mut wakers): (Vec<_>, Vec<_>) = workers.collect::<io::Result<Vec<_>>>()?.into_iter().unzip();
+        let inboxes = workers.iter().map(Worker::inbox).collect();
+        let (acceptor, waker) = Acceptor::new(listener, Arc::clone(&board), inboxes, reception.tls.is_some())?;
+        wakers.push(waker);
         Ok(Self {
-            poll,
-            listener,
-            stop: Stop(Arc::new((AtomicBool::new(false), waker))),
-            shared,
-            batch: Batch::default(),
-            connections: Vec::new(),
-            free: Vec::new(),
-            again: Vec::new(),
-            ready: Vec::new(),
-            swept_at: 0,
-            is_short: false,
+            acceptor,
+            workers,
+            board,
+            stop: Stop::new(wakers),
         })
     }
 
@@ -117,146 +126,50 @@ impl Server {
         self.stop.clone()
     }
 
-    /// Serves until it is told to stop; the store then.
+    /// What it counts, as text for Prometheus.
+    pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + use<D> {
+        let board = Arc::clone(&self.board);
+        move || metrics::text(&board)
+    }
+
+    /// Serves until it is told to stop; the first thread's data then.
     ///
     /// # Errors
-    /// Those of waiting for sockets; of a store that may not be used any more ([`Store::check`]).
-    pub fn run(mut self) -> io::Result<Store> {
-        let mut events = Events::with_capacity(EVENTS);
-        while !self.stop.0.0.load(Ordering::Acquire) {
-            match self.poll.poll(&mut events, self.timeout()) {
-                Err(error) if error.kind() != ErrorKind::Interrupted => return Err(error),
-                _ => self.shared.now = now(),
+    /// Those of waiting for sockets; of data that may not be used any more.
+    pub fn run(self) -> io::Result<D> {
+        let stop = self.stop;
+        let mut workers = self.workers.into_iter();
+        let first = workers
+            .next()
+            .ok_or_else(|| io::Error::other("a server has one thread at least"))?;
+        let acceptor = self.acceptor;
+        std::thread::scope(|scope| {
+            let guard = stop.guard();
+            let mut others = Vec::new();
+            for (n, worker) in workers.enumerate() {
+                let stop = &stop;
+                let thread = std::thread::Builder::new().name(format!("kv-{}", n + 2));
+                others.push(thread.spawn_scoped(scope, move || {
+                    let _guard = stop.guard();
+                    worker.run(stop).map(drop)
+                })?);
             }
-            // Those that went on without a word of their sockets', and those whose sockets speak now.
-            core::mem::swap(&mut self.again, &mut self.ready);
-            for event in &events {
-                match event.token() {
-                    LISTENER => self.accept(),
-                    STOP => {}
-                    Token(n) => {
-                        if let Some(Some(connection)) = self.connections.get_mut(n) {
-                            connection.wake(event.is_readable(), event.is_writable(), event.is_read_closed());
-                            self.ready.push(n);
-                        }
-                    }
-                }
-            }
-            if self.is_short {
-                self.accept();
-            }
-            self.serve()?;
-            self.sweep();
-        }
-        Ok(self.shared.store)
-    }
-
-    fn timeout(&self) -> Option<Duration> {
-        match (self.again.is_empty(), self.shared.store.expiring()) {
-            (false, _) => Some(Duration::ZERO),
-            (true, 0) if !self.is_short => None,
-            (true, _) => Some(SWEEP_EVERY),
-        }
-    }
-
-    /// All that are ready: first what they ask, then what they are answered.
-    fn serve(&mut self) -> io::Result<()> {
-        let mut ready = core::mem::take(&mut self.ready);
-        ready.sort_unstable();
-        ready.dedup();
-        ready.retain(|n| self.listen(*n));
-        // What was read since may be half of a step: no client is answered.
-        self.shared.store.check().map_err(io::Error::other)?;
-        ready.drain(..).for_each(|n| self.answer(n));
-        self.ready = ready;
-        Ok(())
-    }
-
-    /// Whether it is there still.
-    fn listen(&mut self, n: usize) -> bool {
-        let Some(Some(connection)) = self.connections.get_mut(n) else {
-            return false;
-        };
-        let is_there = connection.listen(&mut self.shared, &mut self.batch);
-        if !is_there {
-            self.close(n);
-        }
-        is_there
-    }
-
-    fn answer(&mut self, n: usize) {
-        match self.connections[n].as_mut().map_or(Next::Wait, Connection::answer) {
-            Next::Wait => {}
-            Next::Again => self.again.push(n),
-            Next::Close => self.close(n),
-        }
-    }
-
-    fn close(&mut self, n: usize) {
-        if let Some(mut connection) = self.connections[n].take() {
-            self.shared.watches.forget(&mut connection.client);
-            self.poll.registry().deregister(connection.stream()).ok();
-            self.shared.statistics.connections -= 1;
-            self.free.push(n);
-        }
-    }
-
-    fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    if let Err(error) = self.admit(stream) {
-                        log::warn!("a connection could not be served: {error}");
-                    }
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    self.is_short = false;
-                    return;
-                }
-                Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Err(error) => {
-                    // Such as too many open files. The listener does not report waiting clients again: accept is called
-                    // until there are none.
-                    if !core::mem::replace(&mut self.is_short, true) {
-                        log::warn!("a connection could not be accepted: {error}; trying again");
-                    }
-                    return;
-                }
-            }
-        }
-    }
-
-    fn admit(&mut self, mut stream: mio::net::TcpStream) -> io::Result<()> {
-        if self.shared.statistics.connections as usize >= CONNECTIONS_MAX {
-            stream.write_all(b"-ERR max number of clients reached\r\n").ok();
-            return Ok(());
-        }
-        stream.set_nodelay(true)?;
-        let n = self.free.pop().unwrap_or(self.connections.len());
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        if let Err(error) = self.poll.registry().register(&mut stream, Token(n), interest) {
-            self.free.extend((n < self.connections.len()).then_some(n));
-            return Err(error);
-        }
-        self.shared.statistics.accepted += 1;
-        self.shared.statistics.connections += 1;
-        let connection = Connection::new(stream, self.shared.statistics.accepted);
-        match self.connections.get_mut(n) {
-            Some(place) => *place = Some(connection),
-            None => self.connections.push(Some(connection)),
-        }
-        Ok(())
-    }
-
-    fn sweep(&mut self) {
-        let (shared, every) = (&mut self.shared, SWEEP_EVERY.as_millis() as u64);
-        if shared.store.expiring() == 0 || shared.now.abs_diff(self.swept_at) < every {
-            return;
-        }
-        self.swept_at = shared.now;
-        match shared.store.sweep(shared.now, SWEEP_BUCKETS) {
-            Ok(removed) => shared.statistics.swept += removed,
-            Err(failure) => log::error!("looking for what has expired: {failure}"),
-        }
+            let accepting = std::thread::Builder::new().name("kv-accept".into());
+            let stopped = &stop;
+            others.push(accepting.spawn_scoped(scope, move || {
+                let _guard = stopped.guard();
+                acceptor.run(stopped)
+            })?);
+            let served = first.run(&stop);
+            drop(guard);
+            let ended = others.into_iter().try_for_each(|thread| {
+                let ended = thread.join();
+                ended.unwrap_or_else(|_| Err(io::Error::other("a thread of the server has panicked")))
+            });
+            ended.and(served)
+        })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,6 +4,8 @@ use crate::log;
 use cenote_base::Error;
 use cenote_kv::Failure;
 use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Why a command is refused.
 #[derive(Debug)]
@@ -48,6 +50,17 @@ impl Refusal {
     }
 }
 
+/// Logs what ails the memory: once a second, since each command may meet it.
+fn note(error: &Error) {
+    static NOTED_AT: AtomicU64 = AtomicU64::new(0);
+    let second = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs());
+    if NOTED_AT.swap(second, Ordering::Relaxed) != second {
+        log::error!("the store: {error}");
+    }
+}
+
 fn words(failure: &Failure) -> String {
     let text = match failure {
         Failure::WrongKind => "WRONGTYPE Operation against a key holding the wrong kind of value",
@@ -57,7 +70,7 @@ fn words(failure: &Failure) -> String {
         Failure::Missing => "ERR no such key",
         Failure::Memory(Error::Full(_)) => "OOM command not allowed when used memory > 'maxmemory'.",
         Failure::Memory(error) => {
-            log::error!("the store: {error}");
+            note(error);
             return format!("ERR the memory: {error}");
         }
     };

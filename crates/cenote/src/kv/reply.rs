@@ -90,6 +90,12 @@ impl Reply {
         self.bytes.len() >= ANSWER_MAX
     }
 
+    /// Whether a string of so many bytes fits.
+    #[inline]
+    pub fn has_room(&self, len: usize) -> bool {
+        len <= ANSWER_MAX.saturating_sub(self.bytes.len())
+    }
+
     /// The string that an entry holds.
     ///
     /// # Errors
@@ -106,7 +112,7 @@ impl Reply {
     /// `TOO_MUCH`; the store's error.
     #[inline]
     pub fn range(&mut self, store: &Store, entry: &Entry, from: usize, len: usize) -> Result<(), Refusal> {
-        if len > ANSWER_MAX.saturating_sub(self.bytes.len()) {
+        if !self.has_room(len) {
             return Err(TOO_MUCH);
         }
         self.head(b'$', len as i64);

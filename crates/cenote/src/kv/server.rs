@@ -1,15 +1,18 @@
 //! Commands about the server and the connection.
 
-use super::dispatch::{Call, Command, WRITES};
+use super::board::Board;
+use super::client::Client;
+use super::dispatch::{Call, Command, Data, Shared, WRITES};
 use super::glob;
 use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
+use super::secret::USER;
 use cenote_kv::STRING_MAX;
 use std::fmt::Write;
 
 /// The Redis whose commands these are: clients look at it.
 const REDIS_VERSION: &str = "7.0.0";
 
-pub fn ping(call: &mut Call<'_>) -> Done {
+pub fn ping<D: Data>(call: &mut Call<'_, D>) -> Done {
     match call.strings.len() {
         1 => call.reply.simple("PONG"),
         2 => call.reply.string(&call.strings[1]),
@@ -18,18 +21,18 @@ pub fn ping(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-pub fn echo(call: &mut Call<'_>) -> Done {
+pub fn echo<D: Data>(call: &mut Call<'_, D>) -> Done {
     call.reply.string(&call.strings[1]);
     Ok(())
 }
 
-pub fn quit(call: &mut Call<'_>) -> Done {
+pub fn quit<D: Data>(call: &mut Call<'_, D>) -> Done {
     call.client.is_leaving = true;
     call.reply.ok();
     Ok(())
 }
 
-pub fn select(call: &mut Call<'_>) -> Done {
+pub fn select<D: Data>(call: &mut Call<'_, D>) -> Done {
     match call.integer(1) {
         Ok(0) => call.reply.ok(),
         Ok(_) => return Err(Refusal::Says("ERR DB index is out of range")),
@@ -38,23 +41,46 @@ pub fn select(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-pub fn auth(_call: &mut Call<'_>) -> Done {
-    Err(Refusal::Says(
-        "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
-         configuration is correct?",
-    ))
+/// The secret, or the user's name and the secret.
+pub fn auth<D: Data>(call: &mut Call<'_, D>) -> Done {
+    let (user, secret) = match call.strings.len() {
+        2 => (USER, &call.strings[1]),
+        3 => (&call.strings[1], &call.strings[2]),
+        _ => return Err(SYNTAX),
+    };
+    admit(call.shared, call.client, user, secret)?;
+    call.reply.ok();
+    Ok(())
 }
 
-pub fn reset(call: &mut Call<'_>) -> Done {
+fn admit<D: Data>(shared: &Shared<D>, client: &mut Client, user: &[u8], secret: &[u8]) -> Done {
+    let Some(wanted) = &shared.board.secret else {
+        return Err(Refusal::Says(
+            "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+             configuration is correct?",
+        ));
+    };
+    if !(wanted.is(secret) && user == USER) {
+        shared.counters.denied.add(1);
+        return Err(Refusal::Says(
+            "WRONGPASS invalid username-password pair or user is disabled.",
+        ));
+    }
+    client.is_admitted = true;
+    Ok(())
+}
+
+pub fn reset<D: Data>(call: &mut Call<'_, D>) -> Done {
     call.client.queue = None;
     call.client.name.clear();
     call.shared.watches.forget(call.client);
+    call.client.is_admitted = call.shared.board.secret.is_none();
     call.reply.is_resp3 = false;
     call.reply.simple("RESET");
     Ok(())
 }
 
-pub fn hello(call: &mut Call<'_>) -> Done {
+pub fn hello<D: Data>(call: &mut Call<'_, D>) -> Done {
     let mut is_resp3 = call.reply.is_resp3;
     if call.strings.len() > 1 {
         is_resp3 = match &call.strings[1] {
@@ -63,11 +89,16 @@ pub fn hello(call: &mut Call<'_>) -> Done {
             _ => return Err(Refusal::Says("NOPROTO unsupported protocol version")),
         };
     }
-    match call.strings.len() {
-        0..=2 => {}
-        4 if call.is(2, "setname") => set_name(call, 3)?,
-        n if n > 4 && call.is(2, "auth") => return auth(call),
-        _ => return Err(SYNTAX),
+    let name = hello_options(call)?;
+    if !call.client.is_admitted {
+        return Err(Refusal::Says(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
+        ));
+    }
+    if let Some(n) = name {
+        set_name(call, n)?;
     }
     call.reply.is_resp3 = is_resp3;
     call.reply.map(7);
@@ -89,7 +120,26 @@ pub fn hello(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-fn set_name(call: &mut Call<'_>, n: usize) -> Done {
+/// What stands behind the version: the secret, and the name of the client, which is this string.
+fn hello_options<D: Data>(call: &mut Call<'_, D>) -> Result<Option<usize>, Refusal> {
+    let (mut n, mut name) = (2, None);
+    while n < call.strings.len() {
+        match () {
+            () if call.is(n, "setname") && n + 1 < call.strings.len() => {
+                name = Some(n + 1);
+                n += 2;
+            }
+            () if call.is(n, "auth") && n + 2 < call.strings.len() => {
+                admit(call.shared, call.client, &call.strings[n + 1], &call.strings[n + 2])?;
+                n += 3;
+            }
+            () => return Err(SYNTAX),
+        }
+    }
+    Ok(name)
+}
+
+fn set_name<D: Data>(call: &mut Call<'_, D>, n: usize) -> Done {
     let name = &call.strings[n];
     if !name.iter().all(u8::is_ascii_graphic) {
         return Err(Refusal::Says(
@@ -100,14 +150,14 @@ fn set_name(call: &mut Call<'_>, n: usize) -> Done {
     Ok(())
 }
 
-fn unknown_part(call: &Call<'_>, of: &str) -> Refusal {
+fn unknown_part<D: Data>(call: &Call<'_, D>, of: &str) -> Refusal {
     let part = String::from_utf8_lossy(&call.strings[1]).into_owned();
     Refusal::Text(format!(
         "ERR unknown subcommand or wrong number of arguments for '{part}' of {of}"
     ))
 }
 
-pub fn client(call: &mut Call<'_>) -> Done {
+pub fn client<D: Data>(call: &mut Call<'_, D>) -> Done {
     match call.strings.len() {
         3 if call.is(1, "setname") => {
             set_name(call, 2)?;
@@ -122,7 +172,7 @@ pub fn client(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-pub fn command(call: &mut Call<'_>) -> Done {
+pub fn command<D: Data>(call: &mut Call<'_, D>) -> Done {
     match call.strings.len() {
         1 => {
             call.reply.array(call.shared.commands().len());
@@ -147,7 +197,7 @@ pub fn command(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-fn describe(call: &mut Call<'_>, command: &Command) {
+fn describe<D: Data>(call: &mut Call<'_, D>, command: &Command<D>) {
     let reply = &mut *call.reply;
     reply.array(6);
     reply.string(command.name.as_bytes());
@@ -159,7 +209,7 @@ fn describe(call: &mut Call<'_>, command: &Command) {
     [first, last, step].into_iter().for_each(|n| reply.integer(n));
 }
 
-pub fn config(call: &mut Call<'_>) -> Done {
+pub fn config<D: Data>(call: &mut Call<'_, D>) -> Done {
     match call.strings.len() {
         3.. if call.is(1, "get") => {}
         2 if call.is(1, "resetstat") => {
@@ -173,13 +223,13 @@ pub fn config(call: &mut Call<'_>) -> Done {
         }
         _ => return Err(unknown_part(call, "CONFIG")),
     }
-    let capacity: u64 = call.shared.store.space().parts().map(|part| part.capacity()).sum();
+    let usage = call.shared.store.usage();
     let settings = [
         ("appendonly", "no".to_owned()),
         ("databases", "1".to_owned()),
-        ("maxclients", super::statistics::CONNECTIONS_MAX.to_string()),
-        ("maxmemory", capacity.to_string()),
-        ("maxmemory-policy", "noeviction".to_owned()),
+        ("maxclients", call.shared.board.connections_max.to_string()),
+        ("maxmemory", usage.capacity.to_string()),
+        ("maxmemory-policy", usage.policy.to_owned()),
         ("proto-max-bulk-len", STRING_MAX.to_string()),
         ("save", String::new()),
         ("timeout", "0".to_owned()),
@@ -197,7 +247,7 @@ pub fn config(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-pub fn info(call: &mut Call<'_>) -> Done {
+pub fn info<D: Data>(call: &mut Call<'_, D>) -> Done {
     let is_wanted = |section: &str| {
         let named = |word: &[u8]| {
             [section, "all", "everything", "default"]
@@ -217,44 +267,59 @@ pub fn info(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-fn sections(call: &Call<'_>) -> [(&'static str, String); 5] {
-    let (store, counted) = (&call.shared.store, &call.shared.statistics);
-    let stats = store.space().stats();
-    let capacity: u64 = store.space().parts().map(|part| part.capacity()).sum();
-    let seconds = call.shared.now.saturating_sub(counted.began) / 1000;
-    let keyspace = match store.len() {
+fn sections<D: Data>(call: &Call<'_, D>) -> [(&'static str, String); 5] {
+    let (board, usage) = (&call.shared.board, call.shared.store.usage());
+    let seconds = call.shared.now.saturating_sub(board.began) / 1000;
+    let keyspace = match usage.keys {
         0 => String::new(),
-        keys => format!("db0:keys={keys},expires={},avg_ttl=0\n", store.expiring()),
+        keys => format!("db0:keys={keys},expires={},avg_ttl=0\n", usage.expires.unwrap_or(0)),
     };
     [
         (
             "server",
             format!(
-                "redis_version:{REDIS_VERSION}\ncenote_version:{}\nredis_mode:standalone\nprocess_id:{}\nuptime_in_seconds:{seconds}\n",
+                "redis_version:{REDIS_VERSION}\ncenote_version:{}\nredis_mode:standalone\nprocess_id:{}\n\
+                 io_threads_active:{}\nuptime_in_seconds:{seconds}\n",
                 env!("CARGO_PKG_VERSION"),
-                std::process::id()
+                std::process::id(),
+                board.threads.len()
             ),
         ),
-        ("clients", format!("connected_clients:{}\n", counted.connections)),
+        (
+            "clients",
+            format!(
+                "connected_clients:{}\nmaxclients:{}\n",
+                board.connections(),
+                board.connections_max
+            ),
+        ),
         (
             "memory",
             format!(
-                "used_memory:{}\nmaxmemory:{capacity}\nmaxmemory_policy:noeviction\n",
-                stats.bytes()
+                "used_memory:{}\nmaxmemory:{}\nmaxmemory_policy:{}\n",
+                usage.used, usage.capacity, usage.policy
             ),
         ),
-        (
-            "stats",
-            format!(
-                "total_connections_received:{}\ntotal_commands_processed:{}\nexpired_keys_swept:{}\n",
-                counted.accepted, counted.commands, counted.swept
-            ),
-        ),
+        ("stats", counted(board) + &usage.counted),
         ("keyspace", keyspace),
     ]
 }
 
-pub fn time(call: &mut Call<'_>) -> Done {
+fn counted(board: &Board) -> String {
+    format!(
+        "total_connections_received:{}\nrejected_connections:{}\ntotal_commands_processed:{}\n\
+         total_net_input_bytes:{}\ntotal_net_output_bytes:{}\nauth_failures:{}\nexpired_keys_swept:{}\n",
+        board.accepted.get(),
+        board.refused.get(),
+        board.sum(|counters| &counters.commands),
+        board.sum(|counters| &counters.bytes_in),
+        board.sum(|counters| &counters.bytes_out),
+        board.sum(|counters| &counters.denied),
+        board.sum(|counters| &counters.swept),
+    )
+}
+
+pub fn time<D: Data>(call: &mut Call<'_, D>) -> Done {
     let now = call.shared.now;
     call.reply.array(2);
     call.reply.string((now / 1000).to_string().as_bytes());
@@ -262,7 +327,7 @@ pub fn time(call: &mut Call<'_>) -> Done {
     Ok(())
 }
 
-pub fn lastsave(call: &mut Call<'_>) -> Done {
-    call.reply.integer((call.shared.statistics.began / 1000) as i64);
+pub fn lastsave<D: Data>(call: &mut Call<'_, D>) -> Done {
+    call.reply.integer((call.shared.board.began / 1000) as i64);
     Ok(())
 }

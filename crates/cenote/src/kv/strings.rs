@@ -1,14 +1,14 @@
 //! Commands on strings.
 
-use super::dispatch::Call;
+use super::dispatch::{Call, Data};
 use super::keys::{deadline, set_expiry};
 use super::refusal::{Done, Refusal, SYNTAX, wrong_number};
 use cenote_kv::{Entry, Keep, PREFETCHED_KEYS, STRING_MAX, Store};
 
 /// No number is written with more digits.
-const FLOAT_MAX: usize = 400;
-const NOT_FLOAT: Refusal = Refusal::Says("ERR value is not a valid float");
-const TOO_LONG: Refusal = Refusal::Says("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
+pub const FLOAT_MAX: usize = 400;
+pub const NOT_FLOAT: Refusal = Refusal::Says("ERR value is not a valid float");
+pub const TOO_LONG: Refusal = Refusal::Says("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
 pub fn get(call: &mut Call<'_>) -> Done {
     let entry = call.shared.store.find(&call.strings[1], call.shared.now)?;
@@ -17,16 +17,21 @@ pub fn get(call: &mut Call<'_>) -> Done {
 
 /// What stands behind the value of SET.
 #[derive(Default)]
-struct Options {
-    only_new: bool,
-    only_there: bool,
-    gets: bool,
-    keeps: bool,
-    expiry: Option<u64>,
+pub struct SetOptions {
+    pub only_new: bool,
+    pub only_there: bool,
+    /// It answers with what was there.
+    pub gets: bool,
+    /// It expires when what was there would have.
+    pub keeps: bool,
+    /// When it expires.
+    pub expiry: Option<u64>,
 }
 
-impl Options {
-    fn read(call: &Call<'_>) -> Result<Self, Refusal> {
+impl SetOptions {
+    /// # Errors
+    /// They contradict each other, or are none.
+    pub fn read<D: Data>(call: &Call<'_, D>) -> Result<Self, Refusal> {
         let (mut options, mut n) = (Self::default(), 3);
         while n < call.strings.len() {
             match () {
@@ -47,7 +52,10 @@ impl Options {
 }
 
 /// EX, PX, EXAT or PXAT and the number behind it.
-fn expiry_option(call: &Call<'_>, n: usize, command: &str) -> Result<u64, Refusal> {
+///
+/// # Errors
+/// It is none of these, or no time that is to come.
+pub fn expiry_option<D: Data>(call: &Call<'_, D>, n: usize, command: &str) -> Result<u64, Refusal> {
     let (unit, is_relative) = match () {
         () if call.is(n, "ex") => (1000, true),
         () if call.is(n, "px") => (1, true),
@@ -58,7 +66,17 @@ fn expiry_option(call: &Call<'_>, n: usize, command: &str) -> Result<u64, Refusa
     positive_deadline(call, n + 1, unit, is_relative, command)
 }
 
-fn positive_deadline(call: &Call<'_>, n: usize, unit: i64, is_relative: bool, command: &str) -> Result<u64, Refusal> {
+/// A time that is to come.
+///
+/// # Errors
+/// The string is none.
+pub fn positive_deadline<D: Data>(
+    call: &Call<'_, D>,
+    n: usize,
+    unit: i64,
+    is_relative: bool,
+    command: &str,
+) -> Result<u64, Refusal> {
     let time = call.integer(n)?;
     let at = deadline(time, unit, is_relative, call.shared.now).filter(|_| time > 0);
     at.ok_or_else(|| Refusal::Text(format!("ERR invalid expire time in '{command}' command")))
@@ -72,7 +90,7 @@ pub fn set(call: &mut Call<'_>) -> Done {
         call.reply.ok();
         return Ok(());
     }
-    let options = Options::read(call)?;
+    let options = SetOptions::read(call)?;
     let (key, value, now) = (&call.strings[1], &call.strings[2], call.shared.now);
     let former = call.shared.store.find(key, now)?;
     if options.gets {
@@ -224,16 +242,24 @@ pub fn getrange(call: &mut Call<'_>) -> Done {
         call.reply.string(b"");
         return Ok(());
     };
-    let len = call.shared.store.len_of(&entry)? as i64;
+    match range(call.shared.store.len_of(&entry)?, from, to) {
+        None => {
+            call.reply.string(b"");
+            Ok(())
+        }
+        Some((first, count)) => call.reply.range(&call.shared.store, &entry, first, count),
+    }
+}
+
+/// Where a range of a string begins and how many bytes it has, its ends counted from the string's end where they are
+/// negative; `None` if it is empty.
+pub fn range(len: usize, from: i64, to: i64) -> Option<(usize, usize)> {
+    let len = len as i64;
     let from_start = |n: i64| if n < 0 { len.saturating_add(n) } else { n };
     let (first, last) = (from_start(from).max(0), from_start(to).max(0).min(len - 1));
     // Two places before the beginning are nothing, if they are the wrong way round.
-    if from < 0 && to < 0 && from > to || len == 0 || first > last {
-        call.reply.string(b"");
-        return Ok(());
-    }
-    let count = (last - first + 1) as usize;
-    call.reply.range(&call.shared.store, &entry, first as usize, count)
+    let is_empty = from < 0 && to < 0 && from > to || len == 0 || first > last;
+    (!is_empty).then(|| (first as usize, (last - first + 1) as usize))
 }
 
 pub fn setrange(call: &mut Call<'_>) -> Done {
@@ -309,6 +335,14 @@ pub fn float_sum(store: &Store, held: Option<&Entry>, n: &[u8], wrong: Refusal) 
         Some(entry) => held_float(store, entry)?.ok_or(wrong)?,
         None => 0.0,
     };
+    written_sum(held, n)
+}
+
+/// The sum of a number and a string, as it is written.
+///
+/// # Errors
+/// The string is no number, or the sum is not finite.
+pub fn written_sum(held: f64, n: &[u8]) -> Result<String, Refusal> {
     let sum = held + float(n).ok_or(NOT_FLOAT)?;
     match sum.is_finite() {
         true => Ok(format!("{sum}")),

@@ -66,7 +66,8 @@ pub fn bind(listen: &str, with_passwords: bool) -> Result<TcpListener, BindError
     TcpListener::bind(address).map_err(|source| BindError::Socket { address, source })
 }
 
-fn is_loopback(ip: IpAddr) -> bool {
+/// Whether only processes of this machine reach an address.
+pub fn is_loopback(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_loopback(),
         IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),

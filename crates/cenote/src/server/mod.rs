@@ -6,7 +6,7 @@
 //! the database is opened ([`bind`]) and served afterwards ([`Server::start`]): a client that connects in between waits
 //! in the socket's backlog and is not refused.
 
-mod access;
+pub mod access;
 pub mod auth;
 mod connection;
 mod context;

@@ -1,18 +1,12 @@
 //! A client's socket: TCP, or a Unix socket of this machine, which costs the kernel half as much.
 
+use crate::sockets;
 use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
-
-/// After so long without a word the kernel asks whether the client's machine is still there.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
-const KEEPALIVE_PROBES: u32 = 6;
-/// Bytes that stay unacknowledged for so long mean that the client's machine is gone.
-const UNACKNOWLEDGED_MS_MAX: u32 = 120_000;
 
 /// A connected socket.
 #[derive(Debug)]
@@ -47,15 +41,10 @@ impl Socket {
     /// # Errors
     /// The system refuses it: the client has left.
     pub fn prepare(&self, pause: Duration) -> io::Result<()> {
-        use rustix::net::sockopt;
         self.set_read_timeout(Some(pause))?;
         if let Socket::Tcp(stream) = self {
             stream.set_nodelay(true)?;
-            sockopt::set_socket_keepalive(stream, true)?;
-            sockopt::set_tcp_keepidle(stream, KEEPALIVE_IDLE)?;
-            sockopt::set_tcp_keepintvl(stream, KEEPALIVE_INTERVAL)?;
-            sockopt::set_tcp_keepcnt(stream, KEEPALIVE_PROBES)?;
-            sockopt::set_tcp_user_timeout(stream, UNACKNOWLEDGED_MS_MAX)?;
+            sockets::notice_loss(stream)?;
         }
         Ok(())
     }

@@ -9,19 +9,19 @@ use std::process::Command;
 use std::time::Duration;
 
 /// A client that speaks RESP. Answers are shown as text: `+OK`, `:1`, `"abc"`, `nil`, `[a, b]`.
-struct Client {
-    stream: BufReader<TcpStream>,
+pub struct Client {
+    pub stream: BufReader<TcpStream>,
 }
 
 impl Client {
-    fn new(server: &Process) -> Self {
+    pub fn new(server: &Process) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
         Self {
             stream: BufReader::new(stream),
         }
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         self.stream.get_mut().write_all(bytes).unwrap();
     }
 
@@ -31,7 +31,7 @@ impl Client {
         line.trim_end().into()
     }
 
-    fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let line = self.line();
         let (kind, rest) = line.split_at(line.len().min(1));
         match (kind, rest) {
@@ -52,14 +52,14 @@ impl Client {
         format!("[{}]", all.join(", "))
     }
 
-    fn ask(&mut self, words: &[&str]) -> String {
+    pub fn ask(&mut self, words: &[&str]) -> String {
         self.send(&command(words));
         self.answer()
     }
 
     /// Words are separated by blanks.
     #[track_caller]
-    fn says(&mut self, words: &str, wanted: &str) {
+    pub fn says(&mut self, words: &str, wanted: &str) {
         let words: Vec<_> = words.split(' ').collect();
         let answer = self.ask(&words);
         assert!(
@@ -68,17 +68,17 @@ impl Client {
         );
     }
 
-    fn is_closed(&mut self) -> bool {
+    pub fn is_closed(&mut self) -> bool {
         self.stream.read_to_end(&mut Vec::new()).is_ok()
     }
 }
 
-fn command(words: &[&str]) -> Vec<u8> {
+pub fn command(words: &[&str]) -> Vec<u8> {
     let strings = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len()));
     format!("*{}\r\n{}", words.len(), strings.collect::<String>()).into_bytes()
 }
 
-fn directory() -> tempfile::TempDir {
+pub fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
 }
 
@@ -502,7 +502,12 @@ fn what_cannot_be_served_is_said() {
         let (ok, text) = output(&mut cenote(arguments));
         assert!(!ok && text.contains(what), "{arguments:?}: {text}");
     };
-    says(&["kv", "--listen", "0.0.0.0:0"], "loopback");
+    says(&["kv", "--listen", "0.0.0.0:0"], "--secret-file");
+    says(&["kv", "--space", "a"], "--memory pool");
+    says(&["kv", "--threads", "2"], "--space");
+    says(&["kv", "--tls-cert", "a"], "--tls-key");
+    says(&["kv", "--max-connections", "0"], "give at least 1");
+    says(&["kv", "--secret-file", "/nowhere"], "/nowhere");
     says(&["kv", "--listen", "nowhere"], "127.0.0.1:6380");
     says(&["kv", "--memory", "pool"], "--manager");
     says(&["kv", "--label", "a"], "--memory pool");

@@ -5,6 +5,8 @@ mod database;
 mod devices;
 mod hosts;
 mod kv;
+mod kv_secure;
+mod kv_shared;
 mod load;
 mod local;
 mod mount;

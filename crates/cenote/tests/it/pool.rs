@@ -64,7 +64,7 @@ pub struct Pool {
     directory: tempfile::TempDir,
     manager: Daemon,
     pub address: String,
-    node: Daemon,
+    pub node: Daemon,
 }
 
 impl Pool {

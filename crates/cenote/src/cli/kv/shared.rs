@@ -1,0 +1,105 @@
+//! The table that all share: in a space of a pool, by the space's name.
+
+use super::{KvArguments, size};
+use crate::cli::Failure;
+use crate::kv::Table;
+use crate::{calls, log, pooled};
+use cenote_base::units::ByteSize;
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_space::Space;
+use cenote_store::{Options, PutOptions, Store, Visibility};
+use std::sync::Arc;
+
+/// A table that is open.
+pub struct Opened {
+    pub table: Table,
+    store: Store,
+    space: Space,
+}
+
+/// Opens the table of a space, and makes what is not there.
+///
+/// # Errors
+/// The pool cannot be reached or refuses; there is no such space, and no size was given for one; something else lies in
+/// it.
+pub fn open(name: &str, arguments: &KvArguments) -> Result<Opened, Failure> {
+    let space = open_space(name, arguments)?;
+    let visibility = if arguments.flush {
+        Visibility::Flush
+    } else {
+        Visibility::Coherent
+    };
+    let options = Options {
+        visibility,
+        ..Options::default()
+    };
+    let store = Store::open_or_create(&space, options)?;
+    if arguments.flush && store.visibility() != visibility {
+        log::warn!("the table is there, and was made for coherent memory: --flush is for one that is made");
+    }
+    let put = PutOptions {
+        replicas: arguments.replicas.unwrap_or(0),
+        ..PutOptions::default()
+    };
+    Ok(Opened {
+        table: Table::new(store.clone(), put),
+        store,
+        space,
+    })
+}
+
+fn open_space(name: &str, arguments: &KvArguments) -> Result<Space, Failure> {
+    let manager = arguments.manager.as_deref().unwrap_or_default();
+    let credentials = pooled::credentials(&arguments.pool(manager))?;
+    let options = ClientOptions {
+        name: format!("key-value server, process {}", std::process::id()),
+        pod: arguments.pod.clone(),
+        callers: calls::callers().ok(),
+        on_revoked: Arc::new(pooled::end),
+        ..ClientOptions::default()
+    };
+    let network: Arc<dyn Network> = Arc::new(Tcp);
+    let pool = PoolClient::connect(&network, &credentials, options)?;
+    if !pool.spaces()?.iter().any(|space| space.name == name) {
+        if arguments.memory_size.is_none() {
+            return Err(format!(
+                "there is no space {name}: make it with `cenote pool space create {name} --size SIZE`, or give \
+                 --memory-size"
+            )
+            .into());
+        }
+        // Another server may have made it meanwhile: then it is opened.
+        if let Err(error) = pool.create_space(name, size(arguments).bytes(), None)
+            && !pool.spaces()?.iter().any(|space| space.name == name)
+        {
+            return Err(error.into());
+        }
+    }
+    Ok(pool.open_space(name)?)
+}
+
+/// For people.
+pub fn describe(opened: &Opened, name: &str) -> String {
+    let length = ByteSize(opened.space.parts().map(|part| part.region().len()).sum());
+    let far = match opened.space.far_parts().count() {
+        0 => String::new(),
+        1 => ", and 1 part of another pod".into(),
+        n => format!(", and {n} parts of other pods"),
+    };
+    let mode = match opened.store.visibility() {
+        Visibility::Coherent => "coherent",
+        Visibility::Flush => "flush",
+    };
+    format!("{length} in space {name}{far} ({mode}); it survives killed processes, not lost memory nodes")
+}
+
+/// What is in it, for people.
+///
+/// # Errors
+/// Those of the store.
+pub fn tell(opened: &Opened) -> Result<String, Failure> {
+    let stats = opened.store.stats()?;
+    Ok(format!("{} keys in the table", stats.items))
+}

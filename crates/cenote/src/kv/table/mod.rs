@@ -1,0 +1,263 @@
+//! The table that all share ([`cenote_store`]), as what is served: other servers on other hosts, and programs without a
+//! server, change it at the same time.
+//!
+//! Each change of a key is one compare-and-swap of the store; one that depends on what was read is tried again until
+//! nothing has come between ([`change`]). So INCR by any number of servers sums exactly. What would be a step of several
+//! keys is none here: commands that need one are refused by name, and MSET and DEL go key by key.
+//!
+//! A value is a string, the bytes that C and Python programs see. Hashes are refused too: a field would be a change of
+//! the whole value, and what reads the table without a server would have to know how they are packed.
+
+mod change;
+mod commands;
+mod expiry;
+mod keys;
+mod strings;
+
+use super::dispatch::{Call, Data, Usage};
+use super::metrics::figure;
+use super::refusal::{Done, Refusal, TOO_MUCH};
+use super::reply::Reply;
+use cenote_base::Error;
+use cenote_base::rt::Nanos;
+use cenote_kv::Failure;
+use cenote_store::{PutOptions, Store, StoreStats, Value};
+pub use commands::COMMANDS;
+
+/// Memory for values that a thread has, and keeps at most.
+const ROOM_MIN: usize = 16 << 10;
+const ROOM_KEPT: usize = 1 << 20;
+
+/// One thread's handle on the table. See the module.
+#[derive(Clone)]
+pub struct Table {
+    store: Store,
+    /// How values are put: whose they are, and how many copies they have.
+    options: PutOptions,
+    /// What was read last, and how long it is.
+    room: Vec<u8>,
+    len: usize,
+}
+
+/// An error of the store, in words of Redis. What a client did wrong is not logged.
+pub fn refusal(error: Error) -> Refusal {
+    match error {
+        Error::Invalid(text) => Refusal::Text(format!("ERR {text}")),
+        Error::Busy(text) => Refusal::Text(format!("BUSY {text}: try again")),
+        error => Refusal::Store(Failure::Memory(error)),
+    }
+}
+
+impl Table {
+    /// For a store whose values are put so.
+    pub fn new(store: Store, options: PutOptions) -> Self {
+        let options = PutOptions {
+            replaces: true,
+            ..options
+        };
+        Self {
+            store,
+            options,
+            room: Vec::new(),
+            len: 0,
+        }
+    }
+
+    /// What the store says of itself, as text for Prometheus.
+    pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + use<> {
+        let store = self.store.clone();
+        move || store.stats().map_or_else(|_| String::new(), |stats| text(&stats))
+    }
+
+    /// Reads a key's value: its bytes are [`Table::bytes`] then.
+    fn read(&mut self, key: &[u8]) -> Result<Option<Value>, Refusal> {
+        self.trim();
+        if self.room.len() < ROOM_MIN {
+            self.room.resize(ROOM_MIN, 0);
+        }
+        let found = match self.store.get_into(key, &mut self.room) {
+            // It is longer.
+            Err(Error::OutOfBounds(_)) => self.store.get_value(key).map(|found| {
+                found.map(|(bytes, value)| {
+                    self.room = bytes;
+                    value
+                })
+            }),
+            found => found,
+        };
+        let found = found.map_err(refusal)?;
+        self.len = found.map_or(0, |value| value.len as usize);
+        Ok(found)
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.room[..self.len]
+    }
+
+    /// A long value's memory is not kept.
+    fn trim(&mut self) {
+        self.len = 0;
+        if self.room.capacity() > ROOM_KEPT {
+            self.room = Vec::new();
+        }
+    }
+
+    /// Reads many: each is told of in turn, as long as more are wanted.
+    fn read_each<'k>(
+        &mut self,
+        keys: impl Iterator<Item = &'k [u8]>,
+        mut each: impl FnMut(Result<Option<&[u8]>, Refusal>) -> bool,
+    ) {
+        self.trim();
+        self.store.get_each(keys, &mut self.room, |value, bytes| {
+            each(value.map(|value| value.map(|_| bytes)).map_err(refusal))
+        });
+    }
+
+    /// Puts a value in the place of whatever is there.
+    fn set(&self, key: &[u8], value: &[u8], time_to_live: Option<Nanos>) -> Result<(), Refusal> {
+        let options = PutOptions {
+            time_to_live,
+            ..self.options
+        };
+        self.store.put(key, value, options).map(drop).map_err(refusal)
+    }
+}
+
+/// A value, or nothing.
+///
+/// # Errors
+/// `TOO_MUCH`.
+fn tell(reply: &mut Reply, value: Option<&[u8]>) -> Done {
+    match value {
+        Some(value) if !reply.has_room(value.len()) => return Err(TOO_MUCH),
+        Some(value) => reply.string(value),
+        None => reply.null(),
+    }
+    Ok(())
+}
+
+impl Data for Table {
+    type Step = ();
+    const TOGETHER: bool = true;
+
+    fn begin(&mut self) {}
+
+    fn commit(&mut self, (): ()) -> Done {
+        Ok(())
+    }
+
+    fn roll_back(&mut self, (): ()) -> Done {
+        Ok(())
+    }
+
+    fn expect<'k>(&self, _: impl Iterator<Item = &'k [u8]>) {}
+
+    fn get_together<'k>(&mut self, keys: impl Iterator<Item = &'k [u8]>, reply: &mut Reply, enough: usize) -> usize {
+        let mut run = 0;
+        self.read_each(keys, |value| {
+            run += 1;
+            if let Err(refusal) = value.and_then(|value| tell(reply, value)) {
+                reply.error(&refusal.text());
+            }
+            reply.bytes.len() < enough
+        });
+        run
+    }
+
+    fn set_together<'k>(&mut self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])>, reply: &mut Reply) -> usize {
+        let mut run = 0;
+        let answers = self.store.put_many(pairs, self.options);
+        for answer in answers {
+            run += 1;
+            match answer.map_err(refusal) {
+                Ok(_) => reply.ok(),
+                Err(refusal) => reply.error(&refusal.text()),
+            }
+        }
+        run
+    }
+
+    fn usage(&self) -> Usage {
+        let stats = self.store.stats().unwrap_or_default();
+        // What lies in other pods is not known here; 0 says that nothing is said.
+        let near: u64 = self.store.space().parts().map(|part| part.capacity()).sum();
+        let capacity = if stats.bound > 0 { stats.bound } else { near };
+        Usage {
+            keys: stats.items,
+            expires: None,
+            used: stats.used,
+            capacity,
+            policy: "allkeys-lru",
+            counted: counted(&stats),
+        }
+    }
+}
+
+/// For `INFO stats`, in words of Redis where it has one.
+fn counted(stats: &StoreStats) -> String {
+    format!(
+        "keyspace_hits:{}\nkeyspace_misses:{}\nevicted_keys:{}\nexpired_keys:{}\ntable_lost:{}\ntable_damaged:{}\n",
+        stats.hits, stats.misses, stats.evicted, stats.expired, stats.lost, stats.damaged
+    )
+}
+
+fn text(stats: &StoreStats) -> String {
+    let mut text = String::new();
+    let counters = [
+        ("hits_total", "Values that this server has read.", stats.hits),
+        ("misses_total", "Values that were not there.", stats.misses),
+        (
+            "lost_total",
+            "Values that were not there as their memory was not.",
+            stats.lost,
+        ),
+        (
+            "damaged_total",
+            "Items that were not what their checksum says.",
+            stats.damaged,
+        ),
+        (
+            "read_bytes_total",
+            "Bytes of values that this server has read.",
+            stats.bytes_out,
+        ),
+        (
+            "put_bytes_total",
+            "Bytes of values that this server has put.",
+            stats.bytes_in,
+        ),
+        (
+            "evicted_total",
+            "Items that all servers and programs have evicted.",
+            stats.evicted,
+        ),
+        (
+            "expired_total",
+            "Items that had expired, and were taken out by sweeps of all.",
+            stats.expired,
+        ),
+    ];
+    let gauges = [
+        ("items", "Items in the table.", stats.items),
+        ("used_bytes", "Bytes that they take.", stats.used),
+        ("bound_bytes", "Bytes that they may take; 0: all.", stats.bound),
+        ("buckets", "Buckets of the table.", stats.buckets),
+    ];
+    for (name, help, value) in counters {
+        figure(&mut text, &format!("cenote_table_{name}"), "counter", help, value);
+    }
+    for (name, help, value) in gauges {
+        figure(&mut text, &format!("cenote_table_{name}"), "gauge", help, value);
+    }
+    text
+}
+
+/// A command that the table does not have.
+fn refuse(call: &mut Call<'_, Table>) -> Done {
+    let name = String::from_utf8_lossy(&call.strings[0]).to_lowercase();
+    Err(Refusal::Text(format!(
+        "ERR '{name}' is not there on a table that servers share: it needs a store of the server's own (cenote kv \
+         without --space)"
+    )))
+}
