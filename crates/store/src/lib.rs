@@ -31,6 +31,7 @@ mod counters;
 mod each;
 mod entry;
 mod evict;
+mod expect;
 mod fill;
 mod find;
 mod grow;

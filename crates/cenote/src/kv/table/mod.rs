@@ -166,10 +166,10 @@ impl Data for Table {
     }
 
     fn set_together<'k>(&mut self, pairs: impl Iterator<Item = (&'k [u8], &'k [u8])>, reply: &mut Reply) -> usize {
-        let mut run = 0;
-        let answers = self.store.put_many(pairs, self.options);
-        for answer in answers {
-            run += 1;
+        let pairs: Vec<_> = pairs.collect();
+        self.store.expect(pairs.iter().map(|(key, _)| *key));
+        let run = pairs.len();
+        for answer in self.store.put_many(pairs, self.options) {
             match answer.map_err(refusal) {
                 Ok(_) => reply.ok(),
                 Err(refusal) => reply.error(&refusal.text()),
