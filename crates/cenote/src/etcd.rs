@@ -125,9 +125,9 @@ fn whole(mut answer: ureq::http::Response<ureq::Body>) -> Result<Answer, ureq::E
 // ---- certificates and keys ----
 
 fn identity(chain_file: &Path, key_file: &Path) -> Result<ClientCert> {
-    let (chain, _, pem) = tls::identity(chain_file, key_file)?;
-    let key = PrivateKey::from_pem(&pem).map_err(|error| tls::bad(key_file, &error))?;
-    let chain: Vec<_> = chain.iter().map(certificate).collect();
+    let identity = tls::identity(chain_file, key_file)?;
+    let key = PrivateKey::from_pem(&identity.pem).map_err(|error| tls::bad(key_file, &error))?;
+    let chain: Vec<_> = identity.chain.iter().map(certificate).collect();
     Ok(ClientCert::new_with_certs(&chain, key))
 }
 

@@ -28,7 +28,7 @@ pub struct ServerFiles {
 /// the certificate's.
 pub fn server(files: &ServerFiles) -> Result<Arc<ServerConfig>> {
     let provider = Arc::new(ring::default_provider());
-    let (chain, key, _) = identity(&files.certificate, &files.key)?;
+    let Identity { chain, key, .. } = identity(&files.certificate, &files.key)?;
     let config = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|error| bad(&files.certificate, &error))?;
@@ -57,21 +57,26 @@ pub fn authorities(file: &Path) -> Result<(Vec<CertificateDer<'static>>, RootCer
     Ok((certificates, roots))
 }
 
-/// A certificate with its chain, its key, and the text of that. Checks that they fit: a request would find it out too
-/// late.
+/// A certificate and its private key.
+pub struct Identity {
+    /// The certificate, with its chain.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The key.
+    pub key: PrivateKeyDer<'static>,
+    /// The text of the key's file.
+    pub pem: Vec<u8>,
+}
+
+/// A certificate and its key. Checks that they fit: a request would find it out too late.
 ///
 /// # Errors
 /// A file cannot be read; there is no certificate or key in it; the key is another's.
-#[allow(clippy::type_complexity)]
-pub fn identity(
-    chain_file: &Path,
-    key_file: &Path,
-) -> Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>, Vec<u8>)> {
+pub fn identity(chain_file: &Path, key_file: &Path) -> Result<Identity> {
     let (chain, pem) = (certificates(chain_file)?, read(key_file)?);
     let key = PrivateKeyDer::from_pem_slice(&pem).map_err(|error| bad(key_file, &error))?;
     let provider: CryptoProvider = ring::default_provider();
     CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider).map_err(|error| bad(key_file, &error))?;
-    Ok((chain, key, pem))
+    Ok(Identity { chain, key, pem })
 }
 
 /// The certificates of a PEM file, of which there is at least one.

@@ -24,9 +24,13 @@ fn server_of(pool: &Pool) -> Command {
     command
 }
 
+/// Two that start at the same moment: one of them makes the space and the table.
 fn two() -> (Pool, [Process; 2]) {
     let pool = Pool::new();
-    let servers = [(); 2].map(|()| Process::spawn(server_of(&pool)));
+    let servers = std::thread::scope(|scope| {
+        let starting = [(); 2].map(|()| scope.spawn(|| Process::spawn(server_of(&pool))));
+        starting.map(|server| server.join().unwrap())
+    });
     (pool, servers)
 }
 

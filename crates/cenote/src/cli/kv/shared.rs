@@ -7,10 +7,16 @@ use crate::{calls, log, pooled};
 use cenote_base::units::ByteSize;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_pool::SpacePhase;
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_space::Space;
 use cenote_store::{Options, PutOptions, Store, Visibility};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long another server's making of the space is waited for, and between two looks.
+const MAKING_TIME_MAX: Duration = Duration::from_secs(30);
+const TURN: Duration = Duration::from_millis(20);
 
 /// A table that is open.
 pub struct Opened {
@@ -62,22 +68,38 @@ fn open_space(name: &str, arguments: &KvArguments) -> Result<Space, Failure> {
     };
     let network: Arc<dyn Network> = Arc::new(Tcp);
     let pool = PoolClient::connect(&network, &credentials, options)?;
-    if !pool.spaces()?.iter().any(|space| space.name == name) {
-        if arguments.memory_size.is_none() {
-            return Err(format!(
-                "there is no space {name}: make it with `cenote pool space create {name} --size SIZE`, or give \
-                 --memory-size"
-            )
-            .into());
-        }
-        // Another server may have made it meanwhile: then it is opened.
-        if let Err(error) = pool.create_space(name, size(arguments).bytes(), None)
-            && !pool.spaces()?.iter().any(|space| space.name == name)
-        {
-            return Err(error.into());
+    make_if_missing(&pool, name, arguments)?;
+    Ok(pool.open_space(name)?)
+}
+
+/// Several servers may be the first ones at the same moment: one of them makes the space, and the others wait for it.
+fn make_if_missing(pool: &PoolClient, name: &str, arguments: &KvArguments) -> Result<(), Failure> {
+    let until = Instant::now() + MAKING_TIME_MAX;
+    let phase = || -> Result<_, Failure> {
+        let spaces = pool.spaces()?;
+        Ok(spaces.iter().find(|space| space.name == name).map(|space| space.phase))
+    };
+    loop {
+        match phase()? {
+            Some(SpacePhase::Making) if Instant::now() < until => std::thread::sleep(TURN),
+            Some(_) => return Ok(()),
+            None if arguments.memory_size.is_none() => {
+                return Err(format!(
+                    "there is no space {name}: make it with `cenote pool space create {name} --size SIZE`, or give \
+                     --memory-size"
+                )
+                .into());
+            }
+            None => {
+                let made = pool.create_space(name, size(arguments).bytes(), None);
+                if let Err(error) = made
+                    && phase()?.is_none()
+                {
+                    return Err(error.into());
+                }
+            }
         }
     }
-    Ok(pool.open_space(name)?)
 }
 
 /// For people.
