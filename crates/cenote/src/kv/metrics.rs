@@ -98,7 +98,7 @@ fn request(stream: &mut TcpStream, until: Instant) -> io::Result<Option<String>>
 }
 
 /// A figure in Prometheus's words.
-pub fn figure(text: &mut String, name: &str, kind: &str, help: &str, value: u64) {
+fn figure(text: &mut String, name: &str, kind: &str, help: &str, value: u64) {
     writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}").ok();
 }
 

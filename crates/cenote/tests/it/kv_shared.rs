@@ -9,8 +9,8 @@ use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::holder::Credentials;
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_store::{Options, PutOptions, Store};
-use std::io::Write;
-use std::net::Shutdown;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use std::time::Duration;
 fn server_of(pool: &Pool) -> Command {
     let arguments = ["kv", "--memory", "pool", "--space", "cache", "--memory-size", "96MiB"];
     let mut command = cenote(&arguments);
-    command.args(["--listen", "127.0.0.1:0", "--threads", "2"]);
+    command.args(["--listen", "127.0.0.1:0", "--threads", "2", "--metrics", "127.0.0.1:0"]);
     command.args(["--manager", &pool.address]);
     command
 }
@@ -110,8 +110,24 @@ fn two_servers_answer_as_one_and_the_stores_clients_see_the_same() {
     clients[0].says("SET of-a-client text", "+OK");
     assert_eq!(clients[1].ask(&["GET", "of a program"]), "\"bytes\"");
     assert_eq!(store.get(b"of-a-client").unwrap().as_deref(), Some(&b"text"[..]));
+    let text = metrics_of(&servers[1]);
+    for line in ["cenote_kv_threads 2\n", "cenote_store_"] {
+        assert!(text.contains(line), "{line} in {text}");
+    }
     let long = "k".repeat(5000);
     clients[0].says(&format!("SET {long} v"), "-ERR a key of 5000 bytes");
+}
+
+fn metrics_of(server: &Process) -> String {
+    let said = server
+        .said
+        .iter()
+        .find_map(|line| line.strip_prefix("metrics    http://"));
+    let address = said.and_then(|said| said.strip_suffix("/metrics")).unwrap();
+    let (mut stream, mut text) = (TcpStream::connect(address).unwrap(), String::new());
+    stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+    stream.read_to_string(&mut text).unwrap();
+    text
 }
 
 /// The table as a program opens it, without a server.

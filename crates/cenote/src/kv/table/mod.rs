@@ -15,7 +15,6 @@ mod keys;
 mod strings;
 
 use super::dispatch::{Call, Data, Usage};
-use super::metrics::figure;
 use super::refusal::{Done, Refusal, TOO_MUCH};
 use super::reply::Reply;
 use cenote_base::Error;
@@ -63,10 +62,11 @@ impl Table {
         }
     }
 
-    /// What the store says of itself, as text for Prometheus.
+    /// What the store says of itself, and of all processes that use it, as text for Prometheus.
     pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + use<> {
         let store = self.store.clone();
-        move || store.stats().map_or_else(|_| String::new(), |stats| text(&stats))
+        // What cannot be said now is missing: the rest is said.
+        move || store.metrics().unwrap_or_default()
     }
 
     /// Reads a key's value: its bytes are [`Table::bytes`] then.
@@ -200,57 +200,6 @@ fn counted(stats: &StoreStats) -> String {
         "keyspace_hits:{}\nkeyspace_misses:{}\nevicted_keys:{}\nexpired_keys:{}\ntable_lost:{}\ntable_damaged:{}\n",
         stats.hits, stats.misses, stats.evicted, stats.expired, stats.lost, stats.damaged
     )
-}
-
-fn text(stats: &StoreStats) -> String {
-    let mut text = String::new();
-    let counters = [
-        ("hits_total", "Values that this server has read.", stats.hits),
-        ("misses_total", "Values that were not there.", stats.misses),
-        (
-            "lost_total",
-            "Values that were not there as their memory was not.",
-            stats.lost,
-        ),
-        (
-            "damaged_total",
-            "Items that were not what their checksum says.",
-            stats.damaged,
-        ),
-        (
-            "read_bytes_total",
-            "Bytes of values that this server has read.",
-            stats.bytes_out,
-        ),
-        (
-            "put_bytes_total",
-            "Bytes of values that this server has put.",
-            stats.bytes_in,
-        ),
-        (
-            "evicted_total",
-            "Items that all servers and programs have evicted.",
-            stats.evicted,
-        ),
-        (
-            "expired_total",
-            "Items that had expired, and were taken out by sweeps of all.",
-            stats.expired,
-        ),
-    ];
-    let gauges = [
-        ("items", "Items in the table.", stats.items),
-        ("used_bytes", "Bytes that they take.", stats.used),
-        ("bound_bytes", "Bytes that they may take; 0: all.", stats.bound),
-        ("buckets", "Buckets of the table.", stats.buckets),
-    ];
-    for (name, help, value) in counters {
-        figure(&mut text, &format!("cenote_table_{name}"), "counter", help, value);
-    }
-    for (name, help, value) in gauges {
-        figure(&mut text, &format!("cenote_table_{name}"), "gauge", help, value);
-    }
-    text
 }
 
 /// A command that the table does not have.
