@@ -260,10 +260,11 @@ fn large_values_garbage_and_clients_that_do_not_listen_harm_none_but_themselves(
     }
 }
 
-/// Without its memory node a table answers what is there still, or nothing, never something else.
+/// Without its memory node a table answers what is there still, or nothing, never something else; and its server ends
+/// when it is told to.
 #[test]
 fn a_lost_memory_node_is_misses_and_never_another_value() {
-    let (mut pool, servers) = two();
+    let (mut pool, mut servers) = two();
     let mut client = Client::new(&servers[0]);
     (0..200).for_each(|n| client.says(&format!("SET k{n} value-{n}"), "+OK"));
     pool.node.kill();
@@ -271,6 +272,13 @@ fn a_lost_memory_node_is_misses_and_never_another_value() {
         let answer = client.ask(&["GET", &format!("k{n}")]);
         assert!(answer == "nil" || answer == format!("\"value-{n}\""), "{answer}");
     }
+    let server = rustix::process::Pid::from_child(&servers[0].child);
+    rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+    let ended = (0..1500).any(|_| {
+        std::thread::sleep(Duration::from_millis(20));
+        servers[0].child.try_wait().unwrap().is_some()
+    });
+    assert!(ended, "it waits for its memory node");
 }
 
 #[test]

@@ -189,14 +189,16 @@ fn serve_table(
     say!("data       {}, {threads} threads", shared::tell(&table)?);
     let signals = Signals::new([SIGTERM, SIGINT])?;
     let (is_tls, told) = (settings.tls.is_some(), table.table.metrics());
-    let tables = vec![table.table; threads];
+    let tables = vec![table.table.clone(); threads];
     let server = Server::new(sockets.listener, tables, &TABLE_COMMANDS, settings)?;
     stop_at_signal(signals, server.stopper());
     if let Some(listener) = sockets.metrics {
         serve_metrics(listener, vec![Box::new(server.metrics()), Box::new(told)])?;
     }
     tell_ready(address, is_tls, started);
-    Ok(server.run().map(drop)?)
+    let served = server.run()?;
+    shared::leave((served, table));
+    Ok(())
 }
 
 fn serve_metrics(listener: TcpListener, sources: Vec<kv::Source>) -> Result<(), Failure> {

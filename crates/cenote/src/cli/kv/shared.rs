@@ -11,12 +11,14 @@ use cenote_pool::SpacePhase;
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_space::Space;
 use cenote_store::{Options, PutOptions, Store, Visibility};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 /// How long another server's making of the space is waited for, and between two looks.
 const MAKING_TIME_MAX: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(20);
+/// How long a memory node may take to hear that a server ends.
+const LEAVING_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// A table that is open.
 pub struct Opened {
@@ -115,6 +117,20 @@ pub fn describe(opened: &Opened, name: &str) -> String {
         Visibility::Flush => "flush",
     };
     format!("{length} in space {name}{far} ({mode}); it survives killed processes, not lost memory nodes")
+}
+
+/// Gives up what a server has of the space. A memory node hears of it again and again until it has answered; if one is
+/// away the process ends without, and the node finds that it is over.
+pub fn leave(held: impl Send + 'static) {
+    let (told, left) = mpsc::channel();
+    let leaving = std::thread::Builder::new().name("kv-leave".into());
+    let leaving = leaving.spawn(move || {
+        drop(held);
+        told.send(()).ok();
+    });
+    if leaving.is_ok() && left.recv_timeout(LEAVING_TIME_MAX).is_err() {
+        log::warn!("a memory node has not heard that this server ends");
+    }
 }
 
 /// What is in it, for people.
