@@ -18,8 +18,9 @@ use cenote_base::rt::{self, Nanos};
 use cenote_fabric::RegionOptions;
 use cenote_space::{GlobalAddress, Neighbour, Service, Space, SpaceOptions};
 use cenote_store::{Options, Put, PutOptions, Store};
-use process::{Process, say, task};
+use process::{Process, hold, say, task};
 use random::{Random, seed};
+use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use std::sync::Arc;
 const WORKERS: u64 = 3;
 /// Keys of a worker, each with a word in its table: version that is there for sure, of a replaced value.
 const KEYS: u64 = 400;
+/// Not a worker: it borrows a value, and holds on.
+const BORROWER: u64 = u64::MAX;
 const REPLACE: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
@@ -97,6 +100,11 @@ fn another_process() {
     let Some(task) = task::<Task>() else { return };
     let space = join(&task.directory);
     let store = Store::open(&space, Options::default()).expect("a store");
+    if task.worker == BORROWER {
+        let borrow = store.borrow(b"held").expect("asked").expect("there");
+        say(&borrow.pieces()[0].0.raw().to_string());
+        return hold();
+    }
     let mut random = Random(task.seed);
     let table = GlobalAddress::from_raw(task.table);
     let word = |n: u64| table.checked_add(8 * (task.worker * KEYS + n)).expect("inside");
@@ -176,6 +184,46 @@ fn what_was_put_is_there_whichever_process_is_killed() {
     workers.iter_mut().for_each(Process::kill);
     (0..WORKERS).for_each(|n| check(&store, &space, table, n, &mut winners));
     nothing_is_left(&store, &space);
+}
+
+#[test]
+fn a_borrowed_place_is_used_again_when_its_process_is_over_and_not_when_it_is_silent() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (space, _service) = keep(directory.path(), 64);
+    let store = Store::create(&space, Options::default()).expect("a store");
+    let bytes = vec![9; 10_000];
+    store.put(b"held", &bytes, KEEP).expect("put");
+    let mut borrower = Process::start(&Task {
+        directory: directory.path().into(),
+        worker: BORROWER,
+        seed: 0,
+        table: 0,
+    });
+    let at = GlobalAddress::from_raw(borrower.says().parse().expect("an address"));
+    borrower.signal(Signal::STOP);
+    assert!(store.remove(b"held").expect("removed"));
+    // It says nothing for several sweeps, while others want such places: it may wake up and read.
+    let began = rt::now();
+    for n in 0_u64.. {
+        store
+            .put(&(n % 50).to_be_bytes(), &vec![n as u8; 10_000], REPLACE)
+            .expect("put");
+        if n > 2000 && rt::now().since(began) > Nanos::from_millis(1800) {
+            break;
+        }
+    }
+    let mut found = vec![0; bytes.len()];
+    space.read(at, &mut found).expect("it is there still");
+    assert!(found == bytes, "its place has another's bytes");
+    borrower.kill();
+    for _ in 0..200 {
+        if space.read(at, &mut found).is_err() || found != bytes {
+            return;
+        }
+        store.sweep().expect("swept");
+        rt::sleep(Nanos::from_millis(50));
+    }
+    panic!("its process is over, and its place is not free");
 }
 
 /// What a worker that is dead had put.
