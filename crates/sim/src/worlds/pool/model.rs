@@ -188,9 +188,9 @@ impl State {
         newest.is_some_and(|newest| *newest > at.generation())
     }
 
-    /// All that is allocated.
-    pub fn all(&self) -> Vec<GlobalAddress> {
-        self.spans.keys().copied().collect()
+    /// All that is allocated, and how many bytes each has.
+    pub fn all(&self) -> Vec<(GlobalAddress, u64)> {
+        self.spans.iter().map(|(at, end)| (*at, end - at.raw())).collect()
     }
 
     // ---- words ----
