@@ -1,6 +1,7 @@
 //! What a region's memory is: a file, a device, or nothing but memory; how its length and
 //! alignment are known, and how its space is taken before it is used.
 
+use crate::device_range::DeviceRange;
 use crate::map::Mapping;
 use crate::range::FileRange;
 use cenote_base::error::IoContext;
@@ -77,8 +78,7 @@ impl Backing {
     /// Opens what another process has open, or a range of it, beside it: without a lock.
     pub(crate) fn beside_at(path: &Path, range: Option<FileRange>) -> Result<Self> {
         if let Some(device) = rt::memory(path) {
-            refuse_range(path, range)?;
-            return Ok(Self::of_device(path, device, false));
+            return Self::of_simulated_range(path, device, range);
         }
         let fd = fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
             .map_err(io::Error::from)
@@ -117,6 +117,15 @@ impl Backing {
         }
         until_locked(&name, || Ok(device.try_lock()))?;
         Ok(Self::of_device(path, device, true))
+    }
+
+    fn of_simulated_range(path: &Path, device: Arc<dyn Device>, range: Option<FileRange>) -> Result<Self> {
+        let mut whole = Self::of_device(path, Arc::clone(&device), false);
+        if let Some(range) = range {
+            range.check(&whole.named(), device.len(), whole.align)?;
+            (whole.open, whole.range) = (Open::Simulated(Arc::new(DeviceRange { device, range })), Some(range));
+        }
+        Ok(whole)
     }
 
     fn of_device(path: &Path, device: Arc<dyn Device>, locked: bool) -> Self {
@@ -347,12 +356,12 @@ fn lock(fd: &OwnedFd, range: Option<FileRange>, name: &str) -> Result<()> {
     })
 }
 
-/// A simulated device holds one region: its view has no parts.
+/// A simulated device holds one region: its lock has no parts.
 fn refuse_range(path: &Path, range: Option<FileRange>) -> Result<()> {
     match range {
         None => Ok(()),
         Some(_) => Err(Error::Mismatch(format!(
-            "region {}: a simulated device is not cut into ranges",
+            "region {}: a simulated device has no locks of ranges",
             path.display()
         ))),
     }
@@ -368,10 +377,17 @@ fn until_locked(name: &str, attempt: impl Fn() -> Result<bool>) -> Result<()> {
     Err(Error::Busy(format!("{name} is in use by another process")))
 }
 
-/// A number that the kernel tells of a devdax device, in bytes.
+/// Where the kernel tells of devices.
+const DEVICES: &str = "/sys/dev/char";
+
 fn devdax_attribute(device: u64, name: &str) -> Result<u64> {
-    let dir = format!("/sys/dev/char/{}:{}", fs::major(device), fs::minor(device));
-    let path = format!("{dir}/{name}");
+    attribute_in(Path::new(DEVICES), device, name)
+}
+
+/// A number that the kernel tells of a devdax device, in bytes.
+fn attribute_in(devices: &Path, device: u64, name: &str) -> Result<u64> {
+    let dir = format!("{}:{}", fs::major(device), fs::minor(device));
+    let path = devices.join(dir).join(name).display().to_string();
     let fd = fs::open(&path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
         .map_err(|_| Error::Mismatch(format!("{path}: not a devdax device")))?;
     let mut text = [0u8; 32];
@@ -384,7 +400,12 @@ fn devdax_attribute(device: u64, name: &str) -> Result<u64> {
 
 /// What a devdax device's mappings must be aligned to.
 fn devdax_align(device: u64) -> Result<usize> {
-    let align = devdax_attribute(device, "align").or_else(|_| devdax_attribute(device, "device/align"))?;
+    align_in(Path::new(DEVICES), device)
+}
+
+fn align_in(devices: &Path, device: u64) -> Result<usize> {
+    let attribute = |name| attribute_in(devices, device, name);
+    let align = attribute("align").or_else(|_| attribute("device/align"))?;
     match usize::try_from(align) {
         Ok(a) if a.is_power_of_two() => Ok(a),
         _ => Err(Error::Mismatch(format!("devdax alignment {align} is no power of two"))),
@@ -393,6 +414,37 @@ fn devdax_align(device: u64) -> Result<usize> {
 
 #[cfg(test)]
 mod tests {
+    use super::{Error, align_in, attribute_in};
+    use rustix::fs::makedev;
+
+    /// What the kernel tells of a devdax device, in a directory in place of `/sys/dev/char`.
+    #[test]
+    fn a_devdax_device_says_how_it_is_mapped() {
+        let devices = tempfile::tempdir().expect("a directory");
+        let tell = |minor: u32, name: &str, text: &str| {
+            let file = devices.path().join(format!("252:{minor}")).join(name);
+            std::fs::create_dir_all(file.parent().expect("inside")).expect("made");
+            std::fs::write(file, text).expect("written");
+        };
+        let align = |minor| align_in(devices.path(), makedev(252, minor));
+        tell(1, "align", "2097152\n");
+        tell(1, "size", "17179869184\n");
+        tell(2, "device/align", "1073741824\n");
+        tell(3, "align", "3145728\n");
+        tell(4, "align", "many\n");
+        assert_eq!(align(1).expect("said"), 2 << 20);
+        assert_eq!(align(2).expect("said by its parent"), 1 << 30);
+        let size = attribute_in(devices.path(), makedev(252, 1), "size");
+        assert_eq!(size.expect("said"), 16 << 30);
+        for (minor, says) in [(3, "no power of two"), (4, "is no number"), (5, "not a devdax device")] {
+            let error = align(minor).expect_err("refused");
+            assert!(
+                matches!(&error, Error::Mismatch(text) if text.contains(says)),
+                "{error}"
+            );
+        }
+    }
+
     #[test]
     fn the_machine_tells_what_memory_is_left() {
         let available = super::available_memory().expect("the kernel tells");

@@ -22,6 +22,7 @@
 
 mod backing;
 pub mod coherence;
+mod device_range;
 pub mod emulate;
 mod foothold;
 mod header;

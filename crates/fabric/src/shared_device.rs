@@ -6,6 +6,7 @@ use crate::memory::RegionMemory;
 use crate::observe;
 use crate::range::FileRange;
 use cenote_base::Result;
+use cenote_base::rt::fault::{Fault, planted};
 use std::path::Path;
 
 /// Bytes that are mapped at once to be erased or written back.
@@ -64,7 +65,8 @@ impl SharedDevice {
         Ok(observe::memory(backing.map(len)?, backing.named()))
     }
 
-    /// Makes a range zeros, in memory and not in this host's caches alone.
+    /// Makes a range zeros, in memory and not in this host's caches: a line that stayed there would be read by a later
+    /// holder of this host, whatever others have stored meanwhile.
     ///
     /// # Errors
     /// As [`SharedDevice::map`].
@@ -76,6 +78,9 @@ impl SharedDevice {
         self.each_step(range, |memory| {
             memory.span(0, memory.len()).zero(0, memory.len() as usize);
             coherence::flush(memory, 0, memory.len() as usize);
+            if !planted(Fault::EraseDrop) {
+                coherence::invalidate(memory, 0, memory.len() as usize);
+            }
         })
     }
 

@@ -73,6 +73,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         GrantFence | GrantConfirm | EpochSame | BookUnwritten => (Name::Grants, 60),
         FreeFence | EpochCheck | TakenUnheard => (Name::Grants, 60),
         LeadMargin => (Name::Leaders, 60),
+        RangeFence | RangeSeen | RangeZero | RangeWriteBack => (Name::Hosts, 60),
+        EraseDrop | SlotFlush | SlotDrop => (Name::Hosts, 60),
         PortalView | UpsertAttempt | WhereAgain | ReturningWait => (Name::Sql, 40),
         MirrorUnfenced | MirrorUnclosed => (Name::Mirrors, 40),
         ForeignRegion => (Name::Pages, 60),

@@ -109,6 +109,11 @@ fn leaders_of_the_pool() {
 }
 
 #[test]
+fn hosts_on_one_device() {
+    explore(Name::Hosts, 20);
+}
+
+#[test]
 fn pages_of_a_buffer_pool() {
     explore(Name::Pages, 30);
 }

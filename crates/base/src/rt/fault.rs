@@ -99,6 +99,20 @@ faults! {
     MoveFence = "move-fence",
     /// A memory node says that a grant's holder has ended, and has not looked.
     GrantFence = "grant-fence",
+    /// The agent of a host says that a range's holder has ended, and has not looked.
+    RangeFence = "range-fence",
+    /// The agent of a host says that a process maps a range, and has not looked.
+    RangeSeen = "range-seen",
+    /// A range is freed, and is not made zeros.
+    RangeZero = "range-zero",
+    /// What a host's caches hold of a range stays there when the range goes to another host.
+    RangeWriteBack = "range-write-back",
+    /// Lines of zeros stay in the caches of the host that has freed a range.
+    EraseDrop = "erase-drop",
+    /// A slot of a device's directory is not written back before the change is confirmed.
+    SlotFlush = "slot-flush",
+    /// A slot of a device's directory is read from this host's caches.
+    SlotDrop = "slot-drop",
     /// A row's version is believed though its transaction was rolled back while it was looked at.
     AbortedVersion = "aborted-version",
     /// A holder uses what it has mapped though its lease may have lapsed before it did.

@@ -4,6 +4,7 @@ use crate::device::{GrantPlace, PoolDevice};
 use crate::grant_table::GrantId;
 use crate::host::{Process, RangeHost, users_in};
 use crate::wire::{Order, OrderReply, RangeFound, RangeOrder, RangeWork};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::FileRange;
@@ -160,7 +161,7 @@ impl Ranges {
     fn confirm(&self, place: GrantPlace, process: Process) -> Result<OrderReply> {
         self.device.check_standing(place)?;
         self.steps.begin_anew(place.grant);
-        match self.host.is_user(self.device.path(), place.range, process)? {
+        match planted(Fault::RangeSeen) || self.host.is_user(self.device.path(), place.range, process)? {
             true => Ok(OrderReply::Done),
             false => Err(Error::Mismatch(format!(
                 "process {} is not seen to map grant {} on host \"{}\": name the host that it runs on (--host)",
@@ -171,7 +172,9 @@ impl Ranges {
 
     fn fence(&self, place: GrantPlace) -> Result<OrderReply> {
         self.device.check_standing(place)?;
-        self.host.end_users(self.device.path(), place.range, END_TIMEOUT)?;
+        if !planted(Fault::RangeFence) {
+            self.host.end_users(self.device.path(), place.range, END_TIMEOUT)?;
+        }
         self.write_back(place)?;
         Ok(OrderReply::Done)
     }
@@ -179,6 +182,9 @@ impl Ranges {
     /// What an ended process has stored may lie in this host's caches, and would come over what the next holder stores
     /// from another host.
     fn write_back(&self, place: GrantPlace) -> Result<()> {
+        if planted(Fault::RangeWriteBack) {
+            return Ok(());
+        }
         let work = |range| self.device.write_back(range);
         self.steps.go_on(place, self.step(), What::WritingBack, work)
     }
@@ -190,7 +196,10 @@ impl Ranges {
             return Ok(OrderReply::Done);
         }
         self.host.end_users(self.device.path(), place.range, END_TIMEOUT)?;
-        let work = |range| self.device.erase(range);
+        let work = |range| match planted(Fault::RangeZero) {
+            true => Ok(()),
+            false => self.device.erase(range),
+        };
         self.device
             .free(place, || self.steps.go_on(place, self.step(), What::Erasing, work))?;
         Ok(OrderReply::Done)

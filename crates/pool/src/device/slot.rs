@@ -10,6 +10,7 @@
 use crate::grant_table::GrantId;
 use cenote_base::bytes::get_le;
 use cenote_base::crc::crc32c;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result};
 use cenote_fabric::{FileRange, LINE, RegionMemory, coherence};
 
@@ -54,7 +55,9 @@ fn copy_of<R: Record>(bytes: &[u8]) -> Copy<R> {
 
 /// The record that counts, with its sequence and the number of its copy.
 fn newest<R: Record>(memory: &RegionMemory, at: u64) -> Result<Option<(u64, usize, R)>> {
-    coherence::invalidate(memory, at, 2 * R::BYTES);
+    if !planted(Fault::SlotDrop) {
+        coherence::invalidate(memory, at, 2 * R::BYTES);
+    }
     let bytes = memory.span(at, R::SLOT).to_vec();
     let (first, second) = bytes.split_at(R::BYTES);
     match (copy_of::<R>(first), copy_of::<R>(second)) {
@@ -83,7 +86,9 @@ pub(super) fn write<R: Record>(memory: &RegionMemory, at: u64, record: &R) -> Re
     bytes[crc_at..].copy_from_slice(&crc.to_le_bytes());
     let at = at + if former == 0 { R::BYTES as u64 } else { 0 };
     memory.span(at, R::BYTES as u64).copy_in(0, &bytes);
-    coherence::flush(memory, at, R::BYTES);
+    if !planted(Fault::SlotFlush) {
+        coherence::flush(memory, at, R::BYTES);
+    }
     Ok(())
 }
 

@@ -87,7 +87,7 @@ fn windows(world: Name) -> Vec<Window> {
             (LoserWaits, None),
         ],
         Name::Tiered => &[(FrameFound, Some(DirtyEvicted))],
-        Name::Grants | Name::Leaders => return vec![(GrantAnswered, None)],
+        Name::Grants | Name::Leaders | Name::Hosts => return vec![(GrantAnswered, None)],
         Name::Mirrors => return Vec::new(),
         Name::Pages => &[
             (CommitLogged, None),
@@ -152,7 +152,7 @@ impl Hunt {
         };
         Hunt {
             aim,
-            end: end.filter(|_| !matches!(world, Name::Pool | Name::Grants | Name::Leaders)),
+            end: end.filter(|_| !matches!(world, Name::Pool | Name::Grants | Name::Leaders | Name::Hosts)),
             slow: (draw.one_in(3) && world != Name::Disk).then(|| Slow {
                 part: draw.pick(&["/log", ".pages", "doublewrite", "control"]),
                 one_in: draw.pick(&[1, 1, 10]),

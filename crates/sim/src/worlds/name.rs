@@ -36,11 +36,13 @@ pub enum Name {
     Pages,
     /// Mirrors on another machine, and the way to them.
     Mirrors,
+    /// Hosts that share a device of the memory pool: their agents, holders, managers, and the switch.
+    Hosts,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 15] = [
+    pub const ALL: [Name; 16] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -56,6 +58,7 @@ impl Name {
         Name::Sql,
         Name::Pages,
         Name::Mirrors,
+        Name::Hosts,
     ];
 
     /// As on the command line.
@@ -75,6 +78,7 @@ impl Name {
             Name::Sql => "sql",
             Name::Pages => "pages",
             Name::Mirrors => "mirrors",
+            Name::Hosts => "hosts",
             Name::Backup => "backup",
         }
     }
@@ -105,6 +109,9 @@ impl Name {
             }
             Name::Mirrors => {
                 "a mirror on another machine, its stream cut anywhere: holders killed, cut off, taken for lost and living on"
+            }
+            Name::Hosts => {
+                "hosts share an incoherent device of the pool: agents, holders, managers and hosts are lost, stopped, cut off"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

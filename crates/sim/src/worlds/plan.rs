@@ -139,6 +139,12 @@ pub struct Grants {
     pub managers: usize,
     /// How long a manager that is silent goes on to lead, in seconds.
     pub ttl: u64,
+    /// Hosts that share a device, in place of memory nodes.
+    pub hosts: usize,
+    /// Bytes of the device that are coherent among them in hardware.
+    pub window: u64,
+    /// A host may be called lost that is not.
+    pub wrong_words: bool,
 }
 
 /// A space of the memory pool, over several pods.
@@ -177,6 +183,8 @@ const SLOW_LOG: Slow = Slow {
     one_in: 1,
     time: Nanos::from_millis(20),
 };
+/// The first host with an agent: before it are those of three managers, and the machine of operators.
+pub(super) const FIRST_AGENT: usize = 4;
 /// Statements of a large transaction, at most.
 const BULK: u64 = 200;
 
@@ -242,6 +250,7 @@ impl Plan {
             Name::Pool => drawn.in_pods(&mut draw),
             Name::Grants => drawn.with_grants(&mut draw),
             Name::Leaders => drawn.with_leaders(&mut draw),
+            Name::Hosts => drawn.with_hosts(&mut draw),
             Name::Sql => drawn.of_statements(limits, &mut draw),
             Name::Pages => drawn.of_pages(limits, &mut draw),
             _ => drawn,
@@ -523,8 +532,31 @@ impl Plan {
             locks: draw.one_in(3),
             managers: 1,
             ttl: 0,
+            hosts: 0,
+            window: 0,
+            wrong_words: false,
         });
         self
+    }
+
+    /// As with leaders, one at times, and a device that hosts share in place of memory nodes.
+    fn with_hosts(self, draw: &mut Random) -> Plan {
+        let mut plan = self.with_leaders(draw);
+        let hosts = draw.pick(&[2, 2, 3]);
+        plan.hosts = FIRST_AGENT + hosts;
+        plan.cache = Some(draw.pick(&[64 << 10, 256 << 10, 1 << 20]));
+        if let Some(grants) = &mut plan.grants {
+            *grants = Grants {
+                hosts,
+                nodes: 0,
+                locks: false,
+                managers: draw.pick(&[1, grants.managers]),
+                window: draw.pick(&[0, 0, 64 << 10, 2 << 20, u64::MAX]),
+                wrong_words: draw.one_in(4),
+                ..*grants
+            };
+        }
+        plan
     }
 
     /// As with grants, and more managers, each on a host of its own.

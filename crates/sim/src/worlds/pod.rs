@@ -111,7 +111,7 @@ pub fn run(plan: Plan) -> Verdict {
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
     let world = world.map(|world| match shared.plan.name {
         Name::Pool => world.with_step_limit(pool::STEPS_MOST),
-        Name::Grants | Name::Leaders => world.with_step_limit(grants::STEPS_MOST),
+        Name::Grants | Name::Leaders | Name::Hosts => world.with_step_limit(grants::STEPS_MOST),
         Name::Pages => world.with_step_limit(pages::STEPS_MOST),
         Name::Mirrors => world.with_step_limit(mirrors::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
@@ -148,6 +148,10 @@ fn made_of(plan: &Plan) -> Topology {
     let mut topology = Topology::hosts(plan.hosts, 4);
     if let Some(bytes) = plan.cache {
         topology.hosts.iter_mut().for_each(|host| host.cache.bytes = bytes);
+    }
+    if let Some(grants) = plan.grants {
+        topology.devices.extend(grants::device::spec(grants));
+        return topology;
     }
     if let Some(pods) = plan.pods {
         return pool::topology(plan.hosts, pods);

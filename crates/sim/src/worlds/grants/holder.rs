@@ -5,22 +5,28 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use cenote_base::rt::{self, Nanos, fs};
+use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
+use cenote_fabric::coherence;
 use cenote_fabric::message::Network;
-use cenote_pool::holder::GrantedMemory;
+use cenote_pool::holder::{GrantRequest, GrantedMemory};
 
+use super::bytes::{Bytes, offset_in_range};
 use super::label::Label;
-use super::model::{Use, WORDS, offset};
+use super::model::{Use, WORDS};
+use super::role::{agent_on, host_name};
 use super::stage::{Stage, holder_name};
 use crate::clock;
 
-/// The body of a holder's process.
-pub(super) fn run(stage: &Arc<Stage>, slot: usize, mut draw: Random) {
-    let network = stage.network(&holder_name(slot));
+/// The body of a holder's process, on one of the hosts that share the device if there are any.
+pub(super) fn run(stage: &Arc<Stage>, slot: usize, host: Option<usize>, mut draw: Random) {
+    let network = stage.network_of(&holder_name(slot), host);
     while stage.take_turn() {
         let label = Label(draw.below(stage.grants.labels as u64) as usize);
-        match Opened::new(stage, &network, label) {
+        // One in a while names another host than its own.
+        let lies = host.is_some() && draw.one_in(8);
+        let named = host.map(|host| (host + usize::from(lies)) % stage.grants.hosts);
+        match Opened::new(stage, &network, label, named) {
             Ok(opened) => {
                 if !hold(stage, opened, &mut draw) {
                     return;
@@ -39,6 +45,8 @@ fn kind(error: &Error) -> &'static str {
         Error::Full(_) => "full",
         Error::Lost(_) | Error::Timeout(_) => "no answer",
         Error::Revoked(_) => "revoked",
+        // The host that it has named does not see it, or has no agent.
+        Error::Mismatch(_) => "host",
         Error::Io { kind, .. } if *kind == std::io::ErrorKind::NotFound => "freed",
         _ => "otherwise",
     }
@@ -55,14 +63,19 @@ pub(super) struct Opened {
 impl Opened {
     /// # Errors
     /// Those that may come: others are failures.
-    pub fn new(stage: &Arc<Stage>, network: &Arc<dyn Network>, label: Label) -> Result<Self> {
+    pub fn new(stage: &Arc<Stage>, network: &Arc<dyn Network>, label: Label, host: Option<usize>) -> Result<Self> {
         let (asked, revoked) = (clock::now(), Arc::new(AtomicBool::new(false)));
         let (told, credentials) = (Arc::clone(&revoked), stage.credentials(label.tenant()));
         let on_revoked = Box::new(move |_: &Error| told.store(true, SeqCst));
-        let map = |memory: &GrantedMemory| Mapped::new(stage, Use::of(label, memory, asked), memory);
-        let opened = GrantedMemory::open_mapped(network, &credentials, label.requested(), on_revoked, map);
+        let on = stage.machine().host().and_then(agent_on);
+        let map = |memory: &GrantedMemory| Mapped::new(stage, Use::of(label, memory, asked, on), memory);
+        let requested = GrantRequest {
+            host: host.map(host_name),
+            ..label.requested()
+        };
+        let opened = GrantedMemory::open_mapped(network, &credentials, requested, on_revoked, map);
         if let Err(error) = &opened
-            && kind(error) == "otherwise"
+            && (kind(error) == "otherwise" || (kind(error) == "host" && host.is_none()))
         {
             stage.shared.fail(format!("{label:?} is opened: {error}"));
         }
@@ -76,30 +89,28 @@ impl Opened {
     }
 }
 
-/// A grant's file, mapped.
+/// A grant's memory, mapped.
 pub(super) struct Mapped {
     stage: Arc<Stage>,
     path: PathBuf,
-    file: Option<fs::File>,
+    /// Until it is dropped.
+    bytes: Option<Bytes>,
     user: Use,
     /// Whether it is used.
     has_begun: bool,
 }
 
 impl Mapped {
-    /// As a region is: the file is locked, if it is to be, then mapped.
     fn new(stage: &Arc<Stage>, user: Use, memory: &GrantedMemory) -> Result<Self> {
         let path = memory.path();
-        let failed = |error| Error::io(format!("mapping {}", path.display()), error);
-        let file = fs::open(&path, fs::OpenOptions::WRITE).map_err(failed)?;
-        if stage.grants.locks && !file.lock_exclusive_within(Nanos::from_millis(100)).map_err(failed)? {
-            return Err(Error::Busy(format!("{} is in use by another process", path.display())));
-        }
-        stage.machine().map(&path);
+        let bytes = match memory.range() {
+            Some(range) => Bytes::of_range(stage, &path, range)?,
+            None => Bytes::of_file(stage, &path)?,
+        };
         Ok(Self {
             stage: Arc::clone(stage),
             path,
-            file: Some(file),
+            bytes: Some(bytes),
             user,
             has_begun: false,
         })
@@ -112,9 +123,9 @@ impl Mapped {
         self.judge(stage.model().begin(user, |process| stage.machine().is_running(process)));
         stage.shared.count("grants opened");
         stage.shared.step(format!("process {} uses {user:?}", user.process));
-        match memory.is_fresh() {
-            true => self.file().set_len(memory.bytes()),
-            false => Ok(()),
+        match self.bytes() {
+            Bytes::File(file) if memory.is_fresh() => file.set_len(memory.bytes()),
+            _ => Ok(()),
         }
         .map_err(|error| Error::io(format!("using {}", self.path.display()), error))
     }
@@ -127,8 +138,8 @@ impl Mapped {
         }
     }
 
-    fn file(&self) -> &fs::File {
-        self.file.as_ref().expect("until it is dropped")
+    fn bytes(&self) -> &Bytes {
+        self.bytes.as_ref().expect("until it is dropped")
     }
 
     /// # Errors
@@ -136,7 +147,7 @@ impl Mapped {
     pub fn write(&self, word: usize, value: u64) -> std::io::Result<()> {
         let (stage, user) = (&self.stage, self.user);
         self.judge(stage.model().writes(user, word, value));
-        self.file().write_at(&value.to_le_bytes(), offset(word))?;
+        self.bytes().write(word, value)?;
         self.judge(stage.model().wrote(user, word));
         Ok(())
     }
@@ -144,11 +155,18 @@ impl Mapped {
     /// # Errors
     /// Those of the simulated file.
     pub fn read(&self, word: usize) -> std::io::Result<()> {
-        let mut found = [0; 8];
-        self.file().read_exact_at(&mut found, offset(word))?;
-        let judged = self.stage.model().read(self.user, word, u64::from_le_bytes(found));
+        let found = self.bytes().read(word)?;
+        let judged = self.stage.model().read(self.user, word, found);
         self.judge(judged);
         Ok(())
+    }
+
+    /// What was written to the word survives the loss of the host.
+    fn flush(&self, word: usize) {
+        if let Bytes::Range(memory) = self.bytes() {
+            coherence::flush(memory, offset_in_range(word), 8);
+            self.stage.model().flushed(self.user, word);
+        }
     }
 
     /// # Errors
@@ -164,8 +182,11 @@ impl Drop for Mapped {
             self.stage.model().end(self.user.label);
         }
         // The lock goes last, as with a region.
-        self.stage.machine().unmap(&self.path);
-        self.file.take();
+        match self.user.range {
+            Some(range) => self.stage.machine().unmap_range(range),
+            None => self.stage.machine().unmap(&self.path),
+        }
+        self.bytes.take();
     }
 }
 
@@ -205,6 +226,9 @@ fn work(stage: &Arc<Stage>, mapped: &Mapped, revoked: &AtomicBool, draw: &mut Ra
         match draw.one_in(2) {
             true => mapped.write(word, stage.new_value())?,
             false => mapped.read(word)?,
+        }
+        if draw.one_in(4) {
+            mapped.flush(word);
         }
         let most = if draw.one_in(10) { 2 * lease } else { lease / 10 };
         rt::sleep(Nanos(draw.below(most)));

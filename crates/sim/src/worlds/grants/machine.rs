@@ -29,39 +29,41 @@ fn is_locked(file: &Path) -> Result<bool> {
     }
 }
 
+/// Signals them; one in a while has its effect later.
+fn signal(stage: &Stage, processes: &[u32]) {
+    let ends = stage.machine().ends(processes, clock::now());
+    for process in ends.iter().filter(|process| process.id() != clock::process()) {
+        if !rt::random().is_multiple_of(4) {
+            stage.shared.count("deaths: fenced");
+            stage.shared.step(format!("process {} is fenced", process.id()));
+            process.kill();
+        }
+    }
+}
+
+/// Signals those that are left, again and again, until there are none.
+pub(super) fn end(stage: &Stage, what: &str, timeout: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
+    let until = clock::now() + timeout;
+    loop {
+        let processes = left()?;
+        if processes.is_empty() {
+            return Ok(());
+        }
+        signal(stage, &processes);
+        if clock::now() > until {
+            return Err(Error::Busy(format!("{what}: processes {processes:?} do not end")));
+        }
+        rt::sleep(TURN);
+    }
+}
+
 impl Machine {
     fn mapping(&self, file: &Path) -> Vec<u32> {
         self.0.machine().mapping(file)
     }
 
-    /// Signals them; one in a while has its effect later.
-    fn signal(&self, processes: &[u32]) {
-        let ends = self.0.machine().ends(processes, clock::now());
-        for process in ends.iter().filter(|process| process.id() != clock::process()) {
-            if !rt::random().is_multiple_of(4) {
-                self.0.shared.count("deaths: fenced");
-                self.0
-                    .shared
-                    .step(format!("process {} is ended by a memory node", process.id()));
-                process.kill();
-            }
-        }
-    }
-
-    /// Signals those that are left, again and again, until there are none.
     fn end(&self, what: &str, timeout: Nanos, left: impl Fn() -> Result<Vec<u32>>) -> Result<()> {
-        let until = clock::now() + timeout;
-        loop {
-            let processes = left()?;
-            if processes.is_empty() {
-                return Ok(());
-            }
-            self.signal(&processes);
-            if clock::now() > until {
-                return Err(Error::Busy(format!("{what}: processes {processes:?} do not end")));
-            }
-            rt::sleep(TURN);
-        }
+        end(&self.0, what, timeout, left)
     }
 }
 

@@ -1,9 +1,10 @@
-//! Processes of the machine of memory nodes and holders, and the files that they map.
+//! Processes of machines with holders, and the files and ranges of the device that they map.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use cenote_base::rt::Nanos;
+use cenote_fabric::FileRange;
 
 use crate::{Process, clock};
 
@@ -12,6 +13,8 @@ use crate::{Process, clock};
 pub(super) struct Machines {
     processes: BTreeMap<u32, Process>,
     maps: Vec<(PathBuf, u32)>,
+    /// Of the device that hosts share.
+    ranges: Vec<(FileRange, u32)>,
     /// Until when a signal has no effect.
     hanging: BTreeMap<u32, Nanos>,
 }
@@ -33,6 +36,32 @@ impl Machines {
     pub fn unmap(&mut self, file: &Path) {
         let this = clock::process();
         self.maps.retain(|(of, by)| of != file || *by != this);
+    }
+
+    /// The host of the calling process.
+    pub fn host(&self) -> Option<usize> {
+        self.processes.get(&clock::process()).map(Process::host)
+    }
+
+    /// The calling process maps a range of the device from here on.
+    pub fn map_range(&mut self, range: FileRange) {
+        self.ranges.push((range, clock::process()));
+    }
+
+    pub fn unmap_range(&mut self, range: FileRange) {
+        let this = clock::process();
+        self.ranges.retain(|(of, by)| *of != range || *by != this);
+    }
+
+    /// What processes of a host map of the device.
+    pub fn ranges_on(&self, host: usize) -> Vec<(u32, FileRange)> {
+        let is_there = |process: &Process| process.host() == host && process.is_running();
+        let of_host = |by: &u32| self.processes.get(by).is_some_and(is_there);
+        self.ranges
+            .iter()
+            .filter(|(_, by)| of_host(by))
+            .map(|(range, by)| (*by, *range))
+            .collect()
     }
 
     /// For so long a process is not ended by a signal.

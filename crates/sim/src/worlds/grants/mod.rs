@@ -17,9 +17,28 @@
 //! 3. Heirs open each label: what has to be there is there. All is given back, and nothing is left.
 //!
 //! A memory node sees and ends processes of its own machine alone, so nodes and holders share one.
+//!
+//! The world of hosts has no memory nodes. Its holders are on several hosts, which have an agent each and share one
+//! device, incoherent but for a window of as many bytes as the seed says, often none:
+//!
+//! ```text
+//!   host-0: agent, holders ── cache ──┐
+//!   host-1: agent, holders ── cache ──┼── device: directory, ranges
+//!   host-2: agent, holders ── cache ──┘
+//!   switch: cuts a host off, or finds it lost, and says so; in some worlds it says so of one that is not ([`switch`])
+//! ```
+//!
+//! - A killed process leaves its lines in its host's cache; a lost host's are lost, but for those that it has flushed.
+//! - A holder that names another host than its own is not let in.
+//! - What a host that was wrongly called lost has, or had, is not judged any more.
+//! - In the end all hosts are lost with all that their caches hold, and what is free is zeros.
 
+mod bytes;
+pub(super) mod device;
+mod doubts;
 mod end;
 mod holder;
+mod hosts;
 mod label;
 mod leaderships;
 mod machine;
@@ -29,7 +48,9 @@ mod operator;
 mod processes;
 mod program;
 mod role;
+mod sight;
 mod stage;
+mod switch;
 mod trouble;
 mod watched;
 
@@ -52,6 +73,7 @@ pub(super) fn play(shared: &Arc<Shared>, grants: Grants, world: &World) {
     let stage = Stage::new(shared, grants, &mut draw);
     let mut cast = Processes::new(&stage, world);
     if cast.start_programs() {
+        cast.start_switch(Random(draw.word()));
         Trouble::new(&stage, world, draw.word()).come(&mut cast);
         if cast.calm_down() {
             end::inspect(&mut cast);

@@ -11,10 +11,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_base::rt::Nanos;
-
+use cenote_fabric::FileRange;
 use cenote_pool::holder::GrantedMemory;
 use cenote_pool::{GrantId, Phase, PoolStatus};
 
+use super::doubts::Doubts;
 use super::label::Label;
 use crate::clock;
 
@@ -35,25 +36,57 @@ pub(super) struct Use {
     pub process: u32,
     /// When it was asked for.
     pub asked: Nanos,
+    /// The host that shares the device with others, and what it is of the device.
+    pub host: Option<usize>,
+    pub range: Option<FileRange>,
 }
 
 impl Use {
-    pub fn of(label: Label, memory: &GrantedMemory, asked: Nanos) -> Use {
+    pub fn of(label: Label, memory: &GrantedMemory, asked: Nanos, host: Option<usize>) -> Use {
         Use {
             label,
             grant: memory.id(),
             epoch: memory.epoch(),
             process: crate::clock::process(),
             asked,
+            host,
+            range: memory.range(),
         }
     }
 }
 
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 struct Word {
     value: u64,
     /// What is being written.
     coming: Option<u64>,
+    /// What it was since it was flushed last: memory may hold that still, behind a cache.
+    older: Vec<u64>,
+    /// The cache was lost.
+    is_lossy: bool,
+}
+
+impl Word {
+    fn may_be(&self, found: u64) -> bool {
+        found == self.value || self.coming == Some(found) || (self.is_lossy && self.older.contains(&found))
+    }
+
+    /// It was read, and is that from here on.
+    fn is(&mut self, found: u64) {
+        match self.is_lossy {
+            // It came from memory.
+            true => self.older.clear(),
+            false if found != self.value => self.older.push(self.value),
+            false => {}
+        }
+        (self.value, self.coming, self.is_lossy) = (found, None, false);
+    }
+
+    fn was_written(&mut self) {
+        if let Some(value) = self.coming.take() {
+            self.older.push(std::mem::replace(&mut self.value, value));
+        }
+    }
 }
 
 /// A label's memory.
@@ -79,6 +112,7 @@ pub(super) struct Model {
     may_go: BTreeSet<GrantId>,
     /// Freed, and when that was answered.
     freed: BTreeMap<GrantId, Nanos>,
+    doubts: Doubts,
 }
 
 impl Model {
@@ -96,9 +130,13 @@ impl Model {
         if self.freed.get(&new.grant).is_some_and(|freed| *freed < new.asked) {
             return Err(format!("{new:?}: its grant was freed before it was asked for"));
         }
+        if let (Some(host), Some(range)) = (new.host, new.range) {
+            self.doubts.has(host, range);
+        }
         let known = self.labels.entry(new.label).or_default();
         if let Some(last) = known.last {
-            if known.in_use && last.process != new.process && is_running(last.process) {
+            let is_used = known.in_use && last.process != new.process && is_running(last.process);
+            if is_used && !self.doubts.excuse(last.range) {
                 return Err(format!("two use it: {last:?}, and now {new:?}"));
             }
             if last.grant == new.grant && new.epoch <= last.epoch {
@@ -128,10 +166,11 @@ impl Model {
     }
 
     /// Still its user's, as far as the model knows.
-    fn check(known: &Memory, user: Use) -> Result<(), String> {
-        match known.last == Some(user) {
+    fn check(&self, user: Use) -> Result<(), String> {
+        let last = self.labels.get(&user.label).and_then(|known| known.last);
+        match last == Some(user) || self.doubts.excuse(user.range) {
             true => Ok(()),
-            false => Err(format!("{user:?} uses what {:?} has", known.last)),
+            false => Err(format!("{user:?} uses what {last:?} has")),
         }
     }
 
@@ -140,9 +179,9 @@ impl Model {
     /// # Errors
     /// Another process uses the memory.
     pub fn writes(&mut self, user: Use, word: usize, value: u64) -> Result<(), String> {
-        let known = self.known(user.label);
-        known.words[word].coming = Some(value);
-        Self::check(known, user)
+        self.check(user)?;
+        self.known(user.label).words[word].coming = Some(value);
+        Ok(())
     }
 
     /// It was written.
@@ -150,10 +189,16 @@ impl Model {
     /// # Errors
     /// Another process uses the memory.
     pub fn wrote(&mut self, user: Use, word: usize) -> Result<(), String> {
-        let known = self.known(user.label);
-        let word = &mut known.words[word];
-        word.value = word.coming.take().unwrap_or(word.value);
-        Self::check(known, user)
+        self.check(user)?;
+        self.known(user.label).words[word].was_written();
+        Ok(())
+    }
+
+    /// It was flushed: it survives the host.
+    pub fn flushed(&mut self, user: Use, word: usize) {
+        if self.check(user).is_ok() {
+            self.known(user.label).words[word].older.clear();
+        }
     }
 
     /// A word was read.
@@ -161,16 +206,42 @@ impl Model {
     /// # Errors
     /// Another process uses the memory, or the word holds another value than was written last.
     pub fn read(&mut self, user: Use, word: usize, found: u64) -> Result<(), String> {
-        let known = self.known(user.label);
-        let expected = &mut known.words[word];
-        if found != expected.value && Some(found) != expected.coming {
+        let is_excused = self.doubts.excuse(user.range);
+        let expected = &mut self.known(user.label).words[word];
+        if !expected.may_be(found) && !is_excused {
             return Err(format!("{user:?} finds {found:#x} in word {word}, not {expected:x?}"));
         }
-        *expected = Word {
-            value: found,
-            coming: None,
-        };
-        Self::check(known, user)
+        expected.is(found);
+        self.check(user)
+    }
+
+    // ---- hosts that share the device ----
+
+    /// A host is about to be lost, with what its caches hold and its processes.
+    pub fn host_lost(&mut self, host: usize) {
+        let of_host = self.labels.values_mut();
+        let of_host = of_host.filter(|known| known.last.is_some_and(|last| last.host == Some(host)));
+        of_host
+            .flat_map(|known| &mut known.words)
+            .for_each(|word| word.is_lossy = true);
+        self.doubts.settle(host);
+    }
+
+    /// A host is about to be called lost that is not.
+    pub fn doubt(&mut self, host: usize) {
+        let last = self.labels.values().filter_map(|known| known.last);
+        let of_host = last.filter(|last| last.host == Some(host));
+        self.doubts.begin(host, of_host.filter_map(|last| last.range));
+    }
+
+    /// It was not believed.
+    pub fn trust(&mut self, host: usize) {
+        self.doubts.refute(host);
+    }
+
+    /// Whether a range may hold what no model knows.
+    pub fn is_doubted(&self, range: FileRange) -> bool {
+        self.doubts.excuse(Some(range))
     }
 
     /// A process asks for a grant's end.

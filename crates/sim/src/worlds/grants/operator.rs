@@ -87,6 +87,15 @@ pub(super) fn problems(stage: &Stage, status: &PoolStatus) -> Vec<String> {
             ));
         }
     }
+    for device in &status.devices {
+        let granted = by_node.get(&device.id).copied().unwrap_or(0);
+        if device.granted != granted || granted > device.bytes {
+            problems.push(format!(
+                "device {}: {} of {} granted, in grants {granted}",
+                device.id, device.granted, device.bytes
+            ));
+        }
+    }
     for tenant in &status.tenants {
         if tenant.quota.is_some_and(|quota| tenant.granted > quota) {
             problems.push(format!(

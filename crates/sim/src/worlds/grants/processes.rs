@@ -5,9 +5,9 @@ use std::sync::Arc;
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos, mark};
 
-use super::role::{MACHINE, Role};
+use super::role::{MACHINE, Role, agent_host};
 use super::stage::Stage;
-use super::{holder, operator, program};
+use super::{holder, operator, program, switch};
 use crate::{Exit, Process, World};
 
 /// All processes.
@@ -18,26 +18,31 @@ pub(super) struct Processes<'w> {
     pub(super) programs: Vec<(Role, Option<Process>)>,
     /// By slot; the last is the operator.
     pub(super) users: Vec<Option<Process>>,
+    /// In a world of hosts.
+    switch: Option<Process>,
 }
 
 impl<'w> Processes<'w> {
     pub(super) fn new(stage: &Arc<Stage>, world: &'w World) -> Self {
         let nodes = (0..stage.grants.nodes).map(Role::Node);
+        let agents = (0..stage.grants.hosts).map(Role::Agent);
         Self {
             stage: Arc::clone(stage),
             world,
             programs: (0..stage.grants.managers)
                 .map(Role::Manager)
                 .chain(nodes)
+                .chain(agents)
                 .map(|role| (role, None))
                 .collect(),
             users: Vec::new(),
+            switch: None,
         }
     }
 
     pub(super) fn everybody(&self) -> impl Iterator<Item = &Process> {
         let programs = self.programs.iter().filter_map(|(_, process)| process.as_ref());
-        programs.chain(self.users.iter().flatten())
+        programs.chain(self.users.iter().flatten()).chain(&self.switch)
     }
 
     pub(super) fn start(&self, host: usize, name: &str, body: impl FnOnce(&Arc<Stage>) + Send + 'static) -> Process {
@@ -55,8 +60,15 @@ impl<'w> Processes<'w> {
             self.start_program(n);
         }
         let stage = Arc::clone(&self.stage);
-        let all_ready = || self.programs.iter().all(|(role, _)| stage.is_ready(*role));
-        self.await_that("managers and memory nodes serve", Nanos::from_secs(60), all_ready)
+        let all_ready = || {
+            self.let_in();
+            self.programs.iter().all(|(role, _)| stage.is_ready(*role))
+        };
+        self.await_that(
+            "managers, memory nodes and agents serve",
+            Nanos::from_secs(60),
+            all_ready,
+        )
     }
 
     pub(super) fn is_down(&self, n: usize) -> bool {
@@ -75,14 +87,47 @@ impl<'w> Processes<'w> {
 
     // ---- users ----
 
-    pub(super) fn start_user(&mut self, slot: usize, draw: Random) {
-        let holders = self.stage.holders();
+    /// A holder is on any host whose loss is no news to the pool.
+    pub(super) fn start_user(&mut self, slot: usize, mut draw: Random) {
+        let (holders, hosts) = (self.stage.holders(), self.stage.grants.hosts);
+        let on = (hosts > 0).then(|| draw.below(hosts as u64) as usize);
+        self.users.resize(holders + 1, None);
+        if slot < holders && on.is_some_and(|host| self.stage.hosts().is_word_due(host)) {
+            return;
+        }
         let process = match slot < holders {
-            true => self.start(MACHINE, "holder", move |stage| holder::run(stage, slot, draw)),
+            true => self.start(on.map_or(MACHINE, agent_host), "holder", move |stage| {
+                holder::run(stage, slot, on, draw)
+            }),
             false => self.start(MACHINE, "operator", move |stage| operator::run(stage, draw)),
         };
-        self.users.resize(holders + 1, None);
         self.users[slot] = Some(process);
+    }
+
+    // ---- hosts that share the device ----
+
+    pub(super) fn start_switch(&mut self, draw: Random) {
+        if self.stage.grants.hosts > 0 {
+            self.switch = Some(self.start(MACHINE, "switch", move |stage| switch::run(stage, draw)));
+        }
+    }
+
+    /// A host is lost, or cut off from the device, which ends its processes as well.
+    pub(super) fn lose_host(&self, host: usize, cut: bool) {
+        self.stage.model().host_lost(host);
+        self.stage.hosts().lose(host, cut);
+        match cut {
+            true => self.world.cut_link(agent_host(host), 0),
+            false => self.world.lose_host(agent_host(host)),
+        }
+    }
+
+    /// The switch lets hosts in again that were cut off, when the pool knows that they were lost.
+    pub(super) fn let_in(&self) {
+        let hosts = self.stage.hosts().take_cut_off();
+        hosts
+            .into_iter()
+            .for_each(|host| self.world.mend_link(agent_host(host), 0));
     }
 
     /// Waits for something that has to come; if it does not, that is a failure.
@@ -122,6 +167,31 @@ impl<'w> Processes<'w> {
         mark::aim(None);
         let users: Vec<Process> = self.users.iter().flatten().cloned().collect();
         // A process that opens a grant waits for half a minute at most, and for the answer to a sign of life.
-        self.start_programs() && self.await_end("all users end", Nanos::from_secs(120), &users)
+        self.right_wrongs();
+        self.start_programs() && self.await_end("all users end", Nanos::from_secs(120), &users) && self.say_words()
+    }
+
+    /// Hosts that were wrongly called lost are lost now, with what their caches held; whether there were any.
+    fn right_wrongs(&self) -> bool {
+        let wronged = self.stage.hosts().wronged();
+        wronged.iter().for_each(|host| self.lose_host(*host, false));
+        !wronged.is_empty()
+    }
+
+    /// The switch says what it has yet to say, and ends. What it was about to say wrongly may come in between.
+    fn say_words(&mut self) -> bool {
+        loop {
+            let switch: Vec<Process> = self.switch.iter().cloned().collect();
+            if !self.await_end("all words are said", Nanos::from_secs(120), &switch) {
+                return false;
+            }
+            if !self.right_wrongs() {
+                return self.start_programs();
+            }
+            self.start_switch(Random(0));
+            if !self.start_programs() {
+                return false;
+            }
+        }
     }
 }

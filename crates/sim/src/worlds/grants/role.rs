@@ -1,6 +1,8 @@
 //! The programs of the world, and on which hosts they run.
 
-/// The machine of memory nodes and of all users.
+use crate::worlds::plan::FIRST_AGENT;
+
+/// The machine of memory nodes and of their users, of operators and of the switch.
 pub(super) const MACHINE: usize = 1;
 
 /// Where a manager runs.
@@ -11,11 +13,27 @@ pub(super) fn manager_host(manager: usize) -> usize {
     }
 }
 
+/// A host that shares the device with others, and has an agent.
+pub(super) fn agent_host(agent: usize) -> usize {
+    FIRST_AGENT + agent
+}
+
+/// Which of those a host is.
+pub(super) fn agent_on(host: usize) -> Option<usize> {
+    host.checked_sub(agent_host(0))
+}
+
+/// As the pool knows it.
+pub(super) fn host_name(agent: usize) -> String {
+    format!("host-{agent}")
+}
+
 /// Which program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Role {
     Manager(usize),
     Node(usize),
+    Agent(usize),
 }
 
 impl Role {
@@ -24,6 +42,7 @@ impl Role {
         match self {
             Role::Manager(n) => format!("manager{n}"),
             Role::Node(n) => format!("node{n}"),
+            Role::Agent(n) => format!("agent{n}"),
         }
     }
 
@@ -31,6 +50,7 @@ impl Role {
         match self {
             Role::Manager(n) => manager_host(n),
             Role::Node(_) => MACHINE,
+            Role::Agent(n) => agent_host(n),
         }
     }
 }

@@ -11,11 +11,12 @@ use cenote_pool::holder::Credentials;
 use cenote_pool::settings::{Tenant, Tenants};
 use cenote_space::EXTENT;
 
+use super::hosts::Hosts;
 use super::label::Label;
 use super::leaderships::Leaderships;
 use super::machines::Machines;
 use super::model::Model;
-use super::role::{MACHINE, Role};
+use super::role::{MACHINE, Role, agent_host};
 use crate::etcd::Etcd;
 use crate::message::{Faults, Net};
 use crate::topology;
@@ -37,6 +38,8 @@ pub(super) struct Stage {
     leaderships: Mutex<Leaderships>,
     model: Mutex<Model>,
     machine: Mutex<Machines>,
+    hosts: Mutex<Hosts>,
+    has_device: AtomicBool,
     ready: Mutex<BTreeSet<Role>>,
     calm: AtomicBool,
     turns: AtomicU64,
@@ -62,6 +65,8 @@ impl Stage {
             leaderships: Mutex::default(),
             model: Mutex::default(),
             machine: Mutex::default(),
+            hosts: Mutex::new(Hosts::new(grants.hosts)),
+            has_device: AtomicBool::new(false),
             ready: Mutex::default(),
             calm: AtomicBool::new(false),
             turns: AtomicU64::new(0),
@@ -84,6 +89,20 @@ impl Stage {
         lock(&self.leaderships)
     }
 
+    /// As [`Stage::model`]: hosts that share the device.
+    pub fn hosts(&self) -> MutexGuard<'_, Hosts> {
+        lock(&self.hosts)
+    }
+
+    /// The device that hosts share is formatted.
+    pub fn has_device(&self) -> bool {
+        self.has_device.load(SeqCst)
+    }
+
+    pub fn set_device(&self) {
+        self.has_device.store(true, SeqCst);
+    }
+
     /// Where a manager listens.
     pub fn manager(&self, n: usize) -> String {
         format!("{}:5440", Role::Manager(n).name())
@@ -103,9 +122,14 @@ impl Stage {
         }
     }
 
-    /// The network, as a program on the machine of nodes and holders sees it.
+    /// The network, as a program on the machine of nodes and operators sees it.
     pub fn network(&self, name: &str) -> Arc<dyn Network> {
         self.net.endpoint(name, MACHINE)
+    }
+
+    /// As a holder sees it, on one of the hosts that share the device, or on the machine of nodes.
+    pub fn network_of(&self, name: &str, host: Option<usize>) -> Arc<dyn Network> {
+        self.net.endpoint(name, host.map_or(MACHINE, agent_host))
     }
 
     pub fn holders(&self) -> usize {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use cenote_base::rt::{self, Nanos};
 
 use super::processes::Processes;
-use super::role::{MACHINE, Role, manager_host};
+use super::role::{MACHINE, Role, agent_host, manager_host};
 use super::stage::{OPERATOR, Stage, holder_name};
 use crate::clock;
 use crate::etcd;
@@ -142,11 +142,12 @@ impl<'w> Trouble<'w> {
 
     /// Between a manager and another process, one way or both.
     fn cut_or_mend(&mut self) {
-        let holders = self.stage.holders() as u64;
-        let all = holders + self.stage.grants.nodes as u64 + 1;
-        let peer = match self.draw.below(all) {
-            n if n < holders => holder_name(n as usize),
-            n if n + 1 < all => Role::Node((n - holders) as usize).name(),
+        let (holders, nodes) = (self.stage.holders(), self.stage.grants.nodes);
+        let all = holders + nodes + self.stage.grants.hosts + 1;
+        let peer = match self.draw.below(all as u64) as usize {
+            n if n < holders => holder_name(n),
+            n if n < holders + nodes => Role::Node(n - holders).name(),
+            n if n + 1 < all => Role::Agent(n - holders - nodes).name(),
             _ => OPERATOR.into(),
         };
         let manager = Role::Manager(self.any_manager()).name();
@@ -170,9 +171,10 @@ impl<'w> Trouble<'w> {
 
     /// For less than a lease, or more.
     fn pause(&mut self) {
-        let managers = self.stage.grants.managers as u64;
-        let host = match self.draw.below(managers + 1) {
-            n if n < managers => manager_host(n as usize),
+        let (managers, hosts) = (self.stage.grants.managers, self.stage.grants.hosts);
+        let host = match self.draw.below((managers + hosts + 1) as u64) as usize {
+            n if n < managers => manager_host(n),
+            n if n < managers + hosts => agent_host(n - managers),
             _ => MACHINE,
         };
         let lease = self.stage.grants.lease.max(Nanos::from_secs(self.stage.grants.ttl));
@@ -203,6 +205,7 @@ impl<'w> Trouble<'w> {
                     user.kill();
                 }
             }
+            4 if self.stage.grants.hosts > 0 => self.lose_host(cast),
             3 => {
                 self.stage.shared.befalls("deaths: manager's host lost");
                 let manager = self.any_manager();
@@ -215,6 +218,7 @@ impl<'w> Trouble<'w> {
                     self.stage.shared.befalls(match role {
                         Role::Manager(_) => "deaths: manager killed",
                         Role::Node(_) => "deaths: memory node killed",
+                        Role::Agent(_) => "deaths: agent killed",
                     });
                     process.kill();
                 }
@@ -222,8 +226,25 @@ impl<'w> Trouble<'w> {
         }
     }
 
+    /// One that shares the device, with what its caches hold of it.
+    fn lose_host(&mut self, cast: &Processes<'_>) {
+        let host = self.draw.below(self.stage.grants.hosts as u64) as usize;
+        let cut = self.draw.one_in(3);
+        let how = if cut { "cut off by the switch" } else { "lost" };
+        self.stage.shared.befalls(&format!("deaths: host {how}"));
+        self.stage.shared.step(format!("host {host} is {how}"));
+        cast.lose_host(host, cut);
+    }
+
     /// A killed process begins anew, at some time.
     fn raise(&mut self, cast: &mut Processes<'_>) {
+        cast.let_in();
+        // It was called lost, wrongly: it is booted, as it has to be.
+        for host in self.stage.hosts().wronged() {
+            if self.draw.one_in(60) {
+                cast.lose_host(host, false);
+            }
+        }
         for n in 0..cast.programs.len() {
             if cast.is_down(n) && self.draw.one_in(40) {
                 self.stage.shared.befalls("programs begun anew");
