@@ -564,7 +564,7 @@ impl GrantTable {
             keep: requested.keep,
             part: None,
             mirror_of: None,
-            range: self.hole(node, bytes).map(|offset| RangeOf { offset, host: None }),
+            range: self.hole(node, bytes).map(RangeOf::new),
             time: now,
             renewals: 0,
         };

@@ -79,6 +79,24 @@ pub struct RangeOf {
     pub offset: u64,
     /// The host that may touch it, while one may.
     pub host: Option<String>,
+    /// Whether the device's directory has it: an agent has said so. A holder may be followed before its own agent has.
+    #[serde(default = "was_known")]
+    pub known: bool,
+}
+
+/// Grant tables did not tell. What a former program granted was noted, or is opened by what the directory says.
+fn was_known() -> bool {
+    true
+}
+
+impl RangeOf {
+    pub(super) fn new(offset: u64) -> Self {
+        Self {
+            offset,
+            host: None,
+            known: false,
+        }
+    }
 }
 
 impl GrantTable {
@@ -145,6 +163,14 @@ impl GrantTable {
     }
 
     // ---- holders ----
+
+    /// The agent that was asked to has noted the range in the device's directory.
+    pub fn range_is_known(&mut self, id: GrantId) {
+        let range = self.grants.get_mut(&id).and_then(|grant| grant.range.as_mut());
+        if let Some(range) = range {
+            range.known = true;
+        }
+    }
 
     /// Whether a process of the request's host can have a grant that lies on a device, as far as its hosts go.
     ///

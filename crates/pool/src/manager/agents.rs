@@ -204,9 +204,15 @@ impl Leader {
         is_wanted: impl Fn(&Grant) -> bool,
     ) -> Result<Option<OrderReply>> {
         let is_wanted = || self.grant_table.look().grant(id).is_ok_and(is_wanted);
-        let new = grant.epoch == 1;
+        let new = grant.range.as_ref().is_some_and(|range| !range.known);
         let order = range_order(id, grant, RangeWork::Admit { new })?;
-        self.agent(grant.node, host_of(id, grant)?)?.order_if(&order, is_wanted)
+        let admitted = self
+            .agent(grant.node, host_of(id, grant)?)?
+            .order_if(&order, is_wanted)?;
+        if new && admitted.is_some() {
+            self.grant_table.update(|grant_table| grant_table.range_is_known(id))?;
+        }
+        Ok(admitted)
     }
 
     /// What a holder maps.
@@ -354,7 +360,8 @@ fn compare(
     }
     let is_found = |id: &GrantId| found.iter().any(|range| range.grant == Some(*id));
     let is_lost = |(id, grant): &(&GrantId, &Grant)| {
-        matches!(grant.phase, Phase::Held | Phase::Idle) && is_steady(id) && !is_found(id)
+        let is_known = grant.range.as_ref().is_some_and(|range| range.known);
+        matches!(grant.phase, Phase::Held | Phase::Idle) && is_known && is_steady(id) && !is_found(id)
     };
     for (id, grant) in after.iter().filter(is_lost) {
         say(format!(

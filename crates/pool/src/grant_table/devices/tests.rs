@@ -1,3 +1,4 @@
+mod known;
 mod refusals;
 
 use super::super::{HostLoss, Opening, SpaceId};
