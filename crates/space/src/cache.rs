@@ -95,6 +95,11 @@ impl PageCache {
         self.table.lock().shrink_to(bytes);
     }
 
+    /// Forgets all of them.
+    pub(super) fn clear(&self) {
+        self.table.lock().shrink_to(0);
+    }
+
     pub(super) fn limit(&self) -> u64 {
         self.limit.load(Ordering::Relaxed)
     }

@@ -152,6 +152,8 @@ struct SpaceState {
     /// What was read under locks of what it does not map.
     cache: PageCache,
     unleft: lock::Unleft,
+    /// How long a look at a far lock tells that it is held still, in nanoseconds; 0: for as long as it is not left.
+    trust: AtomicU64,
     source: OnceLock<Source>,
 }
 
@@ -206,6 +208,7 @@ impl Space {
             asked: AtomicU64::new(0),
             cache: PageCache::default(),
             unleft: lock::Unleft::default(),
+            trust: AtomicU64::new(0),
             source: OnceLock::new(),
         }))
     }

@@ -7,6 +7,8 @@ use super::pieces::cut;
 use super::route::Near;
 use super::stats::CacheStats;
 use super::{GlobalAddress, Space};
+use cenote_base::rt::Nanos;
+use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 
 /// Longer reads are not kept.
@@ -24,10 +26,36 @@ impl Space {
         self.cache().stats()
     }
 
-    /// Reads what a lock protects that is held to read, in that version.
-    pub(super) fn read_under(&self, under: Under, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
-        if self.read_near(address, into)? || self.cache().find(under, address, into) {
+    /// A session that reads pages which this process keeps asks its lock again when its last look is older than this:
+    /// otherwise a process that was stopped for longer than its lease would read, unasked, what others have changed since.
+    /// Less than a lease, by as much as a sign of life may be old; zero, as long as it is not said: it does not ask.
+    pub fn trust_locks_for(&self, time: Nanos) {
+        self.0.trust.store(time.raw(), Ordering::Release);
+    }
+
+    pub(super) fn lock_trust(&self) -> Nanos {
+        Nanos(self.0.trust.load(Ordering::Acquire))
+    }
+
+    /// What was read under locks is not believed any more.
+    pub(super) fn forget_pages(&self) {
+        self.cache().clear();
+    }
+
+    /// Reads what a lock protects that is held to read, in that version. `is_held` looks whether it is, after a page was
+    /// found.
+    pub(super) fn read_under(
+        &self,
+        under: Under,
+        is_held: impl FnOnce() -> Result<()>,
+        address: GlobalAddress,
+        into: &mut [u8],
+    ) -> Result<()> {
+        if self.read_near(address, into)? {
             return Ok(());
+        }
+        if self.cache().find(under, address, into) {
+            return is_held();
         }
         let is_kept =
             self.cache().limit() > 0 && (1..=READ_MAX).contains(&into.len()) && cut(address, into.len()).is_none();

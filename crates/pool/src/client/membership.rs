@@ -151,6 +151,11 @@ impl Membership {
         self.0.ask(request, tries)
     }
 
+    /// After how long a silence its node fences it.
+    pub(super) fn lease(&self) -> Nanos {
+        Nanos(self.0.lease.load(Ordering::Acquire))
+    }
+
     /// Of which node.
     pub(super) fn node(&self) -> NodeId {
         self.0.node

@@ -10,7 +10,8 @@ use crate::act::{Act, Step};
 use crate::cache::Under;
 use crate::route::Turns;
 use crate::{GlobalAddress, Space};
-use cenote_base::rt::Mutex;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 
 /// How a session has a lock, from taking it to leaving it.
@@ -22,11 +23,13 @@ pub(super) struct Hold {
     /// Held to read: of what the lock protects. Held to write: of what it was before; leaving the lock changes the
     /// version.
     version: u64,
+    /// When the lock was last looked at, or before.
+    looked: AtomicU64,
     pub(super) buffer: Mutex<Buffer>,
 }
 
 impl Hold {
-    pub(super) fn new(lock: GlobalAddress, session: u64, taken: Taken) -> Self {
+    pub(super) fn new(lock: GlobalAddress, session: u64, taken: Taken, looked: Nanos) -> Self {
         let (mode, version) = match taken {
             Taken::Slot { version, .. } => (Mode::Read, version),
             Taken::Word { version, .. } => (Mode::Write, version),
@@ -36,6 +39,7 @@ impl Hold {
             mode,
             session,
             version,
+            looked: AtomicU64::new(looked.raw()),
             buffer: Mutex::default(),
         }
     }
@@ -53,6 +57,34 @@ impl Hold {
             lock: self.lock,
             version: self.version,
         }
+    }
+
+    /// Held to read, in a part that this process does not map: whether it is held still, as far as a look tells that is
+    /// not older than it may be. A process that maps the lock's part is ended when it is fenced.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is not, or the process was fenced: no page is believed any more then. Those of the way.
+    pub(super) fn check_held(&self, space: &Space) -> Result<()> {
+        let (trust, now) = (space.lock_trust(), rt::now());
+        let looked = Nanos(self.looked.load(Ordering::Acquire));
+        if trust == Nanos::ZERO || !space.is_far(self.lock) || now.since(looked) < trust {
+            return Ok(());
+        }
+        let found = space.load(self.words(space).word(VERSION)?);
+        let is_same = match found {
+            Ok(version) => version == self.version,
+            Err(Error::Revoked(why)) => {
+                space.forget_pages();
+                return Err(Error::Revoked(why));
+            }
+            Err(error) => return Err(error),
+        };
+        if !is_same {
+            space.forget_pages();
+            return Err(taken_over(self.lock));
+        }
+        self.looked.fetch_max(now.raw(), Ordering::AcqRel);
+        Ok(())
     }
 
     fn words<'s>(&self, space: &'s Space) -> Words<'s> {

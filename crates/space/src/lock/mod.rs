@@ -273,6 +273,8 @@ impl Session {
             session: self.locks.word_in(lock.part(), || self.begin_in(lock.part()))?,
         };
         let was_unleft = self.unleft().claim(lock, me.session);
+        // Before the lock is looked at: the answer may be old when it is read.
+        let looked = rt::now();
         let taken = match mode {
             Mode::Read => me.read(waiting),
             Mode::Write => me.write(waiting),
@@ -281,7 +283,7 @@ impl Session {
             self.unleft().add(lock, me.session);
         }
         let taken = taken?;
-        Ok((taken, Arc::new(Hold::new(lock, me.session, taken))))
+        Ok((taken, Arc::new(Hold::new(lock, me.session, taken, looked))))
     }
 
     /// Lets go of a lock that this session holds so.

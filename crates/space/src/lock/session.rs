@@ -16,7 +16,7 @@ impl Session {
     pub fn read_locked(&self, lock: GlobalAddress, address: GlobalAddress, into: &mut [u8]) -> Result<()> {
         let hold = self.locks.held(lock)?;
         match hold.mode() {
-            Mode::Read => self.read_under(hold.under(), address, into),
+            Mode::Read => self.read_under(hold.under(), || hold.check_held(self), address, into),
             Mode::Write => hold.buffer.lock().read(self, address, into),
         }
     }

@@ -3,6 +3,7 @@
 //! twice are done [once](once).
 
 mod killed;
+mod lost;
 mod model;
 mod once;
 mod pods;
