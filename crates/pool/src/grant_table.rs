@@ -38,6 +38,7 @@ pub(crate) use hosts::SETTLING;
 pub use hosts::{HostLoss, check_host_name};
 use records::{Collection, Record, Records, Weight};
 use serde::{Deserialize, Serialize};
+pub(crate) use spaces::must_hear;
 pub use spaces::{Making, PartOf, PartsOf, SpaceRecord};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -31,6 +31,7 @@ mod not_made;
 mod peers;
 mod spaces;
 mod stored;
+mod told;
 
 use crate::limits::ServiceLimits;
 use crate::store::GrantTableStore;

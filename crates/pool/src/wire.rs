@@ -362,12 +362,15 @@ pub enum Order {
     Unlend { grant: GrantId },
     /// Keeps a part of a space from here on: hands out its extents to members.
     Keep(PartOrder),
-    /// All parts of a space that it keeps some of, and the numbers of those that were lost with their memory nodes.
+    /// All parts of a space that it keeps some of, the numbers of those that were lost with their memory nodes, and of
+    /// those that are being made.
     Peers {
         space: SpaceId,
         parts: Vec<PartView>,
         #[serde(default)]
         lost: Vec<u8>,
+        #[serde(default)]
+        coming: Vec<u8>,
     },
     /// Looks at all of a part that it keeps.
     Check { grant: GrantId },

@@ -285,6 +285,33 @@ fn a_file_system_over_two_pods_is_looked_at_from_one() {
     assert_eq!((report.files, report.problems), (2, Vec::new()));
 }
 
+/// A node that does not know of a new part would end what a fenced member had though that may still write there: a space
+/// does not grow while one of its nodes is away.
+#[test]
+fn a_space_grows_when_all_its_nodes_know_of_it() {
+    let fabric = fabrics().into_iter().next().expect("one");
+    let mut pool = Pool::new(fabric, lively());
+    let spaces = spaces(&pool);
+    pool.nodes[1] = None;
+    let here = PODS[0].to_owned();
+    let grow = |pool: &Pool| {
+        pool.client(0)
+            .grow_space("shared", 4 * EXTENT, Some(core::slice::from_ref(&here)))
+    };
+    let refused = grow(&pool);
+    let is_told = |text: &str| text.contains("has to know");
+    assert!(
+        matches!(&refused, Err(Error::Busy(text)) if is_told(text)),
+        "{refused:?}"
+    );
+    pool.start_node(1);
+    until_found("the space to grow", || grow(&pool).ok(), String::new);
+    let session = spaces[0].session();
+    let grown = (0..200).find_map(|_| session.alloc(EXTENT / 2).ok().filter(|address| address.part() > 2));
+    assert!(grown.is_some(), "the new part is used");
+    drop(spaces);
+}
+
 /// A space that has grown has two parts on a node. Of those the first was not served to the other pod any more.
 #[test]
 fn a_space_that_has_grown_is_served_whole() {

@@ -33,8 +33,8 @@ use std::path::Path;
 pub(crate) const PART_MIN: u64 = 2 * EXTENT;
 const _: () = assert!(PART_MIN <= super::GRANT_MAX, "a part is a grant");
 
-/// All parts of a space, and the numbers of those that were lost with their memory nodes.
-pub type PartsOf = (Vec<PartView>, Vec<u8>);
+/// All parts of a space, the numbers of those that were lost with their memory nodes, and of those that are being made.
+pub type PartsOf = (Vec<PartView>, Vec<u8>, Vec<u8>);
 
 /// Which part of which space a grant is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +139,7 @@ impl GrantTable {
     /// As [`GrantTable::create_space`], and those of [`GrantTable::open_space`].
     pub fn grow_space(&mut self, tenant: &str, requested: &SpaceRequest, now: Nanos) -> Result<Making> {
         let id = self.open_space(tenant, &requested.name)?.id;
+        self.check_all_hear(id)?;
         match self.shares(tenant, requested, Some(id))? {
             Some(shares) => Ok(Making::Begun(self.add_parts(id, &shares, now)?)),
             None => Ok(Making::Wait),
@@ -227,6 +228,20 @@ impl GrantTable {
             self.check_places_of_mirrors(&shares)?;
         }
         Ok(Some(shares))
+    }
+
+    /// All nodes of a space that fence members of others are there: they have to know of a new part before members do.
+    fn check_all_hear(&self, id: SpaceId) -> Result<()> {
+        let nodes = self.parts(id).map(|(_, grant, _)| grant.node);
+        let is_away = |id: &NodeId| {
+            self.nodes
+                .get(id)
+                .is_some_and(|node| node.calls.is_some() && !node.connected)
+        };
+        match nodes.into_iter().find(is_away) {
+            Some(node) => Err(must_hear(node)),
+            None => Ok(()),
+        }
     }
 
     /// Nodes that are called over the fabric tell each other which members are fenced, and nobody else: a space lies on
@@ -465,20 +480,37 @@ impl GrantTable {
 
     /// The spaces that a node keeps parts of, with all their parts.
     pub fn spaces_at(&self, node: NodeId) -> BTreeMap<SpaceId, PartsOf> {
-        let kept = |grant: &&Grant| grant.node == node && grant.phase == Phase::Kept;
-        let parts = self.grants.values().filter(kept).filter_map(|grant| grant.part);
+        let here = |grant: &&Grant| grant.node == node && matches!(grant.phase, Phase::Kept | Phase::Keeping);
+        let parts = self.grants.values().filter(here).filter_map(|grant| grant.part);
         let mut all: BTreeMap<SpaceId, PartsOf> = parts.map(|part| (part.space, PartsOf::default())).collect();
-        for (id, grant) in self.grants.iter().filter(|(_, grant)| grant.phase == Phase::Kept) {
-            let Some(part) = grant.part else { continue };
-            if let Some((parts, _)) = all.get_mut(&part.space) {
-                parts.extend(self.part_view(*id, grant, part.number));
+        for (id, grant) in self.grants.iter() {
+            let of_space = grant.part.and_then(|part| Some((part, all.get_mut(&part.space)?)));
+            let Some((part, (parts, _, coming))) = of_space else {
+                continue;
+            };
+            match grant.phase {
+                Phase::Kept => parts.extend(self.part_view(*id, grant, part.number)),
+                Phase::Keeping => coming.push(part.number),
+                _ => {}
             }
         }
-        for (id, (parts, lost)) in &mut all {
+        for (id, (parts, lost, coming)) in &mut all {
             parts.sort_by_key(|part| part.number);
+            coming.sort_unstable();
             *lost = self.space(*id).map_or_else(Vec::new, |space| space.lost.clone());
         }
         all
+    }
+
+    /// Which part a grant is, and the nodes that have to know of it before members do: those of its space that fence
+    /// members of others.
+    pub fn nodes_with(&self, id: GrantId) -> Option<(PartOf, BTreeSet<NodeId>)> {
+        let part = self.grants.get(&id).and_then(|grant| grant.part)?;
+        let is_told = |grant: &Grant| matches!(grant.phase, Phase::Kept | Phase::Keeping);
+        let parts = self.parts(part.space).filter(|(_, grant, _)| is_told(grant));
+        let has_calls = |id: &NodeId| self.nodes.get(id).is_some_and(|node| node.calls.is_some());
+        let nodes = parts.map(|(_, grant, _)| grant.node).filter(has_calls);
+        Some((part, nodes.collect()))
     }
 
     fn part_view(&self, id: GrantId, grant: &Grant, number: u8) -> Option<PartView> {
@@ -607,6 +639,14 @@ fn problems_of_numbers(space: &SpaceRecord, parts: &[(GrantId, &Grant, u8)]) -> 
         }
     }
     problems
+}
+
+/// A node of a space does not hear of its growth.
+pub(crate) fn must_hear(node: NodeId) -> Error {
+    Error::Busy(format!(
+        "memory node {node}, which keeps parts of the space, is not connected, and has to know of its new memory first: \
+         start it, or see `cenote pool status`"
+    ))
 }
 
 /// Spreads `bytes` over nodes with so much free: each gives the same, or all that it has; `None` if that is not enough.

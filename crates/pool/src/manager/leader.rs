@@ -4,6 +4,7 @@ use super::holders::Holders;
 use super::links::{Link, Links};
 use super::not_made::NotMade;
 use super::stored::StoredGrantTable;
+use super::told::Told;
 use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::Leadership;
@@ -53,9 +54,10 @@ pub(super) struct Leader {
     pool: u128,
     term: u64,
     pub(super) grant_table: Arc<StoredGrantTable>,
-    links: Arc<Links<NodeId>>,
+    pub(super) links: Arc<Links<NodeId>>,
     pub(super) agents: Arc<Links<(NodeId, String)>>,
     pub(super) not_made: NotMade,
+    pub(super) told: Told,
     pub(super) holders: Holders,
     stop: AtomicBool,
 }
@@ -73,6 +75,7 @@ impl Leader {
             agents: grant_table.agents(),
             grant_table: Arc::new(grant_table),
             not_made: NotMade::default(),
+            told: Told::default(),
             holders: Holders::default(),
             stop: AtomicBool::new(false),
         })
@@ -238,6 +241,10 @@ impl Leader {
             let order = match phase {
                 Phase::Fencing => Order::Fence { grant: id },
                 Phase::Freeing => Order::Free { grant: id },
+                Phase::Keeping if self.told.is_made(id) => {
+                    failed |= !self.keep_if_told(id, epoch)?;
+                    continue;
+                }
                 Phase::Keeping => match self.grant_table.look().part_order(id) {
                     Some(order) => Order::Keep(order),
                     None => continue,
@@ -245,6 +252,10 @@ impl Leader {
                 Phase::Held | Phase::Idle | Phase::Kept | Phase::Filling | Phase::Whole => continue,
             };
             match link.order(&order).and_then(|_| self.take_up(id, phase, link)) {
+                Ok(()) if phase == Phase::Keeping => {
+                    self.told.set_made(id);
+                    failed |= !self.keep_if_told(id, epoch)?;
+                }
                 Ok(()) => self.grant_table.update(|grant_table| {
                     grant_table.confirmed(id, epoch, rt::now());
                 })?,

@@ -2,7 +2,7 @@
 
 use super::leader::{Leader, OPEN_TIMEOUT, TURN};
 use super::links::Link;
-use crate::grant_table::{Grant, GrantId, GrantTable, Making, NodeId, PartsOf, Phase, SpaceId};
+use crate::grant_table::{Grant, GrantId, GrantTable, Making, NodeId, PartsOf, Phase, SpaceId, must_hear};
 use crate::key::Key;
 use crate::wire::{AuditReport, Order, OrderReply, Reply, SpaceRequest};
 use cenote_base::rt::{self, Nanos};
@@ -88,13 +88,15 @@ impl Leader {
             })?;
         }
         let why = self.not_made.take(parts);
+        let untold = parts.iter().find_map(|id| self.untold(*id));
+        parts.iter().for_each(|id| self.told.is_over(*id));
         let silent = || {
             Error::Busy(
                 "a memory node that was to give memory for it does not answer: try again, and see `cenote pool status`"
                     .into(),
             )
         };
-        Err(why.unwrap_or_else(silent))
+        Err(why.or(untold.map(must_hear)).unwrap_or_else(silent))
     }
 
     /// A node could not make a part.
@@ -137,16 +139,45 @@ impl Leader {
             if told.get(&space) == Some(&all) {
                 continue;
             }
-            let (parts, lost) = all.clone();
-            let order = Order::Peers { space, parts, lost };
+            let (parts, lost, coming) = all.clone();
+            let kept = parts.iter().map(|part| part.number);
+            let numbers: Vec<_> = kept.chain(coming.iter().copied()).map(|n| (space, n)).collect();
+            let order = Order::Peers {
+                space,
+                parts,
+                lost,
+                coming,
+            };
             match link.order(&order) {
                 Err(error @ (Error::Lost(_) | Error::Timeout(_))) => return Err(error),
                 Err(error) => eprintln!("cenote: manager: space {space}: {error}"),
+                // Parts wait for it that are being made.
+                Ok(_) if self.told.note(node, numbers.into_iter()) => self.links.work_for_all(),
                 Ok(_) => {}
             }
             told.insert(space, all);
         }
         Ok(())
+    }
+
+    /// A part that its node has made is kept, and members hear of it, once all nodes of its space know of it: whether they
+    /// do.
+    pub(super) fn keep_if_told(&self, id: GrantId, epoch: u64) -> Result<bool> {
+        if self.untold(id).is_some() {
+            return Ok(false);
+        }
+        self.grant_table.update(|grant_table| {
+            grant_table.confirmed(id, epoch, rt::now());
+        })?;
+        self.told.is_over(id);
+        Ok(true)
+    }
+
+    /// The first node of a part's space that does not know of it.
+    pub(super) fn untold(&self, id: GrantId) -> Option<NodeId> {
+        let (part, nodes) = self.grant_table.look().nodes_with(id)?;
+        let number = (part.space, part.number);
+        nodes.into_iter().find(|node| !self.told.knows(*node, number))
     }
 
     /// Has the memory nodes look at a tenant's space.

@@ -88,6 +88,8 @@ struct Peers {
     parts: Vec<PartView>,
     /// Those that are gone for good.
     lost: Vec<u8>,
+    /// Those that are being made: members may have heard of them by now.
+    coming: Vec<u8>,
 }
 
 /// How parts are served to other pods.
@@ -401,11 +403,12 @@ impl Parts {
         }
     }
 
-    /// All parts of a space, and where they are; and those that it had, and that are gone for good.
-    pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView], lost: &[u8]) {
+    /// All parts of a space, and where they are; those that it had, and that are gone for good; those that are being made.
+    pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView], lost: &[u8], coming: &[u8]) {
         let told = Peers {
             parts: parts.to_vec(),
             lost: lost.to_vec(),
+            coming: coming.to_vec(),
         };
         let mut peers = self.peers.lock();
         self.of_space(space).iter().for_each(|kept| self.introduce(kept, &told));
@@ -435,7 +438,7 @@ impl Parts {
     }
 
     /// The parts of a space at other nodes that are called over the fabric, or may be, by node; `None`: that is not
-    /// known, as the manager has told nothing yet.
+    /// known, as the manager has told nothing yet, or not what has become of a part that was being made.
     pub(super) fn elsewhere(&self, space: SpaceId) -> Option<BTreeMap<NodeId, Vec<u8>>> {
         // Those that cannot be opened too: this node would ask itself for ever.
         let noted = self.noted.lock();
@@ -449,7 +452,8 @@ impl Parts {
         let mut elsewhere: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
         // A node that is there, and has no calls, serves none.
         let has_calls = |part: &&PartView| part.calls.is_some() || part.members.is_none();
-        let parts = &peers.get(&space)?.parts;
+        let told = peers.get(&space).filter(|told| told.coming.is_empty())?;
+        let parts = &told.parts;
         let is_here = |part: &&PartView| here.contains(&part.number);
         let own: BTreeSet<NodeId> = parts.iter().filter(is_here).map(|part| part.node).collect();
         let others = parts.iter().filter(|part| !own.contains(&part.node));
@@ -698,7 +702,7 @@ mod tests {
     fn a_part_that_is_opened_late_knows_the_others() {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = parts(directory.path());
-        parts.set_peers(SPACE, &[view(1, Some("a")), view(2, Some("b"))], &[]);
+        parts.set_peers(SPACE, &[view(1, Some("a")), view(2, Some("b"))], &[], &[]);
         parts.keep(&order(), LEASE).expect("kept");
         assert_eq!(peer(&parts, 2).expect("it was told").channel.peer(), "b");
         assert!(peer(&parts, 1).is_none(), "that is itself");
@@ -715,9 +719,9 @@ mod tests {
             let kept = parts.part(SPACE, 1).expect("it is open");
             kept.host.as_ref().expect("it is hosted").unreached()
         };
-        parts.set_peers(SPACE, &[view(1, None), view(2, None), view(3, Some("c"))], &[]);
+        parts.set_peers(SPACE, &[view(1, None), view(2, None), view(3, Some("c"))], &[], &[]);
         assert_eq!(unreached(), BTreeSet::from([2]));
-        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, None)], &[]);
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, None)], &[], &[]);
         assert_eq!(unreached(), BTreeSet::new(), "where the third was is known");
     }
 
@@ -732,7 +736,7 @@ mod tests {
         parts.note(&PartOrder { grant, part, ..order() }).expect("noted");
         let mut views = [1, 2, 3].map(|number| view(number, Some("a")));
         views[1].node = NodeId(1);
-        parts.set_peers(SPACE, &views, &[]);
+        parts.set_peers(SPACE, &views, &[], &[]);
         let elsewhere = parts.elsewhere(SPACE).expect("it was told");
         assert_eq!(elsewhere, BTreeMap::from([(NodeId(3), vec![3])]));
         assert!(
@@ -741,16 +745,36 @@ mod tests {
         );
     }
 
+    /// A node that was cut off from the manager while a space grew knew nothing of the new part: it handed locks over
+    /// though their former holder might write there.
+    #[test]
+    fn while_a_part_is_being_made_it_is_not_known_which_nodes_there_are() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        parts.keep(&order(), LEASE).expect("kept");
+        let views = [view(1, Some("a")), view(2, Some("b"))];
+        parts.set_peers(SPACE, &views, &[], &[3]);
+        assert_eq!(parts.elsewhere(SPACE), None, "members may use part 3 by now");
+        parts.set_peers(SPACE, &views, &[], &[]);
+        let elsewhere = parts.elsewhere(SPACE).expect("it was told");
+        assert_eq!(elsewhere, BTreeMap::from([(NodeId(2), vec![2])]), "it was taken back");
+    }
+
     /// Parts that are gone stayed peers for good: extents were offered to them.
     #[test]
     fn a_part_that_is_gone_is_forgotten() {
         let directory = tempfile::tempdir().expect("a directory");
         let parts = parts(directory.path());
         parts.keep(&order(), LEASE).expect("kept");
-        parts.set_peers(SPACE, &[view(1, None), view(2, Some("b")), view(3, Some("c"))], &[]);
+        parts.set_peers(
+            SPACE,
+            &[view(1, None), view(2, Some("b")), view(3, Some("c"))],
+            &[],
+            &[],
+        );
         let before = peer(&parts, 2).expect("it was told");
         // Its node is away for a while.
-        parts.set_peers(SPACE, &[view(1, None), view(2, None)], &[]);
+        parts.set_peers(SPACE, &[view(1, None), view(2, None)], &[], &[]);
         let after = peer(&parts, 2).expect("it is a part still");
         assert!(Arc::ptr_eq(&before.channel, &after.channel), "calls under way go on");
         assert!(peer(&parts, 3).is_none());
@@ -759,7 +783,7 @@ mod tests {
             kept.host.as_ref().expect("it is hosted").is_gone(part)
         };
         assert!(!is_gone(3), "the manager has not said so");
-        parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))], &[3]);
+        parts.set_peers(SPACE, &[view(1, None), view(2, Some("d"))], &[3], &[]);
         assert!(is_gone(3) && !is_gone(2));
         assert_eq!(peer(&parts, 2).expect("it was told").channel.peer(), "d");
     }
