@@ -32,6 +32,7 @@ use cenote_base::rt::Nanos;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use cenote_fabric::mirror::JOURNAL;
 use cenote_space::EXTENT;
 pub use devices::{Device, DeviceHost, RangeOf};
 pub(crate) use hosts::SETTLING;
@@ -75,6 +76,9 @@ pub struct Grant {
     /// Where on a device it lies, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<RangeOf>,
+    /// It is, or was, a mirror that its node has lent: there is a journal beside it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lent: bool,
     /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives every holder
     /// a whole lease.
     #[serde(skip)]
@@ -93,6 +97,11 @@ impl Grant {
             self.phase
         );
         self.phase = next;
+    }
+
+    /// Bytes of its node: its own, and its journal's.
+    fn taken(&self) -> u64 {
+        self.bytes.saturating_add(if self.lent { JOURNAL } else { 0 })
     }
 
     /// It is a part of a space, which its memory node keeps: also while that takes it up.
@@ -118,19 +127,20 @@ pub struct Usage {
     tenants: BTreeMap<String, u64>,
 }
 
-/// Its node, tenant and bytes are its own for as long as it is there.
+/// Its node, tenant and bytes are its own for as long as it is there; whether it is lent changes by
+/// [`GrantTable::set_lent`].
 impl Record for Grant {
     type Totals = Usage;
 
     fn add_to(&self, usage: &mut Usage) {
-        let add = |has: &mut u64| *has = has.saturating_add(self.bytes);
+        let add = |has: &mut u64| *has = has.saturating_add(self.taken());
         add(usage.nodes.entry(self.node).or_default());
         add(usage.tenants.entry(self.tenant.clone()).or_default());
     }
 
     fn take_from(&self, usage: &mut Usage) {
-        take(&mut usage.nodes, &self.node, self.bytes);
-        take(&mut usage.tenants, &self.tenant, self.bytes);
+        take(&mut usage.nodes, &self.node, self.taken());
+        take(&mut usage.tenants, &self.tenant, self.taken());
     }
 }
 
@@ -566,6 +576,7 @@ impl GrantTable {
             part: None,
             mirror_of: None,
             range: self.hole(node, bytes).map(RangeOf::new),
+            lent: false,
             time: now,
             renewals: 0,
         };
@@ -823,6 +834,8 @@ impl GrantTable {
                 grant.enter(if grant.part.is_some() { Phase::Kept } else { Phase::Idle });
                 grant.set_host(None);
                 grant.time = now;
+                // A mirror that takes a grant's place was closed: its journal is gone.
+                self.set_lent(id, false);
             }
             Phase::Freeing => drop(self.grants.remove(&id)),
             Phase::Keeping => {

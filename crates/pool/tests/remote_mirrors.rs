@@ -9,6 +9,7 @@ mod common;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::mirror::JOURNAL;
 use cenote_fabric::{Identity, Region, RegionOptions, coherence};
 use cenote_libfabric as libfabric;
 use cenote_pool::holder::{GrantRequest, GrantedMemory};
@@ -16,7 +17,7 @@ use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
 use cenote_pool::{GrantView, Phase, PoolStatus};
-use cenote_space::{HostOptions, Hosts};
+use cenote_space::{EXTENT, HostOptions, Hosts};
 use common::{Process, TIMEOUT, credentials, manager_options, network, node_options, operator, say, task, until_found};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
@@ -86,7 +87,8 @@ impl Pool {
                 &self.node_directory(n),
                 self.manager.address(),
                 &format!("pod-{n}"),
-                2 * EXTENTS,
+                // And a journal.
+                2 * EXTENTS + JOURNAL / EXTENT,
             )
         };
         let memory = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
@@ -353,6 +355,20 @@ fn a_lost_machine_is_replaced_by_its_mirrors() {
         let report = operator(pool.manager.address()).audit().expect("an audit");
         report.problems.is_empty().then_some(())
     });
+}
+
+/// A mirror's journal was counted neither towards its node's room nor its tenant's quota.
+#[test]
+fn a_journal_counts() {
+    if !can_run() {
+        return;
+    }
+    let (pool, _holder, _, place) = running(2);
+    let status = pool.status();
+    let pod = format!("pod-{place}");
+    let node = status.nodes.iter().find(|node| node.pod == pod).expect("a node");
+    assert_eq!(node.granted, EXTENTS * EXTENT + JOURNAL);
+    assert_eq!(status.tenants[0].granted, 2 * EXTENTS * EXTENT + JOURNAL);
 }
 
 /// A holder on a machine that was taken for lost stands still, and goes on when its mirror has another holder: it writes

@@ -26,6 +26,7 @@ use crate::wire::{MirrorView, OpenRequest};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use cenote_fabric::mirror::JOURNAL;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -132,14 +133,44 @@ impl GrantTable {
     fn set_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId, phase: Phase) -> Result<()> {
         self.mirrorable(tenant, id, epoch)?;
         if self.mirror_of(id).is_none_or(|(is, _)| is != mirror) {
-            return Err(Error::Lost(format!(
-                "grant {mirror} is not the mirror of grant {id} any more"
-            )));
+            return Err(not_its(mirror, id));
         }
         if let Some(grant) = self.grants.get_mut(&mirror) {
             grant.enter(phase);
         }
         Ok(())
+    }
+
+    /// The holder cannot map the mirror: its node lends it, with a journal beside it, which counts as the mirror does.
+    ///
+    /// # Errors
+    /// As [`GrantTable::mirror_is_whole`]; [`Error::Full`] (node, quota).
+    pub fn lend_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
+        if self.mirror_for(tenant, id, epoch)? != Some(mirror) {
+            return Err(not_its(mirror, id));
+        }
+        let (lent, node) = self.grant(mirror).map(|grant| (grant.lent, grant.node))?;
+        if lent {
+            return Ok(());
+        }
+        self.check_quota(tenant, JOURNAL)?;
+        if self.free_of(node) < JOURNAL {
+            let journal = ByteSize(JOURNAL);
+            return Err(Error::Full(format!(
+                "memory node {node} has no {journal} free for a mirror's journal"
+            )));
+        }
+        self.set_lent(mirror, true);
+        Ok(())
+    }
+
+    /// A mirror's journal is gone, or about to come.
+    pub fn set_lent(&mut self, id: GrantId, lent: bool) {
+        let Some(grant) = self.grants.get(&id).filter(|grant| grant.lent != lent).cloned() else {
+            return;
+        };
+        // It counts anew.
+        self.grants.insert(id, Grant { lent, ..grant });
     }
 
     /// The holder has no use of a mirror, or it is broken; it does not map it any more.
@@ -207,6 +238,7 @@ impl GrantTable {
                 epoch: was.epoch.max(grant.epoch) + 1,
                 phase: Phase::Fencing,
                 mirror_of: None,
+                lent: grant.lent,
                 ..was
             };
         }
@@ -279,7 +311,7 @@ impl GrantTable {
         let is_elsewhere = |id: NodeId| self.nodes.get(&id).is_some_and(|node| node.machine != machine);
         let beside = self.nodes_beside(node, machine).into_iter();
         beside
-            .filter(|id| self.free_of(*id) >= bytes)
+            .filter(|id| self.free_of(*id) >= bytes.saturating_add(if is_elsewhere(*id) { JOURNAL } else { 0 }))
             .max_by_key(|id| (is_elsewhere(*id), pod(*id) != pod(node), self.free_of(*id)))
     }
 
@@ -300,6 +332,7 @@ impl GrantTable {
             part: None,
             mirror_of: Some(id),
             range: None,
+            lent: false,
             time: now,
             ..of.clone()
         };
@@ -390,4 +423,8 @@ impl GrantTable {
         };
         is_only && self.grants.get(&of).is_some_and(fits) && mirror.part.is_none()
     }
+}
+
+fn not_its(mirror: GrantId, id: GrantId) -> Error {
+    Error::Lost(format!("grant {mirror} is not the mirror of grant {id} any more"))
 }

@@ -333,6 +333,7 @@ impl GrantTable {
                 part: Some(PartOf { space: id, number }),
                 mirror_of: None,
                 range: None,
+                lent: false,
                 time: now,
                 renewals: 0,
             };

@@ -28,6 +28,8 @@ impl Leader {
                 .grant_table
                 .change(|grant_table| grant_table.mirror_is_lost(tenant, id, epoch, mirror))?,
             MirrorRequest::Lend { mirror, len, anew } => {
+                self.grant_table
+                    .change(|grant_table| grant_table.lend_mirror(tenant, id, epoch, mirror))?;
                 let lent = self.lend_mirror(tenant, (id, epoch), mirror, len, anew)?;
                 let view = self.mirror_view(id).filter(|view| view.grant == mirror);
                 return Ok(Reply::Mirror(view.map(|view| MirrorView {
@@ -37,6 +39,8 @@ impl Leader {
             }
             MirrorRequest::Unlend(mirror) => {
                 self.order_of_mirror(tenant, (id, epoch), mirror, &Order::Unlend { grant: mirror }, || true)?;
+                self.grant_table
+                    .update(|grant_table| grant_table.set_lent(mirror, false))?;
             }
             MirrorRequest::FailOver => {
                 self.grant_table
