@@ -49,6 +49,8 @@ faults! {
     MirrorUnfenced = "mirror-unfenced",
     /// A mirror is promoted before the way of its former holder to it is closed.
     MirrorUnclosed = "mirror-unclosed",
+    /// A mirror on another machine counts as whole for a start on the memory that a killed holder has left.
+    MirrorResumed = "mirror-resumed",
     /// Lines of a changed page are not flushed before its latch is released (survival of the host, step d).
     PageFlush = "page-flush",
     /// A region that another host has written is attached without dropping the lines that this host has cached.

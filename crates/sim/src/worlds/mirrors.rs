@@ -7,14 +7,17 @@
 //!          keeper  ─ lost? the table: void, given up
 //! ```
 //!
-//! A writer numbers its rounds. It writes the number into its lines A, flushes them, does the same with its lines B, and
-//! then says that the round is safe. With the number goes how far every other writer had said to be safe. At some moment
-//! the holder is killed, its host is lost, it is cut off, the node forgets its keys, or the holder is taken for lost and
-//! lives on. If the grant table says that the mirror is whole it is promoted, and the next holder begins with what is there:
+//! A writer numbers its rounds. It writes the number into its lines A, flushes them in order, does the same with its lines
+//! B, and fences after some rounds: then it says that the round is safe. With the number goes how far every other writer
+//! had said to be safe. At some moment the holder is killed, its host is lost, it is cut off, the node forgets its keys,
+//! or the holder is taken for lost and lives on. If the grant table says that the mirror is whole it is promoted, and the next holder begins with what is there:
 //! - no line's first word is ahead of the rest of it;
 //! - every round that was safe is there, A is not behind B, and what a round had seen of others is there: so it is the
 //!   memory as it was at one of the fences;
 //! - a former holder that lives on changes nothing of it.
+//!
+//! A holder that was killed may also be followed by one on its host, which believes the memory that is there: every round
+//! in it counts as safe, also one that had waited for a fence. So the mirror counts for nothing until it is filled anew.
 
 use super::shared::Shared;
 use crate::rdma::{Faults, MemoryNode, Network};
@@ -38,6 +41,8 @@ const WRITERS: usize = 3;
 const OF_WRITER: u64 = 64 << 10;
 const FROM: u64 = 8 << 10;
 const LIVES: u64 = 4;
+/// Rounds that wait for a fence together.
+const FENCED_EVERY: u64 = 3;
 const _: () = assert!(FROM + WRITERS as u64 * OF_WRITER <= LEN, "writers have room");
 
 /// What outlives every holder.
@@ -50,6 +55,17 @@ struct Stage {
     safe: [AtomicU64; WRITERS],
     /// What a node that has lost its keys has in its files.
     kept: Mutex<Option<Vec<u8>>>,
+    /// The memory of the holder.
+    region: Mutex<Option<Arc<Region>>>,
+    /// What was in it when that was killed.
+    left: Mutex<Option<Vec<u8>>>,
+}
+
+/// What the next holder begins with.
+struct Next {
+    image: Arc<Vec<u8>>,
+    /// What the mirror has, if it is the one that a killed holder has left, and counts as whole.
+    resumed: Option<Vec<u8>>,
 }
 
 /// What the grant table says.
@@ -72,7 +88,7 @@ struct Lent {
 /// A holder's threads.
 struct Holder {
     stage: Arc<Stage>,
-    region: Region,
+    region: Arc<Region>,
     mirror: Arc<RemoteMirror>,
     lost: Arc<Event>,
     believed: bool,
@@ -94,8 +110,13 @@ pub(super) fn play(shared: &Arc<Shared>, world: &World) {
         grant_table: Mutex::default(),
         safe: Default::default(),
         kept: Mutex::default(),
+        region: Mutex::default(),
+        left: Mutex::default(),
     });
-    let mut image = Arc::new(vec![0; LEN as usize]);
+    let mut next = Next {
+        image: Arc::new(vec![0; LEN as usize]),
+        resumed: None,
+    };
     for life in 0..LIVES {
         let faults = if draw.one_in(3) {
             Faults::default()
@@ -103,8 +124,8 @@ pub(super) fn play(shared: &Arc<Shared>, world: &World) {
             Faults::random(draw.word())
         };
         stage.network.set_faults(faults);
-        let lent = stage.lend(image, life > 0 && draw.one_in(2));
-        image = stage.one_life(world, &lent, life, &mut draw);
+        let lent = stage.lend(next, life > 0 && draw.one_in(2));
+        next = stage.one_life(world, &lent, life, &mut draw);
         if shared.has_failed() {
             return;
         }
@@ -112,10 +133,16 @@ pub(super) fn play(shared: &Arc<Shared>, world: &World) {
 }
 
 impl Stage {
-    fn lend(&self, image: Arc<Vec<u8>>, believed: bool) -> Lent {
+    /// Believed, the mirror has what the holder begins with, as after a stop in order.
+    fn lend(&self, next: Next, believed: bool) -> Lent {
+        // The former holder's.
+        drop((locked(&self.region).take(), locked(&self.left).take()));
         let (memory, journal) = (self.node.register(LEN), self.node.register(JOURNAL));
+        let Next { image, resumed } = next;
+        let believed = believed || resumed.is_some();
         if believed {
-            self.node.inspect(memory.key, |bytes| bytes.copy_from_slice(&image));
+            let there = resumed.as_deref().unwrap_or(&image);
+            self.node.inspect(memory.key, |bytes| bytes.copy_from_slice(there));
         }
         *locked(&self.grant_table) = GrantTable {
             is_whole: believed,
@@ -130,7 +157,7 @@ impl Stage {
     }
 
     /// A holder lives, and something befalls it; what the next begins with.
-    fn one_life(self: &Arc<Self>, world: &World, lent: &Lent, life: u64, draw: &mut Random) -> Arc<Vec<u8>> {
+    fn one_life(self: &Arc<Self>, world: &World, lent: &Lent, life: u64, draw: &mut Random) -> Next {
         let (stage, theirs) = (Arc::clone(self), lent.clone());
         // A few lines a round, or many, so that the journal goes round.
         let lines = 1 + draw.below(if life == 1 { OF_WRITER / 2 / LINE as u64 } else { 4 });
@@ -138,7 +165,13 @@ impl Stage {
         let rounds = draw.pick(&[0, 3, 10, 40]);
         self.until_safe(rounds);
         rt::sleep(Nanos::from_micros(draw.below(200)));
-        self.befall(world, &holder, lent, draw);
+        let what = self.befall(world, &holder, lent, draw);
+        if what == "killed"
+            && draw.one_in(2)
+            && let Some(next) = self.began_again(lent, lines)
+        {
+            return next;
+        }
         rt::sleep(Nanos::from_micros(draw.pick(&[0, 20, 500, 5_000])));
         let safe = self.promote();
         let image = match safe {
@@ -147,7 +180,8 @@ impl Stage {
         };
         holder.kill();
         self.network.mend(0, &self.node);
-        image
+        let resumed = None;
+        Next { image, resumed }
     }
 
     /// Until so many more rounds are safe, or for some time.
@@ -159,11 +193,16 @@ impl Stage {
         }
     }
 
-    fn befall(&self, world: &World, holder: &Process, lent: &Lent, draw: &mut Random) {
+    fn befall(&self, world: &World, holder: &Process, lent: &Lent, draw: &mut Random) -> &'static str {
         let what = ["killed", "host lost", "cut off", "keys gone", "taken for lost"][draw.index(5)];
         self.shared.befalls(&format!("holders {what}"));
         match what {
-            "killed" => holder.kill(),
+            "killed" => {
+                // Its view of the memory ends with it; a file in shared memory would be left.
+                let region = locked(&self.region).take();
+                *locked(&self.left) = region.map(|region| region.span(0, LEN).to_vec());
+                holder.kill();
+            }
             "host lost" => world.lose_host(0),
             "cut off" => self.network.cut(0, &self.node),
             "keys gone" => {
@@ -174,6 +213,24 @@ impl Stage {
             }
             _ => {}
         }
+        what
+    }
+
+    /// Another holder on the host of one that was killed: what it finds there, and counts as safe.
+    fn began_again(&self, lent: &Lent, lines: u64) -> Option<Next> {
+        let there = locked(&self.left).take()?;
+        self.shared.befalls("holders that begin with the memory that is there");
+        let mirror = self.image(lent)?;
+        let resumes = locked(&self.grant_table).is_whole && planted(Fault::MirrorResumed);
+        self.node.revoke(lent.journal.key);
+        self.node.revoke(lent.memory.key);
+        Some(Next {
+            image: self.begin_with(std::array::from_fn(|writer| {
+                let found = lines_of(&there, writer, lines);
+                found.iter().map(|line| line.version).min().unwrap_or(0)
+            })),
+            resumed: resumes.then_some(mirror),
+        })
     }
 
     /// From here on the mirror is the grant, if it is whole: what was safe by then.
@@ -359,7 +416,7 @@ impl Holder {
     /// # Errors
     /// The node is not reached.
     fn begin(stage: &Arc<Stage>, lent: &Lent, lines: u64) -> Result<Self> {
-        let region = Region::dram(LEN, Identity::default(), RegionOptions::default())?;
+        let region = Arc::new(Region::dram(LEN, Identity::default(), RegionOptions::default())?);
         region.reserve_to(LEN)?;
         region.span(FROM, LEN - FROM).copy_in(0, &lent.image[FROM as usize..]);
         region.expect_mirror();
@@ -375,6 +432,8 @@ impl Holder {
         let mirror = RemoteMirror::begin(memory, RemoteMemory::new(endpoint, lent.journal), options)?;
         let mirror = Arc::new(mirror);
         region.attach_mirror(Arc::clone(&mirror) as _)?;
+        // From here on the process lives until it is killed.
+        *locked(&stage.region) = Some(Arc::clone(&region));
         Ok(Self {
             stage: Arc::clone(stage),
             region,
@@ -424,8 +483,12 @@ impl Holder {
                 for at in (0..len).step_by(LINE) {
                     self.region.span(from + at, LINE as u64).copy_in(0, &line);
                 }
-                coherence::flush(&self.region, from, len as usize);
+                coherence::flush_in_order(&self.region, from, len as usize);
             }
+            if version % FENCED_EVERY != 0 {
+                continue;
+            }
+            coherence::fence(&self.region);
             self.stage.safe[writer].fetch_max(version, Ordering::SeqCst);
             self.stage.shared.count("rounds that are safe");
         }
