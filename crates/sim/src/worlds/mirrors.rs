@@ -485,7 +485,7 @@ impl Holder {
                 }
                 coherence::flush_in_order(&self.region, from, len as usize);
             }
-            if version % FENCED_EVERY != 0 {
+            if !version.is_multiple_of(FENCED_EVERY) {
                 continue;
             }
             coherence::fence(&self.region);

@@ -88,7 +88,10 @@ fn be_agent(stage: &Arc<Stage>, n: usize) -> Result<()> {
     let agent = loop {
         match start_agent(stage, n, life, formats) {
             // The switch has cut the host off.
-            Err(Error::Io { kind, .. }) if kind == ErrorKind::NotFound => rt::sleep(Nanos::from_millis(100)),
+            Err(Error::Io {
+                kind: ErrorKind::NotFound,
+                ..
+            }) => rt::sleep(Nanos::from_millis(100)),
             started => break started?,
         }
     };
