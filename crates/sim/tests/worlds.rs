@@ -94,6 +94,11 @@ fn mirrors_on_another_machine() {
 }
 
 #[test]
+fn the_shared_store() {
+    explore(Name::Store, 8);
+}
+
+#[test]
 fn grants_of_the_pool() {
     explore(Name::Grants, 60);
 }

@@ -7,7 +7,7 @@ use super::pieces::cut;
 use super::{First, GlobalAddress, Space};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
-use cenote_fabric::coherence;
+use cenote_fabric::{Region, coherence};
 
 impl Space {
     /// Whether this process maps the part that an address names.
@@ -17,14 +17,15 @@ impl Space {
     }
 
     /// Writes the lines of these bytes back to memory and fences: a host that invalidates them later reads them. Of
-    /// memory that this process does not map there is nothing to do: its host wrote it.
+    /// memory that this process does not map there is nothing to do: its host wrote it, and back if others
+    /// [share](Part::share) it.
     ///
     /// # Errors
     /// As [`Space::read`].
     pub fn write_back(&self, address: GlobalAddress, len: usize) -> Result<()> {
-        self.with_lines(address, len, |part, at, len| {
-            coherence::write_back(part.region(), at, len);
-            coherence::fence(part.region());
+        self.with_lines(address, len, |region, at, len| {
+            coherence::write_back(region, at, len);
+            coherence::fence(region);
         })
     }
 
@@ -33,18 +34,17 @@ impl Space {
     /// # Errors
     /// As [`Space::read`].
     pub fn invalidate(&self, address: GlobalAddress, len: usize) -> Result<()> {
-        self.with_lines(address, len, |part, at, len| {
-            coherence::invalidate(part.region(), at, len)
-        })
+        self.with_lines(address, len, |region, at, len| coherence::invalidate(region, at, len))
     }
 
-    fn with_lines(&self, address: GlobalAddress, len: usize, f: impl Fn(&Part, u64, usize)) -> Result<()> {
+    fn with_lines(&self, address: GlobalAddress, len: usize, f: impl Fn(&Region, u64, usize)) -> Result<()> {
         let (mut address, mut left) = (address, len);
         while left > 0 {
             // Extents of a run may lie apart.
             let now = cut(address, left).unwrap_or(left);
-            if let Some((part, at)) = self.place_here(address, now as u64)? {
-                f(part, at, now);
+            match self.place_here(address, now as u64)? {
+                Some((part, at)) => f(part.region(), at, now),
+                None => _ = self.with_shared_lines(address, now, |region, at| f(region, at, now))?,
             }
             let next = address.checked_add(now as u64);
             address = next.ok_or_else(|| Error::OutOfBounds(format!("{len} bytes, the last at {address}")))?;

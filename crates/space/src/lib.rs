@@ -62,6 +62,7 @@ mod route;
 mod runs;
 mod sequence;
 mod session;
+mod shared_bytes;
 mod slot;
 mod spread;
 mod stats;
@@ -83,6 +84,7 @@ pub use neighbour::{Neighbour, Service};
 pub use part::{Part, PartOptions};
 pub use placement::{Placement, audit_placements};
 pub use session::Session;
+pub use shared_bytes::SharedBytes;
 pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 
 use cache::PageCache;
@@ -144,6 +146,8 @@ struct SpaceState {
     /// Of the first ones, what most accesses need.
     rows: SlotTable,
     far: [OnceLock<FarAttached>; 256],
+    /// Of those, the ones whose bytes this process reaches on a device.
+    bytes: [OnceLock<SharedBytes>; 256],
     location_cache: LocationCache,
     /// Above the numbers of those.
     far_end: AtomicU64,
@@ -203,6 +207,7 @@ impl Space {
             parts: [const { OnceLock::new() }; 256],
             rows: SlotTable::default(),
             far: [const { OnceLock::new() }; 256],
+            bytes: [const { OnceLock::new() }; 256],
             location_cache: LocationCache::default(),
             far_end: AtomicU64::new(0),
             asked: AtomicU64::new(0),
@@ -294,6 +299,14 @@ impl Space {
         attached.map_err(|_| has_it())?;
         self.0.far_end.fetch_max(u64::from(number) + 1, Ordering::AcqRel);
         Ok(())
+    }
+
+    fn set_bytes(&self, number: u8, bytes: SharedBytes) -> core::result::Result<(), SharedBytes> {
+        self.0.bytes[usize::from(number)].set(bytes)
+    }
+
+    fn bytes_of(&self, part: u8) -> Option<&SharedBytes> {
+        self.0.bytes[usize::from(part)].get()
     }
 
     /// Nothing that was given up is done any more, in any part, once this returns.

@@ -12,7 +12,7 @@ use super::presence::{KEEPER, MARK, Presence};
 use super::slot::Slot;
 use crate::extent::EXTENT;
 use cenote_base::rt;
-use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::{Error, Result};
 use cenote_fabric::{HostAtomicU64, Identity, Kind, LINE, Region, RegionOptions, Row, RowTable, Rows, RowsAt, Words};
 use std::path::Path;
@@ -75,6 +75,8 @@ pub struct Part {
     number: u8,
     layout: Layout,
     is_kept_here: bool,
+    /// Other hosts load and store bytes of it.
+    is_shared: AtomicBool,
 }
 
 /// What a part has where extents can move.
@@ -170,6 +172,7 @@ impl Part {
             number,
             layout,
             is_kept_here: mark == KEEPER,
+            is_shared: AtomicBool::new(false),
         })
     }
 
@@ -223,6 +226,10 @@ impl Part {
     /// Whether this process keeps it.
     pub fn is_kept_here(&self) -> bool {
         self.is_kept_here
+    }
+
+    pub(super) fn is_shared(&self) -> &AtomicBool {
+        &self.is_shared
     }
 
     /// Its memory.

@@ -10,6 +10,7 @@ use super::members::Slot;
 use super::put::{Put, PutOptions};
 use super::read::Value;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result, crc};
 use cenote_space::GlobalAddress;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl Pin {
     pub fn holds(&self) -> Result<bool> {
         let Some(slot) = self.slot else { return Ok(false) };
         let is_noted = self.core.member.has_pin(&self.core.heap, slot, self.item)?;
-        Ok(is_noted && self.core.is_still(self.item, &self.header)?)
+        Ok(is_noted && (planted(Fault::BorrowGeneration) || self.core.is_still(self.item, &self.header)?))
     }
 
     /// The value's length and version.
@@ -107,11 +108,8 @@ impl Borrow {
             }
             let n = (len - skip).min(rest.len() as u64) as usize;
             let (first, behind) = core::mem::take(&mut rest).split_at_mut(n);
-            self.pin
-                .core
-                .heap
-                .space()
-                .read(super::heap::offset(*piece, skip)?, first)?;
+            let at = super::heap::offset(*piece, skip)?;
+            self.pin.core.heap.read_own(at, first, self.pin.header.chunks > 0)?;
             (rest, skip) = (behind, 0);
         }
         Ok(())
@@ -191,9 +189,8 @@ impl Core {
             let piece = piece?;
             for at in (0..len).step_by(step.len()) {
                 let n = (len - at).min(step.len() as u64) as usize;
-                self.heap
-                    .space()
-                    .read(super::heap::offset(piece, at)?, &mut step[..n])?;
+                let at = super::heap::offset(piece, at)?;
+                self.heap.read_own(at, &mut step[..n], filling.is_chunked())?;
                 checksum = crc::append(checksum, &step[..n]);
             }
         }
@@ -207,7 +204,8 @@ impl Core {
         for (piece, len) in pieces {
             for at in (0..*len).step_by(step.len()) {
                 let n = (len - at).min(step.len() as u64) as usize;
-                self.heap.read(super::heap::offset(*piece, at)?, &mut step[..n])?;
+                let at = super::heap::offset(*piece, at)?;
+                self.heap.read_value(at, &mut step[..n], header.chunks > 0)?;
                 checksum = crc::append(checksum, &step[..n]);
             }
         }

@@ -58,6 +58,18 @@ impl Table {
         hash & (self.buckets() - 1)
     }
 
+    /// The objects that it consists of, but for lines that buckets got besides.
+    pub(super) fn objects(&self) -> impl Iterator<Item = GlobalAddress> {
+        [self.address].into_iter().chain(self.segments.iter().copied())
+    }
+
+    /// Whether a line lies in its segments.
+    pub(super) fn has_line(&self, at: GlobalAddress) -> bool {
+        let of = |n: usize| segment_bytes(self.log2, n as u64);
+        let has = |(n, segment): (usize, &GlobalAddress)| at.offset_from(*segment).is_some_and(|inside| inside < of(n));
+        self.segments.iter().enumerate().any(has)
+    }
+
     /// The address of a bucket's first line.
     pub(super) fn bucket(&self, bucket: u64) -> Result<GlobalAddress> {
         assert!(bucket < self.buckets(), "bucket {bucket} of 2^{}", self.log2);

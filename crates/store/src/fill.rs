@@ -8,7 +8,7 @@
 
 use super::core::{Core, Key};
 use super::heap::{Visibility, offset};
-use super::item::{Control, Header, Life, VALUE_MAX, addresses, body, chunks, footprint};
+use super::item::{Control, Header, Life, VALUE_MAX, addresses, body, chunks, class_size, footprint};
 use super::members::Slot;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result, crc};
@@ -114,8 +114,24 @@ impl Core {
         if self.kill(filling.item, filling.header.control.sequence())?.is_none() {
             return Ok(()); // Another has taken this member for dead.
         }
-        let chunks = addresses(&filling.list).filter(|chunk| !chunk.is_null());
-        self.free_objects(chunks.chain([filling.item]), false)
+        let chunks: Vec<_> = addresses(&filling.list).filter(|chunk| !chunk.is_null()).collect();
+        // Whichever host uses them next: no line of them comes to memory from here then.
+        self.publish_chunks(&filling)?;
+        self.free_objects(chunks.into_iter().chain([filling.item]), false)
+    }
+
+    /// The chunks with all that their objects have beside: what is left of them in a cache would come to memory later,
+    /// over what another host has written there by then.
+    fn publish_chunks(&self, filling: &Filling) -> Result<()> {
+        if self.heap.visibility == Visibility::Coherent {
+            return Ok(());
+        }
+        for (chunk, range) in addresses(&filling.list).zip(chunks(filling.header.value_len)) {
+            if !chunk.is_null() {
+                self.heap.publish(chunk, class_size(range.end - range.start))?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether what was filled is linked, where its link's answer was lost. If not, the sweep frees it: another may have
@@ -141,7 +157,7 @@ impl Core {
         let mut rest = bytes;
         for (piece, len) in pieces(filling.item, &filling.header, &filling.list, at, bytes.len() as u64) {
             let (first, behind) = rest.split_at(len as usize);
-            self.heap.write(piece?, first)?;
+            self.heap.write_value(piece?, first, !filling.list.is_empty())?;
             rest = behind;
         }
         Ok(())
@@ -174,12 +190,10 @@ impl Core {
 
     /// As [`finish`](Self::finish), as this version.
     pub(super) fn finish_as(&self, filling: &mut Filling, version: u64) -> Result<()> {
-        let item = filling.item;
-        if self.heap.visibility == Visibility::Flush {
-            let value_len = filling.header.value_len;
-            for (piece, len) in pieces(item, &filling.header, &filling.list, 0, value_len) {
-                self.heap.publish(piece?, len)?;
-            }
+        self.publish_chunks(filling)?;
+        if self.heap.visibility == Visibility::Flush && filling.list.is_empty() && filling.header.value_len > 0 {
+            let at = offset(filling.item, filling.header.body())?;
+            self.heap.publish(at, filling.header.value_len)?;
         }
         self.set_version(filling, version)
     }
@@ -212,6 +226,11 @@ impl Core {
 }
 
 impl Filling {
+    /// Whether its value lies in objects of its own.
+    pub(super) fn is_chunked(&self) -> bool {
+        !self.list.is_empty()
+    }
+
     /// Where its value lies.
     pub(super) fn pieces(&self) -> impl Iterator<Item = (Result<GlobalAddress>, u64)> {
         pieces(self.item, &self.header, &self.list, 0, self.header.value_len)

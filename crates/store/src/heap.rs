@@ -6,6 +6,7 @@
 
 use super::item::Control;
 use super::layout::{LINE, WORD};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, atomic};
 use cenote_base::{Error, Result};
 use cenote_space::{GRAIN, GlobalAddress, Read, Session, Space};
@@ -198,6 +199,30 @@ impl Heap {
         self.space().read(at, into)
     }
 
+    /// Bytes of a value, in a chunk or behind its key. Chunks are whole lines without words: where other hosts of a pod
+    /// map their part they read them there ([`Space::read_bytes`]).
+    pub(super) fn read_value(&self, at: GlobalAddress, into: &mut [u8], is_chunk: bool) -> Result<()> {
+        if self.visibility == Visibility::Flush && !planted(Fault::StoreInvalidate) {
+            self.space().invalidate(at, into.len())?;
+        }
+        self.read_own(at, into, is_chunk)
+    }
+
+    /// The same, as this process has written or invalidated them.
+    pub(super) fn read_own(&self, at: GlobalAddress, into: &mut [u8], is_chunk: bool) -> Result<()> {
+        match is_chunk {
+            true => self.space().read_bytes(at, into),
+            false => self.space().read(at, into),
+        }
+    }
+
+    pub(super) fn write_value(&self, at: GlobalAddress, from: &[u8], is_chunk: bool) -> Result<()> {
+        match is_chunk {
+            true => self.space().write_bytes(at, from),
+            false => self.space().write(at, from),
+        }
+    }
+
     /// Bytes that a word will name, after [`publish`](Self::publish).
     pub(super) fn write(&self, at: GlobalAddress, from: &[u8]) -> Result<()> {
         self.space().write(at, from)
@@ -207,6 +232,7 @@ impl Heap {
     pub(super) fn publish(&self, at: GlobalAddress, len: u64) -> Result<()> {
         match self.visibility {
             Visibility::Coherent => Ok(()),
+            Visibility::Flush if planted(Fault::StoreFlush) => Ok(()),
             Visibility::Flush => self.space().write_back(at, len as usize),
         }
     }

@@ -22,6 +22,7 @@
 //! # Ok::<(), cenote_base::Error>(())
 //! ```
 
+mod audit;
 mod batch;
 mod borrow;
 mod chains;
@@ -57,6 +58,7 @@ mod stats;
 mod sweep;
 mod tier;
 
+pub use audit::Owned;
 pub use batch::Presence;
 pub use borrow::{Allocation, Borrow, Pin};
 pub use compare::Expected;

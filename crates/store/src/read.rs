@@ -9,6 +9,7 @@ use super::item::{HITS_MAX, Header, VALUE_MAX};
 use super::members::Slot;
 use super::replicate::{REPLICAS_MAX, replica_keys};
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result, crc};
 use cenote_space::GlobalAddress;
 
@@ -198,11 +199,12 @@ impl Core {
             let (first, behind) = rest.split_at_mut(len as usize);
             rest = behind;
             if !header.has_checksum() {
-                self.heap.read(piece, first)?;
+                self.heap.read_value(piece, first, !list.is_empty())?;
                 continue;
             }
             for (n, step) in first.chunks_mut(STEP).enumerate() {
-                self.heap.read(offset(piece, (n * STEP) as u64)?, step)?;
+                let at = offset(piece, (n * STEP) as u64)?;
+                self.heap.read_value(at, step, !list.is_empty())?;
                 checksum = crc::append(checksum, step);
             }
         }
@@ -242,7 +244,11 @@ impl Core {
                 }
             }
             let slot = self.member.pin(&self.heap, found.place.entry.item())?;
-            if self.is_linked_there(found.place)? && self.is_still(found.place.entry.item(), &found.header)? {
+            let is_there = || {
+                let is_linked = self.is_linked_there(found.place)?;
+                Ok::<_, Error>(is_linked && self.is_still(found.place.entry.item(), &found.header)?)
+            };
+            if planted(Fault::BorrowGeneration) || is_there()? {
                 self.touch(&found);
                 return Ok(Some((found, slot)));
             }

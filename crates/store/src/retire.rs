@@ -65,15 +65,20 @@ impl Core {
 
     /// Frees what was pinned when it was unlinked and is not any more.
     pub(super) fn free_retired(&self) -> Result<()> {
-        if self.retired.lock().is_empty() {
+        // First these, which were all unlinked by now, and then the pins: of one that comes in between a pin might be
+        // missed that was noted before it was unlinked.
+        let unlinked = core::mem::take(&mut *self.retired.lock());
+        if unlinked.is_empty() {
             return Ok(());
         }
-        let pinned = self.pinned()?;
-        let (stay, go): (Vec<_>, Vec<_>) = self
-            .retired
-            .lock()
-            .drain(..)
-            .partition(|(item, ..)| pinned.contains(item));
+        let pinned = match self.pinned() {
+            Ok(pinned) => pinned,
+            Err(error) => {
+                self.retired.lock().extend(unlinked);
+                return Err(error);
+            }
+        };
+        let (stay, go): (Vec<_>, Vec<_>) = unlinked.into_iter().partition(|(item, ..)| pinned.contains(item));
         self.retired.lock().extend(stay);
         let mut failed = Ok(());
         for (item, header, slot) in go {

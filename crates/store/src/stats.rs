@@ -88,6 +88,13 @@ impl Store {
         })
     }
 
+    /// Of this process, without asking the space: values that were not there as a part was not, and items that were not
+    /// what their checksum says.
+    pub fn missed(&self) -> (u64, u64) {
+        let of = |counter: &cenote_base::rt::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        (of(&self.core.counters.lost), of(&self.core.counters.damaged))
+    }
+
     /// See [`TenantStats`].
     ///
     /// # Errors

@@ -51,6 +51,12 @@ faults! {
     MirrorUnclosed = "mirror-unclosed",
     /// A mirror on another machine counts as whole for a start on the memory that a killed holder has left.
     MirrorResumed = "mirror-resumed",
+    /// What a put has written is not written back to memory before its key names it.
+    StoreFlush = "store-flush",
+    /// A value is read from what this host's caches have of its place.
+    StoreInvalidate = "store-invalidate",
+    /// A borrow is made, and ended, without a look whether its item is the same still.
+    BorrowGeneration = "borrow-generation",
     /// Lines of a changed page are not flushed before its latch is released (survival of the host, step d).
     PageFlush = "page-flush",
     /// A region that another host has written is attached without dropping the lines that this host has cached.

@@ -31,6 +31,7 @@ mod session;
 mod shared;
 mod site;
 mod sql;
+mod store;
 mod story;
 
 pub use name::Name;

@@ -38,6 +38,8 @@ pub enum Name {
     Mirrors,
     /// Hosts that share a device of the memory pool: their agents, holders, managers, and the switch.
     Hosts,
+    /// The store that everybody shares, in a space of the memory pool.
+    Store,
 }
 
 impl Name {
@@ -59,6 +61,7 @@ impl Name {
         Name::Pages,
         Name::Mirrors,
         Name::Hosts,
+        Name::Store,
     ];
 
     /// As on the command line.
@@ -79,6 +82,7 @@ impl Name {
             Name::Pages => "pages",
             Name::Mirrors => "mirrors",
             Name::Hosts => "hosts",
+            Name::Store => "store",
             Name::Backup => "backup",
         }
     }
@@ -112,6 +116,9 @@ impl Name {
             }
             Name::Hosts => {
                 "hosts share an incoherent device of the pool: agents, holders, managers and hosts are lost, stopped, cut off"
+            }
+            Name::Store => {
+                "the shared store in a space of the pool: members in several pods, on coherent memory and not; stopped, fenced, killed"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

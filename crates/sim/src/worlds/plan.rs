@@ -162,6 +162,10 @@ pub struct Pods {
     pub timeout: Nanos,
     /// A pod is lost.
     pub loses: bool,
+    /// Bytes of each device that hardware keeps coherent; `None`: all of them.
+    pub window: Option<u64>,
+    /// A pod whose device a second host maps: bytes alone. Nothing moves away from there then.
+    pub twin: Option<usize>,
     /// In the end users of all pods do the same, for a while, and nothing else happens.
     pub shares: bool,
 }
@@ -248,6 +252,7 @@ impl Plan {
             Name::Tiered => drawn.over_remote_memory(limits, &mut draw),
             Name::DeviceLoss => drawn.on_a_device_that_goes(&mut draw),
             Name::Pool => drawn.in_pods(&mut draw),
+            Name::Store => drawn.in_stores(limits, &mut draw),
             Name::Grants => drawn.with_grants(&mut draw),
             Name::Leaders => drawn.with_leaders(&mut draw),
             Name::Hosts => drawn.with_hosts(&mut draw),
@@ -439,6 +444,8 @@ impl Plan {
             moves: Nanos::from_micros(draw.pick(&[0, 300, 1000, 5000])),
             timeout: Nanos::from_millis(draw.pick(&[2, 5, 20, 100])),
             loses: self.deaths > 0 && draw.one_in(4),
+            window: None,
+            twin: None,
             shares: draw.one_in(3),
         });
         if let (Some(aim), Some(pods)) = (&mut self.hunt.aim, &mut self.pods)
@@ -450,6 +457,25 @@ impl Plan {
             pods.timeout = pods.timeout.min(Nanos::from_millis(5));
         }
         self
+    }
+
+    /// The same, with keys in place of objects: fewer threads, and extents for each size of each process.
+    fn in_stores(self, limits: Limits, draw: &mut Random) -> Plan {
+        let mut plan = self.in_pods(draw);
+        plan.rows = draw.pick(&[6, 20, 40, 90]).min(limits.rows.max(1));
+        plan.sessions = plan.sessions.min(draw.pick(&[2, 3, 4]));
+        plan.transactions = plan.transactions.min(draw.pick(&[150, 400, 900]));
+        if let Some(pods) = &mut plan.pods {
+            pods.shares = false;
+            pods.extents = draw.pick(&[64, 96]);
+            let window = draw.pick(&[0, 0, 4096, 1 << 20]);
+            (pods.window, pods.twin) = match draw.below(4) {
+                0 => (None, None),
+                1 => (Some(window), None),
+                _ => (Some(window), Some(0)),
+            };
+        }
+        plan
     }
 
     /// Few rows, which many want, and statements in place of the engine's calls.

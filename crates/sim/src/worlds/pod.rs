@@ -21,7 +21,7 @@ use super::name::Name;
 use super::plan::Plan;
 use super::shared::{Shared, Tally};
 use super::site::Site;
-use super::{grants, mirrors, pages, panics, pool, scene, story};
+use super::{grants, mirrors, pages, panics, pool, scene, store, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -110,7 +110,7 @@ pub fn run(plan: Plan) -> Verdict {
     let _rare = (digest % 2 == 1).then(|| fault::plant(Fault::StalledLook));
     let world = World::new(shared.plan.schedule, Pace::Explore, topology(&shared.plan));
     let world = world.map(|world| match shared.plan.name {
-        Name::Pool => world.with_step_limit(pool::STEPS_MOST),
+        Name::Pool | Name::Store => world.with_step_limit(pool::STEPS_MOST),
         Name::Grants | Name::Leaders | Name::Hosts => world.with_step_limit(grants::STEPS_MOST),
         Name::Pages => world.with_step_limit(pages::STEPS_MOST),
         Name::Mirrors => world.with_step_limit(mirrors::STEPS_MOST),
@@ -154,7 +154,10 @@ fn made_of(plan: &Plan) -> Topology {
         return topology;
     }
     if let Some(pods) = plan.pods {
-        return pool::topology(plan.hosts, pods);
+        return match plan.name {
+            Name::Store => store::topology(plan.hosts, pods),
+            _ => pool::topology(plan.hosts, pods),
+        };
     }
     match DeviceSpec::new(DEVICE, plan.memory, "cxl-switch") {
         Ok(device) if plan.device => topology.with_device(device),
@@ -172,6 +175,7 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
 /// The controller's thread.
 fn play(shared: &Arc<Shared>, world: &World) {
     match (shared.plan.pods, shared.plan.grants) {
+        (Some(pods), _) if shared.plan.name == Name::Store => store::play(shared, pods, world),
         (Some(pods), _) => pool::play(shared, pods, world),
         (_, Some(grants)) => grants::play(shared, grants, world),
         (None, None) if shared.plan.name == Name::Mirrors => mirrors::play(shared, world),

@@ -722,9 +722,10 @@ impl HostState {
         let keeper: Arc<dyn Keeper> = Arc::clone(&self.keeper) as _;
         let mut part_sessions = self.part_sessions.lock();
         let part_session = part_sessions.entry(session);
-        part_session
+        let made = part_session
             .or_insert_with(|| PartSession::of(Arc::clone(&self.part), keeper, session))
-            .alloc(len, lifetime)
+            .alloc(len, lifetime)?;
+        self.part.made_shared(made).map(|()| made)
     }
 
     fn channel(&self, part: u8) -> Result<Arc<Channel>> {

@@ -207,9 +207,10 @@ impl LocalKeeper {
     /// No access uses the extent from here on, until it is thawed or let go. Nothing is changed if that cannot be had.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already, or
-    /// a thread stays in the middle of an access.
+    /// [`Error::Invalid`] if it does not lie here, or is nothing that moves; [`Error::Busy`]: it is frozen already,
+    /// other hosts use its bytes, or a thread stays in the middle of an access.
     pub(super) fn freeze(&self, extent: GlobalAddress) -> Result<FrozenExtent> {
+        self.part.check_unshared(extent)?;
         self.migration_epochs.fetch_add(1, Ordering::SeqCst);
         let (state, slot) = self.set_frozen(extent)?;
         if !planted(Fault::MoveFence)

@@ -55,7 +55,9 @@ impl HostState {
                 self.prefetch(upcoming.by_ref().take(PREFETCHED));
             }
             begun += 1;
+            self.part.before_shared(address, act);
             let outcome = self.act(address, act)?;
+            self.part.after_shared(address, act);
             if let Outcome::Done(_, slot) = outcome {
                 counted.push((slot, act.is_write()));
             }

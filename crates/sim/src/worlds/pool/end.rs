@@ -30,7 +30,7 @@ fn placements(reports: &Reports) -> BTreeMap<u8, Placement> {
 }
 
 /// Programs begin anew, without moves of their own, and have to agree before long on where extents lie.
-pub(super) fn settle(cast: &mut Processes<'_>) -> bool {
+pub(in crate::worlds) fn settle(cast: &mut Processes<'_>) -> bool {
     if !cast.change_programs(Role::STILL) {
         return false;
     }

@@ -10,7 +10,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Caller, CallerId, Callers, Serve};
 use cenote_space::{
     Admission, Class, Extent, FarPart, GlobalAddress, Hosts, Keeper, Lifetime, LocalKeeper, Part, Pass, Run, SessionId,
-    Space,
+    SharedBytes, Space,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -37,7 +37,7 @@ enum Request {
 }
 
 /// What serves a part's desk.
-pub(super) struct KeeperService {
+pub(in crate::worlds) struct KeeperService {
     pub stage: Arc<Stage>,
     pub keeper: Arc<LocalKeeper>,
     pub hosts: Arc<Hosts>,
@@ -91,7 +91,7 @@ fn json(value: &impl Serialize) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// Those of mapping the pod's part.
-pub(super) fn open(stage: &Arc<Stage>, pod: usize, mark: Mark) -> Result<Space> {
+pub(in crate::worlds) fn open(stage: &Arc<Stage>, pod: usize, mark: Mark) -> Result<Space> {
     let space = Space::new(SPACE);
     let keeper = |of: usize| {
         Arc::new(RemoteKeeper {
@@ -120,11 +120,14 @@ pub(super) fn open(stage: &Arc<Stage>, pod: usize, mark: Mark) -> Result<Space> 
         };
         space.attach_far(far, keeper)?;
     }
+    if let (Some(of), true) = (stage.pods.twin, stage.twin() == Some(pod)) {
+        space.attach_bytes(SharedBytes::join(&device(of), Default::default())?)?;
+    }
     Ok(space)
 }
 
 /// The keeper of a part, as a user has it.
-pub(super) struct RemoteKeeper {
+pub(in crate::worlds) struct RemoteKeeper {
     pub stage: Arc<Stage>,
     pub callers: Arc<dyn Callers>,
     pub pod: usize,

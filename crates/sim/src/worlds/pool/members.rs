@@ -9,16 +9,16 @@ use cenote_base::rt::Nanos;
 use cenote_space::SessionId;
 
 /// What a user's threads are known by in the parts that it maps.
-pub(super) type Mark = u64;
+pub(in crate::worlds) type Mark = u64;
 
 /// From a death until memory nodes act on it.
 const NOTICE: Nanos = Nanos::from_millis(5);
 
 /// A session of a part.
-pub(super) type Place = (u8, SessionId);
+pub(in crate::worlds) type Place = (u8, SessionId);
 
 #[derive(Debug, Default)]
-pub(super) struct Members {
+pub(in crate::worlds) struct Members {
     /// And since when nodes know it.
     dead: BTreeMap<Mark, Nanos>,
     /// Those that were silent for too long, and live: they map nothing.

@@ -20,16 +20,16 @@
 //!
 //! The words of a part are atomics of one host, so all users of a pod are on one, and its memory is coherent.
 
-mod end;
+pub(super) mod end;
 mod founder;
-mod keeper_service;
-mod members;
+pub(super) mod keeper_service;
+pub(super) mod members;
 mod model;
-mod processes;
+pub(super) mod processes;
 mod program;
-mod role;
+pub(super) mod role;
 mod share;
-mod stage;
+pub(super) mod stage;
 mod trouble;
 mod user;
 
@@ -56,7 +56,8 @@ pub(super) fn topology(hosts: usize, pods: Pods) -> Topology {
         let device = DeviceSpec::new(&device_name(pod), (pods.extents + 2) * EXTENT, "cxl-switch");
         let device = device.expect("a profile of this program");
         topology.devices.push(DeviceSpec {
-            coherent: true,
+            coherent: pods.window.is_none(),
+            window: pods.window.unwrap_or(0),
             ..device
         });
     }

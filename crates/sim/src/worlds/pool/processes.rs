@@ -12,24 +12,24 @@ use super::{founder, program, user};
 use crate::{Exit, Process, World, clock};
 
 /// A user that runs.
-pub(super) struct User {
-    pub(super) process: Process,
-    pub(super) mark: Mark,
+pub(in crate::worlds) struct User {
+    pub(in crate::worlds) process: Process,
+    pub(in crate::worlds) mark: Mark,
 }
 
 /// All processes.
-pub(super) struct Processes<'w> {
-    pub(super) stage: Arc<Stage>,
-    pub(super) world: &'w World,
+pub(in crate::worlds) struct Processes<'w> {
+    pub(in crate::worlds) stage: Arc<Stage>,
+    pub(in crate::worlds) world: &'w World,
     /// By pod.
-    pub(super) programs: Vec<Option<Process>>,
-    pub(super) users: Vec<User>,
+    pub(in crate::worlds) programs: Vec<Option<Process>>,
+    pub(in crate::worlds) users: Vec<User>,
     /// How programs are started now.
-    pub(super) role: Role,
+    pub(in crate::worlds) role: Role,
 }
 
 impl<'w> Processes<'w> {
-    pub(super) fn new(stage: &Arc<Stage>, world: &'w World) -> Self {
+    pub(in crate::worlds) fn new(stage: &Arc<Stage>, world: &'w World) -> Self {
         Self {
             stage: Arc::clone(stage),
             world,
@@ -42,7 +42,7 @@ impl<'w> Processes<'w> {
     // ---- programs ----
 
     /// Starts those that do not run; whether all serve.
-    pub(super) fn start_programs(&mut self, role: Role) -> bool {
+    pub(in crate::worlds) fn start_programs(&mut self, role: Role) -> bool {
         self.role = role;
         for pod in self.stage.alive() {
             if self.programs[pod].as_ref().is_none_or(|program| !program.is_running()) {
@@ -54,7 +54,7 @@ impl<'w> Processes<'w> {
         self.await_that("all pods serve", Nanos::from_secs(30), all_ready)
     }
 
-    pub(super) fn start_program(&mut self, pod: usize) {
+    pub(in crate::worlds) fn start_program(&mut self, pod: usize) {
         let (stage, role) = (Arc::clone(&self.stage), self.role);
         stage.clear_post(pod);
         let body = move || program::run(&stage, pod, role);
@@ -62,7 +62,7 @@ impl<'w> Processes<'w> {
     }
 
     /// Ends all programs in order, and starts them anew.
-    pub(super) fn change_programs(&mut self, role: Role) -> bool {
+    pub(in crate::worlds) fn change_programs(&mut self, role: Role) -> bool {
         let stage = Arc::clone(&self.stage);
         stage.alive().iter().for_each(|pod| stage.ask_end(*pod));
         let programs: Vec<Process> = self.programs.iter().flatten().cloned().collect();
@@ -72,7 +72,7 @@ impl<'w> Processes<'w> {
             && self.start_programs(role)
     }
 
-    pub(super) fn has_ended_well(&self, process: &Process) -> bool {
+    pub(in crate::worlds) fn has_ended_well(&self, process: &Process) -> bool {
         match process.join() {
             Exit::Panicked(why) => {
                 self.stage.shared.fail(format!("{}: {why}", process.name()));
@@ -83,7 +83,7 @@ impl<'w> Processes<'w> {
     }
 
     /// Waits for something that has to come; if it does not, that is a failure.
-    pub(super) fn await_that(&self, what: &str, time: Nanos, is_so: impl FnMut() -> bool) -> bool {
+    pub(in crate::worlds) fn await_that(&self, what: &str, time: Nanos, is_so: impl FnMut() -> bool) -> bool {
         let has_come = self.stage.wait(time, is_so);
         if !has_come && !self.stage.shared.has_failed() {
             self.stage.shared.fail(format!("{what}: not within {time}"));
@@ -93,23 +93,28 @@ impl<'w> Processes<'w> {
 
     // ---- users ----
 
-    pub(super) fn new_mark(&self) -> Mark {
+    pub(in crate::worlds) fn new_mark(&self) -> Mark {
         // The second bit is set in the marks of all users.
         self.world.draw() | 2
     }
 
-    pub(super) fn start(&mut self, pod: usize, name: &str, body: impl FnOnce(&Arc<Stage>, Mark) + Send + 'static) {
+    pub(in crate::worlds) fn start(
+        &mut self,
+        pod: usize,
+        name: &str,
+        body: impl FnOnce(&Arc<Stage>, Mark) + Send + 'static,
+    ) {
         let (stage, mark) = (Arc::clone(&self.stage), self.new_mark());
         let process = self.world.process(pod, name, move || body(&stage, mark));
         self.users.push(User { process, mark });
     }
 
-    pub(super) fn start_user(&mut self, pod: usize, threads: usize) {
+    pub(in crate::worlds) fn start_user(&mut self, pod: usize, threads: usize) {
         self.start(pod, "user", move |stage, mark| user::run(stage, pod, mark, threads));
     }
 
     /// Waits until all users have ended, and buries them.
-    pub(super) fn await_users(&mut self, what: &str, time: Nanos) -> bool {
+    pub(in crate::worlds) fn await_users(&mut self, what: &str, time: Nanos) -> bool {
         let users = std::mem::take(&mut self.users);
         let all_ended = || users.iter().all(|user| !user.process.is_running());
         let have_ended = self.await_that(what, time, all_ended);
@@ -118,11 +123,11 @@ impl<'w> Processes<'w> {
         well
     }
 
-    pub(super) fn bury(&self, mark: Mark) {
+    pub(in crate::worlds) fn bury(&self, mark: Mark) {
         self.stage.members().lock().died(mark, clock::now());
     }
 
-    pub(super) fn lay_out(&mut self, draw: &mut Random) -> bool {
+    pub(in crate::worlds) fn lay_out(&mut self, draw: &mut Random) -> bool {
         for pod in 0..self.stage.count() {
             let of_pod = Random(draw.word());
             self.start(pod, "founder", move |stage, mark| {
@@ -133,7 +138,7 @@ impl<'w> Processes<'w> {
     }
 
     /// No more faults; users end what they are at.
-    pub(super) fn calm_down(&mut self) -> bool {
+    pub(in crate::worlds) fn calm_down(&mut self) -> bool {
         let stage = Arc::clone(&self.stage);
         stage.set_phase(Phase::Calm);
         mark::aim(None);

@@ -26,7 +26,7 @@ const TURN: Nanos = Nanos::from_micros(300);
 const MOVES_MOST: u32 = 200;
 
 /// The body of a program's process.
-pub(super) fn run(stage: &Arc<Stage>, pod: usize, role: Role) {
+pub(in crate::worlds) fn run(stage: &Arc<Stage>, pod: usize, role: Role) {
     if let Err(error) = host(stage, pod, role) {
         stage.shared.fail(format!("the program of pod {pod}: {error}"));
     }
@@ -37,6 +37,9 @@ fn host(stage: &Arc<Stage>, pod: usize, role: Role) -> Result<()> {
         true => make(stage, pod)?,
         false => Part::open(&device(pod), RegionOptions::default())?,
     });
+    if stage.pods.twin == Some(pod) {
+        part.share()?;
+    }
     let keeper = Arc::new(LocalKeeper::new(part)?);
     let going_on = stage.members().lock().going_on(part_number(pod));
     going_on.iter().try_for_each(|session| keeper.readmit(*session))?;

@@ -16,8 +16,8 @@ use crate::rdma::{MemoryNode, Network};
 use crate::worlds::plan::Pods;
 use crate::worlds::shared::Shared;
 
-pub(super) const SPACE: u128 = 0x5bace;
-pub(super) const KEY: u128 = 0x5ec2e7;
+pub(in crate::worlds) const SPACE: u128 = 0x5bace;
+pub(in crate::worlds) const KEY: u128 = 0x5ec2e7;
 
 /// How the users of each pod read what lies in others.
 const READS: [FarReads; 4] = [
@@ -28,26 +28,26 @@ const READS: [FarReads; 4] = [
 ];
 
 /// A part's number.
-pub(super) fn part_number(pod: usize) -> u8 {
+pub(in crate::worlds) fn part_number(pod: usize) -> u8 {
     pod as u8 + 1
 }
 
 /// The pod of a part.
-pub(super) fn pod_of(part: u8) -> usize {
+pub(in crate::worlds) fn pod_of(part: u8) -> usize {
     usize::from(part).wrapping_sub(1)
 }
 
-pub(super) fn pod_name(pod: usize) -> String {
+pub(in crate::worlds) fn pod_name(pod: usize) -> String {
     format!("pod{pod}")
 }
 
-pub(super) fn keeper_name(pod: usize) -> String {
+pub(in crate::worlds) fn keeper_name(pod: usize) -> String {
     format!("desk{pod}")
 }
 
 /// What users and programs are to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Phase {
+pub(in crate::worlds) enum Phase {
     /// Faults come.
     Wild,
     /// Users end what they are at.
@@ -56,7 +56,7 @@ pub(super) enum Phase {
 
 /// What a program of a pod tells when it is asked.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Report {
+pub(in crate::worlds) struct Report {
     /// What the keeper finds wrong.
     pub problems: Vec<String>,
     /// Where extents lie.
@@ -66,7 +66,7 @@ pub(super) struct Report {
 }
 
 /// What all parts tell, by number.
-pub(super) type Reports = BTreeMap<u8, Report>;
+pub(in crate::worlds) type Reports = BTreeMap<u8, Report>;
 
 /// Between the controller and the program of a pod.
 #[derive(Debug, Default)]
@@ -85,11 +85,11 @@ struct Pod {
     post: Mutex<Post>,
 }
 
-pub(super) struct Stage {
+pub(in crate::worlds) struct Stage {
     pub shared: Arc<Shared>,
     pub pods: Pods,
     pub network: Network,
-    pub model: Model,
+    pub(super) model: Model,
     members: Mutex<Members>,
     all: Vec<Pod>,
     calm: AtomicBool,
@@ -105,7 +105,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Its lock is the machine's own.
-pub(super) struct MembersOf<'s>(&'s Mutex<Members>);
+pub(in crate::worlds) struct MembersOf<'s>(&'s Mutex<Members>);
 
 impl<'s> MembersOf<'s> {
     pub fn lock(&self) -> MutexGuard<'s, Members> {
@@ -149,6 +149,11 @@ impl Stage {
     /// The machine of no pod: its users map nothing.
     pub fn visitors(&self) -> usize {
         self.all.len()
+    }
+
+    /// The second host of a pod, if there is one.
+    pub fn twin(&self) -> Option<usize> {
+        self.pods.twin.map(|_| self.all.len() + 1)
     }
 
     /// Whether what a member had is others' by now.
@@ -267,7 +272,13 @@ impl Stage {
             pod: pod_name(from),
         };
         let channel = Channel::new(self.network.port(from) as Arc<dyn Callers>, pod_name(to), hello);
-        channel.reading(READS[from % READS.len()])
+        // Cards read what its host's caches have of a part that other hosts write to.
+        let reads = if self.pods.twin.is_some() {
+            FarReads::Plain
+        } else {
+            READS[from % READS.len()]
+        };
+        channel.reading(reads)
     }
 
     /// Waits until `is_so`, for so long of virtual time.
@@ -310,10 +321,10 @@ impl Stage {
 }
 
 /// Where a pod's part lies.
-pub(super) fn device(pod: usize) -> std::path::PathBuf {
+pub(in crate::worlds) fn device(pod: usize) -> std::path::PathBuf {
     format!("/dev/sim/{}", device_name(pod)).into()
 }
 
-pub(super) fn device_name(pod: usize) -> String {
+pub(in crate::worlds) fn device_name(pod: usize) -> String {
     format!("part{pod}")
 }
