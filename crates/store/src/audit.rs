@@ -5,7 +5,7 @@ use super::chains::{Table, next};
 use super::core::Core;
 use super::entry::State;
 use super::heap::offset;
-use super::item::addresses;
+use super::item::{Header, addresses};
 use super::layout::{WORD, free_pool, member, root};
 use super::members::records;
 use cenote_base::Result;
@@ -84,7 +84,13 @@ impl Core {
             for n in 0..member::INTENTS_MAX {
                 let intent = self.heap.load(offset(record, member::INTENTS + WORD * n)?)?;
                 let item = GlobalAddress::from_raw(intent);
-                if intent != 0 && !found.iter().any(|(object, _)| *object == item) {
+                if intent == 0 || found.iter().any(|(object, _)| *object == item) {
+                    continue;
+                }
+                // A note that stayed when its item went ends nothing else that lies there.
+                let sequence = self.heap.load(offset(record, member::SEQUENCES + WORD * n)?)?;
+                let is_its = |header: Header| header.control.sequence() == sequence;
+                if self.header_at(item)?.is_some_and(is_its) {
                     self.of_item(item, "an item that a member answers for", found)?;
                 }
             }
