@@ -301,8 +301,9 @@ impl Space {
         Ok(())
     }
 
-    fn set_bytes(&self, number: u8, bytes: SharedBytes) -> core::result::Result<(), SharedBytes> {
-        self.0.bytes[usize::from(number)].set(bytes)
+    /// Says whether it had none.
+    fn set_bytes(&self, number: u8, bytes: SharedBytes) -> bool {
+        self.0.bytes[usize::from(number)].set(bytes).is_ok()
     }
 
     fn bytes_of(&self, part: u8) -> Option<&SharedBytes> {

@@ -96,12 +96,10 @@ impl Space {
             return Err(Error::Mismatch(format!("part {number} is of another space")));
         }
         let is_mapped = self.is_near(GlobalAddress::new(number, 0, 0, 1)?);
-        let attached = if is_mapped {
-            Err(())
-        } else {
-            self.set_bytes(number, bytes).map_err(drop)
-        };
-        attached.map_err(|()| Error::Invalid(format!("part {number} is mapped already")))
+        match !is_mapped && self.set_bytes(number, bytes) {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!("part {number} is mapped already"))),
+        }
     }
 
     /// Reads bytes of lines that hold no words, where they lie if this process can. Whether they are the object's still
