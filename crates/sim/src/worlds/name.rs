@@ -44,7 +44,7 @@ pub enum Name {
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 16] = [
+    pub const ALL: [Name; 17] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
