@@ -115,7 +115,7 @@ fn leaders_of_the_pool() {
 
 #[test]
 fn hosts_on_one_device() {
-    explore(Name::Hosts, 20);
+    explore(Name::Hosts, 3);
 }
 
 #[test]

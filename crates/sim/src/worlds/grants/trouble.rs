@@ -240,7 +240,8 @@ impl<'w> Trouble<'w> {
     fn raise(&mut self, cast: &mut Processes<'_>) {
         cast.let_in();
         // It was called lost, wrongly: it is booted, as it has to be.
-        for host in self.stage.hosts().wronged() {
+        let wronged = self.stage.hosts().wronged();
+        for host in wronged {
             if self.draw.one_in(60) {
                 cast.lose_host(host, false);
             }
