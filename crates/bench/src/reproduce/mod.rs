@@ -20,6 +20,7 @@ pub mod chart;
 pub mod cost;
 pub mod judge;
 pub mod latency;
+pub mod mirrors;
 pub mod mix;
 pub mod options;
 pub mod origin;

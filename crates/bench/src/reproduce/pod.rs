@@ -12,6 +12,7 @@
 //! time.
 
 use super::cost::Costs;
+use super::mirrors::{Mirrors, Survival};
 use super::mix::Mix;
 use super::workload::{Client, Session, Tables};
 use crate::{Error, Result};
@@ -253,6 +254,8 @@ pub struct Pod<'a> {
     pub dataset: &'a Dataset,
     /// Of the simulation.
     pub seed: u64,
+    /// What the instances' memory survives.
+    pub survival: Survival,
 }
 
 impl Pod<'_> {
@@ -275,7 +278,8 @@ impl Pod<'_> {
         shared: &Arc<Shared>,
         progress: &(dyn Fn() + Sync),
     ) -> Result<Vec<Measured>> {
-        let far = Far::new(w, self.system, files, self.dataset, self.seed)?;
+        let mut far = Far::new(w, self.system, files, self.dataset, self.seed)?;
+        far.survival = Mirrors::of(self.survival, self.instances, self.dataset.scale.memory, self.seed)?;
         let start = |i: usize| {
             let (shared, options, scale) = (shared.clone(), far.options(i), self.dataset.scale);
             w.process(i, "instance", move || instance(i, &options, scale, &shared))
@@ -323,6 +327,7 @@ pub(crate) struct Far {
     frames: u32,
     network: Option<(Network, Vec<Remote>)>,
     drive: Drive,
+    survival: Mirrors,
 }
 
 impl Far {
@@ -350,6 +355,7 @@ impl Far {
             frames: ((f64::from(dataset.pages) * share) as u32).max(FRAMES_MIN),
             network,
             drive,
+            survival: Mirrors::default(),
         })
     }
 
@@ -360,6 +366,10 @@ impl Far {
 
     /// How a new process of an instance opens its database.
     pub(crate) fn options(&self, instance: usize) -> EngineOptions {
+        self.survival.give(instance, self.memory(instance))
+    }
+
+    fn memory(&self, instance: usize) -> EngineOptions {
         let whole = |kind| EngineOptions::new("/data", kind, self.scale.memory);
         match (self.system, &self.network) {
             (System::Cxl, _) => EngineOptions {

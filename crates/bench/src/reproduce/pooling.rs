@@ -6,6 +6,7 @@
 use super::chart::{Chart, Panel, Series};
 use super::cost::Costs;
 use super::judge::{Claim, Kind, Paper};
+use super::mirrors::Survival;
 use super::mix::Mix;
 use super::options::{Options, Progress};
 use super::paper;
@@ -103,6 +104,7 @@ impl Sweep {
                 instances: INSTANCES,
                 dataset,
                 seed: options.seed,
+                survival: Survival::Process,
             };
             pod.run(plan.clone(), &|| bar.inc(1))
         });
@@ -442,6 +444,7 @@ pub fn fig1(options: &Options, dataset: &Dataset, progress: &Progress) -> Result
             instances: 1,
             dataset,
             seed: options.seed,
+            survival: Survival::Process,
         };
         pod.run(plan.clone(), &|| bar.inc(1))
     });
