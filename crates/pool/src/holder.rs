@@ -21,7 +21,7 @@ use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::{FileRange, Foothold, MirrorKeeper};
-use mirror::{GrantMirror, MirrorOptions};
+use mirror::{GrantMirror, Lines, MirrorOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -385,7 +385,13 @@ impl Shared {
             cards: Arc::default(),
             on_revoked: Box::new(|| ()),
         };
-        Ok(GrantMirror::new(line, which, options, stop, opened.mirror.clone()))
+        Ok(GrantMirror::new(
+            Lines::one(&line),
+            which,
+            options,
+            stop,
+            opened.mirror.clone(),
+        ))
     }
 }
 

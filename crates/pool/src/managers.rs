@@ -21,6 +21,15 @@ pub(crate) struct Managers {
     first: AtomicUsize,
 }
 
+impl Clone for Managers {
+    fn clone(&self) -> Self {
+        Self {
+            addresses: self.addresses.clone(),
+            first: AtomicUsize::new(self.first.load(Ordering::Relaxed)),
+        }
+    }
+}
+
 impl Managers {
     /// `ADDR:PORT`, or several with commas in between.
     ///

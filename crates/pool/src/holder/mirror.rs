@@ -50,9 +50,33 @@ pub(crate) struct MirrorOptions {
     pub(crate) on_revoked: Box<dyn Fn() + Send + Sync>,
 }
 
+/// The ways to the manager. Those that ask over one wait for each other.
+#[derive(Clone)]
+pub(crate) struct Lines {
+    /// Of what the manager answers by itself.
+    pub(crate) quick: Arc<ManagerChannel>,
+    /// Of what it asks a memory node for.
+    pub(crate) slow: Arc<ManagerChannel>,
+}
+
+impl Lines {
+    /// One for all.
+    pub(crate) fn one(line: &Arc<ManagerChannel>) -> Self {
+        let (quick, slow) = (Arc::clone(line), Arc::clone(line));
+        Self { quick, slow }
+    }
+
+    fn of(&self, what: &MirrorRequest) -> &ManagerChannel {
+        match what {
+            MirrorRequest::Seek | MirrorRequest::Lend { .. } | MirrorRequest::Unlend(_) => &self.slow,
+            _ => &self.quick,
+        }
+    }
+}
+
 /// See the module.
 pub(crate) struct GrantMirror {
-    line: Arc<ManagerChannel>,
+    lines: Lines,
     grant: GrantId,
     epoch: u64,
     options: MirrorOptions,
@@ -104,7 +128,7 @@ impl Attached {
 
 impl GrantMirror {
     pub(crate) fn new(
-        line: Arc<ManagerChannel>,
+        lines: Lines,
         (grant, epoch): (GrantId, u64),
         options: MirrorOptions,
         stop: Arc<Event>,
@@ -112,7 +136,7 @@ impl GrantMirror {
     ) -> Arc<Self> {
         let bell = Arc::<Event>::default();
         Arc::new_cyclic(|this| Self {
-            line,
+            lines,
             grant,
             epoch,
             stop,
@@ -136,20 +160,23 @@ impl GrantMirror {
         }
     }
 
-    /// A part is about to be used by a keeper that has just begun: what a mirror of before lacks is not known.
+    /// A part is about to be used by a keeper that has just begun: what a mirror of before lacks is not known. That goes,
+    /// and another is filled: a word of the former process about it, which may be on its way still, says nothing of the
+    /// new one.
     ///
     /// # Errors
     /// Those of the way to the manager; [`Error::Revoked`].
     pub(crate) fn take_up(&self) -> Result<()> {
-        match self.ask(MirrorRequest::Look)?.filter(|view| view.whole) {
-            Some(view) => self.ask(MirrorRequest::Void(view.grant)).map(drop),
+        match self.ask(MirrorRequest::Look)? {
+            Some(view) => self.ask(MirrorRequest::Lost(view.grant)).map(drop),
             None => Ok(()),
         }
     }
 
     pub(super) fn ask(&self, what: MirrorRequest) -> Result<Option<MirrorView>> {
         let (grant, epoch) = (self.grant, self.epoch);
-        match self.line.ask(&Request::Mirror { grant, epoch, what }, TIMEOUT)? {
+        let line = self.lines.of(&what);
+        match line.ask(&Request::Mirror { grant, epoch, what }, TIMEOUT)? {
             Reply::Mirror(view) => Ok(view),
             _ => Err(unexpected()),
         }

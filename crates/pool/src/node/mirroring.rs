@@ -9,7 +9,7 @@
 //! was kept before is served only when the manager has said that a former mirror counts no more; and a keeper that hears
 //! that another node keeps the part answers nothing.
 
-use crate::holder::mirror::{Cards, GrantMirror, MirrorOptions};
+use crate::holder::mirror::{Cards, GrantMirror, Lines, MirrorOptions};
 use crate::ids::NodeId;
 use crate::managers::Managers;
 use crate::session::ManagerChannel;
@@ -29,7 +29,7 @@ const LOOKS: u64 = 4;
 
 /// See the module.
 pub(super) struct Mirroring {
-    channel: Arc<ManagerChannel>,
+    lines: Lines,
     cards: Arc<Cards>,
     count: Arc<AtomicU64>,
 }
@@ -47,14 +47,16 @@ impl Mirroring {
             role: Role::Keeper(node),
             secret: secret.into(),
         };
-        let channel = ManagerChannel {
+        let channel = || ManagerChannel {
             network: Arc::clone(network),
-            managers,
-            hello,
+            managers: managers.clone(),
+            hello: hello.clone(),
             session: Mutex::default(),
         };
+        let (quick, slow) = (Arc::new(channel()), Arc::new(channel()));
         Self {
-            channel: Arc::new(channel),
+            // What waits for another node holds up no part whose mirror is lost.
+            lines: Lines { quick, slow },
             cards: Arc::default(),
             count: Arc::default(),
         }
@@ -75,13 +77,7 @@ impl Mirroring {
             on_revoked: Box::new(move || withdrawn.withdraw()),
         };
         // The manager knows the epoch of what it gave this node to keep.
-        let mirror = GrantMirror::new(
-            Arc::clone(&self.channel),
-            (order.grant, 0),
-            options,
-            Arc::default(),
-            None,
-        );
+        let mirror = GrantMirror::new(self.lines.clone(), (order.grant, 0), options, Arc::default(), None);
         mirror.take_up()?;
         mirror.begin(&part.shared_region())?;
         Ok(PartMirror { mirror, _place: place })
