@@ -4,6 +4,7 @@
 //!  0        region header (fabric); its geometry names this layout and its version, its identity space, part and tenant
 //!  4096     keeper's page     0 u64 made: all below is in order     8 u64 the next session's number
 //!                            16 u64 root: the address that what lies here is found by     24 u64 migrated extents that lie here
+//!                            32 u64 members that were fenced, counted     64 504 of them, the last ones, a word each     (where it is mirrored)
 //!  8192     descriptors, 64 B a slot
 //!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)
@@ -63,6 +64,10 @@ pub(super) const MIGRATED_STATE: u64 = 40;
 pub(super) const SAVED: u64 = 48;
 pub(super) const FREEZINGS: u64 = 56;
 pub(super) const MIGRATED_COUNT: u64 = KEEPER_AT + 24;
+pub(super) const FENCED_COUNT: u64 = KEEPER_AT + 32;
+pub(super) const FENCED_AT: u64 = KEEPER_AT + 64;
+/// Members that are noted as fenced.
+pub(super) const FENCED: u64 = 504;
 /// Threads that can use a part at a time, where extents can move.
 pub(super) const THREADS: usize = 2048;
 /// Migrated extents that a line of their table has.
@@ -78,7 +83,8 @@ pub(super) const GROUP_WORDS: u32 = 16;
 // The words of the keeper's page, and of a descriptor, lie apart.
 const _: () = {
     assert!(MADE + 8 <= NEXT_SESSION && NEXT_SESSION + 8 <= ROOT && ROOT + 8 <= MIGRATED_COUNT);
-    assert!(MIGRATED_COUNT + 8 <= DESCRIPTORS_AT && DESCRIPTORS_AT.is_multiple_of(DESCRIPTOR));
+    assert!(MIGRATED_COUNT + 8 <= FENCED_COUNT && FENCED_COUNT + 8 <= FENCED_AT);
+    assert!(FENCED_AT + FENCED * 8 <= DESCRIPTORS_AT && DESCRIPTORS_AT.is_multiple_of(DESCRIPTOR));
     // `Part` maps the states as the words at the descriptors' beginnings.
     assert!(STATE == 0 && STATE + 8 <= BYTES && BYTES + 8 <= OWNER && OWNER + 8 <= PLACE);
     assert!(PLACE + 8 <= MIGRATED && MIGRATED + 8 <= MIGRATED_STATE && MIGRATED_STATE + 8 <= SAVED);

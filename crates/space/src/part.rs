@@ -1,5 +1,7 @@
 //! A part, mapped: the only ways to reach what lies in it.
 
+mod fenced;
+
 use super::GlobalAddress;
 use super::class::WORDS_MAX;
 use super::layout::{
