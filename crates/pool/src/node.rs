@@ -203,12 +203,14 @@ impl MemoryNode {
     fn run(state: Arc<NodeState>, listener: Box<dyn Listener>) -> Self {
         let (obeying, accepting, watching) = (Arc::clone(&state), Arc::clone(&state), Arc::clone(&state));
         let telling = Arc::clone(&state);
-        let threads = vec![
+        let opening = state.options.calls.is_some().then(|| Arc::clone(&state));
+        let mut threads = vec![
             rt::spawn("memory node", move || follow(&*obeying)),
             rt::spawn("pool members", move || accepting.accept(&*listener)),
             rt::spawn("pool watch", move || watching.watch()),
             rt::spawn("pool fences", move || telling.spread_fences()),
         ];
+        threads.extend(opening.map(|opening| rt::spawn("pool opening", move || opening.open_mirrored_parts())));
         Self { state, threads }
     }
 
@@ -226,6 +228,7 @@ impl MemoryNode {
 impl Drop for MemoryNode {
     fn drop(&mut self) {
         self.state.stop.store(true, Ordering::Release);
+        self.state.parts.wake_opening();
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }

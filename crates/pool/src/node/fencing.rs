@@ -217,9 +217,34 @@ impl NodeState {
         if self.parts.hosts().is_none() {
             return Ok(true);
         }
-        self.membership.remember_fenced(ids)?;
+        self.remember_fenced(space, ids)?;
         // All of them are to be told of, also if the first is not confirmed.
         Ok(ids.iter().filter(|id| !self.spread.is_done(space, **id)).count() == 0)
+    }
+
+    /// Members that were fenced may live on: they do not come back, here or where a mirror takes a part's place.
+    ///
+    /// # Errors
+    /// Those of files; [`Error::Busy`] or [`Error::Lost`] while a mirror cannot be told.
+    pub(super) fn remember_fenced(&self, space: SpaceId, ids: &[MemberId]) -> Result<()> {
+        self.membership.remember_fenced(ids)?;
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let numbers: Vec<u128> = ids.iter().map(|id| id.0).collect();
+        if self.parts.is_opening_mirrored(space) {
+            return Err(Error::Busy(format!("a mirrored part of space {space} is not open yet")));
+        }
+        let parts = self.parts.of_space(space);
+        parts
+            .iter()
+            .try_for_each(|kept| kept.keeper.part().note_fenced(&numbers))
+    }
+
+    /// Whether a member was fenced, here or where a part of its space was before.
+    pub(super) fn was_fenced(&self, space: SpaceId, id: MemberId) -> bool {
+        let mut parts = self.parts.of_space(space).into_iter();
+        self.membership.is_fenced(id) || parts.any(|kept| kept.keeper.part().has_fenced(id.0))
     }
 
     /// From here on, this node fences what others have fenced.
@@ -276,7 +301,7 @@ impl Fencing for NodeState {
     fn fence(&self, space: u128, members: &[u128]) -> Result<()> {
         let ids: Vec<MemberId> = members.iter().map(|id| MemberId(*id)).collect();
         // Before all else: one that is no member yet is not to become one.
-        self.membership.remember_fenced(&ids)?;
+        self.remember_fenced(SpaceId(space), &ids)?;
         let fence = |id: &MemberId| self.fence_here(SpaceId(space), *id);
         ids.iter().map(fence).fold(Ok(()), Result::and)
     }

@@ -28,7 +28,7 @@
 //! [`membership`](super::membership) has the members; no member is ended with its locks held.
 
 use super::NodeState;
-use super::membership::Fencing;
+use super::membership::{Fencing, revoked};
 use super::parts::{Former, Kept};
 use crate::grant_table::SpaceId;
 use crate::host::Process;
@@ -114,13 +114,9 @@ impl Peers for NodeState {
         let (id, turn) = (peer.member, peer.turn);
         let is_last = request == MemberRequest::Leave;
         let part = request.part();
-        let reply = self.attend(id, turn, || {
-            let reply = self.ask_of_member(id, turn, request)?;
-            // What is mirrored is told when the mirror has it.
-            part.map_or(Ok(()), |part| {
-                self.part_for(id, turn, part, None)?.keeper.part().settle()
-            })?;
-            Ok(reply)
+        let reply = self.attend(id, turn, || match part {
+            Some(part) => self.ask_of_part(id, turn, part, request),
+            None => self.ask_of_member(id, turn, request),
         });
         let reply = reply.unwrap_or_else(|error| MemberReply::Failed(error.into()));
         wire::answer(&*visit.connection, &reply, MemberReply::Failed)?;
@@ -154,9 +150,7 @@ impl NodeState {
         // Its former connection, if there is one still, has a place too until a thread has seen that it is over.
         self.membership.close_connection(hello.member);
         self.place(hello, visit)?;
-        for part in &hello.parts {
-            self.parts.part(hello.space, *part)?;
-        }
+        let hello = &self.of_kept(hello)?;
         let process = (hello.machine == cenote_fabric::boot()).then_some(hello.process);
         self.check_process(process)?;
         let claim = || {
@@ -166,8 +160,42 @@ impl NodeState {
             self.admit_calls(hello.space, hello.member)
         };
         let admitted = self.membership.connect(hello, process, &visit.connection, claim)?;
-        self.claim_more(hello, admitted.0)?;
+        // Refused, it has no connection here.
+        let more = self.claim_more(hello, admitted.0);
+        more.inspect_err(|_| self.membership.disconnect(hello.member, admitted.0))?;
         Ok(admitted)
+    }
+
+    /// What a member says of parts that are kept here. It may not have heard yet that one is elsewhere, or gone: what it
+    /// had there it has lost here, and nothing else.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if one is not open yet; [`Error::Invalid`] if all that it names are kept elsewhere.
+    fn of_kept(&self, hello: &MemberHello) -> Result<MemberHello> {
+        let mut hello = hello.clone();
+        let mut gone = BTreeSet::new();
+        let named: BTreeSet<u8> = hello
+            .sessions
+            .iter()
+            .map(|(part, _)| *part)
+            .chain(hello.parts.iter().copied())
+            .collect();
+        for part in named {
+            match self.parts.part(hello.space, part) {
+                Ok(_) => {}
+                Err(Error::Revoked(_)) => _ = gone.insert(part),
+                Err(error) => return Err(error),
+            }
+        }
+        let had_parts = !hello.parts.is_empty();
+        hello.parts.retain(|part| !gone.contains(part));
+        hello.sessions.retain(|(part, _)| !gone.contains(part));
+        match had_parts && hello.parts.is_empty() {
+            true => Err(Error::Invalid(
+                "these parts of the space are not kept by this memory node (any more)".into(),
+            )),
+            false => Ok(hello),
+        }
     }
 
     /// A place of its tenant's; a member that comes back has one though others have taken all of these.
@@ -212,6 +240,9 @@ impl NodeState {
 
     /// What a member says to have begun under a former process of this node is its own again: all of it, or none.
     fn claim(&self, hello: &MemberHello) -> Result<()> {
+        if self.was_fenced(hello.space, hello.member) {
+            return Err(revoked());
+        }
         let mut claimed = Vec::new();
         for (part, session) in &hello.sessions {
             let kept = self.parts.part(hello.space, *part)?;
@@ -226,20 +257,31 @@ impl NodeState {
     /// A member that is known here has begun more at another node, whose part is kept here by now. What cannot be claimed
     /// has ended.
     fn claim_more(&self, hello: &MemberHello, turn: u64) -> Result<()> {
-        for (part, session) in self.membership.unclaimed(hello) {
-            let kept = self.parts.part(hello.space, part)?;
-            match kept.check_claim(session) {
-                Err(Error::Busy(text)) => return Err(Error::Busy(text)),
-                Err(_) => continue,
-                Ok(()) => {}
-            }
-            if !self.membership.has_sessions(hello.member) {
-                self.known.note(hello.member, hello.space)?;
-            }
-            self.membership.add_session(hello.member, turn, part, session)?;
-            kept.keeper.readmit(session)?;
+        let more = self.membership.unclaimed(hello);
+        if !more.is_empty() && self.was_fenced(hello.space, hello.member) {
+            return Err(revoked());
         }
-        Ok(())
+        for (part, session) in more {
+            match self.claim_one(hello, turn, part, session) {
+                Ok(()) | Err(Error::Revoked(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.membership.hear(hello.member, turn).map(drop)
+    }
+
+    fn claim_one(&self, hello: &MemberHello, turn: u64, part: u8, session: SessionId) -> Result<()> {
+        let kept = self.parts.part(hello.space, part)?;
+        kept.check_claim(session)?;
+        if !self.membership.has_sessions(hello.member) {
+            self.known.note(hello.member, hello.space)?;
+        }
+        let claim = || {
+            kept.check_claim(session)?;
+            kept.keeper.readmit(session)
+        };
+        self.membership
+            .claim_session(hello.member, turn, (part, session), claim)
     }
 
     // ---- requests ----
@@ -312,6 +354,21 @@ impl NodeState {
         })
     }
 
+    /// As [`Self::ask_of_member`], of one part: what is mirrored is told when the mirror has it. While that is not to be
+    /// had nothing is begun, as it would be asked for again and again.
+    fn ask_of_part(&self, id: MemberId, turn: u64, number: u8, request: MemberRequest) -> Result<MemberReply> {
+        let kept = self.part_for(id, turn, number, None)?;
+        kept.keeper.part().settle()?;
+        let reply = self.ask_of_member(id, turn, request)?;
+        let settled = kept.keeper.part().settle();
+        if let (Err(_), MemberReply::Begun(session)) = (&settled, &reply)
+            && kept.keeper.end(*session).is_ok()
+        {
+            self.membership.remove_session(id, number, *session);
+        }
+        settled.map(|()| reply)
+    }
+
     /// Serves a request of a member.
     pub(super) fn attend<T>(&self, id: MemberId, turn: u64, serve: impl FnOnce() -> Result<T>) -> Result<T> {
         let _asking = self.membership.ask(id, turn)?;
@@ -347,6 +404,16 @@ impl NodeState {
     pub(super) fn open_parts(&self, said: &mut BTreeSet<String>) {
         let failed = self.parts.open_noted(self.lease());
         failed.into_iter().for_each(|error| complain(error, said));
+    }
+
+    /// The thread that opens parts that are mirrored: it waits for the manager, and no other does for it.
+    pub(super) fn open_mirrored_parts(&self) {
+        let mut said = BTreeSet::new();
+        while !self.is_stopping() {
+            let failed = self.parts.open_mirrored(self.lease());
+            failed.into_iter().for_each(|error| complain(error, &mut said));
+            self.parts.await_request(AGAIN);
+        }
     }
 
     pub(super) fn watch(&self) {
@@ -412,7 +479,7 @@ impl NodeState {
             self.end_process(process, &fencing, why)?;
         }
         if fencing.process.is_none_or(|process| self.host.is_there(process)) {
-            self.membership.remember_fenced(&[id])?;
+            self.remember_fenced(fencing.space, &[id])?;
         }
         self.check_quiet(id, &fencing.name)?;
         self.close_calls(fencing.space, id)?;
@@ -504,7 +571,7 @@ impl NodeState {
         });
         self.host.end_others(&kept.path, &processes, END_TIMEOUT)?;
         kept.give_up(|mark| processes.iter().all(|process| process.mark() != mark));
-        self.membership.remember_fenced(&self.known.former_of(space))?;
+        self.remember_fenced(space, &self.known.former_of(space))?;
         former.is_ended = true;
         kept.set_former(Some(former));
         Ok(())

@@ -162,8 +162,7 @@ impl Membership {
         if hello.sessions.len() > SESSIONS_MAX {
             return Err(too_many_sessions());
         }
-        let of_space = || members.by_id.values().filter(|member| member.space == hello.space);
-        let is_claimed = |session: &(u8, SessionId)| of_space().any(|member| member.sessions.contains(session));
+        let is_claimed = |session: &(u8, SessionId)| members.have(hello.space, *session);
         match self.is_fenced(hello.member) || hello.sessions.iter().any(is_claimed) {
             true => Err(revoked()),
             false => Ok(()),
@@ -171,12 +170,38 @@ impl Membership {
     }
 
     /// What a member says to have begun and no member has, as far as this node knows.
-    pub(super) fn unclaimed(&self, hello: &MemberHello) -> Vec<(u8, SessionId)> {
+    pub(super) fn unclaimed(&self, hello: &MemberHello) -> BTreeSet<(u8, SessionId)> {
         let members = self.members.lock();
-        let of_space = || members.by_id.values().filter(|member| member.space == hello.space);
-        let is_claimed = |session: &(u8, SessionId)| of_space().any(|member| member.sessions.contains(session));
+        let is_claimed = |session: &(u8, SessionId)| members.have(hello.space, *session);
         let sessions = hello.sessions.iter().take(SESSIONS_MAX);
         sessions.copied().filter(|session| !is_claimed(session)).collect()
+    }
+
+    /// A member has begun a session under a former process, and claims it now. No other member does meanwhile, nor is it
+    /// ended for want of one: `claim` says whether it may be.
+    ///
+    /// # Errors
+    /// As [`Membership::add_session`]; [`Error::Revoked`] if it is another's; that of `claim`.
+    pub(super) fn claim_session(
+        &self,
+        id: MemberId,
+        turn: u64,
+        session: (u8, SessionId),
+        claim: impl FnOnce() -> Result<()>,
+    ) -> Result<()> {
+        let mut members = self.members.lock();
+        let (space, begun) = members
+            .hear(id, turn)
+            .map(|member| (member.space, member.sessions.len()))?;
+        if members.have(space, session) {
+            return Err(revoked());
+        }
+        if begun >= SESSIONS_MAX {
+            return Err(too_many_sessions());
+        }
+        claim()?;
+        members.hear(id, turn)?.sessions.insert(session);
+        Ok(())
     }
 
     /// Whether it is a member.
@@ -423,6 +448,12 @@ fn too_many_sessions() -> Error {
 }
 
 impl Members {
+    /// Whether a session is a member's.
+    fn have(&self, space: SpaceId, session: (u8, SessionId)) -> bool {
+        let mut of_space = self.by_id.values().filter(|member| member.space == space);
+        of_space.any(|member| member.sessions.contains(&session))
+    }
+
     /// The member whose connection has this turn.
     fn at(&mut self, id: MemberId, turn: u64) -> Option<&mut Member> {
         self.by_id.get_mut(&id).filter(|member| member.turn == turn)

@@ -8,6 +8,8 @@
 //! The note is there before the part is made, and goes after it: so a node that starts finds what it has to keep
 //! without the manager, and a part without a note belongs to no grant.
 
+mod opening;
+
 use super::directory::{grant_path, numbered, remove_file, sync_directory};
 use super::mirroring::{Mirroring, PartMirror};
 use super::rings::{self, PartRing, Rings};
@@ -69,13 +71,15 @@ impl Former {
 }
 
 /// All of them. Lock order: `opening` → `noted` → `peers` → `open`. The last three are held for a moment only, since
-/// members come through them.
+/// members come through them. The manager is asked with none of them held.
 pub(super) struct Parts {
     directory: PathBuf,
     hosting: Option<Hosting>,
     rings: Arc<Rings>,
     /// Held by a thread that opens, closes or removes a part, which takes long where that is large.
     opening: Mutex<()>,
+    /// Of parts that are mirrored.
+    mirrored: opening::Mirrored,
     /// All parts of the spaces that some are kept of, as the manager last told.
     peers: Mutex<BTreeMap<SpaceId, Peers>>,
     noted: Mutex<BTreeMap<GrantId, Noted>>,
@@ -195,27 +199,28 @@ impl Parts {
             hosting,
             rings,
             opening: Mutex::new(()),
+            mirrored: opening::Mirrored::default(),
             peers: Mutex::default(),
             noted: Mutex::new(noted),
             open: Mutex::default(),
         })
     }
 
-    /// Opens what is noted and not open: those that cannot be opened now stay for another time, or for the manager to
-    /// decide.
+    /// Opens what is noted, not mirrored and not open: those that cannot be opened now stay for another time, or for the
+    /// manager to decide.
     pub(super) fn open_noted(&self, lease: Nanos) -> Vec<Error> {
         let _opening = self.opening.lock();
-        let opened = self.closed().into_iter().map(|order| self.open(&order, lease));
+        let opened = self.closed(false).into_iter().map(|order| self.open(&order, lease));
         opened.filter_map(Result::err).collect()
     }
 
-    /// What is noted and not open: it has to be there.
-    fn closed(&self) -> Vec<PartOrder> {
+    /// What is noted and not open, of those that are mirrored or of the others: it has to be there.
+    fn closed(&self, mirrored: bool) -> Vec<PartOrder> {
         let noted = self.noted.lock();
         let open = self.open.lock();
-        let closed = noted
-            .values()
-            .filter(|noted| !noted.is_closing && !open.contains_key(&noted.order.grant));
+        let closed = noted.values().filter(|noted| {
+            !noted.is_closing && noted.order.mirrored == mirrored && !open.contains_key(&noted.order.grant)
+        });
         let there = |noted: &Noted| PartOrder {
             make: false,
             ..noted.order.clone()
@@ -224,11 +229,25 @@ impl Parts {
     }
 
     /// Keeps a part from here on, if it does not yet.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it is mirrored, and the manager has not answered yet; those of opening it.
     pub(super) fn keep(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
-        let _opening = self.opening.lock();
+        let opening = self.opening.lock();
         self.note(order)?;
-        let is_open = self.open.lock().contains_key(&order.grant);
-        if is_open { Ok(()) } else { self.open(order, lease) }
+        if self.is_open(order.grant) {
+            return Ok(());
+        }
+        if !order.mirrored {
+            return self.open(order, lease);
+        }
+        self.request(order)?;
+        drop(opening);
+        self.await_open(order)
+    }
+
+    fn is_open(&self, grant: GrantId) -> bool {
+        self.open.lock().contains_key(&grant)
     }
 
     fn note(&self, order: &PartOrder) -> Result<()> {
@@ -259,12 +278,13 @@ impl Parts {
     }
 
     fn open(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
-        let path = grant_path(&self.directory, order.grant);
-        let part = open_part(&path, order)?;
-        let part = Arc::new(if order.mirrored { part.into_mirrored() } else { part });
+        let part = open_part(&grant_path(&self.directory, order.grant), order)?;
+        self.serve(Arc::new(part), &mut None, order, lease)
+    }
+
+    /// Serves a part to members. If it is mirrored that has begun: what is changed from here on counts.
+    fn serve(&self, part: Arc<Part>, mirror: &mut Option<PartMirror>, order: &PartOrder, lease: Nanos) -> Result<()> {
         let is_movable = part.is_movable();
-        // First of all: what it changes from here on counts.
-        let mirror = self.begin_mirror(&part, order, lease)?;
         let keeper = Arc::new(LocalKeeper::new(part)?);
         let former = Mutex::new(Former::of(&keeper, lease)?);
         let hosting = self.hosting.as_ref().filter(|_| is_movable);
@@ -272,9 +292,9 @@ impl Parts {
         let kept = Kept {
             ring: self.rings.start(&self.directory, order),
             former,
-            mirror: Mutex::new(mirror),
+            mirror: Mutex::new(mirror.take()),
             order: order.clone(),
-            path,
+            path: grant_path(&self.directory, order.grant),
             keeper,
             host,
         };
@@ -286,15 +306,6 @@ impl Parts {
         Ok(())
     }
 
-    fn begin_mirror(&self, part: &Arc<Part>, order: &PartOrder, lease: Nanos) -> Result<Option<PartMirror>> {
-        if !order.mirrored {
-            return Ok(None);
-        }
-        let mirroring = self.hosting.as_ref().and_then(|hosting| hosting.mirroring.as_ref());
-        let none = || Error::Invalid("what is mirrored is asked by calls: start the memory node with --rdma".into());
-        mirroring.ok_or_else(none)?.begin(part, order, lease).map(Some)
-    }
-
     /// No part's changes reach a mirror any more: the node ends.
     pub(super) fn end_mirrors(&self) {
         self.all().iter().for_each(|kept| kept.end_mirror());
@@ -303,12 +314,13 @@ impl Parts {
     /// Keeps a part no longer. A request under way has it still; no card of another machine reads its memory any more.
     ///
     /// # Errors
-    /// A key to it did not end: to be done again.
+    /// A key to it did not end, or [`Error::Busy`] while it is being opened: to be done again.
     pub(super) fn close(&self, grant: GrantId) -> Result<Option<PartOrder>> {
         let opening = self.opening.lock();
         if let Some(noted) = self.noted.lock().get_mut(&grant) {
             noted.is_closing = true;
         }
+        self.mirrored.check_idle(grant)?;
         let kept = self.open.lock().get(&grant).cloned();
         let Some(kept) = kept else { return Ok(None) };
         kept.host.as_ref().map_or(Ok(()), Host::withdraw)?;

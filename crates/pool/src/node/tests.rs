@@ -1,5 +1,7 @@
 //! A memory node on a machine that this test plays.
 
+mod mirrored;
+
 use super::directory::PROBE;
 use super::*;
 use crate::grant_table::SpaceId;
@@ -116,8 +118,26 @@ fn hello_of(node: &MemoryNode, member: u128, machine: u64) -> Welcomed {
 }
 
 fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Welcomed {
+    let sessions = Vec::new();
+    say_hello(
+        node,
+        &MemberHello {
+            ring,
+            sessions,
+            ..claiming(member, machine, 1)
+        },
+    )
+}
+
+fn say_hello(node: &MemoryNode, hello: &MemberHello) -> Welcomed {
     let connection = Tcp.connect(node.address(), TIMEOUT).expect("connected");
-    let hello = MemberHello {
+    let welcome = wire::call(&*connection, hello, TIMEOUT).expect("an answer");
+    (connection, welcome)
+}
+
+/// A hello that names a session of part 1.
+fn claiming(member: u128, machine: u64, session: u64) -> MemberHello {
+    MemberHello {
         version: VERSION,
         space: SpaceId(9),
         key: Key::of(7),
@@ -126,11 +146,9 @@ fn hello_with(node: &MemoryNode, member: u128, machine: u64, ring: bool) -> Welc
         machine,
         process: Process { pid: 1, start: 1 },
         name: "x".into(),
-        sessions: Vec::new(),
-        ring,
-    };
-    let welcome = wire::call(&*connection, &hello, TIMEOUT).expect("an answer");
-    (connection, welcome)
+        sessions: vec![(1, SessionId(session))],
+        ring: false,
+    }
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {
@@ -468,6 +486,74 @@ fn welcome(connection: &dyn Connection, term: u64) {
 
 fn is_joined(connection: &dyn Connection) -> bool {
     matches!(wire::receive(connection, TIMEOUT), Ok(OrderReply::Done))
+}
+
+/// A hello that named a session twice ended the thread that served it, with the members' lock held.
+#[test]
+fn a_session_that_is_named_twice_is_claimed_once() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    hello(&node, 5).1.expect("a member");
+    let mut twice = claiming(5, 1, 1);
+    twice.sessions.push(twice.sessions[0]);
+    say_hello(&node, &twice).1.expect("welcome");
+    let (connection, welcome) = say_hello(&node, &twice);
+    welcome.expect("welcome again");
+    let pong: MemberReply = wire::call(&*connection, &MemberRequest::Ping, TIMEOUT).expect("an answer");
+    assert_eq!(pong, MemberReply::Done);
+    let refused = say_hello(&node, &claiming(6, 1, 1)).1.map_err(Error::from);
+    assert!(matches!(refused, Err(Error::Revoked(_))), "another's: {refused:?}");
+}
+
+/// A member that was refused for what it claimed counted as connected: when its process ended that was not seen before
+/// a lease had passed.
+#[test]
+fn a_member_whose_claim_is_refused_is_not_connected() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let stage = Stage::default();
+    let (inner, listener) = restarted(directory.path(), &stage);
+    let node = MemoryNode::run(inner, listener);
+    let here = cenote_fabric::boot();
+    hello_of(&node, 5, here).1.expect("a member");
+    stage.0.is_stuck.store(true, Ordering::Release);
+    let kept = node.state.parts.all().pop().expect("a part");
+    until("they are to be ended", || {
+        kept.set_former_until(Nanos::ZERO);
+        stage.0.ended_others.load(Ordering::Acquire) > 1
+    });
+    let refused = say_hello(&node, &claiming(5, here, 1)).1.map_err(Error::from);
+    assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    let gone = node.state.membership.lapsed(LONG, |_| false);
+    assert_eq!(gone, [(MemberId(5), "is gone")]);
+    stage.0.is_stuck.store(false, Ordering::Release);
+}
+
+/// A part had left the node: members that had not heard of it were told that they had been fenced.
+#[test]
+fn a_member_that_names_a_part_that_is_gone_goes_on_with_the_others() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (inner, listener) = restarted(directory.path(), &Stage::default());
+    let node = MemoryNode::run(inner, listener);
+    let mut named = claiming(5, 1, 1);
+    named.parts.push(2);
+    named.sessions.push((2, SessionId(8)));
+    for _ in 0..2 {
+        let (connection, welcome) = say_hello(&node, &named);
+        welcome.expect("welcome");
+        let request = MemberRequest::IsAlive {
+            part: 2,
+            session: SessionId(8),
+        };
+        let gone: MemberReply = wire::call(&*connection, &request, TIMEOUT).expect("an answer");
+        let MemberReply::Failed(failure) = gone else {
+            panic!("{gone:?}")
+        };
+        assert!(matches!(Error::from(failure), Error::Revoked(_)));
+    }
+    named.parts.retain(|part| *part == 2);
+    let refused = say_hello(&node, &named).1.map_err(Error::from);
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
 }
 
 /// A manager was stopped and another led, which could give this node no orders until it had given the first one up: 10

@@ -1,0 +1,137 @@
+//! Opening of parts that are mirrored: the manager is asked first, and may not answer for long. So a thread of its own
+//! does that, and holds nothing meanwhile that orders, fencing or other parts wait for.
+//!
+//! ```text
+//!   keep: noted, the file made ── requested ──▶ mapped ── (the manager is asked) ──▶ served
+//!     └─ Busy, if that takes long: the order comes again          └─ freed meanwhile: given up, and free again
+//! ```
+
+use super::{Parts, open_part};
+use crate::grant_table::{GrantId, SpaceId};
+use crate::node::directory::grant_path;
+use crate::node::mirroring::Mirroring;
+use crate::wire::PartOrder;
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_space::Part;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How long the order to keep a part waits until it is open: other orders wait for it.
+const KEEP_WAIT: Nanos = Nanos::from_millis(500);
+/// The same of a new part, which a client waits for: it is taken back when it could not be made.
+const MAKE_WAIT: Nanos = Nanos::from_secs(10);
+const TURN: Nanos = Nanos::from_millis(2);
+
+/// What there is of parts that are mirrored and not open.
+#[derive(Default)]
+pub(super) struct Mirrored {
+    /// Mapped, while the manager is asked.
+    beginning: Mutex<BTreeSet<GrantId>>,
+    /// Why they could not be opened, since they were requested.
+    failed: Mutex<BTreeMap<GrantId, Error>>,
+    bell: Event,
+}
+
+impl Mirrored {
+    pub(super) fn check_idle(&self, grant: GrantId) -> Result<()> {
+        match self.beginning.lock().contains(&grant) {
+            false => Ok(()),
+            true => Err(Error::Busy(format!("grant {grant} is being opened: ask again"))),
+        }
+    }
+}
+
+impl Parts {
+    /// Opens what is noted, mirrored and not open. It waits for the manager.
+    pub(in crate::node) fn open_mirrored(&self, lease: Nanos) -> Vec<Error> {
+        let mut errors = Vec::new();
+        for order in self.closed(true) {
+            if let Err(error) = self.open_one(&order, lease) {
+                self.mirrored.failed.lock().insert(order.grant, error.clone());
+                errors.push(error);
+            }
+        }
+        errors
+    }
+
+    /// Whether a mirrored part of a space is not open: what is to be known at its mirror's node cannot be said there.
+    pub(in crate::node) fn is_opening_mirrored(&self, space: SpaceId) -> bool {
+        self.closed(true).iter().any(|order| order.space == space)
+    }
+
+    /// Waits until there may be something to open, so long at most.
+    pub(in crate::node) fn await_request(&self, most: Nanos) {
+        if self.mirrored.bell.wait_timeout(most) {
+            self.mirrored.bell.reset();
+        }
+    }
+
+    /// Wakes the thread that opens.
+    pub(in crate::node) fn wake_opening(&self) {
+        self.mirrored.bell.set();
+    }
+
+    /// Makes a part's file if it is to be made, and has it opened; with `opening` held.
+    pub(super) fn request(&self, order: &PartOrder) -> Result<()> {
+        self.mirroring()?;
+        if self.mirrored.check_idle(order.grant).is_ok() {
+            open_part(&grant_path(&self.directory, order.grant), order)?;
+        }
+        self.mirrored.failed.lock().remove(&order.grant);
+        self.wake_opening();
+        Ok(())
+    }
+
+    pub(super) fn await_open(&self, order: &PartOrder) -> Result<()> {
+        let until = rt::now() + if order.make { MAKE_WAIT } else { KEEP_WAIT };
+        while !self.is_open(order.grant) {
+            if let Some(error) = self.mirrored.failed.lock().get(&order.grant) {
+                return Err(error.clone());
+            }
+            if rt::now() > until {
+                let text = "the manager has not said yet what its mirror is";
+                return Err(Error::Busy(format!("grant {}: {text}", order.grant)));
+            }
+            rt::sleep(TURN);
+        }
+        Ok(())
+    }
+
+    fn open_one(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
+        let part = {
+            let _opening = self.opening.lock();
+            if !self.is_to_be_opened(order.grant) {
+                return Ok(());
+            }
+            let part = open_part(&grant_path(&self.directory, order.grant), order)?;
+            self.mirrored.beginning.lock().insert(order.grant);
+            Arc::new(part.into_mirrored())
+        };
+        let opened = self.open_mapped(part, order, lease);
+        // Not before what is given up is mapped no more: the part may be freed from here on.
+        self.mirrored.beginning.lock().remove(&order.grant);
+        opened
+    }
+
+    fn open_mapped(&self, part: Arc<Part>, order: &PartOrder, lease: Nanos) -> Result<()> {
+        // One that is given up ends when `opening` is free again, as its thread may wait for the manager too.
+        let mut mirror = Some(self.mirroring()?.begin(&part, order, lease)?);
+        let _opening = self.opening.lock();
+        match self.is_to_be_opened(order.grant) {
+            true => self.serve(part, &mut mirror, order, lease),
+            false => Ok(()),
+        }
+    }
+
+    fn is_to_be_opened(&self, grant: GrantId) -> bool {
+        let noted = self.noted.lock();
+        noted.get(&grant).is_some_and(|noted| !noted.is_closing) && !self.is_open(grant)
+    }
+
+    fn mirroring(&self) -> Result<&Mirroring> {
+        let mirroring = self.hosting.as_ref().and_then(|hosting| hosting.mirroring.as_ref());
+        let none = || Error::Invalid("what is mirrored is asked by calls: start the memory node with --rdma".into());
+        mirroring.ok_or_else(none)
+    }
+}
