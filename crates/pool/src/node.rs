@@ -351,6 +351,8 @@ impl Follower for NodeState {
             Order::Inspect { grant } => {
                 return self.holders(grant).map(OrderReply::Holders);
             }
+            // A mirror that has taken a part's place: it was fenced before, and this process uses it by now.
+            Order::Fence { grant } if self.parts.is_open(grant) => {}
             Order::Fence { grant } => {
                 let path = self.directory.grant_path(grant);
                 self.lending.close(grant, &path)?;

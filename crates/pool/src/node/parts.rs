@@ -444,6 +444,11 @@ impl Parts {
         }
     }
 
+    /// Whether a grant is a part that is open here.
+    pub(super) fn is_open(&self, grant: GrantId) -> bool {
+        self.open.lock().contains_key(&grant)
+    }
+
     /// What serves calls to the parts that are here.
     pub(super) fn hosts(&self) -> Option<&Arc<Hosts>> {
         Some(&self.hosting.as_ref()?.hosts)

@@ -32,6 +32,7 @@ struct State {
     is_blind: AtomicBool,
     is_stuck: AtomicBool,
     is_hidden: AtomicBool,
+    is_held: AtomicBool,
     /// How often processes that are no members were to be ended.
     ended_others: AtomicU32,
 }
@@ -43,7 +44,10 @@ impl Host for Stage {
     }
 
     fn end_holders(&self, _: &Path, _: Nanos) -> Result<()> {
-        Ok(())
+        match self.0.is_held.load(Ordering::Acquire) {
+            false => Ok(()),
+            true => Err(Error::Busy("this process maps it".into())),
+        }
     }
 
     fn end_others(&self, _: &Path, _: &[Process], _: Nanos) -> Result<()> {
@@ -598,4 +602,19 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
     let reply: OrderReply = wire::call(&*later, &Order::Ping, TIMEOUT).expect("an answer");
     assert_eq!(reply, OrderReply::Done);
     drop(node);
+}
+
+/// A mirror that takes a part's place is fenced, and then kept, by two orders that are confirmed together. If the second
+/// was done and that was not written down, both came again: the first waited for this process itself, for good.
+#[test]
+fn a_part_that_is_kept_here_is_fenced_already() {
+    let (directory, stage) = (tempfile::tempdir_in("/dev/shm").expect("a directory"), Stage::default());
+    let (node, _) = prepare(directory.path(), &stage).expect("a node");
+    node.parts.keep(&order(), LONG).expect("kept");
+    stage.0.is_held.store(true, Ordering::Release);
+    let fenced = node.execute(&Order::Fence { grant: GRANT });
+    assert!(matches!(fenced, Ok(OrderReply::Done)), "{fenced:?}");
+    node.execute(&Order::Keep(order())).expect("as before");
+    let other = node.execute(&Order::Fence { grant: GrantId(4) });
+    assert!(matches!(other, Err(Error::Busy(_))), "{other:?}");
 }
