@@ -5,7 +5,6 @@ use super::act::{Act, Outcome};
 use super::part::Part;
 use super::pieces::cut;
 use super::{First, GlobalAddress, Space};
-use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
 use cenote_fabric::{Region, coherence};
 
@@ -78,21 +77,18 @@ impl Space {
 }
 
 impl Space {
-    /// Sets the root if there is none: the root since. Of several processes of the first part's host that do so at
-    /// once one wins. (From another pod it is looked for before and after, not in one step with it.)
+    /// Sets the root if there is none: the root since. Of several processes that do so at once one wins, wherever they
+    /// are.
     ///
     /// # Errors
     /// As [`Space::root`].
     pub fn claim_root(&self, root: GlobalAddress) -> Result<GlobalAddress> {
-        if let First::Here(part) = self.first_part()? {
-            let claimed = part
-                .root()
-                .compare_exchange(0, root.raw(), Ordering::AcqRel, Ordering::Acquire);
-            return Ok(claimed.map_or_else(GlobalAddress::from_raw, |_| root));
+        match self.first_part()? {
+            First::Here(part) => {
+                part.swap_root(GlobalAddress::NULL, root);
+                self.root()
+            }
+            First::There(part) => part.claim_root(root),
         }
-        if self.root()?.is_null() {
-            self.set_root(root)?;
-        }
-        self.root()
     }
 }

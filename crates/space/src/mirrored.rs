@@ -45,6 +45,12 @@ impl Part {
         }
     }
 
+    /// Whether its users are answered here: otherwise they look for it elsewhere.
+    pub(super) fn is_served(&self) -> bool {
+        let Some(mirrored) = &self.mirrored else { return true };
+        !mirrored.withdrawn.load(Ordering::Acquire) && self.region().mirror_behind().is_none()
+    }
+
     /// These bytes of the region have changed.
     #[inline]
     pub(super) fn changed(&self, off: u64, len: u64) {
@@ -86,9 +92,9 @@ impl Part {
     /// # Errors
     /// [`Error::Invalid`] if extents of this part do not move.
     pub(super) fn check_moves(&self) -> Result<()> {
-        match self.is_mirrored() {
-            false => Ok(()),
-            true => Err(Error::Invalid(format!(
+        match self.may_move() {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
                 "{}: what is mirrored does not move",
                 self.name()
             ))),

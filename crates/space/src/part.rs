@@ -323,6 +323,11 @@ impl Part {
         self.moving.is_some()
     }
 
+    /// Whether extents of it go to other parts, and others' come: what is mirrored stays.
+    pub(super) fn may_move(&self) -> bool {
+        self.is_movable() && self.mirrored.is_none()
+    }
+
     /// The number of a slot's owner.
     pub(super) fn owner(&self, slot: u32) -> &HostAtomicU64 {
         self.descriptor(slot, OWNER)
@@ -342,6 +347,16 @@ impl Part {
     /// The address that what lies in the part is found by.
     pub(super) fn root(&self) -> &HostAtomicU64 {
         self.region.atomic_u64(ROOT)
+    }
+
+    /// Sets it, if it was another one.
+    pub(super) fn swap_root(&self, was: GlobalAddress, root: GlobalAddress) {
+        let swapped = self
+            .root()
+            .compare_exchange(was.raw(), root.raw(), Ordering::AcqRel, Ordering::Acquire);
+        if swapped.is_ok() {
+            self.changed_page();
+        }
     }
 
     /// Sets that.

@@ -61,7 +61,7 @@ const WHOLE: Use = Use::Slab(Class::WHOLE, Lifetime::Space);
 impl Part {
     /// Whether a run that stays until it is freed is handed out as pieces here.
     pub(super) fn has_pieces(&self, lifetime: Lifetime) -> bool {
-        self.is_movable() && lifetime == Lifetime::Space
+        self.may_move() && lifetime == Lifetime::Space
     }
 
     /// The piece that lies in a slot's memory.

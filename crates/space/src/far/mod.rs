@@ -169,6 +169,12 @@ impl FarPart {
         wire::read_address(&self.channel.ask(question)?.answer)
     }
 
+    /// Sets the root if there is none; the root since.
+    pub(super) fn claim_root(&self, root: GlobalAddress) -> Result<GlobalAddress> {
+        let question = Question::new(Call::new(wire::claim_root(root)), Repeat::Numbered);
+        wire::read_address(&self.channel.ask(question)?.answer)
+    }
+
     /// A new object there.
     pub(super) fn alloc(&self, session: SessionId, len: u64, lifetime: Lifetime) -> Result<GlobalAddress> {
         let question = Question::new(Call::new(wire::alloc(session, len, lifetime)), Repeat::Never);

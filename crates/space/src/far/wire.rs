@@ -10,7 +10,7 @@
 //!     4 fetch      extent u64 | freeze u64 | from u64 | len u64;  answer: those bytes of its image (map, then objects); of a call that lends memory they are there, and 1 u64 is
 //!                  the answer, or 0: it is not frozen for that any more
 //!     5 order      JSON; answer: JSON
-//!     6 root       nothing, or the address that it shall be; answer: address u64
+//!     6 root       nothing, or the address that it shall be, or that and the one that it has to be; answer: address u64
 //!     7 sequence   accesses, one after the other: the first that is not done ends it, and the answer has it last
 //!     8 probe      len u64 | into memory u64;  answer: so many bytes, or nothing, and the bytes in the call's memory
 //! ```
@@ -812,14 +812,31 @@ pub fn root(set: Option<GlobalAddress>) -> Vec<u8> {
     bytes
 }
 
+/// The root, if there is none yet.
+pub fn claim_root(address: GlobalAddress) -> Vec<u8> {
+    let mut bytes = root(Some(address));
+    bytes.extend(GlobalAddress::NULL.raw().to_le_bytes());
+    bytes
+}
+
+/// What is to be done with the root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RootChange {
+    None,
+    Set(GlobalAddress),
+    /// If it is the second.
+    Swap(GlobalAddress, GlobalAddress),
+}
+
 /// What the root shall be.
 ///
 /// # Errors
 /// [`Error::Corrupt`]: a message of another length.
-pub fn read_root(rest: &[u8]) -> Result<Option<GlobalAddress>> {
+pub fn read_root(rest: &[u8]) -> Result<RootChange> {
     match rest.len() {
-        0 => Ok(None),
-        _ => read_address(rest).map(Some),
+        0 => Ok(RootChange::None),
+        16 => Ok(RootChange::Swap(read_address(&rest[..8])?, read_address(&rest[8..])?)),
+        _ => read_address(rest).map(RootChange::Set),
     }
 }
 

@@ -94,7 +94,7 @@ impl Hosts {
         }
         let hosts = self.hosts.lock();
         let host = hosts.get(&(hello.space, hello.part));
-        let host = host.filter(|host| host.options.key == hello.key && !host.is_stopping());
+        let host = host.filter(|host| host.options.key == hello.key && host.is_served());
         let host =
             host.ok_or_else(|| Error::Invalid("no such part is served here, or the key is not its own".into()))?;
         let gate = greeting.pass.map(|pass| self.gates.of(hello.space, pass)).transpose()?;
@@ -175,7 +175,7 @@ impl Serve for Hosts {
             };
         }
         let known = self.callers.lock().get(&caller).cloned();
-        let known = known.filter(|user| !user.host.is_stopping());
+        let known = known.filter(|user| user.host.is_served());
         match known {
             Some(user) => user.serve(request, answer),
             // Or the host that it spoke with is gone: the user says hello again, to the host that is there then.

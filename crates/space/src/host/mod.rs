@@ -557,6 +557,11 @@ impl HostState {
         self.stop.load(Ordering::Acquire)
     }
 
+    /// Whether its part's users are answered here.
+    fn is_served(&self) -> bool {
+        !self.is_stopping() && self.part.is_served()
+    }
+
     /// There is something to do at that time.
     fn tell(&self, task: Task, when: Nanos) {
         if let Some(me) = self.me.upgrade() {
@@ -620,11 +625,14 @@ impl HostState {
     }
 
     fn serve_root(&self, rest: &[u8], answer: &mut Vec<u8>) -> Result<()> {
-        let root = self.part.root();
-        if let Some(address) = wire::read_root(rest)? {
-            self.part.set_root(address);
+        let change = wire::read_root(rest)?;
+        let _step = self.part.step();
+        match change {
+            wire::RootChange::None => {}
+            wire::RootChange::Set(address) => self.part.set_root(address),
+            wire::RootChange::Swap(address, was) => self.part.swap_root(was, address),
         }
-        answer.extend(root.load(Ordering::Acquire).to_le_bytes());
+        answer.extend(self.part.root().load(Ordering::Acquire).to_le_bytes());
         Ok(())
     }
 

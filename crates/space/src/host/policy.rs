@@ -269,7 +269,7 @@ impl HostState {
 
     /// Whether an extent of so much heat to this pod would be welcome here.
     pub(super) fn consider(&self, heat: f64) -> Ordered {
-        if self.part.is_mirrored() {
+        if !self.part.may_move() {
             return Ordered::Unwelcome;
         }
         if self.keeper.has_room_for_migrated(self.options.kept) {

@@ -354,3 +354,29 @@ fn it_does_not_move_and_can_be_withdrawn() {
     let read = space.load(address);
     assert!(matches!(read, Err(Error::Timeout(_) | Error::Lost(_))), "{read:?}");
 }
+
+/// The root was looked for and then set, in two trips: each of several processes had claimed it, and each kept another
+/// store there.
+#[test]
+fn one_of_several_claims_the_root() {
+    for _ in 0..20 {
+        let setting = Setting::new(4);
+        let claims: Vec<(GlobalAddress, GlobalAddress)> = std::thread::scope(|scope| {
+            let claim = || {
+                let space = setting.user();
+                let mine = space.session().alloc(64).expect("room");
+                (mine, space.claim_root(mine).expect("claimed"))
+            };
+            let threads: Vec<_> = (0..4).map(|_| scope.spawn(claim)).collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("no panic"))
+                .collect()
+        });
+        let root = setting.user().root().expect("a root");
+        assert!(claims.iter().all(|(_, claimed)| *claimed == root), "{claims:?}");
+        assert_eq!(claims.iter().filter(|(mine, _)| *mine == root).count(), 1);
+        let lines = setting.stream.fenced();
+        assert_eq!(setting.found(lines).1.root().expect("in the mirror"), root);
+    }
+}
