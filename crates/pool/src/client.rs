@@ -375,8 +375,20 @@ impl Opening {
             let closed = || Error::Lost("the space was closed".into());
             opening.upgrade().ok_or_else(closed)?.follow(from)
         };
+        let (opening, mirrored) = (Weak::clone(&self.me), part.mirrored);
+        let look = move |number| {
+            let opening = opening.upgrade().filter(|_| mirrored)?;
+            let view = opening.pool.view_within(&opening.name, LOOK_TIMEOUT).ok()?;
+            let part = view.parts.into_iter().find(|part| part.number == number)?;
+            Some(part.node)
+        };
         let timeout = self.pool.options.timeout;
-        let place = Arc::new(Place::new(part.number, member, Box::new(follow), timeout));
+        let place = Arc::new(Place::new(
+            part.number,
+            member,
+            (Box::new(follow), Box::new(look)),
+            timeout,
+        ));
         self.places.lock().push(Arc::clone(&place));
         place
     }

@@ -21,11 +21,12 @@ use common::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 const LEASE: Nanos = Nanos::from_secs(4);
 const KEEP: PutOptions = PutOptions {
@@ -106,6 +107,50 @@ fn another_process() {
     hold();
 }
 
+/// Between a memory node and the manager; it can be cut.
+struct Proxy {
+    address: String,
+    open: Arc<AtomicBool>,
+    streams: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Proxy {
+    fn to(manager: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let (open, streams) = (Arc::new(AtomicBool::new(true)), Arc::<Mutex<Vec<TcpStream>>>::default());
+        let (manager, theirs) = (manager.to_owned(), (Arc::clone(&open), Arc::clone(&streams)));
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (Ok(from), Ok(to)) = (stream, TcpStream::connect(&manager)) else {
+                    continue;
+                };
+                if !theirs.0.load(Ordering::SeqCst) {
+                    return;
+                }
+                let pairs = [(&from, &to), (&to, &from)].map(|(from, to)| {
+                    let clone = |stream: &TcpStream| stream.try_clone().expect("a stream");
+                    (clone(from), clone(to))
+                });
+                theirs.1.lock().expect("no panic").extend([from, to]);
+                for (mut from, mut to) in pairs {
+                    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+                }
+            }
+        });
+        Self { address, open, streams }
+    }
+
+    fn cut(&self) {
+        self.open.store(false, Ordering::SeqCst);
+        // It wakes up, and goes.
+        TcpStream::connect(&self.address).ok();
+        for stream in self.streams.lock().expect("no panic").drain(..) {
+            stream.shutdown(Shutdown::Both).ok();
+        }
+    }
+}
+
 struct Pool {
     directory: tempfile::TempDir,
     manager: Manager,
@@ -136,8 +181,13 @@ impl Pool {
     }
 
     fn start_node(&self, n: usize) -> Process {
+        self.start_node_by(n, self.manager.address())
+    }
+
+    /// One that reaches the manager there.
+    fn start_node_by(&self, n: usize, manager: &str) -> Process {
         let node = Process::start(&Task {
-            manager: self.manager.address().into(),
+            manager: manager.into(),
             directory: self.node_directory(n),
             pod: format!("pod-{n}"),
             extents: self.extents,
@@ -156,14 +206,19 @@ impl Pool {
 
     /// Its machine is gone, with its memory, and an operator says so.
     fn lose(&mut self, n: usize) {
-        let pod = format!("pod-{n}");
-        let find = |status: &PoolStatus| status.nodes.iter().find(|node| node.pod == pod).cloned();
-        let id = find(&self.status()).expect("a node").id;
         self.nodes[n].kill();
         std::fs::remove_dir_all(self.node_directory(n)).expect("removed");
-        self.until("the manager misses it", |pool| {
-            find(&pool.status()).filter(|node| !node.connected)
-        });
+        self.forget(n);
+    }
+
+    /// An operator says that it is gone, as soon as the manager misses it.
+    fn forget(&self, n: usize) {
+        let pod = format!("pod-{n}");
+        let missed = |pool: &Self| {
+            let nodes = pool.status().nodes;
+            nodes.into_iter().find(|node| node.pod == pod && !node.connected)
+        };
+        let id = self.until("the manager misses it", missed).id;
         operator(self.manager.address()).forget(id).expect("forgotten");
     }
 
@@ -405,6 +460,36 @@ fn a_node_that_starts_anew_has_its_mirrors_filled_again() {
     writer.check();
     patiently("a step", || writer.step());
     writer.check();
+}
+
+/// A node loses the manager, and not its clients, and is taken for lost: it answered each of them with an error, for good,
+/// and none of them looked for the part where it was.
+#[test]
+fn clients_of_a_former_keeper_go_to_the_mirror() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new(0, 24);
+    let proxy = Proxy::to(pool.manager.address());
+    let former = pool.start_node_by(0, &proxy.address);
+    pool.nodes.push(former);
+    pool.add_node();
+    let client = pool.client();
+    client
+        .create_mirrored_space("heap", 8 * EXTENT, Some(&["pod-0".into()]))
+        .expect("a space");
+    pool.until_whole();
+    let space = client.open_space("heap").expect("open");
+    let mut writer = Writer::new(&space, 3);
+    (0..20).for_each(|_| writer.step().expect("written"));
+    proxy.cut();
+    pool.forget(0);
+    (0..20).for_each(|_| patiently("a step", || writer.step()));
+    writer.check();
+    assert_eq!(pool.places(), [1], "it is kept by the other");
+    assert!(!pool.nodes[0].has_ended(), "the former one lives on");
+    let another = space.session();
+    patiently("another session", || another.alloc(64));
 }
 
 /// What cannot be mirrored is refused, and says why.

@@ -166,6 +166,11 @@ impl Membership {
         self.0.moved.load(Ordering::Acquire)
     }
 
+    /// The manager says so.
+    pub(super) fn set_moved(&self) {
+        self.0.moved.store(true, Ordering::Release);
+    }
+
     /// By which its node's hosts know it.
     ///
     /// # Errors

@@ -17,6 +17,7 @@ pub(super) struct Place {
     pub(super) part: u8,
     member: Mutex<Arc<Membership>>,
     follow: Follow,
+    look: Look,
     /// How long that is tried.
     timeout: Nanos,
 }
@@ -24,13 +25,17 @@ pub(super) struct Place {
 /// Goes on where the parts are now that were asked at a node.
 pub(super) type Follow = Box<dyn Fn(NodeId) -> Result<()> + Send + Sync>;
 
+/// Which node the manager says to keep a part, if it is there and the part may have gone elsewhere.
+pub(super) type Look = Box<dyn Fn(u8) -> Option<NodeId> + Send + Sync>;
+
 impl Place {
-    pub(super) fn new(part: u8, member: Arc<Membership>, follow: Follow, timeout: Nanos) -> Self {
+    pub(super) fn new(part: u8, member: Arc<Membership>, (follow, look): (Follow, Look), timeout: Nanos) -> Self {
         let member = Mutex::new(member);
         Self {
             part,
             member,
             follow,
+            look,
             timeout,
         }
     }
@@ -52,11 +57,19 @@ impl Place {
         loop {
             let member = self.member();
             let answer = member.ask(request, tries);
-            if answer.is_ok() || !member.has_moved() {
+            if answer.is_ok() || !self.has_left(&member) {
                 return answer;
             }
             self.follow(member.node())?;
         }
+    }
+
+    /// Whether another node keeps the part. One that did, and cannot reach the manager, may not know it.
+    fn has_left(&self, member: &Membership) -> bool {
+        if !member.has_moved() && (self.look)(self.part).is_some_and(|node| node != member.node()) {
+            member.set_moved();
+        }
+        member.has_moved()
     }
 
     /// To the node where the part is now, unless another thread was faster.
@@ -96,7 +109,8 @@ impl Admission for Admitted {
         let place = self.place()?;
         let member = place.member();
         let renewed = member.renew(refused);
-        if renewed.is_ok() || !member.has_moved() {
+        let is_new = renewed.as_ref().is_ok_and(|pass| *pass != refused);
+        if is_new || !place.has_left(&member) {
             return renewed;
         }
         place.follow(member.node())?;

@@ -267,16 +267,10 @@ impl Channel {
             turn: *turn,
             pass,
         };
-        let greeted = self.callers.caller(peer).and_then(|caller| {
-            let mut answer = Vec::new();
-            caller.call(&wire::greeting(&greeting)?, &mut answer)?;
-            let fetcher = self.new_fetcher(&*caller, peer);
-            Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads).fetching(fetcher))
-        });
-        greeted.map_err(|error| match error {
-            Error::Lost(_) | Error::Timeout(_) | Error::Revoked(_) => error,
-            other => Error::Lost(format!("part {} is not reached at {peer}: {other}", self.hello.part)),
-        })
+        let (caller, mut answer) = (self.callers.caller(peer)?, Vec::new());
+        caller.call(&wire::greeting(&greeting)?, &mut answer)?;
+        let fetcher = self.new_fetcher(&*caller, peer);
+        Ok(Line::new(caller, wire::read_memory(&answer)?, self.reads).fetching(fetcher))
     }
 
     /// What reads the node's memory, where it offers that: otherwise all reads go by calls.
