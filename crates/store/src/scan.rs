@@ -14,6 +14,8 @@ use cenote_base::{Error, Result};
 
 /// How often a bucket is looked at again because its table was left meanwhile.
 const TURNS: u32 = 100;
+/// Bytes of keys that one call tells of, and a bucket's more at most.
+const BYTES: usize = 4 << 20;
 
 /// Some of a store's keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -25,7 +27,7 @@ pub struct Scanned {
 }
 
 impl Store {
-    /// The keys of the next buckets: about `count` of them, and a bucket's keys more at most. The cursor of the first
+    /// The keys of the next buckets: about `count` of them, or 4 MiB, and a bucket's keys more at most. The cursor of the first
     /// call is 0, that of each other what the one before said. Any cursor is possible.
     ///
     /// # Errors
@@ -36,9 +38,12 @@ impl Store {
             cursor,
         };
         // Empty buckets count too: no call goes over all of a table that has few keys.
+        let mut bytes = 0;
         for _ in 0..count.max(1) {
+            let before = scanned.keys.len();
             scanned.cursor = self.core.scan_bucket(scanned.cursor, &mut scanned.keys)?;
-            if scanned.cursor == 0 || scanned.keys.len() >= count {
+            bytes += scanned.keys[before..].iter().map(Vec::len).sum::<usize>();
+            if scanned.cursor == 0 || scanned.keys.len() >= count || bytes >= BYTES {
                 break;
             }
         }
@@ -100,7 +105,7 @@ impl Core {
 }
 
 /// The next one after a cursor, in a table with this mask: the bits beyond it count no more.
-fn next_cursor(cursor: u64, mask: u64) -> u64 {
+pub(super) fn next_cursor(cursor: u64, mask: u64) -> u64 {
     (cursor | !mask).reverse_bits().wrapping_add(1).reverse_bits()
 }
 

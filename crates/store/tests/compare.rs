@@ -148,3 +148,23 @@ fn all_keys_are_scanned_while_the_table_grows() {
         store.scan(cursor, 3).expect("any cursor is possible");
     }
 }
+
+#[test]
+fn a_scan_tells_of_some_megabytes_of_keys_at_once() {
+    let store = store();
+    for n in 0..2500_u32 {
+        let mut key = vec![b'k'; 4000];
+        key[..4].copy_from_slice(&n.to_be_bytes());
+        store.put(&key, b"value", PutOptions::default()).expect("put");
+    }
+    let (mut cursor, mut keys, mut calls) = (0, 0, 0);
+    loop {
+        let scanned = store.scan(cursor, usize::MAX).expect("scanned");
+        assert!(scanned.keys.iter().map(Vec::len).sum::<usize>() < 5 << 20);
+        (cursor, keys, calls) = (scanned.cursor, keys + scanned.keys.len(), calls + 1);
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert!(keys == 2500 && calls > 1, "{keys} keys in {calls} calls");
+}
