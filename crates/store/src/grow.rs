@@ -207,17 +207,26 @@ impl Core {
         self.lacks_table.store(false, Ordering::Relaxed);
         let view = self.refresh()?;
         let items = self.heap.load(self.word(root::ITEMS)?)?;
-        if !is_full(&view.table, items) || !self.move_some(&view, u64::MAX)? || !self.is_worth(&view.table) {
+        if !is_full(&view.table, items) || !self.move_some(&view, u64::MAX)? {
+            return Ok(());
+        }
+        if !self.is_worth(&view.table) {
+            self.pause_table();
             return Ok(());
         }
         match self.build(&view, |part, len| self.alloc_by_squeezing(len, Some(part))) {
             Err(Error::Full(_)) => {
-                *self.no_table_until.lock() = rt::now() + PAUSE;
-                self.lacks_table.store(true, Ordering::Relaxed);
+                self.pause_table();
                 Ok(())
             }
             built => built,
         }
+    }
+
+    /// No larger table for a while: neither puts nor sweeps try to make one.
+    fn pause_table(&self) {
+        *self.no_table_until.lock() = rt::now() + PAUSE;
+        self.lacks_table.store(true, Ordering::Relaxed);
     }
 
     /// Whether the next table takes so little of its part that values may go for it.
