@@ -7,7 +7,7 @@ use super::Store;
 use super::core::{Core, Key};
 use super::link::OnEntry;
 use super::put::PutOptions;
-use super::read::Value;
+use super::read::{Attempt, Value};
 use cenote_base::{Error, Result};
 
 /// How often a comparison begins anew.
@@ -72,7 +72,9 @@ impl Store {
     /// # Errors
     /// As [`Store::remove`].
     pub fn compare_and_remove(&self, key: &[u8], generation: u64) -> Result<bool> {
-        self.core.remove_if(&self.core.key(key)?, OnEntry::Sequence(generation))
+        let key = self.core.key(key)?;
+        let remove = |on_entry| Ok(self.core.remove_if(&key, on_entry)?.then_some(()));
+        Ok(self.core.with_generation(&key, generation, remove)?.is_some())
     }
 
     /// What there is to know of a key's value, without its bytes.
@@ -81,10 +83,15 @@ impl Store {
     /// As [`Store::exists`].
     pub fn value_of(&self, key: &[u8]) -> Result<Option<Value>> {
         let key = self.core.key(key)?;
-        match self.core.find_fresh(&key)? {
-            Some(found) => self.core.value_at(&found, &key),
-            None => Ok(None),
+        for _ in 0..TURNS {
+            let Some(found) = self.core.find_fresh(&key)? else {
+                return Ok(None);
+            };
+            if let Attempt::Done(value) = self.core.value_at(&found, &key)? {
+                return Ok(value);
+            }
         }
+        Err(Error::Busy("the value is replaced faster than it is looked at".into()))
     }
 }
 
@@ -101,7 +108,9 @@ impl Core {
             let Some(found) = self.find_fresh(key)? else {
                 return Ok(None);
             };
-            let value = self.value_at(&found, key)?;
+            let Attempt::Done(value) = self.value_at(&found, key)? else {
+                continue;
+            };
             if value.is_none_or(|value| value.generation != generation) {
                 return Ok(None);
             }

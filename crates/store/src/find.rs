@@ -49,17 +49,22 @@ impl Core {
     }
 
     fn look(&self, view: &View, key: &Key<'_>) -> Result<Look> {
+        let mut lost = None;
         if let Some((former, bucket)) = view.former(key.hash) {
-            match self.look_in(former, bucket, key)? {
-                Look::Nothing | Look::Stale => {}
-                look => return Ok(look),
+            match self.look_in(former, bucket, key) {
+                Ok(Look::Nothing | Look::Stale) => {}
+                Err(Error::Lost(why)) => lost = Some(why),
+                look => return look,
             }
         }
-        self.look_in(&view.table, view.table.bucket_of(key.hash), key)
+        match (self.look_in(&view.table, view.table.bucket_of(key.hash), key)?, lost) {
+            (Look::Nothing, Some(why)) => Err(Error::Lost(why)),
+            (look, _) => Ok(look),
+        }
     }
 
     fn look_in(&self, table: &Table, bucket: u64, key: &Key<'_>) -> Result<Look> {
-        let mut look = Look::Nothing;
+        let (mut look, mut lost) = (Look::Nothing, None);
         table.each_line(&self.heap, bucket, |line| {
             if is_leaving(line) {
                 look = Look::Stale;
@@ -69,16 +74,25 @@ impl Core {
                 if !matches!(placed.entry.state(), State::Committed | State::Frozen) {
                     continue;
                 }
-                match self.see(placed, key)? {
-                    Seen::It(header) => look = Look::Found(Found { place: placed, header }),
-                    Seen::Changed => look = Look::Again,
-                    Seen::Other => continue,
+                match self.see(placed, key) {
+                    Ok(Seen::It(header)) => look = Look::Found(Found { place: placed, header }),
+                    Ok(Seen::Changed) => look = Look::Again,
+                    Ok(Seen::Other) => continue,
+                    // It may be another key's: the key's own may stand behind it.
+                    Err(Error::Lost(why)) => {
+                        lost = Some(why);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
                 }
                 return Ok(false);
             }
             Ok(true)
         })?;
-        Ok(look)
+        match (look, lost) {
+            (Look::Nothing | Look::Stale, Some(why)) => Err(Error::Lost(why)),
+            (look, _) => Ok(look),
+        }
     }
 
     /// Whether an entry is the key's.

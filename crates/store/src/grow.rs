@@ -153,6 +153,7 @@ impl Core {
 
     /// An entry is dropped: so that none who still can read its item copies it later, when its key may have another.
     fn close_targets(&self, to: &Table, former: &Table, (bucket, line, word): (u64, usize, usize)) -> Result<()> {
+        self.note_forgotten()?;
         for n in 0..to.buckets() / former.buckets() {
             let target = self.line_of(to, bucket + n * former.buckets(), line)?;
             self.heap.swap(

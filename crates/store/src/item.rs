@@ -4,7 +4,7 @@
 //!  0  u64 control: sequence 48 | 0 | hits 2 | state 2
 //!  8  u64 hash                       16 u32 bytes of the key    20 u32 tenant
 //! 24  u64 bytes of the value         32 u64 version             40 u64 expires: microseconds since 1970, 0 never
-//! 48  u32 chunks, 0: the value is inline    52 u32 bit 0: the value has a checksum; bits 8-15: replicas
+//! 48  u32 chunks, 0: the value is inline    52 u32 bit 0: the value has a checksum; 1: spilled; 2: a replica; bits 8-15: replicas
 //! 56  u32 checksum of the value      60 u32 checksum: sequence, bytes 8 to 60, key, addresses of chunks
 //! 64  key, padded to 8 │ value, or 8 bytes a chunk
 //! ```
@@ -36,6 +36,7 @@ const HITS_SHIFT: u32 = 2;
 const SEQUENCE_SHIFT: u32 = 16;
 const HAS_CHECKSUM: u32 = 1;
 const IS_SPILLED: u32 = 2;
+const IS_REPLICA: u32 = 4;
 const REPLICAS_SHIFT: u32 = 8;
 
 const _: () = assert!(VALUE_MAX / CHUNK * 8 + (HEADER + KEY_MAX) as u64 <= SLAB_OBJECT_MAX);
@@ -171,7 +172,16 @@ impl Header {
     }
 
     pub(super) fn set_replicas(&mut self, replicas: u8) {
-        self.flags = self.flags & (HAS_CHECKSUM | IS_SPILLED) | u32::from(replicas) << REPLICAS_SHIFT;
+        self.flags = self.flags & (HAS_CHECKSUM | IS_SPILLED | IS_REPLICA) | u32::from(replicas) << REPLICAS_SHIFT;
+    }
+
+    /// Whether it is another item's copy.
+    pub(super) fn is_replica(&self) -> bool {
+        self.flags & IS_REPLICA != 0
+    }
+
+    pub(super) fn set_is_replica(&mut self) {
+        self.flags |= IS_REPLICA;
     }
 
     /// Whether it stands for a value in a file, and says where that is.

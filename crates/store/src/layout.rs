@@ -5,7 +5,9 @@
 //! root      0 magic     8 format    16 hash key, two words    32 mode    40 bound of bytes    48 current table
 //!          56 next sequence         64 table being built      72 hand of the clock            80 hand of the sweep
 //!          88 squeezes                      96 1 if there were replicas ever
+//!         104 1 if an entry was dropped whose item was lost, and there were replicas
 //!         128 bytes   136 items    192 evictions   200 expired   208 orphans freed   216 items of spilled values
+//!         224 items that are replicas
 //!         256 tenants: limit, used ... (256 of them)
 //!        8192 members, an address each (1024)
 //!       16384 pools of free objects, one a class (96)
@@ -39,12 +41,14 @@ pub(super) mod root {
     pub const SWEEP: u64 = 80;
     pub const SQUEEZES: u64 = 88;
     pub const REPLICATED: u64 = 96;
+    pub const FORGOTTEN: u64 = 104;
     pub const USED: u64 = 128;
     pub const ITEMS: u64 = 136;
     pub const EVICTED: u64 = 192;
     pub const EXPIRED: u64 = 200;
     pub const ORPHANS: u64 = 208;
     pub const SPILLED: u64 = 216;
+    pub const REPLICAS: u64 = 224;
     pub const TENANTS: u64 = 256;
     pub const TENANTS_MAX: u64 = 256;
     pub const MEMBERS: u64 = 8192;

@@ -49,6 +49,7 @@ mod pool;
 mod put;
 mod queue;
 mod read;
+mod recover;
 mod replicate;
 mod retire;
 mod scan;

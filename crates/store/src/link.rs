@@ -47,7 +47,7 @@ impl OnEntry {
     }
 
     /// The same of an entry that may have expired.
-    fn allows_now(self, found: &Found) -> bool {
+    pub(super) fn allows_now(self, found: &Found) -> bool {
         let is_fresh = !found.header.has_expired(super::core::now_micros);
         self.allows(is_fresh.then_some(found))
     }
@@ -161,7 +161,7 @@ impl Core {
 
     /// What is in the bucket, before the item is.
     fn survey(&self, table: &Table, bucket: u64, key: &Key<'_>) -> Result<Bucket> {
-        let (mut free, mut end) = (None, None);
+        let (mut free, mut end, mut lost) = (None, None, None);
         table.each_line(&self.heap, bucket, |line| {
             if is_leaving(line) {
                 end = Some(Bucket::Stale);
@@ -171,10 +171,13 @@ impl Core {
                 let placed = placed?;
                 match placed.entry.state() {
                     State::Free if free.is_none() => free = Some(placed),
-                    State::Committed => match self.see(placed, key)? {
-                        Seen::It(header) => end = Some(Bucket::Key(Found { place: placed, header })),
-                        Seen::Changed => end = Some(Bucket::Again),
-                        Seen::Other => {}
+                    State::Committed => match self.see(placed, key) {
+                        Ok(Seen::It(header)) => end = Some(Bucket::Key(Found { place: placed, header })),
+                        Ok(Seen::Changed) => end = Some(Bucket::Again),
+                        Ok(Seen::Other) => {}
+                        // It may be another key's, and the key's own stand behind it.
+                        Err(Error::Lost(why)) => lost = Some(why),
+                        Err(error) => return Err(error),
                     },
                     _ => {}
                 }
@@ -184,7 +187,11 @@ impl Core {
             }
             Ok(true)
         })?;
-        Ok(end.unwrap_or(Bucket::Room(free)))
+        match (end, lost) {
+            (Some(end), _) => Ok(end),
+            (None, Some(why)) => Err(Error::Lost(why)),
+            (None, None) => Ok(Bucket::Room(free)),
+        }
     }
 
     /// Steps 2 to 4: whether the entry is committed.

@@ -5,10 +5,13 @@ use super::fill::Filling;
 use super::find::Found;
 use super::item::Header;
 use super::link::{Linked, OnEntry};
-use cenote_base::Result;
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::{Error, Result};
 use std::cell::RefCell;
+
+/// How often a put begins anew, as what no get gives out was replaced by others.
+const TURNS: u32 = 100;
 
 /// How a value is put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,7 +64,31 @@ impl Core {
         on_entry: OnEntry,
     ) -> Result<Option<Header>> {
         self.check_replicas(options)?;
-        self.or_forgotten(key, || self.put_once(key, value, (options, until), on_entry))
+        for _ in 0..TURNS {
+            let allowed = self.or_recovered(key, || self.allowed(key, on_entry))?;
+            let Some(allowed) = allowed else { return Ok(None) };
+            let stored = self.or_recovered(key, || self.put_once(key, value, (options, until), allowed))?;
+            // Another has replaced what no get gives out: it may be a value.
+            if stored.is_some() || allowed == on_entry {
+                return Ok(stored);
+            }
+        }
+        Err(Error::Busy("others put the same key all the time".into()))
+    }
+
+    /// What may be replaced, where the key's entry allows a put now.
+    fn allowed(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<Option<OnEntry>> {
+        if on_entry == OnEntry::Replace {
+            return Ok(Some(on_entry));
+        }
+        let found = self.find(key)?.filter(|found| !found.header.has_expired(now_micros));
+        match found {
+            // No get gives it out: the first that replaces this one is the first.
+            Some(found) if on_entry == OnEntry::Keep && !self.is_intact(&found, key)? => {
+                Ok(Some(OnEntry::Sequence(found.header.control.sequence())))
+            }
+            found => Ok(on_entry.allows(found.as_ref()).then_some(on_entry)),
+        }
     }
 
     fn put_once(
@@ -69,19 +96,8 @@ impl Core {
         key: &Key<'_>,
         value: &[u8],
         (options, until): (&PutOptions, u64),
-        mut on_entry: OnEntry,
+        on_entry: OnEntry,
     ) -> Result<Option<Header>> {
-        if on_entry != OnEntry::Replace {
-            let found = self.find(key)?.filter(|found| !found.header.has_expired(now_micros));
-            match found {
-                // No get gives it out: nobody has come first.
-                Some(found) if on_entry == OnEntry::Keep && !self.is_intact(&found, key)? => {
-                    on_entry = OnEntry::Replace;
-                }
-                found if !on_entry.allows(found.as_ref()) => return Ok(None),
-                _ => {}
-            }
-        }
         let mut filling = self.begin(key, value.len() as u64, options.tenant, until)?;
         match self.fill(&mut filling, value) {
             Ok(()) => self.publish_if(filling, options, on_entry),
@@ -101,9 +117,7 @@ impl Core {
         }
         let (item, bytes) = (filling.item, filling.key.clone());
         let key = self.key(&bytes)?;
-        if on_entry != OnEntry::Keep
-            && let Err(error) = self.drop_replicas(&key)
-        {
+        if let Err(error) = self.drop_replicas_if(&key, on_entry) {
             return self.abandon(filling).and(Err(error));
         }
         // Its replicas are copied from it: it must not be freed meanwhile, whoever takes it out.
@@ -167,11 +181,8 @@ impl Core {
 
     /// Takes out what the key has, where that is allowed: whether there was something that had not expired.
     pub(super) fn remove_if(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<bool> {
-        if on_entry != OnEntry::Replace && !on_entry.allows(self.find_fresh(key)?.as_ref()) {
-            return Ok(false);
-        }
-        self.or_forgotten(key, || self.drop_replicas(key))?;
-        let Some(found) = self.unlink_key_if(key, on_entry)? else {
+        self.or_recovered(key, || self.drop_replicas_if(key, on_entry))?;
+        let Some(found) = self.or_recovered(key, || self.unlink_key_if(key, on_entry))? else {
             return Ok(false);
         };
         // One may have come to be since.

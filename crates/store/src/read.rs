@@ -106,13 +106,17 @@ impl Core {
         Err(Error::Busy("the value is replaced faster than it is read".into()))
     }
 
-    /// The key's entry, if it has not expired; that its place is lost makes it a miss.
+    /// The item that a get of the key would read, if it has not expired: where the first is lost, a replica. That all
+    /// are lost makes it a miss.
     pub(super) fn find_fresh(&self, key: &Key<'_>) -> Result<Option<Found>> {
-        match self.find(key) {
-            Ok(found) => Ok(found.filter(|found| !found.header.has_expired(now_micros))),
-            Err(Error::Lost(_)) => self.lost(),
-            Err(error) => Err(error),
+        for key in replica_keys(key, REPLICAS_MAX.into()) {
+            match self.find(&key) {
+                Ok(found) => return Ok(found.filter(|found| !found.header.has_expired(now_micros))),
+                Err(Error::Lost(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
+        self.lost()
     }
 
     pub(super) fn missed<T>(&self) -> Result<Option<T>> {

@@ -5,6 +5,7 @@
 //! replaced: so none says what its key has no longer. (A put and a removal of one key that run at once, of which one is
 //! killed just then, may leave one that does, until its part is away too.)
 
+use super::chains::Placed;
 use super::core::{Core, Key};
 use super::entry::State;
 use super::fill::{Filling, STEP};
@@ -75,6 +76,7 @@ impl Core {
         });
         copy.header
             .set_value_checksum(header.has_checksum().then_some(header.value_crc));
+        copy.header.set_is_replica();
         // Nobody reads it, so the clock would take it first.
         copy.header.control = Control(copy.header.control.0).with_hits(HITS_MAX);
         let linked = filled.and_then(|()| self.finish_as(&mut copy, header.version));
@@ -101,6 +103,7 @@ impl Core {
         match linked {
             Ok(Linked::In(replaced)) => {
                 self.has_linked(&copy)?;
+                self.count(root::REPLICAS, 1)?;
                 self.count_in(&copy.header)?;
                 replaced.map_or(Ok(()), |found| {
                     self.retire(found.place.entry.item(), found.header, false)
@@ -115,13 +118,23 @@ impl Core {
         }
     }
 
-    /// Takes out the replicas of whatever the key has.
-    pub(super) fn drop_replicas(&self, key: &Key<'_>) -> Result<()> {
-        if self.heap.load(self.word(root::REPLICATED)?)? == 0 {
+    /// Whether there were replicas ever.
+    pub(super) fn has_replicas(&self) -> Result<bool> {
+        Ok(self.heap.load(self.word(root::REPLICATED)?)? != 0)
+    }
+
+    /// Takes out the replicas of what the key has, where that may be changed.
+    pub(super) fn drop_replicas_if(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<()> {
+        if !self.has_replicas()? {
             return Ok(());
         }
         match self.find(key)? {
-            Some(found) => self.drop_numbered(key, found.header.replicas()),
+            Some(found) if on_entry.allows_now(&found) => self.drop_numbered(key, found.header.replicas()),
+            Some(_) => Ok(()),
+            // Their first item may have been forgotten.
+            None if on_entry.allows(None) && self.heap.load(self.word(root::FORGOTTEN)?)? != 0 => {
+                self.drop_numbered(key, REPLICAS_MAX.into())
+            }
             None => Ok(()),
         }
     }
@@ -155,26 +168,35 @@ impl Core {
         Ok(())
     }
 
-    /// Does something with a key. If an item that may be the key's is lost, its entry is taken out, and it is done
-    /// again: what is lost is not there. (One of sixteen such entries of the bucket is another key's. When the part is
-    /// back, the memory of these items is nobody's.)
-    pub(super) fn or_forgotten<T>(&self, key: &Key<'_>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
+    /// Does something with a replica's key. If an item that may be the replica is lost, its entry is taken out, and it is
+    /// done again.
+    fn or_forgotten<T>(&self, key: &Key<'_>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         match step() {
-            Err(Error::Lost(_)) if self.forget_lost(key)? => step(),
+            Err(Error::Lost(_)) if self.forget(&self.lost_entries(key)?)? => step(),
             answer => answer,
         }
     }
 
-    /// Whether there were such entries.
-    fn forget_lost(&self, key: &Key<'_>) -> Result<bool> {
-        let (view, mut any) = (self.settled_view(key.hash)?, false);
-        for placed in view.table.entries(&self.heap, view.table.bucket_of(key.hash))? {
-            let may_be = placed.entry.state() == State::Committed && placed.entry.may_be(key.hash);
-            if may_be && matches!(self.header_at(placed.entry.item()), Err(Error::Lost(_))) && self.unlink(placed)? {
+    /// Whether one of these entries was there still, and is not now.
+    pub(super) fn forget(&self, lost: &[Placed]) -> Result<bool> {
+        let mut any = false;
+        for placed in lost {
+            if self.unlink(*placed)? {
                 self.counters.lost.fetch_add(1, Ordering::Relaxed);
                 any = true;
             }
         }
         Ok(any)
+    }
+
+    /// Entries that may be the key's, whose items are lost.
+    pub(super) fn lost_entries(&self, key: &Key<'_>) -> Result<Vec<Placed>> {
+        let view = self.settled_view(key.hash)?;
+        let mut entries = view.table.entries(&self.heap, view.table.bucket_of(key.hash))?;
+        entries.retain(|placed| {
+            let may_be = placed.entry.state() == State::Committed && placed.entry.may_be(key.hash);
+            may_be && matches!(self.header_at(placed.entry.item()), Err(Error::Lost(_)))
+        });
+        Ok(entries)
     }
 }

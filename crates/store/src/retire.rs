@@ -29,6 +29,9 @@ impl Core {
         if header.is_spilled() {
             self.count(root::SPILLED, u64::MAX)?;
         }
+        if header.is_replica() {
+            self.count(root::REPLICAS, u64::MAX)?;
+        }
         match self.is_pinned(item)? {
             true => self.keep_retired(item, header),
             false => self.free_item(item, &header, is_pooled),

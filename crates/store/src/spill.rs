@@ -214,7 +214,7 @@ impl Core {
                     self.drop_stub(found)?;
                     return Ok(false);
                 }
-                Read::Elsewhere => {}
+                Read::Elsewhere | Read::NotNow => {}
             }
         }
         Ok(false)
@@ -228,21 +228,27 @@ impl Core {
     }
 
     /// What there is to know of a value, in memory or not; `None` if this process cannot read it.
-    pub(super) fn value_at(&self, found: &Found, key: &Key<'_>) -> Result<Option<Value>> {
+    pub(super) fn value_at(&self, found: &Found, key: &Key<'_>) -> Result<Attempt<Option<Value>>> {
         if !found.header.is_spilled() {
-            return Ok(Some(Value::of(&found.header)));
+            return Ok(Attempt::Done(Some(Value::of(&found.header))));
         }
-        let Attempt::Done(Some(location)) = self.location_at(found, key)? else {
-            return Ok(None);
+        let location = match self.location_at(found, key)? {
+            Attempt::Changed => return Ok(Attempt::Changed),
+            Attempt::Done(None) => return Ok(Attempt::Done(None)),
+            Attempt::Done(Some(location)) => location,
         };
         let tiers = self.tiers.read().clone();
-        let has = tiers.iter().any(|tier| tier.has(&location, key.bytes));
-        Ok(has.then(|| value_of(&found.header, &location)))
+        for tier in tiers {
+            if tier.has(&location, key.bytes)? {
+                return Ok(Attempt::Done(Some(value_of(&found.header, &location))));
+            }
+        }
+        Ok(Attempt::Done(None))
     }
 
-    /// Whether a value that was found can be read by this process.
+    /// Whether a value that was found can be read by this process, or something else has come in its place.
     pub(super) fn is_there(&self, found: &Found, key: &Key<'_>) -> Result<bool> {
-        Ok(!found.header.is_spilled() || self.value_at(found, key)?.is_some())
+        Ok(!matches!(self.value_at(found, key)?, Attempt::Done(None)))
     }
 
     /// Brings a value back to memory: whether it is there, by this process or another.

@@ -8,7 +8,7 @@ use cenote_base::rt::atomic::Ordering;
 /// At this moment. Counts of all processes are what those that were killed left of them, about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StoreStats {
-    /// Items.
+    /// Values: replicas are not counted.
     pub items: u64,
     /// Bytes of the space that they take.
     pub used: u64,
@@ -67,7 +67,7 @@ impl Store {
         let of = |counter: &cenote_base::rt::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &core.counters;
         Ok(StoreStats {
-            items: about(root::ITEMS)?,
+            items: (word(root::ITEMS)?.wrapping_sub(word(root::REPLICAS)?) as i64).max(0) as u64,
             used: about(root::USED)?,
             bound: word(root::BOUND)?,
             buckets: core.refresh()?.table.buckets(),

@@ -62,8 +62,10 @@ pub(super) enum Read {
     Whole,
     /// It is not there, or is damaged, and will never be there again.
     Gone,
-    /// This process does not reach it, or not now.
+    /// This process does not reach it.
     Elsewhere,
+    /// A fault that passes: it may be there.
+    NotNow,
 }
 
 /// See the module.
@@ -204,12 +206,18 @@ impl Tier {
     }
 
     /// Whether a value's record is there: its head is looked at.
-    pub(super) fn has(&self, location: &Location, key: &[u8]) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if that is not known now.
+    pub(super) fn has(&self, location: &Location, key: &[u8]) -> Result<bool> {
         if self.shared.waiting_at(location).is_some() {
-            return true;
+            return Ok(true);
         }
         let end = |file: &File, at: u64| Ok(file.len()? >= at + location.len);
-        self.shared.look_in_file(location, key, |file, at, _| end(file, at)) == Read::Whole
+        match self.shared.look_in_file(location, key, |file, at, _| end(file, at)) {
+            Read::NotNow => Err(Error::Busy("a file of spilled values cannot be read now".into())),
+            read => Ok(read == Read::Whole),
+        }
     }
 
     /// Waits until nothing is left to be written, for so long at most: whether it is so.
@@ -298,7 +306,7 @@ impl Shared {
             Ok(true) => Read::Whole,
             // Of another that lives: it may be written still.
             Ok(false) => self.gone_if_own(location),
-            Err(error) if fs::is_passing(&error) => Read::Elsewhere,
+            Err(error) if fs::is_passing(&error) => Read::NotNow,
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::UnexpectedEof) => {
                 self.gone_if_own(location)
             }

@@ -12,7 +12,7 @@ mod random;
 
 use cenote_base::Error;
 use cenote_space::{GlobalAddress, Keeper, Space};
-use cenote_store::{Options, Put, PutOptions, Store, Visibility};
+use cenote_store::{Expected, Options, Put, PutOptions, Store, Visibility};
 use pods::Pods;
 use random::{Random, seed};
 use std::collections::BTreeMap;
@@ -53,6 +53,10 @@ fn move_something(pods: &Pods, random: &mut Random) {
     let mut objects = Vec::new();
     let space = &pods.users[random.index(2)];
     space.each_object(|address, _| objects.push(address)).expect("told");
+    // A member that has put nothing yet has none.
+    if objects.is_empty() {
+        return;
+    }
     let object: GlobalAddress = objects[random.index(objects.len())];
     let _ = pods.relocate(object, 3 - object.part());
 }
@@ -273,6 +277,74 @@ fn what_is_lost_with_a_part_is_a_miss_unless_it_has_replicas() {
         assert!(east.remove(&name(2, n)).expect("removed") && east.remove(&name(3, n)).expect("removed"));
     }
     assert_eq!(east.stats().expect("counted").items, 4, "but for what was forgotten");
+}
+
+/// Changes what a get tells of, as clients of Redis do: a comparison that fails is made again.
+fn change(store: &Store, key: &[u8], mut step: impl FnMut(u64) -> bool) {
+    let is_done = (0..3).any(|_| {
+        let (_, value) = store.get_value(key).expect("asked").expect("there");
+        step(value.generation)
+    });
+    assert!(is_done, "what was read is never what is compared");
+}
+
+#[test]
+fn what_only_a_replica_has_is_changed_as_it_is_read() {
+    let pods = Pods::new(40);
+    let [east, west] = members_with(&pods, 1 << 14, Visibility::Coherent);
+    let copied = PutOptions { replicas: 1, ..KEEP };
+    let names = [b"lock", b"gone", b"next", b"same", b"last"];
+    for name in names {
+        west.put(name, b"owner", copied).expect("put");
+    }
+    assert_eq!(west.stats().expect("counted").items, 5, "replicas are no values");
+    let alone = without_the_west(&pods, &east);
+    let found = alone.exists(names.map(|name| &name[..]), false).expect("asked").found;
+    assert_eq!(found, [true; 5]);
+    assert_eq!(alone.value_of(b"lock").expect("asked").map(|value| value.len), Some(5));
+    // A lock that is held is not given to another.
+    assert_eq!(alone.put(b"lock", b"thief", KEEP).expect("put"), Put::Exists);
+    assert_eq!(alone.get(b"lock").expect("asked"), Some(b"owner".to_vec()));
+    assert_eq!(east.get(b"lock").expect("asked"), Some(b"owner".to_vec()));
+    assert!(alone.remove(b"gone").expect("removed") && !alone.remove(b"gone").expect("asked"));
+    alone.put(b"next", b"newer", REPLACE).expect("put");
+    change(&alone, b"same", |generation| {
+        let put = alone.compare_and_put(b"same", b"other", Expected::Generation(generation), KEEP);
+        put.expect("put").is_some()
+    });
+    change(&alone, b"last", |generation| {
+        alone.compare_and_remove(b"last", generation).expect("removed")
+    });
+    for (name, value) in names
+        .into_iter()
+        .zip([Some("owner"), None, Some("newer"), Some("other"), None])
+    {
+        let wanted = value.map(|value| value.as_bytes().to_vec());
+        assert_eq!(alone.get(name).expect("asked"), wanted);
+        assert_eq!(east.get(name).expect("asked"), wanted);
+        // What comes now is lost again, and has no replica: none of before is read in its place.
+        west.put(name, b"later", REPLACE).expect("put");
+        assert_eq!(alone.get(name).expect("asked"), None);
+    }
+}
+
+#[test]
+fn a_key_is_found_behind_another_that_is_lost() {
+    let pods = Pods::new(40);
+    // The keys of a bucket are several, and one in sixteen may be another.
+    let [east, west] = members_with(&pods, 64, Visibility::Coherent);
+    let name = |n: u64| n.to_be_bytes();
+    (0..190).for_each(|n| assert!(matches!(west.put(&name(n), b"far", KEEP), Ok(Put::Stored(1)))));
+    (190..260).for_each(|n| assert!(matches!(east.put(&name(n), b"near", KEEP), Ok(Put::Stored(1)))));
+    let alone = without_the_west(&pods, &east);
+    for n in 190..260 {
+        assert_eq!(alone.get(&name(n)).expect("asked"), Some(b"near".to_vec()), "{n}");
+        assert_eq!(alone.put(&name(n), b"no", KEEP).expect("put"), Put::Exists);
+    }
+    assert!(
+        (0..190).all(|n| west.get(&name(n)).expect("asked").is_some()),
+        "none was forgotten"
+    );
 }
 
 #[test]

@@ -342,3 +342,50 @@ fn act_as_a_model(store: &Store, own: u64, seed: u64) {
         }
     }
 }
+
+#[test]
+fn what_is_in_a_file_is_taken_out_by_its_generation() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = spilling(directory.path(), 64);
+    (0..120).for_each(|n| put(&store, n, 1));
+    assert!(store.stats().expect("counted").in_files >= 80);
+    for n in 0..120 {
+        let value = store.value_of(&key(n)).expect("asked").expect("there");
+        let other = value.generation + (1 << 40);
+        assert!(!store.compare_and_remove(&key(n), other).expect("asked"));
+        assert!(
+            store.compare_and_remove(&key(n), value.generation).expect("removed"),
+            "{n}"
+        );
+        assert_eq!(store.get(&key(n)).expect("asked"), None);
+    }
+}
+
+#[test]
+fn of_first_writers_over_what_none_of_them_can_read_one_wins() {
+    let (directory, space) = (tempfile::tempdir().expect("a directory"), space());
+    let store = Store::create(&space, options()).expect("a store");
+    store.spill_to(to(directory.path(), 64)).expect("a directory");
+    (0..120).for_each(|n| put(&store, n, 1));
+    let writers = [0, 1].map(|_| Store::open(&space, options()).expect("opened"));
+    let barrier = std::sync::Barrier::new(2);
+    let wins = |writer: &Store| {
+        let win = |n: u64| {
+            barrier.wait();
+            writer.put(&key(n), b"first", KEEP).expect("put") != Put::Exists
+        };
+        (0..80).map(win).collect::<Vec<_>>()
+    };
+    let [one, other] = std::thread::scope(|scope| {
+        let threads = writers.each_ref().map(|writer| scope.spawn(|| wins(writer)));
+        threads.map(|thread| thread.join().expect("no panic"))
+    });
+    assert!(
+        one.iter().zip(&other).all(|(one, other)| !(*one && *other)),
+        "two first writers"
+    );
+    assert!(
+        one.iter().chain(&other).filter(|win| **win).count() > 40,
+        "few were in files"
+    );
+}
