@@ -26,6 +26,7 @@ mod audit;
 mod batch;
 mod borrow;
 mod chains;
+mod clear;
 mod compare;
 mod core;
 mod counters;

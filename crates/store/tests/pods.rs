@@ -329,6 +329,28 @@ fn what_only_a_replica_has_is_changed_as_it_is_read() {
 }
 
 #[test]
+fn a_store_that_is_cleared_has_nothing_of_what_is_lost() {
+    let pods = Pods::new(40);
+    let [east, west] = members_with(&pods, 1 << 10, Visibility::Coherent);
+    let copied = PutOptions { replicas: 1, ..KEEP };
+    let name = |n: u64| n.to_be_bytes();
+    for n in 0..200 {
+        let (store, options) = if n % 2 == 0 { (&west, copied) } else { (&east, KEEP) };
+        store.put(&name(n), b"value", options).expect("put");
+    }
+    let alone = without_the_west(&pods, &east);
+    assert_eq!(alone.clear().expect("cleared"), 300);
+    for n in 0..200 {
+        assert_eq!(alone.get(&name(n)).expect("asked"), None);
+        assert_eq!(west.get(&name(n)).expect("asked"), None);
+    }
+    for n in 0..200 {
+        assert_eq!(east.put(&name(n), b"again", KEEP).expect("put"), Put::Stored(1));
+    }
+    assert_eq!(east.clear().expect("cleared"), 200);
+}
+
+#[test]
 fn a_key_is_found_behind_another_that_is_lost() {
     let pods = Pods::new(40);
     // The keys of a bucket are several, and one in sixteen may be another.

@@ -181,17 +181,7 @@ pub fn flush(call: &mut Call<'_, Table>) -> Done {
     if !is_known {
         return Err(SYNTAX);
     }
-    let (store, mut cursor) = (&call.shared.store.store, 0);
-    loop {
-        let scanned = store.scan(cursor, STEP).map_err(refusal)?;
-        for done in store.remove_many(scanned.keys.iter().map(Vec::as_slice)) {
-            done.map_err(refusal)?;
-        }
-        cursor = scanned.cursor;
-        if cursor == 0 {
-            break;
-        }
-    }
+    call.shared.store.store.clear().map_err(refusal)?;
     call.reply.ok();
     Ok(())
 }
