@@ -20,8 +20,10 @@ use std::io::ErrorKind;
 const INPUT_MIN: usize = 16 << 10;
 /// Room for answers that it keeps.
 const OUTPUT_KEPT: usize = 8 << 10;
-/// Bytes of a command of a client that has not said the secret.
+/// Bytes that a client may send until it has said the secret, and bytes that it is answered until then: altogether, and
+/// whether it takes them or not.
 const UNADMITTED_MAX: usize = 4 * INPUT_MIN;
+const UNADMITTED_ANSWERS_MAX: usize = 8 << 10;
 /// Answers that wait for the client, beyond which none of its commands is run.
 const OUTPUT_MAX: usize = 1 << 20;
 /// Reads of a client that has always more to say, before it is the others' turn.
@@ -59,6 +61,14 @@ pub struct Connection {
     is_held_up: bool,
     /// The other side will say no more, or nothing that is understood.
     is_over: bool,
+    unadmitted: Unadmitted,
+}
+
+/// Bytes that a client has sent, and was answered, since it was last told that it has to say the secret.
+#[derive(Debug, Default)]
+struct Unadmitted {
+    heard: usize,
+    answered: usize,
 }
 
 impl Connection {
@@ -82,6 +92,7 @@ impl Connection {
             is_closing: false,
             is_held_up: false,
             is_over: false,
+            unadmitted: Unadmitted::default(),
         }
     }
 
@@ -151,15 +162,44 @@ impl Connection {
                 break;
             }
             batch.expect(shared, bytes);
-            let ran = batch.run(shared, &mut self.client, bytes, &mut self.reply, OUTPUT_MAX);
+            let (was_admitted, before) = (self.client.is_admitted, self.reply.bytes.len());
+            let enough = match was_admitted {
+                true => OUTPUT_MAX,
+                false => before + UNADMITTED_ANSWERS_MAX.saturating_sub(self.unadmitted.answered),
+            };
+            let ran = batch.run(shared, &mut self.client, bytes, &mut self.reply, enough);
             batch.clear();
             match (ran, understood) {
                 (Ran::UpTo(begin), _) => self.go_back(begin),
                 (Ran::Through, Ok(())) => self.begin = behind,
                 (Ran::Through, Err(malformed)) => self.refuse(malformed),
             }
+            if !was_admitted {
+                self.count_answers(before);
+            }
         }
         true
+    }
+
+    /// Answers that an unadmitted client was given. What it was told before it was admitted counts no more.
+    #[cold]
+    fn count_answers(&mut self, before: usize) {
+        if self.client.is_admitted {
+            self.unadmitted = Unadmitted::default();
+            return;
+        }
+        self.unadmitted.answered += self.reply.bytes.len() - before;
+        if self.unadmitted.answered >= UNADMITTED_ANSWERS_MAX {
+            self.refuse(Malformed("too many unauthenticated commands"));
+        }
+    }
+
+    #[cold]
+    fn count_heard(&mut self, len: usize) {
+        self.unadmitted.heard += len;
+        if self.unadmitted.heard > UNADMITTED_MAX {
+            self.refuse(Malformed("too many unauthenticated bytes"));
+        }
     }
 
     /// The commands from here on are not run now: they will be understood anew.
@@ -191,6 +231,9 @@ impl Connection {
             }
             Ok(len) => {
                 self.end += len;
+                if !self.client.is_admitted {
+                    self.count_heard(len);
+                }
                 // The socket was emptied: it will say when there is more.
                 self.is_readable = len == room || self.is_closing || self.stream.holds_more();
                 Ok(len)
@@ -265,6 +308,7 @@ impl Connection {
 mod tests {
     use super::super::board::Board;
     use super::super::commands::COMMANDS;
+    use super::super::secret::Secret;
     use super::*;
     use cenote_kv::Store;
     use cenote_space::{Space, SpaceOptions};
@@ -274,20 +318,27 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::Arc;
 
-    /// Bytes come all at once.
-    fn answered_at_once(request: &[u8]) -> bool {
-        let (ours, mut theirs) = UnixStream::pair().expect("a pair");
-        ours.set_nonblocking(true).expect("set");
-        theirs.write_all(request).expect("there is room");
-        let stream = Stream::Plain(TcpStream::from_std(OwnedFd::from(ours).into()));
+    fn shared(secret: Option<Secret>) -> Shared {
         let options = SpaceOptions {
             bytes: 16 << 20,
             ..SpaceOptions::default()
         };
         let space = Space::dram(&options).expect("memory");
-        let board = Arc::new(Board::new(1, 1, None, 0));
-        let mut shared = Shared::new(Store::open(&space).expect("a store"), &COMMANDS, &board, 0);
-        let mut connection = Connection::new(stream, 1, true);
+        let board = Arc::new(Board::new(1, 1, secret, 0));
+        Shared::new(Store::open(&space).expect("a store"), &COMMANDS, &board, 0)
+    }
+
+    fn pair(is_admitted: bool) -> (Connection, UnixStream) {
+        let (ours, theirs) = UnixStream::pair().expect("a pair");
+        ours.set_nonblocking(true).expect("set");
+        let stream = Stream::Plain(TcpStream::from_std(OwnedFd::from(ours).into()));
+        (Connection::new(stream, 1, is_admitted), theirs)
+    }
+
+    /// Bytes come all at once.
+    fn answered_at_once(request: &[u8]) -> bool {
+        let (mut shared, (mut connection, mut theirs)) = (shared(None), pair(true));
+        theirs.write_all(request).expect("there is room");
         loop {
             assert!(connection.listen(&mut shared, &mut Batch::default()));
             match connection.answer() {
@@ -312,5 +363,52 @@ mod tests {
             (0..count).for_each(|_| request.extend_from_slice(b"$1\r\nk\r\n"));
             assert!(answered_at_once(&request), "{reads} reads, {} bytes", request.len());
         }
+    }
+
+    /// Each of ten thousand clients that say no secret could have a mebibyte of answers wait for it.
+    #[test]
+    fn a_client_is_answered_little_before_it_says_the_secret() {
+        let mut shared = shared(Some(Secret::new("secret")));
+        let (mut connection, mut theirs) = pair(false);
+        // Whether it takes the answers makes no difference.
+        for _ in 0..100 {
+            if connection.is_ending() {
+                break;
+            }
+            theirs.write_all(&b"HELLO\r\n".repeat(10)).expect("there is room");
+            connection.wake(true, false, false);
+            assert!(connection.listen(&mut shared, &mut Batch::default()));
+            connection.answer();
+        }
+        assert!(connection.is_ending() && connection.unadmitted.answered < UNADMITTED_ANSWERS_MAX + 1024);
+        let (mut connection, mut theirs) = pair(false);
+        theirs.write_all(&b"HELLO\r\n".repeat(10_000)).expect("there is room");
+        assert!(connection.listen(&mut shared, &mut Batch::default()));
+        assert!(connection.is_ending());
+        assert!(
+            connection.waiting() < UNADMITTED_ANSWERS_MAX + 1024,
+            "{}",
+            connection.waiting()
+        );
+    }
+
+    #[test]
+    fn a_client_is_heard_for_a_while_until_it_says_the_secret() {
+        let mut shared = shared(Some(Secret::new("secret")));
+        let mut is_ended_by = |said: &[&[u8]]| {
+            let (mut connection, mut theirs) = pair(false);
+            for said in said {
+                theirs.write_all(said).expect("there is room");
+                connection.wake(true, false, false);
+                assert!(connection.listen(&mut shared, &mut Batch::default()));
+            }
+            connection.is_ending()
+        };
+        // Empty lines are no commands, and get no answers.
+        let much = b"\r\n".repeat(UNADMITTED_MAX / 2 - 20);
+        assert!(!is_ended_by(&[&much]));
+        assert!(is_ended_by(&[&much, &much]));
+        let many = b"PING\r\n".repeat(10_000);
+        assert!(!is_ended_by(&[&much, b"HELLO\r\nAUTH secret\r\n", &much, &many]));
     }
 }
