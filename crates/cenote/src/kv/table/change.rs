@@ -2,10 +2,13 @@
 
 use super::{Table, refusal};
 use crate::kv::refusal::Refusal;
+use cenote_base::rt::{self, Nanos};
 use cenote_store::{Expected, Value};
 
-/// How often it is tried. Each time another change of the same key was done.
-const TURNS: u32 = 10_000;
+/// How long it is tried: the thread's other clients wait meanwhile. Each time another change of the same key was done.
+const TIME_MAX: Nanos = Nanos::from_millis(200);
+/// How often at least, though a thread that does not run loses its time.
+const TURNS_MIN: u32 = 8;
 
 /// What becomes of the key.
 pub enum Change {
@@ -27,8 +30,9 @@ impl Table {
         key: &[u8],
         mut decide: impl FnMut(Option<Value>, &[u8], &mut Vec<u8>) -> Result<(Change, T), Refusal>,
     ) -> Result<T, Refusal> {
-        let mut new = Vec::new();
-        for _ in 0..TURNS {
+        let (mut new, mut turns, began) = (Vec::new(), 0, rt::now());
+        while turns < TURNS_MIN || rt::now().since(began) < TIME_MAX {
+            turns += 1;
             let found = self.read(key)?;
             new.clear();
             let (change, told) = decide(found, self.bytes(), &mut new)?;
@@ -53,5 +57,34 @@ impl Table {
             }
         };
         done.map_err(refusal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_space::{Space, SpaceOptions};
+    use cenote_store::{Options, PutOptions, Store};
+
+    /// The thread's other clients wait as long.
+    #[test]
+    fn a_key_that_others_change_all_the_time_is_given_up_soon() {
+        let options = SpaceOptions {
+            bytes: 16 << 20,
+            ..SpaceOptions::default()
+        };
+        let space = Space::dram(&options).expect("memory");
+        let store = Store::create(&space, Options::default()).expect("a store");
+        let mut table = Table::new(store, PutOptions::default());
+        let (other, mut turns) = (table.clone(), 0);
+        let changed = table.change(b"key", |_, _, new| {
+            turns += 1;
+            rt::sleep(Nanos::from_millis(10));
+            other.set(b"key", b"another's", None)?;
+            new.push(b'v');
+            Ok((Change::Put { expires: 0 }, ()))
+        });
+        assert!(changed.is_err_and(|refusal| refusal.text().starts_with("BUSY ")));
+        assert!((TURNS_MIN..=20).contains(&turns), "{turns} turns");
     }
 }
