@@ -10,6 +10,7 @@
 
 use super::board::{Board, Counters};
 use super::client::{Client, Watches};
+use super::clock;
 use super::refusal::{Done, NOT_INTEGER, Refusal, SYNTAX, wrong_number};
 use super::reply::Reply;
 use super::request::Strings;
@@ -359,6 +360,12 @@ fn is_http(strings: Strings<'_>) -> bool {
 }
 
 impl<D: Data> Call<'_, D> {
+    /// The time now, for what counts from it: the last look may be as old as the thread was busy with other commands.
+    pub fn look_at_clock(&mut self) -> u64 {
+        self.shared.now = clock::now();
+        self.shared.now
+    }
+
     /// A string as a number.
     ///
     /// # Errors

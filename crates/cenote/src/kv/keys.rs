@@ -68,7 +68,7 @@ pub fn pexpireat(call: &mut Call<'_>) -> Done {
 }
 
 fn expire_in(call: &mut Call<'_>, unit: i64, is_relative: bool, command: &str) -> Done {
-    let at = deadline(call.integer(2)?, unit, is_relative, call.shared.now);
+    let at = deadline(call.integer(2)?, unit, is_relative, call.look_at_clock());
     let at = at.ok_or_else(|| Refusal::Text(format!("ERR invalid expire time in '{command}' command")))?;
     let found = call.shared.store.find(&call.strings[1], call.shared.now)?;
     let Some(entry) = found else {

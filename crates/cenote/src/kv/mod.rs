@@ -14,6 +14,7 @@ mod acceptor;
 mod batch;
 mod board;
 mod client;
+mod clock;
 mod commands;
 mod connection;
 mod dispatch;
@@ -99,7 +100,7 @@ impl<D: Data + Send> Server<D> {
         commands: &'static [Command<D>],
         settings: Settings,
     ) -> io::Result<Self> {
-        let board = Board::new(data.len(), settings.connections_max, settings.secret, worker::now());
+        let board = Board::new(data.len(), settings.connections_max, settings.secret, clock::now());
         let board = Arc::new(board);
         let reception = Reception {
             tls: settings.tls,

@@ -320,7 +320,7 @@ fn counted(board: &Board) -> String {
 }
 
 pub fn time<D: Data>(call: &mut Call<'_, D>) -> Done {
-    let now = call.shared.now;
+    let now = call.look_at_clock();
     call.reply.array(2);
     call.reply.string((now / 1000).to_string().as_bytes());
     call.reply.string((now % 1000 * 1000).to_string().as_bytes());

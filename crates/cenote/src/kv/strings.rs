@@ -31,7 +31,7 @@ pub struct SetOptions {
 impl SetOptions {
     /// # Errors
     /// They contradict each other, or are none.
-    pub fn read<D: Data>(call: &Call<'_, D>) -> Result<Self, Refusal> {
+    pub fn read<D: Data>(call: &mut Call<'_, D>) -> Result<Self, Refusal> {
         let (mut options, mut n) = (Self::default(), 3);
         while n < call.strings.len() {
             match () {
@@ -55,7 +55,7 @@ impl SetOptions {
 ///
 /// # Errors
 /// It is none of these, or no time that is to come.
-pub fn expiry_option<D: Data>(call: &Call<'_, D>, n: usize, command: &str) -> Result<u64, Refusal> {
+pub fn expiry_option<D: Data>(call: &mut Call<'_, D>, n: usize, command: &str) -> Result<u64, Refusal> {
     let (unit, is_relative) = match () {
         () if call.is(n, "ex") => (1000, true),
         () if call.is(n, "px") => (1, true),
@@ -71,14 +71,14 @@ pub fn expiry_option<D: Data>(call: &Call<'_, D>, n: usize, command: &str) -> Re
 /// # Errors
 /// The string is none.
 pub fn positive_deadline<D: Data>(
-    call: &Call<'_, D>,
+    call: &mut Call<'_, D>,
     n: usize,
     unit: i64,
     is_relative: bool,
     command: &str,
 ) -> Result<u64, Refusal> {
     let time = call.integer(n)?;
-    let at = deadline(time, unit, is_relative, call.shared.now).filter(|_| time > 0);
+    let at = deadline(time, unit, is_relative, call.look_at_clock()).filter(|_| time > 0);
     at.ok_or_else(|| Refusal::Text(format!("ERR invalid expire time in '{command}' command")))
 }
 

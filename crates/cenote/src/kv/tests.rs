@@ -10,12 +10,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Serves a table until the returned value is dropped.
 fn serve(threads: usize, settings: Settings) -> (SocketAddr, impl Drop) {
-    let options = SpaceOptions {
-        bytes: 16 << 20,
-        ..SpaceOptions::default()
-    };
-    let space = Space::dram(&options).expect("memory");
-    let store = Store::create(&space, Options::default()).expect("a store");
+    let store = store();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address");
     let tables = vec![Table::new(store, PutOptions::default()); threads];
@@ -73,4 +68,55 @@ fn clients_are_spread_over_all_threads_and_the_end_of_one_thread_is_the_servers(
     }
     drop(stop);
     assert_eq!(clients[5].read(&mut [0]).expect("the end"), 0);
+}
+
+fn store() -> Store {
+    let options = SpaceOptions {
+        bytes: 16 << 20,
+        ..SpaceOptions::default()
+    };
+    let space = Space::dram(&options).expect("memory");
+    Store::create(&space, Options::default()).expect("a store")
+}
+
+/// What a thread answers that looked at the clock ten seconds ago.
+fn answers_late<D: Data>(data: D, commands: &'static [Command<D>], said: &[u8]) -> String {
+    let board = Arc::new(Board::new(1, 1, None, 0));
+    let mut shared = dispatch::Shared::new(data, commands, &board, 0);
+    shared.now = clock::now() - 10_000;
+    let (mut batch, mut request) = (batch::Batch::default(), request::Request::default());
+    let mut client = client::Client {
+        is_admitted: true,
+        ..client::Client::default()
+    };
+    let mut reply = reply::Reply::default();
+    assert!(batch.gather(&shared, &mut request, said, 0).1.is_ok());
+    batch.run(&mut shared, &mut client, said, &mut reply, usize::MAX);
+    String::from_utf8(reply.bytes).expect("text")
+}
+
+/// The commands of others that are run first take nothing of the time that a key has.
+#[test]
+fn a_key_lives_from_its_command_on() {
+    const SAID: &[u8] =
+        b"SET a v PX 8000\r\nPTTL a\r\nPSETEX b 8000 v\r\nPTTL b\r\nSET c v\r\nPEXPIRE c 8000\r\nPTTL c\r\n";
+    let space = Space::dram(&SpaceOptions {
+        bytes: 16 << 20,
+        ..SpaceOptions::default()
+    });
+    let own = cenote_kv::Store::open(&space.expect("memory")).expect("a store");
+    let shared = Table::new(store(), PutOptions::default());
+    for answers in [
+        answers_late(own, &COMMANDS, SAID),
+        answers_late(shared, &TABLE_COMMANDS, SAID),
+    ] {
+        let left = answers.lines().filter_map(|line| line.strip_prefix(':'));
+        let left: Vec<i64> = left.map(|left| left.parse().expect("a number")).collect();
+        let [a, b, 1, c] = left[..] else {
+            panic!("{answers}");
+        };
+        for left in [a, b, c] {
+            assert!((1..=8000).contains(&left), "{answers}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 use super::acceptor::{Arrival, Inbox};
 use super::batch::Batch;
 use super::board::Board;
+use super::clock::now;
 use super::connection::{Connection, Next};
 use super::dispatch::{Command, Data, Shared};
 use super::stop::Stop;
@@ -17,7 +18,7 @@ use rustls::{ServerConfig, ServerConnection};
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 const WAKER: Token = Token(usize::MAX);
 /// Between two looks for what has expired, if anything can.
@@ -52,12 +53,6 @@ pub struct Worker<D: Data> {
     /// Until when which connection, by its place and number, has to have arrived: the first one first.
     arriving: VecDeque<(u64, usize, u64)>,
     swept_at: u64,
-}
-
-/// Milliseconds since 1970.
-pub fn now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |time| time.as_millis() as u64)
 }
 
 impl<D: Data> Worker<D> {

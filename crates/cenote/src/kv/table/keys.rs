@@ -55,7 +55,7 @@ pub fn pexpireat(call: &mut Call<'_, Table>) -> Done {
 
 /// The value is put anew, with another time.
 fn expire_in(call: &mut Call<'_, Table>, unit: i64, is_relative: bool, command: &str) -> Done {
-    let (strings, now) = (call.strings, call.shared.now);
+    let (strings, now) = (call.strings, call.look_at_clock());
     let at = deadline(call.integer(2)?, unit, is_relative, now);
     let at = at.ok_or_else(|| Refusal::Text(format!("ERR invalid expire time in '{command}' command")))?;
     let conditions = |former| check_conditions(&strings, former, at);
