@@ -120,3 +120,16 @@ fn a_key_lives_from_its_command_on() {
         }
     }
 }
+
+#[test]
+fn scan_tells_of_a_part_at_a_time_however_many_are_asked_for() {
+    let store = store();
+    for n in 0..600 {
+        let key = format!("{n:04000}");
+        store.put(key.as_bytes(), b"v", PutOptions::default()).expect("room");
+    }
+    let table = Table::new(store, PutOptions::default());
+    let answer = answers_late(table, &TABLE_COMMANDS, b"SCAN 0 COUNT 1000000000\r\n");
+    assert!(!answer.contains("\r\n0\r\n"), "there is more to come");
+    assert!((1 << 20..2 << 20).contains(&answer.len()), "{}", answer.len());
+}

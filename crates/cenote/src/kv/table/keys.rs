@@ -8,9 +8,12 @@ use crate::kv::keys::{Names, ScanOptions, check_conditions, deadline};
 use crate::kv::refusal::{Done, Refusal, SYNTAX, TOO_MUCH};
 use crate::kv::reply::ANSWER_MAX;
 use cenote_base::rt;
+use cenote_store::Store;
 
 /// Keys that are asked for at once where all are wanted.
 const STEP: usize = 256;
+/// Bytes of keys beyond which SCAN tells of no more, however many are asked for.
+const SCAN_MAX: usize = 1 << 20;
 
 /// Key by key: another client may see some of it.
 pub fn del(call: &mut Call<'_, Table>) -> Done {
@@ -111,14 +114,31 @@ pub fn persist(call: &mut Call<'_, Table>) -> Done {
 pub fn scan(call: &mut Call<'_, Table>) -> Done {
     let (cursor, options) = ScanOptions::read::<_, u64>(call, 1, true)?;
     let count = usize::try_from(options.count).unwrap_or(usize::MAX);
-    let scanned = call.shared.store.store.scan(cursor, count.min(ANSWER_MAX / 64));
-    let (scanned, mut names) = (scanned.map_err(refusal)?, Names::default());
+    let (cursor, keys) = scan_some(&call.shared.store.store, cursor, count)?;
+    let mut names = Names::default();
     if options.wants_kind("string") {
-        scanned.keys.iter().for_each(|key| names.push(key));
+        keys.iter().for_each(|key| names.push(key));
     }
     call.reply.array(2);
-    call.reply.string(scanned.cursor.to_string().as_bytes());
+    call.reply.string(cursor.to_string().as_bytes());
     names.tell(call, options.pattern.unwrap_or(b"*"))
+}
+
+/// About so many keys, or [`SCAN_MAX`] bytes of them, and where to go on.
+fn scan_some(store: &Store, mut cursor: u64, count: usize) -> Result<(u64, Vec<Vec<u8>>), Refusal> {
+    let (mut left, mut bytes, mut keys) = (count, 0, Vec::new());
+    loop {
+        let step = left.min(STEP);
+        let scanned = store.scan(cursor, step).map_err(refusal)?;
+        bytes += scanned.keys.iter().map(Vec::len).sum::<usize>();
+        // So many keys, or as many buckets without keys.
+        left -= step;
+        keys.extend(scanned.keys);
+        cursor = scanned.cursor;
+        if cursor == 0 || left == 0 || bytes >= SCAN_MAX {
+            return Ok((cursor, keys));
+        }
+    }
 }
 
 /// Each key once, though a table that grows meanwhile tells of some twice.
