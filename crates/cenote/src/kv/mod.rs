@@ -50,7 +50,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 pub use stop::Stop;
-pub use table::{COMMANDS as TABLE_COMMANDS, Table};
+pub use table::{COMMANDS as TABLE_COMMANDS, Table, metrics as metrics_of_table};
 use worker::{Reception, Worker};
 
 /// How long a client may take to say the secret, and to come to terms on TLS.

@@ -121,6 +121,16 @@ fn a_key_lives_from_its_command_on() {
     }
 }
 
+/// A thread that answers with metrics outlives the server: the store is left all the same.
+#[test]
+fn metrics_do_not_hold_a_store() {
+    let store = Arc::new(store());
+    let metrics = metrics_of_table(&store);
+    assert!(metrics().contains("cenote_store_"));
+    let store = Arc::into_inner(store);
+    assert!(store.is_some() && metrics().is_empty());
+}
+
 #[test]
 fn scan_tells_of_a_part_at_a_time_however_many_are_asked_for() {
     let store = store();

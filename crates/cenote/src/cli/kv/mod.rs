@@ -6,7 +6,7 @@ mod shared;
 
 use super::{Failure, say};
 use crate::config::PoolSettings;
-use crate::kv::{self, COMMANDS, Metrics, Server, Settings, Stop, TABLE_COMMANDS, gather};
+use crate::kv::{self, COMMANDS, Metrics, Server, Settings, Stop, TABLE_COMMANDS, gather, metrics_of_table};
 use crate::log;
 use cenote_base::units::ByteSize;
 use cenote_kv::Store;
@@ -182,13 +182,25 @@ fn serve_table(
     settings: Settings,
     started: Instant,
 ) -> Result<(), Failure> {
-    let address = sockets.listener.local_addr()?;
     let table = shared::open(name, arguments)?;
-    let threads = arguments.threads.unwrap_or_else(cores);
     say!("memory     {}", shared::describe(&table, name));
-    say!("data       {}, {threads} threads", shared::tell(&table)?);
+    let served = serve_opened(&table, arguments, sockets, settings, started);
+    // However it ends: others wait for what it has of the space, and what does not leave has to be found out.
+    shared::leave(table);
+    served
+}
+
+fn serve_opened(
+    table: &shared::Opened,
+    arguments: &KvArguments,
+    sockets: Sockets,
+    settings: Settings,
+    started: Instant,
+) -> Result<(), Failure> {
+    let (address, threads) = (sockets.listener.local_addr()?, arguments.threads.unwrap_or_else(cores));
+    say!("data       {}, {threads} threads", shared::tell(table)?);
     let signals = Signals::new([SIGTERM, SIGINT])?;
-    let (is_tls, told) = (settings.tls.is_some(), table.table.metrics());
+    let (is_tls, told) = (settings.tls.is_some(), metrics_of_table(&table.store));
     let tables = vec![table.table.clone(); threads];
     let server = Server::new(sockets.listener, tables, &TABLE_COMMANDS, settings)?;
     stop_at_signal(signals, server.stopper());
@@ -196,8 +208,7 @@ fn serve_table(
         serve_metrics(listener, vec![Box::new(server.metrics()), Box::new(told)])?;
     }
     tell_ready(address, is_tls, started);
-    let served = server.run()?;
-    shared::leave((served, table));
+    server.run()?;
     Ok(())
 }
 

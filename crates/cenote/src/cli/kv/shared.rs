@@ -23,7 +23,8 @@ const LEAVING_TIME_MAX: Duration = Duration::from_secs(3);
 /// A table that is open.
 pub struct Opened {
     pub table: Table,
-    store: Store,
+    /// Besides the tables, which are given up before this is, nothing may hold it for good.
+    pub store: Arc<Store>,
     space: Space,
 }
 
@@ -53,7 +54,7 @@ pub fn open(name: &str, arguments: &KvArguments) -> Result<Opened, Failure> {
     };
     Ok(Opened {
         table: Table::new(store.clone(), put),
-        store,
+        store: Arc::new(store),
         space,
     })
 }

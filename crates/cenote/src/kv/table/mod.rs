@@ -22,6 +22,7 @@ use cenote_base::rt::Nanos;
 use cenote_kv::Failure;
 use cenote_store::{PutOptions, Store, StoreStats, Value};
 pub use commands::COMMANDS;
+use std::sync::Arc;
 
 /// Memory for values that a thread has, and keeps at most.
 const ROOM_MIN: usize = 16 << 10;
@@ -47,6 +48,18 @@ pub fn refusal(error: Error) -> Refusal {
     }
 }
 
+/// What a store says of itself, and of all processes that use it, as text for Prometheus: as long as it is used, which
+/// ends while a thread still waits for those that ask.
+pub fn metrics(store: &Arc<Store>) -> impl Fn() -> String + Send + Sync + use<> {
+    let store = Arc::downgrade(store);
+    // What cannot be said now is missing: the rest is said.
+    move || {
+        store
+            .upgrade()
+            .map_or_else(String::new, |store| store.metrics().unwrap_or_default())
+    }
+}
+
 impl Table {
     /// For a store whose values are put so.
     pub fn new(store: Store, options: PutOptions) -> Self {
@@ -60,13 +73,6 @@ impl Table {
             room: Vec::new(),
             len: 0,
         }
-    }
-
-    /// What the store says of itself, and of all processes that use it, as text for Prometheus.
-    pub fn metrics(&self) -> impl Fn() -> String + Send + Sync + use<> {
-        let store = self.store.clone();
-        // What cannot be said now is missing: the rest is said.
-        move || store.metrics().unwrap_or_default()
     }
 
     /// Reads a key's value: its bytes are [`Table::bytes`] then.
