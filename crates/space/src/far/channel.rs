@@ -42,6 +42,9 @@ use std::sync::Arc;
 /// Between two looks for an answer, by a caller that may have to stop: longer and longer.
 const LOOK_MIN: Nanos = Nanos::from_micros(10);
 const LOOK_MAX: Nanos = Nanos::from_millis(1);
+/// How long a node that was not reached is not tried again, but no longer than the try took: one that refuses at once
+/// holds up nothing, and may be back at once.
+const UNREACHED_MAX: Nanos = Nanos::from_millis(1000);
 
 /// See the module.
 pub struct Channel {
@@ -77,8 +80,15 @@ pub type Resolver = Box<dyn Fn() -> Option<String> + Send + Sync>;
 struct Connecting {
     /// How many connections there were.
     turn: u64,
-    /// Why the last try failed.
-    failed: Option<Error>,
+    /// What became of the last try, if it failed.
+    failed: Option<Unreached>,
+}
+
+/// A try that failed.
+struct Unreached {
+    error: Error,
+    /// When the next one may be made.
+    until: Nanos,
 }
 
 /// Requests that were posted together. Dropping it does not stop them: what they change is in doubt then.
@@ -171,13 +181,14 @@ impl Channel {
         if let Some(line) = self.known() {
             return Ok(line);
         }
-        // Another has just tried in vain, while we waited: each after the other would wait as long as a call may take.
-        if self.failures.load(Ordering::Acquire) != before
-            && let Some(error) = &connecting.failed
+        // Another has just tried in vain, while we waited, or we have: each after the other would wait as long as a call
+        // may take.
+        if let Some(failed) = &connecting.failed
+            && (self.failures.load(Ordering::Acquire) != before || rt::now() < failed.until)
         {
-            return Err(error.clone());
+            return Err(failed.error.clone());
         }
-        let noted = self.doubts.noted();
+        let (noted, began) = (self.doubts.noted(), rt::now());
         match self.connect(&mut connecting.turn) {
             Ok(line) => {
                 connecting.failed = None;
@@ -189,7 +200,11 @@ impl Channel {
                 Ok(Arc::clone(known.insert(Arc::new(line))))
             }
             Err(error) => {
-                connecting.failed = Some(error.clone());
+                let now = rt::now();
+                connecting.failed = Some(Unreached {
+                    error: error.clone(),
+                    until: now + now.since(began).min(UNREACHED_MAX),
+                });
                 self.failures.fetch_add(1, Ordering::AcqRel);
                 Err(error)
             }
@@ -582,5 +597,44 @@ mod tests {
         channel.ask(question).expect("answered");
         channel.settle().expect("nothing is in doubt");
         assert_eq!(connections.load(Ordering::Relaxed), 2);
+    }
+
+    /// A node that says nothing: each try to connect takes as long as a call may.
+    #[derive(Debug, Default)]
+    struct Silent(Arc<AtomicU64>);
+
+    impl Callers for Silent {
+        fn caller(&self, _: &str) -> Result<Arc<dyn Caller>> {
+            rt::sleep(Nanos::from_millis(50));
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Err(Error::Timeout("it says nothing".into()))
+        }
+    }
+
+    /// Each access to a silent node's part held up its thread for as long as a call may take.
+    #[test]
+    fn a_silent_node_is_tried_now_and_then() {
+        let node = Silent::default();
+        let tries = Arc::clone(&node.0);
+        let hello = Hello {
+            space: 1,
+            part: 1,
+            key: 1,
+            pod: "east".into(),
+        };
+        let channel = Channel::new(Arc::new(node), "node", hello);
+        let has_tried = || {
+            let before = tries.load(Ordering::Relaxed);
+            assert!(matches!(channel.reach(), Err(Error::Timeout(_))));
+            tries.load(Ordering::Relaxed) > before
+        };
+        assert!(has_tried());
+        // This thread may be kept from running for as long as the pause takes, but not each time.
+        assert!((0..50).any(|_| !has_tried()));
+        let is_tried_again = (0..5000).any(|_| {
+            rt::sleep(Nanos::from_millis(1));
+            has_tried()
+        });
+        assert!(is_tried_again);
     }
 }
