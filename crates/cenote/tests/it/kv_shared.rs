@@ -13,7 +13,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A server on the table in space `cache`, which the first one makes.
 fn server_of(pool: &Pool) -> Command {
@@ -273,12 +273,15 @@ fn a_lost_memory_node_is_misses_and_never_another_value() {
         assert!(answer == "nil" || answer == format!("\"value-{n}\""), "{answer}");
     }
     let server = rustix::process::Pid::from_child(&servers[0].child);
+    let told = Instant::now();
     rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
     let ended = (0..1500).any(|_| {
         std::thread::sleep(Duration::from_millis(20));
         servers[0].child.try_wait().unwrap().is_some()
     });
     assert!(ended, "it waits for its memory node");
+    // It says for three seconds that it leaves: the metrics' threads, which outlive it, do not keep it in the space.
+    assert!(told.elapsed() > Duration::from_secs(2), "it has not left");
 }
 
 #[test]
