@@ -125,12 +125,13 @@ impl Core {
         }
     }
 
-    /// Writes a frozen entry to its place in the current table. One whose item cannot be read is no more.
+    /// Writes a frozen entry to its place in the current table. One whose item cannot be read is no more: it is lost,
+    /// if only to the process that moves it, or it is damaged.
     fn copy_entry(&self, to: &Table, former: &Table, placed: Placed, place: (u64, usize, usize)) -> Result<()> {
         let ((bucket, line, word), entry) = (place, placed.entry.plain());
-        let header = match self.header_at(entry.item()) {
-            Ok(header) => header,
-            Err(Error::Lost(_)) => None,
+        let (header, dropped) = match self.header_at(entry.item()) {
+            Ok(header) => (header, &self.counters.damaged),
+            Err(Error::Lost(_)) => (None, &self.counters.lost),
             Err(error) => return Err(error),
         };
         // While it is frozen its item is not freed. Afterwards another may lie there, whose place is not this one's.
@@ -142,7 +143,7 @@ impl Core {
             is_live && former.bucket_of(header.hash) == bucket
         };
         let Some(header) = header.filter(is_its) else {
-            self.counters.damaged.fetch_add(1, Ordering::Relaxed);
+            dropped.fetch_add(1, Ordering::Relaxed);
             return self.close_targets(to, former, place);
         };
         let target = self.line_of(to, to.bucket_of(header.hash), line)?;

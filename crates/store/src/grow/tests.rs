@@ -4,7 +4,8 @@ use super::super::chains::{Placed, Table};
 use super::super::entry::{Entry, State};
 use super::super::{Options, Put, PutOptions, Store};
 use super::{ENTRIES, is_full};
-use cenote_space::{Class, Space, SpaceOptions};
+use cenote_base::rt::atomic::Ordering;
+use cenote_space::{Class, GlobalAddress, Space, SpaceOptions};
 
 /// A store with a small table.
 fn small() -> Store {
@@ -145,6 +146,24 @@ fn an_entry_that_one_helper_drops_no_other_copies() {
             .expect("read")[word];
         assert_eq!(target.entry, Entry::GONE, "a late helper writes where it is 0");
     }
+}
+
+#[test]
+fn an_entry_whose_item_is_not_reached_counts_as_lost_and_not_as_damaged() {
+    let store = grown();
+    let (core, view) = (&store.core, store.core.view());
+    let former = view.previous.as_ref().expect("not moved yet");
+    let (_, placed) = word_of(&store, former, |placed| placed.entry.state() == State::Committed).expect("there");
+    let hash = core.key(b"key").expect("a key").hash;
+    let elsewhere = GlobalAddress::new(7, 0, 0, 1).expect("an address");
+    let entry = Entry::committed(elsewhere, hash);
+    let swapped = core.heap.swap(placed.at, placed.entry.raw(), entry.raw());
+    assert!(swapped.expect("swapped"));
+    core.forward(&view.table, former, former.bucket_of(hash))
+        .expect("forwarded");
+    let counted = [&core.counters.lost, &core.counters.damaged].map(|counter| counter.load(Ordering::Relaxed));
+    assert_eq!(counted, [1, 0]);
+    assert_eq!(store.get(b"key").expect("asked"), None);
 }
 
 #[test]
