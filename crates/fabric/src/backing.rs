@@ -405,7 +405,7 @@ fn devdax_align(device: u64) -> Result<usize> {
 
 fn align_in(devices: &Path, device: u64) -> Result<usize> {
     let attribute = |name| attribute_in(devices, device, name);
-    let align = attribute("align").or_else(|_| attribute("device/align"))?;
+    let align = attribute("align").or_else(|error| attribute("device/align").map_err(|_| error))?;
     match usize::try_from(align) {
         Ok(a) if a.is_power_of_two() => Ok(a),
         _ => Err(Error::Mismatch(format!("devdax alignment {align} is no power of two"))),

@@ -147,7 +147,7 @@ struct SpaceState {
     rows: SlotTable,
     far: [OnceLock<FarAttached>; 256],
     /// Of those, the ones whose bytes this process reaches on a device.
-    bytes: [OnceLock<SharedBytes>; 256],
+    bytes: [OnceLock<Box<SharedBytes>>; 256],
     location_cache: LocationCache,
     /// Above the numbers of those.
     far_end: AtomicU64,
@@ -303,11 +303,11 @@ impl Space {
 
     /// Says whether it had none.
     fn set_bytes(&self, number: u8, bytes: SharedBytes) -> bool {
-        self.0.bytes[usize::from(number)].set(bytes).is_ok()
+        self.0.bytes[usize::from(number)].set(Box::new(bytes)).is_ok()
     }
 
     fn bytes_of(&self, part: u8) -> Option<&SharedBytes> {
-        self.0.bytes[usize::from(part)].get()
+        self.0.bytes[usize::from(part)].get().map(|bytes| &**bytes)
     }
 
     /// Nothing that was given up is done any more, in any part, once this returns.

@@ -246,10 +246,6 @@ impl Parts {
         self.await_open(order)
     }
 
-    fn is_open(&self, grant: GrantId) -> bool {
-        self.open.lock().contains_key(&grant)
-    }
-
     fn note(&self, order: &PartOrder) -> Result<()> {
         let mut noted = self.noted.lock();
         let same = |known: &PartOrder| {

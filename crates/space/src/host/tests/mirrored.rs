@@ -292,19 +292,21 @@ fn any_beginning_of_the_stream_is_a_part_with_all_that_was_answered() {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(rt::random);
     println!("CENOTE_SEED={seed}");
-    let (setting, mut draw) = (Setting::new(16), Random(seed));
+    let (setting, mut draw) = (Arc::new(Setting::new(16)), Random(seed));
     let begun = setting.user();
     let first = begun.session();
     let (lock, counter) = (first.new_lock().expect("room"), first.alloc(64).expect("room"));
     first.set_root(counter).expect("set");
-    let facts = Mutex::new(vec![(setting.stream.fenced(), Fact::Written(lock, Vec::new()))]);
-    std::thread::scope(|scope| {
-        for user in 1..=3 {
-            let (setting, facts) = (&setting, &facts);
-            scope.spawn(move || work(setting, seed ^ user, (lock, counter), facts));
-        }
-    });
-    let facts = facts.into_inner();
+    let facts = vec![(setting.stream.fenced(), Fact::Written(lock, Vec::new()))];
+    let facts = Arc::new(Mutex::new(facts));
+    let users: Vec<_> = (1..=3)
+        .map(|user| {
+            let (setting, facts) = (Arc::clone(&setting), Arc::clone(&facts));
+            rt::spawn("user", move || work(&setting, seed ^ user, (lock, counter), &facts))
+        })
+        .collect();
+    users.into_iter().for_each(|user| user.join().expect("no panic"));
+    let facts = facts.lock();
     let (lines, from) = (setting.stream.len(), facts[0].0);
     let cut = |draw: &mut Random| from + draw.index(lines - from + 1);
     for lines in (0..8).map(|_| cut(&mut draw)).chain([lines]) {
