@@ -13,7 +13,7 @@ use super::chains::{Placed, Table};
 use super::core::{Core, now_micros};
 use super::entry::State;
 use super::item::{HEADER, HITS_MAX, Header, Life, class_size, footprint};
-use super::layout::root;
+use super::layout::{LINE, root};
 use cenote_base::rt::HashSet;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
@@ -180,8 +180,12 @@ impl Core {
                 self.count(root::EVICTED, 1)?;
                 return self.retire(item, self.header_after(placed, header), true);
             }
+            // Another process has taken it out: there is room.
+            return Ok(());
         }
-        Err(Error::Full(why))
+        // What is in the bucket cannot go, or is on its way in; what is in others makes room for a line.
+        let line = self.alloc_by_squeezing(LINE, Some(table.address.part()));
+        self.heap.free(line.map_err(|_| Error::Full(why))?)
     }
 
     fn is_of_class(&self, header: &Header, class: Option<u64>) -> bool {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
-use cenote_base::rt::Mutex;
+use cenote_base::rt::{Mutex, fs};
 use cenote_fabric::rdma::loopback::Nodes;
 
 /// It knows of one mirror, or none. What it is not to answer it answers later.
@@ -142,7 +142,8 @@ fn a_member_that_was_fenced_is_fenced_where_a_mirror_takes_the_parts_place() {
     fence(&node, 7).expect("nothing is under way");
     drop(node);
     // All that a mirror has.
-    std::fs::copy(first.path().join("grant-3"), second.path().join("grant-3")).expect("copied");
+    let (from, to) = (first.path().join("grant-3"), second.path().join("grant-3"));
+    fs::replace(&to, &fs::read(&from).expect("read")).expect("copied");
     let node = start(second.path(), &manager);
     let there = PartOrder {
         make: false,

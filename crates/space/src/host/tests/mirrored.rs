@@ -363,18 +363,17 @@ fn it_does_not_move_and_can_be_withdrawn() {
 fn one_of_several_claims_the_root() {
     for _ in 0..20 {
         let setting = Setting::new(4);
-        let claims: Vec<(GlobalAddress, GlobalAddress)> = std::thread::scope(|scope| {
-            let claim = || {
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
                 let space = setting.user();
-                let mine = space.session().alloc(64).expect("room");
-                (mine, space.claim_root(mine).expect("claimed"))
-            };
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(claim)).collect();
-            threads
-                .into_iter()
-                .map(|thread| thread.join().expect("no panic"))
-                .collect()
-        });
+                rt::spawn("claims", move || {
+                    let mine = space.session().alloc(64).expect("room");
+                    (mine, space.claim_root(mine).expect("claimed"))
+                })
+            })
+            .collect();
+        let claims = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        let claims: Vec<(GlobalAddress, GlobalAddress)> = claims.collect();
         let root = setting.user().root().expect("a root");
         assert!(claims.iter().all(|(_, claimed)| *claimed == root), "{claims:?}");
         assert_eq!(claims.iter().filter(|(mine, _)| *mine == root).count(), 1);
