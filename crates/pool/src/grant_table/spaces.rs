@@ -481,7 +481,7 @@ impl GrantTable {
 
     /// The spaces that a node keeps parts of, with all their parts.
     pub fn spaces_at(&self, node: NodeId) -> BTreeMap<SpaceId, PartsOf> {
-        let here = |grant: &&Grant| grant.node == node && matches!(grant.phase, Phase::Kept | Phase::Keeping);
+        let here = |grant: &&Grant| grant.node == node && grant.is_kept();
         let parts = self.grants.values().filter(here).filter_map(|grant| grant.part);
         let mut all: BTreeMap<SpaceId, PartsOf> = parts.map(|part| (part.space, PartsOf::default())).collect();
         for (id, grant) in self.grants.iter() {
@@ -491,7 +491,8 @@ impl GrantTable {
             };
             match grant.phase {
                 Phase::Kept => parts.extend(self.part_view(*id, grant, part.number)),
-                Phase::Keeping => coming.push(part.number),
+                // Being made, or a mirror that takes a part's place: until it is kept, no set of nodes without it is all.
+                Phase::Keeping | Phase::Fencing => coming.push(part.number),
                 _ => {}
             }
         }
@@ -507,8 +508,7 @@ impl GrantTable {
     /// members of others.
     pub fn nodes_with(&self, id: GrantId) -> Option<(PartOf, BTreeSet<NodeId>)> {
         let part = self.grants.get(&id).and_then(|grant| grant.part)?;
-        let is_told = |grant: &Grant| matches!(grant.phase, Phase::Kept | Phase::Keeping);
-        let parts = self.parts(part.space).filter(|(_, grant, _)| is_told(grant));
+        let parts = self.parts(part.space).filter(|(_, grant, _)| grant.is_kept());
         let has_calls = |id: &NodeId| self.nodes.get(id).is_some_and(|node| node.calls.is_some());
         let nodes = parts.map(|(_, grant, _)| grant.node).filter(has_calls);
         Some((part, nodes.collect()))

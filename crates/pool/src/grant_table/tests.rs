@@ -7,6 +7,8 @@ use cenote_base::crc::crc32c;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+mod hearing;
+
 const LEASE: Nanos = Nanos::from_secs(10);
 
 fn requested(label: &str, extents: u64) -> OpenRequest {
