@@ -205,6 +205,14 @@ pub struct Node {
     pub calls: Option<String>,
 }
 
+impl Node {
+    /// Whether it fences members of others. Of one that has not joined since this manager began to lead that is not
+    /// known: it may.
+    fn may_have_calls(&self) -> bool {
+        self.calls.is_some() || (!self.connected && self.members.is_empty())
+    }
+}
+
 /// All of it. What is not kept is in `tenants`, and each node's and grant's skipped fields. How it is kept: [`kept`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantTable {

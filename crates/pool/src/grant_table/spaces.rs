@@ -19,7 +19,7 @@
 //! - a part's number is never used again in its space: addresses name it;
 //! - a space's name is taken until the last of its memory is confirmed free.
 
-use super::{EXTENT, Grant, GrantId, GrantTable, NodeId, Phase, SpaceId, SpacePhase};
+use super::{EXTENT, Grant, GrantId, GrantTable, Node, NodeId, Phase, SpaceId, SpacePhase};
 use crate::key::Key;
 use crate::wire::{PartOrder, PartSummary, PartView, SpaceRequest, SpaceSummary, SpaceView};
 use cenote_base::rt::Nanos;
@@ -232,11 +232,12 @@ impl GrantTable {
 
     /// All nodes of a space that fence members of others are there: they have to know of a new part before members do.
     fn check_all_hear(&self, id: SpaceId) -> Result<()> {
-        let nodes = self.parts(id).map(|(_, grant, _)| grant.node);
+        // What is taken back was no client's ever.
+        let kept = self.parts(id).filter(|(_, grant, _)| grant.is_kept());
+        let nodes = kept.map(|(_, grant, _)| grant.node);
         let is_away = |id: &NodeId| {
-            self.nodes
-                .get(id)
-                .is_some_and(|node| node.calls.is_some() && !node.connected)
+            let node = self.nodes.get(id);
+            node.is_some_and(|node| node.may_have_calls() && !node.connected)
         };
         match nodes.into_iter().find(is_away) {
             Some(node) => Err(must_hear(node)),
@@ -509,7 +510,7 @@ impl GrantTable {
     pub fn nodes_with(&self, id: GrantId) -> Option<(PartOf, BTreeSet<NodeId>)> {
         let part = self.grants.get(&id).and_then(|grant| grant.part)?;
         let parts = self.parts(part.space).filter(|(_, grant, _)| grant.is_kept());
-        let has_calls = |id: &NodeId| self.nodes.get(id).is_some_and(|node| node.calls.is_some());
+        let has_calls = |id: &NodeId| self.nodes.get(id).is_some_and(Node::may_have_calls);
         let nodes = parts.map(|(_, grant, _)| grant.node).filter(has_calls);
         Some((part, nodes.collect()))
     }

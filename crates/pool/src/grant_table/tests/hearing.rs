@@ -65,3 +65,41 @@ fn a_mirror_that_takes_a_parts_place_is_coming() {
     assert_eq!(told(&grant_table, 2), [vec![1, 2], vec![], vec![]]);
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
+
+/// A manager that has just begun took a node that had not come back yet for one without calls: the space grew, and that
+/// node ended sessions of members that the new part's node had never heard of.
+#[test]
+fn a_node_that_a_new_manager_has_not_heard_has_to_hear() {
+    let mut before = three();
+    let parts = on_two(&mut before, false);
+    let mut grant_table = read(&book(&before)).expect("read");
+    let back = |id| NodeHello {
+        pool: Some(7),
+        ..called(id, 32)
+    };
+    for id in [1, 3] {
+        grant_table.join(&back(id)).expect("joined");
+    }
+    let (_, nodes) = grant_table.nodes_with(parts[0]).expect("a part");
+    assert_eq!(nodes, [NodeId(1), NodeId(2)].into());
+    let refused = grant_table.grow_space("b", &on("heap", 2, &[3]), Nanos(6));
+    assert!(
+        matches!(&refused, Err(Error::Busy(text)) if text.contains(&NodeId(2).to_string())),
+        "{refused:?}"
+    );
+    grant_table.join(&back(2)).expect("joined");
+    begun(grant_table.grow_space("b", &on("heap", 2, &[3]), Nanos(6)));
+}
+
+/// No client ever had the part that is taken back, and its node, which is away, fences no member there.
+#[test]
+fn a_part_that_is_taken_back_keeps_no_space_from_growing() {
+    let mut grant_table = three();
+    on_two(&mut grant_table, false);
+    let grown = begun(grant_table.grow_space("b", &on("heap", 2, &[3]), Nanos(2)));
+    grant_table.leave(NodeId(3));
+    let away = grant_table.grow_space("b", &on("heap", 2, &[1]), Nanos(3));
+    assert!(matches!(away, Err(Error::Busy(_))), "{away:?}");
+    grant_table.not_kept(grown[0]);
+    begun(grant_table.grow_space("b", &on("heap", 2, &[1]), Nanos(3)));
+}
