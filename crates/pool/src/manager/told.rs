@@ -45,6 +45,13 @@ impl Told {
         self.0.lock().made.contains(&id)
     }
 
+    /// A node is gone: what it was told, and that it has made these, is to be heard from it anew.
+    pub(super) fn is_gone(&self, node: NodeId, grants: &[GrantId]) {
+        let mut state = self.0.lock();
+        state.by_node.remove(&node);
+        state.made.retain(|id| !grants.contains(id));
+    }
+
     /// It is kept, or taken back.
     pub(super) fn is_over(&self, id: GrantId) {
         self.0.lock().made.remove(&id);
@@ -65,6 +72,10 @@ mod tests {
         assert!(told.knows(NodeId(1), part(3)) && !told.knows(NodeId(2), part(3)));
         told.set_made(GrantId(3));
         assert!(told.is_made(GrantId(3)) && !told.is_made(GrantId(2)));
+        told.set_made(GrantId(4));
+        told.is_gone(NodeId(1), &[GrantId(4)]);
+        assert!(told.is_made(GrantId(3)) && !told.is_made(GrantId(4)));
+        assert!(!told.knows(NodeId(1), part(3)) && told.knows(NodeId(2), part(2)));
         told.is_over(GrantId(3));
         assert!(!told.is_made(GrantId(3)));
     }
