@@ -16,8 +16,8 @@
 //! Invariants:
 //! 1. records are numbered without a gap, so what [`replay`] finds is a *prefix of the order of fences*: it stops at the
 //!    first record that is not there whole, whatever has come of later ones;
-//! 2. a line is placed after its record is there, and a record is overwritten after its lines are placed and a slot says
-//!    so: a line that arrived half is written again from its record;
+//! 2. a line is placed after its record is there, and a record is overwritten after its lines are placed, or a later
+//!    record that is there has them, and a slot says so: a line that arrived half is written again from its record;
 //! 3. a stream begins with an empty journal, and has a number of its own: what an earlier one left is not believed.
 
 use super::lines::{Piece, bytes_of, runs};

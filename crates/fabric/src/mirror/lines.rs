@@ -144,15 +144,24 @@ fn ranges_of(mut bits: u64) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The lines of several batches, the newest batch first, in the order of memory and each once: as the newest has it.
-pub(super) fn latest<'a>(batches: impl Iterator<Item = Piece<'a>>) -> Vec<Piece<'a>> {
+/// Lines of several batches, the newest batch first, in the order of memory and each once: as the newest has it, if
+/// that is one of the `oldest`, and none of the others.
+pub(super) fn latest<'a, B: Iterator<Item = Piece<'a>>>(
+    batches: impl ExactSizeIterator<Item = B>,
+    oldest: usize,
+) -> Vec<Piece<'a>> {
     let mut seen: HashMap<u64, u64> = HashMap::default();
     let mut pieces = Vec::new();
-    for (off, bytes) in batches {
+    let newer = batches.len() - oldest;
+    let batches = batches.enumerate();
+    for (n, (off, bytes)) in batches.flat_map(|(n, batch)| batch.map(move |piece| (n, piece))) {
         for (at, from, to) in stripes_of(off, bytes.len()) {
             let seen = seen.entry(at).or_default();
             let newly = mask_of(from, to) & !*seen;
             *seen |= newly;
+            if n < newer {
+                continue;
+            }
             pieces.extend(ranges_of(newly).map(|(from, to)| {
                 let begin = at + (from * LINE) as u64;
                 let place = (begin - off) as usize;
@@ -226,12 +235,15 @@ mod tests {
                 .map(|value| (any_range(), value))
                 .map(|((at, len), value)| (at, vec![value; len]))
                 .collect();
+            let oldest = 1 + rt::random() as usize % batches.len();
             let mut model = BTreeMap::new();
             for (at, bytes) in &batches {
                 (0..bytes.len() / LINE).for_each(|i| _ = model.insert(at + (i * LINE) as u64, bytes[0]));
             }
-            let newest_first = batches.iter().rev().map(|(at, bytes)| (*at, &bytes[..]));
-            let found = latest(newest_first);
+            model.retain(|_, value| usize::from(*value) <= oldest);
+            let newest_first = batches.iter().rev();
+            let newest_first = newest_first.map(|(at, bytes)| core::iter::once((*at, &bytes[..])));
+            let found = latest(newest_first, oldest);
             assert_eq!(by_line(&found), model.clone().into_iter().collect::<Vec<_>>());
             let writes = writes(&found);
             assert_eq!(
@@ -240,7 +252,7 @@ mod tests {
             );
             let ends = writes.iter().map(|(at, bytes)| at + bytes.len() as u64);
             assert!(
-                ends.zip(&writes[1..]).all(|(end, next)| end < next.0),
+                ends.zip(writes.iter().skip(1)).all(|(end, next)| end < next.0),
                 "adjacent ones are together"
             );
         }
@@ -277,7 +289,7 @@ mod tests {
     #[test]
     fn long_runs_are_cut() {
         let bytes = vec![7; 2 * RUN_MAX + LINE];
-        let pieces = latest([(0, &bytes[..])].into_iter());
+        let pieces = latest([[(0, &bytes[..])].into_iter()].into_iter(), 1);
         let lens: Vec<usize> = writes(&pieces).iter().map(|(_, bytes)| bytes.len()).collect();
         assert_eq!(lens, [RUN_MAX, RUN_MAX, LINE]);
     }

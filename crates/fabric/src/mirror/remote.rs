@@ -1,8 +1,8 @@
 //! A mirror on another machine, written by one-sided verbs: no code of that machine runs for it, but its provider's.
 //!
 //! ```text
-//!   copy ──▶ gathered ── fence: one record, one doorbell ──▶ journal ── half full: placed, adjacent lines together ──▶ mirror
-//!            each line once        waits until it is there                in the background, then a slot says so
+//!   copy ──▶ gathered ── fence: one record, one doorbell ──▶ journal ── three quarters full: placed ──▶ mirror
+//!            each line once        waits until it is there          in the background, then a slot says so
 //! ```
 //!
 //! Threads that fence at once share a record: one of them *leads*, and sends what all have copied; the others wait for
@@ -35,8 +35,9 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Records are placed when so many bytes of the journal are used; and so many at once.
-const PLACE_FROM: u64 = CAPACITY / 2;
+/// Records are placed when so many bytes of the journal are used, as late as leaves room for what comes meanwhile: a line
+/// that a later record has too is placed with that one. And so many at once.
+const PLACE_FROM: u64 = CAPACITY / 4 * 3;
 const PLACE_STEP: u64 = CAPACITY / 8;
 // A step that takes no record would be taken again and again.
 const _: () = assert!(RECORD_MAX <= PLACE_STEP, "the longest record is placed in one step");
@@ -346,12 +347,14 @@ impl RemoteMirror {
 
     /// Posts the lines of the oldest records to their places.
     fn place<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let records = state.oldest();
-        if records.is_empty() {
+        let oldest = state.oldest();
+        if oldest == 0 {
             return state;
         }
+        let records: Vec<_> = state.kept.iter().map(|kept| Arc::clone(&kept.record)).collect();
         drop(state);
-        let lines = latest(records.iter().rev().flat_map(|record| lines_of(record)));
+        // What a later record has is recovered from that one, and placed with it.
+        let lines = latest(records.iter().rev().map(|record| lines_of(record).into_iter()), oldest);
         let writes = writes(&lines);
         let mut state = self.state.lock();
         if let Some(filling) = &mut state.filling {
@@ -361,7 +364,7 @@ impl RemoteMirror {
         let posted = self.post(&self.memory, writes);
         state = self.state.lock();
         state.traffic.placed_bytes += bytes_of(&lines) as u64;
-        state.placing = Placing::Lines(posted, records.len());
+        state.placing = Placing::Lines(posted, oldest);
         state
     }
 
@@ -486,14 +489,14 @@ impl State {
         is_free.then_some(place)
     }
 
-    /// The records that are placed next, the oldest first.
-    fn oldest(&self) -> Vec<Arc<Box<[u8]>>> {
+    /// How many records are placed next.
+    fn oldest(&self) -> usize {
         let mut bytes = 0;
         let oldest = self.kept.iter().take_while(|kept| {
             bytes += kept.len();
             bytes <= PLACE_STEP
         });
-        oldest.map(|kept| Arc::clone(&kept.record)).collect()
+        oldest.count()
     }
 
     /// The slot which says that the `count` oldest records are placed, and where it goes.
