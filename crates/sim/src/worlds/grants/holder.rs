@@ -14,7 +14,7 @@ use cenote_pool::holder::{GrantRequest, GrantedMemory};
 use super::bytes::{Bytes, offset_in_range};
 use super::label::Label;
 use super::model::{Use, WORDS};
-use super::role::{agent_on, host_name};
+use super::role::{agent_host, agent_on, host_name};
 use super::stage::{Stage, holder_name};
 use crate::clock;
 
@@ -68,6 +68,7 @@ impl Opened {
         let (told, credentials) = (Arc::clone(&revoked), stage.credentials(label.tenant()));
         let on_revoked = Box::new(move |_: &Error| told.store(true, SeqCst));
         let on = stage.machine().host().and_then(agent_on);
+        stage.machine().name_host(host.map(agent_host));
         let map = |memory: &GrantedMemory| Mapped::new(stage, Use::of(label, memory, asked, on), memory);
         let requested = GrantRequest {
             host: host.map(host_name),

@@ -15,6 +15,8 @@ pub(super) struct Machines {
     maps: Vec<(PathBuf, u32)>,
     /// Of the device that hosts share.
     ranges: Vec<(FileRange, u32)>,
+    /// The host that a holder has named as its own, which may be another.
+    named: BTreeMap<u32, usize>,
     /// Until when a signal has no effect.
     hanging: BTreeMap<u32, Nanos>,
 }
@@ -64,6 +66,22 @@ impl Machines {
             .collect()
     }
 
+    /// The calling process names this host as its own from here on.
+    pub fn name_host(&mut self, host: Option<usize>) {
+        match host {
+            Some(host) => self.named.insert(clock::process(), host),
+            None => self.named.remove(&clock::process()),
+        };
+    }
+
+    /// Whether processes that have named a host map a byte of the range, and all of them run there.
+    pub fn is_named_by_its_own(&self, host: usize, range: FileRange) -> bool {
+        let users = self.ranges.iter().filter(|(mapped, _)| mapped.overlaps(&range));
+        let naming = users.filter(|(_, by)| self.named.get(by) == Some(&host) && self.is_running(*by));
+        let mut hosts = naming.map(|(_, by)| self.processes[by].host()).peekable();
+        hosts.peek().is_some() && hosts.all(|on| on == host)
+    }
+
     /// For so long a process is not ended by a signal.
     pub fn hang(&mut self, process: u32, until: Nanos) {
         self.hanging.insert(process, until);
@@ -89,5 +107,49 @@ impl Machines {
         let ends = processes.iter().filter(|process| !hangs(process));
         ends.filter_map(|process| self.processes.get(process).cloned())
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Pace, Topology, World};
+    use cenote_base::rt;
+    use std::sync::{Arc, Mutex};
+
+    const RANGE: FileRange = FileRange {
+        offset: 2 << 20,
+        bytes: 2 << 20,
+    };
+
+    /// A holder that had named another host was confirmed there, since a process of that host mapped the range too: and
+    /// no agent could have fenced it.
+    #[test]
+    fn a_process_of_the_named_host_is_not_taken_for_the_holder() {
+        let world = World::new(1, Pace::Explore, Topology::hosts(2, 1)).expect("a possible topology");
+        world.run(|world| {
+            let machines = Arc::new(Mutex::new(Machines::default()));
+            let is_seen = |host| machines.lock().expect("whole").is_named_by_its_own(host, RANGE);
+            let map = |on: usize, named: usize| {
+                let theirs = Arc::clone(&machines);
+                let process = world.process(on, "holder", move || {
+                    let mut machines = theirs.lock().expect("whole");
+                    machines.name_host(Some(named));
+                    machines.map_range(RANGE);
+                    drop(machines);
+                    rt::sleep(Nanos::from_secs(1));
+                });
+                machines.lock().expect("whole").began(&process);
+                rt::sleep(Nanos::from_millis(10));
+                process
+            };
+            let honest = map(1, 1);
+            assert!(is_seen(1) && !is_seen(0));
+            let other = map(0, 1);
+            assert!(!is_seen(1) && !is_seen(0), "which of them asks is not known");
+            other.join();
+            honest.join();
+            assert!(!is_seen(1), "a process that has ended maps nothing");
+        });
     }
 }

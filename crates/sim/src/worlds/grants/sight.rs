@@ -43,9 +43,10 @@ impl RangeHost for HostSight {
         Ok(mapped.map(|(user, range)| (format!("process {user}"), range)).collect())
     }
 
-    /// A simulated process does not know its own number: any of this host that maps the range is taken for it.
+    /// A simulated process does not know its own number. Where a holder elsewhere has named this host, and maps the
+    /// range, it may be the one that asks: a process of this host is not taken for it.
     fn is_user(&self, _: &Path, range: FileRange, _: Named) -> Result<bool> {
-        Ok(!self.users_of(range).is_empty())
+        Ok(self.stage.machine().is_named_by_its_own(agent_host(self.host), range))
     }
 
     fn end_users(&self, _: &Path, range: FileRange, timeout: Nanos) -> Result<()> {
