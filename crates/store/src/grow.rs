@@ -177,7 +177,10 @@ impl Core {
             })?;
             match found {
                 Some(at) => return Ok(at),
-                None => to.add_line(&self.heap, bucket)?,
+                None => match to.add_line(&self.heap, bucket) {
+                    Err(Error::Full(why)) => self.squeeze_for_line(to, why)?,
+                    added => added?,
+                },
             }
         }
     }

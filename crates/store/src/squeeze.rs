@@ -4,10 +4,10 @@
 //! 2. The root counts a squeeze. Each process that sees it gives its empty extents back to the space.
 //! 3. Meanwhile the allocation is tried again, for as long as two sweeps take.
 
-use super::chains::Placed;
+use super::chains::{Placed, Table};
 use super::core::Core;
 use super::entry::State;
-use super::layout::root;
+use super::layout::{LINE, root};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, HashMap, HashSet, Nanos};
 use cenote_base::{Error, Result};
@@ -60,9 +60,35 @@ impl Core {
         }
     }
 
+    /// Makes room for a line of a table that others move to: of what is there already, as the rest waits for the line.
+    ///
+    /// # Errors
+    /// [`Error::Full`] with this reason, if there is no room in spite of all.
+    pub(super) fn squeeze_for_line(&self, to: &Table, why: String) -> Result<()> {
+        let part = to.address.part();
+        for turn in 0..TURNS {
+            match self.heap.alloc_at(part, LINE) {
+                Err(Error::Full(_)) => {}
+                line => return self.heap.free(line?),
+            }
+            if turn % 5 == 0 {
+                self.empty_extents_of(self.entries_of(to)?, Some(part))?;
+                self.count(root::SQUEEZES, 1)?;
+            } else {
+                rt::sleep(TURN);
+            }
+            self.heap.give_back_empty()?;
+        }
+        Err(Error::Full(why))
+    }
+
     /// Step 1.
     fn empty_extents(&self, part: Option<u8>) -> Result<()> {
-        let (entries, pinned) = (self.all_entries()?, self.pinned()?);
+        self.empty_extents_of(self.all_entries()?, part)
+    }
+
+    fn empty_extents_of(&self, entries: Vec<Placed>, part: Option<u8>) -> Result<()> {
+        let pinned = self.pinned()?;
         let victims = fewest(&entries, &pinned, part);
         let (mut chunked, mut evicted) = (0, 0);
         for placed in entries {
@@ -91,11 +117,16 @@ impl Core {
 
     /// The committed entries of the whole table.
     fn all_entries(&self) -> Result<Vec<Placed>> {
-        let (view, mut entries) = (self.current()?, Vec::new());
+        let view = self.current()?;
         // Otherwise a word that was not used yet might be taken for one whose entry has gone.
         while !self.move_some(&view, 64)? {}
-        for bucket in 0..view.table.buckets() {
-            let of_bucket = view.table.entries(&self.heap, bucket)?;
+        self.entries_of(&view.table)
+    }
+
+    fn entries_of(&self, table: &Table) -> Result<Vec<Placed>> {
+        let mut entries = Vec::new();
+        for bucket in 0..table.buckets() {
+            let of_bucket = table.entries(&self.heap, bucket)?;
             entries.extend(
                 of_bucket
                     .into_iter()
