@@ -213,11 +213,13 @@ fn a_damaged_or_lost_file_is_a_miss() {
             .expect("cut");
     }
     hits(&store, 90, 1);
+    // What came back has pushed others out, which may be on their way to a file still.
+    assert!(store.flush_spilled(Nanos::from_secs(60)), "the disk is stuck");
     segments(directory.path())
         .iter()
         .for_each(|path| std::fs::remove_file(path).expect("removed"));
     let left = hits(&store, 90, 1);
-    assert!(left < 90, "what is in memory: {left}");
+    assert!(left <= 45, "what is in memory: {left}");
     for n in 0..90 {
         assert!(store.put(&key(n), &value(n, 1, LEN), KEEP).is_ok());
     }
