@@ -146,7 +146,7 @@ impl Core {
             dropped.fetch_add(1, Ordering::Relaxed);
             return self.close_targets(to, former, place);
         };
-        let target = self.line_of(to, to.bucket_of(header.hash), line)?;
+        let target = self.line_of((to, former), to.bucket_of(header.hash), line)?;
         self.heap
             .swap(offset(target, word as u64 * WORD)?, Entry::NEVER.raw(), entry.raw())
             .map(drop)
@@ -156,7 +156,7 @@ impl Core {
     fn close_targets(&self, to: &Table, former: &Table, (bucket, line, word): (u64, usize, usize)) -> Result<()> {
         self.note_forgotten()?;
         for n in 0..to.buckets() / former.buckets() {
-            let target = self.line_of(to, bucket + n * former.buckets(), line)?;
+            let target = self.line_of((to, former), bucket + n * former.buckets(), line)?;
             self.heap.swap(
                 offset(target, word as u64 * WORD)?,
                 Entry::NEVER.raw(),
@@ -167,7 +167,7 @@ impl Core {
     }
 
     /// The line with this number in a bucket of the current table, which gets it if it has fewer.
-    fn line_of(&self, to: &Table, bucket: u64, number: usize) -> Result<GlobalAddress> {
+    fn line_of(&self, (to, former): (&Table, &Table), bucket: u64, number: usize) -> Result<GlobalAddress> {
         loop {
             let (mut n, mut found) = (0, None);
             to.each_line(&self.heap, bucket, |line| {
@@ -178,7 +178,7 @@ impl Core {
             match found {
                 Some(at) => return Ok(at),
                 None => match to.add_line(&self.heap, bucket) {
-                    Err(Error::Full(why)) => self.squeeze_for_line(to, why)?,
+                    Err(Error::Full(why)) => self.squeeze_for_line(to, former, why)?,
                     added => added?,
                 },
             }

@@ -7,7 +7,8 @@
 use super::chains::{Placed, Table};
 use super::core::Core;
 use super::entry::State;
-use super::layout::{LINE, root};
+use super::heap::offset;
+use super::layout::{LINE, root, table};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, HashMap, HashSet, Nanos};
 use cenote_base::{Error, Result};
@@ -60,11 +61,11 @@ impl Core {
         }
     }
 
-    /// Makes room for a line of a table that others move to: of what is there already, as the rest waits for the line.
+    /// Makes room for a line of the table that grows, while entries are moved to it.
     ///
     /// # Errors
     /// [`Error::Full`] with this reason, if there is no room in spite of all.
-    pub(super) fn squeeze_for_line(&self, to: &Table, why: String) -> Result<()> {
+    pub(super) fn squeeze_for_line(&self, to: &Table, former: &Table, why: String) -> Result<()> {
         let part = to.address.part();
         for turn in 0..TURNS {
             match self.heap.alloc_at(part, LINE) {
@@ -72,7 +73,7 @@ impl Core {
                 line => return self.heap.free(line?),
             }
             if turn % 5 == 0 {
-                self.empty_extents_of(self.entries_of(to)?, Some(part))?;
+                self.empty_extents_of(self.moved_entries(to, former)?, Some(part))?;
                 self.count(root::SQUEEZES, 1)?;
             } else {
                 rt::sleep(TURN);
@@ -120,12 +121,32 @@ impl Core {
         let view = self.current()?;
         // Otherwise a word that was not used yet might be taken for one whose entry has gone.
         while !self.move_some(&view, 64)? {}
-        self.entries_of(&view.table)
+        self.entries_of(&view.table, 0..view.table.buckets())
     }
 
-    fn entries_of(&self, table: &Table) -> Result<Vec<Placed>> {
+    /// The committed entries that can be taken out while others wait to be moved. Of a bucket that is not forwarded as a
+    /// whole an entry may be frozen in the former table, and its item is not freed until it is forwarded. Replicas go
+    /// with their item, and one may lie in the bucket that waits.
+    pub(super) fn moved_entries(&self, to: &Table, former: &Table) -> Result<Vec<Placed>> {
+        let moved = self.heap.load(offset(to.address, table::MOVED)?)?;
+        let buckets = (0..to.buckets()).filter(|bucket| bucket % former.buckets() < moved);
+        let mut free_to_go = Vec::new();
+        for placed in self.entries_of(to, buckets)? {
+            // What lies in other parts makes no room for a line, and may be away.
+            if placed.entry.item().part() == to.address.part()
+                && self
+                    .header_at(placed.entry.item())?
+                    .is_some_and(|header| header.replicas() == 0)
+            {
+                free_to_go.push(placed);
+            }
+        }
+        Ok(free_to_go)
+    }
+
+    fn entries_of(&self, table: &Table, buckets: impl Iterator<Item = u64>) -> Result<Vec<Placed>> {
         let mut entries = Vec::new();
-        for bucket in 0..table.buckets() {
+        for bucket in buckets {
             let of_bucket = table.entries(&self.heap, bucket)?;
             entries.extend(
                 of_bucket

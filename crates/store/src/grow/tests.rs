@@ -130,6 +130,34 @@ fn a_helper_that_comes_late_does_not_copy_what_lies_there_by_now() {
     assert_eq!(words().len(), 1);
 }
 
+/// An item is not freed while an entry names it in the former table: another helper would copy what lies there next.
+#[test]
+fn what_is_frozen_still_makes_no_room_for_a_line() {
+    let store = grown();
+    let (core, view) = (&store.core, store.core.view());
+    let former = view.previous.as_ref().expect("not moved yet");
+    let bucket = former.bucket_of(core.key(b"key").expect("a key").hash);
+    let is_committed = |placed: &Placed| placed.entry.state() == State::Committed;
+    let (word, placed) = word_of(&store, former, is_committed).expect("there");
+    let frozen = placed.entry.frozen();
+    assert!(
+        core.heap
+            .swap(placed.at, placed.entry.raw(), frozen.raw())
+            .expect("swapped")
+    );
+    let copied = Placed {
+        entry: frozen,
+        ..placed
+    };
+    core.copy_entry(&view.table, former, copied, (bucket, 0, word))
+        .expect("copied");
+    assert!(word_of(&store, &view.table, is_committed).is_some());
+    let may_go = || core.moved_entries(&view.table, former).expect("read").len();
+    assert_eq!(may_go(), 0);
+    while !core.move_some(&view, 64).expect("moved") {}
+    assert_eq!(may_go(), 1);
+}
+
 #[test]
 fn an_entry_that_one_helper_drops_no_other_copies() {
     let store = grown();
