@@ -13,7 +13,10 @@ server=$!
 kv=
 finish() {
     kill -TERM "$server" $kv 2>/dev/null
-    for _ in $(seq 100); do kill -0 "$server" 2>/dev/null || break; sleep 0.1; done
+    local pid
+    for pid in "$server" $kv; do
+        for _ in $(seq 100); do kill -0 "$pid" 2>/dev/null || break; sleep 0.1; done
+    done
     kill -KILL "$server" $kv 2>/dev/null
     rm -rf "$work" "$region" "$region-kv" "$region-node"*
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
-#   scripts/setup.sh build    a C compiler and a Rust toolchain; libfabric's headers for RDMA, if they can be had
+#   scripts/setup.sh build    a C compiler, python3 and a Rust toolchain; libfabric's headers for RDMA, if they can be had
 #   scripts/setup.sh test     also what the tests use: psql, pgbench, a PostgreSQL server, sysbench, psycopg, asyncpg,
-#                             redis-cli, fusermount3, sqlite3, git, etcd
+#                             redis-cli, fusermount3, sqlite3, git, openssl, ip, nsenter, etcd
 set -euo pipefail
 
 RUST_MINIMUM=1.94
@@ -57,6 +57,7 @@ install_rust() {
 export PATH="$HOME/.cargo/bin:$PATH"
 packages=()
 command -v cc >/dev/null || packages+=(build-essential)
+command -v python3 >/dev/null || packages+=(python3)
 if [ "${1:-build}" = test ]; then
     command -v psql >/dev/null || packages+=(postgresql-client)
     command -v pgbench >/dev/null || packages+=(postgresql-contrib)
@@ -68,6 +69,7 @@ if [ "${1:-build}" = test ]; then
     { ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || packages+=(postgresql)
     command -v sqlite3 >/dev/null || packages+=(sqlite3)
     command -v git >/dev/null || packages+=(git)
+    command -v openssl >/dev/null || packages+=(openssl)
     command -v redis-benchmark >/dev/null || packages+=(redis-tools)
     { [ -x /usr/bin/python3 ] && /usr/bin/python3 -c 'import psycopg, asyncpg' 2>/dev/null; } ||
         packages+=(python3 python3-psycopg python3-asyncpg)

@@ -52,7 +52,10 @@ def tag_of(library):
     """For which Python, C library and processor a package with this library is."""
     if not library.startswith(ELF):
         sys.exit("the library is no ELF file: wheels are made on Linux alone")
-    major, minor = max((int(major), int(minor)) for major, minor in GLIBC.findall(library))
+    versions = [(int(major), int(minor)) for major, minor in GLIBC.findall(library)]
+    if not versions:
+        sys.exit("the library names no version of the GNU C library")
+    major, minor = max(versions)
     return f"py3-none-manylinux_{major}_{minor}_{platform.machine()}"
 
 

@@ -1,7 +1,7 @@
 """The library: where it is found, and what its functions take.
 
 1. the file that ``CENOTE_POOL_LIBRARY`` names, and no other;
-2. ``libcenote_pool.so`` beside this module;
+2. ``libcenote_pool.so.0``, then ``libcenote_pool.so``, beside this module;
 3. where the system looks for libraries (``ldconfig``, ``LD_LIBRARY_PATH``).
 """
 

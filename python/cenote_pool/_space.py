@@ -190,7 +190,7 @@ class Space(_Open):
     """A heap that many processes share. Use it from any thread.
 
     Each access raises :class:`InvalidError` if no object is there (it was freed, or was never allocated), and
-    :class:`OutOfBoundsError` if it ends before. The checks are of the moment: that nobody frees an object while another
+    :class:`OutOfBoundsError` if it ends before. The checks are of the moment: that no process frees an object while another
     uses it is the application's business.
     """
 
@@ -327,7 +327,7 @@ class Space(_Open):
             raise _failed(status)
 
     def write(self, address: int, data: Buffer) -> None:
-        """Writes ``data`` to the bytes from ``address`` on, without another copy. Who reads meanwhile may see a part of
+        """Writes ``data`` to the bytes from ``address`` on, without another copy. A reader meanwhile may see a part of
         it."""
         at, length, _stays = (data, len(data), None) if type(data) is bytes else _memory.readable(data)
         handle = self._handle
@@ -539,7 +539,7 @@ class Lock:
 
     def read(self, address: int, length: int) -> bytes:
         """What the lock protects. What lies in another pod stays in the process, and is read there for as long as
-        nobody has written under the lock."""
+        no session has written under the lock."""
         into = create_string_buffer(length)
         self._session._call(waiting.cenote_lock_read, self._address, _checked(address), into, length)
         return into.raw

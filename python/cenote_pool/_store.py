@@ -304,7 +304,7 @@ class Store(_Open):
         replace: bool = False,
         replicas: int = 0,
     ) -> int:
-        """As :meth:`put`, but does not wait: the batch's number. Nobody may change the buffers until :meth:`drain`
+        """As :meth:`put`, but does not wait: the batch's number. The buffers may not change until :meth:`drain`
         tells of it."""
         return self._submit(_PUT, _Batch(keys).reads(buffers), _put_options(ttl, tenant, replace, replicas))
 

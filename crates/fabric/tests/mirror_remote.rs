@@ -409,7 +409,7 @@ fn who_fills_does_not_wait_for_itself() {
     assert_eq!(setting.region.mirror_behind(), None, "the book knows");
 }
 
-/// One that nobody was told to be whole holds nothing up.
+/// A mirror that the book does not call whole holds nothing up.
 #[test]
 fn a_mirror_that_counts_for_nothing_is_given_up_at_once() {
     let setting = setting(1, 1 << 20, false);

@@ -1,4 +1,4 @@
-//! Values that go to files and come back: by whom they are read, and that nothing dead or damaged is.
+//! Values that go to files and come back: by which processes they are read, and that nothing dead or damaged is.
 
 use cenote_base::Error;
 use cenote_base::rt::{self, Nanos};
@@ -179,7 +179,7 @@ fn first_writers_and_generations_hold_for_what_is_in_a_file() {
     let mine = compare(before.generation).expect("it was still the same");
     assert_eq!(mine.version, 2);
     assert_eq!(store.get(&key(0)).expect("asked"), Some(b"mine".to_vec()));
-    // One that cannot read it: nobody has come first.
+    // One that cannot read it: no writer has come first.
     let other = Store::open(store.space(), options()).expect("opened");
     let spilled = (1..90).find(|n| other.value_of(&key(*n)).expect("asked").is_none());
     let spilled = spilled.expect("some are in files");

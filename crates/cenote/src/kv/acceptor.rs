@@ -14,7 +14,7 @@ use std::time::Duration;
 
 const LISTENER: Token = Token(0);
 const STOP: Token = Token(1);
-/// Between two tries to accept clients for whom there was no descriptor.
+/// Between two tries to accept clients for which there was no descriptor.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 const EVENTS: usize = 16;
 

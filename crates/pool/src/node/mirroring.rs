@@ -71,7 +71,7 @@ impl Mirroring {
         let withdrawn = Arc::clone(part);
         let options = MirrorOptions {
             every: Nanos(lease.raw() / LOOKS),
-            // Whoever waits is told: other parts' members wait for the same threads.
+            // A caller that waits is told: other parts' members wait for the same threads.
             patience: Nanos::ZERO,
             cards: Arc::clone(&self.cards),
             on_revoked: Box::new(move || withdrawn.withdraw()),

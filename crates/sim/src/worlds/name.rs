@@ -38,7 +38,7 @@ pub enum Name {
     Mirrors,
     /// Hosts that share a device of the memory pool: their agents, holders, managers, and the switch.
     Hosts,
-    /// The store that everybody shares, in a space of the memory pool.
+    /// The store that all processes share, in a space of the memory pool.
     Store,
 }
 

@@ -575,7 +575,7 @@ mod tests {
         }
     }
 
-    /// A session ended while changes were on their way that nobody waited for: they came when others had its locks.
+    /// A session ended while changes were on their way that no call waited for: they came when others had its locks.
     #[test]
     fn changes_that_nobody_has_waited_for_are_settled() {
         let node = Node::default();

@@ -11,7 +11,7 @@ pub(super) struct Doubts {
     noted: AtomicU64,
     /// So many of them, from the first on, are none any more.
     settled: AtomicU64,
-    /// Connections of requests that nobody has waited for. They are to be left before a doubt is settled.
+    /// Connections of requests that no call has waited for. They are to be left before a doubt is settled.
     abandoned: Mutex<Vec<Arc<Line>>>,
 }
 

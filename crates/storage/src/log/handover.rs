@@ -16,7 +16,7 @@
 //!
 //! A start may be stopped over that while another takes the directory. So it looks at `owner` before it removes
 //! anything; all files that it removes it has listed before, so they are of no later start. One of a generation that
-//! nobody has recorded is put aside, not removed.
+//! no start has recorded is put aside, not removed.
 
 use cenote_base::error::IoContext;
 use cenote_base::rt::fault::{Fault, planted};

@@ -124,7 +124,7 @@ fn a_helper_that_comes_late_does_not_copy_what_lies_there_by_now() {
         entry: words()[0].entry.frozen(),
         ..placed
     };
-    // Of another number than the one where the key's entry is: nobody has used that.
+    // Of another number than the one where the key's entry is: no process has used that.
     core.copy_entry(&view.table, former, frozen, (bucket, 0, (word + 3) % 7))
         .expect("tried");
     assert_eq!(words().len(), 1);

@@ -14,7 +14,7 @@ struct Manager {
 #[derive(Default)]
 struct Silence {
     is_over: AtomicBool,
-    /// Of all, and of who seeks a mirror.
+    /// Of all, and of the part that seeks a mirror.
     silent: AtomicBool,
     seeks_nothing: AtomicBool,
     mirror: Mutex<Option<MirrorView>>,

@@ -22,7 +22,7 @@
 //! device, incoherent but for a window of as many bytes as the seed says, often none:
 //!
 //! ```text
-//!   host-0: agent, holders ── cache ──┐
+//!   host-0: agent, holders ── cache ──┐     (as the pool calls them: hosts 4 to 6 of the simulation)
 //!   host-1: agent, holders ── cache ──┼── device: directory, ranges
 //!   host-2: agent, holders ── cache ──┘
 //!   switch: cuts a host off, or finds it lost, and says so; in some worlds it says so of one that is not ([`switch`])
