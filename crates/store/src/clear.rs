@@ -5,6 +5,7 @@ use super::chains::{Placed, is_leaving, placed};
 use super::core::Core;
 use super::entry::State;
 use super::find::Found;
+use super::item::Life;
 use super::scan::next_cursor;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::{Error, Result};
@@ -69,6 +70,7 @@ impl Core {
     /// Whether the entry was there still, and is not now.
     fn clear_entry(&self, placed: Placed) -> Result<bool> {
         match self.header_at(placed.entry.item()) {
+            Ok(Some(header)) if header.control.life() != Life::Live => self.clear_damaged(placed),
             Ok(Some(header)) => {
                 let is_out = self.unlink_found(&Found { place: placed, header })?;
                 if is_out {
@@ -80,5 +82,52 @@ impl Core {
             Ok(None) | Err(Error::Lost(_)) => self.forget(&[placed]),
             Err(error) => Err(error),
         }
+    }
+
+    /// An item ends after its entry has gone: one whose entry is there, and that is not alive, is damaged. Looked at
+    /// again while it is pinned, as its word may name another item by now.
+    fn clear_damaged(&self, placed: Placed) -> Result<bool> {
+        let item = placed.entry.item();
+        let slot = self.member.pin_own(&self.heap, item)?;
+        let is_damaged = || {
+            let is_there = self.heap.load(placed.at)? == placed.entry.raw();
+            let header = self.header_at(item)?;
+            Ok::<_, Error>(is_there && header.is_some_and(|header| header.control.life() != Life::Live))
+        };
+        let forgotten = is_damaged().and_then(|is_damaged| Ok(is_damaged && self.forget(&[placed])?));
+        // A pin that stays is freed with the member.
+        let _ = self.member.unpin(&self.heap, slot);
+        forgotten
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::item::{Control, Life};
+    use super::super::{Options, PutOptions, Store};
+    use cenote_space::{Space, SpaceOptions};
+
+    /// An item whose control word is damaged is not alive, and no unlinking of what was read takes it out.
+    #[test]
+    fn what_is_damaged_goes_too() {
+        let space = SpaceOptions {
+            bytes: 16 << 20,
+            ..SpaceOptions::default()
+        };
+        let space = Space::dram(&space).expect("memory");
+        let store = Store::create(&space, Options::default()).expect("a store");
+        for key in [&b"sound"[..], b"damaged"] {
+            store.put(key, b"value", PutOptions::default()).expect("put");
+        }
+        let core = &store.core;
+        let found = core
+            .find(&core.key(b"damaged").expect("a key"))
+            .expect("read")
+            .expect("there");
+        let (item, control) = (found.place.entry.item(), found.header.control);
+        let dead = Control::new(control.sequence(), Life::Dead);
+        assert!(core.heap.swap(item, control.0, dead.0).expect("swapped"));
+        assert_eq!(store.clear().expect("cleared"), 2);
+        assert_eq!(store.clear().expect("cleared"), 0);
     }
 }

@@ -139,8 +139,10 @@ impl Core {
                 return Ok(object);
             }
         }
-        self.alloc_by_squeezing(len, None)
-            .map_err(|_| Error::Full(format!("{why}; and nothing can be evicted")))
+        match self.alloc_by_squeezing(len, None) {
+            Err(Error::Full(_)) => Err(Error::Full(format!("{why}; and nothing can be evicted"))),
+            answer => answer,
+        }
     }
 
     /// Evicts: how many items.
@@ -162,9 +164,14 @@ impl Core {
                 break;
             }
         }
-        self.count(root::EVICTED, items)?;
-        self.counters.evicted.fetch_add(items, Ordering::Relaxed);
+        self.count_evicted(items)?;
         Ok(items)
+    }
+
+    /// Items that this process has evicted.
+    pub(super) fn count_evicted(&self, items: u64) -> Result<()> {
+        self.counters.evicted.fetch_add(items, Ordering::Relaxed);
+        self.count(root::EVICTED, items)
     }
 
     /// Evicts an item of a full bucket, for which there is no memory to get larger.
@@ -177,15 +184,17 @@ impl Core {
             }
             self.drop_replicas_of(item, &header)?;
             if self.unlink(placed)? {
-                self.count(root::EVICTED, 1)?;
+                self.count_evicted(1)?;
                 return self.retire(item, self.header_after(placed, header), true);
             }
             // Another process has taken it out: there is room.
             return Ok(());
         }
         // What is in the bucket cannot go, or is on its way in; what is in others makes room for a line.
-        let line = self.alloc_by_squeezing(LINE, Some(table.address.part()));
-        self.heap.free(line.map_err(|_| Error::Full(why))?)
+        match self.alloc_by_squeezing(LINE, Some(table.address.part())) {
+            Err(Error::Full(_)) => Err(Error::Full(why)),
+            line => self.heap.free(line?),
+        }
     }
 
     fn is_of_class(&self, header: &Header, class: Option<u64>) -> bool {

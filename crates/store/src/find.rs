@@ -31,7 +31,7 @@ enum Look {
 }
 
 impl Core {
-    /// The key's committed entry. One that has expired is none.
+    /// The key's committed entry, also of one that has expired.
     ///
     /// # Errors
     /// [`Error::Lost`] if the table, or an item that may be the key's, lies in a part that is not there.

@@ -48,12 +48,9 @@ impl Core {
         self.forget(&lost)
     }
 
-    /// An entry goes whose key is not known: its replicas, if it has some, lose their first item.
+    /// An entry goes whose key is not known: its replicas, if it has some or gets some meanwhile, lose their first item.
     pub(super) fn note_forgotten(&self) -> Result<()> {
-        match self.has_replicas()? {
-            true => self.heap.store(self.word(root::FORGOTTEN)?, 1),
-            false => Ok(()),
-        }
+        self.heap.store(self.word(root::FORGOTTEN)?, 1)
     }
 
     /// The first replica that a get would give out, and its bytes.
@@ -129,7 +126,7 @@ impl Core {
             _ => {}
         }
         self.has_linked(&filling)?;
-        self.count_in(&filling.header)?;
+        // It stands for the lost item, which is of its size, and is counted.
         Ok(true)
     }
 }

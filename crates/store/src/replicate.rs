@@ -177,7 +177,8 @@ impl Core {
         }
     }
 
-    /// Whether one of these entries was there still, and is not now.
+    /// Whether one of these entries was there still, and is not now. What their items were counted as is not known, and
+    /// stays counted.
     pub(super) fn forget(&self, lost: &[Placed]) -> Result<bool> {
         let mut any = false;
         for placed in lost {

@@ -101,7 +101,12 @@ impl Core {
             if !is_chosen && chunked == CHUNKED {
                 continue;
             }
-            let Some(header) = self.header_at(item)? else { continue };
+            let header = match self.header_at(item) {
+                Ok(Some(header)) => header,
+                // What lies in a part that is away makes no room, and holds nothing up.
+                Ok(None) | Err(Error::Lost(_)) => continue,
+                Err(error) => return Err(error),
+            };
             if !is_chosen && header.chunks == 0 {
                 continue;
             }
@@ -112,7 +117,7 @@ impl Core {
                 self.retire(item, self.header_after(placed, header), false)?;
             }
         }
-        self.count(root::EVICTED, evicted)?;
+        self.count_evicted(evicted)?;
         self.drain_pools()
     }
 
