@@ -103,11 +103,8 @@ def doctests(options):
     return Binary("doctests", ["cargo", "test", "--doc", "--no-fail-fast", *options], pathlib.Path.cwd(), {})
 
 
-def run(binary, running, output):
-    """Runs a binary to its end, or to its time's end, with its output in a file: what it leaves behind may hold a pipe
-    open for longer than it lives."""
-    began = time.monotonic()
-    child = subprocess.Popen(
+def start(binary, output):
+    return subprocess.Popen(
         binary.command,
         cwd=binary.directory,
         env={**os.environ, **binary.variables},
@@ -116,7 +113,12 @@ def run(binary, running, output):
         stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    running.add(child)
+
+
+def follow(binary, child, running):
+    """Sees a binary to its end, or to its time's end. Its output is a file: what it leaves behind may hold a pipe open
+    for longer than it lives."""
+    began = time.monotonic()
     clock = threading.Timer(SECONDS_MAX, lambda: os.killpg(child.pid, signal.SIGKILL))
     clock.start()
     # Its number is its own until it is waited for: no other process is killed in its place.
@@ -155,6 +157,7 @@ class Runner:
     def __init__(self):
         self.lock = threading.Lock()
         self.running = set()
+        self.is_stopped = False
         self.done = []
 
     def all(self, binaries, jobs):
@@ -175,7 +178,13 @@ class Runner:
                     return
                 binary = self.waiting.pop()
             with tempfile.TemporaryFile() as output:
-                code = run(binary, self.running, output)
+                with self.lock:
+                    # None starts that a stop does not see.
+                    if self.is_stopped:
+                        return
+                    child = start(binary, output)
+                    self.running.add(child)
+                code = follow(binary, child, self.running)
                 output.seek(0)
                 text = output.read().decode(errors="replace")
             with self.lock:
@@ -189,8 +198,10 @@ class Runner:
         print(text.rstrip("\n"), flush=True)
 
     def stop(self):
-        self.waiting = []
-        for child in list(self.running):
+        with self.lock:
+            self.is_stopped = True
+            running = list(self.running)
+        for child in running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
 

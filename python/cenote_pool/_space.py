@@ -262,8 +262,8 @@ class Space(_Open):
         secret: Optional[str] = None,
         pods: Optional[Iterable[str]] = None,
     ) -> None:
-        """Gives a space of a pool ``size`` bytes more, spread over the memory nodes of some pods, or of all. Who has it
-        open finds them when there is no room elsewhere.
+        """Gives a space of a pool ``size`` bytes more, spread over the memory nodes of some pods, or of all.
+        Members that have it open find them when there is no room elsewhere.
 
         :class:`FullError` (pool, pods or quota; what some nodes could give is added in any case); :class:`InvalidError`
         if there is no space of the name; :class:`LostError` and :class:`TimedOutError`: it has grown once, or not at
@@ -561,7 +561,7 @@ class Lock:
         self._session._call(waiting.cenote_unlock, self._address, self._mode)
 
     def leave_broken(self) -> None:
-        """Lets go of it as if its owner had died: whoever has it next is told so, and repairs what it protects. Of what
+        """Lets go of it as if its owner had died: its next holder is told so, and repairs what it protects. Of what
         was written and not synced the last may be missing. Held to read: as :meth:`unlock`."""
         self._is_left = True
         self._session._call(waiting.cenote_lock_leave_broken, self._address, self._mode)

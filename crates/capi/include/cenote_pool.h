@@ -402,16 +402,18 @@ typedef struct cenote_store_stats {
 
 cenote_status cenote_store_stats_of(cenote_store_handle *store, cenote_store_stats *stats, cenote_error *error);
 
-/* Values that this process evicts, of a tenant or (-1) of all for which there is no other directory, go to files in a directory of this store, up to so many
- * bytes (1 MiB at least); gets find them there. Processes that reach each other's files under the same directory read each other's values, for others they are not
- * there. bytes 0: nothing is spilled, and what others have spilled is read. What is removed, replaced or has expired is dead there too. */
+/* Values that this process evicts, of a tenant or (-1) of all for which there is no other directory, go to files in a
+ * directory of this store, up to so many bytes (1 MiB at least); gets find them there. Processes that reach each other's
+ * files under the same directory read each other's values, for others they are not there. bytes 0: nothing is spilled,
+ * and what others have spilled is read. What is removed, replaced or has expired is dead there too. */
 cenote_status cenote_store_spill_to(cenote_store_handle *store, const char *directory, uint64_t bytes, int64_t tenant,
                                     cenote_error *error);
 
 /* Waits until what was spilled is in files; CENOTE_TIMEOUT if that takes longer. */
 cenote_status cenote_store_flush_spilled(cenote_store_handle *store, uint64_t nanoseconds, cenote_error *error);
 
-/* What all processes did and what there is, as text for Prometheus (its format 0.0.4). The text is there as long as the call takes. */
+/* What all processes did and what there is, as text for Prometheus (its format 0.0.4). The text is there as long as the
+ * call takes. */
 typedef void (*cenote_store_text)(const char *text, void *context);
 cenote_status cenote_store_metrics(cenote_store_handle *store, cenote_store_text text, void *context,
                                    cenote_error *error);

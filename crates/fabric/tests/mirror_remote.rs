@@ -294,7 +294,8 @@ fn cut_anywhere(seed: u64, believed: bool) -> Replayed {
     replayed
 }
 
-/// Beside a filling, what was stored and not flushed yet may be there as well, also of a line that was just being stored
+/// Beside a filling, what was stored and not flushed yet may be there as well, also of a line that was just being
+/// stored
 /// to: a processor may write a line back at any time. But no word is of a former change.
 fn each_word_is_of(image: &[u8], before: &[u8], flushed: &[u8], seed: u64) {
     let words = image.chunks(8).zip(before.chunks(8).zip(flushed.chunks(8)));
@@ -382,7 +383,8 @@ fn a_lost_mirror_holds_fences_up_until_it_is_given_up() {
     holds_fences_up(&setting);
 }
 
-/// The key of the memory is over and the journal's is not: records arrive, and the loss is found while lines are placed.
+/// The key of the memory is over and the journal's is not: records arrive, and the loss is found while lines are
+/// placed.
 #[test]
 fn a_loss_that_is_found_by_placing_holds_fences_up() {
     let setting = setting(1, u64::MAX, true);

@@ -1,7 +1,8 @@
 //! What a manager with many memory nodes and clients costs: processor time while nothing happens, what clients' requests
 //! take, and memory.
 //!
-//! `cargo run --release -p cenote-pool --example nodes -- [NODES] [CLIENTS] [SECONDS]`: 1,000 nodes and 10,000 clients (each
+//! `cargo run --release -p cenote-pool --example nodes -- [NODES] [CLIENTS] [SECONDS]`: 1,000 nodes and 10,000 clients
+//! (each
 //! in a process beside), and 10 s unless told.
 
 use cenote_base::rt::{self, Nanos};

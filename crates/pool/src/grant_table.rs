@@ -172,7 +172,8 @@ fn check_no_mirror_wanted(id: GrantId, requested: &OpenRequest) -> Result<()> {
     match requested.mirror {
         false => Ok(()),
         true => Err(Error::Mismatch(format!(
-            "grant {id} lies on a device that hosts share, and ranges of devices have no mirrors: ask for none (--mirror), or free it first (cenote pool free {id}), so that it comes to lie on a memory node"
+            "grant {id} lies on a device that hosts share, and ranges of devices have no mirrors: ask for none \
+             (--mirror), or free it first (cenote pool free {id}), so that it comes to lie on a memory node"
         ))),
     }
 }
@@ -741,7 +742,8 @@ impl GrantTable {
         let place = pod.map_or("the pool".into(), |pod| format!("pod {pod}"));
         Error::Full(match nodes.is_empty() {
             true if !self.devices.is_empty() => format!(
-                "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device that this host has joined (cenote host); what is to be mirrored lies on memory nodes alone"
+                "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device \
+                 that this host has joined (cenote host); what is to be mirrored lies on memory nodes alone"
             ),
             true => format!(
                 "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device that this host has joined (cenote host)"

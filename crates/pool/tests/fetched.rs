@@ -1,5 +1,6 @@
 //! Far objects are read by the reader's own card, by a key of its own: the node serves no call for it, whatever is
-//! written and moved meanwhile; and no key outlives its member, its space or its part. Over libfabric, between processes.
+//! written and moved meanwhile; and no key outlives its member, its space or its part. Over libfabric, between
+//! processes.
 
 mod common;
 

@@ -285,7 +285,8 @@ fn a_file_system_over_two_pods_is_looked_at_from_one() {
     assert_eq!((report.files, report.problems), (2, Vec::new()));
 }
 
-/// A node that does not know of a new part would end what a fenced member had though that may still write there: a space
+/// A node that does not know of a new part would end what a fenced member had though that may still write there: a
+/// space
 /// does not grow while one of its nodes is away.
 #[test]
 fn a_space_grows_when_all_its_nodes_know_of_it() {

@@ -4,7 +4,8 @@
 //!  0        region header (fabric); its geometry names this layout and its version, its identity space, part and tenant
 //!  4096     keeper's page     0 u64 made: all below is in order     8 u64 the next session's number
 //!                            16 u64 root: the address that what lies here is found by     24 u64 migrated extents that lie here
-//!                            32 u64 members that were fenced, counted     64 504 of them, the last ones, a word each     (where it is mirrored)
+//!                            32 u64 members that were fenced, counted     64 504 of them, the last ones, a word each
+//!   (where it is mirrored)
 //!  8192     descriptors, 64 B a slot
 //!              0 u64 state: generation 18 | code 8: free, retired, a run's head or tail, a class | lifetime 1 | zero 20 | distance to the head 17
 //!              8 u64 bytes of the run (in its first slot)

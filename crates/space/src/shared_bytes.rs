@@ -7,8 +7,10 @@
 //! ```
 //!
 //! A device need not keep the caches of its hosts coherent, not for a single line. So the words of such a part, its
-//! descriptors, maps, locks and whatever else is changed by swaps, are its own host's: other hosts ask it. They load and
-//! store bytes alone, of lines in which no word lies, and the same lines as no other host at that moment: which host may do so
+//! descriptors, maps, locks and whatever else is changed by swaps, are its own host's: other hosts ask it. They load
+//! and
+//! store bytes alone, of lines in which no word lies, and the same lines as no other host at that moment: which host
+//! may do so
 //! is a matter of the words.
 //!
 //! Invariants:
@@ -16,7 +18,8 @@
 //!    invalidates what it reads after the word that has let it;
 //! 2. what the part's host does for users that map nothing it writes back, and invalidates, too ([`Part::share`]);
 //! 3. extents of such a part do not leave it: no word tells another host in the middle of a copy;
-//! 4. a process that maps it is ended by its host's agent when it is fenced, and the agent writes back and drops what the
+//! 4. a process that maps it is ended by its host's agent when it is fenced, and the agent writes back and drops what
+//! the
 //!    host's caches hold of the part, before others may use what it had.
 
 use super::act::{Act, Outcome};

@@ -337,7 +337,7 @@ fn two_slots(control: &Control, sequence: u64) -> Vec<u8> {
 fn publish(path: &Path, bytes: &[u8], owner: Option<&Ownership>) -> Result<()> {
     let doing = || format!("replacing {}", path.display());
     let next = Replacement::write(path, bytes).doing(doing)?;
-    // Whoever takes the directory after this look removes `next`, or finds what it became.
+    // An owner that takes the directory after this look removes `next`, or finds what it became.
     owner.map_or(Ok(()), Ownership::check)?;
     next.publish().doing(doing)
 }

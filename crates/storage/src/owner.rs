@@ -234,7 +234,8 @@ pub struct Ownership {
 }
 
 impl Ownership {
-    /// Says in `data` that the directory is this process's from here on. Its log has not been read before. `was_stopped`
+    /// Says in `data` that the directory is this process's from here on. Its log has not been read before.
+    /// `was_stopped`
     /// says whether the last process that had the database shut it down.
     ///
     /// # Errors
@@ -327,7 +328,7 @@ impl Ownership {
         };
         let doing = || format!("writing {}", self.path.display());
         let next = Replacement::write(&self.path, &finished.encode()).doing(doing)?;
-        // Whoever takes the directory after this look removes `next`, or finds what it became.
+        // An owner that takes the directory after this look removes `next`, or finds what it became.
         self.check()?;
         next.publish().doing(doing)
     }

@@ -14,7 +14,8 @@ use cenote_base::{Error, Result};
 const TURNS: u32 = 1000;
 
 impl Store {
-    /// Takes out all that is there when the call begins: how many entries that were, replicas too. What is put meanwhile
+    /// Takes out all that is there when the call begins: how many entries that were, replicas too. What is put
+    /// meanwhile
     /// may stay.
     ///
     /// # Errors

@@ -27,7 +27,8 @@ pub enum Expected {
 }
 
 impl Store {
-    /// Puts a value if the key has what is expected, in one step: the value as it is there now, or `None` if the key has
+    /// Puts a value if the key has what is expected, in one step: the value as it is there now, or `None` if the key
+    /// has
     /// something else. `options.replaces` is not looked at.
     ///
     /// # Errors
@@ -42,8 +43,10 @@ impl Store {
         self.compare_and_put_until(key, value, expected, options.expires(), options)
     }
 
-    /// As [`compare_and_put`](Self::compare_and_put), of a value that is there until a time, in microseconds since 1970;
-    /// 0: without end. So a value that takes another's place has its expiry and none later. `options.time_to_live` is not
+    /// As [`compare_and_put`](Self::compare_and_put), of a value that is there until a time, in microseconds since
+    /// 1970;
+    /// 0: without end. So a value that takes another's place has its expiry and none later. `options.time_to_live` is
+    /// not
     /// looked at.
     ///
     /// # Errors

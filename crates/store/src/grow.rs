@@ -152,7 +152,8 @@ impl Core {
             .map(drop)
     }
 
-    /// An entry is dropped: so that no process that still can read its item copies it later, when its key may have another.
+    /// An entry is dropped: so that no process that still can read its item copies it later, when its key may have
+    /// another.
     fn close_targets(&self, to: &Table, former: &Table, (bucket, line, word): (u64, usize, usize)) -> Result<()> {
         self.note_forgotten()?;
         for n in 0..to.buckets() / former.buckets() {

@@ -127,7 +127,8 @@ impl Core {
         Err(Error::Busy("others link the same key all the time".into()))
     }
 
-    /// Puts an entry in the place of one that was found, if that is there still. The item is pinned meanwhile: otherwise
+    /// Puts an entry in the place of one that was found, if that is there still. The item is pinned meanwhile:
+    /// otherwise
     /// its word might come to name another key's item that lies there by then.
     fn replace(
         &self,

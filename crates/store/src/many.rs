@@ -4,7 +4,8 @@
 //!   1 the buckets' lines ─► 2 headers and keys ─► 3 words again, values or lists of chunks ─► 4 chunks ─► 5 control words
 //! ```
 //!
-//! So a batch takes four or five trips, however many keys it has. What is not as simple as that is looked up alone: keys
+//! So a batch takes four or five trips, however many keys it has. What is not as simple as that is looked up alone:
+//! keys
 //! of buckets that are about to move, or have several lines; what has changed meanwhile, is spilled, or lies in a part
 //! that is away; long values of this pod, whose copying takes all the time.
 //!

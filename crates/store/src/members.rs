@@ -76,7 +76,7 @@ impl Member {
         }
     }
 
-    /// The sequence first: whoever finds the address finds it too.
+    /// The sequence first: what finds the address finds it too.
     fn note_intent(&self, heap: &Heap, slot: Slot, item: GlobalAddress, sequence: u64) -> Result<()> {
         heap.store(sequence_at(self.record, u64::from(slot.0))?, sequence)?;
         heap.store(self.intent(slot)?, item.raw())

@@ -120,7 +120,7 @@ impl Core {
         if let Err(error) = self.drop_replicas_if(&key, on_entry) {
             return self.abandon(filling).and(Err(error));
         }
-        // Its replicas are copied from it: it must not be freed meanwhile, whoever takes it out.
+        // Its replicas are copied from it: it must not be freed meanwhile, whatever takes it out.
         let pin = match options.replicas {
             0 => None,
             _ => Some(self.member.pin_own(&self.heap, item)),

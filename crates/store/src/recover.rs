@@ -48,7 +48,8 @@ impl Core {
         self.forget(&lost)
     }
 
-    /// An entry goes whose key is not known: its replicas, if it has some or gets some meanwhile, lose their first item.
+    /// An entry goes whose key is not known: its replicas, if it has some or gets some meanwhile, lose their first
+    /// item.
     pub(super) fn note_forgotten(&self) -> Result<()> {
         self.heap.store(self.word(root::FORGOTTEN)?, 1)
     }

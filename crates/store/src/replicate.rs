@@ -168,7 +168,8 @@ impl Core {
         Ok(())
     }
 
-    /// Does something with a replica's key. If an item that may be the replica is lost, its entry is taken out, and it is
+    /// Does something with a replica's key. If an item that may be the replica is lost, its entry is taken out, and it
+    /// is
     /// done again.
     fn or_forgotten<T>(&self, key: &Key<'_>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         match step() {

@@ -38,7 +38,8 @@ impl Core {
         }
     }
 
-    /// Answers for an item until no member pins it. Where no intent is left it is this process's alone, and lost with it.
+    /// Answers for an item until no member pins it. Where no intent is left it is this process's alone, and lost with
+    /// it.
     pub(super) fn keep_retired(&self, item: GlobalAddress, header: Header) -> Result<()> {
         let slot = match self.member.intend(&self.heap, item, header.control.sequence()) {
             Err(Error::Full(_)) => None,
@@ -100,7 +101,8 @@ impl Core {
         self.free_objects(chunks.into_iter().flatten().chain([item]), is_pooled)
     }
 
-    /// Makes an item dead: a process that still reads it notices, and of all that try to free it, one does. In which state it
+    /// Makes an item dead: a process that still reads it notices, and of all that try to free it, one does. In which
+    /// state it
     /// was; `None` if it is another's to free, or gone.
     pub(super) fn kill(&self, item: GlobalAddress, sequence: u64) -> Result<Option<Life>> {
         for _ in 0..TURNS {
@@ -119,7 +121,8 @@ impl Core {
         Err(Error::Busy("an item that was unlinked is read all the time".into()))
     }
 
-    /// Frees what a dead item had. What is lost, or is no object, does not keep the rest: the first other error is told.
+    /// Frees what a dead item had. What is lost, or is no object, does not keep the rest: the first other error is
+    /// told.
     pub(super) fn free_objects(&self, objects: impl Iterator<Item = GlobalAddress>, is_pooled: bool) -> Result<()> {
         let free = |object| match is_pooled {
             true => self.give_pooled(object),

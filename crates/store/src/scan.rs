@@ -27,7 +27,8 @@ pub struct Scanned {
 }
 
 impl Store {
-    /// The keys of the next buckets: about `count` of them, or 4 MiB, and a bucket's keys more at most. The cursor of the first
+    /// The keys of the next buckets: about `count` of them, or 4 MiB, and a bucket's keys more at most. The cursor of
+    /// the first
     /// call is 0, that of each other what the one before said. Any cursor is possible.
     ///
     /// # Errors

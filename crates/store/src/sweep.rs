@@ -62,7 +62,8 @@ impl Core {
         self.heap.swap(record, self.member.tag, 0).map(drop)
     }
 
-    /// What a dead member was filling, or had unlinked: if it is linked it stays, and if it is pinned it stays until then.
+    /// What a dead member was filling, or had unlinked: if it is linked it stays, and if it is pinned it stays until
+    /// then.
     fn free_orphan(&self, item: GlobalAddress, sequence: u64) -> Result<()> {
         let Some(header) = self.header_at(item)? else {
             return Ok(());

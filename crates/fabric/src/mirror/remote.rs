@@ -14,7 +14,8 @@
 //! 2. one record is under way at a time, and one step of placing: the older lines are in their places before newer ones
 //!    are posted;
 //! 3. bounded: what is gathered by a record's size, what is not placed by the journal's, works by the endpoint's depth;
-//! 4. an error of a work is the end: nothing more is posted or gathered. A mirror that counts as whole must be *void* in
+//! 4. an error of a work is the end: nothing more is posted or gathered. A mirror that counts as whole must be *void*
+//! in
 //!    the book before commits go on, so every fence from then on waits for [`RemoteMirror::give_up`], also one that has
 //!    nothing to send, and at most for the patience that the mirror was made with. One that does not count is given up
 //!    at once. The thread that fills does not wait: it is the one that tells the book;
@@ -35,7 +36,8 @@ use core::fmt;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Records are placed when so many bytes of the journal are used, as late as leaves room for what comes meanwhile: a line
+/// Records are placed when so many bytes of the journal are used, as late as leaves room for what comes meanwhile: a
+/// line
 /// that a later record has too is placed with that one. And so many at once.
 const PLACE_FROM: u64 = CAPACITY / 4 * 3;
 const PLACE_STEP: u64 = CAPACITY / 8;
@@ -181,7 +183,8 @@ impl RemoteMirror {
         self.state.lock().lost.clone()
     }
 
-    /// The book is about to say that it is whole. From here on a loss holds fences up; one that is lost already must not
+    /// The book is about to say that it is whole. From here on a loss holds fences up; one that is lost already must
+    /// not
     /// be called whole.
     pub fn set_whole(&self) {
         self.state.lock().counts = true;

@@ -245,7 +245,8 @@ impl GrantTable {
         }
     }
 
-    /// Nodes that are called over the fabric tell each other which members are fenced, and no other node: a space lies on
+    /// Nodes that are called over the fabric tell each other which members are fenced, and no other node: a space lies
+    /// on
     /// such nodes, or on others.
     fn check_calls(&self, nodes: &[NodeId], grown: Option<SpaceId>) -> Result<()> {
         let parts = grown.into_iter().flat_map(|id| self.parts(id));
@@ -492,7 +493,8 @@ impl GrantTable {
             };
             match grant.phase {
                 Phase::Kept => parts.extend(self.part_view(*id, grant, part.number)),
-                // Being made, or a mirror that takes a part's place: until it is kept, no set of nodes without it is all.
+                // Being made, or a mirror that takes a part's place: until it is kept, no set of nodes without it is
+                // all.
                 Phase::Keeping | Phase::Fencing => coming.push(part.number),
                 _ => {}
             }

@@ -457,7 +457,8 @@ fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
-/// A node without calls told no other which members it had fenced, and was told by none: a member that one had fenced wrote on at
+/// A node without calls told no other which members it had fenced, and was told by none: a member that one had fenced
+/// wrote on at
 /// the other.
 #[test]
 fn a_space_lies_on_nodes_with_calls_or_on_nodes_without() {

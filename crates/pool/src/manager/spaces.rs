@@ -160,7 +160,8 @@ impl Leader {
         Ok(())
     }
 
-    /// A part that its node has made is kept, and members hear of it, once all nodes of its space know of it: whether they
+    /// A part that its node has made is kept, and members hear of it, once all nodes of its space know of it: whether
+    /// they
     /// do.
     pub(super) fn keep_if_told(&self, id: GrantId, epoch: u64) -> Result<bool> {
         if self.untold(id).is_some() {

@@ -1,7 +1,8 @@
 //! Which parts of spaces each memory node has been told of, since this leadership began.
 //!
 //! A member that is fenced is over when each node of its space has confirmed it, and which nodes these are a node knows
-//! from the manager. So no member hears of a part before all nodes of its space know of it: one that is cut off while the
+//! from the manager. So no member hears of a part before all nodes of its space know of it: one that is cut off while
+//! the
 //! space grows would otherwise hand locks over though their former holder may still write to the new part.
 
 use crate::grant_table::{GrantId, NodeId, SpaceId};

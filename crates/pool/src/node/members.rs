@@ -16,7 +16,8 @@
 //! - a fenced member is *ended first* if it is a process of this machine that maps the space: only when that is
 //!   confirmed are its sessions ended, and what they had is free. No other process is touched;
 //! - members that a former process of this node had come back with what they had, until a lease has passed. Then each
-//!   process that maps a part and is no member is ended, and then, when all other nodes have confirmed that they end too,
+//!   process that maps a part and is no member is ended, and then, when all other nodes have confirmed that they end
+//! too,
 //!   the sessions whose members did not come back;
 //! - a fenced member that lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
 //!   when this process starts anew;
@@ -166,7 +167,8 @@ impl NodeState {
         Ok(admitted)
     }
 
-    /// What a member says of parts that are kept here. It may not have heard yet that one is elsewhere, or gone: what it
+    /// What a member says of parts that are kept here. It may not have heard yet that one is elsewhere, or gone: what
+    /// it
     /// had there it has lost here, and nothing else.
     ///
     /// # Errors
@@ -254,7 +256,8 @@ impl NodeState {
             .try_for_each(|(kept, session)| kept.keeper.readmit(session))
     }
 
-    /// A member that is known here has begun more at another node, whose part is kept here by now. What cannot be claimed
+    /// A member that is known here has begun more at another node, whose part is kept here by now. What cannot be
+    /// claimed
     /// has ended.
     fn claim_more(&self, hello: &MemberHello, turn: u64) -> Result<()> {
         let more = self.membership.unclaimed(hello);
@@ -354,7 +357,8 @@ impl NodeState {
         })
     }
 
-    /// As [`Self::ask_of_member`], of one part: what is mirrored is told when the mirror has it. While that is not to be
+    /// As [`Self::ask_of_member`], of one part: what is mirrored is told when the mirror has it. While that is not to
+    /// be
     /// had nothing is begun, as it would be asked for again and again.
     fn ask_of_part(&self, id: MemberId, turn: u64, number: u8, request: MemberRequest) -> Result<MemberReply> {
         let kept = self.part_for(id, turn, number, None)?;

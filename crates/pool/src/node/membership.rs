@@ -177,7 +177,8 @@ impl Membership {
         sessions.copied().filter(|session| !is_claimed(session)).collect()
     }
 
-    /// A member has begun a session under a former process, and claims it now. No other member does meanwhile, nor is it
+    /// A member has begun a session under a former process, and claims it now. No other member does meanwhile, nor is
+    /// it
     /// ended for want of one: `claim` says whether it may be.
     ///
     /// # Errors

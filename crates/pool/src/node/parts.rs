@@ -206,7 +206,8 @@ impl Parts {
         })
     }
 
-    /// Opens what is noted, not mirrored and not open: those that cannot be opened now stay for another time, or for the
+    /// Opens what is noted, not mirrored and not open: those that cannot be opened now stay for another time, or for
+    /// the
     /// manager to decide.
     pub(super) fn open_noted(&self, lease: Nanos) -> Vec<Error> {
         let _opening = self.opening.lock();
@@ -411,7 +412,8 @@ impl Parts {
         }
     }
 
-    /// All parts of a space, and where they are; those that it had, and that are gone for good; those that are being made.
+    /// All parts of a space, and where they are; those that it had, and that are gone for good; those that are being
+    /// made.
     pub(super) fn set_peers(&self, space: SpaceId, parts: &[PartView], lost: &[u8], coming: &[u8]) {
         let told = Peers {
             parts: parts.to_vec(),

@@ -17,7 +17,8 @@
 //! Whatever is otherwise is no error: the host is asked by a call, which says what is wrong. A concurrent write may be
 //! seen in part, as by any read. Extents away from home, runs, words and writes always go by calls.
 //!
-//! The host gives a key for what the part has reserved by then. When objects lie behind that it is asked for another one,
+//! The host gives a key for what the part has reserved by then. When objects lie behind that it is asked for another
+//! one,
 //! now and then. A key that has ended is not used again: the connection has no fetcher from there on.
 
 use super::wire::Window;
@@ -289,7 +290,8 @@ impl Fetcher {
         }
     }
 
-    /// Reads so many bytes, as a fetch does, to see how long that takes; whether it could. (Of a part's first ones, which
+    /// Reads so many bytes, as a fetch does, to see how long that takes; whether it could. (Of a part's first ones,
+    /// which
     /// are there before it has objects.)
     pub fn probe(&self, len: usize) -> bool {
         let bytes = Work::read(self.memory, 0, vec![0; len].into());

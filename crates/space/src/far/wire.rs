@@ -10,7 +10,8 @@
 //!     4 fetch      extent u64 | freeze u64 | from u64 | len u64;  answer: those bytes of its image (map, then objects); of a call that lends memory they are there, and 1 u64 is
 //!                  the answer, or 0: it is not frozen for that any more
 //!     5 order      JSON; answer: JSON
-//!     6 root       nothing, or the address that it shall be, or that and the one that it has to be; answer: address u64
+//!     6 root       nothing, or the address that it shall be, or that and the one that it has to be; answer: address
+//! u64
 //!     7 sequence   accesses, one after the other: the first that is not done ends it, and the answer has it last
 //!     8 probe      len u64 | into memory u64;  answer: so many bytes, or nothing, and the bytes in the call's memory
 //! ```

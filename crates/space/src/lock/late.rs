@@ -9,7 +9,8 @@ use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Error, Result};
 
-/// See the module. Lock order: a hold's buffer → this. It is held over the swaps that leave locks: a session that takes one
+/// See the module. Lock order: a hold's buffer → this. It is held over the swaps that leave locks: a session that takes
+/// one
 /// of them again [claims](Unleft::claim) it first, so that no lock is left under its holder.
 #[derive(Default)]
 pub(crate) struct Unleft {
@@ -107,7 +108,8 @@ impl Space {
 mod tests {
     use crate::{Mode, Space, SpaceOptions, Timeout};
 
-    /// A lock was listed to be left, and its session took it again: it was left under the new holder, and another had it
+    /// A lock was listed to be left, and its session took it again: it was left under the new holder, and another had
+    /// it
     /// too.
     #[test]
     fn a_lock_that_its_session_takes_again_is_not_left_late() {

@@ -174,7 +174,8 @@ fn segments_of_former_owners_mean_nothing() {
     });
 }
 
-/// A start is stopped at each step between its claim and its first flush, while another takes the directory, and serves.
+/// A start is stopped at each step between its claim and its first flush, while another takes the directory, and
+/// serves.
 /// Woken, it changes no file of the other's: the control file and the log are as they were.
 #[test]
 fn a_start_that_another_has_overtaken_touches_nothing() {

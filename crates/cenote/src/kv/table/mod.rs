@@ -2,7 +2,8 @@
 //! server, change it at the same time.
 //!
 //! Each change of a key is one compare-and-swap of the store; one that depends on what was read is tried again until
-//! nothing has come between ([`change`]). So INCR by any number of servers sums exactly. What would be a step of several
+//! nothing has come between ([`change`]). So INCR by any number of servers sums exactly. What would be a step of
+//! several
 //! keys is none here: commands that need one are refused by name, and MSET and DEL go key by key.
 //!
 //! A value is a string, the bytes that C and Python programs see. Hashes are refused too: a field would be a change of

@@ -163,7 +163,8 @@ fn a_member_that_was_fenced_is_fenced_where_a_mirror_takes_the_parts_place() {
     say_hello(&node, &claiming(6, 1, sessions[1])).1.expect("its own still");
 }
 
-/// A session was begun, and could not be told, as the mirror was lost. It was asked for again: twenty a second, and none
+/// A session was begun, and could not be told, as the mirror was lost. It was asked for again: twenty a second, and
+/// none
 /// ended.
 #[test]
 fn nothing_is_begun_that_cannot_be_told() {
@@ -249,7 +250,8 @@ fn a_part_that_is_freed_while_the_manager_is_asked_is_gone() {
     assert!(node.state.parts.all().is_empty() && !directory.path().join("grant-3").exists());
 }
 
-/// One part's node was asked for a mirror, and did not answer: other parts could not say meanwhile that theirs counts no
+/// One part's node was asked for a mirror, and did not answer: other parts could not say meanwhile that theirs counts
+/// no
 /// more, and answered nothing.
 #[test]
 fn a_part_that_seeks_a_mirror_holds_up_no_other() {
@@ -267,7 +269,8 @@ fn a_part_that_seeks_a_mirror_holds_up_no_other() {
     node.state.parts.keep(&other, LONG).expect("kept");
 }
 
-/// The word of a process that had ended, that its mirror was whole, could come after its successor had begun: of the same
+/// The word of a process that had ended, that its mirror was whole, could come after its successor had begun: of the
+/// same
 /// mirror, which was being filled from its beginning.
 #[test]
 fn a_keeper_that_begins_anew_goes_on_with_no_mirror_of_before() {

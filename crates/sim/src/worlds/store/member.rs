@@ -1,6 +1,8 @@
-//! A member of the store: a process with some threads that do with it what there is to do, and check what they are told.
+//! A member of the store: a process with some threads that do with it what there is to do, and check what they are
+//! told.
 //!
-//! Faults excuse what they can have caused: that nothing is answered ([`is_trouble`]) where ways are cut, that there is no
+//! Faults excuse what they can have caused: that nothing is answered ([`is_trouble`]) where ways are cut, that there is
+//! no
 //! room where it is short, that a fenced member is refused. They excuse no value.
 
 use cenote_base::random::Random;

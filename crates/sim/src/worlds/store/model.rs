@@ -156,7 +156,8 @@ impl State {
         }
     }
 
-    /// A put that is not answered may be done again: what it had linked was lost, and taken out. So its version is known
+    /// A put that is not answered may be done again: what it had linked was lost, and taken out. So its version is
+    /// known
     /// when it is answered, to what begins afterwards.
     fn wrong_version(&self, stamp: u64, begun: u64, version: u64) -> Option<String> {
         let put = &self.puts[stamp as usize - 1];
