@@ -149,7 +149,8 @@ struct SpaceState {
     /// Of those, the ones whose bytes this process reaches on a device.
     bytes: [OnceLock<Box<SharedBytes>>; 256],
     location_cache: LocationCache,
-    /// Above the numbers of those.
+    /// Above the numbers of parts that it maps, and of the others.
+    near_end: AtomicU64,
     far_end: AtomicU64,
     /// Accesses that went to a part that this process does not map.
     asked: AtomicU64,
@@ -209,6 +210,7 @@ impl Space {
             far: [const { OnceLock::new() }; 256],
             bytes: [const { OnceLock::new() }; 256],
             location_cache: LocationCache::default(),
+            near_end: AtomicU64::new(0),
             far_end: AtomicU64::new(0),
             asked: AtomicU64::new(0),
             cache: PageCache::default(),
@@ -279,6 +281,7 @@ impl Space {
         assert!(number > 0, "parts are numbered from 1 on");
         let attached = self.0.parts[usize::from(number)].set(Attached { part, keeper });
         attached.map_err(|_| Error::Invalid(format!("the space has a part {number} already")))?;
+        self.0.near_end.fetch_max(u64::from(number) + 1, Ordering::AcqRel);
         if let Some(attached) = self.0.parts[usize::from(number)].get() {
             attached.part.enter_in(&self.0.rows);
         }
@@ -312,18 +315,13 @@ impl Space {
 
     /// Nothing that was given up is done any more, in any part, once this returns.
     fn settle(&self) -> Result<()> {
-        let end = self.0.far_end.load(Ordering::Acquire) as usize;
-        let far = self.0.far[..end].iter().filter_map(OnceLock::get);
-        far.map(|far| far.part.channel.settle()).fold(Ok(()), Result::and)
+        let settled = self.far_attached().map(|far| far.part.channel.settle());
+        settled.fold(Ok(()), Result::and)
     }
 
     /// Its parts that this process does not map, by number.
     pub fn far_parts(&self) -> impl Iterator<Item = &FarPart> {
-        self.0
-            .far
-            .iter()
-            .filter_map(OnceLock::get)
-            .map(|attached| &attached.part)
+        self.far_attached().map(|attached| &attached.part)
     }
 
     /// Says where more parts come from when they are missed, for good, and which part has the root.
@@ -358,6 +356,12 @@ impl Space {
     /// Its parts, by number.
     pub fn parts(&self) -> impl Iterator<Item = &Arc<Part>> {
         self.attached().map(|attached| &attached.part)
+    }
+
+    /// Whether a part is attached, mapped or not.
+    pub fn has_part(&self, number: u8) -> bool {
+        let number = usize::from(number);
+        self.0.parts[number].get().is_some() || self.0.far[number].get().is_some()
     }
 
     /// The keeper of a part: to serve other processes with, or to end sessions.
@@ -434,11 +438,13 @@ impl Space {
     }
 
     fn attached(&self) -> impl Iterator<Item = &Attached> {
-        self.0.parts.iter().filter_map(OnceLock::get)
+        let end = self.0.near_end.load(Ordering::Acquire) as usize;
+        self.0.parts[..end].iter().filter_map(OnceLock::get)
     }
 
     fn far_attached(&self) -> impl Iterator<Item = &FarAttached> {
-        self.0.far.iter().filter_map(OnceLock::get)
+        let end = self.0.far_end.load(Ordering::Acquire) as usize;
+        self.0.far[..end].iter().filter_map(OnceLock::get)
     }
 
     fn far_numbered(&self, number: u8) -> Option<&FarPart> {

@@ -81,7 +81,7 @@ impl Heap {
     pub(super) fn failure_at(&self, address: GlobalAddress, error: Error) -> Error {
         let part = address.part();
         match error {
-            Error::Invalid(_) if part > 0 && !self.parts().contains(&part) => {
+            Error::Invalid(_) if part > 0 && !self.space().has_part(part) => {
                 Error::Lost(format!("{address} lies in part {part}, which is not attached"))
             }
             error => error,

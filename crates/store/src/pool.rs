@@ -26,13 +26,13 @@ impl Core {
             }
             return Ok(None);
         }
-        let parts = self.heap.parts();
+        let space = self.heap.space();
         let start = own_start();
         for n in 0..free_pool::PLACES_MAX {
             let place = place(pool, start + n)?;
             let object = self.heap.load(place)?;
             let of = GlobalAddress::from_raw(object).part();
-            let is_there = parts.contains(&of) && part.is_none_or(|part| of == part);
+            let is_there = part.is_none_or(|part| of == part) && space.has_part(of);
             if object != 0 && is_there && self.heap.swap(place, object, 0)? {
                 self.heap.add(count, u64::MAX)?;
                 return Ok(Some(GlobalAddress::from_raw(object)));
