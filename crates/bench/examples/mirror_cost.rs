@@ -1,6 +1,5 @@
 //! What a mirror on another machine costs a database that writes much, simulated: one instance in CXL memory, its
-//! mirror
-//! reached by cards of the profile `rdma`. The same seed gives the same numbers.
+//! mirror reached by cards of the profile `rdma`. The same seed gives the same numbers.
 //!
 //! `cargo run --release -p cenote-bench --example mirror_cost [SEEDS]`: 3 unless told otherwise.
 

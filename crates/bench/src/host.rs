@@ -1,6 +1,5 @@
 //! A host of the demonstration: processes with process numbers and a `/proc` of their own, so that an agent sees its
-//! own
-//! host's alone, and that end together. Loopback is shared, by which the load comes.
+//! own host's alone, and that end together. Loopback is shared, by which the load comes.
 
 use crate::{Error, IoContext, Result};
 use cenote_testkit::hosts::child_of;

@@ -175,8 +175,7 @@ impl Drop for Member {
 }
 
 /// The story: a member in Python held a lock, was stopped beyond its lease and fenced; another took the lock and
-/// stored;
-/// woken, thirty of thirty stores and adds of the first succeeded, and overwrote that.
+/// stored; woken, thirty of thirty stores and adds of the first succeeded, and overwrote that.
 #[test]
 fn a_member_that_wakes_up_is_refused() {
     let place = Place::new();

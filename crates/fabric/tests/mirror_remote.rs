@@ -295,8 +295,7 @@ fn cut_anywhere(seed: u64, believed: bool) -> Replayed {
 }
 
 /// Beside a filling, what was stored and not flushed yet may be there as well, also of a line that was just being
-/// stored
-/// to: a processor may write a line back at any time. But no word is of a former change.
+/// stored to: a processor may write a line back at any time. But no word is of a former change.
 fn each_word_is_of(image: &[u8], before: &[u8], flushed: &[u8], seed: u64) {
     let words = image.chunks(8).zip(before.chunks(8).zip(flushed.chunks(8)));
     for (i, (word, (before, after))) in words.enumerate().skip(4096 / 8) {

@@ -2,8 +2,7 @@
 //! take, and memory.
 //!
 //! `cargo run --release -p cenote-pool --example nodes -- [NODES] [CLIENTS] [SECONDS]`: 1,000 nodes and 10,000 clients
-//! (each
-//! in a process beside), and 10 s unless told.
+//! (each in a process beside), and 10 s unless told.
 
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;

@@ -1,6 +1,5 @@
 //! What a memory node with many parts costs, in a process of its own: threads, processor time while nothing happens,
-//! and
-//! what a member's request takes over its ring.
+//! and what a member's request takes over its ring.
 //!
 //! `cargo run --release -p cenote-pool --example parts -- [PARTS] [SECONDS]`: 1,000 parts and 10 s unless told.
 

@@ -463,8 +463,7 @@ fn a_node_that_starts_anew_has_its_mirrors_filled_again() {
 }
 
 /// A node loses the manager, and not its clients, and is taken for lost: it answered each of them with an error, for
-/// good,
-/// and none of them looked for the part where it was.
+/// good, and none of them looked for the part where it was.
 #[test]
 fn clients_of_a_former_keeper_go_to_the_mirror() {
     if !can_run() {

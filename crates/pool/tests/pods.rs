@@ -286,8 +286,7 @@ fn a_file_system_over_two_pods_is_looked_at_from_one() {
 }
 
 /// A node that does not know of a new part would end what a fenced member had though that may still write there: a
-/// space
-/// does not grow while one of its nodes is away.
+/// space does not grow while one of its nodes is away.
 #[test]
 fn a_space_grows_when_all_its_nodes_know_of_it() {
     let fabric = fabrics().into_iter().next().expect("one");

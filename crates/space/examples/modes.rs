@@ -1,6 +1,5 @@
 //! What far reads take, plain, direct, one-sided and fetched, and far writes, by size; and which way connections choose
-//! for
-//! themselves.
+//! for themselves.
 //!
 //! `cargo run --release -p cenote-pool --example modes -- [ROUNDS]`
 //!

@@ -8,10 +8,8 @@
 //!
 //! A device need not keep the caches of its hosts coherent, not for a single line. So the words of such a part, its
 //! descriptors, maps, locks and whatever else is changed by swaps, are its own host's: other hosts ask it. They load
-//! and
-//! store bytes alone, of lines in which no word lies, and the same lines as no other host at that moment: which host
-//! may do so
-//! is a matter of the words.
+//! and store bytes alone, of lines in which no word lies, and the same lines as no other host at that moment: which
+//! host may do so is a matter of the words.
 //!
 //! Invariants:
 //! 1. what a host has stored it writes back before it changes the word that lets others read it, and each host

@@ -28,8 +28,8 @@ impl Space {
 
     /// A session that reads pages which this process keeps asks its lock again when its last look is older than this:
     /// otherwise a process that was stopped for longer than its lease would read, unasked, what others have changed
-    /// since.
-    /// Less than a lease, by as much as a sign of life may be old; zero, as long as it is not said: it does not ask.
+    /// since. Less than a lease, by as much as a sign of life may be old; zero, as long as it is not said: it does not
+    /// ask.
     pub fn trust_locks_for(&self, time: Nanos) {
         self.0.trust.store(time.raw(), Ordering::Release);
     }
@@ -44,8 +44,7 @@ impl Space {
     }
 
     /// Reads what a lock protects that is held to read, in that version. `is_held` looks whether it is, after a page
-    /// was
-    /// found.
+    /// was found.
     pub(super) fn read_under(
         &self,
         under: Under,

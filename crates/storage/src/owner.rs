@@ -235,8 +235,7 @@ pub struct Ownership {
 
 impl Ownership {
     /// Says in `data` that the directory is this process's from here on. Its log has not been read before.
-    /// `was_stopped`
-    /// says whether the last process that had the database shut it down.
+    /// `was_stopped` says whether the last process that had the database shut it down.
     ///
     /// # Errors
     /// [`Error::Revoked`] if a later holder of the same grant has the directory, or a start that was faster;

@@ -16,8 +16,7 @@ pub type Owned = (GlobalAddress, &'static str);
 
 impl Store {
     /// All objects that the store answers for, for an audit of the space: what is told twice is used twice, and what
-    /// the
-    /// space has besides is lost to both. For when no process changes anything.
+    /// the space has besides is lost to both. For when no process changes anything.
     ///
     /// # Errors
     /// Those of the space.

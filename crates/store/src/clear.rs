@@ -15,8 +15,7 @@ const TURNS: u32 = 1000;
 
 impl Store {
     /// Takes out all that is there when the call begins: how many entries that were, replicas too. What is put
-    /// meanwhile
-    /// may stay.
+    /// meanwhile may stay.
     ///
     /// # Errors
     /// Those of the space: then some is there still.

@@ -28,8 +28,7 @@ pub enum Expected {
 
 impl Store {
     /// Puts a value if the key has what is expected, in one step: the value as it is there now, or `None` if the key
-    /// has
-    /// something else. `options.replaces` is not looked at.
+    /// has something else. `options.replaces` is not looked at.
     ///
     /// # Errors
     /// As [`Store::put`].
@@ -44,10 +43,8 @@ impl Store {
     }
 
     /// As [`compare_and_put`](Self::compare_and_put), of a value that is there until a time, in microseconds since
-    /// 1970;
-    /// 0: without end. So a value that takes another's place has its expiry and none later. `options.time_to_live` is
-    /// not
-    /// looked at.
+    /// 1970; 0: without end. So a value that takes another's place has its expiry and none later.
+    /// `options.time_to_live` is not looked at.
     ///
     /// # Errors
     /// As [`Store::put`].

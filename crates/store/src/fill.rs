@@ -135,8 +135,7 @@ impl Core {
     }
 
     /// Whether what was filled is linked, where its link's answer was lost. If not, the sweep frees it: another may
-    /// have
-    /// pinned it and taken it out.
+    /// have pinned it and taken it out.
     pub(super) fn was_linked(&self, filling: &Filling) -> Result<bool> {
         let is_linked = self.is_linked(filling.item, &filling.header)?;
         if !is_linked {

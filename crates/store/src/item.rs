@@ -4,8 +4,8 @@
 //!  0  u64 control: sequence 48 | 0 | hits 2 | state 2
 //!  8  u64 hash                       16 u32 bytes of the key    20 u32 tenant
 //! 24  u64 bytes of the value         32 u64 version             40 u64 expires: microseconds since 1970, 0 never
-//! 48  u32 chunks, 0: the value is inline    52 u32 bit 0: the value has a checksum; 1: spilled; 2: a replica; bits
-//! 8-15: replicas
+//! 48  u32 chunks, 0: the value is inline
+//! 52  u32 flags: bit 0 the value has a checksum, 1 spilled, 2 a replica; bits 8-15 replicas
 //! 56  u32 checksum of the value      60 u32 checksum: sequence, bytes 8 to 60, key, addresses of chunks
 //! 64  key, padded to 8 │ value, or 8 bytes a chunk
 //! ```

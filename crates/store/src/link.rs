@@ -128,8 +128,7 @@ impl Core {
     }
 
     /// Puts an entry in the place of one that was found, if that is there still. The item is pinned meanwhile:
-    /// otherwise
-    /// its word might come to name another key's item that lies there by then.
+    /// otherwise its word might come to name another key's item that lies there by then.
     fn replace(
         &self,
         found: Found,

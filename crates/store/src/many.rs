@@ -5,9 +5,8 @@
 //! ```
 //!
 //! So a batch takes four or five trips, however many keys it has. What is not as simple as that is looked up alone:
-//! keys
-//! of buckets that are about to move, or have several lines; what has changed meanwhile, is spilled, or lies in a part
-//! that is away; long values of this pod, whose copying takes all the time.
+//! keys of buckets that are about to move, or have several lines; what has changed meanwhile, is spilled, or lies in a
+//! part that is away; long values of this pod, whose copying takes all the time.
 //!
 //! An item's bytes were the key's if its entry still stood there after its header was read, and its control word is the
 //! same, and live, after all.

@@ -141,8 +141,7 @@ impl Store {
     /// Spills from now on what this process evicts, and reads what processes with the same directory have spilled.
     ///
     /// An item stays in memory for each such value and says where it lies, so it is removed, replaced and expires as
-    /// any
-    /// other. The value comes back to memory when it is read a second time, or borrowed.
+    /// any other. The value comes back to memory when it is read a second time, or borrowed.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is a directory for these values already, or it is too small; [`Error::Io`].

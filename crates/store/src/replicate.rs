@@ -169,8 +169,7 @@ impl Core {
     }
 
     /// Does something with a replica's key. If an item that may be the replica is lost, its entry is taken out, and it
-    /// is
-    /// done again.
+    /// is done again.
     fn or_forgotten<T>(&self, key: &Key<'_>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         match step() {
             Err(Error::Lost(_)) if self.forget(&self.lost_entries(key)?)? => step(),

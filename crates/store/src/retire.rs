@@ -102,8 +102,7 @@ impl Core {
     }
 
     /// Makes an item dead: a process that still reads it notices, and of all that try to free it, one does. In which
-    /// state it
-    /// was; `None` if it is another's to free, or gone.
+    /// state it was; `None` if it is another's to free, or gone.
     pub(super) fn kill(&self, item: GlobalAddress, sequence: u64) -> Result<Option<Life>> {
         for _ in 0..TURNS {
             let control = match self.heap.control(item) {

@@ -28,8 +28,7 @@ pub struct Scanned {
 
 impl Store {
     /// The keys of the next buckets: about `count` of them, or 4 MiB, and a bucket's keys more at most. The cursor of
-    /// the first
-    /// call is 0, that of each other what the one before said. Any cursor is possible.
+    /// the first call is 0, that of each other what the one before said. Any cursor is possible.
     ///
     /// # Errors
     /// Those of the space; what lies in a part that is away is passed over.

@@ -130,8 +130,7 @@ impl Core {
     }
 
     /// The committed entries that can be taken out while others wait to be moved. Of a bucket that is not forwarded as
-    /// a
-    /// whole an entry may be frozen in the former table, and its item is not freed until it is forwarded. Replicas go
+    /// a whole an entry may be frozen in the former table, and its item is not freed until it is forwarded. Replicas go
     /// with their item, and one may lie in the bucket that waits.
     pub(super) fn moved_entries(&self, to: &Table, former: &Table) -> Result<Vec<Placed>> {
         let moved = self.heap.load(offset(to.address, table::MOVED)?)?;

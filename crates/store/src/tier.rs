@@ -50,8 +50,7 @@ pub struct SpillOptions {
     /// own in it. A process that does not reach the files of another, as they are another machine's, has a miss.
     pub directory: PathBuf,
     /// Bytes of files that this process's values may take, from 1 MiB on; the oldest go. 0: it spills nothing, and
-    /// reads
-    /// what others have spilled.
+    /// reads what others have spilled.
     pub bytes: u64,
     /// Whose values: of this tenant alone, or of all for which there is no other directory.
     pub tenant: Option<u32>,

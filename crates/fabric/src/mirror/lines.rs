@@ -1,6 +1,5 @@
 //! Lines on their way to a mirror: each once, as it was copied last. They are kept by *stripes* of 64 lines, since most
-//! of
-//! what a database flushes are ranges of a page: a range costs one look-up and one copy, however long it is.
+//! of what a database flushes are ranges of a page: a range costs one look-up and one copy, however long it is.
 
 use crate::LINE;
 use crate::memory::RegionMemory;

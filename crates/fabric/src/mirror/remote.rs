@@ -37,8 +37,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Records are placed when so many bytes of the journal are used, as late as leaves room for what comes meanwhile: a
-/// line
-/// that a later record has too is placed with that one. And so many at once.
+/// line that a later record has too is placed with that one. And so many at once.
 const PLACE_FROM: u64 = CAPACITY / 4 * 3;
 const PLACE_STEP: u64 = CAPACITY / 8;
 // A step that takes no record would be taken again and again.
@@ -184,8 +183,7 @@ impl RemoteMirror {
     }
 
     /// The book is about to say that it is whole. From here on a loss holds fences up; one that is lost already must
-    /// not
-    /// be called whole.
+    /// not be called whole.
     pub fn set_whole(&self) {
         self.state.lock().counts = true;
     }

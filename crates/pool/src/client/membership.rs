@@ -248,8 +248,7 @@ impl Shared {
 
     /// Waits until nothing that this process has given up can be done any more, in any part: what ends with a membership
     /// is others' then. If that does not come to be so, the node finds the member silent, and sees to it. Another
-    /// thread
-    /// waits for nodes that hang: this one goes on with its signs of life.
+    /// thread waits for nodes that hang: this one goes on with its signs of life.
     fn has_settled(&self) -> bool {
         if self.standing.is_settled() {
             return true;

@@ -1,6 +1,5 @@
 //! Where a part is asked: at a memory node, as a member there. A part that is mirrored goes to another node when its
-//! own
-//! is lost; what this process has begun there goes on at that one.
+//! own is lost; what this process has begun there goes on at that one.
 //!
 //! Invariant: what a process says to have begun in a part is said to the node that keeps it, at the same time as the
 //! part is asked there: a node that has not heard of it would end it.

@@ -246,8 +246,7 @@ impl GrantTable {
     }
 
     /// Nodes that are called over the fabric tell each other which members are fenced, and no other node: a space lies
-    /// on
-    /// such nodes, or on others.
+    /// on such nodes, or on others.
     fn check_calls(&self, nodes: &[NodeId], grown: Option<SpaceId>) -> Result<()> {
         let parts = grown.into_iter().flat_map(|id| self.parts(id));
         let of_parts = parts.map(|(_, grant, _)| grant.node);

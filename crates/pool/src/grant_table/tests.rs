@@ -458,8 +458,7 @@ fn a_space_is_ready_when_its_parts_are_kept_and_gone_when_they_are_freed() {
 }
 
 /// A node without calls told no other which members it had fenced, and was told by none: a member that one had fenced
-/// wrote on at
-/// the other.
+/// wrote on at the other.
 #[test]
 fn a_space_lies_on_nodes_with_calls_or_on_nodes_without() {
     let mut grant_table = grant_table();

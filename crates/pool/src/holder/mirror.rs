@@ -16,9 +16,8 @@
 //! the book says that the mirror is void, or for two leases.
 //!
 //! A mapped mirror that a former process left whole is whole when it is attached: what that process flushed is in it,
-//! and
-//! what it did not flush is promised to no client. It is filled once more all the same, since a copy may have been cut
-//! off. A mirror on another machine may lack what that process had written back in order and not fenced, which this
+//! and what it did not flush is promised to no client. It is filled once more all the same, since a copy may have been
+//! cut off. A mirror on another machine may lack what that process had written back in order and not fenced, which this
 //! start finds in its own memory and goes on from. So unless that process stopped in order it is void first, and filled
 //! from its beginning.
 
@@ -162,9 +161,8 @@ impl GrantMirror {
     }
 
     /// A part is about to be used by a keeper that has just begun: what a mirror of before lacks is not known. That
-    /// goes,
-    /// and another is filled: a word of the former process about it, which may be on its way still, says nothing of the
-    /// new one.
+    /// goes, and another is filled: a word of the former process about it, which may be on its way still, says nothing
+    /// of the new one.
     ///
     /// # Errors
     /// Those of the way to the manager; [`Error::Revoked`].

@@ -135,8 +135,7 @@ impl Leader {
     // ---- lost hosts ----
 
     /// A host is over, as its switch or an operator says. Its agent contradicts that, if it answers: one that was
-    /// killed,
-    /// or cut off with its host, may not be missed yet.
+    /// killed, or cut off with its host, may not be missed yet.
     pub(super) fn host_lost(&self, host: &str, pod: Option<&str>) -> Result<Reply> {
         let lose = || {
             self.grant_table

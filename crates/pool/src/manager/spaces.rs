@@ -161,8 +161,7 @@ impl Leader {
     }
 
     /// A part that its node has made is kept, and members hear of it, once all nodes of its space know of it: whether
-    /// they
-    /// do.
+    /// they do.
     pub(super) fn keep_if_told(&self, id: GrantId, epoch: u64) -> Result<bool> {
         if self.untold(id).is_some() {
             return Ok(false);

@@ -2,8 +2,7 @@
 //!
 //! A member that is fenced is over when each node of its space has confirmed it, and which nodes these are a node knows
 //! from the manager. So no member hears of a part before all nodes of its space know of it: one that is cut off while
-//! the
-//! space grows would otherwise hand locks over though their former holder may still write to the new part.
+//! the space grows would otherwise hand locks over though their former holder may still write to the new part.
 
 use crate::grant_table::{GrantId, NodeId, SpaceId};
 use cenote_base::rt::Mutex;

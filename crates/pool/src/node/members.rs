@@ -168,8 +168,7 @@ impl NodeState {
     }
 
     /// What a member says of parts that are kept here. It may not have heard yet that one is elsewhere, or gone: what
-    /// it
-    /// had there it has lost here, and nothing else.
+    /// it had there it has lost here, and nothing else.
     ///
     /// # Errors
     /// [`Error::Busy`] if one is not open yet; [`Error::Invalid`] if all that it names are kept elsewhere.
@@ -257,8 +256,7 @@ impl NodeState {
     }
 
     /// A member that is known here has begun more at another node, whose part is kept here by now. What cannot be
-    /// claimed
-    /// has ended.
+    /// claimed has ended.
     fn claim_more(&self, hello: &MemberHello, turn: u64) -> Result<()> {
         let more = self.membership.unclaimed(hello);
         if !more.is_empty() && self.was_fenced(hello.space, hello.member) {
@@ -358,8 +356,7 @@ impl NodeState {
     }
 
     /// As [`Self::ask_of_member`], of one part: what is mirrored is told when the mirror has it. While that is not to
-    /// be
-    /// had nothing is begun, as it would be asked for again and again.
+    /// be had nothing is begun, as it would be asked for again and again.
     fn ask_of_part(&self, id: MemberId, turn: u64, number: u8, request: MemberRequest) -> Result<MemberReply> {
         let kept = self.part_for(id, turn, number, None)?;
         kept.keeper.part().settle()?;

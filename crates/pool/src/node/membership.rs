@@ -178,8 +178,7 @@ impl Membership {
     }
 
     /// A member has begun a session under a former process, and claims it now. No other member does meanwhile, nor is
-    /// it
-    /// ended for want of one: `claim` says whether it may be.
+    /// it ended for want of one: `claim` says whether it may be.
     ///
     /// # Errors
     /// As [`Membership::add_session`]; [`Error::Revoked`] if it is another's; that of `claim`.

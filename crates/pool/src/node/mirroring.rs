@@ -7,8 +7,7 @@
 //!
 //! Invariant: while the grant table calls a mirror whole, no member hears of a change that is not there. So a part that
 //! was kept before is served only when the manager has said that a former mirror counts no more; and a keeper that
-//! hears
-//! that another node keeps the part answers nothing.
+//! hears that another node keeps the part answers nothing.
 
 use crate::holder::mirror::{Cards, GrantMirror, Lines, MirrorOptions};
 use crate::ids::NodeId;

@@ -207,8 +207,7 @@ impl Parts {
     }
 
     /// Opens what is noted, not mirrored and not open: those that cannot be opened now stay for another time, or for
-    /// the
-    /// manager to decide.
+    /// the manager to decide.
     pub(super) fn open_noted(&self, lease: Nanos) -> Vec<Error> {
         let _opening = self.opening.lock();
         let opened = self.closed(false).into_iter().map(|order| self.open(&order, lease));

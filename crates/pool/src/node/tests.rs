@@ -605,8 +605,7 @@ fn a_manager_of_a_later_term_is_heard_while_the_former_one_is_silent() {
 }
 
 /// A mirror that takes a part's place is fenced, and then kept, by two orders that are confirmed together. If the
-/// second
-/// was done and that was not written down, both came again: the first waited for this process itself, for good.
+/// second was done and that was not written down, both came again: the first waited for this process itself, for good.
 #[test]
 fn a_part_that_is_kept_here_is_fenced_already() {
     let (directory, stage) = (tempfile::tempdir_in("/dev/shm").expect("a directory"), Stage::default());

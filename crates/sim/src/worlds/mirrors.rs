@@ -8,22 +8,18 @@
 //! ```
 //!
 //! A writer numbers its rounds. It writes the number into its lines A, flushes them in order, does the same with its
-//! lines
-//! B, and fences after some rounds: then it says that the round is safe. With the number goes how far every other
-//! writer
-//! had said to be safe. At some moment the holder is killed, its host is lost, it is cut off, the node forgets its
-//! keys,
-//! or the holder is taken for lost and lives on. If the grant table says that the mirror is whole it is promoted, and
-//! the next holder begins with what is there:
+//! lines B, and fences after some rounds: then it says that the round is safe. With the number goes how far every other
+//! writer had said to be safe. At some moment the holder is killed, its host is lost, it is cut off, the node forgets
+//! its keys, or the holder is taken for lost and lives on. If the grant table says that the mirror is whole it is
+//! promoted, and the next holder begins with what is there:
 //! - no line's first word is ahead of the rest of it;
 //! - every round that was safe is there, A is not behind B, and what a round had seen of others is there: so it is the
 //!   memory as it was at one of the fences;
 //! - a former holder that lives on changes nothing of it.
 //!
 //! A holder that was killed may also be followed by one on its host, which believes the memory that is there: every
-//! round
-//! in it counts as safe, also one that had waited for a fence. So the mirror counts for nothing until it is filled
-//! anew.
+//! round in it counts as safe, also one that had waited for a fence. So the mirror counts for nothing until it is
+//! filled anew.
 
 use super::shared::Shared;
 use crate::rdma::{Faults, MemoryNode, Network};

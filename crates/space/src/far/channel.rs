@@ -182,8 +182,7 @@ impl Channel {
             return Ok(line);
         }
         // Another has just tried in vain, while we waited, or we have: each after the other would wait as long as a
-        // call
-        // may take.
+        // call may take.
         if let Some(failed) = &connecting.failed
             && (self.failures.load(Ordering::Acquire) != before || rt::now() < failed.until)
         {
@@ -324,10 +323,8 @@ impl Channel {
     }
 
     /// Whether several reads are fetched where one is. Works that the node's thread carries out are three for each
-    /// read,
-    /// and a call has one access: there, of many, a call takes less than half (`examples/modes.rs`), and what is
-    /// measured
-    /// is one.
+    /// read, and a call has one access: there, of many, a call takes less than half (`examples/modes.rs`), and what is
+    /// measured is one.
     pub(in super::super) fn fetches_many(&self, fetcher: &Fetcher) -> bool {
         self.reads != FarReads::Measured || !fetcher.endpoint().fences_are_free()
     }

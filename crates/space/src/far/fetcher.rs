@@ -18,8 +18,7 @@
 //! seen in part, as by any read. Extents away from home, runs, words and writes always go by calls.
 //!
 //! The host gives a key for what the part has reserved by then. When objects lie behind that it is asked for another
-//! one,
-//! now and then. A key that has ended is not used again: the connection has no fetcher from there on.
+//! one, now and then. A key that has ended is not used again: the connection has no fetcher from there on.
 
 use super::wire::Window;
 use crate::GlobalAddress;
@@ -291,8 +290,7 @@ impl Fetcher {
     }
 
     /// Reads so many bytes, as a fetch does, to see how long that takes; whether it could. (Of a part's first ones,
-    /// which
-    /// are there before it has objects.)
+    /// which are there before it has objects.)
     pub fn probe(&self, len: usize) -> bool {
         let bytes = Work::read(self.memory, 0, vec![0; len].into());
         let works = vec![self.descriptor(0), bytes, self.descriptor(0).fenced()];

@@ -1,7 +1,6 @@
 //! Answers of a part that is mirrored: they are sent when what was done until then is in the mirror. A thread that
 //! serves calls does not wait for that: those of the mirror's node may wait for it in turn. One fence settles all
-//! answers
-//! that have come together meanwhile.
+//! answers that have come together meanwhile.
 
 use super::{HostState, Task};
 use cenote_base::rt::Nanos;

@@ -10,8 +10,7 @@ use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Error, Result};
 
 /// See the module. Lock order: a hold's buffer → this. It is held over the swaps that leave locks: a session that takes
-/// one
-/// of them again [claims](Unleft::claim) it first, so that no lock is left under its holder.
+/// one of them again [claims](Unleft::claim) it first, so that no lock is left under its holder.
 #[derive(Default)]
 pub(crate) struct Unleft {
     listed: Mutex<Listed>,
@@ -109,8 +108,7 @@ mod tests {
     use crate::{Mode, Space, SpaceOptions, Timeout};
 
     /// A lock was listed to be left, and its session took it again: it was left under the new holder, and another had
-    /// it
-    /// too.
+    /// it too.
     #[test]
     fn a_lock_that_its_session_takes_again_is_not_left_late() {
         let space = Space::dram(&SpaceOptions::default()).expect("memory");

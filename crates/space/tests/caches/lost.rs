@@ -6,8 +6,7 @@ use cenote_base::rt::Nanos;
 use cenote_space::Mode;
 
 /// A process that was stopped beyond its lease read, under the lock that it had had, what it kept, without a word: for
-/// as
-/// long as it asked for nothing else.
+/// as long as it asked for nothing else.
 #[test]
 fn pages_of_a_lock_that_is_lost_are_not_read_unasked() {
     let pods = Pods::new(4);

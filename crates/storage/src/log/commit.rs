@@ -129,8 +129,7 @@ impl LogState {
 
     /// Before anything is acknowledged that a mirror lacks which may count as whole: the control file says how long the
     /// log is. A start from that mirror finds a ring that ends before, and takes the log from its files. Two flushes
-    /// are
-    /// noted, since the mirror may have the mark of the first; it has that of no later one.
+    /// are noted, since the mirror may have the mark of the first; it has that of no later one.
     fn note_alone(&self, to: Lsn, flusher: &mut Flusher) -> Result<()> {
         let Some(mirror) = self.ring.mirror_behind() else {
             return Ok(());

@@ -175,8 +175,7 @@ fn segments_of_former_owners_mean_nothing() {
 }
 
 /// A start is stopped at each step between its claim and its first flush, while another takes the directory, and
-/// serves.
-/// Woken, it changes no file of the other's: the control file and the log are as they were.
+/// serves. Woken, it changes no file of the other's: the control file and the log are as they were.
 #[test]
 fn a_start_that_another_has_overtaken_touches_nothing() {
     for believe_ring in [true, false] {

@@ -3,8 +3,7 @@
 //!
 //! Each change of a key is one compare-and-swap of the store; one that depends on what was read is tried again until
 //! nothing has come between ([`change`]). So INCR by any number of servers sums exactly. What would be a step of
-//! several
-//! keys is none here: commands that need one are refused by name, and MSET and DEL go key by key.
+//! several keys is none here: commands that need one are refused by name, and MSET and DEL go key by key.
 //!
 //! A value is a string, the bytes that C and Python programs see. Hashes are refused too: a field would be a change of
 //! the whole value, and what reads the table without a server would have to know how they are packed.

@@ -164,8 +164,7 @@ fn a_member_that_was_fenced_is_fenced_where_a_mirror_takes_the_parts_place() {
 }
 
 /// A session was begun, and could not be told, as the mirror was lost. It was asked for again: twenty a second, and
-/// none
-/// ended.
+/// none ended.
 #[test]
 fn nothing_is_begun_that_cannot_be_told() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -251,8 +250,7 @@ fn a_part_that_is_freed_while_the_manager_is_asked_is_gone() {
 }
 
 /// One part's node was asked for a mirror, and did not answer: other parts could not say meanwhile that theirs counts
-/// no
-/// more, and answered nothing.
+/// no more, and answered nothing.
 #[test]
 fn a_part_that_seeks_a_mirror_holds_up_no_other() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
@@ -270,8 +268,7 @@ fn a_part_that_seeks_a_mirror_holds_up_no_other() {
 }
 
 /// The word of a process that had ended, that its mirror was whole, could come after its successor had begun: of the
-/// same
-/// mirror, which was being filled from its beginning.
+/// same mirror, which was being filled from its beginning.
 #[test]
 fn a_keeper_that_begins_anew_goes_on_with_no_mirror_of_before() {
     for whole in [true, false] {

@@ -2,8 +2,7 @@
 //! told.
 //!
 //! Faults excuse what they can have caused: that nothing is answered ([`is_trouble`]) where ways are cut, that there is
-//! no
-//! room where it is short, that a fenced member is refused. They excuse no value.
+//! no room where it is short, that a fenced member is refused. They excuse no value.
 
 use cenote_base::random::Random;
 use std::cell::Cell;

@@ -157,8 +157,7 @@ impl State {
     }
 
     /// A put that is not answered may be done again: what it had linked was lost, and taken out. So its version is
-    /// known
-    /// when it is answered, to what begins afterwards.
+    /// known when it is answered, to what begins afterwards.
     fn wrong_version(&self, stamp: u64, begun: u64, version: u64) -> Option<String> {
         let put = &self.puts[stamp as usize - 1];
         let (_, stored) = put.stored.filter(|(at, _)| *at < begun)?;

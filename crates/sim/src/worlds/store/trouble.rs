@@ -1,6 +1,5 @@
 //! What befalls the members: they stop and wake up, one by one and with their machines, are fenced, are killed; and
-//! where
-//! it is wild, ways and programs and a pod go as well.
+//! where it is wild, ways and programs and a pod go as well.
 
 use cenote_base::random::Random;
 use std::collections::BTreeSet;

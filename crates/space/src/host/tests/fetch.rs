@@ -381,8 +381,7 @@ fn several_reads_take_one_doorbell_where_fences_are_free() {
 }
 
 /// What was measured for one read was taken for many: those took more than twice as long as by a call, where a thread
-/// of
-/// the node carries works out.
+/// of the node carries works out.
 #[test]
 fn many_reads_are_not_fetched_by_what_was_measured_for_one() {
     let it = Fetching::new(4);
