@@ -41,6 +41,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use election::Election;
 pub use leader::{LEASE_DEFAULT, ManagerOptions};
+pub(crate) use links::ORDER_TIMEOUT;
 use std::sync::Arc;
 
 /// A manager that runs. Dropping it stops it; the grant table stays.

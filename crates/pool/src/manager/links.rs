@@ -13,8 +13,8 @@ use cenote_fabric::message::Connection;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Longer than a node takes to end a holder.
-const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
+/// Longer than a node takes to end a holder, or to make a part: one that takes longer is taken for lost.
+pub(crate) const ORDER_TIMEOUT: Nanos = Nanos::from_secs(8);
 
 /// See the module. By the node's number, or by device and host.
 pub(super) struct Links<K>(Mutex<BTreeMap<K, Arc<Link>>>);

@@ -8,6 +8,7 @@
 
 use super::{Parts, open_part};
 use crate::grant_table::{GrantId, SpaceId};
+use crate::manager::ORDER_TIMEOUT;
 use crate::node::directory::grant_path;
 use crate::node::mirroring::Mirroring;
 use crate::wire::PartOrder;
@@ -20,8 +21,13 @@ use std::sync::Arc;
 /// How long the order to keep a part waits until it is open: other orders wait for it.
 const KEEP_WAIT: Nanos = Nanos::from_millis(500);
 /// The same of a new part, which a client waits for: it is taken back when it could not be made.
-const MAKE_WAIT: Nanos = Nanos::from_secs(10);
+const MAKE_WAIT: Nanos = Nanos::from_secs(5);
 const TURN: Nanos = Nanos::from_millis(2);
+
+const _: () = assert!(
+    KEEP_WAIT.0 <= MAKE_WAIT.0 && MAKE_WAIT.0 < ORDER_TIMEOUT.0,
+    "the manager hears that it takes long before it takes the node for lost"
+);
 
 /// What there is of parts that are mirrored and not open.
 #[derive(Default)]
