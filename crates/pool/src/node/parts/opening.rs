@@ -92,8 +92,10 @@ impl Parts {
     pub(super) fn await_open(&self, order: &PartOrder) -> Result<()> {
         let until = rt::now() + if order.make { MAKE_WAIT } else { KEEP_WAIT };
         while !self.is_open(order.grant) {
-            if let Some(error) = self.mirrored.failed.lock().get(&order.grant) {
-                return Err(error.clone());
+            match self.mirrored.failed.lock().get(&order.grant) {
+                // Of the question to the manager, which is asked again: of the order it would mean its connection.
+                None | Some(Error::Lost(_) | Error::Timeout(_)) => {}
+                Some(error) => return Err(error.clone()),
             }
             if rt::now() > until {
                 let text = "the manager has not said yet what its mirror is";

@@ -17,6 +17,8 @@ struct Silence {
     /// Of all, and of the part that seeks a mirror.
     silent: AtomicBool,
     seeks_nothing: AtomicBool,
+    /// No keeper is heard.
+    is_away: AtomicBool,
     mirror: Mutex<Option<MirrorView>>,
     heard: Mutex<Vec<MirrorRequest>>,
 }
@@ -58,7 +60,8 @@ impl Drop for Manager {
 impl Silence {
     fn serve(&self, connection: &dyn Connection) {
         let hello: Result<Hello> = wire::receive(connection, TIMEOUT);
-        if !hello.is_ok_and(|hello| matches!(hello.role, Role::Keeper(_))) {
+        let is_away = self.is_away.load(Ordering::Acquire);
+        if is_away || !hello.is_ok_and(|hello| matches!(hello.role, Role::Keeper(_))) {
             return connection.close();
         }
         welcome(connection, 1);
@@ -223,6 +226,26 @@ fn a_mirrored_part_that_waits_for_the_manager_holds_up_nothing_else() {
     parts.keep(&there, LONG).expect("kept");
     assert_eq!(node.state.execute(&free).expect("freed"), OrderReply::Done);
     assert!(matches!(parts.part(SpaceId(9), 1), Err(Error::Revoked(_))));
+}
+
+/// The manager was not reached by a node's question: it took the error for that of its own order's connection, and
+/// dismissed the node.
+#[test]
+fn a_question_that_is_lost_is_asked_again() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let manager = Manager::start();
+    let away = |is_away| manager.state.is_away.store(is_away, Ordering::Release);
+    let node = start(directory.path(), &manager);
+    away(true);
+    let there = PartOrder {
+        make: false,
+        ..mirrored()
+    };
+    node.state.parts.keep(&mirrored(), LONG).expect_err("not yet");
+    let waits = node.state.parts.keep(&there, LONG);
+    assert!(matches!(waits, Err(Error::Busy(_))), "{waits:?}");
+    away(false);
+    node.state.parts.keep(&mirrored(), LONG).expect("kept");
 }
 
 /// What is freed while the manager is asked is opened no more.
