@@ -405,21 +405,27 @@ impl Opening {
         if left.is_empty() {
             return Ok(());
         }
-        members.remove(&from);
+        // One that began since is of parts that are there.
+        members.retain(|node, member| *node != from || !member.has_moved());
         let view = self.pool.view(&self.name)?;
-        for place in left {
-            let part = view.parts.iter().find(|part| part.number == place.part);
-            let at = part.and_then(|part| Some((part, part.members.as_ref()?)));
-            let (part, address) = at.ok_or_else(|| {
-                let (number, name) = (place.part, &self.name);
-                Error::Lost(format!(
-                    "part {number} of space \"{name}\" is kept by no memory node that is there"
-                ))
-            })?;
-            let member = self.member_at(&mut members, &view, part, address)?;
-            member.take_over(part.number, &place.member());
-            place.move_to(member);
-        }
+        // One that is nowhere yet keeps no other away.
+        left.into_iter()
+            .map(|place| self.move_place(place, &mut members, &view))
+            .fold(Ok(()), Result::and)
+    }
+
+    fn move_place(&self, place: &Place, members: &mut Members, view: &SpaceView) -> Result<()> {
+        let part = view.parts.iter().find(|part| part.number == place.part);
+        let at = part.and_then(|part| Some((part, part.members.as_ref()?)));
+        let (part, address) = at.ok_or_else(|| {
+            let (number, name) = (place.part, &self.name);
+            Error::Lost(format!(
+                "part {number} of space \"{name}\" is kept by no memory node that is there"
+            ))
+        })?;
+        let member = self.member_at(members, view, part, address)?;
+        member.take_over(part.number, &place.member());
+        place.move_to(member);
         Ok(())
     }
 

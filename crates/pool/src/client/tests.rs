@@ -1,15 +1,18 @@
 //! Spaces that are asked for while the manager drops, makes or has them.
 
-use super::{ClientOptions, PoolClient};
-use crate::grant_table::{SpaceId, SpacePhase};
+use super::{ClientOptions, Members, Opening, Pool, PoolClient};
+use crate::grant_table::{GrantId, NodeId, SpaceId, SpacePhase};
 use crate::holder::Credentials;
 use crate::key::Key;
+use crate::managers::Managers;
+use crate::member::{MemberHello, MemberReply, MemberRequest, MemberWelcome};
 use crate::settings::DEFAULT_TENANT;
-use crate::wire::{self, Failure, Hello, Reply, Request, SpaceSummary, SpaceView, Welcome};
-use cenote_base::rt::{self, Nanos};
+use crate::wire::{self, Failure, Hello, PartView, Reply, Request, SpaceSummary, SpaceView, Welcome};
+use cenote_base::Error;
+use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Listener, Network};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 
@@ -71,5 +74,106 @@ fn a_space_that_is_being_dropped_is_made_anew() {
         pool.ensure_space("heap", 1 << 30).expect("there");
         drop(pool);
         assert_eq!(playing.join().expect("no panic"), makes, "{phase}");
+    }
+}
+
+/// A memory node that lets one member in, and does what it asks.
+fn play_node() -> String {
+    let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+    let address = listener.address();
+    rt::spawn("node", move || {
+        let connection = listener.accept(TIMEOUT).expect("no error").expect("it comes");
+        let _: MemberHello = wire::receive(&*connection, TIMEOUT).expect("a hello");
+        let welcome = MemberWelcome {
+            epoch: 0,
+            lease: TIMEOUT.raw(),
+            ring: None,
+        };
+        wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
+        while wire::receive::<MemberRequest>(&*connection, TIMEOUT).is_ok() {
+            wire::send(&*connection, &MemberReply::Done).ok();
+        }
+    });
+    address
+}
+
+/// A manager that knows where the parts of a space are.
+fn play_view(view: &SpaceView) -> String {
+    let (listener, view) = (Tcp.listen("127.0.0.1:0").expect("a free port"), view.clone());
+    let address = listener.address();
+    rt::spawn("manager", move || {
+        let connection = listener.accept(TIMEOUT).expect("no error").expect("it comes");
+        let _: Hello = wire::receive(&*connection, TIMEOUT).expect("a hello");
+        let welcome: Welcome = serde_json::from_str(r#"{"pool":1,"term":1,"lease":1000000000}"#).expect("one");
+        wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
+        while let Ok(Request::OpenSpace { .. }) = wire::receive(&*connection, TIMEOUT) {
+            wire::send(&*connection, &Reply::Space(view.clone())).expect("sent");
+        }
+    });
+    address
+}
+
+fn part(number: u8, node: u64, members: Option<&str>) -> PartView {
+    PartView {
+        number,
+        grant: GrantId(u64::from(number)),
+        bytes: 0,
+        node: NodeId(node.into()),
+        pod: "pod".into(),
+        machine: 0,
+        path: String::new(),
+        members: members.map(str::to_owned),
+        calls: None,
+        mirrored: true,
+    }
+}
+
+fn opening(manager: String) -> Arc<Opening> {
+    let credentials = Credentials {
+        manager,
+        tenant: DEFAULT_TENANT.into(),
+        secret: String::new(),
+    };
+    let pool = Arc::new(Pool {
+        network: Arc::new(Tcp),
+        managers: Managers::parse(&credentials.manager).expect("an address"),
+        hello: credentials.tenants_hello(),
+        options: ClientOptions::default(),
+        manager: Mutex::new(None),
+    });
+    Arc::new_cyclic(|me| Opening {
+        me: Weak::clone(me),
+        pool,
+        name: "heap".into(),
+        members: Mutex::default(),
+        places: Mutex::default(),
+        standing: Arc::default(),
+        look_at: Default::default(),
+    })
+}
+
+/// The story: a node that kept two parts was lost, and one of them had no keeper yet. The other, which had one, was not
+/// reached either, as long as that was so.
+#[test]
+fn a_part_that_is_nowhere_keeps_no_other_away() {
+    let (former, next) = (play_node(), play_node());
+    let view = |parts| SpaceView {
+        id: SpaceId(1),
+        key: Key::of(1),
+        parts,
+    };
+    let before = view(vec![part(1, 1, Some(&former)), part(2, 1, Some(&former))]);
+    let after = view(vec![part(1, 1, None), part(2, 2, Some(&next))]);
+    let opening = opening(play_view(&after));
+    let member = opening
+        .member_at(&mut Members::default(), &before, &before.parts[0], &former)
+        .expect("a member");
+    let places = [0, 1].map(|n| opening.place(&before.parts[n], Arc::clone(&member)));
+    member.set_moved();
+    let nodes = || [0, 1].map(|n: usize| places[n].member().node());
+    for _ in 0..2 {
+        let failed = opening.follow(NodeId(1));
+        assert!(matches!(failed, Err(Error::Lost(_))), "{failed:?}");
+        assert_eq!(nodes(), [NodeId(1), NodeId(2)]);
     }
 }
