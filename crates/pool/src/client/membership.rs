@@ -166,6 +166,11 @@ impl Membership {
         self.0.moved.load(Ordering::Acquire)
     }
 
+    /// Whether this process was fenced: at all nodes.
+    pub(super) fn is_revoked(&self) -> bool {
+        self.0.standing.is_revoked()
+    }
+
     /// The manager says so.
     pub(super) fn set_moved(&self) {
         self.0.moved.store(true, Ordering::Release);

@@ -57,7 +57,8 @@ impl Place {
         loop {
             let member = self.member();
             let answer = member.ask(request, tries);
-            if answer.is_ok() || !self.has_left(&member) {
+            let may_have_left = answer.as_ref().is_err_and(|error| is_of_place(error, &member));
+            if !may_have_left || !self.has_left(&member) {
                 return answer;
             }
             self.follow(member.node())?;
@@ -89,6 +90,16 @@ impl Place {
     }
 }
 
+/// Whether a part that was asked for may be elsewhere. Any other error is the answer of the node that keeps it, or of
+/// each: the manager, which may be away, is not asked for it.
+fn is_of_place(error: &Error, member: &Membership) -> bool {
+    match error {
+        Error::Lost(_) | Error::Timeout(_) | Error::Busy(_) => true,
+        Error::Revoked(_) => !member.is_revoked(),
+        _ => member.has_moved(),
+    }
+}
+
 /// This process as the hosts of a part know it, as long as the space is open.
 struct Admitted(Weak<Place>);
 
@@ -110,7 +121,11 @@ impl Admission for Admitted {
         let member = place.member();
         let renewed = member.renew(refused);
         let is_new = renewed.as_ref().is_ok_and(|pass| *pass != refused);
-        if is_new || !place.has_left(&member) {
+        let may_have_left = match &renewed {
+            Ok(_) => true,
+            Err(error) => is_of_place(error, &member),
+        };
+        if is_new || !may_have_left || !place.has_left(&member) {
             return renewed;
         }
         place.follow(member.node())?;

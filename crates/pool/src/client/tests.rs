@@ -79,6 +79,11 @@ fn a_space_that_is_being_dropped_is_made_anew() {
 
 /// A memory node that lets one member in, and does what it asks.
 fn play_node() -> String {
+    play_node_that(|_| MemberReply::Done)
+}
+
+/// The same, with another answer.
+fn play_node_that(answers: fn(&MemberRequest) -> MemberReply) -> String {
     let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
     let address = listener.address();
     rt::spawn("node", move || {
@@ -90,8 +95,8 @@ fn play_node() -> String {
             ring: None,
         };
         wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
-        while wire::receive::<MemberRequest>(&*connection, TIMEOUT).is_ok() {
-            wire::send(&*connection, &MemberReply::Done).ok();
+        while let Ok(request) = wire::receive(&*connection, TIMEOUT) {
+            wire::send(&*connection, &answers(&request)).ok();
         }
     });
     address
@@ -176,4 +181,29 @@ fn a_part_that_is_nowhere_keeps_no_other_away() {
         assert!(matches!(failed, Err(Error::Lost(_))), "{failed:?}");
         assert_eq!(nodes(), [NodeId(1), NodeId(2)]);
     }
+}
+
+/// Each error of a mirrored part's request asked the manager where the part was, also one that its node had answered:
+/// that took seconds each while the manager was away.
+#[test]
+fn an_answer_of_its_node_does_not_ask_where_a_part_is() {
+    let full = play_node_that(|request| match request {
+        MemberRequest::Audit { .. } => MemberReply::Failed(Error::Full("no room".into()).into()),
+        _ => MemberReply::Done,
+    });
+    let next = play_node();
+    let view = |node, members: &str| SpaceView {
+        id: SpaceId(1),
+        key: Key::of(1),
+        parts: vec![part(1, node, Some(members))],
+    };
+    let before = view(1, &full);
+    let opening = opening(play_view(&view(2, &next)));
+    let member = opening
+        .member_at(&mut Members::default(), &before, &before.parts[0], &full)
+        .expect("a member");
+    let place = opening.place(&before.parts[0], member);
+    let answer = place.ask(&MemberRequest::Audit { part: 1 }, &mut 0);
+    assert!(matches!(answer, Err(Error::Full(_))), "{answer:?}");
+    assert_eq!(place.member().node(), NodeId(1));
 }

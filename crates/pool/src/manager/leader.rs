@@ -185,11 +185,12 @@ impl Leader {
         match role {
             Role::Node(node) => {
                 self.links.remove(&node.id);
-                self.grant_table
-                    .change_unstored(|grant_table| grant_table.leave(node.id));
-                // A part that it has made is not open there when it comes again: it is ordered anew.
+                // A part that it has made is not open there when it comes again: it is ordered anew. What it is told then
+                // is not to be forgotten: it cannot come before it has left.
                 let making = self.grant_table.look().work_of(node.id);
                 self.told.is_gone(node.id, &making);
+                self.grant_table
+                    .change_unstored(|grant_table| grant_table.leave(node.id));
                 self.links.work_for_all();
             }
             Role::Host(agent) => self.agent_has_left(agent),

@@ -236,9 +236,7 @@ impl NodeState {
             return Err(Error::Busy(format!("a mirrored part of space {space} is not open yet")));
         }
         let parts = self.parts.of_space(space);
-        parts
-            .iter()
-            .try_for_each(|kept| kept.keeper.part().note_fenced(&numbers))
+        parts.iter().try_for_each(|kept| kept.note_fenced(&numbers))
     }
 
     /// Whether a member was fenced, here or where a part of its space was before.

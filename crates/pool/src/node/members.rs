@@ -204,7 +204,7 @@ impl NodeState {
         let (tenant, tenants) = self.parts.tenant_of(hello.space);
         visit.share_as(&tenant);
         let placed = visit.place.give_to(&tenant, tenants);
-        match placed.is_err() && self.membership.knows(hello.member) {
+        match placed.is_err() && self.membership.is_member(hello.member) {
             true => visit
                 .place
                 .give_to_group(&format!("members of tenant \"{tenant}\""), MEMBERS_MAX),
@@ -411,7 +411,7 @@ impl NodeState {
     pub(super) fn open_mirrored_parts(&self) {
         let mut said = BTreeSet::new();
         while !self.is_stopping() {
-            let failed = self.parts.open_mirrored(self.lease());
+            let failed = self.parts.open_mirrored(self.lease(), || self.is_stopping());
             failed.into_iter().for_each(|error| complain(error, &mut said));
             self.parts.await_request(AGAIN);
         }

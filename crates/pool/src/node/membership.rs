@@ -204,11 +204,6 @@ impl Membership {
         Ok(())
     }
 
-    /// Whether it is a member.
-    pub(super) fn knows(&self, id: MemberId) -> bool {
-        self.members.lock().by_id.contains_key(&id)
-    }
-
     /// Ends the connection that a member has, if there is one.
     pub(super) fn close_connection(&self, id: MemberId) {
         if let Some(member) = self.members.lock().by_id.get_mut(&id) {
@@ -388,6 +383,7 @@ impl Membership {
         self.fenced.lock().add(ids)
     }
 
+    /// Also one that is fenced, until that is done.
     pub(super) fn is_member(&self, id: MemberId) -> bool {
         self.members.lock().by_id.contains_key(&id)
     }

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! ```text
-//!   keep ── is a mirror of before whole? void ── the part is served ── seek, fill, whole: beside its members
+//!   keep ── a mirror of before? lost ── the part is served ── seek, fill, whole: beside its members
 //! ```
 //!
 //! Invariant: while the grant table calls a mirror whole, no member hears of a change that is not there. So a part that

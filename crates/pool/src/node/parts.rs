@@ -31,6 +31,8 @@ use std::sync::Arc;
 
 const NOTE_PREFIX: &str = "keep-";
 const NOTE_FORMAT: &str = "cenote-part 1";
+/// Members that are known to be noted in a part.
+const FENCED_MAX: usize = 16384;
 /// Lines of a part's audit that are told.
 const PROBLEMS_MAX: usize = 100;
 
@@ -47,6 +49,8 @@ pub(super) struct Kept {
     mirror: Mutex<Option<PartMirror>>,
     /// Of the sessions of the process that kept it before; none if this is the first.
     former: Mutex<Option<Former>>,
+    /// Members whose fencing this process has noted in the part, which has room for the last ones.
+    noted: Mutex<BTreeSet<u128>>,
 }
 
 /// Sessions that began before this process kept the part. Their members may come back.
@@ -288,6 +292,7 @@ impl Parts {
         let kept = Kept {
             ring: self.rings.start(&self.directory, order),
             former,
+            noted: Mutex::default(),
             mirror: Mutex::new(mirror.take()),
             order: order.clone(),
             path: grant_path(&self.directory, order.grant),
@@ -501,6 +506,31 @@ impl Parts {
 }
 
 impl Kept {
+    /// Notes members that are being fenced in the part, each once: more than it has room for would else displace each
+    /// other again and again while they wait.
+    ///
+    /// # Errors
+    /// As [`Part::note_fenced`].
+    pub(super) fn note_fenced(&self, members: &[u128]) -> Result<()> {
+        let new: Vec<u128> = {
+            let noted = self.noted.lock();
+            members
+                .iter()
+                .copied()
+                .filter(|member| !noted.contains(member))
+                .collect()
+        };
+        // Those of before are settled with them.
+        let settled = self.keeper.part().note_fenced(&new);
+        let mut noted = self.noted.lock();
+        // The oldest are not known: all of them may be noted once more.
+        if noted.len() + new.len() > FENCED_MAX {
+            noted.clear();
+        }
+        noted.extend(new);
+        settled
+    }
+
     fn end_mirror(&self) {
         let mirror = self.mirror.lock().take();
         drop(mirror);

@@ -12,6 +12,7 @@ use crate::manager::ORDER_TIMEOUT;
 use crate::node::directory::grant_path;
 use crate::node::mirroring::Mirroring;
 use crate::wire::PartOrder;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_space::Part;
@@ -36,6 +37,8 @@ pub(super) struct Mirrored {
     beginning: Mutex<BTreeSet<GrantId>>,
     /// Why they could not be opened, since they were requested.
     failed: Mutex<BTreeMap<GrantId, Error>>,
+    /// An order has waited in vain, and no part was opened since: the manager does not answer.
+    is_held_up: AtomicBool,
     bell: Event,
 }
 
@@ -46,13 +49,23 @@ impl Mirrored {
             true => Err(Error::Busy(format!("grant {grant} is being opened: ask again"))),
         }
     }
+
+    /// How long an order waits. Where one has waited in vain the others of a node that begins anew do not: their waits
+    /// would add up, and what is to be fenced or freed comes after them.
+    fn patience(&self, order: &PartOrder) -> Nanos {
+        match order.make {
+            true => MAKE_WAIT,
+            false if self.is_held_up.load(Ordering::Acquire) => Nanos::ZERO,
+            false => KEEP_WAIT,
+        }
+    }
 }
 
 impl Parts {
-    /// Opens what is noted, mirrored and not open. It waits for the manager.
-    pub(in crate::node) fn open_mirrored(&self, lease: Nanos) -> Vec<Error> {
+    /// Opens what is noted, mirrored and not open, until the node stops. It waits for the manager.
+    pub(in crate::node) fn open_mirrored(&self, lease: Nanos, is_stopping: impl Fn() -> bool) -> Vec<Error> {
         let mut errors = Vec::new();
-        for order in self.closed(true) {
+        for order in self.closed(true).into_iter().take_while(|_| !is_stopping()) {
             if let Err(error) = self.open_one(&order, lease) {
                 self.mirrored.failed.lock().insert(order.grant, error.clone());
                 errors.push(error);
@@ -90,7 +103,7 @@ impl Parts {
     }
 
     pub(super) fn await_open(&self, order: &PartOrder) -> Result<()> {
-        let until = rt::now() + if order.make { MAKE_WAIT } else { KEEP_WAIT };
+        let until = rt::now() + self.mirrored.patience(order);
         while !self.is_open(order.grant) {
             match self.mirrored.failed.lock().get(&order.grant) {
                 // Of the question to the manager, which is asked again: of the order it would mean its connection.
@@ -98,6 +111,7 @@ impl Parts {
                 Some(error) => return Err(error.clone()),
             }
             if rt::now() > until {
+                self.mirrored.is_held_up.store(true, Ordering::Release);
                 let text = "the manager has not said yet what its mirror is";
                 return Err(Error::Busy(format!("grant {}: {text}", order.grant)));
             }
@@ -125,6 +139,7 @@ impl Parts {
     fn open_mapped(&self, part: Arc<Part>, order: &PartOrder, lease: Nanos) -> Result<()> {
         // One that is given up ends when `opening` is free again, as its thread may wait for the manager too.
         let mut mirror = Some(self.mirroring()?.begin(&part, order, lease)?);
+        self.mirrored.is_held_up.store(false, Ordering::Release);
         let _opening = self.opening.lock();
         match self.is_to_be_opened(order.grant) {
             true => self.serve(part, &mut mirror, order, lease),

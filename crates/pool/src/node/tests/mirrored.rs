@@ -311,3 +311,60 @@ fn a_keeper_that_begins_anew_goes_on_with_no_mirror_of_before() {
         assert_eq!(heard[..2], [MirrorRequest::Look, MirrorRequest::Lost(GrantId(9))]);
     }
 }
+
+/// A node with many mirrored parts began anew while the manager did not answer: each order to keep one waited its time,
+/// one after the other, and what was to be fenced or freed came after all of them.
+#[test]
+fn orders_to_keep_parts_do_not_wait_one_after_the_other() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let manager = Manager::start();
+    let node = start(directory.path(), &manager);
+    let parts = 4..18;
+    let order = |grant, make| PartOrder {
+        make,
+        mirrored: true,
+        ..other(grant)
+    };
+    let made = |grant| node.state.parts.keep(&order(grant, true), LONG).expect("kept");
+    parts.clone().for_each(made);
+    drop(node);
+    manager.fall_silent();
+    let node = start(directory.path(), &manager);
+    let began = rt::now();
+    for grant in parts {
+        let waits = node.state.parts.keep(&order(grant, false), LONG);
+        assert!(matches!(waits, Err(Error::Busy(_))), "{waits:?}");
+    }
+    // One after the other it is 7 s at least.
+    assert!(rt::now().since(began) < Nanos::from_secs(5));
+    // Nor is any of them opened by a node that stops.
+    assert!(node.state.parts.open_mirrored(LONG, || true).is_empty());
+    manager.speak();
+    until("they are open", || node.state.parts.all().len() == 14);
+    node.state.parts.keep(&order(4, false), LONG).expect("kept");
+}
+
+/// More members than a part has room to note waited to be confirmed: all of them were noted again, and displaced each
+/// other, at each look.
+#[test]
+fn a_member_that_waits_is_noted_once() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let manager = Manager::start();
+    let node = start(directory.path(), &manager);
+    node.state.parts.keep(&mirrored(), LONG).expect("kept");
+    let kept = node.state.parts.all().pop().expect("a part");
+    let members: Vec<u128> = (1..=600).collect();
+    kept.note_fenced(&members).expect("noted");
+    let known = || {
+        members
+            .iter()
+            .filter(|member| kept.keeper.part().has_fenced(**member))
+            .collect::<Vec<_>>()
+    };
+    let before = known();
+    assert!(before.len() < members.len());
+    kept.note_fenced(&members).expect("noted before");
+    assert_eq!(known(), before);
+    kept.note_fenced(&[601]).expect("noted");
+    assert!(kept.keeper.part().has_fenced(601) && !kept.keeper.part().has_fenced(*before[0]));
+}
