@@ -76,7 +76,7 @@ pub struct Grant {
     /// Where on a device it lies, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range: Option<RangeOf>,
-    /// It is, or was, a mirror that its node has lent: there is a journal beside it.
+    /// It is, or was, a mirror that its node lends: there is a journal beside it, or room for one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lent: bool,
     /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives every holder
@@ -563,16 +563,20 @@ impl GrantTable {
         lease: Nanos,
     ) -> Result<Opening> {
         let priority = self.limits(tenant)?.priority;
-        let sides = if requested.mirror { 2 } else { 1 };
-        self.check_quota(tenant, bytes.saturating_mul(sides))?;
+        let least = bytes.saturating_mul(if requested.mirror { 2 } else { 1 });
+        self.check_quota(tenant, least)?;
         let Some(node) = self.place(bytes, requested) else {
             return self.reclaim(bytes, requested, priority);
         };
-        if requested.mirror && !self.check_place_of_mirror(bytes, node, requested, priority)? {
+        let of_mirror = match requested.mirror {
+            true => self.check_place_of_mirror(bytes, node, requested, priority)?,
+            false => Some(0),
+        };
+        let Some(of_mirror) = of_mirror else {
             return Ok(Opening::Wait);
-        }
+        };
         let (bytes, host) = (self.whole_on(node, bytes), requested.host.as_deref());
-        self.check_quota(tenant, bytes.saturating_mul(sides))?;
+        self.check_quota(tenant, bytes.saturating_add(of_mirror))?;
         let grant = Grant {
             tenant: tenant.into(),
             label: requested.label.clone(),
@@ -606,7 +610,12 @@ impl GrantTable {
             grant.bytes
         );
         assert!(
-            self.free_of(grant.node) >= grant.bytes,
+            self.free_of(grant.node)
+                >= if grant.range.is_some() {
+                    grant.bytes
+                } else {
+                    grant.taken()
+                },
             "a memory node grants no more than it has free"
         );
         let id = GrantId(self.next);

@@ -108,10 +108,11 @@ impl GrantTable {
         self.check_quota(tenant, bytes)?;
         let node = self.grant(id)?.node;
         let machine = self.node(node)?.machine;
-        match self.place_mirror(node, bytes, machine) {
-            Some(node) => Ok(self.add_mirror(id, node, now)),
-            None => Err(self.no_place(bytes, node, machine)),
-        }
+        let Some((place, need)) = self.place_mirror(node, bytes, machine) else {
+            return Err(self.no_place(bytes, node, machine));
+        };
+        self.check_quota(tenant, need)?;
+        Ok(self.add_mirror(id, place, now))
     }
 
     /// The mirror has all that the holder has flushed, and gets what it flushes from here on.
@@ -270,11 +271,11 @@ impl GrantTable {
 
     // ---- places ----
 
-    /// Whether each part of a space that is to be made can have a mirror, beside all of them.
+    /// What the mirrors of a space's parts that are to be made take, each beside all parts.
     ///
     /// # Errors
-    /// [`Error::Full`], [`Error::Invalid`].
-    pub(super) fn check_places_of_mirrors(&self, shares: &[(NodeId, u64)]) -> Result<()> {
+    /// [`Error::Full`] if one of them has no room, [`Error::Invalid`].
+    pub(super) fn check_places_of_mirrors(&self, shares: &[(NodeId, u64)]) -> Result<u64> {
         let mut free: BTreeMap<NodeId, u64> = self.nodes.keys().map(|id| (*id, self.free_of(*id))).collect();
         for (id, bytes) in shares {
             if self.node(*id)?.calls.is_none() {
@@ -283,16 +284,16 @@ impl GrantTable {
             }
             free.entry(*id).and_modify(|free| *free = free.saturating_sub(*bytes));
         }
+        let mut all = 0_u64;
         for (id, bytes) in shares {
             let machine = self.node(*id)?.machine;
-            let beside = self.nodes_beside(*id, machine).into_iter();
-            let most = beside.max_by_key(|other| free.get(other).copied().unwrap_or(0));
-            let room = most
-                .and_then(|other| free.get_mut(&other))
-                .filter(|free| **free >= *bytes);
-            *room.ok_or_else(|| self.no_place(*bytes, *id, machine))? -= bytes;
+            let free_of = |other| free.get(&other).copied().unwrap_or(0);
+            let place = self.place_mirror_in(*id, *bytes, machine, free_of);
+            let (place, need) = place.ok_or_else(|| self.no_place(*bytes, *id, machine))?;
+            free.entry(place).and_modify(|free| *free -= need);
+            all = all.saturating_add(need);
         }
-        Ok(())
+        Ok(all)
     }
 
     /// Connected memory nodes where a holder on a machine can mirror what lies on `node`: they are mapped there, or
@@ -305,14 +306,35 @@ impl GrantTable {
         nodes.map(|(id, _)| *id).collect()
     }
 
+    /// Where a mirror comes to lie, and what it takes there.
+    fn place_mirror(&self, node: NodeId, bytes: u64, machine: u64) -> Option<(NodeId, u64)> {
+        self.place_mirror_in(node, bytes, machine, |id| self.free_of(id))
+    }
+
     /// On another machine if there is room, as that outlives this one; in another pod; then where most room is.
-    fn place_mirror(&self, node: NodeId, bytes: u64, machine: u64) -> Option<NodeId> {
+    fn place_mirror_in(
+        &self,
+        node: NodeId,
+        bytes: u64,
+        machine: u64,
+        free_of: impl Fn(NodeId) -> u64,
+    ) -> Option<(NodeId, u64)> {
         let pod = |id: NodeId| self.nodes.get(&id).map(|node| &node.pod);
-        let is_elsewhere = |id: NodeId| self.nodes.get(&id).is_some_and(|node| node.machine != machine);
         let beside = self.nodes_beside(node, machine).into_iter();
-        beside
-            .filter(|id| self.free_of(*id) >= bytes.saturating_add(if is_elsewhere(*id) { JOURNAL } else { 0 }))
-            .max_by_key(|id| (is_elsewhere(*id), pod(*id) != pod(node), self.free_of(*id)))
+        let needs = beside.map(|id| (id, self.mirror_takes(id, bytes, machine)));
+        needs
+            .filter(|(id, need)| free_of(*id) >= *need)
+            .max_by_key(|(id, _)| (self.is_elsewhere(*id, machine), pod(*id) != pod(node), free_of(*id)))
+    }
+
+    fn is_elsewhere(&self, node: NodeId, machine: u64) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.machine != machine)
+    }
+
+    /// What a mirror takes of a node for a holder on a machine: with its journal, if it is to be lent.
+    fn mirror_takes(&self, node: NodeId, bytes: u64, machine: u64) -> u64 {
+        let journal = if self.is_elsewhere(node, machine) { JOURNAL } else { 0 };
+        bytes.saturating_add(journal)
     }
 
     fn add_mirror(&mut self, id: GrantId, node: NodeId, now: Nanos) -> GrantId {
@@ -332,7 +354,8 @@ impl GrantTable {
             part: None,
             mirror_of: Some(id),
             range: None,
-            lent: false,
+            // Its journal counts from here on: no other grant takes its room before the holder asks for it.
+            lent: self.is_elsewhere(node, self.nodes.get(&of.node).map_or(0, |node| node.machine)),
             time: now,
             ..of.clone()
         };
@@ -340,7 +363,7 @@ impl GrantTable {
         self.add_grant(grant)
     }
 
-    /// The mirror of a grant that is new on `node`; `false`: memory is being reclaimed for it.
+    /// What the mirror of a grant that is new on `node` takes; `None`: memory is being reclaimed for it.
     ///
     /// # Errors
     /// [`Error::Full`] if no other node has room.
@@ -350,15 +373,17 @@ impl GrantTable {
         node: NodeId,
         requested: &OpenRequest,
         priority: u8,
-    ) -> Result<bool> {
-        if self.place_mirror(node, bytes, requested.machine).is_some() {
-            return Ok(true);
+    ) -> Result<Option<u64>> {
+        let machine = requested.machine;
+        if let Some((_, need)) = self.place_mirror(node, bytes, machine) {
+            return Ok(Some(need));
         }
-        let beside = self.nodes_beside(node, requested.machine);
-        match beside.iter().find_map(|node| self.victims(*node, bytes, priority)) {
+        let beside = self.nodes_beside(node, machine);
+        let victims = |id: &NodeId| self.victims(*id, self.mirror_takes(*id, bytes, machine), priority);
+        match beside.iter().find_map(victims) {
             Some(victims) => {
                 self.give_up(victims);
-                Ok(false)
+                Ok(None)
             }
             None => Err(self.no_place(bytes, node, requested.machine)),
         }
@@ -368,7 +393,7 @@ impl GrantTable {
     pub(super) fn mirror_new(&mut self, opening: Opening, requested: &OpenRequest, now: Nanos) -> Opening {
         if let Opening::Admit(id, _) = opening
             && let Ok((node, bytes)) = self.grant(id).map(|grant| (grant.node, grant.bytes))
-            && let Some(place) = self.place_mirror(node, bytes, requested.machine)
+            && let Some((place, _)) = self.place_mirror(node, bytes, requested.machine)
         {
             self.add_mirror(id, place, now);
         }

@@ -221,12 +221,12 @@ impl GrantTable {
             return self.reclaim_shares(bytes, &nodes, priority).map(|()| None);
         };
         let is_mirrored = requested.mirrored || grown.is_some_and(|id| self.is_mirrored(id));
-        let sides = if is_mirrored { 2 } else { 1 };
         let all: u64 = shares.iter().map(|(_, bytes)| bytes).sum();
-        self.check_quota(tenant, all.saturating_mul(sides))?;
-        if is_mirrored {
-            self.check_places_of_mirrors(&shares)?;
-        }
+        let of_mirrors = match is_mirrored {
+            true => self.check_places_of_mirrors(&shares)?,
+            false => 0,
+        };
+        self.check_quota(tenant, all.saturating_add(of_mirrors))?;
         Ok(Some(shares))
     }
 

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 mod hearing;
+mod journals;
 
 const LEASE: Nanos = Nanos::from_secs(10);
 

@@ -38,9 +38,8 @@ impl Leader {
                 })));
             }
             MirrorRequest::Unlend(mirror) => {
+                // Its journal counts on: it may be lent again, and is not to be refused for want of room then.
                 self.order_of_mirror(tenant, (id, epoch), mirror, &Order::Unlend { grant: mirror }, || true)?;
-                self.grant_table
-                    .update(|grant_table| grant_table.set_lent(mirror, false))?;
             }
             MirrorRequest::FailOver => {
                 self.grant_table

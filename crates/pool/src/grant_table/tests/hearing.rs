@@ -3,7 +3,7 @@
 use super::*;
 
 /// A memory node on a machine of its own, in a pod of its own, that is called over the fabric.
-fn called(id: u64, extents: u64) -> NodeHello {
+pub(super) fn called(id: u64, extents: u64) -> NodeHello {
     NodeHello {
         calls: Some(format!("fabric-{id}")),
         machine: id,
