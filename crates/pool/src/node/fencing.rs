@@ -278,21 +278,31 @@ impl NodeState {
         self.spread.judge(space, &elsewhere.into_keys().collect());
     }
 
-    /// Tells a node that has these parts, by the first of them that is served.
+    /// Tells a node that has these parts.
     fn tell(&self, space: SpaceId, parts: &[u8], members: &[MemberId]) -> Result<()> {
         let here = self.parts.of_space(space);
         let host = here.iter().find_map(|kept| kept.host.as_ref());
         let host = host.ok_or_else(|| Error::Busy("no part of the space is served here".into()))?;
         let numbers = || members.iter().map(|id| id.0).collect();
-        let mut told = Err(Error::Invalid("a node without parts".into()));
-        for part in parts {
-            told = host.fence_at(*part, numbers());
-            if told.is_ok() {
-                break;
-            }
-        }
-        told
+        let is_mirrored = here.iter().any(|kept| kept.order.mirrored);
+        tell_by(parts, is_mirrored, |part| host.fence_at(part, numbers()))
     }
+}
+
+/// By the first of its parts that is served. Of a mirrored space by each: a part that it keeps no more is at another node,
+/// of which the manager has not told yet, and which has to confirm it too.
+fn tell_by(parts: &[u8], is_mirrored: bool, tell: impl Fn(u8) -> Result<()>) -> Result<()> {
+    if is_mirrored {
+        return parts.iter().try_for_each(|part| tell(*part));
+    }
+    let mut told = Err(Error::Invalid("a node without parts".into()));
+    for part in parts {
+        told = tell(*part);
+        if told.is_ok() {
+            break;
+        }
+    }
+    told
 }
 
 impl Fencing for NodeState {
@@ -373,6 +383,19 @@ mod tests {
             assert!((1..10).all(|n| spread.is_done(space, MemberId(n))), "{stuck:?}");
             assert!(!spread.is_done(space, stuck_id));
         }
+    }
+
+    /// A part's mirror had taken its place at a third node, which was not asked, and where the member could write: the
+    /// part's former node confirmed for both, by another part.
+    #[test]
+    fn a_node_confirms_for_the_mirrored_parts_that_it_keeps_still() {
+        let moved = |part: u8| match part {
+            1 => Err(Error::Lost("not here any more".into())),
+            _ => Ok(()),
+        };
+        assert!(tell_by(&[1, 2], true, moved).is_err() && tell_by(&[2, 1], true, moved).is_err());
+        assert!(tell_by(&[2, 3], true, moved).is_ok());
+        assert!(tell_by(&[1, 2], false, moved).is_ok() && tell_by(&[1], false, moved).is_err());
     }
 
     /// A node that did not confirm for one space was never told of another one's members.

@@ -457,14 +457,16 @@ impl Parts {
     }
 
     /// The parts of a space at other nodes that are called over the fabric, or may be, by node; `None`: that is not
-    /// known, as the manager has told nothing yet, or not what has become of a part that was being made.
+    /// known, as the manager has told nothing yet, or not what has become of a part that was being made, or of a mirrored
+    /// one that was freed here: it may be at another node.
     pub(super) fn elsewhere(&self, space: SpaceId) -> Option<BTreeMap<NodeId, Vec<u8>>> {
         // Those that cannot be opened too: this node would ask itself for ever.
         let noted = self.noted.lock();
         let orders = noted.values().map(|noted| &noted.order);
-        let here: BTreeSet<u8> = orders
+        // A part whose mirror is kept here is not its former node's: this one is known by its own grants.
+        let here: BTreeSet<GrantId> = orders
             .filter(|order| order.space == space)
-            .map(|order| order.part)
+            .map(|order| order.grant)
             .collect();
         drop(noted);
         let peers = self.peers.lock();
@@ -473,8 +475,12 @@ impl Parts {
         let has_calls = |part: &&PartView| part.calls.is_some() || part.members.is_none();
         let told = peers.get(&space).filter(|told| told.coming.is_empty())?;
         let parts = &told.parts;
-        let is_here = |part: &&PartView| here.contains(&part.number);
+        let is_here = |part: &&PartView| here.contains(&part.grant);
         let own: BTreeSet<NodeId> = parts.iter().filter(is_here).map(|part| part.node).collect();
+        let is_freed = |part: &PartView| part.mirrored && own.contains(&part.node) && !here.contains(&part.grant);
+        if parts.iter().any(is_freed) {
+            return None;
+        }
         let others = parts.iter().filter(|part| !own.contains(&part.node));
         for part in others.filter(has_calls) {
             elsewhere.entry(part.node).or_default().push(part.number);
@@ -787,6 +793,28 @@ mod tests {
             parts.may_have_strangers(SPACE),
             "what maps the part that is not open is not known"
         );
+    }
+
+    /// A mirror had taken a part's place, and the manager had not said so yet: its new node took the former one for
+    /// itself, and that one no other node for the part's.
+    #[test]
+    fn a_part_whose_mirror_took_its_place_is_elsewhere() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        parts.keep(&order(), LEASE).expect("kept");
+        let mut views = [1, 2, 3].map(|number| PartView {
+            mirrored: true,
+            ..view(number, Some("a"))
+        });
+        views[2].node = NodeId(2);
+        let (grant, part) = (GrantId(9), 2);
+        parts.note(&PartOrder { grant, part, ..order() }).expect("noted");
+        parts.set_peers(SPACE, &views, &[], &[]);
+        let elsewhere = parts.elsewhere(SPACE).expect("it was told");
+        assert_eq!(elsewhere, BTreeMap::from([(NodeId(2), vec![2, 3])]));
+        views[2].node = NodeId(1);
+        parts.set_peers(SPACE, &views, &[], &[]);
+        assert_eq!(parts.elsewhere(SPACE), None, "it is not here any more");
     }
 
     /// A node that was cut off from the manager while a space grew knew nothing of the new part: it handed locks over
