@@ -123,7 +123,7 @@ fn part(number: u8, node: u64, members: Option<&str>) -> PartView {
         number,
         grant: GrantId(u64::from(number)),
         bytes: 0,
-        node: NodeId(node.into()),
+        node: NodeId(node),
         pod: "pod".into(),
         machine: 0,
         path: String::new(),

@@ -363,7 +363,7 @@ fn a_member_that_waits_is_noted_once() {
     };
     let before = known();
     assert!(before.len() < members.len());
-    kept.note_fenced(&members).expect("noted before");
+    kept.note_fenced(&members[..1]).expect("noted before");
     assert_eq!(known(), before);
     kept.note_fenced(&[601]).expect("noted");
     assert!(kept.keeper.part().has_fenced(601) && !kept.keeper.part().has_fenced(*before[0]));
