@@ -1,110 +1,32 @@
 //! Mirrored spaces, by real processes over TCP and libfabric: a memory node is killed and its memory removed, and what
 //! was acknowledged is there for the members that were there before, under the locks that they have. What a memory
-//! node's process does is [`another_process`].
+//! node's process does is [`be_a_node`].
 
 mod common;
+#[path = "common/lost_nodes.rs"]
+mod lost_nodes;
 
+use cenote_base::Result;
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
-use cenote_base::{Error, Result};
-use cenote_fabric::message::tcp::Tcp;
-use cenote_libfabric as libfabric;
-use cenote_pool::client::{ClientOptions, PoolClient};
-use cenote_pool::host::Machine;
-use cenote_pool::manager::Manager;
-use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
-use cenote_pool::{Phase, PoolStatus};
-use cenote_space::{EXTENT, GlobalAddress, HostOptions, Hosts, Mode, Session, Space};
+use cenote_space::{EXTENT, GlobalAddress, Mode, Session, Space};
 use cenote_store::{Options, PutOptions, Store};
-use common::{
-    Process, TIMEOUT, credentials, hold, manager_options, network, node_options, operator, say, seed, task, until_found,
-};
-use serde::{Deserialize, Serialize};
+use common::seed;
+use lost_nodes::{Pool, be_a_node, can_run, is_away, patiently};
 use std::collections::BTreeMap;
 use std::net::{Shutdown, TcpListener, TcpStream};
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-const LEASE: Nanos = Nanos::from_secs(4);
 const KEEP: PutOptions = PutOptions {
     tenant: 0,
     time_to_live: None,
     replaces: false,
     replicas: 0,
 };
-/// Set where the namespace is made already.
-const HIDDEN: &str = "CENOTE_TEST_HIDDEN";
-
-/// Whether these tests can run here; if not, a line says why.
-fn can_run() -> bool {
-    let made = Command::new("unshare").args(["-m", "true"]).output();
-    let why = match (made.is_ok_and(|made| made.status.success()), libfabric::available()) {
-        (false, _) => "no right to make mount namespaces".to_owned(),
-        (_, Err(error)) => error.to_string(),
-        _ => return true,
-    };
-    assert!(std::env::var("CI").is_err(), "skipped: {why}");
-    println!("skipped: {why}");
-    false
-}
-
-/// What a memory node's process is told.
-#[derive(Serialize, Deserialize)]
-struct Task {
-    manager: String,
-    directory: PathBuf,
-    pod: String,
-    extents: u64,
-    /// Directories that are not on its machine.
-    hidden: Vec<PathBuf>,
-}
-
-/// Goes on as this program in a mount namespace where those directories are empty.
-fn hide(directories: &[PathBuf]) {
-    if directories.is_empty() || std::env::var(HIDDEN).is_ok() {
-        return;
-    }
-    let there = directories.iter().filter(|directory| directory.exists());
-    let names: Vec<String> = there.map(|directory| directory.display().to_string()).collect();
-    let script = "for d in $HIDE; do mount -t tmpfs none $d || exit 9; done; exec \"$@\"";
-    let error = Command::new("unshare")
-        .args(["-m", "--propagation", "private", "sh", "-c", script, "sh"])
-        .arg(std::env::current_exe().expect("this program"))
-        .args(std::env::args_os().skip(1))
-        .env("HIDE", names.join(" "))
-        .env(HIDDEN, "1")
-        .exec();
-    panic!("{error}");
-}
-
-/// A memory node, until it is killed.
 #[test]
 fn another_process() {
-    let Some(task) = task::<Task>() else { return };
-    hide(&task.hidden);
-    let provider = libfabric::Provider::tcp();
-    let fabric = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(provider)).expect("a node");
-    let hosts = Arc::new(Hosts::default());
-    fabric.serve(Arc::clone(&hosts) as _);
-    let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
-    let calls = NodeCalls {
-        address: fabric.address().to_string(),
-        callers: Arc::new(net),
-        hosts,
-        registrar: Some(fabric.registrar()),
-        options: HostOptions::default(),
-    };
-    let options = NodeOptions {
-        calls: Some(calls),
-        ..node_options(&task.directory, &task.manager, &task.pod, task.extents)
-    };
-    let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
-    assert!(node.wait_joined(TIMEOUT), "it joins");
-    say("joined");
-    hold();
+    be_a_node();
 }
 
 /// Between a memory node and the manager; it can be cut.
@@ -149,144 +71,6 @@ impl Proxy {
             stream.shutdown(Shutdown::Both).ok();
         }
     }
-}
-
-struct Pool {
-    directory: tempfile::TempDir,
-    manager: Manager,
-    nodes: Vec<Process>,
-    extents: u64,
-}
-
-impl Pool {
-    fn new(nodes: usize, extents: u64) -> Self {
-        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let options = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
-        let mut pool = Self {
-            directory,
-            manager: Manager::start(options, &Tcp).expect("a manager"),
-            nodes: Vec::new(),
-            extents,
-        };
-        // All of them are to be hidden from each other.
-        (0..8).for_each(|n| std::fs::create_dir(pool.node_directory(n)).expect("made"));
-        (0..nodes).for_each(|_| pool.add_node());
-        pool
-    }
-
-    fn add_node(&mut self) {
-        let n = self.nodes.len();
-        let node = self.start_node(n);
-        self.nodes.push(node);
-    }
-
-    fn start_node(&self, n: usize) -> Process {
-        self.start_node_by(n, self.manager.address())
-    }
-
-    /// One that reaches the manager there.
-    fn start_node_by(&self, n: usize, manager: &str) -> Process {
-        let node = Process::start(&Task {
-            manager: manager.into(),
-            directory: self.node_directory(n),
-            pod: format!("pod-{n}"),
-            extents: self.extents,
-            hidden: (0..8)
-                .filter(|other| *other != n)
-                .map(|other| self.node_directory(other))
-                .collect(),
-        });
-        assert_eq!(node.says(), "joined");
-        node
-    }
-
-    fn node_directory(&self, n: usize) -> PathBuf {
-        self.directory.path().join(format!("node-{n}"))
-    }
-
-    /// Its machine is gone, with its memory, and an operator says so.
-    fn lose(&mut self, n: usize) {
-        self.nodes[n].kill();
-        std::fs::remove_dir_all(self.node_directory(n)).expect("removed");
-        self.forget(n);
-    }
-
-    /// An operator says that it is gone, as soon as the manager misses it.
-    fn forget(&self, n: usize) {
-        let pod = format!("pod-{n}");
-        let missed = |pool: &Self| {
-            let nodes = pool.status().nodes;
-            nodes.into_iter().find(|node| node.pod == pod && !node.connected)
-        };
-        let id = self.until("the manager misses it", missed).id;
-        operator(self.manager.address()).forget(id).expect("forgotten");
-    }
-
-    fn status(&self) -> PoolStatus {
-        operator(self.manager.address()).status().expect("a status")
-    }
-
-    fn until<T>(&self, what: &str, mut found: impl FnMut(&Self) -> Option<T>) -> T {
-        until_found(what, || found(self), || format!("{:?}", self.status().grants))
-    }
-
-    /// Until each part has a mirror that is whole.
-    fn until_whole(&self) {
-        self.until("whole mirrors", |pool| {
-            let grants = pool.status().grants;
-            let count = |phase| grants.iter().filter(|grant| grant.phase == phase).count();
-            (count(Phase::Kept) > 0 && count(Phase::Whole) == count(Phase::Kept)).then_some(())
-        });
-    }
-
-    /// In which node the parts of the space lie.
-    fn places(&self) -> Vec<usize> {
-        let parts = self.status().spaces.remove(0).parts;
-        parts
-            .iter()
-            .map(|part| {
-                part.pod
-                    .rsplit('-')
-                    .next()
-                    .and_then(|n| n.parse().ok())
-                    .expect("a number")
-            })
-            .collect()
-    }
-
-    fn client(&self) -> PoolClient {
-        let quick = libfabric::NetOptions {
-            timeout: Nanos::from_secs(1),
-            ..libfabric::NetOptions::default()
-        };
-        let net = libfabric::Net::new(quick).expect("libfabric");
-        let options = ClientOptions {
-            callers: Some(Arc::new(net)),
-            ..ClientOptions::default()
-        };
-        PoolClient::connect(&network(), &credentials(self.manager.address()), options).expect("a client")
-    }
-
-    fn audit(&self) {
-        self.until("a clean audit", |pool| {
-            let report = operator(pool.manager.address()).audit().expect("an audit");
-            report.problems.is_empty().then_some(())
-        });
-    }
-}
-
-/// Whether a node that is lost, or about to be replaced, is the reason.
-fn is_away(error: &Error) -> bool {
-    matches!(error, Error::Lost(_) | Error::Timeout(_) | Error::Busy(_))
-}
-
-/// Tries until no node is missed for it.
-fn patiently<T>(what: &str, mut act: impl FnMut() -> Result<T>) -> T {
-    let found = || match act() {
-        Err(error) if is_away(&error) => None,
-        done => Some(done.unwrap_or_else(|error| panic!("{what}: {error}"))),
-    };
-    until_found(what, found, || "it is away".into())
 }
 
 /// Objects with a counter each, that one thread raises under a lock: what it knows to be there.
@@ -502,7 +286,7 @@ fn a_mirrored_space_takes_two_nodes() {
     let client = pool.client();
     let refused = client.create_mirrored_space("heap", 2 * EXTENT, None);
     assert!(
-        matches!(&refused, Err(Error::Full(text)) if text.contains("another memory node")),
+        matches!(&refused, Err(cenote_base::Error::Full(text)) if text.contains("another memory node")),
         "{refused:?}"
     );
     assert!(client.spaces().expect("asked").is_empty());
