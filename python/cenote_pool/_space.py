@@ -186,6 +186,16 @@ def _way(
     return byref(CPoolOptions(*texts, COptions(size, 0, 0)))
 
 
+def _pods(pods: Optional[Iterable[str]]) -> Tuple[Any, int]:
+    """An array of names, and how many."""
+    if isinstance(pods, str):
+        raise errors.InvalidError(f"pods are several: [{pods!r}]")
+    if pods is None:
+        return None, 0
+    names = [_text(pod) for pod in pods]
+    return (c_char_p * len(names))(*names), len(names)
+
+
 class Space(_Open):
     """A heap that many processes share. Use it from any thread.
 
@@ -253,6 +263,37 @@ class Space(_Open):
         return cls._opened(waiting.cenote_space_connect, _text(name), options, short=waiting)
 
     @staticmethod
+    def make(
+        name: str,
+        size: int,
+        manager: Optional[str] = None,
+        *,
+        tenant: Optional[str] = None,
+        secret: Optional[str] = None,
+        pods: Optional[Iterable[str]] = None,
+        mirrored: bool = False,
+    ) -> None:
+        """Makes a space of a pool, of ``size`` bytes, spread over the memory nodes of some pods, or of all;
+        :meth:`connect` opens it.
+
+        ``mirrored``: each part has a second memory on another memory node, which has every change before it is
+        acknowledged. If the part's node is lost with its memory (``cenote pool forget``), the mirror takes its place,
+        with all that was acknowledged, locks and sessions too. That holds while ``cenote pool status`` shows the mirror
+        as whole: this waits for it, 15 seconds at most. Until ``forget`` accesses of the lost part raise
+        :class:`LostError` or :class:`TimedOutError`: try again. It costs twice the memory and 8 MiB a part, and each
+        access is a call (microseconds), from the part's own pod too. Processes that open the space, and its memory nodes
+        (``cenote memory --rdma``), need libfabric.
+
+        :class:`FullError` (pool, pods or quota; mirrored: no other memory node has room for the mirrors);
+        :class:`InvalidError` if the name is taken, or a memory node of a mirrored space has no way for calls;
+        :class:`BusyError` while memory or the name is taken back; :class:`LostError` and :class:`TimedOutError`: it was
+        made once, or not at all."""
+        way, flag = _way(manager, tenant, secret), int(mirrored)
+        status = waiting.cenote_space_make(_text(name), _size(size), flag, *_pods(pods), way, _report.at)
+        if status:
+            raise _failed(status)
+
+    @staticmethod
     def grow(
         name: str,
         size: int,
@@ -268,13 +309,8 @@ class Space(_Open):
         :class:`FullError` (pool, pods or quota; what some nodes could give is added in any case); :class:`InvalidError`
         if there is no space of the name; :class:`LostError` and :class:`TimedOutError`: it has grown once, or not at
         all."""
-        if isinstance(pods, str):
-            raise errors.InvalidError(f"pods are several: [{pods!r}]")
-        names = None if pods is None else [_text(pod) for pod in pods]
-        array = None if names is None else (c_char_p * len(names))(*names)
-        status = waiting.cenote_space_grow(
-            _text(name), _size(size), array, len(names or ()), _way(manager, tenant, secret), _report.at
-        )
+        way = _way(manager, tenant, secret)
+        status = waiting.cenote_space_grow(_text(name), _size(size), *_pods(pods), way, _report.at)
         if status:
             raise _failed(status)
 

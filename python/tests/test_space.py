@@ -444,6 +444,9 @@ class Pool(WithSpace):
         self.fails(InvalidError, "zero", Space.drop, "a\0b", "127.0.0.1:1")
         self.fails(InvalidError, "several", lambda: Space.grow("heap", 1, "127.0.0.1:1", pods="rack1"))
         self.fails(InvalidError, "of 0 pods", lambda: Space.grow("heap", 1, "127.0.0.1:1", pods=[]))
+        self.fails(LostError, "127.0.0.1:1", lambda: Space.make("heap", 8 * MIB, "127.0.0.1:1", mirrored=True))
+        self.fails(InvalidError, "bytes", Space.make, "heap", -1, "127.0.0.1:1")
+        self.fails(InvalidError, "several", lambda: Space.make("heap", 1, "127.0.0.1:1", pods="rack1"))
 
 
 class Library(unittest.TestCase):

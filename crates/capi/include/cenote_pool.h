@@ -138,6 +138,17 @@ typedef struct cenote_pool_options {
 cenote_status cenote_space_connect(const char *name, const cenote_pool_options *options, cenote_space **space,
                                    cenote_error *error);
 
+/* Makes a space of a pool, of so many bytes, spread over the memory nodes of n_pods pods, or of all if pods is NULL (n_pods is 0 then). Of the options only the way to the pool counts.
+ * cenote_space_connect opens it. mirrored is 0 or 1.
+ * Mirrored: each part has a second memory on another memory node, which has every change before it is acknowledged. If the part's node is lost with its memory (`cenote pool forget`), the mirror takes
+ * its place: what was acknowledged is there, locks with their holders and sessions too. That holds while `cenote pool status` shows the mirror as whole: this waits for it, 15 seconds at most, and a
+ * space that grows has mirrors of its new parts later. Until `forget`, accesses of the lost part are CENOTE_LOST or CENOTE_TIMEOUT: try again. It costs twice the memory, and 8 MiB a part; each access
+ * is a call (microseconds), from the part's own pod too, and a change waits for the mirror besides. Processes that open it, and its memory nodes (`cenote memory --rdma`), need libfabric.
+ * CENOTE_FULL: the pool, its pods or the tenant's quota; mirrored: no other memory node has room for the mirrors. CENOTE_INVALID: the name is taken, or is none; mirrored: a memory node has no way for
+ * calls. CENOTE_BUSY: memory, or the name, is being taken back. CENOTE_LOST and CENOTE_TIMEOUT: it was made once, or not at all. */
+cenote_status cenote_space_make(const char *name, uint64_t bytes, uint32_t mirrored, const char *const *pods,
+                                size_t n_pods, const cenote_pool_options *options, cenote_error *error);
+
 /* Gives a space of a pool so many bytes more, spread over the memory nodes of n_pods pods, or of all if pods is NULL (n_pods is 0 then). Of the options only the way to the pool counts. Who has the
  * space open finds the new memory when there is no room elsewhere.
  * CENOTE_FULL: the pool, its pods or the tenant's quota; what some of the nodes could give is added in any case. CENOTE_INVALID: no space of the name. CENOTE_BUSY: it is being made. CENOTE_LOST and

@@ -126,6 +126,28 @@ fn pods(from: ArrayArg<'_, TextArg<'_>>, n: usize) -> Result<Option<Vec<String>>
 
 /// See the header.
 #[unsafe(no_mangle)]
+pub extern "C" fn cenote_space_make(
+    name: TextArg<'_>,
+    bytes: u64,
+    mirrored: u32,
+    names: ArrayArg<'_, TextArg<'_>>,
+    n: usize,
+    options: StructArg<'_, PoolOptions<'_>>,
+    error: ReportArg<'_>,
+) -> Status {
+    answer(error, || {
+        let (name, pods) = (name.text("the space's name")?, pods(names, n)?);
+        let pool = ConnectPlan::of(options)?.connect()?;
+        match mirrored {
+            0 => pool.create_space(name, bytes, pods.as_deref()),
+            1 => pool.create_mirrored_space(name, bytes, pods.as_deref()),
+            other => Err(Error::Invalid(format!("mirrored is {other}: give 0 or 1"))),
+        }
+    })
+}
+
+/// See the header.
+#[unsafe(no_mangle)]
 pub extern "C" fn cenote_space_grow(
     name: TextArg<'_>,
     bytes: u64,
