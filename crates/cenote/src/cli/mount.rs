@@ -97,6 +97,8 @@ struct Opened {
     service: Option<Service>,
     /// A file system is made here if there is none.
     makes: bool,
+    /// Whether it is used by calls, and survives the loss of a memory node.
+    is_mirrored: bool,
 }
 
 /// Mounts, and serves until it is unmounted.
@@ -157,6 +159,13 @@ fn threads() -> usize {
 }
 
 fn describe(opened: &Opened) -> String {
+    if opened.is_mirrored {
+        let (name, parts) = (&opened.name, opened.space.far_parts().count());
+        return format!(
+            "{name}, mirrored, used by calls (parts: {parts}); it survives killed processes, and the loss of a memory \
+             node while its mirrors are whole"
+        );
+    }
     let length = ByteSize(opened.space.parts().map(|part| part.region().len()).sum());
     let far = match opened.space.far_parts().count() {
         0 => String::new(),
@@ -178,11 +187,15 @@ fn open_in_pool(name: &str, arguments: &MountArguments) -> Result<Opened, Failur
         }),
         ..ClientOptions::default()
     };
+    let pool = super::space::client_with(&arguments.connect, options)?;
+    let space = pool.open_space(name)?;
+    let is_mirrored = pool.spaces()?.iter().any(|known| known.name == name && known.mirrored);
     Ok(Opened {
-        space: super::space::client_with(&arguments.connect, options)?.open_space(name)?,
+        space,
         name: format!("space {name}"),
         service: None,
         makes: arguments.make,
+        is_mirrored,
     })
 }
 
@@ -202,6 +215,7 @@ fn open_all_in_pool(name: &str, connect: &TenantConnect) -> Result<Opened, Failu
         name: format!("space {name}"),
         service: None,
         makes: false,
+        is_mirrored: false,
     })
 }
 
@@ -241,6 +255,7 @@ fn open_to_look(region: &Path) -> Result<Opened, Failure> {
             name: region.display().to_string(),
             service: None,
             makes: false,
+            is_mirrored: false,
         }),
     }
 }
@@ -303,6 +318,7 @@ fn keep(space: Space, region: &Path) -> Result<Opened, Failure> {
         name: region.display().to_string(),
         service,
         makes: true,
+        is_mirrored: false,
     })
 }
 
@@ -322,6 +338,7 @@ fn join(region: &Path, keeper: Neighbour) -> Result<Opened, Failure> {
         name: format!("{}, kept by another process", region.display()),
         service: None,
         makes: false,
+        is_mirrored: false,
     })
 }
 

@@ -48,6 +48,10 @@ pub enum SpaceCommand {
         name: String,
         #[command(flatten)]
         memory: Memory,
+        /// Mirror each of its parts on another memory node: the space survives the loss of one with its memory, and is
+        /// used by calls alone
+        #[arg(long)]
+        mirror: bool,
         #[command(flatten)]
         connect: TenantConnect,
     },
@@ -84,9 +88,14 @@ pub enum SpaceCommand {
 /// The manager cannot be reached, or refuses what is asked.
 pub fn run(command: SpaceCommand) -> Result<ExitCode, Failure> {
     match command {
-        SpaceCommand::Create { name, memory, connect } => {
+        SpaceCommand::Create {
+            name,
+            memory,
+            mirror,
+            connect,
+        } => {
             let pool = client(&connect)?;
-            pool.create_space(&name, memory.size.bytes(), memory.pods.as_deref())?;
+            create(&pool, &name, memory.size, memory.pods.as_deref(), mirror)?;
             tell(&pool, &name)
         }
         SpaceCommand::Grow { name, memory, connect } => {
@@ -126,6 +135,23 @@ pub fn client_with(connect: &TenantConnect, options: ClientOptions) -> Result<Po
     Ok(PoolClient::connect(&network, &credentials, options)?)
 }
 
+/// Makes a space, mirrored or not.
+///
+/// # Errors
+/// Those of [`PoolClient::create_space`].
+pub fn create(
+    pool: &PoolClient,
+    name: &str,
+    size: ByteSize,
+    pods: Option<&[String]>,
+    mirror: bool,
+) -> cenote_base::Result<()> {
+    match mirror {
+        true => pool.create_mirrored_space(name, size.bytes(), pods),
+        false => pool.create_space(name, size.bytes(), pods),
+    }
+}
+
 /// Shows a space as it is now.
 fn tell(pool: &PoolClient, name: &str) -> Result<ExitCode, Failure> {
     let spaces: Vec<_> = pool.spaces()?.into_iter().filter(|space| space.name == name).collect();
@@ -143,11 +169,12 @@ pub fn rows(spaces: &[SpaceSummary]) -> Vec<[String; 5]> {
 fn row(space: &SpaceSummary) -> [String; 5] {
     let lost = space.lost.iter().map(|number| format!("{number}: LOST"));
     let parts: Vec<String> = space.parts.iter().map(part).chain(lost).collect();
+    let mirrored = if space.mirrored { ", mirrored" } else { "" };
     [
         space.name.clone(),
         space.tenant.clone(),
         ByteSize(space.bytes()).to_string(),
-        space.phase.to_string(),
+        format!("{}{mirrored}", space.phase),
         parts.join(", "),
     ]
 }

@@ -79,6 +79,10 @@ pub struct KvArguments {
     /// space is made if it is not there
     #[arg(long, env = "CENOTE_KV_SPACE", value_name = "NAME")]
     space: Option<String>,
+    /// With --space and --memory-size: the space, if it is made now, is mirrored. It survives the loss of a memory node
+    /// with its memory, and is used by calls alone. One that is there has to be mirrored
+    #[arg(long, env = "CENOTE_KV_MIRROR", requires = "space")]
+    mirror: bool,
     /// With --space: values have so many copies on other memory nodes, 3 at most [default: 0]
     #[arg(long, env = "CENOTE_KV_REPLICAS", value_name = "N", requires = "space")]
     replicas: Option<u8>,
@@ -121,7 +125,8 @@ impl KvArguments {
             pod: self.pod.clone(),
             tenant: self.tenant.clone().unwrap_or_else(|| DEFAULT_TENANT.into()),
             secret_file: self.tenant_secret_file.clone(),
-            // A store's words are not written back, so there is nothing to mirror.
+            // The words of a store of one's own are not written back, so there is nothing to mirror. A space that is
+            // mirrored is so by itself.
             mirror: false,
         }
     }

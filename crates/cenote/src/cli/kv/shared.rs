@@ -1,14 +1,14 @@
 //! The table that all share: in a space of a pool, by the space's name.
 
 use super::{KvArguments, size};
-use crate::cli::Failure;
+use crate::cli::{Failure, space};
 use crate::kv::Table;
 use crate::{calls, log, pooled};
 use cenote_base::units::ByteSize;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_pool::SpacePhase;
 use cenote_pool::client::{ClientOptions, PoolClient};
+use cenote_pool::{SpacePhase, SpaceSummary};
 use cenote_space::Space;
 use cenote_store::{Options, PutOptions, Store, Visibility};
 use std::sync::{Arc, mpsc};
@@ -26,6 +26,7 @@ pub struct Opened {
     /// Besides the tables, which are given up before this is, nothing may hold it for good.
     pub store: Arc<Store>,
     space: Space,
+    is_mirrored: bool,
 }
 
 /// Opens the table of a space, and makes what is not there.
@@ -34,7 +35,7 @@ pub struct Opened {
 /// The pool cannot be reached or refuses; there is no such space, and no size was given for one; something else lies in
 /// it.
 pub fn open(name: &str, arguments: &KvArguments) -> Result<Opened, Failure> {
-    let space = open_space(name, arguments)?;
+    let (space, is_mirrored) = open_space(name, arguments)?;
     let visibility = if arguments.flush {
         Visibility::Flush
     } else {
@@ -56,10 +57,12 @@ pub fn open(name: &str, arguments: &KvArguments) -> Result<Opened, Failure> {
         table: Table::new(store.clone(), put),
         store: Arc::new(store),
         space,
+        is_mirrored,
     })
 }
 
-fn open_space(name: &str, arguments: &KvArguments) -> Result<Space, Failure> {
+/// A space, and whether it is mirrored.
+fn open_space(name: &str, arguments: &KvArguments) -> Result<(Space, bool), Failure> {
     let manager = arguments.manager.as_deref().unwrap_or_default();
     let credentials = pooled::credentials(&arguments.pool(manager))?;
     let options = ClientOptions {
@@ -71,21 +74,25 @@ fn open_space(name: &str, arguments: &KvArguments) -> Result<Space, Failure> {
     };
     let network: Arc<dyn Network> = Arc::new(Tcp);
     let pool = PoolClient::connect(&network, &credentials, options)?;
-    make_if_missing(&pool, name, arguments)?;
-    Ok(pool.open_space(name)?)
+    let is_mirrored = make_if_missing(&pool, name, arguments)?.mirrored;
+    if arguments.mirror && !is_mirrored {
+        let text = format!("space {name} is there, and is not mirrored: leave --mirror out, or name another space");
+        return Err(text.into());
+    }
+    Ok((pool.open_space(name)?, is_mirrored))
 }
 
 /// Several servers may be the first ones at the same moment: one of them makes the space, and the others wait for it.
-fn make_if_missing(pool: &PoolClient, name: &str, arguments: &KvArguments) -> Result<(), Failure> {
+fn make_if_missing(pool: &PoolClient, name: &str, arguments: &KvArguments) -> Result<SpaceSummary, Failure> {
     let until = Instant::now() + MAKING_TIME_MAX;
-    let phase = || -> Result<_, Failure> {
+    let look = || -> Result<_, Failure> {
         let spaces = pool.spaces()?;
-        Ok(spaces.iter().find(|space| space.name == name).map(|space| space.phase))
+        Ok(spaces.into_iter().find(|space| space.name == name))
     };
     loop {
-        match phase()? {
-            Some(SpacePhase::Making) if Instant::now() < until => std::thread::sleep(TURN),
-            Some(_) => return Ok(()),
+        match look()? {
+            Some(space) if space.phase == SpacePhase::Making && Instant::now() < until => std::thread::sleep(TURN),
+            Some(space) => return Ok(space),
             None if arguments.memory_size.is_none() => {
                 return Err(format!(
                     "there is no space {name}: make it with `cenote pool space create {name} --size SIZE`, or give \
@@ -94,9 +101,9 @@ fn make_if_missing(pool: &PoolClient, name: &str, arguments: &KvArguments) -> Re
                 .into());
             }
             None => {
-                let made = pool.create_space(name, size(arguments).bytes(), None);
+                let made = space::create(pool, name, size(arguments), None, arguments.mirror);
                 if let Err(error) = made
-                    && phase()?.is_none()
+                    && look()?.is_none()
                 {
                     return Err(error.into());
                 }
@@ -107,17 +114,29 @@ fn make_if_missing(pool: &PoolClient, name: &str, arguments: &KvArguments) -> Re
 
 /// For people.
 pub fn describe(opened: &Opened, name: &str) -> String {
+    if opened.is_mirrored {
+        let parts = opened.space.far_parts().count();
+        return format!(
+            "space {name}, mirrored, used by calls (parts: {parts}; {}); it survives killed processes, and the loss of \
+             a memory node while its mirrors are whole",
+            mode(&opened.store)
+        );
+    }
     let length = ByteSize(opened.space.parts().map(|part| part.region().len()).sum());
     let far = match opened.space.far_parts().count() {
         0 => String::new(),
         1 => ", and 1 part of another pod".into(),
         n => format!(", and {n} parts of other pods"),
     };
-    let mode = match opened.store.visibility() {
+    let mode = mode(&opened.store);
+    format!("{length} in space {name}{far} ({mode}); it survives killed processes, not lost memory nodes")
+}
+
+fn mode(store: &Store) -> &'static str {
+    match store.visibility() {
         Visibility::Coherent => "coherent",
         Visibility::Flush => "flush",
-    };
-    format!("{length} in space {name}{far} ({mode}); it survives killed processes, not lost memory nodes")
+    }
 }
 
 /// Gives up what a server has of the space. A memory node hears of it again and again until it has answered; if one is
