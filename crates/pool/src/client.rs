@@ -357,7 +357,8 @@ impl Opening {
         let channel = Channel::new(Arc::clone(callers), calls, hello)
             .resolved_by(Box::new(resolver))
             .admitted_by(admission)
-            .reading(reads);
+            .reading(reads)
+            .mirrored(part.mirrored);
         let channel = Arc::new(channel);
         self.standing.add_channel(&channel);
         let far = FarPart {

@@ -10,7 +10,7 @@ use cenote_base::Result;
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
 use cenote_space::{EXTENT, GlobalAddress, Mode, Session, Space};
-use cenote_store::{Options, PutOptions, Store};
+use cenote_store::{Options, Put, PutOptions, Store};
 use common::seed;
 use lost_nodes::{Pool, be_a_node, can_run, is_away, patiently};
 use std::collections::BTreeMap;
@@ -217,6 +217,59 @@ fn a_store_outlives_its_node() {
     let other = pool.client().open_space("store").expect("open");
     let opened = Store::open(&other, Options::default()).expect("the store");
     assert_eq!(opened.get(b"new").expect("asked").as_deref(), Some(&b"value"[..]));
+}
+
+/// What lay in a part that was away was a miss, and a put of its key, or of another in its bucket, forgot it for good.
+#[test]
+fn a_store_forgets_nothing_of_a_part_that_is_away() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new(2, 48);
+    let client = pool.client();
+    client
+        .create_mirrored_space("store", 16 * EXTENT, None)
+        .expect("a space");
+    pool.until_whole();
+    let space = client.open_space("store").expect("open");
+    let store = Store::create(&space, Options::default()).expect("a store");
+    let table = usize::from(store.address().part()) - 1;
+    let key = |n: u32| n.to_le_bytes();
+    // More than a part has room for, less than both have.
+    let value = |n: u32| vec![n as u8; 200_000];
+    let put = 45;
+    for n in 0..put {
+        store.put(&key(n), &value(n), KEEP).expect("room");
+    }
+    // What is put later is of this size: it has memory by now, and nothing is evicted for it.
+    store.put(b"other", b"another", KEEP).expect("room");
+    let away = 1 - pool.places()[table];
+    let stats = store.stats().expect("counted");
+    assert_eq!((stats.evicted, stats.items), (0, u64::from(put) + 1), "all are there");
+    pool.nodes[away].kill();
+    std::fs::remove_dir_all(pool.node_directory(away)).expect("removed");
+    let mut failed = 0;
+    for n in (0..put).step_by(8) {
+        match store.put(&key(n), b"another", KEEP) {
+            Ok(Put::Exists) => {}
+            Err(error) if is_away(&error) => failed += 1,
+            put => panic!("key {n}: {put:?}"),
+        }
+        match store.get(&key(n)) {
+            Ok(Some(found)) => assert!(found == value(n), "key {n}"),
+            Err(error) if is_away(&error) => failed += 1,
+            found => panic!("key {n}: {:?}, {:?}", found.map(|found| found.is_some()), store.stats()),
+        }
+        if failed > 4 {
+            break;
+        }
+    }
+    assert!(failed > 0, "some lie in the part that is away");
+    pool.forget(away);
+    for n in 0..put {
+        let found = patiently("a value", || store.get(&key(n)));
+        assert!(found.as_ref() == Some(&value(n)), "key {n}");
+    }
 }
 
 /// A node's process that is killed and started again is the keeper of what it has: nothing acknowledged is lost, also

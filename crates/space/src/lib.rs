@@ -324,6 +324,11 @@ impl Space {
         self.far_attached().map(|attached| &attached.part)
     }
 
+    /// Whether what its parts have is not lost with their nodes, as it is mirrored: of a space that is, all parts are.
+    pub fn is_mirrored(&self) -> bool {
+        self.far_parts().any(|part| part.channel.is_mirrored())
+    }
+
     /// Says where more parts come from when they are missed, for good, and which part has the root.
     ///
     /// # Errors

@@ -77,8 +77,16 @@ impl Heap {
         parts
     }
 
-    /// What failed of an access: that an object's part is not attached says nothing of the object.
+    /// What failed of an access: that an object's part is not attached says nothing of the object. What is mirrored comes
+    /// back, so it is not lost while its part is away.
     pub(super) fn failure_at(&self, address: GlobalAddress, error: Error) -> Error {
+        match self.failure_there(address, error) {
+            Error::Lost(why) if self.space().is_mirrored() => Error::Timeout(why),
+            error => error,
+        }
+    }
+
+    fn failure_there(&self, address: GlobalAddress, error: Error) -> Error {
         let part = address.part();
         match error {
             Error::Invalid(_) if part > 0 && !self.space().has_part(part) => {

@@ -125,6 +125,12 @@ impl Core {
     }
 
     fn lost<T>(&self) -> Result<Option<T>> {
+        // A chunk may be, whose item was read.
+        if self.heap.space().is_mirrored() {
+            return Err(Error::Timeout(
+                "the value is away, until its mirror takes its place".into(),
+            ));
+        }
         self.counters.lost.fetch_add(1, Ordering::Relaxed);
         Ok(None)
     }

@@ -71,6 +71,7 @@ pub struct Channel {
     fabric: Option<Arc<dyn Fabric>>,
     pub(super) counted: Counted,
     pub(super) buffers: Buffers,
+    is_mirrored: bool,
 }
 
 /// Tells where a node is now; `None` if that is not known.
@@ -127,7 +128,19 @@ impl Channel {
             fabric: None,
             counted: Counted::default(),
             buffers: Buffers::default(),
+            is_mirrored: false,
         }
+    }
+
+    /// The same, to a part whose memory comes back elsewhere when its node is lost.
+    #[must_use]
+    pub fn mirrored(self, is_mirrored: bool) -> Self {
+        Self { is_mirrored, ..self }
+    }
+
+    /// Whether what the part has is not lost with its node.
+    pub fn is_mirrored(&self) -> bool {
+        self.is_mirrored
     }
 
     /// The same, with reads done in this way.
