@@ -216,7 +216,7 @@ impl Core {
         if !is_full(&view.table, items) || !self.move_some(&view, u64::MAX)? {
             return Ok(());
         }
-        if !self.is_worth(&view.table) {
+        if !self.is_worth(&view.table)? {
             self.pause_table();
             return Ok(());
         }
@@ -236,13 +236,21 @@ impl Core {
     }
 
     /// Whether the next table takes so little of its part that values may go for it.
-    fn is_worth(&self, table: &Table) -> bool {
+    fn is_worth(&self, table: &Table) -> Result<bool> {
         let log2 = table.log2 + table::GROWTH_LOG2;
         let bytes: u64 = (0..segments(log2)).map(|n| segment_bytes(log2, n)).sum();
+        Ok(bytes <= self.capacity_there()? / WORTH)
+    }
+
+    /// Bytes of the root's part. Those of another pod's are not known here: there was no room, so the memory is full, and
+    /// the part has its share of what lies in all.
+    pub(super) fn capacity_there(&self) -> Result<u64> {
         let part = self.at.part();
-        let mut parts = self.heap.space().parts();
-        let capacity = parts.find(|of| of.number() == part).map_or(0, |of| of.capacity());
-        bytes <= capacity / WORTH
+        if let Some(near) = self.heap.space().parts().find(|of| of.number() == part) {
+            return Ok(near.capacity());
+        }
+        let used = self.heap.load(self.word(root::USED)?)? as i64;
+        Ok(used.max(0) as u64 / self.heap.parts().len().max(1) as u64)
     }
 
     /// Makes the next table and lets it take over.

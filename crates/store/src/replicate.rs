@@ -9,6 +9,7 @@ use super::chains::Placed;
 use super::core::{Core, Key};
 use super::entry::State;
 use super::fill::{Filling, STEP};
+use super::find::Found;
 use super::heap::offset;
 use super::item::{Control, HEADER, HITS_MAX, Header};
 use super::layout::root;
@@ -26,6 +27,13 @@ pub(super) fn replica_keys<'a>(key: &Key<'a>, replicas: u32) -> impl Iterator<It
     let key = *key;
     let of = move |n: u64| key.hash ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (0..=u64::from(replicas)).map(move |n| Key { hash: of(n), ..key })
+}
+
+/// A replica as it was read.
+enum Replica {
+    Found(Found),
+    /// Entries that may be its.
+    Lost(Vec<Placed>),
 }
 
 impl Core {
@@ -123,19 +131,51 @@ impl Core {
         Ok(self.heap.load(self.word(root::REPLICATED)?)? != 0)
     }
 
-    /// Takes out the replicas of what the key has, where that may be changed.
+    /// Takes out the replicas of what the key has, where that may be changed. Where it depends on what the key has, another
+    /// may win at the same moment, whose replicas stay.
     pub(super) fn drop_replicas_if(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<()> {
         if !self.has_replicas()? {
             return Ok(());
         }
         match self.find(key)? {
-            Some(found) if on_entry.allows_now(&found) => self.drop_numbered(key, found.header.replicas()),
+            Some(found) if on_entry == OnEntry::Replace => self.drop_numbered(key, found.header.replicas()),
+            Some(found) if on_entry.allows_now(&found) => {
+                let theirs = self.replicas_of(key, &found)?;
+                theirs.iter().try_for_each(|replica| self.drop_replica(replica))
+            }
             Some(_) => Ok(()),
             // Their first item may have been forgotten.
             None if on_entry.allows(None) && self.heap.load(self.word(root::FORGOTTEN)?)? != 0 => {
                 self.drop_numbered(key, REPLICAS_MAX.into())
             }
             None => Ok(()),
+        }
+    }
+
+    /// The replicas of an item that was found, if it is linked after they were read: those of one that takes its place
+    /// come later. None if it is not.
+    fn replicas_of(&self, key: &Key<'_>, first: &Found) -> Result<Vec<Replica>> {
+        let mut replicas = Vec::new();
+        for key in replica_keys(key, first.header.replicas().min(REPLICAS_MAX.into())).skip(1) {
+            match self.find(&key) {
+                Err(Error::Lost(_)) => replicas.push(Replica::Lost(self.lost_entries(&key)?)),
+                found => replicas.extend(found?.map(Replica::Found)),
+            }
+        }
+        let sequence = first.header.control.sequence();
+        let is_linked = self
+            .find(key)?
+            .is_some_and(|now| now.header.control.sequence() == sequence);
+        Ok(if is_linked { replicas } else { Vec::new() })
+    }
+
+    fn drop_replica(&self, replica: &Replica) -> Result<()> {
+        match replica {
+            Replica::Lost(entries) => self.forget(entries).map(drop),
+            Replica::Found(found) if self.unlink_found(found)? => {
+                self.retire(found.place.entry.item(), found.header, false)
+            }
+            Replica::Found(_) => Ok(()),
         }
     }
 
@@ -201,3 +241,6 @@ impl Core {
         Ok(entries)
     }
 }
+
+#[cfg(test)]
+mod tests;

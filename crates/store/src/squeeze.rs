@@ -5,9 +5,10 @@
 //! 3. Meanwhile the allocation is tried again, for as long as two sweeps take.
 
 use super::chains::{Placed, Table};
-use super::core::Core;
+use super::core::{Core, now_micros};
 use super::entry::State;
 use super::heap::offset;
+use super::item::Header;
 use super::layout::{LINE, root, table};
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, HashMap, HashSet, Nanos};
@@ -110,15 +111,27 @@ impl Core {
             if !is_chosen && header.chunks == 0 {
                 continue;
             }
-            self.drop_replicas_of(item, &header)?;
-            if self.unlink(placed)? {
+            if self.squeeze_out(placed, header)? {
                 chunked += usize::from(header.chunks > 0 && !is_chosen);
                 evicted += 1;
-                self.retire(item, self.header_after(placed, header), false)?;
             }
         }
         self.count_evicted(evicted)?;
         self.drain_pools()
+    }
+
+    /// Takes an item's memory, as the clock does: its value goes to a file where values are spilled. Whether it went.
+    fn squeeze_out(&self, placed: Placed, header: Header) -> Result<bool> {
+        let item = placed.entry.item();
+        self.drop_replicas_of(item, &header)?;
+        if !header.has_expired(now_micros) && self.spill(placed, &header)?.is_some() {
+            return Ok(true);
+        }
+        let is_gone = self.unlink(placed)?;
+        if is_gone {
+            self.retire(item, self.header_after(placed, header), false)?;
+        }
+        Ok(is_gone)
     }
 
     /// The committed entries of the whole table.

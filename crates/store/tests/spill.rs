@@ -391,3 +391,31 @@ fn of_first_writers_over_what_none_of_them_can_read_one_wins() {
         "few were in files"
     );
 }
+
+#[test]
+fn what_is_squeezed_out_is_read_from_files() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = Options {
+        buckets: 64,
+        sweeps: false,
+        ..Options::default()
+    };
+    let store = Store::create(&space_of(32), options).expect("a store");
+    store.spill_to(to(directory.path(), 256)).expect("a directory");
+    // Nothing of the large one's size is there that the clock could evict: the squeeze makes room for it.
+    const SMALL: usize = 12_000;
+    let mut keys = 0;
+    while store.stats().expect("counted").spilled == 0 {
+        store.put(&key(keys), &value(keys, 1, SMALL), KEEP).expect("put");
+        assert!(store.flush_spilled(Nanos::from_secs(60)), "the disk is stuck");
+        keys += 1;
+    }
+    let before = store.stats().expect("counted");
+    store.put(b"large", &value(0, 1, 700_000), KEEP).expect("put");
+    assert!(store.flush_spilled(Nanos::from_secs(60)), "the disk is stuck");
+    let after = store.stats().expect("counted");
+    let (evicted, spilled) = (after.evicted - before.evicted, after.spilled - before.spilled);
+    assert!(evicted > 0, "the large one needs extents");
+    println!("{evicted} evicted, {spilled} spilled");
+    assert!(spilled * 10 >= evicted * 8, "{evicted} evicted, {spilled} spilled");
+}
