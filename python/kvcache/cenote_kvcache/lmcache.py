@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ._connect import StoreOptions, connect, no_more
 from ._results import is_found, is_stored
+from ._stats import stats
 
 #: Of one request: its number, whether it was done, what was wrong, and a result a key.
 Completion = Tuple[int, bool, str, List[bool]]
@@ -77,6 +78,10 @@ class Connector:
         with self._lock:
             done = [(number, self._judges.pop(number), results) for number, results in self._store.drain()]
         return [(number, *_worded(*judge(results))) for number, judge, results in done]
+
+    def stats(self) -> Dict[str, int]:
+        """What the store's metrics say, by name: hits, misses, puts, bytes, evictions. Of all processes."""
+        return stats(self._store)
 
     def close(self) -> None:
         """Waits for what is under way, and leaves the store as it is."""

@@ -30,6 +30,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from ._connect import StoreOptions, connect, no_more
 from ._results import is_stored
+from ._stats import stats
 
 #: What SGLang itself reads of the extra configuration.
 OF_THE_SERVER = (
@@ -147,6 +148,10 @@ class CenoteStorage(HiCacheStorage):
     def clear(self) -> bool:
         """Other servers share the store: nothing is removed."""
         return False
+
+    def stats(self) -> Dict[str, int]:
+        """What the store's metrics say, by name: hits, misses, puts, bytes, evictions. Of all processes."""
+        return stats(self._store)
 
     def close(self) -> None:
         """Waits for what is under way, and leaves the store as it is."""

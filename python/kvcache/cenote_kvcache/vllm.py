@@ -32,6 +32,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, Tra
 
 from ._connect import StoreOptions, connect, no_more
 from ._results import is_stored
+from ._stats import stats
 
 if TYPE_CHECKING:
     from cenote_pool import Store
@@ -132,6 +133,10 @@ class CenoteTier(SecondaryTierManager):
         while self._jobs:
             poll.poll(LOOK_AGAIN)
             self._collect()
+
+    def stats(self) -> Dict[str, int]:
+        """What the store's metrics say, by name: hits, misses, puts, bytes, evictions. Of all processes."""
+        return stats(self.store)
 
     def shutdown(self) -> None:
         self._lookups.shutdown()
