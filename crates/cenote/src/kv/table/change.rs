@@ -80,7 +80,7 @@ mod tests {
         let changed = table.change(b"key", |_, _, new| {
             turns += 1;
             rt::sleep(Nanos::from_millis(10));
-            other.set(b"key", b"another's", None)?;
+            other.set(b"key", b"another's", 0)?;
             new.push(b'v');
             Ok((Change::Put { expires: 0 }, ()))
         });

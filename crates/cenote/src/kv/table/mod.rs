@@ -18,9 +18,8 @@ use super::dispatch::{Call, Data, Usage};
 use super::refusal::{Done, Refusal, TOO_MUCH};
 use super::reply::Reply;
 use cenote_base::Error;
-use cenote_base::rt::Nanos;
 use cenote_kv::Failure;
-use cenote_store::{PutOptions, Store, StoreStats, Value};
+use cenote_store::{Expected, PutOptions, Store, StoreStats, Value};
 pub use commands::COMMANDS;
 use std::sync::Arc;
 
@@ -120,13 +119,17 @@ impl Table {
         });
     }
 
-    /// Puts a value in the place of whatever is there.
-    fn set(&self, key: &[u8], value: &[u8], time_to_live: Option<Nanos>) -> Result<(), Refusal> {
-        let options = PutOptions {
-            time_to_live,
-            ..self.options
-        };
-        self.store.put(key, value, options).map(drop).map_err(refusal)
+    /// Puts a value in the place of whatever is there, until a time in microseconds since 1970; 0: for ever.
+    fn set(&self, key: &[u8], value: &[u8], expires: u64) -> Result<(), Refusal> {
+        self.put_if(key, value, Expected::Any, expires).map(drop)
+    }
+
+    /// As [`set`](Self::set), if the key has what is expected: whether it had.
+    fn put_if(&self, key: &[u8], value: &[u8], expected: Expected, expires: u64) -> Result<bool, Refusal> {
+        let put = self
+            .store
+            .compare_and_put_until(key, value, expected, expires, self.options);
+        Ok(put.map_err(refusal)?.is_some())
     }
 }
 

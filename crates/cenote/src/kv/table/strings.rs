@@ -1,7 +1,7 @@
 //! Commands on strings.
 
 use super::change::Change;
-use super::expiry::{micros, until};
+use super::expiry::micros;
 use super::{Table, refusal, tell};
 use crate::kv::dispatch::Call;
 use crate::kv::refusal::{Done, NOT_INTEGER, Refusal, SYNTAX, TOO_MUCH, wrong_number};
@@ -9,7 +9,7 @@ use crate::kv::strings::{
     FLOAT_MAX, NOT_FLOAT, SetOptions, TOO_LONG, expiry_option, float, positive_deadline, range, written_sum,
 };
 use cenote_kv::{Failure, STRING_MAX, decimal, integer};
-use cenote_store::{Put, PutOptions, Value};
+use cenote_store::{Expected, Value};
 
 fn expires_of(found: Option<Value>) -> u64 {
     found.map_or(0, |value| value.expires)
@@ -38,7 +38,7 @@ pub fn set(call: &mut Call<'_, Table>) -> Done {
         return Ok(());
     }
     if !(options.only_new || options.only_there || options.gets || options.keeps) {
-        call.shared.store.set(key, value, options.expiry.map(until))?;
+        call.shared.store.set(key, value, options.expiry.map_or(0, micros))?;
         call.reply.ok();
         return Ok(());
     }
@@ -64,14 +64,8 @@ pub fn set(call: &mut Call<'_, Table>) -> Done {
 
 /// Sets a key that is not there: whether it was not.
 fn set_new(call: &mut Call<'_, Table>, expiry: Option<u64>) -> Result<bool, Refusal> {
-    let table = &call.shared.store;
-    let options = PutOptions {
-        replaces: false,
-        time_to_live: expiry.map(until),
-        ..table.options
-    };
-    let put = table.store.put(&call.strings[1], &call.strings[2], options);
-    Ok(matches!(put.map_err(refusal)?, Put::Stored(_)))
+    let (key, value, expires) = (&call.strings[1], &call.strings[2], expiry.map_or(0, micros));
+    call.shared.store.put_if(key, value, Expected::Absent, expires)
 }
 
 pub fn setnx(call: &mut Call<'_, Table>) -> Done {
@@ -91,7 +85,7 @@ pub fn psetex(call: &mut Call<'_, Table>) -> Done {
 fn set_for(call: &mut Call<'_, Table>, unit: i64, command: &str) -> Done {
     let at = positive_deadline(call, 2, unit, true, command)?;
     let table = &call.shared.store;
-    table.set(&call.strings[1], &call.strings[3], Some(until(at)))?;
+    table.set(&call.strings[1], &call.strings[3], micros(at))?;
     call.reply.ok();
     Ok(())
 }
