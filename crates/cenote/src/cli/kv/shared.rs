@@ -141,15 +141,34 @@ fn mode(store: &Store) -> &'static str {
 
 /// Gives up what a server has of the space. A memory node hears of it again and again until it has answered; if one is
 /// away the process ends without, and the node finds that it is over.
-pub fn leave(held: impl Send + 'static) {
+pub fn leave(opened: Opened) {
+    let Opened { table, store, space } = opened;
+    drop(table);
+    let store = match sole(store, Instant::now() + LEAVING_TIME_MAX) {
+        Ok(store) => store,
+        Err(failure) => return log::warn!("{failure}"),
+    };
     let (told, left) = mpsc::channel();
     let leaving = std::thread::Builder::new().name("kv-leave".into());
     let leaving = leaving.spawn(move || {
-        drop(held);
+        drop((store, space));
         told.send(()).ok();
     });
     if leaving.is_ok() && left.recv_timeout(LEAVING_TIME_MAX).is_err() {
         log::warn!("a memory node has not heard that this server ends");
+    }
+}
+
+/// What is held here, when nothing else holds it: a request for metrics does while it is answered, and what it gives up
+/// last would be given up after the process has said that it is.
+fn sole<T>(mut held: Arc<T>, until: Instant) -> Result<T, Failure> {
+    loop {
+        held = match Arc::try_unwrap(held) {
+            Ok(sole) => return Ok(sole),
+            Err(held) if Instant::now() < until => held,
+            Err(_) => return Err("the table is not given up: a request for metrics reads it still".into()),
+        };
+        std::thread::sleep(TURN);
     }
 }
 
@@ -160,4 +179,41 @@ pub fn leave(held: impl Send + 'static) {
 pub fn tell(opened: &Opened) -> Result<String, Failure> {
     let stats = opened.store.stats()?;
     Ok(format!("{} keys in the table", stats.items))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// Says when it is given up.
+    struct Held(Arc<AtomicBool>);
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn what_a_request_for_metrics_holds_is_given_up_here_and_not_after() {
+        let gone = Arc::new(AtomicBool::new(false));
+        let held = Arc::new(Held(Arc::clone(&gone)));
+        let request = Arc::clone(&held);
+        let asks = std::thread::spawn(move || {
+            std::thread::sleep(3 * TURN);
+            drop(request);
+        });
+        drop(sole(held, Instant::now() + Duration::from_secs(60)).ok());
+        assert!(gone.load(Ordering::SeqCst), "it is given up when that is said");
+        asks.join().expect("joined");
+    }
+
+    #[test]
+    fn a_request_that_does_not_end_is_waited_for_no_longer_than_is_said() {
+        let held = Arc::new(());
+        let _request = Arc::clone(&held);
+        let failure = sole(held, Instant::now()).expect_err("it is held");
+        assert!(failure.to_string().contains("metrics"), "{failure}");
+    }
 }
