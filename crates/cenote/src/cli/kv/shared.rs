@@ -142,7 +142,9 @@ fn mode(store: &Store) -> &'static str {
 /// Gives up what a server has of the space. A memory node hears of it again and again until it has answered; if one is
 /// away the process ends without, and the node finds that it is over.
 pub fn leave(opened: Opened) {
-    let Opened { table, store, space } = opened;
+    let Opened {
+        table, store, space, ..
+    } = opened;
     drop(table);
     let store = match sole(store, Instant::now() + LEAVING_TIME_MAX) {
         Ok(store) => store,
