@@ -190,10 +190,10 @@ fn a_store_outlives_its_node() {
     if !can_run() {
         return;
     }
-    let mut pool = Pool::new(2, 32);
+    let mut pool = Pool::new(2, 64);
     let client = pool.client();
     client
-        .create_mirrored_space("store", 16 * EXTENT, None)
+        .create_mirrored_space("store", 32 * EXTENT, None)
         .expect("a space");
     pool.until_whole();
     let space = client.open_space("store").expect("open");

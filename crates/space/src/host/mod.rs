@@ -326,6 +326,9 @@ pub struct Host {
     _crew: Arc<Crew>,
 }
 
+/// Heat of extents in other pods: by slot, then by pod.
+type FarHeats = HashMap<u32, BTreeMap<String, Heat>>;
+
 struct HostState {
     /// At its crew, which is one tenant's, and of which this is the host.
     number: u64,
@@ -343,7 +346,7 @@ struct HostState {
     /// Sessions of users that do not map the part.
     part_sessions: Mutex<BTreeMap<SessionId, PartSession>>,
     /// Accesses of other pods, by slot.
-    far: Mutex<HashMap<u32, BTreeMap<String, Heat>>>,
+    far: Mutex<FarHeats>,
     /// Accesses from here, by slot, and when the extent came.
     near: Mutex<Vec<Near>>,
     /// Held for each change of what lies here, so that an epoch is compared and its extent changed at once. Lock order:

@@ -19,7 +19,7 @@ use super::super::GlobalAddress;
 use super::super::heat::Heat;
 use super::super::keeper::Lifetime;
 use super::super::slot::{Slot, Use};
-use super::{HostState, Next, Order, Ordered, Task};
+use super::{FarHeats, HostState, Next, Order, Ordered, Task};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -63,10 +63,12 @@ impl HostState {
     pub(super) fn watch(&self) -> Next {
         // Before it looks: an access that it does not see wakes it.
         self.looks.is_dozing.store(true, Ordering::SeqCst);
-        let is_idle = self.count_near() == 0 && self.far.lock().is_empty();
+        // Those of others first: of what comes between the two looks none may seem to be used elsewhere alone.
+        let far = self.far_heats();
+        let is_idle = self.count_near() == 0 && far.is_empty();
         if !is_idle {
             self.looks.is_dozing.store(false, Ordering::SeqCst);
-            self.move_hot();
+            self.move_hot(&far);
         }
         let now = rt::now();
         let is_reclaiming = {
@@ -109,15 +111,25 @@ impl HostState {
     }
 
     /// Moves what would be better off elsewhere.
-    fn move_hot(&self) {
+    fn move_hot(&self, far: &FarHeats) {
         let mut silent = BTreeSet::new();
-        for candidate in self.candidates() {
+        for candidate in self.candidates(far) {
             if self.is_stopping() {
                 return;
             }
             // What fails now is found again at the next look.
             let _ = self.try_move(&candidate, &mut silent);
         }
+    }
+
+    /// How hot extents are in other pods; what has grown cold there is forgotten.
+    fn far_heats(&self) -> FarHeats {
+        let (now, mut far) = (rt::now(), self.far.lock());
+        far.retain(|_, pods| {
+            pods.retain(|_, heat| heat.at(now, &self.options.heat) > 1.5);
+            !pods.is_empty()
+        });
+        far.clone()
     }
 
     /// Accesses of this pod's users since the last look; how many there were.
@@ -181,16 +193,11 @@ impl HostState {
     }
 
     /// What would be better off elsewhere, the hottest first.
-    fn candidates(&self) -> Vec<Candidate> {
+    fn candidates(&self, far: &FarHeats) -> Vec<Candidate> {
         let (now, options) = (rt::now(), &self.options);
         let near = self.near.lock().clone();
         // Where no near access was ever counted there is nobody who could have been missed.
         let is_used = near.iter().any(|known| known.heat.at(now, &options.heat) > 1.0);
-        let mut far = self.far.lock();
-        far.retain(|_, pods| {
-            pods.retain(|_, heat| heat.at(now, &options.heat) > 1.5);
-            !pods.is_empty()
-        });
         let mut found = Vec::new();
         for (slot, pods) in far.iter() {
             let known = near.get(*slot as usize).copied().unwrap_or_default();
