@@ -13,8 +13,7 @@
 //!    [`Part::changed`] with its bytes, before the next that needs it. So a mirror has a beginning of the changes;
 //! 2. an access and the copies of what it changed are one *step*: no other access sees what is not copied yet;
 //! 3. nothing is answered before what was copied until then is in the mirror ([`Part::settle`]), or the manager has
-//! said
-//!    that the mirror counts no more. That holds for reads too: what a caller has seen is on both sides;
+//!    said that the mirror counts no more. That holds for reads too: what a caller has seen is on both sides;
 //! 4. a keeper that hears that it is the keeper no more ([`Part::withdraw`]) answers nothing.
 //!
 //! What is not copied: marks of threads that are inside, and heat. Nothing moves in such a part.

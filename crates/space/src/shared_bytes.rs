@@ -17,8 +17,7 @@
 //! 2. what the part's host does for users that map nothing it writes back, and invalidates, too ([`Part::share`]);
 //! 3. extents of such a part do not leave it: no word tells another host in the middle of a copy;
 //! 4. a process that maps it is ended by its host's agent when it is fenced, and the agent writes back and drops what
-//! the
-//!    host's caches hold of the part, before others may use what it had.
+//!    the host's caches hold of the part, before others may use what it had.
 
 use super::act::{Act, Outcome};
 use super::address::OFFSET_BITS;

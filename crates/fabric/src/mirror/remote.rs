@@ -15,10 +15,9 @@
 //!    are posted;
 //! 3. bounded: what is gathered by a record's size, what is not placed by the journal's, works by the endpoint's depth;
 //! 4. an error of a work is the end: nothing more is posted or gathered. A mirror that counts as whole must be *void*
-//! in
-//!    the book before commits go on, so every fence from then on waits for [`RemoteMirror::give_up`], also one that has
-//!    nothing to send, and at most for the patience that the mirror was made with. One that does not count is given up
-//!    at once. The thread that fills does not wait: it is the one that tells the book;
+//!    in the book before commits go on, so every fence from then on waits for [`RemoteMirror::give_up`], also one that
+//!    has nothing to send, and at most for the patience that the mirror was made with. One that does not count is given
+//!    up at once. The thread that fills does not wait: it is the one that tells the book;
 //! 5. a mirror that counts for nothing yet is filled in place, past the journal, by the thread that leads, so that
 //!    nothing is placed meanwhile; and without lines that were placed since they were read for it, as those may be newer.
 //!    One that counts is filled through the journal.

@@ -15,8 +15,7 @@
 //! - it goes to another host only after the agent of the former one has confirmed that no process there maps it, and
 //!   that nothing of it is in that host's caches; or when the former one's epoch was closed;
 //! - a host's epoch rises each time it joins after it was lost, or was cut off over that. An agent of a closed epoch is
-//! not heard before it has
-//!   ended every process of its host that maps the device.
+//!   not heard before it has ended every process of its host that maps the device.
 
 use super::{Grant, GrantId, GrantTable, NodeId, Phase};
 use crate::host::Sight;

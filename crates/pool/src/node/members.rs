@@ -17,8 +17,7 @@
 //!   confirmed are its sessions ended, and what they had is free. No other process is touched;
 //! - members that a former process of this node had come back with what they had, until a lease has passed. Then each
 //!   process that maps a part and is no member is ended, and then, when all other nodes have confirmed that they end
-//! too,
-//!   the sessions whose members did not come back;
+//!   too, the sessions whose members did not come back;
 //! - a fenced member that lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
 //!   when this process starts anew;
 //! - time that this process itself did not run counts for no member's silence, nor does time in which a member waits
