@@ -205,7 +205,8 @@ impl Core {
             for at in (0..*len).step_by(step.len()) {
                 let n = (len - at).min(step.len() as u64) as usize;
                 let at = super::heap::offset(*piece, at)?;
-                self.heap.read_value(at, &mut step[..n], header.chunks > 0)?;
+                let read = self.heap.read_value(at, &mut step[..n], header.chunks > 0);
+                read.map_err(|error| self.heap.failure_at(at, error))?;
                 checksum = crc::append(checksum, &step[..n]);
             }
         }

@@ -274,7 +274,8 @@ impl Core {
         for placed in entries {
             match self.header_at(placed.entry.item()) {
                 Ok(Some(header)) if header.control.life() == Life::Live => found.push((placed, header)),
-                Ok(_) | Err(Error::Lost(_)) => {}
+                Ok(_) => {}
+                Err(error) if self.heap.is_away(&error) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -86,6 +86,15 @@ impl Heap {
         }
     }
 
+    /// Whether an error of [`failure_at`](Self::failure_at) says that a part is away.
+    pub(super) fn is_away(&self, error: &Error) -> bool {
+        match error {
+            Error::Lost(_) => true,
+            Error::Timeout(_) => self.space().is_mirrored(),
+            _ => false,
+        }
+    }
+
     fn failure_there(&self, address: GlobalAddress, error: Error) -> Error {
         let part = address.part();
         match error {

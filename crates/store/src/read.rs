@@ -181,7 +181,11 @@ impl Core {
 
     /// Whether the item is the same still.
     pub(super) fn is_still(&self, item: GlobalAddress, header: &Header) -> Result<bool> {
-        match self.heap.control(item) {
+        match self
+            .heap
+            .control(item)
+            .map_err(|error| self.heap.failure_at(item, error))
+        {
             Ok(control) => Ok(control.is_same_live(header.control)),
             Err(Error::Invalid(_) | Error::OutOfBounds(_)) => Ok(false),
             Err(error) => Err(error),
@@ -195,7 +199,8 @@ impl Core {
         }
         let mut list = vec![0; 8 * header.chunks as usize];
         if !list.is_empty() {
-            self.heap.read(offset(item, header.body())?, &mut list)?;
+            let read = self.heap.read(offset(item, header.body())?, &mut list);
+            read.map_err(|error| self.heap.failure_at(item, error))?;
         }
         Ok((header.checksum(key.bytes, &list) == header.crc).then_some(list))
     }
@@ -206,15 +211,17 @@ impl Core {
         let mut checksum = crc::crc32c(&[]);
         for (piece, len) in pieces(item, header, list, 0, header.value_len) {
             let piece = piece?;
+            // A chunk may lie in another part than its item.
+            let failed = |error| self.heap.failure_at(piece, error);
             let (first, behind) = rest.split_at_mut(len as usize);
             rest = behind;
             if !header.has_checksum() {
-                self.heap.read_value(piece, first, !list.is_empty())?;
+                self.heap.read_value(piece, first, !list.is_empty()).map_err(failed)?;
                 continue;
             }
             for (n, step) in first.chunks_mut(STEP).enumerate() {
                 let at = offset(piece, (n * STEP) as u64)?;
-                self.heap.read_value(at, step, !list.is_empty())?;
+                self.heap.read_value(at, step, !list.is_empty()).map_err(failed)?;
                 checksum = crc::append(checksum, step);
             }
         }

@@ -105,7 +105,8 @@ impl Core {
             let header = match self.header_at(item) {
                 Ok(Some(header)) => header,
                 // What lies in a part that is away makes no room, and holds nothing up.
-                Ok(None) | Err(Error::Lost(_)) => continue,
+                Ok(None) => continue,
+                Err(error) if self.heap.is_away(&error) => continue,
                 Err(error) => return Err(error),
             };
             if !is_chosen && header.chunks == 0 {
