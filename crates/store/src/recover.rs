@@ -33,6 +33,10 @@ impl Core {
 
     /// Whether the step may go otherwise now.
     fn recover(&self, key: &Key<'_>) -> Result<bool> {
+        // What is mirrored comes back: no entry goes, and no replica takes its place.
+        if self.heap.space().is_mirrored() {
+            return Ok(false);
+        }
         if !self.has_replicas()? {
             return self.forget(&self.lost_entries(key)?);
         }
