@@ -28,6 +28,7 @@
 //! A mirror is mapped here ([`MirrorFile`]), or lies on another machine and is written by one-sided verbs
 //! ([`RemoteMirror`]).
 
+mod gathered;
 mod journal;
 mod lent;
 mod lines;

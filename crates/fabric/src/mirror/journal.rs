@@ -33,7 +33,7 @@ pub(super) const RECORDS_AT: u64 = 4096;
 /// Bytes of all records.
 pub(super) const CAPACITY: u64 = JOURNAL - RECORDS_AT;
 /// Lines of a record at most.
-pub(super) const LINES_MAX: usize = 4096;
+pub(super) const LINES_MAX: usize = 8192;
 const RUN: usize = 16;
 const HEAD: usize = 64;
 pub(super) const SLOT: usize = 64;

@@ -10,7 +10,7 @@ const STRIPE: usize = 64 * LINE;
 /// Bytes of the longest run that goes as one write.
 const RUN_MAX: usize = 64 << 10;
 /// Stripes that may be gathered: their memory is kept, 4 KiB for each.
-const STRIPES_MAX: usize = 1024;
+const STRIPES_MAX: usize = 32;
 
 /// See the module. Emptied, it keeps its memory for the next lines.
 #[derive(Default)]
@@ -42,9 +42,9 @@ impl Lines {
         self.count
     }
 
-    /// Whether `len` bytes more make no more than `lines`.
-    pub(super) fn has_room(&self, len: usize, lines: usize) -> bool {
-        self.count + len / LINE <= lines && self.places.len() + len.div_ceil(STRIPE) < STRIPES_MAX
+    /// Whether they are of as many stripes as may be gathered.
+    pub(super) fn is_spread(&self) -> bool {
+        self.places.len() >= STRIPES_MAX
     }
 
     pub(super) fn clear(&mut self) {
@@ -52,9 +52,10 @@ impl Lines {
         self.count = 0;
     }
 
-    /// Takes whole lines of `memory`, each in the place of what was taken of it before. Words are loaded first to last:
-    /// a line that is being stored to shows its first word no newer than the others.
-    pub(super) fn take(&mut self, memory: &RegionMemory, off: u64, len: usize) {
+    /// Takes whole lines of `memory`, each in the place of what was taken of it before; how many were not. Words are
+    /// loaded first to last: a line that is being stored to shows its first word no newer than the others.
+    pub(super) fn take(&mut self, memory: &RegionMemory, off: u64, len: usize) -> usize {
+        let before = self.count;
         for (at, from, to) in stripes_of(off, len) {
             let stripe = self.stripe(at);
             for i in from..to {
@@ -70,6 +71,7 @@ impl Lines {
             stripe.has |= mask;
             self.count += newly as usize;
         }
+        self.count - before
     }
 
     fn stripe(&mut self, at: u64) -> &mut Stripe {
@@ -103,17 +105,23 @@ impl Lines {
 
     /// All of them, in the order of memory.
     pub(super) fn sorted(&self) -> Vec<Piece<'_>> {
-        let mut stripes: Vec<&Stripe> = self.stripes[..self.places.len()].iter().collect();
-        stripes.sort_unstable_by_key(|stripe| stripe.at);
-        let pieces = stripes.into_iter().flat_map(|stripe| {
-            let bytes = move |(from, to): (usize, usize)| {
-                let at = stripe.at + (from * LINE) as u64;
-                (at, &stripe.bytes[from * LINE..to * LINE])
-            };
-            ranges_of(stripe.has).map(bytes)
-        });
-        pieces.collect()
+        sorted(core::slice::from_ref(self))
     }
+}
+
+/// All lines of all `parts`, which have none twice, in the order of memory.
+pub(super) fn sorted(parts: &[Lines]) -> Vec<Piece<'_>> {
+    let stripes = parts.iter().flat_map(|lines| &lines.stripes[..lines.places.len()]);
+    let mut stripes: Vec<&Stripe> = stripes.collect();
+    stripes.sort_unstable_by_key(|stripe| stripe.at);
+    let pieces = stripes.into_iter().flat_map(|stripe| {
+        let bytes = move |(from, to): (usize, usize)| {
+            let at = stripe.at + (from * LINE) as u64;
+            (at, &stripe.bytes[from * LINE..to * LINE])
+        };
+        ranges_of(stripe.has).map(bytes)
+    });
+    pieces.collect()
 }
 
 /// The stripes of a range of whole lines: where each begins, and which of its lines are meant.
@@ -278,7 +286,7 @@ mod tests {
                         region.span(at, LINE as u64).set_u64(0, word);
                         model.insert(at, word.to_le_bytes()[7]);
                     });
-                    lines.take(&region, at, len);
+                    _ = lines.take(&region, at, len);
                 }
             }
             assert_eq!(lines.len(), model.len());

@@ -13,7 +13,8 @@
 //! 1. what a fence returned for is in the journal, or in its place, or the mirror was given up;
 //! 2. one record is under way at a time, and one step of placing: the older lines are in their places before newer ones
 //!    are posted;
-//! 3. bounded: what is gathered by a record's size, what is not placed by the journal's, works by the endpoint's depth;
+//! 3. bounded: what is [gathered](super::gathered) by a record's size, what is not placed by the journal's, works by the
+//!    endpoint's depth;
 //! 4. an error of a work is the end: nothing more is posted or gathered. A mirror that counts as whole must be *void*
 //!    in the book before commits go on, so every fence from then on waits for [`RemoteMirror::give_up`], also one that
 //!    has nothing to send, and at most for the patience that the mirror was made with. One that does not count is given
@@ -23,10 +24,12 @@
 //!    One that counts is filled through the journal.
 
 use super::Side;
-use super::journal::{CAPACITY, LINES_MAX, RECORD_MAX, RECORDS_AT, SLOT, Slot, lines_of, place_after, record};
-use super::lines::{Lines, bytes_of, latest, writes};
+use super::gathered::{Gathered, Turn};
+use super::journal::{CAPACITY, RECORD_MAX, RECORDS_AT, SLOT, Slot, lines_of, place_after, record};
+use super::lines::{Lines, bytes_of, latest, sorted, writes};
 use crate::memory::RegionMemory;
 use crate::rdma::{Posted, RemoteMemory, Work};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, MutexGuard, Nanos};
 use cenote_base::units::ByteSize;
@@ -74,15 +77,17 @@ pub struct RemoteMirror {
     journal: RemoteMemory,
     stream: u64,
     options: RemoteOptions,
+    /// Copied, and in no record yet.
+    gathered: Gathered,
+    /// It is neither lost nor given up.
+    is_used: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 struct State {
-    /// Copied, and in no record yet.
-    gathered: Lines,
     /// Empty, for what is gathered next.
-    spare: Lines,
+    spare: Turn,
     /// To be filled in place.
     filling: Option<Lines>,
     /// A thread leads: it sends, or places, what others wait for.
@@ -170,6 +175,8 @@ impl RemoteMirror {
             memory,
             journal,
             stream: slot.stream,
+            gathered: Gathered::new(),
+            is_used: AtomicBool::new(true),
             state: Mutex::new(State::new(options.believed)),
             options,
             changed: Condvar::new(),
@@ -190,12 +197,18 @@ impl RemoteMirror {
     /// The book says that this is no whole mirror: fences do not wait for it any more.
     pub fn give_up(&self) {
         self.state.lock().given_up = true;
+        self.is_used.store(false, Ordering::Release);
         self.changed.notify_all();
     }
 
     /// What went there so far.
     pub fn traffic(&self) -> RemoteTraffic {
         self.state.lock().traffic
+    }
+
+    /// The record that the last copied line is in, or will be.
+    fn last(&self, state: &State) -> u64 {
+        state.there + u64::from(state.is_sent) + u64::from(!self.gathered.is_empty())
     }
 
     /// Returns when all that was copied before is there, or the mirror is given up.
@@ -210,7 +223,7 @@ impl RemoteMirror {
 
     /// Returns when all that was copied before is there, or the mirror is lost.
     fn arrive<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        let wanted = state.last();
+        let wanted = self.last(&state);
         while state.there < wanted && state.is_used() {
             state = match state.is_led {
                 true => self.changed.wait(state),
@@ -243,6 +256,7 @@ impl RemoteMirror {
         }
         state.lost = Some(error.clone());
         state.given_up |= !state.counts;
+        self.is_used.store(false, Ordering::Release);
         drop(state);
         (self.options.on_lost)(&error);
         self.changed.notify_all();
@@ -256,6 +270,7 @@ impl RemoteMirror {
             if now >= until {
                 // Others have waited for as long, or shall not.
                 (state.given_up, state.behind) = (true, true);
+                self.is_used.store(false, Ordering::Release);
                 self.changed.notify_all();
                 break;
             }
@@ -266,16 +281,18 @@ impl RemoteMirror {
 
     /// Sends what is gathered as a record, and goes on with placing.
     fn send<'a>(&'a self, mut state: MutexGuard<'a, State>) -> (MutexGuard<'a, State>, Result<()>) {
-        let spare = core::mem::take(&mut state.spare);
-        let mut lines = core::mem::replace(&mut state.gathered, spare);
+        let mut lines = core::mem::take(&mut state.spare);
+        // In one step for those that ask which record their lines are in.
+        self.gathered.end_turn(&mut lines);
         state.is_sent = true;
         let number = state.there + 1;
         drop(state);
-        let record = record(self.stream, number, &lines.sorted());
+        let record = record(self.stream, number, &sorted(lines.lines()));
         let count = lines.len() as u64;
         lines.clear();
-        let (mut state, place) = self.room(self.state.lock(), record.len() as u64);
+        state = self.state.lock();
         state.spare = lines;
+        let (state, place) = self.room(state, record.len() as u64);
         let place = match place {
             Ok(place) => place,
             Err(error) => return (state, Err(error)),
@@ -285,7 +302,7 @@ impl RemoteMirror {
             Ok(record) => Arc::new(record),
             Err(error) => return (self.state.lock(), Err(error)),
         };
-        state = self.state.lock();
+        let mut state = self.state.lock();
         state.traffic.lines += count;
         state.is_there(number, Kept { place, record });
         self.changed.notify_all();
@@ -430,8 +447,7 @@ impl State {
         Self {
             counts,
             behind: false,
-            gathered: Lines::default(),
-            spare: Lines::default(),
+            spare: Turn::new(),
             filling: None,
             is_led: false,
             is_sent: false,
@@ -444,11 +460,6 @@ impl State {
             given_up: false,
             traffic: RemoteTraffic::default(),
         }
-    }
-
-    /// The record that the last copied line is in, or will be.
-    fn last(&self) -> u64 {
-        self.there + u64::from(self.is_sent) + u64::from(!self.gathered.is_empty())
     }
 
     fn is_used(&self) -> bool {
@@ -523,13 +534,9 @@ impl Side for RemoteMirror {
     }
 
     fn copy(&self, memory: &RegionMemory, off: u64, len: usize) {
-        let mut state = self.state.lock();
         // The caller holds the lock of a stripe: the next fence waits for the book, and not this.
-        while !state.gathered.has_room(len, LINES_MAX) && state.is_used() {
-            state = self.arrive(state);
-        }
-        if state.is_used() {
-            state.gathered.take(memory, off, len);
+        while self.is_used.load(Ordering::Acquire) && !self.gathered.take(memory, off, len) {
+            drop(self.arrive(self.state.lock()));
         }
     }
 
@@ -555,7 +562,7 @@ impl Side for RemoteMirror {
     fn fill(&self, memory: &RegionMemory, off: u64, len: usize) {
         let mut state = self.state.lock();
         match state.filling.as_mut() {
-            Some(lines) => lines.take(memory, off, len),
+            Some(lines) => _ = lines.take(memory, off, len),
             None => {
                 drop(state);
                 self.copy(memory, off, len);
@@ -576,7 +583,7 @@ impl Side for RemoteMirror {
 
     fn is_settled(&self) -> bool {
         let state = self.state.lock();
-        state.lost.is_none() && state.there >= state.last()
+        state.lost.is_none() && state.there >= self.last(&state)
     }
 
     fn behind(&self) -> Option<u64> {
