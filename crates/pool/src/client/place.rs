@@ -61,7 +61,7 @@ impl Place {
             if !may_have_left || !self.has_left(&member) {
                 return answer;
             }
-            self.follow(member.node())?;
+            self.follow(&member)?;
         }
     }
 
@@ -73,11 +73,13 @@ impl Place {
         member.has_moved()
     }
 
-    /// To the node where the part is now, unless another thread was faster.
-    fn follow(&self, from: NodeId) -> Result<()> {
+    /// To the node where the part is now, unless another thread was faster. Other parts of the former node's may be
+    /// nowhere yet: that is their callers' error.
+    fn follow(&self, from: &Arc<Membership>) -> Result<()> {
         let until = rt::now() + self.timeout;
         loop {
-            match (self.follow)(from) {
+            match (self.follow)(from.node()) {
+                Err(_) if !Arc::ptr_eq(&self.member(), from) => return Ok(()),
                 Err(Error::Lost(_) | Error::Timeout(_) | Error::Busy(_)) if rt::now() < until => rt::sleep(RETRY),
                 followed => return followed,
             }
@@ -128,7 +130,7 @@ impl Admission for Admitted {
         if is_new || !may_have_left || !place.has_left(&member) {
             return renewed;
         }
-        place.follow(member.node())?;
+        place.follow(&member)?;
         place.member().pass()
     }
 }

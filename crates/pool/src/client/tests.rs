@@ -11,7 +11,7 @@ use crate::wire::{self, Failure, Hello, PartView, Reply, Request, SpaceSummary, 
 use cenote_base::Error;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::message::{Listener, Network};
+use cenote_fabric::message::{Connection, Listener, Network};
 use std::sync::{Arc, Weak};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
@@ -77,7 +77,7 @@ fn a_space_that_is_being_dropped_is_made_anew() {
     }
 }
 
-/// A memory node that lets one member in, and does what it asks.
+/// A memory node that lets a member in, also when it comes again, and does what it asks.
 fn play_node() -> String {
     play_node_that(|_| MemberReply::Done)
 }
@@ -87,19 +87,24 @@ fn play_node_that(answers: fn(&MemberRequest) -> MemberReply) -> String {
     let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
     let address = listener.address();
     rt::spawn("node", move || {
-        let connection = listener.accept(TIMEOUT).expect("no error").expect("it comes");
-        let _: MemberHello = wire::receive(&*connection, TIMEOUT).expect("a hello");
-        let welcome = MemberWelcome {
-            epoch: 0,
-            lease: TIMEOUT.raw(),
-            ring: None,
-        };
-        wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
-        while let Ok(request) = wire::receive(&*connection, TIMEOUT) {
-            wire::send(&*connection, &answers(&request)).ok();
+        while let Ok(Some(connection)) = listener.accept(TIMEOUT) {
+            serve_member(&*connection, answers);
         }
     });
     address
+}
+
+fn serve_member(connection: &dyn Connection, answers: fn(&MemberRequest) -> MemberReply) {
+    let _: MemberHello = wire::receive(connection, TIMEOUT).expect("a hello");
+    let welcome = MemberWelcome {
+        epoch: 0,
+        lease: TIMEOUT.raw(),
+        ring: None,
+    };
+    wire::send(connection, &Ok::<_, Failure>(welcome)).expect("sent");
+    while let Ok(request) = wire::receive(connection, TIMEOUT) {
+        wire::send(connection, &answers(&request)).ok();
+    }
 }
 
 /// A manager that knows where the parts of a space are.
@@ -107,15 +112,21 @@ fn play_view(view: &SpaceView) -> String {
     let (listener, view) = (Tcp.listen("127.0.0.1:0").expect("a free port"), view.clone());
     let address = listener.address();
     rt::spawn("manager", move || {
-        let connection = listener.accept(TIMEOUT).expect("no error").expect("it comes");
-        let _: Hello = wire::receive(&*connection, TIMEOUT).expect("a hello");
-        let welcome: Welcome = serde_json::from_str(r#"{"pool":1,"term":1,"lease":1000000000}"#).expect("one");
-        wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
-        while let Ok(Request::OpenSpace { .. }) = wire::receive(&*connection, TIMEOUT) {
-            wire::send(&*connection, &Reply::Space(view.clone())).expect("sent");
+        while let Ok(Some(connection)) = listener.accept(TIMEOUT) {
+            let view = view.clone();
+            rt::spawn("session", move || serve_view(&*connection, &view));
         }
     });
     address
+}
+
+fn serve_view(connection: &dyn Connection, view: &SpaceView) {
+    let _: Hello = wire::receive(connection, TIMEOUT).expect("a hello");
+    let welcome: Welcome = serde_json::from_str(r#"{"pool":1,"term":1,"lease":1000000000}"#).expect("one");
+    wire::send(connection, &Ok::<_, Failure>(welcome)).expect("sent");
+    while let Ok(Request::OpenSpace { .. }) = wire::receive(connection, TIMEOUT) {
+        wire::send(connection, &Reply::Space(view.clone())).expect("sent");
+    }
 }
 
 fn part(number: u8, node: u64, members: Option<&str>) -> PartView {
@@ -143,7 +154,10 @@ fn opening(manager: String) -> Arc<Opening> {
         network: Arc::new(Tcp),
         managers: Managers::parse(&credentials.manager).expect("an address"),
         hello: credentials.tenants_hello(),
-        options: ClientOptions::default(),
+        options: ClientOptions {
+            timeout: Nanos::from_secs(5),
+            ..ClientOptions::default()
+        },
         manager: Mutex::new(None),
     });
     Arc::new_cyclic(|me| Opening {
@@ -181,6 +195,32 @@ fn a_part_that_is_nowhere_keeps_no_other_away() {
         assert!(matches!(failed, Err(Error::Lost(_))), "{failed:?}");
         assert_eq!(nodes(), [NodeId(1), NodeId(2)]);
     }
+}
+
+/// The same, of a request: its part was at the next node by then, and it tried to follow the other one for as long as a
+/// request may take, and failed.
+#[test]
+fn a_request_of_a_part_that_has_moved_waits_for_no_other() {
+    let former = play_node_that(|request| match request {
+        MemberRequest::Audit { .. } => MemberReply::Failed(Error::Revoked("not kept here".into()).into()),
+        _ => MemberReply::Done,
+    });
+    let next = play_node();
+    let view = |parts| SpaceView {
+        id: SpaceId(1),
+        key: Key::of(1),
+        parts,
+    };
+    let before = view(vec![part(1, 1, Some(&former)), part(2, 1, Some(&former))]);
+    let after = view(vec![part(1, 1, None), part(2, 2, Some(&next))]);
+    let opening = opening(play_view(&after));
+    let member = opening
+        .member_at(&mut Members::default(), &before, &before.parts[0], &former)
+        .expect("a member");
+    let places = [0, 1].map(|n| opening.place(&before.parts[n], Arc::clone(&member)));
+    let answer = places[1].ask(&MemberRequest::Audit { part: 2 }, &mut 0);
+    assert!(matches!(answer, Ok(MemberReply::Done)), "{answer:?}");
+    assert_eq!([0, 1].map(|n: usize| places[n].member().node()), [NodeId(1), NodeId(2)]);
 }
 
 /// Each error of a mirrored part's request asked the manager where the part was, also one that its node had answered:
