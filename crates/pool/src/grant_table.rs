@@ -713,9 +713,10 @@ impl GrantTable {
         }
     }
 
+    /// Room that a node is about to have.
     fn freeing(&self, node: NodeId) -> u64 {
         let freeing = |g: &&Grant| g.node == node && g.phase == Phase::Freeing;
-        self.grants.values().filter(freeing).map(|g| g.bytes).sum()
+        self.grants.values().filter(freeing).map(Grant::taken).sum()
     }
 
     /// Room that a node can come to have.
@@ -724,13 +725,14 @@ impl GrantTable {
         self.free_of(node) + self.freeing(node) + idle
     }
 
+    /// What may go for a tenant of this priority, in this order, and the room that each leaves.
     fn reclaimable(&self, node: NodeId, priority: u8) -> Vec<(GrantId, u64)> {
         let of = |grant: &Grant| self.tenants.tenants.get(&grant.tenant).map_or(0, |t| t.priority);
         let mut idle: Vec<_> = self
             .grants
             .iter()
             .filter(|(_, g)| g.node == node && self.is_unused(g) && of(g) < priority)
-            .map(|(id, g)| (of(g), g.time, *id, g.bytes))
+            .map(|(id, g)| (of(g), g.time, *id, g.taken()))
             .collect();
         idle.sort_unstable();
         idle.into_iter().map(|(.., id, bytes)| (id, bytes)).collect()

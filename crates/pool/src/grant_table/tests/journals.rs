@@ -88,3 +88,33 @@ fn a_space_whose_journals_have_no_room_is_refused() {
     }
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
+
+/// Room was being freed, or could be, and a grant that needed a mirror's journal's was refused: it counted as taken, and
+/// not as what comes free.
+#[test]
+fn a_journal_that_goes_leaves_its_room() {
+    const JOURNALS: u64 = JOURNAL / EXTENT;
+    let beside = |tenant: &str, grant_table: &mut GrantTable| {
+        let all = OpenRequest {
+            machine: 2,
+            ..requested("all", 2 + JOURNALS)
+        };
+        grant_table.open(tenant, &all, Nanos(1), LEASE)
+    };
+    let mut grant_table = two(2 + JOURNALS);
+    let (id, epoch) = admit(grant_table.open("b", &on_first(true, 2), Nanos(0), LEASE));
+    let full = beside("b", &mut grant_table);
+    assert!(matches!(full, Err(Error::Full(_))), "it is in use: {full:?}");
+    grant_table.release("b", id, epoch, true, Nanos(1)).expect("its holder");
+    assert_eq!(beside("b", &mut grant_table).expect("it is being freed"), Opening::Wait);
+
+    // Idle, and of less priority.
+    let mut grant_table = two(2 + JOURNALS);
+    let (id, epoch) = admit(grant_table.open("a", &on_first(true, 1), Nanos(0), LEASE));
+    grant_table
+        .release("a", id, epoch, false, Nanos(1))
+        .expect("its holder");
+    confirm(&mut grant_table, id);
+    assert_eq!(beside("b", &mut grant_table).expect("it may go"), Opening::Wait);
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
