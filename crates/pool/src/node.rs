@@ -351,8 +351,9 @@ impl Follower for NodeState {
             Order::Inspect { grant } => {
                 return self.holders(grant).map(OrderReply::Holders);
             }
-            // A mirror that has taken a part's place: it was fenced before, and this process uses it by now.
-            Order::Fence { grant } if self.parts.is_open(grant) => {}
+            // A mirror that has taken a part's place: it was fenced before it was noted, and this process may map it by
+            // now, also while the part waits for the manager.
+            Order::Fence { grant } if self.parts.is_noted(grant) => {}
             Order::Fence { grant } => {
                 let path = self.directory.grant_path(grant);
                 self.lending.close(grant, &path)?;

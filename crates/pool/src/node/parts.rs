@@ -458,6 +458,11 @@ impl Parts {
 
     /// The parts of a space at other nodes that are called over the fabric, or may be, by node; `None`: that is not
     /// known, as the manager has told nothing yet, or not what has become of a part that was being made, or of a mirrored
+    /// Whether a grant is a part of this node's, open or not.
+    pub(super) fn is_noted(&self, grant: GrantId) -> bool {
+        self.noted.lock().contains_key(&grant)
+    }
+
     /// one that was freed here: it may be at another node.
     pub(super) fn elsewhere(&self, space: SpaceId) -> Option<BTreeMap<NodeId, Vec<u8>>> {
         // Those that cannot be opened too: this node would ask itself for ever.

@@ -85,6 +85,10 @@ impl Silence {
 }
 
 fn start(directory: &Path, manager: &Manager) -> MemoryNode {
+    start_on(directory, manager, Stage::default())
+}
+
+fn start_on(directory: &Path, manager: &Manager, stage: Stage) -> MemoryNode {
     let calls = NodeCalls {
         address: "here".into(),
         callers: Arc::new(Nodes::default()),
@@ -101,7 +105,7 @@ fn start(directory: &Path, manager: &Manager) -> MemoryNode {
         listen: "127.0.0.1:0".into(),
         calls: Some(calls),
     };
-    let host = Box::new(Stage::default());
+    let host = Box::new(stage);
     let (state, listener) = MemoryNode::prepare(options, NodeLimits::default(), Arc::new(Tcp), host).expect("a node");
     state.lease.store(LONG.raw(), Ordering::Release);
     MemoryNode::run(state, listener)
@@ -246,6 +250,35 @@ fn a_question_that_is_lost_is_asked_again() {
     assert!(matches!(waits, Err(Error::Busy(_))), "{waits:?}");
     away(false);
     node.state.parts.keep(&mirrored(), LONG).expect("kept");
+}
+
+/// A mirror that had taken a part's place was fenced and mapped, and waited for the manager. The order to keep it came
+/// again, and before it that to fence it: for 5 s the node waited for itself to let go of the file.
+#[test]
+fn a_part_that_waits_for_the_manager_is_not_fenced_again() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (manager, stage) = (Manager::start(), Stage::default());
+    let node = start(directory.path(), &manager);
+    node.state.parts.keep(&mirrored(), LONG).expect("kept");
+    drop(node);
+    manager.fall_silent();
+    let node = start_on(directory.path(), &manager, stage.clone());
+    let there = PartOrder {
+        make: false,
+        ..mirrored()
+    };
+    let waits = node.state.parts.keep(&there, LONG);
+    assert!(matches!(waits, Err(Error::Busy(_))), "{waits:?}");
+    // As this process does.
+    stage.0.is_held.store(true, Ordering::Release);
+    let fence = |grant| node.state.execute(&Order::Fence { grant });
+    assert_eq!(fence(GRANT).expect("it was fenced before"), OrderReply::Done);
+    let held = fence(GrantId(8));
+    assert!(
+        matches!(held, Err(Error::Busy(_))),
+        "it is no part of this node's: {held:?}"
+    );
+    manager.speak();
 }
 
 /// What is freed while the manager is asked is opened no more.
