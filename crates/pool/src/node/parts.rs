@@ -237,6 +237,13 @@ impl Parts {
     /// # Errors
     /// [`Error::Busy`] if it is mirrored, and the manager has not answered yet; those of opening it.
     pub(super) fn keep(&self, order: &PartOrder, lease: Nanos) -> Result<()> {
+        // What another thread opens or closes first counts as waiting.
+        let until = rt::now() + self.mirrored.patience(order);
+        self.keep_until(until, order, lease)
+    }
+
+    /// The same; for one that is mirrored it waits so long at most, but for what another thread opens or closes.
+    fn keep_until(&self, until: Nanos, order: &PartOrder, lease: Nanos) -> Result<()> {
         let opening = self.opening.lock();
         self.note(order)?;
         if self.is_open(order.grant) {
@@ -247,7 +254,7 @@ impl Parts {
         }
         self.request(order)?;
         drop(opening);
-        self.await_open(order)
+        self.await_open(order, until)
     }
 
     fn note(&self, order: &PartOrder) -> Result<()> {

@@ -37,7 +37,7 @@ pub(super) struct Mirrored {
     beginning: Mutex<BTreeSet<GrantId>>,
     /// Why they could not be opened, since they were requested.
     failed: Mutex<BTreeMap<GrantId, Error>>,
-    /// An order has waited in vain, and no part was opened since: the manager does not answer.
+    /// An order has waited in vain, and the manager has not answered since, nor was all that waited freed.
     is_held_up: AtomicBool,
     bell: Event,
 }
@@ -52,7 +52,7 @@ impl Mirrored {
 
     /// How long an order waits. Where one has waited in vain the others of a node that begins anew do not: their waits
     /// would add up, and what is to be fenced or freed comes after them.
-    fn patience(&self, order: &PartOrder) -> Nanos {
+    pub(super) fn patience(&self, order: &PartOrder) -> Nanos {
         match order.make {
             true => MAKE_WAIT,
             false if self.is_held_up.load(Ordering::Acquire) => Nanos::ZERO,
@@ -65,7 +65,12 @@ impl Parts {
     /// Opens what is noted, mirrored and not open, until the node stops. It waits for the manager.
     pub(in crate::node) fn open_mirrored(&self, lease: Nanos, is_stopping: impl Fn() -> bool) -> Vec<Error> {
         let mut errors = Vec::new();
-        for order in self.closed(true).into_iter().take_while(|_| !is_stopping()) {
+        let closed = self.closed(true);
+        if closed.is_empty() {
+            // What waited was freed.
+            self.mirrored.is_held_up.store(false, Ordering::Release);
+        }
+        for order in closed.into_iter().take_while(|_| !is_stopping()) {
             if let Err(error) = self.open_one(&order, lease) {
                 self.mirrored.failed.lock().insert(order.grant, error.clone());
                 errors.push(error);
@@ -102,8 +107,7 @@ impl Parts {
         Ok(())
     }
 
-    pub(super) fn await_open(&self, order: &PartOrder) -> Result<()> {
-        let until = rt::now() + self.mirrored.patience(order);
+    pub(super) fn await_open(&self, order: &PartOrder, until: Nanos) -> Result<()> {
         while !self.is_open(order.grant) {
             match self.mirrored.failed.lock().get(&order.grant) {
                 // Of the question to the manager, which is asked again: of the order it would mean its connection.
@@ -112,6 +116,11 @@ impl Parts {
             }
             if rt::now() > until {
                 self.mirrored.is_held_up.store(true, Ordering::Release);
+                // It was opened just now: that came before, and would be forgotten.
+                if self.is_open(order.grant) {
+                    self.mirrored.is_held_up.store(false, Ordering::Release);
+                    return Ok(());
+                }
                 let text = "the manager has not said yet what its mirror is";
                 return Err(Error::Busy(format!("grant {}: {text}", order.grant)));
             }
@@ -138,8 +147,11 @@ impl Parts {
 
     fn open_mapped(&self, part: Arc<Part>, order: &PartOrder, lease: Nanos) -> Result<()> {
         // One that is given up ends when `opening` is free again, as its thread may wait for the manager too.
-        let mut mirror = Some(self.mirroring()?.begin(&part, order, lease)?);
-        self.mirrored.is_held_up.store(false, Ordering::Release);
+        let begun = self.mirroring()?.begin(&part, order, lease);
+        if !matches!(begun, Err(Error::Lost(_) | Error::Timeout(_))) {
+            self.mirrored.is_held_up.store(false, Ordering::Release);
+        }
+        let mut mirror = Some(begun?);
         let _opening = self.opening.lock();
         match self.is_to_be_opened(order.grant) {
             true => self.serve(part, &mut mirror, order, lease),
@@ -158,3 +170,6 @@ impl Parts {
         mirroring.ok_or_else(none)
     }
 }
+
+#[cfg(test)]
+mod tests;
