@@ -458,6 +458,11 @@ impl Parts {
         self.open.lock().contains_key(&grant)
     }
 
+    /// Whether a grant is a part of this node's, open or not.
+    pub(super) fn is_noted(&self, grant: GrantId) -> bool {
+        self.noted.lock().contains_key(&grant)
+    }
+
     /// What serves calls to the parts that are here.
     pub(super) fn hosts(&self) -> Option<&Arc<Hosts>> {
         Some(&self.hosting.as_ref()?.hosts)
@@ -465,29 +470,18 @@ impl Parts {
 
     /// The parts of a space at other nodes that are called over the fabric, or may be, by node; `None`: that is not
     /// known, as the manager has told nothing yet, or not what has become of a part that was being made, or of a mirrored
-    /// Whether a grant is a part of this node's, open or not.
-    pub(super) fn is_noted(&self, grant: GrantId) -> bool {
-        self.noted.lock().contains_key(&grant)
-    }
-
     /// one that was freed here: it may be at another node.
     pub(super) fn elsewhere(&self, space: SpaceId) -> Option<BTreeMap<NodeId, Vec<u8>>> {
-        // Those that cannot be opened too: this node would ask itself for ever.
-        let noted = self.noted.lock();
-        let orders = noted.values().map(|noted| &noted.order);
-        // A part whose mirror is kept here is not its former node's: this one is known by its own grants.
-        let here: BTreeSet<GrantId> = orders
-            .filter(|order| order.space == space)
-            .map(|order| order.grant)
-            .collect();
-        drop(noted);
+        // Those that cannot be opened too: this node would ask itself for ever. A part whose mirror is kept here is not
+        // its former node's: this one is known by its own grants.
+        let (noted_here, here) = self.grants_of(space);
         let peers = self.peers.lock();
         let mut elsewhere: BTreeMap<NodeId, Vec<u8>> = BTreeMap::new();
         // A node that is there, and has no calls, serves none.
         let has_calls = |part: &&PartView| part.calls.is_some() || part.members.is_none();
         let told = peers.get(&space).filter(|told| told.coming.is_empty())?;
         let parts = &told.parts;
-        let is_here = |part: &&PartView| here.contains(&part.grant);
+        let is_here = |part: &&PartView| noted_here.contains(&part.grant);
         let own: BTreeSet<NodeId> = parts.iter().filter(is_here).map(|part| part.node).collect();
         let is_freed = |part: &PartView| part.mirrored && own.contains(&part.node) && !here.contains(&part.grant);
         if parts.iter().any(is_freed) {
@@ -498,6 +492,19 @@ impl Parts {
             elsewhere.entry(part.node).or_default().push(part.number);
         }
         Some(elsewhere)
+    }
+
+    /// Grants of this node's that are parts of a space; and those without the mirrored ones that are being freed, whose
+    /// parts may be at other nodes by now.
+    fn grants_of(&self, space: SpaceId) -> (BTreeSet<GrantId>, BTreeSet<GrantId>) {
+        let noted = self.noted.lock();
+        let of_space = || noted.values().filter(|noted| noted.order.space == space);
+        let stays = |noted: &&Noted| !(noted.is_closing && noted.order.mirrored);
+        let grant = |noted: &Noted| noted.order.grant;
+        (
+            of_space().map(grant).collect(),
+            of_space().filter(stays).map(grant).collect(),
+        )
     }
 
     pub(super) fn rings(&self) -> &Arc<Rings> {
@@ -842,6 +849,41 @@ mod tests {
         parts.set_peers(SPACE, &views, &[], &[]);
         let elsewhere = parts.elsewhere(SPACE).expect("it was told");
         assert_eq!(elsewhere, BTreeMap::from([(NodeId(2), vec![2])]), "it was taken back");
+    }
+
+    /// A mirrored part was being freed, as its mirror had taken its place. The node took it for its own until it was gone,
+    /// asked no other about it, and handed over what members had that were not fenced there.
+    #[test]
+    fn a_mirrored_part_that_is_being_freed_may_be_elsewhere() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let parts = parts(directory.path());
+        let mut views = [1, 2, 3].map(|number| PartView {
+            mirrored: true,
+            ..view(number, Some("a"))
+        });
+        views[1].node = NodeId(1);
+        for number in [1, 2] {
+            let (grant, part, mirrored) = (GrantId(number.into()), number, true);
+            let order = PartOrder {
+                grant,
+                part,
+                mirrored,
+                ..order()
+            };
+            parts.note(&order).expect("noted");
+        }
+        parts.set_peers(SPACE, &views, &[], &[]);
+        let elsewhere = || parts.elsewhere(SPACE);
+        assert_eq!(elsewhere(), Some(BTreeMap::from([(NodeId(3), vec![3])])));
+        parts.close(GrantId(2)).expect("closed");
+        assert_eq!(elsewhere(), None, "the manager has not said where it is");
+        parts.close(GrantId(1)).expect("closed");
+        assert_eq!(elsewhere(), None, "this node asks itself nothing");
+        (views[0].grant, views[0].node) = (GrantId(8), NodeId(2));
+        (views[1].grant, views[1].node) = (GrantId(9), NodeId(2));
+        parts.set_peers(SPACE, &views, &[], &[]);
+        let theirs = BTreeMap::from([(NodeId(2), vec![1, 2]), (NodeId(3), vec![3])]);
+        assert_eq!(elsewhere(), Some(theirs));
     }
 
     /// Parts that are gone stayed peers for good: extents were offered to them.
