@@ -128,3 +128,6 @@ impl Drop for Manager {
         self.election.wait_ended();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,6 +89,26 @@ impl GrantTable {
         Ok((kept.tenant.clone(), kept.epoch))
     }
 
+    /// The mirror of a part is its memory node's matter, and no tenant's: it would take the place of a part that is
+    /// served, or be called whole by a process that does not know.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a part of one of the tenant's spaces.
+    pub fn check_no_part(&self, tenant: &str, id: GrantId) -> Result<()> {
+        let grant = self.grants.get(&id).filter(|grant| grant.tenant == tenant);
+        let part = grant.and_then(|grant| Some((grant, grant.part?)));
+        match part.map(|(grant, part)| (part.number, grant.node, self.space(part.space))) {
+            None => Ok(()),
+            Some((number, node, space)) => {
+                let space = space.map_or("", |space| &space.name);
+                Err(Error::Invalid(format!(
+                    "grant {id} is part {number} of space \"{space}\": its mirror is asked for by memory node {node}, \
+                     which keeps it, and takes its place when that is lost (cenote pool forget {node})"
+                )))
+            }
+        }
+    }
+
     /// Whether a process may map a grant: as its holder, or its former one until that is ended.
     pub fn may_be_used(&self, id: GrantId) -> bool {
         self.grants.get(&id).is_none_or(|grant| !self.is_unused(grant))

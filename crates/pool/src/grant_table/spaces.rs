@@ -179,7 +179,7 @@ impl GrantTable {
             .find(|space| space.tenant == tenant && space.name == name)
     }
 
-    fn space(&self, id: SpaceId) -> Option<&SpaceRecord> {
+    pub(super) fn space(&self, id: SpaceId) -> Option<&SpaceRecord> {
         self.spaces.get(&id)
     }
 

@@ -337,7 +337,10 @@ impl Leader {
                     .change(|grant_table| grant_table.release(tenant, grant, epoch, give_back, now))?;
                 Ok(Reply::Done)
             }
-            Request::Mirror { grant, epoch, what } => self.mirror(tenant, grant, epoch, what),
+            Request::Mirror { grant, epoch, what } => {
+                self.grant_table.look().check_no_part(tenant, grant)?;
+                self.mirror(tenant, grant, epoch, what)
+            }
             Request::CreateSpace(requested) => self.create_space(tenant, &requested),
             Request::OpenSpace { name } => Ok(Reply::Space(self.grant_table.look().space_view(tenant, &name)?)),
             Request::GrowSpace(requested) => self.grow_space(tenant, &requested),
