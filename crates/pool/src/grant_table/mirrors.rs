@@ -119,7 +119,8 @@ impl GrantTable {
     /// The holder wants a mirror: the one that there is, or one that is to be filled.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota).
+    /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota); [`Error::Busy`] while it is
+    /// not known where the grant's node runs.
     pub fn seek_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos) -> Result<GrantId> {
         let bytes = self.mirrorable(tenant, id, epoch)?.bytes;
         if let Some((mirror, _)) = self.mirror_of(id) {
@@ -127,7 +128,7 @@ impl GrantTable {
         }
         self.check_quota(tenant, bytes)?;
         let node = self.grant(id)?.node;
-        let machine = self.node(node)?.machine;
+        let machine = self.machine_of(node)?;
         let Some((place, need)) = self.place_mirror(node, bytes, machine) else {
             return Err(self.no_place(bytes, node, machine));
         };
@@ -347,6 +348,18 @@ impl GrantTable {
             .max_by_key(|(id, _)| (self.is_elsewhere(*id, machine), pod(*id) != pod(node), free_of(*id)))
     }
 
+    /// Where a node runs. The table keeps that of no node: a manager that has just begun hears it when the node joins.
+    fn machine_of(&self, id: NodeId) -> Result<u64> {
+        let node = self.node(id)?;
+        match node.connected || !node.members.is_empty() {
+            true => Ok(node.machine),
+            false => Err(Error::Busy(format!(
+                "memory node {id} has not joined since this manager began to lead: whether a mirror would be on another \
+                 machine is not known yet, ask again"
+            ))),
+        }
+    }
+
     fn is_elsewhere(&self, node: NodeId, machine: u64) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.machine != machine)
     }
@@ -421,10 +434,15 @@ impl GrantTable {
     }
 
     pub(super) fn no_place(&self, bytes: u64, node: NodeId, machine: u64) -> Error {
-        let others = self.nodes_beside(node, machine).len();
+        let beside = self.nodes_beside(node, machine);
+        let (others, bytes) = (beside.len(), ByteSize(bytes));
+        let journal = match beside.iter().any(|id| self.is_elsewhere(*id, machine)) {
+            true => format!(", with {} more for its journal on another machine", ByteSize(JOURNAL)),
+            false => String::new(),
+        };
         Error::Full(format!(
-            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected, on this machine or reached over the fabric, none has {} free (cenote memory starts one)",
-            ByteSize(bytes)
+            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected, on \
+             this machine or reached over the fabric, none has {bytes} free{journal} (cenote memory starts one)"
         ))
     }
 

@@ -118,3 +118,42 @@ fn a_journal_that_goes_leaves_its_room() {
     assert_eq!(beside("b", &mut grant_table).expect("it may go"), Opening::Wait);
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
+
+/// A manager that had just begun knew of no node on which machine it is. A mirror beside its grant was taken for one on
+/// another machine, and counted with a journal that it never had.
+#[test]
+fn a_mirror_is_not_sought_before_it_is_known_where_its_grant_is() {
+    let here = |id| NodeHello {
+        machine: 5,
+        ..called(id, 4)
+    };
+    let mut grant_table = GrantTable::new(7, tenants());
+    grant_table.join(&here(1)).expect("joined");
+    let request = OpenRequest {
+        machine: 5,
+        ..requested("db", 2)
+    };
+    let (id, epoch) = admit(grant_table.open("b", &request, Nanos(0), LEASE));
+    let mut grant_table = read(&book(&grant_table)).expect("a good table");
+    grant_table.join(&here(2)).expect("joined");
+    let waits = grant_table.seek_mirror("b", id, epoch, Nanos(1));
+    assert!(matches!(waits, Err(Error::Busy(_))), "{waits:?}");
+    grant_table.join(&here(1)).expect("joined");
+    // That it is away by now says nothing of where it is.
+    grant_table.leave(NodeId(1));
+    let mirror = grant_table.seek_mirror("b", id, epoch, Nanos(1)).expect("room");
+    assert!(
+        !grant_table.grant(mirror).expect("there").lent,
+        "it is beside its grant"
+    );
+}
+
+/// The error named the mirror's bytes, which were free.
+#[test]
+fn what_a_mirror_lacks_is_named_with_its_journal() {
+    let mut grant_table = two(2);
+    let refused = grant_table.open("b", &on_first(true, 2), Nanos(0), LEASE);
+    let text = refused.expect_err("no room").to_string();
+    let needs = "none has 4MiB free, with 8MiB more for its journal on another machine";
+    assert!(text.contains(needs), "{text}");
+}
