@@ -779,6 +779,21 @@ mod tests {
         );
     }
 
+    /// A question is given up, and its answer comes after that: it is taken for the answer to no other.
+    #[test]
+    fn a_late_answer_is_no_others() {
+        let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+        let one = Tcp.connect(&listener.address(), SOON).expect("connected");
+        let other = listener.accept(SOON).expect("no error").expect("connected");
+        let first: Result<Reply> = call(&*one, &Request::Status, Nanos::from_millis(20));
+        assert!(matches!(first, Err(Error::Timeout(_))), "{first:?}");
+        assert_eq!(receive::<Request>(&*other, SOON).expect("a question"), Request::Status);
+        // It may be refused.
+        send(&*other, &Reply::Done).ok();
+        let second: Result<Reply> = call(&*one, &Request::Spaces, SOON);
+        assert!(matches!(second, Err(Error::Lost(_))), "{second:?}");
+    }
+
     #[test]
     fn pieces_that_are_none_are_refused() {
         let refused = |pieces: Vec<Vec<u8>>| {
