@@ -94,6 +94,11 @@ fn mirrors_on_another_machine() {
 }
 
 #[test]
+fn mirrored_spaces() {
+    explore(Name::Spaces, 6);
+}
+
+#[test]
 fn the_shared_store() {
     explore(Name::Store, 8);
 }

@@ -30,6 +30,7 @@ mod scene;
 mod session;
 mod shared;
 mod site;
+mod spaces;
 mod sql;
 mod store;
 mod story;

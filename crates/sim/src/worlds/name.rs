@@ -40,11 +40,13 @@ pub enum Name {
     Hosts,
     /// The store that all processes share, in a space of the memory pool.
     Store,
+    /// A mirrored space of the memory pool: its keeper goes, with its memory, and the mirror takes its place.
+    Spaces,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 17] = [
+    pub const ALL: [Name; 18] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -62,6 +64,7 @@ impl Name {
         Name::Mirrors,
         Name::Hosts,
         Name::Store,
+        Name::Spaces,
     ];
 
     /// As on the command line.
@@ -83,6 +86,7 @@ impl Name {
             Name::Mirrors => "mirrors",
             Name::Hosts => "hosts",
             Name::Store => "store",
+            Name::Spaces => "spaces",
             Name::Backup => "backup",
         }
     }
@@ -119,6 +123,9 @@ impl Name {
             }
             Name::Store => {
                 "the shared store in a space of the pool: members in several pods, on coherent memory and not; stopped, fenced, killed"
+            }
+            Name::Spaces => {
+                "a mirrored space: its keeper is lost with its memory, killed, cut off, taken for lost and living on"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

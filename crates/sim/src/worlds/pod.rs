@@ -21,7 +21,7 @@ use super::name::Name;
 use super::plan::Plan;
 use super::shared::{Shared, Tally};
 use super::site::Site;
-use super::{grants, mirrors, pages, panics, pool, scene, store, story};
+use super::{grants, mirrors, pages, panics, pool, scene, spaces, store, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -114,6 +114,7 @@ pub fn run(plan: Plan) -> Verdict {
         Name::Grants | Name::Leaders | Name::Hosts => world.with_step_limit(grants::STEPS_MOST),
         Name::Pages => world.with_step_limit(pages::STEPS_MOST),
         Name::Mirrors => world.with_step_limit(mirrors::STEPS_MOST),
+        Name::Spaces => world.with_step_limit(spaces::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -145,6 +146,9 @@ fn topology(plan: &Plan) -> Topology {
 }
 
 fn made_of(plan: &Plan) -> Topology {
+    if plan.name == Name::Spaces {
+        return spaces::topology();
+    }
     let mut topology = Topology::hosts(plan.hosts, 4);
     if let Some(bytes) = plan.cache {
         topology.hosts.iter_mut().for_each(|host| host.cache.bytes = bytes);
@@ -179,6 +183,7 @@ fn play(shared: &Arc<Shared>, world: &World) {
         (Some(pods), _) => pool::play(shared, pods, world),
         (_, Some(grants)) => grants::play(shared, grants, world),
         (None, None) if shared.plan.name == Name::Mirrors => mirrors::play(shared, world),
+        (None, None) if shared.plan.name == Name::Spaces => spaces::play(shared, world),
         (None, None) => lives(shared, world),
     }
 }

@@ -24,7 +24,7 @@ pub(super) mod end;
 mod founder;
 pub(super) mod keeper_service;
 pub(super) mod members;
-mod model;
+pub(super) mod model;
 pub(super) mod processes;
 mod program;
 pub(super) mod role;

@@ -15,7 +15,7 @@ use crate::check::words::{self, Kind, Op, What};
 
 /// A word of its own, and all that was done to it.
 #[derive(Debug)]
-pub(super) struct Word {
+pub(in crate::worlds) struct Word {
     pub at: GlobalAddress,
     pub kind: Kind,
     pub ops: Vec<Op>,
@@ -23,7 +23,7 @@ pub(super) struct Word {
 
 /// An object that a lock protects. All of it follows from the number of its version.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Text {
+pub(in crate::worlds) struct Text {
     pub lock: GlobalAddress,
     pub at: GlobalAddress,
     pub len: usize,
@@ -33,7 +33,7 @@ pub(super) struct Text {
 
 /// An object that one thread uses.
 #[derive(Debug, Clone)]
-pub(super) struct Own {
+pub(in crate::worlds) struct Own {
     pub at: GlobalAddress,
     pub bytes: Vec<u8>,
     /// What is being written, and where. If its writer does not live, or was not told how it went, it may come at any
@@ -42,7 +42,7 @@ pub(super) struct Own {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(in crate::worlds) struct State {
     events: u64,
     pub words: Vec<Word>,
     pub texts: Vec<Text>,
@@ -60,10 +60,10 @@ pub(super) struct State {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Model(Mutex<State>);
+pub(in crate::worlds) struct Model(Mutex<State>);
 
 /// Bytes of a version of a text.
-pub(super) fn bytes_of(version: u64, len: usize) -> Vec<u8> {
+pub(in crate::worlds) fn bytes_of(version: u64, len: usize) -> Vec<u8> {
     let word = |n: usize| cenote_base::random::mix(version << 20 | n as u64).to_le_bytes();
     (0..len.div_ceil(8)).flat_map(word).take(len).collect()
 }
@@ -111,7 +111,7 @@ impl Model {
 }
 
 /// The extent of an address.
-pub(super) fn extent_of(at: GlobalAddress) -> GlobalAddress {
+pub(in crate::worlds) fn extent_of(at: GlobalAddress) -> GlobalAddress {
     GlobalAddress::new(at.part(), at.slot(), 0, at.generation()).unwrap_or(GlobalAddress::NULL)
 }
 
