@@ -78,6 +78,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         PortalView | UpsertAttempt | WhereAgain | ReturningWait => (Name::Sql, 40),
         MirrorUnfenced | MirrorUnclosed => (Name::Mirrors, 40),
         MirrorResumed => (Name::Mirrors, 160),
+        MirroredAnswer | MirroredCopy => (Name::Spaces, 40),
         StoreFlush | StoreInvalidate | BorrowGeneration => (Name::Store, 60),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.

@@ -350,7 +350,7 @@ impl Part {
                 let at = self.at(object.place + object.inside);
                 let found = act.on(self.region().span(at, len));
                 if act.is_write() {
-                    self.changed(at, len);
+                    self.written(at, len);
                 }
                 Ok(Outcome::Done(found, slot))
             }

@@ -21,6 +21,7 @@
 use super::mirror_step::{Mirrored, Step};
 use super::part::Part;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Result};
 use cenote_fabric::coherence;
 
@@ -59,6 +60,14 @@ impl Part {
         }
     }
 
+    /// An access has changed these bytes of an object.
+    #[inline]
+    pub(super) fn written(&self, off: u64, len: u64) {
+        if self.is_mirrored() && !planted(Fault::MirroredCopy) {
+            self.changed(off, len);
+        }
+    }
+
     /// Begins an access.
     pub(super) fn step(&self) -> Step<'_> {
         Step::begin(self.mirrored.as_ref())
@@ -67,7 +76,8 @@ impl Part {
     /// Whether what was done so far may be answered at once.
     pub(super) fn is_settled(&self) -> bool {
         let Some(mirrored) = &self.mirrored else { return true };
-        !mirrored.withdrawn.load(Ordering::Acquire) && self.region().is_mirror_settled()
+        let is_there = self.region().is_mirror_settled() || planted(Fault::MirroredAnswer);
+        is_there && !mirrored.withdrawn.load(Ordering::Acquire)
     }
 
     /// Returns when all that was done before may be answered.

@@ -51,6 +51,10 @@ faults! {
     MirrorUnclosed = "mirror-unclosed",
     /// A mirror on another machine counts as whole for a start on the memory that a killed holder has left.
     MirrorResumed = "mirror-resumed",
+    /// What was done to a mirrored part is answered before its mirror has it.
+    MirroredAnswer = "mirrored-answer",
+    /// What a write has changed in a mirrored part is not copied to its mirror.
+    MirroredCopy = "mirrored-copy",
     /// What a put has written is not written back to memory before its key names it.
     StoreFlush = "store-flush",
     /// A value is read from what this host's caches have of its place.
