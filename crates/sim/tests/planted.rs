@@ -68,3 +68,16 @@ fn the_page_has_every_mutation() {
         );
     }
 }
+
+/// The table of rare delays in docs/sim.md names the delays that there are, and no other.
+#[test]
+fn the_page_has_every_delay() {
+    let page = include_str!("../../../docs/sim.md");
+    let table = page
+        .lines()
+        .skip_while(|line| !line.starts_with("| rare delay |"))
+        .skip(2);
+    let rows = table.map_while(|line| line.strip_prefix("| `")?.split('`').next());
+    let names = Fault::DELAYS.iter().map(|fault| fault.name());
+    assert_eq!(rows.collect::<Vec<_>>(), names.collect::<Vec<_>>());
+}

@@ -15,29 +15,28 @@ use crate::Error;
 use std::cell::Cell;
 
 macro_rules! faults {
-    ($($(#[$doc:meta])* $name:ident = $text:literal,)*) => {
-        /// A rule that can be broken.
+    (
+        $($(#[$doc:meta])* $name:ident = $text:literal,)* ;
+        $($(#[$why:meta])* $delay:ident = $told:literal,)*
+    ) => {
+        /// A rule that can be broken, or a rare delay.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Fault {
             $($(#[$doc])* $name,)*
-            /// Breaks no rule: some commits stand still for long between their place in the log and the stamps of their
-            /// pages.
-            StalledCommit,
-            /// Breaks no rule: some readers that have copied a row stand still for long before they ask what has become
-            /// of its transaction.
-            StalledLook,
+            $($(#[$why])* $delay,)*
         }
 
         impl Fault {
             /// All that break a rule.
             pub const ALL: &'static [Fault] = &[$(Fault::$name,)*];
+            /// All that break none: they hold threads up that are seldom held up.
+            pub const DELAYS: &'static [Fault] = &[$(Fault::$delay,)*];
 
             /// Its name on a command line.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Fault::$name => $text,)*
-                    Fault::StalledCommit => "stalled-commit",
-                    Fault::StalledLook => "stalled-look",
+                    $(Fault::$delay => $told,)*
                 }
             }
         }
@@ -289,6 +288,13 @@ faults! {
     EpochCheck = "epoch-check",
     /// A holder for which no process maps memory is followed though it has said since that it is there.
     TakenUnheard = "taken-unheard",
+
+    ; // What follows breaks no rule.
+
+    /// Some commits stand still for long between their place in the log and the stamps of their pages.
+    StalledCommit = "stalled-commit",
+    /// Some readers that have copied a row stand still for long before they ask what has become of its transaction.
+    StalledLook = "stalled-look",
 }
 
 impl Fault {
