@@ -18,7 +18,7 @@ impl Store {
     /// meanwhile may stay.
     ///
     /// # Errors
-    /// Those of the space: then some is there still.
+    /// Those of the space, and [`Error::Timeout`] while a part of a mirrored one is away: then some is there still.
     pub fn clear(&self) -> Result<u64> {
         let core = &self.core;
         core.current()?;

@@ -44,6 +44,8 @@ pub(super) struct Core {
     pub lacks_table: AtomicBool,
     /// When room for one is made again, where it could not be.
     pub no_table_until: Mutex<Nanos>,
+    /// When it is looked again whether parts are there that a larger table waits for.
+    pub table_waits_until: Mutex<Nanos>,
 }
 
 /// The table, and the former one as long as not all of it is forwarded.
@@ -82,6 +84,7 @@ impl Core {
             lacks_stubs: AtomicBool::new(false),
             lacks_table: AtomicBool::new(false),
             no_table_until: Mutex::default(),
+            table_waits_until: Mutex::default(),
         })
     }
 

@@ -156,7 +156,11 @@ impl Core {
             wanted.stubs |= round > HITS_MAX * a_pass;
             let hand = self.heap.add(self.word(root::HAND)?, STRIDE)?;
             for (placed, header) in self.candidates(&view.table, hand, STRIDE)? {
-                let bytes = self.evicted(placed, &header, &wanted, &pinned)?;
+                let bytes = match self.evicted(placed, &header, &wanted, &pinned) {
+                    // A chunk of it, or a replica: what makes no room holds nothing up.
+                    Err(error) if self.heap.is_away(&error) => None,
+                    bytes => bytes?,
+                };
                 items += u64::from(bytes.is_some());
                 freed += bytes.unwrap_or(0);
             }

@@ -110,14 +110,25 @@ impl Core {
 
     /// Gives back what was being filled.
     pub(super) fn abandon(&self, filling: Filling) -> Result<()> {
-        self.member.forget_intent(&self.heap, filling.slot)?;
-        if self.kill(filling.item, filling.header.control.sequence())?.is_none() {
-            return Ok(()); // Another has taken this member for dead.
-        }
         let chunks: Vec<_> = addresses(&filling.list).filter(|chunk| !chunk.is_null()).collect();
+        if self.any_waits(&chunks) {
+            self.keep_filled(&filling);
+            return Ok(());
+        }
+        let killed = match self.kill(filling.item, filling.header.control.sequence()) {
+            Err(error) if self.heap.is_away(&error) => {
+                self.keep_filled(&filling);
+                return Ok(());
+            }
+            killed => killed?,
+        };
+        let forgotten = self.member.forget_intent(&self.heap, filling.slot);
+        if killed.is_none() {
+            return forgotten; // Another has taken this member for dead.
+        }
         // Whichever host uses them next: no line of them comes to memory from here then.
         self.publish_chunks(&filling)?;
-        self.free_objects(chunks.into_iter().chain([filling.item]), false)
+        forgotten.and(self.free_objects(chunks.into_iter().chain([filling.item]), false))
     }
 
     /// The chunks with all that their objects have beside: what is left of them in a cache would come to memory later,
@@ -139,10 +150,15 @@ impl Core {
     pub(super) fn was_linked(&self, filling: &Filling) -> Result<bool> {
         let is_linked = self.is_linked(filling.item, &filling.header)?;
         if !is_linked {
-            let mut retired = self.retired.lock();
-            retired.push((filling.item, filling.header, Some(filling.slot)));
+            self.keep_filled(filling);
         }
         Ok(is_linked)
+    }
+
+    /// What was filled, and is not linked, is freed by a sweep.
+    fn keep_filled(&self, filling: &Filling) {
+        let mut retired = self.retired.lock();
+        retired.push((filling.item, filling.header, Some(filling.slot)));
     }
 
     /// Copies bytes to their place in the value.

@@ -37,6 +37,8 @@ const TURNS: usize = 100;
 const WORTH: u64 = 4;
 /// How long none is tried to be made that way after one that failed.
 const PAUSE: Nanos = Nanos::from_secs(60);
+/// Between two looks whether parts are there that were away.
+const AWAY: Nanos = Nanos::from_secs(1);
 /// A table grows when it has so many entries of its words, in tenths.
 const FULL_TENTHS: u64 = 6;
 
@@ -46,7 +48,11 @@ impl Core {
         let view = self.view();
         if let Some((former, bucket)) = view.former(hash) {
             self.forward(&view.table, former, bucket)?;
-            self.move_some(&view, MOVED_BY_LINK)?;
+            match self.move_some(&view, MOVED_BY_LINK) {
+                // Other keys' buckets wait for a part, and this one's does not.
+                Err(Error::Lost(_) | Error::Timeout(_)) => {}
+                moved => drop(moved?),
+            }
         }
         Ok(view)
     }
@@ -192,8 +198,19 @@ impl Core {
         if !is_full(&self.view().table, items) || self.lacks_table.load(Ordering::Relaxed) {
             return Ok(());
         }
+        match self.grow(items) {
+            // What was put is there; the table grows with a later put.
+            Err(Error::Lost(_) | Error::Timeout(_)) => Ok(()),
+            grown => grown,
+        }
+    }
+
+    fn grow(&self, items: u64) -> Result<()> {
         let view = self.refresh()?;
         if !is_full(&view.table, items) || !self.move_some(&view, MOVED_BY_LINK)? {
+            return Ok(());
+        }
+        if self.waits_to_grow(&view.table, items) {
             return Ok(());
         }
         match self.build(&view, |part, len| self.heap.alloc_at(part, len)) {
@@ -205,6 +222,26 @@ impl Core {
         }
     }
 
+    /// Whether a larger table waits for parts that are away: which of four buckets an entry goes to is said by its item.
+    /// What is mirrored comes back. For other parts a table waits until it has four times as many entries as it should.
+    fn waits_to_grow(&self, table: &Table, items: u64) -> bool {
+        if !self.heap.space().is_mirrored() && is_full(table, items >> table::GROWTH_LOG2) {
+            return false;
+        }
+        // Other threads do not wait while this one looks.
+        let (now, mut until) = (rt::now(), self.table_waits_until.lock());
+        if *until > now {
+            return true;
+        }
+        *until = now + AWAY;
+        drop(until);
+        let waits = self.heap.has_part_away();
+        if !waits {
+            *self.table_waits_until.lock() = Nanos::ZERO;
+        }
+        waits
+    }
+
     /// Grows by eviction, if there was no room for a larger table and it would take a small part of the memory.
     pub(super) fn grow_by_squeezing(&self) -> Result<()> {
         if !self.lacks_table.load(Ordering::Relaxed) || *self.no_table_until.lock() > rt::now() {
@@ -214,6 +251,10 @@ impl Core {
         let view = self.refresh()?;
         let items = self.heap.load(self.word(root::ITEMS)?)?;
         if !is_full(&view.table, items) || !self.move_some(&view, u64::MAX)? {
+            return Ok(());
+        }
+        if self.waits_to_grow(&view.table, items) {
+            self.lacks_table.store(true, Ordering::Relaxed);
             return Ok(());
         }
         if !self.is_worth(&view.table)? {
@@ -254,7 +295,7 @@ impl Core {
     }
 
     /// Makes the next table and lets it take over.
-    fn build(&self, view: &View, alloc: impl Fn(u8, u64) -> Result<GlobalAddress>) -> Result<()> {
+    pub(super) fn build(&self, view: &View, alloc: impl Fn(u8, u64) -> Result<GlobalAddress>) -> Result<()> {
         let log2 = view.table.log2 + table::GROWTH_LOG2;
         let building = self.word(root::BUILDING)?;
         let before = self.heap.load(building)?;

@@ -7,9 +7,10 @@
 use super::item::Control;
 use super::layout::{LINE, WORD};
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_base::rt::{self, atomic};
+use cenote_base::rt::{self, Mutex, atomic};
 use cenote_base::{Error, Result};
 use cenote_space::{GRAIN, GlobalAddress, Read, Session, Space};
+use std::collections::BTreeSet;
 
 /// How bytes come from one host's caches to another's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -29,6 +30,8 @@ const SESSIONS_MAX: usize = 8;
 pub(super) struct Heap {
     sessions: Vec<Session>,
     pub(super) visibility: Visibility,
+    /// Parts that were not attached when something of them was asked for.
+    pub(super) missed: Mutex<BTreeSet<u8>>,
 }
 
 /// A bucket.
@@ -45,6 +48,7 @@ impl Heap {
                 .map(|_| space.session())
                 .collect(),
             visibility,
+            missed: Mutex::default(),
         }
     }
 
@@ -99,6 +103,7 @@ impl Heap {
         let part = address.part();
         match error {
             Error::Invalid(_) if part > 0 && !self.space().has_part(part) => {
+                self.missed.lock().insert(part);
                 Error::Lost(format!("{address} lies in part {part}, which is not attached"))
             }
             error => error,

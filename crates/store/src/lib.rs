@@ -23,6 +23,7 @@
 //! ```
 
 mod audit;
+mod away;
 mod batch;
 mod borrow;
 mod chains;
@@ -59,6 +60,15 @@ mod squeeze;
 mod stats;
 mod sweep;
 mod tier;
+
+/// Two pods, for tests.
+#[cfg(test)]
+#[allow(
+    dead_code,
+    reason = "what tests of several crates have in common is more than one uses"
+)]
+#[path = "../../space/tests/caches/pods.rs"]
+mod pods;
 
 pub use audit::Owned;
 pub use batch::Presence;

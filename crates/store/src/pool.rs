@@ -4,6 +4,7 @@
 //! An object is in a pool while its address stands in one of the pool's words; who swaps it out has it. The count is a
 //! hint.
 
+use super::away::Asked;
 use super::core::Core;
 use super::heap::offset;
 use super::layout::{WORD, free_pool, root};
@@ -63,17 +64,19 @@ impl Core {
         self.heap.free(object)
     }
 
-    /// Frees what lies in all pools.
+    /// Frees what lies in all pools; what waits for a part of a mirrored space stays.
     pub(super) fn drain_pools(&self) -> Result<()> {
+        let mut asked = Asked::default();
         for class in Class::all() {
             let Some(pool) = self.pool_of(class.size())? else {
                 continue;
             };
             for n in 0..free_pool::PLACES_MAX {
                 let place = place(pool, n)?;
-                let object = self.heap.load(place)?;
-                if object != 0 && self.heap.swap(place, object, 0)? {
-                    self.free_objects([GlobalAddress::from_raw(object)].into_iter(), false)?;
+                let object = GlobalAddress::from_raw(self.heap.load(place)?);
+                let stays = object.is_null() || self.heap.waits(object, &mut asked);
+                if !stays && self.heap.swap(place, object.raw(), 0)? {
+                    self.free_objects([object].into_iter(), false)?;
                 }
             }
             self.heap.store(offset(pool, free_pool::COUNT)?, 0)?;

@@ -16,6 +16,16 @@ use cenote_space::GlobalAddress;
 /// How often an item's death is tried: readers count hits in the same word meanwhile, three each.
 const TURNS: u32 = 1000;
 
+/// What became of an item that was to be freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Freed {
+    Now,
+    /// Another process has freed it, or does.
+    ByAnother,
+    /// Nothing of it: an object of it lies in a part of a mirrored space that is away.
+    Waits,
+}
+
 impl Core {
     /// Frees an item that this process has unlinked, now or when it is not pinned any more.
     pub(super) fn retire(&self, item: GlobalAddress, header: Header, is_pooled: bool) -> Result<()> {
@@ -32,13 +42,13 @@ impl Core {
         if header.is_replica() {
             self.count(root::REPLICAS, u64::MAX)?;
         }
-        match self.is_pinned(item)? {
+        match self.is_pinned(item)? || self.free_item(item, &header, is_pooled)? == Freed::Waits {
             true => self.keep_retired(item, header),
-            false => self.free_item(item, &header, is_pooled),
+            false => Ok(()),
         }
     }
 
-    /// Answers for an item until no member pins it. Where no intent is left it is this process's alone, and lost with
+    /// Answers for an item until no member pins it, and its parts are there. Where no intent is left it is this process's alone, and lost with
     /// it.
     pub(super) fn keep_retired(&self, item: GlobalAddress, header: Header) -> Result<()> {
         let slot = match self.member.intend(&self.heap, item, header.control.sequence()) {
@@ -67,7 +77,7 @@ impl Core {
         Ok(pinned)
     }
 
-    /// Frees what was pinned when it was unlinked and is not any more.
+    /// Frees what was pinned when it was unlinked and is not any more, or waited for a part that is there again.
     pub(super) fn free_retired(&self) -> Result<()> {
         // First these, which were all unlinked by now, and then the pins: of one that comes in between a pin might be
         // missed that was noted before it was unlinked.
@@ -86,26 +96,55 @@ impl Core {
         self.retired.lock().extend(stay);
         let mut failed = Ok(());
         for (item, header, slot) in go {
+            let freed = self.free_item(item, &header, false);
+            if matches!(freed, Ok(Freed::Waits)) {
+                self.retired.lock().push((item, header, slot));
+                continue;
+            }
             let forgotten = slot.map_or(Ok(()), |slot| self.member.forget_intent(&self.heap, slot));
-            failed = failed.and(forgotten).and(self.free_item(item, &header, false));
+            failed = failed.and(freed.map(drop)).and(forgotten);
         }
         failed
     }
 
-    /// Ends an item that was unlinked and frees its objects, if no other process has done so.
-    pub(super) fn free_item(&self, item: GlobalAddress, header: &Header, is_pooled: bool) -> Result<()> {
-        if self.kill(item, header.control.sequence())?.is_none() {
-            return Ok(());
+    /// Ends an item that was unlinked, or never linked, and frees its objects, if no other process has done so.
+    pub(super) fn free_item(&self, item: GlobalAddress, header: &Header, is_pooled: bool) -> Result<Freed> {
+        if self.chunks_wait(item, header)? {
+            return Ok(Freed::Waits);
         }
-        let chunks = self.chunk_list(item, header);
-        self.free_objects(chunks.into_iter().flatten().chain([item]), is_pooled)
+        let life = match self.kill(item, header.control.sequence()) {
+            Err(error) if self.heap.is_away(&error) => return Ok(Freed::Waits),
+            killed => killed?,
+        };
+        let Some(life) = life else {
+            return Ok(Freed::ByAnother);
+        };
+        let chunks = self.chunks_of(item, header, life);
+        self.free_objects(chunks.into_iter().flatten().chain([item]), is_pooled)?;
+        Ok(Freed::Now)
+    }
+
+    /// The chunks of an item that is this process's to free, by the state in which it was.
+    pub(super) fn chunks_of(&self, item: GlobalAddress, header: &Header, life: Life) -> Result<Vec<GlobalAddress>> {
+        match life {
+            Life::Filling => self.noted_chunks(item, header),
+            _ => self.chunk_list(item, header),
+        }
+    }
+
+    /// The chunks that an item had got when its filling ended.
+    fn noted_chunks(&self, item: GlobalAddress, header: &Header) -> Result<Vec<GlobalAddress>> {
+        let mut list = vec![0; 8 * header.chunks as usize];
+        self.heap.read(offset(item, header.body())?, &mut list[..])?;
+        Ok(addresses(&list).filter(|chunk| !chunk.is_null()).collect())
     }
 
     /// Makes an item dead: a process that still reads it notices, and of all that try to free it, one does. In which
     /// state it was; `None` if it is another's to free, or gone.
     pub(super) fn kill(&self, item: GlobalAddress, sequence: u64) -> Result<Option<Life>> {
         for _ in 0..TURNS {
-            let control = match self.heap.control(item) {
+            let control = self.heap.control(item);
+            let control = match control.map_err(|error| self.heap.failure_at(item, error)) {
                 Ok(control) => control,
                 Err(Error::Lost(_) | Error::Invalid(_) | Error::OutOfBounds(_)) => return Ok(None),
                 Err(error) => return Err(error),

@@ -31,7 +31,8 @@ impl Store {
     /// the first call is 0, that of each other what the one before said. Any cursor is possible.
     ///
     /// # Errors
-    /// Those of the space; what lies in a part that is away is passed over.
+    /// Those of the space; what lies in a part that is away is passed over, and is [`Error::Timeout`] in a mirrored
+    /// space, as it comes back.
     pub fn scan(&self, cursor: u64, count: usize) -> Result<Scanned> {
         let mut scanned = Scanned {
             keys: Vec::new(),
@@ -94,7 +95,8 @@ impl Core {
             return Ok(None);
         };
         let mut bytes = vec![0; (header.key_len as usize).min(KEY_MAX)];
-        match self.heap.read(offset(item, HEADER as u64)?, &mut bytes) {
+        let read = self.heap.read(offset(item, HEADER as u64)?, &mut bytes);
+        match read.map_err(|error| self.heap.failure_at(item, error)) {
             Ok(()) => {}
             Err(Error::Lost(_) | Error::Invalid(_) | Error::OutOfBounds(_)) => return Ok(None),
             Err(error) => return Err(error),

@@ -112,7 +112,11 @@ impl Core {
             if !is_chosen && header.chunks == 0 {
                 continue;
             }
-            if self.squeeze_out(placed, header)? {
+            let is_out = match self.squeeze_out(placed, header) {
+                Err(error) if self.heap.is_away(&error) => false,
+                is_out => is_out?,
+            };
+            if is_out {
                 chunked += usize::from(header.chunks > 0 && !is_chosen);
                 evicted += 1;
             }

@@ -3,31 +3,44 @@
 
 use super::core::{Core, now_micros};
 use super::find::Found;
-use super::heap::offset;
-use super::item::{Header, Life, addresses};
+use super::item::Life;
 use super::layout::root;
 use super::members::{clear_pins, records, session_of, take_intents};
-use cenote_base::Result;
+use super::retire::Freed;
+use cenote_base::{Error, Result};
 use cenote_space::GlobalAddress;
 
 /// Buckets of the table that one sweep looks through for what has expired, and moves.
 const BUCKETS: u64 = 512;
 
 impl Core {
-    /// One sweep.
+    /// One sweep. What fails, as a part is away, holds none of the other steps up.
     ///
     /// # Errors
-    /// Those of the space; what was not done is done by the next one.
+    /// Those of the space, the first one; what was not done is done by the next sweep.
     pub(super) fn sweep(&self) -> Result<()> {
-        self.tell_counters()?;
-        self.end_dead_members()?;
-        self.free_retired()?;
-        self.give_way()?;
-        self.make_stubs()?;
-        self.grow_by_squeezing()?;
+        // The root, the members and the table lie in one part: without that there is nothing to do.
+        self.refresh()?;
+        let steps: [fn(&Self) -> Result<()>; 8] = [
+            Self::tell_counters,
+            Self::end_dead_members,
+            Self::free_retired,
+            Self::give_way,
+            Self::make_stubs,
+            Self::grow_by_squeezing,
+            Self::move_on,
+            Self::expire_some,
+        ];
+        let mut failed = Ok(());
+        for step in steps {
+            failed = failed.and(step(self));
+        }
+        failed
+    }
+
+    fn move_on(&self) -> Result<()> {
         let view = self.refresh()?;
-        self.move_some(&view, BUCKETS)?;
-        self.expire_some()
+        self.move_some(&view, BUCKETS).map(drop)
     }
 
     /// Takes over from members whose session is over. A record that this member has taken over and not emptied, as
@@ -77,22 +90,11 @@ impl Core {
         if self.is_pinned(item)? {
             return self.keep_retired(item, header);
         }
-        let Some(life) = self.kill(item, sequence)? else {
-            return Ok(());
-        };
-        self.count(root::ORPHANS, 1)?;
-        let chunks = match life {
-            Life::Filling => self.noted_chunks(item, &header),
-            _ => self.chunk_list(item, &header),
-        };
-        self.free_objects(chunks.into_iter().flatten().chain([item]), false)
-    }
-
-    /// The chunks that an item had got when its member was killed.
-    fn noted_chunks(&self, item: GlobalAddress, header: &Header) -> Result<Vec<GlobalAddress>> {
-        let mut list = vec![0; 8 * header.chunks as usize];
-        self.heap.read(offset(item, header.body())?, &mut list[..])?;
-        Ok(addresses(&list).filter(|chunk| !chunk.is_null()).collect())
+        match self.free_item(item, &header, false)? {
+            Freed::Now => self.count(root::ORPHANS, 1),
+            Freed::ByAnother => Ok(()),
+            Freed::Waits => Err(Error::Timeout(format!("{item} waits for a part that is away"))),
+        }
     }
 
     /// Takes out what has expired in the next few buckets.

@@ -130,6 +130,47 @@ impl Caller for Line {
     }
 }
 
+/// The way to a node that is away now and then.
+#[derive(Debug)]
+struct Gate<T: ?Sized> {
+    is_away: Arc<AtomicBool>,
+    behind: Arc<T>,
+}
+
+impl<T: ?Sized> Gate<T> {
+    fn check(&self) -> Result<()> {
+        match self.is_away.load(Ordering::Relaxed) {
+            true => Err(Error::Lost("its node is away".into())),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Callers for Gate<Lines> {
+    fn caller(&self, peer: &str) -> Result<Arc<dyn Caller>> {
+        self.check()?;
+        let (is_away, behind) = (Arc::clone(&self.is_away), self.behind.caller(peer)?);
+        Ok(Arc::new(Gate { is_away, behind }))
+    }
+}
+
+impl Caller for Gate<dyn Caller> {
+    fn peer(&self) -> &str {
+        self.behind.peer()
+    }
+
+    fn id(&self) -> CallerId {
+        self.behind.id()
+    }
+
+    fn post(&self, calls: Vec<Call>) -> Called {
+        match self.check() {
+            Ok(()) => self.behind.post(calls),
+            Err(error) => failed(calls, &error),
+        }
+    }
+}
+
 impl Fabric {
     fn meanwhile(&self) {
         let meanwhile = self.meanwhile.lock().expect("whole").take();
@@ -242,6 +283,33 @@ impl Pods {
         };
         let lines = Lines(Arc::clone(&self.fabric));
         Arc::new(Channel::new(Arc::new(lines), PODS[1 - from], hello))
+    }
+
+    /// A user of both parts by calls, mirrored or not, from whose view the west is away now and then.
+    #[allow(dead_code, reason = "used by the store's tests")]
+    pub fn far_user(&self, is_mirrored: bool, is_west_away: &Arc<AtomicBool>) -> Space {
+        let space = Space::new(SPACE);
+        for pod in 0..2 {
+            let hello = Hello {
+                space: SPACE,
+                part: pod as u8 + 1,
+                key: KEY,
+                pod: "south".into(),
+            };
+            let gate = Gate {
+                is_away: [&Arc::default(), is_west_away][pod].clone(),
+                behind: Arc::new(Lines(Arc::clone(&self.fabric))),
+            };
+            let channel = Channel::new(Arc::new(gate), PODS[pod], hello).mirrored(is_mirrored);
+            let far = FarPart {
+                number: pod as u8 + 1,
+                pod: PODS[pod].into(),
+                channel: Arc::new(channel),
+            };
+            let keeper = Arc::clone(self.hosts[pod].keeper()) as Arc<dyn Keeper>;
+            space.attach_far(far, keeper).expect("attached");
+        }
+        space
     }
 
     fn user(&self, pod: usize) -> Space {

@@ -1,16 +1,8 @@
 //! Replicas of a key that two change at the same moment; room in a part of another pod.
 
-#![allow(
-    dead_code,
-    reason = "what tests of several crates have in common is more than one uses"
-)]
-
-#[path = "../../../space/tests/caches/pods.rs"]
-mod pods;
-
+use super::super::pods::Pods;
 use super::super::{Options, PutOptions, Store};
 use super::replica_keys;
-use pods::Pods;
 
 const COPIED: PutOptions = PutOptions {
     tenant: 0,
