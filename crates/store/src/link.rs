@@ -33,6 +33,8 @@ pub(super) enum OnEntry {
     Present,
     /// That of the item with this sequence.
     Sequence(u64),
+    /// None, or one of this version or one before.
+    UpTo(u64),
 }
 
 impl OnEntry {
@@ -42,6 +44,7 @@ impl OnEntry {
             Self::Keep => found.is_none(),
             Self::Replace => true,
             Self::Present => found.is_some(),
+            Self::UpTo(version) => found.is_none_or(|found| found.header.version <= version),
             Self::Sequence(sequence) => found.is_some_and(|found| found.header.control.sequence() == sequence),
         }
     }

@@ -159,7 +159,11 @@ impl Core {
         }
     }
 
-    fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Header> {
+    pub(super) fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Header> {
+        // Of one that has won after this put had taken replicas out, and before it was linked.
+        if let Some(found) = replaced.filter(|found| found.header.replicas() > 0) {
+            self.drop_up_to(key, &found.header)?;
+        }
         if filling.header.replicas() > 0 {
             self.replicate(key, filling)?;
         }
@@ -186,7 +190,7 @@ impl Core {
             return Ok(false);
         };
         // One may have come to be since.
-        self.drop_numbered(key, found.header.replicas())?;
+        self.drop_up_to(key, &found.header)?;
         self.retire(found.place.entry.item(), found.header, false)?;
         self.counters.removed.fetch_add(1, Ordering::Relaxed);
         Ok(!found.header.has_expired(now_micros))

@@ -2,8 +2,11 @@
 //!
 //! A replica is an item of the same key under another hash, so it has a bucket of its own. It is looked for only where
 //! the first item, or its bucket, is lost. Replicas come after their item is linked, and go before it is unlinked or
-//! replaced: so none says what its key has no longer. (A put and a removal of one key that run at once, of which one is
-//! killed just then, may leave one that does, until its part is away too.)
+//! replaced: so none says what its key has no longer. (Two changes of one key that run at once, of which one is killed just
+//! then, may leave one that does, until its part is away too.)
+//!
+//! Of two puts at once each takes out, and puts its own in the place of, replicas of its version and those before alone:
+//! those of the one that wins, which is of a later version, stay.
 
 use super::chains::Placed;
 use super::core::{Core, Key};
@@ -68,7 +71,7 @@ impl Core {
         }
         // A removal that has looked for replicas before these were there is over by now, or sees them.
         if !self.is_linked(first.item, &first.header)? {
-            self.drop_numbered(key, first.header.replicas())?;
+            self.drop_up_to(key, &first.header)?;
         }
         Ok(())
     }
@@ -88,7 +91,7 @@ impl Core {
         // Nobody reads it, so the clock would take it first.
         copy.header.control = Control(copy.header.control.0).with_hits(HITS_MAX);
         let linked = filled.and_then(|()| self.finish_as(&mut copy, header.version));
-        let linked = linked.and_then(|()| self.link(key, copy.item, OnEntry::Replace, |_| Ok(())));
+        let linked = linked.and_then(|()| self.link(key, copy.item, OnEntry::UpTo(header.version), |_| Ok(())));
         self.after_copy(copy, linked)
     }
 
@@ -131,42 +134,56 @@ impl Core {
         Ok(self.heap.load(self.word(root::REPLICATED)?)? != 0)
     }
 
-    /// Takes out the replicas of what the key has, where that may be changed. Where it depends on what the key has, another
-    /// may win at the same moment, whose replicas stay.
+    /// Takes out the replicas of what the key has, where that may be changed. Another may win at the same moment, whose
+    /// replicas stay.
     pub(super) fn drop_replicas_if(&self, key: &Key<'_>, on_entry: OnEntry) -> Result<()> {
         if !self.has_replicas()? {
             return Ok(());
         }
         match self.find(key)? {
-            Some(found) if on_entry == OnEntry::Replace => self.drop_numbered(key, found.header.replicas()),
-            Some(found) if on_entry.allows_now(&found) => {
-                let theirs = self.replicas_of(key, &found)?;
-                theirs.iter().try_for_each(|replica| self.drop_replica(replica))
-            }
-            Some(_) => Ok(()),
+            Some(found) if on_entry == OnEntry::Replace => self.drop_up_to(key, &found.header),
+            Some(found) if on_entry.allows_now(&found) => self.drop_all(self.replicas_of(key, Some(&found))?),
             // Their first item may have been forgotten.
             None if on_entry.allows(None) && self.heap.load(self.word(root::FORGOTTEN)?)? != 0 => {
-                self.drop_numbered(key, REPLICAS_MAX.into())
+                self.drop_all(self.replicas_of(key, None)?)
             }
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 
-    /// The replicas of an item that was found, if it is linked after they were read: those of one that takes its place
-    /// come later. None if it is not.
-    fn replicas_of(&self, key: &Key<'_>, first: &Found) -> Result<Vec<Replica>> {
+    /// The replicas of an item that was found, or of none, if its key has the same after they were read: those of one
+    /// that comes, or takes its place, are linked later. None if it has not.
+    fn replicas_of(&self, key: &Key<'_>, first: Option<&Found>) -> Result<Vec<Replica>> {
+        let most = u32::from(REPLICAS_MAX);
+        let number = first.map_or(most, |first| first.header.replicas().min(most));
         let mut replicas = Vec::new();
-        for key in replica_keys(key, first.header.replicas().min(REPLICAS_MAX.into())).skip(1) {
-            match self.find(&key) {
-                Err(Error::Lost(_)) => replicas.push(Replica::Lost(self.lost_entries(&key)?)),
-                found => replicas.extend(found?.map(Replica::Found)),
-            }
+        for key in replica_keys(key, number).skip(1) {
+            replicas.extend(self.replica(&key)?);
         }
-        let sequence = first.header.control.sequence();
-        let is_linked = self
-            .find(key)?
-            .is_some_and(|now| now.header.control.sequence() == sequence);
-        Ok(if is_linked { replicas } else { Vec::new() })
+        let sequence = |found: &Found| found.header.control.sequence();
+        let is_same = self.find(key)?.as_ref().map(sequence) == first.map(sequence);
+        Ok(if is_same { replicas } else { Vec::new() })
+    }
+
+    fn replica(&self, key: &Key<'_>) -> Result<Option<Replica>> {
+        match self.find(key) {
+            Err(Error::Lost(_)) => self.lost_entries(key).map(|lost| Some(Replica::Lost(lost))),
+            found => Ok(found?.map(Replica::Found)),
+        }
+    }
+
+    /// Takes out the replicas of an item, and those of versions before.
+    pub(super) fn drop_up_to(&self, key: &Key<'_>, first: &Header) -> Result<()> {
+        for key in replica_keys(key, first.replicas().min(REPLICAS_MAX.into())).skip(1) {
+            let is_later =
+                |replica: &Replica| matches!(replica, Replica::Found(found) if found.header.version > first.version);
+            self.drop_all(self.replica(&key)?.filter(|replica| !is_later(replica)))?;
+        }
+        Ok(())
+    }
+
+    fn drop_all(&self, replicas: impl IntoIterator<Item = Replica>) -> Result<()> {
+        replicas.into_iter().try_for_each(|replica| self.drop_replica(&replica))
     }
 
     fn drop_replica(&self, replica: &Replica) -> Result<()> {
@@ -194,7 +211,7 @@ impl Core {
             bytes: &key,
             hash: header.hash,
         };
-        self.drop_numbered(&key, header.replicas())
+        self.drop_up_to(&key, header)
     }
 
     /// Takes out so many replicas.

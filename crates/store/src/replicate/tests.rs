@@ -1,5 +1,8 @@
 //! Replicas of a key that two change at the same moment; room in a part of another pod.
 
+use super::super::fill::Filling;
+use super::super::find::Found;
+use super::super::link::{Linked, OnEntry};
 use super::super::pods::Pods;
 use super::super::{Options, PutOptions, Store};
 use super::replica_keys;
@@ -32,7 +35,7 @@ fn a_comparison_that_fails_leaves_the_replicas_of_the_one_that_won() {
     let found = core.find(&key).expect("read").expect("there");
     // The comparison has seen the first value, and another wins.
     west.put(b"key", b"second", COPIED).expect("put");
-    for replica in core.replicas_of(&key, &found).expect("read") {
+    for replica in core.replicas_of(&key, Some(&found)).expect("read") {
         core.drop_replica(&replica).expect("dropped");
     }
     let replica = replica_keys(&key, 1).nth(1).expect("one");
@@ -42,7 +45,7 @@ fn a_comparison_that_fails_leaves_the_replicas_of_the_one_that_won() {
     );
     // One that read them before the other won drops what it read, and no other.
     let found = core.find(&key).expect("read").expect("there");
-    let read = core.replicas_of(&key, &found).expect("read");
+    let read = core.replicas_of(&key, Some(&found)).expect("read");
     assert_eq!(read.len(), 1);
     west.put(b"key", b"third", COPIED).expect("put");
     read.iter()
@@ -66,4 +69,79 @@ fn a_member_of_another_pod_knows_about_how_much_a_part_there_has() {
     }
     let far = west.core.capacity_there().expect("told");
     assert!(far > near / 3 && far < 2 * near, "{far} of {near}");
+}
+
+/// What a put has linked, and not yet copied: its item is pinned meanwhile.
+fn linked(store: &Store, value: &[u8], replicas: u8) -> (Filling, Option<Found>) {
+    let core = &store.core;
+    let key = core.key(b"key").expect("a key");
+    let mut filling = core.begin(&key, value.len() as u64, 0, 0).expect("room");
+    core.fill(&mut filling, value).expect("filled");
+    filling.header.set_replicas(replicas);
+    core.finish(&mut filling).expect("finished");
+    core.member.pin_own(&core.heap, filling.item).expect("pinned");
+    let item = filling.item;
+    let linked = core.link(&key, item, OnEntry::Replace, |before| {
+        core.set_version(&mut filling, before + 1)
+    });
+    match linked.expect("linked") {
+        Linked::In(replaced) => (filling, replaced),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The version of the key's replica.
+fn replica_version(store: &Store) -> Option<u64> {
+    let key = store.core.key(b"key").expect("a key");
+    let replica = replica_keys(&key, 1).nth(1).expect("one");
+    store
+        .core
+        .find(&replica)
+        .expect("read")
+        .map(|found| found.header.version)
+}
+
+/// The first put's copies took the place of the second's, and then were taken out, as its value was replaced.
+#[test]
+fn a_put_that_is_replaced_while_it_copies_leaves_the_replicas_of_the_next() {
+    let pods = Pods::new(24);
+    let [east, west] = members(&pods);
+    let (first, replaced) = linked(&east, b"first", 1);
+    west.put(b"key", b"second", COPIED).expect("put");
+    assert_eq!(replica_version(&west), Some(2));
+    let key = east.core.key(b"key").expect("a key");
+    east.core.stored(&key, &first, replaced).expect("stored");
+    assert_eq!(replica_version(&west), Some(2), "the second's replica stays");
+    assert_eq!(west.stats().expect("counted").unreplicated, 0);
+}
+
+/// What it has replaced had got replicas after it had looked for some.
+#[test]
+fn a_put_without_replicas_leaves_none_of_what_it_has_replaced() {
+    let pods = Pods::new(24);
+    let [east, west] = members(&pods);
+    let key = east.core.key(b"key").expect("a key");
+    east.core.drop_replicas_if(&key, OnEntry::Replace).expect("none");
+    west.put(b"key", b"first", COPIED).expect("put");
+    let (second, replaced) = linked(&east, b"second", 0);
+    east.core.stored(&key, &second, replaced).expect("stored");
+    assert_eq!(replica_version(&west), None);
+}
+
+/// A put of a key that has nothing looks for replicas whose first item was forgotten, while another puts.
+#[test]
+fn one_that_looks_for_replicas_of_nothing_leaves_those_of_one_that_comes() {
+    let pods = Pods::new(24);
+    let [east, west] = members(&pods);
+    let key = east.core.key(b"key").expect("a key");
+    east.core.note_forgotten().expect("noted");
+    // It has found nothing, and another comes before it has read the replicas.
+    west.put(b"key", b"first", COPIED).expect("put");
+    assert!(east.core.replicas_of(&key, None).expect("read").is_empty());
+    // A replica that is left, whose first item is forgotten, goes.
+    let found = east.core.find(&key).expect("read").expect("there");
+    assert!(east.core.unlink_found(&found).expect("unlinked"));
+    assert_eq!(replica_version(&west), Some(1));
+    east.core.drop_replicas_if(&key, OnEntry::Keep).expect("dropped");
+    assert_eq!(replica_version(&west), None);
 }
