@@ -10,7 +10,7 @@ use cenote_space::GlobalAddress;
 /// Entries of a line.
 pub(super) const ENTRIES: usize = 7;
 /// Lines of a bucket at most: none gets more, and one has more only if what links them is broken.
-const LINES_MAX: usize = 64;
+pub(super) const LINES_MAX: usize = 64;
 
 /// What a process knows of a table: nothing of it changes but how many buckets of the former one are forwarded.
 #[derive(Debug)]

@@ -9,7 +9,7 @@
 //! Items that members pin are passed over. The hand moves by [`STRIDE`] buckets with one addition, so that processes
 //! that evict at once look at different ones.
 
-use super::chains::{Placed, Table};
+use super::chains::{ENTRIES, LINES_MAX, Placed, Table};
 use super::core::{Core, now_micros};
 use super::entry::State;
 use super::item::{HEADER, HITS_MAX, Header, Life, class_size, footprint};
@@ -178,8 +178,15 @@ impl Core {
         self.count(root::EVICTED, items)
     }
 
-    /// Evicts an item of a full bucket, for which there is no memory to get larger.
+    /// Evicts an item of a full bucket, for which there is no memory to get larger. A spilled value keeps its word: where
+    /// values are spilled, memory for a line is made first.
     pub(super) fn evict_from(&self, table: &Table, bucket: u64, why: String) -> Result<()> {
+        if self.spills() && table.entries(&self.heap, bucket)?.len() < LINES_MAX * ENTRIES {
+            match self.make_line(table) {
+                Err(Error::Full(_)) => {}
+                made => return made,
+            }
+        }
         let pinned = self.pinned()?;
         for (placed, header) in self.candidates(table, bucket, 1)? {
             let item = placed.entry.item();
@@ -195,10 +202,15 @@ impl Core {
             return Ok(());
         }
         // What is in the bucket cannot go, or is on its way in; what is in others makes room for a line.
-        match self.alloc_by_squeezing(LINE, Some(table.address.part())) {
+        match self.make_line(table) {
             Err(Error::Full(_)) => Err(Error::Full(why)),
-            line => self.heap.free(line?),
+            made => made,
         }
+    }
+
+    fn make_line(&self, table: &Table) -> Result<()> {
+        let line = self.alloc_by_squeezing(LINE, Some(table.address.part()))?;
+        self.heap.free(line)
     }
 
     fn is_of_class(&self, header: &Header, class: Option<u64>) -> bool {
@@ -286,3 +298,6 @@ impl Core {
         Ok(found)
     }
 }
+
+#[cfg(test)]
+mod tests;

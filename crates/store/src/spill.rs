@@ -50,6 +50,11 @@ impl Core {
         of(Some(tenant)).or_else(|| of(None))
     }
 
+    /// Whether this process spills some values.
+    pub(super) fn spills(&self) -> bool {
+        self.tiers.read().iter().any(|tier| tier.takes().is_some())
+    }
+
     /// Whether stubs take more than their share.
     pub(super) fn has_many_stubs(&self) -> Result<bool> {
         let stubs = self.heap.load(self.word(root::SPILLED)?)? as i64;
