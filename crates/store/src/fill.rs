@@ -115,15 +115,13 @@ impl Core {
             self.keep_filled(&filling);
             return Ok(());
         }
-        let killed = match self.kill(filling.item, filling.header.control.sequence()) {
-            Err(error) if self.heap.is_away(&error) => {
-                self.keep_filled(&filling);
-                return Ok(());
-            }
-            killed => killed?,
-        };
+        let killed = self.kill(filling.item, filling.header.control.sequence());
+        if matches!(killed, Err(Error::Timeout(_))) {
+            self.keep_filled(&filling);
+            return Ok(());
+        }
         let forgotten = self.member.forget_intent(&self.heap, filling.slot);
-        if killed.is_none() {
+        if killed?.is_none() {
             return forgotten; // Another has taken this member for dead.
         }
         // Whichever host uses them next: no line of them comes to memory from here then.

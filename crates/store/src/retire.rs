@@ -22,7 +22,7 @@ pub(super) enum Freed {
     Now,
     /// Another process has freed it, or does.
     ByAnother,
-    /// Nothing of it: an object of it lies in a part of a mirrored space that is away.
+    /// Nothing of it: an object of it lies in a part that is away, and may come back.
     Waits,
 }
 
@@ -113,7 +113,7 @@ impl Core {
             return Ok(Freed::Waits);
         }
         let life = match self.kill(item, header.control.sequence()) {
-            Err(error) if self.heap.is_away(&error) => return Ok(Freed::Waits),
+            Err(Error::Timeout(_)) => return Ok(Freed::Waits),
             killed => killed?,
         };
         let Some(life) = life else {

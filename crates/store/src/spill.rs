@@ -86,7 +86,12 @@ impl Core {
         let spilled = self.spill_pinned(&tier, &found);
         // A pin that stays is freed with the member.
         let _ = self.member.unpin(&self.heap, slot);
-        if spilled? {
+        let is_spilled = match spilled {
+            // A chunk of it is: there is nothing to keep.
+            Err(Error::Lost(_)) => false,
+            spilled => spilled?,
+        };
+        if is_spilled {
             self.retire(placed.entry.item(), *header, true)?;
             return Ok(Some(stub));
         }
