@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// How long another server's making of the space is waited for, and between two looks.
 const MAKING_TIME_MAX: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(20);
-/// How long a memory node may take to hear that a server ends.
+/// How long the end of a server may take: others that hold its table, and memory nodes that are to hear of it, together.
 const LEAVING_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// A table that is open.
@@ -146,18 +146,25 @@ pub fn leave(opened: Opened) {
         table, store, space, ..
     } = opened;
     drop(table);
-    let store = match sole(store, Instant::now() + LEAVING_TIME_MAX) {
-        Ok(store) => store,
-        Err(failure) => return log::warn!("{failure}"),
-    };
+    if let Err(failure) = give_up(store, space, Instant::now() + LEAVING_TIME_MAX) {
+        log::warn!("{failure}");
+    }
+}
+
+/// Gives up a store, and its space after it. One deadline is for both waits: for those that hold the store still, and
+/// for memory nodes.
+fn give_up<T: Send + Sync + 'static>(store: Arc<T>, space: impl Send + 'static, until: Instant) -> Result<(), Failure> {
+    let store = sole(store, until)?;
     let (told, left) = mpsc::channel();
     let leaving = std::thread::Builder::new().name("kv-leave".into());
     let leaving = leaving.spawn(move || {
         drop((store, space));
         told.send(()).ok();
     });
-    if leaving.is_ok() && left.recv_timeout(LEAVING_TIME_MAX).is_err() {
-        log::warn!("a memory node has not heard that this server ends");
+    let time = until.saturating_duration_since(Instant::now());
+    match leaving.is_ok() && left.recv_timeout(time).is_err() {
+        true => Err("a memory node has not heard that this server ends".into()),
+        false => Ok(()),
     }
 }
 
@@ -209,6 +216,26 @@ mod tests {
         drop(sole(held, Instant::now() + Duration::from_secs(60)).ok());
         assert!(gone.load(Ordering::SeqCst), "it is given up when that is said");
         asks.join().expect("joined");
+    }
+
+    /// Its end takes as long as the other side lives.
+    struct Stuck(mpsc::Receiver<()>);
+
+    impl Drop for Stuck {
+        fn drop(&mut self) {
+            self.0.recv().ok();
+        }
+    }
+
+    /// A stop took six seconds, three for each of two waits.
+    #[test]
+    fn both_waits_of_a_stop_end_at_one_time() {
+        let (alive, stuck) = mpsc::channel();
+        let began = Instant::now();
+        let failure = give_up(Arc::new(()), Stuck(stuck), began).expect_err("a node does not answer");
+        assert!(failure.to_string().contains("memory node"), "{failure}");
+        assert!(began.elapsed() < LEAVING_TIME_MAX, "the time was over");
+        drop(alive);
     }
 
     #[test]
