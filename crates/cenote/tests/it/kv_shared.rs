@@ -284,6 +284,48 @@ fn a_lost_memory_node_is_misses_and_never_another_value() {
     assert!(told.elapsed() > Duration::from_secs(2), "it has not left");
 }
 
+/// A mirrored space is made by the operator or by the server; the table outlives a memory node with all of its memory,
+/// and what is away meanwhile is an error and no miss.
+#[test]
+fn a_mirrored_table_outlives_a_memory_node() {
+    const KEYS: usize = 50;
+    let mut pool = Pool::new();
+    let _second = pool.second_node();
+    let (ok, text) = pool.ask(&["space", "create", "plain", "--size", "8MiB"]);
+    assert!(ok, "{text}");
+    let (ok, text) = pool.ask(&["space", "create", "cache", "--size", "32MiB", "--mirror"]);
+    assert!(ok && text.contains("mirrored"), "{text}");
+    let mut refused = cenote(&["kv", "--memory", "pool", "--space", "plain", "--mirror"]);
+    refused.args(["--listen", "127.0.0.1:0", "--manager", &pool.address]);
+    let (ok, text) = output(&mut refused);
+    assert!(!ok && text.contains("is not mirrored"), "{text}");
+
+    let mut mirrored = server_of(&pool);
+    mirrored.arg("--mirror");
+    let server = Process::spawn(mirrored);
+    assert!(server.said.join("\n").contains("cache, mirrored"), "{:?}", server.said);
+    let mut client = Client::new(&server);
+    (0..KEYS).for_each(|n| client.says(&format!("SET k{n} value-{n}"), "+OK"));
+    pool.until(", whole");
+    pool.node.kill();
+    pool.forget_lost();
+    let until = Instant::now() + Duration::from_secs(30);
+    loop {
+        match client.ask(&["GET", "k0"]) {
+            answer if answer == "\"value-0\"" => break,
+            answer => assert!(answer.starts_with('-'), "{answer}"),
+        }
+        assert!(Instant::now() < until, "its mirror has not taken its place");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    (1..KEYS).for_each(|n| client.says(&format!("GET k{n}"), &format!("\"value-{n}\"")));
+    // A pipeline of puts to another node, in its order.
+    let heap = (0..64).flat_map(|n| command(&["SET", &format!("k{}", n % 7), &n.to_string()]));
+    client.send(&heap.collect::<Vec<_>>());
+    (0..64).for_each(|_| assert_eq!(client.answer(), "+OK"));
+    (57..64).for_each(|n| client.says(&format!("GET k{}", n % 7), &format!("\"{n}\"")));
+}
+
 #[test]
 fn a_space_that_is_not_there_is_said() {
     let pool = Pool::new();

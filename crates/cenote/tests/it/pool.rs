@@ -81,6 +81,19 @@ impl Pool {
         }
     }
 
+    /// Another node, with 160 MiB in a pod of its own.
+    pub fn second_node(&self) -> Daemon {
+        start_node_in(&self.directory.path().join("other"), "attic", &self.address)
+    }
+
+    /// Forgets the node that is gone.
+    pub fn forget_lost(&self) {
+        let gone = self.until("GONE");
+        let number = gone.lines().find(|line| line.contains("GONE")).unwrap();
+        let (ok, text) = self.ask(&["forget", number.split_whitespace().next().unwrap()]);
+        assert!(ok, "{text}");
+    }
+
     fn server(&self, data: &Data) -> Process {
         Process::spawn(self.run(data))
     }
@@ -92,13 +105,13 @@ impl Pool {
         command
     }
 
-    fn ask(&self, what: &[&str]) -> (bool, String) {
+    pub fn ask(&self, what: &[&str]) -> (bool, String) {
         let mut command = cenote(&["pool"]);
         command.args(what).args(["--manager", &self.address]);
         output(&mut command)
     }
 
-    fn until(&self, wanted: &str) -> String {
+    pub fn until(&self, wanted: &str) -> String {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             let (ok, text) = self.ask(&["status"]);
@@ -185,7 +198,7 @@ fn a_mirrored_database_outlives_its_memory() {
     let (ok, text) = output(pool.run(&data).arg("--mirror"));
     assert!(!ok && text.contains("of the 0 others"), "{text}");
     let other = pool.directory.path().join("other");
-    let mut second = start_node_in(&other, "attic", &pool.address);
+    let mut second = pool.second_node();
 
     let mut server = Process::spawn({
         let mut command = pool.run(&data);
@@ -228,10 +241,7 @@ fn a_mirrored_database_outlives_its_memory() {
     server.kill();
     node.kill();
     std::fs::remove_dir_all(&region).unwrap();
-    let gone = pool.until("GONE");
-    let number = gone.lines().find(|line| line.contains("GONE")).unwrap();
-    let (ok, text) = pool.ask(&["forget", number.split_whitespace().next().unwrap()]);
-    assert!(ok, "{text}");
+    pool.forget_lost();
 
     let server = Process::spawn({
         let mut command = pool.run(&data);
