@@ -1,22 +1,19 @@
 //! What is gathered for the next record, by many threads at once.
 //!
-//! Lines lie in shards by their place, each with a lock of its own, so threads that copy do not wait for each other. What
-//! one record has is copied in one *turn*:
+//! Lines lie in shards by their place, each with a lock of its own, so threads that copy do not wait for each other:
 //!
 //! ```text
-//!   turn 7:   copy ─▶ shard 3, now         end_turn ─▶ turn 8 begins ─▶ of each shard, what was copied in turn 7
-//!   turn 8:   copy ─▶ shard 3, now; what it had of turn 7 waits as `before`
+//!   copy ─▶ lock of shard 3: memory is read, lines are kept
+//!   end_turn ─▶ locks of all shards: what all of them have is one record's
 //! ```
 //!
-//! Invariants:
-//! 1. a copy asks for the turn with its shard's lock held. So of two copies that follow each other the later is in no
-//!    earlier turn, whichever shards they are in: a record is what it was when its turn ended, but for copies under way;
-//! 2. a turn ends when all shards were emptied of the one before: a shard has lines of two turns at most.
+//! Invariant: when a turn ends no copy is under way, since memory is read with the shard's lock held. So a record has
+//! nothing that was stored after its turn ended, whichever shards that is in, and all that was copied before.
 
 use super::lines::Lines;
 use crate::memory::RegionMemory;
-use cenote_base::rt::Mutex;
-use cenote_base::rt::atomic::{AtomicU64, AtomicUsize, Ordering};
+use cenote_base::rt::atomic::{AtomicUsize, Ordering};
+use cenote_base::rt::{Mutex, MutexGuard};
 
 /// A line's shard is that of its 4 KiB, as the locks of lines are.
 const SHARD: u64 = super::STRIPE;
@@ -26,32 +23,13 @@ const LINES_MAX: usize = super::journal::LINES_MAX - SHARDS * (SHARD as usize / 
 
 /// See the module.
 pub(super) struct Gathered {
-    turn: AtomicU64,
     lines: AtomicUsize,
     shards: Box<[Shard]>,
 }
 
 #[repr(align(64))]
 #[derive(Default)]
-struct Shard(Mutex<Turns>);
-
-#[derive(Default)]
-struct Turns {
-    /// The one that `now` is of.
-    turn: u64,
-    now: Lines,
-    before: Lines,
-}
-
-impl Turns {
-    fn go_on_to(&mut self, turn: u64) {
-        if self.turn != turn {
-            assert!(self.before.is_empty(), "the turn before was taken out");
-            core::mem::swap(&mut self.now, &mut self.before);
-            self.turn = turn;
-        }
-    }
-}
+struct Shard(Mutex<Lines>);
 
 /// The lines of a turn, or none: memory for them, a part for each shard.
 #[derive(Default)]
@@ -79,13 +57,12 @@ impl Turn {
 impl Gathered {
     pub(super) fn new() -> Self {
         Self {
-            turn: AtomicU64::new(0),
             lines: AtomicUsize::new(0),
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
         }
     }
 
-    fn shard(&self, off: u64) -> &Mutex<Turns> {
+    fn shard(&self, off: u64) -> &Mutex<Lines> {
         &self.shards[(off / SHARD) as usize % SHARDS].0
     }
 
@@ -104,12 +81,11 @@ impl Gathered {
         if self.lines.load(Ordering::Acquire) >= LINES_MAX {
             return false;
         }
-        let mut turns = self.shard(off).lock();
-        turns.go_on_to(self.turn.load(Ordering::Acquire));
-        if turns.now.is_spread() {
+        let mut lines = self.shard(off).lock();
+        if lines.is_spread() {
             return false;
         }
-        let newly = turns.now.take(memory, off, len);
+        let newly = lines.take(memory, off, len);
         self.lines.fetch_add(newly, Ordering::AcqRel);
         true
     }
@@ -117,12 +93,11 @@ impl Gathered {
     /// Ends the turn: its lines change places with `into`, which has none. One thread at a time.
     pub(super) fn end_turn(&self, into: &mut Turn) {
         assert!(into.len() == 0, "lines of a former turn are sent");
-        let ended = self.turn.fetch_add(1, Ordering::AcqRel);
-        for (shard, into) in self.shards.iter().zip(&mut into.0) {
-            let mut turns = shard.0.lock();
-            let is_ended = turns.turn <= ended;
-            core::mem::swap(if is_ended { &mut turns.now } else { &mut turns.before }, into);
+        let mut shards: Vec<MutexGuard<'_, Lines>> = self.shards.iter().map(|shard| shard.0.lock()).collect();
+        for (lines, into) in shards.iter_mut().zip(&mut into.0) {
+            core::mem::swap(&mut **lines, into);
         }
+        drop(shards);
         self.lines.fetch_sub(into.len(), Ordering::AcqRel);
     }
 }
@@ -132,6 +107,7 @@ mod tests {
     use super::*;
     use crate::mirror::lines::sorted;
     use cenote_base::rt;
+    use cenote_base::rt::atomic::AtomicBool;
 
     const AREA: u64 = 2 * SHARD * SHARDS as u64;
 
@@ -139,41 +115,90 @@ mod tests {
         crate::Region::dram(AREA, Default::default(), Default::default()).expect("memory")
     }
 
-    /// A thread copies a line in each shard in turn, with a number that goes up. Whatever turn has a number has all the
-    /// lower ones that no earlier turn had.
+    /// A thread stores a number in a line of each shard in turn, and copies it.
     #[test]
     fn a_turn_has_no_copy_without_those_before() {
         let (region, gathered) = (region(), Gathered::new());
         let copies = 200_000_u64;
-        let is_over = AtomicU64::new(0);
+        let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for number in 1..=copies {
-                    let off = number * SHARD % AREA;
-                    region.span(off, 8).set_u64(0, number);
-                    while !gathered.take(&region, off, crate::LINE) {
-                        std::thread::yield_now();
-                    }
+                    store_and_copy(&region, &gathered, number * SHARD % AREA, number);
                 }
-                is_over.store(1, Ordering::Release);
+                is_over.store(true, Ordering::Release);
             });
-            let (mut turn, mut had) = (Turn::new(), 0);
+            let mut had = 0;
             while had < copies {
-                let ends = is_over.load(Ordering::Acquire) == 1;
-                gathered.end_turn(&mut turn);
-                let numbers = sorted(turn.lines()).into_iter().map(|(_, bytes)| {
-                    let word = bytes.first_chunk().expect("a line");
-                    u64::from_le_bytes(*word)
-                });
-                let (most, count) = numbers.fold((had, 0), |(most, count), number| (most.max(number), count + 1));
+                let ends = is_over.load(Ordering::Acquire);
+                let numbers = numbers_of_a_turn(&gathered);
+                let most = numbers.iter().map(|(_, number)| *number).fold(had, u64::max);
                 // Each shard has a line of an area's two: of a long turn the newest alone.
-                assert_eq!(count, (most - had).min(AREA / SHARD), "{had} to {most}");
+                assert_eq!(numbers.len() as u64, (most - had).min(AREA / SHARD), "{had} to {most}");
                 had = most;
-                turn.clear();
                 assert!(!ends || had == copies, "what is over is in this turn");
             }
         });
         assert!(gathered.is_empty());
+    }
+
+    /// A thread copies a range that another stores to, as a filling does. What the other stores there it stores after it
+    /// has copied as much elsewhere: so a turn that has the one has the other, or one before has.
+    #[test]
+    fn a_turn_has_nothing_that_was_stored_after_it() {
+        let (region, gathered) = (region(), Gathered::new());
+        let (first, filled) = (0, AREA - SHARD);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Acquire) {
+                    while !gathered.take(&region, filled, SHARD as usize) {}
+                }
+            });
+            scope.spawn(|| {
+                for number in 1.. {
+                    if is_over.load(Ordering::Acquire) {
+                        break;
+                    }
+                    store_and_copy(&region, &gathered, first, number);
+                    region.span(filled + SHARD - 64, 8).set_u64(0, number);
+                }
+            });
+            let mut copied = 0;
+            for _ in 0..20_000 {
+                let numbers = numbers_of_a_turn(&gathered);
+                let of = |at: u64| {
+                    numbers
+                        .iter()
+                        .find(|(off, _)| *off == at)
+                        .map_or(0, |(_, number)| *number)
+                };
+                copied = of(first).max(copied);
+                let stored = of(filled + SHARD - 64);
+                is_over.store(stored > copied, Ordering::Release);
+                assert!(stored <= copied, "{stored} was stored after {copied} was copied");
+            }
+            is_over.store(true, Ordering::Release);
+        });
+    }
+
+    fn store_and_copy(region: &crate::Region, gathered: &Gathered, off: u64, number: u64) {
+        region.span(off, 8).set_u64(0, number);
+        while !gathered.take(region, off, crate::LINE) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// The first word of each piece of a turn, and where that lies; of a whole range of its last line.
+    fn numbers_of_a_turn(gathered: &Gathered) -> Vec<(u64, u64)> {
+        let mut turn = Turn::new();
+        gathered.end_turn(&mut turn);
+        let numbers = sorted(turn.lines()).into_iter().map(|(at, bytes)| {
+            let last = bytes.len() - crate::LINE;
+            let word = bytes[last..].first_chunk().expect("a line");
+            (at + last as u64, u64::from_le_bytes(*word))
+        });
+        numbers.collect()
     }
 
     #[test]

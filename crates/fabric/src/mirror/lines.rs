@@ -10,7 +10,7 @@ const STRIPE: usize = 64 * LINE;
 /// Bytes of the longest run that goes as one write.
 const RUN_MAX: usize = 64 << 10;
 /// Stripes that may be gathered: their memory is kept, 4 KiB for each.
-const STRIPES_MAX: usize = 32;
+const STRIPES_MAX: usize = 16;
 
 /// See the module. Emptied, it keeps its memory for the next lines.
 #[derive(Default)]
