@@ -79,7 +79,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         MirrorUnfenced | MirrorUnclosed => (Name::Mirrors, 40),
         MirrorResumed => (Name::Mirrors, 160),
         MirroredAnswer | MirroredCopy => (Name::Spaces, 40),
-        StoreFlush | StoreInvalidate | BorrowGeneration => (Name::Store, 60),
+        StoreFlush | StoreInvalidate => (Name::Store, 60),
+        BorrowGeneration => (Name::Store, 400),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,
