@@ -47,7 +47,7 @@ impl Heap {
 }
 
 impl Core {
-    /// Whether a chunk of an item, which is this process's to free, waits for its part.
+    /// Whether a chunk of an item waits for its part: to take the item out would make no room then.
     pub(super) fn chunks_wait(&self, item: GlobalAddress, header: &Header) -> Result<bool> {
         if header.chunks == 0 || !self.heap.space().is_mirrored() {
             return Ok(false);

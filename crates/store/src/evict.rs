@@ -190,7 +190,7 @@ impl Core {
         let pinned = self.pinned()?;
         for (placed, header) in self.candidates(table, bucket, 1)? {
             let item = placed.entry.item();
-            if pinned.contains(&item) {
+            if pinned.contains(&item) || self.chunks_wait(item, &header)? {
                 continue;
             }
             self.drop_replicas_of(item, &header)?;
@@ -245,7 +245,7 @@ impl Core {
             };
         }
         // Again, as it may have been pinned since the hand set out.
-        if self.is_pinned(item)? {
+        if self.is_pinned(item)? || self.chunks_wait(item, header)? {
             return Ok(None);
         }
         self.drop_replicas_of(item, header)?;

@@ -71,6 +71,8 @@ pub(super) mod member {
     pub const PINS_USED: u64 = 8;
     pub const INTENTS: u64 = 64;
     pub const INTENTS_MAX: u64 = 480;
+    /// Of them, those that are for what is filled alone: what waits to be freed does so for as long as a part is away.
+    pub const FILL_INTENTS: u64 = INTENTS_MAX / 2;
     pub const PINS: u64 = 4096;
     /// Of callers.
     pub const PINS_MAX: u64 = 1536;

@@ -65,7 +65,27 @@ impl Member {
     /// # Errors
     /// [`Error::Full`] if it fills as many as it can at once.
     pub(super) fn intend(&self, heap: &Heap, item: GlobalAddress, sequence: u64) -> Result<Slot> {
-        let slot = self.intents.lock().pop().map(Slot);
+        self.intend_with(heap, item, sequence, 0)
+    }
+
+    /// As [`intend`](Self::intend), of what waits, for as long as that takes: the others are for what is filled.
+    pub(super) fn intend_beside(&self, heap: &Heap, item: GlobalAddress, sequence: u64) -> Result<Slot> {
+        self.intend_with(heap, item, sequence, member::FILL_INTENTS as usize)
+    }
+
+    /// Whether those that are left are for what is filled.
+    pub(super) fn has_few_intents(&self) -> bool {
+        self.intents.lock().len() < member::FILL_INTENTS as usize
+    }
+
+    fn intend_with(&self, heap: &Heap, item: GlobalAddress, sequence: u64, left: usize) -> Result<Slot> {
+        let mut intents = self.intents.lock();
+        let slot = if intents.len() > left {
+            intents.pop().map(Slot)
+        } else {
+            None
+        };
+        drop(intents);
         let slot = slot.ok_or_else(|| Error::Full(full("fills", member::INTENTS_MAX)))?;
         match self.note_intent(heap, slot, item, sequence) {
             Ok(()) => Ok(slot),

@@ -48,10 +48,10 @@ impl Core {
         }
     }
 
-    /// Answers for an item until no member pins it, and its parts are there. Where no intent is left it is this process's alone, and lost with
-    /// it.
+    /// Answers for an item until no member pins it, and its parts are there. Where few intents are left it is this
+    /// process's alone, and lost with it: puts need them.
     pub(super) fn keep_retired(&self, item: GlobalAddress, header: Header) -> Result<()> {
-        let slot = match self.member.intend(&self.heap, item, header.control.sequence()) {
+        let slot = match self.member.intend_beside(&self.heap, item, header.control.sequence()) {
             Err(Error::Full(_)) => None,
             noted => Some(noted?),
         };

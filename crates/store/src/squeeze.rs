@@ -126,8 +126,11 @@ impl Core {
     }
 
     /// Takes an item's memory, as the clock does: its value goes to a file where values are spilled. Whether it went.
-    fn squeeze_out(&self, placed: Placed, header: Header) -> Result<bool> {
+    pub(super) fn squeeze_out(&self, placed: Placed, header: Header) -> Result<bool> {
         let item = placed.entry.item();
+        if self.chunks_wait(item, &header)? {
+            return Ok(false);
+        }
         self.drop_replicas_of(item, &header)?;
         if !header.has_expired(now_micros) && self.spill(placed, &header)?.is_some() {
             return Ok(true);

@@ -244,3 +244,5 @@ fn nothing_of_an_item_is_freed_before_all_of_it_can_be() {
         "all of it is free"
     );
 }
+
+mod waiting;
