@@ -160,13 +160,8 @@ impl Core {
     }
 
     pub(super) fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Header> {
-        // Of one that has won after this put had taken replicas out, and before it was linked.
-        if let Some(found) = replaced.filter(|found| found.header.replicas() > 0) {
-            self.drop_up_to(key, &found.header)?;
-        }
-        if filling.header.replicas() > 0 {
-            self.replicate(key, filling)?;
-        }
+        // It is linked: what is not replicated is no reason to leave what it has replaced to none.
+        let replicated = self.replicate_in_place(key, filling, replaced.as_ref());
         self.has_linked(filling)?;
         let header = &filling.header;
         let items = self.count_in(header)?;
@@ -176,7 +171,18 @@ impl Core {
             Some(found) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0)?,
             None => self.grow_if_full(items)?,
         }
-        Ok(*header)
+        replicated.map(|()| *header)
+    }
+
+    fn replicate_in_place(&self, key: &Key<'_>, filling: &Filling, replaced: Option<&Found>) -> Result<()> {
+        // Of one that has won after this put had taken replicas out, and before it was linked.
+        if let Some(found) = replaced.filter(|found| found.header.replicas() > 0) {
+            self.drop_up_to(key, &found.header)?;
+        }
+        match filling.header.replicas() {
+            0 => Ok(()),
+            _ => self.replicate(key, filling),
+        }
     }
 
     pub(super) fn remove(&self, key: &[u8]) -> Result<bool> {

@@ -188,7 +188,7 @@ impl Core {
 
     fn drop_replica(&self, replica: &Replica) -> Result<()> {
         match replica {
-            Replica::Lost(entries) => self.forget(entries).map(drop),
+            Replica::Lost(entries) => self.forget_lost(entries).map(drop),
             Replica::Found(found) if self.unlink_found(found)? => {
                 self.retire(found.place.entry.item(), found.header, false)
             }
@@ -229,9 +229,18 @@ impl Core {
     /// is done again.
     fn or_forgotten<T>(&self, key: &Key<'_>, mut step: impl FnMut() -> Result<T>) -> Result<T> {
         match step() {
-            Err(Error::Lost(_)) if self.forget(&self.lost_entries(key)?)? => step(),
+            Err(Error::Lost(_)) if self.forget_lost(&self.lost_entries(key)?)? => step(),
             answer => answer,
         }
+    }
+
+    /// Takes out entries that may be a replica's: by a few bits of the hash, so one may be another key's first item, whose
+    /// replicas are looked for from here on.
+    fn forget_lost(&self, lost: &[Placed]) -> Result<bool> {
+        if !lost.is_empty() {
+            self.note_forgotten()?;
+        }
+        self.forget(lost)
     }
 
     /// Whether one of these entries was there still, and is not now. What their items were counted as is not known, and
