@@ -27,7 +27,7 @@
 
 pub use crate::ids::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 use crate::settings::{Tenant, Tenants};
-use crate::wire::{GrantView, NodeHello, NodeView, OpenRequest, TenantView};
+use crate::wire::{GrantView, NodeHello, NodeView, OpenRequest, Reach, TenantView};
 use cenote_base::rt::Nanos;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::units::ByteSize;
@@ -79,6 +79,9 @@ pub struct Grant {
     /// It is, or was, a mirror that its node lends: there is a journal beside it, or room for one.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub lent: bool,
+    /// Its holder reaches it over the fabric.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub remote: bool,
     /// When its lease lapses (held), or since when it has been idle. Not kept: a manager that starts gives every holder
     /// a whole lease.
     #[serde(skip)]
@@ -176,6 +179,18 @@ fn check_no_mirror_wanted(id: GrantId, requested: &OpenRequest) -> Result<()> {
              (--mirror), or free it first (cenote pool free {id}), so that it comes to lie on a memory node"
         ))),
     }
+}
+
+/// The same label is the same memory, reached in the same way.
+fn check_reach(id: GrantId, is_remote: bool, requested: &OpenRequest) -> Result<()> {
+    let (is, wanted) = match (is_remote, requested.reach) {
+        (true, Reach::Remote { .. }) | (false, Reach::Mapped) => return Ok(()),
+        (true, Reach::Mapped) => ("is reached over the fabric", "is to be mapped"),
+        (false, Reach::Remote { .. }) => ("is mapped by its holders", "is to be reached over the fabric"),
+    };
+    Err(Error::Mismatch(format!(
+        "grant {id} {is}, and {wanted} now: ask for it as before, or free it first (cenote pool free {id})"
+    )))
 }
 
 /// What people are shown.
@@ -450,9 +465,17 @@ impl GrantTable {
         now: Nanos,
         lease: Nanos,
     ) -> Result<Opening> {
-        let (phase, has, node, epoch, is_on_device) = {
+        let (phase, has, node, epoch, is_on_device, is_remote) = {
             let grant = self.grant(id)?;
-            (grant.phase, grant.bytes, grant.node, grant.epoch, grant.range.is_some())
+            let is_on_device = grant.range.is_some();
+            (
+                grant.phase,
+                grant.bytes,
+                grant.node,
+                grant.epoch,
+                is_on_device,
+                grant.remote,
+            )
         };
         let (bytes, host) = (self.whole_on(node, bytes), requested.host.as_deref());
         if phase == Phase::Freeing {
@@ -465,7 +488,9 @@ impl GrantTable {
                 ByteSize(bytes)
             )));
         }
+        check_reach(id, is_remote, requested)?;
         match is_on_device {
+            _ if is_remote => self.check_connected(node).and_then(|()| self.check_called(node))?,
             true => {
                 check_no_mirror_wanted(id, requested)?;
                 self.check_hosts(id, host)?;
@@ -482,8 +507,30 @@ impl GrantTable {
                 grant.description = printable(&requested.description);
                 self.hold(id, host, now, lease)
             }
+            Phase::Held if is_remote => self.take_from_former(id, requested.reach),
             Phase::Held => Ok(Opening::Ask(id, epoch)),
             _ => Ok(Opening::Wait),
+        }
+    }
+
+    /// No node can tell whether a holder lives that reaches its memory over the fabric. Its keys can end at any time.
+    fn take_from_former(&mut self, id: GrantId, reach: Reach) -> Result<Opening> {
+        if reach != (Reach::Remote { takes: true }) {
+            return Err(Error::Busy(format!("grant {id} has another holder")));
+        }
+        let grant = self.grants.get_mut(&id).expect("it was found");
+        grant.enter(Phase::Fencing);
+        grant.epoch += 1;
+        Ok(Opening::Wait)
+    }
+
+    /// A node that was started anew may not be reached over the fabric any more.
+    fn check_called(&self, id: NodeId) -> Result<()> {
+        match self.node(id)?.calls {
+            Some(_) => Ok(()),
+            None => Err(Error::Invalid(format!(
+                "the memory lies on memory node {id}, which is not reached over the fabric: start it with --rdma"
+            ))),
         }
     }
 
@@ -562,6 +609,10 @@ impl GrantTable {
         now: Nanos,
         lease: Nanos,
     ) -> Result<Opening> {
+        if requested.mirror && requested.reach != Reach::Mapped {
+            let text = "memory that is reached over the fabric has no mirror: what it keeps is in storage as well";
+            return Err(Error::Invalid(text.into()));
+        }
         let priority = self.limits(tenant)?.priority;
         let least = bytes.saturating_mul(if requested.mirror { 2 } else { 1 });
         self.check_quota(tenant, least)?;
@@ -590,6 +641,7 @@ impl GrantTable {
             mirror_of: None,
             range: self.hole(node, bytes).map(RangeOf::new),
             lent: false,
+            remote: requested.reach != Reach::Mapped,
             time: now,
             renewals: 0,
         };
@@ -655,14 +707,22 @@ impl GrantTable {
 
     /// Connected nodes of the request's pod and machine, and devices of its pod and host.
     fn nodes_for(&self, requested: &OpenRequest) -> Vec<NodeId> {
+        let is_remote = requested.reach != Reach::Mapped;
+        let is_reached = |node: &Node| match is_remote {
+            true => node.calls.is_some(),
+            false => node.machine == requested.machine,
+        };
         let fits = |node: &Node| {
-            node.connected
-                && node.machine == requested.machine
-                && requested.pod.as_ref().is_none_or(|pod| node.pod == *pod)
+            node.connected && is_reached(node) && requested.pod.as_ref().is_none_or(|pod| node.pod == *pod)
         };
         let nodes = self.nodes.iter().filter(|(_, node)| fits(node));
         let nodes = nodes.map(|(id, _)| *id);
-        self.devices_for(requested).into_iter().chain(nodes).collect()
+        let devices = if is_remote {
+            Vec::new()
+        } else {
+            self.devices_for(requested)
+        };
+        devices.into_iter().chain(nodes).collect()
     }
 
     /// The one of them with most room. A device before a node: what lies there can go on from another host.
@@ -682,7 +742,7 @@ impl GrantTable {
                 return Ok(Opening::Wait);
             }
         }
-        Err(self.full(bytes, requested.pod.as_deref(), &nodes))
+        Err(self.full(bytes, requested, &nodes))
     }
 
     /// What has to go so that a node has so much room, if that is enough.
@@ -745,13 +805,18 @@ impl GrantTable {
         grant.phase == Phase::Idle || (is_mirror && grant.mirror_of.is_some_and(is_idle))
     }
 
-    fn full(&self, bytes: u64, pod: Option<&str>, nodes: &[NodeId]) -> Error {
+    fn full(&self, bytes: u64, requested: &OpenRequest, nodes: &[NodeId]) -> Error {
+        let pod = requested.pod.as_deref();
         let of_device = |id| self.devices.get(id).map_or(0, |device| device.bytes);
         let of = |id| self.nodes.get(id).map_or_else(|| of_device(id), |node| node.bytes);
         let whole: u64 = nodes.iter().map(of).sum();
         let most = nodes.iter().map(|id| self.free_of(*id)).max().unwrap_or(0);
         let place = pod.map_or("the pool".into(), |pod| format!("pod {pod}"));
+        let is_remote = requested.reach != Reach::Mapped;
         Error::Full(match nodes.is_empty() {
+            true if is_remote => format!(
+                "{place} has no memory node that is connected and reached over the fabric (cenote memory --rdma starts one)"
+            ),
             true if !self.devices.is_empty() => format!(
                 "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device \
                  that this host has joined (cenote host); what is to be mirrored lies on memory nodes alone"
@@ -806,6 +871,20 @@ impl GrantTable {
         grant.time = Nanos(now.raw() + lease.raw());
         grant.renewals += 1;
         Ok(())
+    }
+
+    /// The memory of a holder that reaches it over the fabric: where it lies, and its length.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more; [`Error::Invalid`] if it maps its memory.
+    pub fn lendable(&self, tenant: &str, id: GrantId, epoch: u64) -> Result<(NodeId, u64)> {
+        let grant = self.held(tenant, id, epoch)?;
+        match grant.remote {
+            true => Ok((grant.node, grant.bytes)),
+            false => Err(Error::Invalid(format!(
+                "grant {id} is mapped by its holder, and not lent"
+            ))),
+        }
     }
 
     /// The holder needs it no more; `give_back`: nor does its tenant.
@@ -929,6 +1008,7 @@ impl GrantTable {
             mirror_of: grant.mirror_of,
             offset: grant.range.as_ref().map(|range| range.offset),
             host: grant.host().map(str::to_owned),
+            remote: grant.remote,
             time: match grant.phase {
                 Phase::Held => grant.time.since(now).raw(),
                 _ => now.since(grant.time).raw(),

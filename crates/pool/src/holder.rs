@@ -8,12 +8,17 @@
 //! then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
 pub(crate) mod mirror;
+mod remote;
+
+pub use remote::{RemoteGrant, RemoteRequest};
 
 use crate::grant_table::{GrantId, NodeId, SETTLING};
 use crate::host::{Process, machine_name};
 use crate::managers::Managers;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel, ManagerSession, TAKEOVER_TIMEOUT, unexpected};
-use crate::wire::{AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reply, Request, Role, VERSION};
+use crate::wire::{
+    AuditReport, Hello, MirrorRequest, OpenRequest, Opened, PoolStatus, Reach, Reply, Request, Role, VERSION,
+};
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
@@ -69,6 +74,22 @@ pub struct GrantRequest {
     pub mirror: bool,
     /// The host that this process runs on, as its agent calls it; `None`: by the machine's name.
     pub host: Option<String>,
+}
+
+impl GrantRequest {
+    fn asked(self, reach: Reach) -> OpenRequest {
+        OpenRequest {
+            label: self.label,
+            description: self.description,
+            bytes: self.bytes,
+            pod: self.pod,
+            keep: self.keep,
+            machine: cenote_fabric::boot(),
+            mirror: self.mirror,
+            host: self.host.or_else(machine_name),
+            reach,
+        }
+    }
 }
 
 /// Called when the grant is this holder's no more. What it was used for has to end: the process is about to be ended.
@@ -140,7 +161,8 @@ impl GrantedMemory {
         on_revoked: OnRevoked,
         map: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<(Self, T)> {
-        let memory = Self::ask(network, credentials, requested, on_revoked)?;
+        let asked = requested.asked(Reach::Mapped);
+        let memory = Self::ask(network, credentials, asked, on_revoked)?;
         let mapped = map(&memory)?;
         if !planted(Fault::GrantConfirm) {
             memory.shared.confirm()?;
@@ -151,22 +173,13 @@ impl GrantedMemory {
     fn ask(
         network: &Arc<dyn Network>,
         credentials: &Credentials,
-        requested: GrantRequest,
+        asked: OpenRequest,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
         let (managers, hello) = (Managers::parse(&credentials.manager)?, credentials.tenants_hello());
         let session = ManagerSession::begin_patiently(&**network, &managers, &hello)?;
-        let request = Request::Open(OpenRequest {
-            label: requested.label,
-            description: requested.description,
-            bytes: requested.bytes,
-            pod: requested.pod,
-            keep: requested.keep,
-            machine: cenote_fabric::boot(),
-            mirror: requested.mirror,
-            host: requested.host.or_else(machine_name),
-        });
-        let opened = open_whole(&session, &request)?;
+        let is_mirrored = asked.mirror;
+        let opened = open_whole(&session, &Request::Open(asked))?;
         mark::pass(Mark::GrantAnswered);
         let shared = Arc::new(Shared {
             grant: opened.grant,
@@ -182,7 +195,7 @@ impl GrantedMemory {
             stop: Arc::default(),
             revoked: AtomicBool::new(false),
         });
-        let mirror = match requested.mirror {
+        let mirror = match is_mirrored {
             true => Some(shared.mirrored(network, credentials, &opened)?),
             false => None,
         };

@@ -25,6 +25,7 @@ mod agents;
 mod election;
 mod holders;
 mod leader;
+mod lent;
 mod links;
 mod mirrors;
 mod not_made;

@@ -366,6 +366,10 @@ impl Follower for NodeState {
                 let path = self.directory.grant_path(grant);
                 return self.lending.lend(grant, &path, len, anew).map(OrderReply::Lent);
             }
+            Order::LendGrant { grant, len } => {
+                let path = self.directory.grant_path(grant);
+                return self.lending.lend_grant(grant, &path, len).map(OrderReply::LentGrant);
+            }
             Order::Unlend { grant } => self.lending.close(grant, &self.directory.grant_path(grant))?,
             Order::Keep(ref part) => self.parts.keep(part, self.lease())?,
             Order::Peers {

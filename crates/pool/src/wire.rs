@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -141,6 +141,11 @@ pub enum Request {
         epoch: u64,
         give_back: bool,
     },
+    /// Memory that is reached over the fabric is to be registered for its holder alone: former keys end.
+    Lend {
+        grant: GrantId,
+        epoch: u64,
+    },
     Status,
     Audit,
     /// Takes a grant away from its holder, and frees its memory.
@@ -263,6 +268,19 @@ pub struct OpenRequest {
     /// The holder's host, as its agents call it.
     #[serde(default)]
     pub host: Option<String>,
+    /// How the holder reaches it.
+    #[serde(default)]
+    pub reach: Reach,
+}
+
+/// How a holder reaches its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub enum Reach {
+    /// It maps it.
+    #[default]
+    Mapped,
+    /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end; otherwise that is `Busy`.
+    Remote { takes: bool },
 }
 
 /// What was granted.
@@ -320,6 +338,14 @@ pub struct Lent {
     pub journal: LentRange,
 }
 
+/// Where a holder reaches its grant's memory over the fabric.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct LentMemory {
+    /// Where the node is reached.
+    pub address: String,
+    pub memory: LentRange,
+}
+
 /// A range of registered memory.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct LentRange {
@@ -333,6 +359,7 @@ pub struct LentRange {
 pub enum Reply {
     Done,
     Opened(Opened),
+    Lent(LentMemory),
     Mirror(Option<MirrorView>),
     Status(PoolStatus),
     Audit(AuditReport),
@@ -360,6 +387,8 @@ pub enum Order {
     Lend { grant: GrantId, len: u64, anew: bool },
     /// Ends those keys; then all that came under them is in the mirror's file.
     Unlend { grant: GrantId },
+    /// Registers all of a grant's memory for its holder alone. The keys of a former one end first.
+    LendGrant { grant: GrantId, len: u64 },
     /// Keeps a part of a space from here on: hands out its extents to members.
     Keep(PartOrder),
     /// All parts of a space that it keeps some of, the numbers of those that were lost with their memory nodes, and of
@@ -438,6 +467,7 @@ pub enum OrderReply {
     /// What is wrong with a part.
     Problems(Vec<String>),
     Lent(Lent),
+    LentGrant(LentMemory),
     Failed(Failure),
 }
 
@@ -616,6 +646,9 @@ pub struct GrantView {
     /// The host that may touch that range, while one may.
     #[serde(default)]
     pub host: Option<String>,
+    /// Its holder reaches it over the fabric.
+    #[serde(default)]
+    pub remote: bool,
     /// What is left of its lease, or how long it has been idle, in nanoseconds.
     pub time: u64,
 }
@@ -823,7 +856,7 @@ mod tests {
 
         #[test]
         fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
-            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0, mirror: false, host: None });
+            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0, mirror: false, host: None, reach: Reach::default() });
             let written = serde_json::to_vec(&request).expect("written");
             prop_assert_eq!(serde_json::from_slice::<Request>(&written).expect("read"), request);
         }

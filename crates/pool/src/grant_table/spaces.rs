@@ -335,6 +335,7 @@ impl GrantTable {
                 mirror_of: None,
                 range: None,
                 lent: false,
+                remote: false,
                 time: now,
                 renewals: 0,
             };

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 
 mod hearing;
 mod journals;
+mod remote;
 
 const LEASE: Nanos = Nanos::from_secs(10);
 
@@ -22,6 +23,7 @@ fn requested(label: &str, extents: u64) -> OpenRequest {
         machine: 0,
         mirror: false,
         host: None,
+        reach: Reach::default(),
     }
 }
 

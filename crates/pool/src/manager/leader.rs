@@ -337,6 +337,7 @@ impl Leader {
                     .change(|grant_table| grant_table.release(tenant, grant, epoch, give_back, now))?;
                 Ok(Reply::Done)
             }
+            Request::Lend { grant, epoch } => self.lend(tenant, grant, epoch).map(Reply::Lent),
             Request::Mirror { grant, epoch, what } => {
                 self.grant_table.look().check_no_part(tenant, grant)?;
                 self.mirror(tenant, grant, epoch, what)

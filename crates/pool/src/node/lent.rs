@@ -1,21 +1,21 @@
-//! Mirrors that are lent: their memory is registered with the fabric for a holder on another machine, which writes to it
-//! by one-sided verbs. No code of this node runs for that, but its provider's.
+//! Memory that is lent: mirrors, and grants whose holders do not map them. It is registered with the fabric for a holder
+//! on another machine, which reaches it by one-sided verbs. No code of this node runs for that, but its provider's.
 //!
 //! ```text
-//!  DIR/grant-9      the mirror's memory
+//!  DIR/grant-9      the mirror's memory, or the grant's
 //!  DIR/journal-9    what has come and may not be in its place yet (`fabric::mirror`); there while it is lent
 //! ```
 //!
 //! Invariants:
-//! 1. keys are drawn anew whenever a mirror is lent, and the former ones end first: a former holder that wakes up writes
-//!    to nothing;
+//! 1. keys are drawn anew whenever memory is lent, and the former ones end first: a former holder that wakes up writes
+//!    to nothing. A grant's end with the order to fence it, too;
 //! 2. *closing* ends the keys, waits until nothing under way can land, and only then puts the journal's records in their
 //!    places. A mirror is closed before it is promoted, mapped, lent again or freed;
 //! 3. a node that was started anew has no keys: what it lent is closed as soon as it is ordered to be.
 
 use super::directory::{numbered, remove_file, sync_directory};
 use crate::grant_table::GrantId;
-use crate::wire::{Lent, LentRange};
+use crate::wire::{Lent, LentMemory, LentRange};
 use cenote_base::rt::{HashMap, Mutex, fs};
 use cenote_base::{Error, Result};
 use cenote_fabric::mirror::{JOURNAL, apply, map_lent};
@@ -55,8 +55,7 @@ impl Lending {
     /// # Errors
     /// [`Error::Invalid`] if this node is not reached over the fabric; [`Error::Full`]; those of files.
     pub(super) fn lend(&self, grant: GrantId, file: &Path, len: u64, anew: bool) -> Result<Lent> {
-        let none = || Error::Invalid("this memory node is not reached over the fabric (--rdma)".into());
-        let registrar = self.registrar.as_ref().ok_or_else(none)?;
+        let registrar = self.registrar()?;
         match anew {
             true => self.forget(grant)?,
             false => self.close(grant, file)?,
@@ -75,6 +74,26 @@ impl Lending {
             memory,
             journal: journal?,
         })
+    }
+
+    /// Registers a grant's memory: `file`, which is made `len` bytes long, and keeps what it has.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if this node is not reached over the fabric; [`Error::Full`]; those of files.
+    pub(super) fn lend_grant(&self, grant: GrantId, file: &Path, len: u64) -> Result<LentMemory> {
+        let registrar = self.registrar()?;
+        self.end_keys(grant)?;
+        let has = fs::open(file, fs::OpenOptions::READ).and_then(|file| file.len());
+        let has = has.map_err(|error| Error::io(format!("looking at {}", file.display()), error))?;
+        Ok(LentMemory {
+            address: registrar.address(),
+            memory: self.register(grant, &**registrar, file, len, has != len)?,
+        })
+    }
+
+    fn registrar(&self) -> Result<&Arc<dyn Registrar>> {
+        let none = || Error::Invalid("this memory node is not reached over the fabric (--rdma)".into());
+        self.registrar.as_ref().ok_or_else(none)
     }
 
     fn register(

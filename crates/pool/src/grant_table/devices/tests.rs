@@ -5,7 +5,7 @@ use super::super::{HostLoss, Opening, SpaceId};
 use super::*;
 use crate::settings::Tenants;
 use crate::store::Stored;
-use crate::wire::{HostHello, HostWelcome};
+use crate::wire::{HostHello, HostWelcome, Reach};
 use cenote_base::rt::Nanos;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -70,6 +70,7 @@ fn requested(label: &str, extents: u64, host: &str) -> OpenRequest {
         machine: 0,
         mirror: false,
         host: Some(host.into()),
+        reach: Reach::default(),
     }
 }
 

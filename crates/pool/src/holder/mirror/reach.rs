@@ -129,7 +129,7 @@ impl Reach {
 }
 
 impl Cards {
-    fn fabric(&self) -> Result<Arc<dyn Fabric>> {
+    pub(crate) fn fabric(&self) -> Result<Arc<dyn Fabric>> {
         if rt::simulated() {
             return Err(Error::Invalid("libfabric is not simulated".into()));
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::grant_table::{GrantId, GrantTable, NodeId, Opening};
 use crate::settings::Tenants;
 use crate::store::{RecordSet, apply};
-use crate::wire::{NodeHello, OpenRequest};
+use crate::wire::{NodeHello, OpenRequest, Reach};
 use cenote_base::random::Random;
 use cenote_space::EXTENT;
 use etcd_server::{Etcd, TestTransport};
@@ -342,6 +342,7 @@ fn change(grant_table: &mut GrantTable, random: &mut Random) {
         mirror: false,
         host: None,
         machine: 0,
+        reach: Reach::default(),
     };
     match grant_table.open("default", &requested, now, SOON) {
         Ok(Opening::Ask(id, _)) => grant_table.free(id).expect("no part"),

@@ -1,0 +1,110 @@
+//! Grants that are reached over the fabric: where they lie, and who takes them.
+
+use super::hearing::called;
+use super::*;
+
+/// A node that is called over the fabric, on another machine than holders, and a larger one that is not.
+fn two() -> GrantTable {
+    let mut grant_table = GrantTable::new(7, tenants());
+    grant_table.join(&called(1, 4)).expect("joined");
+    grant_table.join(&hello(2, "near", 8)).expect("joined");
+    grant_table
+}
+
+fn remote(label: &str, extents: u64, takes: bool) -> OpenRequest {
+    OpenRequest {
+        reach: Reach::Remote { takes },
+        ..requested(label, extents)
+    }
+}
+
+fn open(grant_table: &mut GrantTable, takes: bool) -> Result<Opening> {
+    grant_table.open("b", &remote("db", 2, takes), Nanos(0), LEASE)
+}
+
+#[test]
+fn it_lies_where_the_fabric_reaches() {
+    let mut grant_table = two();
+    let (id, epoch) = admit(open(&mut grant_table, false));
+    assert_eq!(
+        grant_table.lendable("b", id, epoch).expect("its own"),
+        (NodeId(1), 2 * EXTENT)
+    );
+    let more = grant_table.open("b", &remote("other", 3, false), Nanos(0), LEASE);
+    assert!(
+        matches!(more, Err(Error::Full(_))),
+        "the near one does not count: {more:?}"
+    );
+    let mapped = grant_table.open("b", &requested("mapped", 1), Nanos(0), LEASE);
+    let (mapped, epoch) = admit(mapped);
+    assert!(grant_table.lendable("b", mapped, epoch).is_err(), "it is mapped");
+    grant_table.leave(NodeId(1));
+    let none = grant_table.open("b", &remote("third", 1, false), Nanos(0), LEASE);
+    assert!(
+        matches!(&none, Err(Error::Full(text)) if text.contains("--rdma")),
+        "{none:?}"
+    );
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// Its keys can end whether the former holder lives or not: one that takes it waits for that, and for no lease.
+#[test]
+fn the_next_start_takes_it() {
+    let mut grant_table = two();
+    let (id, first) = admit(open(&mut grant_table, true));
+    let refused = open(&mut grant_table, false);
+    assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+    grant_table
+        .renew("b", id, first, Nanos(0), LEASE)
+        .expect("it is not taken");
+    assert_eq!(open(&mut grant_table, true).expect("soon"), Opening::Wait);
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Fencing);
+    for gone in [
+        grant_table.renew("b", id, first, Nanos(0), LEASE),
+        grant_table.lendable("b", id, first).map(drop),
+    ] {
+        assert!(matches!(gone, Err(Error::Revoked(_))), "{gone:?}");
+    }
+    assert_eq!(
+        open(&mut grant_table, true).expect("soon"),
+        Opening::Wait,
+        "its keys have not ended"
+    );
+    let fencing = grant_table.grant(id).expect("there").epoch;
+    grant_table.confirmed(id, fencing, Nanos(0));
+    let (again, second) = admit(open(&mut grant_table, true));
+    assert!(again == id && second > first, "the same memory");
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+#[test]
+fn it_stays_what_it_is() {
+    let mut grant_table = two();
+    admit(open(&mut grant_table, true));
+    let mapped = grant_table.open("b", &requested("db", 2), Nanos(0), LEASE);
+    assert!(
+        matches!(&mapped, Err(Error::Mismatch(text)) if text.contains("over the fabric")),
+        "{mapped:?}"
+    );
+    admit(grant_table.open("b", &requested("near", 1), Nanos(0), LEASE));
+    let remote_now = grant_table.open("b", &remote("near", 1, true), Nanos(0), LEASE);
+    assert!(matches!(remote_now, Err(Error::Mismatch(_))), "{remote_now:?}");
+    let mirrored = OpenRequest {
+        mirror: true,
+        ..remote("new", 1, true)
+    };
+    let refused = grant_table.open("b", &mirrored, Nanos(0), LEASE);
+    assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    // The node comes again, and is not called over the fabric any more.
+    grant_table.leave(NodeId(1));
+    let again = NodeHello {
+        calls: None,
+        ..called(1, 4)
+    };
+    grant_table.join(&again).expect("joined");
+    let refused = open(&mut grant_table, true);
+    assert!(
+        matches!(&refused, Err(Error::Invalid(text)) if text.contains("--rdma")),
+        "{refused:?}"
+    );
+}

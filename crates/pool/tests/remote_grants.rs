@@ -1,0 +1,162 @@
+//! Memory that holders reach over the fabric, by one-sided verbs over TCP: it is one holder's at a time, keeps what it
+//! has, and what a former holder sends changes nothing.
+
+mod common;
+
+use cenote_base::Error;
+use cenote_base::rt::Nanos;
+use cenote_fabric::message::Network;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::rdma::RemoteMemory;
+use cenote_libfabric as libfabric;
+use cenote_pool::Phase;
+use cenote_pool::holder::{RemoteGrant, RemoteRequest};
+use cenote_pool::host::Machine;
+use cenote_pool::manager::Manager;
+use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
+use cenote_space::{HostOptions, Hosts};
+use common::{TIMEOUT, credentials, manager_options, network, node_options, operator, until};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const LEASE: Nanos = Nanos::from_millis(2500);
+const BYTES: u64 = 4 << 20;
+
+struct Pool {
+    directory: tempfile::TempDir,
+    manager: Manager,
+    node: Option<(MemoryNode, libfabric::MemoryNode)>,
+}
+
+impl Pool {
+    fn new() -> Self {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let options = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
+        let manager = Manager::start(options, &Tcp).expect("a manager");
+        let mut pool = Self {
+            directory,
+            manager,
+            node: None,
+        };
+        pool.start_node();
+        pool
+    }
+
+    fn start_node(&mut self) {
+        let fabric = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(libfabric::Provider::tcp()));
+        let fabric = fabric.expect("a node");
+        let hosts = Arc::new(Hosts::default());
+        fabric.serve(Arc::clone(&hosts) as _);
+        let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
+        let calls = NodeCalls {
+            address: fabric.address().to_string(),
+            callers: Arc::new(net),
+            hosts,
+            registrar: Some(fabric.registrar()),
+            options: HostOptions::default(),
+        };
+        let options = NodeOptions {
+            calls: Some(calls),
+            ..node_options(&self.directory.path().join("node"), self.manager.address(), "far", 4)
+        };
+        let memory = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
+        assert!(memory.wait_joined(TIMEOUT), "it joins");
+        self.node = Some((memory, fabric));
+    }
+
+    /// The node's process ends; its files stay.
+    fn stop_node(&mut self) {
+        let (memory, fabric) = self.node.take().expect("a node");
+        fabric.close();
+        drop(memory);
+    }
+
+    fn open(&self, takes: bool, revoked: &Arc<AtomicUsize>) -> Result<RemoteGrant, Error> {
+        let requested = RemoteRequest {
+            label: "database".into(),
+            description: "a test's".into(),
+            bytes: BYTES,
+            pod: None,
+            takes,
+        };
+        let revoked = Arc::clone(revoked);
+        let on_revoked = Box::new(move |_: &Error| _ = revoked.fetch_add(1, Ordering::SeqCst));
+        let network: Arc<dyn Network> = Arc::new(Tcp);
+        RemoteGrant::open(&network, &credentials(self.manager.address()), requested, on_revoked)
+    }
+}
+
+fn read(memory: &RemoteMemory, at: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    memory.read(at, &mut bytes).expect("read");
+    bytes
+}
+
+/// Whether libfabric is here; if not, a line says why.
+fn can_run() -> bool {
+    let Err(error) = libfabric::available() else {
+        return true;
+    };
+    assert!(std::env::var("CI").is_err(), "skipped: {error}");
+    println!("skipped: {error}");
+    false
+}
+
+#[test]
+fn it_is_one_holders_and_keeps_what_it_has() {
+    if !can_run() {
+        return;
+    }
+    let pool = Pool::new();
+    let (first_lost, second_lost) = (Arc::default(), Arc::default());
+    let first = pool.open(true, &first_lost).expect("granted");
+    assert!(first.is_fresh() && first.bytes() == BYTES);
+    let memory = first.connect().expect("reached");
+    memory.write(BYTES - 8192, &[7; 8192]).expect("written");
+    let refused = pool.open(false, &second_lost);
+    assert!(matches!(refused, Err(Error::Busy(_))), "{:?}", refused.err());
+    // Keys that are drawn anew end the former ones.
+    let again = first.connect().expect("reached");
+    assert!(memory.write(0, &[1; 64]).is_err(), "a former key");
+    again.write(0, &[2; 64]).expect("written");
+
+    let second = pool.open(true, &second_lost).expect("taken");
+    assert!(!second.is_fresh() && second.id() == first.id());
+    let theirs = second.connect().expect("reached");
+    for _ in 0..30 {
+        assert!(again.write(0, &[3; 64]).is_err(), "it is another's");
+    }
+    let connected = first.connect().map(drop);
+    assert!(matches!(connected, Err(Error::Revoked(_))), "{connected:?}");
+    assert_eq!(read(&theirs, 0, 64), [2; 64]);
+    assert_eq!(read(&theirs, BYTES - 8192, 8192), [7; 8192]);
+    until("the first hears of it", || first_lost.load(Ordering::SeqCst) == 1);
+    assert_eq!(second_lost.load(Ordering::SeqCst), 0);
+    second.release(true).expect("given back");
+    let grants = || operator(pool.manager.address()).status().expect("a status").grants;
+    until("it is free", || grants().is_empty());
+    assert!(theirs.write(0, &[4; 64]).is_err(), "nothing is there");
+}
+
+/// What a node's process registered ends with it. The memory is there again when it is.
+#[test]
+fn a_node_that_begins_anew_is_reached_anew() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new();
+    let lost = Arc::default();
+    let grant = pool.open(true, &lost).expect("granted");
+    grant.connect().expect("reached").write(0, &[9; 4096]).expect("written");
+    pool.stop_node();
+    assert!(grant.connect().is_err(), "no node is there");
+    pool.start_node();
+    let memory = grant.connect().expect("reached");
+    assert_eq!(read(&memory, 0, 4096), [9; 4096]);
+    let status = operator(pool.manager.address()).status().expect("a status");
+    let [view] = &status.grants[..] else {
+        panic!("{:?}", status.grants)
+    };
+    assert!(view.remote && view.phase == Phase::Held, "{view:?}");
+    assert_eq!(lost.load(Ordering::SeqCst), 0);
+}
