@@ -33,6 +33,8 @@ const CONNECTIONS_MAX_SMALL: usize = 900;
 const MEMORY_SIZE_LARGE: ByteSize = ByteSize::mib(48);
 /// A quarter of the machine's memory is taken, but no more than this unless asked for.
 const MEMORY_SIZE_DEFAULT_MAX: ByteSize = ByteSize::gib(4);
+/// The local part of tiered memory, unless it is said.
+const LOCAL_SIZE_MAX: ByteSize = ByteSize::gib(128);
 /// The redo ring and some hundred frames.
 const MEMORY_SIZE_MIN: ByteSize = ByteSize::mib(16);
 /// A session gets half of it: room for a few thousand rows.
@@ -55,7 +57,8 @@ pub enum Memory {
     Dram,
     /// A region that the memory pool grants: as `cxl`, in the memory of a pod.
     Pool,
-    /// A local cache in front of remote memory: known, and not to be had before the memory pool has RDMA.
+    /// A local cache in front of memory of the pool on any machine, which is reached over the fabric: recovery replays
+    /// the log over pages that are there still.
     Tiered,
 }
 
@@ -131,13 +134,17 @@ pub struct MemoryOptions {
     #[arg(
         long,
         env = "CENOTE_MEMORY",
-        value_name = "cxl|dram|pool",
+        value_name = "cxl|dram|pool|tiered",
         hide_possible_values = true
     )]
     pub memory: Option<Memory>,
     /// Bytes of memory for pages, such as 512MiB or 4GiB [default: a quarter of the machine's, at most 4GiB]
     #[arg(long, env = "CENOTE_MEMORY_SIZE", value_name = "SIZE")]
     pub memory_size: Option<ByteSize>,
+    /// With --memory tiered: bytes of this process's own memory in front of that [default: an eighth of it, at most
+    /// 128GiB]
+    #[arg(long, env = "CENOTE_LOCAL_MEMORY_SIZE", value_name = "SIZE")]
+    pub local_memory_size: Option<ByteSize>,
     /// The region: a file in shared memory, an fsdax file or a devdax device [default: /dev/shm/cenote-<database id>]
     #[arg(long, env = "CENOTE_REGION", value_name = "PATH")]
     pub region: Option<PathBuf>,
@@ -155,16 +162,16 @@ pub struct MemoryOptions {
     /// This host's name, where several hosts reach the data directory [default: told by the pool, or by the machine]
     #[arg(long, env = "CENOTE_HOST", value_name = "NAME")]
     pub host: Option<String>,
-    /// With --memory pool: where the pool's manager listens; of several, with commas in between
+    /// With --memory pool or tiered: where the pool's manager listens; of several, with commas in between
     #[arg(long, env = "CENOTE_MANAGER", value_name = "ADDR:PORT,...")]
     pub manager: Option<String>,
-    /// With --memory pool: the pod whose memory it is to be, that is, this host's [default: any]
+    /// With --memory pool: the pod whose memory it is to be, that is, this host's; with tiered any [default: any]
     #[arg(long, env = "CENOTE_POD", value_name = "POD")]
     pub pod: Option<String>,
-    /// With --memory pool: which tenant of the pool this is [default: default]
+    /// With --memory pool or tiered: which tenant of the pool this is [default: default]
     #[arg(long, env = "CENOTE_TENANT", value_name = "NAME")]
     pub tenant: Option<String>,
-    /// With --memory pool: file with the tenant's secret, where the manager asks for one
+    /// With --memory pool or tiered: file with the tenant's secret, where the manager asks for one
     #[arg(long, env = "CENOTE_TENANT_SECRET_FILE", value_name = "FILE")]
     pub tenant_secret_file: Option<PathBuf>,
     /// With --memory pool: keep a second copy of the memory on another memory node, which takes its place when it is
@@ -240,6 +247,7 @@ struct FileOptions {
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
     memory_size: Option<String>,
+    local_memory_size: Option<String>,
     region: Option<PathBuf>,
     numa_node: Option<u32>,
     survive: Option<Survival>,
@@ -276,6 +284,8 @@ pub struct Settings {
     pub memory_size: ByteSize,
     /// Whether an option or the file sets the size.
     pub memory_size_given: bool,
+    /// Bytes of this process's own memory in front of it, if it is tiered.
+    pub local_memory_size: Option<ByteSize>,
     /// Region, if not the one named after the database.
     pub region: Option<PathBuf>,
     /// NUMA node that the memory is bound to.
@@ -337,6 +347,11 @@ impl Settings {
         let statement_memory = size("statement_memory", options.statement_memory, &file.statement_memory)?;
         let query_memory = size("query_memory", options.query_memory, &file.query_memory)?;
         let device_cache = size("device_cache", options.device_cache, &file.device_cache)?;
+        let local = size(
+            "local_memory_size",
+            options.memory.local_memory_size,
+            &file.local_memory_size,
+        )?;
         let memory = options.memory.memory.or(file.memory);
         let pool = decide_pool(
             memory,
@@ -351,6 +366,7 @@ impl Settings {
         let survive = decide_survival(options.memory.survive.or(file.survive), pool.as_ref())?;
         let max_connections = options.max_connections.or(file.max_connections);
         let memory_size = memory_size.map_or_else(|| (default_memory_size(), false), |size| (size, true));
+        let local_memory_size = decide_local(memory, local, memory_size.0)?;
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
@@ -359,6 +375,7 @@ impl Settings {
             memory_given: memory.is_some(),
             memory_size: memory_size.0,
             memory_size_given: memory_size.1,
+            local_memory_size,
             region: options.memory.region.or(file.region),
             numa_node: options.memory.numa_node.or(file.numa_node),
             survive,
@@ -366,8 +383,9 @@ impl Settings {
             pool,
             device: decide_device(options.device.or(file.device), device_cache)?,
             password_file: options.password_file.or(file.password_file),
-            max_connections: max_connections
-                .unwrap_or_else(|| MAX_CONNECTIONS_DEFAULT.min(connections_max(memory_size.0))),
+            max_connections: max_connections.unwrap_or_else(|| {
+                MAX_CONNECTIONS_DEFAULT.min(connections_max(local_memory_size.unwrap_or(memory_size.0)))
+            }),
             max_connections_given: max_connections.is_some(),
             statement_memory: statement_memory.unwrap_or_else(default_statement_memory),
             analyze_every: options.analyze_every.or(file.analyze_every).unwrap_or(ANALYZE_EVERY),
@@ -378,16 +396,32 @@ impl Settings {
         settings.check()
     }
 
+    /// Bytes in which frames and sessions have their places: of tiered memory the local ones.
+    pub fn own_size(&self) -> ByteSize {
+        self.local_memory_size.unwrap_or(self.memory_size)
+    }
+
     fn check(self) -> Result<Settings, ConfigError> {
-        let most = connections_max(self.memory_size);
+        let most = connections_max(self.own_size());
         if !(1..=most).contains(&self.max_connections) {
             let mut problem = format!("max_connections is {}; it may be 1 to {most}", self.max_connections);
             if most < CONNECTIONS_MAX {
                 problem += &format!(
                     " in memory of {}, and {CONNECTIONS_MAX} from {MEMORY_SIZE_LARGE} on",
-                    self.memory_size
+                    self.own_size()
                 );
             }
+            return Err(ConfigError::Value(problem));
+        }
+        if self
+            .local_memory_size
+            .is_some_and(|size| size < MEMORY_SIZE_MIN || size > self.memory_size)
+        {
+            let problem = format!(
+                "local_memory_size is {}; it may be {MEMORY_SIZE_MIN} to memory_size, {}",
+                self.own_size(),
+                self.memory_size
+            );
             return Err(ConfigError::Value(problem));
         }
         if self.memory_size < MEMORY_SIZE_MIN {
@@ -405,26 +439,44 @@ impl Settings {
             );
             return Err(ConfigError::Value(problem));
         }
-        let in_ram = self.pool.is_none() && self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
+        let is_own = self.pool.is_none() || self.local_memory_size.is_some();
+        let in_ram = is_own && self.region.as_ref().is_none_or(|region| region.starts_with("/dev/shm"));
         let most = ByteSize::mib((usable_memory() / 10 * 9) >> 20);
-        if in_ram && self.memory_size > most {
+        if in_ram && self.own_size() > most {
+            let key = if self.local_memory_size.is_some() {
+                "local_memory_size"
+            } else {
+                "memory_size"
+            };
             let problem = format!(
-                "memory_size is {}, more than nine tenths of this machine's memory ({most}): reserving it would starve \
+                "{key} is {}, more than nine tenths of this machine's memory ({most}): reserving it would starve \
                  everything else; ask for less, or name a device with --region",
-                self.memory_size
+                self.own_size()
             );
             return Err(ConfigError::Value(problem));
-        }
-        if self.memory == Memory::Tiered {
-            let problem = "memory is tiered: the memory pool grants no memory by RDMA yet; until then this kind runs in \
-                the simulator only (cenote reproduce polarcxlmem shows it beside the others); take cxl, dram or pool";
-            return Err(ConfigError::Value(problem.into()));
         }
         if self.memory != Memory::Cxl && self.region.is_some() {
             let problem = "a region is for --memory cxl; with another kind leave --region out";
             return Err(ConfigError::Value(problem.into()));
         }
         Ok(self)
+    }
+}
+
+/// The local cache of tiered memory: as PolarDB Serverless has it (3.1.3) unless it is said.
+fn decide_local(
+    memory: Option<Memory>,
+    given: Option<ByteSize>,
+    memory_size: ByteSize,
+) -> Result<Option<ByteSize>, ConfigError> {
+    match (memory, given) {
+        (Some(Memory::Tiered), given) => {
+            let usual = ByteSize::mib((memory_size.bytes() / 8) >> 20);
+            let usual = usual.min(LOCAL_SIZE_MAX).max(MEMORY_SIZE_MIN);
+            Ok(Some(given.unwrap_or(usual)))
+        }
+        (_, None) => Ok(None),
+        (_, Some(_)) => Err(ConfigError::Value("local_memory_size is for --memory tiered".into())),
     }
 }
 
@@ -476,7 +528,10 @@ fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<Po
     } = options;
     let given = manager.is_some() || pod.is_some() || tenant.is_some() || secret_file.is_some() || mirror == Some(true);
     let problem = match (memory, manager) {
-        (Some(Memory::Pool), Some(manager)) => {
+        (Some(Memory::Tiered), Some(_)) if mirror == Some(true) => {
+            "mirror is for --memory pool: what tiered memory keeps is in storage as well"
+        }
+        (Some(Memory::Pool | Memory::Tiered), Some(manager)) => {
             return Ok(Some(PoolSettings {
                 manager,
                 pod,
@@ -486,6 +541,9 @@ fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<Po
             }));
         }
         (Some(Memory::Pool), None) => "memory is pool: say where its manager listens with --manager ADDR:PORT",
+        (Some(Memory::Tiered), None) => {
+            "memory is tiered, over memory of the pool: say where its manager listens with --manager ADDR:PORT"
+        }
         _ if given => "manager, pod, tenant, tenant_secret_file and mirror are for --memory pool",
         _ => return Ok(None),
     };
@@ -730,15 +788,28 @@ mod tests {
     }
 
     #[test]
-    fn tiered_memory_is_refused_with_the_reason() {
+    fn tiered_memory_has_a_local_part_and_a_pool() {
         let dir = tempfile::tempdir().unwrap();
-        let error = resolve(dir.path(), "memory = \"tiered\"\n", |_| ())
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("memory pool") && error.contains("cxl, dram or pool"),
-            "{error}"
+        let tiered = "memory = \"tiered\"\nmanager = \"127.0.0.1:1\"\n";
+        let local = |rest: &str| {
+            let settings = resolve(dir.path(), &format!("{tiered}{rest}"), |_| ());
+            settings.map(|settings| settings.local_memory_size.expect("it is tiered"))
+        };
+        assert_eq!(local("memory_size = \"1GiB\"\n").unwrap(), ByteSize::mib(128));
+        assert_eq!(local("memory_size = \"20MiB\"\n").unwrap(), MEMORY_SIZE_MIN);
+        assert_eq!(
+            local("memory_size = \"4TiB\"\nlocal_memory_size = \"1GiB\"\n").unwrap(),
+            ByteSize::mib(1024)
         );
+        let says = |text: &str, what: &str| {
+            let error = resolve(dir.path(), text, |_| ()).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+        };
+        says("memory = \"tiered\"\n", "--manager ADDR:PORT");
+        says(&format!("{tiered}mirror = true\n"), "mirror is for --memory pool");
+        says("local_memory_size = \"1GiB\"\n", "for --memory tiered");
+        let more = "memory_size = \"64MiB\"\nlocal_memory_size = \"1GiB\"\n";
+        says(&format!("{tiered}{more}"), "it may be");
     }
 
     /// A region of 100 GiB was once reserved on a machine of 24, in the background, until nothing else could run.

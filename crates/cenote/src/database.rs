@@ -20,6 +20,10 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
     let mut claim = Claim::of(settings.host.as_deref().map_or_else(Origin::machine, named));
     claim.on_lost = Some(Arc::new(pooled::end));
     match &settings.pool {
+        Some(pool) if settings.memory == Memory::Tiered => {
+            let remote = pooled::reach(pool, &data, settings.memory_size)?;
+            options = EngineOptions::tiered(data, settings.own_size().bytes(), remote);
+        }
         Some(pool) => {
             let taken = pooled::take(pool, settings.host.clone(), &data, settings.memory_size)?;
             (options.region, options.mirror) = (Some(taken.path), taken.mirror);

@@ -8,13 +8,15 @@ use crate::config::PoolSettings;
 use crate::log;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
+use cenote_engine::RemoteSource;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_fabric::rdma::RemoteMemory;
 use cenote_fabric::{FileRange, MirrorKeeper, Origin};
-use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory};
+use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory, RemoteGrant, RemoteRequest};
 use cenote_storage::Holding;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const LABEL_FILE: &str = "pool.label";
 
@@ -93,6 +95,73 @@ pub fn take_labelled(
     };
     HELD.lock().unwrap_or_else(PoisonError::into_inner).push(memory);
     Ok(taken)
+}
+
+/// The way to the memory behind a tiered database's, granted to this process from here on: also from one that is there
+/// still, which has lost the data directory to this one.
+///
+/// # Errors
+/// The manager cannot be reached or refuses.
+pub fn reach(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<RemoteSource> {
+    let reached = Reached {
+        network: Arc::new(Tcp),
+        credentials: credentials(pool)?,
+        requested: RemoteRequest {
+            label: format!("{}-remote", label(data)?),
+            description: data.display().to_string(),
+            bytes: size.bytes(),
+            pod: pool.pod.clone(),
+            takes: false,
+        },
+        grant: Mutex::default(),
+    };
+    reached.open(&mut reached.lock(), true)?;
+    Ok(RemoteSource::new(move || reached.connect()))
+}
+
+/// Remote memory, and its grant, which may be lost: its node is given up, or the lease lapsed.
+struct Reached {
+    network: Arc<dyn Network>,
+    credentials: Credentials,
+    requested: RemoteRequest,
+    grant: Mutex<Option<RemoteGrant>>,
+}
+
+impl Reached {
+    fn lock(&self) -> MutexGuard<'_, Option<RemoteGrant>> {
+        self.grant.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn open(&self, grant: &mut Option<RemoteGrant>, takes: bool) -> Result<()> {
+        let requested = RemoteRequest {
+            takes,
+            ..self.requested.clone()
+        };
+        let on_revoked = Box::new(|error: &Error| log::warn!("{error}; going on without remote memory"));
+        let opened = RemoteGrant::open(&self.network, &self.credentials, requested, on_revoked)?;
+        log::info!(
+            "memory pool at {}: grant {} of pod {}, over the fabric, {}",
+            self.credentials.manager,
+            opened.id(),
+            opened.pod(),
+            if opened.is_fresh() { "new" } else { "kept from before" }
+        );
+        *grant = Some(opened);
+        Ok(())
+    }
+
+    /// Whoever holds it by now has the data directory too: it is not taken back.
+    fn connect(&self) -> Result<RemoteMemory> {
+        let mut grant = self.lock();
+        if grant.is_none() {
+            self.open(&mut grant, false)?;
+        }
+        let connected = grant.as_ref().map(RemoteGrant::connect);
+        if matches!(connected, Some(Err(Error::Revoked(_)))) {
+            *grant = None;
+        }
+        connected.unwrap_or_else(|| Err(Error::Lost("no remote memory is granted".into())))
+    }
 }
 
 fn origin(memory: &GrantedMemory) -> Option<Origin> {

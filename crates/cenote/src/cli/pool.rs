@@ -535,6 +535,7 @@ fn grant_row(grant: &GrantView) -> [String; 7] {
     };
     let state = match grant.mirror_of {
         Some(of) => format!("mirror of {of}, {state}"),
+        None if grant.remote => format!("over the fabric, {state}"),
         None => state,
     };
     let place = match (grant.offset, &grant.host) {

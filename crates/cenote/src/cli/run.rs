@@ -153,6 +153,13 @@ fn describe_memory(settings: &Settings) -> String {
     if settings.memory == Memory::Dram {
         return format!("{size} of private memory (dram): a restart replays the log and begins with a cold cache");
     }
+    if let (Some(local), Some(pool)) = (settings.local_memory_size, &settings.pool) {
+        return format!(
+            "{local} of private memory in front of {size} of the memory pool at {} (tiered): a restart replays the log, \
+             over pages that are there still",
+            pool.manager
+        );
+    }
     if let Some(pool) = &settings.pool {
         return format!(
             "{size} in a region (cxl) granted by the memory pool at {}; it survives {}{}",

@@ -260,6 +260,92 @@ fn a_mirrored_database_outlives_its_memory() {
     fill(&mut client, 10);
 }
 
+/// What a tier has given and taken: hits, bytes read.
+fn tier(client: &mut postgres::Client, tier: &str) -> (i64, i64) {
+    let found = "SELECT hits, bytes_read FROM cenote_memory WHERE tier = $1";
+    let row = client.query_one(found, &[&tier]).unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// A database whose pages lie in the pool's memory, reached over the fabric: more than it has memory of its own. It is
+/// killed, and finds them; its memory node is killed under it, and it goes on, and uses the next one.
+#[test]
+fn a_tiered_database_keeps_its_pages_in_the_pool() {
+    if let Err(error) = cenote_libfabric::available() {
+        assert!(std::env::var("CI").is_err(), "skipped: {error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let mut pool = Pool::new();
+    let (data, address) = (Data::new(), pool.address.clone());
+    let run = || {
+        let sizes = [
+            "--memory-size",
+            "96MiB",
+            "--local-memory-size",
+            "16MiB",
+            "--listen",
+            "127.0.0.1:0",
+        ];
+        let mut command = cenote(&["run", "--memory", "tiered", "--manager", &address]);
+        command.args(sizes).args(["--data", data.text()]);
+        command
+    };
+    let mut server = Process::spawn(run());
+    let said = server.said.join("\n");
+    assert!(said.contains("16MiB of private memory in front of 96MiB"), "{said}");
+    let mut client = server.client();
+    client
+        .batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        .unwrap();
+    let fill = "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series($1::int, $1 + 9999) AS s(i)";
+    (0..4).for_each(|n| _ = client.execute(fill, &[&(n * 10_000)]).unwrap());
+    let whole = |client: &mut postgres::Client| {
+        // By key: a scan that passes by takes no place in remote memory, and asks it for what is there.
+        let row = client.query_one("SELECT count(*), sum(length(v)) FROM t", &[]).unwrap();
+        (row.get::<_, i64>(0), row.get::<_, i64>(1))
+    };
+    let look = |client: &mut postgres::Client| {
+        let statement = client.prepare("SELECT length(v) FROM t WHERE id = $1").unwrap();
+        for id in (0..40_000).step_by(20) {
+            assert_eq!(client.query_one(&statement, &[&id]).unwrap().get::<_, i32>(0), 500);
+        }
+    };
+    assert_eq!(whole(&mut client), (40_000, 40_000 * 500));
+    look(&mut client);
+    let before = tier(&mut client, "rdma");
+    look(&mut client);
+    let after = tier(&mut client, "rdma");
+    assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
+    let text = pool.until("over the fabric, held");
+    assert!(text.contains("rack"), "{text}");
+
+    server.kill();
+    let server = Process::spawn(run());
+    let mut client = server.client();
+    look(&mut client);
+    let warm = tier(&mut client, "rdma");
+    assert!(warm.0 > 0, "pages were there: {warm:?}");
+    assert_eq!(whole(&mut client), (40_000, 40_000 * 500));
+
+    pool.node.kill();
+    look(&mut client);
+    client.execute(fill, &[&40_000]).unwrap();
+    pool.node = start_node(pool.directory.path(), &pool.address);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let lost = tier(&mut client, "rdma");
+    loop {
+        look(&mut client);
+        if tier(&mut client, "rdma").0 > lost.0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "remote memory is not used again");
+    }
+    assert_eq!(whole(&mut client), (50_000, 50_000 * 500));
+    let (ok, text) = pool.ask(&["audit"]);
+    assert!(ok && text.contains("0 problems"), "{text}");
+}
+
 /// A tenant's spaces, from the first to the last word about them; the nodes and the manager come and go between.
 #[test]
 fn spaces_are_made_grown_and_dropped() {
