@@ -45,6 +45,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// No grant comes to have such a number: a node that names one lies.
 const GRANT_MAX: u64 = 1 << 62;
+/// How long a memory node may take to join a manager that has begun to lead: it notices first that the former one says
+/// nothing any more, which takes 10 s.
+pub(crate) const NODES_COME_WITHIN: Nanos = Nanos::from_secs(12);
 /// Characters of a description that are kept.
 const DESCRIPTION_MAX: usize = 512;
 
@@ -222,14 +225,19 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether it has joined since this manager began to lead: what is not kept of it is known then.
+    fn has_joined(&self) -> bool {
+        self.connected || !self.members.is_empty()
+    }
+
     /// Whether it fences members of others. Of one that has not joined since this manager began to lead that is not
     /// known: it may.
     fn may_have_calls(&self) -> bool {
-        self.calls.is_some() || (!self.connected && self.members.is_empty())
+        self.calls.is_some() || !self.has_joined()
     }
 }
 
-/// All of it. What is not kept is in `tenants`, and each node's and grant's skipped fields. How it is kept: [`kept`].
+/// All of it. What is not kept is in `tenants`, `nodes_come`, and each node's and grant's skipped fields. How it is kept: [`kept`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantTable {
     /// The pool's id.
@@ -242,6 +250,8 @@ pub struct GrantTable {
     devices: Records<NodeId, Device>,
     spaces: Records<SpaceId, SpaceRecord>,
     tenants: Tenants,
+    /// Memory nodes of the former manager that have not joined by then are away.
+    nodes_come: Nanos,
     /// What its records come to.
     weight: Weight,
     /// What is not in a record was so before the change.
@@ -271,6 +281,7 @@ impl GrantTable {
             devices: Records::default(),
             spaces: Records::default(),
             tenants,
+            nodes_come: Nanos::ZERO,
             weight: Weight::default(),
             before: (0, 1, Weight::default()),
         }
@@ -499,6 +510,9 @@ impl GrantTable {
                 self.check_connected(node)?;
                 self.check_machine(node, requested.machine)?;
             }
+        }
+        if requested.mirror && self.is_mirror_awaited(id, now) {
+            return Ok(Opening::Wait);
         }
         match phase {
             Phase::Idle => {

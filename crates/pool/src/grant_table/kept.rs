@@ -17,7 +17,7 @@
 //! ```
 
 use super::records::Weight;
-use super::{Grant, GrantId, GrantTable, Node, NodeId, Phase, SpaceId, SpaceRecord};
+use super::{Grant, GrantId, GrantTable, NODES_COME_WITHIN, Node, NodeId, Phase, SpaceId, SpaceRecord};
 use crate::settings::Tenants;
 use crate::store::{Change, RecordSet, Stored};
 use cenote_base::crc::crc32c;
@@ -171,6 +171,7 @@ impl GrantTable {
         }
         grant_table.undo_unheard();
         grant_table.await_hosts(now);
+        grant_table.nodes_come = now + NODES_COME_WITHIN;
         Ok(grant_table)
     }
 

@@ -114,6 +114,14 @@ impl GrantTable {
         self.grants.get(&id).is_none_or(|grant| !self.is_unused(grant))
     }
 
+    /// Whether a whole mirror lies on a node that may be on its way to this manager. On which machine it is is not known
+    /// yet: its holder would take it for one that it cannot map, and give it up.
+    pub(super) fn is_mirror_awaited(&self, id: GrantId, now: Nanos) -> bool {
+        let whole = self.mirror_of(id).filter(|(_, mirror)| mirror.phase == Phase::Whole);
+        let node = whole.and_then(|(_, mirror)| self.nodes.get(&mirror.node));
+        node.is_some_and(|node| !node.has_joined() && now < self.nodes_come)
+    }
+
     // ---- what holders say ----
 
     /// The holder wants a mirror: the one that there is, or one that is to be filled.
@@ -166,12 +174,14 @@ impl GrantTable {
     /// The holder cannot map the mirror: its node lends it, with a journal beside it, which counts as the mirror does.
     ///
     /// # Errors
-    /// As [`GrantTable::mirror_is_whole`]; [`Error::Full`] (node, quota).
+    /// As [`GrantTable::mirror_is_whole`]; [`Error::Full`] (node, quota); [`Error::Lost`] if its node is not there: then
+    /// no journal counts.
     pub fn lend_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
         if self.mirror_for(tenant, id, epoch)? != Some(mirror) {
             return Err(not_its(mirror, id));
         }
         let (lent, node) = self.grant(mirror).map(|grant| (grant.lent, grant.node))?;
+        self.check_connected(node)?;
         if lent {
             return Ok(());
         }
@@ -351,7 +361,7 @@ impl GrantTable {
     /// Where a node runs. The table keeps that of no node: a manager that has just begun hears it when the node joins.
     fn machine_of(&self, id: NodeId) -> Result<u64> {
         let node = self.node(id)?;
-        match node.connected || !node.members.is_empty() {
+        match node.has_joined() {
             true => Ok(node.machine),
             false => Err(Error::Busy(format!(
                 "memory node {id} has not joined since this manager began to lead: whether a mirror would be on another \

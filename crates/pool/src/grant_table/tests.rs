@@ -7,6 +7,7 @@ use cenote_base::crc::crc32c;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+mod coming;
 mod hearing;
 mod journals;
 mod remote;

@@ -189,6 +189,20 @@ impl GrantMirror {
         Ok(Attached::new(view.grant, reached))
     }
 
+    /// The mirror that counts as whole cannot be gone on with, and misses what is flushed from here on. Where its node is
+    /// only away it keeps its place, and is filled anew when the node is there.
+    fn give_up(&self, mirror: GrantId, why: &Error) -> Result<()> {
+        let is_away = matches!(why, Error::Lost(_) | Error::Timeout(_));
+        if !is_away {
+            return self.ask(MirrorRequest::Lost(mirror)).map(drop);
+        }
+        // It may be the mirror no more, which is why.
+        match self.ask(MirrorRequest::Look)?.filter(|view| view.grant == mirror) {
+            Some(_) => self.ask(MirrorRequest::Void(mirror)).map(drop),
+            None => Ok(()),
+        }
+    }
+
     fn keep(&self, region: &Weak<Region>, mut attached: Option<Attached>) {
         let mut said = String::new();
         loop {
@@ -336,8 +350,8 @@ impl MirrorKeeper for GrantMirror {
         let attached = match whole.map(|view| (self.resume(region, &view), view)) {
             Some((Ok(attached), _)) => Some(attached),
             Some((Err(error), view)) => {
-                eprintln!("cenote: the mirror of grant {}: {error}; another is sought", self.grant);
-                self.ask(MirrorRequest::Lost(view.grant))?;
+                eprintln!("cenote: the mirror of grant {}: {error}; going on without", self.grant);
+                self.give_up(view.grant, &error)?;
                 None
             }
             None => None,
@@ -347,3 +361,6 @@ impl MirrorKeeper for GrantMirror {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use super::links::{Link, Links};
 use super::not_made::NotMade;
 use super::stored::StoredGrantTable;
 use super::told::Told;
-use crate::grant_table::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
+use crate::grant_table::{Grant, GrantId, GrantTable, NODES_COME_WITHIN, NodeId, Opening, Phase};
 use crate::settings::Tenants;
 use crate::store::Leadership;
 use crate::wire::{
@@ -28,6 +28,10 @@ pub(super) const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
 pub(super) const PING_EVERY: Nanos = Nanos::from_secs(2);
 /// How long a client that opens a grant waits for what is being fenced, freed or reclaimed.
 pub(super) const OPEN_TIMEOUT: Nanos = Nanos::from_secs(15);
+const _: () = assert!(
+    NODES_COME_WITHIN.0 < OPEN_TIMEOUT.0,
+    "a client that opens waits until a node has come or counts as away"
+);
 /// How long for a former holder that is ending just now.
 pub(super) const ENDING_TIMEOUT: Nanos = Nanos::from_secs(3);
 /// Before an order that failed is given again.
