@@ -161,17 +161,20 @@ impl Core {
 
     pub(super) fn stored(&self, key: &Key<'_>, filling: &Filling, replaced: Option<Found>) -> Result<Header> {
         // It is linked: what is not replicated is no reason to leave what it has replaced to none.
+        // Each of these is done, whatever becomes of the others.
         let replicated = self.replicate_in_place(key, filling, replaced.as_ref());
-        self.has_linked(filling)?;
+        let forgotten = self.has_linked(filling);
         let header = &filling.header;
-        let items = self.count_in(header)?;
+        let items = self.count_in(header);
         self.counters.puts.fetch_add(1, Ordering::Relaxed);
-        match replaced {
+        let done = match (replaced, &items) {
             // Long ones to the pool: what comes from the space is filled with zeros first.
-            Some(found) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0)?,
-            None => self.grow_if_full(items)?,
-        }
-        replicated.map(|()| *header)
+            (Some(found), _) => self.retire(found.place.entry.item(), found.header, found.header.chunks > 0),
+            (None, Ok(items)) => self.grow_if_full(*items),
+            (None, Err(_)) => Ok(()),
+        };
+        let all = replicated.and(forgotten).and(items.map(drop)).and(done);
+        all.map(|()| *header)
     }
 
     fn replicate_in_place(&self, key: &Key<'_>, filling: &Filling, replaced: Option<&Found>) -> Result<()> {
@@ -196,9 +199,10 @@ impl Core {
             return Ok(false);
         };
         // One may have come to be since.
-        self.drop_up_to(key, &found.header)?;
-        self.retire(found.place.entry.item(), found.header, false)?;
+        let dropped = self.drop_up_to(key, &found.header);
+        let retired = self.retire(found.place.entry.item(), found.header, false);
         self.counters.removed.fetch_add(1, Ordering::Relaxed);
+        dropped.and(retired)?;
         Ok(!found.header.has_expired(now_micros))
     }
 }

@@ -39,6 +39,9 @@ enum Replica {
     Lost(Vec<Placed>),
 }
 
+/// How often a replica that is in the way is taken out for one that is linked.
+const STALE_TURNS: u32 = 8;
+
 impl Core {
     /// # Errors
     /// [`Error::Invalid`] if there are fewer parts than copies.
@@ -91,8 +94,29 @@ impl Core {
         // Nobody reads it, so the clock would take it first.
         copy.header.control = Control(copy.header.control.0).with_hits(HITS_MAX);
         let linked = filled.and_then(|()| self.finish_as(&mut copy, header.version));
-        let linked = linked.and_then(|()| self.link(key, copy.item, OnEntry::UpTo(header.version), |_| Ok(())));
+        let linked = linked.and_then(|()| self.link_copy(key, &copy, first));
         self.after_copy(copy, linked)
+    }
+
+    /// Links a replica in the place of those of its version and before, and of one of a later version that is of a value
+    /// before: versions of a key begin anew when it was removed.
+    fn link_copy(&self, key: &Key<'_>, copy: &Filling, first: &Filling) -> Result<Linked> {
+        let version = first.header.version;
+        for _ in 0..STALE_TURNS {
+            let linked = self.link(key, copy.item, OnEntry::UpTo(version), |_| Ok(()))?;
+            if !matches!(linked, Linked::Before) {
+                return Ok(linked);
+            }
+            let later = self.find(key)?.filter(|found| found.header.version > version);
+            // In this order: the replica was there while its first item is linked still, so it is of none that is later.
+            if !self.is_linked(first.item, &first.header)? {
+                break;
+            }
+            if let Some(stale) = later {
+                self.drop_replica(&Replica::Found(stale))?;
+            }
+        }
+        Ok(Linked::Before)
     }
 
     fn copy_value(&self, from: &Filling, to: &Filling) -> Result<()> {
@@ -113,12 +137,14 @@ impl Core {
     fn after_copy(&self, copy: Filling, linked: Result<Linked>) -> Result<()> {
         match linked {
             Ok(Linked::In(replaced)) => {
-                self.has_linked(&copy)?;
-                self.count(root::REPLICAS, 1)?;
-                self.count_in(&copy.header)?;
-                replaced.map_or(Ok(()), |found| {
+                // It is linked: each of these is done, whatever becomes of the others.
+                let forgotten = self.has_linked(&copy);
+                let counted = self.count(root::REPLICAS, 1);
+                let counted_in = self.count_in(&copy.header).map(drop);
+                let retired = replaced.map_or(Ok(()), |found| {
                     self.retire(found.place.entry.item(), found.header, false)
-                })
+                });
+                forgotten.and(counted).and(counted_in).and(retired)
             }
             Ok(Linked::Before) => self.abandon(copy),
             Ok(Linked::Unknown(replaced, error)) => match self.was_linked(&copy) {
@@ -141,7 +167,6 @@ impl Core {
             return Ok(());
         }
         match self.find(key)? {
-            Some(found) if on_entry == OnEntry::Replace => self.drop_up_to(key, &found.header),
             Some(found) if on_entry.allows_now(&found) => self.drop_all(self.replicas_of(key, Some(&found))?),
             // Their first item may have been forgotten.
             None if on_entry.allows(None) && self.heap.load(self.word(root::FORGOTTEN)?)? != 0 => {

@@ -134,6 +134,9 @@ impl Core {
 
     /// The chunks that an item had got when its filling ended.
     fn noted_chunks(&self, item: GlobalAddress, header: &Header) -> Result<Vec<GlobalAddress>> {
+        if !header.is_sane() {
+            return Ok(Vec::new());
+        }
         let mut list = vec![0; 8 * header.chunks as usize];
         self.heap.read(offset(item, header.body())?, &mut list[..])?;
         Ok(addresses(&list).filter(|chunk| !chunk.is_null()).collect())

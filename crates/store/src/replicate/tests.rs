@@ -128,6 +128,62 @@ fn a_put_without_replicas_leaves_none_of_what_it_has_replaced() {
     assert_eq!(replica_version(&west), None);
 }
 
+/// One put a value, and was killed before it had looked whether that was removed while it copied: so a replica is left of
+/// a version that later puts, which begin anew, do not come to for long.
+fn with_a_stale_replica(east: &Store, west: &Store) {
+    (0..4).for_each(|_| _ = west.put(b"key", b"before", COPIED).expect("put"));
+    let key = east.core.key(b"key").expect("a key");
+    let found = east.core.find(&key).expect("read").expect("there");
+    let replica = replica_keys(&key, 1).nth(1).expect("one");
+    let stale = east.core.find(&replica).expect("read").expect("there");
+    assert!(east.core.unlink_found(&found).expect("unlinked"));
+    east.core
+        .retire(found.place.entry.item(), found.header, false)
+        .expect("retired");
+    assert_eq!(replica_version(east), Some(stale.header.version));
+}
+
+/// Its copies were refused, and counted as made, and the removed value was read when the first item was lost.
+#[test]
+fn a_replica_of_a_removed_value_gives_way() {
+    let pods = Pods::new(24);
+    let [east, west] = members(&pods);
+    with_a_stale_replica(&east, &west);
+    east.put(b"key", b"after", COPIED).expect("put");
+    assert_eq!(replica_version(&west), Some(1), "it is the new value's");
+    assert_eq!(east.stats().expect("counted").unreplicated, 0);
+}
+
+/// A put without copies replaced a value, and left a replica of a removed one that was later.
+#[test]
+fn a_plain_put_leaves_no_replica_of_a_removed_value() {
+    let pods = Pods::new(24);
+    let [east, west] = members(&pods);
+    let (_first, _) = linked(&east, b"after", 1);
+    let replica = replica_keys(&east.core.key(b"key").expect("a key"), 1)
+        .nth(1)
+        .expect("one");
+    assert!(east.core.find(&replica).expect("read").is_none(), "it has not copied");
+    let later = |value| {
+        let mut filling = west.core.begin(&replica, 5, 0, 0).expect("room");
+        west.core.fill(&mut filling, value).expect("filled");
+        filling.header.set_is_replica();
+        west.core.finish_as(&mut filling, 9).expect("finished");
+        let linked = west.core.link(&replica, filling.item, OnEntry::Replace, |_| Ok(()));
+        assert!(matches!(linked, Ok(Linked::In(None))), "{linked:?}");
+        west.core
+            .count(super::super::layout::root::REPLICAS, 1)
+            .expect("counted");
+        let word = west.core.word(super::super::layout::root::REPLICATED).expect("there");
+        west.core.heap.store(word, 1).expect("noted");
+    };
+    later(b"stale");
+    assert_eq!(replica_version(&east), Some(9));
+    let plain = PutOptions { replicas: 0, ..COPIED };
+    east.put(b"key", b"plain", plain).expect("put");
+    assert_eq!(replica_version(&east), None);
+}
+
 /// A put of a key that has nothing looks for replicas whose first item was forgotten, while another puts.
 #[test]
 fn one_that_looks_for_replicas_of_nothing_leaves_those_of_one_that_comes() {
