@@ -544,7 +544,9 @@ fn decide_pool(memory: Option<Memory>, options: PoolOptions) -> Result<Option<Po
         (Some(Memory::Tiered), None) => {
             "memory is tiered, over memory of the pool: say where its manager listens with --manager ADDR:PORT"
         }
-        _ if given => "manager, pod, tenant, tenant_secret_file and mirror are for --memory pool",
+        _ if given => {
+            "manager, pod, tenant and tenant_secret_file are for --memory pool or tiered, mirror is for --memory pool"
+        }
         _ => return Ok(None),
     };
     Err(ConfigError::Value(problem.into()))

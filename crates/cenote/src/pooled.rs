@@ -16,6 +16,7 @@ use cenote_fabric::{FileRange, MirrorKeeper, Origin};
 use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory, RemoteGrant, RemoteRequest};
 use cenote_storage::Holding;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const LABEL_FILE: &str = "pool.label";
@@ -97,11 +98,11 @@ pub fn take_labelled(
     Ok(taken)
 }
 
-/// The way to the memory behind a tiered database's, granted to this process from here on: also from one that is there
-/// still, which has lost the data directory to this one.
+/// The way to the memory behind a tiered database's. It is asked for when that has its data directory, and not before:
+/// the first time it is taken from the process that has had it until then, which has lost the directory to this one.
 ///
 /// # Errors
-/// The manager cannot be reached or refuses.
+/// Those of files; where the pool refuses, or is not there, the database goes on with storage, and asks again.
 pub fn reach(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<RemoteSource> {
     let reached = Reached {
         network: Arc::new(Tcp),
@@ -111,11 +112,11 @@ pub fn reach(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<RemoteS
             description: data.display().to_string(),
             bytes: size.bytes(),
             pod: pool.pod.clone(),
-            takes: false,
+            takes: true,
         },
         grant: Mutex::default(),
+        was_granted: AtomicBool::new(false),
     };
-    reached.open(&mut reached.lock(), true)?;
     Ok(RemoteSource::new(move || reached.connect()))
 }
 
@@ -125,6 +126,7 @@ struct Reached {
     credentials: Credentials,
     requested: RemoteRequest,
     grant: Mutex<Option<RemoteGrant>>,
+    was_granted: AtomicBool,
 }
 
 impl Reached {
@@ -132,9 +134,10 @@ impl Reached {
         self.grant.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self, grant: &mut Option<RemoteGrant>, takes: bool) -> Result<()> {
+    /// Whoever holds it after this process has the data directory too: it is not taken back.
+    fn open(&self, grant: &mut Option<RemoteGrant>) -> Result<()> {
         let requested = RemoteRequest {
-            takes,
+            takes: !self.was_granted.load(Ordering::Relaxed),
             ..self.requested.clone()
         };
         let on_revoked = Box::new(|error: &Error| log::warn!("{error}; going on without remote memory"));
@@ -146,15 +149,15 @@ impl Reached {
             opened.pod(),
             if opened.is_fresh() { "new" } else { "kept from before" }
         );
+        self.was_granted.store(true, Ordering::Relaxed);
         *grant = Some(opened);
         Ok(())
     }
 
-    /// Whoever holds it by now has the data directory too: it is not taken back.
     fn connect(&self) -> Result<RemoteMemory> {
         let mut grant = self.lock();
         if grant.is_none() {
-            self.open(&mut grant, false)?;
+            self.open(&mut grant)?;
         }
         let connected = grant.as_ref().map(RemoteGrant::connect);
         if matches!(connected, Some(Err(Error::Revoked(_)))) {

@@ -267,6 +267,20 @@ fn tier(client: &mut postgres::Client, tier: &str) -> (i64, i64) {
     (row.get(0), row.get(1))
 }
 
+/// All rows of table t, and the length of their texts.
+fn whole(client: &mut postgres::Client) -> (i64, i64) {
+    let row = client.query_one("SELECT count(*), sum(length(v)) FROM t", &[]).unwrap();
+    (row.get(0), row.get(1))
+}
+
+/// By key: a scan that passes by takes no place in remote memory.
+fn look(client: &mut postgres::Client) {
+    let statement = client.prepare("SELECT length(v) FROM t WHERE id = $1").unwrap();
+    for id in (0..40_000).step_by(20) {
+        assert_eq!(client.query_one(&statement, &[&id]).unwrap().get::<_, i32>(0), 500);
+    }
+}
+
 /// A database whose pages lie in the pool's memory, reached over the fabric: more than it has memory of its own. It is
 /// killed, and finds them; its memory node is killed under it, and it goes on, and uses the next one.
 #[test]
@@ -300,17 +314,6 @@ fn a_tiered_database_keeps_its_pages_in_the_pool() {
         .unwrap();
     let fill = "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series($1::int, $1 + 9999) AS s(i)";
     (0..4).for_each(|n| _ = client.execute(fill, &[&(n * 10_000)]).unwrap());
-    let whole = |client: &mut postgres::Client| {
-        // By key: a scan that passes by takes no place in remote memory, and asks it for what is there.
-        let row = client.query_one("SELECT count(*), sum(length(v)) FROM t", &[]).unwrap();
-        (row.get::<_, i64>(0), row.get::<_, i64>(1))
-    };
-    let look = |client: &mut postgres::Client| {
-        let statement = client.prepare("SELECT length(v) FROM t WHERE id = $1").unwrap();
-        for id in (0..40_000).step_by(20) {
-            assert_eq!(client.query_one(&statement, &[&id]).unwrap().get::<_, i32>(0), 500);
-        }
-    };
     assert_eq!(whole(&mut client), (40_000, 40_000 * 500));
     look(&mut client);
     let before = tier(&mut client, "rdma");
@@ -319,6 +322,12 @@ fn a_tiered_database_keeps_its_pages_in_the_pool() {
     assert!(after.0 > before.0 && after.1 > before.1, "{before:?} {after:?}");
     let text = pool.until("over the fabric, held");
     assert!(text.contains("rack"), "{text}");
+    // One that does not get the data directory takes no memory from the one that has it.
+    let (ok, text) = output(&mut run());
+    assert!(!ok, "{text}");
+    look(&mut client);
+    let still = tier(&mut client, "rdma");
+    assert!(still.0 > after.0, "{after:?} {still:?}");
 
     server.kill();
     let server = Process::spawn(run());
