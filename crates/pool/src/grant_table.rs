@@ -48,6 +48,8 @@ const GRANT_MAX: u64 = 1 << 62;
 /// How long a memory node may take to join a manager that has begun to lead: it notices first that the former one says
 /// nothing any more, which takes 10 s.
 pub(crate) const NODES_COME_WITHIN: Nanos = Nanos::from_secs(12);
+const NO_MIRROR_OF_REMOTE: &str =
+    "memory that is reached over the fabric has no mirror: what it keeps is in storage as well";
 /// Characters of a description that are kept.
 const DESCRIPTION_MAX: usize = 512;
 
@@ -237,7 +239,8 @@ impl Node {
     }
 }
 
-/// All of it. What is not kept is in `tenants`, `nodes_come`, and each node's and grant's skipped fields. How it is kept: [`kept`].
+/// All of it. What is not kept is in `tenants`, `nodes_come`, and each node's and grant's skipped fields. How it is
+/// kept: [`kept`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantTable {
     /// The pool's id.
@@ -624,8 +627,7 @@ impl GrantTable {
         lease: Nanos,
     ) -> Result<Opening> {
         if requested.mirror && requested.reach != Reach::Mapped {
-            let text = "memory that is reached over the fabric has no mirror: what it keeps is in storage as well";
-            return Err(Error::Invalid(text.into()));
+            return Err(Error::Invalid(NO_MIRROR_OF_REMOTE.into()));
         }
         let priority = self.limits(tenant)?.priority;
         let least = bytes.saturating_mul(if requested.mirror { 2 } else { 1 });
@@ -829,7 +831,8 @@ impl GrantTable {
         let is_remote = requested.reach != Reach::Mapped;
         Error::Full(match nodes.is_empty() {
             true if is_remote => format!(
-                "{place} has no memory node that is connected and reached over the fabric (cenote memory --rdma starts one)"
+                "{place} has no memory node that is connected and reached over the fabric (cenote memory --rdma starts \
+                 one)"
             ),
             true if !self.devices.is_empty() => format!(
                 "{place} has no memory node on this machine that is connected (cenote memory starts one), and no device \

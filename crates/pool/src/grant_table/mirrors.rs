@@ -21,7 +21,7 @@
 //!   former holder, is ended before another gets it;
 //! - what was promoted from is never the grant again: its number is gone with it.
 
-use super::{Grant, GrantId, GrantTable, NodeId, Opening, Phase};
+use super::{Grant, GrantId, GrantTable, NO_MIRROR_OF_REMOTE, NodeId, Opening, Phase};
 use crate::wire::{MirrorView, OpenRequest};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
@@ -71,7 +71,11 @@ impl GrantTable {
         let is_kept = |grant: &&Grant| grant.is_kept() && grant.tenant == tenant && grant.epoch == epoch;
         match self.grants.get(&id).filter(is_kept) {
             Some(part) => Ok(part),
-            None => self.held(tenant, id, epoch),
+            None => {
+                let grant = self.held(tenant, id, epoch)?;
+                let no_mirror = || Error::Invalid(NO_MIRROR_OF_REMOTE.into());
+                (!grant.remote).then_some(grant).ok_or_else(no_mirror)
+            }
         }
     }
 
@@ -114,8 +118,8 @@ impl GrantTable {
         self.grants.get(&id).is_none_or(|grant| !self.is_unused(grant))
     }
 
-    /// Whether a whole mirror lies on a node that may be on its way to this manager. On which machine it is is not known
-    /// yet: its holder would take it for one that it cannot map, and give it up.
+    /// Whether a whole mirror lies on a node that may be on its way to this manager. On which machine it is is not
+    /// known yet: its holder would take it for one that it cannot map, and give it up.
     pub(super) fn is_mirror_awaited(&self, id: GrantId, now: Nanos) -> bool {
         let whole = self.mirror_of(id).filter(|(_, mirror)| mirror.phase == Phase::Whole);
         let node = whole.and_then(|(_, mirror)| self.nodes.get(&mirror.node));
@@ -127,8 +131,8 @@ impl GrantTable {
     /// The holder wants a mirror: the one that there is, or one that is to be filled.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota); [`Error::Busy`] while it is
-    /// not known where the grant's node runs.
+    /// [`Error::Revoked`] if it is the holder no more; [`Error::Full`] (other nodes, quota); [`Error::Busy`] while it
+    /// is not known where the grant's node runs.
     pub fn seek_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, now: Nanos) -> Result<GrantId> {
         let bytes = self.mirrorable(tenant, id, epoch)?.bytes;
         if let Some((mirror, _)) = self.mirror_of(id) {
@@ -174,8 +178,8 @@ impl GrantTable {
     /// The holder cannot map the mirror: its node lends it, with a journal beside it, which counts as the mirror does.
     ///
     /// # Errors
-    /// As [`GrantTable::mirror_is_whole`]; [`Error::Full`] (node, quota); [`Error::Lost`] if its node is not there: then
-    /// no journal counts.
+    /// As [`GrantTable::mirror_is_whole`]; [`Error::Full`] (node, quota); [`Error::Lost`] if its node is not there:
+    /// then no journal counts.
     pub fn lend_mirror(&mut self, tenant: &str, id: GrantId, epoch: u64, mirror: GrantId) -> Result<()> {
         if self.mirror_for(tenant, id, epoch)? != Some(mirror) {
             return Err(not_its(mirror, id));
@@ -364,8 +368,8 @@ impl GrantTable {
         match node.has_joined() {
             true => Ok(node.machine),
             false => Err(Error::Busy(format!(
-                "memory node {id} has not joined since this manager began to lead: whether a mirror would be on another \
-                 machine is not known yet, ask again"
+                "memory node {id} has not joined since this manager began to lead: whether a mirror would be on \
+                 another machine is not known yet, ask again"
             ))),
         }
     }
@@ -451,8 +455,8 @@ impl GrantTable {
             false => String::new(),
         };
         Error::Full(format!(
-            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected, on \
-             this machine or reached over the fabric, none has {bytes} free{journal} (cenote memory starts one)"
+            "a mirror lies on another memory node than what it mirrors, and of the {others} others that are connected, \
+             on this machine or reached over the fabric, none has {bytes} free{journal} (cenote memory starts one)"
         ))
     }
 

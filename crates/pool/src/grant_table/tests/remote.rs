@@ -86,6 +86,11 @@ fn it_stays_what_it_is() {
         matches!(&mapped, Err(Error::Mismatch(text)) if text.contains("over the fabric")),
         "{mapped:?}"
     );
+    let (id, epoch) = admit(open(&mut two(), true));
+    let mut other = two();
+    assert_eq!(admit(open(&mut other, true)), (id, epoch));
+    let mirror = other.seek_mirror("b", id, epoch, Nanos(0));
+    assert!(matches!(mirror, Err(Error::Invalid(_))), "{mirror:?}");
     admit(grant_table.open("b", &requested("near", 1), Nanos(0), LEASE));
     let remote_now = grant_table.open("b", &remote("near", 1, true), Nanos(0), LEASE);
     assert!(matches!(remote_now, Err(Error::Mismatch(_))), "{remote_now:?}");
