@@ -856,7 +856,10 @@ mod tests {
 
         #[test]
         fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
-            let request = Request::Open(OpenRequest { label, description: String::new(), bytes, pod, keep, machine: 0, mirror: false, host: None, reach: Reach::default() });
+            let description = String::new();
+            let (machine, mirror, host, reach) = (0, false, None, Reach::Remote { takes: true });
+            let request = OpenRequest { label, description, bytes, pod, keep, machine, mirror, host, reach };
+            let request = Request::Open(request);
             let written = serde_json::to_vec(&request).expect("written");
             prop_assert_eq!(serde_json::from_slice::<Request>(&written).expect("read"), request);
         }

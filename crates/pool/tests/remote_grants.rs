@@ -13,9 +13,8 @@ use cenote_pool::Phase;
 use cenote_pool::holder::{RemoteGrant, RemoteRequest};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
-use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
-use cenote_space::{HostOptions, Hosts};
-use common::{TIMEOUT, credentials, manager_options, network, node_options, operator, until};
+use cenote_pool::node::{MemoryNode, NodeOptions};
+use common::{TIMEOUT, calls_of, credentials, manager_options, network, node_options, operator, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -45,18 +44,8 @@ impl Pool {
     fn start_node(&mut self) {
         let fabric = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(libfabric::Provider::tcp()));
         let fabric = fabric.expect("a node");
-        let hosts = Arc::new(Hosts::default());
-        fabric.serve(Arc::clone(&hosts) as _);
-        let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
-        let calls = NodeCalls {
-            address: fabric.address().to_string(),
-            callers: Arc::new(net),
-            hosts,
-            registrar: Some(fabric.registrar()),
-            options: HostOptions::default(),
-        };
         let options = NodeOptions {
-            calls: Some(calls),
+            calls: Some(calls_of(&fabric)),
             ..node_options(&self.directory.path().join("node"), self.manager.address(), "far", 4)
         };
         let memory = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");

@@ -15,10 +15,12 @@ use cenote_libfabric as libfabric;
 use cenote_pool::holder::{GrantRequest, GrantedMemory};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
-use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
+use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::{GrantView, Phase, PoolStatus};
-use cenote_space::{EXTENT, HostOptions, Hosts};
-use common::{Process, TIMEOUT, credentials, manager_options, network, node_options, operator, say, task, until_found};
+use cenote_space::EXTENT;
+use common::{
+    Process, TIMEOUT, calls_of, credentials, manager_options, network, node_options, operator, say, task, until_found,
+};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::os::unix::fs::FileExt;
@@ -172,19 +174,6 @@ impl Pool {
         let names = std::fs::read_dir(self.node_directory(n)).expect("a directory");
         let mut names = names.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
         names.any(|name| name.starts_with("journal-"))
-    }
-}
-
-fn calls_of(fabric: &libfabric::MemoryNode) -> NodeCalls {
-    let hosts = Arc::new(Hosts::default());
-    fabric.serve(Arc::clone(&hosts) as _);
-    let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
-    NodeCalls {
-        address: fabric.address().to_string(),
-        callers: Arc::new(net),
-        hosts,
-        registrar: Some(fabric.registrar()),
-        options: HostOptions::default(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Parts that are away: what waits for them.
 //!
-//! What a mirrored space has comes back with its part, so nothing of it is forgotten. Nothing of an item is freed before
-//! all of its objects can be: a free whose answer is lost is not asked for again, as another's object may lie there by
-//! then.
+//! What a mirrored space has comes back with its part, so nothing of it is forgotten. Nothing of an item is freed
+//! before all of its objects can be: a free whose answer is lost is not asked for again, as another's object may lie
+//! there by then.
 
 use super::core::Core;
 use super::heap::Heap;

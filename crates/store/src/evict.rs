@@ -178,8 +178,8 @@ impl Core {
         self.count(root::EVICTED, items)
     }
 
-    /// Evicts an item of a full bucket, for which there is no memory to get larger. A spilled value keeps its word: where
-    /// values are spilled, memory for a line is made first.
+    /// Evicts an item of a full bucket, for which there is no memory to get larger. A spilled value keeps its word:
+    /// where values are spilled, memory for a line is made first.
     pub(super) fn evict_from(&self, table: &Table, bucket: u64, why: String) -> Result<()> {
         if self.spills() && table.entries(&self.heap, bucket)?.len() < LINES_MAX * ENTRIES {
             match self.make_line(table) {

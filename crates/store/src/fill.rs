@@ -153,8 +153,8 @@ impl Core {
         Ok(is_linked)
     }
 
-    /// What was filled, and is not linked, is freed by a sweep. Where few intents are left it is this process's alone, as
-    /// in [`keep_retired`](Self::keep_retired).
+    /// What was filled, and is not linked, is freed by a sweep. Where few intents are left it is this process's alone,
+    /// as in [`keep_retired`](Self::keep_retired).
     fn keep_filled(&self, filling: &Filling) {
         let is_forgotten = self.member.has_few_intents() && self.member.forget_intent(&self.heap, filling.slot).is_ok();
         let slot = (!is_forgotten).then_some(filling.slot);

@@ -222,8 +222,9 @@ impl Core {
         }
     }
 
-    /// Whether a larger table waits for parts that are away: which of four buckets an entry goes to is said by its item.
-    /// What is mirrored comes back. For other parts a table waits until it has four times as many entries as it should.
+    /// Whether a larger table waits for parts that are away: which of four buckets an entry goes to is said by its
+    /// item. What is mirrored comes back. For other parts a table waits until it has four times as many entries as it
+    /// should.
     fn waits_to_grow(&self, table: &Table, items: u64) -> bool {
         if !self.heap.space().is_mirrored() && is_full(table, items >> table::GROWTH_LOG2) {
             return false;

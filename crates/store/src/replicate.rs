@@ -2,11 +2,11 @@
 //!
 //! A replica is an item of the same key under another hash, so it has a bucket of its own. It is looked for only where
 //! the first item, or its bucket, is lost. Replicas come after their item is linked, and go before it is unlinked or
-//! replaced: so none says what its key has no longer. (Two changes of one key that run at once, of which one is killed just
-//! then, may leave one that does, until its part is away too.)
+//! replaced: so none says what its key has no longer. (Two changes of one key that run at once, of which one is killed
+//! just then, may leave one that does, until its part is away too.)
 //!
-//! Of two puts at once each takes out, and puts its own in the place of, replicas of its version and those before alone:
-//! those of the one that wins, which is of a later version, stay.
+//! Of two puts at once each takes out, and puts its own in the place of, replicas of its version and those before
+//! alone: those of the one that wins, which is of a later version, stay.
 
 use super::chains::Placed;
 use super::core::{Core, Key};
@@ -98,8 +98,8 @@ impl Core {
         self.after_copy(copy, linked)
     }
 
-    /// Links a replica in the place of those of its version and before, and of one of a later version that is of a value
-    /// before: versions of a key begin anew when it was removed.
+    /// Links a replica in the place of those of its version and before, and of one of a later version that is of a
+    /// value before: versions of a key begin anew when it was removed.
     fn link_copy(&self, key: &Key<'_>, copy: &Filling, first: &Filling) -> Result<Linked> {
         let version = first.header.version;
         for _ in 0..STALE_TURNS {
@@ -108,7 +108,8 @@ impl Core {
                 return Ok(linked);
             }
             let later = self.find(key)?.filter(|found| found.header.version > version);
-            // In this order: the replica was there while its first item is linked still, so it is of none that is later.
+            // In this order: the replica was there while its first item is linked still, so it is of none that is
+            // later.
             if !self.is_linked(first.item, &first.header)? {
                 break;
             }
@@ -259,8 +260,8 @@ impl Core {
         }
     }
 
-    /// Takes out entries that may be a replica's: by a few bits of the hash, so one may be another key's first item, whose
-    /// replicas are looked for from here on.
+    /// Takes out entries that may be a replica's: by a few bits of the hash, so one may be another key's first item,
+    /// whose replicas are looked for from here on.
     fn forget_lost(&self, lost: &[Placed]) -> Result<bool> {
         if !lost.is_empty() {
             self.note_forgotten()?;

@@ -155,8 +155,8 @@ fn describe_memory(settings: &Settings) -> String {
     }
     if let (Some(local), Some(pool)) = (settings.local_memory_size, &settings.pool) {
         return format!(
-            "{local} of private memory in front of {size} of the memory pool at {} (tiered): a restart replays the log, \
-             over pages that are there still",
+            "{local} of private memory in front of {size} of the memory pool at {} (tiered): a restart replays the \
+             log, over pages that are there still",
             pool.manager
         );
     }

@@ -142,8 +142,8 @@ mod tests {
         assert!(gathered.is_empty());
     }
 
-    /// A thread copies a range that another stores to, as a filling does. What the other stores there it stores after it
-    /// has copied as much elsewhere: so a turn that has the one has the other, or one before has.
+    /// A thread copies a range that another stores to, as a filling does. What the other stores there it stores after
+    /// it has copied as much elsewhere: so a turn that has the one has the other, or one before has.
     #[test]
     fn a_turn_has_nothing_that_was_stored_after_it() {
         let (region, gathered) = (region(), Gathered::new());

@@ -13,8 +13,8 @@
 //! 1. what a fence returned for is in the journal, or in its place, or the mirror was given up;
 //! 2. one record is under way at a time, and one step of placing: the older lines are in their places before newer ones
 //!    are posted;
-//! 3. bounded: what is [gathered](super::gathered) by a record's size, what is not placed by the journal's, works by the
-//!    endpoint's depth;
+//! 3. bounded: what is [gathered](super::gathered) by a record's size, what is not placed by the journal's, works by
+//!    the endpoint's depth;
 //! 4. an error of a work is the end: nothing more is posted or gathered. A mirror that counts as whole must be *void*
 //!    in the book before commits go on, so every fence from then on waits for [`RemoteMirror::give_up`], also one that
 //!    has nothing to send, and at most for the patience that the mirror was made with. One that does not count is given

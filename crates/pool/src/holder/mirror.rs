@@ -189,8 +189,8 @@ impl GrantMirror {
         Ok(Attached::new(view.grant, reached))
     }
 
-    /// The mirror that counts as whole cannot be gone on with, and misses what is flushed from here on. Where its node is
-    /// only away it keeps its place, and is filled anew when the node is there.
+    /// The mirror that counts as whole cannot be gone on with, and misses what is flushed from here on. Where its node
+    /// is only away it keeps its place, and is filled anew when the node is there.
     fn give_up(&self, mirror: GrantId, why: &Error) -> Result<()> {
         let is_away = matches!(why, Error::Lost(_) | Error::Timeout(_));
         if !is_away {

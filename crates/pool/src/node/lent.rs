@@ -1,5 +1,6 @@
-//! Memory that is lent: mirrors, and grants whose holders do not map them. It is registered with the fabric for a holder
-//! on another machine, which reaches it by one-sided verbs. No code of this node runs for that, but its provider's.
+//! Memory that is lent: mirrors, and grants whose holders do not map them. It is registered with the fabric for a
+//! holder on another machine, which reaches it by one-sided verbs. No code of this node runs for that, but its
+//! provider's.
 //!
 //! ```text
 //!  DIR/grant-9      the mirror's memory, or the grant's

@@ -851,8 +851,8 @@ mod tests {
         assert_eq!(elsewhere, BTreeMap::from([(NodeId(2), vec![2])]), "it was taken back");
     }
 
-    /// A mirrored part was being freed, as its mirror had taken its place. The node took it for its own until it was gone,
-    /// asked no other about it, and handed over what members had that were not fenced there.
+    /// A mirrored part was being freed, as its mirror had taken its place. The node took it for its own until it was
+    /// gone, asked no other about it, and handed over what members had that were not fenced there.
     #[test]
     fn a_mirrored_part_that_is_being_freed_may_be_elsewhere() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -4,7 +4,8 @@
 #![allow(dead_code, reason = "each of the test programs uses some of it")]
 
 use super::common::{
-    Process, TIMEOUT, credentials, hold, manager_options, network, node_options, operator, say, task, until_found,
+    Process, TIMEOUT, calls_of, credentials, hold, manager_options, network, node_options, operator, say, task,
+    until_found,
 };
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
@@ -13,9 +14,8 @@ use cenote_libfabric as libfabric;
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
-use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
+use cenote_pool::node::{MemoryNode, NodeOptions};
 use cenote_pool::{Phase, PoolStatus};
-use cenote_space::{HostOptions, Hosts};
 use serde::{Deserialize, Serialize};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -74,18 +74,8 @@ pub fn be_a_node() {
     hide(&task.hidden);
     let provider = libfabric::Provider::tcp();
     let fabric = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(provider)).expect("a node");
-    let hosts = Arc::new(Hosts::default());
-    fabric.serve(Arc::clone(&hosts) as _);
-    let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
-    let calls = NodeCalls {
-        address: fabric.address().to_string(),
-        callers: Arc::new(net),
-        hosts,
-        registrar: Some(fabric.registrar()),
-        options: HostOptions::default(),
-    };
     let options = NodeOptions {
-        calls: Some(calls),
+        calls: Some(calls_of(&fabric)),
         ..node_options(&task.directory, &task.manager, &task.pod, task.extents)
     };
     let node = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");

@@ -12,7 +12,8 @@ mod random;
 mod space;
 
 pub use pool::{
-    client, credentials, manager_options, network, node_options, operator, requested, started_node, until, until_found,
+    calls_of, client, credentials, manager_options, network, node_options, operator, requested, started_node, until,
+    until_found,
 };
 pub use process::{Process, TIMEOUT, hold, say, task};
 pub use random::{Random, seed};

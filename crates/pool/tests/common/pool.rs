@@ -6,13 +6,14 @@ use cenote_base::Result;
 use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
+use cenote_libfabric as libfabric;
 use cenote_pool::client::{ClientOptions, PoolClient};
 use cenote_pool::holder::{Credentials, GrantRequest, Operator};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::ManagerOptions;
-use cenote_pool::node::{MemoryNode, NodeOptions};
+use cenote_pool::node::{MemoryNode, NodeCalls, NodeOptions};
 use cenote_pool::settings::{DEFAULT_TENANT, Tenants};
-use cenote_space::EXTENT;
+use cenote_space::{EXTENT, HostOptions, Hosts};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -104,5 +105,19 @@ pub fn requested(label: &str, extents: u64) -> GrantRequest {
         keep: None,
         mirror: false,
         host: None,
+    }
+}
+
+/// How memory nodes are called by way of a machine's network card.
+pub fn calls_of(fabric: &libfabric::MemoryNode) -> NodeCalls {
+    let hosts = Arc::new(Hosts::default());
+    fabric.serve(Arc::clone(&hosts) as _);
+    let net = libfabric::Net::new(libfabric::NetOptions::default()).expect("libfabric");
+    NodeCalls {
+        address: fabric.address().to_string(),
+        callers: Arc::new(net),
+        hosts,
+        registrar: Some(fabric.registrar()),
+        options: HostOptions::default(),
     }
 }

@@ -128,8 +128,8 @@ fn a_put_without_replicas_leaves_none_of_what_it_has_replaced() {
     assert_eq!(replica_version(&west), None);
 }
 
-/// One put a value, and was killed before it had looked whether that was removed while it copied: so a replica is left of
-/// a version that later puts, which begin anew, do not come to for long.
+/// One put a value, and was killed before it had looked whether that was removed while it copied: so a replica is left
+/// of a version that later puts, which begin anew, do not come to for long.
 fn with_a_stale_replica(east: &Store, west: &Store) {
     (0..4).for_each(|_| _ = west.put(b"key", b"before", COPIED).expect("put"));
     let key = east.core.key(b"key").expect("a key");

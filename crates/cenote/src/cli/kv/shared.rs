@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 /// How long another server's making of the space is waited for, and between two looks.
 const MAKING_TIME_MAX: Duration = Duration::from_secs(30);
 const TURN: Duration = Duration::from_millis(20);
-/// How long the end of a server may take: others that hold its table, and memory nodes that are to hear of it, together.
+/// How long the end of a server may take: others that hold its table, and memory nodes that are to hear of it,
+/// together.
 const LEAVING_TIME_MAX: Duration = Duration::from_secs(3);
 
 /// A table that is open.

@@ -89,8 +89,8 @@ fn a_space_whose_journals_have_no_room_is_refused() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
-/// Room was being freed, or could be, and a grant that needed a mirror's journal's was refused: it counted as taken, and
-/// not as what comes free.
+/// Room was being freed, or could be, and a grant that needed a mirror's journal's was refused: it counted as taken,
+/// and not as what comes free.
 #[test]
 fn a_journal_that_goes_leaves_its_room() {
     const JOURNALS: u64 = JOURNAL / EXTENT;
