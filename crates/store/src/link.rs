@@ -252,8 +252,11 @@ impl Core {
     }
 
     /// As [`unlink`](Self::unlink), of an item that was read: never another that has come to lie there. So it is pinned
-    /// meanwhile, as where it is [replaced](Self::replace).
+    /// meanwhile, as where it is [replaced](Self::replace). Not while its entry goes to another place.
     pub(super) fn unlink_found(&self, found: &Found) -> Result<bool> {
+        if found.place.entry.state() != State::Committed {
+            return Ok(false);
+        }
         let slot = self.member.pin_own(&self.heap, found.place.entry.item())?;
         let unlinked = self.unlink_pinned(found);
         // A pin that stays is freed with the member.

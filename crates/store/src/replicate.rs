@@ -32,9 +32,9 @@ pub(super) fn replica_keys<'a>(key: &Key<'a>, replicas: u32) -> impl Iterator<It
     (0..=u64::from(replicas)).map(move |n| Key { hash: of(n), ..key })
 }
 
-/// A replica as it was read.
-enum Replica {
-    Found(Found),
+/// A replica as it was read, by its own key.
+enum Replica<'a> {
+    Found(Key<'a>, Found),
     /// Entries that may be its.
     Lost(Vec<Placed>),
 }
@@ -114,7 +114,7 @@ impl Core {
                 break;
             }
             if let Some(stale) = later {
-                self.drop_replica(&Replica::Found(stale))?;
+                self.drop_replica(&Replica::Found(*key, stale))?;
             }
         }
         Ok(Linked::Before)
@@ -179,7 +179,7 @@ impl Core {
 
     /// The replicas of an item that was found, or of none, if its key has the same after they were read: those of one
     /// that comes, or takes its place, are linked later. None if it has not.
-    fn replicas_of(&self, key: &Key<'_>, first: Option<&Found>) -> Result<Vec<Replica>> {
+    fn replicas_of<'k>(&self, key: &Key<'k>, first: Option<&Found>) -> Result<Vec<Replica<'k>>> {
         let most = u32::from(REPLICAS_MAX);
         let number = first.map_or(most, |first| first.header.replicas().min(most));
         let mut replicas = Vec::new();
@@ -191,34 +191,35 @@ impl Core {
         Ok(if is_same { replicas } else { Vec::new() })
     }
 
-    fn replica(&self, key: &Key<'_>) -> Result<Option<Replica>> {
+    fn replica<'k>(&self, key: &Key<'k>) -> Result<Option<Replica<'k>>> {
         match self.find(key) {
             Err(Error::Lost(_)) => self.lost_entries(key).map(|lost| Some(Replica::Lost(lost))),
-            found => Ok(found?.map(Replica::Found)),
+            found => Ok(found?.map(|found| Replica::Found(*key, found))),
         }
     }
 
     /// Takes out the replicas of an item, and those of versions before.
     pub(super) fn drop_up_to(&self, key: &Key<'_>, first: &Header) -> Result<()> {
         for key in replica_keys(key, first.replicas().min(REPLICAS_MAX.into())).skip(1) {
-            let is_later =
-                |replica: &Replica| matches!(replica, Replica::Found(found) if found.header.version > first.version);
+            let is_later = |replica: &Replica<'_>| matches!(replica, Replica::Found(_, found) if found.header.version > first.version);
             self.drop_all(self.replica(&key)?.filter(|replica| !is_later(replica)))?;
         }
         Ok(())
     }
 
-    fn drop_all(&self, replicas: impl IntoIterator<Item = Replica>) -> Result<()> {
+    fn drop_all<'k>(&self, replicas: impl IntoIterator<Item = Replica<'k>>) -> Result<()> {
         replicas.into_iter().try_for_each(|replica| self.drop_replica(&replica))
     }
 
-    fn drop_replica(&self, replica: &Replica) -> Result<()> {
-        match replica {
-            Replica::Lost(entries) => self.forget_lost(entries).map(drop),
-            Replica::Found(found) if self.unlink_found(found)? => {
-                self.retire(found.place.entry.item(), found.header, false)
-            }
-            Replica::Found(_) => Ok(()),
+    /// It may be read in an entry that goes to another place just then, as the table grows: it is taken out there.
+    fn drop_replica(&self, replica: &Replica<'_>) -> Result<()> {
+        let (key, found) = match replica {
+            Replica::Lost(entries) => return self.forget_lost(entries).map(drop),
+            Replica::Found(key, found) => (key, found),
+        };
+        match self.unlink_key_if(key, OnEntry::Sequence(found.header.control.sequence()))? {
+            Some(found) => self.retire(found.place.entry.item(), found.header, false),
+            None => Ok(()),
         }
     }
 

@@ -2,6 +2,9 @@
 
 use super::super::chains::{Placed, Table};
 use super::super::entry::{Entry, State};
+use super::super::link::OnEntry;
+use super::super::pods::Pods;
+use super::super::replicate::replica_keys;
 use super::super::{Options, Put, PutOptions, Store};
 use super::{ENTRIES, is_full};
 use cenote_base::rt::atomic::Ordering;
@@ -226,4 +229,39 @@ fn a_frozen_entry_is_read_and_who_changes_it_forwards_it_first() {
     assert_eq!(store.put(b"key", b"other", replaces).expect("put"), Put::Stored(2));
     assert_eq!(store.get(b"key").expect("asked"), Some(b"other".to_vec()));
     assert!(word_of(&store, former, |placed| placed.entry.state() != State::Forwarded).is_none());
+}
+
+/// It was read where it was frozen, and taken out there: a panic.
+#[test]
+fn a_replica_whose_entry_goes_to_the_larger_table_is_taken_out_there() {
+    let pods = Pods::new(24);
+    let options = Options {
+        buckets: 16,
+        sweeps: false,
+        ..Options::default()
+    };
+    let store = Store::create(&pods.users[0], options).expect("a store");
+    let copied = PutOptions {
+        replicas: 1,
+        ..PutOptions::default()
+    };
+    store.put(b"key", b"value", copied).expect("put");
+    let core = &store.core;
+    core.build(&core.view(), |part, len| core.heap.alloc_at(part, len))
+        .expect("built");
+    let key = core.key(b"key").expect("a key");
+    let replica = replica_keys(&key, 1).nth(1).expect("one");
+    let found = core.find(&replica).expect("read").expect("there");
+    let frozen = found.place.entry.frozen();
+    let swapped = core.heap.swap(found.place.at, found.place.entry.raw(), frozen.raw());
+    assert!(swapped.expect("swapped"));
+    let found = core.find(&replica).expect("read").expect("it is read where it is");
+    assert_eq!(found.place.entry.state(), State::Frozen);
+    assert!(
+        !core.unlink_found(&found).expect("tried"),
+        "it is elsewhere in a moment"
+    );
+    core.drop_replicas_if(&key, OnEntry::Replace).expect("dropped");
+    assert!(core.find(&replica).expect("read").is_none(), "it is gone");
+    assert_eq!(store.get(b"key").expect("read").as_deref(), Some(&b"value"[..]));
 }
