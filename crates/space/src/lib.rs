@@ -65,6 +65,7 @@ mod session;
 mod shared_bytes;
 mod slot;
 mod spread;
+mod stalled;
 mod stats;
 mod under_lock;
 
@@ -90,6 +91,7 @@ pub use stats::{CacheStats, ClassStats, PartStats, SpaceStats};
 use cache::PageCache;
 use location_cache::LocationCache;
 use part::{PartRows, SlotTable};
+use stalled::Stalled;
 
 use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
@@ -149,6 +151,7 @@ struct SpaceState {
     /// Of those, the ones whose bytes this process reaches on a device.
     bytes: [OnceLock<Box<SharedBytes>>; 256],
     location_cache: LocationCache,
+    stalled: Stalled,
     /// Above the numbers of parts that it maps, and of the others.
     near_end: AtomicU64,
     far_end: AtomicU64,
@@ -210,6 +213,7 @@ impl Space {
             far: [const { OnceLock::new() }; 256],
             bytes: [const { OnceLock::new() }; 256],
             location_cache: LocationCache::default(),
+            stalled: Stalled::default(),
             near_end: AtomicU64::new(0),
             far_end: AtomicU64::new(0),
             asked: AtomicU64::new(0),
@@ -466,6 +470,10 @@ impl Space {
 
     fn location_cache(&self) -> &LocationCache {
         &self.0.location_cache
+    }
+
+    fn stalled(&self) -> &Stalled {
+        &self.0.stalled
     }
 
     #[inline(always)]

@@ -104,7 +104,9 @@ impl Space {
             let Some(Pending { step: (address, _), .. }) = pending.first() else {
                 return Ok(());
             };
-            turns.get_or_insert_with(Turns::new).wait(*address)?;
+            turns
+                .get_or_insert_with(|| Turns::new(self, *address))
+                .wait(self, *address)?;
             pending = self.that_are_far(pending)?;
         }
     }

@@ -8,12 +8,11 @@
 use super::act::{Act, Outcome};
 use super::far::wire::TRANSFER_MAX;
 use super::far::{Answered, FarPart, NoAnswer};
+use super::stalled::PATIENCE;
 use super::{GlobalAddress, Space};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
 
-/// How long an extent may be frozen, or not to be found, before that is an error.
-const TIMEOUT: Nanos = Nanos::from_secs(30);
 /// Turns without sleeping.
 const TURNS: u32 = 64;
 /// Then the first sleep; each is twice as long as the one before, up to the other. Where an extent's home has to be
@@ -21,7 +20,7 @@ const TURNS: u32 = 64;
 const SLEEP_FIRST: Nanos = Nanos::from_micros(50);
 const SLEEP_MOST: Nanos = Nanos::from_millis(2);
 
-const _: () = assert!(0 < SLEEP_FIRST.0 && SLEEP_FIRST.0 <= SLEEP_MOST.0 && SLEEP_MOST.0 < TIMEOUT.0);
+const _: () = assert!(0 < SLEEP_FIRST.0 && SLEEP_FIRST.0 <= SLEEP_MOST.0 && SLEEP_MOST.0 < PATIENCE.0);
 
 /// Waiting for an extent that moves.
 pub(super) struct Turns {
@@ -31,23 +30,28 @@ pub(super) struct Turns {
 }
 
 impl Turns {
-    pub(super) fn new() -> Self {
+    /// For what lies at an address.
+    pub(super) fn new(space: &Space, address: GlobalAddress) -> Self {
         Self {
             turns: 0,
             sleep: SLEEP_FIRST,
-            until: rt::now() + TIMEOUT,
+            until: rt::now() + space.stalled().patience(address),
         }
     }
 
-    pub(super) fn wait(&mut self, address: GlobalAddress) -> Result<()> {
+    /// # Errors
+    /// [`Error::Lost`] after half a minute, or sooner where it was so before: a move ends soon, unless the part on its
+    /// other side is away.
+    pub(super) fn wait(&mut self, space: &Space, address: GlobalAddress) -> Result<()> {
         self.turns += 1;
         if self.turns < TURNS {
             rt::yield_now();
             return Ok(());
         }
         if rt::now() > self.until {
-            return Err(Error::Timeout(format!(
-                "the extent of {address} is moving, and does not arrive"
+            space.stalled().note(address);
+            return Err(Error::Lost(format!(
+                "the extent of {address} is moving, and does not arrive: a part that it moves between is away"
             )));
         }
         rt::sleep(self.sleep);
@@ -82,7 +86,9 @@ impl Space {
                 Outcome::Split => return self.act_split(address, act).map(|()| 0),
                 other => self.learn(address, &other),
             }
-            turns.get_or_insert_with(Turns::new).wait(address)?;
+            turns
+                .get_or_insert_with(|| Turns::new(self, address))
+                .wait(self, address)?;
             outcome = self.attempt(address, act)?;
         }
     }

@@ -34,7 +34,9 @@ impl Space {
         loop {
             done += self.go_on(&mut steps[done..], &mut found[done..])?;
             match steps.get(done) {
-                Some((address, _)) => turns.get_or_insert_with(Turns::new).wait(*address)?,
+                Some((address, _)) => turns
+                    .get_or_insert_with(|| Turns::new(self, *address))
+                    .wait(self, *address)?,
                 None => return Ok(()),
             }
         }

@@ -260,7 +260,9 @@ fn write_out(hold: &Hold, space: &Space, batch: &Batch, mut done: usize) -> Resu
         space.cache().count_flush();
         done += space.go_on(&mut steps, &mut found)?.saturating_sub(fenced);
         if done < batch.writes.len() {
-            turns.get_or_insert_with(Turns::new).wait(hold.lock())?;
+            turns
+                .get_or_insert_with(|| Turns::new(space, hold.lock()))
+                .wait(space, hold.lock())?;
         }
     }
     Ok(())

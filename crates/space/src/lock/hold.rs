@@ -145,7 +145,9 @@ impl Hold {
                 }
                 Err(error) => return Err(error),
             }
-            turns.get_or_insert_with(Turns::new).wait(self.lock)?;
+            turns
+                .get_or_insert_with(|| Turns::new(space, self.lock))
+                .wait(space, self.lock)?;
         }
     }
 
