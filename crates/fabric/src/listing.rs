@@ -42,7 +42,7 @@ pub struct Found {
 ///
 /// # Errors
 /// [`Error::Io`] if the directory or one of the files cannot be read. A file that is no region is no error: its
-/// [`Found::content`] says so.
+/// [`Found::content`] says so. Directories are passed over, and what is removed meanwhile.
 pub fn list(dir: &Path) -> Result<Vec<Found>> {
     let names = os::file_system()
         .list(dir)
@@ -51,7 +51,18 @@ pub fn list(dir: &Path) -> Result<Vec<Found>> {
         .iter()
         .filter(|n| n.starts_with(PREFIX))
         .map(|n| peek(&dir.join(n)))
+        .filter(|found| !matches!(found, Err(error) if is_no_file(error)))
         .collect()
+}
+
+fn is_no_file(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::Io {
+            kind: ErrorKind::NotFound | ErrorKind::IsADirectory,
+            ..
+        }
+    )
 }
 
 /// Looks at a region file without opening it as one: a process that has it open is not disturbed.

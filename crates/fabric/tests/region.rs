@@ -85,6 +85,20 @@ fn a_region_has_one_user() {
     assert!(open(&path.0).is_err());
 }
 
+/// A directory may have such a name, and a file may go between the listing and the look.
+#[test]
+fn what_is_no_file_is_not_listed() {
+    let dir = std::env::temp_dir().join(format!("cenote-test-listing-{}", std::process::id()));
+    std::fs::create_dir_all(dir.join("cenote-directory")).expect("made");
+    std::os::unix::fs::symlink("cenote-gone", dir.join("cenote-link")).expect("made");
+    std::fs::write(dir.join("cenote-file"), b"no region").expect("written");
+    let found = list(&dir).expect("listed");
+    std::fs::remove_dir_all(&dir).expect("removed");
+    let names: Vec<_> = found.iter().filter_map(|f| f.path.file_name()).collect();
+    assert_eq!(names, ["cenote-file"]);
+    assert!(found[0].content.is_err());
+}
+
 #[test]
 fn others_join_what_its_user_has_open() {
     let path = TempPath::new();
