@@ -58,6 +58,25 @@ impl IoRequest {
         }
     }
 
+    /// Does it if it is a short read of what is in memory; otherwise it comes back as it was.
+    ///
+    /// # Errors
+    /// The request.
+    pub(super) fn run_now(mut self) -> Result<Self, Self> {
+        let is_done = match &mut self.op {
+            IoOp::Read(buf) => buf.len() <= SHORT && self.file.read_now(buf, self.offset),
+            IoOp::Write(_) => false,
+        };
+        let IoOp::Read(buf) = &self.op else { return Err(self) };
+        match is_done {
+            true => {
+                self.result = Ok(buf.len());
+                Ok(self)
+            }
+            false => Err(self),
+        }
+    }
+
     /// Does it, here and now.
     pub fn run(mut self) -> Self {
         self.result = match &mut self.op {
@@ -168,6 +187,9 @@ struct Queue {
     threads: usize,
 }
 
+/// Bytes of a read that is tried at once; a long one is copied beside the one that waits for it.
+const SHORT: usize = 64 << 10;
+
 /// Requests that may be under way at a device at once.
 const THREADS: usize = 4;
 
@@ -189,12 +211,13 @@ impl Pool {
         Self(if started == 0 { Arc::new(queue(0)) } else { shared })
     }
 
-    /// Queues the requests; with no thread to run them, runs them.
-    pub(super) fn submit(&self, requests: Vec<IoRequest>) -> Batch {
+    /// Queues the requests, beside those that are done; with no thread to run them, runs them.
+    pub(super) fn submit(&self, mut done: Vec<IoRequest>, requests: Vec<IoRequest>) -> Batch {
         if self.0.threads == 0 {
-            return Batch::done(requests.into_iter().map(IoRequest::run).collect());
+            done.extend(requests.into_iter().map(IoRequest::run));
+            return Batch::done(done);
         }
-        let batch = Batch::with(requests.len(), Vec::with_capacity(requests.len()));
+        let batch = Batch::with(requests.len(), done);
         let mut queue = self.0.requests.lock();
         queue.extend(requests.into_iter().map(|r| (r, Arc::clone(&batch.0))));
         drop(queue);

@@ -53,6 +53,11 @@ impl OpenOptions {
 pub trait FileOps: Send + Sync {
     /// Reads at a position; fewer bytes than asked for only at the end or by chance.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Fills the buffer if that takes no waiting for a device; `None` if it does, or that cannot be known.
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> Option<()> {
+        let _ = (buf, offset);
+        None
+    }
     /// Writes at a position; says how much of it.
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize>;
     /// Writes several buffers in a row at a position; says how much of them.
@@ -90,6 +95,11 @@ impl File {
     /// Around what a file system opened.
     pub fn new(ops: Arc<dyn FileOps>) -> Self {
         Self(ops)
+    }
+
+    /// Fills `buf` if all of it is in memory: says whether. What it holds otherwise is not known.
+    pub fn read_now(&self, buf: &mut [u8], offset: u64) -> bool {
+        self.0.read_now(buf, offset).is_some()
     }
 
     /// Reads up to `buf.len()` bytes at `offset`: all of them, unless the file ends before.

@@ -5,8 +5,8 @@ use super::batch::{Batch, IoRequest, Pool};
 use super::file::{File, FileOps, OpenOptions};
 use super::system::FileSystem;
 use rustix::fs::{self, FallocateFlags, FlockOperation, Mode, OFlags};
-use rustix::io::{Errno, pread, pwrite, pwritev};
-use std::io::{self, IoSlice};
+use rustix::io::{Errno, ReadWriteFlags, pread, preadv2, pwrite, pwritev};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -78,7 +78,18 @@ impl FileSystem for OsFileSystem {
     }
 
     fn submit(&self, requests: Vec<IoRequest>) -> Batch {
-        self.pool.get_or_init(Pool::new).submit(requests)
+        // What the page cache has costs less than to hand it to another thread.
+        let (mut done, mut waiting) = (Vec::new(), Vec::new());
+        for request in requests {
+            match request.run_now() {
+                Ok(request) => done.push(request),
+                Err(request) => waiting.push(request),
+            }
+        }
+        match waiting.is_empty() {
+            true => Batch::done(done),
+            false => self.pool.get_or_init(Pool::new).submit(done, waiting),
+        }
     }
 }
 
@@ -87,6 +98,12 @@ struct OsFile(OwnedFd);
 impl FileOps for OsFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
         Ok(pread(&self.0, buf, offset)?)
+    }
+
+    fn read_now(&self, buf: &mut [u8], offset: u64) -> Option<()> {
+        let wanted = buf.len();
+        let read = preadv2(&self.0, &mut [IoSliceMut::new(buf)], offset, ReadWriteFlags::NOWAIT);
+        read.is_ok_and(|n| n == wanted).then_some(())
     }
 
     fn write_at(&self, buf: &[u8], offset: u64) -> io::Result<usize> {
