@@ -372,7 +372,8 @@ fn one_life(
         host,
         may_move: !matches!(death, Death::Kill | Death::Itself),
         cut_off: (death == Death::LinkLoss).then_some(host),
-        lost: u64::from(matches!(death, Death::HostLoss | Death::PowerCut)),
+        // A machine check resets the host, as the device has it too: what its caches had is gone.
+        lost: u64::from(matches!(death, Death::HostLoss | Death::PowerCut | Death::LinkLoss)),
     }
 }
 
