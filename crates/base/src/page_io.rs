@@ -122,6 +122,9 @@ pub trait PageIo: Send + Sync {
     /// Reads page `id` into `page` (of [`crate::PAGE_SIZE`] bytes).
     fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead>;
 
+    /// Reads pages, side by side; in the order of `ids`.
+    fn read_pages(&self, ids: &[PageId]) -> Vec<Result<(Box<[u8]>, PageRead)>>;
+
     /// Writes pages (each of [`crate::PAGE_SIZE`] bytes), torn-safe, and syncs them. The page's
     /// checksum is the implementer's to fill in.
     fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()>;

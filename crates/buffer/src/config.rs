@@ -77,6 +77,8 @@ pub struct Config {
     pub survey_part: u32,
     /// Bytes of redo that a recovery from the log gathers in memory before it applies them.
     pub replay_stretch: usize,
+    /// Whether pages that a thread is about to ask for are read together ([`crate::Pool::bring`]).
+    pub brings: bool,
     /// How the processor writes cache lines back; a test may say that it cannot.
     pub write_back: coherence::WriteBack,
 }
@@ -102,6 +104,7 @@ impl Config {
             scan_limit: 64 << 30,
             survey_part: 1 << 14,
             replay_stretch: REPLAY_STRETCH,
+            brings: true,
             write_back: coherence::write_back_kind(),
         }
     }

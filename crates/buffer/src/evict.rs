@@ -41,7 +41,7 @@ impl Pool {
         (self.frames.count() / 32).clamp(8, 1024)
     }
 
-    fn free_now(&self, lists: &Lists<'_>) -> u32 {
+    pub(crate) fn free_now(&self, lists: &Lists<'_>) -> u32 {
         let header = self.frames.header();
         let reserved = header.frames_reserved.load(Ordering::Relaxed).min(self.frames.count());
         let fresh = reserved.saturating_sub(header.frames_touched.load(Ordering::Relaxed));
@@ -74,7 +74,7 @@ impl Pool {
         Ok(false)
     }
 
-    fn is_reserving(&self) -> bool {
+    pub(crate) fn is_reserving(&self) -> bool {
         self.signals.reserving.load(Ordering::Acquire)
     }
 

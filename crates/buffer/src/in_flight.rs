@@ -18,9 +18,9 @@ impl TransfersInFlight {
         Transfer::begin(&self.writes, pages as u32)
     }
 
-    /// A page on its way from storage.
-    pub fn read(&self) -> Transfer<'_> {
-        Transfer::begin(&self.reads, 1)
+    /// Pages on their way from storage.
+    pub fn read(&self, pages: usize) -> Transfer<'_> {
+        Transfer::begin(&self.reads, pages as u32)
     }
 }
 

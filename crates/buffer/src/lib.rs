@@ -46,6 +46,7 @@
 
 mod admit;
 mod background;
+mod bring;
 mod chain;
 mod changed;
 mod check;
@@ -54,6 +55,7 @@ mod config;
 mod dirty;
 mod discard;
 mod evict;
+mod expectation;
 mod frame;
 mod frame_wait;
 mod guard;

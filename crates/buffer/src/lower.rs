@@ -87,6 +87,11 @@ pub(crate) trait Lower: Send + Sync {
     /// The newest state of `page`, which no other frame holds.
     fn read(&self, page: PageId, hint: Hint) -> Result<Fetched>;
 
+    /// As `read` with [`Hint::Warm`], of pages that were asked for together; in their order.
+    fn read_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
+        pages.iter().map(|page| self.read(*page, Hint::Warm)).collect()
+    }
+
     /// `page` is in a frame from now on. May wait; holds nothing up but the calling thread.
     fn enter(&self, page: PageId) {
         let _ = page;
@@ -195,12 +200,27 @@ impl Lower for OnlyStorage {
     fn read(&self, page: PageId, _: Hint) -> Result<Fetched> {
         read_storage(&self.0, page)
     }
+
+    fn read_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
+        read_storage_many(&self.0, pages)
+    }
 }
 
 /// The page as storage has it.
 pub(crate) fn read_storage(storage: &Storage, page: PageId) -> Result<Fetched> {
     let mut bytes = vec![0; PAGE_SIZE].into_boxed_slice();
     let read = storage.read_page(page, &mut bytes)?;
+    fetched(storage, page, (bytes, read))
+}
+
+/// Pages as storage has them, read side by side; in their order.
+pub(crate) fn read_storage_many(storage: &Storage, pages: &[PageId]) -> Vec<Result<Fetched>> {
+    let read = storage.read_pages(pages).into_iter();
+    let read = read.zip(pages).map(|(read, page)| fetched(storage, *page, read?));
+    read.collect()
+}
+
+fn fetched(storage: &Storage, page: PageId, (bytes, read): (Box<[u8]>, PageRead)) -> Result<Fetched> {
     let lsn = redo::page_lsn(&bytes);
     check_not_ahead(storage, page, lsn)?;
     Ok(Fetched {

@@ -13,7 +13,7 @@ use crate::hash::{self, key_of};
 use crate::index::FrameIndex;
 use crate::layout::FrameState;
 use crate::lists::{Hint, List, Lists};
-use crate::lower::Trace;
+use crate::lower::{Fetched, Trace};
 use crate::pool::{Pool, transition};
 use crate::slots::Latched;
 use crate::stats::bump;
@@ -26,6 +26,7 @@ impl Pool {
             Some(frame) => Ok(frame),
             None => {
                 *miss = true;
+                self.missed();
                 self.load(page, hint, false)
             }
         }
@@ -102,9 +103,14 @@ impl Pool {
     }
 
     fn fill(&self, claimed: Latched, page: PageId, hint: Hint, build: bool) -> Result<Trace> {
-        let reading = self.under_way.read();
+        let reading = self.under_way.read(1);
         let fetched = self.lower.read(page, hint)?;
         drop(reading);
+        self.take_in(claimed, page, &fetched, build)
+    }
+
+    /// Copies what was fetched into the claimed frame.
+    pub(crate) fn take_in(&self, claimed: Latched, page: PageId, fetched: &Fetched, build: bool) -> Result<Trace> {
         if fetched.from_storage {
             bump(&self.counters().pages_read, 1);
         }
@@ -122,7 +128,7 @@ impl Pool {
     }
 
     /// The claimed frame's page is whole: it is in use, as clean as its trace says, and on its list.
-    fn settle(&self, latched: Latched, list: List, trace: &Trace) {
+    pub(crate) fn settle(&self, latched: Latched, list: List, trace: &Trace) {
         let d = self.frames.descriptor(latched.frame);
         d.lsn.store(trace.lsn, Ordering::Relaxed);
         d.head.store(trace.head, Ordering::Relaxed);
@@ -150,7 +156,7 @@ impl Pool {
         }
     }
 
-    fn claim_free(&self) -> Result<Option<Latched>> {
+    pub(crate) fn claim_free(&self) -> Result<Option<Latched>> {
         let mut lists = self.lists();
         let mut spin = Spin::new();
         loop {

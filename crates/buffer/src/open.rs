@@ -377,6 +377,8 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         changed: ChangedSectors::new(geometry.frames),
         parts: Local::default(),
         needs: Local::default(),
+        brings: config.brings,
+        expectations: Local::default(),
         interrupts: Local::default(),
         under_way: TransfersInFlight::default(),
         signals: Signals::default(),

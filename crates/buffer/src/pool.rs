@@ -22,6 +22,7 @@ use cenote_storage::Storage;
 use crate::changed::ChangedSectors;
 use crate::config::Kind;
 use crate::dirty::DirtyFrames;
+use crate::expectation::Expectation;
 use crate::frame::Frames;
 use crate::hash::{self, PageHash};
 use crate::in_flight::TransfersInFlight;
@@ -63,6 +64,9 @@ pub struct Pool {
     pub(crate) changed: ChangedSectors,
     pub(crate) parts: Local<Mutex<Vec<Parts>>>,
     pub(crate) needs: Local<NeedCell>,
+    /// Whether threads bring what they are about to ask for, and which expect to miss some.
+    pub(crate) brings: bool,
+    pub(crate) expectations: Local<Expectation>,
     /// What another thread stops a statement by, for the thread that runs it.
     pub(crate) interrupts: Local<InterruptCell>,
     /// Transfers between frames and storage.

@@ -349,6 +349,8 @@ pub struct Tuning {
     /// Bytes of DRAM at most that versions seen by old snapshots are copied to; never more than a sixteenth of the
     /// memory.
     pub version_bytes: u64,
+    /// Whether pages that lookups of many keys are about to ask for are read together, where some are missing.
+    pub brings: bool,
 }
 
 impl Default for Tuning {
@@ -366,6 +368,7 @@ impl Default for Tuning {
             short_rollback_rows: 20_000,
             cut_after: Nanos::from_secs(1),
             version_bytes: 1 << 30,
+            brings: true,
         }
     }
 }

@@ -218,7 +218,7 @@ fn config(options: &EngineOptions) -> Config {
     let tuning = options.tuning;
     (config.log_limit, config.segment_bytes) = (tuning.log_limit, tuning.segment_bytes);
     (config.flush_turn, config.scan_limit) = (tuning.flush_turn, tuning.scan_limit);
-    config.survey_part = tuning.survey_part;
+    (config.survey_part, config.brings) = (tuning.survey_part, tuning.brings);
     config.numa_node = options.numa_node;
     config
 }

@@ -19,6 +19,7 @@
 pub mod chart;
 pub mod cost;
 pub mod judge;
+pub mod keys;
 pub mod latency;
 pub mod mirrors;
 pub mod mix;

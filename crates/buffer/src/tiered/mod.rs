@@ -51,7 +51,7 @@ use self::link::Link;
 pub use self::link::RemoteSource;
 use self::table::Table;
 use crate::lists::Hint;
-use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage};
+use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage, read_storage_many};
 use crate::report::RecoveryReport;
 use crate::stats::TierStats;
 
@@ -267,7 +267,46 @@ impl Tier {
             let entry = table.get(page)?;
             (table.link.clone()?, entry.copy?, entry.trace)
         };
-        match link.read(page, copy) {
+        let read = link.read(page, copy);
+        self.found(&link, (page, copy, trace), read)
+    }
+
+    /// As [`Tier::read_remote`], with one doorbell; in the order of `pages`.
+    fn read_remote_many(&self, pages: &[PageId]) -> Vec<Option<Fetched>> {
+        let mut fetched: Vec<Option<Fetched>> = pages.iter().map(|_| None).collect();
+        let (link, there) = {
+            let table = self.table.lock();
+            let Some(link) = table.link.clone() else { return fetched };
+            let copy_of = |(n, page): (usize, &PageId)| {
+                let entry = table.get(*page)?;
+                Some((n, entry.copy?, entry.trace))
+            };
+            let there: Vec<(usize, Copy, Trace)> = pages.iter().enumerate().filter_map(copy_of).collect();
+            (link, there)
+        };
+        let copies: Vec<(PageId, Copy)> = there.iter().map(|(n, copy, _)| (pages[*n], *copy)).collect();
+        match copies.is_empty() {
+            true => return fetched,
+            false => match link.read_many(&copies) {
+                Ok(read) => {
+                    for ((n, copy, trace), bytes) in there.into_iter().zip(read) {
+                        fetched[n] = self.found(&link, (pages[n], copy, trace), bytes);
+                    }
+                }
+                Err(error) => self.lose(&link, &error),
+            },
+        }
+        fetched
+    }
+
+    /// What a read of remote memory came to.
+    fn found(
+        &self,
+        link: &Arc<Link>,
+        (page, copy, trace): (PageId, Copy, Trace),
+        read: Result<Box<[u8]>>,
+    ) -> Option<Fetched> {
+        match read {
             Ok(bytes) => {
                 count(&self.counts.hits);
                 Some(Fetched {
@@ -278,11 +317,11 @@ impl Tier {
                 })
             }
             Err(Error::Corrupt(why)) => {
-                self.refuse(&link, page, &why);
+                self.refuse(link, page, &why);
                 None
             }
             Err(error) => {
-                self.lose(&link, &error);
+                self.lose(link, &error);
                 None
             }
         }
@@ -310,27 +349,54 @@ impl Tier {
 
     /// The page without its remote copy: from storage, and by its redo where storage lacks some.
     fn read_below(&self, page: PageId) -> Result<Fetched> {
-        count(&self.counts.misses);
-        let trace = {
-            let mut table = self.table.lock();
-            match table.get(page) {
-                // Which redo it has, the replay that is under way will say, record by record.
-                Some(entry) if entry.is_unproven() => {
-                    table.note(page, Trace::default());
-                    None
-                }
-                Some(entry) if entry.trace.is_dirty() => Some(entry.trace),
-                _ => None,
-            }
-        };
-        match trace {
+        match self.lacked(page) {
             None => read_storage(&self.storage, page),
-            Some(trace) => {
-                count(&self.counts.rebuilt);
-                rebuild::rebuild(&self.storage, page, trace)
-            }
+            Some(trace) => rebuild::rebuild(&self.storage, page, trace),
         }
     }
+
+    /// As [`Tier::read_below`], side by side where storage has them; in the order of `pages`.
+    fn read_below_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
+        let lacked: Vec<Option<Trace>> = pages.iter().map(|page| self.lacked(*page)).collect();
+        let whole = pages.iter().zip(&lacked).filter(|(_, trace)| trace.is_none());
+        let whole: Vec<PageId> = whole.map(|(page, _)| *page).collect();
+        let mut read = read_storage_many(&self.storage, &whole).into_iter();
+        let each = pages.iter().zip(lacked);
+        let each = each.map(|(page, trace)| match trace {
+            None => read.next().expect("each page is read"),
+            Some(trace) => rebuild::rebuild(&self.storage, *page, trace),
+        });
+        each.collect()
+    }
+
+    /// Which redo a page that no copy has lacks in storage.
+    fn lacked(&self, page: PageId) -> Option<Trace> {
+        count(&self.counts.misses);
+        let mut table = self.table.lock();
+        match table.get(page) {
+            // Which redo it has, the replay that is under way will say, record by record.
+            Some(entry) if entry.is_unproven() => {
+                table.note(page, Trace::default());
+                None
+            }
+            Some(entry) if entry.trace.is_dirty() => {
+                count(&self.counts.rebuilt);
+                Some(entry.trace)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// What came from storage as it is to be written to a slot, if it is.
+fn to_keep(page: PageId, fetched: &Fetched) -> Option<Outgoing> {
+    let is_clean = fetched.read != PageRead::NeverWritten && !fetched.trace.is_dirty();
+    let lsn = fetched.trace.lsn;
+    (is_clean && lsn != Lsn::ZERO).then(|| Outgoing {
+        page,
+        lsn,
+        bytes: fetched.bytes.clone(),
+    })
 }
 
 /// The trace of a page that is read with this LSN.
@@ -358,17 +424,27 @@ impl Lower for Tier {
             return Ok(fetched);
         }
         let fetched = self.read_below(page)?;
-        let clean =
-            fetched.read != PageRead::NeverWritten && !fetched.trace.is_dirty() && fetched.trace.lsn != Lsn::ZERO;
         // What a scan passes by does not drive out what was asked for.
-        if clean && hint == Hint::Warm {
-            self.write(vec![Outgoing {
-                page,
-                lsn: fetched.trace.lsn,
-                bytes: fetched.bytes.clone(),
-            }]);
+        if hint == Hint::Warm {
+            self.write(to_keep(page, &fetched).into_iter().collect());
         }
         Ok(fetched)
+    }
+
+    fn read_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
+        let remote = self.read_remote_many(pages);
+        let missing = pages.iter().zip(&remote).filter(|(_, found)| found.is_none());
+        let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
+        let below = self.read_below_many(&missing);
+        let read = missing.iter().zip(&below);
+        self.write(
+            read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?))
+                .collect(),
+        );
+        let mut below = below.into_iter();
+        let each = remote.into_iter();
+        each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))
+            .collect()
     }
 
     fn enter(&self, page: PageId) {

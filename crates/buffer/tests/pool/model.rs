@@ -64,6 +64,10 @@ pub fn step(pool: &BufferPool, pages: u32, thread: u32, random: &mut Random) -> 
     }
     touched.sort_unstable();
     touched.dedup();
+    if random.below(4) == 0 {
+        let pages: Vec<PageId> = touched.iter().map(|page| PageId::new(SPACE, *page)).collect();
+        pool.bring(&pages);
+    }
     let mut m = pool.mtr();
     let held: Vec<PageH> = touched
         .iter()

@@ -15,7 +15,7 @@ use cenote_base::rt::fs;
 use cenote_base::{Error, PAGE_SIZE, PageId};
 use cenote_buffer::{BufferPool, Config, Geometry, Kind, Mode, RecoveryReport, RemoteLayout, RemoteSource, TierStats};
 use cenote_fabric::rdma::loopback::Node;
-use cenote_fabric::rdma::{Endpoint, Limits, Posted, Remote, RemoteMemory, Work};
+use cenote_fabric::rdma::{Endpoint, Limits, Op, Posted, Remote, RemoteMemory, Work};
 use cenote_storage::DataDir;
 use cenote_testkit::faulty::MemFs;
 
@@ -31,12 +31,15 @@ struct Far {
     node: Node,
     memory: Remote,
     cut: Arc<AtomicBool>,
+    /// Pages that were read with one doorbell, at most.
+    together: Arc<AtomicU64>,
 }
 
 /// A way that can be cut. What is under way at that moment is done, done in part, or not done.
 struct CuttableLink {
     node: Node,
     cut: Arc<AtomicBool>,
+    together: Arc<AtomicU64>,
     random: AtomicU64,
 }
 
@@ -61,6 +64,9 @@ impl Endpoint for CuttableLink {
     fn post(&self, mut works: Vec<Work>) -> Posted {
         let mut random = Random(self.random.fetch_add(0x9E37_79B9_7F4A_7C15, Ordering::Relaxed) | 1);
         let was_cut = self.cut.load(Ordering::SeqCst);
+        let reads = |work: &&Work| matches!(work.op, Op::Read(_)) && work.op.bytes() == PAGE_SIZE as u64;
+        self.together
+            .fetch_max(works.iter().filter(reads).count() as u64, Ordering::Relaxed);
         let order: Vec<usize> = (0..works.len())
             .map(|i| if random.below(2) == 0 { i } else { works.len() - 1 - i })
             .collect();
@@ -93,11 +99,13 @@ impl Far {
             node,
             memory,
             cut: Arc::default(),
+            together: Arc::default(),
         }
     }
 
     fn source(&self) -> RemoteSource {
         let (node, memory, cut) = (self.node.clone(), self.memory, Arc::clone(&self.cut));
+        let together = Arc::clone(&self.together);
         RemoteSource::new(move || {
             if cut.load(Ordering::SeqCst) {
                 return Err(Error::Lost("the way is cut".into()));
@@ -105,6 +113,7 @@ impl Far {
             let way = CuttableLink {
                 node: node.clone(),
                 cut: Arc::clone(&cut),
+                together: Arc::clone(&together),
                 random: AtomicU64::new(cenote_base::rt::random()),
             };
             Ok(RemoteMemory::new(Arc::new(way), memory))
@@ -121,6 +130,7 @@ impl Far {
             node: self.node.clone(),
             memory: self.memory,
             cut: Arc::default(),
+            together: Arc::default(),
         }
     }
 
@@ -228,6 +238,57 @@ fn pages_that_do_not_fit_come_from_remote_memory() {
     assert_eq!((after.0.losses, after.0.pages_refused), (0, 0));
     println!("{:?}", pool.stats());
     verify(&files, &pool, &notes);
+}
+
+/// Each of them was a trip.
+#[test]
+fn pages_that_are_brought_come_with_one_doorbell() {
+    let far = Far::new(PAGES + THREADS);
+    let (files, pool) = prepared(&far);
+    read_all(&files, &pool);
+    far.together.store(0, Ordering::Relaxed);
+    let before = pool.stats();
+    // The first ones have left their frames for the last ones.
+    let pages: Vec<PageId> = (0..24).map(|page| PageId::new(SPACE, page)).collect();
+    with(&files, || pool.bring(&pages));
+    let brought = pool.stats().counts.pages_prefetched - before.counts.pages_prefetched;
+    let together = far.together.load(Ordering::Relaxed);
+    println!("{brought} pages, {together} at a time");
+    assert!(brought > 0 && together > 1, "{brought} pages, {together} at a time");
+    assert_eq!(
+        pool.stats().counts.pages_read,
+        before.counts.pages_read,
+        "storage is not asked"
+    );
+    with(&files, || {
+        for page in &pages {
+            drop(pool.shared(*page).expect("page"));
+        }
+    });
+    let missed = pool.stats().counts.misses - before.counts.misses;
+    assert_eq!(missed + brought, pages.len() as u64, "what was brought is there");
+    assert!(pool.misses_lately(), "a thread that has missed expects to");
+    verify(&files, &pool, &[]);
+}
+
+/// A copy that is damaged comes from storage, and a page that nobody has is left to the one that asks for it.
+#[test]
+fn what_cannot_be_brought_is_left_to_the_one_that_asks() {
+    let far = Far::new(PAGES + THREADS);
+    let (files, pool) = prepared(&far);
+    read_all(&files, &pool);
+    let layout = RemoteLayout::len_for(PAGES + THREADS);
+    (1..=u64::from(PAGES + THREADS)).for_each(|n| far.flip(layout - n * PAGE_SIZE as u64 + 500, 1));
+    let pages = [1, 2, PAGES + 100, 3].map(|page| PageId::new(SPACE, page));
+    with(&files, || pool.bring(&pages));
+    assert!(remote(&pool).pages_refused > 0);
+    let error = with(&files, || pool.shared(pages[2]).map(drop)).expect_err("nobody has made it");
+    assert!(error.to_string().contains("never written"), "{error}");
+    let before = pool.stats().counts.misses;
+    with(&files, || {
+        drop(pool.shared(pages[3]).expect("it has come from storage"))
+    });
+    assert_eq!(pool.stats().counts.misses, before);
 }
 
 #[test]

@@ -11,14 +11,13 @@
 //! Invariant: a key that is asked of a kept page is not below the last one, which the page covers. So as long as the
 //! page's version stands its upper fence alone says whether it covers the key.
 
-use std::cmp::Ordering;
-
 use cenote_fabric::observe::{self, Observer, Off, On, Still};
 
 use super::descend::Node;
-use super::layout::{AT_COUNT, Header, MAX_SLOTS, PageRead, copy_value, slot_at};
+use super::layout::{AT_COUNT, MAX_SLOTS, PageRead, copy_value, slot_at};
 use super::pages::{Hint, PageView, Pool};
-use super::search::{child_slot, search};
+use super::prepare::Prepared;
+use super::search::{child_slot, is_below_end, search};
 use super::{Attempt, BTree, Result};
 
 /// Where a key and its value lie in the bytes that a lookup appended to: begin and end of the key, end of the value.
@@ -32,6 +31,11 @@ pub(super) const GROUP: usize = 8;
 pub(super) struct Near<'p, O: Observer> {
     pub leaf: Node<'p, O>,
     parent: Option<Node<'p, O>>,
+}
+
+/// The parent of the last key's leaf.
+pub(super) fn above<'p, O: Observer>(near: &Option<Near<'p, O>>) -> Option<Node<'p, O>> {
+    near.as_ref().and_then(|near| near.parent)
 }
 
 impl BTree {
@@ -65,8 +69,10 @@ impl BTree {
         bytes: &mut Vec<u8>,
         places: &mut [Option<Place>],
     ) -> Result<()> {
-        let mut near = None;
-        for group in order.chunks(GROUP) {
+        let (mut near, mut prepared) = (None, Prepared::default());
+        for (n, group) in order.chunks(GROUP).enumerate() {
+            let rest = order[n * GROUP..].iter().map(|(_, at)| key(*at as usize));
+            prepared.go_on((self, pool, o), above(&near), n * GROUP, rest);
             let keys = group.iter().map(|(_, at)| key(*at as usize));
             let mut ahead = self.go_ahead(pool, o, &mut near, keys)?;
             for ((_, at), ahead) in group.iter().zip(&mut ahead) {
@@ -187,11 +193,4 @@ fn prefetch_slots<O: Observer>(page: PageView<'_, O>) {
     let step = (end / LINES).next_multiple_of(LINE).max(LINE);
     // The first line has been read with the header.
     (step..end).step_by(step).for_each(|at| page.prefetch(at));
-}
-
-/// Whether a key lies below the page's upper fence.
-#[inline(always)]
-fn is_below_end(page: impl PageRead, key: &[u8]) -> bool {
-    let header = Header::read(page);
-    !header.has_upper() || page.compare(header.upper.0 as usize, header.upper_len(), key) == Ordering::Greater
 }

@@ -26,6 +26,7 @@ mod many;
 mod merge;
 pub(crate) mod pages;
 mod prefixes;
+mod prepare;
 mod sample;
 mod scan;
 mod search;

@@ -15,8 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::layout::{Header, PageRead, upper_fence};
-use super::many::{GROUP, Near};
+use super::many::{GROUP, Near, above};
 use super::pages::Pool;
+use super::prepare::Prepared;
 use super::scan::LeafBatch;
 use super::search::lower_bound;
 use super::{Attempt, BTree, Error, Result};
@@ -112,12 +113,14 @@ impl PrefixScan {
         batch: &mut LeafBatch,
         look: &mut dyn FnMut(&LeafBatch, usize),
     ) -> Result<()> {
-        let mut near = None;
+        let (mut near, mut prepared) = (None, Prepared::default());
         let until = self.left.end.min(self.left.start + BATCH_PREFIXES);
         while self.left.start < until && batch.len() < BATCH_ENTRIES {
             let group = self.left.start..self.left.end.min(self.left.start + GROUP);
-            let rest = &self.prefixes[group.start + 1..group.end];
-            let keys = std::iter::once(&self.next.key).chain(rest);
+            let first = std::iter::once(&self.next.key);
+            let all = first.clone().chain(&self.prefixes[group.start + 1..self.left.end]);
+            prepared.go_on((&self.tree, pool, o), above(&near), group.start, all.map(Vec::as_slice));
+            let keys = first.chain(&self.prefixes[group.start + 1..group.end]);
             let ahead = self.tree.go_ahead(pool, o, &mut near, keys.map(Vec::as_slice))?;
             for (n, mut ahead) in group.zip(ahead) {
                 while self.left.start == n && batch.len() < BATCH_ENTRIES {

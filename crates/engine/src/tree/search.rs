@@ -177,6 +177,13 @@ pub(crate) fn lower_bound(page: impl PageRead, key: &[u8]) -> Found {
     }
 }
 
+/// Whether a key lies below the page's upper fence.
+#[inline(always)]
+pub(super) fn is_below_end(page: impl PageRead, key: &[u8]) -> bool {
+    let header = Header::read(page);
+    !header.has_upper() || page.compare(header.upper.0 as usize, header.upper_len(), key) == Ordering::Greater
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -78,6 +78,44 @@ fn look_ups_give_what_scans_of_each_range_give() {
     engine.shutdown().unwrap();
 }
 
+/// Each page was read by itself, one after the other: by primary key, and by the entries of a secondary index.
+#[test]
+fn look_ups_of_what_is_not_near_read_pages_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let small = EngineOptions::new(dir.path(), MemoryKind::Dram, 16 << 20);
+    let engine = Engine::open(small.with_frames(301).unwrap()).unwrap();
+    let table = create(&engine, "t", false);
+    let mut tx = engine.begin(Isolation::ReadCommitted);
+    let mut random = Random(5);
+    for id in 0..12_000 {
+        insert(&mut tx, &table, id, random.below(12_000) as i32, &"text".repeat(200)).unwrap();
+    }
+    tx.commit().unwrap();
+    tx.begin(Isolation::ReadCommitted);
+    let reader = tx.reader();
+    let ids = some(&mut random, 300, 12_000, |id| key(&table, id));
+    let ks = some(&mut random, 300, 12_000, |k| k_key(&table, k));
+    for (index, prefixes) in [(None, ids), (Some(0), ks)] {
+        let expected = scanned(reader, &table, index, &prefixes);
+        let before = engine.pool_stats().counts;
+        let found = gathered(
+            reader,
+            &table,
+            reader.look_up(&table, index, (prefixes.clone(), 0..prefixes.len())),
+        );
+        let after = engine.pool_stats().counts;
+        assert!(found == expected);
+        let (alone, together) = (
+            after.misses - before.misses,
+            after.pages_prefetched - before.pages_prefetched,
+        );
+        println!("{index:?}: {alone} pages by themselves, {together} together");
+        assert!(together > 2 * alone, "{alone} pages by themselves, {together} together");
+    }
+    drop(tx);
+    engine.shutdown().unwrap();
+}
+
 /// A batch ends within a prefix where its rows are large: the walk returns to where it ended.
 #[test]
 fn look_ups_of_large_rows_miss_none() {

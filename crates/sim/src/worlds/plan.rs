@@ -296,6 +296,7 @@ impl Plan {
                 usual.version_bytes,
                 usual.version_bytes,
             ]),
+            brings: usual.brings,
         };
         let large = matches!(
             self.name,

@@ -31,6 +31,7 @@ use cenote_base::page_io::{PageRead, PageWrite, Sectors};
 use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::fs::{self, IoRequest};
 use cenote_base::rt::mark::{self, Mark};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 
@@ -116,8 +117,31 @@ impl PageStore {
     /// [`Error::Corrupt`] if its checksum or id does not fit and no copy can replace it;
     /// [`Error::Invalid`] if there is no such space.
     pub fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
-        let file = self.space(id.space)?;
-        file.read(id.page, page)?;
+        self.space(id.space)?.read(id.page, page)?;
+        self.checked(id, page)
+    }
+
+    /// Reads pages, all of them under way at the same time; in the order of `ids`, each as [`PageStore::read_page`]
+    /// has it.
+    pub fn read_pages(&self, ids: &[PageId]) -> Vec<Result<(Box<[u8]>, PageRead)>> {
+        let files: Vec<Result<SpaceFile>> = ids.iter().map(|id| self.space(id.space)).collect();
+        let requests = ids.iter().zip(&files).enumerate();
+        let requests = requests.filter_map(|(n, (id, file))| Some(file.as_ref().ok()?.request(id.page, n as u64)));
+        let mut done: Vec<Option<IoRequest>> = ids.iter().map(|_| None).collect();
+        for request in fs::submit(requests.collect()).complete() {
+            let place = &mut done[request.tag as usize];
+            assert!(place.replace(request).is_none(), "each request is answered once");
+        }
+        let read = |((id, file), done): ((&PageId, Result<SpaceFile>), Option<IoRequest>)| {
+            let mut page = file?.answer(done.expect("each request is answered"))?;
+            let read = self.checked(*id, &mut page)?;
+            Ok((page, read))
+        };
+        ids.iter().zip(files).zip(done).map(read).collect()
+    }
+
+    /// A page as it was read: whole, or from a copy.
+    fn checked(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
         self.stats.read.fetch_add(1, Ordering::Relaxed);
         if page.iter().all(|b| *b == 0) {
             return Ok(PageRead::NeverWritten);

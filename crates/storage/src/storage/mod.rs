@@ -318,6 +318,10 @@ impl PageIo for Storage {
         self.pages.read_page(id, page)
     }
 
+    fn read_pages(&self, ids: &[PageId]) -> Vec<Result<(Box<[u8]>, PageRead)>> {
+        self.pages.read_pages(ids)
+    }
+
     fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
         self.pages.write_pages(pages)
     }

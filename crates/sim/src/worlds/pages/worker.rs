@@ -44,6 +44,9 @@ struct Worker<'a> {
 
 impl Worker<'_> {
     fn turn(&mut self) {
+        if self.draw.one_in(8) {
+            self.bring();
+        }
         let reads = self.draw.below(100) < self.shared.plan.reading;
         let done = if reads { self.read() } else { self.change() };
         if let Err(problem) = done {
@@ -60,6 +63,12 @@ impl Worker<'_> {
         let all = u64::from(self.plan.pages);
         let among = if self.draw.one_in(2) { all.min(8) } else { all };
         self.draw.below(among) as u32
+    }
+
+    /// Pages that are there or not, made or not.
+    fn bring(&mut self) {
+        let pages: Vec<_> = (0..2 + self.draw.below(8)).map(|_| id(self.page())).collect();
+        self.pool.bring(&pages);
     }
 
     // ---- reading ----
