@@ -98,15 +98,14 @@ impl Space {
 
     /// Asks until all are done.
     fn act_in_rounds(&self, mut pending: Vec<Pending<'_>>) -> Result<()> {
-        let mut turns = None;
+        let mut turns = Turns::default();
         loop {
             pending = self.ask_parts(pending)?;
             let Some(Pending { step: (address, _), .. }) = pending.first() else {
+                turns.has_come(self);
                 return Ok(());
             };
-            turns
-                .get_or_insert_with(|| Turns::new(self, *address))
-                .wait(self, *address)?;
+            turns.wait(self, *address)?;
             pending = self.that_are_far(pending)?;
         }
     }

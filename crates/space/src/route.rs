@@ -22,41 +22,61 @@ const SLEEP_MOST: Nanos = Nanos::from_millis(2);
 
 const _: () = assert!(0 < SLEEP_FIRST.0 && SLEEP_FIRST.0 <= SLEEP_MOST.0 && SLEEP_MOST.0 < PATIENCE.0);
 
-/// Waiting for an extent that moves.
-pub(super) struct Turns {
+/// Waiting for an extent that moves; for one after the other, where several do.
+#[derive(Default)]
+pub(super) struct Turns(Option<Waiting>);
+
+struct Waiting {
+    extent: GlobalAddress,
     turns: u32,
     sleep: Nanos,
     until: Nanos,
 }
 
-impl Turns {
-    /// For what lies at an address.
-    pub(super) fn new(space: &Space, address: GlobalAddress) -> Self {
+impl Waiting {
+    fn begin(space: &Space, extent: GlobalAddress) -> Self {
         Self {
+            extent,
             turns: 0,
             sleep: SLEEP_FIRST,
-            until: rt::now() + space.stalled().patience(address),
+            until: rt::now() + space.stalled().patience(extent),
         }
     }
+}
 
+impl Turns {
+    /// For what lies at an address.
+    ///
     /// # Errors
-    /// [`Error::Lost`] after half a minute, or sooner where it was so before: a move ends soon, unless the part on its
-    /// other side is away.
+    /// [`Error::Timeout`] after half a minute, or sooner where it was so before: a move ends soon, unless the part on
+    /// its other side is away.
     pub(super) fn wait(&mut self, space: &Space, address: GlobalAddress) -> Result<()> {
-        self.turns += 1;
-        if self.turns < TURNS {
+        let extent = address.extent();
+        if self.0.as_ref().is_some_and(|waiting| waiting.extent != extent) {
+            self.has_come(space);
+        }
+        let waiting = self.0.get_or_insert_with(|| Waiting::begin(space, extent));
+        waiting.turns += 1;
+        if waiting.turns < TURNS {
             rt::yield_now();
             return Ok(());
         }
-        if rt::now() > self.until {
-            space.stalled().note(address);
-            return Err(Error::Lost(format!(
-                "the extent of {address} is moving, and does not arrive: a part that it moves between is away"
+        if rt::now() > waiting.until {
+            space.stalled().note(extent);
+            return Err(Error::Timeout(format!(
+                "the extent of {address} is moving, and does not arrive"
             )));
         }
-        rt::sleep(self.sleep);
-        self.sleep = Nanos(2 * self.sleep.raw()).min(SLEEP_MOST);
+        rt::sleep(waiting.sleep);
+        waiting.sleep = Nanos(2 * waiting.sleep.raw()).min(SLEEP_MOST);
         Ok(())
+    }
+
+    /// What was waited for, if anything was, is there.
+    pub(super) fn has_come(&mut self, space: &Space) {
+        if let Some(waiting) = self.0.take() {
+            space.stalled().forget(waiting.extent);
+        }
     }
 }
 
@@ -78,17 +98,18 @@ impl Space {
 
     /// From an outcome on.
     pub(super) fn follow(&self, address: GlobalAddress, act: &mut Act<'_>, first: Outcome) -> Result<u64> {
-        let (mut outcome, mut turns) = (first, None);
+        let (mut outcome, mut turns) = (first, Turns::default());
         loop {
             match outcome {
-                Outcome::Done(value, _) => return Ok(value),
+                Outcome::Done(value, _) => {
+                    turns.has_come(self);
+                    return Ok(value);
+                }
                 Outcome::Run => return self.keeper_of(address.part())?.free_run(address).map(|()| 0),
                 Outcome::Split => return self.act_split(address, act).map(|()| 0),
                 other => self.learn(address, &other),
             }
-            turns
-                .get_or_insert_with(|| Turns::new(self, address))
-                .wait(self, address)?;
+            turns.wait(self, address)?;
             outcome = self.attempt(address, act)?;
         }
     }

@@ -30,15 +30,14 @@ impl Space {
     /// have been done, from the first on.
     pub(super) fn act_in_order(&self, steps: &mut [Step<'_>], found: &mut [u64]) -> Result<()> {
         assert_eq!(steps.len(), found.len(), "each step finds something");
-        let (mut done, mut turns) = (0, None);
+        let (mut done, mut turns) = (0, Turns::default());
         loop {
             done += self.go_on(&mut steps[done..], &mut found[done..])?;
-            match steps.get(done) {
-                Some((address, _)) => turns
-                    .get_or_insert_with(|| Turns::new(self, *address))
-                    .wait(self, *address)?,
-                None => return Ok(()),
-            }
+            let Some((address, _)) = steps.get(done) else {
+                turns.has_come(self);
+                return Ok(());
+            };
+            turns.wait(self, *address)?;
         }
     }
 

@@ -1,5 +1,6 @@
-//! Extents whose moves did not end in time: the part on the other side of the move is away. Who waits for such an extent
-//! again waits briefly, or each access to what lies in it would take half a minute.
+//! Extents whose moves did not end in time: the part on the other side of the move is away. Who waits for such an
+//! extent again waits briefly, or each access to what lies in it would take half a minute. One in a minute waits as
+//! long as the first, in case that the part is about to be back.
 
 use super::GlobalAddress;
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -15,7 +16,7 @@ const EXTENTS_MOST: usize = 1024;
 
 const _: () = assert!(BRIEF.0 < PATIENCE.0 && PATIENCE.0 < REMEMBERED.0);
 
-/// When waiting for each of them was last in vain.
+/// Since when waiting for each of them is in vain.
 #[derive(Default)]
 pub(super) struct Stalled(Mutex<BTreeMap<GlobalAddress, Nanos>>);
 
@@ -29,13 +30,18 @@ impl Stalled {
         }
     }
 
-    /// It was waited for in vain.
+    /// It was waited for in vain. Not renewed as long as it is remembered.
     pub(super) fn note(&self, address: GlobalAddress) {
         let (mut known, now) = (self.0.lock(), rt::now());
         known.retain(|_, since| now.since(*since) < REMEMBERED);
         if known.len() < EXTENTS_MOST {
-            known.insert(address.extent(), now);
+            known.entry(address.extent()).or_insert(now);
         }
+    }
+
+    /// It has come.
+    pub(super) fn forget(&self, address: GlobalAddress) {
+        self.0.lock().remove(&address.extent());
     }
 }
 
@@ -52,5 +58,7 @@ mod tests {
         stalled.note(at(3, 64));
         assert_eq!(stalled.patience(at(3, 128)), BRIEF, "it is of the same extent");
         assert_eq!(stalled.patience(at(4, 64)), PATIENCE);
+        stalled.forget(at(3, 0));
+        assert_eq!(stalled.patience(at(3, 64)), PATIENCE, "it has come");
     }
 }

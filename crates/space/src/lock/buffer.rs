@@ -251,18 +251,17 @@ fn begin(hold: &Hold, space: &Space, batch: &Batch) -> Result<Option<(usize, Seq
 /// Writes a batch from one of its writes on, and waits for it.
 fn write_out(hold: &Hold, space: &Space, batch: &Batch, mut done: usize) -> Result<()> {
     assert!(done <= batch.writes.len(), "more writes were done than there are");
-    let mut turns = None;
+    let mut turns = Turns::default();
     while done < batch.writes.len() {
         let mut steps: Vec<_> = hold.fence(space)?.into();
         let fenced = steps.len();
         steps.extend(batch.steps(done));
         let mut found = vec![0; steps.len()];
         space.cache().count_flush();
-        done += space.go_on(&mut steps, &mut found)?.saturating_sub(fenced);
-        if done < batch.writes.len() {
-            turns
-                .get_or_insert_with(|| Turns::new(space, hold.lock()))
-                .wait(space, hold.lock())?;
+        let passed = space.go_on(&mut steps, &mut found)?;
+        done += passed.saturating_sub(fenced);
+        if let Some((awaited, _)) = steps.get(passed) {
+            turns.wait(space, *awaited)?;
         }
     }
     Ok(())

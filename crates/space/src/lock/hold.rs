@@ -126,15 +126,18 @@ impl Hold {
             space.compare_and_swap(words.word(VERSION)?, self.version, next(self.version))?;
             return self.let_go(&words);
         }
-        let (mut done, mut turns, mut is_second) = (0, None, false);
+        let (mut done, mut turns, mut is_second) = (0, Turns::default(), false);
         loop {
             let (mut steps, fenced) = self.last_steps(space, writes, done)?;
             let mut found = vec![0; steps.len()];
-            match space.go_on(&mut steps, &mut found) {
+            let awaited = match space.go_on(&mut steps, &mut found) {
                 Ok(n) if n == steps.len() => return self.judge(found[n - 1]),
                 // The version is another already.
                 Ok(n) if n + 1 == steps.len() => return self.let_go(&words),
-                Ok(n) => done += n.saturating_sub(fenced),
+                Ok(n) => {
+                    done += n.saturating_sub(fenced);
+                    steps[n].0
+                }
                 Err(Error::Lost(_)) if !is_second => {
                     is_second = true;
                     if self.is_released(&words)? {
@@ -142,12 +145,11 @@ impl Hold {
                     }
                     // The next try may go another way.
                     space.settle()?;
+                    self.lock
                 }
                 Err(error) => return Err(error),
-            }
-            turns
-                .get_or_insert_with(|| Turns::new(space, self.lock))
-                .wait(space, self.lock)?;
+            };
+            turns.wait(space, awaited)?;
         }
     }
 

@@ -71,9 +71,10 @@ impl Stage {
         !self.wild && !self.tight
     }
 
-    /// Whether an error is of a pod that is gone.
+    /// Whether an error is of a pod that is gone: what lay there, or was on its way from there, is waited for in vain.
     pub fn is_of_lost(&self, error: &Error) -> bool {
-        matches!(error, Error::Lost(_)) && self.pool.alive().len() < self.pool.count()
+        let is_gone = self.pool.alive().len() < self.pool.count();
+        is_gone && matches!(error, Error::Lost(_) | Error::Timeout(_))
     }
 
     /// The hosts that members run on, as far as they are there: pods, their visitors, the twin.
