@@ -33,6 +33,8 @@ pub(super) enum OnEntry {
     Present,
     /// That of the item with this sequence.
     Sequence(u64),
+    /// The same, also if it has expired.
+    Item(u64),
     /// None, or one of this version or one before.
     UpTo(u64),
 }
@@ -45,13 +47,15 @@ impl OnEntry {
             Self::Replace => true,
             Self::Present => found.is_some(),
             Self::UpTo(version) => found.is_none_or(|found| found.header.version <= version),
-            Self::Sequence(sequence) => found.is_some_and(|found| found.header.control.sequence() == sequence),
+            Self::Sequence(sequence) | Self::Item(sequence) => {
+                found.is_some_and(|found| found.header.control.sequence() == sequence)
+            }
         }
     }
 
     /// The same of an entry that may have expired.
     pub(super) fn allows_now(self, found: &Found) -> bool {
-        let is_fresh = !found.header.has_expired(super::core::now_micros);
+        let is_fresh = matches!(self, Self::Item(_)) || !found.header.has_expired(super::core::now_micros);
         self.allows(is_fresh.then_some(found))
     }
 }

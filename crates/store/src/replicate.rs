@@ -201,8 +201,10 @@ impl Core {
     /// Takes out the replicas of an item, and those of versions before.
     pub(super) fn drop_up_to(&self, key: &Key<'_>, first: &Header) -> Result<()> {
         for key in replica_keys(key, first.replicas().min(REPLICAS_MAX.into())).skip(1) {
-            let is_later = |replica: &Replica<'_>| matches!(replica, Replica::Found(_, found) if found.header.version > first.version);
-            self.drop_all(self.replica(&key)?.filter(|replica| !is_later(replica)))?;
+            let is_later = |found: &Found| found.header.version > first.version;
+            let replica = self.replica(&key)?;
+            let dropped = replica.filter(|replica| !matches!(replica, Replica::Found(_, found) if is_later(found)));
+            self.drop_all(dropped)?;
         }
         Ok(())
     }
@@ -217,7 +219,7 @@ impl Core {
             Replica::Lost(entries) => return self.forget_lost(entries).map(drop),
             Replica::Found(key, found) => (key, found),
         };
-        match self.unlink_key_if(key, OnEntry::Sequence(found.header.control.sequence()))? {
+        match self.unlink_key_if(key, OnEntry::Item(found.header.control.sequence()))? {
             Some(found) => self.retire(found.place.entry.item(), found.header, false),
             None => Ok(()),
         }
