@@ -58,7 +58,7 @@ impl IoRequest {
         }
     }
 
-    /// Does it if it is a short read of what is in memory; otherwise it comes back as it was.
+    /// Does it if it is a short read of what is in memory; otherwise it comes back, to be done anew.
     ///
     /// # Errors
     /// The request.
@@ -92,7 +92,11 @@ impl IoRequest {
 }
 
 /// Requests under way.
-pub struct Batch(Arc<State>);
+pub struct Batch {
+    state: Arc<State>,
+    /// Where those wait that no thread has taken yet.
+    queue: Option<Arc<Queue>>,
+}
 
 struct State {
     progress: Mutex<Progress>,
@@ -111,36 +115,41 @@ struct Progress {
 impl Batch {
     /// A batch that is done already.
     pub fn done(requests: Vec<IoRequest>) -> Self {
-        Self::with(0, requests)
+        Self::with(0, requests, None)
     }
 
     /// A batch whose requests are done, but that is complete at `ready` only.
     pub fn done_at(requests: Vec<IoRequest>, ready: Nanos) -> Self {
         let batch = Self::done(requests);
-        let mut progress = batch.0.progress.lock();
+        let mut progress = batch.state.progress.lock();
         assert!(progress.pending == 0, "requests that are done at a time have been run");
         progress.ready = ready;
         drop(progress);
         batch
     }
 
-    fn with(pending: usize, done: Vec<IoRequest>) -> Self {
+    fn with(pending: usize, done: Vec<IoRequest>, queue: Option<Arc<Queue>>) -> Self {
         let progress = Mutex::new(Progress {
             submitted: pending + done.len(),
             pending,
             ready: Nanos::ZERO,
             done,
         });
-        Self(Arc::new(State {
+        let state = Arc::new(State {
             progress,
             changed: Condvar::new(),
-        }))
+        });
+        Self { state, queue }
     }
 
-    /// Waits for all of them and hands them back, in no particular order.
+    /// Waits for all of them and hands them back, in no particular order. The calling thread runs those that no other
+    /// has taken: so many that wait do not share a few threads.
     pub fn complete(self) -> Vec<IoRequest> {
-        let progress = self.0.progress.lock();
-        let mut progress = self.0.changed.wait_while(progress, |p| p.pending > 0);
+        while let Some(request) = self.queue.as_ref().and_then(|queue| queue.take_of(&self.state)) {
+            self.state.finish(request.run());
+        }
+        let progress = self.state.progress.lock();
+        let mut progress = self.state.changed.wait_while(progress, |p| p.pending > 0);
         let (done, ready) = (std::mem::take(&mut progress.done), progress.ready);
         assert!(
             done.len() == progress.submitted,
@@ -157,7 +166,7 @@ impl Batch {
 
     /// Whether all are done: then [`Batch::complete`] does not wait.
     pub fn is_complete(&self) -> bool {
-        let progress = self.0.progress.lock();
+        let progress = self.state.progress.lock();
         progress.pending == 0 && progress.ready <= rt::now()
     }
 }
@@ -217,9 +226,9 @@ impl Pool {
             done.extend(requests.into_iter().map(IoRequest::run));
             return Batch::done(done);
         }
-        let batch = Batch::with(requests.len(), done);
+        let batch = Batch::with(requests.len(), done, Some(Arc::clone(&self.0)));
         let mut queue = self.0.requests.lock();
-        queue.extend(requests.into_iter().map(|r| (r, Arc::clone(&batch.0))));
+        queue.extend(requests.into_iter().map(|r| (r, Arc::clone(&batch.state))));
         drop(queue);
         self.0.arrived.notify_all();
         batch
@@ -227,6 +236,13 @@ impl Pool {
 }
 
 impl Queue {
+    /// A request of a batch, if one waits.
+    fn take_of(&self, batch: &Arc<State>) -> Option<IoRequest> {
+        let mut requests = self.requests.lock();
+        let place = requests.iter().position(|(_, state)| Arc::ptr_eq(state, batch))?;
+        requests.remove(place).map(|(request, _)| request)
+    }
+
     fn serve(&self) {
         loop {
             let queue = self.requests.lock();
