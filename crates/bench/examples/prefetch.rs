@@ -9,7 +9,9 @@ use cenote_bench::reproduce::pod::{Dataset, Scale, System};
 
 fn main() -> Result<()> {
     let seeds = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(3);
-    println!("| the others are in | seed | statement of 300 rows | page by page, us | together, us | time |");
+    println!(
+        "| the others are in | seed | statement of 300 rows, or a scan | page by page, us | together, us | time |"
+    );
     println!("|---|---|---|---|---|---|");
     for seed in 1..=seeds {
         let dataset = Dataset::build(Scale::usual(), seed, &mut |_| ())?;
@@ -24,6 +26,7 @@ fn main() -> Result<()> {
             let kinds = [
                 ("index read", alone.index_read, together.index_read),
                 ("index join", alone.index_join, together.index_join),
+                ("scan of 25,000", alone.scan, together.scan),
             ];
             for (kind, alone, together) in kinds {
                 let (alone, together) = (alone.raw() as f64 / 1000.0, together.raw() as f64 / 1000.0);

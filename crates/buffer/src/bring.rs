@@ -3,8 +3,8 @@
 //!
 //! A thread that knows the leaves of many keys says so ([`Pool::bring`]): those that no frame has are claimed frames,
 //! entered in the hash, and read side by side, by one doorbell from remote memory or as one batch from storage. So it
-//! waits once, and not once a page. While it holds latches of several frames it waits for bytes alone, and for no other
-//! thread's latch or frame.
+//! waits once, and not once a page. While it holds latches of several frames it waits for bytes, and for no thread that
+//! may wait for one of them.
 //!
 //! Whether that is worth a look at the hash for each leaf, its own misses say: [`Pool::misses_lately`].
 
@@ -30,24 +30,37 @@ impl Pool {
     /// Reads those of `pages` that no frame has, side by side. The caller holds no latch. What there is no room for is
     /// left to the thread that asks for the page, and so is what cannot be read.
     pub fn bring(&self, pages: &[PageId]) {
-        let most = TOGETHER_MOST.min((self.frames.count() / SHARE).max(1) as usize);
-        for pages in pages.chunks(most) {
-            let is_missing = |page: &&PageId| self.hash.find(&self.frames, key_of(**page)).is_none();
-            let missing: Vec<PageId> = pages.iter().filter(is_missing).copied().collect();
-            if !missing.is_empty() {
-                self.missed();
-                self.make_room_for(missing.len());
-                self.read_together(self.claim_for(&missing));
-            }
+        pages
+            .chunks(self.together_most())
+            .for_each(|pages| self.bring_some(pages, Hint::Warm));
+    }
+
+    /// Pages that are brought in one go, at most.
+    pub(crate) fn together_most(&self) -> usize {
+        match self.brings {
+            true => TOGETHER_MOST.min((self.frames.count() / SHARE).max(1) as usize),
+            false => 1,
         }
     }
 
-    /// Nothing is held yet, so that frames may be waited for.
-    fn make_room_for(&self, wanted: usize) {
-        let free = self.free_now(&self.lists()) as usize;
-        if free < wanted && !self.is_reserving() && !self.reserve_on_demand() {
-            // A failure is told to the thread that needs a frame.
-            let _ = self.evict_some(wanted - free);
+    /// So many pages at most.
+    pub(crate) fn bring_some(&self, pages: &[PageId], hint: Hint) {
+        let is_missing = |page: &&PageId| self.hash.find(&self.frames, key_of(**page)).is_none();
+        let missing: Vec<PageId> = pages.iter().filter(is_missing).copied().collect();
+        if missing.is_empty() {
+            return;
+        }
+        self.missed();
+        self.make_some_room(missing.len());
+        self.read_together(self.claim_for(&missing), hint);
+    }
+
+    /// Where the evictor does not keep up. Nothing is held yet.
+    fn make_some_room(&self, wanted: usize) {
+        let low = wanted.min(self.reserve_target() as usize / 2);
+        if (self.free_now(&self.lists()) as usize) < low {
+            // A failure, and a wait, are left to the thread that needs a frame.
+            let _ = self.evict_for_itself();
         }
     }
 
@@ -60,22 +73,22 @@ impl Pool {
         claimed.filter(is_its).collect()
     }
 
-    fn read_together(&self, claimed: Vec<(Latched, PageId)>) {
+    fn read_together(&self, claimed: Vec<(Latched, PageId)>, hint: Hint) {
         let pages: Vec<PageId> = claimed.iter().map(|(_, page)| *page).collect();
         let reading = self.under_way.read(pages.len());
-        let fetched = self.lower.read_many(&pages);
+        let fetched = self.lower.read_many(&pages, hint);
         drop(reading);
         assert!(fetched.len() == claimed.len(), "each page that is read has an outcome");
         for ((claimed, page), fetched) in claimed.into_iter().zip(fetched) {
-            self.take_in_or_free(claimed, page, fetched);
+            self.take_in_or_free((claimed, page), fetched, hint);
         }
-        bump(&self.counters().pages_prefetched, pages.len() as u64);
     }
 
-    fn take_in_or_free(&self, claimed: Latched, page: PageId, fetched: Result<Fetched>) {
+    fn take_in_or_free(&self, (claimed, page): (Latched, PageId), fetched: Result<Fetched>, hint: Hint) {
         match fetched.and_then(|fetched| self.take_in(claimed, page, &fetched, false)) {
             Ok(trace) => {
-                self.settle(claimed, Hint::Warm.list(), &trace);
+                bump(&self.counters().pages_prefetched, 1);
+                self.settle(claimed, hint.list(), &trace);
                 self.unlatch(claimed, true);
             }
             Err(_) => _ = self.unpublish(claimed),

@@ -74,7 +74,7 @@ impl Pool {
         Ok(false)
     }
 
-    pub(crate) fn is_reserving(&self) -> bool {
+    fn is_reserving(&self) -> bool {
         self.signals.reserving.load(Ordering::Acquire)
     }
 
@@ -87,15 +87,20 @@ impl Pool {
             rt::sleep(RESERVE_TURN);
             return Ok(());
         }
+        match self.evict_for_itself()? {
+            true => Ok(()),
+            false => wait.turn(self),
+        }
+    }
+
+    /// Whether there are frames now.
+    pub(crate) fn evict_for_itself(&self) -> Result<bool> {
         if self.reserve_on_demand() {
-            return Ok(());
+            return Ok(true);
         }
         bump(&self.counters().foreground_evictions, 1);
         self.signals.evict.set();
-        if self.evict_some(16)? > 0 {
-            return Ok(());
-        }
-        wait.turn(self)
+        Ok(self.evict_some(16)? > 0)
     }
 
     /// Frees up to `wanted` frames; writes dirty ones back on the way. Says how many were freed.

@@ -87,10 +87,8 @@ pub(crate) trait Lower: Send + Sync {
     /// The newest state of `page`, which no other frame holds.
     fn read(&self, page: PageId, hint: Hint) -> Result<Fetched>;
 
-    /// As `read` with [`Hint::Warm`], of pages that were asked for together; in their order.
-    fn read_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
-        pages.iter().map(|page| self.read(*page, Hint::Warm)).collect()
-    }
+    /// As `read`, of pages that were asked for together; in their order.
+    fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>>;
 
     /// `page` is in a frame from now on. May wait; holds nothing up but the calling thread.
     fn enter(&self, page: PageId) {
@@ -201,7 +199,7 @@ impl Lower for OnlyStorage {
         read_storage(&self.0, page)
     }
 
-    fn read_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
+    fn read_many(&self, pages: &[PageId], _: Hint) -> Vec<Result<Fetched>> {
         read_storage_many(&self.0, pages)
     }
 }

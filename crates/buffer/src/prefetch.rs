@@ -1,8 +1,8 @@
 //! Read-ahead: pages that will be asked for soon are brought in by a thread in the background.
 //!
 //! A request is a hint: it is dropped when requests pile up, when the page is there, and when there is no free frame at
-//! hand. Pages read ahead enter the cold list, where they stay long enough to be met by the scan that wished for them,
-//! and leave before pages that were asked for.
+//! hand. Those that are left are read together ([`Pool::bring`]). Pages read ahead enter the cold list, where they stay
+//! long enough to be met by the scan that wished for them, and leave before pages that were asked for.
 
 use cenote_base::PageId;
 use cenote_base::rt::atomic::Ordering;
@@ -10,7 +10,6 @@ use cenote_base::rt::atomic::Ordering;
 use crate::hash::key_of;
 use crate::lists::Hint;
 use crate::pool::Pool;
-use crate::stats::bump;
 
 /// Requests that may wait.
 const REQUESTS_MAX: usize = 1024;
@@ -38,14 +37,12 @@ impl Pool {
         let mut wanted = std::mem::take(&mut *self.signals.wanted.lock());
         wanted.sort_unstable();
         wanted.dedup();
-        for page in wanted {
+        for pages in wanted.chunks(self.together_most()) {
             if self.signals.stop.load(Ordering::Relaxed) {
                 return;
             }
             // A page that cannot be read says so to the thread that asks for it.
-            if self.hash.find(&self.frames, key_of(page)).is_none() && self.load(page, Hint::Scan, false).is_ok() {
-                bump(&self.counters().pages_prefetched, 1);
-            }
+            self.bring_some(pages, Hint::Scan);
         }
     }
 }

@@ -17,13 +17,15 @@ const ROWS: i32 = 300;
 /// Statements of each kind.
 const STATEMENTS: usize = 40;
 
-/// Mean times of a statement of 300 rows.
+/// Mean times of a statement: of 300 rows, or a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Times {
     /// Whole rows, by a range of a secondary index.
     pub index_read: Nanos,
     /// Rows by primary keys that lie anywhere: the inner side of an index join.
     pub index_join: Nanos,
+    /// All rows of a table, in order.
+    pub scan: Nanos,
 }
 
 /// Runs both kinds on one instance of a system. `together`: whether pages are read so.
@@ -72,9 +74,14 @@ fn statements(options: &EngineOptions, tables: u32, rows: i32) -> cenote_engine:
     };
     let index_read = mean(&|tx, table, draw| by_index(tx, table, 1 + draw.below((rows - ROWS) as u64) as i32))?;
     let index_join = mean(&|tx, table, draw| by_keys(tx, table, (0..ROWS).map(|_| draw.below(rows as u64) as i32)))?;
+    let scan = mean(&|tx, table, _| tx.scan(table, KeyRange::all(), Direction::Forward))?;
     tx.rollback()?;
     engine.halt();
-    Ok(Times { index_read, index_join })
+    Ok(Times {
+        index_read,
+        index_join,
+        scan,
+    })
 }
 
 fn by_index(tx: &Tx, table: &Arc<Table>, first: i32) -> RowScan {

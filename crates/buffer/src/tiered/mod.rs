@@ -349,42 +349,45 @@ impl Tier {
 
     /// The page without its remote copy: from storage, and by its redo where storage lacks some.
     fn read_below(&self, page: PageId) -> Result<Fetched> {
-        match self.lacked(page) {
+        count(&self.counts.misses);
+        let trace = {
+            let mut table = self.table.lock();
+            match table.get(page) {
+                // Which redo it has, the replay that is under way will say, record by record.
+                Some(entry) if entry.is_unproven() => {
+                    table.note(page, Trace::default());
+                    None
+                }
+                Some(entry) if entry.trace.is_dirty() => Some(entry.trace),
+                _ => None,
+            }
+        };
+        match trace {
             None => read_storage(&self.storage, page),
-            Some(trace) => rebuild::rebuild(&self.storage, page, trace),
+            Some(trace) => {
+                count(&self.counts.rebuilt);
+                rebuild::rebuild(&self.storage, page, trace)
+            }
         }
     }
 
-    /// As [`Tier::read_below`], side by side where storage has them; in the order of `pages`.
+    /// As [`Tier::read_below`], of those that storage has whole; in the order of `pages`. The others are rebuilt by the
+    /// threads that ask for them: that may take long, and others wait for these.
     fn read_below_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
-        let lacked: Vec<Option<Trace>> = pages.iter().map(|page| self.lacked(*page)).collect();
-        let whole = pages.iter().zip(&lacked).filter(|(_, trace)| trace.is_none());
+        let is_whole = {
+            let table = self.table.lock();
+            let lacks = |page: &PageId| table.get(*page).is_some_and(|entry| entry.trace.is_dirty());
+            pages.iter().map(|page| !lacks(page)).collect::<Vec<_>>()
+        };
+        let whole = pages.iter().zip(&is_whole).filter(|(_, is_whole)| **is_whole);
         let whole: Vec<PageId> = whole.map(|(page, _)| *page).collect();
+        whole.iter().for_each(|_| count(&self.counts.misses));
         let mut read = read_storage_many(&self.storage, &whole).into_iter();
-        let each = pages.iter().zip(lacked);
-        let each = each.map(|(page, trace)| match trace {
-            None => read.next().expect("each page is read"),
-            Some(trace) => rebuild::rebuild(&self.storage, *page, trace),
+        let each = is_whole.into_iter().zip(pages).map(|(is_whole, page)| match is_whole {
+            true => read.next().expect("each page is read"),
+            false => Err(Error::Busy(format!("page {page} has to be rebuilt"))),
         });
         each.collect()
-    }
-
-    /// Which redo a page that no copy has lacks in storage.
-    fn lacked(&self, page: PageId) -> Option<Trace> {
-        count(&self.counts.misses);
-        let mut table = self.table.lock();
-        match table.get(page) {
-            // Which redo it has, the replay that is under way will say, record by record.
-            Some(entry) if entry.is_unproven() => {
-                table.note(page, Trace::default());
-                None
-            }
-            Some(entry) if entry.trace.is_dirty() => {
-                count(&self.counts.rebuilt);
-                Some(entry.trace)
-            }
-            _ => None,
-        }
     }
 }
 
@@ -431,16 +434,18 @@ impl Lower for Tier {
         Ok(fetched)
     }
 
-    fn read_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
+    fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>> {
         let remote = self.read_remote_many(pages);
         let missing = pages.iter().zip(&remote).filter(|(_, found)| found.is_none());
         let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
         let below = self.read_below_many(&missing);
-        let read = missing.iter().zip(&below);
-        self.write(
-            read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?))
-                .collect(),
-        );
+        if hint == Hint::Warm {
+            let read = missing.iter().zip(&below);
+            self.write(
+                read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?))
+                    .collect(),
+            );
+        }
         let mut below = below.into_iter();
         let each = remote.into_iter();
         each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))

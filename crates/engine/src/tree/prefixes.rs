@@ -36,6 +36,7 @@ pub(crate) struct PrefixScan {
     /// The prefixes that are left.
     left: Range<usize>,
     next: Next,
+    prepared: Prepared,
 }
 
 /// Where the first of the prefixes that are left goes on.
@@ -57,6 +58,7 @@ impl BTree {
             prefixes,
             left: part,
             next: Next::default(),
+            prepared: Prepared::default(),
         };
         scan.begin_prefix();
         scan
@@ -93,6 +95,7 @@ impl PrefixScan {
     pub(crate) fn return_to(&mut self, key: &[u8]) {
         let above = self.prefixes.partition_point(|prefix| prefix.as_slice() <= key);
         self.left.start = above.saturating_sub(1);
+        self.prepared = Prepared::default();
         self.begin_prefix();
         key.clone_into(&mut self.next.key);
         self.next.is_behind = true;
@@ -113,13 +116,14 @@ impl PrefixScan {
         batch: &mut LeafBatch,
         look: &mut dyn FnMut(&LeafBatch, usize),
     ) -> Result<()> {
-        let (mut near, mut prepared) = (None, Prepared::default());
+        let mut near = None;
         let until = self.left.end.min(self.left.start + BATCH_PREFIXES);
         while self.left.start < until && batch.len() < BATCH_ENTRIES {
             let group = self.left.start..self.left.end.min(self.left.start + GROUP);
             let first = std::iter::once(&self.next.key);
             let all = first.clone().chain(&self.prefixes[group.start + 1..self.left.end]);
-            prepared.go_on((&self.tree, pool, o), above(&near), group.start, all.map(Vec::as_slice));
+            self.prepared
+                .go_on((&self.tree, pool, o), above(&near), group.start, all.map(Vec::as_slice));
             let keys = first.chain(&self.prefixes[group.start + 1..group.end]);
             let ahead = self.tree.go_ahead(pool, o, &mut near, keys.map(Vec::as_slice))?;
             for (n, mut ahead) in group.zip(ahead) {

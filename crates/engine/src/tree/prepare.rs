@@ -16,7 +16,7 @@ use super::{Attempt, BTree};
 const WINDOW: usize = 64;
 
 /// How far the keys of a walk are prepared.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Prepared(usize);
 
 impl Prepared {
@@ -38,7 +38,8 @@ impl Prepared {
 }
 
 impl BTree {
-    /// `above` covers no key below the first, if it covers any. An error stops it, and is met again by the lookup.
+    /// `above` covers no key below the first, if it covers any. What stops it, an error or another thread's change, is
+    /// met again by the lookup.
     #[cold]
     #[inline(never)]
     fn bring_leaves<'p, 'k, O: Observer>(
@@ -48,15 +49,22 @@ impl BTree {
         mut above: Option<Node<'p, O>>,
         keys: impl Iterator<Item = &'k [u8]>,
     ) {
+        let mut keys = keys.peekable();
         let mut leaves = Vec::new();
-        for key in keys {
-            match self.leaf_number(pool, o, &mut above, key) {
-                Ok(Some(leaf)) if leaves.last() != Some(&self.page(leaf)) => leaves.push(self.page(leaf)),
-                Ok(_) => {}
-                Err(_) => return,
+        // Of one leaf the lookup does as much.
+        if let Some(first) = keys.next()
+            && keys.peek().is_some()
+        {
+            for key in std::iter::once(first).chain(keys) {
+                let Ok(Some(leaf)) = self.leaf_number(pool, o, &mut above, key) else {
+                    break;
+                };
+                let leaf = self.page(leaf);
+                if leaves.last() != Some(&leaf) {
+                    leaves.push(leaf);
+                }
             }
         }
-        // Of one the lookup does as much.
         if leaves.len() > 1 {
             pool.bring(&leaves);
         }

@@ -110,7 +110,8 @@ fn look_ups_of_what_is_not_near_read_pages_together() {
             after.pages_prefetched - before.pages_prefetched,
         );
         println!("{index:?}: {alone} pages by themselves, {together} together");
-        assert!(together > 2 * alone, "{alone} pages by themselves, {together} together");
+        // How many depends on how far the evictor is.
+        assert!(together > 3, "{alone} pages by themselves, {together} together");
     }
     drop(tx);
     engine.shutdown().unwrap();
