@@ -231,6 +231,8 @@ fn a_user() {
             }
         })
     };
+    // The end of one that has asked for nothing is not told.
+    user.call(b"e", &mut Vec::new()).expect("served");
     let threads: Vec<_> = (0..3).map(ask).collect();
     println!("user: begun");
     threads.into_iter().for_each(|thread| drop(thread.join()));
