@@ -339,6 +339,7 @@ fn sessions_wait_for_a_thread_in_turn_where_there_are_too_few() {
     }
     assert!(host.server.session_threads() <= 4);
     for client in &mut waiting {
+        client.stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         client.send(&query(&rows(1)));
         assert_eq!(client.tags(), "TDCZ");
     }
