@@ -104,7 +104,7 @@ impl Pool {
 /// # Errors
 /// Those of [`interrupt`], and of the pool's processes.
 pub fn show(options: &Options) -> Result<Shown> {
-    let dir = options.out.join("data-pool");
+    let dir = directory(&options.out)?;
     remove_dir(&dir)?;
     std::fs::create_dir_all(&dir).context("creating a directory for the pool")?;
     let mut pool = Pool::start(&options.program, &dir, &device_size(&options.memory_size)?)?;
@@ -131,6 +131,11 @@ pub fn show(options: &Options) -> Result<Shown> {
     drop(pool);
     remove_dir(&dir)?;
     shown
+}
+
+/// From the root on: the namespaces of a host begin there, and not where this process runs.
+fn directory(out: &Path) -> Result<PathBuf> {
+    std::path::absolute(out.join("data-pool")).context("finding the directory for the pool")
 }
 
 fn move_to_b(pool: &mut Pool, database: &CenoteOptions, progress: &Progress, mut running: Server) -> Result<Successor> {
@@ -161,4 +166,17 @@ fn device_size(memory_size: &str) -> Result<String> {
         .parse::<ByteSize>()
         .map_err(|problem| Error::Refused(format!("{memory_size}: {problem}")))?;
     Ok((bytes.bytes().next_multiple_of(2 << 20) + (64 << 20)).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A second demonstration found the database of the first, in the root directory.
+    #[test]
+    fn hosts_find_the_directory_from_anywhere() {
+        let here = std::env::current_dir().expect("there is one");
+        let found = directory(Path::new("demo-out")).expect("found");
+        assert_eq!(found, here.join("demo-out/data-pool"));
+    }
 }
