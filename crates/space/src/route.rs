@@ -19,12 +19,18 @@ const TURNS: u32 = 64;
 /// asked first that takes seconds.
 const SLEEP_FIRST: Nanos = Nanos::from_micros(50);
 const SLEEP_MOST: Nanos = Nanos::from_millis(2);
+/// How long several that move may be waited for, one after the other.
+const ALL_MOST: Nanos = Nanos(4 * PATIENCE.0);
 
 const _: () = assert!(0 < SLEEP_FIRST.0 && SLEEP_FIRST.0 <= SLEEP_MOST.0 && SLEEP_MOST.0 < PATIENCE.0);
 
 /// Waiting for an extent that moves; for one after the other, where several do.
 #[derive(Default)]
-pub(super) struct Turns(Option<Waiting>);
+pub(super) struct Turns {
+    waiting: Option<Waiting>,
+    /// When it ends, whichever is waited for: two could move by turns.
+    ends: Option<Nanos>,
+}
 
 struct Waiting {
     extent: GlobalAddress,
@@ -52,17 +58,21 @@ impl Turns {
     /// its other side is away.
     pub(super) fn wait(&mut self, space: &Space, address: GlobalAddress) -> Result<()> {
         let extent = address.extent();
-        if self.0.as_ref().is_some_and(|waiting| waiting.extent != extent) {
+        if self.waiting.as_ref().is_some_and(|waiting| waiting.extent != extent) {
             self.has_come(space);
         }
-        let waiting = self.0.get_or_insert_with(|| Waiting::begin(space, extent));
+        let ends = *self.ends.get_or_insert_with(|| rt::now() + ALL_MOST);
+        let waiting = self.waiting.get_or_insert_with(|| Waiting::begin(space, extent));
         waiting.turns += 1;
         if waiting.turns < TURNS {
             rt::yield_now();
             return Ok(());
         }
-        if rt::now() > waiting.until {
-            space.stalled().note(extent);
+        let now = rt::now();
+        if now > waiting.until.min(ends) {
+            if now > waiting.until {
+                space.stalled().note(extent);
+            }
             return Err(Error::Timeout(format!(
                 "the extent of {address} is moving, and does not arrive"
             )));
@@ -74,7 +84,7 @@ impl Turns {
 
     /// What was waited for, if anything was, is there.
     pub(super) fn has_come(&mut self, space: &Space) {
-        if let Some(waiting) = self.0.take() {
+        if let Some(waiting) = self.waiting.take() {
             space.stalled().forget(waiting.extent);
         }
     }

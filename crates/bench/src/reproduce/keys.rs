@@ -12,7 +12,7 @@ use cenote_sim::{Exit, World};
 use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Rows of a statement.
+/// Rows of a statement; of a join so many are drawn, and those drawn twice come once.
 const ROWS: i32 = 300;
 /// Statements of each kind.
 const STATEMENTS: usize = 40;
@@ -28,7 +28,7 @@ pub struct Times {
     pub scan: Nanos,
 }
 
-/// Runs both kinds on one instance of a system. `together`: whether pages are read so.
+/// Runs each kind on one instance of a system. `together`: whether pages are read so.
 ///
 /// # Errors
 /// [`Error::Simulation`] if the world cannot be set up, or if something in it fails.

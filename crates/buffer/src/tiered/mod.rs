@@ -285,16 +285,16 @@ impl Tier {
             (link, there)
         };
         let copies: Vec<(PageId, Copy)> = there.iter().map(|(n, copy, _)| (pages[*n], *copy)).collect();
-        match copies.is_empty() {
-            true => return fetched,
-            false => match link.read_many(&copies) {
-                Ok(read) => {
-                    for ((n, copy, trace), bytes) in there.into_iter().zip(read) {
-                        fetched[n] = self.found(&link, (pages[n], copy, trace), bytes);
-                    }
+        if copies.is_empty() {
+            return fetched;
+        }
+        match link.read_many(&copies) {
+            Ok(read) => {
+                for ((n, copy, trace), bytes) in there.into_iter().zip(read) {
+                    fetched[n] = self.found(&link, (pages[n], copy, trace), bytes);
                 }
-                Err(error) => self.lose(&link, &error),
-            },
+            }
+            Err(error) => self.lose(&link, &error),
         }
         fetched
     }
