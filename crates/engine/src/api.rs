@@ -14,6 +14,7 @@ use std::sync::Arc;
 pub use cenote_buffer::RemoteSource;
 pub use cenote_fabric::{FileRange, MirrorKeeper};
 pub use cenote_storage::Claim;
+pub use cenote_storage::nodes::StorageNodes;
 
 /// Isolation level of a transaction, as PostgreSQL defines it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -387,6 +388,8 @@ impl Tuning {
 pub struct EngineOptions {
     /// Data directory; made if missing.
     pub data: PathBuf,
+    /// Storage nodes that keep log and pages; then the data directory has what need not last. `None`: it has all.
+    pub nodes: Option<Arc<dyn StorageNodes>>,
     /// Kind of memory.
     pub memory: MemoryKind,
     /// Bytes of memory; local ones for `Tiered`.
@@ -422,6 +425,7 @@ impl EngineOptions {
     pub fn new(data: impl Into<PathBuf>, memory: MemoryKind, memory_size: u64) -> EngineOptions {
         EngineOptions {
             data: data.into(),
+            nodes: None,
             memory,
             memory_size,
             remote: None,

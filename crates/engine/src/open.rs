@@ -195,7 +195,10 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
         tx: origins.tx,
     };
     let claim = options.claim.clone().unwrap_or_else(Claim::machine);
-    Ok(DataDir::open_as(&options.data, origins, &claim)?)
+    Ok(match &options.nodes {
+        Some(nodes) => DataDir::on_nodes(nodes.clone(), &options.data, origins, &claim)?,
+        None => DataDir::open_as(&options.data, origins, &claim)?,
+    })
 }
 
 fn config(options: &EngineOptions) -> Config {

@@ -270,6 +270,7 @@ fn a_group_without_a_segment_holds_up_no_other() {
                 survive: Survive::Process,
                 checkpoint: FIRST_LSN,
                 origin: FIRST_LSN,
+                nodes: None,
                 owner: None,
                 known_durable: Lsn::ZERO,
                 background: true,

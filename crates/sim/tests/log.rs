@@ -42,6 +42,7 @@ fn open(region: &Arc<Region>, believe_ring: bool, background: bool) -> (Log, Rin
         survive: Survive::Process,
         checkpoint: FIRST_LSN,
         origin: FIRST_LSN,
+        nodes: None,
         owner: None,
         known_durable: Lsn::ZERO,
         background,

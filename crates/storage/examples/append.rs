@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cenote_base::page_io::PageIo;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
@@ -32,6 +33,7 @@ fn open(dir: &Path, survive: Survive) -> Result<Log> {
         survive,
         checkpoint: FIRST_LSN,
         origin: FIRST_LSN,
+        nodes: None,
         owner: None,
         known_durable: Lsn::ZERO,
         background: true,
@@ -149,7 +151,7 @@ fn open_again(dir: &Path, undurable: u64) -> Result<()> {
         .zip(0..)
         .map(|(p, n)| (PageId::new(1, n), &p[..]))
         .collect();
-    storage.pages().write_pages(&batch)?;
+    storage.write_pages(&batch)?;
     let mut builder = GroupBuilder::new();
     let mut bytes = group(&mut builder, 0).to_vec();
     for _ in 0..undurable as usize / bytes.len() {

@@ -49,25 +49,21 @@ impl Storage {
     /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if a page is damaged,
     /// with its name; an I/O error. Without a control file, the copy is no backup.
     pub fn backup(&self, destination: &Path) -> Result<BackupReport> {
+        let pages = self.pages().in_files()?;
         let _hold = self.log().hold();
         let checkpoint = self.control().get().checkpoint;
         self.log().flush_all()?;
         prepare(destination)?;
         let mut report = BackupReport::default();
-        let read = |id, page: &mut [u8]| self.pages().read_stable(id, page);
+        let read = |id, page: &mut [u8]| pages.read_stable(id, page);
         let (mut copied, mut end) = (BTreeSet::new(), self.log().durable());
         loop {
-            let new: Vec<u32> = self
-                .pages()
-                .spaces()
-                .into_iter()
-                .filter(|s| !copied.contains(s))
-                .collect();
+            let new: Vec<u32> = pages.spaces().into_iter().filter(|s| !copied.contains(s)).collect();
             if new.is_empty() {
                 break;
             }
             for space in new {
-                copy_space(self.pages().files(), &read, space, destination, &mut report)?;
+                copy_space(pages.files(), &read, space, destination, &mut report)?;
                 copied.insert(space);
             }
             end = self.log().durable();

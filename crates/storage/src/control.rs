@@ -39,6 +39,7 @@ use cenote_base::rt::{self, Mutex};
 use cenote_base::{Error, Lsn, RecordAddr, Result, crc};
 
 use crate::files::{log_dir, spaces_dir};
+use crate::nodes::{LogEnd, StorageNodes, Taken};
 use crate::owner::Ownership;
 
 /// Words that the engine may use as it likes.
@@ -167,10 +168,42 @@ impl Control {
     }
 }
 
+/// Where the slots lie.
+enum Place {
+    /// In a file of the data directory, two of them.
+    File { path: PathBuf, file: File },
+    /// On storage nodes, which keep one.
+    Nodes(Arc<dyn StorageNodes>),
+}
+
+impl Place {
+    fn name(&self) -> String {
+        match self {
+            Place::File { path, .. } => path.display().to_string(),
+            Place::Nodes(nodes) => format!("the control record on {}", nodes.name()),
+        }
+    }
+
+    fn write(&self, slot: &[u8], sequence: u64) -> Result<()> {
+        match self {
+            Place::File { path, file } => {
+                let written = file.write_at(slot, (sequence + 1) % 2 * SLOT);
+                let sync = || match planted(Fault::ControlSync) {
+                    true => Ok(()),
+                    false => file.sync_data(),
+                };
+                written
+                    .and_then(|()| sync())
+                    .doing(|| format!("writing {}", path.display()))
+            }
+            Place::Nodes(nodes) => nodes.set_control(slot),
+        }
+    }
+}
+
 /// The control file, open.
 pub struct ControlFile {
-    path: PathBuf,
-    file: File,
+    place: Place,
     state: Mutex<Slots>,
     owner: Option<Arc<Ownership>>,
 }
@@ -199,20 +232,57 @@ impl ControlFile {
             Self::create(data, &path, origins, owner.as_deref())?;
         }
         let mut file = fs::open(&path, OpenOptions::WRITE).doing(|| format!("opening {}", path.display()))?;
-        let (sequence, control) = newest(&path, &file)?;
+        let (sequence, control) = newest(&path.display().to_string(), &slots_of(&path, &file)?)?;
         if let Some(owner) = owner.as_ref().filter(|owner| owner.has_moved()) {
             file = replace(&path, sequence, &control, owner)?;
         }
-        Ok(ControlFile {
-            path,
-            file,
+        Ok(Self::at(Place::File { path, file }, sequence, control, owner))
+    }
+
+    fn at(place: Place, sequence: u64, control: Control, owner: Option<Arc<Ownership>>) -> ControlFile {
+        ControlFile {
+            place,
             state: Mutex::new(Slots {
                 sequence,
                 control,
                 failed: false,
             }),
             owner,
-        })
+        }
+    }
+
+    /// The control record of a database that was taken on storage nodes, which is made there if it is a new one. The
+    /// nodes have applied all redo: recovery begins at the end of their log.
+    ///
+    /// # Errors
+    /// Those of [`ControlFile::open`]; those of the nodes.
+    pub(crate) fn on_nodes(
+        nodes: Arc<dyn StorageNodes>,
+        taken: &mut Taken,
+        origins: Origins,
+        owner: Arc<Ownership>,
+    ) -> Result<ControlFile> {
+        let name = Place::Nodes(Arc::clone(&nodes)).name();
+        let (sequence, mut control) = match &taken.control {
+            Some(slot) => newest(&name, slot)?,
+            None => {
+                origins.check()?;
+                let control = Control::new(rt::random_u128(), origins);
+                nodes.begin(&control.encode(1), origins.log)?;
+                taken.log = LogEnd::at_origin(origins.log);
+                (1, control)
+            }
+        };
+        if control.durable > taken.log.end {
+            return Err(Error::corrupt(format!(
+                "the log on {} ends at {}, and was durable up to {}",
+                nodes.name(),
+                taken.log.end,
+                control.durable
+            )));
+        }
+        (control.checkpoint, control.durable) = (taken.log.end, taken.log.end);
+        Ok(Self::at(Place::Nodes(nodes), sequence, control, Some(owner)))
     }
 
     fn create(data: &Path, path: &Path, origins: Origins, owner: Option<&Ownership>) -> Result<()> {
@@ -256,7 +326,7 @@ impl ControlFile {
         if state.failed {
             return Err(Error::Poisoned(format!(
                 "{} could not be written earlier: see to the disk, then restart",
-                self.path.display()
+                self.place.name()
             )));
         }
         if let Some(owner) = &self.owner {
@@ -279,15 +349,13 @@ impl ControlFile {
             Control::decode(&slot).is_some_and(|read| read == (sequence, next.clone())),
             "a slot reads back as it is written"
         );
-        let written = self.file.write_at(&slot, (sequence + 1) % 2 * SLOT).and_then(|()| {
-            if planted(Fault::ControlSync) {
-                Ok(())
-            } else {
-                self.file.sync_data()
-            }
-        });
-        state.failed = written.is_err();
-        written.doing(|| format!("writing {}", self.path.display()))?;
+        let written = self.place.write(&slot, sequence);
+        // Nodes that do not answer have lost nothing: the next change says all of it again.
+        state.failed = written.as_ref().is_err_and(|error| !matches!(error, Error::Timeout(_)));
+        if let (Err(Error::Revoked(reason)), Some(owner)) = (&written, &self.owner) {
+            owner.was_refused(reason);
+        }
+        written?;
         (state.sequence, state.control) = (sequence, next);
         Ok(())
     }
@@ -307,21 +375,29 @@ pub(crate) fn was_stopped(data: &Path) -> Result<bool> {
         return Ok(true);
     }
     let file = fs::open(&path, OpenOptions::READ).doing(|| format!("opening {}", path.display()))?;
-    newest(&path, &file).map(|(_, control)| control.clean)
+    is_clean(Some(&slots_of(&path, &file)?), &path.display().to_string())
 }
 
-/// The slot that counts, with its sequence number.
-fn newest(path: &Path, file: &File) -> Result<(u64, Control)> {
+/// Whether `slots` say so; without any there is no database.
+pub(crate) fn is_clean(slots: Option<&[u8]>, name: &str) -> Result<bool> {
+    slots.map_or(Ok(true), |slots| Ok(newest(name, slots)?.1.clean))
+}
+
+fn slots_of(path: &Path, file: &File) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 2 * SLOT as usize];
     file.read_at(&mut bytes, 0)
         .doing(|| format!("reading {}", path.display()))?;
-    let slots = bytes.chunks_exact(SLOT as usize);
-    check_versions(path, slots.clone())?;
+    Ok(bytes)
+}
+
+/// The slot that counts, with its sequence number.
+fn newest(name: &str, slots: &[u8]) -> Result<(u64, Control)> {
+    let slots = slots.chunks_exact(SLOT as usize);
+    check_versions(name, slots.clone())?;
     let newest = slots.filter_map(Control::decode).max_by_key(|(sequence, _)| *sequence);
     newest.ok_or_else(|| {
         Error::corrupt(format!(
-            "both copies in the control file {} are damaged; restore the data directory from a backup",
-            path.display()
+            "both copies in the control file {name} are damaged; restore the data directory from a backup"
         ))
     })
 }
@@ -342,15 +418,15 @@ fn publish(path: &Path, bytes: &[u8], owner: Option<&Ownership>) -> Result<()> {
     next.publish().doing(doing)
 }
 
-fn check_versions<'a>(path: &Path, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {
+fn check_versions<'a>(name: &str, slots: impl Iterator<Item = &'a [u8]>) -> Result<()> {
     for slot in slots {
         let version = get_le::<u32>(slot, 8).unwrap_or(0);
         let whole = |sum: usize| get_le::<u32>(slot, sum) == Some(crc::crc32c(&slot[..sum]));
         let known = get_le::<u64>(slot, 0) == Some(MAGIC) && !(FORMAT_READ..=FORMAT_VERSION).contains(&version);
         if known && (whole(SUM) || version == 1 && whole(SUM_OF_1)) {
             return Err(Error::Mismatch(format!(
-                "{} has format version {version}, this program knows {FORMAT_VERSION}: use the program that wrote it{}",
-                path.display(),
+                "{name} has format version {version}, this program knows {FORMAT_VERSION}: use the program that wrote \
+                 it{}",
                 match version {
                     1 => " (Cenote at commit a9e4830 or before), dump the database there and load it here",
                     _ => "",

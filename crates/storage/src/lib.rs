@@ -14,6 +14,8 @@ mod backup;
 pub mod control;
 mod files;
 pub mod log;
+mod node_pages;
+pub mod nodes;
 pub mod owner;
 pub mod pages;
 mod poison;
@@ -31,4 +33,4 @@ pub use log::{
 };
 pub use owner::{Claim, Holding, OnLost, Ownership};
 pub use pages::{PageStore, PagesReport};
-pub use storage::{CheckReport, DataDir, Storage, StorageOptions, StorageReport};
+pub use storage::{CheckReport, DataDir, Pages, Storage, StorageOptions, StorageReport};

@@ -40,6 +40,8 @@ use cenote_base::rt::fs::{self, OpenOptions, Replacement};
 use cenote_base::{Error, Result, crc};
 use cenote_fabric::Origin;
 
+use crate::nodes::{StorageNodes, Taken};
+
 const MAGIC: u64 = u64::from_le_bytes(*b"CenOwner");
 const FORMAT_VERSION: u32 = 1;
 const COPIES: [usize; 2] = [0, 4096];
@@ -223,9 +225,17 @@ impl Owner {
     }
 }
 
+/// Where the record of the owner lies.
+enum Place {
+    /// In the file `owner` of a data directory.
+    File(PathBuf),
+    /// On storage nodes, which refuse what an earlier start asks for.
+    Nodes(Arc<dyn StorageNodes>),
+}
+
 /// A data directory that this process has claimed.
 pub struct Ownership {
-    path: PathBuf,
+    place: Place,
     owner: Owner,
     /// Files of later generations are of a start that lost a race for the directory.
     believed: u64,
@@ -247,9 +257,14 @@ impl Ownership {
             let former = Owner::found(&path)?;
             if let Some(former) = &former {
                 refuse_former_holder(former, claim)?;
-                refuse_beside_a_holder(data, former, claim, was_stopped)?;
+                refuse_beside_a_holder(
+                    &format!("data directory {}", data.display()),
+                    former,
+                    claim,
+                    was_stopped,
+                )?;
             }
-            let claimed = Ownership::after(path.clone(), former.as_ref(), claim);
+            let claimed = Ownership::after(Place::File(path.clone()), former.as_ref(), claim);
             let doing = || format!("writing {}", path.display());
             let next = Replacement::write(&path, &claimed.owner.encode()).doing(doing)?;
             // Another start that took the directory meanwhile removes what it finds of this one's, or is found here.
@@ -269,7 +284,40 @@ impl Ownership {
         )))
     }
 
-    fn after(path: PathBuf, former: Option<&Owner>, claim: &Claim) -> Ownership {
+    /// Takes the database on `nodes` for this process. `is_clean` says of a control record whether the process that
+    /// wrote it last shut the database down.
+    ///
+    /// # Errors
+    /// Those of [`Ownership::claim`]; [`Error::Timeout`] if no majority of the nodes answers.
+    pub(crate) fn claim_on(
+        nodes: &Arc<dyn StorageNodes>,
+        claim: &Claim,
+        is_clean: &dyn Fn(Option<&[u8]>) -> Result<bool>,
+    ) -> Result<(Ownership, Taken)> {
+        for _ in 0..TRIES {
+            let found = nodes.owner()?;
+            let former = Owner::decode(&found.record)?;
+            let name = format!("database on {}", nodes.name());
+            if let Some(former) = &former {
+                let was_stopped = || is_clean(found.control.as_deref());
+                refuse_former_holder(former, claim)?;
+                refuse_beside_a_holder(&name, former, claim, &was_stopped)?;
+            }
+            let mut claimed = Ownership::after(Place::Nodes(Arc::clone(nodes)), former.as_ref(), claim);
+            // No other host has a file of it open.
+            claimed.owner.is_unfinished = false;
+            match nodes.take(found.epoch, &claimed.owner.encode()) {
+                Err(Error::Busy(_)) => {}
+                taken => return Ok((claimed, taken?)),
+            }
+        }
+        Err(Error::Busy(format!(
+            "the database on {} is being taken by other servers",
+            nodes.name()
+        )))
+    }
+
+    fn after(place: Place, former: Option<&Owner>, claim: &Claim) -> Ownership {
         let believed = former.map_or(0, |former| former.generation);
         let stays = former.is_none_or(|former| former.is_on(&claim.host));
         let was_unfinished = former.is_some_and(|former| former.is_unfinished);
@@ -289,7 +337,7 @@ impl Ownership {
             name: claim.host.to_string(),
         };
         Ownership {
-            path,
+            place,
             owner,
             believed,
             is_lost: AtomicBool::new(false),
@@ -318,6 +366,7 @@ impl Ownership {
     /// # Errors
     /// Those of [`Ownership::check`]; an I/O error.
     pub(crate) fn handed_over(&self) -> Result<()> {
+        let Place::File(path) = &self.place else { return Ok(()) };
         if !self.owner.is_unfinished {
             return Ok(());
         }
@@ -325,8 +374,8 @@ impl Ownership {
             is_unfinished: false,
             ..self.owner.clone()
         };
-        let doing = || format!("writing {}", self.path.display());
-        let next = Replacement::write(&self.path, &finished.encode()).doing(doing)?;
+        let doing = || format!("writing {}", path.display());
+        let next = Replacement::write(path, &finished.encode()).doing(doing)?;
         // An owner that takes the directory after this look removes `next`, or finds what it became.
         self.check()?;
         next.publish().doing(doing)
@@ -338,10 +387,35 @@ impl Ownership {
     /// [`Error::Revoked`] if it is not, or if that cannot be found out. Where the system is short of something for the
     /// moment it is waited, some seconds: nothing is acknowledged meanwhile.
     pub fn check(&self) -> Result<()> {
-        self.check_by(|| Owner::bytes(&self.path))
+        match &self.place {
+            Place::File(path) => self.check_by(path, || Owner::bytes(path)),
+            Place::Nodes(_) => self.check_former(),
+        }
     }
 
-    fn check_by(&self, mut look: impl FnMut() -> io::Result<Vec<u8>>) -> Result<()> {
+    /// As [`Ownership::check`]; nodes, which refuse all that would change something, are asked, too.
+    ///
+    /// # Errors
+    /// Those of [`Ownership::check`]; [`Error::Timeout`] if no majority of the nodes answers.
+    pub(crate) fn ask(&self) -> Result<()> {
+        let Place::Nodes(nodes) = &self.place else {
+            return self.check();
+        };
+        self.check_former()?;
+        nodes.check().map_err(|error| match error {
+            Error::Revoked(reason) => self.lose(&reason),
+            other => other,
+        })
+    }
+
+    /// Nodes have refused a change since the database is another's.
+    pub(crate) fn was_refused(&self, reason: &str) {
+        if let Place::Nodes(_) = &self.place {
+            self.lose(reason);
+        }
+    }
+
+    fn check_by(&self, path: &Path, mut look: impl FnMut() -> io::Result<Vec<u8>>) -> Result<()> {
         if planted(Fault::OwnerUnasked) {
             return Ok(());
         }
@@ -355,7 +429,7 @@ impl Ownership {
                 continue;
             }
             looks += 1;
-            let found = looked.doing(|| format!("reading {}", self.path.display()));
+            let found = looked.doing(|| format!("reading {}", path.display()));
             match found.and_then(|bytes| Owner::decode(&bytes)) {
                 Ok(Some(now)) if now.token == self.owner.token => return self.check_former(),
                 Ok(Some(now)) => {
@@ -377,10 +451,12 @@ impl Ownership {
     }
 
     fn revoked(&self, reason: &str) -> Error {
-        let data = self.path.parent().unwrap_or(&self.path);
+        let what = match &self.place {
+            Place::File(path) => format!("data directory {}", path.parent().unwrap_or(path).display()),
+            Place::Nodes(nodes) => format!("database on {}", nodes.name()),
+        };
         Error::Revoked(format!(
-            "the data directory {} is not this instance's any more ({reason}): nothing is acknowledged from here on",
-            data.display()
+            "the {what} is not this instance's any more ({reason}): nothing is acknowledged from here on"
         ))
     }
 
@@ -406,7 +482,7 @@ fn refuse_former_holder(former: &Owner, claim: &Claim) -> Result<()> {
 
 /// A server in a pool's memory may run on another host: one without a pool, or a tool, does not end it unasked.
 fn refuse_beside_a_holder(
-    data: &Path,
+    what: &str,
     former: &Owner,
     claim: &Claim,
     was_stopped: &dyn Fn() -> Result<bool>,
@@ -414,11 +490,9 @@ fn refuse_beside_a_holder(
     let held = former.holding.filter(|_| !former.is_carried);
     match held.filter(|_| claim.holding.is_none()) {
         Some(held) if !was_stopped()? => Err(Error::Busy(format!(
-            "the data directory {} is of the server on {}, which holds grant {} of a memory pool and has not stopped: \
+            "the {what} is of the server on {}, which holds grant {} of a memory pool and has not stopped: \
              stop it first; if it is over, start the server with a pool, and stop that",
-            data.display(),
-            former.name,
-            held.grant
+            former.name, held.grant
         ))),
         _ => Ok(()),
     }

@@ -56,6 +56,7 @@ pub fn log_options(dir: &Path, region: &Arc<Region>) -> LogOptions {
         known_durable: Lsn::ZERO,
         origin: FIRST_LSN,
         background: false,
+        nodes: None,
         owner: None,
     }
 }

@@ -18,15 +18,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use cenote_base::error::IoContext;
-use cenote_base::rt::fs::{self, IoRequest};
 use cenote_base::rt::{HashMap, Mutex};
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use super::read::OwnedRecord;
 use super::ring::BLOCK;
 use super::state::LogState;
-use crate::reads::whole;
 
 /// Blocks of a chain's reads, at least and at most.
 const REACH_MIN: u64 = 8;
@@ -145,28 +142,20 @@ impl Chains {
         self.blocks.lock().held.get(&number).cloned()
     }
 
-    /// Reads those of the blocks `from..to` that are not held and lie in the segment of block `near`: positions and
+    /// Reads those of the blocks `from..to` that are not held and lie where block `near` does: positions and
     /// bytes.
     fn fetch(&self, near: u64, from: u64, to: u64) -> Result<Vec<(u64, Box<[u8]>)>> {
-        let segments = &self.log.segments;
-        let number = segments.number_of(Lsn::from_raw(near * BLOCK));
-        let from = from.max(segments.start_of(number).raw() / BLOCK);
-        let to = to.min(segments.start_of(number + 1).raw() / BLOCK);
-        let missing: Vec<u64> = (from..to).filter(|block| self.held(*block).is_none()).collect();
-        let mut requests = Vec::new();
+        let position = |block: u64| Lsn::from_raw(block * BLOCK);
+        let (from, to) = self.log.medium.within(position(near), position(from), position(to));
+        let blocks = from.raw() / BLOCK..to.raw() / BLOCK;
+        let missing: Vec<u64> = blocks.filter(|block| self.held(*block).is_none()).collect();
+        let mut runs = Vec::new();
         for run in missing.chunk_by(|a, b| a + 1 == *b) {
-            let (at, end) = (run[0] * BLOCK, (run[run.len() - 1] + 1) * BLOCK);
-            let wanted = end.min(self.until.raw()).saturating_sub(at) as usize;
-            if let Some((file, offset, length)) = segments.locate(Lsn::from_raw(at), wanted)? {
-                requests.push(IoRequest::read(file, offset, vec![0; length].into(), at));
-            }
+            let (at, end) = (position(run[0]), position(run[run.len() - 1] + 1));
+            runs.push((at, end.min(self.until).raw().saturating_sub(at.raw()) as usize));
         }
-        let arrived = |request: IoRequest| {
-            let at = request.tag;
-            let bytes = whole(request).doing(|| format!("reading log {}", segments.place(Lsn::from_raw(at))))?;
-            Ok((at, bytes))
-        };
-        fs::submit(requests).complete().into_iter().map(arrived).collect()
+        let arrived = self.log.medium.read_runs(&runs)?;
+        Ok(arrived.into_iter().map(|(at, bytes)| (at.raw(), bytes)).collect())
     }
 }
 

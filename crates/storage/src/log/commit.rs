@@ -24,10 +24,13 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
 use super::flusher::Flusher;
+use super::medium::{Medium, NodeLog};
 use super::ring::{RingMark, block_of};
+use super::segments::Segments;
 use super::space::Timeout;
 use super::state::LogState;
 use super::waiters::{LOOK, LOOKS_MAX, Progress, Turn};
+use crate::nodes::LogEnd;
 use crate::redo::{GROUP_HEADER, STATE_COMPLETE};
 
 fn stalled(lsn: Lsn, durable: Lsn) -> Error {
@@ -111,9 +114,7 @@ impl LogState {
         );
         mark::pass(Mark::RedoGathered);
         // In this order: a new owner that has not said so yet reads the log after this sync.
-        self.write_out(from, to, &mut flusher)
-            .and_then(|()| self.check_owner())
-            .inspect_err(|e| self.fail(e))?;
+        self.make_durable(from, to, &mut flusher)?;
         let mark = RingMark {
             durable: to,
             last_start: flusher.last_start,
@@ -168,11 +169,43 @@ impl LogState {
             if at >= tail {
                 tail = self.tail();
             }
-            if at.since(from) >= self.ring.capacity() / 2 && at >= target {
+            if self.is_batch(at.since(from)) && (at >= target || self.medium.files().is_none()) {
                 break;
             }
         }
         Ok(at)
+    }
+
+    /// Whether so many bytes are enough for one flush.
+    fn is_batch(&self, bytes: u64) -> bool {
+        let batch = match &self.medium {
+            Medium::Files(_) => u64::MAX,
+            Medium::Nodes(_) => NodeLog::BATCH,
+        };
+        bytes >= batch.min(self.ring.capacity() / 2)
+    }
+
+    /// What is in the ring from `from` to `to` becomes durable, as this start's.
+    fn make_durable(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
+        let log = match &self.medium {
+            Medium::Files(segments) => {
+                return self
+                    .write_out(segments, from, to, flusher)
+                    .and_then(|()| self.check_owner())
+                    .inspect_err(|e| self.fail(e));
+            }
+            Medium::Nodes(log) => log,
+        };
+        let end = LogEnd {
+            end: to,
+            last_start: flusher.last_start,
+            last_checksum: flusher.last_checksum,
+        };
+        // Nodes that do not answer have lost nothing: the same bytes are sent again.
+        log.append(from, end, &self.ring).inspect_err(|error| match error {
+            Error::Timeout(_) => {}
+            _ => self.fail(error),
+        })
     }
 
     /// See [`super::Log::wait_complete`].
@@ -212,25 +245,24 @@ impl LogState {
         false
     }
 
-    fn write_out(&self, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
+    fn write_out(&self, segments: &Segments, from: Lsn, to: Lsn, flusher: &mut Flusher) -> Result<()> {
         assert!(from < to, "nothing is to be written: {from} to {to}");
         let mut at = block_of(from);
         while at < to {
-            let segment_end = self.segments.start_of(self.segments.number_of(at) + 1);
+            let segment_end = segments.start_of(segments.number_of(at) + 1);
             let length = to.min(segment_end).since(at).min(Flusher::STAGING as u64) as usize;
             let blocks = flusher.stage(at, from, length, &self.ring);
-            self.segments.write(at, blocks)?;
+            segments.write(at, blocks)?;
             flusher.keep_block(at, to);
             at = at.advance(length as u64);
         }
-        self.sync(from, to)
+        self.sync(segments, from, to)
     }
 
-    fn sync(&self, from: Lsn, to: Lsn) -> Result<()> {
-        let payload = self.segments.payload();
+    fn sync(&self, segments: &Segments, from: Lsn, to: Lsn) -> Result<()> {
+        let payload = segments.payload();
         let sync = self.waiters.sync_spinner.begin(self.background);
-        let synced =
-            (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| self.segments.sync(number));
+        let synced = (from.raw() / payload..=(to.raw() - 1) / payload).try_for_each(|number| segments.sync(number));
         self.waiters.sync_spinner.end(sync);
         if planted(Fault::SyncError) { Ok(()) } else { synced }
     }
@@ -247,7 +279,7 @@ impl LogState {
                 continue;
             }
             // One that only reads is to end, too.
-            if self.check_owner().is_err() {
+            if self.ask_owner().is_err() {
                 continue;
             }
             self.prepare_segments();
@@ -258,7 +290,8 @@ impl LogState {
 
     /// After a flush: segments are prepared when one was begun.
     fn after_flush(&self, from: Lsn, to: Lsn) {
-        if self.segments.number_of(from) != self.segments.number_of(to) {
+        let begun = |segments: &Segments| segments.number_of(from) != segments.number_of(to);
+        if self.medium.files().is_some_and(begun) {
             self.work.set();
         }
     }

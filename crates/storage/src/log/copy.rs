@@ -4,10 +4,9 @@ use std::path::Path;
 
 use cenote_base::{Error, Lsn, Result};
 
-use super::read::read_files;
 use super::recover::find_end;
 use super::ring::{BLOCK, block_of};
-use super::segments::{Generations, Segments};
+use super::segments::{Generations, Segments, read_files};
 use super::state::LogState;
 
 const CHUNK: usize = 1 << 20;
@@ -34,7 +33,7 @@ impl LogSource<'_> {
 
     fn payload(&self) -> u64 {
         match self {
-            LogSource::Live(log) => log.segments.payload(),
+            LogSource::Live(log) => log.medium.segment_bytes(),
             LogSource::Files(segments) => segments.payload(),
         }
     }

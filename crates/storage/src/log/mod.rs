@@ -21,6 +21,7 @@ mod commit;
 mod copy;
 mod flusher;
 mod handover;
+mod medium;
 mod read;
 mod read_ahead;
 mod recover;
@@ -161,10 +162,8 @@ impl Log {
 
     /// Whether a checkpoint at the log's end would free a segment.
     pub fn is_recyclable(&self) -> bool {
-        let segments = &self.state.segments;
-        segments
-            .first()
-            .is_some_and(|first| first < segments.number_of(self.tail()))
+        let first = |segments: &segments::Segments| Some(segments.first()? < segments.number_of(self.tail()));
+        self.state.medium.files().and_then(first).unwrap_or(false)
     }
 
     /// Whether an error has ended the log's life.
@@ -212,7 +211,7 @@ impl Log {
 
     /// Bytes of payload in a segment.
     pub fn segment_bytes(&self) -> u64 {
-        self.state.segments.payload()
+        self.state.medium.segment_bytes()
     }
 
     // ---- reading it back ----

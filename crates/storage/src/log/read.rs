@@ -10,7 +10,6 @@ use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use super::read_ahead::ReadAhead;
 use super::ring::RING_MIN;
-use super::segments::Segments;
 use super::state::LogState;
 use crate::redo::{GROUP_HEADER, GroupHeader, GroupRef, MAX_GROUP, OFFSET_MASK, PageRecordRef, RECORD_HEADER};
 
@@ -97,7 +96,7 @@ impl LogState {
     }
 
     fn placed(&self, error: Error, at: Lsn) -> Error {
-        Error::corrupt(format!("{error} ({})", self.segments.place(at)))
+        Error::corrupt(format!("{error} ({})", self.medium.place(at)))
     }
 
     /// Reads up to `buffer.len()` bytes at `at` from the ring; 0 if they are not there.
@@ -114,7 +113,7 @@ impl LogState {
     /// Reads up to `buffer.len()` durable bytes at `at` from the files, up to the first missing segment.
     pub(super) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let length = buffer.len().min(self.durable().since(at) as usize);
-        read_files(&self.segments, at, &mut buffer[..length])
+        self.medium.read(at, &mut buffer[..length])
     }
 
     /// Bytes at `at` below `until`: from the ring if they are there, else from the files, prefetched up to where the
@@ -124,7 +123,7 @@ impl LogState {
             0 => {
                 let ring = self.ring_floor(self.tail());
                 let until = if at < ring { until.min(ring) } else { until };
-                ahead.read(&self.segments, at, until, buffer)
+                self.medium.read_on(ahead, at, until, buffer)
             }
             n => Ok(n),
         }
@@ -140,19 +139,6 @@ impl LogState {
         let floor = self.ring_floor(tail);
         self.ring.first_boundary(floor, tail).unwrap_or(tail)
     }
-}
-
-pub(super) fn read_files(segments: &Segments, mut at: Lsn, buffer: &mut [u8]) -> Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        let n = segments.read(at, &mut buffer[filled..])?;
-        if n == 0 {
-            break;
-        }
-        filled += n;
-        at = at.advance(n as u64);
-    }
-    Ok(filled)
 }
 
 /// A stretch of the stream in memory, moved along by a reader.

@@ -17,11 +17,13 @@ use cenote_base::bytes::get_le;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, Lsn, Result};
 
-use super::read::{Window, read_files};
+use super::medium::{Medium, NodeLog};
+use super::read::Window;
 use super::read_ahead::ReadAhead;
 use super::ring::{BLOCK, Ring, RingMark, RingPlace, Survive, block_of};
-use super::segments::{Generations, Segments};
+use super::segments::{Generations, Segments, read_files};
 use super::state::LogState;
+use crate::nodes::{LogEnd, StorageNodes};
 use crate::owner::Ownership;
 use crate::redo::{
     GROUP_HEADER, GroupHeader, GroupRef, KIND_GROUP, KIND_VOID, LAG_AT, MAX_GROUP, STATE_COMPLETE, lag, seal,
@@ -55,6 +57,8 @@ pub struct LogOptions {
     pub origin: Lsn,
     /// Whether a thread prepares segments and writes before a commit asks. Without, the appenders do it.
     pub background: bool,
+    /// The storage nodes that have the log, and where it ends there; `None`: it lies in files.
+    pub nodes: Option<(Arc<dyn StorageNodes>, LogEnd)>,
     /// What says whether the data directory is this process's still, before anything is acknowledged; `None`: nobody
     /// else can have it.
     pub owner: Option<Arc<Ownership>>,
@@ -73,8 +77,8 @@ impl LogOptions {
         self.owner.as_ref().map_or(Ok(()), |owner| owner.check())
     }
 
-    fn state(&self, segments: Segments, ring: Ring, mark: RingMark, tail: Lsn, start: Lsn) -> LogState {
-        LogState::new(segments, ring, mark, tail, start, self.background, self.owner.clone())
+    fn state(&self, medium: Medium, ring: Ring, mark: RingMark, tail: Lsn, start: Lsn) -> LogState {
+        LogState::new(medium, ring, mark, tail, start, self.background, self.owner.clone())
     }
 }
 
@@ -116,6 +120,9 @@ struct End {
 }
 
 pub(super) fn open(options: LogOptions) -> Result<(LogState, LogReport)> {
+    if let Some((nodes, end)) = options.nodes.clone() {
+        return on_nodes(nodes, end, &options);
+    }
     let payload = Segments::recorded_payload(&options.dir)?.unwrap_or(options.segment_bytes);
     let segments = Segments::open(&options.dir, options.database, payload, options.generations())?;
     let ring = Ring::new(&options.ring, options.survive)?;
@@ -127,7 +134,7 @@ pub(super) fn open(options: LogOptions) -> Result<(LogState, LogReport)> {
         false => Err(RingUse::NotOffered),
     };
     match believed {
-        Ok(end) => adopt(segments, ring, end, &options),
+        Ok(end) => adopt(Medium::Files(segments), ring, end, &options),
         Err(ring_use) => from_files(segments, ring, ring_use, &options),
     }
 }
@@ -149,7 +156,8 @@ fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(LogSt
         voided: Vec::new(),
         bytes_scanned: 0,
     };
-    Ok((options.state(segments, ring, mark, origin, origin), report))
+    let state = options.state(Medium::Files(segments), ring, mark, origin, origin);
+    Ok((state, report))
 }
 
 // ---- with the ring ----
@@ -238,7 +246,7 @@ fn walk(ring: &Ring, start: Lsn, mark: RingMark) -> Result<End, String> {
 }
 
 /// Takes the ring over: makes incomplete groups void and everything durable.
-fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Result<(LogState, LogReport)> {
+fn adopt(medium: Medium, ring: Ring, end: End, options: &LogOptions) -> Result<(LogState, LogReport)> {
     if !planted(Fault::VoidMark) {
         let durable = end.mark.durable;
         end.voided
@@ -248,10 +256,15 @@ fn adopt(segments: Segments, ring: Ring, end: End, options: &LogOptions) -> Resu
     ring.forget_boundaries(end.tail);
     ring.set_tail(end.tail);
     let durable_before = end.mark.durable;
-    segments.own_from(durable_before, &|| options.check_owner())?;
-    let block = load_block(&segments, durable_before)?;
-    let state = options.state(segments, ring, end.mark, end.tail, end.start);
-    state.flusher.lock().block = block;
+    let mut block = None;
+    if let Medium::Files(segments) = &medium {
+        segments.own_from(durable_before, &|| options.check_owner())?;
+        block = Some(load_block(segments, durable_before)?);
+    }
+    let state = options.state(medium, ring, end.mark, end.tail, end.start);
+    if let Some(block) = block {
+        state.flusher.lock().block = block;
+    }
     state.wait_durable(end.tail)?;
     assert!(
         state.durable() >= end.tail,
@@ -282,6 +295,63 @@ fn make_void(ring: &Ring, at: Lsn, end: Lsn, durable: Lsn) {
     header[LAG_AT..LAG_AT + 4].copy_from_slice(&lag(at, durable).to_le_bytes());
     ring.write_header(at, &header);
     ring.complete(at, seal(0, &header));
+}
+
+// ---- on storage nodes ----
+
+/// The log that nodes have: it ends behind a whole group, so nothing is torn there.
+fn on_nodes(nodes: Arc<dyn StorageNodes>, found: LogEnd, options: &LogOptions) -> Result<(LogState, LogReport)> {
+    let ring = Ring::new(&options.ring, options.survive)?;
+    let medium = Medium::Nodes(NodeLog::new(nodes, options.segment_bytes));
+    let mark = RingMark {
+        durable: found.end,
+        last_start: found.last_start,
+        last_checksum: found.last_checksum,
+    };
+    let believed = match options.believe_ring {
+        true => believe_beside(&ring, mark, options).map_err(RingUse::Discarded),
+        false => Err(RingUse::NotOffered),
+    };
+    let ring_use = match believed {
+        Ok(end) => return adopt(medium, ring, end, options),
+        Err(_) if found.last_start == Lsn::ZERO => RingUse::Created,
+        Err(ring_use) => ring_use,
+    };
+    ring.format(options.database, found.end);
+    let report = LogReport {
+        ring: ring_use,
+        end: found.end,
+        durable_before: found.end,
+        voided: Vec::new(),
+        bytes_scanned: 0,
+    };
+    Ok((options.state(medium, ring, mark, found.end, found.end), report))
+}
+
+/// The end of the log in the ring, beside nodes where it ends at `nodes`; or why the ring is not believed. The process
+/// before may have been killed between their answer and its mark: then they have more than the mark says, and the ring
+/// has that too.
+fn believe_beside(ring: &Ring, nodes: RingMark, options: &LogOptions) -> Result<End, String> {
+    let (start, mark) = plausible(ring, options)?;
+    let mut end = walk(ring, start, mark)?;
+    let is_there = nodes.durable == mark.durable && nodes.last_checksum == mark.last_checksum
+        || ends_group(ring, mark.durable, nodes);
+    if !is_there || end.voided.iter().any(|(at, _)| *at < nodes.durable) {
+        return Err(format!(
+            "the redo ring was durable up to {}, and the storage nodes' log, which ends at {}, is another",
+            mark.durable, nodes.durable
+        ));
+    }
+    end.mark = nodes;
+    Ok(end)
+}
+
+/// Whether the last group of `nodes` is in the ring, behind `from`.
+fn ends_group(ring: &Ring, from: Lsn, nodes: RingMark) -> bool {
+    let header = GroupHeader::parse(&ring.header(nodes.last_start), nodes.last_start);
+    nodes.last_start >= from
+        && nodes.durable <= ring.tail()
+        && header.is_some_and(|h| h.end() == nodes.durable && h.checksum == nodes.last_checksum)
 }
 
 // ---- without the ring ----
@@ -319,7 +389,7 @@ fn from_files(
         voided: Vec::new(),
         bytes_scanned: end.since(options.checkpoint),
     };
-    let state = options.state(segments, ring, mark, end, end);
+    let state = options.state(Medium::Files(segments), ring, mark, end, end);
     state.flusher.lock().block = block;
     Ok((state, report))
 }

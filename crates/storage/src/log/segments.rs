@@ -612,6 +612,20 @@ impl SegmentList {
     }
 }
 
+/// Fills `buffer` from `at` on, up to the first segment that is missing; how many bytes.
+pub(super) fn read_files(segments: &Segments, mut at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        let n = segments.read(at, &mut buffer[filled..])?;
+        if n == 0 {
+            break;
+        }
+        filled += n;
+        at = at.advance(n as u64);
+    }
+    Ok(filled)
+}
+
 fn name_of(number: u64, generation: u64) -> String {
     match generation {
         0 => format!("{number:016x}.log"),

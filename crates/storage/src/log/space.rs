@@ -24,6 +24,7 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, RecordAddr, Result};
 
+use super::medium::Medium;
 use super::state::LogState;
 use crate::redo::MAX_GROUP;
 
@@ -85,12 +86,17 @@ pub(super) struct Timeout(Option<Nanos>);
 impl LogState {
     /// Bytes behind the tail whose space on disk is taken.
     fn room(&self) -> u64 {
-        self.segments.prepared_end().since(self.tail())
+        match &self.medium {
+            Medium::Files(segments) => segments.prepared_end().since(self.tail()),
+            // They are asked each second, and leave themselves room for what is under way.
+            Medium::Nodes(log) if self.is_full() => Need::Cleanup.reserve(log.segment_bytes),
+            Medium::Nodes(_) => END.since(self.tail().min(END)),
+        }
     }
 
     #[inline]
     fn has_room(&self, need: Need) -> bool {
-        self.room() >= need.reserve(self.segments.payload())
+        self.room() >= need.reserve(self.medium.segment_bytes())
     }
 
     /// Whether work for `need` may begin.
@@ -129,7 +135,7 @@ impl LogState {
         Error::Full(format!(
             "the redo log in {} is at position {}, and record addresses end at {END}: what was committed is \
              safe and can be read; dump the database, and load it into a new one",
-            self.segments.dir().display(),
+            self.medium.name(),
             self.tail()
         ))
     }
@@ -142,7 +148,7 @@ impl LogState {
         Error::Full(format!(
             "the disk is full, and there is no space for the redo log in {}; what was committed is safe: make space \
              in that file system, and go on",
-            self.segments.dir().display()
+            self.medium.name()
         ))
     }
 
@@ -165,16 +171,20 @@ impl LogState {
 
     /// Keeps segments ready ahead of the tail.
     pub(super) fn prepare_segments(&self) {
+        let segments = match &self.medium {
+            Medium::Files(segments) => segments,
+            Medium::Nodes(log) => return self.note_full(log.nodes.is_full()),
+        };
         let now = rt::now().0;
         if self.is_full() && now < self.look_again.load(Ordering::Relaxed) {
             return;
         }
         self.look_again.store(now + TURN.0, Ordering::Relaxed);
         // In order and without a gap: a gap would say that a segment was lost.
-        let first = self.segments.number_of(self.durable());
-        let last = self.segments.number_of(self.tail()) + AHEAD;
-        for number in first..=last.min(self.segments.number_of(WORK_END)) {
-            match self.segments.prepare(number, !self.background) {
+        let first = segments.number_of(self.durable());
+        let last = segments.number_of(self.tail()) + AHEAD;
+        for number in first..=last.min(segments.number_of(WORK_END)) {
+            match segments.prepare(number, !self.background) {
                 Ok(()) => {}
                 Err(Error::Full(_)) => return self.note_full(true),
                 // The lead tries again when it needs the segment, and has the error then.
@@ -195,18 +205,21 @@ impl LogState {
     /// How far groups from `from` on, up to `tail`, have segments to be written to; makes the missing ones.
     /// [`Error::Full`] is no failure of the log: it comes back beside how far there is space.
     pub(super) fn reach(&self, from: Lsn, tail: Lsn) -> Result<(Lsn, Option<Error>)> {
-        let last = self.segments.number_of(Lsn::from_raw(tail.raw().saturating_sub(1)));
-        for number in self.segments.number_of(from)..=last {
-            match self.segments.prepare(number, true) {
+        let Some(segments) = self.medium.files() else {
+            return Ok((END, None));
+        };
+        let last = segments.number_of(Lsn::from_raw(tail.raw().saturating_sub(1)));
+        for number in segments.number_of(from)..=last {
+            match segments.prepare(number, true) {
                 Ok(()) => {}
                 Err(Error::Full(_)) => {
                     self.note_full(true);
-                    return Ok((self.segments.start_of(number), Some(self.full())));
+                    return Ok((segments.start_of(number), Some(self.full())));
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok((self.segments.start_of(last + 1), None))
+        Ok((segments.start_of(last + 1), None))
     }
 
     /// Pauses after a flush that found too little space; gives the error once `timeout` has ended.
@@ -237,8 +250,10 @@ impl LogState {
             to <= self.durable(),
             "segments up to {to} are recycled before they are durable"
         );
-        self.segments
-            .retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
+        let Some(segments) = self.medium.files() else {
+            return Ok(());
+        };
+        segments.retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
         self.look_for_space();
         Ok(())
     }

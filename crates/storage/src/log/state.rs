@@ -23,8 +23,8 @@ use cenote_base::rt::{Event, Mutex};
 use cenote_base::{Error, Lsn, Result};
 
 use super::flusher::Flusher;
+use super::medium::Medium;
 use super::ring::{Ring, RingMark};
-use super::segments::Segments;
 use super::waiters::Waiters;
 use crate::owner::Ownership;
 use crate::poison::Poison;
@@ -36,7 +36,7 @@ pub type NoteDurable = Box<dyn Fn(Lsn) -> Result<()> + Send + Sync>;
 /// Everything that a log has, but for its threads.
 pub(crate) struct LogState {
     pub(super) ring: Ring,
-    pub(super) segments: Segments,
+    pub(super) medium: Medium,
     pub(super) reserve: Mutex<Reserve>,
     durable: AtomicU64,
     /// Nothing before it was ever in this ring.
@@ -73,8 +73,8 @@ pub(super) struct Reserve {
 
 impl LogState {
     /// The state of a log that is durable up to `mark`, and reserved up to `tail`.
-    pub fn new(
-        segments: Segments,
+    pub(super) fn new(
+        medium: Medium,
         ring: Ring,
         mark: RingMark,
         tail: Lsn,
@@ -99,7 +99,7 @@ impl LogState {
         let boundary = ring.boundary_of(tail).wrapping_sub(1);
         LogState {
             ring,
-            segments,
+            medium,
             reserve: Mutex::new(Reserve {
                 tail,
                 limit: Lsn::ZERO,
@@ -144,6 +144,9 @@ impl LogState {
 
     /// Ends the log's life: an error of a write or sync is never retried.
     pub(super) fn fail(&self, cause: &Error) {
+        if let (Error::Revoked(reason), Some(owner)) = (cause, &self.owner) {
+            owner.was_refused(reason);
+        }
         self.poison.set(|| match cause {
             Error::Revoked(reason) => Error::LogFailed(reason.clone()),
             _ => Error::LogFailed(format!(
@@ -164,6 +167,17 @@ impl LogState {
                 self.fail(&lost);
                 Err(self.poison.error())
             }
+        }
+    }
+
+    /// As [`LogState::check_owner`], whoever has to be asked: for an instance that changes nothing.
+    pub(super) fn ask_owner(&self) -> Result<()> {
+        match self.owner.as_ref().map_or(Ok(()), |owner| owner.ask()) {
+            Err(lost @ Error::Revoked(_)) => {
+                self.fail(&lost);
+                Err(self.poison.error())
+            }
+            asked => asked,
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cenote_base::Lsn;
+use cenote_base::page_io::PageIo;
 use cenote_base::rt::fs::with;
 use cenote_fabric::Region;
 use cenote_testkit::faulty::MemFs;
@@ -106,7 +107,7 @@ fn one_that_wakes_up_acknowledges_nothing_and_reaches_no_file_of_the_next() {
                 Err(Error::Revoked(_))
             ));
             let page = (PageId::new(1, 0), &*blank());
-            assert!(former.pages().write_pages(&[page]).is_err());
+            assert!(former.write_pages(&[page]).is_err());
             assert!(former.pages().create_space(7).is_err());
             assert!(former.check_writable(crate::Need::Work).is_err());
             assert_eq!(bytes_of("/data/log"), before.0);
@@ -201,6 +202,7 @@ fn a_start_that_another_has_overtaken_touches_nothing() {
                     database: found.database,
                     believe_ring,
                     checkpoint: found.checkpoint,
+                    nodes: None,
                     owner: Some(slow),
                     ..crate::testing::log_options(&data.join("log"), &copy)
                 });
@@ -223,7 +225,7 @@ fn a_start_that_was_stopped_over_its_claim_takes_nothing() {
         fs::create_dir_all(data).expect("made");
         drop(claimed(data, &Claim::of(Origin::host("a", 1))));
         let former = Owner::found(&path).expect("read");
-        let slow = Ownership::after(path.clone(), former.as_ref(), &Claim::of(Origin::host("b", 1)));
+        let slow = Ownership::after(Place::File(path.clone()), former.as_ref(), &Claim::of(Origin::host("b", 1)));
         let next = Replacement::write(&path, &slow.owner.encode()).expect("written");
         let winner = claimed(data, &Claim::of(Origin::host("c", 1)));
         assert!(next.publish().is_err(), "what it had written is gone");
@@ -319,16 +321,17 @@ fn a_look_that_fails_for_the_moment_is_made_again() {
         fs::create_dir_all(DATA).expect("made");
         let lost = Arc::new(AtomicU64::new(0));
         let owner = claimed(Path::new(DATA), &claim("a", &lost));
+        let path = Path::new(DATA).join("owner");
         let mut failures = 10;
-        let looked = owner.check_by(|| match failures {
-            0 => Owner::bytes(&owner.path),
+        let looked = owner.check_by(&path, || match failures {
+            0 => Owner::bytes(&path),
             _ => {
                 failures -= 1;
                 Err(io::Error::from_raw_os_error(24))
             }
         });
         looked.expect("looked again");
-        let gone = owner.check_by(|| Err(io::ErrorKind::NotFound.into()));
+        let gone = owner.check_by(&path, || Err(io::ErrorKind::NotFound.into()));
         assert!(matches!(gone, Err(Error::Revoked(_))));
         assert_eq!(lost.load(Ordering::SeqCst), 1);
     });

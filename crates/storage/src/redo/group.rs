@@ -7,11 +7,11 @@
 //! A write that touches the one before it on the same page (slot arrays, counters, rows laid down
 //! field by field) is merged into it: fewer headers, and the newest bytes win.
 
-use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result, crc};
 
 use super::{
     FLAG_BASE, GROUP_HEADER, KIND_GROUP, MAX_GROUP, MAX_RECORD, OP_IMAGE, OP_INIT, OP_MOVE, OP_SHIFT, OP_WRITE,
-    PageRecordRef, RECORD_HEADER,
+    PageRecordRef, RECORD_HEADER, STATE_COMPLETE, seal,
 };
 
 const WRITE_HEADER: usize = 4;
@@ -191,6 +191,21 @@ impl GroupBuilder {
     /// The group as [`GroupBuilder::finish`] laid it out.
     pub fn finished(&mut self) -> &mut [u8] {
         &mut self.bytes
+    }
+
+    /// The group as it lies in a log at `at` that is durable up to there: what [`crate::Log::append`] makes of it.
+    ///
+    /// # Errors
+    /// As of [`GroupBuilder::finish`].
+    pub fn finish_at(&mut self, at: Lsn) -> Result<&[u8]> {
+        let group = self.finish()?;
+        group[8..16].copy_from_slice(&at.raw().to_le_bytes());
+        let body = crc::crc32c(&group[GROUP_HEADER..]);
+        let header = group.first_chunk().expect("a group is longer than its header");
+        let sum = seal(body, header);
+        group[16..20].copy_from_slice(&sum.to_le_bytes());
+        group[20..24].copy_from_slice(&STATE_COMPLETE.to_le_bytes());
+        Ok(group)
     }
 
     /// The pages of the group in the order in which they were begun.

@@ -7,6 +7,9 @@
 //! 2. the caller opens or makes its region, compares incarnations, writes a new one
 //!    ([`ControlFile::update`]);
 //! 3. [`DataDir::storage`] opens log and pages with the ring in that region.
+//!
+//! A database on storage nodes ([`DataDir::on_nodes`]) goes the same way: it is taken, and its control record read, from
+//! a majority of them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,8 +23,13 @@ use cenote_base::{Error, Lsn, PageId, Result};
 use crate::control::{self, Control, ControlFile, Origins};
 use crate::files::{doing, log_dir, spaces_dir};
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
+use crate::node_pages::NodePages;
+use crate::nodes::{StorageNodes, Taken};
 use crate::owner::{Claim, Ownership};
 use crate::pages::{PageStore, PagesReport};
+
+mod pages;
+pub use pages::Pages;
 
 /// How to open the log and the pages of a data directory.
 pub struct StorageOptions {
@@ -61,14 +69,38 @@ pub struct StorageReport {
 
 /// A data directory, taken for this process.
 pub struct DataDir {
-    path: PathBuf,
+    place: Place,
     control: Arc<ControlFile>,
     owner: Arc<Ownership>,
-    _lock: File,
+}
+
+enum Place {
+    Files {
+        path: PathBuf,
+        _lock: File,
+    },
+    Nodes {
+        nodes: Arc<dyn StorageNodes>,
+        taken: Taken,
+        _lock: File,
+    },
 }
 
 /// How long a start waits for the lock of a killed server, which gives its memory back before its locks.
 const LOCK_TIMEOUT: Nanos = Nanos::from_secs(1);
+
+/// Takes a directory for this process, of those of this host.
+fn lock(path: &Path) -> Result<File> {
+    let lock_path = path.join("lock");
+    let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
+    match doing(lock.lock_exclusive_within(LOCK_TIMEOUT), "locking", &lock_path)? {
+        true => Ok(lock),
+        false => Err(Error::Busy(format!(
+            "the data directory {} is in use by another server: stop that one first",
+            path.display()
+        ))),
+    }
+}
 
 impl DataDir {
     /// Takes a data directory for this process, and makes it if it is missing.
@@ -98,28 +130,57 @@ impl DataDir {
             let parent = path.parent().unwrap_or(path);
             doing(fs::sync_dir(parent), "syncing", parent)?;
         }
-        let lock_path = path.join("lock");
-        let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
-        if !doing(lock.lock_exclusive_within(LOCK_TIMEOUT), "locking", &lock_path)? {
-            return Err(Error::Busy(format!(
-                "the data directory {} is in use by another server: stop that one first",
-                path.display()
-            )));
-        }
+        let lock = lock(path)?;
         // Before anything is read: whoever had the directory acknowledges nothing from here on.
         let owner = Arc::new(Ownership::claim(path, claim, &|| control::was_stopped(path))?);
         let control = ControlFile::open_or_begin(path, origins, Some(Arc::clone(&owner)))?;
         Ok(DataDir {
-            path: path.to_owned(),
+            place: Place::Files {
+                path: path.to_owned(),
+                _lock: lock,
+            },
             control: Arc::new(control),
             owner,
-            _lock: lock,
         })
     }
 
-    /// The directory.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Takes the database on storage nodes for this process, as `claim` says, and makes it if there is none. Whoever had
+    /// it is refused from then on. `scratch` is a directory of this process, for what need not last.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if other starts are faster, or another process has `scratch`; [`Error::Invalid`] if a database
+    /// lies there; [`Error::Revoked`] if a later holder of the same grant has it;
+    /// [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record is damaged.
+    pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
+        doing(fs::create_dir_all(scratch), "making", scratch)?;
+        let control = scratch.join("control");
+        if doing(fs::exists(&control), "looking for", &control)? {
+            return Err(Error::Invalid(format!(
+                "a database lies in {}: name another directory for a server on storage nodes, or leave the nodes out",
+                scratch.display()
+            )));
+        }
+        let lock = lock(scratch)?;
+        let (owner, mut taken) = Ownership::claim_on(&nodes, claim, &|slot| control::is_clean(slot, &nodes.name()))?;
+        let owner = Arc::new(owner);
+        let control = ControlFile::on_nodes(Arc::clone(&nodes), &mut taken, origins, Arc::clone(&owner))?;
+        Ok(DataDir {
+            place: Place::Nodes {
+                nodes,
+                taken,
+                _lock: lock,
+            },
+            control: Arc::new(control),
+            owner,
+        })
+    }
+
+    /// The directory, or the nodes, for people.
+    pub fn name(&self) -> String {
+        match &self.place {
+            Place::Files { path, .. } => path.display().to_string(),
+            Place::Nodes { nodes, .. } => nodes.name(),
+        }
     }
 
     /// The control file.
@@ -128,12 +189,12 @@ impl DataDir {
     }
 
     /// A database with pages has a log: without, it is not a new one but a damaged one.
-    fn require_log(&self) -> Result<()> {
+    fn require_log(path: &Path) -> Result<()> {
         let is_filled = |dir: &Path| -> Result<bool> {
             let exists = doing(fs::exists(dir), "looking for", dir)?;
             Ok(exists && !doing(fs::list(dir), "listing", dir)?.is_empty())
         };
-        let (log, spaces) = (log_dir(&self.path), spaces_dir(&self.path));
+        let (log, spaces) = (log_dir(path), spaces_dir(path));
         if is_filled(&log)? || !is_filled(&spaces)? {
             return Ok(());
         }
@@ -146,8 +207,8 @@ impl DataDir {
 
     /// The files that were found stay there: a process that made one may have been killed before it synced the
     /// directory, and no other step does, though from here on commits rely on it.
-    fn keep_names(&self) -> Result<()> {
-        let dirs = [self.path.clone(), log_dir(&self.path), spaces_dir(&self.path)];
+    fn keep_names(path: &Path) -> Result<()> {
+        let dirs = [path.to_owned(), log_dir(path), spaces_dir(path)];
         dirs.iter().try_for_each(|dir| doing(fs::sync_dir(dir), "syncing", dir))
     }
 
@@ -156,46 +217,65 @@ impl DataDir {
     /// # Errors
     /// [`Error::Corrupt`] if the durable log is damaged; others as of the parts.
     pub fn storage(self, options: StorageOptions) -> Result<(Arc<Storage>, StorageReport)> {
-        let Control {
-            database,
-            checkpoint,
-            durable,
-            origin,
-            ..
-        } = self.control.get();
-        self.require_log()?;
-        let (log, log_report) = Log::open(LogOptions {
-            dir: log_dir(&self.path),
-            database,
-            segment_bytes: options.segment_bytes,
-            ring: options.ring,
-            believe_ring: options.believe_ring,
-            survive: options.survive,
-            checkpoint,
-            known_durable: durable,
-            origin,
-            background: options.background,
-            owner: Some(Arc::clone(&self.owner)),
-        })?;
+        let (log, log_report) = self.log(options)?;
         let control = Arc::clone(&self.control);
         log.set_note_durable(Box::new(move |to| control.update(|c| c.durable = c.durable.max(to))));
-        let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
-        let owner = Some(Arc::clone(&self.owner));
-        let (pages, pages_report) = PageStore::open(&self.path, database, owner, &mut redo)?;
-        self.keep_names()?;
-        self.owner.handed_over()?;
+        let (pages, pages_report) = match &self.place {
+            Place::Files { path, .. } => self.files(path, &log)?,
+            Place::Nodes { nodes, taken, .. } => {
+                let pages = NodePages::new(Arc::clone(nodes), &taken.spaces, log.durable());
+                (Pages::nodes(pages), PagesReport::default())
+            }
+        };
         let report = StorageReport {
             log: log_report,
             pages: pages_report,
         };
         Ok((Arc::new(Storage { log, pages, dir: self }), report))
     }
+
+    fn log(&self, options: StorageOptions) -> Result<(Log, LogReport)> {
+        let (dir, nodes) = match &self.place {
+            Place::Files { path, .. } => {
+                Self::require_log(path)?;
+                (log_dir(path), None)
+            }
+            Place::Nodes { nodes, taken, .. } => (PathBuf::new(), Some((Arc::clone(nodes), taken.log))),
+        };
+        let control = self.control.get();
+        Log::open(LogOptions {
+            dir,
+            database: control.database,
+            segment_bytes: options.segment_bytes,
+            ring: options.ring,
+            believe_ring: options.believe_ring,
+            survive: options.survive,
+            checkpoint: control.checkpoint,
+            known_durable: control.durable,
+            origin: control.origin,
+            background: options.background,
+            nodes,
+            owner: Some(Arc::clone(&self.owner)),
+        })
+    }
+
+    fn files(&self, path: &Path, log: &Log) -> Result<(Pages, PagesReport)> {
+        let Control {
+            database, checkpoint, ..
+        } = self.control.get();
+        let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
+        let owner = Some(Arc::clone(&self.owner));
+        let (pages, report) = PageStore::open(path, database, owner, &mut redo)?;
+        Self::keep_names(path)?;
+        self.owner.handed_over()?;
+        Ok((Pages::files(pages), report))
+    }
 }
 
 /// The storage of a database in one directory.
 pub struct Storage {
     log: Log,
-    pages: PageStore,
+    pages: Pages,
     dir: DataDir,
 }
 
@@ -206,7 +286,7 @@ impl Storage {
     }
 
     /// The pages.
-    pub fn pages(&self) -> &PageStore {
+    pub fn pages(&self) -> &Pages {
         &self.pages
     }
 
@@ -215,9 +295,9 @@ impl Storage {
         &self.dir.control
     }
 
-    /// The data directory.
-    pub fn path(&self) -> &Path {
-        &self.dir.path
+    /// The data directory, or the storage nodes, for people.
+    pub fn name(&self) -> String {
+        self.dir.name()
     }
 
     /// Notes that all redo before `checkpoint` (a group's start, or the log's end) is in the
@@ -323,11 +403,11 @@ impl PageIo for Storage {
     }
 
     fn write_pages(&self, pages: &[(PageId, &[u8])]) -> Result<()> {
-        self.pages.write_pages(pages)
+        self.pages.write_pages(pages, &self.log)
     }
 
     fn write_changes(&self, pages: &[PageWrite<'_>]) -> Result<()> {
-        self.pages.write_changes(pages)
+        self.pages.write_changes(pages, &self.log)
     }
 }
 

@@ -7,12 +7,12 @@
 use cenote_base::random::Random;
 use std::sync::Arc;
 
-use cenote_base::page_io::PageRead;
+use cenote_base::page_io::{PageIo, PageRead};
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{PAGE_SIZE, PageId, Result};
 use cenote_buffer::BufferPool;
-use cenote_storage::PageStore;
 use cenote_storage::redo::page_header;
+use cenote_storage::{Pages, Storage};
 
 use crate::worlds::shared::Shared;
 
@@ -31,7 +31,7 @@ pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>) -> rt::JoinHan
     rt::spawn("spare", move || {
         let mut draw = Random(rt::random());
         while !shared.is_stopping() {
-            let done = make(&shared, pool.storage().pages(), &mut draw);
+            let done = make(&shared, pool.storage(), &mut draw);
             if let Err(error) = done.and_then(|()| look_at(&shared, pool.storage().pages())) {
                 shared.fail(format!("the space that is made again: {error}"));
             }
@@ -40,7 +40,8 @@ pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>) -> rt::JoinHan
     })
 }
 
-fn make(shared: &Shared, pages: &PageStore, draw: &mut Random) -> Result<()> {
+fn make(shared: &Shared, storage: &Storage, draw: &mut Random) -> Result<()> {
+    let pages = storage.pages();
     if pages.has_space(SPACE) {
         pages.drop_space(SPACE)?;
     }
@@ -51,7 +52,7 @@ fn make(shared: &Shared, pages: &PageStore, draw: &mut Random) -> Result<()> {
     let numbers = (0..PAGES).filter(|_| draw.one_in(2));
     let written: Vec<_> = numbers.map(|page| page_of(page, making)).collect();
     let batch: Vec<(PageId, &[u8])> = written.iter().map(|(id, page)| (*id, &page[..])).collect();
-    pages.write_pages(&batch)
+    storage.write_pages(&batch)
 }
 
 fn page_of(number: u32, making: u64) -> (PageId, Vec<u8>) {
@@ -67,7 +68,7 @@ fn page_of(number: u32, making: u64) -> (PageId, Vec<u8>) {
 ///
 /// # Errors
 /// Those of reading.
-pub(super) fn look_at(shared: &Shared, pages: &PageStore) -> Result<()> {
+pub(super) fn look_at(shared: &Shared, pages: &Pages) -> Result<()> {
     let making = shared.pages().spare();
     let mut page = vec![0; PAGE_SIZE];
     for number in (0..PAGES).filter(|_| pages.has_space(SPACE)) {

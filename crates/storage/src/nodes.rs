@@ -1,0 +1,149 @@
+//! What a database asks of storage nodes: the log on a majority of them, and pages that they make of it themselves.
+//!
+//! With files ([`crate::Log`]'s segments, [`crate::PageStore`], the control file) one process has all of storage. With
+//! storage nodes it has none: the nodes keep the redo, apply it to pages behind the database's back, and answer a page
+//! as of a position of the log. So nothing but redo and the control record goes there, and a dirty page is dropped
+//! without being written (PolarDB Serverless, section 3.4).
+//!
+//! # Duties
+//! *The database*: one thread at a time calls [`StorageNodes::append`], each time at the end of what was appended
+//! before; redo comes in whole groups. It asks for a page as of a position that is durable.
+//!
+//! *The nodes*: what was acknowledged survives the loss of a minority, for good. Once another start has called
+//! [`StorageNodes::take`], nothing of this one is accepted any more: [`Error::Revoked`](cenote_base::Error::Revoked).
+//! [`Error::Timeout`](cenote_base::Error::Timeout): no majority answered in time; the call may be made again, and is
+//! carried out once.
+
+use std::fmt;
+
+use cenote_base::page_io::PageRead;
+use cenote_base::{Lsn, PageId, Result};
+
+/// Where the log ends: always behind a whole group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogEnd {
+    /// Behind its last byte.
+    pub end: Lsn,
+    /// Start of the last group; zero while there is none.
+    pub last_start: Lsn,
+    /// That group's checksum.
+    pub last_checksum: u32,
+}
+
+impl LogEnd {
+    /// Of a log that begins at `origin`.
+    pub fn at_origin(origin: Lsn) -> LogEnd {
+        LogEnd {
+            end: origin,
+            last_start: Lsn::ZERO,
+            last_checksum: 0,
+        }
+    }
+}
+
+/// Who has the database, as the nodes know it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnerRecord {
+    /// It rises with each start; zero: nobody ever had it.
+    pub epoch: u64,
+    /// What the last start said of itself.
+    pub record: Vec<u8>,
+    /// The control record, if there is a database.
+    pub control: Option<Vec<u8>>,
+}
+
+/// A space, as the nodes have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SpaceExtent {
+    /// Its number.
+    pub space: u32,
+    /// Pages from its first to the last that was ever written.
+    pub pages: u32,
+}
+
+/// A database that was taken for this process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// The control record; `None`: there is no database yet.
+    pub control: Option<Vec<u8>>,
+    /// The log's end.
+    pub log: LogEnd,
+    /// The spaces, in order.
+    pub spaces: Vec<SpaceExtent>,
+}
+
+/// A page of a position of the log.
+pub type PageAnswer = Result<(Box<[u8]>, PageRead)>;
+
+/// See the module.
+pub trait StorageNodes: fmt::Debug + Send + Sync {
+    /// What they are called, in messages to people.
+    fn name(&self) -> String;
+
+    /// Who has the database now.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`](cenote_base::Error::Timeout).
+    fn owner(&self) -> Result<OwnerRecord>;
+
+    /// Takes the database for this process, whatever start `former` was; `record` says who it is. From here on every
+    /// call is of this start.
+    ///
+    /// # Errors
+    /// [`Error::Busy`](cenote_base::Error::Busy) if another start was faster;
+    /// [`Error::Timeout`](cenote_base::Error::Timeout).
+    fn take(&self, former: u64, record: &[u8]) -> Result<Taken>;
+
+    /// Whether the database is this process's still, as a majority sees it.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`](cenote_base::Error::Revoked); [`Error::Timeout`](cenote_base::Error::Timeout).
+    fn check(&self) -> Result<()>;
+
+    /// Makes the database: its first control record, and where its log begins.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](cenote_base::Error::Invalid) if there is one.
+    fn begin(&self, control: &[u8], origin: Lsn) -> Result<()>;
+
+    /// Replaces the control record.
+    ///
+    /// # Errors
+    /// See the module.
+    fn set_control(&self, control: &[u8]) -> Result<()>;
+
+    /// Appends whole groups, which begin at `at`; `end` says where the log ends then. Returns when a majority has
+    /// them synced.
+    ///
+    /// # Errors
+    /// See the module.
+    fn append(&self, at: Lsn, groups: &[u8], end: LogEnd) -> Result<()>;
+
+    /// Reads the log from `at` on: as many bytes as there are, and no more than fit.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`](cenote_base::Error::Corrupt) if the nodes keep it no longer.
+    fn read_log(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize>;
+
+    /// Pages, each in its newest state, which is at least that of its position; in their order.
+    ///
+    /// # Errors
+    /// Of each page: [`Error::Invalid`](cenote_base::Error::Invalid) if there is no such space;
+    /// [`Error::Corrupt`](cenote_base::Error::Corrupt) if no node has it whole.
+    fn read_pages(&self, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer>;
+
+    /// Makes a space, which has to be new.
+    ///
+    /// # Errors
+    /// See the module.
+    fn make_space(&self, space: u32) -> Result<()>;
+
+    /// Drops a space with all redo of it so far.
+    ///
+    /// # Errors
+    /// See the module.
+    fn drop_space(&self, space: u32) -> Result<()>;
+
+    /// Whether nodes run out of disk space: new work is refused then.
+    fn is_full(&self) -> bool;
+}

@@ -1,0 +1,230 @@
+//! The pages of a database, wherever they are: in files of this host, or on storage nodes.
+
+use std::ops::Range;
+
+use cenote_base::page_io::{PageRead, PageWrite, Sectors};
+use cenote_base::{Error, PAGE_SIZE, PageId, Result};
+
+use crate::log::Log;
+use crate::node_pages::NodePages;
+use crate::pages::{PageStats, PageStore};
+
+/// See the module. The calls are those of [`PageStore`], which says their errors.
+pub struct Pages(Kind);
+
+enum Kind {
+    Files(PageStore),
+    Nodes(NodePages, PageStats),
+}
+
+impl Pages {
+    pub(super) fn files(store: PageStore) -> Pages {
+        Pages(Kind::Files(store))
+    }
+
+    pub(super) fn nodes(pages: NodePages) -> Pages {
+        Pages(Kind::Nodes(pages, PageStats::default()))
+    }
+
+    /// The files, where they are; nodes have none to be copied.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`], with the nodes' word.
+    pub(crate) fn in_files(&self) -> Result<&PageStore> {
+        match &self.0 {
+            Kind::Files(store) => Ok(store),
+            Kind::Nodes(..) => Err(Error::Invalid(
+                "the database is on storage nodes: a backup of its files cannot be taken there yet; dump it".into(),
+            )),
+        }
+    }
+
+    /// See [`PageStore::read_page`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
+        match &self.0 {
+            Kind::Files(store) => store.read_page(id, page),
+            Kind::Nodes(pages, _) => pages.read_page(id, page),
+        }
+    }
+
+    /// See [`PageStore::read_pages`].
+    pub fn read_pages(&self, ids: &[PageId]) -> Vec<Result<(Box<[u8]>, PageRead)>> {
+        match &self.0 {
+            Kind::Files(store) => store.read_pages(ids),
+            Kind::Nodes(pages, _) => pages.read_pages(ids),
+        }
+    }
+
+    pub(super) fn write_pages(&self, pages: &[(PageId, &[u8])], log: &Log) -> Result<()> {
+        let whole = pages.iter().map(|(id, bytes)| PageWrite {
+            id: *id,
+            bytes,
+            changed: Sectors::WHOLE,
+        });
+        match &self.0 {
+            Kind::Files(store) => store.write_pages(pages),
+            Kind::Nodes(..) => self.write_changes(&whole.collect::<Vec<_>>(), log),
+        }
+    }
+
+    pub(super) fn write_changes(&self, pages: &[PageWrite<'_>], log: &Log) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.write_changes(pages),
+            Kind::Nodes(there, _) => {
+                there.drop_pages(pages, log);
+                Ok(())
+            }
+        }
+    }
+
+    /// See [`PageStore::create_space`].
+    ///
+    /// # Errors
+    /// As there; those of the nodes.
+    pub fn create_space(&self, space: u32) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.create_space(space),
+            Kind::Nodes(pages, _) => pages.create_space(space),
+        }
+    }
+
+    /// See [`PageStore::drop_space`].
+    ///
+    /// # Errors
+    /// As there; those of the nodes.
+    pub fn drop_space(&self, space: u32) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.drop_space(space),
+            Kind::Nodes(pages, _) => pages.drop_space(space),
+        }
+    }
+
+    /// Whether a space is there.
+    pub fn has_space(&self, space: u32) -> bool {
+        match &self.0 {
+            Kind::Files(store) => store.has_space(space),
+            Kind::Nodes(pages, _) => pages.has_space(space),
+        }
+    }
+
+    /// The spaces that are there, in order.
+    pub fn spaces(&self) -> Vec<u32> {
+        match &self.0 {
+            Kind::Files(store) => store.spaces(),
+            Kind::Nodes(pages, _) => pages.spaces(),
+        }
+    }
+
+    /// See [`PageStore::page_count`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn page_count(&self, space: u32) -> Result<u32> {
+        match &self.0 {
+            Kind::Files(store) => store.page_count(space),
+            Kind::Nodes(pages, _) => pages.page_count(space),
+        }
+    }
+
+    /// See [`PageStore::reserve`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve(&self, space: u32, pages: u32) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.reserve(space, pages),
+            Kind::Nodes(there, _) => there.reserve(space, pages),
+        }
+    }
+
+    /// See [`PageStore::reserve_again`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve_again(&self, space: u32, pages: Range<u32>) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.reserve_again(space, pages),
+            Kind::Nodes(there, _) => there.reserve(space, pages.end),
+        }
+    }
+
+    /// See [`PageStore::punch`]. Nodes keep the blocks; the pages are made anew before they are used.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn punch(&self, space: u32, pages: Range<u32>) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.punch(space, pages),
+            Kind::Nodes(..) => Ok(()),
+        }
+    }
+
+    /// See [`PageStore::sync`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sync(&self) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.sync(),
+            Kind::Nodes(..) => Ok(()),
+        }
+    }
+
+    /// Bytes on disk, all spaces together; of nodes, on each.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn bytes_on_disk(&self) -> Result<u64> {
+        match &self.0 {
+            Kind::Files(store) => store.bytes_on_disk(),
+            Kind::Nodes(pages, _) => Ok(pages.bytes()),
+        }
+    }
+
+    /// See [`PageStore::check_all`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_all(&self, found: &mut dyn FnMut(PageId, Error)) -> Result<u64> {
+        let pages = match &self.0 {
+            Kind::Files(store) => return store.check_all(found),
+            Kind::Nodes(pages, _) => pages,
+        };
+        let (mut present, mut page) = (0, vec![0; PAGE_SIZE]);
+        for space in pages.spaces() {
+            for number in 0..pages.page_count(space).unwrap_or(0) {
+                let id = PageId::new(space, number);
+                match pages.read_page(id, &mut page) {
+                    Ok(PageRead::NeverWritten) => {}
+                    Ok(_) => present += 1,
+                    Err(_) if !pages.has_space(space) => break,
+                    Err(error @ Error::Timeout(_)) => return Err(error),
+                    Err(error) => found(id, error),
+                }
+            }
+        }
+        Ok(present)
+    }
+
+    /// What it has done so far.
+    pub fn stats(&self) -> &PageStats {
+        match &self.0 {
+            Kind::Files(store) => store.stats(),
+            Kind::Nodes(_, stats) => stats,
+        }
+    }
+
+    /// See [`PageStore::check`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(&self) -> Result<()> {
+        match &self.0 {
+            Kind::Files(store) => store.check(),
+            Kind::Nodes(..) => Ok(()),
+        }
+    }
+}
