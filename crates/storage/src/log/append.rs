@@ -134,6 +134,8 @@ impl LogState {
             match self.wait_durable(enough) {
                 // The pages of this mini-transaction are changed already: it cannot be refused any more.
                 Err(Error::Full(_)) if !self.is_closing() => {}
+                // Nodes of which no majority answers have lost nothing, and may answer yet.
+                Err(Error::Timeout(_)) if self.medium.files().is_none() && !self.is_closing() => {}
                 done => return done,
             }
         }

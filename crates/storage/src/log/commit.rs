@@ -202,9 +202,16 @@ impl LogState {
             last_checksum: flusher.last_checksum,
         };
         // Nodes that do not answer have lost nothing: the same bytes are sent again.
-        log.append(from, end, &self.ring).inspect_err(|error| match error {
-            Error::Timeout(_) => {}
-            _ => self.fail(error),
+        log.append(from, end, &self.ring).map_err(|error| match error {
+            Error::Timeout(_) => error,
+            lost @ Error::Revoked(_) => {
+                self.fail(&lost);
+                self.poison.error()
+            }
+            other => {
+                self.fail(&other);
+                other
+            }
         })
     }
 

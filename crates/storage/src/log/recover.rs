@@ -164,7 +164,8 @@ fn create(segments: Segments, ring: Ring, options: &LogOptions) -> Result<(LogSt
 
 /// The end of the log in the ring, or why the ring is not believed. Changes nothing.
 fn believe(ring: &Ring, segments: &Segments, options: &LogOptions) -> Result<Result<End, String>> {
-    let (start, mark) = match plausible(ring, options) {
+    let known = options.known_durable.max(options.checkpoint);
+    let (start, mark) = match plausible(ring, options.database, known) {
         Ok(found) => found,
         Err(reason) => return Ok(Err(reason)),
     };
@@ -177,11 +178,11 @@ fn believe(ring: &Ring, segments: &Segments, options: &LogOptions) -> Result<Res
     Ok(walk(ring, start, mark))
 }
 
-/// Start and mark of the ring, if both can be those of this log.
-fn plausible(ring: &Ring, options: &LogOptions) -> Result<(Lsn, RingMark), String> {
-    let start = ring.check_header(options.database)?;
+/// Start and mark of the ring, if both can be those of a log of `database` whose ring's mark was at `known` once.
+fn plausible(ring: &Ring, database: u128, known: Lsn) -> Result<(Lsn, RingMark), String> {
+    let start = ring.check_header(database)?;
     let (_, mark) = ring.mark().ok_or("the redo ring says nothing about the durable log")?;
-    let (tail, known) = (ring.tail(), options.known_durable.max(options.checkpoint));
+    let tail = ring.tail();
     if mark.durable < start || mark.durable < known {
         return Err(format!(
             "the redo ring ends at {}, the log at {known} at least",
@@ -332,7 +333,8 @@ fn on_nodes(nodes: Arc<dyn StorageNodes>, found: LogEnd, options: &LogOptions) -
 /// before may have been killed between their answer and its mark: then they have more than the mark says, and the ring
 /// has that too.
 fn believe_beside(ring: &Ring, nodes: RingMark, options: &LogOptions) -> Result<End, String> {
-    let (start, mark) = plausible(ring, options)?;
+    // How far the nodes' log comes says nothing of the mark.
+    let (start, mark) = plausible(ring, options.database, Lsn::ZERO)?;
     let mut end = walk(ring, start, mark)?;
     let is_there = nodes.durable == mark.durable && nodes.last_checksum == mark.last_checksum
         || ends_group(ring, mark.durable, nodes);

@@ -225,7 +225,11 @@ fn a_start_that_was_stopped_over_its_claim_takes_nothing() {
         fs::create_dir_all(data).expect("made");
         drop(claimed(data, &Claim::of(Origin::host("a", 1))));
         let former = Owner::found(&path).expect("read");
-        let slow = Ownership::after(Place::File(path.clone()), former.as_ref(), &Claim::of(Origin::host("b", 1)));
+        let slow = Ownership::after(
+            Place::File(path.clone()),
+            former.as_ref(),
+            &Claim::of(Origin::host("b", 1)),
+        );
         let next = Replacement::write(&path, &slow.owner.encode()).expect("written");
         let winner = claimed(data, &Claim::of(Origin::host("c", 1)));
         assert!(next.publish().is_err(), "what it had written is gone");

@@ -412,4 +412,6 @@ impl PageIo for Storage {
 }
 
 #[cfg(test)]
+mod nodes_tests;
+#[cfg(test)]
 mod tests;
