@@ -58,6 +58,7 @@ export PATH="$HOME/.cargo/bin:$PATH"
 packages=()
 command -v cc >/dev/null || packages+=(build-essential)
 command -v python3 >/dev/null || packages+=(python3)
+command -v protoc >/dev/null || packages+=(protobuf-compiler)
 if [ "${1:-build}" = test ]; then
     command -v psql >/dev/null || packages+=(postgresql-client)
     command -v pgbench >/dev/null || packages+=(postgresql-contrib)

@@ -81,6 +81,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         MirroredAnswer | MirroredCopy => (Name::Spaces, 40),
         StoreFlush | StoreInvalidate => (Name::Store, 60),
         BorrowGeneration => (Name::Store, 400),
+        RaftUnsynced => (Name::StorageNodes, 120),
+        StartUnchecked | PageEarly | MergeAhead | CommandTwice => (Name::StorageNodes, 40),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,

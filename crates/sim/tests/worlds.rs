@@ -99,6 +99,41 @@ fn mirrored_spaces() {
 }
 
 #[test]
+fn storage_nodes() {
+    explore(Name::StorageNodes, 8);
+}
+
+/// What no seed comes to is not tested: limits are drawn so small that a few of them come to all of this.
+#[test]
+fn storage_nodes_go_through_it_all() {
+    let few = ["--seed", "500", "--seeds", "12", "--no-shrink"];
+    let (output, text) = sim(&[&["--world", "storage-nodes"][..], &few].concat());
+    assert!(output.status.success(), "{text}");
+    let count = |what: &str| {
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(what));
+        line.and_then(|rest| rest.trim().parse().ok()).unwrap_or(0_u64)
+    };
+    let events = [
+        "appends of several pieces",
+        "calls without an answer",
+        "checkpoints of nodes",
+        "deaths: node killed",
+        "deaths: power cut of a node",
+        "deaths: power cut of all nodes",
+        "deaths: writer killed",
+        "looks at the log",
+        "requests of former starts refused",
+        "segments cut off Raft logs",
+        "spaces made or dropped",
+        "starts that were revoked",
+        "takes that another was faster in",
+        "times without a fault",
+    ];
+    let missing: Vec<&str> = events.into_iter().filter(|what| count(what) == 0).collect();
+    assert!(missing.is_empty(), "never: {missing:?}\n{text}");
+}
+
+#[test]
 fn the_shared_store() {
     explore(Name::Store, 8);
 }

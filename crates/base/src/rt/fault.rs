@@ -288,6 +288,16 @@ faults! {
     EpochCheck = "epoch-check",
     /// A holder for which no process maps memory is followed though it has said since that it is there.
     TakenUnheard = "taken-unheard",
+    /// A storage node's messages go out before the entries and votes that they speak of are synced.
+    RaftUnsynced = "raft-unsynced",
+    /// Storage nodes take redo of a start of the database whose place another has taken.
+    StartUnchecked = "start-unchecked",
+    /// A storage node answers a page without waiting for the redo that is asked for.
+    PageEarly = "page-early",
+    /// A storage node saves a state whose redo is not all merged into its files, and cuts its log there.
+    MergeAhead = "merge-ahead",
+    /// A command that comes to the storage nodes twice is carried out twice.
+    CommandTwice = "command-twice",
 
     ; // What follows breaks no rule.
 
@@ -297,16 +307,20 @@ faults! {
     StalledLook = "stalled-look",
 }
 
+/// A bit for each fault.
+type Faults = [u128; 2];
+
 impl Fault {
-    fn bit(self) -> u128 {
-        1 << self as u32
+    /// Its word among [`Faults`], and its bit there.
+    fn bit(self) -> (usize, u128) {
+        (self as usize / 128, 1 << (self as usize % 128))
     }
 }
 
-const _: () = assert!(Fault::StalledLook as u32 <= 127, "a fault is one bit of a word");
+const _: () = assert!(Fault::StalledLook as usize <= 255, "a fault is one bit of two words");
 
 thread_local! {
-    static PLANTED: Cell<u128> = const { Cell::new(0) };
+    static PLANTED: Cell<Faults> = const { Cell::new([0; 2]) };
 }
 
 /// Whether `fault` is planted on this thread of the machine, and a simulator drives it.
@@ -318,22 +332,29 @@ pub fn planted(fault: Fault) -> bool {
 #[cold]
 #[inline(never)]
 fn is_planted(fault: Fault) -> bool {
-    PLANTED.get() & fault.bit() != 0
+    let (word, bit) = fault.bit();
+    PLANTED.get()[word] & bit != 0
 }
 
 /// Keeps a fault planted until it is dropped.
 #[derive(Debug)]
-pub struct Planted(u128);
+pub struct Planted(Fault);
 
 /// Plants `fault` on this thread of the machine, and so in all simulated threads that it runs.
 pub fn plant(fault: Fault) -> Planted {
-    PLANTED.set(PLANTED.get() | fault.bit());
-    Planted(fault.bit())
+    let (word, bit) = fault.bit();
+    let mut planted = PLANTED.get();
+    planted[word] |= bit;
+    PLANTED.set(planted);
+    Planted(fault)
 }
 
 impl Drop for Planted {
     fn drop(&mut self) {
-        PLANTED.set(PLANTED.get() & !self.0);
+        let (word, bit) = self.0.bit();
+        let mut planted = PLANTED.get();
+        planted[word] &= !bit;
+        PLANTED.set(planted);
     }
 }
 

@@ -32,6 +32,7 @@ mod shared;
 mod site;
 mod spaces;
 mod sql;
+mod storage_nodes;
 mod store;
 mod story;
 

@@ -42,11 +42,13 @@ pub enum Name {
     Store,
     /// A mirrored space of the memory pool: its keeper goes, with its memory, and the mirror takes its place.
     Spaces,
+    /// Storage nodes: the log of a database on a majority of three, and pages that each of them makes of it.
+    StorageNodes,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 18] = [
+    pub const ALL: [Name; 19] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -65,6 +67,7 @@ impl Name {
         Name::Hosts,
         Name::Store,
         Name::Spaces,
+        Name::StorageNodes,
     ];
 
     /// As on the command line.
@@ -87,6 +90,7 @@ impl Name {
             Name::Hosts => "hosts",
             Name::Store => "store",
             Name::Spaces => "spaces",
+            Name::StorageNodes => "storage-nodes",
             Name::Backup => "backup",
         }
     }
@@ -126,6 +130,9 @@ impl Name {
             }
             Name::Spaces => {
                 "a mirrored space: its keeper is lost with its memory, killed, cut off, taken for lost and living on"
+            }
+            Name::StorageNodes => {
+                "three storage nodes keep a log and make pages: killed, power cut, cut off, late; writers take over from each other"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

@@ -21,7 +21,7 @@ use super::name::Name;
 use super::plan::Plan;
 use super::shared::{Shared, Tally};
 use super::site::Site;
-use super::{grants, mirrors, pages, panics, pool, scene, spaces, store, story};
+use super::{grants, mirrors, pages, panics, pool, scene, spaces, storage_nodes, store, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -115,6 +115,7 @@ pub fn run(plan: Plan) -> Verdict {
         Name::Pages => world.with_step_limit(pages::STEPS_MOST),
         Name::Mirrors => world.with_step_limit(mirrors::STEPS_MOST),
         Name::Spaces => world.with_step_limit(spaces::STEPS_MOST),
+        Name::StorageNodes => world.with_step_limit(storage_nodes::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -146,8 +147,10 @@ fn topology(plan: &Plan) -> Topology {
 }
 
 fn made_of(plan: &Plan) -> Topology {
-    if plan.name == Name::Spaces {
-        return spaces::topology();
+    match plan.name {
+        Name::Spaces => return spaces::topology(),
+        Name::StorageNodes => return storage_nodes::topology(),
+        _ => {}
     }
     let mut topology = Topology::hosts(plan.hosts, 4);
     if let Some(bytes) = plan.cache {
@@ -184,6 +187,7 @@ fn play(shared: &Arc<Shared>, world: &World) {
         (_, Some(grants)) => grants::play(shared, grants, world),
         (None, None) if shared.plan.name == Name::Mirrors => mirrors::play(shared, world),
         (None, None) if shared.plan.name == Name::Spaces => spaces::play(shared, world),
+        (None, None) if shared.plan.name == Name::StorageNodes => storage_nodes::play(shared, world),
         (None, None) => lives(shared, world),
     }
 }

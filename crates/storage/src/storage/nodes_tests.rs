@@ -57,16 +57,16 @@ impl Kept {
     }
 }
 
-/// A start's way to them.
+/// The nodes as one start of the database reaches them.
 #[derive(Debug)]
-struct Way {
+struct FakeNodes {
     kept: Arc<Mutex<Kept>>,
     epoch: AtomicU64,
 }
 
-impl Way {
-    fn new(kept: &Arc<Mutex<Kept>>) -> Arc<Way> {
-        Arc::new(Way {
+impl FakeNodes {
+    fn new(kept: &Arc<Mutex<Kept>>) -> Arc<FakeNodes> {
+        Arc::new(FakeNodes {
             kept: Arc::clone(kept),
             epoch: AtomicU64::new(0),
         })
@@ -86,7 +86,7 @@ impl Way {
     }
 }
 
-impl StorageNodes for Way {
+impl StorageNodes for FakeNodes {
     fn name(&self) -> String {
         "the nodes".into()
     }
@@ -203,7 +203,7 @@ fn page_of(kept: &Kept, id: PageId, lsn: Lsn) -> PageAnswer {
 fn start(kept: &Arc<Mutex<Kept>>, region: &Arc<Region>, believe: bool) -> Result<(Arc<Storage>, StorageReport)> {
     let scratch = format!("/scratch-{}", kept.lock().epoch);
     let dir = DataDir::on_nodes(
-        Way::new(kept),
+        FakeNodes::new(kept),
         Path::new(&scratch),
         Origins::default(),
         &Claim::machine(),
@@ -288,7 +288,7 @@ fn an_earlier_start_is_refused_and_told_to_end() {
         claim.on_lost = Some(Arc::new(move |_| {
             count.fetch_add(1, Ordering::SeqCst);
         }));
-        let dir = DataDir::on_nodes(Way::new(&kept), Path::new("/a"), Origins::default(), &claim).expect("taken");
+        let dir = DataDir::on_nodes(FakeNodes::new(&kept), Path::new("/a"), Origins::default(), &claim).expect("taken");
         let mut options = StorageOptions::new(place(&region));
         options.background = false;
         let (former, _) = dir.storage(options).expect("made");

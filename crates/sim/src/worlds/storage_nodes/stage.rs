@@ -1,0 +1,239 @@
+//! What outlives all processes of the world: the network, what is known of the database, what nodes say of themselves.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_base::Lsn;
+use cenote_base::random::Random;
+use cenote_base::rt::{self, Nanos};
+use cenote_fabric::message::Network;
+use cenote_fabric::profile;
+use cenote_storage_node::{NodeOptions, NodesClient, Status};
+
+use super::model::Model;
+use crate::World;
+use crate::clock;
+use crate::message::Net;
+use crate::worlds::shared::Shared;
+
+/// Hosts of nodes, from 0 on; node 1 is on host 0.
+pub(super) const NODES: usize = 3;
+/// Hosts of writers, behind them.
+pub(super) const WRITERS: usize = 2;
+/// Calls succeed that begin so long after the last fault: nodes have chosen a leader, and tried each other again.
+const SETTLED: Nanos = Nanos::from_secs(15);
+
+/// Limits of all nodes.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    memory: usize,
+    log_limit: u64,
+    log_kept: u64,
+    segment: u64,
+}
+
+/// What the controller and the program of a node tell each other.
+#[derive(Debug, Default)]
+struct Post {
+    status: Option<Status>,
+    is_to_end: bool,
+    /// Checkpoints that it was seen to save.
+    checkpoints: u64,
+    /// The most that was seen to be in its pages.
+    ingested: u64,
+}
+
+pub(super) struct Stage {
+    pub shared: Arc<Shared>,
+    pub net: Net,
+    sizes: Sizes,
+    /// Some appends are so long that they go in several pieces.
+    pub has_pieces: bool,
+    model: Mutex<Model>,
+    posts: [Mutex<Post>; NODES],
+    operations: AtomicU64,
+    /// Writers are to end.
+    is_over: AtomicBool,
+    /// Since when no fault is active.
+    whole_since: Mutex<Option<Nanos>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of a host's program on the network.
+pub(super) fn name_of(host: usize) -> String {
+    match host {
+        0..NODES => format!("node{host}"),
+        _ => format!("database{}", host - NODES),
+    }
+}
+
+fn address(host: usize) -> String {
+    format!("{}:5450", name_of(host))
+}
+
+impl Stage {
+    pub fn new(shared: &Arc<Shared>, draw: &mut Random) -> Arc<Stage> {
+        let has_pieces = draw.one_in(4);
+        let sizes = Sizes {
+            memory: draw.pick(&[16 << 10, 64 << 10, 1 << 20]),
+            log_limit: draw.pick(&[16 << 10, 128 << 10]),
+            log_kept: if has_pieces {
+                4 << 20
+            } else {
+                draw.pick(&[128 << 10, 256 << 10])
+            },
+            segment: if has_pieces {
+                1 << 20
+            } else {
+                draw.pick(&[64 << 10, 128 << 10])
+            },
+        };
+        Arc::new(Stage {
+            shared: Arc::clone(shared),
+            net: Net::new(&profile::named("rdma").expect("a profile of this program"), draw.word()),
+            sizes,
+            has_pieces,
+            model: Mutex::default(),
+            posts: Default::default(),
+            operations: AtomicU64::new(0),
+            is_over: AtomicBool::new(false),
+            whole_since: Mutex::new(None),
+        })
+    }
+
+    /// The model's lock is the machine's own: no preemption point is passed while it is held.
+    pub fn model(&self) -> MutexGuard<'_, Model> {
+        locked(&self.model)
+    }
+
+    pub fn options(&self, host: usize) -> NodeOptions {
+        let nodes: BTreeMap<u64, String> = (0..NODES).map(|host| (host as u64 + 1, address(host))).collect();
+        NodeOptions {
+            memory: self.sizes.memory,
+            log_limit: self.sizes.log_limit,
+            log_kept: self.sizes.log_kept,
+            segment: self.sizes.segment,
+            ..NodeOptions::new("/node".into(), "world", host as u64 + 1, nodes)
+        }
+    }
+
+    pub fn network(&self, host: usize) -> Arc<dyn Network> {
+        self.net.endpoint(&name_of(host), host)
+    }
+
+    /// Some of the nodes, as a program on a host sees them.
+    pub fn client(&self, host: usize, nodes: std::ops::Range<usize>) -> NodesClient {
+        let addresses: Vec<String> = nodes.map(address).collect();
+        NodesClient::new(self.network(host), "world", "", &addresses)
+    }
+
+    // ---- nodes ----
+
+    pub fn clear_post(&self, host: usize) {
+        let mut post = locked(&self.posts[host]);
+        (post.status, post.is_to_end) = (None, false);
+    }
+
+    pub fn ask_end(&self, host: usize) {
+        locked(&self.posts[host]).is_to_end = true;
+    }
+
+    pub fn is_to_end(&self, host: usize) -> bool {
+        locked(&self.posts[host]).is_to_end
+    }
+
+    pub fn report(&self, host: usize, status: Status) {
+        let mut post = locked(&self.posts[host]);
+        let is_new = post.status.as_ref().is_some_and(|before| before.saved < status.saved);
+        post.checkpoints += u64::from(is_new);
+        post.ingested = post.ingested.max(status.ingested);
+        post.status = Some(status);
+    }
+
+    pub fn status(&self, host: usize) -> Option<Status> {
+        locked(&self.posts[host]).status.clone()
+    }
+
+    /// Whether a node is so far behind that the log which it lacks may soon be gone.
+    pub fn lags(&self, end: Lsn) -> bool {
+        let least = self.posts.iter().map(|post| locked(post).ingested).min();
+        end.raw().saturating_sub(least.unwrap_or(0)) > self.sizes.log_kept / 4
+    }
+
+    // ---- time ----
+
+    /// No fault is active from here on, or one is.
+    pub fn set_whole(&self, is_whole: bool) {
+        let mut since = locked(&self.whole_since);
+        match is_whole {
+            true => _ = since.get_or_insert_with(clock::now),
+            false => *since = None,
+        }
+    }
+
+    /// Whether a call that began then, by the world's time, may fail: a fault was active, or had been shortly before.
+    pub fn is_excused(&self, begun: Nanos) -> bool {
+        locked(&self.whole_since).is_none_or(|since| begun < since + SETTLED)
+    }
+
+    /// Whether no fault is active: there is time.
+    pub fn is_whole(&self) -> bool {
+        locked(&self.whole_since).is_some()
+    }
+
+    pub fn count_operation(&self) {
+        self.operations.fetch_add(1, SeqCst);
+    }
+
+    pub fn operations(&self) -> u64 {
+        self.operations.load(SeqCst)
+    }
+
+    pub fn end_writers(&self) {
+        self.is_over.store(true, SeqCst);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst) || self.shared.has_failed()
+    }
+
+    /// Waits for something that has to come; if it does not, that is a failure.
+    pub fn await_that(&self, what: &str, time: Nanos, mut is_so: impl FnMut() -> bool) -> bool {
+        let until = rt::now() + time;
+        loop {
+            if self.shared.has_failed() {
+                return false;
+            }
+            if is_so() {
+                return true;
+            }
+            if rt::now() > until {
+                self.shared.fail(format!("{what}: not within {time}"));
+                return false;
+            }
+            rt::sleep(Nanos::from_millis(5));
+        }
+    }
+
+    pub fn fail(&self, wrong: String) {
+        self.shared.fail(wrong);
+    }
+
+    /// What nodes went through.
+    pub fn add_counts(&self, world: &World) {
+        for host in 0..NODES {
+            self.shared
+                .add("checkpoints of nodes", locked(&self.posts[host]).checkpoints);
+            let files = world.files(host).files();
+            let segments = files
+                .iter()
+                .filter_map(|path| path.file_name()?.to_str()?.strip_suffix(".log"));
+            let first = segments.filter_map(|name| u64::from_str_radix(name, 16).ok()).min();
+            self.shared.add("segments cut off Raft logs", first.unwrap_or(0));
+        }
+    }
+}

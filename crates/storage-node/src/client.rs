@@ -1,0 +1,516 @@
+//! Storage nodes as a database sees them: [`StorageNodes`] over connections.
+//!
+//! What changes something goes to the node that leads, which the nodes themselves say; pages and the log are read from
+//! any of them, a page from the same one each time, so that each node's cache has its share. A node that does not answer
+//! is passed over for a moment.
+//!
+//! Invariants:
+//! - a command that was not answered is sent again as it was, to whoever leads then; nodes carry it out once;
+//! - a call ends: after [`TIMEOUT`] with [`Error::Timeout`].
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Lsn, PageId, Result};
+use cenote_fabric::message::{Connection, Network};
+use cenote_storage::nodes::{LogEnd, OwnerRecord, PageAnswer, SpaceExtent, StorageNodes, Taken};
+use cenote_storage::redo::GroupRef;
+
+use crate::command::{Command, PIECE_MAX};
+use crate::peers::connect;
+use crate::wire::{Hello, PAGES_MAX, Reply, Request, Status};
+
+/// How long a call may take.
+const TIMEOUT: Nanos = Nanos::from_secs(30);
+/// How long one node may take to answer.
+const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(3);
+/// Before nodes are asked again of which none leads, or none answers.
+const AGAIN: Nanos = Nanos::from_millis(50);
+/// How long a node is passed over that did not answer; twice as long each time, up to eight times.
+const AWAY: Nanos = Nanos::from_secs(1);
+/// Idle connections that are kept to a node.
+const IDLE_MAX: usize = 32;
+
+/// See the module.
+pub struct NodesClient {
+    network: Arc<dyn Network>,
+    cluster: String,
+    secret: String,
+    nodes: Vec<Node>,
+    /// Which node led last.
+    leader: AtomicUsize,
+    epoch: AtomicU64,
+    /// Held while a command that comes in turn is under way.
+    turn: Mutex<Turn>,
+    /// The entry of that one, or of the take: pages are read of the spaces as they are since.
+    entry: AtomicU64,
+    full: AtomicBool,
+}
+
+/// Commands in turn: all but appends.
+#[derive(Default)]
+struct Turn {
+    /// The number of the last one.
+    last: u64,
+    /// One of which it is not known whether it was carried out. It has the number of the next.
+    unanswered: Option<Command>,
+}
+
+struct Node {
+    address: String,
+    idle: Mutex<Vec<Arc<dyn Connection>>>,
+    /// When it may be asked again.
+    away_until: AtomicU64,
+    /// Times in a row that it did not answer.
+    silences: AtomicU64,
+}
+
+impl Node {
+    fn is_away(&self) -> bool {
+        self.away_until.load(Ordering::Acquire) > rt::now().0
+    }
+
+    fn set_away(&self) {
+        let silences = self.silences.fetch_add(1, Ordering::AcqRel).min(3);
+        self.away_until
+            .store((rt::now() + Nanos(AWAY.0 << silences)).0, Ordering::Release);
+        let idle = std::mem::take(&mut *self.idle.lock());
+        idle.iter().for_each(|connection| connection.close());
+    }
+}
+
+impl NodesClient {
+    /// For the cluster of that name, whose nodes have these addresses and let in who knows `secret`, if they have one.
+    /// Nothing is asked yet.
+    pub fn new(network: Arc<dyn Network>, cluster: &str, secret: &str, addresses: &[String]) -> NodesClient {
+        let node = |address: &String| Node {
+            address: address.clone(),
+            idle: Mutex::default(),
+            away_until: AtomicU64::new(0),
+            silences: AtomicU64::new(0),
+        };
+        NodesClient {
+            network,
+            cluster: cluster.to_owned(),
+            secret: secret.to_owned(),
+            nodes: addresses.iter().map(node).collect(),
+            leader: AtomicUsize::new(0),
+            epoch: AtomicU64::new(0),
+            turn: Mutex::default(),
+            entry: AtomicU64::new(0),
+            full: AtomicBool::new(false),
+        }
+    }
+
+    /// What each node says of itself, by address.
+    pub fn statuses(&self) -> BTreeMap<String, Result<Status>> {
+        self.nodes
+            .iter()
+            .map(|node| (node.address.clone(), self.status(node)))
+            .collect()
+    }
+
+    fn status(&self, node: &Node) -> Result<Status> {
+        match self.ask(node, &Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    /// Whether a node that answers is short of disk space. One that does not answer is passed over for a while.
+    fn is_one_full(&self) -> bool {
+        let there = self.nodes.iter().filter(|node| !node.is_away());
+        let statuses = there.map(|node| self.status(node).inspect_err(|_| node.set_away()));
+        statuses.flatten().any(|status| status.is_full)
+    }
+
+    // ---- one node ----
+
+    /// One request to one node, over a connection of its own while it lasts.
+    fn ask(&self, node: &Node, request: &Request) -> Result<Reply> {
+        let bytes = request.encode();
+        let idle = node.idle.lock().pop();
+        // One that stood idle may be over; a new one is not. A node that does not answer does not on a new one either.
+        match idle.map(|connection| self.talk(node, connection, &bytes)) {
+            Some(Err(silent @ Error::Timeout(_))) => return Err(silent),
+            Some(Ok(reply)) => return Ok(reply),
+            None | Some(Err(_)) => {}
+        }
+        let hello = Hello {
+            cluster: self.cluster.clone(),
+            secret: self.secret.clone(),
+            to: 0,
+            from: 0,
+            identity: 0,
+        };
+        let connection = connect(&*self.network, &node.address, &hello)?;
+        self.talk(node, connection, &bytes)
+    }
+
+    fn talk(&self, node: &Node, connection: Arc<dyn Connection>, request: &[u8]) -> Result<Reply> {
+        let answer = connection
+            .send(request)
+            .and_then(|()| connection.receive(ANSWER_TIMEOUT));
+        match answer.and_then(|bytes| Reply::decode(&bytes)) {
+            Ok(reply) => {
+                node.silences.store(0, Ordering::Release);
+                let mut idle = node.idle.lock();
+                if idle.len() < IDLE_MAX {
+                    idle.push(connection);
+                }
+                Ok(reply)
+            }
+            Err(error) => {
+                // Its answer may come yet, and is not the next request's.
+                connection.close();
+                Err(error)
+            }
+        }
+    }
+
+    // ---- the leader ----
+
+    /// Asks whoever leads, until one answers.
+    fn ask_leader(&self, request: &Request) -> Result<Reply> {
+        let (until, mut last) = (rt::now() + TIMEOUT, String::from("none of them answered"));
+        while rt::now() < until {
+            let (is_nobody_there, mut is_answered, mut stranger) = (self.nodes.iter().all(Node::is_away), false, None);
+            for n in self.leader_first() {
+                let node = &self.nodes[n];
+                if node.is_away() && !is_nobody_there {
+                    continue;
+                }
+                match self.ask(node, request) {
+                    Ok(Reply::NotLeader { leader }) => {
+                        (is_answered, last) = (true, format!("they take node {leader} for their leader"));
+                    }
+                    Ok(Reply::Failed(error @ (Error::Timeout(_) | Error::Busy(_)))) => {
+                        (is_answered, last) = (true, error.to_string());
+                    }
+                    Ok(Reply::Failed(error)) => return Err(error),
+                    Ok(reply) => {
+                        self.leader.store(n, Ordering::Release);
+                        return Ok(reply);
+                    }
+                    Err(error @ Error::Mismatch(_)) => stranger = Some(error),
+                    Err(error) => {
+                        last = error.to_string();
+                        if matches!(error, Error::Timeout(_)) {
+                            node.set_away();
+                        }
+                    }
+                }
+            }
+            // Of a cluster nobody answers but strangers: it is another one that is meant.
+            if let Some(stranger) = stranger.filter(|_| !is_answered) {
+                return Err(stranger);
+            }
+            rt::sleep(AGAIN);
+        }
+        Err(Error::Timeout(format!(
+            "no majority of {} answered in {} s: {last}",
+            self.name(),
+            TIMEOUT.0 / 1_000_000_000
+        )))
+    }
+
+    fn leader_first(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, count) = (self.leader.load(Ordering::Acquire), self.nodes.len());
+        (0..count).map(move |n| (first + n) % count)
+    }
+
+    fn command(&self, command: &Command) -> Result<u64> {
+        match self.ask_leader(&Request::Propose(command.encode()))? {
+            Reply::Done { entry } => Ok(entry),
+            Reply::Revoked { epoch } => Err(self.revoked(epoch)),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    fn revoked(&self, epoch: u64) -> Error {
+        Error::Revoked(format!(
+            "start {epoch} of the database has it, this is start {}",
+            self.epoch.load(Ordering::Acquire)
+        ))
+    }
+
+    /// Has the next command carried out that comes in turn.
+    fn in_turn(&self, command: impl Fn(u64, u64) -> Command) -> Result<()> {
+        let mut turn = self.turn.lock();
+        let epoch = self.epoch.load(Ordering::Acquire);
+        // One without an answer is carried out first, or its number would be taken for this one's. It may be this one,
+        // asked for again.
+        match turn.unanswered.take() {
+            Some(before) if before == command(epoch, turn.last + 1) => return self.finish(&mut turn, before),
+            Some(before) => self.finish(&mut turn, before)?,
+            None => {}
+        }
+        let next = command(epoch, turn.last + 1);
+        self.finish(&mut turn, next)
+    }
+
+    fn finish(&self, turn: &mut Turn, command: Command) -> Result<()> {
+        match self.command(&command) {
+            Ok(entry) => {
+                turn.last += 1;
+                self.entry.fetch_max(entry, Ordering::AcqRel);
+                Ok(())
+            }
+            Err(error) => {
+                let is_unknown = !matches!(error, Error::Invalid(_) | Error::Revoked(_));
+                turn.unanswered = is_unknown.then_some(command);
+                Err(error)
+            }
+        }
+    }
+
+    // ---- any node ----
+
+    /// Asks nodes in turn, from number `first` on, until one gives what `accept` takes.
+    fn ask_any<T>(&self, first: usize, request: &Request, accept: impl Fn(Reply) -> Result<T>) -> Result<T> {
+        let (until, mut last) = (rt::now() + TIMEOUT, None);
+        loop {
+            // Nodes that say for good that they cannot: where all do, no other answer will come.
+            let (mut refusals, is_nobody_there) = (0, self.nodes.iter().all(Node::is_away));
+            for n in (0..self.nodes.len()).map(|n| (first + n) % self.nodes.len()) {
+                let node = &self.nodes[n];
+                if node.is_away() && !is_nobody_there {
+                    continue;
+                }
+                match self.ask(node, request).and_then(&accept) {
+                    Ok(found) => return Ok(found),
+                    Err(error @ Error::Invalid(_)) => return Err(error),
+                    Err(error) => {
+                        match error {
+                            Error::Corrupt(_) | Error::Mismatch(_) => refusals += 1,
+                            // One that lags behind is no better than one that is silent.
+                            _ => node.set_away(),
+                        }
+                        last = Some(error);
+                    }
+                }
+            }
+            if let Some(error) = last.take_if(|_| refusals == self.nodes.len()) {
+                return Err(error);
+            }
+            if rt::now() >= until {
+                let why = last.map_or_else(|| "none of them answers".into(), |error| error.to_string());
+                return Err(Error::Timeout(format!(
+                    "no node of {} could answer: {why}",
+                    self.name()
+                )));
+            }
+            rt::sleep(AGAIN);
+        }
+    }
+
+    fn read_part(&self, first: usize, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
+        let request = Request::Pages {
+            entry: self.entry.load(Ordering::Acquire),
+            pages: pages.to_vec(),
+        };
+        let accept = |reply| match reply {
+            Reply::Pages(found) if found.len() == pages.len() => {
+                // Another node may have what this one lacks.
+                let lacking = found.iter().find_map(|answer| match answer {
+                    Err(error @ (Error::Timeout(_) | Error::Corrupt(_) | Error::Lost(_))) => Some(error.clone()),
+                    _ => None,
+                });
+                lacking.map_or(Ok(found), Err)
+            }
+            Reply::Failed(error) => Err(error),
+            other => Err(unexpected(other)),
+        };
+        match self.ask_any(first, &request, accept) {
+            Ok(found) => found,
+            // One bad page is not to hide the others.
+            Err(Error::Corrupt(_) | Error::Invalid(_)) if pages.len() > 1 => {
+                pages.iter().flat_map(|page| self.read_part(first, &[*page])).collect()
+            }
+            Err(error) => pages.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Which node a page is read from.
+    fn place_of(&self, page: PageId) -> usize {
+        // Neighbours together, so that what is read together comes from one node.
+        let block = PageId::new(page.space, page.page / 64).raw();
+        (cenote_base::random::mix(block) % self.nodes.len() as u64) as usize
+    }
+}
+
+impl fmt::Debug for NodesClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodesClient of {}", self.name())
+    }
+}
+
+fn unexpected(reply: Reply) -> Error {
+    match reply {
+        Reply::Failed(error) => error,
+        other => Error::corrupt(format!("a storage node answered {other:?}")),
+    }
+}
+
+impl StorageNodes for NodesClient {
+    fn name(&self) -> String {
+        let addresses: Vec<&str> = self.nodes.iter().map(|node| node.address.as_str()).collect();
+        format!("the storage nodes of \"{}\" at {}", self.cluster, addresses.join(", "))
+    }
+
+    fn owner(&self) -> Result<OwnerRecord> {
+        match self.ask_leader(&Request::Owner)? {
+            Reply::Owner(owner) => Ok(owner),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    fn take(&self, former: u64, record: &[u8]) -> Result<Taken> {
+        let command = Command::Take {
+            former,
+            token: rt::random_u128().max(1),
+            record: record.to_vec(),
+        };
+        let (entry, epoch, control, log) = match self.ask_leader(&Request::Propose(command.encode()))? {
+            Reply::Taken {
+                entry,
+                epoch,
+                control,
+                log,
+            } => (entry, epoch, control, log),
+            Reply::TakenBefore { epoch } => return Err(Error::Busy(format!("start {epoch} was faster"))),
+            other => return Err(unexpected(other)),
+        };
+        self.epoch.store(epoch, Ordering::Release);
+        *self.turn.lock() = Turn::default();
+        // A node that lags has other spaces than the former start has left.
+        self.entry.fetch_max(entry, Ordering::AcqRel);
+        let accept = |reply| match reply {
+            Reply::Spaces(spaces) => Ok(spaces),
+            other => Err(unexpected(other)),
+        };
+        let spaces: Vec<SpaceExtent> =
+            self.ask_any(self.leader.load(Ordering::Acquire), &Request::Spaces { entry }, accept)?;
+        Ok(Taken { control, log, spaces })
+    }
+
+    fn check(&self) -> Result<()> {
+        let owner = self.owner()?;
+        self.full.store(self.is_one_full(), Ordering::Release);
+        match owner.epoch == self.epoch.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => Err(self.revoked(owner.epoch)),
+        }
+    }
+
+    fn begin(&self, control: &[u8], origin: Lsn) -> Result<()> {
+        self.in_turn(|epoch, sequence| Command::Begin {
+            epoch,
+            sequence,
+            control: control.to_vec(),
+            origin,
+        })
+    }
+
+    fn set_control(&self, control: &[u8]) -> Result<()> {
+        self.in_turn(|epoch, sequence| Command::Control {
+            epoch,
+            sequence,
+            control: control.to_vec(),
+        })
+    }
+
+    fn append(&self, at: Lsn, groups: &[u8], end: LogEnd) -> Result<()> {
+        check_groups(at, groups, end)?;
+        let epoch = self.epoch.load(Ordering::Acquire);
+        let pieces = groups.len().div_ceil(PIECE_MAX);
+        for (n, redo) in groups.chunks(PIECE_MAX).enumerate() {
+            self.command(&Command::Append {
+                epoch,
+                at: at.advance((n * PIECE_MAX) as u64),
+                end: (n + 1 == pieces).then_some(end),
+                redo: redo.to_vec(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn read_log(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            let from = at.advance(filled as u64);
+            let length = (buffer.len() - filled).min(crate::wire::LOG_MAX) as u32;
+            let accept = |reply| match reply {
+                Reply::Log(bytes) => Ok(bytes),
+                other => Err(unexpected(other)),
+            };
+            let bytes = self.ask_any(
+                self.leader.load(Ordering::Acquire),
+                &Request::Log { at: from, length },
+                accept,
+            )?;
+            let n = bytes.len().min(buffer.len() - filled);
+            if n == 0 {
+                break;
+            }
+            buffer[filled..filled + n].copy_from_slice(&bytes[..n]);
+            filled += n;
+        }
+        Ok(filled)
+    }
+
+    fn read_pages(&self, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
+        let mut places: Vec<(usize, usize)> = pages
+            .iter()
+            .enumerate()
+            .map(|(n, (id, _))| (self.place_of(*id), n))
+            .collect();
+        places.sort_unstable();
+        let mut found: Vec<Option<PageAnswer>> = pages.iter().map(|_| None).collect();
+        for group in places.chunk_by(|a, b| a.0 == b.0) {
+            for part in group.chunks(PAGES_MAX) {
+                let wanted: Vec<(PageId, Lsn)> = part.iter().map(|(_, n)| pages[*n]).collect();
+                for ((_, n), answer) in part.iter().zip(self.read_part(part[0].0, &wanted)) {
+                    found[*n] = Some(answer);
+                }
+            }
+        }
+        found
+            .into_iter()
+            .map(|answer| answer.expect("each page is answered"))
+            .collect()
+    }
+
+    fn make_space(&self, space: u32) -> Result<()> {
+        self.in_turn(|epoch, sequence| Command::MakeSpace { epoch, sequence, space })
+    }
+
+    fn drop_space(&self, space: u32) -> Result<()> {
+        self.in_turn(|epoch, sequence| Command::DropSpace { epoch, sequence, space })
+    }
+
+    fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+}
+
+/// Redo that is none would end every node: it does not leave the database.
+fn check_groups(start: Lsn, groups: &[u8], end: LogEnd) -> Result<()> {
+    let mut at = start;
+    let mut last = None;
+    while at.since(start) < groups.len() as u64 {
+        let group = GroupRef::parse(&groups[at.since(start) as usize..], at)?;
+        last = Some((group.start(), group.checksum()));
+        at = group.end();
+    }
+    match last == Some((end.last_start, end.last_checksum)) && at == end.end {
+        true => Ok(()),
+        false => Err(Error::corrupt(format!(
+            "the redo from {start} on does not end at {}",
+            end.end
+        ))),
+    }
+}

@@ -1,0 +1,238 @@
+//! The commands of the replicated log: what changes the state that all storage nodes share.
+//!
+//! Each is an entry of the Raft log, carried out by every node in the same order ([`crate::machine`]). Each says which
+//! start of the database asks, by its *epoch*, and all but appends say how many commands came before it, so that one
+//! that comes twice, or late, changes nothing.
+
+use cenote_base::{Error, Lsn, Result};
+use cenote_storage::nodes::LogEnd;
+
+use crate::codec::{Reader, Writer};
+
+/// Bytes of redo in one command at most: a message has room for one, and a few fields.
+pub(crate) const PIECE_MAX: usize = 512 << 10;
+/// Bytes of a control or owner record at most.
+pub(crate) const RECORD_MAX: usize = 64 << 10;
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// A start takes the database from the one whose epoch was `former`.
+    Take {
+        former: u64,
+        token: u128,
+        record: Vec<u8>,
+    },
+    /// The first control record, and where the log begins.
+    Begin {
+        epoch: u64,
+        sequence: u64,
+        control: Vec<u8>,
+        origin: Lsn,
+    },
+    Control {
+        epoch: u64,
+        sequence: u64,
+        control: Vec<u8>,
+    },
+    /// A piece of the log. `end`: with it groups up to there are whole.
+    Append {
+        epoch: u64,
+        at: Lsn,
+        end: Option<LogEnd>,
+        redo: Vec<u8>,
+    },
+    MakeSpace {
+        epoch: u64,
+        sequence: u64,
+        space: u32,
+    },
+    DropSpace {
+        epoch: u64,
+        sequence: u64,
+        space: u32,
+    },
+}
+
+const TAKE: u8 = 1;
+const BEGIN: u8 = 2;
+const CONTROL: u8 = 3;
+const APPEND: u8 = 4;
+const MAKE_SPACE: u8 = 5;
+const DROP_SPACE: u8 = 6;
+
+impl Command {
+    pub fn encode(&self) -> Vec<u8> {
+        let to = |kind, epoch: &u64, sequence: &u64| Writer::of(kind).u64(*epoch).u64(*sequence);
+        match self {
+            Command::Take { former, token, record } => Writer::of(TAKE).u64(*former).u128(*token).bytes(record),
+            Command::Begin {
+                epoch,
+                sequence,
+                control,
+                origin,
+            } => to(BEGIN, epoch, sequence).bytes(control).lsn(*origin),
+            Command::Control {
+                epoch,
+                sequence,
+                control,
+            } => to(CONTROL, epoch, sequence).bytes(control),
+            Command::Append { epoch, at, end, redo } => {
+                let head = Writer::of(APPEND).u64(*epoch).lsn(*at);
+                put_end(
+                    head.u8(end.is_some().into()),
+                    end.unwrap_or(LogEnd::at_origin(Lsn::ZERO)),
+                )
+                .bytes(redo)
+            }
+            Command::MakeSpace { epoch, sequence, space } => to(MAKE_SPACE, epoch, sequence).u32(*space),
+            Command::DropSpace { epoch, sequence, space } => to(DROP_SPACE, epoch, sequence).u32(*space),
+        }
+        .done()
+    }
+
+    /// Whether nodes may be asked to keep it.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](cenote_base::Error::Invalid) if it is too long.
+    pub fn check(&self) -> Result<()> {
+        let (length, most) = match self {
+            Command::Append { redo, .. } => (redo.len(), PIECE_MAX),
+            Command::Take { record, .. } => (record.len(), RECORD_MAX),
+            Command::Begin { control, .. } | Command::Control { control, .. } => (control.len(), RECORD_MAX),
+            Command::MakeSpace { .. } | Command::DropSpace { .. } => (0, 0),
+        };
+        match length <= most {
+            true => Ok(()),
+            false => Err(Error::Invalid(format!(
+                "a command of {length} bytes, {most} at most can be"
+            ))),
+        }
+    }
+
+    /// # Errors
+    /// [`Error::Corrupt`](cenote_base::Error::Corrupt).
+    pub fn decode(bytes: &[u8]) -> Result<Command> {
+        let mut reader = Reader::new(bytes, "a command of the storage nodes' log");
+        let kind = reader.u8()?;
+        let command = Self::fields(kind, &mut reader)?;
+        reader.end()?;
+        Ok(command)
+    }
+
+    fn fields(kind: u8, r: &mut Reader<'_>) -> Result<Command> {
+        Ok(match kind {
+            TAKE => Command::Take {
+                former: r.u64()?,
+                token: r.u128()?,
+                record: r.bytes()?.to_vec(),
+            },
+            BEGIN => Command::Begin {
+                epoch: r.u64()?,
+                sequence: r.u64()?,
+                control: r.bytes()?.to_vec(),
+                origin: r.lsn()?,
+            },
+            CONTROL => Command::Control {
+                epoch: r.u64()?,
+                sequence: r.u64()?,
+                control: r.bytes()?.to_vec(),
+            },
+            APPEND => Command::Append {
+                epoch: r.u64()?,
+                at: r.lsn()?,
+                end: {
+                    let is_whole = r.u8()? == 1;
+                    let end = take_end(r)?;
+                    is_whole.then_some(end)
+                },
+                redo: r.bytes()?.to_vec(),
+            },
+            MAKE_SPACE => Command::MakeSpace {
+                epoch: r.u64()?,
+                sequence: r.u64()?,
+                space: r.u32()?,
+            },
+            DROP_SPACE => Command::DropSpace {
+                epoch: r.u64()?,
+                sequence: r.u64()?,
+                space: r.u32()?,
+            },
+            _ => return Err(r.wrong("there is no such kind")),
+        })
+    }
+}
+
+pub(crate) fn put_end(writer: Writer, end: LogEnd) -> Writer {
+    writer.lsn(end.end).lsn(end.last_start).u32(end.last_checksum)
+}
+
+pub(crate) fn take_end(reader: &mut Reader<'_>) -> Result<LogEnd> {
+    Ok(LogEnd {
+        end: reader.lsn()?,
+        last_start: reader.lsn()?,
+        last_checksum: reader.u32()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_come_back_as_they_were() {
+        let end = LogEnd {
+            end: Lsn::from_raw(800),
+            last_start: Lsn::from_raw(700),
+            last_checksum: 5,
+        };
+        let (epoch, sequence, control) = (3, 4, vec![1, 2, 3]);
+        let commands = [
+            Command::Take {
+                former: 2,
+                token: u128::MAX - 1,
+                record: vec![9; 40],
+            },
+            Command::Begin {
+                epoch,
+                sequence,
+                control: control.clone(),
+                origin: Lsn::from_raw(4096),
+            },
+            Command::Control {
+                epoch,
+                sequence,
+                control,
+            },
+            Command::Append {
+                epoch,
+                at: Lsn::from_raw(600),
+                end: Some(end),
+                redo: vec![7; 200],
+            },
+            Command::Append {
+                epoch,
+                at: Lsn::from_raw(600),
+                end: None,
+                redo: Vec::new(),
+            },
+            Command::MakeSpace {
+                epoch,
+                sequence,
+                space: 6,
+            },
+            Command::DropSpace {
+                epoch,
+                sequence,
+                space: 6,
+            },
+        ];
+        for command in commands {
+            let bytes = command.encode();
+            assert_eq!(Command::decode(&bytes).unwrap(), command);
+            assert!(Command::decode(&bytes[..bytes.len() - 1]).is_err());
+            assert!(Command::decode(&[bytes, vec![0]].concat()).is_err());
+        }
+        assert!(Command::decode(&[99]).is_err());
+    }
+}

@@ -1,0 +1,720 @@
+//! A storage node: its files, its threads, and the connections that it answers.
+//!
+//! ```text
+//!  connections ──▶ a thread each ──▶ commands, questions ──▶ replica (Raft) ──▶ Raft log
+//!                        │                                        │ applied
+//!                        └──────────▶ pages, log ◀── ingest ◀─────┘
+//!                                       └── merge ──▶ files ──▶ checkpoint: `state`, Raft log cut
+//! ```
+//!
+//! Lock order: a connection's thread holds none while it waits.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use cenote_base::error::IoContext;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::fs::{self, File, OpenOptions};
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Lsn, PageId, Result};
+use cenote_fabric::message::{Connection, Listener, Network};
+use cenote_storage::OwnedRecord;
+use cenote_storage::nodes::{OwnerRecord, StorageNodes};
+use cenote_storage::redo::GroupRef;
+use prost::Message as _;
+use raft::eraftpb::Message;
+
+use crate::client::NodesClient;
+use crate::command::Command;
+use crate::machine::{Machine, Outcome};
+use crate::pages::{Checkpoint, Limits, Pages};
+use crate::peers::Peers;
+use crate::positions::Positions;
+use crate::raft_log::{RaftLog, SEGMENT};
+use crate::replica::{Answer, Driver, Replica, carry_out};
+use crate::state_file::{Identity, KnownPeers, load_state, save_state};
+use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
+
+/// How long a client's command may take before its client asks again.
+const ANSWER_TIMEOUT: Nanos = Nanos::from_millis(2500);
+const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
+/// Between two looks whether the node ends.
+const TURN: Nanos = Nanos::from_millis(200);
+/// Connections at a time; more are refused.
+const CONNECTIONS_MAX: u64 = 512;
+/// More, that may turn out to be other nodes.
+const CONNECTIONS_RESERVED: u64 = 64;
+/// How long a client may be silent: it connects again.
+const IDLE: Nanos = Nanos::from_secs(600);
+/// Bytes that a node leaves free on its disk: the log of what is under way, and pages that are merged, find room.
+const FREE_MIN: u64 = 512 << 20;
+/// Bytes of entries that are taken in at a time.
+const INGEST_BYTES: u64 = 4 << 20;
+
+/// What a storage node is told.
+#[derive(Debug, Clone)]
+pub struct NodeOptions {
+    /// Where its files lie.
+    pub dir: PathBuf,
+    /// The cluster's name: nodes and clients of another are refused.
+    pub cluster: String,
+    /// What nodes and clients have to know; empty: nothing.
+    pub secret: String,
+    /// Its number, above zero.
+    pub number: u64,
+    /// All nodes of the cluster, this one too: number and address.
+    pub nodes: BTreeMap<u64, String>,
+    /// Where it listens; `None`: at its address in `nodes`.
+    pub listen: Option<String>,
+    /// Bytes of redo that it keeps in memory until pages have it.
+    pub memory: usize,
+    /// Bytes of the log behind the last checkpoint from which on pages are merged.
+    pub log_limit: u64,
+    /// Bytes of the log that it keeps for nodes that lag, if no more is needed.
+    pub log_kept: u64,
+    /// Bytes of a segment of its log.
+    pub segment: u64,
+}
+
+impl NodeOptions {
+    /// The usual ones.
+    pub fn new(dir: PathBuf, cluster: &str, number: u64, nodes: BTreeMap<u64, String>) -> NodeOptions {
+        NodeOptions {
+            dir,
+            cluster: cluster.to_owned(),
+            secret: String::new(),
+            number,
+            nodes,
+            listen: None,
+            memory: 256 << 20,
+            log_limit: 256 << 20,
+            log_kept: 256 << 20,
+            segment: SEGMENT,
+        }
+    }
+
+    fn check(&self) -> Result<()> {
+        let wrong = |what: &str| Err(Error::Invalid(what.to_owned()));
+        if self.cluster.is_empty() || self.cluster.len() > 64 {
+            return wrong("a cluster's name has 1 to 64 bytes");
+        }
+        if self.nodes.contains_key(&0) || !self.nodes.contains_key(&self.number) {
+            return wrong("a node's number is above zero, and one of those of the cluster");
+        }
+        if self.nodes.len().is_multiple_of(2) || self.nodes.len() > 7 {
+            return wrong("a cluster has 1, 3, 5 or 7 storage nodes: an even number survives no more losses");
+        }
+        Ok(())
+    }
+}
+
+/// A storage node that runs. Dropping it ends it.
+pub struct StorageNode {
+    shared: Arc<Shared>,
+    threads: Mutex<Vec<rt::JoinHandle<()>>>,
+    address: String,
+}
+
+struct Shared {
+    options: NodeOptions,
+    identity: Identity,
+    replica: Arc<Replica>,
+    pages: Pages,
+    peers: Arc<Peers>,
+    closing: AtomicBool,
+    connections: AtomicU64,
+    /// Those that are open, to be closed.
+    open: Mutex<BTreeMap<u64, Weak<dyn Connection>>>,
+    next: AtomicU64,
+    positions: Mutex<Positions>,
+    /// The disks that the other nodes came with.
+    known: Mutex<KnownPeers>,
+    others: NodesClient,
+    full: AtomicBool,
+    _lock: File,
+}
+
+impl StorageNode {
+    /// Opens the node's files, joins the others and answers.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for options that make no sense; [`Error::Busy`] if another process has the directory or the
+    /// address; [`Error::Mismatch`] if the directory is another node's; [`Error::Corrupt`] if what it has promised to
+    /// keep is damaged; an I/O error.
+    pub fn start(options: NodeOptions, network: Arc<dyn Network>) -> Result<StorageNode> {
+        options.check()?;
+        let dir = options.dir.clone();
+        fs::create_dir_all(&dir).doing(|| format!("making {}", dir.display()))?;
+        let lock = lock(&dir)?;
+        let numbers: Vec<u64> = options.nodes.keys().copied().collect();
+        let identity = Identity::open(&dir, &options.cluster, options.number, &numbers)?;
+        let known = KnownPeers::open(&dir)?;
+        let checkpoint = load_state(&dir)?;
+        let log = RaftLog::open(&dir.join("raft"), options.segment, checkpoint.entry)?;
+        let limits = Limits {
+            memory: options.memory,
+            log: options.log_limit,
+        };
+        let mut redo = |wanted: &BTreeMap<PageId, Lsn>| redo_of(&log, &checkpoint, wanted);
+        let pages = Pages::open(&dir, identity.identity, &checkpoint, limits, &mut redo)?;
+        let replica = Arc::new(Replica::new(log, checkpoint.machine.clone(), checkpoint.entry.0));
+        let hello = Hello {
+            cluster: options.cluster.clone(),
+            secret: options.secret.clone(),
+            to: 0,
+            from: options.number,
+            identity: identity.identity,
+        };
+        let mut others = options.nodes.clone();
+        let own = others.remove(&options.number).unwrap_or_default();
+        let listener = network.listen(options.listen.as_deref().unwrap_or(&own))?;
+        let address = listener.address();
+        let addresses: Vec<String> = others.values().cloned().collect();
+        let to_others = NodesClient::new(Arc::clone(&network), &options.cluster, &options.secret, &addresses);
+        let peers = Arc::new(Peers::new(network, hello, &others));
+        let driver = Driver::new(Arc::clone(&replica), Arc::clone(&peers), options.number, &numbers)?;
+        let shared = Arc::new(Shared {
+            options,
+            identity,
+            replica,
+            pages,
+            peers,
+            closing: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+            open: Mutex::default(),
+            next: AtomicU64::new(0),
+            positions: Mutex::default(),
+            known: Mutex::new(known),
+            others: to_others,
+            full: AtomicBool::new(false),
+            _lock: lock,
+        });
+        let threads = start_threads(&shared, driver, checkpoint, listener);
+        Ok(StorageNode {
+            shared,
+            threads: Mutex::new(threads),
+            address,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What it says of itself.
+    pub fn status(&self) -> Status {
+        self.shared.status()
+    }
+
+    /// Why it has ended, if it has.
+    pub fn failure(&self) -> Option<Error> {
+        self.shared.replica.failure()
+    }
+
+    /// Ends it: nothing is answered any more when this returns.
+    pub fn stop(&self) {
+        self.shared.close();
+        for thread in self.threads.lock().drain(..) {
+            // One that panicked has said so where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for StorageNode {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn lock(dir: &Path) -> Result<File> {
+    let path = dir.join("lock");
+    let file = fs::open(&path, OpenOptions::CREATE).doing(|| format!("opening {}", path.display()))?;
+    let locked = file.lock_exclusive_within(Nanos::from_secs(1));
+    match locked.doing(|| format!("locking {}", path.display()))? {
+        true => Ok(file),
+        false => Err(Error::Busy(format!(
+            "{} is in use by another storage node: stop that one first",
+            dir.display()
+        ))),
+    }
+}
+
+fn start_threads(
+    shared: &Arc<Shared>,
+    driver: Driver,
+    checkpoint: Checkpoint,
+    listener: Box<dyn Listener>,
+) -> Vec<rt::JoinHandle<()>> {
+    let mut threads = shared.peers.start();
+    threads.push(rt::spawn("storage-raft", move || driver.run()));
+    let me = Arc::clone(shared);
+    threads.push(rt::spawn("storage-ingest", move || {
+        me.or_fail(|| me.ingest(checkpoint))
+    }));
+    let me = Arc::clone(shared);
+    threads.push(rt::spawn("storage-merge", move || me.or_fail(|| me.merge())));
+    let me = Arc::clone(shared);
+    threads.push(rt::spawn("storage-accept", move || me.accept(&*listener)));
+    threads
+}
+
+/// The records of pages from the checkpoint on, each page's up to its LSN: for pages that a crash tore. Those above its
+/// LSN, which may not be committed, are left out.
+fn redo_of(
+    log: &RaftLog,
+    checkpoint: &Checkpoint,
+    wanted: &BTreeMap<PageId, Lsn>,
+) -> Result<BTreeMap<PageId, Vec<OwnedRecord>>> {
+    let mut found: BTreeMap<PageId, Vec<OwnedRecord>> = BTreeMap::new();
+    let mut machine = checkpoint.machine.clone();
+    for index in checkpoint.entry.0 + 1..=log.last_index() {
+        for entry in log.entries(index, index + 1, 0)? {
+            let Some(Outcome::Appended { at, groups }) = carry_out(&mut machine, &entry)? else {
+                continue;
+            };
+            for record in records_of(at, &groups)? {
+                let (page, lsn, is_base) = (record.get().page, record.get().lsn, record.get().is_base);
+                if wanted.get(&page).is_none_or(|until| lsn > *until) {
+                    continue;
+                }
+                let records = found.entry(page).or_default();
+                if is_base {
+                    records.clear();
+                }
+                records.push(record);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn records_of(start: Lsn, groups: &[u8]) -> Result<Vec<OwnedRecord>> {
+    let (mut at, mut found) = (start, Vec::new());
+    while at < start.advance(groups.len() as u64) {
+        let group = GroupRef::parse(&groups[at.since(start) as usize..], at)?;
+        for record in group.records() {
+            found.push(OwnedRecord::copy(&record?));
+        }
+        at = group.end();
+    }
+    Ok(found)
+}
+
+impl Shared {
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.replica.close();
+        self.pages.close();
+        self.peers.close();
+        let open = std::mem::take(&mut *self.open.lock());
+        open.into_values()
+            .filter_map(|c| c.upgrade())
+            .for_each(|connection| connection.close());
+    }
+
+    /// Runs a thread's body; an error of it ends the node.
+    fn or_fail(&self, body: impl FnOnce() -> Result<()>) {
+        let done = catch_unwind(AssertUnwindSafe(body));
+        let done = done.unwrap_or_else(|_| Err(Error::Poisoned("a thread of it panicked".into())));
+        if let Err(error) = done {
+            eprintln!("cenote storage: node {} ends: {error}", self.options.number);
+            self.replica.fail(&error);
+            self.close();
+        }
+    }
+
+    // ---- pages ----
+
+    /// Takes committed entries into pages, in order, from the checkpoint on.
+    fn ingest(&self, checkpoint: Checkpoint) -> Result<()> {
+        let (mut at, mut machine) = (checkpoint.entry.0, checkpoint.machine);
+        while !self.is_closing() {
+            let Some(applied) = self.replica.wait_applied(at, TURN) else {
+                return Ok(());
+            };
+            while at < applied && self.pages.wait_for_room() {
+                let entries = self.replica.log.lock().entries(at + 1, applied + 1, INGEST_BYTES)?;
+                for entry in entries {
+                    self.ingest_entry(&entry, &mut machine)?;
+                    at = entry.index;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn ingest_entry(&self, entry: &raft::eraftpb::Entry, machine: &mut Machine) -> Result<()> {
+        let outcome = carry_out(machine, entry)?.unwrap_or(Outcome::Done);
+        self.positions.lock().note(entry, &outcome, machine.log().end)?;
+        self.pages.ingest((entry.index, entry.term), &outcome, machine)
+    }
+
+    /// Merges pages while redo takes up room, saves the state that they have, and cuts the log.
+    fn merge(&self) -> Result<()> {
+        while !self.is_closing() {
+            self.look_at_disk()?;
+            self.make_spare()?;
+            let log = self.replica.log.lock().bytes();
+            let merged = match self.pages.wants_merge(log.saturating_sub(self.options.log_kept)) {
+                true => self.merge_batch()?,
+                false => 0,
+            };
+            self.save()?;
+            if merged == 0 {
+                rt::sleep(Nanos::from_millis(50));
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges a batch of pages; how many. A disk without room has lost nothing: it is tried again.
+    fn merge_batch(&self) -> Result<usize> {
+        match self.pages.merge(&|id, lsn| self.other_copy(id, lsn)) {
+            Err(Error::Full(why)) => {
+                if !self.full.swap(true, Ordering::AcqRel) {
+                    eprintln!(
+                        "cenote storage: node {}: {why}; pages are not merged",
+                        self.options.number
+                    );
+                }
+                Ok(0)
+            }
+            merged => merged,
+        }
+    }
+
+    /// A page that is damaged here, from another node.
+    fn other_copy(&self, id: PageId, lsn: Lsn) -> Result<Box<[u8]>> {
+        eprintln!(
+            "cenote storage: node {}: page {id} is damaged in its file, and is taken from another node",
+            self.options.number
+        );
+        let damaged = || Error::corrupt(format!("page {id} is damaged, and no other node has it"));
+        if self.options.nodes.len() == 1 {
+            return Err(damaged());
+        }
+        self.others
+            .read_pages(&[(id, lsn)])
+            .pop()
+            .ok_or_else(damaged)?
+            .map(|(page, _)| page)
+    }
+
+    fn save(&self) -> Result<()> {
+        let Some(checkpoint) = self.pages.checkpoint() else {
+            return Ok(());
+        };
+        save_state(&self.options.dir, &checkpoint)?;
+        let kept = self.log_kept();
+        let first = {
+            let mut log = self.replica.log.lock();
+            log.compact(checkpoint.entry.0, kept)?;
+            log.first_index()
+        };
+        self.positions.lock().forget_before(first);
+        Ok(())
+    }
+
+    /// Bytes of the log to be kept. A node that leads keeps eight times as much where another lacks entries, while there
+    /// is room: nothing else brings that node back.
+    fn log_kept(&self) -> u64 {
+        let view = self.replica.view();
+        let lags = view.everywhere > 0 && view.everywhere < view.committed;
+        match lags && !self.full.load(Ordering::Acquire) {
+            true => self.options.log_kept.saturating_mul(8),
+            false => self.options.log_kept,
+        }
+    }
+
+    fn make_spare(&self) -> Result<()> {
+        let wanted = self.replica.log.lock().spare_wanted();
+        if let Some(wanted) = wanted.filter(|_| !self.full.load(Ordering::Acquire)) {
+            wanted.make()?;
+            self.replica.log.lock().add_spare(wanted);
+        }
+        Ok(())
+    }
+
+    fn look_at_disk(&self) -> Result<()> {
+        let free = self.free_bytes()?;
+        let is_full = free < FREE_MIN;
+        if self.full.swap(is_full, Ordering::AcqRel) != is_full {
+            let number = self.options.number;
+            eprintln!("cenote storage: node {number}: {free} bytes are free on its disk, {FREE_MIN} are to be left");
+        }
+        Ok(())
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let dir = &self.options.dir;
+        fs::free_bytes(dir).doing(|| format!("looking for space in {}", dir.display()))
+    }
+
+    // ---- connections ----
+
+    fn accept(self: &Arc<Self>, listener: &dyn Listener) {
+        let mut threads: Vec<rt::JoinHandle<()>> = Vec::new();
+        while !self.is_closing() {
+            match listener.accept(TURN) {
+                Ok(Some(connection)) => threads.extend(self.welcome(connection)),
+                Ok(None) => {}
+                Err(error) => {
+                    eprintln!("cenote storage: accepting a connection: {error}");
+                    rt::sleep(TURN);
+                }
+            }
+            threads.retain(|thread| !thread.is_finished());
+        }
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+
+    fn welcome(self: &Arc<Self>, connection: Arc<dyn Connection>) -> Option<rt::JoinHandle<()>> {
+        if self.connections.fetch_add(1, Ordering::AcqRel) >= CONNECTIONS_MAX + CONNECTIONS_RESERVED {
+            let _ = connection.send(&Reply::Failed(busy()).encode());
+            connection.close();
+            self.connections.fetch_sub(1, Ordering::AcqRel);
+            return None;
+        }
+        let number = self.next.fetch_add(1, Ordering::AcqRel);
+        self.open.lock().insert(number, Arc::downgrade(&connection));
+        let me = Arc::clone(self);
+        let talk = move || {
+            // A peer's end is the usual one.
+            let _ = me.talk(&*connection);
+            connection.close();
+            me.open.lock().remove(&number);
+            me.connections.fetch_sub(1, Ordering::AcqRel);
+        };
+        match rt::try_spawn("storage-talk", talk) {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                eprintln!("cenote storage: no thread for a connection: {error}");
+                self.open.lock().remove(&number);
+                self.connections.fetch_sub(1, Ordering::AcqRel);
+                None
+            }
+        }
+    }
+
+    fn talk(&self, connection: &dyn Connection) -> Result<()> {
+        let hello = Hello::decode(&connection.receive(HELLO_TIMEOUT)?).and_then(|hello| self.let_in(hello));
+        let hello = match hello {
+            Ok(hello) => hello,
+            Err(error) => return connection.send(&Reply::Failed(error).encode()),
+        };
+        let node = self.options.number;
+        connection.send(&Reply::Welcome { node }.encode())?;
+        let mut heard = rt::now();
+        while !self.is_closing() {
+            let bytes = match connection.receive(TURN) {
+                Err(Error::Timeout(_)) if hello.from != 0 || rt::now().since(heard) < IDLE => continue,
+                received => received?,
+            };
+            heard = rt::now();
+            match hello.from {
+                0 => connection.send(&self.answer(&bytes).encode())?,
+                from => self.receive(from, &bytes)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn let_in(&self, hello: Hello) -> Result<Hello> {
+        let number = self.options.number;
+        // Before anything is said of the cluster.
+        if !is_same(&hello.secret, &self.options.secret) {
+            return Err(Error::Mismatch(format!(
+                "node {number} does not let this peer in: its secret is another (--storage-secret-file)"
+            )));
+        }
+        if hello.cluster != self.options.cluster {
+            return Err(Error::Mismatch(format!(
+                "this is node {number} of the cluster \"{}\", not of \"{}\"",
+                self.options.cluster, hello.cluster
+            )));
+        }
+        if hello.to != 0 && hello.to != number {
+            return Err(Error::Mismatch(format!("this is node {number}, not node {}", hello.to)));
+        }
+        if hello.from == 0 {
+            return match self.connections.load(Ordering::Acquire) <= CONNECTIONS_MAX {
+                true => Ok(hello),
+                false => Err(busy()),
+            };
+        }
+        let is_node = hello.from != number && self.options.nodes.contains_key(&hello.from);
+        match is_node {
+            true => self.known.lock().check(hello.from, hello.identity).map(|()| hello),
+            false => Err(Error::Mismatch(format!(
+                "node {} is none of the others of the cluster \"{}\"",
+                hello.from, self.options.cluster
+            ))),
+        }
+    }
+
+    /// A message of another node.
+    fn receive(&self, from: u64, bytes: &[u8]) -> Result<()> {
+        let message = Message::decode(bytes);
+        let message = message.map_err(|error| Error::corrupt(format!("a message of node {from}: {error}")))?;
+        if (message.from, message.to) != (from, self.options.number) {
+            return Err(Error::corrupt(format!(
+                "node {from} sent a message of {}",
+                message.from
+            )));
+        }
+        self.replica.receive(message);
+        Ok(())
+    }
+
+    fn answer(&self, bytes: &[u8]) -> Reply {
+        let request = match Request::decode(bytes) {
+            Ok(request) => request,
+            Err(error) => return Reply::Failed(error),
+        };
+        let answered = match request {
+            Request::Propose(command) => Ok(self.propose(command)),
+            Request::Owner => Ok(self.owner()),
+            Request::Pages { entry, pages } => {
+                assert!(pages.len() <= PAGES_MAX, "a request is checked when it is decoded");
+                Ok(Reply::Pages(self.pages.read(entry, &pages)))
+            }
+            Request::Log { at, length } => self.read_log(at, length).map(Reply::Log),
+            Request::Spaces { entry } => self.pages.spaces(entry).map(Reply::Spaces),
+            Request::Status => Ok(Reply::Status(self.status())),
+        };
+        answered.unwrap_or_else(Reply::Failed)
+    }
+
+    fn propose(&self, command: Vec<u8>) -> Reply {
+        // What is no command would end every node that carries it out.
+        if let Err(error) = Command::decode(&command).and_then(|command| command.check()) {
+            return Reply::Failed(error);
+        }
+        match self.replica.propose(command, ANSWER_TIMEOUT) {
+            Answer::Outcome(outcome, entry) => self.reply_to(outcome, entry),
+            other => unanswered(other),
+        }
+    }
+
+    fn reply_to(&self, outcome: Outcome, entry: u64) -> Reply {
+        match outcome {
+            Outcome::Taken { epoch } => {
+                let view = self.replica.view();
+                match view.epoch == epoch {
+                    true => Reply::Taken {
+                        entry,
+                        epoch,
+                        control: view.control.map(|control| control.to_vec()),
+                        log: view.log,
+                    },
+                    // Taken again meanwhile.
+                    false => Reply::TakenBefore { epoch: view.epoch },
+                }
+            }
+            Outcome::TakenBefore { epoch } => Reply::TakenBefore { epoch },
+            Outcome::Revoked { epoch } => Reply::Revoked { epoch },
+            Outcome::Refused(why) => Reply::Failed(Error::Invalid(why)),
+            Outcome::Done | Outcome::Appended { .. } | Outcome::SpaceMade(_) | Outcome::SpaceDropped(_) => {
+                Reply::Done { entry }
+            }
+        }
+    }
+
+    fn owner(&self) -> Reply {
+        match self.replica.confirm(ANSWER_TIMEOUT) {
+            Answer::Current => {
+                let view = self.replica.view();
+                Reply::Owner(OwnerRecord {
+                    epoch: view.epoch,
+                    record: view.record.to_vec(),
+                    control: view.control.map(|control| control.to_vec()),
+                })
+            }
+            other => unanswered(other),
+        }
+    }
+
+    /// Bytes of the log, out of the entry that brought them.
+    fn read_log(&self, at: Lsn, length: u32) -> Result<Vec<u8>> {
+        let gone = || Error::corrupt(format!("the storage nodes' log at {at} is not kept any more"));
+        let (index, end) = {
+            let positions = self.positions.lock();
+            if at >= positions.end() {
+                return Err(Error::Timeout(format!(
+                    "this storage node has the log up to {}",
+                    positions.end()
+                )));
+            }
+            (positions.entry_of(at).ok_or_else(gone)?, positions.end())
+        };
+        let entry = self
+            .replica
+            .log
+            .lock()
+            .entries(index, index + 1, 0)?
+            .pop()
+            .ok_or_else(gone)?;
+        let Command::Append { at: start, redo, .. } = Command::decode(&entry.data)? else {
+            return Err(gone());
+        };
+        let skipped = at.since(start) as usize;
+        let most = (length as usize).min(LOG_MAX).min(end.since(at) as usize);
+        let rest = redo.get(skipped..).unwrap_or_default();
+        Ok(rest[..rest.len().min(most)].to_vec())
+    }
+
+    fn status(&self) -> Status {
+        let view = self.replica.view();
+        let (ingested, pending, saved) = self.pages.progress();
+        let (last, log_bytes) = {
+            let log = self.replica.log.lock();
+            (log.last_index(), log.bytes())
+        };
+        Status {
+            node: self.identity.number,
+            leader: view.leader,
+            term: view.term,
+            last,
+            committed: view.committed,
+            saved,
+            epoch: view.epoch,
+            log_end: view.log.end.raw(),
+            everywhere: view.everywhere,
+            ingested: ingested.raw(),
+            log_bytes,
+            page_bytes: self.pages.bytes_on_disk(),
+            pending_bytes: pending as u64,
+            free_bytes: self.free_bytes().unwrap_or(0),
+            is_full: self.full.load(Ordering::Acquire),
+        }
+    }
+}
+
+fn busy() -> Error {
+    Error::Busy(format!("this storage node has {CONNECTIONS_MAX} connections already"))
+}
+
+/// Compares in a time that says nothing of where the two differ.
+fn is_same(given: &str, wanted: &str) -> bool {
+    let differs = given.bytes().zip(wanted.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
+    given.len() == wanted.len() && differs == 0
+}
+
+fn unanswered(answer: Answer) -> Reply {
+    match answer {
+        Answer::NotLeader { leader } => Reply::NotLeader { leader },
+        _ => Reply::Failed(Error::Timeout(
+            "the storage node could not tell in time what became of it".into(),
+        )),
+    }
+}

@@ -1,0 +1,437 @@
+//! The pages of a node, which it makes of the redo that its Raft log has: read at a position of the log, merged into
+//! files behind.
+//!
+//! ```text
+//!   committed entries ──▶ Ingest ──▶ groups ──▶ pending redo, by page ──▶ read: stored page + pending records
+//!   (Raft log, cursor)                              │ oldest first
+//!                                                   ▼
+//!                                                 merge ──▶ PageStore (files, double-write) ──▶ checkpoint: entry
+//! ```
+//!
+//! PolarDB Serverless sends redo to the leader of a page chunk, which replicates it again (section 3.4). Here each node
+//! has the log already, by the one replication that made the commit durable: no record travels twice.
+//!
+//! Invariants:
+//! - `pending` has every record above the stored page's LSN, in order; a record leaves it when the page that has it is
+//!   durable in its file;
+//! - a page is read from `pending` first and from its file after that: what was merged meanwhile is in the file, and its
+//!   records are passed over by their LSN;
+//! - the checkpoint is an entry with whole groups up to it, all merged, and the state as of that entry.
+//!
+//! Lock order: `merging`, then `index`. No file is read or written under `index`.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_base::page_io::{PageRead, PageWrite, Sectors};
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_storage::nodes::{PageAnswer, SpaceExtent};
+use cenote_storage::pages::BATCH;
+use cenote_storage::redo::{self, GroupRef};
+use cenote_storage::{OwnedRecord, PageStore};
+
+use crate::machine::{Machine, Outcome};
+
+/// How long a read waits for the redo that it wants.
+const READ_TIMEOUT: Nanos = Nanos::from_secs(1);
+/// Entries between two states to which the checkpoint may come.
+const MARK_EVERY: u64 = 64;
+const MARKS_MAX: usize = 64;
+/// Bytes of a pending record beside its own.
+const RECORD_COST: usize = 96;
+
+/// See the module.
+pub(crate) struct Pages {
+    store: PageStore,
+    index: Mutex<Index>,
+    /// Something was ingested, merged, or the node ends.
+    changed: Condvar,
+    /// Held by the one thread that merges.
+    merging: Mutex<()>,
+    limits: Limits,
+    closing: AtomicBool,
+}
+
+/// How much redo may be pending.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// Bytes of records in memory at most; ingestion waits then.
+    pub memory: usize,
+    /// Bytes of the log behind the checkpoint, from which on pages are merged.
+    pub log: u64,
+}
+
+/// A page from another node, at least as of a position.
+pub(crate) type OtherCopy<'a> = dyn Fn(PageId, Lsn) -> Result<Box<[u8]>> + 'a;
+
+#[derive(Default)]
+struct Index {
+    pending: HashMap<PageId, Vec<Arc<OwnedRecord>>>,
+    /// Position of the oldest pending record of each page.
+    by_age: BTreeMap<(Lsn, PageId), ()>,
+    bytes: usize,
+    /// Pages of each space, at least.
+    spaces: BTreeMap<u32, u32>,
+    /// Whole groups up to here are in.
+    ingested: Lsn,
+    /// The last entry that is in, and states as of some entries, to which the checkpoint may come.
+    entry: (u64, u64),
+    marks: VecDeque<Checkpoint>,
+    saved: u64,
+}
+
+/// A state as of an entry, with all redo up to it merged.
+#[derive(Debug, Clone)]
+pub(crate) struct Checkpoint {
+    /// Index and term.
+    pub entry: (u64, u64),
+    pub machine: Machine,
+}
+
+impl Pages {
+    /// Opens the files, which hold at least what `checkpoint` says. `redo` is as of [`PageStore::open`].
+    ///
+    /// # Errors
+    /// Those of [`PageStore::open`].
+    pub fn open(
+        dir: &Path,
+        identity: u128,
+        checkpoint: &Checkpoint,
+        limits: Limits,
+        redo: &mut cenote_storage::pages::Redo<'_>,
+    ) -> Result<Pages> {
+        let (store, report) = PageStore::open(dir, identity, None, redo)?;
+        report
+            .remarks()
+            .iter()
+            .for_each(|remark| eprintln!("cenote storage: {remark}"));
+        let mut index = Index {
+            ingested: checkpoint.machine.log().end,
+            entry: checkpoint.entry,
+            saved: checkpoint.entry.0,
+            ..Index::default()
+        };
+        // One whose file is not there was dropped by a later entry, which comes again. Its redo is not taken in until
+        // then: nothing could merge it, and it might take all the room that the entry waits for.
+        for space in checkpoint.machine.spaces().filter(|space| store.has_space(*space)) {
+            index.spaces.insert(space, store.page_count(space)?);
+        }
+        Ok(Pages {
+            store,
+            index: Mutex::new(index),
+            changed: Condvar::default(),
+            merging: Mutex::new(()),
+            limits,
+            closing: AtomicBool::new(false),
+        })
+    }
+
+    // ---- redo that comes ----
+
+    /// Takes what an entry did to the state that is in `machine` now.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for redo that is none; an I/O error. The node cannot go on then.
+    pub fn ingest(&self, entry: (u64, u64), outcome: &Outcome, machine: &Machine) -> Result<()> {
+        match outcome {
+            Outcome::Appended { at, groups } => self.ingest_groups(*at, groups)?,
+            Outcome::SpaceMade(space) => self.make_space(*space)?,
+            Outcome::SpaceDropped(space) => self.drop_space(*space)?,
+            _ => {}
+        }
+        let mut index = self.index.lock();
+        index.entry = entry;
+        index.ingested = machine.log().end;
+        let last = index.marks.back().map_or(index.saved, |mark| mark.entry.0);
+        if machine.is_whole() && entry.0 >= last + MARK_EVERY && index.marks.len() < MARKS_MAX {
+            let machine = machine.clone();
+            index.marks.push_back(Checkpoint { entry, machine });
+        }
+        drop(index);
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    fn ingest_groups(&self, start: Lsn, groups: &[u8]) -> Result<()> {
+        let mut at = start;
+        let end = start.advance(groups.len() as u64);
+        let mut index = self.index.lock();
+        while at < end {
+            let group = GroupRef::parse(&groups[at.since(start) as usize..], at)?;
+            for record in group.records() {
+                index.add(OwnedRecord::copy(&record?));
+            }
+            at = group.end();
+        }
+        Ok(())
+    }
+
+    fn make_space(&self, space: u32) -> Result<()> {
+        // A node that did this before it ended does it again; what came later is in the log.
+        if !self.store.has_space(space) {
+            self.store.create_space(space)?;
+        }
+        self.index.lock().spaces.insert(space, 0);
+        Ok(())
+    }
+
+    fn drop_space(&self, space: u32) -> Result<()> {
+        {
+            let mut index = self.index.lock();
+            index.spaces.remove(&space);
+            index.forget_space(space);
+        }
+        // Nothing of it is written after this.
+        let _none = self.merging.lock();
+        self.store.drop_space(space)
+    }
+
+    /// Waits until there is room for redo; false if the node ends.
+    pub fn wait_for_room(&self) -> bool {
+        let mut index = self.index.lock();
+        while index.bytes > self.limits.memory && !self.is_closing() {
+            index = self.changed.wait_timeout(index, Nanos::from_millis(100)).0;
+        }
+        !self.is_closing()
+    }
+
+    // ---- reading ----
+
+    /// Pages in their newest state, each at least as of its position, and all as of `entry`.
+    pub fn read(&self, entry: u64, wanted: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
+        let lsn = wanted.iter().map(|(_, lsn)| *lsn).max().unwrap_or(Lsn::ZERO);
+        if let Err(error) = self.wait_ingested(entry, lsn) {
+            return wanted.iter().map(|_| Err(error.clone())).collect();
+        }
+        wanted.iter().map(|(id, _)| self.read_one(*id)).collect()
+    }
+
+    fn wait_ingested(&self, entry: u64, lsn: Lsn) -> Result<()> {
+        let until = rt::now() + READ_TIMEOUT;
+        let mut index = self.index.lock();
+        while (index.ingested < lsn || index.entry.0 < entry) && !planted(Fault::PageEarly) {
+            let left = until.since(rt::now());
+            if left == Nanos::ZERO || self.is_closing() {
+                return Err(Error::Timeout(format!(
+                    "this storage node has redo up to {}, of entry {}, and {lsn} of entry {entry} is asked for",
+                    index.ingested, index.entry.0
+                )));
+            }
+            index = self.changed.wait_timeout(index, left).0;
+        }
+        Ok(())
+    }
+
+    fn read_one(&self, id: PageId) -> PageAnswer {
+        let records = {
+            let index = self.index.lock();
+            if !index.spaces.contains_key(&id.space) {
+                return Err(Error::Invalid(format!("there is no space {}", id.space)));
+            }
+            index.pending.get(&id).cloned().unwrap_or_default()
+        };
+        self.build(id, &records)
+    }
+
+    /// The page as `records`, which are all that were pending, make it of what is stored.
+    fn build(&self, id: PageId, records: &[Arc<OwnedRecord>]) -> PageAnswer {
+        let mut page = vec![0; PAGE_SIZE].into_boxed_slice();
+        let mut read = match self.store.has_space(id.space) {
+            true => self.store.read_stable(id, &mut page),
+            false => Err(Error::corrupt(format!("the file of space {} is missing", id.space))),
+        };
+        if read.is_err() && records.first().is_some_and(|record| record.get().is_base) {
+            // Redo makes it from nothing.
+            page.fill(0);
+            read = Ok(PageRead::NeverWritten);
+        }
+        let mut read = read?;
+        // After a start this may be above records that come again.
+        let stored = redo::page_lsn(&page);
+        for record in records {
+            let record = record.get();
+            if record.lsn > stored {
+                redo::apply(&mut page, &record)?;
+                read = PageRead::Present;
+            }
+        }
+        if read != PageRead::NeverWritten {
+            redo::set_page_checksum(&mut page);
+        }
+        Ok((page, read))
+    }
+
+    /// The spaces as of an entry, and what the log up to there has made of them.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn spaces(&self, entry: u64) -> Result<Vec<SpaceExtent>> {
+        self.wait_ingested(entry, Lsn::ZERO)?;
+        let extent = |(space, pages): (&u32, &u32)| SpaceExtent {
+            space: *space,
+            pages: *pages,
+        };
+        Ok(self.index.lock().spaces.iter().map(extent).collect())
+    }
+
+    // ---- merging ----
+
+    /// Whether pages should be merged: redo takes up memory, or keeps the log from being cut. `log` is its bytes.
+    pub fn wants_merge(&self, log: u64) -> bool {
+        let index = self.index.lock();
+        index.bytes > self.limits.memory / 2 || log > self.limits.log && !index.pending.is_empty()
+    }
+
+    /// Merges the pages whose redo is oldest, a batch of them; how many. `other_copy` gives a page that is damaged here,
+    /// at least as of a position.
+    ///
+    /// # Errors
+    /// Those of [`PageStore::write_changes`], after which the node cannot go on.
+    pub fn merge(&self, other_copy: &OtherCopy<'_>) -> Result<usize> {
+        let _alone = self.merging.lock();
+        let picked = {
+            let index = self.index.lock();
+            // A start that takes in redo again may be before the entry that dropped a space: its redo goes with that.
+            let is_there = |space: u32| self.store.has_space(space);
+            index.oldest(BATCH, &is_there)
+        };
+        let (mut built, mut gone) = (Vec::with_capacity(picked.len()), Vec::new());
+        for (id, records) in &picked {
+            let last = records.last().map_or(Lsn::ZERO, |record| record.get().lsn);
+            match self.build(*id, records) {
+                Err(Error::Corrupt(_)) => match other_copy(*id, last) {
+                    // The others have dropped its space, and this node comes to that entry, too.
+                    Err(Error::Invalid(_)) => gone.push(*id),
+                    copy => built.push((*id, copy?)),
+                },
+                page => built.push((*id, page?.0)),
+            }
+        }
+        let writes = built.iter().map(|(id, bytes)| PageWrite {
+            id: *id,
+            bytes,
+            changed: Sectors::WHOLE,
+        });
+        self.store.write_changes(&writes.collect::<Vec<_>>())?;
+        let mut index = self.index.lock();
+        for (id, page) in &built {
+            index.merged(*id, redo::page_lsn(page));
+        }
+        gone.into_iter().for_each(|id| index.remove(id));
+        drop(index);
+        self.changed.notify_all();
+        Ok(picked.len())
+    }
+
+    /// The last state of which all redo is merged, if it is beyond the one that was saved before.
+    pub fn checkpoint(&self) -> Option<Checkpoint> {
+        let mut index = self.index.lock();
+        let mut oldest = index.by_age.keys().next().map_or(Lsn::MAX, |(at, _)| *at);
+        if planted(Fault::MergeAhead) {
+            oldest = Lsn::MAX;
+        }
+        let mut found = None;
+        while index.marks.front().is_some_and(|mark| mark.machine.log().end <= oldest) {
+            found = index.marks.pop_front();
+        }
+        if let Some(found) = &found {
+            index.saved = found.entry.0;
+        }
+        found
+    }
+
+    // ---- the rest ----
+
+    pub fn bytes_on_disk(&self) -> u64 {
+        self.store.bytes_on_disk().unwrap_or(0)
+    }
+
+    /// Position up to which redo is in, bytes that are pending, and the entry of the last checkpoint.
+    pub fn progress(&self) -> (Lsn, usize, u64) {
+        let index = self.index.lock();
+        (index.ingested, index.bytes, index.saved)
+    }
+
+    pub fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.changed.notify_all();
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+}
+
+impl Index {
+    fn add(&mut self, record: OwnedRecord) {
+        let (page, is_base, at) = {
+            let record = record.get();
+            (record.page, record.is_base, record.address.position())
+        };
+        // Redo of a space that was dropped, which its transaction did not know yet.
+        let Some(pages) = self.spaces.get_mut(&page.space) else {
+            return;
+        };
+        *pages = (*pages).max(page.page.saturating_add(1));
+        if is_base {
+            self.remove(page);
+        }
+        self.bytes += cost(&record);
+        let records = self.pending.entry(page).or_default();
+        if records.is_empty() {
+            self.by_age.insert((at, page), ());
+        }
+        records.push(Arc::new(record));
+    }
+
+    /// Forgets what is pending of a page.
+    fn remove(&mut self, page: PageId) {
+        let Some(records) = self.pending.remove(&page) else {
+            return;
+        };
+        let first = records.first().map(|record| record.get().address.position());
+        self.by_age.remove(&(first.unwrap_or(Lsn::ZERO), page));
+        self.bytes -= records.iter().map(|record| cost(record)).sum::<usize>();
+    }
+
+    fn forget_space(&mut self, space: u32) {
+        let of_space: Vec<PageId> = self
+            .pending
+            .keys()
+            .filter(|page| page.space == space)
+            .copied()
+            .collect();
+        of_space.into_iter().for_each(|page| self.remove(page));
+    }
+
+    /// The pages whose pending redo is oldest, of spaces that are there.
+    fn oldest(&self, count: usize, is_there: &dyn Fn(u32) -> bool) -> Vec<(PageId, Vec<Arc<OwnedRecord>>)> {
+        let pages = self.by_age.keys().map(|(_, page)| *page);
+        let pages = pages.filter(|page| is_there(page.space)).take(count);
+        pages
+            .filter_map(|page| Some((page, self.pending.get(&page)?.clone())))
+            .collect()
+    }
+
+    /// A page is stored as of `lsn`.
+    fn merged(&mut self, page: PageId, lsn: Lsn) {
+        let Some(records) = self.pending.get(&page).cloned() else {
+            return;
+        };
+        self.remove(page);
+        let rest: Vec<_> = records.into_iter().filter(|record| record.get().lsn > lsn).collect();
+        if let Some(first) = rest.first() {
+            self.by_age.insert((first.get().address.position(), page), ());
+            self.bytes += rest.iter().map(|record| cost(record)).sum::<usize>();
+            self.pending.insert(page, rest);
+        }
+    }
+}
+
+fn cost(record: &OwnedRecord) -> usize {
+    record.get().bytes().len() + RECORD_COST
+}

@@ -1,0 +1,217 @@
+use super::*;
+use cenote_base::rt;
+
+const SMALL: u64 = 64 << 10;
+
+fn entry(index: u64, term: u64, length: usize) -> Entry {
+    Entry {
+        index,
+        term,
+        data: (0..length)
+            .map(|n| (index as usize * 7 + term as usize + n) as u8)
+            .collect(),
+        ..Entry::default()
+    }
+}
+
+fn open(dir: &Path) -> RaftLog {
+    RaftLog::open(dir, SMALL, (0, 0)).expect("opens")
+}
+
+impl RaftLog {
+    fn sync(&mut self) -> Result<()> {
+        let unsynced = self.unsynced();
+        unsynced.sync()?;
+        self.note_synced(&unsynced);
+        Ok(())
+    }
+}
+
+/// What the log is to hold, kept beside it.
+#[derive(Default, Clone)]
+struct Model {
+    base: u64,
+    entries: Vec<Entry>,
+}
+
+impl Model {
+    fn append(&mut self, new: &[Entry]) {
+        for entry in new {
+            self.entries.truncate((entry.index - self.base - 1) as usize);
+            self.entries.push(entry.clone());
+        }
+    }
+
+    fn check(&self, log: &RaftLog) {
+        assert_eq!(log.last_index(), self.base + self.entries.len() as u64);
+        let kept = self.entries.iter().filter(|entry| entry.index >= log.first_index());
+        for entry in kept {
+            assert_eq!(log.term(entry.index), Some(entry.term), "entry {}", entry.index);
+            assert_eq!(
+                log.entries(entry.index, entry.index + 1, 0).expect("there"),
+                [entry.clone()]
+            );
+        }
+    }
+}
+
+#[test]
+fn entries_and_votes_are_found_again_over_many_segments() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut model = Model::default();
+    let mut random = cenote_base::random::Random(rt::random());
+    let mut log = open(dir.path());
+    for round in 1..=30u64 {
+        let from = match model.entries.len() as u64 {
+            n if n > 5 && round % 4 == 0 => n - 3,
+            n => n + 1,
+        };
+        let new: Vec<Entry> = (from..from + 6)
+            .map(|index| entry(index, round, (random.below(9000)) as usize))
+            .collect();
+        model.append(&new);
+        log.append(new).expect("written");
+        let hard = HardState {
+            term: round,
+            vote: round % 3,
+            commit: from.saturating_sub(1),
+        };
+        log.set_hard_state(&hard).expect("written");
+        log.sync().expect("synced");
+        if round % 5 == 0 {
+            log = open(dir.path());
+            assert_eq!(log.hard_state(), &hard);
+        }
+        model.check(&log);
+    }
+    assert!(log.files.len() > 3, "it went through segments");
+}
+
+#[test]
+fn segments_that_are_not_needed_become_new_ones() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path());
+    let mut model = Model::default();
+    for index in 1..=200 {
+        let new = [entry(index, 1, 5000)];
+        model.append(&new);
+        log.append(new.to_vec()).expect("written");
+        log.sync().expect("synced");
+        log.set_commit(index);
+        if index % 20 == 0 {
+            let term = log.term(index - 10).expect("there");
+            log.compact(index - 10, 0).expect("compacted");
+            assert!(
+                log.first_index() <= index - 9 && log.first_index() + 40 > index,
+                "{}",
+                log.first_index()
+            );
+            assert!(fs::list(dir.path()).expect("listed").len() <= 10);
+            model.check(&log);
+            log = RaftLog::open(dir.path(), SMALL, (index - 10, term)).expect("opens");
+            model.check(&log);
+            log.set_commit(index);
+        }
+    }
+}
+
+#[test]
+fn entries_of_a_later_term_replace_those_whose_segments_are_gone() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path());
+    log.append((1..=20).map(|index| entry(index, 1, 3500)).collect())
+        .expect("written");
+    // Entries from 10 on are replaced, in a later segment that began when the last was 20.
+    while !log.tail.is_multiple_of(SMALL) && SMALL - log.tail % SMALL > 3000 {
+        log.set_hard_state(&HardState::default()).expect("written");
+    }
+    let mut model = Model::default();
+    model.append(&(1..=20).map(|index| entry(index, 1, 3500)).collect::<Vec<_>>());
+    let new: Vec<Entry> = (10..=14).map(|index| entry(index, 2, 3500)).collect();
+    model.append(&new);
+    log.append(new).expect("written");
+    log.set_commit(14);
+    log.sync().expect("synced");
+    model.check(&open(dir.path()));
+    log.compact(12, 0).expect("compacted");
+    assert!(
+        log.first_index() >= 10,
+        "the first segments are gone: {}",
+        log.first_index()
+    );
+    let again = RaftLog::open(dir.path(), SMALL, (12, 2)).expect("opens");
+    model.check(&again);
+    assert_eq!((again.last_index(), again.term(13)), (14, Some(2)));
+    drop(again);
+    // The same where the state has come beyond the entry that was replaced.
+    let mut log = RaftLog::open(dir.path(), SMALL, (12, 2)).expect("opens");
+    log.append((15..=25).map(|index| entry(index, 2, 100)).collect())
+        .expect("written");
+    log.set_commit(25);
+    log.sync().expect("synced");
+    let again = RaftLog::open(dir.path(), SMALL, (22, 2)).expect("opens");
+    let terms = (again.term(22), again.term(25), again.last_index());
+    assert_eq!(terms, (Some(2), Some(2), 25));
+    assert!(again.hard_state().commit >= 22, "what a state has is committed");
+}
+
+#[test]
+fn what_is_missing_of_a_log_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path());
+    log.append((1..=40).map(|index| entry(index, 1, 3500)).collect())
+        .expect("written");
+    log.set_commit(40);
+    log.sync().expect("synced");
+    drop(log);
+    let refused = |state, why: &str| {
+        let error = RaftLog::open(dir.path(), SMALL, state)
+            .expect_err("refused")
+            .to_string();
+        assert!(error.contains(why), "{error}");
+    };
+    refused((41, 1), "it has entries 1 to 40");
+    fs::remove(dir.path().join("0000000000000000.log")).expect("removed");
+    refused((3, 1), "and the node's state is as of 3");
+    RaftLog::open(dir.path(), SMALL, (30, 1)).expect("what is missing is not needed");
+    for name in fs::list(dir.path()).expect("listed") {
+        fs::remove(dir.path().join(name)).expect("removed");
+    }
+    refused((30, 1), "its files are gone");
+    RaftLog::open(dir.path(), SMALL, (0, 0)).expect("a new one");
+}
+
+#[test]
+fn a_torn_end_is_cut_off_and_damage_before_it_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path());
+    log.append((1..=5).map(|index| entry(index, 1, 400)).collect())
+        .expect("written");
+    log.sync().expect("synced");
+    let torn = log.tail;
+    log.append((6..=9).map(|index| entry(index, 1, 400)).collect())
+        .expect("written");
+    let last = log.tail;
+    drop(log);
+    let file = fs::open(dir.path().join("0000000000000000.log"), OpenOptions::WRITE).expect("opens");
+    file.write_at(&[1; 8], torn + 100).expect("torn");
+    let mut log = open(dir.path());
+    assert_eq!(
+        (log.last_index(), log.tail),
+        (5, torn),
+        "entries behind the torn one do not count"
+    );
+    // What lay behind it does not come back behind what is written now.
+    log.append(vec![entry(6, 2, 400)]).expect("written");
+    log.sync().expect("synced");
+    log.append(vec![entry(7, 2, 40)]).expect("written");
+    log.sync().expect("synced");
+    assert!(log.tail < last);
+    assert_eq!(open(dir.path()).last_index(), 7);
+    // A bit of an entry that was synced before the last one was written.
+    file.write_at(&[1; 8], torn - 200).expect("damaged");
+    let error = RaftLog::open(dir.path(), SMALL, (0, 0))
+        .expect_err("refused")
+        .to_string();
+    assert!(error.contains("damaged at"), "{error}");
+}

@@ -1,0 +1,703 @@
+//! A node's part in the replicated log: the Raft library driven by one thread, over this crate's log and peers.
+//!
+//! ```text
+//!  messages of peers ─┐                    ┌─▶ messages to peers
+//!  commands ──────────┼─▶ inbox ─▶ thread ─┼─▶ Raft log: written, synced
+//!  time ──────────────┘            Raft    └─▶ committed entries ─▶ state ─▶ whoever proposed them
+//!                                                     └─▶ `applied`: pages take them from the log
+//! ```
+//!
+//! Each turn: step what has come; write new entries and votes; sync; send; carry out what is committed. A leader's
+//! messages with new entries go out before its own sync, so that the nodes sync side by side.
+//!
+//! Invariants:
+//! - a vote, and the word that an entry was received, are sent only after they are synced;
+//! - a command is answered once it is committed and carried out here; or with "unknown" when this node loses the lead,
+//!   and its client asks again: commands that come twice are carried out once;
+//! - an error of the log ends the node.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use cenote_base::random::Random;
+use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{self, Condvar, Mutex, Nanos};
+use cenote_base::{Error, Lsn, Result};
+use cenote_storage::nodes::LogEnd;
+use prost::Message as _;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
+use raft::{Config, GetEntriesContext, RaftState, RawNode, ReadOnlyOption, Ready, StateRole, Storage, StorageError};
+
+use crate::command::Command;
+use crate::machine::{Machine, Outcome};
+use crate::peers::Peers;
+use crate::raft_log::RaftLog;
+
+/// The unit of Raft's time.
+const TICK: Nanos = Nanos::from_millis(50);
+/// Ticks between a leader's heartbeats; and without one, before another node wants to lead: so many, or up to twice.
+const HEARTBEAT: usize = 2;
+const ELECTION: usize = 20;
+/// Bytes of entries in one message, and messages under way to a node.
+const MESSAGE_BYTES: u64 = 256 << 10;
+const IN_FLIGHT: usize = 64;
+/// Bytes of entries that are carried out at a time.
+const COMMITTED_BYTES: u64 = 4 << 20;
+/// Bytes of commands that are proposed and not committed; more are refused.
+const UNCOMMITTED_BYTES: u64 = 64 << 20;
+/// Messages of peers that wait; more are dropped, which Raft makes good.
+const MESSAGES_MAX: usize = 4096;
+/// Between two messages about a node that has been away for too long.
+const SAID_AGAIN: Nanos = Nanos::from_secs(60);
+/// Tickets under way, before it is looked which of them nobody waits for.
+const TICKETS_MAX: usize = 1024;
+
+/// What becomes of a command, or a question.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Answer {
+    /// What became of it, and the entry that it is.
+    Outcome(Outcome, u64),
+    /// The state is known to be as new as when it was asked for.
+    Current,
+    NotLeader {
+        leader: u64,
+    },
+    /// Whether it will be carried out is unknown.
+    Unknown,
+}
+
+/// Where the answer to one command comes.
+#[derive(Default)]
+pub(crate) struct Ticket {
+    answer: Mutex<Option<Answer>>,
+    answered: Condvar,
+}
+
+impl Ticket {
+    fn answer(&self, answer: Answer) {
+        self.answer.lock().get_or_insert(answer);
+        self.answered.notify_all();
+    }
+
+    fn wait(&self, timeout: Nanos) -> Answer {
+        let until = rt::now() + timeout;
+        let mut answer = self.answer.lock();
+        loop {
+            if let Some(answer) = answer.take() {
+                return answer;
+            }
+            let left = until.since(rt::now());
+            if left == Nanos::ZERO {
+                return Answer::Unknown;
+            }
+            answer = self.answered.wait_timeout(answer, left).0;
+        }
+    }
+}
+
+enum Job {
+    Message(Message),
+    Propose { command: Vec<u8>, ticket: Arc<Ticket> },
+    Confirm { ticket: Arc<Ticket> },
+}
+
+#[derive(Default)]
+struct Inbox {
+    jobs: VecDeque<Job>,
+    messages: usize,
+    is_closed: bool,
+}
+
+/// What others may know of the replica.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub leader: u64,
+    pub term: u64,
+    pub committed: u64,
+    pub applied: u64,
+    /// The entry that every node is known to have; zero where this node does not lead.
+    pub everywhere: u64,
+    /// The state as of `applied`: who has the database, and where its log ends.
+    pub epoch: u64,
+    pub record: Arc<[u8]>,
+    pub control: Option<Arc<[u8]>>,
+    pub log: LogEnd,
+    /// Why the node has ended.
+    pub failed: Option<Error>,
+}
+
+/// What the thread and its users share.
+pub(crate) struct Replica {
+    pub log: Arc<Mutex<RaftLog>>,
+    inbox: Mutex<Inbox>,
+    came: Condvar,
+    view: Mutex<View>,
+    moved: Condvar,
+    /// Until the thread has it.
+    machine: Mutex<Option<Machine>>,
+}
+
+impl Default for View {
+    fn default() -> View {
+        View {
+            leader: 0,
+            term: 0,
+            committed: 0,
+            applied: 0,
+            everywhere: 0,
+            epoch: 0,
+            record: Arc::default(),
+            control: None,
+            log: LogEnd::at_origin(Lsn::ZERO),
+            failed: None,
+        }
+    }
+}
+
+impl View {
+    fn note(&mut self, applied: u64, machine: &Machine) {
+        self.applied = applied;
+        self.epoch = machine.epoch();
+        self.record = Arc::clone(machine.record());
+        self.control = machine.control().cloned();
+        self.log = machine.log();
+    }
+}
+
+impl Replica {
+    /// Of a node whose state is `machine`, as of entry `applied`.
+    pub fn new(log: RaftLog, machine: Machine, applied: u64) -> Replica {
+        let mut view = View::default();
+        view.note(applied, &machine);
+        Replica {
+            log: Arc::new(Mutex::new(log)),
+            inbox: Mutex::default(),
+            came: Condvar::default(),
+            view: Mutex::new(view),
+            moved: Condvar::default(),
+            machine: Mutex::new(Some(machine)),
+        }
+    }
+
+    /// A message of another node.
+    pub fn receive(&self, message: Message) {
+        let mut inbox = self.inbox.lock();
+        if inbox.messages < MESSAGES_MAX {
+            inbox.messages += 1;
+            inbox.jobs.push_back(Job::Message(message));
+            drop(inbox);
+            self.came.notify_one();
+        }
+    }
+
+    /// Has a command carried out; waits so long at most.
+    pub fn propose(&self, command: Vec<u8>, timeout: Nanos) -> Answer {
+        let ticket = Arc::new(Ticket::default());
+        let job = Job::Propose {
+            command,
+            ticket: Arc::clone(&ticket),
+        };
+        self.ask(job, &ticket, timeout)
+    }
+
+    /// Asks a majority whether this node leads still: then its state is current.
+    pub fn confirm(&self, timeout: Nanos) -> Answer {
+        let ticket = Arc::new(Ticket::default());
+        let job = Job::Confirm {
+            ticket: Arc::clone(&ticket),
+        };
+        self.ask(job, &ticket, timeout)
+    }
+
+    fn ask(&self, job: Job, ticket: &Ticket, timeout: Nanos) -> Answer {
+        {
+            let mut inbox = self.inbox.lock();
+            if inbox.is_closed {
+                return Answer::Unknown;
+            }
+            inbox.jobs.push_back(job);
+        }
+        self.came.notify_one();
+        ticket.wait(timeout)
+    }
+
+    pub fn view(&self) -> View {
+        self.view.lock().clone()
+    }
+
+    /// The last entry that is carried out; waits a while for one behind `known`. `None`: the node ends.
+    pub fn wait_applied(&self, known: u64, timeout: Nanos) -> Option<u64> {
+        let view = self.view.lock();
+        let is_news = |view: &View| view.applied > known || view.failed.is_some();
+        let view = match is_news(&view) {
+            true => view,
+            false => self.moved.wait_timeout(view, timeout).0,
+        };
+        match view.failed {
+            Some(_) => None,
+            None => Some(view.applied),
+        }
+    }
+
+    /// Ends the thread, and whatever waits for it.
+    pub fn close(&self) {
+        self.inbox.lock().is_closed = true;
+        self.came.notify_all();
+    }
+
+    /// The node cannot go on.
+    pub fn fail(&self, error: &Error) {
+        self.view.lock().failed.get_or_insert_with(|| error.clone());
+        self.moved.notify_all();
+        self.close();
+    }
+
+    pub fn failure(&self) -> Option<Error> {
+        self.view.lock().failed.clone()
+    }
+}
+
+// ---- the thread ----
+
+/// The log, as the Raft library reads it.
+struct LogReader {
+    log: Arc<Mutex<RaftLog>>,
+    nodes: Vec<u64>,
+    /// Which node was said to lack entries, and when it is said again.
+    said: Mutex<(u64, Nanos)>,
+}
+
+fn unreadable(error: Error) -> raft::Error {
+    raft::Error::Store(StorageError::Other(Box::new(error)))
+}
+
+impl Storage for LogReader {
+    fn initial_state(&self) -> raft::Result<RaftState> {
+        let conf = raft::eraftpb::ConfState {
+            voters: self.nodes.clone(),
+            ..Default::default()
+        };
+        Ok(RaftState::new(self.log.lock().hard_state().clone(), conf))
+    }
+
+    fn entries(
+        &self,
+        low: u64,
+        high: u64,
+        max: impl Into<Option<u64>>,
+        _: GetEntriesContext,
+    ) -> raft::Result<Vec<Entry>> {
+        let log = self.log.lock();
+        if low < log.first_index() {
+            return Err(raft::Error::Store(StorageError::Compacted));
+        }
+        log.entries(low, high, max.into().unwrap_or(u64::MAX))
+            .map_err(unreadable)
+    }
+
+    fn term(&self, index: u64) -> raft::Result<u64> {
+        let log = self.log.lock();
+        let missing = match index < log.first_index() {
+            true => StorageError::Compacted,
+            false => StorageError::Unavailable,
+        };
+        log.term(index).ok_or(raft::Error::Store(missing))
+    }
+
+    fn first_index(&self) -> raft::Result<u64> {
+        Ok(self.log.lock().first_index())
+    }
+
+    fn last_index(&self) -> raft::Result<u64> {
+        Ok(self.log.lock().last_index())
+    }
+
+    fn snapshot(&self, index: u64, to: u64) -> raft::Result<raft::eraftpb::Snapshot> {
+        let mut said = self.said.lock();
+        if said.0 != to || rt::now() >= said.1 {
+            *said = (to, rt::now() + SAID_AGAIN);
+            eprintln!(
+                "cenote storage: node {to} lacks entries up to {index}, which are cut off here: it has been away for \
+                 more than the log that is kept (--log-size), and cannot come back yet"
+            );
+        }
+        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+    }
+}
+
+/// The thread's own.
+pub(crate) struct Driver {
+    replica: Arc<Replica>,
+    peers: Arc<Peers>,
+    raft: RawNode<LogReader>,
+    machine: Machine,
+    random: Random,
+    /// Term and role for which the election time was drawn.
+    drawn_for: (u64, StateRole),
+    timeout: usize,
+    tick_at: Nanos,
+    /// Proposals and questions under way, by number.
+    tickets: BTreeMap<u64, Arc<Ticket>>,
+    number: u64,
+    /// Questions that a majority has answered, until that entry is carried out.
+    confirmed: Vec<(u64, Arc<Ticket>)>,
+    /// The term in which it was said that a leader counts on entries that are lost.
+    counted_on: u64,
+}
+
+impl Driver {
+    /// # Errors
+    /// [`Error::Corrupt`] if the log cannot be what it says.
+    pub fn new(replica: Arc<Replica>, peers: Arc<Peers>, number: u64, nodes: &[u64]) -> Result<Driver> {
+        let applied = replica.view.lock().applied;
+        let machine = replica.machine.lock().take();
+        let machine = machine.ok_or_else(|| Error::Invalid("a replica has one thread".into()))?;
+        let config = Config {
+            id: number,
+            election_tick: ELECTION,
+            heartbeat_tick: HEARTBEAT,
+            applied,
+            max_size_per_msg: MESSAGE_BYTES,
+            max_inflight_msgs: IN_FLIGHT,
+            check_quorum: true,
+            pre_vote: true,
+            read_only_option: ReadOnlyOption::Safe,
+            max_uncommitted_size: UNCOMMITTED_BYTES,
+            max_committed_size_per_ready: COMMITTED_BYTES,
+            ..Config::new(number)
+        };
+        let reader = LogReader {
+            log: Arc::clone(&replica.log),
+            nodes: nodes.to_vec(),
+            said: Mutex::default(),
+        };
+        let quiet = slog::Logger::root(slog::Discard, slog::o!());
+        let raft = RawNode::new(&config, reader, &quiet).map_err(raft_error)?;
+        Ok(Driver {
+            replica,
+            peers,
+            raft,
+            machine,
+            random: Random(rt::random()),
+            drawn_for: (u64::MAX, StateRole::Follower),
+            timeout: ELECTION,
+            tick_at: rt::now() + TICK,
+            tickets: BTreeMap::new(),
+            number: 0,
+            confirmed: Vec::new(),
+            counted_on: 0,
+        })
+    }
+
+    /// The body of the thread.
+    pub fn run(mut self) {
+        let turns = catch_unwind(AssertUnwindSafe(|| {
+            loop {
+                match self.turn() {
+                    Ok(true) => {}
+                    Ok(false) => break None,
+                    Err(error) => break Some(error),
+                }
+            }
+        }));
+        // The library has no other way to say that it cannot go on.
+        let ended = turns.unwrap_or_else(|_| Some(Error::Poisoned("the Raft library cannot go on".into())));
+        let error = ended.unwrap_or_else(|| Error::Lost("the storage node was stopped".into()));
+        self.replica.fail(&error);
+        let jobs = std::mem::take(&mut self.replica.inbox.lock().jobs);
+        let asked = jobs.into_iter().filter_map(|job| match job {
+            Job::Message(_) => None,
+            Job::Propose { ticket, .. } | Job::Confirm { ticket } => Some(ticket),
+        });
+        asked.for_each(|ticket| ticket.answer(Answer::Unknown));
+        self.give_up();
+    }
+
+    /// One turn; false: the node ends.
+    fn turn(&mut self) -> Result<bool> {
+        let Some(jobs) = self.wait_for_jobs() else {
+            return Ok(false);
+        };
+        for job in jobs {
+            self.take(job)?;
+        }
+        while self.tick_at <= rt::now() {
+            self.draw();
+            self.raft.tick();
+            // A thread that lost its processor for long does not make up for all of it.
+            self.tick_at = (self.tick_at + TICK).max(Nanos(rt::now().0.saturating_sub(TICK.0)));
+        }
+        while self.raft.has_ready() {
+            self.handle_ready()?;
+        }
+        self.forget_tickets();
+        self.note();
+        Ok(true)
+    }
+
+    fn wait_for_jobs(&self) -> Option<VecDeque<Job>> {
+        let mut inbox = self.replica.inbox.lock();
+        loop {
+            if inbox.is_closed {
+                return None;
+            }
+            let left = self.tick_at.since(rt::now());
+            if !inbox.jobs.is_empty() || left == Nanos::ZERO {
+                inbox.messages = 0;
+                return Some(std::mem::take(&mut inbox.jobs));
+            }
+            inbox = self.replica.came.wait_timeout(inbox, left).0;
+        }
+    }
+
+    fn take(&mut self, job: Job) -> Result<()> {
+        match job {
+            Job::Message(message) => self.step(message),
+            Job::Propose { command, ticket } => self.propose(command, ticket),
+            Job::Confirm { ticket } => self.confirm(ticket),
+        }
+        Ok(())
+    }
+
+    /// A message of another node, unless no node that keeps its promises would send it here.
+    fn step(&mut self, message: Message) {
+        if !is_expected(&message) {
+            return;
+        }
+        let last = self.raft.raft.raft_log.last_index();
+        let is_beyond = message.msg_type() == MessageType::MsgHeartbeat && message.commit > last;
+        if is_beyond && message.term >= self.raft.raft.term {
+            // The leader counts on entries that this node has lost.
+            if self.counted_on != message.term {
+                self.counted_on = message.term;
+                eprintln!(
+                    "cenote storage: node {} counts on entries up to {}, this node has {last}: it was given another \
+                     directory than it had, and takes no part",
+                    message.from, message.commit
+                );
+            }
+            return;
+        }
+        // What is stale is an error, and of no interest.
+        let _ = self.raft.step(message);
+    }
+
+    fn propose(&mut self, command: Vec<u8>, ticket: Arc<Ticket>) {
+        if self.raft.raft.state != StateRole::Leader {
+            return ticket.answer(self.not_leader());
+        }
+        let number = self.next_number();
+        match self.raft.propose(number.to_le_bytes().to_vec(), command) {
+            Ok(()) => drop(self.tickets.insert(number, ticket)),
+            Err(_) => ticket.answer(Answer::Unknown),
+        }
+    }
+
+    fn confirm(&mut self, ticket: Arc<Ticket>) {
+        if self.raft.raft.state != StateRole::Leader {
+            return ticket.answer(self.not_leader());
+        }
+        let number = self.next_number();
+        self.raft.read_index(number.to_le_bytes().to_vec());
+        self.tickets.insert(number, ticket);
+    }
+
+    fn next_number(&mut self) -> u64 {
+        self.number += 1;
+        self.number
+    }
+
+    fn not_leader(&self) -> Answer {
+        Answer::NotLeader {
+            leader: self.raft.raft.leader_id,
+        }
+    }
+
+    /// The library draws election times from the system's chance; a simulated run needs its own.
+    fn draw(&mut self) {
+        let now = (self.raft.raft.term, self.raft.raft.state);
+        if now != self.drawn_for {
+            self.drawn_for = now;
+            self.timeout = ELECTION + self.random.below(ELECTION as u64) as usize;
+        }
+        self.raft.raft.set_randomized_election_timeout(self.timeout);
+    }
+
+    fn handle_ready(&mut self) -> Result<()> {
+        let mut ready = self.raft.ready();
+        if ready.ss().is_some_and(|soft| soft.raft_state != StateRole::Leader) {
+            self.give_up();
+        }
+        self.send(ready.take_messages());
+        for state in ready.take_read_states() {
+            self.was_confirmed(state.index, &state.request_ctx);
+        }
+        if let Some(hard) = ready.hs() {
+            // Before what is committed is carried out: pages may save a state of it at once.
+            self.replica.log.lock().set_commit(hard.commit);
+        }
+        self.apply(ready.take_committed_entries())?;
+        if planted(Fault::RaftUnsynced) {
+            self.send(ready.take_persisted_messages());
+        }
+        self.persist(&mut ready)?;
+        self.send(ready.take_persisted_messages());
+        let mut light = self.raft.advance(ready);
+        if let Some(commit) = light.commit_index() {
+            self.replica.log.lock().set_commit(commit);
+        }
+        self.send(light.take_messages());
+        self.apply(light.take_committed_entries())?;
+        self.raft.advance_apply();
+        Ok(())
+    }
+
+    fn persist(&self, ready: &mut Ready) -> Result<()> {
+        let unsynced = {
+            let mut log = self.replica.log.lock();
+            log.append(ready.take_entries())?;
+            if let Some(hard) = ready.hs() {
+                log.set_hard_state(hard)?;
+            }
+            match ready.must_sync() {
+                true => log.unsynced(),
+                false => return Ok(()),
+            }
+        };
+        // Readers of the log need not wait for the drive.
+        unsynced.sync()?;
+        self.replica.log.lock().note_synced(&unsynced);
+        Ok(())
+    }
+
+    fn send(&self, messages: Vec<Message>) {
+        for message in messages {
+            self.peers.send(message.to, message.encode_to_vec());
+        }
+    }
+
+    fn apply(&mut self, entries: Vec<Entry>) -> Result<()> {
+        let Some(last) = entries.last().map(|entry| entry.index) else {
+            return Ok(());
+        };
+        let mut answers = Vec::new();
+        for entry in entries {
+            let outcome = carry_out(&mut self.machine, &entry)?;
+            let number = <[u8; 8]>::try_from(entry.context.as_slice()).map(u64::from_le_bytes);
+            // A number is this leader's: of another's entries none is answered here.
+            let is_own = self.raft.raft.state == StateRole::Leader && entry.term == self.raft.raft.term;
+            if let (Ok(number), Some(outcome), true) = (number, outcome, is_own)
+                && let Some(ticket) = self.tickets.remove(&number)
+            {
+                answers.push((ticket, brief(outcome), entry.index));
+            }
+        }
+        let mut view = self.replica.view.lock();
+        view.note(last, &self.machine);
+        drop(view);
+        self.replica.moved.notify_all();
+        // Whoever is answered finds the state that the answer is about.
+        for (ticket, outcome, index) in answers {
+            ticket.answer(Answer::Outcome(outcome, index));
+        }
+        self.confirmed.retain(|(index, ticket)| {
+            let waits = *index > last;
+            if !waits {
+                ticket.answer(Answer::Current);
+            }
+            waits
+        });
+        Ok(())
+    }
+
+    fn was_confirmed(&mut self, index: u64, context: &[u8]) {
+        let number = <[u8; 8]>::try_from(context).map(u64::from_le_bytes);
+        let Some(ticket) = number.ok().and_then(|number| self.tickets.remove(&number)) else {
+            return;
+        };
+        match index <= self.replica.view.lock().applied {
+            true => ticket.answer(Answer::Current),
+            false => self.confirmed.push((index, ticket)),
+        }
+    }
+
+    /// This node does not lead: what becomes of its proposals is the next leader's.
+    fn give_up(&mut self) {
+        let tickets = std::mem::take(&mut self.tickets).into_values();
+        let confirmed = std::mem::take(&mut self.confirmed)
+            .into_iter()
+            .map(|(_, ticket)| ticket);
+        tickets
+            .chain(confirmed)
+            .for_each(|ticket| ticket.answer(Answer::Unknown));
+    }
+
+    /// Questions that the library dropped, and whose clients have gone.
+    fn forget_tickets(&mut self) {
+        if self.tickets.len() > TICKETS_MAX {
+            self.tickets.retain(|_, ticket| Arc::strong_count(ticket) > 1);
+        }
+    }
+
+    fn note(&self) {
+        let raft = &self.raft.raft;
+        let mut view = self.replica.view.lock();
+        (view.leader, view.term, view.committed) = (raft.leader_id, raft.term, raft.raft_log.committed);
+        view.everywhere = match raft.state {
+            StateRole::Leader => raft
+                .prs()
+                .iter()
+                .map(|(_, progress)| progress.matched)
+                .min()
+                .unwrap_or(0),
+            _ => 0,
+        };
+    }
+}
+
+/// Whether a node that keeps to the protocol sends such a message. The library takes others for its own process's.
+fn is_expected(message: &Message) -> bool {
+    use MessageType::*;
+    let is_of_nodes = matches!(
+        message.msg_type(),
+        MsgAppend
+            | MsgAppendResponse
+            | MsgHeartbeat
+            | MsgHeartbeatResponse
+            | MsgRequestVote
+            | MsgRequestVoteResponse
+            | MsgRequestPreVote
+            | MsgRequestPreVoteResponse
+    );
+    let mut follows = (message.index + 1..).zip(&message.entries);
+    is_of_nodes && follows.all(|(index, entry)| entry.index == index && is_whole(entry))
+}
+
+/// Whether an entry is the library's own or a command.
+fn is_whole(entry: &Entry) -> bool {
+    entry.data.is_empty() || entry.entry_type() == EntryType::EntryNormal && Command::decode(&entry.data).is_ok()
+}
+
+fn raft_error(error: raft::Error) -> Error {
+    Error::corrupt(format!("the Raft log cannot be used: {error}"))
+}
+
+/// What an entry does to the state; `None`: it is Raft's own.
+///
+/// # Errors
+/// [`Error::Corrupt`] for an entry that is no command.
+pub(crate) fn carry_out(machine: &mut Machine, entry: &Entry) -> Result<Option<Outcome>> {
+    if entry.data.is_empty() || entry.entry_type() != EntryType::EntryNormal {
+        return Ok(None);
+    }
+    Ok(Some(machine.apply(Command::decode(&entry.data)?)))
+}
+
+/// An outcome without the bytes that only pages want.
+fn brief(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Appended { .. } => Outcome::Done,
+        other => other,
+    }
+}

@@ -1,0 +1,4 @@
+//! Storage nodes of one process, over the machine's loopback.
+
+mod cluster;
+mod pages;
