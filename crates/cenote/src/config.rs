@@ -23,6 +23,8 @@ use std::path::{Path, PathBuf};
 pub const DATA_DEFAULT: &str = "./cenote-data";
 /// Where the server listens by default.
 pub const LISTEN_DEFAULT: &str = "127.0.0.1:5433";
+/// What storage nodes call their cluster, unless it is said.
+pub const STORAGE_CLUSTER_DEFAULT: &str = "cenote";
 const MAX_CONNECTIONS_DEFAULT: usize = 5000;
 /// The statements of all sessions may run at once, a thread each, and threads that use the database are numbered below
 /// 8,192; the rest is the server's own.
@@ -188,12 +190,30 @@ pub struct MemoryOptions {
     pub mirror: Option<bool>,
 }
 
+/// Where log and pages are, if not in the data directory.
+#[derive(Debug, Clone, Default, Args)]
+pub struct StorageOptions {
+    /// Storage nodes that keep log and pages, all of them; the data directory then has what need not last [default:
+    /// none, files of the data directory]
+    #[arg(long, env = "CENOTE_STORAGE", value_name = "ADDR:PORT,...")]
+    pub storage: Option<String>,
+    /// With --storage: the name of the storage nodes' cluster [default: cenote]
+    #[arg(long, env = "CENOTE_STORAGE_CLUSTER", value_name = "NAME")]
+    pub storage_cluster: Option<String>,
+    /// With --storage: file with the secret that the storage nodes ask for
+    #[arg(long, env = "CENOTE_STORAGE_SECRET_FILE", value_name = "FILE")]
+    pub storage_secret_file: Option<PathBuf>,
+}
+
 /// All settings of a server, where they are given on the command line or in the environment.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunOptions {
     /// Which database.
     #[command(flatten)]
     pub data: DataOptions,
+    /// In which storage.
+    #[command(flatten)]
+    pub storage: StorageOptions,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
@@ -243,6 +263,9 @@ pub struct RunOptions {
 #[serde(deny_unknown_fields)]
 struct FileOptions {
     data: Option<PathBuf>,
+    storage: Option<String>,
+    storage_cluster: Option<String>,
+    storage_secret_file: Option<PathBuf>,
     listen: Option<String>,
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
@@ -272,6 +295,8 @@ struct FileOptions {
 pub struct Settings {
     /// Data directory.
     pub data: PathBuf,
+    /// The storage nodes that have log and pages, if any do.
+    pub storage: Option<StorageSettings>,
     /// ADDR:PORT.
     pub listen: String,
     /// Directory of a Unix socket for clients of this machine.
@@ -314,6 +339,47 @@ pub struct Settings {
     pub log_level: LogLevel,
     /// The file that was read, if one was.
     pub file: Option<PathBuf>,
+}
+
+/// Which storage nodes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StorageSettings {
+    /// ADDR:PORT of each.
+    pub nodes: Vec<String>,
+    /// The name of their cluster.
+    pub cluster: String,
+    /// Where the secret is that they ask for, if they do.
+    pub secret_file: Option<PathBuf>,
+}
+
+impl StorageOptions {
+    /// Decides them.
+    ///
+    /// # Errors
+    /// Something is said of nodes, and none is named.
+    pub fn decide(self) -> Result<Option<StorageSettings>, ConfigError> {
+        let is_more_given = self.storage_cluster.is_some() || self.storage_secret_file.is_some();
+        let Some(nodes) = self.storage else {
+            let problem = "storage_cluster and storage_secret_file are for --storage ADDR:PORT,...";
+            return match is_more_given {
+                true => Err(ConfigError::Value(problem.into())),
+                false => Ok(None),
+            };
+        };
+        let nodes: Vec<String> = nodes.split(',').map(|node| node.trim().to_owned()).collect();
+        if nodes.iter().any(|node| !node.contains(':')) {
+            let problem = format!(
+                "storage is {:?}: it is ADDR:PORT of each storage node, with commas in between",
+                nodes.join(",")
+            );
+            return Err(ConfigError::Value(problem));
+        }
+        Ok(Some(StorageSettings {
+            nodes,
+            cluster: self.storage_cluster.unwrap_or_else(|| STORAGE_CLUSTER_DEFAULT.into()),
+            secret_file: self.storage_secret_file,
+        }))
+    }
 }
 
 /// Which memory of which pool.
@@ -369,6 +435,12 @@ impl Settings {
         let local_memory_size = decide_local(memory, local, memory_size.0)?;
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
+            storage: StorageOptions {
+                storage: options.storage.storage.or(file.storage),
+                storage_cluster: options.storage.storage_cluster.or(file.storage_cluster),
+                storage_secret_file: options.storage.storage_secret_file.or(file.storage_secret_file),
+            }
+            .decide()?,
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             socket_dir: options.socket_dir.or(file.socket_dir),
             memory: memory.unwrap_or(Memory::Cxl),

@@ -1,11 +1,14 @@
 //! Opening, checking and copying the database that settings mean.
 
-use crate::config::{Memory, Settings};
+use crate::config::{Memory, Settings, StorageSettings};
 use crate::{pooled, regions};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_engine::{Claim, Engine, EngineOptions, Result};
 use cenote_fabric::Origin;
+use cenote_fabric::message::tcp::Tcp;
+use cenote_storage::nodes::StorageNodes;
+use cenote_storage_node::NodesClient;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,12 +36,32 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
         }
         None => options.region = settings.region.clone(),
     }
+    options.nodes = settings.storage.as_ref().map(nodes).transpose()?;
     options.claim = Some(claim);
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
     let seconds = u64::from(settings.analyze_every);
     options.analyze_every = (seconds > 0).then(|| Nanos::from_secs(seconds));
     Engine::open(options)
+}
+
+/// The storage nodes that settings mean.
+///
+/// # Errors
+/// The secret's file cannot be read.
+pub fn client(storage: &StorageSettings) -> cenote_base::Result<NodesClient> {
+    let secret = storage.secret_file.as_deref().map(pooled::read_secret).transpose()?;
+    let secret = secret.unwrap_or_default();
+    Ok(NodesClient::new(
+        Arc::new(Tcp),
+        &storage.cluster,
+        &secret,
+        &storage.nodes,
+    ))
+}
+
+fn nodes(storage: &StorageSettings) -> Result<Arc<dyn StorageNodes>> {
+    Ok(Arc::new(client(storage)?))
 }
 
 /// A host that has a name, and no pool that counts its lives: those of its machine do.
@@ -55,7 +78,7 @@ pub fn open_existing(
     settings: &Settings,
 ) -> std::result::Result<Arc<Engine>, Box<dyn std::error::Error + Send + Sync>> {
     let is_empty = std::fs::read_dir(&settings.data).map(|mut entries| entries.next().is_none());
-    if is_empty.unwrap_or(true) {
+    if settings.storage.is_none() && is_empty.unwrap_or(true) {
         let data = settings.data.display();
         return Err(format!(
             "there is no database in {data}; name its directory with --data, or make one with `cenote \

@@ -38,10 +38,14 @@ fn offline(options: &CheckOptions) -> Result<CheckReport, Failure> {
     let run = RunOptions {
         data: options.connect.data.clone(),
         memory: options.memory.clone(),
+        storage: options.storage.clone(),
         ..RunOptions::default()
     };
     let settings = Settings::resolve(run)?;
-    say!("no server runs: checking the files in {}", settings.data.display());
+    match &settings.storage {
+        Some(storage) => say!("checking what is on the storage nodes {}", storage.nodes.join(", ")),
+        None => say!("no server runs: checking the files in {}", settings.data.display()),
+    }
     let engine = database::open_existing(&settings)?;
     let report = engine.check()?;
     engine.shutdown()?;

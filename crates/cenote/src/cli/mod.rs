@@ -16,9 +16,10 @@ mod restore;
 mod run;
 mod space;
 mod status;
+mod storage;
 mod version;
 
-use crate::config::{DataOptions, MemoryOptions, RunOptions};
+use crate::config::{DataOptions, MemoryOptions, RunOptions, StorageOptions};
 use clap::{Args, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -67,6 +68,7 @@ Examples:
   cenote run --listen 127.0.0.1:0                                   any free port; the `ready` line names it
   cenote run --listen 0.0.0.0:5433 --password-file /srv/passwords   for other machines; passwords are then needed
   cenote run --region /dev/dax0.0 --survive host                    memory that outlives the host
+  cenote run --storage 10.0.0.1:6001,10.0.0.2:6001,10.0.0.3:6001    log and pages on storage nodes
   cenote run --device cxl-switch                                    as slow as memory behind a CXL switch (emulated)
 
 The server runs in the foreground and logs on standard error. SIGTERM or Ctrl-C stop it in order; kill -9 loses nothing
@@ -85,6 +87,20 @@ Hosts of a pod that share a device, each with an agent; a grant goes from a host
 
 Killed and started again, the database finds its memory as it was. `cenote pool free GRANT` gives memory back.
 With --tenants FILE the manager knows tenants, their quotas and secrets; without, it listens on loopback addresses only.";
+
+const STORAGE_EXAMPLES: &str = "\
+Three storage nodes on one machine, and a database on them:
+  nodes=1=127.0.0.1:6001,2=127.0.0.1:6002,3=127.0.0.1:6003
+  cenote storage --node 1 --nodes $nodes --dir /srv/storage1
+  cenote storage --node 2 --nodes $nodes --dir /srv/storage2
+  cenote storage --node 3 --nodes $nodes --dir /srv/storage3
+  cenote run --data /srv/orders --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
+  cenote storage status --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
+
+A commit is acknowledged when a majority of the nodes has it synced; the nodes make pages of the log themselves. The
+server may be started on any machine: it has nothing that lasts. A server that is started takes the database from the
+one before, of which nothing is accepted any more. On addresses that other machines reach, every node and server needs
+the same secret (--storage-secret-file).";
 
 const KV_EXAMPLES: &str = "\
 Examples:
@@ -173,6 +189,9 @@ enum Command {
     /// Look at a memory pool: nodes, devices, hosts, tenants, grants; audit it; free what is not needed
     #[command(subcommand, after_help = POOL_EXAMPLES)]
     Pool(pool::PoolCommand),
+    /// Start a storage node: with others it keeps the log and the pages of a database
+    #[command(after_help = STORAGE_EXAMPLES)]
+    Storage(storage::StorageArguments),
     /// Start a key-value server in the foreground: Redis's protocol, on memory that outlives the process
     #[command(after_help = KV_EXAMPLES)]
     Kv(kv::KvArguments),
@@ -220,6 +239,8 @@ struct CheckOptions {
     connect: ConnectOptions,
     #[command(flatten)]
     memory: MemoryOptions,
+    #[command(flatten)]
+    storage: StorageOptions,
 }
 
 #[derive(Debug, Args)]
@@ -298,6 +319,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Memory(arguments) => pool::memory(arguments),
         Command::Host(arguments) => host::run(arguments),
         Command::Pool(command) => pool::look(command),
+        Command::Storage(arguments) => storage::run(arguments),
         Command::Kv(arguments) => kv::run(arguments, started),
         Command::Mount(arguments) => mount::run(&arguments, started),
         Command::Fs(command) => mount::look(command),

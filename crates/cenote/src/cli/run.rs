@@ -58,6 +58,12 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     let emulation = settings.device.as_ref().map(Emulation::begin);
     let engine = database::open(&settings)?;
     say!("memory     {}", describe_memory(&settings));
+    if let Some(storage) = &settings.storage {
+        say!(
+            "storage    log and pages on the storage nodes {}",
+            storage.nodes.join(", ")
+        );
+    }
     if let Some(emulation) = &emulation {
         say!("device     {}", emulation.describe());
     }
@@ -151,7 +157,12 @@ fn mirrored(settings: &Settings, mirror: bool) -> &'static str {
 fn describe_memory(settings: &Settings) -> String {
     let size = settings.memory_size;
     if settings.memory == Memory::Dram {
-        return format!("{size} of private memory (dram): a restart replays the log and begins with a cold cache");
+        let replays = if settings.storage.is_none() {
+            "replays the log and "
+        } else {
+            ""
+        };
+        return format!("{size} of private memory (dram): a restart {replays}begins with a cold cache");
     }
     if let (Some(local), Some(pool)) = (settings.local_memory_size, &settings.pool) {
         return format!(

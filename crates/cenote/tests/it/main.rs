@@ -16,4 +16,5 @@ mod program;
 mod protocol;
 mod sessions;
 mod settings;
+mod storage_nodes;
 mod stub;

@@ -19,7 +19,7 @@ fn start_on(host: &str, data: &Path) -> Process {
 }
 
 /// A client that inserts one number after the other, until that fails.
-struct Writer {
+pub struct Writer {
     acknowledged: Arc<AtomicI32>,
     is_stopping: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -27,7 +27,7 @@ struct Writer {
 
 impl Writer {
     /// Numbers from `from` on.
-    fn start(server: &Process, from: i32) -> Self {
+    pub fn start(server: &Process, from: i32) -> Self {
         let (acknowledged, is_stopping) = (Arc::new(AtomicI32::new(from)), Arc::new(AtomicBool::new(false)));
         let mut client = server.client();
         let thread = std::thread::spawn({
@@ -49,7 +49,7 @@ impl Writer {
         }
     }
 
-    fn reaches(&self, number: i32) {
+    pub fn reaches(&self, number: i32) {
         let deadline = Instant::now() + TIMEOUT;
         while self.acknowledged.load(Ordering::SeqCst) < number {
             assert!(Instant::now() < deadline && !self.thread.is_finished());
@@ -58,11 +58,11 @@ impl Writer {
     }
 
     /// Below this number all are acknowledged.
-    fn acknowledged(&self) -> i32 {
+    pub fn acknowledged(&self) -> i32 {
         self.acknowledged.load(Ordering::SeqCst)
     }
 
-    fn end(self) -> i32 {
+    pub fn end(self) -> i32 {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.thread.join().unwrap();
         self.acknowledged.load(Ordering::SeqCst)
@@ -70,12 +70,12 @@ impl Writer {
 }
 
 /// How many numbers there are of `from..to`.
-fn count(server: &Process, from: i32, to: i32) -> i64 {
+pub fn count(server: &Process, from: i32, to: i32) -> i64 {
     let query = "SELECT count(*) FROM t WHERE n >= $1 AND n < $2";
     server.client().query_one(query, &[&from, &to]).unwrap().get(0)
 }
 
-fn signal(process: &Process, signal: Signal) {
+pub fn signal(process: &Process, signal: Signal) {
     kill_process(Pid::from_child(&process.child), signal).unwrap();
 }
 
