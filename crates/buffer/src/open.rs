@@ -225,7 +225,7 @@ fn identity(control: &Control, dir: &DataDir) -> Identity {
     Identity {
         database: control.database,
         region: 1,
-        directory: dir.name(),
+        directory: dir.path().display().to_string(),
         ..Identity::default()
     }
 }

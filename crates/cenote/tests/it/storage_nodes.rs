@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Nodes {
+    /// Ended before their directory is removed.
+    daemons: Vec<Option<Daemon>>,
     directory: tempfile::TempDir,
     ports: Vec<u16>,
-    daemons: Vec<Option<Daemon>>,
 }
 
 impl Nodes {
@@ -162,8 +163,13 @@ fn a_server_that_was_passed_over_ends() {
         assert!(Instant::now() < deadline, "the former server goes on");
         std::thread::sleep(Duration::from_millis(10));
     }
-    assert_eq!(first.end(), before, "nothing was acknowledged any more");
-    assert_eq!(count(&next, 0, i32::MAX), found, "and nothing of it came");
+    // What was on its way to the nodes before may be acknowledged late: the next server has it.
+    let acknowledged = i64::from(first.end());
+    assert!(
+        acknowledged <= found,
+        "{acknowledged} were acknowledged, and {found} are there"
+    );
+    assert_eq!(count(&next, 0, i32::MAX), found, "nothing came since");
 }
 
 /// With a region the server finds its pages as they were, and what only its ring had.
@@ -182,6 +188,9 @@ fn a_region_is_found_again_beside_nodes() {
     assert!(said.contains("recovery   instant"), "{said}");
     let found = count(&server, 0, i32::MAX);
     assert!(found >= i64::from(acknowledged), "{found} of {acknowledged}");
+    // The region is this directory's, though the database is not there.
+    let (ok, text) = output(&mut cenote(&["region", "list"]));
+    assert!(ok && text.contains(data.text()), "{text}");
 }
 
 #[test]

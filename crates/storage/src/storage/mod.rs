@@ -82,6 +82,7 @@ enum Place {
     Nodes {
         nodes: Arc<dyn StorageNodes>,
         taken: Taken,
+        scratch: PathBuf,
         _lock: File,
     },
 }
@@ -168,6 +169,7 @@ impl DataDir {
             place: Place::Nodes {
                 nodes,
                 taken,
+                scratch: scratch.to_owned(),
                 _lock: lock,
             },
             control: Arc::new(control),
@@ -175,11 +177,11 @@ impl DataDir {
         })
     }
 
-    /// The directory, or the nodes, for people.
-    pub fn name(&self) -> String {
+    /// The directory of this process: the database's, or the one for what need not last.
+    pub fn path(&self) -> &Path {
         match &self.place {
-            Place::Files { path, .. } => path.display().to_string(),
-            Place::Nodes { nodes, .. } => nodes.name(),
+            Place::Files { path, .. } => path,
+            Place::Nodes { scratch, .. } => scratch,
         }
     }
 
@@ -293,11 +295,6 @@ impl Storage {
     /// The control file.
     pub fn control(&self) -> &ControlFile {
         &self.dir.control
-    }
-
-    /// The data directory, or the storage nodes, for people.
-    pub fn name(&self) -> String {
-        self.dir.name()
     }
 
     /// Notes that all redo before `checkpoint` (a group's start, or the log's end) is in the
