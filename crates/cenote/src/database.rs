@@ -86,7 +86,30 @@ pub fn open_existing(
         )
         .into());
     }
+    if let Some(storage) = &settings.storage {
+        refuse_beside_a_server(storage)?;
+    }
     Ok(open(&as_found(settings))?)
+}
+
+/// To open a database on storage nodes is to take it: a server that has it would end.
+fn refuse_beside_a_server(
+    storage: &StorageSettings,
+) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let client = client(storage)?;
+    let name = client.name();
+    let owner = client.owner()?;
+    if owner.control.is_none() {
+        return Err(format!("there is no database on {name}; make one with `cenote run --storage`").into());
+    }
+    match cenote_storage::control::is_clean(owner.control.as_deref(), &name)? {
+        true => Ok(()),
+        false => Err(format!(
+            "a server has the database on {name}, or did not stop in order: ask it (--connect ADDR:PORT), or start one \
+             and stop it"
+        )
+        .into()),
+    }
 }
 
 fn as_found(settings: &Settings) -> Settings {

@@ -48,6 +48,8 @@ pub struct NodesClient {
     /// The entry of that one, or of the take: pages are read of the spaces as they are since.
     entry: AtomicU64,
     full: AtomicBool,
+    /// How long a call may take.
+    timeout: Nanos,
 }
 
 /// Commands in turn: all but appends.
@@ -66,11 +68,18 @@ struct Node {
     away_until: AtomicU64,
     /// Times in a row that it did not answer.
     silences: AtomicU64,
+    /// When it may be asked for pages again: it said that it lacks redo.
+    lags_until: AtomicU64,
 }
 
 impl Node {
     fn is_away(&self) -> bool {
         self.away_until.load(Ordering::Acquire) > rt::now().0
+    }
+
+    /// Whether its pages are not to be asked for now.
+    fn lags(&self) -> bool {
+        self.is_away() || self.lags_until.load(Ordering::Acquire) > rt::now().0
     }
 
     fn set_away(&self) {
@@ -91,6 +100,7 @@ impl NodesClient {
             idle: Mutex::default(),
             away_until: AtomicU64::new(0),
             silences: AtomicU64::new(0),
+            lags_until: AtomicU64::new(0),
         };
         NodesClient {
             network,
@@ -102,7 +112,13 @@ impl NodesClient {
             turn: Mutex::default(),
             entry: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            timeout: TIMEOUT,
         }
+    }
+
+    /// The same, with calls that take so long at most.
+    pub(crate) fn with_timeout(self, timeout: Nanos) -> NodesClient {
+        NodesClient { timeout, ..self }
     }
 
     /// What each node says of itself, by address.
@@ -146,7 +162,12 @@ impl NodesClient {
             from: 0,
             identity: 0,
         };
-        let connection = connect(&*self.network, &node.address, &hello)?;
+        let connection = connect(&*self.network, &node.address, &hello);
+        // An address that means nothing now is a node that cannot be reached: the others can.
+        let connection = connection.map_err(|error| match error {
+            Error::Invalid(why) => Error::Lost(why),
+            other => other,
+        })?;
         self.talk(node, connection, &bytes)
     }
 
@@ -175,9 +196,9 @@ impl NodesClient {
 
     /// Asks whoever leads, until one answers.
     fn ask_leader(&self, request: &Request) -> Result<Reply> {
-        let (until, mut last) = (rt::now() + TIMEOUT, String::from("none of them answered"));
+        let (until, mut last) = (rt::now() + self.timeout, String::from("none of them answered"));
         while rt::now() < until {
-            let (is_nobody_there, mut is_answered, mut stranger) = (self.nodes.iter().all(Node::is_away), false, None);
+            let (is_nobody_there, mut strangers) = (self.nodes.iter().all(Node::is_away), 0);
             for n in self.leader_first() {
                 let node = &self.nodes[n];
                 if node.is_away() && !is_nobody_there {
@@ -185,17 +206,24 @@ impl NodesClient {
                 }
                 match self.ask(node, request) {
                     Ok(Reply::NotLeader { leader }) => {
-                        (is_answered, last) = (true, format!("they take node {leader} for their leader"));
+                        last = format!("they take node {leader} for their leader");
                     }
                     Ok(Reply::Failed(error @ (Error::Timeout(_) | Error::Busy(_)))) => {
-                        (is_answered, last) = (true, error.to_string());
+                        last = error.to_string();
                     }
                     Ok(Reply::Failed(error)) => return Err(error),
                     Ok(reply) => {
                         self.leader.store(n, Ordering::Release);
                         return Ok(reply);
                     }
-                    Err(error @ Error::Mismatch(_)) => stranger = Some(error),
+                    Err(error @ Error::Mismatch(_)) => {
+                        strangers += 1;
+                        // Nobody but strangers: it is another cluster that is meant.
+                        if strangers == self.nodes.len() {
+                            return Err(error);
+                        }
+                        last = error.to_string();
+                    }
                     Err(error) => {
                         last = error.to_string();
                         if matches!(error, Error::Timeout(_)) {
@@ -204,16 +232,12 @@ impl NodesClient {
                     }
                 }
             }
-            // Of a cluster nobody answers but strangers: it is another one that is meant.
-            if let Some(stranger) = stranger.filter(|_| !is_answered) {
-                return Err(stranger);
-            }
             rt::sleep(AGAIN);
         }
         Err(Error::Timeout(format!(
             "no majority of {} answered in {} s: {last}",
             self.name(),
-            TIMEOUT.0 / 1_000_000_000
+            self.timeout.0 / 1_000_000_000
         )))
     }
 
@@ -271,23 +295,27 @@ impl NodesClient {
 
     /// Asks nodes in turn, from number `first` on, until one gives what `accept` takes.
     fn ask_any<T>(&self, first: usize, request: &Request, accept: impl Fn(Reply) -> Result<T>) -> Result<T> {
-        let (until, mut last) = (rt::now() + TIMEOUT, None);
+        let (until, mut last) = (rt::now() + self.timeout, None);
         loop {
             // Nodes that say for good that they cannot: where all do, no other answer will come.
-            let (mut refusals, is_nobody_there) = (0, self.nodes.iter().all(Node::is_away));
+            let (mut refusals, is_nobody_there) = (0, self.nodes.iter().all(Node::lags));
             for n in (0..self.nodes.len()).map(|n| (first + n) % self.nodes.len()) {
                 let node = &self.nodes[n];
-                if node.is_away() && !is_nobody_there {
+                if node.lags() && !is_nobody_there {
                     continue;
                 }
-                match self.ask(node, request).and_then(&accept) {
+                let reply = self.ask(node, request);
+                if reply.as_ref().is_err_and(|error| !matches!(error, Error::Mismatch(_))) {
+                    node.set_away();
+                }
+                match reply.and_then(&accept) {
                     Ok(found) => return Ok(found),
                     Err(error @ Error::Invalid(_)) => return Err(error),
                     Err(error) => {
                         match error {
                             Error::Corrupt(_) | Error::Mismatch(_) => refusals += 1,
-                            // One that lags behind is no better than one that is silent.
-                            _ => node.set_away(),
+                            // It may lead all the same: commands are none the worse for it.
+                            _ => node.lags_until.store((rt::now() + AWAY).0, Ordering::Release),
                         }
                         last = Some(error);
                     }

@@ -163,8 +163,8 @@ mod tests {
         for cut in 0..bytes.len() {
             let mut reader = Reader::new(&bytes[..cut], "a test");
             let read = (|| {
-                (reader.u8()?, reader.u32()?, reader.u128()?, reader.text()?);
-                reader.each(|r| r.u64())
+                let head = (reader.u8()?, reader.u32()?, reader.u128()?, reader.text()?);
+                Ok::<_, Error>((head, reader.each(|r| r.u64())?))
             })();
             assert!(read.is_err(), "cut at {cut}");
         }

@@ -18,11 +18,11 @@ use cenote_base::error::IoContext;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex, Nanos};
-use cenote_base::{Error, Lsn, PageId, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_storage::OwnedRecord;
 use cenote_storage::nodes::{OwnerRecord, StorageNodes};
-use cenote_storage::redo::GroupRef;
+use cenote_storage::redo::{GroupRef, verify_page};
 use prost::Message as _;
 use raft::eraftpb::Message;
 
@@ -40,6 +40,8 @@ use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
 /// How long a client's command may take before its client asks again.
 const ANSWER_TIMEOUT: Nanos = Nanos::from_millis(2500);
 const HELLO_TIMEOUT: Nanos = Nanos::from_secs(5);
+/// How long merging waits for a page from another node.
+const OTHERS_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Between two looks whether the node ends.
 const TURN: Nanos = Nanos::from_millis(200);
 /// Connections at a time; more are refused.
@@ -159,6 +161,8 @@ impl StorageNode {
         };
         let mut redo = |wanted: &BTreeMap<PageId, Lsn>| redo_of(&log, &checkpoint, wanted);
         let pages = Pages::open(&dir, identity.identity, &checkpoint, limits, &mut redo)?;
+        let missing = pages.missing_spaces(&checkpoint);
+        check_dropped(&log, &checkpoint, missing, &dir)?;
         let replica = Arc::new(Replica::new(log, checkpoint.machine.clone(), checkpoint.entry.0));
         let hello = Hello {
             cluster: options.cluster.clone(),
@@ -172,7 +176,8 @@ impl StorageNode {
         let listener = network.listen(options.listen.as_deref().unwrap_or(&own))?;
         let address = listener.address();
         let addresses: Vec<String> = others.values().cloned().collect();
-        let to_others = NodesClient::new(Arc::clone(&network), &options.cluster, &options.secret, &addresses);
+        let to_others = NodesClient::new(Arc::clone(&network), &options.cluster, &options.secret, &addresses)
+            .with_timeout(OTHERS_TIMEOUT);
         let peers = Arc::new(Peers::new(network, hello, &others));
         let driver = Driver::new(Arc::clone(&replica), Arc::clone(&peers), options.number, &numbers)?;
         let shared = Arc::new(Shared {
@@ -292,6 +297,29 @@ fn redo_of(
     Ok(found)
 }
 
+/// Files of spaces may be missing where a later entry drops the space: a start takes it in again.
+///
+/// # Errors
+/// [`Error::Corrupt`] if one is not dropped.
+fn check_dropped(log: &RaftLog, checkpoint: &Checkpoint, mut missing: Vec<u32>, dir: &Path) -> Result<()> {
+    let mut index = checkpoint.entry.0 + 1;
+    while !missing.is_empty() && index <= log.last_index() {
+        for entry in log.entries(index, log.last_index() + 1, INGEST_BYTES)? {
+            index = entry.index + 1;
+            if let Ok(Command::DropSpace { space, .. }) = Command::decode(&entry.data) {
+                missing.retain(|missing| *missing != space);
+            }
+        }
+    }
+    match missing.first() {
+        None => Ok(()),
+        Some(space) => Err(Error::corrupt(format!(
+            "the file of space {space} is missing in {}: the other nodes go on without this one; bring the file back",
+            dir.display()
+        ))),
+    }
+}
+
 fn records_of(start: Lsn, groups: &[u8]) -> Result<Vec<OwnedRecord>> {
     let (mut at, mut found) = (start, Vec::new());
     while at < start.advance(groups.len() as u64) {
@@ -363,7 +391,7 @@ impl Shared {
             self.look_at_disk()?;
             self.make_spare()?;
             let log = self.replica.log.lock().bytes();
-            let merged = match self.pages.wants_merge(log.saturating_sub(self.options.log_kept)) {
+            let merged = match self.pages.wants_merge(log.saturating_sub(self.log_kept())) {
                 true => self.merge_batch()?,
                 false => 0,
             };
@@ -401,18 +429,22 @@ impl Shared {
         if self.options.nodes.len() == 1 {
             return Err(damaged());
         }
-        self.others
-            .read_pages(&[(id, lsn)])
-            .pop()
-            .ok_or_else(damaged)?
-            .map(|(page, _)| page)
+        let (page, _) = self.others.read_pages(&[(id, lsn)]).pop().ok_or_else(damaged)??;
+        match page.len() == PAGE_SIZE {
+            true => verify_page(&page, id).map(|()| page),
+            false => Err(damaged()),
+        }
     }
 
     fn save(&self) -> Result<()> {
         let Some(checkpoint) = self.pages.checkpoint() else {
             return Ok(());
         };
-        save_state(&self.options.dir, &checkpoint)?;
+        match save_state(&self.options.dir, &checkpoint) {
+            // A later one is saved when there is room.
+            Err(Error::Full(_)) => return Ok(()),
+            saved => saved?,
+        }
         let kept = self.log_kept();
         let first = {
             let mut log = self.replica.log.lock();
@@ -423,22 +455,26 @@ impl Shared {
         Ok(())
     }
 
-    /// Bytes of the log to be kept. A node that leads keeps eight times as much where another lacks entries, while there
-    /// is room: nothing else brings that node back.
+    /// Bytes of the log to be kept. A node that leads keeps what another lacks, up to eight times as much, while there is
+    /// room: nothing else brings that node back.
     fn log_kept(&self) -> u64 {
-        let view = self.replica.view();
-        let lags = view.everywhere > 0 && view.everywhere < view.committed;
-        match lags && !self.full.load(Ordering::Acquire) {
-            true => self.options.log_kept.saturating_mul(8),
-            false => self.options.log_kept,
+        let least = self.options.log_kept;
+        match self.replica.view().everywhere {
+            Some(entry) if !self.full.load(Ordering::Acquire) => {
+                let lacking = self.replica.log.lock().bytes_behind(entry);
+                lacking.clamp(least, least.saturating_mul(8))
+            }
+            _ => least,
         }
     }
 
     fn make_spare(&self) -> Result<()> {
         let wanted = self.replica.log.lock().spare_wanted();
         if let Some(wanted) = wanted.filter(|_| !self.full.load(Ordering::Acquire)) {
-            wanted.make()?;
-            self.replica.log.lock().add_spare(wanted);
+            match wanted.make() {
+                Err(Error::Full(_)) => {}
+                made => made.map(|()| self.replica.log.lock().add_spare(wanted))?,
+            }
         }
         Ok(())
     }
@@ -689,7 +725,7 @@ impl Shared {
             saved,
             epoch: view.epoch,
             log_end: view.log.end.raw(),
-            everywhere: view.everywhere,
+            everywhere: view.everywhere.unwrap_or(0),
             ingested: ingested.raw(),
             log_bytes,
             page_bytes: self.pages.bytes_on_disk(),

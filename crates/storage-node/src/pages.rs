@@ -130,6 +130,12 @@ impl Pages {
         })
     }
 
+    /// The spaces of a checkpoint of which there is no file.
+    pub fn missing_spaces(&self, checkpoint: &Checkpoint) -> Vec<u32> {
+        let spaces = checkpoint.machine.spaces();
+        spaces.filter(|space| !self.store.has_space(*space)).collect()
+    }
+
     // ---- redo that comes ----
 
     /// Takes what an entry did to the state that is in `machine` now.
@@ -306,6 +312,8 @@ impl Pages {
                 Err(Error::Corrupt(_)) => match other_copy(*id, last) {
                     // The others have dropped its space, and this node comes to that entry, too.
                     Err(Error::Invalid(_)) => gone.push(*id),
+                    // It is left for later, and the log with it.
+                    Err(Error::Timeout(_) | Error::Lost(_) | Error::Busy(_)) => {}
                     copy => built.push((*id, copy?)),
                 },
                 page => built.push((*id, page?.0)),
@@ -321,10 +329,11 @@ impl Pages {
         for (id, page) in &built {
             index.merged(*id, redo::page_lsn(page));
         }
+        let done = built.len() + gone.len();
         gone.into_iter().for_each(|id| index.remove(id));
         drop(index);
         self.changed.notify_all();
-        Ok(picked.len())
+        Ok(done)
     }
 
     /// The last state of which all redo is merged, if it is beyond the one that was saved before.

@@ -31,7 +31,10 @@ impl Positions {
         self.end = end;
         match outcome {
             // Pieces of an unfinished group are gone; their positions come again, with other bytes.
-            Outcome::Taken { .. } => self.pieces.retain(|piece| piece.at < end),
+            Outcome::Taken { .. } => {
+                self.pieces.retain(|piece| piece.at < end);
+                self.pieces.iter_mut().for_each(|piece| piece.end = piece.end.min(end));
+            }
             Outcome::Done | Outcome::Appended { .. } if !entry.data.is_empty() => {
                 if let Command::Append { at, redo, .. } = Command::decode(&entry.data)? {
                     self.add(at, at.advance(redo.len() as u64), entry.index);
@@ -95,7 +98,7 @@ mod tests {
         note(1, 100, 50, 150, Outcome::Done);
         note(2, 150, 50, 200, Outcome::Done);
         note(3, 150, 50, 200, Outcome::Done);
-        note(4, 200, 50, 200, Outcome::Done);
+        note(4, 190, 60, 200, Outcome::Done);
         note(5, 0, 0, 200, Outcome::Taken { epoch: 2 });
         note(6, 200, 10, 210, Outcome::Done);
         let found = [99, 100, 149, 150, 199, 200, 209, 210].map(|at| positions.entry_of(lsn(at)));

@@ -111,9 +111,11 @@ impl RaftLog {
                     log.next_spare = log.next_spare.max(number + 1);
                 }
                 // A segment that was being made.
-                (None, None) => {
+                (None, None) if name == "new" || name.ends_with(".making") => {
                     fs::remove(dir.join(&name)).doing(|| format!("removing {name} in {}", dir.display()))?
                 }
+                // It is not the log's.
+                (None, None) => {}
             }
         }
         log.recover(state)?;
@@ -138,6 +140,12 @@ impl RaftLog {
             0 => Some(self.base.1),
             n => self.slots.get(n as usize - 1).map(|slot| slot.term),
         }
+    }
+
+    /// Bytes of what a node lacks that has entries up to `index`.
+    pub fn bytes_behind(&self, index: u64) -> u64 {
+        let next = (index + 1).saturating_sub(self.first_index());
+        self.slots.get(next as usize).map_or(0, |slot| self.tail - slot.at)
     }
 
     /// Bytes from the oldest segment to the end.

@@ -97,7 +97,7 @@ impl Ticket {
 }
 
 enum Job {
-    Message(Message),
+    Message(Box<Message>),
     Propose { command: Vec<u8>, ticket: Arc<Ticket> },
     Confirm { ticket: Arc<Ticket> },
 }
@@ -116,8 +116,8 @@ pub(crate) struct View {
     pub term: u64,
     pub committed: u64,
     pub applied: u64,
-    /// The entry that every node is known to have; zero where this node does not lead.
-    pub everywhere: u64,
+    /// The entry that every node is known to have; `None` where this node does not lead.
+    pub everywhere: Option<u64>,
     /// The state as of `applied`: who has the database, and where its log ends.
     pub epoch: u64,
     pub record: Arc<[u8]>,
@@ -145,7 +145,7 @@ impl Default for View {
             term: 0,
             committed: 0,
             applied: 0,
-            everywhere: 0,
+            everywhere: None,
             epoch: 0,
             record: Arc::default(),
             control: None,
@@ -185,7 +185,7 @@ impl Replica {
         let mut inbox = self.inbox.lock();
         if inbox.messages < MESSAGES_MAX {
             inbox.messages += 1;
-            inbox.jobs.push_back(Job::Message(message));
+            inbox.jobs.push_back(Job::Message(Box::new(message)));
             drop(inbox);
             self.came.notify_one();
         }
@@ -453,7 +453,7 @@ impl Driver {
 
     fn take(&mut self, job: Job) -> Result<()> {
         match job {
-            Job::Message(message) => self.step(message),
+            Job::Message(message) => self.step(*message),
             Job::Propose { command, ticket } => self.propose(command, ticket),
             Job::Confirm { ticket } => self.confirm(ticket),
         }
@@ -645,13 +645,8 @@ impl Driver {
         let mut view = self.replica.view.lock();
         (view.leader, view.term, view.committed) = (raft.leader_id, raft.term, raft.raft_log.committed);
         view.everywhere = match raft.state {
-            StateRole::Leader => raft
-                .prs()
-                .iter()
-                .map(|(_, progress)| progress.matched)
-                .min()
-                .unwrap_or(0),
-            _ => 0,
+            StateRole::Leader => raft.prs().iter().map(|(_, progress)| progress.matched).min(),
+            _ => None,
         };
     }
 }
@@ -670,7 +665,10 @@ fn is_expected(message: &Message) -> bool {
             | MsgRequestPreVote
             | MsgRequestPreVoteResponse
     );
-    let mut follows = (message.index + 1..).zip(&message.entries);
+    let Some(first) = message.index.checked_add(1) else {
+        return false;
+    };
+    let mut follows = (first..).zip(&message.entries);
     is_of_nodes && follows.all(|(index, entry)| entry.index == index && is_whole(entry))
 }
 

@@ -378,8 +378,12 @@ pub(crate) fn was_stopped(data: &Path) -> Result<bool> {
     is_clean(Some(&slots_of(&path, &file)?), &path.display().to_string())
 }
 
-/// Whether `slots` say so; without any there is no database.
-pub(crate) fn is_clean(slots: Option<&[u8]>, name: &str) -> Result<bool> {
+/// Whether `slots`, of a control file or record that is called `name`, say that the last process that had the database
+/// shut it down; without any there is no database.
+///
+/// # Errors
+/// Those of [`ControlFile::open`].
+pub fn is_clean(slots: Option<&[u8]>, name: &str) -> Result<bool> {
     slots.map_or(Ok(true), |slots| Ok(newest(name, slots)?.1.clean))
 }
 

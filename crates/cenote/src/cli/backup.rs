@@ -33,6 +33,9 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
                 ..RunOptions::default()
             };
             let settings = Settings::resolve(run)?;
+            if settings.storage.is_some() {
+                return Err("a backup of a database on storage nodes cannot be taken yet: dump it".into());
+            }
             say!(
                 "no server runs: copying {} to {}",
                 settings.data.display(),

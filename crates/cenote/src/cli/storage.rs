@@ -168,12 +168,9 @@ fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     let mut answered = 0;
     for (address, status) in &found {
-        match status {
-            Ok(status) => {
-                answered += 1;
-                rows.push(row(address, status));
-            }
-            Err(_) => {}
+        if let Ok(status) = status {
+            answered += 1;
+            rows.push(row(address, status));
         }
     }
     print_aligned(&rows);

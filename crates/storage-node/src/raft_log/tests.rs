@@ -49,7 +49,7 @@ impl Model {
             assert_eq!(log.term(entry.index), Some(entry.term), "entry {}", entry.index);
             assert_eq!(
                 log.entries(entry.index, entry.index + 1, 0).expect("there"),
-                [entry.clone()]
+                std::slice::from_ref(entry)
             );
         }
     }

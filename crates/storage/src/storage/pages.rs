@@ -13,13 +13,13 @@ use crate::pages::{PageStats, PageStore};
 pub struct Pages(Kind);
 
 enum Kind {
-    Files(PageStore),
+    Files(Box<PageStore>),
     Nodes(NodePages, PageStats),
 }
 
 impl Pages {
     pub(super) fn files(store: PageStore) -> Pages {
-        Pages(Kind::Files(store))
+        Pages(Kind::Files(Box::new(store)))
     }
 
     pub(super) fn nodes(pages: NodePages) -> Pages {

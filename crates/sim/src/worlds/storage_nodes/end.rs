@@ -15,10 +15,10 @@ const CATCHES_UP: Nanos = Nanos::from_secs(60);
 /// Compares every page of every node with the model; then once more, behind a power cut of all.
 pub(super) fn inspect(trouble: &mut Trouble<'_>) {
     // Nobody answers for what the last writer had asked for: one more take says what became of it.
-    let is_settled = trouble.run_one("the last take", |stage| settle(stage));
-    if is_settled && trouble.run_one("inspector", |stage| look(stage)) {
+    let is_settled = trouble.run_one("the last take", settle);
+    if is_settled && trouble.run_one("inspector", look) {
         trouble.cut_power_in_the_end();
-        trouble.run_one("inspector", |stage| look(stage));
+        trouble.run_one("inspector", look);
     }
 }
 
