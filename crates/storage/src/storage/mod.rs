@@ -219,11 +219,12 @@ impl DataDir {
     /// # Errors
     /// [`Error::Corrupt`] if the durable log is damaged; others as of the parts.
     pub fn storage(self, options: StorageOptions) -> Result<(Arc<Storage>, StorageReport)> {
-        let (log, log_report) = self.log(options)?;
+        let found = self.control.get();
+        let (log, log_report) = self.log(options, &found)?;
         let control = Arc::clone(&self.control);
         log.set_note_durable(Box::new(move |to| control.update(|c| c.durable = c.durable.max(to))));
         let (pages, pages_report) = match &self.place {
-            Place::Files { path, .. } => self.files(path, &log)?,
+            Place::Files { path, .. } => self.files(path, &log, &found)?,
             Place::Nodes { nodes, taken, .. } => {
                 let pages = NodePages::new(Arc::clone(nodes), &taken.spaces, log.durable());
                 (Pages::nodes(pages), PagesReport::default())
@@ -236,7 +237,7 @@ impl DataDir {
         Ok((Arc::new(Storage { log, pages, dir: self }), report))
     }
 
-    fn log(&self, options: StorageOptions) -> Result<(Log, LogReport)> {
+    fn log(&self, options: StorageOptions, control: &Control) -> Result<(Log, LogReport)> {
         let (dir, nodes) = match &self.place {
             Place::Files { path, .. } => {
                 Self::require_log(path)?;
@@ -244,7 +245,6 @@ impl DataDir {
             }
             Place::Nodes { nodes, taken, .. } => (PathBuf::new(), Some((Arc::clone(nodes), taken.log))),
         };
-        let control = self.control.get();
         Log::open(LogOptions {
             dir,
             database: control.database,
@@ -261,10 +261,8 @@ impl DataDir {
         })
     }
 
-    fn files(&self, path: &Path, log: &Log) -> Result<(Pages, PagesReport)> {
-        let Control {
-            database, checkpoint, ..
-        } = self.control.get();
+    fn files(&self, path: &Path, log: &Log, control: &Control) -> Result<(Pages, PagesReport)> {
+        let (database, checkpoint) = (control.database, control.checkpoint);
         let mut redo = |wanted: &_| log.redo_of(checkpoint, wanted);
         let owner = Some(Arc::clone(&self.owner));
         let (pages, report) = PageStore::open(path, database, owner, &mut redo)?;
