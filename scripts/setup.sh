@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
-#   scripts/setup.sh build    a C compiler, python3, protoc and a Rust toolchain; libfabric's headers for RDMA, if they can be had
+#   scripts/setup.sh build    a C compiler, python3, protoc, a Rust toolchain; libfabric's headers for RDMA, if there are any
 #   scripts/setup.sh test     also what the tests use: psql, pgbench, a PostgreSQL server, sysbench, psycopg, asyncpg,
 #                             redis-cli, fusermount3, sqlite3, git, openssl, ip, nsenter, etcd
 set -euo pipefail

@@ -24,7 +24,8 @@ import statistics
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CORE = ["base", "fabric", "libfabric", "pool", "space", "kv", "fs", "store", "storage", "storage-node", "buffer", "engine"]
+CORE = ["base", "fabric", "libfabric", "pool", "space", "kv", "fs", "store", "storage", "storage-node", "buffer",
+        "engine"]
 COLUMNS = 120
 FUNCTION_LINES = 80
 TOKEN = re.compile(

@@ -5,7 +5,7 @@
 //! is passed over for a moment.
 //!
 //! Invariants:
-//! - a command that was not answered is sent again as it was, to whoever leads then; nodes carry it out once;
+//! - a command that was not answered is sent again as it was, to the node that leads then; nodes carry it out once;
 //! - a call ends: after [`TIMEOUT`] with [`Error::Timeout`].
 
 use std::collections::BTreeMap;
@@ -92,7 +92,7 @@ impl Node {
 }
 
 impl NodesClient {
-    /// For the cluster of that name, whose nodes have these addresses and let in who knows `secret`, if they have one.
+    /// For the cluster of that name, whose nodes have these addresses and ask for `secret`, if they have one.
     /// Nothing is asked yet.
     pub fn new(network: Arc<dyn Network>, cluster: &str, secret: &str, addresses: &[String]) -> NodesClient {
         let node = |address: &String| Node {
@@ -194,7 +194,7 @@ impl NodesClient {
 
     // ---- the leader ----
 
-    /// Asks whoever leads, until one answers.
+    /// Asks the node that leads, until one answers.
     fn ask_leader(&self, request: &Request) -> Result<Reply> {
         let (until, mut last) = (rt::now() + self.timeout, String::from("none of them answered"));
         while rt::now() < until {
@@ -218,7 +218,7 @@ impl NodesClient {
                     }
                     Err(error @ Error::Mismatch(_)) => {
                         strangers += 1;
-                        // Nobody but strangers: it is another cluster that is meant.
+                        // Every node is of another cluster.
                         if strangers == self.nodes.len() {
                             return Err(error);
                         }

@@ -1,4 +1,4 @@
-//! The state that all storage nodes share, and how commands change it: who has the database, its control record, where
+//! The state that all storage nodes share, and how commands change it: the start that has the database, its control record, where
 //! its log ends, which spaces there are.
 //!
 //! Every node carries out the same commands in the same order, so every node has the same state. Nothing else goes in:

@@ -22,14 +22,14 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_storage::OwnedRecord;
 use cenote_storage::nodes::{OwnerRecord, StorageNodes};
-use cenote_storage::redo::{GroupRef, verify_page};
+use cenote_storage::redo::verify_page;
 use prost::Message as _;
 use raft::eraftpb::Message;
 
 use crate::client::NodesClient;
 use crate::command::Command;
 use crate::machine::{Machine, Outcome};
-use crate::pages::{Checkpoint, Limits, Pages};
+use crate::pages::{Checkpoint, Limits, Pages, records_of};
 use crate::peers::Peers;
 use crate::positions::Positions;
 use crate::raft_log::{RaftLog, SEGMENT};
@@ -318,18 +318,6 @@ fn check_dropped(log: &RaftLog, checkpoint: &Checkpoint, mut missing: Vec<u32>, 
             dir.display()
         ))),
     }
-}
-
-fn records_of(start: Lsn, groups: &[u8]) -> Result<Vec<OwnedRecord>> {
-    let (mut at, mut found) = (start, Vec::new());
-    while at < start.advance(groups.len() as u64) {
-        let group = GroupRef::parse(&groups[at.since(start) as usize..], at)?;
-        for record in group.records() {
-            found.push(OwnedRecord::copy(&record?));
-        }
-        at = group.end();
-    }
-    Ok(found)
 }
 
 impl Shared {

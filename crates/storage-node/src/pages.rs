@@ -163,16 +163,9 @@ impl Pages {
     }
 
     fn ingest_groups(&self, start: Lsn, groups: &[u8]) -> Result<()> {
-        let mut at = start;
-        let end = start.advance(groups.len() as u64);
+        let records = records_of(start, groups)?;
         let mut index = self.index.lock();
-        while at < end {
-            let group = GroupRef::parse(&groups[at.since(start) as usize..], at)?;
-            for record in group.records() {
-                index.add(OwnedRecord::copy(&record?));
-            }
-            at = group.end();
-        }
+        records.into_iter().for_each(|record| index.add(record));
         Ok(())
     }
 
@@ -439,6 +432,22 @@ impl Index {
             self.pending.insert(page, rest);
         }
     }
+}
+
+/// The records of whole groups that begin at `start`.
+///
+/// # Errors
+/// [`Error::Corrupt`] for bytes that are no groups.
+pub(crate) fn records_of(start: Lsn, groups: &[u8]) -> Result<Vec<OwnedRecord>> {
+    let (mut at, mut found) = (start, Vec::new());
+    while at < start.advance(groups.len() as u64) {
+        let group = GroupRef::parse(&groups[at.since(start) as usize..], at)?;
+        for record in group.records() {
+            found.push(OwnedRecord::copy(&record?));
+        }
+        at = group.end();
+    }
+    Ok(found)
 }
 
 fn cost(record: &OwnedRecord) -> usize {

@@ -50,7 +50,7 @@ const UNCOMMITTED_BYTES: u64 = 64 << 20;
 const MESSAGES_MAX: usize = 4096;
 /// Between two messages about a node that has been away for too long.
 const SAID_AGAIN: Nanos = Nanos::from_secs(60);
-/// Tickets under way, before it is looked which of them nobody waits for.
+/// Tickets under way, before those without a waiting client are dropped.
 const TICKETS_MAX: usize = 1024;
 
 /// What becomes of a command, or a question.
@@ -118,7 +118,7 @@ pub(crate) struct View {
     pub applied: u64,
     /// The entry that every node is known to have; `None` where this node does not lead.
     pub everywhere: Option<u64>,
-    /// The state as of `applied`: who has the database, and where its log ends.
+    /// The state as of `applied`: the start that has the database, and where its log ends.
     pub epoch: u64,
     pub record: Arc<[u8]>,
     pub control: Option<Arc<[u8]>>,
@@ -420,7 +420,7 @@ impl Driver {
             return Ok(false);
         };
         for job in jobs {
-            self.take(job)?;
+            self.take(job);
         }
         while self.tick_at <= rt::now() {
             self.draw();
@@ -451,13 +451,12 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, job: Job) -> Result<()> {
+    fn take(&mut self, job: Job) {
         match job {
             Job::Message(message) => self.step(*message),
             Job::Propose { command, ticket } => self.propose(command, ticket),
             Job::Confirm { ticket } => self.confirm(ticket),
         }
-        Ok(())
     }
 
     /// A message of another node, unless no node that keeps its promises would send it here.
@@ -597,7 +596,7 @@ impl Driver {
         view.note(last, &self.machine);
         drop(view);
         self.replica.moved.notify_all();
-        // Whoever is answered finds the state that the answer is about.
+        // A client that is answered finds the state that the answer is about.
         for (ticket, outcome, index) in answers {
             ticket.answer(Answer::Outcome(outcome, index));
         }

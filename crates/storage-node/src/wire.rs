@@ -80,7 +80,7 @@ impl Hello {
 pub(crate) enum Request {
     /// A command is to be carried out.
     Propose(Vec<u8>),
-    /// Who has the database, as a majority knows it.
+    /// The start that has the database, as a majority knows it.
     Owner,
     /// Pages, each at least as of its position, of the spaces as they are as of an entry.
     Pages {
@@ -123,7 +123,7 @@ pub(crate) enum Reply {
     Revoked {
         epoch: u64,
     },
-    /// This node does not lead; zero: it does not know who does.
+    /// This node does not lead; zero: it knows no leader.
     NotLeader {
         leader: u64,
     },

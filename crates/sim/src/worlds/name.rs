@@ -132,7 +132,7 @@ impl Name {
                 "a mirrored space: its keeper is lost with its memory, killed, cut off, taken for lost and living on"
             }
             Name::StorageNodes => {
-                "three storage nodes keep a log and make pages: killed, power cut, cut off, late; writers take over from each other"
+                "three storage nodes keep a log and make pages: killed, cut off, late; writers take over from each other"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {
