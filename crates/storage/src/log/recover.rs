@@ -207,40 +207,31 @@ fn in_files(segments: &Segments, mark: RingMark) -> Result<bool> {
     Ok(group.is_ok_and(|g| g.end() == mark.durable && g.checksum() == mark.last_checksum))
 }
 
+/// The groups behind the mark, up to the tail. What lies behind the tail is not looked at: a ring that was made anew where
+/// the log ends, or taken over, still has groups of before at positions that the log comes to again, whole and complete.
+/// None of this ring's is lost by that: a group is complete only after the tail behind it was flushed.
 fn walk(ring: &Ring, start: Lsn, mark: RingMark) -> Result<End, String> {
-    let recorded_tail = ring.tail();
-    // After the loss of a host the tail's line may be older than groups that were flushed.
-    let beyond = ring.recorded_survival() == Survive::Host;
+    let tail = ring.tail();
     let limit = mark.durable.advance(ring.capacity());
     let (mut at, mut voided, mut group) = (mark.durable, Vec::new(), Vec::new());
-    while at < recorded_tail || beyond {
+    while at < tail {
         let header = GroupHeader::parse(&ring.header(at), at).filter(|h| h.end() <= limit);
-        let inside = at < recorded_tail;
-        let Some(header) = header.filter(|h| inside || h.state == STATE_COMPLETE) else {
-            if inside {
-                return Err(format!(
-                    "the redo ring has no group at {at}, below its tail {recorded_tail}"
-                ));
-            }
-            break;
-        };
+        let header = header.ok_or_else(|| format!("the redo ring has no group at {at}, below its tail {tail}"))?;
         if header.state != STATE_COMPLETE {
             voided.push((at, header.end()));
         } else {
             group.resize(header.length, 0);
             ring.read(at, &mut group);
-            if let Err(e) = GroupRef::parse(&group, at) {
-                if inside {
-                    return Err(format!("in the redo ring: {e}"));
-                }
-                break;
-            }
+            GroupRef::parse(&group, at).map_err(|error| format!("in the redo ring: {error}"))?;
         }
         at = header.end();
     }
+    if at != tail {
+        return Err(format!("a group of the redo ring ends at {at}, beyond its tail {tail}"));
+    }
     Ok(End {
         start,
-        tail: at,
+        tail,
         mark,
         voided,
     })

@@ -194,12 +194,6 @@ impl Ring {
         Ok(Lsn::from_raw(word(16)))
     }
 
-    /// The survival that the process that made the ring kept to.
-    pub fn recorded_survival(&self) -> Survive {
-        let host = self.region.atomic_u64(self.base + 24).load(Ordering::Relaxed) == Survive::Host as u64;
-        if host { Survive::Host } else { Survive::Process }
-    }
-
     pub fn tail(&self) -> Lsn {
         Lsn::from_raw(self.region.atomic_u64(self.base + TAIL).load(Ordering::Acquire))
     }

@@ -260,6 +260,40 @@ fn a_lost_host_keeps_what_append_had_returned() {
     }
 }
 
+/// A start without the ring made it anew where the log ended, and the bytes behind stayed. The next group was as long as
+/// the one that had been there, so that the one behind it followed again: the loss of a host brought it back, when other
+/// pages were built on what had gone before.
+#[test]
+fn groups_of_before_do_not_follow_where_a_ring_was_made_anew() {
+    for survive in [Survive::Process, Survive::Host] {
+        let (fs, region) = (MemFs::new(), region());
+        let options = |believe_ring| LogOptions {
+            survive,
+            believe_ring,
+            ..log_options(dir(), &region)
+        };
+        let one = |byte| group(&mut GroupBuilder::new(), 1, RecordAddr::NONE, &[byte; 100]);
+        with(in_memory(&fs), || {
+            let (log, _) = Log::open(options(false)).expect("made");
+            let first = log.append(&mut one(1), None).expect("appended");
+            log.wait_durable(first.end).expect("durable");
+            for byte in 2..5 {
+                log.append(&mut one(byte), None).expect("appended");
+            }
+            log.state.closing.store(true, Ordering::Release);
+            drop(log);
+            let (log, report) = Log::open(options(false)).expect("opens");
+            assert_eq!((&report.ring, report.end), (&RingUse::NotOffered, first.end));
+            let again = log.append(&mut one(5), None).expect("appended");
+            log.state.closing.store(true, Ordering::Release);
+            drop(log);
+            let (log, report) = Log::open(options(true)).expect("opens");
+            assert_eq!((&report.ring, report.end), (&RingUse::Used, again.end), "{survive:?}");
+            assert_eq!(groups(&log, FIRST_LSN).len(), 2);
+        });
+    }
+}
+
 /// The tail is flushed before a boundary beyond it is noted, so none should be found; but what is found in a ring is
 /// not believed. One beyond the tail came to lie inside a later group, and a lap later the ring was scanned from there.
 #[test]
