@@ -70,7 +70,10 @@ fn where_there_is_no_room_for_a_larger_table_a_sweep_makes_some() {
     assert_eq!(core.refresh().expect("read").table.log2, before + 2);
     while !core.move_some(&core.refresh().expect("read"), 64).expect("moved") {}
     let is_there = |n: &u64| store.get(&n.to_le_bytes()).expect("asked").is_some();
-    assert!((0..n).filter(is_there).count() > 500, "few values had to go");
+    // How many there were before depends on where their sizes' slabs lay.
+    let gone = (0..n).filter(|n| !is_there(n)).count();
+    let most = (10 << 20) / 16_000;
+    assert!(gone <= most, "{gone} of {n} values had to go for a table of 8 MiB at most");
 }
 
 #[test]

@@ -24,6 +24,8 @@ const PAGES: u32 = 8;
 const MAKING: usize = 64;
 /// Longest rest between two makings, in nanoseconds.
 const REST: u64 = 400_000;
+/// How often it rests while no transaction ends: on a slow disk these take long, and a making takes next to nothing.
+const RESTS: u64 = 100;
 
 /// Works until told to stop.
 pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>) -> rt::JoinHandle<()> {
@@ -35,9 +37,19 @@ pub(super) fn start(shared: &Arc<Shared>, pool: &Arc<BufferPool>) -> rt::JoinHan
             if let Err(error) = done.and_then(|()| look_at(&shared, pool.storage().pages())) {
                 shared.fail(format!("the space that is made again: {error}"));
             }
-            rt::sleep(Nanos(draw.below(REST)));
+            rest(&shared, &mut draw);
         }
     })
+}
+
+fn rest(shared: &Shared, draw: &mut Random) {
+    let ended = shared.ended();
+    for _ in 0..RESTS {
+        rt::sleep(Nanos(draw.below(REST)));
+        if shared.ended() != ended || shared.is_stopping() {
+            return;
+        }
+    }
 }
 
 fn make(shared: &Shared, storage: &Storage, draw: &mut Random) -> Result<()> {
