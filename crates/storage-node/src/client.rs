@@ -335,9 +335,29 @@ impl NodesClient {
         }
     }
 
+    /// The spaces as of an entry or later.
+    pub(crate) fn spaces_as_of(&self, entry: u64) -> Result<Vec<SpaceExtent>> {
+        let accept = |reply| match reply {
+            Reply::Spaces(spaces) => Ok(spaces),
+            other => Err(unexpected(other)),
+        };
+        self.ask_any(self.leader.load(Ordering::Acquire), &Request::Spaces { entry }, accept)
+    }
+
+    /// Pages as of an entry or later, of one node as long as that can: they are neighbours.
+    pub(crate) fn read_as_of(&self, entry: u64, pages: &[PageId]) -> Vec<PageAnswer> {
+        let Some(first) = pages.first() else { return Vec::new() };
+        let wanted: Vec<(PageId, Lsn)> = pages.iter().map(|page| (*page, Lsn::ZERO)).collect();
+        self.read_part_as_of(entry, self.place_of(*first), &wanted)
+    }
+
     fn read_part(&self, first: usize, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
+        self.read_part_as_of(self.entry.load(Ordering::Acquire), first, pages)
+    }
+
+    fn read_part_as_of(&self, entry: u64, first: usize, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
         let request = Request::Pages {
-            entry: self.entry.load(Ordering::Acquire),
+            entry,
             pages: pages.to_vec(),
         };
         let accept = |reply| match reply {
@@ -356,7 +376,10 @@ impl NodesClient {
             Ok(found) => found,
             // One bad page is not to hide the others.
             Err(Error::Corrupt(_) | Error::Invalid(_)) if pages.len() > 1 => {
-                pages.iter().flat_map(|page| self.read_part(first, &[*page])).collect()
+                {
+                let one = |page| self.read_part_as_of(entry, first, &[page]);
+                pages.iter().flat_map(|page| one(*page)).collect()
+            }
             }
             Err(error) => pages.iter().map(|_| Err(error.clone())).collect(),
         }
@@ -416,12 +439,7 @@ impl StorageNodes for NodesClient {
         *self.turn.lock() = Turn::default();
         // A node that lags has other spaces than the former start has left.
         self.entry.fetch_max(entry, Ordering::AcqRel);
-        let accept = |reply| match reply {
-            Reply::Spaces(spaces) => Ok(spaces),
-            other => Err(unexpected(other)),
-        };
-        let spaces: Vec<SpaceExtent> =
-            self.ask_any(self.leader.load(Ordering::Acquire), &Request::Spaces { entry }, accept)?;
+        let spaces = self.spaces_as_of(entry)?;
         Ok(Taken { control, log, spaces })
     }
 

@@ -15,6 +15,7 @@ mod peers;
 mod positions;
 mod raft_log;
 mod replica;
+mod snapshot;
 mod state_file;
 mod wire;
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use cenote_base::error::IoContext;
+use cenote_base::page_io::PageRead;
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::rt::{self, Mutex, Nanos};
@@ -34,7 +35,7 @@ use crate::peers::Peers;
 use crate::positions::Positions;
 use crate::raft_log::{RaftLog, SEGMENT};
 use crate::replica::{Answer, Driver, Replica, carry_out};
-use crate::state_file::{Identity, KnownPeers, load_state, save_state};
+use crate::state_file::{Identity, KnownPeers, StateFile, load_state};
 use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
 
 /// How long a client's command may take before its client asks again.
@@ -113,9 +114,32 @@ impl NodeOptions {
 }
 
 /// A storage node that runs. Dropping it ends it.
+///
+/// ```text
+///  watch ──▶ Running: files, threads ── given a state of another node ──▶ ends
+///    ▲                                                                     │
+///    └───────────────────── started anew, at the same address ◀────────────┘
+/// ```
 pub struct StorageNode {
+    life: Arc<Life>,
+    watch: Mutex<Option<rt::JoinHandle<()>>>,
+    address: String,
+}
+
+struct Life {
+    options: NodeOptions,
+    network: Arc<dyn Network>,
+    running: Mutex<Running>,
+    closing: AtomicBool,
+    /// Why it could not be started anew.
+    failed: Mutex<Option<Error>>,
+    _lock: File,
+}
+
+/// From one opening of the files to the next.
+struct Running {
     shared: Arc<Shared>,
-    threads: Mutex<Vec<rt::JoinHandle<()>>>,
+    threads: Vec<rt::JoinHandle<()>>,
     address: String,
 }
 
@@ -123,6 +147,7 @@ struct Shared {
     options: NodeOptions,
     identity: Identity,
     replica: Arc<Replica>,
+    state: Arc<StateFile>,
     pages: Pages,
     peers: Arc<Peers>,
     closing: AtomicBool,
@@ -135,7 +160,6 @@ struct Shared {
     known: Mutex<KnownPeers>,
     others: NodesClient,
     full: AtomicBool,
-    _lock: File,
 }
 
 impl StorageNode {
@@ -147,20 +171,113 @@ impl StorageNode {
     /// keep is damaged; an I/O error.
     pub fn start(options: NodeOptions, network: Arc<dyn Network>) -> Result<StorageNode> {
         options.check()?;
+        let dir = &options.dir;
+        fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
+        let lock = lock(dir)?;
+        let running = Running::open(options.clone(), Arc::clone(&network))?;
+        let address = running.address.clone();
+        let life = Arc::new(Life {
+            // It is found where it was.
+            options: NodeOptions {
+                listen: Some(address.clone()),
+                ..options
+            },
+            network,
+            running: Mutex::new(running),
+            closing: AtomicBool::new(false),
+            failed: Mutex::default(),
+            _lock: lock,
+        });
+        let watched = Arc::clone(&life);
+        let watch = rt::spawn("storage-node", move || watched.watch());
+        Ok(StorageNode {
+            life,
+            watch: Mutex::new(Some(watch)),
+            address,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// What it says of itself.
+    pub fn status(&self) -> Status {
+        self.life.running.lock().shared.status()
+    }
+
+    /// Why it has ended, if it has.
+    pub fn failure(&self) -> Option<Error> {
+        if let Some(error) = self.life.failed.lock().clone() {
+            return Some(error);
+        }
+        let view = self.life.running.lock().shared.replica.view();
+        view.failed.filter(|_| !view.begins_anew)
+    }
+
+    /// Ends it: nothing is answered any more when this returns.
+    pub fn stop(&self) {
+        self.life.closing.store(true, Ordering::Release);
+        if let Some(watch) = self.watch.lock().take() {
+            // One that panicked has said so where it happened.
+            let _ = watch.join();
+        }
+        self.life.running.lock().stop();
+    }
+}
+
+impl Life {
+    /// Starts the node anew each time it was given a state.
+    fn watch(&self) {
+        while !self.closing.load(Ordering::Acquire) {
+            let replica = Arc::clone(&self.running.lock().shared.replica);
+            if replica.wait_anew(TURN)
+                && let Err(error) = self.start_anew()
+            {
+                let number = self.options.number;
+                eprintln!("cenote storage: node {number} cannot begin anew: {error}");
+                self.failed.lock().get_or_insert(error);
+                return;
+            }
+        }
+    }
+
+    fn start_anew(&self) -> Result<()> {
+        let mut running = self.running.lock();
+        running.stop();
+        let next = Running::open(self.options.clone(), Arc::clone(&self.network))?;
+        *running = next;
+        Ok(())
+    }
+}
+
+impl Running {
+    fn open(options: NodeOptions, network: Arc<dyn Network>) -> Result<Running> {
         let dir = options.dir.clone();
-        fs::create_dir_all(&dir).doing(|| format!("making {}", dir.display()))?;
-        let lock = lock(&dir)?;
         let numbers: Vec<u64> = options.nodes.keys().copied().collect();
         let identity = Identity::open(&dir, &options.cluster, options.number, &numbers)?;
         let known = KnownPeers::open(&dir)?;
-        let checkpoint = load_state(&dir)?;
-        let log = RaftLog::open(&dir.join("raft"), options.segment, checkpoint.entry)?;
+        let mut saved = load_state(&dir)?;
+        // The state was given to it, and what it has besides is of before.
+        let anew = saved.lacking.as_ref().is_some_and(|lacking| !lacking.is_begun);
+        let checkpoint = saved.checkpoint.clone();
+        let log = RaftLog::open(&dir.join("raft"), options.segment, checkpoint.entry, anew)?;
+        if anew {
+            remove_pages(&dir)?;
+        }
         let limits = Limits {
             memory: options.memory,
             log: options.log_limit,
         };
         let mut redo = |wanted: &BTreeMap<PageId, Lsn>| redo_of(&log, &checkpoint, wanted);
-        let pages = Pages::open(&dir, identity.identity, &checkpoint, limits, &mut redo)?;
+        let pages = Pages::open(&dir, identity.identity, &saved, limits, &mut redo)?;
+        let state = Arc::new(StateFile::new(&dir));
+        if anew {
+            pages.begin_lacking()?;
+            saved.lacking.iter_mut().for_each(|lacking| lacking.is_begun = true);
+            state.save(&saved)?;
+        }
         let missing = pages.missing_spaces(&checkpoint);
         check_dropped(&log, &checkpoint, missing, &dir)?;
         let replica = Arc::new(Replica::new(log, checkpoint.machine.clone(), checkpoint.entry.0));
@@ -179,11 +296,13 @@ impl StorageNode {
         let to_others = NodesClient::new(Arc::clone(&network), &options.cluster, &options.secret, &addresses)
             .with_timeout(OTHERS_TIMEOUT);
         let peers = Arc::new(Peers::new(network, hello, &others));
-        let driver = Driver::new(Arc::clone(&replica), Arc::clone(&peers), options.number, &numbers)?;
+        let own = (options.number, Arc::clone(&state));
+        let driver = Driver::new(Arc::clone(&replica), Arc::clone(&peers), own, &numbers)?;
         let shared = Arc::new(Shared {
             options,
             identity,
             replica,
+            state,
             pages,
             peers,
             closing: AtomicBool::new(false),
@@ -194,35 +313,18 @@ impl StorageNode {
             known: Mutex::new(known),
             others: to_others,
             full: AtomicBool::new(false),
-            _lock: lock,
         });
         let threads = start_threads(&shared, driver, checkpoint, listener);
-        Ok(StorageNode {
+        Ok(Running {
             shared,
-            threads: Mutex::new(threads),
+            threads,
             address,
         })
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> &str {
-        &self.address
-    }
-
-    /// What it says of itself.
-    pub fn status(&self) -> Status {
-        self.shared.status()
-    }
-
-    /// Why it has ended, if it has.
-    pub fn failure(&self) -> Option<Error> {
-        self.shared.replica.failure()
-    }
-
-    /// Ends it: nothing is answered any more when this returns.
-    pub fn stop(&self) {
+    fn stop(&mut self) {
         self.shared.close();
-        for thread in self.threads.lock().drain(..) {
+        for thread in self.threads.drain(..) {
             // One that panicked has said so where it happened.
             let _ = thread.join();
         }
@@ -265,6 +367,23 @@ fn start_threads(
     let me = Arc::clone(shared);
     threads.push(rt::spawn("storage-accept", move || me.accept(&*listener)));
     threads
+}
+
+/// Removes pages of before a state that was given, and their copies.
+fn remove_pages(dir: &Path) -> Result<()> {
+    let doing = || format!("removing the pages of before in {}", dir.display());
+    let spaces = dir.join("spaces");
+    if fs::exists(&spaces).doing(doing)? {
+        for name in fs::list(&spaces).doing(doing)? {
+            fs::remove(spaces.join(name)).doing(doing)?;
+        }
+        fs::sync_dir(&spaces).doing(doing)?;
+    }
+    let copies = dir.join("doublewrite");
+    if fs::exists(&copies).doing(doing)? {
+        fs::remove(copies).doing(doing)?;
+    }
+    fs::sync_dir(dir).doing(doing)
 }
 
 /// The records of pages from the checkpoint on, each page's up to its LSN: for pages that a crash tore. Those above its
@@ -341,7 +460,9 @@ impl Shared {
         let done = catch_unwind(AssertUnwindSafe(body));
         let done = done.unwrap_or_else(|_| Err(Error::Poisoned("a thread of it panicked".into())));
         if let Err(error) = done {
-            eprintln!("cenote storage: node {} ends: {error}", self.options.number);
+            if !self.replica.view().begins_anew {
+                eprintln!("cenote storage: node {} ends: {error}", self.options.number);
+            }
             self.replica.fail(&error);
             self.close();
         }
@@ -383,8 +504,9 @@ impl Shared {
                 true => self.merge_batch()?,
                 false => 0,
             };
+            let taken = self.take_lacking()?;
             self.save()?;
-            if merged == 0 {
+            if merged == 0 && !taken {
                 rt::sleep(Nanos::from_millis(50));
             }
         }
@@ -393,7 +515,7 @@ impl Shared {
 
     /// Merges a batch of pages; how many. A disk without room has lost nothing: it is tried again.
     fn merge_batch(&self) -> Result<usize> {
-        match self.pages.merge(&|id, lsn| self.other_copy(id, lsn)) {
+        match self.pages.merge(&|id, lsn, why| self.other_copy(id, lsn, why)) {
             Err(Error::Full(why)) => {
                 if !self.full.swap(true, Ordering::AcqRel) {
                     eprintln!(
@@ -407,12 +529,14 @@ impl Shared {
         }
     }
 
-    /// A page that is damaged here, from another node.
-    fn other_copy(&self, id: PageId, lsn: Lsn) -> Result<Box<[u8]>> {
-        eprintln!(
-            "cenote storage: node {}: page {id} is damaged in its file, and is taken from another node",
-            self.options.number
-        );
+    /// A page that is damaged or lacking here, from another node.
+    fn other_copy(&self, id: PageId, lsn: Lsn, why: Option<Error>) -> Result<Box<[u8]>> {
+        if let Some(Error::Corrupt(_)) = why {
+            eprintln!(
+                "cenote storage: node {}: page {id} is damaged in its file, and is taken from another node",
+                self.options.number
+            );
+        }
         let damaged = || Error::corrupt(format!("page {id} is damaged, and no other node has it"));
         if self.options.nodes.len() == 1 {
             return Err(damaged());
@@ -424,15 +548,49 @@ impl Shared {
         }
     }
 
+    /// Takes some of the pages that are lacking here from the other nodes; whether any came.
+    fn take_lacking(&self) -> Result<bool> {
+        if let Some(entry) = self.pages.lacks_extents() {
+            match self.others.spaces_as_of(entry) {
+                Ok(spaces) => self.pages.set_extents(&spaces),
+                // They may answer yet.
+                Err(_) => return Ok(false),
+            }
+        }
+        let Some(wanted) = self.pages.wanted(PAGES_MAX).filter(|_| !self.full.load(Ordering::Acquire)) else {
+            return Ok(false);
+        };
+        let mut answers = self.others.read_as_of(wanted.since, &wanted.pages);
+        for (id, answer) in wanted.pages.iter().zip(&mut answers) {
+            let is_wrong = |page: &[u8]| page.len() != PAGE_SIZE || verify_page(page, *id).is_err();
+            if let Ok((page, PageRead::Present)) = answer
+                && is_wrong(page)
+            {
+                *answer = Err(Error::corrupt(format!("page {id} came damaged")));
+            }
+        }
+        let came = answers.iter().all(|answer| answer.is_ok());
+        match self.pages.put(&wanted, answers) {
+            Err(Error::Full(_)) => Ok(false),
+            Ok(true) => {
+                let number = self.options.number;
+                eprintln!("cenote storage: node {number} has all of its pages");
+                Ok(true)
+            }
+            put => put.map(|_| came),
+        }
+    }
+
     fn save(&self) -> Result<()> {
-        let Some(checkpoint) = self.pages.checkpoint() else {
+        let Some(saved) = self.pages.to_save() else {
             return Ok(());
         };
-        match save_state(&self.options.dir, &checkpoint) {
+        match self.state.save(&saved) {
             // A later one is saved when there is room.
             Err(Error::Full(_)) => return Ok(()),
-            saved => saved?,
+            done => done?,
         }
+        let checkpoint = saved.checkpoint;
         let kept = self.log_kept();
         let first = {
             let mut log = self.replica.log.lock();
@@ -700,14 +858,15 @@ impl Shared {
     fn status(&self) -> Status {
         let view = self.replica.view();
         let (ingested, pending, saved) = self.pages.progress();
-        let (last, log_bytes) = {
+        let (first, last, log_bytes) = {
             let log = self.replica.log.lock();
-            (log.last_index(), log.bytes())
+            (log.first_index(), log.last_index(), log.bytes())
         };
         Status {
             node: self.identity.number,
             leader: view.leader,
             term: view.term,
+            first,
             last,
             committed: view.committed,
             saved,
@@ -718,6 +877,7 @@ impl Shared {
             log_bytes,
             page_bytes: self.pages.bytes_on_disk(),
             pending_bytes: pending as u64,
+            lacking_pages: self.pages.lacking(),
             free_bytes: self.free_bytes().unwrap_or(0),
             is_full: self.full.load(Ordering::Acquire),
         }

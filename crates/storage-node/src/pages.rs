@@ -36,11 +36,17 @@ use cenote_storage::{OwnedRecord, PageStore};
 
 use crate::machine::{Machine, Outcome};
 
+pub(crate) use lacking::Lacking;
+
+mod lacking;
+
 /// How long a read waits for the redo that it wants.
 const READ_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Entries between two states to which the checkpoint may come.
 const MARK_EVERY: u64 = 64;
 const MARKS_MAX: usize = 64;
+/// Pages taken from other nodes between two notes of how far that has come.
+const NOTE_EVERY: u64 = 1024;
 /// Bytes of a pending record beside its own.
 const RECORD_COST: usize = 96;
 
@@ -52,6 +58,8 @@ pub(crate) struct Pages {
     changed: Condvar,
     /// Held by the one thread that merges.
     merging: Mutex<()>,
+    /// What was saved last. Nothing is taken under it but `index`.
+    last: Mutex<Saved>,
     limits: Limits,
     closing: AtomicBool,
 }
@@ -65,8 +73,8 @@ pub(crate) struct Limits {
     pub log: u64,
 }
 
-/// A page from another node, at least as of a position.
-pub(crate) type OtherCopy<'a> = dyn Fn(PageId, Lsn) -> Result<Box<[u8]>> + 'a;
+/// A page from another node, at least as of a position; with the reason why this one's is none, if that is to be told.
+pub(crate) type OtherCopy<'a> = dyn Fn(PageId, Lsn, Option<Error>) -> Result<Box<[u8]>> + 'a;
 
 #[derive(Default)]
 struct Index {
@@ -82,6 +90,9 @@ struct Index {
     entry: (u64, u64),
     marks: VecDeque<Checkpoint>,
     saved: u64,
+    /// Pages that other nodes have yet, and how many there were, once that is known.
+    lacking: Option<Lacking>,
+    extents: Option<BTreeMap<u32, u32>>,
 }
 
 /// A state as of an entry, with all redo up to it merged.
@@ -92,15 +103,23 @@ pub(crate) struct Checkpoint {
     pub machine: Machine,
 }
 
+/// What a node saves of its pages.
+#[derive(Debug, Clone)]
+pub(crate) struct Saved {
+    pub checkpoint: Checkpoint,
+    /// Pages that are not here, though the state says so.
+    pub lacking: Option<Lacking>,
+}
+
 impl Pages {
-    /// Opens the files, which hold at least what `checkpoint` says. `redo` is as of [`PageStore::open`].
+    /// Opens the files, which hold at least what `saved` says. `redo` is as of [`PageStore::open`].
     ///
     /// # Errors
     /// Those of [`PageStore::open`].
     pub fn open(
         dir: &Path,
         identity: u128,
-        checkpoint: &Checkpoint,
+        saved: &Saved,
         limits: Limits,
         redo: &mut cenote_storage::pages::Redo<'_>,
     ) -> Result<Pages> {
@@ -109,10 +128,12 @@ impl Pages {
             .remarks()
             .iter()
             .for_each(|remark| eprintln!("cenote storage: {remark}"));
+        let checkpoint = &saved.checkpoint;
         let mut index = Index {
             ingested: checkpoint.machine.log().end,
             entry: checkpoint.entry,
             saved: checkpoint.entry.0,
+            lacking: saved.lacking.clone(),
             ..Index::default()
         };
         // One whose file is not there was dropped by a later entry, which comes again. Its redo is not taken in until
@@ -125,6 +146,7 @@ impl Pages {
             index: Mutex::new(index),
             changed: Condvar::default(),
             merging: Mutex::new(()),
+            last: Mutex::new(saved.clone()),
             limits,
             closing: AtomicBool::new(false),
         })
@@ -183,6 +205,9 @@ impl Pages {
             let mut index = self.index.lock();
             index.spaces.remove(&space);
             index.forget_space(space);
+            if let Some(lacking) = &mut index.lacking {
+                lacking.spaces.remove(&space);
+            }
         }
         // Nothing of it is written after this.
         let _none = self.merging.lock();
@@ -226,20 +251,21 @@ impl Pages {
     }
 
     fn read_one(&self, id: PageId) -> PageAnswer {
-        let records = {
+        let (records, lacks) = {
             let index = self.index.lock();
             if !index.spaces.contains_key(&id.space) {
                 return Err(Error::Invalid(format!("there is no space {}", id.space)));
             }
-            index.pending.get(&id).cloned().unwrap_or_default()
+            (index.pending.get(&id).cloned().unwrap_or_default(), index.lacks(id))
         };
-        self.build(id, &records)
+        self.build(id, &records, lacks)
     }
 
-    /// The page as `records`, which are all that were pending, make it of what is stored.
-    fn build(&self, id: PageId, records: &[Arc<OwnedRecord>]) -> PageAnswer {
+    /// The page as `records`, which are all that were pending, make it of what is stored, unless that `lacks`.
+    fn build(&self, id: PageId, records: &[Arc<OwnedRecord>], lacks: bool) -> PageAnswer {
         let mut page = vec![0; PAGE_SIZE].into_boxed_slice();
         let mut read = match self.store.has_space(id.space) {
+            true if lacks => Err(lacking::not_here(id)),
             true => self.store.read_stable(id, &mut page),
             false => Err(Error::corrupt(format!("the file of space {} is missing", id.space))),
         };
@@ -270,6 +296,9 @@ impl Pages {
     /// [`Error::Timeout`].
     pub fn spaces(&self, entry: u64) -> Result<Vec<SpaceExtent>> {
         self.wait_ingested(entry, Lsn::ZERO)?;
+        if let Some(page) = self.index.lock().lacking.as_ref().map(|lacking| lacking.next) {
+            return Err(lacking::not_here(page));
+        }
         let extent = |(space, pages): (&u32, &u32)| SpaceExtent {
             space: *space,
             pages: *pages,
@@ -285,7 +314,7 @@ impl Pages {
         index.bytes > self.limits.memory / 2 || log > self.limits.log && !index.pending.is_empty()
     }
 
-    /// Merges the pages whose redo is oldest, a batch of them; how many. `other_copy` gives a page that is damaged here,
+    /// Merges the pages whose redo is oldest, a batch of them; how many. `other_copy` gives a page that is damaged or lacking here,
     /// at least as of a position.
     ///
     /// # Errors
@@ -301,8 +330,11 @@ impl Pages {
         let (mut built, mut gone) = (Vec::with_capacity(picked.len()), Vec::new());
         for (id, records) in &picked {
             let last = records.last().map_or(Lsn::ZERO, |record| record.get().lsn);
-            match self.build(*id, records) {
-                Err(Error::Corrupt(_)) => match other_copy(*id, last) {
+            let lacks = self.index.lock().lacks(*id);
+            let built_here = self.build(*id, records, lacks);
+            let why = built_here.as_ref().err().cloned();
+            match built_here {
+                Err(Error::Corrupt(_) | Error::Timeout(_)) => match other_copy(*id, last, why) {
                     // The others have dropped its space, and this node comes to that entry, too.
                     Err(Error::Invalid(_)) => gone.push(*id),
                     // It is left for later, and the log with it.
@@ -329,23 +361,29 @@ impl Pages {
         Ok(done)
     }
 
-    /// The last state of which all redo is merged, if it is beyond the one that was saved before.
-    pub fn checkpoint(&self) -> Option<Checkpoint> {
+    /// What is to be saved: the last state of which all redo is merged, if it is beyond the one that was saved before; or
+    /// that one again, where pages have come since.
+    pub fn to_save(&self) -> Option<Saved> {
+        let mut last = self.last.lock();
         let mut index = self.index.lock();
-        let mut oldest = index.by_age.keys().next().map_or(Lsn::MAX, |(at, _)| *at);
-        if planted(Fault::MergeAhead) {
-            oldest = Lsn::MAX;
+        let checkpoint = index.next_checkpoint();
+        let is_news = match (&last.lacking, &index.lacking) {
+            (Some(before), Some(now)) => {
+                before.is_begun != now.is_begun
+                    || before.next.space != now.next.space
+                    || u64::from(now.next.page - before.next.page) >= NOTE_EVERY
+            }
+            (before, now) => before.is_some() != now.is_some(),
+        };
+        if checkpoint.is_none() && !is_news {
+            return None;
         }
-        let mut found = None;
-        while index.marks.front().is_some_and(|mark| mark.machine.log().end <= oldest) {
-            found = index.marks.pop_front();
+        last.lacking = index.lacking.clone();
+        if let Some(checkpoint) = checkpoint {
+            last.checkpoint = checkpoint;
         }
-        if let Some(found) = &found {
-            index.saved = found.entry.0;
-        }
-        found
+        Some(last.clone())
     }
-
     // ---- the rest ----
 
     pub fn bytes_on_disk(&self) -> u64 {
@@ -369,6 +407,22 @@ impl Pages {
 }
 
 impl Index {
+    /// The last state of which all redo is merged, if it is beyond the one before.
+    fn next_checkpoint(&mut self) -> Option<Checkpoint> {
+        let mut oldest = self.by_age.keys().next().map_or(Lsn::MAX, |(at, _)| *at);
+        if planted(Fault::MergeAhead) {
+            oldest = Lsn::MAX;
+        }
+        let mut found = None;
+        while self.marks.front().is_some_and(|mark| mark.machine.log().end <= oldest) {
+            found = self.marks.pop_front();
+        }
+        if let Some(found) = &found {
+            self.saved = found.entry.0;
+        }
+        found
+    }
+
     fn add(&mut self, record: OwnedRecord) {
         let (page, is_base, at) = {
             let record = record.get();

@@ -8,6 +8,7 @@
 //! kinds   entry: u64 index, u64 term, u8 type, context, data     vote: u64 term, u64 vote, u64 commit
 //!         begin: u64 index, u64 term, and a vote: the last entry before this segment
 //!         skip: the next frame begins the next segment
+//!         anew: as begin, anywhere: the entries before it count no more, the log goes on behind that one
 //! ```
 //!
 //! An entry replaces those of its index and behind, as Raft has it. Segments are made ahead with their space taken and
@@ -40,6 +41,7 @@ const ENTRY: u8 = 1;
 const VOTE: u8 = 2;
 const BEGIN: u8 = 3;
 const SKIP: u8 = 4;
+const ANEW: u8 = 5;
 /// Bytes of a segment, unless a test wants smaller ones.
 pub(crate) const SEGMENT: u64 = 32 << 20;
 /// Bytes of entries that are kept in memory, the newest.
@@ -83,11 +85,12 @@ pub(crate) struct RaftLog {
 
 impl RaftLog {
     /// Opens the log in `dir`, or makes an empty one. It has every entry behind `state` (index, term), which is the last
-    /// that the node's state has; earlier ones may be gone.
+    /// that the node's state has; earlier ones may be gone. `anew`: the state was given to the node, and the log goes on
+    /// behind it, whatever it has.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if bytes that were synced are damaged; an I/O error.
-    pub fn open(dir: &Path, segment: u64, state: (u64, u64)) -> Result<RaftLog> {
+    pub fn open(dir: &Path, segment: u64, state: (u64, u64), anew: bool) -> Result<RaftLog> {
         fs::create_dir_all(dir).doing(|| format!("making {}", dir.display()))?;
         let mut log = RaftLog {
             dir: dir.to_owned(),
@@ -118,7 +121,10 @@ impl RaftLog {
                 (None, None) => {}
             }
         }
-        log.recover(state)?;
+        log.recover(state, anew)?;
+        if anew && log.base != state {
+            log.begin_anew(state, &log.hard.clone())?;
+        }
         Ok(log)
     }
 
@@ -218,6 +224,28 @@ impl RaftLog {
             });
         }
         Ok(())
+    }
+
+    /// Forgets all entries: the log goes on behind `entry` (index, term), which is committed. Durable when this returns.
+    ///
+    /// # Errors
+    /// As of [`RaftLog::append`].
+    pub fn begin_anew(&mut self, entry: (u64, u64), hard: &HardState) -> Result<()> {
+        let hard = HardState {
+            commit: entry.0,
+            ..hard.clone()
+        };
+        self.put(ANEW, &encode_base(entry, &hard))?;
+        self.adopt_base(entry, hard);
+        let unsynced = self.unsynced();
+        unsynced.sync()?;
+        self.note_synced(&unsynced);
+        Ok(())
+    }
+
+    fn adopt_base(&mut self, entry: (u64, u64), hard: HardState) {
+        self.cut(0);
+        (self.base, self.kept_from, self.hard) = (entry, entry.0 + 1, hard);
     }
 
     /// Forgets the entries from place `n` on.
@@ -410,11 +438,12 @@ impl RaftLog {
 
     // ---- reading it back ----
 
-    fn recover(&mut self, state: (u64, u64)) -> Result<()> {
+    fn recover(&mut self, state: (u64, u64), anew: bool) -> Result<()> {
         let Some(first) = self.files.keys().next().copied() else {
-            // A node without a state has made no promise.
+            // A node without a state of its own has made no promise.
             return match state.0 {
                 0 => Ok(()),
+                _ if anew => Ok(()),
                 _ => Err(self.lost("its files are gone")),
             };
         };
@@ -436,7 +465,9 @@ impl RaftLog {
         if proof > at {
             return Err(self.lost(&format!("it is damaged at {at}, and was synced up to {proof}")));
         }
-        self.check_entries(state)?;
+        if !anew {
+            self.check_entries(state)?;
+        }
         self.write_again(said.max(first * self.segment))?;
         self.clear_behind()?;
         self.synced = self.tail;
@@ -498,6 +529,10 @@ impl RaftLog {
                     (self.base, self.kept_from) = (before, before.0 + 1);
                 }
                 self.hard = hard;
+            }
+            ANEW => {
+                let (entry, hard) = decode_base(&frame.payload)?;
+                self.adopt_base(entry, hard);
             }
             kind => {
                 return Err(Error::Mismatch(format!(

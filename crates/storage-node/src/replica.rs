@@ -14,7 +14,9 @@
 //! - a vote, and the word that an entry was received, are sent only after they are synced;
 //! - a command is answered once it is committed and carried out here; or with "unknown" when this node loses the lead,
 //!   and its client asks again: commands that come twice are carried out once;
-//! - an error of the log ends the node.
+//! - an error of the log ends the node;
+//! - a node that is given a state of the leader's ([`crate::snapshot`]) saves it, begins its log anew behind it, and ends,
+//!   to be started anew: then all that was in memory is of the new state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,8 +33,11 @@ use raft::{Config, GetEntriesContext, RaftState, RawNode, ReadOnlyOption, Ready,
 
 use crate::command::Command;
 use crate::machine::{Machine, Outcome};
+use crate::pages::Checkpoint;
 use crate::peers::Peers;
 use crate::raft_log::RaftLog;
+use crate::snapshot::{FAILED, Given, Offer, Pending};
+use crate::state_file::StateFile;
 
 /// The unit of Raft's time.
 const TICK: Nanos = Nanos::from_millis(50);
@@ -125,6 +130,8 @@ pub(crate) struct View {
     pub log: LogEnd,
     /// Why the node has ended.
     pub failed: Option<Error>,
+    /// It ends because it was given a state, with which it is to be started anew.
+    pub begins_anew: bool,
 }
 
 /// What the thread and its users share.
@@ -151,6 +158,7 @@ impl Default for View {
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
             failed: None,
+            begins_anew: false,
         }
     }
 }
@@ -253,8 +261,13 @@ impl Replica {
         self.close();
     }
 
-    pub fn failure(&self) -> Option<Error> {
-        self.view.lock().failed.clone()
+    /// Waits a while for the node's end; whether it is to be started anew.
+    pub fn wait_anew(&self, timeout: Nanos) -> bool {
+        let mut view = self.view.lock();
+        if view.failed.is_none() {
+            view = self.moved.wait_timeout(view, timeout).0;
+        }
+        view.failed.is_some() && view.begins_anew
     }
 }
 
@@ -264,6 +277,7 @@ impl Replica {
 struct LogReader {
     log: Arc<Mutex<RaftLog>>,
     nodes: Vec<u64>,
+    offer: Arc<Offer>,
     /// Which node was said to lack entries, and when it is said again.
     said: Mutex<(u64, Nanos)>,
 }
@@ -313,16 +327,18 @@ impl Storage for LogReader {
         Ok(self.log.lock().last_index())
     }
 
-    fn snapshot(&self, index: u64, to: u64) -> raft::Result<raft::eraftpb::Snapshot> {
+    fn snapshot(&self, _: u64, to: u64) -> raft::Result<raft::eraftpb::Snapshot> {
+        let snapshot = self.offer.take()?;
         let mut said = self.said.lock();
         if said.0 != to || rt::now() >= said.1 {
             *said = (to, rt::now() + SAID_AGAIN);
             eprintln!(
-                "cenote storage: node {to} lacks entries up to {index}, which are cut off here: it has been away for \
-                 more than the log that is kept (--log-size), and cannot come back yet"
+                "cenote storage: node {to} lacks entries that are not kept here any more (--log-size): it is given the \
+                 state as of entry {}, and takes its pages from the others",
+                snapshot.get_metadata().index
             );
         }
-        Err(raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable))
+        Ok(snapshot)
     }
 }
 
@@ -344,12 +360,21 @@ pub(crate) struct Driver {
     confirmed: Vec<(u64, Arc<Ticket>)>,
     /// The term in which it was said that a leader counts on entries that are lost.
     counted_on: u64,
+    state: Arc<StateFile>,
+    /// The numbers of all nodes.
+    nodes: Vec<u64>,
+    offer: Arc<Offer>,
+    pending: Pending,
+    /// Whether a leader was told how far the node is since it was started.
+    has_said: bool,
 }
 
 impl Driver {
     /// # Errors
     /// [`Error::Corrupt`] if the log cannot be what it says.
-    pub fn new(replica: Arc<Replica>, peers: Arc<Peers>, number: u64, nodes: &[u64]) -> Result<Driver> {
+    pub fn new(replica: Arc<Replica>, peers: Arc<Peers>, own: (u64, Arc<StateFile>), nodes: &[u64]) -> Result<Driver> {
+        let (number, state) = own;
+        let offer: Arc<Offer> = Arc::default();
         let applied = replica.view.lock().applied;
         let machine = replica.machine.lock().take();
         let machine = machine.ok_or_else(|| Error::Invalid("a replica has one thread".into()))?;
@@ -370,6 +395,7 @@ impl Driver {
         let reader = LogReader {
             log: Arc::clone(&replica.log),
             nodes: nodes.to_vec(),
+            offer: Arc::clone(&offer),
             said: Mutex::default(),
         };
         let quiet = slog::Logger::root(slog::Discard, slog::o!());
@@ -387,6 +413,11 @@ impl Driver {
             number: 0,
             confirmed: Vec::new(),
             counted_on: 0,
+            state,
+            nodes: nodes.to_vec(),
+            offer,
+            pending: Pending::default(),
+            has_said: false,
         })
     }
 
@@ -420,7 +451,9 @@ impl Driver {
             return Ok(false);
         };
         for job in jobs {
-            self.take(job);
+            if self.take(job)? {
+                return Ok(false);
+            }
         }
         while self.tick_at <= rt::now() {
             self.draw();
@@ -432,6 +465,7 @@ impl Driver {
             self.handle_ready()?;
         }
         self.forget_tickets();
+        self.offer_state();
         self.note();
         Ok(true)
     }
@@ -451,12 +485,90 @@ impl Driver {
         }
     }
 
-    fn take(&mut self, job: Job) {
+    /// Takes a job; true: the node ends, to begin anew with a state of the leader's.
+    fn take(&mut self, job: Job) -> Result<bool> {
         match job {
+            Job::Message(message) if message.msg_type() == MessageType::MsgSnapshot => return self.take_state(&message),
             Job::Message(message) => self.step(*message),
             Job::Propose { command, ticket } => self.propose(command, ticket),
             Job::Confirm { ticket } => self.confirm(ticket),
         }
+        Ok(false)
+    }
+
+    // ---- states that are given ----
+
+    /// Makes the state that a node should be given, and gives another to those from which nothing was heard.
+    fn offer_state(&mut self) {
+        if self.offer.is_wanted() {
+            let entry = self.replica.view.lock().applied;
+            let log = self.replica.log.lock();
+            if let Some(term) = log.term(entry) {
+                let (entry, machine) = ((entry, term), self.machine.clone());
+                self.offer
+                    .make(&Checkpoint { entry, machine }, log.first_index(), &self.nodes);
+            }
+        }
+        for node in self.pending.overdue(self.raft.raft.prs()) {
+            self.raft.report_snapshot(node, FAILED);
+        }
+    }
+
+    /// A state that the leader gives, since it takes this node for one that lacks entries; true: the node ends, to begin
+    /// anew with it.
+    fn take_state(&mut self, message: &Message) -> Result<bool> {
+        // What is no state is no leader's; what is of a former leader counts no more.
+        let Ok(given) = Given::of(message) else { return Ok(false) };
+        if message.term < self.raft.raft.term {
+            return Ok(false);
+        }
+        // It is of the leader, as a heartbeat is.
+        self.step(Message {
+            msg_type: MessageType::MsgHeartbeat.into(),
+            from: message.from,
+            to: message.to,
+            term: message.term,
+            ..Message::default()
+        });
+        let committed = self.raft.raft.raft_log.committed;
+        let (index, term) = given.checkpoint.entry;
+        let has_it = self.replica.log.lock().term(index) == Some(term);
+        if committed + 1 >= given.first || index <= committed {
+            self.say_how_far(message.from);
+            return Ok(false);
+        }
+        if has_it {
+            // The library commits up to there, and says so.
+            let _ = self.raft.step(message.clone());
+            return Ok(false);
+        }
+        eprintln!(
+            "cenote storage: entries {} to {index} are not kept by the other nodes any more: this one begins anew with the \
+             state as of entry {index}, and takes its pages from the others",
+            committed + 1
+        );
+        let mut hard = self.replica.log.lock().hard_state().clone();
+        if message.term > hard.term {
+            (hard.term, hard.vote) = (message.term, 0);
+        }
+        // The state first: a start that finds it makes the log begin behind it.
+        self.state.save_given(&given.saved())?;
+        self.replica.view.lock().begins_anew = true;
+        self.replica.log.lock().begin_anew((index, term), &hard)?;
+        Ok(true)
+    }
+
+    /// What is committed here is the leader's, too: it goes on behind that.
+    fn say_how_far(&mut self, leader: u64) {
+        let answer = Message {
+            msg_type: MessageType::MsgAppendResponse.into(),
+            from: self.raft.raft.id,
+            to: leader,
+            term: self.raft.raft.term,
+            index: self.raft.raft.raft_log.committed,
+            ..Message::default()
+        };
+        self.send(vec![answer]);
     }
 
     /// A message of another node, unless no node that keeps its promises would send it here.
@@ -478,8 +590,13 @@ impl Driver {
             }
             return;
         }
+        let leader = (message.msg_type() == MessageType::MsgHeartbeat).then_some(message.from);
         // What is stale is an error, and of no interest.
         let _ = self.raft.step(message);
+        if leader.is_some_and(|leader| leader == self.raft.raft.leader_id) && !self.has_said {
+            self.has_said = true;
+            self.say_how_far(self.raft.raft.leader_id);
+        }
     }
 
     fn propose(&mut self, command: Vec<u8>, ticket: Arc<Ticket>) {
@@ -657,6 +774,7 @@ fn is_expected(message: &Message) -> bool {
         message.msg_type(),
         MsgAppend
             | MsgAppendResponse
+            | MsgSnapshot
             | MsgHeartbeat
             | MsgHeartbeatResponse
             | MsgRequestVote

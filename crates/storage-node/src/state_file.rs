@@ -3,7 +3,9 @@
 //! ```text
 //! DIR/node    u32 magic, u32 format, text cluster, u64 number, u128 identity, the numbers of all nodes; u32 crc32c
 //! DIR/peers   u32 magic, u32 format, for each other node: u64 number, u128 identity; u32 crc32c
-//! DIR/state   u32 magic, u32 format, u64 index, u64 term, bytes: the state as of that entry; u32 crc32c
+//! DIR/state   u32 magic, u32 format, u64 index, u64 term, bytes: the state as of that entry,
+//!             u8 whether pages are lacking: u64 entry as of which they are to be, their spaces, u64 the first of them,
+//!             u8 whether their files are made; u32 crc32c
 //! ```
 //!
 //! `state` is replaced whole. The Raft log has all entries behind it.
@@ -13,17 +15,17 @@ use std::path::{Path, PathBuf};
 use cenote_base::bytes::get_le;
 use cenote_base::crc::crc32c;
 use cenote_base::error::IoContext;
-use cenote_base::rt::{self, fs};
+use cenote_base::rt::{self, Mutex, fs};
 use cenote_base::{Error, Result};
 
 use crate::codec::{Reader, Writer};
 use crate::machine::Machine;
-use crate::pages::Checkpoint;
+use crate::pages::{Checkpoint, Lacking, Saved};
 
 const NODE: u32 = u32::from_le_bytes(*b"CNnd");
 const STATE: u32 = u32::from_le_bytes(*b"CNst");
 const PEERS: u32 = u32::from_le_bytes(*b"CNpe");
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What a node is, for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,29 +145,80 @@ impl KnownPeers {
 ///
 /// # Errors
 /// [`Error::Corrupt`]; an I/O error.
-pub(crate) fn load_state(dir: &Path) -> Result<Checkpoint> {
+pub(crate) fn load_state(dir: &Path) -> Result<Saved> {
     let path = dir.join("state");
     let Some(bytes) = read(&path)? else {
-        return Ok(Checkpoint {
-            entry: (0, 0),
-            machine: Machine::default(),
+        let (entry, machine) = ((0, 0), Machine::default());
+        return Ok(Saved {
+            checkpoint: Checkpoint { entry, machine },
+            lacking: None,
         });
     };
     let mut r = fields(&path, &bytes, STATE)?;
     let entry = (r.u64()?, r.u64()?);
     let machine = Machine::decode(r.bytes()?)?;
+    let lacks = r.u8()? == 1;
+    let lacking = lacks.then(|| Lacking::decode(&mut r)).transpose()?;
     r.end()?;
-    Ok(Checkpoint { entry, machine })
+    Ok(Saved {
+        checkpoint: Checkpoint { entry, machine },
+        lacking,
+    })
+}
+
+/// The file `state` of a node that runs.
+#[derive(Debug)]
+pub(crate) struct StateFile {
+    dir: PathBuf,
+    /// Another node gave the state: what this one has of before is not saved any more.
+    is_given: Mutex<bool>,
+}
+
+impl StateFile {
+    pub fn new(dir: &Path) -> StateFile {
+        StateFile {
+            dir: dir.to_owned(),
+            is_given: Mutex::new(false),
+        }
+    }
+
+    /// Saves a state of the node's own, durably; nothing, if it was given another.
+    ///
+    /// # Errors
+    /// An I/O error; the one before counts then.
+    pub fn save(&self, saved: &Saved) -> Result<()> {
+        match *self.is_given.lock() {
+            true => Ok(()),
+            false => save_state(&self.dir, saved),
+        }
+    }
+
+    /// Saves a state that another node gave.
+    ///
+    /// # Errors
+    /// As of [`StateFile::save`].
+    pub fn save_given(&self, saved: &Saved) -> Result<()> {
+        let mut is_given = self.is_given.lock();
+        save_state(&self.dir, saved)?;
+        *is_given = true;
+        Ok(())
+    }
 }
 
 /// Saves a state, durably.
 ///
 /// # Errors
 /// An I/O error; the one before counts then.
-pub(crate) fn save_state(dir: &Path, checkpoint: &Checkpoint) -> Result<()> {
-    let (index, term) = checkpoint.entry;
-    let machine = checkpoint.machine.encode();
-    write(&dir.join("state"), head(STATE).u64(index).u64(term).bytes(&machine))
+pub(crate) fn save_state(dir: &Path, saved: &Saved) -> Result<()> {
+    let (index, term) = saved.checkpoint.entry;
+    let machine = saved.checkpoint.machine.encode();
+    let fields = head(STATE).u64(index).u64(term).bytes(&machine);
+    let fields = fields.u8(saved.lacking.is_some().into());
+    let fields = match &saved.lacking {
+        Some(lacking) => lacking.encode(fields),
+        None => fields,
+    };
+    write(&dir.join("state"), fields)
 }
 
 fn head(magic: u32) -> Writer {
@@ -247,7 +300,7 @@ mod tests {
     #[test]
     fn a_state_comes_back_and_damage_is_told() {
         let dir = tempfile::tempdir().expect("a directory");
-        assert_eq!(load_state(dir.path()).expect("none").entry, (0, 0));
+        assert_eq!(load_state(dir.path()).expect("none").checkpoint.entry, (0, 0));
         let mut machine = Machine::default();
         machine.apply(Command::Take {
             former: 0,
@@ -255,9 +308,17 @@ mod tests {
             record: vec![1],
         });
         let checkpoint = Checkpoint { entry: (7, 2), machine };
-        save_state(dir.path(), &checkpoint).expect("saved");
-        let again = load_state(dir.path()).expect("there");
-        assert_eq!((again.entry, again.machine), (checkpoint.entry, checkpoint.machine));
+        for lacking in [None, Some(Lacking::all_of(&checkpoint))] {
+            let saved = Saved {
+                checkpoint: checkpoint.clone(),
+                lacking,
+            };
+            save_state(dir.path(), &saved).expect("saved");
+            let again = load_state(dir.path()).expect("there");
+            assert_eq!(again.checkpoint.entry, checkpoint.entry);
+            assert_eq!(again.checkpoint.machine, checkpoint.machine);
+            assert_eq!(again.lacking, saved.lacking);
+        }
         let path = dir.path().join("state");
         let mut bytes = fs::read(&path).expect("read");
         bytes[20] ^= 1;

@@ -11,7 +11,7 @@ use crate::codec::{Reader, Writer};
 use crate::command::{put_end, take_end};
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
@@ -144,6 +144,8 @@ pub struct Status {
     pub leader: u64,
     /// The Raft term.
     pub term: u64,
+    /// The first entry that its Raft log keeps.
+    pub first: u64,
     /// The last entry of its Raft log, the last that is committed, and the last in its pages.
     pub last: u64,
     /// See `last`.
@@ -164,6 +166,8 @@ pub struct Status {
     pub everywhere: u64,
     /// Bytes of redo that pages in files lack.
     pub pending_bytes: u64,
+    /// Pages that it takes from the other nodes yet, about; zero: none.
+    pub lacking_pages: u64,
     /// Bytes that are free where its directory lies.
     pub free_bytes: u64,
     /// Whether its disk is nearly full.
@@ -355,6 +359,8 @@ fn put_status(writer: Writer, s: &Status) -> Writer {
         s.free_bytes,
         s.is_full.into(),
         s.everywhere,
+        s.lacking_pages,
+        s.first,
     ];
     words.iter().fold(writer, |writer, word| writer.u64(*word))
 }
@@ -376,6 +382,8 @@ fn take_status(r: &mut Reader<'_>) -> Result<Status> {
         free_bytes: r.u64()?,
         is_full: r.u64()? == 1,
         everywhere: r.u64()?,
+        lacking_pages: r.u64()?,
+        first: r.u64()?,
     })
 }
 

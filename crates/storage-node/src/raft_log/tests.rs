@@ -15,7 +15,7 @@ fn entry(index: u64, term: u64, length: usize) -> Entry {
 }
 
 fn open(dir: &Path) -> RaftLog {
-    RaftLog::open(dir, SMALL, (0, 0)).expect("opens")
+    RaftLog::open(dir, SMALL, (0, 0), false).expect("opens")
 }
 
 impl RaftLog {
@@ -108,7 +108,7 @@ fn segments_that_are_not_needed_become_new_ones() {
             );
             assert!(fs::list(dir.path()).expect("listed").len() <= 10);
             model.check(&log);
-            log = RaftLog::open(dir.path(), SMALL, (index - 10, term)).expect("opens");
+            log = RaftLog::open(dir.path(), SMALL, (index - 10, term), false).expect("opens");
             model.check(&log);
             log.set_commit(index);
         }
@@ -139,17 +139,17 @@ fn entries_of_a_later_term_replace_those_whose_segments_are_gone() {
         "the first segments are gone: {}",
         log.first_index()
     );
-    let again = RaftLog::open(dir.path(), SMALL, (12, 2)).expect("opens");
+    let again = RaftLog::open(dir.path(), SMALL, (12, 2), false).expect("opens");
     model.check(&again);
     assert_eq!((again.last_index(), again.term(13)), (14, Some(2)));
     drop(again);
     // The same where the state has come beyond the entry that was replaced.
-    let mut log = RaftLog::open(dir.path(), SMALL, (12, 2)).expect("opens");
+    let mut log = RaftLog::open(dir.path(), SMALL, (12, 2), false).expect("opens");
     log.append((15..=25).map(|index| entry(index, 2, 100)).collect())
         .expect("written");
     log.set_commit(25);
     log.sync().expect("synced");
-    let again = RaftLog::open(dir.path(), SMALL, (22, 2)).expect("opens");
+    let again = RaftLog::open(dir.path(), SMALL, (22, 2), false).expect("opens");
     let terms = (again.term(22), again.term(25), again.last_index());
     assert_eq!(terms, (Some(2), Some(2), 25));
     assert!(again.hard_state().commit >= 22, "what a state has is committed");
@@ -165,7 +165,7 @@ fn what_is_missing_of_a_log_is_told() {
     log.sync().expect("synced");
     drop(log);
     let refused = |state, why: &str| {
-        let error = RaftLog::open(dir.path(), SMALL, state)
+        let error = RaftLog::open(dir.path(), SMALL, state, false)
             .expect_err("refused")
             .to_string();
         assert!(error.contains(why), "{error}");
@@ -173,12 +173,12 @@ fn what_is_missing_of_a_log_is_told() {
     refused((41, 1), "it has entries 1 to 40");
     fs::remove(dir.path().join("0000000000000000.log")).expect("removed");
     refused((3, 1), "and the node's state is as of 3");
-    RaftLog::open(dir.path(), SMALL, (30, 1)).expect("what is missing is not needed");
+    RaftLog::open(dir.path(), SMALL, (30, 1), false).expect("what is missing is not needed");
     for name in fs::list(dir.path()).expect("listed") {
         fs::remove(dir.path().join(name)).expect("removed");
     }
     refused((30, 1), "its files are gone");
-    RaftLog::open(dir.path(), SMALL, (0, 0)).expect("a new one");
+    RaftLog::open(dir.path(), SMALL, (0, 0), false).expect("a new one");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_torn_end_is_cut_off_and_damage_before_it_is_told() {
     assert_eq!(open(dir.path()).last_index(), 7);
     // A bit of an entry that was synced before the last one was written.
     file.write_at(&[1; 8], torn - 200).expect("damaged");
-    let error = RaftLog::open(dir.path(), SMALL, (0, 0))
+    let error = RaftLog::open(dir.path(), SMALL, (0, 0), false)
         .expect_err("refused")
         .to_string();
     assert!(error.contains("damaged at"), "{error}");

@@ -1,4 +1,5 @@
 //! Storage nodes of one process, over the machine's loopback.
 
 mod cluster;
+mod given;
 mod pages;
