@@ -83,6 +83,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         BorrowGeneration => (Name::Store, 400),
         RaftUnsynced => (Name::StorageNodes, 120),
         StartUnchecked | PageEarly | MergeAhead | CommandTwice => (Name::StorageNodes, 40),
+        LackingRead | LackingOlder | ReplacedCounts => (Name::StorageNodes, 400),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,

@@ -129,6 +129,23 @@ impl NodesClient {
             .collect()
     }
 
+    /// Lets the directory that node `number` comes with take the place of the one that it had, which is lost. What that one
+    /// had does not count from then on, and it is never let in again.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if no node of that number answers; [`Error::Timeout`] if no majority of the others does.
+    pub fn replace(&self, number: u64) -> Result<()> {
+        let there = self.nodes.iter().filter_map(|node| self.status(node).ok());
+        let Some(status) = there.into_iter().find(|status| status.node == number) else {
+            return Err(Error::Invalid(format!(
+                "no storage node {number} answers at {}: start it with its new directory first",
+                self.name()
+            )));
+        };
+        let identity = status.identity;
+        self.command(&Command::Replace { node: number, identity }).map(drop)
+    }
+
     fn status(&self, node: &Node) -> Result<Status> {
         match self.ask(node, &Request::Status)? {
             Reply::Status(status) => Ok(status),
@@ -376,10 +393,8 @@ impl NodesClient {
             Ok(found) => found,
             // One bad page is not to hide the others.
             Err(Error::Corrupt(_) | Error::Invalid(_)) if pages.len() > 1 => {
-                {
                 let one = |page| self.read_part_as_of(entry, first, &[page]);
                 pages.iter().flat_map(|page| one(*page)).collect()
-            }
             }
             Err(error) => pages.iter().map(|_| Err(error.clone())).collect(),
         }

@@ -52,6 +52,11 @@ pub(crate) enum Command {
         sequence: u64,
         space: u32,
     },
+    /// Node `node` comes with another directory from now on, whose identity this is: the one that it had is lost.
+    Replace {
+        node: u64,
+        identity: u128,
+    },
 }
 
 const TAKE: u8 = 1;
@@ -60,6 +65,7 @@ const CONTROL: u8 = 3;
 const APPEND: u8 = 4;
 const MAKE_SPACE: u8 = 5;
 const DROP_SPACE: u8 = 6;
+const REPLACE: u8 = 7;
 
 impl Command {
     pub fn encode(&self) -> Vec<u8> {
@@ -87,6 +93,7 @@ impl Command {
             }
             Command::MakeSpace { epoch, sequence, space } => to(MAKE_SPACE, epoch, sequence).u32(*space),
             Command::DropSpace { epoch, sequence, space } => to(DROP_SPACE, epoch, sequence).u32(*space),
+            Command::Replace { node, identity } => Writer::of(REPLACE).u64(*node).u128(*identity),
         }
         .done()
     }
@@ -100,7 +107,7 @@ impl Command {
             Command::Append { redo, .. } => (redo.len(), PIECE_MAX),
             Command::Take { record, .. } => (record.len(), RECORD_MAX),
             Command::Begin { control, .. } | Command::Control { control, .. } => (control.len(), RECORD_MAX),
-            Command::MakeSpace { .. } | Command::DropSpace { .. } => (0, 0),
+            Command::MakeSpace { .. } | Command::DropSpace { .. } | Command::Replace { .. } => (0, 0),
         };
         match length <= most {
             true => Ok(()),
@@ -157,6 +164,10 @@ impl Command {
                 epoch: r.u64()?,
                 sequence: r.u64()?,
                 space: r.u32()?,
+            },
+            REPLACE => Command::Replace {
+                node: r.u64()?,
+                identity: r.u128()?,
             },
             _ => return Err(r.wrong("there is no such kind")),
         })
@@ -226,6 +237,7 @@ mod tests {
                 sequence,
                 space: 6,
             },
+            Command::Replace { node: 2, identity: 9 },
         ];
         for command in commands {
             let bytes = command.encode();

@@ -1,5 +1,5 @@
 //! The state that all storage nodes share, and how commands change it: the start that has the database, its control record, where
-//! its log ends, which spaces there are.
+//! its log ends, which spaces there are, which nodes have come with another directory.
 //!
 //! Every node carries out the same commands in the same order, so every node has the same state. Nothing else goes in:
 //! no clock, no chance, nothing of this host.
@@ -17,7 +17,7 @@
 //! - bytes of one position of the log are the same in each command that has them, for one start makes them: so a command
 //!   that comes twice is carried out once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_base::rt::fault::{Fault, planted};
@@ -27,7 +27,7 @@ use cenote_storage::nodes::LogEnd;
 use crate::codec::{Reader, Writer};
 use crate::command::{Command, RECORD_MAX, put_end, take_end};
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Bytes of groups that are not whole: a client sends a few MiB at a time.
 const UNFINISHED_MAX: usize = 32 << 20;
 
@@ -43,6 +43,8 @@ pub(crate) struct Machine {
     control: Option<Arc<[u8]>>,
     log: LogEnd,
     spaces: BTreeSet<u32>,
+    /// Nodes that lost their directory, and the identities of those that took the place.
+    replaced: Arc<BTreeMap<u64, u128>>,
     /// What came of a group that is not whole yet.
     unfinished: Vec<u8>,
 }
@@ -59,6 +61,8 @@ pub(crate) enum Outcome {
     },
     SpaceMade(u32),
     SpaceDropped(u32),
+    /// This node has another directory from now on.
+    Replaced(u64),
     Taken {
         epoch: u64,
     },
@@ -84,6 +88,7 @@ impl Default for Machine {
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
             spaces: BTreeSet::new(),
+            replaced: Arc::default(),
             unfinished: Vec::new(),
         }
     }
@@ -105,6 +110,16 @@ impl Machine {
     /// Where the log ends.
     pub fn log(&self) -> LogEnd {
         self.log
+    }
+
+    /// The identities of nodes that lost their directory, by number.
+    pub fn replaced(&self) -> &Arc<BTreeMap<u64, u128>> {
+        &self.replaced
+    }
+
+    /// Whether node `node` may come with the directory of this identity, as far as the state knows.
+    pub fn is_of(&self, node: u64, identity: u128) -> bool {
+        self.replaced.get(&node).is_none_or(|known| *known == identity)
     }
 
     pub fn spaces(&self) -> impl Iterator<Item = u32> + '_ {
@@ -134,6 +149,14 @@ impl Machine {
             } => self.in_turn(epoch, sequence, |m| m.set_control(control)),
             Command::MakeSpace { epoch, sequence, space } => self.in_turn(epoch, sequence, |m| m.make_space(space)),
             Command::DropSpace { epoch, sequence, space } => self.in_turn(epoch, sequence, |m| m.drop_space(space)),
+            Command::Replace { node, identity } => self.replace(node, identity),
+        }
+    }
+
+    fn replace(&mut self, node: u64, identity: u128) -> Outcome {
+        match Arc::make_mut(&mut self.replaced).insert(node, identity) {
+            Some(before) if before == identity => Outcome::Done,
+            _ => Outcome::Replaced(node),
         }
     }
 
@@ -250,6 +273,11 @@ impl Machine {
     /// The state as bytes, for a start of this node.
     pub fn encode(&self) -> Vec<u8> {
         let spaces: Vec<u32> = self.spaces().collect();
+        let replaced: Vec<(u64, u128)> = self
+            .replaced
+            .iter()
+            .map(|(node, identity)| (*node, *identity))
+            .collect();
         let head = Writer::default()
             .u32(FORMAT)
             .u64(self.epoch)
@@ -260,6 +288,7 @@ impl Machine {
             .u8(self.control.is_some().into())
             .bytes(self.control.as_deref().unwrap_or_default())
             .each(&spaces, |writer, space| writer.u32(*space))
+            .each(&replaced, |writer, (node, identity)| writer.u64(*node).u128(*identity))
             .bytes(&self.unfinished)
             .done()
     }
@@ -282,6 +311,7 @@ impl Machine {
             control: has_control.then_some(control),
             log,
             spaces: r.each(|r| r.u32())?.into_iter().collect(),
+            replaced: Arc::new(r.each(|r| Ok((r.u64()?, r.u128()?)))?.into_iter().collect()),
             unfinished: r.bytes()?.to_vec(),
         };
         r.end()?;
@@ -433,6 +463,9 @@ mod tests {
             space: 9,
         });
         machine.apply(append(1, 4096, 40, end(4120, 4100)));
+        let replace = Command::Replace { node: 3, identity: 7 };
+        assert_eq!(machine.apply(replace.clone()), Outcome::Replaced(3));
+        assert_eq!(machine.apply(replace), Outcome::Done, "it came twice");
         assert!(!machine.is_whole());
         for machine in [machine, Machine::default()] {
             let bytes = machine.encode();

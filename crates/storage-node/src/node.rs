@@ -557,7 +557,11 @@ impl Shared {
                 Err(_) => return Ok(false),
             }
         }
-        let Some(wanted) = self.pages.wanted(PAGES_MAX).filter(|_| !self.full.load(Ordering::Acquire)) else {
+        let Some(wanted) = self
+            .pages
+            .wanted(PAGES_MAX)
+            .filter(|_| !self.full.load(Ordering::Acquire))
+        else {
             return Ok(false);
         };
         let mut answers = self.others.read_as_of(wanted.since, &wanted.pages);
@@ -705,7 +709,7 @@ impl Shared {
             heard = rt::now();
             match hello.from {
                 0 => connection.send(&self.answer(&bytes).encode())?,
-                from => self.receive(from, &bytes)?,
+                from => self.receive(from, hello.identity, &bytes)?,
             }
         }
         Ok(())
@@ -736,7 +740,7 @@ impl Shared {
         }
         let is_node = hello.from != number && self.options.nodes.contains_key(&hello.from);
         match is_node {
-            true => self.known.lock().check(hello.from, hello.identity).map(|()| hello),
+            true => self.check_directory(&hello).map(|()| hello),
             false => Err(Error::Mismatch(format!(
                 "node {} is none of the others of the cluster \"{}\"",
                 hello.from, self.options.cluster
@@ -744,8 +748,20 @@ impl Shared {
         }
     }
 
+    /// Whether a node comes with the directory that it had, or that took its place.
+    fn check_directory(&self, hello: &Hello) -> Result<()> {
+        match self.replica.view().replaced.get(&hello.from) {
+            Some(identity) if *identity == hello.identity => Ok(()),
+            Some(_) => Err(Error::Mismatch(format!(
+                "node {} comes with a directory that another one took the place of",
+                hello.from
+            ))),
+            None => self.known.lock().check(hello.from, hello.identity),
+        }
+    }
+
     /// A message of another node.
-    fn receive(&self, from: u64, bytes: &[u8]) -> Result<()> {
+    fn receive(&self, from: u64, identity: u128, bytes: &[u8]) -> Result<()> {
         let message = Message::decode(bytes);
         let message = message.map_err(|error| Error::corrupt(format!("a message of node {from}: {error}")))?;
         if (message.from, message.to) != (from, self.options.number) {
@@ -754,7 +770,7 @@ impl Shared {
                 message.from
             )));
         }
-        self.replica.receive(message);
+        self.replica.receive(message, identity);
         Ok(())
     }
 
@@ -806,9 +822,11 @@ impl Shared {
             Outcome::TakenBefore { epoch } => Reply::TakenBefore { epoch },
             Outcome::Revoked { epoch } => Reply::Revoked { epoch },
             Outcome::Refused(why) => Reply::Failed(Error::Invalid(why)),
-            Outcome::Done | Outcome::Appended { .. } | Outcome::SpaceMade(_) | Outcome::SpaceDropped(_) => {
-                Reply::Done { entry }
-            }
+            Outcome::Done
+            | Outcome::Appended { .. }
+            | Outcome::SpaceMade(_)
+            | Outcome::SpaceDropped(_)
+            | Outcome::Replaced(_) => Reply::Done { entry },
         }
     }
 
@@ -864,6 +882,7 @@ impl Shared {
         };
         Status {
             node: self.identity.number,
+            identity: self.identity.identity,
             leader: view.leader,
             term: view.term,
             first,

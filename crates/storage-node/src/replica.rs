@@ -102,9 +102,15 @@ impl Ticket {
 }
 
 enum Job {
-    Message(Box<Message>),
-    Propose { command: Vec<u8>, ticket: Arc<Ticket> },
-    Confirm { ticket: Arc<Ticket> },
+    /// With the identity of the directory of the node that sent it.
+    Message(Box<Message>, u128),
+    Propose {
+        command: Vec<u8>,
+        ticket: Arc<Ticket>,
+    },
+    Confirm {
+        ticket: Arc<Ticket>,
+    },
 }
 
 #[derive(Default)]
@@ -128,6 +134,7 @@ pub(crate) struct View {
     pub record: Arc<[u8]>,
     pub control: Option<Arc<[u8]>>,
     pub log: LogEnd,
+    pub replaced: Arc<BTreeMap<u64, u128>>,
     /// Why the node has ended.
     pub failed: Option<Error>,
     /// It ends because it was given a state, with which it is to be started anew.
@@ -157,6 +164,7 @@ impl Default for View {
             record: Arc::default(),
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
+            replaced: Arc::default(),
             failed: None,
             begins_anew: false,
         }
@@ -170,6 +178,7 @@ impl View {
         self.record = Arc::clone(machine.record());
         self.control = machine.control().cloned();
         self.log = machine.log();
+        self.replaced = Arc::clone(machine.replaced());
     }
 }
 
@@ -189,11 +198,11 @@ impl Replica {
     }
 
     /// A message of another node.
-    pub fn receive(&self, message: Message) {
+    pub fn receive(&self, message: Message, identity: u128) {
         let mut inbox = self.inbox.lock();
         if inbox.messages < MESSAGES_MAX {
             inbox.messages += 1;
-            inbox.jobs.push_back(Job::Message(Box::new(message)));
+            inbox.jobs.push_back(Job::Message(Box::new(message), identity));
             drop(inbox);
             self.came.notify_one();
         }
@@ -438,7 +447,7 @@ impl Driver {
         self.replica.fail(&error);
         let jobs = std::mem::take(&mut self.replica.inbox.lock().jobs);
         let asked = jobs.into_iter().filter_map(|job| match job {
-            Job::Message(_) => None,
+            Job::Message(..) => None,
             Job::Propose { ticket, .. } | Job::Confirm { ticket } => Some(ticket),
         });
         asked.for_each(|ticket| ticket.answer(Answer::Unknown));
@@ -488,8 +497,13 @@ impl Driver {
     /// Takes a job; true: the node ends, to begin anew with a state of the leader's.
     fn take(&mut self, job: Job) -> Result<bool> {
         match job {
-            Job::Message(message) if message.msg_type() == MessageType::MsgSnapshot => return self.take_state(&message),
-            Job::Message(message) => self.step(*message),
+            // Of a directory that is lost: what it has promised does not count any more.
+            Job::Message(message, identity)
+                if !self.machine.is_of(message.from, identity) && !planted(Fault::ReplacedCounts) => {}
+            Job::Message(message, _) if message.msg_type() == MessageType::MsgSnapshot => {
+                return self.take_state(&message);
+            }
+            Job::Message(message, _) => self.step(*message),
             Job::Propose { command, ticket } => self.propose(command, ticket),
             Job::Confirm { ticket } => self.confirm(ticket),
         }
@@ -518,7 +532,9 @@ impl Driver {
     /// anew with it.
     fn take_state(&mut self, message: &Message) -> Result<bool> {
         // What is no state is no leader's; what is of a former leader counts no more.
-        let Ok(given) = Given::of(message) else { return Ok(false) };
+        let Ok(given) = Given::of(message) else {
+            return Ok(false);
+        };
         if message.term < self.raft.raft.term {
             return Ok(false);
         }
@@ -700,6 +716,9 @@ impl Driver {
         let mut answers = Vec::new();
         for entry in entries {
             let outcome = carry_out(&mut self.machine, &entry)?;
+            if let Some(Outcome::Replaced(node)) = outcome {
+                self.forget_progress(node);
+            }
             let number = <[u8; 8]>::try_from(entry.context.as_slice()).map(u64::from_le_bytes);
             // A number is this leader's: of another's entries none is answered here.
             let is_own = self.raft.raft.state == StateRole::Leader && entry.term == self.raft.raft.term;
@@ -725,6 +744,15 @@ impl Driver {
             waits
         });
         Ok(())
+    }
+
+    /// What a node had that lost its directory does not count any more.
+    fn forget_progress(&mut self, node: u64) {
+        let progress = self.raft.raft.mut_prs().get_mut(node);
+        if let Some(progress) = progress.filter(|_| !planted(Fault::ReplacedCounts)) {
+            progress.matched = 0;
+            progress.become_probe();
+        }
     }
 
     fn was_confirmed(&mut self, index: u64, context: &[u8]) {

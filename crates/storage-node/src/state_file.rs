@@ -126,7 +126,8 @@ impl KnownPeers {
             Some((_, known)) if *known == identity => Ok(()),
             Some(_) => Err(Error::Mismatch(format!(
                 "node {number} comes with another directory than it had: it has lost its votes and its log, and takes \
-                 no part. Bring its directory back"
+                 no part. Bring its directory back; or, if that is lost, let this one take its place: \
+                 cenote storage replace --node {number} --storage ..."
             ))),
             None => {
                 let known = [self.known.clone(), vec![(number, identity)]].concat();

@@ -140,6 +140,8 @@ pub(crate) enum Reply {
 pub struct Status {
     /// Its number.
     pub node: u64,
+    /// Of its directory, drawn when that was made.
+    pub identity: u128,
     /// The node that it takes for the leader; zero: none.
     pub leader: u64,
     /// The Raft term.
@@ -362,7 +364,8 @@ fn put_status(writer: Writer, s: &Status) -> Writer {
         s.lacking_pages,
         s.first,
     ];
-    words.iter().fold(writer, |writer, word| writer.u64(*word))
+    let writer = words.iter().fold(writer, |writer, word| writer.u64(*word));
+    writer.u128(s.identity)
 }
 
 fn take_status(r: &mut Reader<'_>) -> Result<Status> {
@@ -384,6 +387,7 @@ fn take_status(r: &mut Reader<'_>) -> Result<Status> {
         everywhere: r.u64()?,
         lacking_pages: r.u64()?,
         first: r.u64()?,
+        identity: r.u128()?,
     })
 }
 

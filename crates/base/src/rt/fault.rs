@@ -298,6 +298,12 @@ faults! {
     MergeAhead = "merge-ahead",
     /// A command that comes to the storage nodes twice is carried out twice.
     CommandTwice = "command-twice",
+    /// A storage node answers a page that it has not taken from the others yet, as its file has it.
+    LackingRead = "lacking-read",
+    /// A storage node writes a page of another one over a newer one of its own.
+    LackingOlder = "lacking-older",
+    /// What a storage node had received counts on, though its directory was lost.
+    ReplacedCounts = "replaced-counts",
 
     ; // What follows breaks no rule.
 

@@ -33,6 +33,17 @@ pub struct StorageArguments {
 pub enum StorageCommand {
     /// Show storage nodes: which leads, how far each has come, what its disk holds
     Status(StorageOptions),
+    /// Let a node that lost its directory, and was started with a new one, take its place again
+    Replace(ReplaceArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct ReplaceArguments {
+    /// The node's number
+    #[arg(long, value_name = "N")]
+    node: u64,
+    #[command(flatten)]
+    storage: StorageOptions,
 }
 
 #[derive(Debug, Args)]
@@ -75,6 +86,7 @@ pub struct NodeArguments {
 pub fn run(arguments: StorageArguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Some(StorageCommand::Status(options)) => status(options),
+        Some(StorageCommand::Replace(arguments)) => replace(arguments),
         None => serve(&arguments.node),
     }
 }
@@ -163,6 +175,7 @@ fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
         "log",
         "pages",
         "pending",
+        "lacks",
         "free",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -185,6 +198,16 @@ fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
     })
 }
 
+fn replace(arguments: ReplaceArguments) -> Result<ExitCode, Failure> {
+    let Some(storage) = arguments.storage.decide()? else {
+        return Err("say where the storage nodes are: --storage ADDR:PORT,...".into());
+    };
+    let number = arguments.node;
+    database::client(&storage)?.replace(number)?;
+    say!("node {number} is let in with the directory that it has now, and takes what it lacks from the others");
+    Ok(ExitCode::SUCCESS)
+}
+
 fn row(address: &str, status: &Status) -> Vec<String> {
     let role = match status.leader {
         0 => "no leader",
@@ -196,6 +219,10 @@ fn row(address: &str, status: &Status) -> Vec<String> {
         true => format!("{} (nearly full)", size(status.free_bytes)),
         false => size(status.free_bytes),
     };
+    let lacks = match status.lacking_pages {
+        0 => "nothing".to_owned(),
+        pages => size(pages * cenote_base::PAGE_SIZE as u64),
+    };
     vec![
         address.to_owned(),
         status.node.to_string(),
@@ -206,6 +233,7 @@ fn row(address: &str, status: &Status) -> Vec<String> {
         size(status.log_bytes),
         size(status.page_bytes),
         size(status.pending_bytes),
+        lacks,
         free,
     ]
 }

@@ -19,6 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_base::page_io::{PageRead, PageWrite, Sectors};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Error, PAGE_SIZE, PageId, Result};
 use cenote_storage::nodes::{PageAnswer, SpaceExtent};
 use cenote_storage::redo;
@@ -169,7 +170,11 @@ impl Pages {
         let Some(lacking) = &index.lacking else { return 0 };
         let Some(extents) = &index.extents else { return 1 };
         let left = lacking.spaces.range(lacking.next.space..).map(|space| {
-            let here = if *space == lacking.next.space { lacking.next.page } else { 0 };
+            let here = if *space == lacking.next.space {
+                lacking.next.page
+            } else {
+                0
+            };
             u64::from(extents.get(space).copied().unwrap_or(0).saturating_sub(here))
         });
         left.sum::<u64>().max(1)
@@ -220,7 +225,7 @@ impl Pages {
         let mut here = vec![0; PAGE_SIZE];
         let read = is_lacking && self.store.has_space(id.space);
         read && match self.store.read_stable(id, &mut here) {
-            Ok(PageRead::Present) => redo::page_lsn(&here) < redo::page_lsn(page),
+            Ok(PageRead::Present) if !planted(Fault::LackingOlder) => redo::page_lsn(&here) < redo::page_lsn(page),
             Ok(_) | Err(_) => true,
         }
     }

@@ -117,3 +117,60 @@ fn a_node_may_be_stopped_while_it_takes_its_pages() {
     check_at(&cluster, 2, &database);
     eprintln!("it was stopped {between} times before it had all pages");
 }
+
+/// A node lost its directory. It votes for none and acknowledges nothing until it was let in; what it had before counts
+/// for nothing, and the directory that was lost is never let in again.
+#[test]
+fn a_node_that_lost_its_directory_takes_its_place_again() {
+    let mut cluster = Cluster::new(3, tight);
+    let mut database = Database::begin(cluster.client(), 13);
+    for space in [7, 8] {
+        database.nodes.make_space(space).expect("made");
+        database.append(space, 100);
+    }
+    for lost in [3, cluster.leader(), 3] {
+        cluster.stop(lost);
+        let (dir, aside) = (cluster.dir(lost), cluster.dir(lost + 10));
+        let _ = std::fs::remove_dir_all(&aside);
+        std::fs::rename(&dir, &aside).expect("lost");
+        let client = cluster.client();
+        let error = client.replace(lost).expect_err("it is not there").to_string();
+        assert!(error.contains("start it with its new directory"), "{error}");
+        cluster.start(lost);
+        database.append(7, 20);
+        rt::sleep(Nanos::from_secs(1));
+        assert_eq!(cluster.nodes[&lost].status().committed, 0, "it is not let in");
+        client.replace(lost).expect("let in");
+        client.replace(lost).expect("asked again");
+        wait_whole(&cluster, lost, &mut database, 8);
+        check_at(&cluster, lost, &database);
+        // It counts, with one of the others.
+        let other = (1..=3).find(|number| *number != lost).unwrap_or(1);
+        cluster.stop(other);
+        database.append(8, 20);
+        database.check();
+        cluster.start(other);
+        database.append(7, 20);
+    }
+    // The directory of before comes back.
+    let committed = |cluster: &Cluster, number: u64| cluster.nodes[&number].status().committed;
+    cluster.stop(3);
+    std::fs::remove_dir_all(cluster.dir(3)).expect("removed");
+    std::fs::rename(cluster.dir(13), cluster.dir(3)).expect("back");
+    cluster.start(3);
+    let before = committed(&cluster, 3);
+    (0..20).for_each(|_| database.append(7, 10));
+    rt::sleep(Nanos::from_secs(1));
+    assert!(committed(&cluster, 1) > before + 15);
+    let leader = cluster.leader();
+    cluster.stop(leader);
+    rt::sleep(Nanos::from_secs(4));
+    let leads = cluster.nodes.values().any(|node| node.status().leader != 0);
+    assert!(
+        !leads,
+        "one node, and one that is none of the cluster's, are no majority"
+    );
+    cluster.start(leader);
+    database.append(7, 10);
+    database.check();
+}

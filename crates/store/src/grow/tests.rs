@@ -73,7 +73,10 @@ fn where_there_is_no_room_for_a_larger_table_a_sweep_makes_some() {
     // How many there were before depends on where their sizes' slabs lay.
     let gone = (0..n).filter(|n| !is_there(n)).count();
     let most = (10 << 20) / 16_000;
-    assert!(gone <= most, "{gone} of {n} values had to go for a table of 8 MiB at most");
+    assert!(
+        gone <= most,
+        "{gone} of {n} values had to go for a table of 8 MiB at most"
+    );
 }
 
 #[test]
