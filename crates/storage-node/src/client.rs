@@ -133,17 +133,28 @@ impl NodesClient {
     /// had does not count from then on, and it is never let in again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if no node of that number answers; [`Error::Timeout`] if no majority of the others does.
+    /// [`Error::Invalid`] if no node of that number answers; [`Error::Busy`] while another one lacks pages;
+    /// [`Error::Timeout`] if no majority of the others answers.
     pub fn replace(&self, number: u64) -> Result<()> {
-        let there = self.nodes.iter().filter_map(|node| self.status(node).ok());
-        let Some(status) = there.into_iter().find(|status| status.node == number) else {
+        let there: Vec<Status> = self.nodes.iter().filter_map(|node| self.status(node).ok()).collect();
+        let Some(status) = there.iter().find(|status| status.node == number) else {
             return Err(Error::Invalid(format!(
                 "no storage node {number} answers at {}: start it with its new directory first",
                 self.name()
             )));
         };
+        if let Some(other) = there.iter().find(|of| of.node != number && of.lacking_pages > 0) {
+            return Err(Error::Busy(format!(
+                "storage node {} lacks pages yet: another one is replaced when it has them",
+                other.node
+            )));
+        }
         let identity = status.identity;
-        self.command(&Command::Replace { node: number, identity }).map(drop)
+        let command = Command::Replace { node: number, identity };
+        self.command(&command)?;
+        // Once more: with this entry a majority has it on disk that the one before is committed, and lets the node in
+        // whichever of them leads next.
+        self.command(&command).map(drop)
     }
 
     fn status(&self, node: &Node) -> Result<Status> {

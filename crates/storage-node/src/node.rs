@@ -30,11 +30,11 @@ use raft::eraftpb::Message;
 use crate::client::NodesClient;
 use crate::command::Command;
 use crate::machine::{Machine, Outcome};
-use crate::pages::{Checkpoint, Limits, Pages, records_of};
+use crate::pages::{Checkpoint, Limits, Pages, Put, records_of};
 use crate::peers::Peers;
 use crate::positions::Positions;
 use crate::raft_log::{RaftLog, SEGMENT};
-use crate::replica::{Answer, Driver, Replica, carry_out};
+use crate::replica::{Answer, Driver, End, Own, Replica, carry_out};
 use crate::state_file::{Identity, KnownPeers, StateFile, load_state};
 use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
 
@@ -130,6 +130,8 @@ struct Life {
     options: NodeOptions,
     network: Arc<dyn Network>,
     running: Mutex<Running>,
+    /// That of `running`, or of the one before while that is made. Nothing is taken under it.
+    current: Mutex<Arc<Shared>>,
     closing: AtomicBool,
     /// Why it could not be started anew.
     failed: Mutex<Option<Error>>,
@@ -148,6 +150,10 @@ struct Shared {
     identity: Identity,
     replica: Arc<Replica>,
     state: Arc<StateFile>,
+    /// Whether no page is lacking here.
+    is_whole: Arc<AtomicBool>,
+    /// Why pages could not be taken from others, as it was said last.
+    said: Mutex<String>,
     pages: Pages,
     peers: Arc<Peers>,
     closing: AtomicBool,
@@ -183,6 +189,7 @@ impl StorageNode {
                 ..options
             },
             network,
+            current: Mutex::new(Arc::clone(&running.shared)),
             running: Mutex::new(running),
             closing: AtomicBool::new(false),
             failed: Mutex::default(),
@@ -204,7 +211,7 @@ impl StorageNode {
 
     /// What it says of itself.
     pub fn status(&self) -> Status {
-        self.life.running.lock().shared.status()
+        self.life.current().status()
     }
 
     /// Why it has ended, if it has.
@@ -212,7 +219,7 @@ impl StorageNode {
         if let Some(error) = self.life.failed.lock().clone() {
             return Some(error);
         }
-        let view = self.life.running.lock().shared.replica.view();
+        let view = self.life.current().replica.view();
         view.failed.filter(|_| !view.begins_anew)
     }
 
@@ -228,13 +235,21 @@ impl StorageNode {
 }
 
 impl Life {
+    fn current(&self) -> Arc<Shared> {
+        Arc::clone(&self.current.lock())
+    }
+
     /// Starts the node anew each time it was given a state.
     fn watch(&self) {
         while !self.closing.load(Ordering::Acquire) {
-            let replica = Arc::clone(&self.running.lock().shared.replica);
-            if replica.wait_anew(TURN)
-                && let Err(error) = self.start_anew()
-            {
+            match self.current().replica.wait_end(TURN) {
+                End::None => continue,
+                End::Failed => return,
+                End::Anew => {}
+            }
+            let started = catch_unwind(AssertUnwindSafe(|| self.start_anew()));
+            let started = started.unwrap_or_else(|_| Err(Error::Poisoned("its start panicked".into())));
+            if let Err(error) = started {
                 let number = self.options.number;
                 eprintln!("cenote storage: node {number} cannot begin anew: {error}");
                 self.failed.lock().get_or_insert(error);
@@ -246,8 +261,8 @@ impl Life {
     fn start_anew(&self) -> Result<()> {
         let mut running = self.running.lock();
         running.stop();
-        let next = Running::open(self.options.clone(), Arc::clone(&self.network))?;
-        *running = next;
+        *running = Running::open(self.options.clone(), Arc::clone(&self.network))?;
+        *self.current.lock() = Arc::clone(&running.shared);
         Ok(())
     }
 }
@@ -262,10 +277,11 @@ impl Running {
         // The state was given to it, and what it has besides is of before.
         let anew = saved.lacking.as_ref().is_some_and(|lacking| !lacking.is_begun);
         let checkpoint = saved.checkpoint.clone();
-        let log = RaftLog::open(&dir.join("raft"), options.segment, checkpoint.entry, anew)?;
         if anew {
+            // They make room, too.
             remove_pages(&dir)?;
         }
+        let log = RaftLog::open(&dir.join("raft"), options.segment, checkpoint.entry, anew)?;
         let limits = Limits {
             memory: options.memory,
             log: options.log_limit,
@@ -296,13 +312,20 @@ impl Running {
         let to_others = NodesClient::new(Arc::clone(&network), &options.cluster, &options.secret, &addresses)
             .with_timeout(OTHERS_TIMEOUT);
         let peers = Arc::new(Peers::new(network, hello, &others));
-        let own = (options.number, Arc::clone(&state));
+        let is_whole = Arc::new(AtomicBool::new(saved.lacking.is_none()));
+        let own = Own {
+            number: options.number,
+            state: Arc::clone(&state),
+            is_whole: Arc::clone(&is_whole),
+        };
         let driver = Driver::new(Arc::clone(&replica), Arc::clone(&peers), own, &numbers)?;
         let shared = Arc::new(Shared {
             options,
             identity,
             replica,
             state,
+            is_whole,
+            said: Mutex::default(),
             pages,
             peers,
             closing: AtomicBool::new(false),
@@ -515,7 +538,7 @@ impl Shared {
 
     /// Merges a batch of pages; how many. A disk without room has lost nothing: it is tried again.
     fn merge_batch(&self) -> Result<usize> {
-        match self.pages.merge(&|id, lsn, why| self.other_copy(id, lsn, why)) {
+        match self.pages.merge(&|id, lsn| self.other_copy(id, lsn)) {
             Err(Error::Full(why)) => {
                 if !self.full.swap(true, Ordering::AcqRel) {
                     eprintln!(
@@ -529,14 +552,12 @@ impl Shared {
         }
     }
 
-    /// A page that is damaged or lacking here, from another node.
-    fn other_copy(&self, id: PageId, lsn: Lsn, why: Option<Error>) -> Result<Box<[u8]>> {
-        if let Some(Error::Corrupt(_)) = why {
-            eprintln!(
-                "cenote storage: node {}: page {id} is damaged in its file, and is taken from another node",
-                self.options.number
-            );
-        }
+    /// A page that is damaged here, from another node.
+    fn other_copy(&self, id: PageId, lsn: Lsn) -> Result<Box<[u8]>> {
+        eprintln!(
+            "cenote storage: node {}: page {id} is damaged in its file, and is taken from another node",
+            self.options.number
+        );
         let damaged = || Error::corrupt(format!("page {id} is damaged, and no other node has it"));
         if self.options.nodes.len() == 1 {
             return Err(damaged());
@@ -554,7 +575,7 @@ impl Shared {
             match self.others.spaces_as_of(entry) {
                 Ok(spaces) => self.pages.set_extents(&spaces),
                 // They may answer yet.
-                Err(_) => return Ok(false),
+                Err(error) => return Ok(self.say_left(&error)),
             }
         }
         let Some(wanted) = self
@@ -573,16 +594,27 @@ impl Shared {
                 *answer = Err(Error::corrupt(format!("page {id} came damaged")));
             }
         }
-        let came = answers.iter().all(|answer| answer.is_ok());
         match self.pages.put(&wanted, answers) {
             Err(Error::Full(_)) => Ok(false),
-            Ok(true) => {
-                let number = self.options.number;
-                eprintln!("cenote storage: node {number} has all of its pages");
+            Err(error) => Err(error),
+            Ok(Put::More) => Ok(true),
+            Ok(Put::Left(error)) => Ok(self.say_left(&error)),
+            Ok(Put::Whole) => {
+                self.is_whole.store(true, Ordering::Release);
+                eprintln!("cenote storage: node {} has all of its pages", self.options.number);
                 Ok(true)
             }
-            put => put.map(|_| came),
         }
+    }
+
+    /// Says why pages do not come, once for each reason. No: they are tried later.
+    fn say_left(&self, error: &Error) -> bool {
+        let (text, mut said) = (error.to_string(), self.said.lock());
+        if *said != text {
+            eprintln!("cenote storage: node {} lacks pages: {text}", self.options.number);
+            *said = text;
+        }
+        false
     }
 
     fn save(&self) -> Result<()> {
@@ -594,11 +626,17 @@ impl Shared {
             Err(Error::Full(_)) => return Ok(()),
             done => done?,
         }
-        let checkpoint = saved.checkpoint;
+        let entry = saved.checkpoint.entry.0;
+        let lacks = saved.lacking.is_some();
+        self.pages.note_saved(saved);
+        if lacks && !self.full.load(Ordering::Acquire) {
+            // Where others lack pages, too, one that was away has them and lacks this log.
+            return Ok(());
+        }
         let kept = self.log_kept();
         let first = {
             let mut log = self.replica.log.lock();
-            log.compact(checkpoint.entry.0, kept)?;
+            log.compact(entry, kept)?;
             log.first_index()
         };
         self.positions.lock().forget_before(first);
@@ -795,12 +833,22 @@ impl Shared {
 
     fn propose(&self, command: Vec<u8>) -> Reply {
         // What is no command would end every node that carries it out.
-        if let Err(error) = Command::decode(&command).and_then(|command| command.check()) {
+        if let Err(error) = Command::decode(&command).and_then(|command| self.check_command(&command)) {
             return Reply::Failed(error);
         }
         match self.replica.propose(command, ANSWER_TIMEOUT) {
             Answer::Outcome(outcome, entry) => self.reply_to(outcome, entry),
             other => unanswered(other),
+        }
+    }
+
+    fn check_command(&self, command: &Command) -> Result<()> {
+        command.check()?;
+        match command {
+            Command::Replace { node, .. } if !self.options.nodes.contains_key(node) => Err(Error::Invalid(format!(
+                "there is no storage node {node} in this cluster"
+            ))),
+            _ => Ok(()),
         }
     }
 

@@ -36,7 +36,7 @@ use cenote_storage::{OwnedRecord, PageStore};
 
 use crate::machine::{Machine, Outcome};
 
-pub(crate) use lacking::Lacking;
+pub(crate) use lacking::{Lacking, Put};
 
 mod lacking;
 
@@ -58,7 +58,7 @@ pub(crate) struct Pages {
     changed: Condvar,
     /// Held by the one thread that merges.
     merging: Mutex<()>,
-    /// What was saved last. Nothing is taken under it but `index`.
+    /// What was saved last.
     last: Mutex<Saved>,
     limits: Limits,
     closing: AtomicBool,
@@ -73,8 +73,8 @@ pub(crate) struct Limits {
     pub log: u64,
 }
 
-/// A page from another node, at least as of a position; with the reason why this one's is none, if that is to be told.
-pub(crate) type OtherCopy<'a> = dyn Fn(PageId, Lsn, Option<Error>) -> Result<Box<[u8]>> + 'a;
+/// A page from another node, at least as of a position.
+pub(crate) type OtherCopy<'a> = dyn Fn(PageId, Lsn) -> Result<Box<[u8]>> + 'a;
 
 #[derive(Default)]
 struct Index {
@@ -314,7 +314,7 @@ impl Pages {
         index.bytes > self.limits.memory / 2 || log > self.limits.log && !index.pending.is_empty()
     }
 
-    /// Merges the pages whose redo is oldest, a batch of them; how many. `other_copy` gives a page that is damaged or lacking here,
+    /// Merges the pages whose redo is oldest, a batch of them; how many. `other_copy` gives a page that is damaged here,
     /// at least as of a position.
     ///
     /// # Errors
@@ -331,10 +331,8 @@ impl Pages {
         for (id, records) in &picked {
             let last = records.last().map_or(Lsn::ZERO, |record| record.get().lsn);
             let lacks = self.index.lock().lacks(*id);
-            let built_here = self.build(*id, records, lacks);
-            let why = built_here.as_ref().err().cloned();
-            match built_here {
-                Err(Error::Corrupt(_) | Error::Timeout(_)) => match other_copy(*id, last, why) {
+            match self.build(*id, records, lacks) {
+                Err(Error::Corrupt(_)) => match other_copy(*id, last) {
                     // The others have dropped its space, and this node comes to that entry, too.
                     Err(Error::Invalid(_)) => gone.push(*id),
                     // It is left for later, and the log with it.
@@ -364,10 +362,10 @@ impl Pages {
     /// What is to be saved: the last state of which all redo is merged, if it is beyond the one that was saved before; or
     /// that one again, where pages have come since.
     pub fn to_save(&self) -> Option<Saved> {
-        let mut last = self.last.lock();
+        let mut saved = self.last.lock().clone();
         let mut index = self.index.lock();
         let checkpoint = index.next_checkpoint();
-        let is_news = match (&last.lacking, &index.lacking) {
+        let is_news = match (&saved.lacking, &index.lacking) {
             (Some(before), Some(now)) => {
                 before.is_begun != now.is_begun
                     || before.next.space != now.next.space
@@ -378,12 +376,18 @@ impl Pages {
         if checkpoint.is_none() && !is_news {
             return None;
         }
-        last.lacking = index.lacking.clone();
+        saved.lacking = index.lacking.clone();
         if let Some(checkpoint) = checkpoint {
-            last.checkpoint = checkpoint;
+            saved.checkpoint = checkpoint;
         }
-        Some(last.clone())
+        Some(saved)
     }
+
+    /// It was saved.
+    pub fn note_saved(&self, saved: Saved) {
+        *self.last.lock() = saved;
+    }
+
     // ---- the rest ----
 
     pub fn bytes_on_disk(&self) -> u64 {
@@ -464,13 +468,15 @@ impl Index {
         of_space.into_iter().for_each(|page| self.remove(page));
     }
 
-    /// The pages whose pending redo is oldest, of spaces that are there.
+    /// The pages whose pending redo is oldest, of spaces that are there. One that is lacking waits until it has come,
+    /// unless redo makes it from nothing.
     fn oldest(&self, count: usize, is_there: &dyn Fn(u32) -> bool) -> Vec<(PageId, Vec<Arc<OwnedRecord>>)> {
         let pages = self.by_age.keys().map(|(_, page)| *page);
-        let pages = pages.filter(|page| is_there(page.space)).take(count);
-        pages
-            .filter_map(|page| Some((page, self.pending.get(&page)?.clone())))
-            .collect()
+        let there = pages.filter(|page| is_there(page.space));
+        let known = there.filter_map(|page| Some((page, self.pending.get(&page)?)));
+        let is_made_here = |records: &[Arc<OwnedRecord>]| records.first().is_some_and(|first| first.get().is_base);
+        let can = known.filter(|(page, records)| !self.lacks(*page) || is_made_here(records));
+        can.take(count).map(|(page, records)| (page, records.clone())).collect()
     }
 
     /// A page is stored as of `lsn`.

@@ -1,7 +1,8 @@
 //! Messages to the other nodes: a thread and a queue for each.
 //!
 //! Raft wants messages to come soon or not at all. So a queue is bounded, what does not fit is dropped, and a node that
-//! cannot be reached costs a try a moment.
+//! cannot be reached costs a try a moment. Each node says hello to all others, whether it has messages for them or not: so
+//! that each of them knows the directory that it has.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -16,6 +17,8 @@ const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
 const WELCOME_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Before a node that could not be reached is tried again.
 const AGAIN: Nanos = Nanos::from_millis(200);
+/// Before a node is said hello to for which there is no message.
+const HELLO: Nanos = Nanos::from_millis(500);
 /// Bytes that wait for a node at most.
 const QUEUE_BYTES: usize = 16 << 20;
 
@@ -95,7 +98,7 @@ impl Queue {
     fn serve(&self, network: &dyn Network, hello: &Hello) {
         let mut connection: Option<Arc<dyn Connection>> = None;
         let mut said = String::new();
-        while let Some(message) = self.next() {
+        while let Some(message) = self.next(connection.is_some()) {
             if connection.is_none() {
                 match connect(network, &self.address, hello) {
                     Ok(made) => connection = Some(made),
@@ -112,6 +115,7 @@ impl Queue {
                 }
                 said.clear();
             }
+            let Some(message) = message else { continue };
             let sent = connection.as_ref().map(|connection| connection.send(&message));
             if sent.is_some_and(|sent| sent.is_err()) {
                 connection = None;
@@ -122,17 +126,22 @@ impl Queue {
         }
     }
 
-    fn next(&self) -> Option<Vec<u8>> {
+    /// The next message; where there is no connection, none after a while, to try again. `None`: the node ends.
+    fn next(&self, is_connected: bool) -> Option<Option<Vec<u8>>> {
         let mut waiting = self.state.lock();
+        let until = rt::now() + HELLO;
         loop {
             if waiting.is_closed {
                 return None;
             }
             if let Some(message) = waiting.messages.pop_front() {
                 waiting.bytes -= message.len();
-                return Some(message);
+                return Some(Some(message));
             }
-            waiting = self.came.wait_timeout(waiting, Nanos::from_secs(1)).0;
+            if !is_connected && rt::now() >= until {
+                return Some(None);
+            }
+            waiting = self.came.wait_timeout(waiting, HELLO).0;
         }
     }
 

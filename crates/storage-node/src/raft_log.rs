@@ -122,8 +122,13 @@ impl RaftLog {
             }
         }
         log.recover(state, anew)?;
-        if anew && log.base != state {
-            log.begin_anew(state, &log.hard.clone())?;
+        if anew {
+            // Whether it was said before or not: nothing lies behind the state while the node has not begun.
+            let mut hard = log.hard.clone();
+            if state.1 > hard.term {
+                (hard.term, hard.vote) = (state.1, 0);
+            }
+            log.begin_anew(state, &hard)?;
         }
         Ok(log)
     }

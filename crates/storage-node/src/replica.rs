@@ -23,20 +23,24 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cenote_base::random::Random;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 use cenote_storage::nodes::LogEnd;
 use prost::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
-use raft::{Config, GetEntriesContext, RaftState, RawNode, ReadOnlyOption, Ready, StateRole, Storage, StorageError};
+use raft::{
+    Config, GetEntriesContext, RaftState, RawNode, ReadOnlyOption, Ready, SnapshotStatus, StateRole, Storage,
+    StorageError,
+};
 
 use crate::command::Command;
 use crate::machine::{Machine, Outcome};
 use crate::pages::Checkpoint;
 use crate::peers::Peers;
 use crate::raft_log::RaftLog;
-use crate::snapshot::{FAILED, Given, Offer, Pending};
+use crate::snapshot::{Given, Offer, Pending};
 use crate::state_file::StateFile;
 
 /// The unit of Raft's time.
@@ -118,6 +122,16 @@ struct Inbox {
     jobs: VecDeque<Job>,
     messages: usize,
     is_closed: bool,
+}
+
+/// Whether a node has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    None,
+    /// It cannot go on.
+    Failed,
+    /// It was given a state, with which it is to be started anew.
+    Anew,
 }
 
 /// What others may know of the replica.
@@ -270,13 +284,17 @@ impl Replica {
         self.close();
     }
 
-    /// Waits a while for the node's end; whether it is to be started anew.
-    pub fn wait_anew(&self, timeout: Nanos) -> bool {
+    /// Waits a while for the node's end.
+    pub fn wait_end(&self, timeout: Nanos) -> End {
         let mut view = self.view.lock();
         if view.failed.is_none() {
             view = self.moved.wait_timeout(view, timeout).0;
         }
-        view.failed.is_some() && view.begins_anew
+        match (&view.failed, view.begins_anew) {
+            (None, _) => End::None,
+            (Some(_), true) => End::Anew,
+            (Some(_), false) => End::Failed,
+        }
     }
 }
 
@@ -337,7 +355,8 @@ impl Storage for LogReader {
     }
 
     fn snapshot(&self, _: u64, to: u64) -> raft::Result<raft::eraftpb::Snapshot> {
-        let snapshot = self.offer.take()?;
+        let first = self.log.lock().first_index();
+        let snapshot = self.offer.take(first)?;
         let mut said = self.said.lock();
         if said.0 != to || rt::now() >= said.1 {
             *said = (to, rt::now() + SAID_AGAIN);
@@ -349,6 +368,14 @@ impl Storage for LogReader {
         }
         Ok(snapshot)
     }
+}
+
+/// What a driver is told of its node.
+pub(crate) struct Own {
+    pub number: u64,
+    pub state: Arc<StateFile>,
+    /// Whether its pages are all there.
+    pub is_whole: Arc<AtomicBool>,
 }
 
 /// The thread's own.
@@ -370,6 +397,8 @@ pub(crate) struct Driver {
     /// The term in which it was said that a leader counts on entries that are lost.
     counted_on: u64,
     state: Arc<StateFile>,
+    /// Whether this node's own pages are all there: it gives no state otherwise.
+    is_whole: Arc<AtomicBool>,
     /// The numbers of all nodes.
     nodes: Vec<u64>,
     offer: Arc<Offer>,
@@ -381,8 +410,8 @@ pub(crate) struct Driver {
 impl Driver {
     /// # Errors
     /// [`Error::Corrupt`] if the log cannot be what it says.
-    pub fn new(replica: Arc<Replica>, peers: Arc<Peers>, own: (u64, Arc<StateFile>), nodes: &[u64]) -> Result<Driver> {
-        let (number, state) = own;
+    pub fn new(replica: Arc<Replica>, peers: Arc<Peers>, own: Own, nodes: &[u64]) -> Result<Driver> {
+        let number = own.number;
         let offer: Arc<Offer> = Arc::default();
         let applied = replica.view.lock().applied;
         let machine = replica.machine.lock().take();
@@ -422,7 +451,8 @@ impl Driver {
             number: 0,
             confirmed: Vec::new(),
             counted_on: 0,
-            state,
+            state: own.state,
+            is_whole: own.is_whole,
             nodes: nodes.to_vec(),
             offer,
             pending: Pending::default(),
@@ -514,7 +544,8 @@ impl Driver {
 
     /// Makes the state that a node should be given, and gives another to those from which nothing was heard.
     fn offer_state(&mut self) {
-        if self.offer.is_wanted() {
+        // Where no node had all pages, nobody could give them.
+        if self.offer.is_wanted() && self.is_whole.load(Ordering::Acquire) {
             let entry = self.replica.view.lock().applied;
             let log = self.replica.log.lock();
             if let Some(term) = log.term(entry) {
@@ -524,7 +555,7 @@ impl Driver {
             }
         }
         for node in self.pending.overdue(self.raft.raft.prs()) {
-            self.raft.report_snapshot(node, FAILED);
+            self.raft.report_snapshot(node, SnapshotStatus::Failure);
         }
     }
 
@@ -548,7 +579,7 @@ impl Driver {
         });
         let committed = self.raft.raft.raft_log.committed;
         let (index, term) = given.checkpoint.entry;
-        let has_it = self.replica.log.lock().term(index) == Some(term);
+        let has_it = self.raft.raft.raft_log.match_term(index, term);
         if committed + 1 >= given.first || index <= committed {
             self.say_how_far(message.from);
             return Ok(false);
@@ -568,7 +599,11 @@ impl Driver {
             (hard.term, hard.vote) = (message.term, 0);
         }
         // The state first: a start that finds it makes the log begin behind it.
-        self.state.save_given(&given.saved())?;
+        match self.state.save_given(&given.saved()) {
+            // The leader gives another.
+            Err(Error::Full(_)) => return Ok(false),
+            saved => saved?,
+        }
         self.replica.view.lock().begins_anew = true;
         self.replica.log.lock().begin_anew((index, term), &hard)?;
         Ok(true)
@@ -584,7 +619,8 @@ impl Driver {
             index: self.raft.raft.raft_log.committed,
             ..Message::default()
         };
-        self.send(vec![answer]);
+        // It leaves with what the library says, after the sync.
+        self.raft.raft.msgs.push(answer);
     }
 
     /// A message of another node, unless no node that keeps its promises would send it here.
@@ -658,6 +694,9 @@ impl Driver {
 
     fn handle_ready(&mut self) -> Result<()> {
         let mut ready = self.raft.ready();
+        if !ready.snapshot().is_empty() {
+            return Err(Error::Poisoned("a state was given past this node's own way".into()));
+        }
         if ready.ss().is_some_and(|soft| soft.raft_state != StateRole::Leader) {
             self.give_up();
         }
@@ -748,8 +787,10 @@ impl Driver {
 
     /// What a node had that lost its directory does not count any more.
     fn forget_progress(&mut self, node: u64) {
-        let progress = self.raft.raft.mut_prs().get_mut(node);
-        if let Some(progress) = progress.filter(|_| !planted(Fault::ReplacedCounts)) {
+        if node == self.raft.raft.id || planted(Fault::ReplacedCounts) {
+            return;
+        }
+        if let Some(progress) = self.raft.raft.mut_prs().get_mut(node) {
             progress.matched = 0;
             progress.become_probe();
         }

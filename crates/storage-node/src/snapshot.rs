@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use raft::eraftpb::{Message, Snapshot};
-use raft::{ProgressTracker, SnapshotStatus, StorageError};
+use raft::{ProgressTracker, StorageError};
 
 use crate::codec::{Reader, Writer};
 use crate::machine::Machine;
@@ -22,6 +22,8 @@ use crate::pages::{Checkpoint, Lacking, Saved};
 
 /// How long a leader waits for word of a snapshot.
 const WORD: Nanos = Nanos::from_secs(2);
+/// Between two messages about a state that is too long.
+const SAID_AGAIN: Nanos = Nanos::from_secs(60);
 /// Bytes of a state at most: it has to fit into a message.
 const BYTES_MAX: usize = 900 << 10;
 
@@ -33,12 +35,16 @@ pub(crate) struct Offer(Mutex<Offered>);
 struct Offered {
     is_wanted: bool,
     made: Option<Snapshot>,
+    /// When it is said again that a state is too long.
+    said: Nanos,
 }
 
 impl Offer {
-    /// The state that was made since it was asked for; the library asks again until there is one.
-    pub fn take(&self) -> raft::Result<Snapshot> {
+    /// The state that was made since it was asked for; the library asks again until there is one. `first` is the first
+    /// entry that is kept: the log goes on behind the state.
+    pub fn take(&self, first: u64) -> raft::Result<Snapshot> {
         let mut offered = self.0.lock();
+        offered.made.take_if(|made| made.get_metadata().index + 1 < first);
         offered.is_wanted = offered.made.is_none();
         let later = raft::Error::Store(StorageError::SnapshotTemporarilyUnavailable);
         offered.made.take().ok_or(later)
@@ -51,8 +57,8 @@ impl Offer {
     /// Of a leader whose first entry is `first`.
     pub fn make(&self, checkpoint: &Checkpoint, first: u64, nodes: &[u64]) {
         let data = Writer::default().u64(first).bytes(&checkpoint.machine.encode()).done();
-        if !checkpoint.machine.is_whole() || data.len() > BYTES_MAX {
-            return;
+        if data.len() > BYTES_MAX {
+            return self.say_too_long(data.len());
         }
         let mut snapshot = Snapshot {
             data,
@@ -63,6 +69,17 @@ impl Offer {
         metadata.mut_conf_state().voters = nodes.to_vec();
         let mut offered = self.0.lock();
         (offered.is_wanted, offered.made) = (false, Some(snapshot));
+    }
+
+    fn say_too_long(&self, bytes: usize) {
+        let mut offered = self.0.lock();
+        if rt::now() >= offered.said {
+            offered.said = rt::now() + SAID_AGAIN;
+            eprintln!(
+                "cenote storage: a node was away for too long, and the state that it should be given has {bytes} bytes, \
+                 {BYTES_MAX} at most can be"
+            );
+        }
     }
 }
 
@@ -83,8 +100,8 @@ impl Given {
         let (first, machine) = (r.u64()?, Machine::decode(r.bytes()?)?);
         r.end()?;
         let entry = (snapshot.get_metadata().index, snapshot.get_metadata().term);
-        // Nothing is behind a log's first entry but what is in a state.
-        if !machine.is_whole() || entry.0 + 1 < first || entry.1 > message.term {
+        let can_be = entry.0 < u64::MAX / 2 && (1..=entry.0 + 1).contains(&first) && entry.1 <= message.term;
+        if !can_be {
             return Err(Error::corrupt(format!("a state as of entry {} cannot be", entry.0)));
         }
         Ok(Given {
@@ -123,6 +140,3 @@ impl Pending {
         overdue
     }
 }
-
-/// What the library is told of a node that was given a state and did not say that it has it.
-pub(crate) const FAILED: SnapshotStatus = SnapshotStatus::Failure;

@@ -221,7 +221,7 @@ fn row(address: &str, status: &Status) -> Vec<String> {
     };
     let lacks = match status.lacking_pages {
         0 => "nothing".to_owned(),
-        pages => size(pages * cenote_base::PAGE_SIZE as u64),
+        pages => size(pages.saturating_mul(cenote_base::PAGE_SIZE as u64)),
     };
     vec![
         address.to_owned(),

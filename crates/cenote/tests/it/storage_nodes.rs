@@ -142,6 +142,45 @@ fn no_row_is_lost_whichever_process_is_killed() {
     assert_eq!(count(&server, 0, i32::MAX), found);
 }
 
+/// A node's disk is lost under load. Its new directory takes the place of the lost one at an operator's word, and counts
+/// as soon as it is let in: another node may go then.
+#[test]
+fn a_lost_directory_is_replaced_under_load() {
+    let mut nodes = Nodes::start();
+    let data = Data::new();
+    let server = nodes.server(&data, "dram");
+    make_table(&server);
+    let writer = Writer::start(&server, 0);
+    writer.reaches(200);
+    let lost = nodes.leader();
+    nodes.kill(lost);
+    let number = (lost + 1).to_string();
+    std::fs::remove_dir_all(nodes.directory.path().join(&number)).unwrap();
+    let mut replace = cenote(&["storage", "replace", "--node", &number, "--storage", &nodes.addresses()]);
+    let (ok, text) = output(&mut replace);
+    assert!(!ok && text.contains("start it with its new directory"), "{text}");
+    nodes.start_node(lost);
+    let (ok, text) = output(&mut replace);
+    assert!(ok && text.contains("is let in"), "{text}");
+    let deadline = Instant::now() + TIMEOUT;
+    let port = format!(":{} ", nodes.ports[lost]);
+    loop {
+        let (_, text) = nodes.status();
+        let line = text.lines().find(|line| line.contains(&port)).unwrap_or_default();
+        if line.contains("follower") && line.contains("nothing") && !line.contains(" 0 ") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "node {number} does not come back: {text}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let reached = writer.acknowledged();
+    nodes.kill((lost + 1) % 3);
+    writer.reaches(reached + 200);
+    let acknowledged = i64::from(writer.end());
+    let found = count(&server, 0, i32::MAX);
+    assert!(found >= acknowledged, "{found} of {acknowledged}");
+}
+
 /// A server that is stopped while another takes the database acknowledges nothing when it goes on, and ends.
 #[test]
 fn a_server_that_was_passed_over_ends() {

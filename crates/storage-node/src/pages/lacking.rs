@@ -11,8 +11,8 @@
 //! So a node that comes back has the log at once, and counts for commits; pages follow.
 //!
 //! Invariants:
-//! - a page that is lacking is not believed from its file: a reader asks another node, a merge takes it from another one,
-//!   unless redo makes it from nothing;
+//! - a page that is lacking is not believed from its file: a reader asks another node, and a merge passes it over, unless
+//!   redo makes it from nothing;
 //! - a page is not replaced by an older one;
 //! - nothing is written to a space that was dropped here since: `merging` is held from the question to the write.
 
@@ -47,6 +47,17 @@ pub(crate) struct Wanted {
     pub pages: Vec<PageId>,
     /// What is lacking afterwards begins here.
     next: PageId,
+}
+
+/// What became of pages that other nodes gave.
+#[derive(Debug)]
+pub(crate) enum Put {
+    /// They are here; others are lacking.
+    More,
+    /// Nothing is lacking any more.
+    Whole,
+    /// One could not be given.
+    Left(Error),
 }
 
 impl Lacking {
@@ -180,20 +191,24 @@ impl Pages {
         left.sum::<u64>().max(1)
     }
 
-    /// Writes what other nodes gave; whether nothing is lacking any more. What they could not give is left for later.
+    /// Writes what other nodes gave, up to the first page that they could not give, which is left for later; what became of
+    /// it.
     ///
     /// # Errors
     /// Those of [`PageStore::write_changes`](cenote_storage::PageStore::write_changes), after which the node cannot go on.
-    pub fn put(&self, wanted: &Wanted, answers: Vec<PageAnswer>) -> Result<bool> {
+    pub fn put(&self, wanted: &Wanted, answers: Vec<PageAnswer>) -> Result<Put> {
         assert_eq!(wanted.pages.len(), answers.len(), "each page was answered");
         let _alone = self.merging.lock();
-        let mut newer = Vec::new();
+        let (mut newer, mut next, mut left) = (Vec::new(), wanted.next, None);
         for (id, answer) in wanted.pages.iter().zip(answers) {
             match answer {
                 Ok((page, PageRead::Present)) if self.is_newer(*id, &page) => newer.push((*id, page)),
                 // The others have dropped its space, and this node comes to that entry, too.
                 Ok(_) | Err(Error::Invalid(_)) => {}
-                Err(_) => return Ok(false),
+                Err(error) => {
+                    (next, left) = (*id, Some(error));
+                    break;
+                }
             }
         }
         let writes = newer.iter().map(|(id, bytes)| PageWrite {
@@ -206,17 +221,21 @@ impl Pages {
         newer
             .iter()
             .for_each(|(id, page)| index.merged(*id, redo::page_lsn(page)));
-        let is_done = wanted.pages.is_empty();
         if let Some(lacking) = &mut index.lacking {
-            assert!(wanted.next.raw() >= lacking.next.raw(), "pages are taken in order");
-            lacking.next = wanted.next;
+            assert!(next.raw() >= lacking.next.raw(), "pages are taken in order");
+            lacking.next = next;
         }
+        let is_done = wanted.pages.is_empty();
         if is_done {
             index.lacking = None;
         }
         drop(index);
         self.changed.notify_all();
-        Ok(is_done)
+        Ok(match left {
+            None if is_done => Put::Whole,
+            None => Put::More,
+            Some(error) => Put::Left(error),
+        })
     }
 
     /// Whether the page is to be written: its space is as it was, and what is there is older. With `merging` held.

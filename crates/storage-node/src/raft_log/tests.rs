@@ -215,3 +215,56 @@ fn a_torn_end_is_cut_off_and_damage_before_it_is_told() {
         .to_string();
     assert!(error.contains("damaged at"), "{error}");
 }
+
+#[test]
+fn a_log_goes_on_behind_a_state_that_was_given() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let vote = HardState {
+        term: 4,
+        vote: 2,
+        commit: 9,
+    };
+    let behind = (51..=55).map(|index| entry(index, 4, 3000)).collect::<Vec<_>>();
+    {
+        let mut log = open(dir.path());
+        log.append((1..=10).map(|index| entry(index, 1, 3000)).collect())
+            .expect("written");
+        log.set_hard_state(&vote).expect("written");
+        log.sync().expect("synced");
+    }
+    // The state was saved, and the process killed before the log was told.
+    let error = RaftLog::open(dir.path(), SMALL, (50, 3), false).expect_err("refused");
+    assert!(error.to_string().contains("promised to keep"), "{error}");
+    let log = RaftLog::open(dir.path(), SMALL, (50, 3), true).expect("opens");
+    assert_eq!((log.first_index(), log.last_index(), log.term(50)), (51, 50, Some(3)));
+    drop(log);
+    // It may be killed again before it has said that it has begun.
+    let mut log = RaftLog::open(dir.path(), SMALL, (50, 3), true).expect("opens");
+    let hard = log.hard_state();
+    assert_eq!((hard.term, hard.vote, hard.commit), (4, 2, 50));
+    log.append(behind.clone()).expect("written");
+    log.sync().expect("synced");
+    drop(log);
+    let mut log = RaftLog::open(dir.path(), SMALL, (50, 3), false).expect("opens");
+    assert_eq!(log.entries(51, 56, u64::MAX).expect("there"), behind);
+    // Given once more, with what is behind the first one.
+    log.begin_anew((70, 4), &vote).expect("begun");
+    drop(log);
+    let mut log = RaftLog::open(dir.path(), SMALL, (70, 4), false).expect("opens");
+    assert_eq!((log.first_index(), log.last_index(), log.term(60)), (71, 70, None));
+    log.append((71..=90).map(|index| entry(index, 5, 3000)).collect())
+        .expect("written");
+    log.sync().expect("synced");
+    log.set_commit(90);
+    log.compact(85, 0).expect("compacted");
+    drop(log);
+    let log = RaftLog::open(dir.path(), SMALL, (85, 5), false).expect("opens");
+    assert_eq!(
+        (log.last_index(), log.term(88), log.hard_state().vote),
+        (90, Some(5), 2)
+    );
+    // A directory that has nothing.
+    let dir = tempfile::tempdir().expect("a directory");
+    let log = RaftLog::open(dir.path(), SMALL, (50, 3), true).expect("opens");
+    assert_eq!((log.first_index(), log.last_index(), log.term(50)), (51, 50, Some(3)));
+}
