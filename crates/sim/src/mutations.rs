@@ -83,7 +83,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         BorrowGeneration => (Name::Store, 400),
         RaftUnsynced => (Name::StorageNodes, 120),
         StartUnchecked | PageEarly | MergeAhead | CommandTwice => (Name::StorageNodes, 40),
-        LackingRead | LackingOlder | ReplacedCounts => (Name::StorageNodes, 400),
+        LackingRead | LackingOlder => (Name::StorageNodes, 400),
+        ReplacedCounts => (Name::StorageNodes, 120),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,
@@ -96,7 +97,14 @@ fn is_seldom(fault: Fault) -> bool {
     use Fault::*;
     matches!(
         fault,
-        LogTailKept | ListUndo | BaseIncomplete | DropOrder | LoserTables | FreezeNumber | UnsettledLeave
+        LogTailKept
+            | ListUndo
+            | BaseIncomplete
+            | DropOrder
+            | LoserTables
+            | FreezeNumber
+            | UnsettledLeave
+            | LackingOlder
     )
 }
 

@@ -44,9 +44,14 @@ fn look(stage: &Arc<Stage>) {
         let has_all = || {
             stage
                 .status(host)
-                .is_some_and(|status| status.ingested >= end && status.log_end >= end)
+                .is_some_and(|s| s.ingested >= end && s.log_end >= end && s.lacking_pages == 0)
         };
-        if !stage.await_that(&format!("the node on host {host} has all redo"), CATCHES_UP, has_all) {
+        if !stage.await_that(
+            &format!("the node on host {host} has all there is"),
+            CATCHES_UP,
+            has_all,
+        ) {
+            stage.tell_statuses();
             return;
         }
         look_at(stage, host, &wanted);

@@ -4,8 +4,9 @@
 //! ```text
 //!   host 0..2: node ── its files: Raft log, state, pages        host 3, 4: writer, readers ([`writer`])
 //!      └───────── connections, each way by itself cut and mended, late, broken ─────────┘
-//!   controller: kills a node, cuts its power, or that of all; cuts ways; kills writers, pauses them, starts another
-//!               beside one that lives on ([`trouble`])
+//!   controller: kills a node, cuts its power, or that of all, takes its files; cuts ways; kills writers, pauses
+//!               them, starts another beside one that lives on ([`trouble`])
+//!   operator: on host 3 or 4, lets the new directory of a node in ([`operator`])
 //! ```
 //!
 //! 1. A writer takes the database, makes and drops spaces, appends groups that change random pages, sets control
@@ -16,12 +17,17 @@
 //! 4. In the end all is mended. Writers end, each node alone has every page as the model has it, also after a power
 //!    cut of all ([`end`]).
 //!
-//! Memory, log and segments of nodes are small: pages are merged, checkpoints saved, segments cut within a run. A node
-//! that lags is not left behind further than others keep their log for it: a writer waits for it.
+//! Memory, log and segments of nodes are small: pages are merged, checkpoints saved, segments cut within a run. In half
+//! of the worlds a writer waits for a node that lags, so that others keep the log that it lacks. In the other half it
+//! does not, less is kept, and there may be more pages: nodes are given states, and take their pages from others.
+//!
+//! A directory is lost only while no other is needed for what it had: every node has all entries and all pages, and
+//! those that were lost before are let in. Whatever befalls the other two then, nothing acknowledged may be lost.
 
 mod end;
 mod model;
 mod node;
+mod operator;
 mod stage;
 mod trouble;
 mod writer;

@@ -14,8 +14,6 @@ use cenote_storage::redo::{self, GroupBuilder, GroupRef};
 
 /// Where the log begins.
 pub(super) const ORIGIN: Lsn = Lsn::from_raw(4096);
-/// Pages of a space.
-const PAGES: u64 = 12;
 /// Groups of a long append, each with most of a page: more than one command has room for.
 const LONG: u64 = 40;
 /// Appends that are kept to be compared.
@@ -64,6 +62,8 @@ struct Take {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Model {
+    /// Pages of a space.
+    pages_most: u64,
     epoch: u64,
     takes: BTreeMap<u64, Take>,
     /// The latest start that another has tried to replace.
@@ -79,24 +79,6 @@ pub(super) struct Model {
     /// The control record, or one of these.
     controls: Vec<Option<Vec<u8>>>,
     recent: VecDeque<(Lsn, Vec<u8>)>,
-}
-
-impl Default for Model {
-    fn default() -> Self {
-        Model {
-            epoch: 0,
-            takes: BTreeMap::new(),
-            replaced: 0,
-            end: LogEnd::at_origin(ORIGIN),
-            acknowledged: ORIGIN,
-            pages: BTreeMap::new(),
-            spaces: BTreeMap::new(),
-            made: 0,
-            pending: Pending::Nothing,
-            controls: vec![None],
-            recent: VecDeque::new(),
-        }
-    }
 }
 
 /// Pages that are to be read, with the spaces' own numbers, as of a position.
@@ -115,6 +97,24 @@ impl Wanted {
 }
 
 impl Model {
+    /// Of a database whose spaces have so many pages.
+    pub fn new(pages_most: u64) -> Self {
+        Model {
+            pages_most,
+            epoch: 0,
+            takes: BTreeMap::new(),
+            replaced: 0,
+            end: LogEnd::at_origin(ORIGIN),
+            acknowledged: ORIGIN,
+            pages: BTreeMap::new(),
+            spaces: BTreeMap::new(),
+            made: 0,
+            pending: Pending::Nothing,
+            controls: vec![None],
+            recent: VecDeque::new(),
+        }
+    }
+
     pub fn is_current(&self, epoch: u64) -> bool {
         self.epoch == epoch
     }
@@ -238,7 +238,7 @@ impl Model {
         let most = draw.pick(&[1, 1, 3, 12]);
         let count = if long { LONG } else { 1 + draw.below(most) };
         for _ in 0..count {
-            let id = PageId::new(draw.pick(&spaces), draw.below(PAGES) as u32);
+            let id = PageId::new(draw.pick(&spaces), draw.below(self.pages_most) as u32);
             let head = self.pages.get(&id).map(|page| page.head).filter(|_| is_current);
             let group = group_of(id, head, end.end, long, draw);
             let parsed = GroupRef::parse(&group, end.end).expect("a group");
@@ -388,7 +388,7 @@ impl Model {
         let drawn = (0..count).map(|_| {
             let (space, made) = draw.pick(&spaces);
             // The last one is never written.
-            (PageId::new(space, draw.below(PAGES + 1) as u32), made)
+            (PageId::new(space, draw.below(self.pages_most + 1) as u32), made)
         });
         let (pages, made) = drawn.unzip();
         Some(self.wanted(epoch, pages, made))

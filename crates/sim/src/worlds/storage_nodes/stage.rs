@@ -21,8 +21,14 @@ use crate::worlds::shared::Shared;
 pub(super) const NODES: usize = 3;
 /// Hosts of writers, behind them.
 pub(super) const WRITERS: usize = 2;
+/// Pages of a space.
+const FEW_PAGES: u64 = 12;
+const MANY_PAGES: u64 = 60;
 /// Calls succeed that begin so long after the last fault: nodes have chosen a leader, and tried each other again.
 const SETTLED: Nanos = Nanos::from_secs(15);
+
+/// A report counts as fresh for so long: nodes make one every 20 ms.
+const FRESH: Nanos = Nanos::from_millis(100);
 
 /// Limits of all nodes.
 #[derive(Debug, Clone, Copy)]
@@ -33,10 +39,36 @@ struct Sizes {
     segment: u64,
 }
 
+impl Sizes {
+    fn any(has_pieces: bool, waits: bool, draw: &mut Random) -> Sizes {
+        let memory = draw.pick(&[16 << 10, 64 << 10, 1 << 20]);
+        let log_limit = draw.pick(&[16 << 10, 128 << 10]);
+        let (kept, segments) = match (has_pieces, waits) {
+            (true, true) => ([4 << 20, 4 << 20], [1 << 20, 1 << 20]),
+            // A segment has room for any piece.
+            (true, false) => ([16 << 10, 128 << 10], [1 << 20, 1 << 20]),
+            (false, true) => ([128 << 10, 256 << 10], [64 << 10, 128 << 10]),
+            (false, false) => ([1 << 10, 8 << 10], [32 << 10, 64 << 10]),
+        };
+        Sizes {
+            memory,
+            log_limit,
+            log_kept: draw.pick(&kept),
+            segment: draw.pick(&segments),
+        }
+    }
+}
+
 /// What the controller and the program of a node tell each other.
 #[derive(Debug, Default)]
 struct Post {
     status: Option<Status>,
+    /// When it said so.
+    at: Nanos,
+    /// It lacked pages when it was heard last, also before it was started again.
+    lacks: bool,
+    /// Times that it was seen to begin to lack pages: it was given a state.
+    states: u64,
     is_to_end: bool,
     /// Checkpoints that it was seen to save.
     checkpoints: u64,
@@ -50,9 +82,13 @@ pub(super) struct Stage {
     sizes: Sizes,
     /// Some appends are so long that they go in several pieces.
     pub has_pieces: bool,
+    /// Writers wait for nodes that lag.
+    waits: bool,
     model: Mutex<Model>,
     posts: [Mutex<Post>; NODES],
     operations: AtomicU64,
+    /// The host whose directory was lost, until its new one is let in.
+    lost: Mutex<Option<usize>>,
     /// Writers are to end.
     is_over: AtomicBool,
     /// Since when no fault is active.
@@ -78,28 +114,24 @@ fn address(host: usize) -> String {
 impl Stage {
     pub fn new(shared: &Arc<Shared>, draw: &mut Random) -> Arc<Stage> {
         let has_pieces = draw.one_in(4);
-        let sizes = Sizes {
-            memory: draw.pick(&[16 << 10, 64 << 10, 1 << 20]),
-            log_limit: draw.pick(&[16 << 10, 128 << 10]),
-            log_kept: if has_pieces {
-                4 << 20
-            } else {
-                draw.pick(&[128 << 10, 256 << 10])
-            },
-            segment: if has_pieces {
-                1 << 20
-            } else {
-                draw.pick(&[64 << 10, 128 << 10])
-            },
+        let waits = draw.one_in(2);
+        let sizes = Sizes::any(has_pieces, waits, draw);
+        // More than come with one answer: others are merged while a node takes some.
+        let pages = if waits {
+            FEW_PAGES
+        } else {
+            draw.pick(&[FEW_PAGES, MANY_PAGES])
         };
         Arc::new(Stage {
             shared: Arc::clone(shared),
             net: Net::new(&profile::named("rdma").expect("a profile of this program"), draw.word()),
             sizes,
             has_pieces,
-            model: Mutex::default(),
+            waits,
+            model: Mutex::new(Model::new(pages)),
             posts: Default::default(),
             operations: AtomicU64::new(0),
+            lost: Mutex::new(None),
             is_over: AtomicBool::new(false),
             whole_since: Mutex::new(None),
         })
@@ -151,6 +183,9 @@ impl Stage {
         let is_new = post.status.as_ref().is_some_and(|before| before.saved < status.saved);
         post.checkpoints += u64::from(is_new);
         post.ingested = post.ingested.max(status.ingested);
+        let lacks = status.lacking_pages > 0;
+        post.states += u64::from(lacks && !post.lacks);
+        (post.lacks, post.at) = (lacks, clock::now());
         post.status = Some(status);
     }
 
@@ -158,8 +193,32 @@ impl Stage {
         locked(&self.posts[host]).status.clone()
     }
 
-    /// Whether a node is so far behind that the log which it lacks may soon be gone.
+    /// Whether every node has all entries and all pages, as far as the last reports say.
+    pub fn is_everywhere(&self) -> bool {
+        let fresh = clock::now().0.saturating_sub(FRESH.0);
+        let posts: Vec<_> = self.posts.iter().map(locked).collect();
+        let has_pages = |post: &MutexGuard<'_, Post>| post.status.as_ref().is_some_and(|s| s.lacking_pages == 0);
+        let reports = posts.iter().filter_map(|post| Some((post.at.0, post.status.as_ref()?)));
+        let newest = reports.max_by_key(|(_, status)| (status.term, status.leader == status.node));
+        posts.iter().all(has_pages)
+            && newest.is_some_and(|(at, s)| at >= fresh && s.leader == s.node && s.everywhere >= s.committed.max(1))
+    }
+
+    // ---- a directory that was lost ----
+
+    pub fn set_lost(&self, host: Option<usize>) {
+        *locked(&self.lost) = host;
+    }
+
+    pub fn lost(&self) -> Option<usize> {
+        *locked(&self.lost)
+    }
+
+    /// Whether a node is so far behind that the log which it lacks may soon be gone, where that is waited for.
     pub fn lags(&self, end: Lsn) -> bool {
+        if !self.waits {
+            return false;
+        }
         let least = self.posts.iter().map(|post| locked(post).ingested).min();
         end.raw().saturating_sub(least.unwrap_or(0)) > self.sizes.log_kept / 4
     }
@@ -219,6 +278,13 @@ impl Stage {
         }
     }
 
+    /// Adds to a failure what nodes say of themselves.
+    pub fn tell_statuses(&self) {
+        for host in 0..NODES {
+            self.fail(format!("host {host} says: {:?}", self.status(host)));
+        }
+    }
+
     pub fn fail(&self, wrong: String) {
         self.shared.fail(wrong);
     }
@@ -228,6 +294,8 @@ impl Stage {
         for host in 0..NODES {
             self.shared
                 .add("checkpoints of nodes", locked(&self.posts[host]).checkpoints);
+            self.shared
+                .add("states given to nodes", locked(&self.posts[host]).states);
             let files = world.files(host).files();
             let segments = files
                 .iter()

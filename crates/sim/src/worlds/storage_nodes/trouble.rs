@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
+use cenote_testkit::faulty::MemFs;
 
 use super::stage::{NODES, Stage, WRITERS, name_of};
-use super::{node, writer};
+use super::{node, operator, writer};
 use crate::message::Faults;
 use crate::{Exit, Process, World};
 
@@ -20,6 +21,8 @@ const CALM: Nanos = Nanos::from_secs(25);
 const OUTAGE: Nanos = Nanos::from_secs(40);
 /// Turns in which an append is waited for.
 const APPEND_TURNS: u32 = 3_000;
+/// Turns in which it is waited for a moment at which a directory may be lost.
+const EVERYWHERE_TURNS: u32 = 200;
 /// Within this all is well again when nothing befalls any more: a call takes half a minute, and is made again.
 const PATIENCE: Nanos = Nanos::from_secs(180);
 /// A process or host stands still for so long at most.
@@ -31,6 +34,7 @@ pub(super) struct Trouble<'w> {
     draw: Random,
     nodes: [Option<Process>; NODES],
     writers: Vec<Process>,
+    operator: Option<Process>,
     started: u64,
     cuts: BTreeSet<(usize, usize)>,
     deaths: u32,
@@ -44,6 +48,7 @@ impl<'w> Trouble<'w> {
             draw: Random(seed),
             nodes: [const { None }; NODES],
             writers: Vec::new(),
+            operator: None,
             started: 0,
             cuts: BTreeSet::new(),
             deaths: stage.shared.plan.deaths * 4,
@@ -52,11 +57,15 @@ impl<'w> Trouble<'w> {
 
     pub fn begin(&mut self) {
         for host in 0..NODES {
-            let time = self.draw.pick(&[0, 100, 2_000, 20_000]);
-            self.world.files(host).set_sync_time(Nanos::from_micros(time));
+            self.draw_sync_time(host);
             self.start_node(host);
         }
         self.start_writer();
+    }
+
+    fn draw_sync_time(&mut self, host: usize) {
+        let time = self.draw.pick(&[0, 100, 2_000, 20_000]);
+        self.world.files(host).set_sync_time(Nanos::from_micros(time));
     }
 
     fn start_node(&mut self, host: usize) {
@@ -92,7 +101,7 @@ impl<'w> Trouble<'w> {
 
     fn befall(&mut self) {
         self.stage.set_whole(false);
-        match self.draw.below(16) {
+        match self.draw.below(18) {
             0..2 => self.kill_node(),
             2..5 => self.cut_power(1),
             5 | 6 => {
@@ -107,6 +116,7 @@ impl<'w> Trouble<'w> {
             13 => self.pause(),
             14 => self.isolate_leader(),
             15 if self.draw.one_in(4) => self.lose_majority(),
+            16 | 17 => self.lose_directory(),
             _ => self.be_calm(),
         }
     }
@@ -171,6 +181,45 @@ impl<'w> Trouble<'w> {
             self.cut_power(2);
             rt::sleep(OUTAGE);
         }
+    }
+
+    /// A node's process is killed, and all of its files are gone; it begins with none. Nothing is lost for good: the
+    /// others have all there is, and no other directory was lost that is not let in.
+    fn lose_directory(&mut self) {
+        if self.stage.lost().is_some() || !self.await_everywhere() || !self.may_die() {
+            return;
+        }
+        self.stage.shared.befalls("deaths: directory lost");
+        let host = self.draw.index(NODES);
+        self.nodes[host].take().iter().for_each(Process::kill);
+        self.world.set_files(host, &MemFs::new());
+        self.draw_sync_time(host);
+        self.stage.set_lost(Some(host));
+        self.start_node(host);
+        self.start_operator();
+    }
+
+    fn await_everywhere(&self) -> bool {
+        (0..EVERYWHERE_TURNS).any(|_| {
+            let is_so = self.stage.is_everywhere();
+            if !is_so {
+                rt::sleep(Nanos::from_millis(10));
+            }
+            is_so
+        })
+    }
+
+    /// Somebody lets a new directory in, in place of one that tried so far.
+    fn start_operator(&mut self) {
+        self.operator.take().iter().for_each(Process::kill);
+        let (stage, host) = (Arc::clone(&self.stage), NODES + self.draw.index(WRITERS));
+        let body = move || operator::run(&stage, host);
+        self.operator = Some(self.world.process(host, "operator", body));
+    }
+
+    /// Whether a new directory is not let in, and no operator tries.
+    fn wants_operator(&self) -> bool {
+        self.stage.lost().is_some() && !self.operator.as_ref().is_some_and(Process::is_running)
     }
 
     /// A node ends in order, and begins again at some time.
@@ -278,6 +327,9 @@ impl<'w> Trouble<'w> {
                 self.start_node(host);
             }
         }
+        if self.wants_operator() {
+            self.start_operator();
+        }
         self.look_at_writers();
         if !self.writers.iter().any(Process::is_running) {
             self.start_writer();
@@ -323,7 +375,8 @@ impl<'w> Trouble<'w> {
         }
     }
 
-    /// No more faults: a last writer takes the database, and all writers end. Whether they did.
+    /// No more faults: a directory that was lost is replaced, a last writer takes the database, and all writers end.
+    /// Whether they did.
     pub fn calm_down(&mut self) -> bool {
         if self.stage.shared.has_failed() {
             return false;
@@ -332,7 +385,14 @@ impl<'w> Trouble<'w> {
         self.stage.set_whole(true);
         self.start_writer();
         let (stage, from) = (Arc::clone(&self.stage), self.stage.operations());
-        let has_come = stage.await_that("writers go on", PATIENCE, || stage.operations() >= from + 10);
+        if stage.lost().is_some() {
+            self.start_operator();
+        }
+        let is_in = stage.await_that("a new directory is let in", PATIENCE, || stage.lost().is_none());
+        let has_come = is_in && stage.await_that("writers go on", PATIENCE, || stage.operations() >= from + 10);
+        if !has_come {
+            stage.tell_statuses();
+        }
         stage.end_writers();
         for writer in std::mem::take(&mut self.writers) {
             self.await_end("writers end", &writer);
@@ -359,5 +419,6 @@ impl<'w> Trouble<'w> {
     pub fn end(&mut self) {
         self.nodes.iter().flatten().for_each(Process::kill);
         self.writers.iter().for_each(Process::kill);
+        self.operator.iter().for_each(Process::kill);
     }
 }
