@@ -129,8 +129,8 @@ impl NodesClient {
             .collect()
     }
 
-    /// Lets the directory that node `number` comes with take the place of the one that it had, which is lost. What that one
-    /// had does not count from then on, and it is never let in again.
+    /// Lets the directory that node `number` comes with take the place of the one that it had, which is lost. What that
+    /// one had does not count from then on, and it is never let in again.
     ///
     /// # Errors
     /// [`Error::Invalid`] if no node of that number answers; [`Error::Busy`] while another one lacks pages;

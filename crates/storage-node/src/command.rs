@@ -98,6 +98,17 @@ impl Command {
         .done()
     }
 
+    /// The space that a command drops, if it does, without a look at its other bytes.
+    pub fn dropped_space(bytes: &[u8]) -> Option<u32> {
+        match bytes.first()? {
+            &DROP_SPACE => match Self::decode(bytes) {
+                Ok(Command::DropSpace { space, .. }) => Some(space),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Whether nodes may be asked to keep it.
     ///
     /// # Errors

@@ -1,5 +1,5 @@
-//! The state that all storage nodes share, and how commands change it: the start that has the database, its control record, where
-//! its log ends, which spaces there are, which nodes have come with another directory.
+//! The state that all storage nodes share, and how commands change it: the start that has the database, its control
+//! record, where its log ends, which spaces there are, which nodes have come with another directory.
 //!
 //! Every node carries out the same commands in the same order, so every node has the same state. Nothing else goes in:
 //! no clock, no chance, nothing of this host.

@@ -9,7 +9,7 @@
 //!
 //! Lock order: a connection's thread holds none while it waits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -152,7 +152,7 @@ struct Shared {
     state: Arc<StateFile>,
     /// Whether no page is lacking here.
     is_whole: Arc<AtomicBool>,
-    /// Why pages could not be taken from others, as it was said last.
+    /// What was said last of pages that are damaged or lacking.
     said: Mutex<String>,
     pages: Pages,
     peers: Arc<Peers>,
@@ -294,8 +294,9 @@ impl Running {
             saved.lacking.iter_mut().for_each(|lacking| lacking.is_begun = true);
             state.save(&saved)?;
         }
-        let missing = pages.missing_spaces(&checkpoint);
-        check_dropped(&log, &checkpoint, missing, &dir)?;
+        let dropped = dropped_behind(&log, &checkpoint)?;
+        check_dropped(pages.missing_spaces(&checkpoint), &dropped, &dir)?;
+        pages.set_dropped(dropped);
         let replica = Arc::new(Replica::new(log, checkpoint.machine.clone(), checkpoint.entry.0));
         let hello = Hello {
             cluster: options.cluster.clone(),
@@ -439,21 +440,25 @@ fn redo_of(
     Ok(found)
 }
 
+/// The spaces that entries behind the checkpoint drop. Where they were carried out before, there is no file, or that of
+/// the next space of this number.
+fn dropped_behind(log: &RaftLog, checkpoint: &Checkpoint) -> Result<BTreeSet<u32>> {
+    let (mut index, mut dropped) = (checkpoint.entry.0 + 1, BTreeSet::new());
+    while index <= log.last_index() {
+        for entry in log.entries(index, log.last_index() + 1, INGEST_BYTES)? {
+            index = entry.index + 1;
+            dropped.extend(Command::dropped_space(&entry.data));
+        }
+    }
+    Ok(dropped)
+}
+
 /// Files of spaces may be missing where a later entry drops the space: a start takes it in again.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if one is not dropped.
-fn check_dropped(log: &RaftLog, checkpoint: &Checkpoint, mut missing: Vec<u32>, dir: &Path) -> Result<()> {
-    let mut index = checkpoint.entry.0 + 1;
-    while !missing.is_empty() && index <= log.last_index() {
-        for entry in log.entries(index, log.last_index() + 1, INGEST_BYTES)? {
-            index = entry.index + 1;
-            if let Ok(Command::DropSpace { space, .. }) = Command::decode(&entry.data) {
-                missing.retain(|missing| *missing != space);
-            }
-        }
-    }
-    match missing.first() {
+fn check_dropped(missing: Vec<u32>, dropped: &BTreeSet<u32>, dir: &Path) -> Result<()> {
+    match missing.iter().find(|space| !dropped.contains(space)) {
         None => Ok(()),
         Some(space) => Err(Error::corrupt(format!(
             "the file of space {space} is missing in {}: the other nodes go on without this one; bring the file back",
@@ -554,15 +559,18 @@ impl Shared {
 
     /// A page that is damaged here, from another node.
     fn other_copy(&self, id: PageId, lsn: Lsn) -> Result<Box<[u8]>> {
-        eprintln!(
-            "cenote storage: node {}: page {id} is damaged in its file, and is taken from another node",
-            self.options.number
-        );
+        self.say_once(format!(
+            "page {id} is damaged in its file, and is taken from another node"
+        ));
         let damaged = || Error::corrupt(format!("page {id} is damaged, and no other node has it"));
         if self.options.nodes.len() == 1 {
             return Err(damaged());
         }
-        let (page, _) = self.others.read_pages(&[(id, lsn)]).pop().ok_or_else(damaged)??;
+        let (page, read) = self.others.read_pages(&[(id, lsn)]).pop().ok_or_else(damaged)??;
+        if read == PageRead::NeverWritten {
+            // Where this node's redo is of a page, the space was made anew.
+            return Err(Error::Invalid(format!("space {} has no page {id} any more", id.space)));
+        }
         match page.len() == PAGE_SIZE {
             true => verify_page(&page, id).map(|()| page),
             false => Err(damaged()),
@@ -609,12 +617,17 @@ impl Shared {
 
     /// Says why pages do not come, once for each reason. No: they are tried later.
     fn say_left(&self, error: &Error) -> bool {
-        let (text, mut said) = (error.to_string(), self.said.lock());
+        self.say_once(format!("pages are lacking: {error}"));
+        false
+    }
+
+    /// Says what is not the last that was said.
+    fn say_once(&self, text: String) {
+        let mut said = self.said.lock();
         if *said != text {
-            eprintln!("cenote storage: node {} lacks pages: {text}", self.options.number);
+            eprintln!("cenote storage: node {}: {text}", self.options.number);
             *said = text;
         }
-        false
     }
 
     fn save(&self) -> Result<()> {

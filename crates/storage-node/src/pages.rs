@@ -20,7 +20,7 @@
 //!
 //! Lock order: `merging`, then `index`. No file is read or written under `index`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -93,6 +93,8 @@ struct Index {
     /// Pages that other nodes have yet, and how many there were, once that is known.
     lacking: Option<Lacking>,
     extents: Option<BTreeMap<u32, u32>>,
+    /// Spaces that an entry drops which is not in yet: their files may be those of the next space of that number.
+    dropped: BTreeSet<u32>,
 }
 
 /// A state as of an entry, with all redo up to it merged.
@@ -158,6 +160,11 @@ impl Pages {
         spaces.filter(|space| !self.store.has_space(*space)).collect()
     }
 
+    /// Notes the spaces that entries drop which come yet.
+    pub fn set_dropped(&self, dropped: BTreeSet<u32>) {
+        self.index.lock().dropped = dropped;
+    }
+
     // ---- redo that comes ----
 
     /// Takes what an entry did to the state that is in `machine` now.
@@ -204,6 +211,7 @@ impl Pages {
         {
             let mut index = self.index.lock();
             index.spaces.remove(&space);
+            index.dropped.remove(&space);
             index.forget_space(space);
             if let Some(lacking) = &mut index.lacking {
                 lacking.spaces.remove(&space);
@@ -258,7 +266,11 @@ impl Pages {
             }
             (index.pending.get(&id).cloned().unwrap_or_default(), index.lacks(id))
         };
-        self.build(id, &records, lacks)
+        match self.build(id, &records, lacks) {
+            // The space is there as far as this node has come: another has come further.
+            Err(Error::Invalid(why)) => Err(Error::Timeout(why)),
+            built => built,
+        }
     }
 
     /// The page as `records`, which are all that were pending, make it of what is stored, unless that `lacks`.
@@ -275,6 +287,9 @@ impl Pages {
             read = Ok(PageRead::NeverWritten);
         }
         let mut read = read?;
+        if read == PageRead::NeverWritten && records.first().is_some_and(|record| !record.get().is_base) {
+            return Err(self.unfounded(id));
+        }
         // After a start this may be above records that come again.
         let stored = redo::page_lsn(&page);
         for record in records {
@@ -288,6 +303,18 @@ impl Pages {
             redo::set_page_checksum(&mut page);
         }
         Ok((page, read))
+    }
+
+    /// Redo that is for a page which is not there. Its base was merged, so the file is that of a later space of this
+    /// number, which this node has made before it ended: all of it is in the log, and comes again.
+    fn unfounded(&self, id: PageId) -> Error {
+        match self.index.lock().dropped.contains(&id.space) {
+            true => Error::Invalid(format!(
+                "space {} is dropped, and this node has not come to that",
+                id.space
+            )),
+            false => Error::corrupt(format!("page {id} is not in its file, and its redo needs it")),
+        }
     }
 
     /// The spaces as of an entry, and what the log up to there has made of them.
@@ -332,11 +359,14 @@ impl Pages {
             let last = records.last().map_or(Lsn::ZERO, |record| record.get().lsn);
             let lacks = self.index.lock().lacks(*id);
             match self.build(*id, records, lacks) {
+                Err(Error::Invalid(_)) => gone.push(*id),
+                // It is lacking.
+                Err(Error::Timeout(_)) => {}
                 Err(Error::Corrupt(_)) => match other_copy(*id, last) {
                     // The others have dropped its space, and this node comes to that entry, too.
                     Err(Error::Invalid(_)) => gone.push(*id),
                     // It is left for later, and the log with it.
-                    Err(Error::Timeout(_) | Error::Lost(_) | Error::Busy(_)) => {}
+                    Err(Error::Timeout(_) | Error::Lost(_) | Error::Busy(_) | Error::Corrupt(_)) => {}
                     copy => built.push((*id, copy?)),
                 },
                 page => built.push((*id, page?.0)),
