@@ -136,8 +136,8 @@ fn storage_nodes_go_through_it_all() {
     assert!(missing.is_empty(), "never: {missing:?}\n{text}");
 }
 
-/// A node had made a space anew and died before it noted how far it was: redo of the former space was laid over zeros in
-/// the new file, and ended the node.
+/// A node had made a space anew and died before it noted how far it was: redo of the former space was laid over zeros
+/// in the new file, and ended the node.
 #[test]
 fn redo_of_a_space_that_was_made_again_is_passed_over() {
     for seed in ["33", "78"] {

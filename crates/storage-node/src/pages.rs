@@ -389,8 +389,8 @@ impl Pages {
         Ok(done)
     }
 
-    /// What is to be saved: the last state of which all redo is merged, if it is beyond the one that was saved before; or
-    /// that one again, where pages have come since.
+    /// What is to be saved: the last state of which all redo is merged, if it is beyond the one that was saved before;
+    /// or that one again, where pages have come since.
     pub fn to_save(&self) -> Option<Saved> {
         let mut saved = self.last.lock().clone();
         let mut index = self.index.lock();

@@ -1,8 +1,8 @@
 //! Messages to the other nodes: a thread and a queue for each.
 //!
-//! Raft wants messages to come soon or not at all. So a queue is bounded, what does not fit is dropped, and a node that
-//! cannot be reached costs a try a moment. Each node says hello to all others, whether it has messages for them or not: so
-//! that each of them knows the directory that it has.
+//! Raft wants messages to come soon or not at all. So a queue is bounded, what does not fit is dropped, and a node
+//! that cannot be reached costs a try a moment. Each node says hello to all others, whether it has messages for them
+//! or not: so that each of them knows the directory that it has.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

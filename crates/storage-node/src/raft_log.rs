@@ -84,9 +84,9 @@ pub(crate) struct RaftLog {
 }
 
 impl RaftLog {
-    /// Opens the log in `dir`, or makes an empty one. It has every entry behind `state` (index, term), which is the last
-    /// that the node's state has; earlier ones may be gone. `anew`: the state was given to the node, and the log goes on
-    /// behind it, whatever it has.
+    /// Opens the log in `dir`, or makes an empty one. It has every entry behind `state` (index, term), which is the
+    /// last that the node's state has; earlier ones may be gone. `anew`: the state was given to the node, and the log
+    /// goes on behind it, whatever it has.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if bytes that were synced are damaged; an I/O error.
@@ -231,7 +231,8 @@ impl RaftLog {
         Ok(())
     }
 
-    /// Forgets all entries: the log goes on behind `entry` (index, term), which is committed. Durable when this returns.
+    /// Forgets all entries: the log goes on behind `entry` (index, term), which is committed. Durable when this
+    /// returns.
     ///
     /// # Errors
     /// As of [`RaftLog::append`].

@@ -15,8 +15,8 @@
 //! - a command is answered once it is committed and carried out here; or with "unknown" when this node loses the lead,
 //!   and its client asks again: commands that come twice are carried out once;
 //! - an error of the log ends the node;
-//! - a node that is given a state of the leader's ([`crate::snapshot`]) saves it, begins its log anew behind it, and ends,
-//!   to be started anew: then all that was in memory is of the new state.
+//! - a node that is given a state of the leader's ([`crate::snapshot`]) saves it, begins its log anew behind it, and
+//!   ends, to be started anew: then all that was in memory is of the new state.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -559,8 +559,8 @@ impl Driver {
         }
     }
 
-    /// A state that the leader gives, since it takes this node for one that lacks entries; true: the node ends, to begin
-    /// anew with it.
+    /// A state that the leader gives, since it takes this node for one that lacks entries; true: the node ends, to
+    /// begin anew with it.
     fn take_state(&mut self, message: &Message) -> Result<bool> {
         // What is no state is no leader's; what is of a former leader counts no more.
         let Ok(given) = Given::of(message) else {
@@ -590,8 +590,8 @@ impl Driver {
             return Ok(false);
         }
         eprintln!(
-            "cenote storage: entries {} to {index} are not kept by the other nodes any more: this one begins anew with the \
-             state as of entry {index}, and takes its pages from the others",
+            "cenote storage: entries {} to {index} are not kept by the other nodes any more: this one begins anew with \
+             the state as of entry {index}, and takes its pages from the others",
             committed + 1
         );
         let mut hard = self.replica.log.lock().hard_state().clone();

@@ -76,8 +76,8 @@ impl Offer {
         if rt::now() >= offered.said {
             offered.said = rt::now() + SAID_AGAIN;
             eprintln!(
-                "cenote storage: a node was away for too long, and the state that it should be given has {bytes} bytes, \
-                 {BYTES_MAX} at most can be"
+                "cenote storage: a node was away for too long, and the state that it should be given has {bytes} \
+                 bytes, {BYTES_MAX} at most can be"
             );
         }
     }

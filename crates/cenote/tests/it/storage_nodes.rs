@@ -142,8 +142,8 @@ fn no_row_is_lost_whichever_process_is_killed() {
     assert_eq!(count(&server, 0, i32::MAX), found);
 }
 
-/// A node's disk is lost under load. Its new directory takes the place of the lost one at an operator's word, and counts
-/// as soon as it is let in: another node may go then.
+/// A node's disk is lost under load. Its new directory takes the place of the lost one at an operator's word, and
+/// counts as soon as it is let in: another node may go then.
 #[test]
 fn a_lost_directory_is_replaced_under_load() {
     let mut nodes = Nodes::start();

@@ -11,8 +11,8 @@
 //! So a node that comes back has the log at once, and counts for commits; pages follow.
 //!
 //! Invariants:
-//! - a page that is lacking is not believed from its file: a reader asks another node, and a merge passes it over, unless
-//!   redo makes it from nothing;
+//! - a page that is lacking is not believed from its file: a reader asks another node, and a merge passes it over,
+//!   unless redo makes it from nothing;
 //! - a page is not replaced by an older one;
 //! - nothing is written to a space that was dropped here since: `merging` is held from the question to the write.
 
@@ -191,11 +191,12 @@ impl Pages {
         left.sum::<u64>().max(1)
     }
 
-    /// Writes what other nodes gave, up to the first page that they could not give, which is left for later; what became of
-    /// it.
+    /// Writes what other nodes gave, up to the first page that they could not give, which is left for later; what
+    /// became of it.
     ///
     /// # Errors
-    /// Those of [`PageStore::write_changes`](cenote_storage::PageStore::write_changes), after which the node cannot go on.
+    /// Those of [`PageStore::write_changes`](cenote_storage::PageStore::write_changes), after which the node cannot go
+    /// on.
     pub fn put(&self, wanted: &Wanted, answers: Vec<PageAnswer>) -> Result<Put> {
         assert_eq!(wanted.pages.len(), answers.len(), "each page was answered");
         let _alone = self.merging.lock();

@@ -1,4 +1,5 @@
-//! Nodes that were away for longer than the others keep the log: they are given a state, and take pages from the others.
+//! Nodes that were away for longer than the others keep the log: they are given a state, and take pages from the
+//! others.
 
 use std::sync::Arc;
 
