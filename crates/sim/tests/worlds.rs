@@ -106,7 +106,7 @@ fn storage_nodes() {
 /// What no seed comes to is not tested: limits are drawn so small that a few of them come to all of this.
 #[test]
 fn storage_nodes_go_through_it_all() {
-    let few = ["--seed", "500", "--seeds", "12", "--no-shrink"];
+    let few = ["--seed", "600", "--seeds", "30", "--no-shrink"];
     let (output, text) = sim(&[&["--world", "storage-nodes"][..], &few].concat());
     assert!(output.status.success(), "{text}");
     let count = |what: &str| {
@@ -152,6 +152,21 @@ fn redo_of_a_space_that_was_made_again_is_passed_over() {
         ]);
         assert!(output.status.success(), "{text}");
     }
+}
+
+/// A node was down when another was replaced, and refused the new directory, which led by then, for good.
+#[test]
+fn a_replaced_node_gives_way_to_a_leader_that_all_know() {
+    let (output, text) = sim(&[
+        "--world",
+        "storage-nodes",
+        "--seed",
+        "700",
+        "--seeds",
+        "1",
+        "--no-shrink",
+    ]);
+    assert!(output.status.success(), "{text}");
 }
 
 #[test]

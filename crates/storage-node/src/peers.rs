@@ -8,9 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use cenote_base::Result;
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_fabric::message::{Connection, Network};
 
+use crate::state_file::ANOTHER_DIRECTORY;
 use crate::wire::{Hello, Reply};
 
 const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
@@ -34,6 +36,8 @@ struct Queue {
     address: String,
     state: Mutex<Waiting>,
     came: Condvar,
+    /// Whether the node takes this one for a directory that it does not know.
+    is_refused: AtomicBool,
 }
 
 #[derive(Default)]
@@ -52,6 +56,7 @@ impl Peers {
                 address: address.clone(),
                 state: Mutex::default(),
                 came: Condvar::default(),
+                is_refused: AtomicBool::new(false),
             };
             (*to, Arc::new(queue))
         };
@@ -71,6 +76,13 @@ impl Peers {
             drop(waiting);
             queue.came.notify_one();
         }
+    }
+
+    /// Whether a node takes this one for a directory that it does not know.
+    pub fn is_refused(&self) -> bool {
+        self.queues
+            .values()
+            .any(|queue| queue.is_refused.load(Ordering::Acquire))
     }
 
     /// The threads that send.
@@ -101,9 +113,14 @@ impl Queue {
         while let Some(message) = self.next(connection.is_some()) {
             if connection.is_none() {
                 match connect(network, &self.address, hello) {
-                    Ok(made) => connection = Some(made),
+                    Ok(made) => {
+                        connection = Some(made);
+                        self.is_refused.store(false, Ordering::Release);
+                    }
                     Err(error) => {
                         let text = error.to_string();
+                        self.is_refused
+                            .store(text.contains(ANOTHER_DIRECTORY), Ordering::Release);
                         if text != said {
                             eprintln!("cenote storage: node {} at {}: {text}", self.to, self.address);
                             said = text;

@@ -57,6 +57,8 @@ const COMMITTED_BYTES: u64 = 4 << 20;
 const UNCOMMITTED_BYTES: u64 = 64 << 20;
 /// Messages of peers that wait; more are dropped, which Raft makes good.
 const MESSAGES_MAX: usize = 4096;
+/// How long a node that gave up the lead lets others be first, and keeps it if it has it again.
+const GIVE_WAY: Nanos = Nanos::from_secs(10);
 /// Between two messages about a node that has been away for too long.
 const SAID_AGAIN: Nanos = Nanos::from_secs(60);
 /// Tickets under way, before those without a waiting client are dropped.
@@ -405,6 +407,8 @@ pub(crate) struct Driver {
     pending: Pending,
     /// Whether a leader was told how far the node is since it was started.
     has_said: bool,
+    /// When it gave up the lead so that another may have it.
+    gave_way: Nanos,
 }
 
 impl Driver {
@@ -457,6 +461,7 @@ impl Driver {
             offer,
             pending: Pending::default(),
             has_said: false,
+            gave_way: Nanos::ZERO,
         })
     }
 
@@ -505,6 +510,7 @@ impl Driver {
         }
         self.forget_tickets();
         self.offer_state();
+        self.give_way();
         self.note();
         Ok(true)
     }
@@ -538,6 +544,20 @@ impl Driver {
             Job::Confirm { ticket } => self.confirm(ticket),
         }
         Ok(false)
+    }
+
+    /// A node that was down while another was replaced may not know that the command is committed: it refuses the new
+    /// directory, as a leader too. Another leader tells it.
+    fn give_way(&mut self) {
+        let leads = self.raft.raft.state == StateRole::Leader;
+        let is_new = self.machine.replaced().contains_key(&self.raft.raft.id);
+        if !leads || !is_new || rt::now() < self.gave_way + GIVE_WAY || !self.peers.is_refused() {
+            return;
+        }
+        eprintln!("cenote storage: another node does not know this directory yet: it gives up the lead for a while");
+        self.gave_way = rt::now();
+        let term = self.raft.raft.term;
+        self.raft.raft.become_follower(term, raft::INVALID_ID);
     }
 
     // ---- states that are given ----
@@ -688,6 +708,9 @@ impl Driver {
         if now != self.drawn_for {
             self.drawn_for = now;
             self.timeout = ELECTION + self.random.below(ELECTION as u64) as usize;
+            if self.gave_way > Nanos::ZERO && rt::now() < self.gave_way + GIVE_WAY {
+                self.timeout = 2 * ELECTION - 1;
+            }
         }
         self.raft.raft.set_randomized_election_timeout(self.timeout);
     }

@@ -26,6 +26,8 @@ const NODE: u32 = u32::from_le_bytes(*b"CNnd");
 const STATE: u32 = u32::from_le_bytes(*b"CNst");
 const PEERS: u32 = u32::from_le_bytes(*b"CNpe");
 const FORMAT: u32 = 2;
+/// By which a node knows why another one refuses it.
+pub(crate) const ANOTHER_DIRECTORY: &str = "comes with another directory than it had";
 
 /// What a node is, for good.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,7 +127,7 @@ impl KnownPeers {
         match self.known.iter().find(|(known, _)| *known == number) {
             Some((_, known)) if *known == identity => Ok(()),
             Some(_) => Err(Error::Mismatch(format!(
-                "node {number} comes with another directory than it had: it has lost its votes and its log, and takes \
+                "node {number} {ANOTHER_DIRECTORY}: it has lost its votes and its log, and takes \
                  no part. Bring its directory back; or, if that is lost, let this one take its place: \
                  cenote storage replace --node {number} --storage ..."
             ))),
