@@ -207,9 +207,9 @@ fn in_files(segments: &Segments, mark: RingMark) -> Result<bool> {
     Ok(group.is_ok_and(|g| g.end() == mark.durable && g.checksum() == mark.last_checksum))
 }
 
-/// The groups behind the mark, up to the tail. What lies behind the tail is not looked at: a ring that was made anew where
-/// the log ends, or taken over, still has groups of before at positions that the log comes to again, whole and complete.
-/// None of this ring's is lost by that: a group is complete only after the tail behind it was flushed.
+/// The groups behind the mark, up to the tail. What lies behind the tail is not looked at: a ring that was made anew
+/// where the log ends, or taken over, still has groups of before at positions that the log comes to again, whole and
+/// complete. None of this ring's is lost by that: a group is complete only after the tail behind it was flushed.
 fn walk(ring: &Ring, start: Lsn, mark: RingMark) -> Result<End, String> {
     let tail = ring.tail();
     let limit = mark.durable.advance(ring.capacity());

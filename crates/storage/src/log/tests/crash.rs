@@ -260,9 +260,9 @@ fn a_lost_host_keeps_what_append_had_returned() {
     }
 }
 
-/// A start without the ring made it anew where the log ended, and the bytes behind stayed. The next group was as long as
-/// the one that had been there, so that the one behind it followed again: the loss of a host brought it back, when other
-/// pages were built on what had gone before.
+/// A start without the ring made it anew where the log ended, and the bytes behind stayed. The next group was as long
+/// as the one that had been there, so that the one behind it followed again: the loss of a host brought it back, when
+/// other pages were built on what had gone before.
 #[test]
 fn groups_of_before_do_not_follow_where_a_ring_was_made_anew() {
     for survive in [Survive::Process, Survive::Host] {
