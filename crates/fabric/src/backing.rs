@@ -343,8 +343,12 @@ pub(crate) fn available_memory() -> Option<u64> {
     Some(kib << 10)
 }
 
+/// So often a lock is tried, once in 5 ms: a second, as a child on a busy machine may wait long for its turn.
+const LOCK_TRIES: u32 = 200;
+
 /// Locks it for this process. A lock seen for a moment only is not another user: it is of a process that
-/// looks at the region ([`crate::peek`]), or of a killed process that is not quite gone.
+/// looks at the region ([`crate::peek`]), of a killed process that is not quite gone, or of a child that is about to
+/// execute its program.
 fn lock(fd: &OwnedFd, range: Option<FileRange>, name: &str) -> Result<()> {
     if let Some(range) = range {
         return until_locked(name, || range.lock(fd, name));
@@ -368,7 +372,7 @@ fn refuse_range(path: &Path, range: Option<FileRange>) -> Result<()> {
 }
 
 fn until_locked(name: &str, attempt: impl Fn() -> Result<bool>) -> Result<()> {
-    for _ in 0..20 {
+    for _ in 0..LOCK_TRIES {
         if attempt()? {
             return Ok(());
         }

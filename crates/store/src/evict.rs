@@ -14,8 +14,8 @@ use super::core::{Core, now_micros};
 use super::entry::State;
 use super::item::{HEADER, HITS_MAX, Header, Life, class_size, footprint};
 use super::layout::{LINE, root};
-use cenote_base::rt::HashSet;
 use cenote_base::rt::atomic::Ordering;
+use cenote_base::rt::{self, HashSet, Nanos};
 use cenote_base::{Error, Result};
 use cenote_space::{GlobalAddress, Read};
 
@@ -23,6 +23,9 @@ use cenote_space::{GlobalAddress, Read};
 const STRIDE: u64 = 8;
 /// Items that are evicted beyond what is needed, so that the next that need room find some.
 const AHEAD: u64 = 64;
+/// So often a bound is tried while others change all that could go, and what is between two tries.
+const TRIES: u32 = 5;
+const TRY: Nanos = Nanos::from_millis(10);
 
 /// What is to be evicted.
 #[derive(Debug, Clone, Copy)]
@@ -35,6 +38,15 @@ struct Wanted {
     class: Option<u64>,
     /// Items that stand for spilled values too: they have few bytes.
     stubs: bool,
+}
+
+/// What the hand has come upon.
+#[derive(Debug, Clone, Copy)]
+struct Passed {
+    /// Items that were evicted.
+    evicted: u64,
+    /// There were some, and members pin each of them. Otherwise others may change what could go at that moment.
+    is_all_pinned: bool,
 }
 
 impl Wanted {
@@ -95,14 +107,20 @@ impl Core {
             return Ok(());
         }
         let bytes = over as u64 + AHEAD * more.min(bound / 1024);
-        let evicted = self.evict(Wanted::bytes(bytes, tenant))?;
-        if evicted == 0 && above(self.heap.load(used)?) > 0 {
-            let whose = tenant.map_or("the store".into(), |tenant| format!("tenant {tenant}"));
-            return Err(Error::Full(format!(
-                "{more} bytes more than {whose} may have ({bound}), and nothing can be evicted: unpin, or raise the bound"
-            )));
+        for n in 1..=TRIES {
+            let hand = self.evict(Wanted::bytes(bytes, tenant))?;
+            if hand.evicted > 0 || above(self.heap.load(used)?) <= 0 {
+                return Ok(());
+            }
+            if hand.is_all_pinned || n == TRIES {
+                break;
+            }
+            rt::sleep(TRY);
         }
-        Ok(())
+        let whose = tenant.map_or("the store".into(), |tenant| format!("tenant {tenant}"));
+        Err(Error::Full(format!(
+            "{more} bytes more than {whose} may have ({bound}), and nothing can be evicted: unpin, or raise the bound"
+        )))
     }
 
     /// An object of this process's, of the pool, or of what is evicted for it.
@@ -145,17 +163,19 @@ impl Core {
         }
     }
 
-    /// Evicts: how many items.
-    fn evict(&self, wanted: Wanted) -> Result<u64> {
+    fn evict(&self, wanted: Wanted) -> Result<Passed> {
         let (view, pinned) = (self.current()?, self.pinned()?);
         while !self.move_some(&view, 64)? {}
-        let (mut items, mut freed, mut wanted) = (0, 0, wanted);
+        let (mut items, mut freed, mut wanted, mut seen) = (0, 0, wanted, [false; 2]);
         let a_pass = view.table.buckets().div_ceil(STRIDE);
         wanted.stubs |= self.has_many_stubs()?;
         for round in 0..=(HITS_MAX + 1) * a_pass {
             wanted.stubs |= round > HITS_MAX * a_pass;
             let hand = self.heap.add(self.word(root::HAND)?, STRIDE)?;
             for (placed, header) in self.candidates(&view.table, hand, STRIDE)? {
+                if wanted.tenant.is_none_or(|of| of == header.tenant) {
+                    seen[usize::from(pinned.contains(&placed.entry.item()))] = true;
+                }
                 let bytes = match self.evicted(placed, &header, &wanted, &pinned) {
                     // A chunk of it, or a replica: what makes no room holds nothing up.
                     Err(error) if self.heap.is_away(&error) => None,
@@ -169,7 +189,10 @@ impl Core {
             }
         }
         self.count_evicted(items)?;
-        Ok(items)
+        Ok(Passed {
+            evicted: items,
+            is_all_pinned: seen == [false, true],
+        })
     }
 
     /// Items that this process has evicted.

@@ -47,6 +47,11 @@ impl Three {
 
     fn set_away(&self, is_away: bool) {
         self.is_away.store(is_away, Ordering::Relaxed);
+        // A try that failed puts off the next one for as long as it took, which a busy machine may make long.
+        let (heap, in_west) = (&self.far.core.heap, GlobalAddress::new(2, 0, 0, 1).expect("an address"));
+        while !is_away && heap.load(in_west).is_err_and(|error| heap.is_away(&error)) {
+            cenote_base::rt::sleep(Nanos::from_millis(1));
+        }
     }
 }
 
