@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
 use cenote_fabric::message::{Connection, Network};
 use cenote_storage::nodes::{LogEnd, OwnerRecord, PageAnswer, SpaceExtent, StorageNodes, Taken};
@@ -33,6 +33,9 @@ const AGAIN: Nanos = Nanos::from_millis(50);
 const AWAY: Nanos = Nanos::from_secs(1);
 /// Idle connections that are kept to a node.
 const IDLE_MAX: usize = 32;
+/// Requests to a node at a time, each over a connection of its own; others wait. A node takes 512 connections, of other
+/// nodes and of the next server, too.
+const IN_USE_MAX: usize = 128;
 
 /// See the module.
 pub struct NodesClient {
@@ -63,7 +66,9 @@ struct Turn {
 
 struct Node {
     address: String,
-    idle: Mutex<Vec<Arc<dyn Connection>>>,
+    connections: Mutex<Connections>,
+    /// One is free.
+    freed: Condvar,
     /// When it may be asked again.
     away_until: AtomicU64,
     /// Times in a row that it did not answer.
@@ -72,7 +77,52 @@ struct Node {
     lags_until: AtomicU64,
 }
 
+#[derive(Default)]
+struct Connections {
+    idle: Vec<Arc<dyn Connection>>,
+    in_use: usize,
+    waiting: usize,
+}
+
 impl Node {
+    /// Waits for the turn of a request: an idle connection, if there is one. [`Node::end`] follows.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if the node does not answer those before.
+    fn begin(&self) -> Result<Option<Arc<dyn Connection>>> {
+        let until = rt::now() + ANSWER_TIMEOUT;
+        let mut there = self.connections.lock();
+        let has_to_wait = there.in_use >= IN_USE_MAX;
+        while there.in_use >= IN_USE_MAX && !self.is_away() && rt::now() < until {
+            there.waiting += 1;
+            there = self.freed.wait_timeout(there, until.since(rt::now())).0;
+            there.waiting -= 1;
+        }
+        if there.in_use >= IN_USE_MAX || has_to_wait && self.is_away() {
+            // The next one is told the same.
+            self.freed.notify_one();
+            return Err(Error::Timeout(format!(
+                "{IN_USE_MAX} requests wait for the storage node at {}",
+                self.address
+            )));
+        }
+        there.in_use += 1;
+        Ok(there.idle.pop())
+    }
+
+    /// The request of [`Node::begin`] is over; its connection may be used again, if one is given.
+    fn end(&self, connection: Option<Arc<dyn Connection>>) {
+        let mut there = self.connections.lock();
+        assert!(there.in_use > 0, "a request that began ends");
+        there.in_use -= 1;
+        if there.idle.len() < IDLE_MAX {
+            there.idle.extend(connection);
+        }
+        if there.waiting > 0 {
+            self.freed.notify_one();
+        }
+    }
+
     fn is_away(&self) -> bool {
         self.away_until.load(Ordering::Acquire) > rt::now().0
     }
@@ -86,7 +136,7 @@ impl Node {
         let silences = self.silences.fetch_add(1, Ordering::AcqRel).min(3);
         self.away_until
             .store((rt::now() + Nanos(AWAY.0 << silences)).0, Ordering::Release);
-        let idle = std::mem::take(&mut *self.idle.lock());
+        let idle = std::mem::take(&mut self.connections.lock().idle);
         idle.iter().for_each(|connection| connection.close());
     }
 }
@@ -97,7 +147,8 @@ impl NodesClient {
     pub fn new(network: Arc<dyn Network>, cluster: &str, secret: &str, addresses: &[String]) -> NodesClient {
         let node = |address: &String| Node {
             address: address.clone(),
-            idle: Mutex::default(),
+            connections: Mutex::default(),
+            freed: Condvar::default(),
             away_until: AtomicU64::new(0),
             silences: AtomicU64::new(0),
             lags_until: AtomicU64::new(0),
@@ -133,7 +184,7 @@ impl NodesClient {
     /// one had does not count from then on, and it is never let in again.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if no node of that number answers; [`Error::Busy`] while another one lacks pages;
+    /// [`Error::Invalid`] if no node of that number answers; [`Error::Busy`] while another one lacks pages or log;
     /// [`Error::Timeout`] if no majority of the others answers.
     pub fn replace(&self, number: u64) -> Result<()> {
         let there: Vec<Status> = self.nodes.iter().filter_map(|node| self.status(node).ok()).collect();
@@ -143,10 +194,10 @@ impl NodesClient {
                 self.name()
             )));
         };
-        if let Some(other) = there.iter().find(|of| of.node != number && of.lacking_pages > 0) {
+        if let Some(other) = lacking_beside(number, &there) {
             return Err(Error::Busy(format!(
-                "storage node {} lacks pages yet: another one is replaced when it has them",
-                other.node
+                "storage node {other} lacks log or pages yet: another one is replaced when it has them. (If node {other} lost \
+                 its directory, too, stop it until then)"
             )));
         }
         let identity = status.identity;
@@ -176,11 +227,25 @@ impl NodesClient {
     /// One request to one node, over a connection of its own while it lasts.
     fn ask(&self, node: &Node, request: &Request) -> Result<Reply> {
         let bytes = request.encode();
-        let idle = node.idle.lock().pop();
+        let idle = node.begin()?;
+        let answer = self.ask_over(node, idle, &bytes);
+        let (reply, connection) =
+            answer.map_or_else(|error| (Err(error), None), |(reply, used)| (Ok(reply), Some(used)));
+        node.end(connection);
+        reply
+    }
+
+    /// Over an idle connection, or a new one: with the one that was used.
+    fn ask_over(
+        &self,
+        node: &Node,
+        idle: Option<Arc<dyn Connection>>,
+        bytes: &[u8],
+    ) -> Result<(Reply, Arc<dyn Connection>)> {
         // One that stood idle may be over; a new one is not. A node that does not answer does not on a new one either.
-        match idle.map(|connection| self.talk(node, connection, &bytes)) {
+        match idle.map(|connection| talk(node, connection, bytes)) {
             Some(Err(silent @ Error::Timeout(_))) => return Err(silent),
-            Some(Ok(reply)) => return Ok(reply),
+            Some(Ok(answered)) => return Ok(answered),
             None | Some(Err(_)) => {}
         }
         let hello = Hello {
@@ -196,28 +261,7 @@ impl NodesClient {
             Error::Invalid(why) => Error::Lost(why),
             other => other,
         })?;
-        self.talk(node, connection, &bytes)
-    }
-
-    fn talk(&self, node: &Node, connection: Arc<dyn Connection>, request: &[u8]) -> Result<Reply> {
-        let answer = connection
-            .send(request)
-            .and_then(|()| connection.receive(ANSWER_TIMEOUT));
-        match answer.and_then(|bytes| Reply::decode(&bytes)) {
-            Ok(reply) => {
-                node.silences.store(0, Ordering::Release);
-                let mut idle = node.idle.lock();
-                if idle.len() < IDLE_MAX {
-                    idle.push(connection);
-                }
-                Ok(reply)
-            }
-            Err(error) => {
-                // Its answer may come yet, and is not the next request's.
-                connection.close();
-                Err(error)
-            }
-        }
+        talk(node, connection, bytes)
     }
 
     // ---- the leader ----
@@ -419,6 +463,23 @@ impl NodesClient {
     }
 }
 
+fn talk(node: &Node, connection: Arc<dyn Connection>, request: &[u8]) -> Result<(Reply, Arc<dyn Connection>)> {
+    let answer = connection
+        .send(request)
+        .and_then(|()| connection.receive(ANSWER_TIMEOUT));
+    match answer.and_then(|bytes| Reply::decode(&bytes)) {
+        Ok(reply) => {
+            node.silences.store(0, Ordering::Release);
+            Ok((reply, connection))
+        }
+        Err(error) => {
+            // Its answer may come yet, and is not the next request's.
+            connection.close();
+            Err(error)
+        }
+    }
+}
+
 impl fmt::Debug for NodesClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NodesClient of {}", self.name())
@@ -569,6 +630,13 @@ impl StorageNodes for NodesClient {
     }
 }
 
+/// A node beside `number` that lacks pages, or entries that no other keeps: it has not been given its state yet.
+fn lacking_beside(number: u64, there: &[Status]) -> Option<u64> {
+    let mut others = there.iter().filter(|of| of.node != number);
+    let lacking = others.find(|of| of.lacking_pages > 0 || of.lacks_log(there))?;
+    Some(lacking.node)
+}
+
 /// Redo that is none would end every node: it does not leave the database.
 fn check_groups(start: Lsn, groups: &[u8], end: LogEnd) -> Result<()> {
     let mut at = start;
@@ -584,5 +652,58 @@ fn check_groups(start: Lsn, groups: &[u8], end: LogEnd) -> Result<()> {
             "the redo from {start} on does not end at {}",
             end.end
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_fabric::message::tcp::Tcp;
+
+    #[test]
+    fn requests_to_a_node_wait_for_each_other() {
+        let client = NodesClient::new(Arc::new(Tcp), "test", "", &["127.0.0.1:1".into()]);
+        let node = &client.nodes[0];
+        (0..IN_USE_MAX).for_each(|_| assert!(node.begin().expect("room").is_none()));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| node.begin().map(drop));
+            while node.connections.lock().waiting == 0 {
+                rt::sleep(Nanos::from_millis(1));
+            }
+            node.end(None);
+            waits.join().expect("no panic").expect("its turn");
+        });
+        assert_eq!(node.connections.lock().in_use, IN_USE_MAX);
+        node.set_away();
+        let refused = node
+            .begin()
+            .map(drop)
+            .expect_err("the node does not answer those before");
+        assert!(
+            matches!(&refused, Error::Timeout(why) if why.contains("128 requests")),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn no_node_is_replaced_while_another_lacks_what_it_needs() {
+        let status = |node, first, last, lacking_pages| Status {
+            node,
+            first,
+            last,
+            lacking_pages,
+            ..Status::default()
+        };
+        let whole = [status(1, 100, 200, 0), status(2, 1, 0, 0), status(3, 90, 195, 0)];
+        assert_eq!(lacking_beside(2, &whole), None, "the one that is replaced lacks all");
+        assert_eq!(
+            lacking_beside(3, &whole),
+            Some(2),
+            "it was let in, and has not been given its state"
+        );
+        let behind = [status(1, 100, 200, 0), status(2, 1, 99, 0), status(3, 1, 0, 0)];
+        assert_eq!(lacking_beside(3, &behind), None, "the next entry is there");
+        let taking = [status(1, 100, 200, 0), status(2, 150, 200, 7), status(3, 1, 0, 0)];
+        assert_eq!(lacking_beside(3, &taking), Some(2), "it takes its pages");
     }
 }

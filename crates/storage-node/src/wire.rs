@@ -176,6 +176,13 @@ pub struct Status {
     pub is_full: bool,
 }
 
+impl Status {
+    /// Whether the next entry that it needs is one that some of `all` keep no longer.
+    pub fn lacks_log(&self, all: &[Status]) -> bool {
+        all.iter().any(|other| other.first > self.last.saturating_add(1))
+    }
+}
+
 impl Request {
     pub fn encode(&self) -> Vec<u8> {
         match self {
