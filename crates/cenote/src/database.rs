@@ -1,6 +1,6 @@
 //! Opening, checking and copying the database that settings mean.
 
-use crate::config::{Memory, Settings, StorageSettings};
+use crate::config::{DataOptions, Memory, RunOptions, Settings, StorageSettings};
 use crate::{pooled, regions};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
@@ -60,7 +60,11 @@ pub fn client(storage: &StorageSettings) -> cenote_base::Result<NodesClient> {
     ))
 }
 
-fn nodes(storage: &StorageSettings) -> Result<Arc<dyn StorageNodes>> {
+/// The same, as what a database asks.
+///
+/// # Errors
+/// As there.
+pub fn nodes(storage: &StorageSettings) -> Result<Arc<dyn StorageNodes>> {
     Ok(Arc::new(client(storage)?))
 }
 
@@ -90,6 +94,32 @@ pub fn open_existing(
         refuse_beside_a_server(storage)?;
     }
     Ok(open(&as_found(settings))?)
+}
+
+/// Recovers the database in a data directory, if it was not shut down, and shuts it down.
+///
+/// # Errors
+/// As of [`open_existing`].
+pub fn shut_down(data: &Path) -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let settings = Settings::resolve(RunOptions {
+        data: DataOptions {
+            data: Some(data.to_owned()),
+            ..DataOptions::default()
+        },
+        ..RunOptions::default()
+    })?;
+    if settings.storage.is_some() {
+        let data = data.display();
+        return Err(format!("the settings in {data} name storage nodes: the database is there, not in {data}").into());
+    }
+    if !cenote_storage::control::was_stopped(data)? {
+        open_existing(&settings)?.shutdown()?;
+        eprintln!(
+            "the database in {} was not shut down, and was recovered",
+            data.display()
+        );
+    }
+    Ok(())
 }
 
 /// To open a database on storage nodes is to take it: a server that has it would end.

@@ -2,7 +2,7 @@
 //!
 //! The copy is the storage's: pages as they were at some moment, and the log that makes them one state. Opening what
 //! was restored is ordinary recovery from the log; transactions that ran at the end of the copy are rolled back like
-//! losers.
+//! losers. A database on storage nodes is copied the same way, and its copy is one in files.
 
 use crate::engine::Engine;
 use crate::error::Result;

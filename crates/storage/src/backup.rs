@@ -11,10 +11,15 @@
 //! 3. The log is copied from the checkpoint to the end.
 //! 4. The control file is written last: a copy without one is not finished.
 //!
+//! Storage nodes have no checkpoint of the database's, and keep the log for as long as they like. So the copy begins at
+//! what is durable at its beginning: each page is asked for at least as of that. The log is copied on the way. A node
+//! may answer a page with redo that is on a majority, and not yet known to be here: the end is read after that is known.
+//!
 //! Copy and restored database get ids of their own, so that they share neither memory nor files
 //! with the original.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::path::Path;
 
 use cenote_base::page_io::PageRead;
@@ -24,9 +29,17 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::control::{Control, ControlFile};
 use crate::files::{doing, log_dir, space_name, spaces_dir};
-use crate::log::{LogSource, copy_log};
+use crate::log::{LogCopy, LogSource};
+use crate::nodes::PageAnswer;
+use crate::page_source::{PageSource, one_by_one};
 use crate::pages::Spaces;
+use crate::redo::page_lsn;
 use crate::storage::Storage;
+
+/// Pages that are read at a time.
+const BATCH: u32 = 32;
+/// Pages of a space after which the log is copied: 16 MiB.
+const MEANWHILE_EVERY: u32 = 32 * BATCH;
 
 /// The size of a copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,44 +54,64 @@ pub struct BackupReport {
     pub lsn: Lsn,
 }
 
+/// Files of a copy, which nobody writes.
+struct Copied<'a>(&'a Spaces);
+
+impl PageSource for Copied<'_> {
+    fn spaces(&self) -> Vec<u32> {
+        self.0.all()
+    }
+
+    fn has_space(&self, space: u32) -> bool {
+        self.0.exists(space)
+    }
+
+    fn page_count(&self, space: u32) -> Result<u32> {
+        self.0.get(space)?.pages()
+    }
+
+    fn read(&self, ids: &[PageId]) -> Vec<PageAnswer> {
+        one_by_one(ids, |id, page| self.0.read_in_place(id, page))
+    }
+}
+
 impl Storage {
     /// Copies the database to the directory `destination`, which must be empty or missing. May run
     /// while the database is used. The copy has all commits that were acknowledged before the call.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if a page is damaged,
-    /// with its name; an I/O error. Without a control file, the copy is no backup.
+    /// with its name, or storage nodes keep the log no longer; [`Error::Timeout`] if they do not answer; an I/O error.
+    /// Without a control file, the copy is no backup.
     pub fn backup(&self, destination: &Path) -> Result<BackupReport> {
-        let pages = self.pages().in_files()?;
         let _hold = self.log().hold();
         let checkpoint = self.control().get().checkpoint;
         self.log().flush_all()?;
+        let begin = self.log().durable();
         prepare(destination)?;
-        let mut report = BackupReport::default();
-        let read = |id, page: &mut [u8]| pages.read_stable(id, page);
-        let (mut copied, mut end) = (BTreeSet::new(), self.log().durable());
+        let (pages, from) = self.pages().source(checkpoint, begin);
+        let mut copy = Copy::new(&*pages, destination);
+        let mut log = LogCopy::new(self.log().source(), &log_dir(destination), copy.database, from)?;
+        let (mut copied, mut end) = (BTreeSet::new(), begin);
         loop {
             let new: Vec<u32> = pages.spaces().into_iter().filter(|s| !copied.contains(s)).collect();
             if new.is_empty() {
                 break;
             }
             for space in new {
-                copy_space(pages.files(), &read, space, destination, &mut report)?;
+                copy.space(space, &mut || log.copy_to(self.log().durable()))?;
                 copied.insert(space);
             }
+            self.log().flush_all()?;
             end = self.log().durable();
         }
         let control = Control {
-            checkpoint,
+            checkpoint: from,
             durable: end,
             ..self.control().get()
         };
-        assert!(
-            control.checkpoint <= control.durable,
-            "a backup has the log from {checkpoint} to {end}"
-        );
-        finish(destination, control, self.log().source(), &mut report)?;
-        Ok(report)
+        assert!(from <= end, "a backup has the log from {from} to {end}");
+        copy.finish(log, control)
     }
 }
 
@@ -98,15 +131,15 @@ pub fn restore(backup: &Path, data: &Path) -> Result<BackupReport> {
     }
     let control = ControlFile::open(backup)?.get();
     prepare(data)?;
-    let mut report = BackupReport::default();
     let spaces = Spaces::open(&spaces_dir(backup))?;
-    let read = |id, page: &mut [u8]| spaces.read_in_place(id, page);
+    let pages = Copied(&spaces);
+    let mut copy = Copy::new(&pages, data);
     for space in spaces.all() {
-        copy_space(&spaces, &read, space, data, &mut report)?;
+        copy.space(space, &mut || Ok(()))?;
     }
     let source = LogSource::of_copy(&log_dir(backup), control.database)?;
-    finish(data, control, source, &mut report)?;
-    Ok(report)
+    let log = LogCopy::new(source, &log_dir(data), copy.database, control.checkpoint)?;
+    copy.finish(log, control)
 }
 
 /// An empty directory with the directories of a database in it.
@@ -121,31 +154,97 @@ fn prepare(path: &Path) -> Result<()> {
     doing(fs::sync_dir(path), "syncing", path)
 }
 
-/// Reads a page, verified.
-type ReadPage<'a> = dyn Fn(PageId, &mut [u8]) -> Result<PageRead> + 'a;
+/// A copy that is being made.
+struct Copy<'a> {
+    pages: &'a dyn PageSource,
+    to: &'a Path,
+    /// The id of the database that it becomes.
+    database: u128,
+    /// The newest change in a page.
+    highest: Lsn,
+    report: BackupReport,
+}
 
-fn copy_space(from: &Spaces, read: &ReadPage<'_>, space: u32, to: &Path, report: &mut BackupReport) -> Result<()> {
-    // The space was dropped meanwhile: the log up to the end says so too.
-    let Some(file) = from.find(space)? else { return Ok(()) };
-    let count = file.pages()?;
-    let path = spaces_dir(to).join(space_name(space));
-    let file = doing(fs::open(&path, OpenOptions::TRUNCATE), "making", &path)?;
-    let mut page = vec![0; PAGE_SIZE];
-    for number in 0..count {
-        let id = PageId::new(space, number);
-        match read(id, &mut page) {
-            Ok(PageRead::NeverWritten) => {}
-            Ok(_) => {
-                let at = u64::from(number) * PAGE_SIZE as u64;
-                doing(file.write_at(&page, at), "writing", &path)?;
-                report.pages += 1;
-            }
-            Err(_) if !from.exists(space) => break,
-            Err(e) => return Err(e),
+impl<'a> Copy<'a> {
+    /// In the directory `to`.
+    fn new(pages: &'a dyn PageSource, to: &'a Path) -> Copy<'a> {
+        Copy {
+            pages,
+            to,
+            database: rt::random_u128(),
+            highest: Lsn::ZERO,
+            report: BackupReport::default(),
         }
     }
-    report.spaces += 1;
-    settle(&file, u64::from(count) * PAGE_SIZE as u64, &path)
+
+    /// Copies a space; `meanwhile` is done now and then.
+    fn space(&mut self, space: u32, meanwhile: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        let count = match self.pages.page_count(space) {
+            // The space was dropped meanwhile: the log up to the end says so too.
+            Err(_) if !self.pages.has_space(space) => return Ok(()),
+            count => count?,
+        };
+        let path = spaces_dir(self.to).join(space_name(space));
+        let file = doing(fs::open(&path, OpenOptions::TRUNCATE), "making", &path)?;
+        let mut copied = 0;
+        for first in (0..count).step_by(BATCH as usize) {
+            if first % MEANWHILE_EVERY == 0 {
+                meanwhile()?;
+            }
+            let numbers = first..count.min(first.saturating_add(BATCH));
+            let Some(pages) = self.batch(space, numbers, &file, &path)? else {
+                // Redo of before would miss the pages that were not copied; that of a space which is not there is passed
+                // over.
+                return doing(fs::remove(&path), "removing", &path);
+            };
+            copied += pages;
+        }
+        self.report.pages += copied;
+        self.report.spaces += 1;
+        settle(&file, u64::from(count) * PAGE_SIZE as u64, &path)
+    }
+
+    /// Copies pages of a space: how many; `None` if it was dropped.
+    fn batch(&mut self, space: u32, numbers: Range<u32>, file: &File, path: &Path) -> Result<Option<u64>> {
+        let mut copied = 0;
+        let ids: Vec<PageId> = numbers.map(|number| PageId::new(space, number)).collect();
+        for (id, answer) in ids.iter().zip(self.pages.read(&ids)) {
+            match answer {
+                Ok((_, PageRead::NeverWritten)) => {}
+                Ok((page, _)) => {
+                    let at = u64::from(id.page) * PAGE_SIZE as u64;
+                    doing(file.write_at(&page, at), "writing", path)?;
+                    copied += 1;
+                    self.highest = self.highest.max(page_lsn(&page));
+                }
+                Err(_) if !self.pages.has_space(space) => return Ok(None),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(Some(copied))
+    }
+
+    /// The rest of the log, then the directories, then the control file.
+    fn finish(mut self, log: LogCopy<'_>, control: Control) -> Result<BackupReport> {
+        let (from, end) = (control.checkpoint, control.durable);
+        if self.highest > end {
+            return Err(Error::corrupt(format!(
+                "a page has changes up to {}, and the log of the copy ends at {end}",
+                self.highest
+            )));
+        }
+        log.finish(end)?;
+        (self.report.log_bytes, self.report.lsn) = (end.since(from), end);
+        doing(fs::sync_dir(spaces_dir(self.to)), "syncing", &spaces_dir(self.to))?;
+        let control = Control {
+            database: self.database,
+            incarnation: 0,
+            clean: false,
+            ..control
+        };
+        ControlFile::write_new(self.to, &control)?;
+        Ok(self.report)
+    }
 }
 
 fn settle(file: &File, length: u64, path: &Path) -> Result<()> {
@@ -153,19 +252,4 @@ fn settle(file: &File, length: u64, path: &Path) -> Result<()> {
         doing(file.set_len(length), "extending", path)?;
     }
     doing(file.sync_data(), "syncing", path)
-}
-
-/// The log, then the directories, then the control file.
-fn finish(to: &Path, control: Control, log: LogSource<'_>, report: &mut BackupReport) -> Result<()> {
-    let database = rt::random_u128();
-    report.log_bytes = copy_log(&log, &log_dir(to), database, control.checkpoint, control.durable)?;
-    report.lsn = control.durable;
-    doing(fs::sync_dir(spaces_dir(to)), "syncing", &spaces_dir(to))?;
-    let control = Control {
-        database,
-        incarnation: 0,
-        clean: false,
-        ..control
-    };
-    ControlFile::write_new(to, &control)
 }

@@ -4,7 +4,7 @@
 //! one of them is always whole; the one with the higher sequence number counts.
 //!
 //! ```text
-//! slot   0 u64 magic       8 u32 format version  12 u32 flags: 1 clean
+//! slot   0 u64 magic       8 u32 format version  12 u32 flags: 1 clean, 2 being filled
 //!       16 u128 database  32 u128 incarnation    48 u64 sequence
 //!       56 u64 checkpoint LSN                    64 u64 durable LSN, at least
 //!       72 u64 TxId ceiling                      80 u64 zero, reserved
@@ -17,6 +17,7 @@
 //! | database | creation | region, ring, segments, spaces: is this mine? |
 //! | incarnation | each start, before serving | is this region of the last process? |
 //! | clean | shutdown sets it, start clears it | the recovery report |
+//! | being filled | what puts a database on storage nodes, until all of it is there | a start there, which is refused |
 //! | checkpoint | the buffer's checkpoint | log recovery begins there |
 //! | durable | every change | log recovery: damage or torn end? |
 //! | TxId ceiling | the engine, in blocks | ids are never given twice |
@@ -57,6 +58,7 @@ const SUM: usize = ORIGIN + 8;
 /// Where the sum of a slot of version 1 lies.
 const SUM_OF_1: usize = ORIGIN;
 const CLEAN: u32 = 1;
+const FILLING: u32 = 2;
 
 const _: () = assert!(
     SUM + 4 <= SLOT as usize,
@@ -72,6 +74,8 @@ pub struct Control {
     pub incarnation: u128,
     /// Whether the last process shut down: all pages written, nothing to recover.
     pub clean: bool,
+    /// It is being put on storage nodes, and not all of it is there.
+    pub is_filling: bool,
     /// Redo before this is in the pages.
     pub checkpoint: Lsn,
     /// The log reaches this, durably, at least.
@@ -118,6 +122,7 @@ impl Control {
             database,
             incarnation: 0,
             clean: true,
+            is_filling: false,
             checkpoint: origins.log,
             durable: origins.log,
             tx_ceiling: origins.tx,
@@ -126,12 +131,26 @@ impl Control {
         }
     }
 
-    fn encode(&self, sequence: u64) -> [u8; SLOT as usize] {
+    /// The record of a copy of this database that is being put on nodes, where the log begins at `origin`.
+    pub(crate) fn being_filled(&self, origin: Lsn) -> Control {
+        Control {
+            incarnation: 0,
+            clean: true,
+            is_filling: true,
+            checkpoint: origin,
+            durable: origin,
+            origin,
+            ..*self
+        }
+    }
+
+    pub(crate) fn encode(&self, sequence: u64) -> [u8; SLOT as usize] {
         let mut slot = [0; SLOT as usize];
         let mut put = |at: usize, bytes: &[u8]| slot[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, &MAGIC.to_le_bytes());
         put(8, &FORMAT_VERSION.to_le_bytes());
-        put(12, &(if self.clean { CLEAN } else { 0 }).to_le_bytes());
+        let flags = if self.clean { CLEAN } else { 0 } | if self.is_filling { FILLING } else { 0 };
+        put(12, &flags.to_le_bytes());
         put(16, &self.database.to_le_bytes());
         put(32, &self.incarnation.to_le_bytes());
         for (i, word) in self.words(sequence).iter().enumerate() {
@@ -156,7 +175,8 @@ impl Control {
         }
         let mut control = Control::new(get_le::<u128>(slot, 16)?, Origins::default());
         control.incarnation = get_le::<u128>(slot, 32)?;
-        control.clean = get_le::<u32>(slot, 12)? & CLEAN != 0;
+        let flags = get_le::<u32>(slot, 12)?;
+        (control.clean, control.is_filling) = (flags & CLEAN != 0, flags & FILLING != 0);
         control.checkpoint = Lsn::from_raw(get_le::<u64>(slot, 56)?);
         control.durable = Lsn::from_raw(get_le::<u64>(slot, 64)?);
         control.tx_ceiling = get_le::<u64>(slot, 72)?;
@@ -264,7 +284,10 @@ impl ControlFile {
     ) -> Result<ControlFile> {
         let name = Place::Nodes(Arc::clone(&nodes)).name();
         let (sequence, mut control) = match &taken.control {
-            Some(slot) => newest(&name, slot)?,
+            Some(slot) => {
+                refuse_filling(Some(slot), &nodes.name())?;
+                newest(&name, slot)?
+            }
             None => {
                 origins.check()?;
                 let control = Control::new(rt::random_u128(), origins);
@@ -369,7 +392,7 @@ fn replace(path: &Path, sequence: u64, control: &Control, owner: &Ownership) -> 
 }
 
 /// Whether the last process that had the database shut it down, or there is none yet.
-pub(crate) fn was_stopped(data: &Path) -> Result<bool> {
+pub fn was_stopped(data: &Path) -> Result<bool> {
     let path = data.join("control");
     if !fs::exists(&path).doing(|| format!("looking for {}", path.display()))? {
         return Ok(true);
@@ -385,6 +408,31 @@ pub(crate) fn was_stopped(data: &Path) -> Result<bool> {
 /// Those of [`ControlFile::open`].
 pub fn is_clean(slots: Option<&[u8]>, name: &str) -> Result<bool> {
     slots.map_or(Ok(true), |slots| Ok(newest(name, slots)?.1.clean))
+}
+
+/// A control record on the nodes called `name` that says that its database is being filled ([`crate::load`]), with its
+/// sequence number; `None` for any other.
+///
+/// # Errors
+/// Those of [`ControlFile::open`].
+pub(crate) fn filling(slots: Option<&[u8]>, name: &str) -> Result<Option<(u64, Control)>> {
+    let Some(slots) = slots else { return Ok(None) };
+    let (sequence, control) = newest(name, slots)?;
+    Ok(control.is_filling.then_some((sequence, control)))
+}
+
+/// Refuses a database of which not all is there.
+///
+/// # Errors
+/// [`Error::Invalid`]; those of [`ControlFile::open`].
+pub(crate) fn refuse_filling(slots: Option<&[u8]>, name: &str) -> Result<()> {
+    match filling(slots, name)? {
+        None => Ok(()),
+        Some(_) => Err(Error::Invalid(format!(
+            "a database is being loaded onto {name}, or that was not finished: wait for it, or load it again with \
+             `cenote storage load`"
+        ))),
+    }
 }
 
 fn slots_of(path: &Path, file: &File) -> Result<Vec<u8>> {

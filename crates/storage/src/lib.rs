@@ -13,10 +13,12 @@
 mod backup;
 pub mod control;
 mod files;
+mod load;
 pub mod log;
 mod node_pages;
 pub mod nodes;
 pub mod owner;
+mod page_source;
 pub mod pages;
 mod poison;
 mod reads;
@@ -27,6 +29,7 @@ mod testing;
 
 pub use backup::{BackupReport, restore};
 pub use control::{Control, ControlFile, ENGINE_WORDS, Origins};
+pub use load::{LoadReport, load};
 pub use log::{
     Appended, Chains, FIRST_LSN, Hold, Hook, Log, LogOptions, LogReport, Need, OwnedRecord, RING_HEADER, RING_MIN,
     RingPlace, RingUse, Scan, Survive,

@@ -8,7 +8,7 @@
 //! - a page is dropped only when its redo is durable;
 //! - the LSN that is asked for is at least that of the page when it left its frame, and is durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_base::page_io::{PageRead, PageWrite};
@@ -18,6 +18,7 @@ use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::log::Log;
 use crate::nodes::{PageAnswer, SpaceExtent, StorageNodes};
+use crate::page_source::PageSource;
 use crate::redo::{page_lsn, verify_page};
 
 /// Sets of pages for which an LSN is kept: 512 KiB.
@@ -30,6 +31,8 @@ pub struct NodePages {
     nodes: Arc<dyn StorageNodes>,
     /// Pages that a space has had, by space.
     spaces: Mutex<BTreeMap<u32, u32>>,
+    /// Spaces that nodes may have dropped already.
+    going: Mutex<BTreeSet<u32>>,
     dropped: DroppedLsns,
 }
 
@@ -67,6 +70,7 @@ impl NodePages {
         NodePages {
             nodes,
             spaces: Mutex::new(spaces.iter().map(|s| (s.space, s.pages)).collect()),
+            going: Mutex::default(),
             dropped: DroppedLsns::new(begin),
         }
     }
@@ -79,6 +83,11 @@ impl NodePages {
         }
         assert_eq!(found.len(), ids.len(), "each page is answered");
         ids.iter().zip(found).map(|(id, answer)| checked(*id, answer)).collect()
+    }
+
+    /// The same pages, each at least as of `lsn`, which is durable.
+    pub(crate) fn as_of(&self, lsn: Lsn) -> NodePagesAsOf<'_> {
+        NodePagesAsOf { pages: self, lsn }
     }
 
     pub(crate) fn read_page(&self, id: PageId, page: &mut [u8]) -> Result<PageRead> {
@@ -119,10 +128,18 @@ impl NodePages {
 
     pub(crate) fn drop_space(&self, space: u32) -> Result<()> {
         if self.has_space(space) {
+            // It stays so if no answer comes: the caller asks once more.
+            self.going.lock().insert(space);
             self.nodes.drop_space(space)?;
             self.spaces.lock().remove(&space);
+            self.going.lock().remove(&space);
         }
         Ok(())
+    }
+
+    /// Whether a space is there, and nobody is dropping it.
+    pub(crate) fn keeps_space(&self, space: u32) -> bool {
+        self.has_space(space) && !self.going.lock().contains(&space)
     }
 
     pub(crate) fn has_space(&self, space: u32) -> bool {
@@ -158,6 +175,34 @@ impl NodePages {
             .values()
             .map(|pages| u64::from(*pages) * PAGE_SIZE as u64)
             .sum()
+    }
+}
+
+/// What is copied, without what only frames have.
+pub(crate) struct NodePagesAsOf<'a> {
+    pages: &'a NodePages,
+    lsn: Lsn,
+}
+
+impl PageSource for NodePagesAsOf<'_> {
+    fn spaces(&self) -> Vec<u32> {
+        let all = self.pages.spaces().into_iter();
+        all.filter(|space| self.pages.keeps_space(*space)).collect()
+    }
+
+    fn has_space(&self, space: u32) -> bool {
+        self.pages.keeps_space(space)
+    }
+
+    fn page_count(&self, space: u32) -> Result<u32> {
+        self.pages.page_count(space)
+    }
+
+    fn read(&self, ids: &[PageId]) -> Vec<PageAnswer> {
+        let asked: Vec<(PageId, Lsn)> = ids.iter().map(|id| (*id, self.lsn)).collect();
+        let found = self.pages.nodes.read_pages(&asked);
+        assert_eq!(found.len(), ids.len(), "each page is answered");
+        ids.iter().zip(found).map(|(id, answer)| checked(*id, answer)).collect()
     }
 }
 

@@ -284,18 +284,20 @@ impl Ownership {
         )))
     }
 
-    /// Takes the database on `nodes` for this process. `is_clean` says of a control record whether the process that
-    /// wrote it last shut the database down.
+    /// Takes the database on `nodes` for this process, if its control record is one that `check` does not refuse.
+    /// `is_clean` says of a control record whether the process that wrote it last shut the database down.
     ///
     /// # Errors
     /// Those of [`Ownership::claim`]; [`Error::Timeout`] if no majority of the nodes answers.
     pub(crate) fn claim_on(
         nodes: &Arc<dyn StorageNodes>,
         claim: &Claim,
+        check: &dyn Fn(Option<&[u8]>) -> Result<()>,
         is_clean: &dyn Fn(Option<&[u8]>) -> Result<bool>,
     ) -> Result<(Ownership, Taken)> {
         for _ in 0..TRIES {
             let found = nodes.owner()?;
+            check(found.control.as_deref())?;
             let former = Owner::decode(&found.record)?;
             let name = format!("database on {}", nodes.name());
             if let Some(former) = &former {

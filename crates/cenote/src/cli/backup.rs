@@ -30,17 +30,15 @@ pub fn run(options: BackupOptions) -> Result<ExitCode, Failure> {
             let run = RunOptions {
                 data: options.connect.data,
                 memory: options.memory,
+                storage: options.storage,
                 ..RunOptions::default()
             };
             let settings = Settings::resolve(run)?;
-            if settings.storage.is_some() {
-                return Err("a backup of a database on storage nodes cannot be taken yet: dump it".into());
-            }
-            say!(
-                "no server runs: copying {} to {}",
-                settings.data.display(),
-                to.display()
-            );
+            let from = match &settings.storage {
+                Some(storage) => format!("what is on the storage nodes {}", storage.nodes.join(", ")),
+                None => settings.data.display().to_string(),
+            };
+            say!("no server runs: copying {from} to {}", to.display());
             let engine = database::open_existing(&settings)?;
             engine.backup(&to)?;
             engine.shutdown()?;

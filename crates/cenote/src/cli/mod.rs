@@ -97,6 +97,9 @@ Three storage nodes on one machine, and a database on them:
   cenote run --data /srv/orders --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
   cenote storage status --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
 
+A database of a data directory, put on nodes that have none; the other way is `cenote backup`, then `cenote restore`:
+  cenote storage load --data /srv/before --storage 127.0.0.1:6001,127.0.0.1:6002,127.0.0.1:6003
+
 A commit is acknowledged when a majority of the nodes has it synced; the nodes make pages of the log themselves. The
 server may be started on any machine: it has nothing that lasts. A server that is started takes the database from the
 one before, of which nothing is accepted any more. On addresses that other machines reach, every node and server needs
@@ -252,6 +255,8 @@ struct BackupOptions {
     connect: ConnectOptions,
     #[command(flatten)]
     memory: MemoryOptions,
+    #[command(flatten)]
+    storage: StorageOptions,
 }
 
 #[derive(Debug, Args)]

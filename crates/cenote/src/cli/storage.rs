@@ -5,9 +5,11 @@ use crate::config::{STORAGE_CLUSTER_DEFAULT, StorageOptions};
 use crate::database;
 use crate::pooled::read_secret;
 use cenote_base::units::ByteSize;
+use cenote_engine::Claim;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_storage_node::{NodeOptions, Status, StorageNode};
 use clap::{Args, Subcommand};
+use indicatif::{ProgressBar, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::collections::BTreeMap;
@@ -35,6 +37,17 @@ pub enum StorageCommand {
     Status(StorageOptions),
     /// Let a node that lost its directory, and was started with a new one, take its place again
     Replace(ReplaceArguments),
+    /// Put a copy of the database in a data directory on nodes that have none; it has to be stopped, and stays as it is
+    Load(LoadArguments),
+}
+
+#[derive(Debug, Args)]
+pub struct LoadArguments {
+    /// Data directory of the database
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    #[command(flatten)]
+    storage: StorageOptions,
 }
 
 #[derive(Debug, Args)]
@@ -87,6 +100,7 @@ pub fn run(arguments: StorageArguments) -> Result<ExitCode, Failure> {
     match arguments.command {
         Some(StorageCommand::Status(options)) => status(options),
         Some(StorageCommand::Replace(arguments)) => replace(arguments),
+        Some(StorageCommand::Load(arguments)) => load(arguments),
         None => serve(&arguments.node),
     }
 }
@@ -179,20 +193,18 @@ fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
         "free",
     ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
-    let mut answered = 0;
-    for (address, status) in &found {
-        if let Ok(status) = status {
-            answered += 1;
-            rows.push(row(address, status));
-        }
-    }
+    let all: Vec<Status> = found.values().filter_map(|status| status.clone().ok()).collect();
+    let answering = found
+        .iter()
+        .filter_map(|(address, status)| Some((address, status.as_ref().ok()?)));
+    rows.extend(answering.map(|(address, status)| row(address, status, &all)));
     print_aligned(&rows);
     let silent = found
         .iter()
         .filter_map(|(address, status)| Some((address, status.as_ref().err()?)));
     silent.for_each(|(address, error)| say!("  {address} does not answer: {error}"));
     // A majority of the cluster has to be there.
-    Ok(match 2 * answered > found.len() {
+    Ok(match 2 * all.len() > found.len() {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
@@ -208,7 +220,34 @@ fn replace(arguments: ReplaceArguments) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn row(address: &str, status: &Status) -> Vec<String> {
+fn load(arguments: LoadArguments) -> Result<ExitCode, Failure> {
+    let Some(storage) = arguments.storage.decide()? else {
+        return Err("say where the storage nodes are: --storage ADDR:PORT,...".into());
+    };
+    let data = &arguments.data;
+    database::shut_down(data)?;
+    let nodes = database::nodes(&storage)?;
+    say!("copying the database in {} to {}", data.display(), nodes.name());
+    let style = ProgressStyle::with_template("{bar:30} {pos} of {len} pages  {eta} left")?;
+    let bar = ProgressBar::new(0).with_style(style);
+    let tell = |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    };
+    let report = cenote_storage::load(data, &nodes, &Claim::machine(), &tell)?;
+    bar.finish_and_clear();
+    say!(
+        "{} have it: {} pages in {} spaces, {} of redo; start it with: cenote run --storage {}",
+        nodes.name(),
+        report.pages,
+        report.spaces,
+        ByteSize(report.log_bytes),
+        storage.nodes.join(",")
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn row(address: &str, status: &Status, all: &[Status]) -> Vec<String> {
     let role = match status.leader {
         0 => "no leader",
         leader if leader == status.node => "leader",
@@ -220,6 +259,7 @@ fn row(address: &str, status: &Status) -> Vec<String> {
         false => size(status.free_bytes),
     };
     let lacks = match status.lacking_pages {
+        _ if status.lacks_log(all) => "log, pages".to_owned(),
         0 => "nothing".to_owned(),
         pages => size(pages.saturating_mul(cenote_base::PAGE_SIZE as u64)),
     };

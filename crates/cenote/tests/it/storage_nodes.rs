@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+mod copies;
+
 struct Nodes {
     /// Ended before their directory is removed.
     daemons: Vec<Option<Daemon>>,

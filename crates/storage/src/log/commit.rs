@@ -24,7 +24,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
 use super::flusher::Flusher;
-use super::medium::{Medium, NodeLog};
+use super::medium::{Medium, NODE_BATCH};
 use super::ring::{RingMark, block_of};
 use super::segments::Segments;
 use super::space::Timeout;
@@ -180,7 +180,7 @@ impl LogState {
     fn is_batch(&self, bytes: u64) -> bool {
         let batch = match &self.medium {
             Medium::Files(_) => u64::MAX,
-            Medium::Nodes(_) => NodeLog::BATCH,
+            Medium::Nodes(_) => NODE_BATCH,
         };
         bytes >= batch.min(self.ring.capacity() / 2)
     }

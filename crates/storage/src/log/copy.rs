@@ -53,31 +53,80 @@ impl LogSource<'_> {
     }
 }
 
-/// Writes the log from `from` to `to` into `dir`, which is empty, for database `database`, and
-/// verifies it there. Returns its bytes.
-pub(crate) fn copy_log(source: &LogSource<'_>, dir: &Path, database: u128, from: Lsn, to: Lsn) -> Result<u64> {
-    let segments = Segments::open(dir, database, source.payload(), Generations::default())?;
-    let mut buffer = vec![0; CHUNK];
-    let mut at = block_of(from);
-    segments.prepare(segments.number_of(at), true)?;
-    while at < to {
-        let number = segments.number_of(at);
-        segments.prepare(number, true)?;
-        let length = to.min(segments.start_of(number + 1)).since(at).min(CHUNK as u64) as usize;
-        let blocks = &mut buffer[..length.next_multiple_of(BLOCK as usize)];
-        source.read(at, &mut blocks[..length])?;
-        blocks[length..].fill(0);
-        segments.write(at, blocks)?;
-        at = at.advance(length as u64);
-        if at == to || segments.number_of(at) != number {
-            segments.sync(number)?;
+/// Part of the log that is written as segments of another database.
+pub(crate) struct LogCopy<'a> {
+    source: LogSource<'a>,
+    to: Segments,
+    from: Lsn,
+    /// The first block that is not there, or not all of it.
+    at: Lsn,
+    buffer: Vec<u8>,
+}
+
+impl<'a> LogCopy<'a> {
+    /// From `from` on, in the directory `dir`, which is empty, for the database `database`.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn new(source: LogSource<'a>, dir: &Path, database: u128, from: Lsn) -> Result<LogCopy<'a>> {
+        let to = Segments::open(dir, database, source.payload(), Generations::default())?;
+        let at = block_of(from);
+        to.prepare(to.number_of(at), true)?;
+        Ok(LogCopy {
+            source,
+            to,
+            from,
+            at,
+            buffer: vec![0; CHUNK],
+        })
+    }
+
+    /// Copies it up to `end`, a group's end.
+    ///
+    /// # Errors
+    /// Those of the source; an I/O error.
+    pub fn copy_to(&mut self, end: Lsn) -> Result<()> {
+        let (mut at, to) = (self.at, &self.to);
+        while at < end {
+            let number = to.number_of(at);
+            to.prepare(number, true)?;
+            let length = end.min(to.start_of(number + 1)).since(at).min(CHUNK as u64) as usize;
+            let blocks = &mut self.buffer[..length.next_multiple_of(BLOCK as usize)];
+            // What its first block has before it need not be there any more.
+            let before = if at < self.from {
+                self.from.since(at) as usize
+            } else {
+                0
+            };
+            blocks[..before].fill(0);
+            if before < length {
+                self.source
+                    .read(at.advance(before as u64), &mut blocks[before..length])?;
+            }
+            blocks[length..].fill(0);
+            to.write(at, blocks)?;
+            at = at.advance(length as u64);
+            if at == end || to.number_of(at) != number {
+                to.sync(number)?;
+            }
+        }
+        // The last block is written again when there is more of it.
+        self.at = self.at.max(block_of(at));
+        Ok(())
+    }
+
+    /// Copies what is left of it up to `end`, and verifies all of it.
+    ///
+    /// # Errors
+    /// Those of [`LogCopy::copy_to`]; [`Error::Corrupt`] if it cannot be read back.
+    pub fn finish(mut self, end: Lsn) -> Result<()> {
+        self.copy_to(end)?;
+        let found = find_end(&self.to, self.from, end)?.mark.durable;
+        match found == end {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!(
+                "the log was copied up to {end}, but can be read up to {found}"
+            ))),
         }
     }
-    let end = find_end(&segments, from, to)?.mark.durable;
-    if end != to {
-        return Err(Error::corrupt(format!(
-            "the log was copied up to {to}, but can be read up to {end}"
-        )));
-    }
-    Ok(to.since(from))
 }

@@ -31,10 +31,10 @@ pub(super) struct NodeLog {
     staging: Mutex<Vec<u8>>,
 }
 
-impl NodeLog {
-    /// Bytes that are sent at a time: what a start may have to take back is bounded by it.
-    pub const BATCH: u64 = 4 << 20;
+/// Bytes that are sent to nodes at a time: what a start may have to take back is bounded by it.
+pub(crate) const NODE_BATCH: u64 = 4 << 20;
 
+impl NodeLog {
     pub fn new(nodes: Arc<dyn StorageNodes>, segment_bytes: u64) -> NodeLog {
         NodeLog {
             nodes,

@@ -46,7 +46,8 @@ use state::LogState;
 
 pub use append::{Appended, Hook};
 pub use chains::Chains;
-pub(crate) use copy::{LogSource, copy_log};
+pub(crate) use copy::{LogCopy, LogSource};
+pub(crate) use medium::NODE_BATCH;
 pub use read::{OwnedRecord, Scan};
 pub use recover::{LogOptions, LogReport, RingUse};
 pub use ring::{RING_HEADER, RING_MIN, RingPlace, Survive};

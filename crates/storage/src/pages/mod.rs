@@ -20,6 +20,7 @@ mod doublewrite;
 mod former;
 mod lists;
 mod restore;
+mod source;
 mod spaces;
 #[cfg(test)]
 mod tests;
@@ -41,6 +42,7 @@ use crate::poison::Poison;
 use crate::redo::{set_page_checksum, verify_page};
 use doublewrite::{Areas, Placing};
 use former::FormerPages;
+pub(crate) use source::InUse;
 use spaces::SpaceFile;
 pub(crate) use spaces::Spaces;
 
@@ -327,11 +329,6 @@ impl PageStore {
     /// An I/O error; [`Error::Invalid`] if there is no such space.
     pub fn page_count(&self, space: u32) -> Result<u32> {
         self.space(space)?.pages()
-    }
-
-    /// The files of the spaces, to be copied.
-    pub(crate) fn files(&self) -> &Spaces {
-        &self.spaces
     }
 
     /// Takes the space on disk for the first `pages` pages, in steps, so that writing them later

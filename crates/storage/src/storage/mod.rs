@@ -103,12 +103,41 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
+/// Says of a directory that the database of the servers there is on storage nodes, and where.
+const NODES_FILE: &str = "storage-nodes";
+
+fn note_nodes(scratch: &Path, name: &str) -> Result<()> {
+    let path = scratch.join(NODES_FILE);
+    let file = doing(fs::open(&path, OpenOptions::TRUNCATE), "making", &path)?;
+    doing(file.write_at(name.as_bytes(), 0), "writing", &path)?;
+    doing(file.sync_data(), "syncing", &path)?;
+    doing(fs::sync_dir(scratch), "syncing", scratch)
+}
+
+/// A server that is started there without its nodes would have a new database, and people would miss all of theirs.
+fn refuse_where_on_nodes(path: &Path) -> Result<()> {
+    let noted = path.join(NODES_FILE);
+    if !doing(fs::exists(&noted), "looking for", &noted)? {
+        return Ok(());
+    }
+    let file = doing(fs::open(&noted, OpenOptions::READ), "opening", &noted)?;
+    let mut name = [0; 1024];
+    let length = doing(file.read_at(&mut name, 0), "reading", &noted)?;
+    Err(Error::Invalid(format!(
+        "the database of {} is on {}: name them with --storage, or remove {} for a database of the directory's own",
+        path.display(),
+        String::from_utf8_lossy(&name[..length]),
+        noted.display()
+    )))
+}
+
 impl DataDir {
     /// Takes a data directory for this process, and makes it if it is missing.
     ///
     /// # Errors
     /// [`Error::Busy`] if another process of this host has it; [`Error::Revoked`] if a later holder of the same grant
-    /// has; [`Error::Corrupt`] if its control file is gone or damaged.
+    /// has; [`Error::Invalid`] if its database is on storage nodes; [`Error::Corrupt`] if its control file is gone or
+    /// damaged.
     pub fn open(path: &Path) -> Result<DataDir> {
         Self::open_or_begin(path, Origins::default())
     }
@@ -132,6 +161,7 @@ impl DataDir {
             doing(fs::sync_dir(parent), "syncing", parent)?;
         }
         let lock = lock(path)?;
+        refuse_where_on_nodes(path)?;
         // Before anything is read: whoever had the directory acknowledges nothing from here on.
         let owner = Arc::new(Ownership::claim(path, claim, &|| control::was_stopped(path))?);
         let control = ControlFile::open_or_begin(path, origins, Some(Arc::clone(&owner)))?;
@@ -150,7 +180,7 @@ impl DataDir {
     ///
     /// # Errors
     /// [`Error::Busy`] if other starts are faster, or another process has `scratch`; [`Error::Invalid`] if a database
-    /// lies there; [`Error::Revoked`] if a later holder of the same grant has it;
+    /// lies there, or one is being put on the nodes ([`crate::load`]); [`Error::Revoked`] if a later holder of the same grant has it;
     /// [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record is damaged.
     pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
         doing(fs::create_dir_all(scratch), "making", scratch)?;
@@ -162,9 +192,12 @@ impl DataDir {
             )));
         }
         let lock = lock(scratch)?;
-        let (owner, mut taken) = Ownership::claim_on(&nodes, claim, &|slot| control::is_clean(slot, &nodes.name()))?;
+        let is_whole = |slot: Option<&[u8]>| control::refuse_filling(slot, &nodes.name());
+        let is_clean = |slot: Option<&[u8]>| control::is_clean(slot, &nodes.name());
+        let (owner, mut taken) = Ownership::claim_on(&nodes, claim, &is_whole, &is_clean)?;
         let owner = Arc::new(owner);
         let control = ControlFile::on_nodes(Arc::clone(&nodes), &mut taken, origins, Arc::clone(&owner))?;
+        note_nodes(scratch, &nodes.name())?;
         Ok(DataDir {
             place: Place::Nodes {
                 nodes,

@@ -1,6 +1,7 @@
 //! A log and pages on nodes that answer late, twice or not at all.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -23,8 +24,8 @@ const SPACE: u32 = 1;
 
 /// What the nodes have.
 #[derive(Debug, Default)]
-struct Kept {
-    epoch: u64,
+pub(super) struct Kept {
+    pub(super) epoch: u64,
     record: Vec<u8>,
     control: Option<Vec<u8>>,
     spaces: BTreeSet<u32>,
@@ -32,19 +33,49 @@ struct Kept {
     bytes: Vec<u8>,
     end: Option<LogEnd>,
     /// Calls that are carried out, and not answered; and after them, as many that are not even carried out.
-    unanswered: u32,
-    deaf: u32,
+    pub(super) unanswered: u32,
+    pub(super) deaf: u32,
+    /// Changes that are heard, before none is.
+    pub(super) heard: Option<u32>,
+    /// Looks that find their disks full.
+    pub(super) full: u32,
     /// The positions at which pages were asked for.
     asked: Vec<(PageId, Lsn)>,
+    /// This happens before pages are read, after so many times.
+    pub(super) meanwhile: Meanwhile,
+}
+
+#[derive(Default)]
+pub(super) struct Meanwhile(pub(super) u32, pub(super) Option<Box<dyn FnOnce() + Send>>);
+
+impl Meanwhile {
+    fn take(&mut self) -> Option<Box<dyn FnOnce() + Send>> {
+        let left = self.0.checked_sub(1);
+        self.0 = left.unwrap_or(0);
+        self.1.take_if(|_| left.is_none())
+    }
+}
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 impl Kept {
-    fn at_origin(&self) -> LogEnd {
+    pub(super) fn at_origin(&self) -> LogEnd {
         self.end.unwrap_or(LogEnd::at_origin(self.origin))
     }
 
     /// Whether this call is heard at all, and then whether it is answered.
     fn hears(&mut self) -> Result<bool> {
+        if self
+            .heard
+            .as_mut()
+            .is_some_and(|left| left.checked_sub(1).map(|n| *left = n).is_none())
+        {
+            return Err(Error::Timeout("nobody answers any more".into()));
+        }
         if self.unanswered > 0 {
             self.unanswered -= 1;
             return Ok(false);
@@ -59,13 +90,13 @@ impl Kept {
 
 /// The nodes as one start of the database reaches them.
 #[derive(Debug)]
-struct FakeNodes {
+pub(super) struct FakeNodes {
     kept: Arc<Mutex<Kept>>,
     epoch: AtomicU64,
 }
 
 impl FakeNodes {
-    fn new(kept: &Arc<Mutex<Kept>>) -> Arc<FakeNodes> {
+    pub(super) fn new(kept: &Arc<Mutex<Kept>>) -> Arc<FakeNodes> {
         Arc::new(FakeNodes {
             kept: Arc::clone(kept),
             epoch: AtomicU64::new(0),
@@ -153,6 +184,10 @@ impl StorageNodes for FakeNodes {
     }
 
     fn read_pages(&self, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
+        let meanwhile = self.kept.lock().meanwhile.take();
+        if let Some(happens) = meanwhile {
+            happens();
+        }
         let mut kept = self.kept.lock();
         kept.asked.extend_from_slice(pages);
         pages.iter().map(|(id, lsn)| page_of(&kept, *id, *lsn)).collect()
@@ -171,7 +206,10 @@ impl StorageNodes for FakeNodes {
     }
 
     fn is_full(&self) -> bool {
-        false
+        let mut kept = self.kept.lock();
+        let left = kept.full.checked_sub(1);
+        kept.full = left.unwrap_or(0);
+        left.is_some()
     }
 }
 
@@ -181,6 +219,9 @@ fn page_of(kept: &Kept, id: PageId, lsn: Lsn) -> PageAnswer {
         lsn <= kept.at_origin().end,
         "page {id} is asked for as of {lsn}, which is not durable"
     );
+    if !kept.spaces.contains(&id.space) {
+        return Err(Error::Invalid(format!("there is no space {}", id.space)));
+    }
     let (mut page, mut at) = (vec![0; PAGE_SIZE].into_boxed_slice(), kept.origin);
     while at < kept.at_origin().end {
         let group = GroupRef::parse(&kept.bytes[at.since(kept.origin) as usize..], at)?;
@@ -200,7 +241,11 @@ fn page_of(kept: &Kept, id: PageId, lsn: Lsn) -> PageAnswer {
     Ok((page, PageRead::Present))
 }
 
-fn start(kept: &Arc<Mutex<Kept>>, region: &Arc<Region>, believe: bool) -> Result<(Arc<Storage>, StorageReport)> {
+pub(super) fn start(
+    kept: &Arc<Mutex<Kept>>,
+    region: &Arc<Region>,
+    believe: bool,
+) -> Result<(Arc<Storage>, StorageReport)> {
     let scratch = format!("/scratch-{}", kept.lock().epoch);
     let dir = DataDir::on_nodes(
         FakeNodes::new(kept),
@@ -270,11 +315,24 @@ fn a_page_is_dropped_and_asked_for_as_it_was_then() {
             storage.read_page(other, &mut read).expect("read"),
             PageRead::NeverWritten
         );
-        let backup = storage
-            .backup(Path::new("/copy"))
-            .expect_err("there are no files")
-            .to_string();
-        assert!(backup.contains("storage nodes"), "{backup}");
+    });
+}
+
+#[test]
+fn a_directory_whose_database_is_on_nodes_gets_none_of_its_own() {
+    with(Arc::new(MemFs::new()), || {
+        let (kept, _region, storage) = begun();
+        let scratch = storage.dir.path().to_owned();
+        drop(storage);
+        let refused = DataDir::open(&scratch).map(drop).expect_err("it is elsewhere");
+        assert!(
+            matches!(&refused, Error::Invalid(why) if why.contains("is on the nodes: name them with --storage")),
+            "{refused}"
+        );
+        kept.lock().epoch = 0;
+        start(&kept, &region(), false).expect("with its nodes it is opened");
+        fs::remove(scratch.join(NODES_FILE)).expect("removed");
+        DataDir::open(&scratch).expect("a new one");
     });
 }
 

@@ -3,11 +3,12 @@
 use std::ops::Range;
 
 use cenote_base::page_io::{PageRead, PageWrite, Sectors};
-use cenote_base::{Error, PAGE_SIZE, PageId, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
 use crate::log::Log;
 use crate::node_pages::NodePages;
-use crate::pages::{PageStats, PageStore};
+use crate::page_source::PageSource;
+use crate::pages::{InUse, PageStats, PageStore};
 
 /// See the module. The calls are those of [`PageStore`], which says their errors.
 pub struct Pages(Kind);
@@ -26,16 +27,12 @@ impl Pages {
         Pages(Kind::Nodes(pages, PageStats::default()))
     }
 
-    /// The files, where they are; nodes have none to be copied.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`], with the nodes' word.
-    pub(crate) fn in_files(&self) -> Result<&PageStore> {
+    /// What a copy is made of, and from where on the log has to be in it: the pages in files have the redo before the
+    /// checkpoint, those of nodes have what was durable at `begin`.
+    pub(crate) fn source(&self, checkpoint: Lsn, begin: Lsn) -> (Box<dyn PageSource + '_>, Lsn) {
         match &self.0 {
-            Kind::Files(store) => Ok(store),
-            Kind::Nodes(..) => Err(Error::Invalid(
-                "the database is on storage nodes: a backup of its files cannot be taken there yet; dump it".into(),
-            )),
+            Kind::Files(store) => (Box::new(InUse(store)), checkpoint),
+            Kind::Nodes(pages, _) => (Box::new(pages.as_of(begin)), begin),
         }
     }
 
@@ -200,7 +197,7 @@ impl Pages {
                 match pages.read_page(id, &mut page) {
                     Ok(PageRead::NeverWritten) => {}
                     Ok(_) => present += 1,
-                    Err(_) if !pages.has_space(space) => break,
+                    Err(_) if !pages.keeps_space(space) => break,
                     Err(error @ Error::Timeout(_)) => return Err(error),
                     Err(error) => found(id, error),
                 }

@@ -17,6 +17,8 @@ use crate::restore;
 use crate::testing::{blank, place, region};
 use cenote_base::random::Random;
 
+mod copies;
+
 /// Pages with their redo: what a buffer does, with all frames in a map.
 struct Toy {
     storage: Arc<Storage>,
@@ -31,15 +33,20 @@ fn start(path: &Path, region: &Arc<Region>) -> (Toy, StorageReport) {
     let mut options = StorageOptions::new(place(region));
     (options.segment_bytes, options.background) = (64 << 10, false);
     let (storage, report) = dir.storage(options).expect("opens");
-    let toy = Toy {
-        storage,
-        frames: Mutex::default(),
-    };
-    toy.recover();
-    (toy, report)
+    (Toy::of(storage), report)
 }
 
 impl Toy {
+    /// Of what recovery makes of it.
+    fn of(storage: Arc<Storage>) -> Toy {
+        let toy = Toy {
+            storage,
+            frames: Mutex::default(),
+        };
+        toy.recover();
+        toy
+    }
+
     /// Classic recovery: every record from the checkpoint on, where the page has not seen it.
     fn recover(&self) {
         let mut scan = self.storage.log().scan(self.storage.control().get().checkpoint);
@@ -66,11 +73,19 @@ impl Toy {
 
     /// Puts `value` into a page, durably.
     fn set(&self, id: PageId, value: u64) {
+        let end = self.change(id, value);
+        self.storage.ensure_durable(end).expect("durable");
+    }
+
+    /// Puts `value` into a page: where the log has it.
+    fn change(&self, id: PageId, value: u64) -> Lsn {
         let mut frames = self.frames.lock();
         let page = frames.entry(id).or_insert_with(|| self.read(id));
         let mut builder = GroupBuilder::new();
         let record = builder.page(id, RecordAddr::NONE);
         if page_lsn(page) == Lsn::ZERO {
+            let pages = self.storage.pages();
+            pages.reserve(id.space, id.page + 1).expect("room");
             builder.init(record, 1, 0);
             page[4..12].copy_from_slice(&id.to_bytes());
             (page[12], page[14]) = (1, 1);
@@ -83,8 +98,7 @@ impl Toy {
             .append(builder.finish().expect("short"), None)
             .expect("appended");
         crate::redo::set_page_lsn(page, appended.end);
-        drop(frames);
-        self.storage.ensure_durable(appended.end).expect("durable");
+        appended.end
     }
 
     fn get(&self, id: PageId) -> u64 {
