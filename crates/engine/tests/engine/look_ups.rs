@@ -95,23 +95,27 @@ fn look_ups_of_what_is_not_near_read_pages_together() {
     let reader = tx.reader();
     let ids = some(&mut random, 300, 12_000, |id| key(&table, id));
     let ks = some(&mut random, 300, 12_000, |k| k_key(&table, k));
+    let all: Arc<[Vec<u8>]> = (0..12_000).map(|id| key(&table, id)).collect();
     for (index, prefixes) in [(None, ids), (Some(0), ks)] {
         let expected = scanned(reader, &table, index, &prefixes);
-        let before = engine.pool_stats().counts;
-        let found = gathered(
-            reader,
-            &table,
-            reader.look_up(&table, index, (prefixes.clone(), 0..prefixes.len())),
-        );
-        let after = engine.pool_stats().counts;
-        assert!(found == expected);
-        let (alone, together) = (
-            after.misses - before.misses,
-            after.pages_prefetched - before.pages_prefetched,
-        );
-        println!("{index:?}: {alone} pages by themselves, {together} together");
-        // How many depends on how far the evictor is.
-        assert!(together > 3, "{alone} pages by themselves, {together} together");
+        let mut seen = Vec::new();
+        // How many are not near depends on how far the evictor is, which a busy machine lets wait.
+        while !seen.iter().any(|(_, together)| *together > 3) && seen.len() < 20 {
+            // More pages than there are frames.
+            scanned(reader, &table, None, &all);
+            let before = engine.pool_stats().counts;
+            let found = gathered(
+                reader,
+                &table,
+                reader.look_up(&table, index, (prefixes.clone(), 0..prefixes.len())),
+            );
+            let after = engine.pool_stats().counts;
+            assert!(found == expected);
+            let together = after.pages_prefetched - before.pages_prefetched;
+            seen.push((after.misses - before.misses, together));
+        }
+        println!("{index:?}: pages by themselves, together: {seen:?}");
+        assert!(seen.iter().any(|(_, together)| *together > 3), "{seen:?}");
     }
     drop(tx);
     engine.shutdown().unwrap();
