@@ -196,8 +196,8 @@ impl NodesClient {
         };
         if let Some(other) = lacking_beside(number, &there) {
             return Err(Error::Busy(format!(
-                "storage node {other} lacks log or pages yet: another one is replaced when it has them. (If node {other} lost \
-                 its directory, too, stop it until then)"
+                "storage node {other} lacks log or pages yet: another one is replaced when it has them. (If node \
+                 {other} lost its directory, too, stop it until then)"
             )));
         }
         let identity = status.identity;

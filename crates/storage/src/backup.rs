@@ -13,7 +13,8 @@
 //!
 //! Storage nodes have no checkpoint of the database's, and keep the log for as long as they like. So the copy begins at
 //! what is durable at its beginning: each page is asked for at least as of that. The log is copied on the way. A node
-//! may answer a page with redo that is on a majority, and not yet known to be here: the end is read after that is known.
+//! may answer a page with redo that is on a majority, and not yet known here to be: the end is read after that is
+//! known.
 //!
 //! Copy and restored database get ids of their own, so that they share neither memory nor files
 //! with the original.
@@ -193,8 +194,8 @@ impl<'a> Copy<'a> {
             }
             let numbers = first..count.min(first.saturating_add(BATCH));
             let Some(pages) = self.batch(space, numbers, &file, &path)? else {
-                // Redo of before would miss the pages that were not copied; that of a space which is not there is passed
-                // over.
+                // Redo of before would miss the pages that were not copied; that of a space which is not there is
+                // passed over.
                 return doing(fs::remove(&path), "removing", &path);
             };
             copied += pages;

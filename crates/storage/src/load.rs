@@ -9,11 +9,11 @@
 //!                               └───┘ from the beginning: what is there is dropped
 //! ```
 //!
-//! The control record says that the database is being filled, and of which one it is a copy, until all of it is there: no
-//! server takes it before. A load of the same database takes the nodes from one that is under way.
+//! The control record says that the database is being filled, and of which one it is a copy, until all of it is there:
+//! no server takes it before. A load of the same database takes the nodes from one that is under way.
 //!
-//! What nodes do not answer in time, or have no room for now, is tried again for [`PATIENCE`]. A load goes no faster than
-//! nodes take redo into pages: what they have acknowledged alone would fill their logs.
+//! What nodes do not answer in time, or have no room for now, is tried again for [`PATIENCE`]. A load goes no faster
+//! than a node takes redo in: what they have acknowledged alone would fill their logs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ const CHECKSUM: usize = 16;
 const PATIENCE: Nanos = Nanos::from_secs(300);
 /// Between two tries.
 const AGAIN: Nanos = Nanos::from_millis(200);
-/// Bytes of redo after which nodes are to have it in pages.
+/// Bytes of redo after which a node is to have taken it in.
 const PACE: u64 = 64 << 20;
 
 /// What was put on nodes.
@@ -59,8 +59,8 @@ pub struct LoadReport {
 }
 
 /// Puts a copy of the database in the directory `data` on `nodes`, which have none, or one whose filling was not
-/// finished. It has to have been shut down, and stays as it is. `told` hears now and then how many pages of how many are
-/// there.
+/// finished. It has to have been shut down, and stays as it is. `told` hears now and then how many pages of how many
+/// are there.
 ///
 /// # Errors
 /// [`Error::Invalid`] if there is no database in `data`, or it was not shut down, or the nodes have one;
@@ -255,7 +255,7 @@ impl Filling {
         }
     }
 
-    /// Waits until a node has in pages what was sent, and their disks have room.
+    /// Waits until a node answers pages with what was sent, and their disks have room.
     fn pace(&mut self) -> Result<()> {
         patiently(self.patience, || {
             self.nodes.check()?;

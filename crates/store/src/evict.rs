@@ -163,10 +163,12 @@ impl Core {
         }
     }
 
+    /// Evicts, for some passes of the hand at most: what it has come upon.
     fn evict(&self, wanted: Wanted) -> Result<Passed> {
         let (view, pinned) = (self.current()?, self.pinned()?);
         while !self.move_some(&view, 64)? {}
-        let (mut items, mut freed, mut wanted, mut seen) = (0, 0, wanted, [false; 2]);
+        let (mut items, mut freed, mut wanted) = (0, 0, wanted);
+        let (mut has_pinned, mut has_others) = (false, false);
         let a_pass = view.table.buckets().div_ceil(STRIDE);
         wanted.stubs |= self.has_many_stubs()?;
         for round in 0..=(HITS_MAX + 1) * a_pass {
@@ -174,7 +176,9 @@ impl Core {
             let hand = self.heap.add(self.word(root::HAND)?, STRIDE)?;
             for (placed, header) in self.candidates(&view.table, hand, STRIDE)? {
                 if wanted.tenant.is_none_or(|of| of == header.tenant) {
-                    seen[usize::from(pinned.contains(&placed.entry.item()))] = true;
+                    let is_pinned = pinned.contains(&placed.entry.item());
+                    has_pinned |= is_pinned;
+                    has_others |= !is_pinned;
                 }
                 let bytes = match self.evicted(placed, &header, &wanted, &pinned) {
                     // A chunk of it, or a replica: what makes no room holds nothing up.
@@ -191,7 +195,7 @@ impl Core {
         self.count_evicted(items)?;
         Ok(Passed {
             evicted: items,
-            is_all_pinned: seen == [false, true],
+            is_all_pinned: has_pinned && !has_others,
         })
     }
 

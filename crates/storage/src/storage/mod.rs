@@ -180,8 +180,8 @@ impl DataDir {
     ///
     /// # Errors
     /// [`Error::Busy`] if other starts are faster, or another process has `scratch`; [`Error::Invalid`] if a database
-    /// lies there, or one is being put on the nodes ([`crate::load`]); [`Error::Revoked`] if a later holder of the same grant has it;
-    /// [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record is damaged.
+    /// lies there, or one is being put on the nodes ([`crate::load`]); [`Error::Revoked`] if a later holder of the same
+    /// grant has it; [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record is damaged.
     pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
         doing(fs::create_dir_all(scratch), "making", scratch)?;
         let control = scratch.join("control");
