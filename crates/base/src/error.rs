@@ -6,6 +6,8 @@
 
 use std::io;
 
+use crate::ids::Lsn;
+
 /// The result of an operation on storage or memory.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -61,6 +63,12 @@ pub enum Error {
     /// A peer that is gone, and what it did not store elsewhere with it; the text says which.
     #[error("{0}")]
     Lost(String),
+    /// What is asked for as of a position of the log is there as of this later one.
+    #[error("it is there as of position {0} of the log, and no earlier one")]
+    Ahead(Lsn),
+    /// What is asked for as of a position of the log is not kept any more; the text says what.
+    #[error("{0}")]
+    Past(String),
 }
 
 impl Error {

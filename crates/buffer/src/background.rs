@@ -5,6 +5,7 @@
 //! | `pool-reserve` | memory reserved ahead of the frames that are handed out; what was kept over a restart mapped; all of it in huge pages; then ends | start |
 //! | `pool-evict` | a reserve of free frames | a claim that finds it half used |
 //! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
+//! | `pool-follow` | a reader at what the database's server has changed, in place of `pool-flush` | storage nodes |
 //! | `pool-prefetch` | prefetched pages | [`Pool::prefetch`] |
 //! | `pool-remote` | the way to remote memory (kind `tiered`) | time |
 //!
@@ -41,9 +42,12 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
     let mut threads = vec![
         spawn("pool-reserve", Pool::serve_reserve),
         spawn("pool-evict", Pool::serve_evict),
-        spawn("pool-flush", Pool::serve_flush),
         spawn("pool-prefetch", Pool::serve_prefetches),
     ];
+    match pool.is_reader() {
+        true => threads.push(spawn("pool-follow", Pool::serve_follow)),
+        false => threads.push(spawn("pool-flush", Pool::serve_flush)),
+    }
     if pool.lower.needs_maintenance() {
         threads.push(spawn("pool-remote", Pool::serve_remote));
     }

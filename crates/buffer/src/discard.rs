@@ -91,7 +91,7 @@ impl Pool {
         self.discard_frames(found)
     }
 
-    fn discard_frames(&self, mut left: Vec<(FrameIndex, PageId)>) -> Result<()> {
+    pub(crate) fn discard_frames(&self, mut left: Vec<(FrameIndex, PageId)>) -> Result<()> {
         loop {
             let mut in_use = Vec::new();
             for (frame, page) in left {

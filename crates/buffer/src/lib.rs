@@ -56,6 +56,7 @@ mod dirty;
 mod discard;
 mod evict;
 mod expectation;
+mod follow;
 mod frame;
 mod frame_wait;
 mod guard;

@@ -1,13 +1,14 @@
 //! Bringing a page into a frame: claiming a frame, entering it in the hash, reading.
 
 use cenote_base::page_io::PageRead;
-use cenote_base::rt::Spin;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::mark::{self, Mark};
+use cenote_base::rt::{self, Spin};
 use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use crate::chain::Chain;
+use crate::follow;
 use crate::frame_wait::FrameWait;
 use crate::hash::{self, key_of};
 use crate::index::FrameIndex;
@@ -33,8 +34,25 @@ impl Pool {
     }
 
     /// Reads `page` into a frame, unless it is in one. With `build`, a page never written is zeros.
+    ///
+    /// A reader's thread whose page can be had only as of a later moment waits for that, without the frame.
     #[cold]
     pub(crate) fn load(&self, page: PageId, hint: Hint, build: bool) -> Result<FrameIndex> {
+        let mut until = None;
+        loop {
+            match self.load_once(page, hint, build) {
+                Err(Error::Ahead(position)) => self.wait_followed(position)?,
+                done => return done,
+            }
+            if rt::now() > *until.get_or_insert_with(|| rt::now() + follow::PATIENCE) {
+                return Err(Error::Timeout(format!(
+                    "page {page} changes faster than this reader follows"
+                )));
+            }
+        }
+    }
+
+    fn load_once(&self, page: PageId, hint: Hint, build: bool) -> Result<FrameIndex> {
         let claimed = self.claim()?;
         if let Some(there) = self.publish(claimed, page)? {
             return Ok(there);

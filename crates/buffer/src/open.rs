@@ -160,6 +160,11 @@ impl BufferPool {
         Ok(())
     }
 
+    /// Ends its threads, and writes nothing.
+    pub fn end(&self) {
+        self.end_threads();
+    }
+
     fn end_threads(&self) {
         self.pool.stop();
         for thread in self.threads.lock().drain(..) {
@@ -384,6 +389,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         signals: Signals::default(),
         checkpoint_lsn: LsnWord::default(),
         checkpoint_mutex: Mutex::new(()),
+        following: Mutex::new(()),
         dirty: DirtyFrames::new(config.log_limit),
         spaces: SpaceFrames::new(geometry.frames),
         sweep: Sweep::default(),

@@ -74,6 +74,8 @@ pub struct Pool {
     pub(crate) signals: Signals,
     pub(crate) checkpoint_lsn: LsnWord,
     pub(crate) checkpoint_mutex: Mutex<()>,
+    /// Held by the thread that moves a reader on.
+    pub(crate) following: Mutex<()>,
     /// The dirty ones.
     pub(crate) dirty: DirtyFrames,
     /// Those of each space.

@@ -29,7 +29,8 @@ pub enum Status {
 impl Status {
     pub(super) fn of(error: &Error) -> Self {
         match error {
-            Error::Io { .. } | Error::Canceled => Self::Io,
+            // The last two are of databases, which this library has none of.
+            Error::Io { .. } | Error::Canceled | Error::Ahead(_) | Error::Past(_) => Self::Io,
             Error::Full(_) | Error::OutOfMemory(_) => Self::Full,
             Error::Corrupt(_) => Self::Corrupt,
             Error::Mismatch(_) => Self::Mismatch,

@@ -205,6 +205,16 @@ pub struct StorageOptions {
     pub storage_secret_file: Option<PathBuf>,
 }
 
+/// What a server does with the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Reads and changes it: one server at a time.
+    Writer,
+    /// Reads what the writer has committed.
+    Reader,
+}
+
 /// All settings of a server, where they are given on the command line or in the environment.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RunOptions {
@@ -214,6 +224,10 @@ pub struct RunOptions {
     /// In which storage.
     #[command(flatten)]
     pub storage: StorageOptions,
+    /// With --storage: whether this server changes the database, as one can, or reads what that one has committed
+    /// [default: writer]
+    #[arg(long, env = "CENOTE_ROLE", value_name = "writer|reader", hide_possible_values = true)]
+    pub role: Option<Role>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
@@ -266,6 +280,7 @@ struct FileOptions {
     storage: Option<String>,
     storage_cluster: Option<String>,
     storage_secret_file: Option<PathBuf>,
+    role: Option<Role>,
     listen: Option<String>,
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
@@ -297,6 +312,8 @@ pub struct Settings {
     pub data: PathBuf,
     /// The storage nodes that have log and pages, if any do.
     pub storage: Option<StorageSettings>,
+    /// What it does with the database.
+    pub role: Role,
     /// ADDR:PORT.
     pub listen: String,
     /// Directory of a Unix socket for clients of this machine.
@@ -418,7 +435,11 @@ impl Settings {
             options.memory.local_memory_size,
             &file.local_memory_size,
         )?;
-        let memory = options.memory.memory.or(file.memory);
+        let role = options.role.or(file.role).unwrap_or(Role::Writer);
+        let memory = match (options.memory.memory.or(file.memory), role) {
+            (None, Role::Reader) => Some(Memory::Dram),
+            (given, _) => given,
+        };
         let pool = decide_pool(
             memory,
             PoolOptions {
@@ -441,6 +462,7 @@ impl Settings {
                 storage_secret_file: options.storage.storage_secret_file.or(file.storage_secret_file),
             }
             .decide()?,
+            role,
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             socket_dir: options.socket_dir.or(file.socket_dir),
             memory: memory.unwrap_or(Memory::Cxl),
@@ -529,6 +551,14 @@ impl Settings {
         }
         if self.memory != Memory::Cxl && self.region.is_some() {
             let problem = "a region is for --memory cxl; with another kind leave --region out";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        if self.role == Role::Reader && self.storage.is_none() {
+            let problem = "role is reader: say where the storage nodes are that have the database, with --storage";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        if self.role == Role::Reader && self.memory != Memory::Dram {
+            let problem = "role is reader, whose pages are in private memory: leave memory out, or set it to dram";
             return Err(ConfigError::Value(problem.into()));
         }
         Ok(self)

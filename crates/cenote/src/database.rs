@@ -1,6 +1,6 @@
 //! Opening, checking and copying the database that settings mean.
 
-use crate::config::{DataOptions, Memory, RunOptions, Settings, StorageSettings};
+use crate::config::{DataOptions, Memory, Role, RunOptions, Settings, StorageSettings};
 use crate::{pooled, regions};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
@@ -11,6 +11,9 @@ use cenote_storage::nodes::StorageNodes;
 use cenote_storage_node::NodesClient;
 use std::path::Path;
 use std::sync::Arc;
+
+/// How long a reader waits for any storage node, before a statement is told.
+const READER_TIMEOUT: Nanos = Nanos::from_secs(5);
 
 /// Opens the database, making it if it is new.
 ///
@@ -37,12 +40,26 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
         None => options.region = settings.region.clone(),
     }
     options.nodes = settings.storage.as_ref().map(nodes).transpose()?;
+    if let (Role::Reader, Some(storage)) = (settings.role, &settings.storage) {
+        options.nodes = Some(Arc::new(client(storage)?.with_timeout(READER_TIMEOUT)));
+    }
+    options.reader = (settings.role == Role::Reader).then(|| reader_name(settings));
     options.claim = Some(claim);
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
     let seconds = u64::from(settings.analyze_every);
     options.analyze_every = (seconds > 0).then(|| Nanos::from_secs(seconds));
     Engine::open(options)
+}
+
+/// What people call a reader: its host's name and where it listens.
+fn reader_name(settings: &Settings) -> String {
+    let host = settings
+        .host
+        .clone()
+        .unwrap_or_else(|| Origin::machine().name().to_owned());
+    let name = format!("{host} {}", settings.listen);
+    name[..name.floor_char_boundary(64)].to_owned()
 }
 
 /// The storage nodes that settings mean.

@@ -1,12 +1,13 @@
 //! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`,
-//! `cenote_server`.
+//! `cenote_server`, `cenote_readers`, `cenote_staleness`.
 //!
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of
 //! [`crate::admin`], which need no planner.
 
 use crate::device::Emulation;
 use crate::server::registry::{Entry, Registry};
-use cenote_engine::{ColumnType, Datum, Engine, TierStats};
+use cenote_base::rt::Nanos;
+use cenote_engine::{ColumnType, Datum, Engine, ReaderSeen, Staleness, TierStats};
 use cenote_sql::SystemViews;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -56,6 +57,22 @@ const SESSIONS: [Column; 8] = [
     ("state", ColumnType::Text),
     ("statements", ColumnType::Int8),
     ("query", ColumnType::Text),
+];
+
+/// Of a reader: how far behind it is.
+const STALENESS: [Column; 3] = [
+    ("position", ColumnType::Int8),
+    ("age_ms", ColumnType::Float8),
+    ("behind_ms", ColumnType::Float8),
+];
+
+/// Of the server of a database on storage nodes: its readers.
+const READERS: [Column; 5] = [
+    ("name", ColumnType::Text),
+    ("position", ColumnType::Int8),
+    ("behind_bytes", ColumnType::Int8),
+    ("oldest_snapshot", ColumnType::Int8),
+    ("heard_ms", ColumnType::Float8),
 ];
 
 const SERVER: [Column; 7] = [
@@ -143,6 +160,25 @@ impl Views {
         std::iter::once(frames).chain(remote).collect()
     }
 
+    fn readers(&self) -> Vec<Row> {
+        let end = self.engine.log_end();
+        let row = |reader: ReaderSeen| {
+            vec![
+                Datum::Text(reader.name),
+                count(reader.end.raw()),
+                count(end.saturating_sub(reader.end.raw())),
+                count(reader.oldest.raw()),
+                millis(reader.ago),
+            ]
+        };
+        self.engine.readers().into_iter().map(row).collect()
+    }
+
+    fn staleness(&self) -> Vec<Row> {
+        let row = |s: Staleness| vec![count(s.visible), millis(s.age), millis(s.behind)];
+        self.engine.staleness().into_iter().map(row).collect()
+    }
+
     fn sessions(&self) -> Vec<Row> {
         self.registry.sessions().iter().map(|entry| session(entry)).collect()
     }
@@ -150,9 +186,15 @@ impl Views {
 
 impl SystemViews for Views {
     fn names(&self) -> Vec<String> {
-        ["cenote_recovery", "cenote_memory", "cenote_sessions", "cenote_server"]
-            .map(String::from)
-            .to_vec()
+        let all = [
+            "cenote_recovery",
+            "cenote_memory",
+            "cenote_sessions",
+            "cenote_server",
+            "cenote_readers",
+            "cenote_staleness",
+        ];
+        all.map(String::from).to_vec()
     }
 
     fn columns(&self, view: &str) -> Option<Vec<Column>> {
@@ -161,6 +203,8 @@ impl SystemViews for Views {
             "cenote_memory" => Some(MEMORY.to_vec()),
             "cenote_sessions" => Some(SESSIONS.to_vec()),
             "cenote_server" => Some(SERVER.to_vec()),
+            "cenote_readers" => Some(READERS.to_vec()),
+            "cenote_staleness" => Some(STALENESS.to_vec()),
             _ => None,
         }
     }
@@ -171,6 +215,8 @@ impl SystemViews for Views {
             "cenote_memory" => self.memory(),
             "cenote_sessions" => self.sessions(),
             "cenote_server" => self.server(),
+            "cenote_readers" => self.readers(),
+            "cenote_staleness" => self.staleness(),
             _ => Vec::new(),
         }
     }
@@ -217,6 +263,10 @@ fn session(entry: &Entry) -> Row {
 
 fn count(number: u64) -> Datum {
     Datum::Int8(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn millis(time: Nanos) -> Datum {
+    Datum::Float8((time.0 / 1000) as f64 / 1000.0)
 }
 
 fn micros_since_2000(time: SystemTime) -> i64 {

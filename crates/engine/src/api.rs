@@ -390,6 +390,8 @@ pub struct EngineOptions {
     pub data: PathBuf,
     /// Storage nodes that keep log and pages; then the data directory has what need not last. `None`: it has all.
     pub nodes: Option<Arc<dyn StorageNodes>>,
+    /// What people call it, if it is a reader: the server of the database is another process, which it leaves alone.
+    pub reader: Option<String>,
     /// Kind of memory.
     pub memory: MemoryKind,
     /// Bytes of memory; local ones for `Tiered`.
@@ -426,6 +428,7 @@ impl EngineOptions {
         EngineOptions {
             data: data.into(),
             nodes: None,
+            reader: None,
             memory,
             memory_size,
             remote: None,

@@ -15,6 +15,7 @@ impl Engine {
     /// # Errors
     /// The directory is not empty, the disk is full or fails, or the log has failed.
     pub fn backup(&self, to: &Path) -> Result<()> {
+        self.refuse_reader("a backup at a reader")?;
         // A short log makes a short copy and a quick start on it; the copy is as good without.
         self.pool.checkpoint()?;
         self.storage.0.backup(to)?;

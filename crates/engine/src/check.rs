@@ -36,6 +36,7 @@ impl Engine {
     /// # Errors
     /// Those of reading alone: what is wrong is in the report.
     pub fn check(self: &Arc<Self>) -> Result<CheckReport> {
+        self.refuse_reader("a check at a reader")?;
         let mut report = CheckReport::default();
         let pool = self.pool.check();
         report.summary.push(format!("{} frames of the buffer", pool.frames));

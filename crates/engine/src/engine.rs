@@ -6,6 +6,7 @@ use crate::catalog::Table;
 use crate::catalog::state::CatalogState;
 use crate::counters::Counters;
 use crate::error::{Error, Result};
+use crate::follow::shared::Follow;
 use crate::key::KeyRange;
 use crate::losers::Losers;
 use crate::memory::Memory;
@@ -13,6 +14,7 @@ use crate::meta::cursor_at;
 use crate::numbers::{Cursor, Numbered, Numbers};
 use crate::pool::Need;
 use crate::purge::shared::Purge;
+use crate::readers::shared::Readers;
 use crate::report::RecoveryReport;
 use crate::sort::RunFiles;
 use crate::system::META_SPACE;
@@ -38,13 +40,29 @@ use std::sync::Arc;
 pub use cenote_buffer::{PoolStats, TierStats};
 
 /// The storage as the engine uses it.
-pub(crate) struct Store(pub Arc<Storage>);
+pub(crate) struct Store(pub Arc<Storage>, Option<AtomicU64>);
 
 impl Store {
+    /// That of a reader shows nothing at first.
+    pub(crate) fn new(storage: Arc<Storage>) -> Store {
+        let visible = storage.follower().map(|_| AtomicU64::new(0));
+        Store(storage, visible)
+    }
+
     /// Every commit below or at this is durable: what a snapshot sees.
     #[inline]
     pub(crate) fn durable(&self) -> Cts {
-        Cts::at(self.0.log().durable())
+        match &self.1 {
+            None => Cts::at(self.0.log().durable()),
+            Some(visible) => Cts::from_raw(visible.load(Ordering::Acquire)),
+        }
+    }
+
+    /// Commits up to here are visible at this reader.
+    pub(crate) fn set_visible(&self, to: Cts) {
+        if let Some(visible) = &self.1 {
+            visible.fetch_max(to.raw(), Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn wait_durable(&self, lsn: Lsn) -> Result<()> {
@@ -106,6 +124,11 @@ pub struct Engine {
     /// Changed rows below which it is not left behind another one.
     pub(crate) short_rollback_rows: u64,
     pub(crate) automatic: Automatic,
+    /// What makes it a reader.
+    pub(crate) follow: Option<Follow>,
+    /// More is visible at a reader.
+    pub(crate) visible_moved: rt::Event,
+    pub(crate) readers: Readers,
     /// Age of the oldest snapshot from which on the ways to what it sees are cut short.
     pub(crate) cut_after: rt::Nanos,
     pub(crate) report: rt::Mutex<RecoveryReport>,
@@ -176,6 +199,9 @@ impl Engine {
     /// Why writes are refused, if they are.
     pub fn poisoned(&self) -> Option<String> {
         let storage = &self.storage.0;
+        if let Some(follower) = storage.follower() {
+            return follower.check().err().map(|error| error.to_string());
+        }
         storage.check_writable(Need::Work).err().map(|error| error.to_string())
     }
 
@@ -189,8 +215,17 @@ impl Engine {
     /// # Errors
     /// Those of writing pages and of the log.
     pub fn checkpoint(&self) -> Result<()> {
+        self.refuse_reader("CHECKPOINT")?;
         self.pool.checkpoint()?;
         Ok(())
+    }
+
+    /// 25006 at a reader.
+    pub(crate) fn refuse_reader(&self, what: &str) -> Result<()> {
+        match self.is_reader() {
+            true => Err(Error::ReadOnly(what.into())),
+            false => Ok(()),
+        }
     }
 
     /// Whether `halt` or `shutdown` was called.

@@ -83,6 +83,9 @@ pub enum Error {
     /// A table that suspended queries of the same session read.
     #[error("{0}")]
     InUse(String),
+    /// A reader's snapshot sees what the server has purged, or is not as new as was asked for.
+    #[error("snapshot too old: {0}")]
+    SnapshotTooOld(String),
     /// Something that this version cannot do.
     #[error("{0}")]
     Unsupported(String),
@@ -141,6 +144,7 @@ impl Error {
             Error::TooLarge(_) => "54000",
             Error::WrongState(_) => "55000",
             Error::InUse(_) => "55006",
+            Error::SnapshotTooOld(_) => "72000",
             Error::Unsupported(_) => "0A000",
             Error::DiskFull(_) => "53100",
             Error::OutOfMemory(_) => "53200",
@@ -163,6 +167,7 @@ impl From<cenote_base::Error> for Error {
             Base::Canceled => Error::Canceled,
             Base::Corrupt(text) => Error::Corrupt(text),
             Base::Mismatch(text) | Base::Busy(text) | Base::Invalid(text) => Error::Config(text),
+            Base::Past(text) => Error::SnapshotTooOld(text),
             Base::Poisoned(text) | Base::LogFailed(text) => Error::Poisoned(text),
             other => Error::Io(other.to_string()),
         }

@@ -23,6 +23,7 @@ mod counters;
 mod covered;
 mod engine;
 pub mod error;
+mod follow;
 pub mod key;
 mod large;
 mod losers;
@@ -33,6 +34,7 @@ mod numbers;
 mod open;
 mod pool;
 mod purge;
+mod readers;
 mod recovery;
 mod report;
 pub mod row;
@@ -57,8 +59,10 @@ pub use api::{
 pub use catalog::{
     ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,
 };
+pub use cenote_storage::nodes::ReaderSeen;
 pub use engine::{Engine, PoolStats, TierStats};
 pub use error::{Error, Result};
+pub use follow::Staleness;
 pub use key::KeyRange;
 pub use memory::{Account, Charge, Memory};
 pub use report::{CheckReport, RecoveryReport};

@@ -9,7 +9,7 @@ use crate::system::{CATALOG_SPACE, COUNTERS_SPACE, FIRST_OBJECT, FIRST_SPACE, ME
 use crate::tree::BTree;
 use crate::tx::cts;
 use crate::undo::{self, Segment};
-use cenote_base::{PageId, TxId};
+use cenote_base::{Cts, Lsn, PageId, TxId, rt};
 use cenote_storage::Storage;
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,6 +27,9 @@ const AT_UNDO_LAP: usize = 64;
 const AT_OBJECT_ROUND: usize = 68;
 /// Zero: all 32 bits.
 const AT_OBJECT_END: usize = 72;
+/// Of a database on storage nodes: see [`Purged`].
+const AT_FLOOR: usize = 80;
+const AT_LOW_WATER: usize = 88;
 const _: () = {
     assert!(
         AT_MAGIC + 8 <= AT_NEXT_OBJECT && AT_NEXT_OBJECT + 4 <= AT_NEXT_SPACE,
@@ -47,6 +50,10 @@ const _: () = {
     assert!(
         AT_OBJECT_ROUND + 4 <= AT_OBJECT_END,
         "a round of object numbers has words of its own"
+    );
+    assert!(
+        AT_OBJECT_END + 4 <= AT_FLOOR && AT_FLOOR + 8 <= AT_LOW_WATER,
+        "what readers are told has words of its own"
     );
 };
 /// Engine word of the control file: 1 once the system spaces are complete.
@@ -79,6 +86,40 @@ pub(crate) fn create(pool: &BufferPool, storage: &Storage, origins: &Origins) ->
     let end = m.commit();
     storage.log().wait_durable(end)?;
     Ok(storage.control().update(|c| c.engine[WORD_COMPLETE] = 1)?)
+}
+
+/// What the server has purged, for readers ([`crate::follow`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Purged {
+    /// Snapshots before it miss rows.
+    pub floor: Cts,
+    /// To all others, transactions below have ended before them.
+    pub low_water: TxId,
+}
+
+/// What it has purged by now.
+pub(crate) fn purged(pool: &BufferPool) -> Result<Purged> {
+    loop {
+        let guard = pool.optimistic(PageId::new(META_SPACE, 0))?;
+        let view = guard.view();
+        let purged = Purged {
+            floor: Cts::from_raw(view.u64(AT_FLOOR)),
+            low_water: TxId::from_raw(view.u64(AT_LOW_WATER)),
+        };
+        if guard.valid() {
+            return Ok(purged);
+        }
+        rt::relax();
+    }
+}
+
+/// Says what it is about to purge; the position behind that.
+pub(crate) fn note_purged(pool: &BufferPool, purged: Purged) -> Result<Lsn> {
+    let mut m = pool.mtr();
+    let h = m.exclusive(PageId::new(META_SPACE, 0))?;
+    m.write_u64(h, AT_FLOOR, purged.floor.raw());
+    m.write_u64(h, AT_LOW_WATER, purged.low_water.raw());
+    Ok(m.commit())
 }
 
 /// Where the meta page holds the next number and the round.

@@ -18,13 +18,16 @@ use crate::api::{EngineOptions, Isolation, MemoryKind, Survive};
 use crate::catalog::state::CatalogState;
 use crate::counters::Counters;
 use crate::engine::{Engine, Store};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::follow;
+use crate::follow::shared::Follow;
 use crate::losers::{Loser, Losers};
 use crate::memory::{self, Memory};
 use crate::meta::{self, WORD_COMPLETE};
 use crate::numbers::{Numbered, Numbers};
 use crate::purge::shared::Purge;
 use crate::purge::{self, crew};
+use crate::readers::shared::Readers;
 use crate::recovery;
 use crate::report::RecoveryReport;
 use crate::sort::RunFiles;
@@ -58,16 +61,29 @@ impl Engine {
         let dir = open_directory(&options)?;
         let (pool, report) = BufferPool::open(config(&options), dir)?;
         let storage = pool.storage().clone();
-        if storage.control().get().engine[WORD_COMPLETE] == 0 {
-            meta::create(&pool, &storage, &options.origins)?;
+        let follow = storage.follower().map(Follow::new);
+        match (storage.control().get().engine[WORD_COMPLETE], &follow) {
+            (0, None) => meta::create(&pool, &storage, &options.origins)?,
+            (0, Some(_)) => {
+                return Err(Error::Config(
+                    "the database is being made: start the reader afterwards".into(),
+                ));
+            }
+            _ => {}
         }
         let (segments, undo_from, (spaces, objects)) = meta::open(&pool)?;
-        let (mut losers, first) =
-            recovery::find_losers(&pool, &segments, TxId::from_raw(storage.control().get().tx_ceiling))?;
+        let (mut losers, first) = match follow {
+            None => recovery::find_losers(&pool, &segments, TxId::from_raw(storage.control().get().tx_ceiling))?,
+            // All numbers may be those of transactions that run.
+            Some(_) => (Vec::new(), TxId::from_raw(TxId::SEQ_END)),
+        };
         let found = losers.len() as u64;
         let engine = Engine {
             cts: CtsPages::open(&pool)?,
-            storage: Store(storage),
+            readers: Readers::new(storage.log().durable(), meta::purged(&pool)?),
+            storage: Store::new(storage),
+            follow,
+            visible_moved: rt::Event::new(),
             slots: Arc::new(Slots::new()),
             txs: TxTable::new(first, options.tuning.status()),
             give_back_pages: options.tuning.give_back_pages.max(1),
@@ -99,6 +115,11 @@ impl Engine {
             pool,
         };
         let engine = Arc::new(engine);
+        if engine.is_reader() {
+            engine.follow_from_now(&options)?;
+            engine.update_report(|report| report.duration_ms = rt::now().since(begun).as_secs_f64() * 1000.0);
+            return Ok(engine);
+        }
         recovery::adopt(&engine, &mut losers, first)?;
         let named = recovery::read_catalog(&engine, &mut losers)?;
         let orphans = recovery::drop_orphans(&engine, &named)?;
@@ -113,6 +134,20 @@ impl Engine {
         });
         engine.start_threads(&options, losers);
         Ok(engine)
+    }
+
+    /// A reader's start, from its first definitions on.
+    fn follow_from_now(self: &Arc<Self>, options: &EngineOptions) -> Result<()> {
+        self.begin_following()?;
+        let Some(follower) = self.storage.0.follower().filter(|_| options.background).cloned() else {
+            return Ok(());
+        };
+        let weak = Arc::downgrade(self);
+        let follows = rt::spawn("follow", move || follow::run(&weak, &follower));
+        let weak = Arc::downgrade(self);
+        let watches = rt::spawn("follow watch", move || follow::watch(&weak));
+        self.threads.lock().extend([follows, watches]);
+        self.catch_up_at_start()
     }
 
     fn start_threads(self: &Arc<Self>, options: &EngineOptions, losers: Vec<Loser>) {
@@ -163,6 +198,13 @@ impl Engine {
     /// # Errors
     /// Those of writing sequences and pages back; the next start recovers then.
     pub fn shutdown(&self) -> Result<()> {
+        if self.is_reader() {
+            // There is nothing that it could leave behind. Nobody waits for pages any more.
+            self.stopping.store(true, Ordering::Release);
+            self.pool.end();
+            self.stop_threads();
+            return Ok(());
+        }
         self.stop_threads();
         self.settle_sequences()?;
         Ok(self.pool.shutdown()?)
@@ -195,6 +237,14 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
         tx: origins.tx,
     };
     let claim = options.claim.clone().unwrap_or_else(Claim::machine);
+    if let Some(name) = &options.reader {
+        let nodes = options.nodes.clone();
+        let nodes = nodes.ok_or_else(|| Error::Config("a reader has its database on storage nodes".into()))?;
+        if options.memory != MemoryKind::Dram {
+            return Err(Error::Config("a reader has its pages in private memory (dram)".into()));
+        }
+        return Ok(DataDir::reading(nodes, &options.data, name, &claim)?);
+    }
     Ok(match &options.nodes {
         Some(nodes) => DataDir::on_nodes(nodes.clone(), &options.data, origins, &claim)?,
         None => DataDir::open_as(&options.data, origins, &claim)?,

@@ -94,6 +94,7 @@ impl Engine {
     /// # Errors
     /// Those of reading and writing pages; what was purged before stays purged.
     pub fn vacuum(&self) -> Result<u64> {
+        self.refuse_reader("VACUUM")?;
         self.note_all_freed();
         self.purge_round(None)
     }
@@ -104,11 +105,12 @@ impl Engine {
     /// # Errors
     /// 57014 when that is set; those of reading and writing.
     pub fn vacuum_until(&self, cancel: &Arc<CancelFlag>) -> Result<u64> {
+        self.refuse_reader("VACUUM")?;
         self.note_all_freed();
         self.purge_round(Some(cancel))
     }
 
-    fn begin_round(&self, cancel: Option<&Arc<CancelFlag>>) -> Result<rt::MutexGuard<'_, ()>> {
+    pub(crate) fn begin_round(&self, cancel: Option<&Arc<CancelFlag>>) -> Result<rt::MutexGuard<'_, ()>> {
         let Some(cancel) = cancel else {
             return Ok(self.purge.round.lock());
         };
@@ -124,16 +126,16 @@ impl Engine {
     fn purge_round(&self, cancel: Option<&Arc<CancelFlag>>) -> Result<u64> {
         let _round = self.begin_round(cancel)?;
         let _need = self.pool.begin_need(Need::Cleanup);
-        let horizon = self.slots.horizon(self.storage.durable());
-        self.purge.announce(horizon);
+        let Some(horizon) = self.begin_purge()? else {
+            return Ok(0);
+        };
         self.versions.forget_past(horizon);
-        self.raise_low_water(horizon);
         let passed = self.purge_segments(horizon, cancel)?;
         cancel.map_or(Ok(()), |cancel| cancel.check())?;
         if self.unsettled.any_waits() {
             self.unsettled.note_purged(self.first_not_purged());
         }
-        if let Some(past) = self.cts.take_past(self.txs.low_water(), self.give_back_pages) {
+        if let Some(past) = self.cts.take_past(self.noted_low_water(), self.give_back_pages) {
             mark::pass(Mark::CtsGivenBack);
             for pages in past.pages.iter().cloned() {
                 self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;
@@ -181,13 +183,18 @@ impl Engine {
 
     /// Order matters: a transaction enters its slot before `next` passes it, and the segment's queue before it leaves
     /// the slot; so reading `next`, slots, queues in this order misses none.
-    fn raise_low_water(&self, horizon: Cts) {
+    pub(crate) fn raise_low_water(&self, horizon: Cts) {
+        self.txs.raise_low_water(self.low_water_of(horizon));
+    }
+
+    /// The least number of a transaction that has not ended, or behind this horizon.
+    pub(crate) fn low_water_of(&self, horizon: Cts) -> TxId {
         let next = self.txs.next();
         if planted(Fault::LowWater) {
-            return self.txs.raise_low_water(next);
+            return next;
         }
         let running = self.slots.oldest_tx(next);
-        self.txs.raise_low_water(self.segments.oldest_recent(running, horizon));
+        self.segments.oldest_recent(running, horizon)
     }
 
     /// The least number of a transaction that has not ended, or that purge has not passed. In the order of

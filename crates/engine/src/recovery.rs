@@ -3,7 +3,8 @@
 //! What lies behind a segment's `end` belongs to the transaction that had not ended: one loser a segment at most. It
 //! gets a slot and stays *active*: its rows are locked by its number, no snapshot sees them. A thread rolls losers back
 //! after `ready`, through the same steps as a rollback in life; a crash in between goes on where it stopped. All other
-//! numbers of former runs are visible to everyone: the low-water mark starts at the least loser.
+//! numbers of former runs are visible to everyone: the low-water mark starts at the least loser, or, where the database
+//! has readers on other hosts, whose snapshots may be older than this start, where the former server had it.
 //!
 //! A large rollback in life is left to the same thread: its transaction becomes a loser, and the session goes on. So
 //! does one that fails (a full disk, a page that cannot be read): the thread tries again until it succeeds, and until
@@ -69,7 +70,7 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
 
 /// Registers the losers as running and everything else as past; puts the segments that have none up for use.
 pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Result<()> {
-    let mut low = first;
+    let mut low = engine.all_past_below(first);
     for loser in &mut *losers {
         let lease = engine.slots.lease_always();
         if planted(Fault::LoserAdopted) {
@@ -81,6 +82,7 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Resul
         low = low.min(loser.seq);
     }
     engine.txs.raise_low_water(low);
+    engine.note_start(low)?;
     for segment in engine.segments.all() {
         if !losers.iter().any(|loser| loser.segment.number == segment.number) {
             let position = undo::header(&engine.pool, segment.number)?.end;

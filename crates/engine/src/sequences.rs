@@ -78,6 +78,7 @@ impl Engine {
 
     /// The next value of a sequence, and the position of the log behind which it is not given again.
     pub(crate) fn next_value(&self, def: &SequenceDef) -> Result<(i64, Lsn)> {
+        self.refuse_reader("nextval()")?;
         let position = self.position_of(def.id)?;
         let mut position = position.lock();
         let value = if position.called {
@@ -113,6 +114,7 @@ impl Engine {
 
     /// Sets a sequence; returns the position of the log behind which it is set.
     pub(crate) fn set_value(&self, id: u32, value: i64, called: bool) -> Result<Lsn> {
+        self.refuse_reader("setval()")?;
         let position = self
             .counters
             .sequences

@@ -103,6 +103,11 @@ fn storage_nodes() {
     explore(Name::StorageNodes, 8);
 }
 
+#[test]
+fn readers_of_storage_nodes() {
+    explore(Name::Readers, 4);
+}
+
 /// What no seed comes to is not tested: limits are drawn so small that a few of them come to all of this.
 #[test]
 fn storage_nodes_go_through_it_all() {

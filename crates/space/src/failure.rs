@@ -54,7 +54,7 @@ impl From<Error> for Failure {
             Error::Revoked(_) => Kind::Revoked,
             Error::OutOfBounds(_) => Kind::OutOfBounds,
             Error::Lost(_) => Kind::Lost,
-            Error::Io { .. } | Error::Canceled => Kind::Io,
+            Error::Io { .. } | Error::Canceled | Error::Ahead(_) | Error::Past(_) => Kind::Io,
         };
         let text = match error {
             Error::Corrupt(text) => text,

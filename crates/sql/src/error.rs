@@ -215,6 +215,7 @@ impl std::error::Error for SqlError {}
 #[allow(missing_docs)]
 pub mod code {
     pub const SUCCESS: &str = "00000";
+    pub const SNAPSHOT_TOO_OLD: &str = "72000";
     pub const WARNING: &str = "01000";
     pub const FEATURE_NOT_SUPPORTED: &str = "0A000";
     pub const PROTOCOL_VIOLATION: &str = "08P01";

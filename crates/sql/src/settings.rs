@@ -75,9 +75,16 @@ pub const ROW_EXECUTOR: &str = "enable_row_executor";
 /// Whether the short path takes queries.
 pub const SHORT_PATH: &str = "enable_short_path";
 
+/// At a reader: how old the state may be that a statement reads, in milliseconds; 0: as old as it is.
+pub const MAX_STALENESS: &str = "cenote.max_staleness";
+/// At a reader: whether a statement sees all that was acknowledged before it.
+pub const STRONG_READS: &str = "cenote.strong_reads";
+
 static DEFINITIONS: &[Definition] = &[
     reported("application_name", "", Kind::Text),
     def("bytea_output", "hex", Kind::Only(&["hex"])),
+    def(MAX_STALENESS, "10000", Kind::Millis),
+    def(STRONG_READS, "off", Kind::Bool),
     def("check_function_bodies", "on", Kind::Bool),
     reported("client_encoding", "UTF8", Kind::Encoding),
     def("client_min_messages", "notice", Kind::Word(LEVELS)),
@@ -186,6 +193,11 @@ impl Settings {
         }
     }
 
+    /// The server is a reader of a database that another one changes.
+    pub fn note_reader(&mut self) {
+        self.put("in_hot_standby".to_string(), "on".to_string(), false);
+    }
+
     /// The session's time zone.
     pub fn zone(&self) -> &Zone {
         &self.zone
@@ -219,7 +231,8 @@ impl Settings {
     /// A duration setting in milliseconds.
     pub fn millis(&self, name: &str) -> u64 {
         let raw = self.local.get(name).or_else(|| self.set.get(name));
-        raw.and_then(|v| v.parse().ok()).unwrap_or(0)
+        let default = || find(name).map_or("0", |definition| definition.default);
+        raw.map_or_else(default, String::as_str).parse().unwrap_or(0)
     }
 
     /// Bytes that the values take.

@@ -16,7 +16,10 @@ use cenote_base::rt::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
 use cenote_fabric::message::{Connection, Network};
-use cenote_storage::nodes::{LogEnd, OwnerRecord, PageAnswer, SpaceExtent, StorageNodes, Taken};
+use cenote_storage::nodes::{
+    Changes, FollowRequest, LogEnd, Moment, Newest, OwnerRecord, PageAnswer, ReaderSeen, SpaceExtent, StorageNodes,
+    Taken,
+};
 use cenote_storage::redo::GroupRef;
 
 use crate::command::{Command, PIECE_MAX};
@@ -31,6 +34,8 @@ const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(3);
 const AGAIN: Nanos = Nanos::from_millis(50);
 /// How long a node is passed over that did not answer; twice as long each time, up to eight times.
 const AWAY: Nanos = Nanos::from_secs(1);
+/// How long a reader does not go back to a node that it left.
+const LEFT: Nanos = Nanos::from_secs(10);
 /// Idle connections that are kept to a node.
 const IDLE_MAX: usize = 32;
 /// Requests to a node at a time, each over a connection of its own; others wait. A node takes 512 connections, of other
@@ -51,6 +56,8 @@ pub struct NodesClient {
     /// The entry of that one, or of the take: pages are read of the spaces as they are since.
     entry: AtomicU64,
     full: AtomicBool,
+    /// The node that a reader follows; `usize::MAX`: none yet.
+    followed: AtomicUsize,
     /// How long a call may take.
     timeout: Nanos,
 }
@@ -163,12 +170,13 @@ impl NodesClient {
             turn: Mutex::default(),
             entry: AtomicU64::new(0),
             full: AtomicBool::new(false),
+            followed: AtomicUsize::new(usize::MAX),
             timeout: TIMEOUT,
         }
     }
 
     /// The same, with calls that take so long at most.
-    pub(crate) fn with_timeout(self, timeout: Nanos) -> NodesClient {
+    pub fn with_timeout(self, timeout: Nanos) -> NodesClient {
         NodesClient { timeout, ..self }
     }
 
@@ -367,6 +375,16 @@ impl NodesClient {
 
     /// Asks nodes in turn, from number `first` on, until one gives what `accept` takes.
     fn ask_any<T>(&self, first: usize, request: &Request, accept: impl Fn(Reply) -> Result<T>) -> Result<T> {
+        self.ask_any_saying(first, request, |(_, reply)| accept(reply))
+    }
+
+    /// As [`NodesClient::ask_any`]; says which node answered.
+    fn ask_any_saying<T>(
+        &self,
+        first: usize,
+        request: &Request,
+        accept: impl Fn((usize, Reply)) -> Result<T>,
+    ) -> Result<T> {
         let (until, mut last) = (rt::now() + self.timeout, None);
         loop {
             // Nodes that say for good that they cannot: where all do, no other answer will come.
@@ -380,7 +398,7 @@ impl NodesClient {
                 if reply.as_ref().is_err_and(|error| !matches!(error, Error::Mismatch(_))) {
                     node.set_away();
                 }
-                match reply.and_then(&accept) {
+                match reply.and_then(|reply| accept((n, reply))) {
                     Ok(found) => return Ok(found),
                     Err(error @ Error::Invalid(_)) => return Err(error),
                     Err(error) => {
@@ -423,6 +441,23 @@ impl NodesClient {
         self.read_part_as_of(entry, self.place_of(*first), &wanted)
     }
 
+    /// Of the node that the reader follows, as long as that can: others may be behind it.
+    fn read_part_at(&self, at: Moment, pages: &[PageId]) -> Vec<PageAnswer> {
+        let request = Request::PagesAt {
+            at,
+            pages: pages.to_vec(),
+        };
+        let first = self.followed.load(Ordering::Acquire) % self.nodes.len();
+        match self.ask_any(first, &request, |reply| accept_pages(reply, pages.len())) {
+            Ok(found) => found,
+            // One bad page is not to hide the others.
+            Err(Error::Corrupt(_)) if pages.len() > 1 => {
+                pages.iter().flat_map(|page| self.read_part_at(at, &[*page])).collect()
+            }
+            Err(error) => pages.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
     fn read_part(&self, first: usize, pages: &[(PageId, Lsn)]) -> Vec<PageAnswer> {
         self.read_part_as_of(self.entry.load(Ordering::Acquire), first, pages)
     }
@@ -432,19 +467,7 @@ impl NodesClient {
             entry,
             pages: pages.to_vec(),
         };
-        let accept = |reply| match reply {
-            Reply::Pages(found) if found.len() == pages.len() => {
-                // Another node may have what this one lacks.
-                let lacking = found.iter().find_map(|answer| match answer {
-                    Err(error @ (Error::Timeout(_) | Error::Corrupt(_) | Error::Lost(_))) => Some(error.clone()),
-                    _ => None,
-                });
-                lacking.map_or(Ok(found), Err)
-            }
-            Reply::Failed(error) => Err(error),
-            other => Err(unexpected(other)),
-        };
-        match self.ask_any(first, &request, accept) {
+        match self.ask_any(first, &request, |reply| accept_pages(reply, pages.len())) {
             Ok(found) => found,
             // One bad page is not to hide the others.
             Err(Error::Corrupt(_) | Error::Invalid(_)) if pages.len() > 1 => {
@@ -460,6 +483,21 @@ impl NodesClient {
         // Neighbours together, so that what is read together comes from one node.
         let block = PageId::new(page.space, page.page / 64).raw();
         (cenote_base::random::mix(block) % self.nodes.len() as u64) as usize
+    }
+}
+
+fn accept_pages(reply: Reply, wanted: usize) -> Result<Vec<PageAnswer>> {
+    match reply {
+        Reply::Pages(found) if found.len() == wanted => {
+            // Another node may have what this one lacks.
+            let lacking = found.iter().find_map(|answer| match answer {
+                Err(error @ (Error::Timeout(_) | Error::Corrupt(_) | Error::Lost(_))) => Some(error.clone()),
+                _ => None,
+            });
+            lacking.map_or(Ok(found), Err)
+        }
+        Reply::Failed(error) => Err(error),
+        other => Err(unexpected(other)),
     }
 }
 
@@ -628,6 +666,65 @@ impl StorageNodes for NodesClient {
     fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
+
+    fn follow(&self, request: &FollowRequest) -> Result<Changes> {
+        let accept = |(n, reply)| match reply {
+            Reply::Changes(changes) => {
+                self.followed.store(n, Ordering::Release);
+                Ok(changes)
+            }
+            other => Err(unexpected(other)),
+        };
+        // Readers are spread over the nodes, and each stays where it is.
+        let first = match self.followed.load(Ordering::Acquire) {
+            usize::MAX => (request.reader % self.nodes.len() as u128) as usize,
+            followed => followed,
+        };
+        self.ask_any_saying(first, &Request::Follow(request.clone()), accept)
+    }
+
+    fn read_pages_at(&self, at: Moment, pages: &[PageId]) -> Vec<PageAnswer> {
+        let parts = pages.chunks(PAGES_MAX);
+        parts.flat_map(|part| self.read_part_at(at, part)).collect()
+    }
+
+    fn newest(&self) -> Result<Newest> {
+        match self.ask_leader(&Request::Newest)? {
+            Reply::Newest(newest) => Ok(newest),
+            other => Err(unexpected(other)),
+        }
+    }
+
+    fn leave_followed(&self) {
+        let left = self.followed.load(Ordering::Acquire);
+        if let Some(node) = self.nodes.get(left) {
+            node.lags_until.store((rt::now() + LEFT).0, Ordering::Release);
+            self.followed.store((left + 1) % self.nodes.len(), Ordering::Release);
+        }
+    }
+
+    fn readers(&self) -> Result<Vec<ReaderSeen>> {
+        let (mut found, mut last) = (Vec::new(), None);
+        let mut answered = 0;
+        for node in self.nodes.iter().filter(|node| !node.is_away()) {
+            match self.ask(node, &Request::Readers) {
+                Ok(Reply::Readers(readers)) => {
+                    found.extend(readers);
+                    answered += 1;
+                }
+                Ok(other) => last = Some(unexpected(other)),
+                Err(error) => {
+                    node.set_away();
+                    last = Some(error);
+                }
+            }
+        }
+        match (answered, last) {
+            (0, Some(error)) => Err(error),
+            (0, None) => Err(Error::Timeout(format!("none of {} answers", self.name()))),
+            _ => Ok(found),
+        }
+    }
 }
 
 /// A node beside `number` that lacks pages, or entries that no other keeps: it has not been given its state yet.
@@ -683,6 +780,18 @@ mod tests {
             matches!(&refused, Error::Timeout(why) if why.contains("128 requests")),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn a_reader_leaves_a_node_that_lags_and_does_not_come_back_at_once() {
+        let addresses: Vec<String> = (1..4).map(|port| format!("127.0.0.1:{port}")).collect();
+        let client = NodesClient::new(Arc::new(Tcp), "test", "", &addresses);
+        client.leave_followed();
+        assert_eq!(client.followed.load(Ordering::Acquire), usize::MAX, "it follows none");
+        client.followed.store(2, Ordering::Release);
+        client.leave_followed();
+        assert_eq!(client.followed.load(Ordering::Acquire), 0);
+        assert!(client.nodes[2].lags() && !client.nodes[0].lags());
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod pages;
 mod peers;
 mod positions;
 mod raft_log;
+mod readers;
 mod replica;
 mod snapshot;
 mod state_file;

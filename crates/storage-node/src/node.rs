@@ -22,7 +22,8 @@ use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_storage::OwnedRecord;
-use cenote_storage::nodes::{OwnerRecord, StorageNodes};
+use cenote_storage::control::database_of;
+use cenote_storage::nodes::{Changes, FollowRequest, Newest, OwnerRecord, StorageNodes};
 use cenote_storage::redo::verify_page;
 use prost::Message as _;
 use raft::eraftpb::Message;
@@ -34,6 +35,7 @@ use crate::pages::{Checkpoint, Limits, Pages, Put, records_of};
 use crate::peers::Peers;
 use crate::positions::Positions;
 use crate::raft_log::{RaftLog, SEGMENT};
+use crate::readers::Readers;
 use crate::replica::{Answer, Driver, End, Own, Replica, carry_out};
 use crate::state_file::{Identity, KnownPeers, StateFile, load_state};
 use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
@@ -164,6 +166,7 @@ struct Shared {
     positions: Mutex<Positions>,
     /// The disks that the other nodes came with.
     known: Mutex<KnownPeers>,
+    readers: Readers,
     others: NodesClient,
     full: AtomicBool,
 }
@@ -335,6 +338,7 @@ impl Running {
             next: AtomicU64::new(0),
             positions: Mutex::default(),
             known: Mutex::new(known),
+            readers: Readers::default(),
             others: to_others,
             full: AtomicBool::new(false),
         });
@@ -840,6 +844,10 @@ impl Shared {
             Request::Log { at, length } => self.read_log(at, length).map(Reply::Log),
             Request::Spaces { entry } => self.pages.spaces(entry).map(Reply::Spaces),
             Request::Status => Ok(Reply::Status(self.status())),
+            Request::PagesAt { at, pages } => Ok(Reply::Pages(self.pages.read_at(at, &pages))),
+            Request::Follow(request) => self.follow(&request).map(Reply::Changes),
+            Request::Newest => Ok(self.newest()),
+            Request::Readers => Ok(Reply::Readers(self.readers.seen())),
         };
         answered.unwrap_or_else(Reply::Failed)
     }
@@ -899,6 +907,25 @@ impl Shared {
                     epoch: view.epoch,
                     record: view.record.to_vec(),
                     control: view.control.map(|control| control.to_vec()),
+                })
+            }
+            other => unanswered(other),
+        }
+    }
+
+    fn follow(&self, request: &FollowRequest) -> Result<Changes> {
+        self.readers.note(request)?;
+        self.pages.changes(request.since, request.wait)
+    }
+
+    /// All that was acknowledged before is in front of what this answers: a majority says so.
+    fn newest(&self) -> Reply {
+        match self.replica.confirm(ANSWER_TIMEOUT) {
+            Answer::Current => {
+                let view = self.replica.view();
+                Reply::Newest(Newest {
+                    database: view.control.map_or(0, |slot| database_of(&slot)),
+                    end: view.log.end,
                 })
             }
             other => unanswered(other),

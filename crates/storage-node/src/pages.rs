@@ -29,15 +29,18 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
-use cenote_storage::nodes::{PageAnswer, SpaceExtent};
+use cenote_storage::control::database_of;
+use cenote_storage::nodes::{Anew, Changes, LogEnd, Moment, PageAnswer, SpaceExtent};
 use cenote_storage::pages::BATCH;
 use cenote_storage::redo::{self, GroupRef};
 use cenote_storage::{OwnedRecord, PageStore};
 
 use crate::machine::{Machine, Outcome};
+use history::History;
 
 pub(crate) use lacking::{Lacking, Put};
 
+mod history;
 mod lacking;
 
 /// How long a read waits for the redo that it wants.
@@ -47,6 +50,8 @@ const MARK_EVERY: u64 = 64;
 const MARKS_MAX: usize = 64;
 /// Pages taken from other nodes between two notes of how far that has come.
 const NOTE_EVERY: u64 = 1024;
+/// Changed pages and spaces that one answer tells at most.
+pub(crate) const CHANGES_MAX: usize = 32 << 10;
 /// Bytes of a pending record beside its own.
 const RECORD_COST: usize = 96;
 
@@ -93,6 +98,11 @@ struct Index {
     /// Pages that other nodes have yet, and how many there were, once that is known.
     lacking: Option<Lacking>,
     extents: Option<BTreeMap<u32, u32>>,
+    /// What the last entries have changed, and the database as of the last one.
+    history: History,
+    control: Option<Arc<[u8]>>,
+    database: u128,
+    log: Option<LogEnd>,
     /// Spaces that an entry drops which is not in yet: their files may be those of the next space of that number.
     dropped: BTreeSet<u32>,
 }
@@ -136,6 +146,10 @@ impl Pages {
             entry: checkpoint.entry,
             saved: checkpoint.entry.0,
             lacking: saved.lacking.clone(),
+            history: History::new(checkpoint.entry.0),
+            control: checkpoint.machine.control().cloned(),
+            database: checkpoint.machine.control().map_or(0, |slot| database_of(slot)),
+            log: Some(checkpoint.machine.log()),
             ..Index::default()
         };
         // One whose file is not there was dropped by a later entry, which comes again. Its redo is not taken in until
@@ -172,15 +186,23 @@ impl Pages {
     /// # Errors
     /// [`Error::Corrupt`] for redo that is none; an I/O error. The node cannot go on then.
     pub fn ingest(&self, entry: (u64, u64), outcome: &Outcome, machine: &Machine) -> Result<()> {
+        let end = machine.log().end;
         match outcome {
-            Outcome::Appended { at, groups } => self.ingest_groups(*at, groups)?,
+            Outcome::Appended { at, groups } => self.ingest_groups((entry.0, end), *at, groups)?,
             Outcome::SpaceMade(space) => self.make_space(*space)?,
             Outcome::SpaceDropped(space) => self.drop_space(*space)?,
             _ => {}
         }
         let mut index = self.index.lock();
+        match outcome {
+            Outcome::SpaceMade(space) => index.history.note_space(entry.0, end, *space, true),
+            Outcome::SpaceDropped(space) => index.history.note_space(entry.0, end, *space, false),
+            _ => {}
+        }
         index.entry = entry;
-        index.ingested = machine.log().end;
+        index.ingested = end;
+        index.note_control(machine.control());
+        index.log = Some(machine.log());
         let last = index.marks.back().map_or(index.saved, |mark| mark.entry.0);
         if machine.is_whole() && entry.0 >= last + MARK_EVERY && index.marks.len() < MARKS_MAX {
             let machine = machine.clone();
@@ -191,9 +213,10 @@ impl Pages {
         Ok(())
     }
 
-    fn ingest_groups(&self, start: Lsn, groups: &[u8]) -> Result<()> {
+    fn ingest_groups(&self, (entry, end): (u64, Lsn), start: Lsn, groups: &[u8]) -> Result<()> {
         let records = records_of(start, groups)?;
         let mut index = self.index.lock();
+        index.history.note_records(entry, end, &records);
         records.into_iter().for_each(|record| index.add(record));
         Ok(())
     }
@@ -273,6 +296,76 @@ impl Pages {
         }
     }
 
+    /// Pages as of a moment, neither older nor newer.
+    pub fn read_at(&self, at: Moment, wanted: &[PageId]) -> Vec<PageAnswer> {
+        if planted(Fault::PageTooNew) {
+            let newest: Vec<(PageId, Lsn)> = wanted.iter().map(|id| (*id, at.end)).collect();
+            return self.read(at.entry, &newest);
+        }
+        if let Err(error) = self.wait_ingested(at.entry, at.end) {
+            return wanted.iter().map(|_| Err(error.clone())).collect();
+        }
+        wanted.iter().map(|id| self.read_one_at(*id, at.end)).collect()
+    }
+
+    fn read_one_at(&self, id: PageId, at: Lsn) -> PageAnswer {
+        let (mut records, lacks, end) = {
+            let index = self.index.lock();
+            if index.dropped.contains(&id.space) {
+                return Err(Error::Timeout(format!(
+                    "space {} is being dropped here again",
+                    id.space
+                )));
+            }
+            let records = index.pending.get(&id).cloned().unwrap_or_default();
+            let is_there = index.spaces.contains_key(&id.space);
+            (is_there.then_some(records), index.lacks(id), index.ingested)
+        };
+        let Some(records) = &mut records else {
+            // It was dropped since, or there never was one.
+            return Err(match end > at {
+                true => Error::Ahead(end),
+                false => Error::Past(format!("space {} is not kept any more", id.space)),
+            });
+        };
+        // Nothing from before an image is kept.
+        if let Some(image) = records
+            .first()
+            .map(|first| first.get())
+            .filter(|first| first.is_base && first.lsn > at)
+        {
+            return Err(Error::Ahead(image.lsn));
+        }
+        records.retain(|record| record.get().lsn <= at);
+        match self.build(id, records, lacks) {
+            Err(Error::Invalid(why)) => Err(Error::Timeout(why)),
+            Ok((page, PageRead::Present)) if redo::page_lsn(&page) > at => Err(Error::Ahead(redo::page_lsn(&page))),
+            built => built,
+        }
+    }
+
+    /// What has changed since a moment; waits a while for something.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if this node has not come that far, or lacks pages where all are asked for;
+    /// [`Error::Mismatch`] if there is no database.
+    pub fn changes(&self, since: Option<Moment>, wait: Nanos) -> Result<Changes> {
+        let Some(since) = since else {
+            return self.index.lock().anew();
+        };
+        self.wait_ingested(since.entry, since.end)?;
+        let until = rt::now() + wait;
+        let mut index = self.index.lock();
+        while !index.history.has_news(since.entry) && !self.is_closing() {
+            let left = until.since(rt::now());
+            if left == Nanos::ZERO {
+                break;
+            }
+            index = self.changed.wait_timeout(index, left).0;
+        }
+        index.changes(since)
+    }
+
     /// The page as `records`, which are all that were pending, make it of what is stored, unless that `lacks`.
     fn build(&self, id: PageId, records: &[Arc<OwnedRecord>], lacks: bool) -> PageAnswer {
         let mut page = vec![0; PAGE_SIZE].into_boxed_slice();
@@ -326,11 +419,7 @@ impl Pages {
         if let Some(page) = self.index.lock().lacking.as_ref().map(|lacking| lacking.next) {
             return Err(lacking::not_here(page));
         }
-        let extent = |(space, pages): (&u32, &u32)| SpaceExtent {
-            space: *space,
-            pages: *pages,
-        };
-        Ok(self.index.lock().spaces.iter().map(extent).collect())
+        Ok(self.index.lock().extents())
     }
 
     // ---- merging ----
@@ -441,6 +530,65 @@ impl Pages {
 }
 
 impl Index {
+    fn note_control(&mut self, control: Option<&Arc<[u8]>>) {
+        let is_same = |(before, now): (&Arc<[u8]>, &Arc<[u8]>)| Arc::ptr_eq(before, now);
+        if !self.control.as_ref().zip(control).is_some_and(is_same) {
+            self.database = control.map_or(0, |slot| database_of(slot));
+            self.control = control.cloned();
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        Moment {
+            entry: self.entry.0,
+            end: self.ingested,
+        }
+    }
+
+    /// What has changed since a moment, to which this node has come.
+    fn changes(&self, since: Moment) -> Result<Changes> {
+        let Some(sum) = self.history.behind(since.entry, CHANGES_MAX) else {
+            return self.anew();
+        };
+        Ok(Changes {
+            database: self.database,
+            to: sum.cut_at.unwrap_or(self.moment()),
+            pages: sum.pages.into_iter().collect(),
+            spaces: sum.spaces,
+            anew: None,
+        })
+    }
+
+    /// The database as of now.
+    fn anew(&self) -> Result<Changes> {
+        if let Some(page) = self.lacking.as_ref().map(|lacking| lacking.next) {
+            return Err(lacking::not_here(page));
+        }
+        let (Some(control), Some(log)) = (&self.control, self.log) else {
+            // Another one may have come to it.
+            return Err(Error::Mismatch("the storage nodes have no database yet".into()));
+        };
+        Ok(Changes {
+            database: self.database,
+            to: self.moment(),
+            pages: Vec::new(),
+            spaces: Vec::new(),
+            anew: Some(Anew {
+                control: control.to_vec(),
+                log,
+                spaces: self.extents(),
+            }),
+        })
+    }
+
+    fn extents(&self) -> Vec<SpaceExtent> {
+        let extent = |(space, pages): (&u32, &u32)| SpaceExtent {
+            space: *space,
+            pages: *pages,
+        };
+        self.spaces.iter().map(extent).collect()
+    }
+
     /// The last state of which all redo is merged, if it is beyond the one before.
     fn next_checkpoint(&mut self) -> Option<Checkpoint> {
         let mut oldest = self.by_age.keys().next().map_or(Lsn::MAX, |(at, _)| *at);

@@ -4,22 +4,32 @@
 //! messages are Raft's and are not. Bytes are checked before they are believed.
 
 use cenote_base::page_io::PageRead;
+use cenote_base::rt::Nanos;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
-use cenote_storage::nodes::{LogEnd, OwnerRecord, PageAnswer, SpaceExtent};
+use cenote_storage::nodes::{
+    Anew, Changes, FollowRequest, LogEnd, Moment, Newest, OwnerRecord, PageAnswer, ReaderSeen, SpaceExtent,
+};
 
 use crate::codec::{Reader, Writer};
 use crate::command::{put_end, take_end};
+use crate::pages::CHANGES_MAX;
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
 /// Bytes of the log in one answer at most.
 pub(crate) const LOG_MAX: usize = 512 << 10;
+/// Bytes of what people call a reader.
+pub(crate) const NAME_MAX: usize = 64;
+/// How long an answer may wait for something new.
+pub(crate) const FOLLOW_MAX: Nanos = Nanos::from_secs(1);
 
 const _: () = assert!(
-    PAGES_MAX * (PAGE_SIZE + 16) + 64 < cenote_fabric::message::MESSAGE_MAX && LOG_MAX * 2 <= 1 << 20,
+    PAGES_MAX * (PAGE_SIZE + 16) + 64 < cenote_fabric::message::MESSAGE_MAX
+        && LOG_MAX * 2 <= 1 << 20
+        && CHANGES_MAX * 16 <= 1 << 19,
     "answers fit into messages"
 );
 
@@ -97,6 +107,17 @@ pub(crate) enum Request {
         entry: u64,
     },
     Status,
+    /// Pages as of a moment.
+    PagesAt {
+        at: Moment,
+        pages: Vec<PageId>,
+    },
+    /// What has changed, for a reader.
+    Follow(FollowRequest),
+    /// Where the log ends, as a majority knows it.
+    Newest,
+    /// The readers that this node knows.
+    Readers,
 }
 
 /// What nodes answer.
@@ -133,6 +154,9 @@ pub(crate) enum Reply {
     Spaces(Vec<SpaceExtent>),
     Status(Status),
     Failed(Error),
+    Changes(Changes),
+    Newest(Newest),
+    Readers(Vec<ReaderSeen>),
 }
 
 /// What a node says of itself.
@@ -194,6 +218,10 @@ impl Request {
             Request::Log { at, length } => Writer::of(4).lsn(*at).u32(*length),
             Request::Spaces { entry } => Writer::of(5).u64(*entry),
             Request::Status => Writer::of(6),
+            Request::PagesAt { at, pages } => put_moment(Writer::of(7), *at).each(pages, |w, page| w.u64(page.raw())),
+            Request::Follow(follow) => put_follow(Writer::of(8), follow),
+            Request::Newest => Writer::of(9),
+            Request::Readers => Writer::of(10),
         }
         .done()
     }
@@ -215,15 +243,26 @@ impl Request {
             },
             5 => Request::Spaces { entry: r.u64()? },
             6 => Request::Status,
+            7 => Request::PagesAt {
+                at: take_moment(&mut r)?,
+                pages: r.each(|r| Ok(PageId::from_raw(r.u64()?)))?,
+            },
+            8 => Request::Follow(take_follow(&mut r)?),
+            9 => Request::Newest,
+            10 => Request::Readers,
             _ => return Err(r.wrong("there is no such request")),
         };
         r.end()?;
-        match &request {
-            Request::Pages { pages, .. } if pages.len() > PAGES_MAX => Err(Error::Invalid(format!(
-                "{} pages were asked for at a time, {PAGES_MAX} at most can be",
-                pages.len()
+        let pages = match &request {
+            Request::Pages { pages, .. } => pages.len(),
+            Request::PagesAt { pages, .. } => pages.len(),
+            _ => 0,
+        };
+        match pages <= PAGES_MAX {
+            true => Ok(request),
+            false => Err(Error::Invalid(format!(
+                "{pages} pages were asked for at a time, {PAGES_MAX} at most can be"
             ))),
-            _ => Ok(request),
         }
     }
 }
@@ -251,9 +290,12 @@ impl Reply {
             ),
             Reply::Pages(pages) => Writer::of(8).each(pages, put_page),
             Reply::Log(bytes) => Writer::of(9).bytes(bytes),
-            Reply::Spaces(spaces) => Writer::of(10).each(spaces, |w, s| w.u32(s.space).u32(s.pages)),
+            Reply::Spaces(spaces) => Writer::of(10).each(spaces, put_space),
             Reply::Status(status) => put_status(Writer::of(11), status),
             Reply::Failed(error) => put_error(Writer::of(12), error),
+            Reply::Changes(changes) => put_changes(Writer::of(13), changes),
+            Reply::Newest(newest) => Writer::of(14).u128(newest.database).lsn(newest.end),
+            Reply::Readers(readers) => Writer::of(15).each(readers, put_reader),
         }
         .done()
     }
@@ -281,14 +323,15 @@ impl Reply {
             }),
             8 => Reply::Pages(r.each(take_page)?),
             9 => Reply::Log(r.bytes()?.to_vec()),
-            10 => Reply::Spaces(r.each(|r| {
-                Ok(SpaceExtent {
-                    space: r.u32()?,
-                    pages: r.u32()?,
-                })
-            })?),
+            10 => Reply::Spaces(r.each(take_space)?),
             11 => Reply::Status(take_status(&mut r)?),
             12 => Reply::Failed(take_error(&mut r)?),
+            13 => Reply::Changes(take_changes(&mut r)?),
+            14 => Reply::Newest(Newest {
+                database: r.u128()?,
+                end: r.lsn()?,
+            }),
+            15 => Reply::Readers(r.each(take_reader)?),
             _ => return Err(r.wrong("there is no such answer")),
         };
         r.end()?;
@@ -323,8 +366,106 @@ fn take_page(r: &mut Reader<'_>) -> Result<PageAnswer> {
     })
 }
 
+fn put_space(writer: Writer, space: &SpaceExtent) -> Writer {
+    writer.u32(space.space).u32(space.pages)
+}
+
+fn take_space(r: &mut Reader<'_>) -> Result<SpaceExtent> {
+    Ok(SpaceExtent {
+        space: r.u32()?,
+        pages: r.u32()?,
+    })
+}
+
+fn put_moment(writer: Writer, moment: Moment) -> Writer {
+    writer.u64(moment.entry).lsn(moment.end)
+}
+
+fn take_moment(r: &mut Reader<'_>) -> Result<Moment> {
+    Ok(Moment {
+        entry: r.u64()?,
+        end: r.lsn()?,
+    })
+}
+
+fn put_follow(writer: Writer, follow: &FollowRequest) -> Writer {
+    let writer = writer
+        .u128(follow.reader)
+        .text(&follow.name)
+        .u8(follow.since.is_some().into());
+    put_moment(writer, follow.since.unwrap_or_default())
+        .lsn(follow.oldest)
+        .u64(follow.wait.0)
+}
+
+fn take_follow(r: &mut Reader<'_>) -> Result<FollowRequest> {
+    let (reader, name, is_under_way) = (r.u128()?, r.text()?, r.u8()? == 1);
+    let since = take_moment(r)?;
+    if name.len() > NAME_MAX {
+        return Err(r.wrong("a reader's name is too long"));
+    }
+    Ok(FollowRequest {
+        reader,
+        name,
+        since: is_under_way.then_some(since),
+        oldest: r.lsn()?,
+        wait: Nanos(r.u64()?).min(FOLLOW_MAX),
+    })
+}
+
+fn put_changes(writer: Writer, changes: &Changes) -> Writer {
+    let writer = put_moment(writer.u128(changes.database), changes.to)
+        .each(&changes.pages, |w, page| w.u64(page.raw()))
+        .each(&changes.spaces, |w, (space, is_there)| {
+            w.u32(*space).u8((*is_there).into())
+        })
+        .u8(changes.anew.is_some().into());
+    match &changes.anew {
+        None => writer,
+        Some(anew) => put_end(writer.bytes(&anew.control), anew.log).each(&anew.spaces, put_space),
+    }
+}
+
+fn take_changes(r: &mut Reader<'_>) -> Result<Changes> {
+    Ok(Changes {
+        database: r.u128()?,
+        to: take_moment(r)?,
+        pages: r.each(|r| Ok(PageId::from_raw(r.u64()?)))?,
+        spaces: r.each(|r| Ok((r.u32()?, r.u8()? == 1)))?,
+        anew: match r.u8()? {
+            0 => None,
+            _ => Some(Anew {
+                control: r.bytes()?.to_vec(),
+                log: take_end(r)?,
+                spaces: r.each(take_space)?,
+            }),
+        },
+    })
+}
+
+fn put_reader(writer: Writer, reader: &ReaderSeen) -> Writer {
+    writer
+        .u128(reader.reader)
+        .text(&reader.name)
+        .lsn(reader.end)
+        .lsn(reader.oldest)
+        .u64(reader.ago.0)
+}
+
+fn take_reader(r: &mut Reader<'_>) -> Result<ReaderSeen> {
+    Ok(ReaderSeen {
+        reader: r.u128()?,
+        name: r.text()?,
+        end: r.lsn()?,
+        oldest: r.lsn()?,
+        ago: Nanos(r.u64()?),
+    })
+}
+
 fn put_error(writer: Writer, error: &Error) -> Writer {
     let (code, text) = match error {
+        Error::Ahead(position) => return writer.u8(8).text("").lsn(*position),
+        Error::Past(text) => (9, text.clone()),
         Error::Full(text) => (1, text.clone()),
         Error::Corrupt(text) => (2, text.clone()),
         Error::Mismatch(text) => (3, text.clone()),
@@ -347,6 +488,8 @@ fn take_error(r: &mut Reader<'_>) -> Result<Error> {
         5 => Error::Busy(text),
         6 => Error::Timeout(text),
         7 => Error::Revoked(text),
+        8 => Error::Ahead(r.lsn()?),
+        9 => Error::Past(text),
         _ => Error::Lost(text),
     })
 }

@@ -421,6 +421,11 @@ pub(crate) fn filling(slots: Option<&[u8]>, name: &str) -> Result<Option<(u64, C
     Ok(control.is_filling.then_some((sequence, control)))
 }
 
+/// The number of the database whose control record this is; zero: it is none.
+pub fn database_of(slot: &[u8]) -> u128 {
+    newest("of the storage nodes", slot).map_or(0, |(_, control)| control.database)
+}
+
 /// Refuses a database of which not all is there.
 ///
 /// # Errors

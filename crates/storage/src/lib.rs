@@ -13,6 +13,7 @@
 mod backup;
 pub mod control;
 mod files;
+pub mod follower;
 mod load;
 pub mod log;
 mod node_pages;

@@ -137,6 +137,30 @@ impl NodePages {
         Ok(())
     }
 
+    /// Another process made the space, or dropped it.
+    pub(crate) fn note_space(&self, space: u32, is_there: bool) {
+        let mut spaces = self.spaces.lock();
+        match is_there {
+            true => _ = spaces.entry(space).or_insert(0),
+            false => _ = spaces.remove(&space),
+        }
+    }
+
+    /// These are the spaces, as other processes have them.
+    pub(crate) fn set_spaces(&self, spaces: &[SpaceExtent]) {
+        *self.spaces.lock() = spaces.iter().map(|s| (s.space, s.pages)).collect();
+    }
+
+    /// Another process has changed these pages.
+    pub(crate) fn note_pages(&self, pages: &[PageId]) {
+        let mut spaces = self.spaces.lock();
+        for page in pages {
+            if let Some(there) = spaces.get_mut(&page.space) {
+                *there = page.page.saturating_add(1).max(*there);
+            }
+        }
+    }
+
     /// Whether a space is there, and nobody is dropping it.
     pub(crate) fn keeps_space(&self, space: u32) -> bool {
         self.has_space(space) && !self.going.lock().contains(&space)

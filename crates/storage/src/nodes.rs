@@ -17,7 +17,8 @@
 use std::fmt;
 
 use cenote_base::page_io::PageRead;
-use cenote_base::{Lsn, PageId, Result};
+use cenote_base::rt::Nanos;
+use cenote_base::{Error, Lsn, PageId, Result};
 
 /// Where the log ends: always behind a whole group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,80 @@ pub struct Taken {
 
 /// A page of a position of the log.
 pub type PageAnswer = Result<(Box<[u8]>, PageRead)>;
+
+/// A moment of the replicated log: an entry, and where the redo log ends as of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Moment {
+    /// The entry's number, the same on all nodes.
+    pub entry: u64,
+    /// Behind the last whole group.
+    pub end: Lsn,
+}
+
+/// What a reader of the database asks storage nodes, each time it follows them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FollowRequest {
+    /// Drawn at the reader's start.
+    pub reader: u128,
+    /// What people call it.
+    pub name: String,
+    /// Where it is; `None`: at its beginning.
+    pub since: Option<Moment>,
+    /// Its oldest snapshot in use: what that sees is not purged.
+    pub oldest: Lsn,
+    /// How long the answer may wait for something new.
+    pub wait: Nanos,
+}
+
+/// What has changed since a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Changes {
+    /// The database's number; zero: there is none.
+    pub database: u128,
+    /// Up to which moment.
+    pub to: Moment,
+    /// Pages that were changed, each once.
+    pub pages: Vec<PageId>,
+    /// Spaces that were made (true) or dropped, in order.
+    pub spaces: Vec<(u32, bool)>,
+    /// The node does not know since that moment: all may have changed, and this is the database.
+    pub anew: Option<Anew>,
+}
+
+/// The database as of a moment, to begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Anew {
+    /// The control record.
+    pub control: Vec<u8>,
+    /// The last group of the log.
+    pub log: LogEnd,
+    /// The spaces, in order.
+    pub spaces: Vec<SpaceExtent>,
+}
+
+/// The end of a log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Newest {
+    /// Of which database.
+    pub database: u128,
+    /// Where it ends.
+    pub end: Lsn,
+}
+
+/// A reader, as a storage node knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReaderSeen {
+    /// See [`FollowRequest::reader`].
+    pub reader: u128,
+    /// What people call it.
+    pub name: String,
+    /// How far it was when it asked last.
+    pub end: Lsn,
+    /// Its oldest snapshot in use then.
+    pub oldest: Lsn,
+    /// How long ago that was.
+    pub ago: Nanos,
+}
 
 /// See the module.
 pub trait StorageNodes: fmt::Debug + Send + Sync {
@@ -146,4 +221,48 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
 
     /// Whether nodes run out of disk space: new work is refused then.
     fn is_full(&self) -> bool;
+
+    // ---- readers ----
+
+    /// What has changed since a moment, as one node knows it: usually the same one each time.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if none answers; [`Error::Invalid`] if there is no database.
+    fn follow(&self, request: &FollowRequest) -> Result<Changes> {
+        let _ = request;
+        Err(no_readers())
+    }
+
+    /// Pages as of a moment, neither older nor newer; in their order.
+    ///
+    /// # Errors
+    /// Of each page: [`Error::Ahead`] if it is kept only as of a later position; those of
+    /// [`StorageNodes::read_pages`].
+    fn read_pages_at(&self, at: Moment, pages: &[PageId]) -> Vec<PageAnswer> {
+        let _ = at;
+        pages.iter().map(|_| Err(no_readers())).collect()
+    }
+
+    /// Where the log ends, at least, after all that was acknowledged before the call.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    fn newest(&self) -> Result<Newest> {
+        Err(no_readers())
+    }
+
+    /// The node that is followed lags: another one is to be, next time.
+    fn leave_followed(&self) {}
+
+    /// The readers that have asked a node of late; of one that changed its node, what it told each.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no node answers.
+    fn readers(&self) -> Result<Vec<ReaderSeen>> {
+        Ok(Vec::new())
+    }
+}
+
+fn no_readers() -> Error {
+    Error::Invalid("these storage nodes know no readers".into())
 }

@@ -319,6 +319,13 @@ impl Ownership {
         )))
     }
 
+    /// Of a reader of the database on `nodes`: it takes nothing, so nobody takes it from it.
+    pub(crate) fn of_reader(nodes: &Arc<dyn StorageNodes>, claim: &Claim) -> Ownership {
+        let mut none = Ownership::after(Place::Nodes(Arc::clone(nodes)), None, claim);
+        none.owner.is_unfinished = false;
+        none
+    }
+
     fn after(place: Place, former: Option<&Owner>, claim: &Claim) -> Ownership {
         let believed = former.map_or(0, |former| former.generation);
         let stays = former.is_none_or(|former| former.is_on(&claim.host));

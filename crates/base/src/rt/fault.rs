@@ -304,6 +304,14 @@ faults! {
     LackingOlder = "lacking-older",
     /// What a storage node had received counts on, though its directory was lost.
     ReplacedCounts = "replaced-counts",
+    /// A storage node tells a reader all but one of the pages that an entry has changed.
+    ChangeUntold = "change-untold",
+    /// A storage node gives a reader a page in its newest state, whatever moment is asked for.
+    PageTooNew = "page-too-new",
+    /// A reader reads pages, as of before, while the frames of those that changed are being dropped.
+    MoveUnseen = "move-unseen",
+    /// A reader does not look at what the server has purged.
+    HorizonUnread = "horizon-unread",
 
     ; // What follows breaks no rule.
 

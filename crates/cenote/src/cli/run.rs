@@ -11,7 +11,7 @@ use super::Failure;
 use super::client::{publish_address, withdraw_address};
 use super::say;
 use crate::admin::Administration;
-use crate::config::{Memory, RunOptions, Settings, Survival};
+use crate::config::{Memory, Role, RunOptions, Settings, Survival};
 use crate::device::Emulation;
 use crate::server::auth::Passwords;
 use crate::server::registry::Registry;
@@ -63,6 +63,9 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
             "storage    log and pages on the storage nodes {}",
             storage.nodes.join(", ")
         );
+    }
+    if settings.role == Role::Reader {
+        say!("role       reader: it shows what the database's server has committed, and changes nothing");
     }
     if let Some(emulation) = &emulation {
         say!("device     {}", emulation.describe());

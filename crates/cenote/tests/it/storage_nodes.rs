@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 mod copies;
+mod readers;
 
 struct Nodes {
     /// Ended before their directory is removed.

@@ -82,6 +82,14 @@ impl KnownStatistics {
         known.insert(table, found);
     }
 
+    /// Others may have been written by another server.
+    pub(crate) fn forget_all(&self) {
+        let mut known = self.known.write();
+        known.clear();
+        // Under the lock: see `learn`.
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// A transaction has committed at this place, durably, which has changed these. One that committed later, and was told
     /// of earlier, stays.
     pub(crate) fn publish(&self, changed: &[NewStatistics], at: Cts) {

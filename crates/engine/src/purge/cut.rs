@@ -66,12 +66,18 @@ impl Engine {
                 return Ok(0);
             }
         }
+        if !self.may_cut() {
+            return Ok(0);
+        }
         self.cut()
     }
 
     /// The same, whatever the age of the oldest snapshot. By one thread at a time.
     pub(super) fn cut(&self) -> Result<u64> {
         let in_use = self.slots.snapshots(self.storage.durable());
+        if !self.note_cut_if_any(&in_use)? {
+            return Ok(0);
+        }
         let mut look = Look {
             in_use: &in_use,
             left: RECORDS_MAX,
@@ -84,6 +90,21 @@ impl Engine {
         let needed = &|interval| in_use.may_see(interval);
         self.versions.take(look.gathered, in_use.snapshots(), needed);
         done.map(|()| look.cut)
+    }
+
+    /// Tells readers of other servers. False: there is nothing to cut, and an idle database writes nothing.
+    fn note_cut_if_any(&self, in_use: &InUse) -> Result<bool> {
+        if self.storage.0.nodes().is_none() {
+            return Ok(true);
+        }
+        let has_more = |segment: &std::sync::Arc<Segment>| {
+            let end = segment.end_of_past(in_use.until);
+            end.is_some_and(|end| segment.cut_to() < end)
+        };
+        if in_use.snapshots().is_empty() || !self.segments.all().iter().any(has_more) {
+            return Ok(false);
+        }
+        self.note_cut(in_use.until).map(|()| true)
     }
 
     fn cut_segment(&self, segment: &Segment, look: &mut Look<'_>) -> Result<()> {

@@ -38,7 +38,7 @@ impl Purge {
     }
 
     /// A round works with this horizon: announced before it latches its first row.
-    pub(super) fn announce(&self, horizon: Cts) {
+    pub(crate) fn announce(&self, horizon: Cts) {
         self.horizon.fetch_max(horizon.raw(), Ordering::SeqCst);
     }
 }

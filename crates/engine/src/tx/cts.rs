@@ -231,6 +231,22 @@ impl CtsPages {
         m.write_patched_u64(h, offset_of(seq));
     }
 
+    /// The timestamp of `seq`, whose page another server makes and gives back; 0: not committed. None: the page is not
+    /// its any more.
+    pub(crate) fn read_anew(&self, pool: &BufferPool, seq: TxId) -> Result<Option<Cts>> {
+        let index = index_of(seq);
+        let header = |at: usize| Ok::<u64, Error>(pool.shared(header_page())?.view().u64(at));
+        if index < self.base || index >= header(AT_MADE)? {
+            return Ok(Some(Cts::ZERO));
+        }
+        if index < header(AT_KEPT)? {
+            return Ok(None);
+        }
+        let word = pool.shared(self.page_of(seq))?.view().u64(offset_of(seq));
+        // Behind the page: it is made for another index only when this has moved.
+        Ok((index >= header(AT_KEPT)?).then_some(Cts::from_raw(word)))
+    }
+
     /// The timestamp of `seq`; 0: not committed. The caller asks for the low-water mark behind it: the page of a number
     /// below may be empty, or another index's.
     pub(crate) fn read(&self, pool: &BufferPool, seq: TxId) -> Result<Cts> {

@@ -314,7 +314,7 @@ impl Tx {
         let table = self.claim_table(table, "CREATE INDEX")?;
         let index = self.new_index(new)?;
         // Until purge knows the index: it would leave there the entries of versions that it passes meanwhile.
-        let hold = self.reader().hold_oldest();
+        let hold = self.reader().hold_oldest()?;
         self.or_drop(&[index.space], |tx| {
             tx.build_index(&table, &index, hold.snapshot())?;
             let mut def = table.def().clone();

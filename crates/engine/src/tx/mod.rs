@@ -181,7 +181,7 @@ impl Tx {
             if std::mem::replace(&mut self.snapshot_fixed, true) {
                 return;
             }
-            self.reader.seen = Some(self.engine().catalog.current());
+            return self.reader.refresh_with_catalog();
         }
         self.reader.refresh();
     }
@@ -193,6 +193,11 @@ impl Tx {
         if self.isolation == Isolation::ReadCommitted || !self.snapshot_fixed {
             self.reader.withdraw();
         }
+    }
+
+    /// Whether its statements see what the first one did: at repeatable read, once that has begun.
+    pub fn has_fixed_snapshot(&self) -> bool {
+        self.isolation == Isolation::RepeatableRead && self.snapshot_fixed
     }
 
     /// Takes a snapshot where there is none, between statements: for planning, which may look at rows.
@@ -735,6 +740,7 @@ impl Tx {
     /// Number of this transaction, drawn at the first need.
     pub(crate) fn own_id(&mut self) -> Result<TxId> {
         if self.reader.own.is_none() {
+            self.engine().refuse_reader("a statement that writes or locks")?;
             if !self.active {
                 return Err(Error::WrongState("no transaction is in progress".into()));
             }
@@ -752,6 +758,7 @@ impl Tx {
         if self.read_only {
             return Err(Error::ReadOnly("a statement that writes".into()));
         }
+        self.engine().refuse_reader("a statement that writes or locks")?;
         if self.reader.own.is_none() {
             let engine = self.engine();
             engine.storage.0.pages().check()?;

@@ -32,6 +32,7 @@ use crate::undo::UndoPointer;
 use crate::undo::record::{TRAILER, Trailer};
 use crate::versions::Finger;
 use crate::{large, undo};
+use cenote_base::rt;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Cts, TxId};
 use std::ops::Bound;
@@ -109,6 +110,25 @@ impl Reader {
         self.note_marks();
     }
 
+    /// Takes a new snapshot, and the catalog as of it, or as it was shortly before.
+    pub(super) fn refresh_with_catalog(&mut self) {
+        loop {
+            self.seen = Some(self.engine.catalog.current());
+            self.refresh();
+            if self.engine.shows_definitions(self.snapshot) {
+                return;
+            }
+            // A reader's definitions have come, and the position that they are of is about to be visible.
+            rt::sleep(rt::Nanos::from_micros(20));
+        }
+    }
+
+    /// Reads as of a position of a reader's log: for work that holds nothing.
+    pub(crate) fn read_as_of(&mut self, snapshot: Cts) {
+        self.snapshot = snapshot;
+        self.note_marks();
+    }
+
     /// Behind a snapshot that was taken.
     fn note_marks(&mut self) {
         self.low_water = self.engine.txs.low_water();
@@ -148,6 +168,17 @@ impl Reader {
     /// Those of reading.
     #[inline]
     pub fn get_columns(&self, table: &Table, key: &[u8], columns: &Columns, row: &mut Vec<u8>) -> Result<bool> {
+        self.settle(self.find(table, key, columns, row))
+    }
+
+    /// What was found, unless it was found too late: at a reader, whose server purges.
+    #[inline]
+    fn settle<T>(&self, found: Result<T>) -> Result<T> {
+        self.engine.settle(self.snapshot, found)
+    }
+
+    #[inline]
+    fn find(&self, table: &Table, key: &[u8], columns: &Columns, row: &mut Vec<u8>) -> Result<bool> {
         let tree = BTree { space: table.space };
         if !tree.get(&self.engine.pool, key, row)? {
             return Ok(false);
@@ -235,9 +266,12 @@ impl Reader {
         Ok(ranges)
     }
 
-    /// Holds the oldest snapshot in use, of any reader.
-    pub(crate) fn hold_oldest(&self) -> Hold {
-        self.lease.hold_oldest(self.engine.storage.durable())
+    /// Holds the oldest snapshot in use, of this server or of a reader of its database.
+    ///
+    /// # Errors
+    /// Those of telling readers.
+    pub(crate) fn hold_oldest(&self) -> Result<Hold> {
+        self.engine.hold_oldest(&self.lease)
     }
 
     /// 40001 where TRUNCATE or ALTER TABLE has given the table new trees since the snapshot of a transaction at
@@ -250,6 +284,10 @@ impl Reader {
         let committed = self.engine.catalog.current();
         match (seen.by_id.get(&table.id), committed.by_id.get(&table.id)) {
             (Some(then), Some(now)) if then.space != now.space => Err(Error::Serialization(REPLACED)),
+            // An index has no entries for what the server's own snapshots did not see when it was made.
+            (Some(then), Some(now)) if self.engine.is_reader() && then.version != now.version => {
+                Err(Error::Serialization("a definition of the table"))
+            }
             _ => Ok(()),
         }
     }
@@ -338,7 +376,10 @@ impl Reader {
 impl Engine {
     /// Status of a transaction.
     pub(crate) fn status(&self, tx: TxId) -> Result<Status> {
-        self.txs.status(tx, |seq| self.cts.read(&self.pool, seq))
+        match self.follow {
+            None => self.txs.status(tx, |seq| self.cts.read(&self.pool, seq)),
+            Some(_) => self.txs.status(tx, |seq| self.followed_commit(seq)),
+        }
     }
 
     /// Whether every snapshot in use, and every later one, sees what transaction `tx` made; `horizon` is one that purge
@@ -457,6 +498,11 @@ impl RowScan {
     /// # Errors
     /// As [`Reader::get`].
     pub fn next_batch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<bool> {
+        let found = self.find_batch(reader, batch);
+        reader.settle(found)
+    }
+
+    fn find_batch(&mut self, reader: &Reader, batch: &mut RowBatch) -> Result<bool> {
         batch.clear();
         while batch.is_empty() {
             reader.cancel.check()?;

@@ -149,8 +149,10 @@ impl<'e> Rollback<'e> {
     }
 
     fn learn(&mut self, row: Row<'_>) -> Result<()> {
-        let hold = || self.lease.hold_oldest(self.engine.storage.durable());
-        self.memos.horizon = self.hold.get_or_insert_with(hold).snapshot();
+        if self.hold.is_none() {
+            self.hold = Some(self.engine.hold_oldest(self.lease)?);
+        }
+        self.memos.horizon = self.hold.as_ref().map_or(self.memos.horizon, |hold| hold.snapshot());
         self.memos.learn(row)
     }
 

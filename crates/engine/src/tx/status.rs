@@ -275,6 +275,16 @@ impl TxTable {
         }
     }
 
+    /// A page says that `seq` has committed: at a reader, where no transaction runs.
+    pub(crate) fn note_committed(&self, seq: TxId, cts: Cts) {
+        let _alone = self.alloc.lock();
+        let place = self.place(seq);
+        place.tag.store(0, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        place.word.store(Status::Committed(cts).encode(), Ordering::Release);
+        place.tag.store(seq.raw(), Ordering::Release);
+    }
+
     fn place(&self, seq: TxId) -> &Place {
         &self.ring[(seq.raw() % self.ring.len() as u64) as usize]
     }

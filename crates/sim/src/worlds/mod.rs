@@ -25,6 +25,7 @@ pub mod panics;
 mod plan;
 mod pod;
 mod pool;
+mod readers;
 pub mod rows;
 mod scene;
 mod session;

@@ -44,11 +44,13 @@ pub enum Name {
     Spaces,
     /// Storage nodes: the log of a database on a majority of three, and pages that each of them makes of it.
     StorageNodes,
+    /// Readers of a database on storage nodes, beside the server that changes it.
+    Readers,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 19] = [
+    pub const ALL: [Name; 20] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -68,6 +70,7 @@ impl Name {
         Name::Store,
         Name::Spaces,
         Name::StorageNodes,
+        Name::Readers,
     ];
 
     /// As on the command line.
@@ -91,6 +94,7 @@ impl Name {
             Name::Store => "store",
             Name::Spaces => "spaces",
             Name::StorageNodes => "storage-nodes",
+            Name::Readers => "readers",
             Name::Backup => "backup",
         }
     }
@@ -133,6 +137,9 @@ impl Name {
             }
             Name::StorageNodes => {
                 "three storage nodes keep a log and make pages: killed, cut off, late; writers take over from each other"
+            }
+            Name::Readers => {
+                "readers of a database on storage nodes, which its server changes, defines and purges: killed, cut off, late"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

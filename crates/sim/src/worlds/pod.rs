@@ -21,7 +21,7 @@ use super::name::Name;
 use super::plan::Plan;
 use super::shared::{Shared, Tally};
 use super::site::Site;
-use super::{grants, mirrors, pages, panics, pool, scene, spaces, storage_nodes, store, story};
+use super::{grants, mirrors, pages, panics, pool, readers, scene, spaces, storage_nodes, store, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -116,6 +116,7 @@ pub fn run(plan: Plan) -> Verdict {
         Name::Mirrors => world.with_step_limit(mirrors::STEPS_MOST),
         Name::Spaces => world.with_step_limit(spaces::STEPS_MOST),
         Name::StorageNodes => world.with_step_limit(storage_nodes::STEPS_MOST),
+        Name::Readers => world.with_step_limit(readers::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -150,6 +151,7 @@ fn made_of(plan: &Plan) -> Topology {
     match plan.name {
         Name::Spaces => return spaces::topology(),
         Name::StorageNodes => return storage_nodes::topology(),
+        Name::Readers => return readers::topology(),
         _ => {}
     }
     let mut topology = Topology::hosts(plan.hosts, 4);
@@ -188,6 +190,7 @@ fn play(shared: &Arc<Shared>, world: &World) {
         (None, None) if shared.plan.name == Name::Mirrors => mirrors::play(shared, world),
         (None, None) if shared.plan.name == Name::Spaces => spaces::play(shared, world),
         (None, None) if shared.plan.name == Name::StorageNodes => storage_nodes::play(shared, world),
+        (None, None) if shared.plan.name == Name::Readers => readers::play(shared, world),
         (None, None) => lives(shared, world),
     }
 }

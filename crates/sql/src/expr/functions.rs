@@ -404,7 +404,7 @@ fn session(function: Function, args: &[Datum], env: &Env<'_>) -> Result<Datum> {
         Function::CurrentUser => Datum::Text(session.user.clone()),
         Function::CurrentDatabase => Datum::Text(session.database.clone()),
         Function::BackendPid => Datum::Int4(session.pid),
-        Function::IsInRecovery => Datum::Bool(false),
+        Function::IsInRecovery => Datum::Bool(session.settings.is_on("in_hot_standby")),
         Function::CurrentSetting => current_setting(args, env)?,
         Function::Chr => chr(&args[0])?,
         Function::Sleep => {

@@ -66,6 +66,10 @@ impl Session {
             });
         }
         if let Some(read_only) = modes.read_only {
+            if !read_only && self.sql.engine().is_reader() {
+                let text = "cannot set transaction read-write mode at a reader of the database";
+                return Err(SqlError::new(code::FEATURE_NOT_SUPPORTED, text));
+            }
             let text = match self.transaction.depth() > 0 {
                 true => "cannot set transaction read-write mode inside a read-only transaction",
                 false => "transaction read-write mode must be set before any query",

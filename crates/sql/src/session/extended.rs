@@ -85,7 +85,7 @@ impl Session {
         }
         if portal.open && portal.is_fresh() {
             // A query sees what is committed at Bind, whenever it is executed.
-            self.take_snapshot();
+            self.take_snapshot()?;
             self.portals.note_fresh();
             self.transaction.queried = true;
         }

@@ -42,7 +42,7 @@ impl Session {
         for _ in 0..MAX_REPLANS {
             match self.run_portal(portal, prepared, (max, describe), out) {
                 Err(error) if error.is_stale() && !begun && !self.tx.has_written() => {
-                    self.take_snapshot();
+                    self.take_snapshot()?;
                     self.plan_again(portal, prepared, describe)?;
                 }
                 done => return done,

@@ -5,7 +5,7 @@
 
 use super::history::PlanCacheMode;
 use super::transaction::TransactionModes;
-use crate::settings::Settings;
+use crate::settings::{MAX_STALENESS, STRONG_READS, Settings};
 use cenote_engine::Isolation;
 use std::sync::Arc;
 
@@ -19,6 +19,10 @@ pub struct SettingsHistory {
     told: Arc<Settings>,
     /// `statement_timeout`; 0: none.
     pub statement_timeout_ms: u64,
+    /// `cenote.max_staleness`; 0: none.
+    pub max_staleness_ms: u64,
+    /// `cenote.strong_reads`.
+    pub strong_reads: bool,
     /// `plan_cache_mode`.
     pub plan_cache_mode: PlanCacheMode,
     /// Isolation and access mode of the next transaction.
@@ -32,6 +36,8 @@ impl SettingsHistory {
             before: None,
             told: start.clone(),
             statement_timeout_ms: start.millis("statement_timeout"),
+            max_staleness_ms: start.millis(MAX_STALENESS),
+            strong_reads: start.is_on(STRONG_READS),
             plan_cache_mode: plan_cache_mode(&start),
             next_modes: next_modes(&start),
             start,
@@ -63,6 +69,8 @@ impl SettingsHistory {
     /// Takes over what the short path needs of the settings now in force.
     pub fn changed(&mut self, now: &Settings) {
         self.statement_timeout_ms = now.millis("statement_timeout");
+        self.max_staleness_ms = now.millis(MAX_STALENESS);
+        self.strong_reads = now.is_on(STRONG_READS);
         self.plan_cache_mode = plan_cache_mode(now);
         self.next_modes = next_modes(now);
     }

@@ -19,8 +19,9 @@ use crate::exec::Scratch;
 use crate::output::Output;
 use crate::parse::{Parsed, Statement, Utility};
 use crate::plan::Planned;
-use crate::settings::Settings;
+use crate::settings::{MAX_STALENESS, Settings};
 use crate::watchdog::Watch;
+use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::AtomicU64;
 use cenote_engine::{CancelFlag, Charge, Datum, Tx};
 use std::io;
@@ -59,6 +60,9 @@ impl CancelHandle {
     }
 }
 
+/// How long a statement with `cenote.strong_reads` waits.
+const CATCH_UP: Nanos = Nanos::from_secs(10);
+
 /// One client's state. Lives on one thread at a time; dropping it rolls back.
 pub struct Session {
     pub(super) sql: Arc<Sql>,
@@ -92,6 +96,9 @@ impl Session {
     pub(crate) fn new(sql: Arc<Sql>, info: SessionInfo) -> Result<Self> {
         let tx = sql.engine().session(&holder(info.pid, &info.user))?;
         let mut settings = Settings::new(&info.user);
+        if sql.engine().is_reader() {
+            settings.note_reader();
+        }
         if let Some(analytics) = sql.analytics() {
             settings.note_query_memory(analytics.memory_limit());
         }
@@ -218,16 +225,46 @@ impl Session {
         }
         self.env.statement_time = wall_clock();
         if sees(&parsed.statement) {
-            self.take_snapshot();
+            self.take_snapshot()?;
         }
         Ok(())
     }
 
+    /// At a reader: what is to be read is as new as the session wants it.
+    fn check_staleness(&self) -> Result<()> {
+        let engine = self.sql.engine();
+        let Some(staleness) = engine.staleness() else {
+            return Ok(());
+        };
+        engine.check_following()?;
+        if self.tx.has_fixed_snapshot() {
+            return Ok(());
+        }
+        let most = self.settings.max_staleness_ms;
+        if self.settings.strong_reads {
+            return Ok(engine.catch_up(CATCH_UP, Some(&self.env.cancel))?);
+        }
+        let age = staleness.age.0 / 1_000_000;
+        match most == 0 || age <= most {
+            true => Ok(()),
+            false => Err(SqlError::new(
+                code::SNAPSHOT_TOO_OLD,
+                format!("this reader is {age} ms behind, and {MAX_STALENESS} is {most} ms"),
+            )
+            .with_hint("Storage nodes do not answer it, or it cannot keep up: ask the server, or another reader.")),
+        }
+    }
+
     /// A new snapshot for what runs from here on; queries that were bound before keep theirs.
-    pub(super) fn take_snapshot(&mut self) {
+    ///
+    /// # Errors
+    /// At a reader: it would not be as new as the session wants it.
+    pub(super) fn take_snapshot(&mut self) -> Result<()> {
+        self.check_staleness()?;
         self.portals.give_views(|| self.tx.reader().clone());
         self.tx.begin_statement();
         self.snapshot = self.tx.snapshot();
+        Ok(())
     }
 
     /// Position of the log up to which the statement that took its snapshot last has seen commits. For tools and tests.
@@ -253,7 +290,7 @@ impl Session {
     pub(super) fn begin(&mut self, modes: TransactionModes) {
         self.tx.begin(modes.isolation);
         self.transaction.queried = false;
-        self.set_read_only(modes.read_only);
+        self.set_read_only(modes.read_only || self.sql.engine().is_reader());
     }
 
     pub(super) fn set_read_only(&mut self, read_only: bool) {

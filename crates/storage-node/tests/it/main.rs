@@ -3,3 +3,4 @@
 mod cluster;
 mod given;
 mod pages;
+mod readers;

@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Mutex};
-use cenote_base::{Lsn, PageId, RecordAddr, Result};
+use cenote_base::{Error, Lsn, PageId, RecordAddr, Result};
 
 use ring::BLOCK;
 use state::LogState;
@@ -104,6 +104,16 @@ impl Log {
     #[inline]
     pub fn durable(&self) -> Lsn {
         self.state.durable()
+    }
+
+    /// The log of a reader, to which nobody appends, ends at `end` now.
+    pub(crate) fn follow_to(&self, end: Lsn) {
+        self.state.follow_to(end);
+    }
+
+    /// Nothing is appended from here on: `why`.
+    pub(crate) fn refuse_appends(&self, why: &str) {
+        self.state.poison.set(|| Error::LogFailed(why.to_owned()));
     }
 
     /// The end of the last reservation.

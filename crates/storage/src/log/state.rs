@@ -133,6 +133,18 @@ impl LogState {
         assert!(before < to.raw(), "the durable position went from {before} to {to}");
     }
 
+    /// Everything before `end` was appended and synced by others.
+    pub(super) fn follow_to(&self, end: Lsn) {
+        let _lead = self.flusher.lock();
+        let mut reserve = self.reserve.lock();
+        assert!(self.poison.is_set(), "nobody else appends to a reader's log");
+        if end > reserve.tail {
+            reserve.tail = end;
+            self.ring.set_tail(end);
+            self.set_durable(end);
+        }
+    }
+
     #[inline]
     pub fn tail(&self) -> Lsn {
         self.ring.tail()

@@ -22,9 +22,10 @@ use cenote_base::{Error, Lsn, PageId, Result};
 
 use crate::control::{self, Control, ControlFile, Origins};
 use crate::files::{doing, log_dir, spaces_dir};
+use crate::follower::Follower;
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
 use crate::node_pages::NodePages;
-use crate::nodes::{StorageNodes, Taken};
+use crate::nodes::{Changes, StorageNodes, Taken};
 use crate::owner::{Claim, Ownership};
 use crate::pages::{PageStore, PagesReport};
 
@@ -72,6 +73,7 @@ pub struct DataDir {
     place: Place,
     control: Arc<ControlFile>,
     owner: Arc<Ownership>,
+    follower: Option<Arc<Follower>>,
 }
 
 enum Place {
@@ -101,6 +103,19 @@ fn lock(path: &Path) -> Result<File> {
             path.display()
         ))),
     }
+}
+
+/// Takes the directory of a server whose database is on storage nodes.
+fn lock_scratch(scratch: &Path) -> Result<File> {
+    doing(fs::create_dir_all(scratch), "making", scratch)?;
+    let control = scratch.join("control");
+    if doing(fs::exists(&control), "looking for", &control)? {
+        return Err(Error::Invalid(format!(
+            "a database lies in {}: name another directory for a server on storage nodes, or leave the nodes out",
+            scratch.display()
+        )));
+    }
+    lock(scratch)
 }
 
 /// Says of a directory that the database of the servers there is on storage nodes, and where.
@@ -172,6 +187,7 @@ impl DataDir {
             },
             control: Arc::new(control),
             owner,
+            follower: None,
         })
     }
 
@@ -183,15 +199,7 @@ impl DataDir {
     /// lies there, or one is being put on the nodes ([`crate::load`]); [`Error::Revoked`] if a later holder of the same
     /// grant has it; [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record is damaged.
     pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
-        doing(fs::create_dir_all(scratch), "making", scratch)?;
-        let control = scratch.join("control");
-        if doing(fs::exists(&control), "looking for", &control)? {
-            return Err(Error::Invalid(format!(
-                "a database lies in {}: name another directory for a server on storage nodes, or leave the nodes out",
-                scratch.display()
-            )));
-        }
-        let lock = lock(scratch)?;
+        let lock = lock_scratch(scratch)?;
         let is_whole = |slot: Option<&[u8]>| control::refuse_filling(slot, &nodes.name());
         let is_clean = |slot: Option<&[u8]>| control::is_clean(slot, &nodes.name());
         let (owner, mut taken) = Ownership::claim_on(&nodes, claim, &is_whole, &is_clean)?;
@@ -207,6 +215,41 @@ impl DataDir {
             },
             control: Arc::new(control),
             owner,
+            follower: None,
+        })
+    }
+
+    /// Reads the database on storage nodes that another server has, or had: as of the moment at which the nodes are, and
+    /// of later ones ([`Storage::follow`]). Nothing is taken from anyone. `name` is what people call this reader;
+    /// `scratch` as of [`DataDir::on_nodes`].
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if the nodes have no database, or one that is being put there; those of
+    /// [`DataDir::on_nodes`].
+    pub fn reading(nodes: Arc<dyn StorageNodes>, scratch: &Path, name: &str, claim: &Claim) -> Result<DataDir> {
+        let lock = lock_scratch(scratch)?;
+        let (follower, anew) = Follower::begin(nodes, name)?;
+        let follower = Arc::new(follower);
+        let nodes: Arc<dyn StorageNodes> = Arc::clone(&follower) as _;
+        control::refuse_filling(Some(&anew.control), &nodes.name())?;
+        let owner = Arc::new(Ownership::of_reader(&nodes, claim));
+        let mut taken = Taken {
+            control: Some(anew.control),
+            log: anew.log,
+            spaces: anew.spaces,
+        };
+        let control = ControlFile::on_nodes(Arc::clone(&nodes), &mut taken, Origins::default(), Arc::clone(&owner))?;
+        note_nodes(scratch, &nodes.name())?;
+        Ok(DataDir {
+            place: Place::Nodes {
+                nodes,
+                taken,
+                scratch: scratch.to_owned(),
+                _lock: lock,
+            },
+            control: Arc::new(control),
+            owner,
+            follower: Some(follower),
         })
     }
 
@@ -263,6 +306,9 @@ impl DataDir {
                 (Pages::nodes(pages), PagesReport::default())
             }
         };
+        if self.follower.is_some() {
+            log.refuse_appends("this server is a reader: it changes nothing");
+        }
         let report = StorageReport {
             log: log_report,
             pages: pages_report,
@@ -326,6 +372,44 @@ impl Storage {
     /// The control file.
     pub fn control(&self) -> &ControlFile {
         &self.dir.control
+    }
+
+    /// The storage nodes that have it, unless it lies in files.
+    pub fn nodes(&self) -> Option<&Arc<dyn StorageNodes>> {
+        match &self.dir.place {
+            Place::Files { .. } => None,
+            Place::Nodes { nodes, .. } => Some(nodes),
+        }
+    }
+
+    /// What makes it a reader's, if it is one.
+    pub fn follower(&self) -> Option<&Arc<Follower>> {
+        self.dir.follower.as_ref()
+    }
+
+    /// Moves a reader on. `forget` drops what the frames have of the pages that changed; no page is read meanwhile.
+    ///
+    /// # Errors
+    /// That of `forget`: the reader cannot go on then.
+    ///
+    /// # Panics
+    /// If it is no reader's.
+    pub fn follow(&self, changes: &Changes, forget: impl FnOnce() -> Result<()>) -> Result<()> {
+        let follower = self.follower().expect("a reader follows");
+        follower.begin_move(changes.to);
+        forget()?;
+        if let Some(pages) = self.pages.of_nodes() {
+            if let Some(anew) = &changes.anew {
+                pages.set_spaces(&anew.spaces);
+            }
+            for (space, is_there) in &changes.spaces {
+                pages.note_space(*space, *is_there);
+            }
+            pages.note_pages(&changes.pages);
+        }
+        self.log.follow_to(changes.to.end);
+        follower.end_move(changes);
+        Ok(())
     }
 
     /// Notes that all redo before `checkpoint` (a group's start, or the log's end) is in the

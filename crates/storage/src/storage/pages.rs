@@ -27,6 +27,13 @@ impl Pages {
         Pages(Kind::Nodes(pages, PageStats::default()))
     }
 
+    pub(super) fn of_nodes(&self) -> Option<&NodePages> {
+        match &self.0 {
+            Kind::Files(_) => None,
+            Kind::Nodes(pages, _) => Some(pages),
+        }
+    }
+
     /// What a copy is made of, and from where on the log has to be in it: the pages in files have the redo before the
     /// checkpoint, those of nodes have what was durable at `begin`.
     pub(crate) fn source(&self, checkpoint: Lsn, begin: Lsn) -> (Box<dyn PageSource + '_>, Lsn) {

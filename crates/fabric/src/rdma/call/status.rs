@@ -19,7 +19,7 @@ pub fn encode(answer: Result<Vec<u8>>) -> (u32, Vec<u8>) {
         Err(Error::Timeout(text) | Error::Lost(text)) => (8, text),
         Err(Error::Revoked(text)) => (9, text),
         Err(Error::OutOfBounds(text)) => (10, text),
-        Err(error @ (Error::Io { .. } | Error::Canceled)) => (1, error.to_string()),
+        Err(error @ (Error::Io { .. } | Error::Canceled | Error::Ahead(_) | Error::Past(_))) => (1, error.to_string()),
     };
     let end = text.floor_char_boundary(TEXT);
     (number, text.as_bytes()[..end].to_vec())

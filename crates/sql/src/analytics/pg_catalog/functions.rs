@@ -77,7 +77,8 @@ fn session(snapshot: &Arc<Snapshot>, name: &str) -> Option<Func> {
         "current_schemas" => current_schemas(),
         "inet_server_addr" | "inet_client_addr" => null_text(name),
         "inet_server_port" | "inet_client_port" => constant(name, ScalarValue::Int32(None)),
-        "pg_is_in_recovery" | "pg_is_other_temp_schema" => constant(name, ScalarValue::Boolean(Some(false))),
+        "pg_is_in_recovery" => constant(name, ScalarValue::Boolean(Some(scope.settings.is_on("in_hot_standby")))),
+        "pg_is_other_temp_schema" => constant(name, ScalarValue::Boolean(Some(false))),
         // There are no advisory locks: none is left.
         "pg_advisory_unlock_all" => constant(name, ScalarValue::Utf8(Some(String::new()))),
         "pg_my_temp_schema" => constant(name, ScalarValue::UInt32(Some(0))),

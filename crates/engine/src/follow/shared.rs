@@ -1,0 +1,39 @@
+//! What a reader's threads and the engine share.
+
+use crate::catalog::state::Definition;
+use cenote_base::TxId;
+use cenote_base::rt::atomic::AtomicU64;
+use cenote_base::rt::{self, HashMap};
+use cenote_storage::follower::Follower;
+use std::sync::Arc;
+
+/// What a reader has beside what every engine has.
+pub(crate) struct Follow {
+    pub(super) follower: Arc<Follower>,
+    /// The position that the published definitions are of, or come to be of this moment.
+    pub(super) defined: AtomicU64,
+    /// The definitions that are published: their keys, hashes of their rows, and what takes them back.
+    pub(super) known: rt::Mutex<HashMap<Vec<u8>, (u64, Definition)>>,
+    /// Transactions that had changed definitions when those were read last, and had not committed. A commit changes no
+    /// page of the catalog.
+    pub(super) pending: rt::Mutex<Vec<TxId>>,
+    pub(super) secret: [u64; 2],
+    /// What was acknowledged before this time, by the runtime's clock, is visible.
+    pub(super) current: AtomicU64,
+    /// How long after the question it was.
+    pub(super) behind: AtomicU64,
+}
+
+impl Follow {
+    pub(crate) fn new(follower: &Arc<Follower>) -> Follow {
+        Follow {
+            follower: follower.clone(),
+            defined: AtomicU64::new(0),
+            known: rt::Mutex::default(),
+            pending: rt::Mutex::default(),
+            secret: [rt::random(), rt::random()],
+            current: AtomicU64::new(0),
+            behind: AtomicU64::new(0),
+        }
+    }
+}

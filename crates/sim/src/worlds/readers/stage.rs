@@ -1,0 +1,201 @@
+//! What outlives all processes of the world.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_base::random::Random;
+use cenote_base::rt::{self, Nanos};
+use cenote_engine::{EngineOptions, MemoryKind, Result};
+use cenote_fabric::message::Network;
+use cenote_fabric::profile;
+use cenote_storage_node::{NodeOptions, NodesClient};
+
+use crate::clock;
+use crate::message::Net;
+use crate::worlds::shared::Shared;
+
+/// Hosts of nodes, from 0 on.
+pub(super) const NODES: usize = 3;
+/// Hosts of servers, behind them.
+pub(super) const SERVERS: usize = 2;
+/// Hosts of readers, behind those.
+pub(super) const READERS: usize = 2;
+/// What begins so long after the last fault has to succeed.
+const SETTLED: Nanos = Nanos::from_secs(20);
+
+pub(super) struct Stage {
+    pub shared: Arc<Shared>,
+    pub net: Net,
+    /// Of a node: bytes of redo in memory, and of its log.
+    memory: usize,
+    log_limit: u64,
+    /// Frames of a reader's pool, and of the server's.
+    frames: (u32, u32),
+    /// The last step of the clock that was acknowledged.
+    acknowledged: AtomicI64,
+    steps: AtomicU64,
+    looks: AtomicU64,
+    too_old: AtomicU64,
+    rests: AtomicBool,
+    is_over: AtomicBool,
+    whole_since: Mutex<Option<Nanos>>,
+    /// What the server's rows are in the end.
+    last: Mutex<Option<BTreeMap<i32, i32>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name of a host's program on the network.
+pub(super) fn name_of(host: usize) -> String {
+    format!("host{host}")
+}
+
+fn address(host: usize) -> String {
+    format!("{}:5450", name_of(host))
+}
+
+impl Stage {
+    pub fn new(shared: &Arc<Shared>, draw: &mut Random) -> Arc<Stage> {
+        Arc::new(Stage {
+            shared: Arc::clone(shared),
+            net: Net::new(&profile::named("rdma").expect("a profile of this program"), draw.word()),
+            memory: draw.pick(&[32 << 10, 256 << 10, 2 << 20]),
+            log_limit: draw.pick(&[32 << 10, 1 << 20]),
+            frames: (draw.pick(&[128, 400]), draw.pick(&[128, 400])),
+            acknowledged: AtomicI64::new(0),
+            steps: AtomicU64::new(0),
+            looks: AtomicU64::new(0),
+            too_old: AtomicU64::new(0),
+            rests: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+            whole_since: Mutex::new(None),
+            last: Mutex::new(None),
+        })
+    }
+
+    pub fn node_options(&self, host: usize) -> NodeOptions {
+        let nodes: BTreeMap<u64, String> = (0..NODES).map(|host| (host as u64 + 1, address(host))).collect();
+        NodeOptions {
+            memory: self.memory,
+            log_limit: self.log_limit,
+            log_kept: 8 << 20,
+            segment: 256 << 10,
+            ..NodeOptions::new("/node".into(), "world", host as u64 + 1, nodes)
+        }
+    }
+
+    pub fn network(&self, host: usize) -> Arc<dyn Network> {
+        self.net.endpoint(&name_of(host), host)
+    }
+
+    /// How the engine of a server or a reader is opened on a host.
+    pub fn engine_options(&self, host: usize, number: u64, is_reader: bool) -> Result<EngineOptions> {
+        let addresses: Vec<String> = (0..NODES).map(address).collect();
+        let client = NodesClient::new(self.network(host), "world", "", &addresses);
+        let mut options = EngineOptions::new(format!("/data{number}"), MemoryKind::Dram, 0);
+        options.nodes = Some(Arc::new(client));
+        options.reader = is_reader.then(|| format!("reader {number}"));
+        options.tuning = self.shared.plan.tuning;
+        options.origins = self.shared.plan.origins;
+        options.with_frames(if is_reader { self.frames.0 } else { self.frames.1 })
+    }
+
+    // ---- what is known ----
+
+    pub fn note_acknowledged(&self, clock: i32) {
+        self.acknowledged.fetch_max(clock.into(), SeqCst);
+        self.steps.fetch_add(1, SeqCst);
+    }
+
+    pub fn acknowledged(&self) -> i64 {
+        self.acknowledged.load(SeqCst)
+    }
+
+    pub fn steps(&self) -> u64 {
+        self.steps.load(SeqCst)
+    }
+
+    pub fn count_look(&self) {
+        self.looks.fetch_add(1, SeqCst);
+    }
+
+    pub fn looks(&self) -> u64 {
+        self.looks.load(SeqCst)
+    }
+
+    pub fn count_too_old(&self) {
+        self.too_old.fetch_add(1, SeqCst);
+    }
+
+    pub fn set_last(&self, rows: BTreeMap<i32, i32>) {
+        *locked(&self.last) = Some(rows);
+    }
+
+    pub fn last(&self) -> Option<BTreeMap<i32, i32>> {
+        locked(&self.last).clone()
+    }
+
+    // ---- time ----
+
+    /// No fault is active from here on, or one is.
+    pub fn set_whole(&self, is_whole: bool) {
+        let mut since = locked(&self.whole_since);
+        match is_whole {
+            true => _ = since.get_or_insert_with(clock::now),
+            false => *since = None,
+        }
+    }
+
+    /// Whether what began then may fail.
+    pub fn is_excused(&self, begun: Nanos) -> bool {
+        locked(&self.whole_since).is_none_or(|since| begun < since + SETTLED)
+    }
+
+    /// The server is to change nothing from here on.
+    pub fn rest(&self) {
+        self.rests.store(true, SeqCst);
+    }
+
+    pub fn rests(&self) -> bool {
+        self.rests.load(SeqCst)
+    }
+
+    pub fn end_all(&self) {
+        self.is_over.store(true, SeqCst);
+    }
+
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(SeqCst) || self.shared.has_failed()
+    }
+
+    /// Waits for something that has to come; if it does not, that is a failure.
+    pub fn await_that(&self, what: &str, time: Nanos, mut is_so: impl FnMut() -> bool) -> bool {
+        let until = rt::now() + time;
+        loop {
+            if self.shared.has_failed() {
+                return false;
+            }
+            if is_so() {
+                return true;
+            }
+            if rt::now() > until {
+                self.fail(format!("{what}: not within {time}"));
+                return false;
+            }
+            rt::sleep(Nanos::from_millis(5));
+        }
+    }
+
+    pub fn fail(&self, wrong: String) {
+        self.shared.fail(wrong);
+    }
+
+    pub fn add_counts(&self) {
+        self.shared.add("operations", self.steps());
+        self.shared.add("looks of readers", self.looks());
+        self.shared.add("snapshots too old", self.too_old.load(SeqCst));
+    }
+}
