@@ -119,12 +119,13 @@ impl Engine {
             }
             changed?;
         }
+        // At once: statements wait for the position of definitions that are published.
+        self.storage.set_visible(Cts::at(place.at.end));
+        self.visible_moved.set();
         if touched.has(META_SPACE) {
             // It is asked for behind each look, and is to be there when storage nodes are not.
             let _ = meta::purged(&self.pool);
         }
-        self.storage.set_visible(Cts::at(place.at.end));
-        self.visible_moved.set();
         let oldest = self.slots.horizon(self.storage.durable());
         follow.follower.set_oldest(oldest.position());
         Ok(())
