@@ -47,7 +47,7 @@ const TURN: rt::Nanos = rt::Nanos::from_millis(200);
 /// A node that does not lead a reader so far in this time lags.
 const LAGS: rt::Nanos = rt::Nanos::from_secs(2);
 /// How long a reader that starts waits for definitions that change all the time.
-pub(crate) const START: rt::Nanos = rt::Nanos::from_secs(30);
+const START: rt::Nanos = rt::Nanos::from_secs(30);
 
 /// How far a reader is behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

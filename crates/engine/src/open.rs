@@ -199,7 +199,7 @@ impl Engine {
     /// Those of writing sequences and pages back; the next start recovers then.
     pub fn shutdown(&self) -> Result<()> {
         if self.is_reader() {
-            // There is nothing that it could leave behind. Nobody waits for pages any more.
+            // There is nothing that it could leave behind, and its sessions have ended.
             self.stopping.store(true, Ordering::Release);
             self.pool.end();
             self.stop_threads();

@@ -49,13 +49,13 @@ impl Engine {
             return Ok(Some(horizon));
         };
         self.readers.ask(nodes);
-        // Who holds the oldest snapshot does so under this lock: before the horizon is taken, or behind the note.
+        // A hold of the oldest snapshot is taken under this lock: before the horizon is, or behind the note.
         let mut noted = self.readers.noted.lock();
         if !self.readers.are_known() {
             return Ok(None);
         }
         let horizon = own().min(Cts::from_raw(self.readers.oldest.load(Ordering::Acquire)));
-        if horizon.raw() < self.readers.began.load(Ordering::Acquire) {
+        if horizon.position() < self.readers.began {
             return Ok(None);
         }
         let horizon = self.note_purge(&mut noted, horizon)?;

@@ -27,9 +27,7 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
 
-use crate::nodes::{
-    Anew, Changes, FollowRequest, LogEnd, Moment, Newest, OwnerRecord, PageAnswer, ReaderSeen, StorageNodes, Taken,
-};
+use crate::nodes::{Anew, Changes, FollowRequest, LogEnd, Moment, OwnerRecord, PageAnswer, StorageNodes, Taken};
 
 /// How long a page waits for the moment as of which nodes have it.
 const PATIENCE: Nanos = Nanos::from_secs(10);
@@ -58,7 +56,7 @@ struct State {
     failed: Option<Error>,
 }
 
-/// What moves have changed since somebody asked.
+/// What moves have changed since [`Follower::take_touched`] was called last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Touched {
     /// Everything may have changed.
@@ -95,7 +93,7 @@ impl Follower {
     /// Begins where the nodes are.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no database; [`Error::Timeout`] if no node answers.
+    /// [`Error::Mismatch`] if there is no database; [`Error::Timeout`] if no node answers.
     pub(crate) fn begin(nodes: Arc<dyn StorageNodes>, name: &str) -> Result<(Follower, Anew)> {
         let mut follower = Follower {
             nodes,
@@ -204,7 +202,7 @@ impl Follower {
         (place_of(&state), std::mem::take(&mut state.touched))
     }
 
-    /// These count as changed since somebody asked.
+    /// These count as changed by the next [`Follower::take_touched`].
     pub fn touch(&self, touched: Touched) {
         let mut state = self.state.lock();
         state.touched.all |= touched.all;
@@ -235,7 +233,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Whether pages can be read as of `position`, and what is to be waited for if not.
+    /// Whether pages can be read as of `position`.
     pub fn is_at(&self, position: Lsn) -> bool {
         let state = self.state.lock();
         state.to.is_none() && state.at.end >= position
@@ -358,13 +356,5 @@ impl StorageNodes for Follower {
 
     fn is_full(&self) -> bool {
         false
-    }
-
-    fn newest(&self) -> Result<Newest> {
-        self.nodes.newest()
-    }
-
-    fn readers(&self) -> Result<Vec<ReaderSeen>> {
-        self.nodes.readers()
     }
 }

@@ -227,7 +227,7 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
     /// What has changed since a moment, as one node knows it: usually the same one each time.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if none answers; [`Error::Invalid`] if there is no database.
+    /// [`Error::Timeout`] if none answers; [`Error::Mismatch`] if there is no database.
     fn follow(&self, request: &FollowRequest) -> Result<Changes> {
         let _ = request;
         Err(no_readers())

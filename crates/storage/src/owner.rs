@@ -319,7 +319,7 @@ impl Ownership {
         )))
     }
 
-    /// Of a reader of the database on `nodes`: it takes nothing, so nobody takes it from it.
+    /// Of a reader of the database on `nodes`: it takes nothing that another start could take from it.
     pub(crate) fn of_reader(nodes: &Arc<dyn StorageNodes>, claim: &Claim) -> Ownership {
         let mut none = Ownership::after(Place::Nodes(Arc::clone(nodes)), None, claim);
         none.owner.is_unfinished = false;

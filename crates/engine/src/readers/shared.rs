@@ -22,7 +22,7 @@ pub(crate) struct Readers {
     pub(super) asked: rt::Mutex<Asked>,
     pub(super) noted: rt::Mutex<Noted>,
     /// Where the log ended when this start took the database.
-    pub(super) began: AtomicU64,
+    pub(super) began: Lsn,
 }
 
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Readers {
         Readers {
             oldest: AtomicU64::new(u64::MAX),
             count: AtomicU64::new(u64::MAX),
-            began: AtomicU64::new(began.raw()),
+            began,
             noted: rt::Mutex::new(Noted { purged, end: Lsn::ZERO }),
             ..Readers::default()
         }

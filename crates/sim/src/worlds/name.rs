@@ -139,7 +139,7 @@ impl Name {
                 "three storage nodes keep a log and make pages: killed, cut off, late; writers take over from each other"
             }
             Name::Readers => {
-                "readers of a database on storage nodes, which its server changes, defines and purges: killed, cut off, late"
+                "readers of a database on storage nodes, beside the server that changes it: killed, cut off, late"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

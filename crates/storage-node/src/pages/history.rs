@@ -5,7 +5,7 @@
 //!                   └── of a reader that was there at 18: 3.4 and space 7 ──────────────────┘
 //! ```
 //!
-//! Kept in memory only, up to a number of pages. Who comes from before is told so, and begins anew.
+//! Kept in memory only, up to a number of pages. A reader that comes from before is told so, and begins anew.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -106,7 +106,7 @@ impl Log {
         self.state.durable()
     }
 
-    /// The log of a reader, to which nobody appends, ends at `end` now.
+    /// The log of a reader, to which this process appends nothing, ends at `end` now.
     pub(crate) fn follow_to(&self, end: Lsn) {
         self.state.follow_to(end);
     }

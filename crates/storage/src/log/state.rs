@@ -137,7 +137,7 @@ impl LogState {
     pub(super) fn follow_to(&self, end: Lsn) {
         let _lead = self.flusher.lock();
         let mut reserve = self.reserve.lock();
-        assert!(self.poison.is_set(), "nobody else appends to a reader's log");
+        assert!(self.poison.is_set(), "a reader appends nothing to its log");
         if end > reserve.tail {
             reserve.tail = end;
             self.ring.set_tail(end);

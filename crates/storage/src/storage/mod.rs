@@ -197,7 +197,8 @@ impl DataDir {
     /// # Errors
     /// [`Error::Busy`] if other starts are faster, or another process has `scratch`; [`Error::Invalid`] if a database
     /// lies there, or one is being put on the nodes ([`crate::load`]); [`Error::Revoked`] if a later holder of the same
-    /// grant has it; [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record is damaged.
+    /// grant has it; [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record
+    /// is damaged.
     pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
         let lock = lock_scratch(scratch)?;
         let is_whole = |slot: Option<&[u8]>| control::refuse_filling(slot, &nodes.name());
@@ -220,7 +221,7 @@ impl DataDir {
     }
 
     /// Reads the database on storage nodes that another server has, or had: as of the moment at which the nodes are, and
-    /// of later ones ([`Storage::follow`]). Nothing is taken from anyone. `name` is what people call this reader;
+    /// of later ones ([`Storage::follow`]). The server that has it keeps it. `name` is what people call this reader;
     /// `scratch` as of [`DataDir::on_nodes`].
     ///
     /// # Errors
