@@ -44,6 +44,7 @@ impl Session {
         if let Some(prepared) = statements.first_mut() {
             self.enter(&prepared.parsed)?;
             if has_plan(prepared.statement()) {
+                self.check_staleness()?;
                 self.plan(prepared)?;
             }
         }
@@ -85,7 +86,7 @@ impl Session {
         }
         if portal.open && portal.is_fresh() {
             // A query sees what is committed at Bind, whenever it is executed.
-            self.take_snapshot()?;
+            self.take_snapshot_as_it_is();
             self.portals.note_fresh();
             self.transaction.queried = true;
         }
@@ -106,6 +107,7 @@ impl Session {
         portal.formats.extend(bind.result_formats());
         portal.params.clear();
         if has_plan(prepared.statement()) {
+            self.check_staleness()?;
             let before = prepared.compiled.as_ref().map(|c| c.planned.clone());
             let planned = self.plan(prepared)?;
             if before.is_some_and(|b| !Arc::ptr_eq(&b, &planned) && !b.has_columns_of(&planned)) {

@@ -230,8 +230,8 @@ impl Session {
         Ok(())
     }
 
-    /// At a reader: what is to be read is as new as the session wants it.
-    fn check_staleness(&self) -> Result<()> {
+    /// At a reader: what is to be read is as new as the session wants it. Names are looked up behind this.
+    pub(super) fn check_staleness(&self) -> Result<()> {
         let engine = self.sql.engine();
         let Some(staleness) = engine.staleness() else {
             return Ok(());
@@ -261,10 +261,15 @@ impl Session {
     /// At a reader: it would not be as new as the session wants it.
     pub(super) fn take_snapshot(&mut self) -> Result<()> {
         self.check_staleness()?;
+        self.take_snapshot_as_it_is();
+        Ok(())
+    }
+
+    /// As `take_snapshot`, where the statement's plan was made behind a check.
+    pub(super) fn take_snapshot_as_it_is(&mut self) {
         self.portals.give_views(|| self.tx.reader().clone());
         self.tx.begin_statement();
         self.snapshot = self.tx.snapshot();
-        Ok(())
     }
 
     /// Position of the log up to which the statement that took its snapshot last has seen commits. For tools and tests.

@@ -124,6 +124,29 @@ fn definitions_come_with_their_rows() {
     assert_eq!(code_of(&error), "42P01", "{error}");
 }
 
+/// Strong reads wait before names are looked up, by each way that a statement comes.
+#[test]
+fn a_name_is_found_as_soon_as_it_was_acknowledged() {
+    let nodes = Nodes::start();
+    let (data, other) = (Data::new(), Data::new());
+    let server = nodes.server(&data, "dram");
+    make_table(&server);
+    let reader = nodes.reader(&other);
+    let (mut at, mut client) = (server.client(), strong(&reader));
+    for round in 0..40 {
+        at.batch_execute(&format!(
+            "CREATE TABLE n{round} (n int); INSERT INTO n{round} VALUES ({round})"
+        ))
+        .unwrap();
+        let query = format!("SELECT n FROM n{round}");
+        if round % 2 == 0 {
+            client.batch_execute(&query).unwrap();
+        }
+        assert_eq!(client.query_one(&query, &[]).unwrap().get::<_, i32>(0), round);
+    }
+    assert!(reader.stop().success());
+}
+
 /// What a reader's snapshot sees is kept while it is in use, and the server shows whose it is.
 #[test]
 fn the_server_keeps_what_a_readers_snapshot_sees() {
