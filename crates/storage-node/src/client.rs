@@ -23,6 +23,7 @@ use cenote_storage::nodes::{
 use cenote_storage::redo::GroupRef;
 
 use crate::command::{Command, PIECE_MAX};
+use crate::members::{Membership, Server};
 use crate::peers::connect;
 use crate::wire::{Hello, PAGES_MAX, Reply, Request, Status};
 
@@ -82,6 +83,8 @@ struct Node {
     silences: AtomicU64,
     /// When it may be asked for pages again: it said that it lacks redo.
     lags_until: AtomicU64,
+    /// How long it may take to answer.
+    answer_timeout: Nanos,
 }
 
 #[derive(Default)]
@@ -159,6 +162,7 @@ impl NodesClient {
             away_until: AtomicU64::new(0),
             silences: AtomicU64::new(0),
             lags_until: AtomicU64::new(0),
+            answer_timeout: ANSWER_TIMEOUT,
         };
         NodesClient {
             network,
@@ -180,12 +184,53 @@ impl NodesClient {
         NodesClient { timeout, ..self }
     }
 
+    /// The same, where one node may take so long to answer: another is asked then.
+    pub fn with_answer_timeout(mut self, answer_timeout: Nanos) -> NodesClient {
+        for node in &mut self.nodes {
+            node.answer_timeout = answer_timeout;
+        }
+        self
+    }
+
     /// What each node says of itself, by address.
     pub fn statuses(&self) -> BTreeMap<String, Result<Status>> {
         self.nodes
             .iter()
             .map(|node| (node.address.clone(), self.status(node)))
             .collect()
+    }
+
+    /// Says what a server of the database is, and returns what the node that leads knows of all.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if none leads; [`Error::Busy`] if there are too many servers.
+    pub fn announce(&self, server: &Server) -> Result<Membership> {
+        members_in(self.ask_leader(&Request::Announce(server.clone()))?)
+    }
+
+    /// The servers of the database, as a node knows them that leads for certain.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn members(&self) -> Result<Membership> {
+        members_in(self.ask_leader(&Request::Members)?)
+    }
+
+    /// The server of start `after` has been silent for `silent`: from here on it is not heard for some seconds, in which
+    /// another server takes the database.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if it was heard; [`Error::Timeout`].
+    pub fn claim(&self, after: u64, silent: Nanos) -> Result<Membership> {
+        members_in(self.ask_leader(&Request::Claim { after, silent })?)
+    }
+
+    /// Asks the server that has the database to leave it to server `to`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if that one cannot have it; [`Error::Timeout`].
+    pub fn switch(&self, to: u128) -> Result<Membership> {
+        members_in(self.ask_leader(&Request::Switch { to })?)
     }
 
     /// Lets the directory that node `number` comes with take the place of the one that it had, which is lost. What that
@@ -504,7 +549,7 @@ fn accept_pages(reply: Reply, wanted: usize) -> Result<Vec<PageAnswer>> {
 fn talk(node: &Node, connection: Arc<dyn Connection>, request: &[u8]) -> Result<(Reply, Arc<dyn Connection>)> {
     let answer = connection
         .send(request)
-        .and_then(|()| connection.receive(ANSWER_TIMEOUT));
+        .and_then(|()| connection.receive(node.answer_timeout));
     match answer.and_then(|bytes| Reply::decode(&bytes)) {
         Ok(reply) => {
             node.silences.store(0, Ordering::Release);
@@ -521,6 +566,13 @@ fn talk(node: &Node, connection: Arc<dyn Connection>, request: &[u8]) -> Result<
 impl fmt::Debug for NodesClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NodesClient of {}", self.name())
+    }
+}
+
+fn members_in(reply: Reply) -> Result<Membership> {
+    match reply {
+        Reply::Members(members) => Ok(members),
+        other => Err(unexpected(other)),
     }
 }
 

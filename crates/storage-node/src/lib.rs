@@ -9,6 +9,7 @@ mod client;
 mod codec;
 mod command;
 mod machine;
+mod members;
 mod node;
 mod pages;
 mod peers;
@@ -21,5 +22,6 @@ mod state_file;
 mod wire;
 
 pub use client::NodesClient;
+pub use members::{Membership, Server, ServerRole, ServerSeen};
 pub use node::{NodeOptions, StorageNode};
 pub use wire::Status;

@@ -31,6 +31,7 @@ use raft::eraftpb::Message;
 use crate::client::NodesClient;
 use crate::command::Command;
 use crate::machine::{Machine, Outcome};
+use crate::members::{Led, Members, Server, ServerRole};
 use crate::pages::{Checkpoint, Limits, Pages, Put, records_of};
 use crate::peers::Peers;
 use crate::positions::Positions;
@@ -167,6 +168,7 @@ struct Shared {
     /// The disks that the other nodes came with.
     known: Mutex<KnownPeers>,
     readers: Readers,
+    members: Members,
     others: NodesClient,
     full: AtomicBool,
 }
@@ -339,6 +341,7 @@ impl Running {
             positions: Mutex::default(),
             known: Mutex::new(known),
             readers: Readers::default(),
+            members: Members::default(),
             others: to_others,
             full: AtomicBool::new(false),
         });
@@ -848,6 +851,10 @@ impl Shared {
             Request::Follow(request) => self.follow(&request).map(Reply::Changes),
             Request::Newest => Ok(self.newest()),
             Request::Readers => Ok(Reply::Readers(self.readers.seen())),
+            Request::Announce(server) => self.announce(server),
+            Request::Members => Ok(self.members()),
+            Request::Switch { to } => self.switch(to),
+            Request::Claim { after, silent } => self.claim(after, silent),
         };
         answered.unwrap_or_else(Reply::Failed)
     }
@@ -916,6 +923,66 @@ impl Shared {
     fn follow(&self, request: &FollowRequest) -> Result<Changes> {
         self.readers.note(request)?;
         self.pages.changes(request.since, request.wait)
+    }
+
+    /// What the servers say is for the node that leads, as far as it knows.
+    fn led(&self) -> std::result::Result<Led, Reply> {
+        let view = self.replica.view();
+        match view.leader == self.options.number {
+            true => Ok(Led {
+                term: view.term,
+                epoch: view.epoch,
+                has_database: view.control.is_some(),
+            }),
+            false => Err(Reply::NotLeader { leader: view.leader }),
+        }
+    }
+
+    /// A writer's lease begins with this: a majority confirms that no later node leads. Readers' words decide nothing.
+    fn announce(&self, server: Server) -> Result<Reply> {
+        let is_writer = server.role == ServerRole::Writer;
+        if let (true, Err(other)) = (is_writer, self.confirmed()) {
+            return Ok(other);
+        }
+        match self.led() {
+            Ok(led) => {
+                self.members.note(led, server)?;
+                Ok(Reply::Members(self.members.seen(led)))
+            }
+            Err(other) => Ok(other),
+        }
+    }
+
+    fn confirmed(&self) -> std::result::Result<Led, Reply> {
+        match self.replica.confirm(ANSWER_TIMEOUT) {
+            Answer::Current => self.led(),
+            other => Err(unanswered(other)),
+        }
+    }
+
+    fn members(&self) -> Reply {
+        self.confirmed()
+            .map_or_else(|other| other, |led| Reply::Members(self.members.seen(led)))
+    }
+
+    fn claim(&self, after: u64, silent: Nanos) -> Result<Reply> {
+        match self.confirmed() {
+            Ok(led) => {
+                self.members.claim(led, after, silent)?;
+                Ok(Reply::Members(self.members.seen(led)))
+            }
+            Err(other) => Ok(other),
+        }
+    }
+
+    fn switch(&self, to: u128) -> Result<Reply> {
+        match self.led() {
+            Ok(led) => {
+                self.members.switch(led, to)?;
+                Ok(Reply::Members(self.members.seen(led)))
+            }
+            Err(other) => Ok(other),
+        }
     }
 
     /// All that was acknowledged before is in front of what this answers: a majority says so.

@@ -12,10 +12,11 @@ use cenote_storage::nodes::{
 
 use crate::codec::{Reader, Writer};
 use crate::command::{put_end, take_end};
+use crate::members::{Membership, Server, put_membership, put_server, take_membership, take_server};
 use crate::pages::CHANGES_MAX;
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
@@ -118,6 +119,19 @@ pub(crate) enum Request {
     Newest,
     /// The readers that this node knows.
     Readers,
+    /// A server of the database says what it is, and asks for the others.
+    Announce(Server),
+    /// The servers of the database; a majority confirms that this node leads.
+    Members,
+    /// The start's server has been silent for so long, and another takes the database.
+    Claim {
+        after: u64,
+        silent: Nanos,
+    },
+    /// The server that is to have the database next.
+    Switch {
+        to: u128,
+    },
 }
 
 /// What nodes answer.
@@ -157,6 +171,7 @@ pub(crate) enum Reply {
     Changes(Changes),
     Newest(Newest),
     Readers(Vec<ReaderSeen>),
+    Members(Membership),
 }
 
 /// What a node says of itself.
@@ -222,6 +237,10 @@ impl Request {
             Request::Follow(follow) => put_follow(Writer::of(8), follow),
             Request::Newest => Writer::of(9),
             Request::Readers => Writer::of(10),
+            Request::Announce(server) => put_server(Writer::of(11), server),
+            Request::Members => Writer::of(12),
+            Request::Switch { to } => Writer::of(13).u128(*to),
+            Request::Claim { after, silent } => Writer::of(14).u64(*after).u64(silent.0),
         }
         .done()
     }
@@ -250,6 +269,13 @@ impl Request {
             8 => Request::Follow(take_follow(&mut r)?),
             9 => Request::Newest,
             10 => Request::Readers,
+            11 => Request::Announce(take_server(&mut r)?),
+            12 => Request::Members,
+            13 => Request::Switch { to: r.u128()? },
+            14 => Request::Claim {
+                after: r.u64()?,
+                silent: Nanos(r.u64()?),
+            },
             _ => return Err(r.wrong("there is no such request")),
         };
         r.end()?;
@@ -296,6 +322,7 @@ impl Reply {
             Reply::Changes(changes) => put_changes(Writer::of(13), changes),
             Reply::Newest(newest) => Writer::of(14).u128(newest.database).lsn(newest.end),
             Reply::Readers(readers) => Writer::of(15).each(readers, put_reader),
+            Reply::Members(members) => put_membership(Writer::of(16), members),
         }
         .done()
     }
@@ -332,6 +359,7 @@ impl Reply {
                 end: r.lsn()?,
             }),
             15 => Reply::Readers(r.each(take_reader)?),
+            16 => Reply::Members(take_membership(&mut r)?),
             _ => return Err(r.wrong("there is no such answer")),
         };
         r.end()?;

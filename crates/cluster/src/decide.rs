@@ -1,0 +1,235 @@
+//! What a server does next, by what it hears of the others.
+//!
+//! ```text
+//!              hears nothing of the writer for SILENCE, or that it has gone in order;
+//!              is the first in the row of those that may write, or the ones before it had their time
+//!   Reader ───────────────────────────────────────────────────────────────▶ Take
+//!   Writer ── another is named, and is there ──▶ HandOver
+//!   Writer ── a later start has the database ──▶ Deposed
+//! ```
+//!
+//! A writer whose process has ended is found sooner: its address refuses connections. That is asked for only once its
+//! word is overdue ([`OVERDUE`]), so a server that is merely slow is never asked.
+
+use cenote_base::rt::Nanos;
+use cenote_storage_node::{Membership, Server, ServerRole, ServerSeen};
+
+use crate::lease::SILENCE;
+
+/// Between two words of a server.
+pub const BEAT: Nanos = Nanos::from_millis(100);
+/// A word that has not come for so long is overdue.
+pub const OVERDUE: Nanos = Nanos::from_millis(250);
+/// What each server in the row leaves to the ones before it.
+const STEP: Nanos = Nanos::from_millis(300);
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// All is as it was.
+    Stay,
+    /// The writer is overdue: it has ended if this address refuses connections.
+    Probe(String),
+    /// The database is without a server; `after`: the start that had it.
+    Take {
+        /// Whose server is silent, or gone.
+        after: u64,
+        /// For how long, at least.
+        silent: Nanos,
+    },
+    /// Another server is to have it.
+    HandOver,
+    /// Another server has it.
+    Deposed {
+        /// That start.
+        by: u64,
+    },
+}
+
+/// What `me` does. `is_refused`: the writer's address, asked because it was overdue, refused.
+pub fn decide(me: &Server, seen: &Membership, is_refused: bool) -> Decision {
+    match me.role {
+        ServerRole::Writer => as_writer(me, seen),
+        ServerRole::Reader if me.may_write && seen.has_database => as_reader(me, seen, is_refused),
+        _ => Decision::Stay,
+    }
+}
+
+fn as_writer(me: &Server, seen: &Membership) -> Decision {
+    if seen.epoch > me.epoch {
+        return Decision::Deposed { by: seen.epoch };
+    }
+    let is_target = |other: &ServerSeen| {
+        other.server.id == seen.switch_to && other.server.id != me.id && is_candidate(other) && other.ago < OVERDUE
+    };
+    match seen.servers.iter().any(is_target) {
+        true => Decision::HandOver,
+        false => Decision::Stay,
+    }
+}
+
+fn as_reader(me: &Server, seen: &Membership, is_refused: bool) -> Decision {
+    let turn = turn_of(me, seen);
+    let is_due = |silent: Nanos, from: Nanos| match silent >= from + turn {
+        true => Decision::Take {
+            after: seen.epoch,
+            silent: from,
+        },
+        false => Decision::Stay,
+    };
+    if seen.is_vacant {
+        let gone = seen.servers.iter().find(|other| {
+            let server = &other.server;
+            server.role != ServerRole::Writer && server.epoch == seen.epoch
+        });
+        return is_due(gone.map_or(SILENCE, |gone| gone.ago), Nanos::ZERO);
+    }
+    match seen.writer() {
+        Some(writer) if writer.ago < OVERDUE => Decision::Stay,
+        Some(writer) if is_refused => is_due(writer.ago, OVERDUE),
+        Some(writer) if writer.ago < SILENCE => Decision::Probe(writer.server.address.clone()),
+        Some(writer) => is_due(writer.ago, SILENCE),
+        // The node that leads has not led for long enough to miss it, perhaps.
+        None => is_due(seen.listens_for, SILENCE),
+    }
+}
+
+/// What this server leaves to others: those that were named, or have a lower number.
+fn turn_of(me: &Server, seen: &Membership) -> Nanos {
+    if seen.switch_to == me.id {
+        return Nanos::ZERO;
+    }
+    let is_before = |other: &&ServerSeen| {
+        is_candidate(other) && other.ago < SILENCE && (other.server.id < me.id || other.server.id == seen.switch_to)
+    };
+    let before = seen.servers.iter().filter(is_before).count() as u64;
+    Nanos(STEP.0 * before)
+}
+
+fn is_candidate(other: &ServerSeen) -> bool {
+    other.server.role == ServerRole::Reader && other.server.may_write
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_base::Lsn;
+
+    const MS: u64 = 1_000_000;
+
+    fn server(id: u128, role: ServerRole, epoch: u64) -> Server {
+        Server {
+            id,
+            name: format!("s{id}"),
+            address: format!("127.0.0.1:{id}"),
+            role,
+            epoch,
+            position: Lsn::ZERO,
+            may_write: true,
+            sessions: 0,
+        }
+    }
+
+    fn seen(servers: &[(Server, u64)]) -> Membership {
+        Membership {
+            epoch: 7,
+            has_database: true,
+            is_vacant: false,
+            listens_for: Nanos::from_secs(60),
+            switch_to: 0,
+            servers: servers
+                .iter()
+                .map(|(server, ms)| ServerSeen {
+                    server: server.clone(),
+                    ago: Nanos(ms * MS),
+                })
+                .collect(),
+        }
+    }
+
+    fn writer() -> Server {
+        server(1, ServerRole::Writer, 7)
+    }
+
+    fn reader(id: u128) -> Server {
+        server(id, ServerRole::Reader, 0)
+    }
+
+    #[test]
+    fn a_silent_writer_is_replaced_by_one_reader_at_a_time() {
+        let take = |silent| Decision::Take { after: 7, silent };
+        let at = |ms| seen(&[(writer(), ms), (reader(2), 10), (reader(3), 10)]);
+        assert_eq!(decide(&reader(2), &at(249), true), Decision::Stay);
+        assert_eq!(
+            decide(&reader(2), &at(250), false),
+            Decision::Probe("127.0.0.1:1".into())
+        );
+        assert_eq!(decide(&reader(2), &at(250), true), take(OVERDUE));
+        assert_eq!(
+            decide(&reader(3), &at(250), true),
+            Decision::Stay,
+            "the other one first"
+        );
+        assert_eq!(decide(&reader(3), &at(550), true), take(OVERDUE));
+        assert_eq!(decide(&reader(2), &at(1000), false), take(SILENCE));
+        assert_eq!(decide(&reader(3), &at(1000), false), Decision::Stay);
+        assert_eq!(decide(&reader(3), &at(1300), false), take(SILENCE));
+        let fixed = Server {
+            may_write: false,
+            ..reader(2)
+        };
+        assert_eq!(decide(&fixed, &at(9999), true), Decision::Stay);
+    }
+
+    #[test]
+    fn a_node_that_has_just_begun_to_lead_deposes_nothing() {
+        let mut young = seen(&[(reader(2), 10)]);
+        young.listens_for = Nanos(999 * MS);
+        assert_eq!(decide(&reader(2), &young, false), Decision::Stay);
+        young.listens_for = Nanos(1000 * MS);
+        let take = Decision::Take {
+            after: 7,
+            silent: SILENCE,
+        };
+        assert_eq!(decide(&reader(2), &young, false), take);
+        // A former start's server is none.
+        let former = seen(&[(server(1, ServerRole::Writer, 6), 0), (reader(2), 10)]);
+        assert_eq!(decide(&reader(2), &former, false), take);
+    }
+
+    #[test]
+    fn what_was_left_in_order_is_taken_at_once_by_the_one_that_was_named() {
+        let mut vacant = seen(&[(server(1, ServerRole::Gone, 7), 20), (reader(2), 10), (reader(3), 10)]);
+        vacant.is_vacant = true;
+        let take = Decision::Take {
+            after: 7,
+            silent: Nanos::ZERO,
+        };
+        assert_eq!(decide(&reader(2), &vacant, false), take);
+        vacant.switch_to = 3;
+        assert_eq!(decide(&reader(3), &vacant, false), take);
+        assert_eq!(decide(&reader(2), &vacant, false), Decision::Stay);
+        vacant.servers[0].ago = Nanos(300 * MS);
+        assert_eq!(
+            decide(&reader(2), &vacant, false),
+            take,
+            "the one that was named had its time"
+        );
+    }
+
+    #[test]
+    fn a_writer_hands_over_to_one_that_is_there_and_ends_when_another_has_it() {
+        let mut asked = seen(&[(writer(), 0), (reader(2), 10)]);
+        assert_eq!(decide(&writer(), &asked, false), Decision::Stay);
+        asked.switch_to = 2;
+        assert_eq!(decide(&writer(), &asked, false), Decision::HandOver);
+        asked.servers[1].ago = OVERDUE;
+        assert_eq!(
+            decide(&writer(), &asked, false),
+            Decision::Stay,
+            "it is not there any more"
+        );
+        asked.epoch = 8;
+        assert_eq!(decide(&writer(), &asked, false), Decision::Deposed { by: 8 });
+    }
+}

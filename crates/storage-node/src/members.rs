@@ -1,0 +1,395 @@
+//! The servers of a database, as the node that leads knows them: each says several times a second what it is.
+//!
+//! Nothing here is replicated or on disk. A node that begins to lead hears of all servers within a beat, and says for
+//! how long it has listened: a server of which it has not heard counts as silent for no longer than that. Which server
+//! has the database is another matter: the replicated state says so, and no other is let write.
+
+use std::collections::BTreeMap;
+
+use cenote_base::rt::{self, Mutex, Nanos};
+use cenote_base::{Error, Lsn, Result};
+
+use crate::codec::{Reader, Writer};
+
+/// How long a server is listed that says nothing more.
+const LISTED: Nanos = Nanos::from_secs(30);
+/// Servers at a time.
+const SERVERS_MAX: usize = 256;
+/// How long a request for a switch stands.
+const SWITCH: Nanos = Nanos::from_secs(10);
+/// How long a writer that was found silent is not heard: the server that found it so takes the database meanwhile.
+const CLAIM: Nanos = Nanos::from_secs(5);
+/// Bytes of a server's name, or of its address.
+const TEXT_MAX: usize = 255;
+
+/// What a server does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ServerRole {
+    /// It has the database.
+    Writer,
+    /// It reads what another one changes.
+    Reader,
+    /// It begins to do one of the two: no client is served.
+    Opening,
+    /// It had the database, and has stopped in order: nothing more comes of it.
+    Gone,
+}
+
+/// A server, as it says itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Server {
+    /// Drawn when its process started.
+    pub id: u128,
+    /// What people call it.
+    pub name: String,
+    /// Where clients reach it.
+    pub address: String,
+    /// What it does.
+    pub role: ServerRole,
+    /// Of its start, where it has or had the database; else zero.
+    pub epoch: u64,
+    /// The position of the log up to which it shows commits.
+    pub position: Lsn,
+    /// Whether it takes the database where no server has it.
+    pub may_write: bool,
+    /// Sessions of clients.
+    pub sessions: u32,
+}
+
+/// A server, as a node has heard of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServerSeen {
+    /// What it said last.
+    pub server: Server,
+    /// How long ago.
+    pub ago: Nanos,
+}
+
+/// The servers of a database, and who has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Membership {
+    /// The start that has the database, or had it last; zero: none ever had.
+    pub epoch: u64,
+    /// Whether there is a database.
+    pub has_database: bool,
+    /// Whether the server of that start has stopped in order.
+    pub is_vacant: bool,
+    /// For how long this node has listened.
+    pub listens_for: Nanos,
+    /// The server that is to have the database next; zero: none is named.
+    pub switch_to: u128,
+    /// The servers, by their numbers.
+    pub servers: Vec<ServerSeen>,
+}
+
+impl Membership {
+    /// The server that has the database, if it has been heard of.
+    pub fn writer(&self) -> Option<&ServerSeen> {
+        let is_writer = |seen: &&ServerSeen| seen.server.role == ServerRole::Writer && seen.server.epoch == self.epoch;
+        self.servers.iter().find(is_writer)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct Members(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// The term in which this node has listened, and since when.
+    term: u64,
+    since: Nanos,
+    servers: BTreeMap<u128, (Server, Nanos)>,
+    /// The start whose server has stopped in order.
+    vacant: u64,
+    /// The start whose server was found silent, and when.
+    claimed: Option<(u64, Nanos)>,
+    /// The server that is to have the database behind a start, and when that was asked for.
+    switch: Option<(u128, u64, Nanos)>,
+}
+
+/// What the replicated state says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Led {
+    pub term: u64,
+    pub epoch: u64,
+    pub has_database: bool,
+}
+
+impl Members {
+    /// A server says what it is.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: there are too many, or another server takes the database, since this one was silent.
+    pub fn note(&self, led: Led, server: Server) -> Result<()> {
+        let mut table = self.0.lock();
+        table.listen(led);
+        let is_late = |(epoch, _)| server.role == ServerRole::Writer && server.epoch == epoch;
+        if table.claimed.is_some_and(is_late) {
+            return Err(Error::Busy(
+                "it was silent, and another server takes the database".into(),
+            ));
+        }
+        if table.servers.len() >= SERVERS_MAX && !table.servers.contains_key(&server.id) {
+            return Err(Error::Busy(format!("this database has {SERVERS_MAX} servers already")));
+        }
+        if server.role == ServerRole::Gone {
+            table.vacant = table.vacant.max(server.epoch);
+        }
+        table.servers.insert(server.id, (server, rt::now()));
+        Ok(())
+    }
+
+    /// The server of that number is to have the database next.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: it is none that could.
+    pub fn switch(&self, led: Led, to: u128) -> Result<()> {
+        let mut table = self.0.lock();
+        table.listen(led);
+        match table.servers.get(&to).map(|(server, _)| server) {
+            Some(server) if server.role == ServerRole::Reader && server.may_write => {
+                table.switch = Some((to, led.epoch, rt::now()));
+                Ok(())
+            }
+            Some(server) if server.role == ServerRole::Writer && server.epoch == led.epoch => {
+                Err(Error::Invalid(format!("{} has the database already", server.name)))
+            }
+            Some(server) => Err(Error::Invalid(format!(
+                "{} cannot take the database: it was not started with --role auto, or is not ready",
+                server.name
+            ))),
+            None => Err(Error::Invalid("there is no such server".into())),
+        }
+    }
+
+    /// Whether the server of start `after` has been silent for so long: from here on it is not heard, so that no lease of
+    /// it begins while another server takes the database.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: it has been heard.
+    pub fn claim(&self, led: Led, after: u64, silent: Nanos) -> Result<()> {
+        let mut table = self.0.lock();
+        table.listen(led);
+        let now = rt::now();
+        let is_it = |(server, _): &&(Server, Nanos)| server.role == ServerRole::Writer && server.epoch == after;
+        let heard = table.servers.values().find(is_it).map_or(table.since, |(_, at)| *at);
+        let is_gone = table.vacant >= after;
+        match led.epoch == after && (is_gone || now.since(heard) >= silent) {
+            true => {
+                table.claimed = Some((after, now));
+                Ok(())
+            }
+            false => Err(Error::Busy("the server that has the database has been heard".into())),
+        }
+    }
+
+    pub fn seen(&self, led: Led) -> Membership {
+        let mut table = self.0.lock();
+        table.listen(led);
+        let now = rt::now();
+        let seen = |(server, at): &(Server, Nanos)| ServerSeen {
+            server: server.clone(),
+            ago: now.since(*at),
+        };
+        Membership {
+            epoch: led.epoch,
+            has_database: led.has_database,
+            is_vacant: led.epoch > 0 && table.vacant >= led.epoch,
+            listens_for: now.since(table.since),
+            switch_to: table.switch.map_or(0, |(to, ..)| to),
+            servers: table.servers.values().map(seen).collect(),
+        }
+    }
+}
+
+impl Table {
+    /// What a former term's node knew, or this one did in a former term, is not known any more.
+    fn listen(&mut self, led: Led) {
+        let now = rt::now();
+        if self.term != led.term {
+            *self = Table {
+                term: led.term,
+                since: now,
+                ..Table::default()
+            };
+        }
+        self.servers.retain(|_, (_, at)| now.since(*at) < LISTED);
+        self.claimed
+            .take_if(|(epoch, at)| *epoch != led.epoch || now.since(*at) > CLAIM);
+        self.switch
+            .take_if(|(_, epoch, at)| *epoch != led.epoch || now.since(*at) > SWITCH);
+    }
+}
+
+// ---- bytes ----
+
+pub(crate) fn put_server(writer: Writer, server: &Server) -> Writer {
+    let role = match server.role {
+        ServerRole::Writer => 1,
+        ServerRole::Reader => 2,
+        ServerRole::Opening => 3,
+        ServerRole::Gone => 4,
+    };
+    writer
+        .u128(server.id)
+        .text(&server.name)
+        .text(&server.address)
+        .u8(role)
+        .u64(server.epoch)
+        .lsn(server.position)
+        .u8(server.may_write.into())
+        .u32(server.sessions)
+}
+
+pub(crate) fn take_server(r: &mut Reader<'_>) -> Result<Server> {
+    let (id, name, address) = (r.u128()?, r.text()?, r.text()?);
+    if id == 0 || name.len() > TEXT_MAX || address.len() > TEXT_MAX {
+        return Err(r.wrong("a server says nothing that could be it"));
+    }
+    let role = match r.u8()? {
+        1 => ServerRole::Writer,
+        2 => ServerRole::Reader,
+        3 => ServerRole::Opening,
+        4 => ServerRole::Gone,
+        _ => return Err(r.wrong("a server's role is none")),
+    };
+    Ok(Server {
+        id,
+        name,
+        address,
+        role,
+        epoch: r.u64()?,
+        position: r.lsn()?,
+        may_write: r.u8()? == 1,
+        sessions: r.u32()?,
+    })
+}
+
+pub(crate) fn put_membership(writer: Writer, members: &Membership) -> Writer {
+    writer
+        .u64(members.epoch)
+        .u8(members.has_database.into())
+        .u8(members.is_vacant.into())
+        .u64(members.listens_for.0)
+        .u128(members.switch_to)
+        .each(&members.servers, |w, seen| put_server(w, &seen.server).u64(seen.ago.0))
+}
+
+pub(crate) fn take_membership(r: &mut Reader<'_>) -> Result<Membership> {
+    Ok(Membership {
+        epoch: r.u64()?,
+        has_database: r.u8()? == 1,
+        is_vacant: r.u8()? == 1,
+        listens_for: Nanos(r.u64()?),
+        switch_to: r.u128()?,
+        servers: r.each(|r| {
+            Ok(ServerSeen {
+                server: take_server(r)?,
+                ago: Nanos(r.u64()?),
+            })
+        })?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FIRST: Led = Led {
+        term: 1,
+        epoch: 4,
+        has_database: true,
+    };
+
+    fn server(id: u128, role: ServerRole) -> Server {
+        Server {
+            id,
+            name: format!("s{id}"),
+            address: "127.0.0.1:1".into(),
+            role,
+            epoch: if role == ServerRole::Reader { 0 } else { 4 },
+            position: Lsn::from_raw(9),
+            may_write: true,
+            sessions: 3,
+        }
+    }
+
+    #[test]
+    fn a_server_that_stopped_in_order_leaves_the_database_to_others() {
+        let members = Members::default();
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
+        let seen = members.seen(FIRST);
+        assert_eq!(seen.writer().map(|seen| seen.server.id), Some(1));
+        assert!(!seen.is_vacant);
+        members.note(FIRST, server(1, ServerRole::Gone)).expect("noted");
+        let seen = members.seen(FIRST);
+        assert!(seen.is_vacant && seen.writer().is_none());
+        // The next start has it: nothing is vacant.
+        let next = Led { epoch: 5, ..FIRST };
+        assert!(!members.seen(next).is_vacant);
+    }
+
+    #[test]
+    fn a_switch_names_a_server_that_can_and_ends_with_the_start() {
+        let members = Members::default();
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
+        let fixed = Server {
+            may_write: false,
+            ..server(3, ServerRole::Reader)
+        };
+        members.note(FIRST, fixed).expect("noted");
+        for wrong in [1, 3, 77] {
+            let refused = members.switch(FIRST, wrong).expect_err("refused");
+            assert!(matches!(refused, Error::Invalid(_)), "{wrong}: {refused}");
+        }
+        members.switch(FIRST, 2).expect("asked for");
+        assert_eq!(members.seen(FIRST).switch_to, 2);
+        assert_eq!(members.seen(Led { epoch: 5, ..FIRST }).switch_to, 0);
+    }
+
+    #[test]
+    fn a_writer_that_was_found_silent_is_not_heard_while_another_takes_its_place() {
+        let members = Members::default();
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        let soon = members.claim(FIRST, 4, Nanos::from_secs(60));
+        assert!(matches!(soon, Err(Error::Busy(_))), "{soon:?}");
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        assert!(members.claim(FIRST, 3, Nanos::ZERO).is_err(), "another start has it");
+        members.claim(FIRST, 4, Nanos::ZERO).expect("silent");
+        let late = members.note(FIRST, server(1, ServerRole::Writer));
+        assert!(matches!(late, Err(Error::Busy(_))), "{late:?}");
+        members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
+        // The next start is another one.
+        let next = Led { epoch: 5, ..FIRST };
+        let writer = Server {
+            epoch: 5,
+            ..server(2, ServerRole::Writer)
+        };
+        members.note(next, writer).expect("noted");
+    }
+
+    #[test]
+    fn a_node_that_leads_anew_has_heard_nothing() {
+        let members = Members::default();
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        let seen = members.seen(Led { term: 2, ..FIRST });
+        assert!(seen.servers.is_empty() && seen.listens_for < Nanos::from_secs(1));
+    }
+
+    #[test]
+    fn bytes_come_back_and_garbage_is_refused() {
+        let members = Members::default();
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        let seen = members.seen(FIRST);
+        let bytes = put_membership(Writer::default(), &seen).done();
+        let mut r = Reader::new(&bytes, "test");
+        assert_eq!(take_membership(&mut r).expect("whole"), seen);
+        for cut in 0..bytes.len() {
+            let mut r = Reader::new(&bytes[..cut], "test");
+            assert!(take_membership(&mut r).and_then(|_| r.end()).is_err(), "{cut}");
+        }
+    }
+}
