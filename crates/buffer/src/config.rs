@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Result};
-use cenote_fabric::{FileRange, MirrorKeeper, Origin, coherence};
+use cenote_fabric::{FileRange, MirrorKeeper, Origin, Region, coherence};
 use cenote_storage::Survive;
 
 use crate::layout::Geometry;
@@ -50,6 +50,9 @@ pub struct Config {
     pub region: Option<PathBuf>,
     /// The part of that file or device that it is, if it is not all of it.
     pub range: Option<FileRange>,
+    /// Memory of a reader that this process has been, kind `dram`: its frames have pages as of the end of the log that
+    /// was found when the database was taken, and are kept.
+    pub kept: Option<Arc<Region>>,
     /// What keeps the region mirrored, if anything does: kind `cxl` that survives its host, since what is not written
     /// back is not mirrored.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,
@@ -92,6 +95,7 @@ impl Config {
             remote: None,
             region: None,
             range: None,
+            kept: None,
             mirror: None,
             origin: None,
             numa_node: None,

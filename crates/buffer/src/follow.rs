@@ -25,6 +25,8 @@ use crate::pool::Pool;
 const WAIT: Nanos = Nanos::from_millis(500);
 /// Before a node is asked again that did not answer.
 const PAUSE: Nanos = Nanos::from_millis(100);
+/// How long a reader that has become the writer waits for its last moves: without them it begins with empty frames.
+const LAST_MOVES: Nanos = Nanos::from_secs(1);
 /// How long a page is asked for that changes each time.
 pub(crate) const PATIENCE: Nanos = Nanos::from_secs(20);
 
@@ -51,6 +53,14 @@ impl Pool {
         }
         let moved = self.storage.follow(&changes, || self.forget_changed(&changes));
         moved.inspect_err(|error| follower.fail(error))
+    }
+
+    /// Follows to where the log ends, which grows no more: for a pool whose threads have ended.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; those of following.
+    pub fn follow_to_end(&self, end: Lsn) -> Result<()> {
+        self.wait_without_thread(end, LAST_MOVES)
     }
 
     /// The body of the thread that follows.
@@ -104,7 +114,12 @@ impl Pool {
         if self.background {
             return follower.wait_for(position);
         }
-        let until = rt::now() + PATIENCE;
+        self.wait_without_thread(position, PATIENCE)
+    }
+
+    fn wait_without_thread(&self, position: Lsn, patience: Nanos) -> Result<()> {
+        let until = rt::now() + patience;
+        let follower = self.storage.follower().expect("a reader follows");
         while !follower.is_at(position) {
             self.follow_turn(Nanos::from_millis(1))?;
             if rt::now() > until {

@@ -69,6 +69,8 @@ struct Opened {
     geometry: Geometry,
     /// Whether what is in it may be believed, as far as headers say.
     believed: bool,
+    /// Whether its frames were a reader's of this process ([`Config::kept`]).
+    was_read: bool,
     remarks: Vec<String>,
 }
 
@@ -186,6 +188,9 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
         range: config.range,
         ..RegionOptions::default()
     };
+    if let Some(region) = &config.kept {
+        return kept(config, region);
+    }
     if config.kind != Kind::Cxl {
         let region = Region::dram(config.size, identity(control, dir), options)?;
         return made(config, region, Vec::new());
@@ -199,6 +204,7 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
                     region: Arc::new(region),
                     geometry,
                     believed: true,
+                    was_read: false,
                     remarks,
                 });
             }
@@ -243,7 +249,21 @@ fn made(config: &Config, region: Region, remarks: Vec<String>) -> Result<Opened>
         region: Arc::new(region),
         geometry,
         believed: false,
+        was_read: false,
         remarks,
+    })
+}
+
+/// The memory that a reader of this process leaves. Its redo ring is made anew.
+fn kept(config: &Config, region: &Arc<Region>) -> Result<Opened> {
+    let geometry = config.geometry(region.len())?;
+    check_geometry(config, region, geometry).map_err(Error::Mismatch)?;
+    Ok(Opened {
+        region: Arc::clone(region),
+        geometry,
+        believed: false,
+        was_read: true,
+        remarks: Vec::new(),
     })
 }
 
@@ -416,6 +436,13 @@ fn recover(
     report.remarks.extend(opened.remarks);
     report.remarks.extend(found.pages.remarks());
     report.voided = found.log.voided.len() as u64;
+    if opened.was_read {
+        let ring_start = pool.storage.log().ring_start();
+        pool.frames.header().ring_start.store(ring_start, Ordering::Release);
+        report.mode = if clean { Mode::Clean } else { Mode::Instant };
+        pool.note_reserved();
+        return pool.repair(config, control, report);
+    }
     match &found.log.ring {
         RingUse::Used if !pool.is_of_its_ring() => {
             report

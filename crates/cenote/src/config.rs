@@ -213,6 +213,8 @@ pub enum Role {
     Writer,
     /// Reads what the writer has committed.
     Reader,
+    /// One of the two: it takes the database when no server has it, and is a reader otherwise.
+    Auto,
 }
 
 /// All settings of a server, where they are given on the command line or in the environment.
@@ -224,10 +226,18 @@ pub struct RunOptions {
     /// In which storage.
     #[command(flatten)]
     pub storage: StorageOptions,
-    /// With --storage: whether this server changes the database, as one can, or reads what that one has committed
-    /// [default: writer]
-    #[arg(long, env = "CENOTE_ROLE", value_name = "writer|reader", hide_possible_values = true)]
+    /// With --storage: whether this server changes the database, as one can, reads what that one has committed, or is
+    /// either (auto): a reader that takes the database when no server has it [default: writer]
+    #[arg(
+        long,
+        env = "CENOTE_ROLE",
+        value_name = "writer|reader|auto",
+        hide_possible_values = true
+    )]
     pub role: Option<Role>,
+    /// With --storage: where other machines reach this server [default: the address that it listens on]
+    #[arg(long, env = "CENOTE_ADVERTISE", value_name = "ADDR:PORT")]
+    pub advertise: Option<String>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
@@ -281,6 +291,7 @@ struct FileOptions {
     storage_cluster: Option<String>,
     storage_secret_file: Option<PathBuf>,
     role: Option<Role>,
+    advertise: Option<String>,
     listen: Option<String>,
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
@@ -314,6 +325,8 @@ pub struct Settings {
     pub storage: Option<StorageSettings>,
     /// What it does with the database.
     pub role: Role,
+    /// Where other machines reach it, if that is not the address that it listens on.
+    pub advertise: Option<String>,
     /// ADDR:PORT.
     pub listen: String,
     /// Directory of a Unix socket for clients of this machine.
@@ -437,7 +450,7 @@ impl Settings {
         )?;
         let role = options.role.or(file.role).unwrap_or(Role::Writer);
         let memory = match (options.memory.memory.or(file.memory), role) {
-            (None, Role::Reader) => Some(Memory::Dram),
+            (None, Role::Reader | Role::Auto) => Some(Memory::Dram),
             (given, _) => given,
         };
         let pool = decide_pool(
@@ -463,6 +476,7 @@ impl Settings {
             }
             .decide()?,
             role,
+            advertise: options.advertise.or(file.advertise),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             socket_dir: options.socket_dir.or(file.socket_dir),
             memory: memory.unwrap_or(Memory::Cxl),
@@ -553,13 +567,20 @@ impl Settings {
             let problem = "a region is for --memory cxl; with another kind leave --region out";
             return Err(ConfigError::Value(problem.into()));
         }
-        if self.role == Role::Reader && self.storage.is_none() {
-            let problem = "role is reader: say where the storage nodes are that have the database, with --storage";
-            return Err(ConfigError::Value(problem.into()));
+        let role = match self.role {
+            Role::Writer => return Ok(self),
+            Role::Reader => "reader",
+            Role::Auto => "auto",
+        };
+        if self.storage.is_none() {
+            return Err(ConfigError::Value(format!(
+                "role is {role}: say where the storage nodes are that have the database, with --storage"
+            )));
         }
-        if self.role == Role::Reader && self.memory != Memory::Dram {
-            let problem = "role is reader, whose pages are in private memory: leave memory out, or set it to dram";
-            return Err(ConfigError::Value(problem.into()));
+        if self.memory != Memory::Dram {
+            return Err(ConfigError::Value(format!(
+                "role is {role}, whose pages are in private memory: leave memory out, or set it to dram"
+            )));
         }
         Ok(self)
     }

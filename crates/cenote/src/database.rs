@@ -1,7 +1,7 @@
 //! Opening, checking and copying the database that settings mean.
 
 use crate::config::{DataOptions, Memory, Role, RunOptions, Settings, StorageSettings};
-use crate::{pooled, regions};
+use crate::{log, pooled, regions};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_engine::{Claim, Engine, EngineOptions, Result};
@@ -20,6 +20,54 @@ const READER_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// # Errors
 /// The engine's: the directory or region is in use, belongs to another database, or is damaged.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
+    let mut options = options(settings)?;
+    options.nodes = settings.storage.as_ref().map(nodes).transpose()?;
+    match settings.role {
+        Role::Reader => open_reader(settings),
+        Role::Writer | Role::Auto => Engine::open(options),
+    }
+}
+
+/// Opens the database of storage nodes for reading.
+///
+/// # Errors
+/// As of [`open`]; there is no database, or it is being made.
+pub fn open_reader(settings: &Settings) -> Result<Arc<Engine>> {
+    let mut options = options(settings)?;
+    if let Some(storage) = &settings.storage {
+        options.nodes = Some(Arc::new(client(storage)?.with_timeout(READER_TIMEOUT)));
+    }
+    options.reader = Some(reader_name(settings));
+    Engine::open(options)
+}
+
+/// How a server takes the database of storage nodes, as `client` reaches them, from start `after` and no other.
+///
+/// # Errors
+/// The memory cannot be had.
+pub fn writer_after(settings: &Settings, client: &Arc<NodesClient>, after: u64) -> Result<EngineOptions> {
+    let mut options = options(settings)?;
+    options.nodes = Some(Arc::clone(client) as _);
+    if let Some(claim) = &mut options.claim {
+        claim.after = Some(after);
+        claim.on_lost = Some(Arc::new(|error| restart(&error.to_string())));
+    }
+    Ok(options)
+}
+
+/// This process begins anew, as the same program with the same arguments: it has lost what it had, and may be a reader.
+pub fn restart(why: &str) {
+    use std::os::unix::process::CommandExt;
+    log::warn!("{why}: this server begins anew");
+    let mut arguments = std::env::args_os();
+    let name = arguments.next().unwrap_or_default();
+    let program = std::env::current_exe().unwrap_or_else(|_| name.clone().into());
+    let failed = std::process::Command::new(program).arg0(name).args(arguments).exec();
+    log::error!("it cannot: {failed}; the process ends here");
+    std::process::exit(1);
+}
+
+fn options(settings: &Settings) -> Result<EngineOptions> {
     // Absolute: the region names it, and `cenote region list` runs in any directory.
     let data = std::path::absolute(&settings.data).unwrap_or_else(|_| settings.data.clone());
     let mut options = EngineOptions::new(data.clone(), settings.memory.into(), settings.memory_size.bytes());
@@ -39,21 +87,16 @@ pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
         }
         None => options.region = settings.region.clone(),
     }
-    options.nodes = settings.storage.as_ref().map(nodes).transpose()?;
-    if let (Role::Reader, Some(storage)) = (settings.role, &settings.storage) {
-        options.nodes = Some(Arc::new(client(storage)?.with_timeout(READER_TIMEOUT)));
-    }
-    options.reader = (settings.role == Role::Reader).then(|| reader_name(settings));
     options.claim = Some(claim);
     options.numa_node = settings.numa_node;
     options.survive = settings.survive.into();
     let seconds = u64::from(settings.analyze_every);
     options.analyze_every = (seconds > 0).then(|| Nanos::from_secs(seconds));
-    Engine::open(options)
+    Ok(options)
 }
 
-/// What people call a reader: its host's name and where it listens.
-fn reader_name(settings: &Settings) -> String {
+/// What people call a server: its host's name and where it listens.
+pub fn reader_name(settings: &Settings) -> String {
     let host = settings
         .host
         .clone()

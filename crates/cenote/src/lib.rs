@@ -19,6 +19,7 @@ pub mod device;
 mod etcd;
 pub mod kv;
 pub mod log;
+pub mod membership;
 pub mod mount;
 mod pooled;
 pub mod regions;

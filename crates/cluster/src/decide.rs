@@ -78,10 +78,8 @@ fn as_reader(me: &Server, seen: &Membership, is_refused: bool) -> Decision {
         false => Decision::Stay,
     };
     if seen.is_vacant {
-        let gone = seen.servers.iter().find(|other| {
-            let server = &other.server;
-            server.role != ServerRole::Writer && server.epoch == seen.epoch
-        });
+        let is_it = |other: &&ServerSeen| other.server.role == ServerRole::Gone && other.server.epoch == seen.epoch;
+        let gone = seen.servers.iter().find(is_it);
         return is_due(gone.map_or(SILENCE, |gone| gone.ago), Nanos::ZERO);
     }
     match seen.writer() {

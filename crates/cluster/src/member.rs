@@ -65,8 +65,12 @@ struct Shared {
     is_ended: AtomicBool,
 }
 
+/// Where a server is in the log, and how many sessions it has.
+pub type Look = Arc<dyn Fn() -> Option<(Lsn, usize)> + Send + Sync>;
+
 struct State {
     me: Server,
+    look: Option<Look>,
     /// What was heard last, and when that was asked for.
     seen: Option<Membership>,
     decision: Decision,
@@ -83,6 +87,7 @@ impl Member {
             cluster,
             state: Mutex::new(State {
                 me,
+                look: None,
                 seen: None,
                 decision: Decision::Stay,
                 words: 0,
@@ -116,11 +121,9 @@ impl Member {
         self.shared.speak()
     }
 
-    /// What is said with the next words: where it is, and how many sessions it has.
-    pub fn note(&self, position: Lsn, sessions: usize) {
-        let mut state = self.shared.state.lock();
-        state.me.position = position;
-        state.me.sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
+    /// What is said with the next words beside what it is.
+    pub fn look(&self, look: Look) {
+        self.shared.state.lock().look = Some(look);
     }
 
     /// What was heard last.
@@ -171,9 +174,21 @@ impl fmt::Debug for Member {
 }
 
 impl Shared {
+    fn me(&self) -> Server {
+        let (mut me, look) = {
+            let state = self.state.lock();
+            (state.me.clone(), state.look.clone())
+        };
+        if let Some((position, sessions)) = look.and_then(|look| look()) {
+            me.position = position;
+            me.sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
+        }
+        me
+    }
+
     /// Says what this server is, and decides by what it hears.
     fn speak(&self) -> Result<()> {
-        let me = self.state.lock().me.clone();
+        let me = self.me();
         let sent = rt::now();
         let heard = self.cluster.announce(&me);
         let mut decision = Decision::Stay;

@@ -137,6 +137,17 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// The position of the log up to which commits are visible.
+    pub fn visible_position(&self) -> u64 {
+        self.storage.durable().raw()
+    }
+
+    /// Which start of the database this is, where storage nodes count them; `None`: they do not, or it is a reader.
+    pub fn start_on_nodes(&self) -> Option<u64> {
+        let start = self.storage.0.nodes().map_or(0, |nodes| nodes.start());
+        (start > 0).then_some(start)
+    }
+
     /// What statements may gather in memory.
     pub fn memory(&self) -> &Arc<Memory> {
         &self.memory

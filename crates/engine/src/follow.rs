@@ -320,9 +320,9 @@ pub(crate) fn run(engine: &Weak<Engine>, follower: &Follower) {
 }
 
 /// The thread that looks how far behind the reader is.
-pub(crate) fn watch(engine: &Weak<Engine>) {
+pub(crate) fn watch(engine: &Weak<Engine>, follower: &Follower) {
     loop {
-        rt::sleep(LOOK);
+        follower.pause(LOOK);
         let Some(engine) = engine.upgrade() else { return };
         if engine.is_stopping() {
             return;

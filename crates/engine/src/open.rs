@@ -45,7 +45,8 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, TxId};
 use cenote_buffer::{BufferPool, Config, Kind};
-use cenote_storage::{Claim, DataDir};
+use cenote_fabric::Region;
+use cenote_storage::{Claim, DataDir, Storage};
 use std::sync::Arc;
 
 /// Where sorts put what memory does not hold, in the data directory.
@@ -57,9 +58,16 @@ impl Engine {
     /// # Errors
     /// The directory or region is in use, belongs to another database, or is damaged.
     pub fn open(options: EngineOptions) -> Result<Arc<Engine>> {
-        let begun = rt::now();
         let dir = open_directory(&options)?;
-        let (pool, report) = BufferPool::open(config(&options), dir)?;
+        Engine::open_in(options, dir, None)
+    }
+
+    /// Opens it in a directory that was taken; `kept`: memory of a reader that this process has been.
+    pub(crate) fn open_in(options: EngineOptions, dir: DataDir, kept: Option<Arc<Region>>) -> Result<Arc<Engine>> {
+        let begun = rt::now();
+        let mut config = config(&options);
+        config.kept = kept;
+        let (pool, report) = BufferPool::open(config, dir)?;
         let storage = pool.storage().clone();
         let follow = storage.follower().map(Follow::new);
         match (storage.control().get().engine[WORD_COMPLETE], &follow) {
@@ -142,10 +150,10 @@ impl Engine {
         let Some(follower) = self.storage.0.follower().filter(|_| options.background).cloned() else {
             return Ok(());
         };
+        let (weak, followed) = (Arc::downgrade(self), follower.clone());
+        let follows = rt::spawn("follow", move || follow::run(&weak, &followed));
         let weak = Arc::downgrade(self);
-        let follows = rt::spawn("follow", move || follow::run(&weak, &follower));
-        let weak = Arc::downgrade(self);
-        let watches = rt::spawn("follow watch", move || follow::watch(&weak));
+        let watches = rt::spawn("follow watch", move || follow::watch(&weak, &follower));
         self.threads.lock().extend([follows, watches]);
         self.catch_up_at_start()
     }
@@ -215,7 +223,7 @@ impl Engine {
         self.stop_threads();
     }
 
-    fn stop_threads(&self) {
+    pub(crate) fn stop_threads(&self) {
         self.stopping.store(true, Ordering::Release);
         self.purge.signal.set();
         self.purge.crew.end();
@@ -249,6 +257,14 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
         Some(nodes) => DataDir::on_nodes(nodes.clone(), &options.data, origins, &claim)?,
         None => DataDir::open_as(&options.data, origins, &claim)?,
     })
+}
+
+/// The directory of a reader, whose process takes the database.
+pub(crate) fn open_directory_after(reader: &Storage, options: &EngineOptions) -> Result<DataDir> {
+    let nodes = options.nodes.clone();
+    let nodes = nodes.ok_or_else(|| Error::Config("a reader has its database on storage nodes".into()))?;
+    let claim = options.claim.clone().unwrap_or_else(Claim::machine);
+    Ok(DataDir::after_reading(reader, nodes, &claim)?)
 }
 
 fn config(options: &EngineOptions) -> Config {

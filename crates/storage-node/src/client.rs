@@ -192,6 +192,11 @@ impl NodesClient {
         self
     }
 
+    /// This start's number, once it has taken the database; else zero.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
     /// What each node says of itself, by address.
     pub fn statuses(&self) -> BTreeMap<String, Result<Status>> {
         self.nodes
@@ -618,6 +623,10 @@ impl StorageNodes for NodesClient {
         self.entry.fetch_max(entry, Ordering::AcqRel);
         let spaces = self.spaces_as_of(entry)?;
         Ok(Taken { control, log, spaces })
+    }
+
+    fn start(&self) -> u64 {
+        NodesClient::epoch(self)
     }
 
     fn check(&self) -> Result<()> {

@@ -29,7 +29,7 @@ pub enum ServerRole {
     Writer,
     /// It reads what another one changes.
     Reader,
-    /// It begins to do one of the two: no client is served.
+    /// It begins to do one of the two, or ends: no client is served. Of a start that has the database, if it names one.
     Opening,
     /// It had the database, and has stopped in order: nothing more comes of it.
     Gone,
@@ -74,7 +74,7 @@ pub struct Membership {
     pub has_database: bool,
     /// Whether the server of that start has stopped in order.
     pub is_vacant: bool,
-    /// For how long this node has listened.
+    /// For how long this node has listened, or that start has had the database: the less.
     pub listens_for: Nanos,
     /// The server that is to have the database next; zero: none is named.
     pub switch_to: u128,
@@ -85,8 +85,14 @@ pub struct Membership {
 impl Membership {
     /// The server that has the database, if it has been heard of.
     pub fn writer(&self) -> Option<&ServerSeen> {
-        let is_writer = |seen: &&ServerSeen| seen.server.role == ServerRole::Writer && seen.server.epoch == self.epoch;
-        self.servers.iter().find(is_writer)
+        self.servers.iter().find(|seen| seen.server.has_start(self.epoch))
+    }
+}
+
+impl Server {
+    /// Whether it is the server of start `epoch`, whether or not it serves clients already.
+    fn has_start(&self, epoch: u64) -> bool {
+        matches!(self.role, ServerRole::Writer | ServerRole::Opening) && self.epoch == epoch && epoch > 0
     }
 }
 
@@ -96,8 +102,11 @@ pub(crate) struct Members(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// The term in which this node has listened, and since when.
+    /// The term in which this node has listened.
     term: u64,
+    /// The start that has the database.
+    epoch: u64,
+    /// Since when both are so.
     since: Nanos,
     servers: BTreeMap<u128, (Server, Nanos)>,
     /// The start whose server has stopped in order.
@@ -124,7 +133,7 @@ impl Members {
     pub fn note(&self, led: Led, server: Server) -> Result<()> {
         let mut table = self.0.lock();
         table.listen(led);
-        let is_late = |(epoch, _)| server.role == ServerRole::Writer && server.epoch == epoch;
+        let is_late = |(epoch, _)| server.has_start(epoch);
         if table.claimed.is_some_and(is_late) {
             return Err(Error::Busy(
                 "it was silent, and another server takes the database".into(),
@@ -172,9 +181,9 @@ impl Members {
         let mut table = self.0.lock();
         table.listen(led);
         let now = rt::now();
-        let is_it = |(server, _): &&(Server, Nanos)| server.role == ServerRole::Writer && server.epoch == after;
-        let heard = table.servers.values().find(is_it).map_or(table.since, |(_, at)| *at);
-        let is_gone = table.vacant >= after;
+        let heard = table.servers.values().find(|(server, _)| server.has_start(after));
+        let heard = heard.map_or(table.since, |(_, at)| *at);
+        let is_gone = after > 0 && table.vacant >= after;
         match led.epoch == after && (is_gone || now.since(heard) >= silent) {
             true => {
                 table.claimed = Some((after, now));
@@ -210,9 +219,11 @@ impl Table {
         if self.term != led.term {
             *self = Table {
                 term: led.term,
-                since: now,
                 ..Table::default()
             };
+        }
+        if self.epoch != led.epoch || self.since == Nanos::ZERO {
+            (self.epoch, self.since) = (led.epoch, now);
         }
         self.servers.retain(|_, (_, at)| now.since(*at) < LISTED);
         self.claimed

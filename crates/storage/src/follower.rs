@@ -22,7 +22,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
@@ -31,6 +31,8 @@ use crate::nodes::{Anew, Changes, FollowRequest, LogEnd, Moment, OwnerRecord, Pa
 
 /// How long a page waits for the moment as of which nodes have it.
 const PATIENCE: Nanos = Nanos::from_secs(10);
+/// How long it waits for anything where it is about to end.
+const HURRIED: Nanos = Nanos::from_millis(10);
 
 /// See the module. To the log and to pages it is the storage nodes.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub struct Follower {
     moved: Condvar,
     /// The oldest snapshot in use.
     oldest: AtomicU64,
+    /// See [`Follower::hurry`].
+    is_hurried: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +107,7 @@ impl Follower {
             state: Mutex::default(),
             moved: Condvar::default(),
             oldest: AtomicU64::new(0),
+            is_hurried: AtomicBool::new(false),
         };
         let changes = follower.ask(None, Lsn::ZERO, Nanos::ZERO)?;
         follower.database = changes.database;
@@ -138,6 +143,7 @@ impl Follower {
     pub fn poll(&self, wait: Nanos) -> Result<Changes> {
         self.check()?;
         let at = self.place().at;
+        let wait = self.hurried(wait);
         let changes = self.ask(Some(at), Lsn::from_raw(self.oldest.load(Ordering::Acquire)), wait)?;
         self.check_database(changes.database)?;
         let to = changes.to;
@@ -187,8 +193,35 @@ impl Follower {
         place_of(&self.state.lock())
     }
 
+    /// Threads that follow are about to end, or not after all: from here on they wait for nothing for long.
+    pub fn hurry(&self, is_hurried: bool) {
+        self.is_hurried.store(is_hurried, Ordering::Release);
+        self.moved.notify_all();
+    }
+
+    fn hurried(&self, wait: Nanos) -> Nanos {
+        match self.is_hurried.load(Ordering::Acquire) {
+            true => wait.min(HURRIED),
+            false => wait,
+        }
+    }
+
+    /// Lets time pass, unless its threads are about to end.
+    pub fn pause(&self, time: Nanos) {
+        let until = rt::now() + time;
+        let mut state = self.state.lock();
+        while rt::now() < until && !self.is_hurried.load(Ordering::Acquire) {
+            state = self.moved.wait_timeout(state, until.since(rt::now())).0;
+        }
+        drop(state);
+        if self.is_hurried.load(Ordering::Acquire) {
+            rt::sleep(Nanos::from_millis(1));
+        }
+    }
+
     /// Waits a while until there were more moves than `known`.
     pub fn wait_moved(&self, known: u64, wait: Nanos) -> Place {
+        let wait = self.hurried(wait);
         let state = self.state.lock();
         match state.moves > known {
             true => place_of(&state),

@@ -169,6 +169,11 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
     /// [`Error::Timeout`](cenote_base::Error::Timeout).
     fn take(&self, former: u64, record: &[u8]) -> Result<Taken>;
 
+    /// This process's start, once it has taken the database; else zero.
+    fn start(&self) -> u64 {
+        0
+    }
+
     /// Whether the database is this process's still, as a majority sees it.
     ///
     /// # Errors

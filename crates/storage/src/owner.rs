@@ -83,6 +83,8 @@ pub struct Claim {
     pub holding: Option<Holding>,
     /// What ends the process when the directory is another's.
     pub on_lost: Option<OnLost>,
+    /// The start that it may take a database on storage nodes from, and no other; `None`: from any.
+    pub after: Option<u64>,
 }
 
 impl Claim {
@@ -97,6 +99,7 @@ impl Claim {
             host,
             holding: None,
             on_lost: None,
+            after: None,
         }
     }
 }
@@ -297,6 +300,9 @@ impl Ownership {
     ) -> Result<(Ownership, Taken)> {
         for _ in 0..TRIES {
             let found = nodes.owner()?;
+            if claim.after.is_some_and(|after| after != found.epoch) {
+                break;
+            }
             check(found.control.as_deref())?;
             let former = Owner::decode(&found.record)?;
             let name = format!("database on {}", nodes.name());

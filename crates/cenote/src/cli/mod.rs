@@ -1,6 +1,7 @@
 //! The command line: what can be asked of the program, with help that teaches.
 
 mod audit;
+mod auto;
 mod backup;
 mod check;
 mod client;

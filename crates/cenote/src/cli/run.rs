@@ -8,6 +8,7 @@
 //!    once, which is what the next start recovers from.
 
 use super::Failure;
+use super::auto;
 use super::client::{publish_address, withdraw_address};
 use super::say;
 use crate::admin::Administration;
@@ -18,10 +19,12 @@ use crate::server::registry::Registry;
 use crate::server::startup::DATABASE;
 use crate::server::{self, Access, Context, LocalListener, Server};
 use crate::views::Views;
-use crate::{database, log, regions, shared_storage};
+use crate::{database, log, membership, regions, shared_storage};
 use cenote_base::units::ByteSize;
+use cenote_cluster::Lease;
 use cenote_engine::{Engine, RecoveryReport};
 use cenote_sql::{Analytics, Sql};
+use cenote_storage_node::ServerRole;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -52,6 +55,9 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     std::fs::create_dir_all(&settings.data)
         .map_err(|error| format!("cannot make the data directory {}: {error}", settings.data.display()))?;
     let listener = server::bind(&settings.listen, passwords.is_some())?;
+    if settings.role == Role::Auto {
+        return auto::run(settings, listener, started);
+    }
     let local = bind_local(&settings, listener.local_addr()?.port())?;
 
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
@@ -79,8 +85,19 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
         (listener, local),
         passwords,
         emulation.clone(),
+        None,
     )?;
     let address = server.address();
+    let member = membership::join(&settings, address)?;
+    if let Some(member) = &member {
+        member.look(membership::look(&engine, &server.registry));
+        let role = match engine.is_reader() {
+            true => ServerRole::Reader,
+            false => ServerRole::Writer,
+        };
+        // It is said again.
+        let _ = member.become_role(role, membership::epoch_of(&engine));
+    }
     publish_address(&settings.data, address)?;
     say_connect(&settings, address);
     let label = emulation.map_or_else(String::new, |e| format!(", {},", e.label()));
@@ -89,20 +106,25 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
 
     let code = wait_and_stop(&mut signals, &mut server, &engine);
     withdraw_address(&settings.data);
+    if let (Some(member), false) = (&member, engine.is_reader()) {
+        // Else it is found silent.
+        let _ = member.become_role(ServerRole::Gone, membership::epoch_of(&engine));
+    }
     Ok(code)
 }
 
-fn bind_local(settings: &Settings, port: u16) -> Result<Option<LocalListener>, Failure> {
+pub(super) fn bind_local(settings: &Settings, port: u16) -> Result<Option<LocalListener>, Failure> {
     let dir = settings.socket_dir.as_deref();
     Ok(dir.map(|dir| LocalListener::bind(dir, port)).transpose()?)
 }
 
-fn serve(
+pub(super) fn serve(
     settings: &Settings,
     engine: Arc<Engine>,
     (listener, local): (TcpListener, Option<LocalListener>),
     passwords: Option<Passwords>,
     emulation: Option<Arc<Emulation>>,
+    lease: Option<Arc<Lease>>,
 ) -> Result<Server, Failure> {
     let registry = Arc::new(Registry::default());
     let memory = match &emulation {
@@ -122,6 +144,7 @@ fn serve(
         statements: Arc::new(Administration { engine, views }),
         access,
         registry,
+        lease,
     };
     Ok(Server::start(listener, local, context)?)
 }
@@ -157,7 +180,7 @@ fn mirrored(settings: &Settings, mirror: bool) -> &'static str {
     }
 }
 
-fn describe_memory(settings: &Settings) -> String {
+pub(super) fn describe_memory(settings: &Settings) -> String {
     let size = settings.memory_size;
     if settings.memory == Memory::Dram {
         let replays = if settings.storage.is_none() {
@@ -199,7 +222,7 @@ fn survives(settings: &Settings) -> &'static str {
     }
 }
 
-fn report_recovery(report: &RecoveryReport) {
+pub(super) fn report_recovery(report: &RecoveryReport) {
     let read = ByteSize(report.redo_bytes_read);
     say!(
         "recovery   {} in {:.1} ms: {} frames kept, {} repaired, {} discarded; {read} of redo read",
@@ -212,7 +235,7 @@ fn report_recovery(report: &RecoveryReport) {
     report.notes.iter().for_each(|note| log::info!("recovery: {note}"));
 }
 
-fn say_connect(settings: &Settings, address: SocketAddr) {
+pub(super) fn say_connect(settings: &Settings, address: SocketAddr) {
     let host = match address.ip() {
         ip if ip.is_unspecified() => "127.0.0.1".into(),
         ip => ip.to_string(),
@@ -229,7 +252,7 @@ fn say_connect(settings: &Settings, address: SocketAddr) {
     }
 }
 
-fn name_orphans() {
+pub(super) fn name_orphans() {
     for region in regions::orphaned().unwrap_or_default() {
         let size = ByteSize(region.allocated);
         log::warn!(
@@ -268,7 +291,7 @@ fn wait_and_stop(signals: &mut Signals, server: &mut Server, engine: &Engine) ->
     }
 }
 
-fn end_at_second_signal() {
+pub(super) fn end_at_second_signal() {
     std::thread::spawn(|| {
         if let Ok(mut signals) = Signals::new([SIGTERM, SIGINT]) {
             signals.forever().next();

@@ -8,7 +8,7 @@
 //!
 //! `Startup` and `Leaving` wait for nothing: their turns need no thread of their own.
 
-use super::context::{Context, ServerStatements};
+use super::context::Context;
 use super::parking::Parked;
 use super::registry::{Arrival, Refused, Registered};
 use super::session::{Dialogue, shutting_down};
@@ -138,7 +138,7 @@ impl Connection {
         match &mut self.stage {
             Stage::Startup(wire, login, deadline) => {
                 let begun = begin(wire, login, *deadline, self.peer, context).transpose()?;
-                begun.and_then(|begun| self.enter(begun, &context.statements)).err()
+                begun.and_then(|begun| self.enter(begun, context)).err()
             }
             Stage::Session(dialogue, _) => dialogue.go_on(),
             Stage::Leaving(wire, deadline) => {
@@ -150,17 +150,14 @@ impl Connection {
     }
 
     /// The session begins; its first message is for the next turn, which may wait.
-    fn enter(
-        &mut self,
-        (registered, session): (Registered, Session),
-        statements: &Arc<dyn ServerStatements>,
-    ) -> Result<(), End> {
+    fn enter(&mut self, (registered, session): (Registered, Session), context: &Context) -> Result<(), End> {
         let Stage::Startup(mut wire, ..) = std::mem::replace(&mut self.stage, Stage::Lost) else {
             return Err(End::Closed);
         };
         let entry = registered.entry.clone();
         wire.attach(entry.clone());
-        let mut dialogue = Box::new(Dialogue::new(wire, session, statements.clone(), entry));
+        wire.rest_on(context.lease.clone());
+        let mut dialogue = Box::new(Dialogue::new(wire, session, context.statements.clone(), entry));
         let greeted = dialogue.greet();
         self.stage = Stage::Session(dialogue, registered);
         greeted

@@ -2,6 +2,7 @@
 
 use super::access::Access;
 use super::registry::Registry;
+use cenote_cluster::Lease;
 use cenote_sql::{Output, Result, Session, Sql};
 use std::sync::Arc;
 
@@ -21,4 +22,6 @@ pub struct Context {
     pub access: Access,
     /// The sessions there are.
     pub registry: Arc<Registry>,
+    /// What answers rest on, where another server may take the database.
+    pub lease: Option<Arc<Lease>>,
 }

@@ -105,6 +105,12 @@ impl Server {
         self.shared.workers.threads()
     }
 
+    /// Ends all sessions, and gives their statements `grace` before; then stops.
+    pub fn hand_over(&mut self, grace: Duration, timeout: Duration) -> usize {
+        self.registry.end_softly(grace);
+        self.stop(timeout)
+    }
+
     /// Accepts no client any more and ends all sessions; returns how many did not end within `timeout`.
     pub fn stop(&mut self, timeout: Duration) -> usize {
         self.stopping.store(true, Ordering::Release);

@@ -39,6 +39,12 @@ impl OutBuffer {
         self.bytes.len()
     }
 
+    /// Forgets what waits to be written.
+    pub fn forget(&mut self) {
+        self.bytes.clear();
+        self.open = None;
+    }
+
     /// Whether nothing waits to be written.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()

@@ -185,6 +185,12 @@ impl Entry {
         self.stream.shutdown(Shutdown::Read).ok();
     }
 
+    /// As `end`, and lets what it does be done.
+    fn end_softly(&self) {
+        self.ending.store(true, Ordering::Release);
+        self.stream.shutdown(Shutdown::Read).ok();
+    }
+
     /// For a session that has not ended by itself: what it writes fails, too.
     fn cut_off(&self) {
         self.stream.shutdown(Shutdown::Both).ok();
@@ -293,6 +299,11 @@ impl Registry {
         entry.inspect(|entry| entry.cancel()).is_some()
     }
 
+    /// How many sessions there are.
+    pub fn count(&self) -> usize {
+        lock(&self.sessions).len()
+    }
+
     /// All sessions in the order of their numbers.
     pub fn sessions(&self) -> Vec<Arc<Entry>> {
         lock(&self.sessions).values().cloned().collect()
@@ -314,6 +325,14 @@ impl Registry {
         let sessions = self.wait_empty(sessions, timeout / 2);
         sessions.values().for_each(|entry| entry.cut_off());
         self.wait_empty(sessions, timeout / 2).len()
+    }
+
+    /// Ends the sessions once their statements are done, for `grace` at most; [`Registry::end_all`] ends the others.
+    pub fn end_softly(&self, grace: Duration) {
+        let sessions = lock(&self.sessions);
+        self.closing.store(true, Ordering::Release);
+        sessions.values().for_each(|entry| entry.end_softly());
+        drop(self.wait_empty(sessions, grace));
     }
 
     fn wait_empty<'a>(&self, mut sessions: Sessions<'a>, timeout: Duration) -> Sessions<'a> {

@@ -8,6 +8,8 @@ use super::output::{OutBuffer, STREAM_BYTES, push_cstr};
 use super::registry::Entry;
 use super::socket::Socket;
 use bytes::{BufMut, BytesMut};
+use cenote_base::rt::Nanos;
+use cenote_cluster::Lease;
 use cenote_sql::{Field, Format, Formats, Names, Output, Result, SqlError, code};
 use rustix::net::{RecvFlags, SendFlags};
 use std::io;
@@ -30,6 +32,9 @@ const MESSAGE_BYTES_FREE: usize = 1 << 20;
 /// How long a busy session keeps its thread while it waits for its client: longer than clients take from an answer to
 /// the next statement, so that those pay no hand-over.
 pub const PAUSE_MAX: Duration = Duration::from_millis(100);
+
+/// How long an answer waits for a lease that has run out.
+const LEASE_WAIT: Nanos = Nanos::from_secs(5);
 
 /// Why a session ends.
 #[derive(Debug)]
@@ -76,6 +81,8 @@ pub struct Wire {
     out: OutBuffer,
     lost: Option<String>,
     entry: Option<Arc<Entry>>,
+    /// What leaves while it does not hold may be another server's to say.
+    lease: Option<Arc<Lease>>,
 }
 
 impl Wire {
@@ -88,7 +95,13 @@ impl Wire {
             out: OutBuffer::new(),
             lost: None,
             entry: None,
+            lease: None,
         }
+    }
+
+    /// What is answered rests on a lease from here on.
+    pub fn rest_on(&mut self, lease: Option<Arc<Lease>>) {
+        self.lease = lease;
     }
 
     /// Names the session whose `application_name` follows this connection's settings.
@@ -232,6 +245,9 @@ impl Wire {
     /// # Errors
     /// [`End::Lost`]: the connection broke.
     pub fn flush(&mut self) -> std::result::Result<(), End> {
+        if self.lease.as_ref().is_some_and(|lease| !lease.holds()) {
+            self.wait_for_lease();
+        }
         if self.lost.is_none()
             && let Err(error) = self.out.flush(&*self.stream)
         {
@@ -241,6 +257,22 @@ impl Wire {
             Some(cause) => Err(End::Lost(cause.clone())),
             None => Ok(()),
         }
+    }
+
+    /// Where the lease is not renewed in time, the client is told 57P01 instead of what waits to be written.
+    #[cold]
+    fn wait_for_lease(&mut self) {
+        let Some(lease) = self.lease.as_ref() else { return };
+        if lease.wait(LEASE_WAIT).is_ok() || self.lost.is_some() {
+            return;
+        }
+        let text = "this server does not know whether it has the database still";
+        let error = SqlError::new(code::ADMIN_SHUTDOWN, text).fatal();
+        self.out.forget();
+        self.report(b'E', &error);
+        // Whether it can be written makes no difference.
+        let _ = self.out.flush(Unwaiting(&self.stream));
+        self.lost = Some(text.into());
     }
 
     /// Fails if the connection broke while a statement wrote to it.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 /// What a reader has beside what every engine has.
 pub(crate) struct Follow {
-    pub(super) follower: Arc<Follower>,
+    pub(crate) follower: Arc<Follower>,
     /// The position that the published definitions are of, or come to be of this moment.
     pub(super) defined: AtomicU64,
     /// The definitions that are published: their keys, hashes of their rows, and what takes them back.

@@ -79,13 +79,13 @@ pub struct DataDir {
 enum Place {
     Files {
         path: PathBuf,
-        _lock: File,
+        _lock: Arc<File>,
     },
     Nodes {
         nodes: Arc<dyn StorageNodes>,
         taken: Taken,
         scratch: PathBuf,
-        _lock: File,
+        lock: Arc<File>,
     },
 }
 
@@ -93,11 +93,11 @@ enum Place {
 const LOCK_TIMEOUT: Nanos = Nanos::from_secs(1);
 
 /// Takes a directory for this process, of those of this host.
-fn lock(path: &Path) -> Result<File> {
+fn lock(path: &Path) -> Result<Arc<File>> {
     let lock_path = path.join("lock");
     let lock = doing(fs::open(&lock_path, OpenOptions::CREATE), "opening", &lock_path)?;
     match doing(lock.lock_exclusive_within(LOCK_TIMEOUT), "locking", &lock_path)? {
-        true => Ok(lock),
+        true => Ok(Arc::new(lock)),
         false => Err(Error::Busy(format!(
             "the data directory {} is in use by another server: stop that one first",
             path.display()
@@ -106,7 +106,7 @@ fn lock(path: &Path) -> Result<File> {
 }
 
 /// Takes the directory of a server whose database is on storage nodes.
-fn lock_scratch(scratch: &Path) -> Result<File> {
+fn lock_scratch(scratch: &Path) -> Result<Arc<File>> {
     doing(fs::create_dir_all(scratch), "making", scratch)?;
     let control = scratch.join("control");
     if doing(fs::exists(&control), "looking for", &control)? {
@@ -200,7 +200,32 @@ impl DataDir {
     /// grant has it; [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record
     /// is damaged.
     pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
-        let lock = lock_scratch(scratch)?;
+        Self::taken(nodes, (scratch, lock_scratch(scratch)?), origins, claim)
+    }
+
+    /// Takes the database for the process that has been its `reader`, whose directory it has from then on. The reader
+    /// goes on until it ends.
+    ///
+    /// # Errors
+    /// Those of [`DataDir::on_nodes`].
+    ///
+    /// # Panics
+    /// If `reader` is none.
+    pub fn after_reading(reader: &Storage, nodes: Arc<dyn StorageNodes>, claim: &Claim) -> Result<DataDir> {
+        match &reader.dir.place {
+            Place::Nodes { scratch, lock, .. } if reader.follower().is_some() => {
+                Self::taken(nodes, (scratch, Arc::clone(lock)), Origins::default(), claim)
+            }
+            _ => panic!("a reader takes the database that it has read"),
+        }
+    }
+
+    fn taken(
+        nodes: Arc<dyn StorageNodes>,
+        (scratch, lock): (&Path, Arc<File>),
+        origins: Origins,
+        claim: &Claim,
+    ) -> Result<DataDir> {
         let is_whole = |slot: Option<&[u8]>| control::refuse_filling(slot, &nodes.name());
         let is_clean = |slot: Option<&[u8]>| control::is_clean(slot, &nodes.name());
         let (owner, mut taken) = Ownership::claim_on(&nodes, claim, &is_whole, &is_clean)?;
@@ -212,7 +237,7 @@ impl DataDir {
                 nodes,
                 taken,
                 scratch: scratch.to_owned(),
-                _lock: lock,
+                lock,
             },
             control: Arc::new(control),
             owner,
@@ -246,12 +271,20 @@ impl DataDir {
                 nodes,
                 taken,
                 scratch: scratch.to_owned(),
-                _lock: lock,
+                lock,
             },
             control: Arc::new(control),
             owner,
             follower: Some(follower),
         })
+    }
+
+    /// Where the log of a database on storage nodes ends, as it was when it was taken.
+    pub fn log_end(&self) -> Option<Lsn> {
+        match &self.place {
+            Place::Files { .. } => None,
+            Place::Nodes { taken, .. } => Some(taken.log.end),
+        }
     }
 
     /// The directory of this process: the database's, or the one for what need not last.

@@ -1,0 +1,319 @@
+//! `cenote run --role auto`: a server that has the database, or reads what another one changes, as things go.
+//!
+//! ```text
+//!   begins ──▶ reader ── no server has it: takes it, keeps its frames ──▶ writer
+//!     ▲          ▲                                                          │
+//!     │          └───────────── another one was named: hands over ──────────┤
+//!     └──── anew, as a process ── another one has it, or its memory fails ──┘
+//! ```
+//!
+//! The socket stays bound: clients that connect while it changes wait in its backlog.
+
+use super::Failure;
+use super::client::{publish_address, withdraw_address};
+use super::run::{
+    bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
+};
+use super::say;
+use crate::config::Settings;
+use crate::server::Server;
+use crate::server::auth::Passwords;
+use crate::{database, log, membership};
+use cenote_base::rt::Nanos;
+use cenote_cluster::lease::SILENCE;
+use cenote_cluster::{Decision, Member};
+use cenote_engine::{Engine, Promotion};
+use cenote_storage_node::{NodesClient, ServerRole};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::net::{SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Between two looks whether a signal has come.
+const TURN: Nanos = Nanos::from_millis(20);
+/// How long statements have that run when another server is to have the database.
+const GRACE: Duration = Duration::from_millis(100);
+/// How long sessions have to end.
+const TIMEOUT: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a start waits for storage nodes, or for a database that is being made.
+const BEGIN: Duration = Duration::from_secs(60);
+/// Before something is tried again.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Connections that wait to be accepted.
+const BACKLOG: i32 = 4096;
+
+/// What stays while the server changes.
+struct Auto {
+    settings: Settings,
+    listener: TcpListener,
+    address: SocketAddr,
+    member: Member,
+}
+
+/// What the server is now.
+struct Standing {
+    engine: Arc<Engine>,
+    role: ServerRole,
+    /// Of its start, where it has the database.
+    epoch: u64,
+}
+
+/// What it does next.
+enum Next {
+    Stop(i32),
+    Promoted(Box<Promotion>, u64),
+    HandOver,
+    Deposed(u64),
+}
+
+/// Runs the server until it is told to stop.
+///
+/// # Errors
+/// No storage node answers for a minute; those of opening the database.
+pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Result<ExitCode, Failure> {
+    let address = listener.local_addr()?;
+    if settings.advertise.is_none() && address.ip().is_unspecified() {
+        return Err(format!("{address} is no address that other machines reach: name one with --advertise").into());
+    }
+    let Some(member) = membership::join(&settings, address)? else {
+        return Err("role is auto: say where the storage nodes are, with --storage".into());
+    };
+    say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
+    let auto = Auto {
+        settings,
+        listener,
+        address,
+        member,
+    };
+    let standing = auto.begin()?;
+    auto.introduce(&standing);
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let code = auto.serve_on(standing, &mut signals, started)?;
+    withdraw_address(&auto.settings.data);
+    Ok(code)
+}
+
+impl Auto {
+    /// A reader of the database; or, where there is none, or none that can be read and no server that has it, the writer.
+    fn begin(&self) -> Result<Standing, Failure> {
+        let until = Instant::now() + BEGIN;
+        loop {
+            let tried = self.try_to_begin();
+            match tried {
+                Ok(Some(standing)) => return Ok(standing),
+                Ok(None) if Instant::now() < until => {}
+                Ok(None) => return Err("another server makes the database, and has not ended".into()),
+                Err(error) if Instant::now() >= until => return Err(error),
+                Err(error) => log::info!("not yet: {error}"),
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    fn try_to_begin(&self) -> Result<Option<Standing>, Failure> {
+        let seen = self.member.ask()?;
+        if seen.has_database {
+            match database::open_reader(&self.settings) {
+                Ok(engine) => return Ok(Some(reader(engine))),
+                Err(error) if seen.writer().is_some() => return Err(error.into()),
+                Err(_) if seen.listens_for < SILENCE => return Ok(None),
+                Err(_) => {}
+            }
+        }
+        let client = self.client()?;
+        let options = database::writer_after(&self.settings, &client, seen.epoch)?;
+        let engine = Engine::open(options)?;
+        let epoch = client.epoch();
+        Ok(Some(Standing {
+            engine,
+            role: ServerRole::Writer,
+            epoch,
+        }))
+    }
+
+    fn client(&self) -> Result<Arc<NodesClient>, Failure> {
+        match &self.settings.storage {
+            Some(storage) => Ok(Arc::new(database::client(storage)?)),
+            None => Err("there are no storage nodes".into()),
+        }
+    }
+
+    fn introduce(&self, standing: &Standing) {
+        say!("memory     {}", describe_memory(&self.settings));
+        if let Some(storage) = &self.settings.storage {
+            say!(
+                "storage    log and pages on the storage nodes {}",
+                storage.nodes.join(", ")
+            );
+        }
+        say!("role       auto: {}", standing.describe());
+        report_recovery(&standing.engine.recovery_report());
+    }
+
+    fn serve_on(&self, mut standing: Standing, signals: &mut Signals, started: Instant) -> Result<ExitCode, Failure> {
+        let mut is_first = true;
+        loop {
+            let mut server = self.serve(&standing)?;
+            if is_first {
+                publish_address(&self.settings.data, self.address)?;
+                say_connect(&self.settings, self.address);
+                say!("ready in {} ms on {}", started.elapsed().as_millis(), self.address);
+                name_orphans();
+                is_first = false;
+            }
+            standing = match self.wait(&standing, signals) {
+                Next::Stop(signal) => return Ok(self.stop(&standing, &mut server, signal)),
+                Next::Promoted(promotion, epoch) => self.become_writer(standing, server, *promotion, epoch)?,
+                Next::HandOver => self.become_reader(standing, server)?,
+                Next::Deposed(by) => {
+                    database::restart(&format!("start {by} has the database"));
+                    return Ok(ExitCode::FAILURE);
+                }
+            };
+        }
+    }
+
+    fn serve(&self, standing: &Standing) -> Result<Server, Failure> {
+        let passwords = self
+            .settings
+            .password_file
+            .as_deref()
+            .map(Passwords::read)
+            .transpose()?;
+        let local = bind_local(&self.settings, self.address.port())?;
+        let lease = (standing.role == ServerRole::Writer).then(|| self.member.lease());
+        // Before anything is answered: as the writer, its lease begins with this.
+        let said = self.member.become_role(standing.role, standing.epoch);
+        said.unwrap_or_else(|error| log::warn!("the storage nodes do not hear of this server: {error}"));
+        let listener = self.listener.try_clone()?;
+        let engine = standing.engine.clone();
+        let server = serve(&self.settings, engine, (listener, local), passwords, None, lease)?;
+        self.member.look(membership::look(&standing.engine, &server.registry));
+        Ok(server)
+    }
+
+    /// Waits for what changes it. The database is taken here, while the reader goes on: another may be faster.
+    fn wait(&self, standing: &Standing, signals: &mut Signals) -> Next {
+        loop {
+            if let Some(signal) = signals.pending().next() {
+                return Next::Stop(signal);
+            }
+            match self.member.wait(TURN) {
+                Decision::Take { after, .. } => match self.take(standing, after) {
+                    Ok((promotion, epoch)) => return Next::Promoted(Box::new(promotion), epoch),
+                    Err(error) => {
+                        log::info!("it does not take the database: {error}");
+                        std::thread::sleep(AGAIN);
+                    }
+                },
+                Decision::HandOver => return Next::HandOver,
+                Decision::Deposed { by } => return Next::Deposed(by),
+                Decision::Stay | Decision::Probe(_) => {}
+            }
+        }
+    }
+
+    fn take(&self, standing: &Standing, after: u64) -> Result<(Promotion, u64), Failure> {
+        let client = self.client()?;
+        let options = database::writer_after(&self.settings, &client, after)?;
+        let promotion = standing.engine.promote(options)?;
+        Ok((promotion, client.epoch()))
+    }
+
+    fn become_writer(
+        &self,
+        standing: Standing,
+        mut server: Server,
+        promotion: Promotion,
+        epoch: u64,
+    ) -> Result<Standing, Failure> {
+        let begun = Instant::now();
+        // Others see that it is under way; it is said again.
+        let _ = self.member.become_role(ServerRole::Opening, epoch);
+        let left = server.stop(TIMEOUT);
+        drop(server);
+        self.listen()?;
+        if left > 0 {
+            log::warn!("{left} sessions did not end: its memory is left to them");
+        }
+        let engine = promotion.open(standing.engine).inspect_err(|error| {
+            database::restart(&format!("the database was taken and cannot be opened: {error}"));
+        })?;
+        let report = engine.recovery_report();
+        log::info!(
+            "this server has the database now, start {epoch}: promoted in {} ms, {} frames kept",
+            begun.elapsed().as_millis(),
+            report.frames_kept
+        );
+        Ok(Standing {
+            engine,
+            role: ServerRole::Writer,
+            epoch,
+        })
+    }
+
+    fn become_reader(&self, standing: Standing, mut server: Server) -> Result<Standing, Failure> {
+        log::info!("another server is to have the database: handing over");
+        let begun = Instant::now();
+        let left = server.hand_over(GRACE, TIMEOUT);
+        drop(server);
+        self.listen()?;
+        if left > 0 {
+            database::restart(&format!("{left} sessions did not end"));
+        }
+        if let Err(error) = standing.engine.shutdown() {
+            database::restart(&format!("the database was not closed in order: {error}"));
+        }
+        let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
+        log::info!("the database was left in {} ms", begun.elapsed().as_millis());
+        drop(standing);
+        self.begin()
+    }
+
+    /// Clients wait in the backlog from here on. A server that stops ends what listens.
+    fn listen(&self) -> Result<(), Failure> {
+        Ok(rustix::net::listen(&self.listener, BACKLOG)?)
+    }
+
+    fn stop(&self, standing: &Standing, server: &mut Server, signal: i32) -> ExitCode {
+        let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+        log::info!("{name}: shutting down");
+        end_at_second_signal();
+        let begun = Instant::now();
+        let left = server.stop(STOP_TIMEOUT);
+        if left > 0 {
+            log::warn!("{left} sessions did not end: stopping as if killed");
+            return ExitCode::FAILURE;
+        }
+        if let Err(error) = standing.engine.shutdown() {
+            log::error!("the database was not closed in order: {error}; the next start recovers");
+            return ExitCode::FAILURE;
+        }
+        if standing.role == ServerRole::Writer {
+            // Else it is found silent.
+            let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
+        }
+        log::info!("stopped in {} ms", begun.elapsed().as_millis());
+        ExitCode::SUCCESS
+    }
+}
+
+impl Standing {
+    fn describe(&self) -> String {
+        match self.role {
+            ServerRole::Writer => format!("it has the database, as start {}", self.epoch),
+            _ => "it reads what another server changes, and takes the database when none has it".into(),
+        }
+    }
+}
+
+fn reader(engine: Arc<Engine>) -> Standing {
+    Standing {
+        engine,
+        role: ServerRole::Reader,
+        epoch: 0,
+    }
+}

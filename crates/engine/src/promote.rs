@@ -1,0 +1,76 @@
+//! A reader becomes the server that has the database, and keeps its frames (PolarDB Serverless, section 5.1).
+//!
+//! 1. *Take*: storage nodes let this start write, and no former one. The reader goes on; if another server was faster,
+//!    for good.
+//! 2. Its sessions end; its threads do.
+//! 3. *Last moves*: the frames lose what the former server has changed since the reader's moment. From the take on the
+//!    log does not grow, so these come to its end.
+//! 4. The engine opens over those frames as over those of a killed server: all of them are as of the log's end, so none
+//!    is rebuilt. Transactions that had not ended are found in undo, as at any start, and rolled back behind it.
+//!
+//! Where a session keeps the former engine, or the last moves do not come in a second, it opens over new memory: cold.
+
+use crate::api::EngineOptions;
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::open::open_directory_after;
+use cenote_base::rt;
+use cenote_base::rt::atomic::Ordering;
+use cenote_fabric::Region;
+use cenote_storage::DataDir;
+use std::sync::Arc;
+
+/// How long users of the former engine have to let go of it.
+const LET_GO: rt::Nanos = rt::Nanos::from_secs(1);
+
+/// A database that was taken for a process that still reads it.
+pub struct Promotion {
+    options: EngineOptions,
+    dir: DataDir,
+}
+
+impl Engine {
+    /// Takes the database that this reader reads, as `options` say; it goes on until [`Promotion::open`].
+    ///
+    /// # Errors
+    /// `Busy`: another server has taken it meanwhile. Timeout: no majority of the storage nodes answers, and whether it
+    /// was taken is unknown.
+    pub fn promote(&self, options: EngineOptions) -> Result<Promotion> {
+        let Some(follow) = &self.follow else {
+            return Err(Error::Config("this server has the database already".into()));
+        };
+        // The answer that is waited for now comes with the entry that takes the database.
+        follow.follower.hurry(true);
+        let dir = open_directory_after(&self.storage.0, &options);
+        if dir.is_err() {
+            follow.follower.hurry(false);
+        }
+        Ok(Promotion { options, dir: dir? })
+    }
+
+    /// Ends a reader, and leaves its memory: frames as of `end` of the log.
+    fn leave(reader: Arc<Engine>, dir: &DataDir) -> Option<Arc<Region>> {
+        reader.stopping.store(true, Ordering::Release);
+        reader.pool.end();
+        reader.stop_threads();
+        let followed = dir.log_end().map(|end| reader.pool.follow_to_end(end));
+        let until = rt::now() + LET_GO;
+        while Arc::strong_count(&reader) > 1 && rt::now() < until {
+            rt::sleep(rt::Nanos::from_millis(1));
+        }
+        let region = Arc::clone(reader.pool.region());
+        let was_last = Arc::into_inner(reader).is_some();
+        (matches!(followed, Some(Ok(()))) && was_last).then_some(region)
+    }
+}
+
+impl Promotion {
+    /// Opens the database over the reader's frames. No session of it is left.
+    ///
+    /// # Errors
+    /// Those of [`Engine::open`].
+    pub fn open(self, reader: Arc<Engine>) -> Result<Arc<Engine>> {
+        let kept = Engine::leave(reader, &self.dir);
+        Engine::open_in(self.options, self.dir, kept)
+    }
+}
