@@ -18,6 +18,8 @@ use crate::lease::SILENCE;
 
 /// Between two words of a server.
 pub const BEAT: Nanos = Nanos::from_millis(100);
+/// Between two words of a server that is to have the database next.
+pub const BEAT_IN_SWITCH: Nanos = Nanos::from_millis(10);
 /// A word that has not come for so long is overdue.
 pub const OVERDUE: Nanos = Nanos::from_millis(250);
 /// What each server in the row leaves to the ones before it.
@@ -77,10 +79,8 @@ fn as_reader(me: &Server, seen: &Membership, is_refused: bool) -> Decision {
         },
         false => Decision::Stay,
     };
-    if seen.is_vacant {
-        let is_it = |other: &&ServerSeen| other.server.role == ServerRole::Gone && other.server.epoch == seen.epoch;
-        let gone = seen.servers.iter().find(is_it);
-        return is_due(gone.map_or(SILENCE, |gone| gone.ago), Nanos::ZERO);
+    if let Some(vacant) = seen.vacant_for {
+        return is_due(vacant, Nanos::ZERO);
     }
     match seen.writer() {
         Some(writer) if writer.ago < OVERDUE => Decision::Stay,
@@ -132,7 +132,7 @@ mod tests {
         Membership {
             epoch: 7,
             has_database: true,
-            is_vacant: false,
+            vacant_for: None,
             listens_for: Nanos::from_secs(60),
             switch_to: 0,
             servers: servers
@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_was_left_in_order_is_taken_at_once_by_the_one_that_was_named() {
         let mut vacant = seen(&[(server(1, ServerRole::Gone, 7), 20), (reader(2), 10), (reader(3), 10)]);
-        vacant.is_vacant = true;
+        vacant.vacant_for = Some(Nanos(20 * MS));
         let take = Decision::Take {
             after: 7,
             silent: Nanos::ZERO,
@@ -207,7 +207,7 @@ mod tests {
         vacant.switch_to = 3;
         assert_eq!(decide(&reader(3), &vacant, false), take);
         assert_eq!(decide(&reader(2), &vacant, false), Decision::Stay);
-        vacant.servers[0].ago = Nanos(300 * MS);
+        vacant.vacant_for = Some(Nanos(300 * MS));
         assert_eq!(
             decide(&reader(2), &vacant, false),
             take,

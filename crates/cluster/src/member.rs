@@ -8,7 +8,7 @@ use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Lsn, Result};
 use cenote_storage_node::{Membership, NodesClient, Server, ServerRole};
 
-use crate::decide::{BEAT, Decision, decide};
+use crate::decide::{BEAT, BEAT_IN_SWITCH, Decision, decide};
 use crate::lease::Lease;
 
 /// What a server asks of the others, and of the storage nodes that they share.
@@ -174,6 +174,16 @@ impl fmt::Debug for Member {
 }
 
 impl Shared {
+    /// Until the next word: soon, where this server is to have the database.
+    fn beat(&self) -> Nanos {
+        let state = self.state.lock();
+        let is_named = state.seen.as_ref().is_some_and(|seen| seen.switch_to == state.me.id);
+        match is_named {
+            true => BEAT_IN_SWITCH,
+            false => BEAT,
+        }
+    }
+
     fn me(&self) -> Server {
         let (mut me, look) = {
             let state = self.state.lock();
@@ -245,8 +255,9 @@ fn run(shared: &Weak<Shared>) {
         let begun = rt::now();
         // Why nothing was heard is noted.
         let _ = shared.speak();
+        let beat = shared.beat();
         drop(shared);
-        rt::sleep(Nanos(BEAT.0.saturating_sub(rt::now().since(begun).0).max(1_000_000)));
+        rt::sleep(Nanos(beat.0.saturating_sub(rt::now().since(begun).0).max(1_000_000)));
     }
 }
 
@@ -300,7 +311,7 @@ mod tests {
         Membership {
             epoch,
             has_database: true,
-            is_vacant: false,
+            vacant_for: None,
             listens_for: Nanos::from_secs(9),
             switch_to: 0,
             servers: vec![writer],

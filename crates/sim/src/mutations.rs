@@ -85,7 +85,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         StartUnchecked | PageEarly | MergeAhead | CommandTwice => (Name::StorageNodes, 40),
         LackingRead | LackingOlder => (Name::StorageNodes, 400),
         ReplacedCounts => (Name::StorageNodes, 120),
-        ChangeUntold | PageTooNew | MoveUnseen | HorizonUnread => (Name::Readers, 60),
+        ChangeUntold | PageTooNew | MoveUnseen | HorizonUnread | LastMoves => (Name::Readers, 60),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,

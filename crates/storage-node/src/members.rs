@@ -72,8 +72,8 @@ pub struct Membership {
     pub epoch: u64,
     /// Whether there is a database.
     pub has_database: bool,
-    /// Whether the server of that start has stopped in order.
-    pub is_vacant: bool,
+    /// For how long it is without a server, where that of this start has stopped in order.
+    pub vacant_for: Option<Nanos>,
     /// For how long this node has listened, or that start has had the database: the less.
     pub listens_for: Nanos,
     /// The server that is to have the database next; zero: none is named.
@@ -109,8 +109,8 @@ struct Table {
     /// Since when both are so.
     since: Nanos,
     servers: BTreeMap<u128, (Server, Nanos)>,
-    /// The start whose server has stopped in order.
-    vacant: u64,
+    /// The start whose server has stopped in order, and when.
+    vacant: Option<(u64, Nanos)>,
     /// The start whose server was found silent, and when.
     claimed: Option<(u64, Nanos)>,
     /// The server that is to have the database behind a start, and when that was asked for.
@@ -143,7 +143,7 @@ impl Members {
             return Err(Error::Busy(format!("this database has {SERVERS_MAX} servers already")));
         }
         if server.role == ServerRole::Gone {
-            table.vacant = table.vacant.max(server.epoch);
+            table.leave(server.epoch);
         }
         table.servers.insert(server.id, (server, rt::now()));
         Ok(())
@@ -183,7 +183,7 @@ impl Members {
         let now = rt::now();
         let heard = table.servers.values().find(|(server, _)| server.has_start(after));
         let heard = heard.map_or(table.since, |(_, at)| *at);
-        let is_gone = after > 0 && table.vacant >= after;
+        let is_gone = table.vacant_since(after).is_some();
         match led.epoch == after && (is_gone || now.since(heard) >= silent) {
             true => {
                 table.claimed = Some((after, now));
@@ -204,7 +204,7 @@ impl Members {
         Membership {
             epoch: led.epoch,
             has_database: led.has_database,
-            is_vacant: led.epoch > 0 && table.vacant >= led.epoch,
+            vacant_for: table.vacant_since(led.epoch).map(|since| now.since(since)),
             listens_for: now.since(table.since),
             switch_to: table.switch.map_or(0, |(to, ..)| to),
             servers: table.servers.values().map(seen).collect(),
@@ -213,6 +213,20 @@ impl Members {
 }
 
 impl Table {
+    /// The server of a start has stopped in order.
+    fn leave(&mut self, epoch: u64) {
+        if epoch > 0 && self.vacant_since(epoch).is_none() {
+            self.vacant = Some((epoch, rt::now()));
+        }
+    }
+
+    /// Since when start `epoch` is without a server.
+    fn vacant_since(&self, epoch: u64) -> Option<Nanos> {
+        self.vacant
+            .filter(|(vacant, _)| *vacant == epoch)
+            .map(|(_, since)| since)
+    }
+
     /// What a former term's node knew, or this one did in a former term, is not known any more.
     fn listen(&mut self, led: Led) {
         let now = rt::now();
@@ -281,17 +295,20 @@ pub(crate) fn put_membership(writer: Writer, members: &Membership) -> Writer {
     writer
         .u64(members.epoch)
         .u8(members.has_database.into())
-        .u8(members.is_vacant.into())
+        .u8(members.vacant_for.is_some().into())
+        .u64(members.vacant_for.unwrap_or_default().0)
         .u64(members.listens_for.0)
         .u128(members.switch_to)
         .each(&members.servers, |w, seen| put_server(w, &seen.server).u64(seen.ago.0))
 }
 
 pub(crate) fn take_membership(r: &mut Reader<'_>) -> Result<Membership> {
+    let (epoch, has_database, is_vacant) = (r.u64()?, r.u8()? == 1, r.u8()? == 1);
+    let vacant = Nanos(r.u64()?);
     Ok(Membership {
-        epoch: r.u64()?,
-        has_database: r.u8()? == 1,
-        is_vacant: r.u8()? == 1,
+        epoch,
+        has_database,
+        vacant_for: is_vacant.then_some(vacant),
         listens_for: Nanos(r.u64()?),
         switch_to: r.u128()?,
         servers: r.each(|r| {
@@ -333,13 +350,16 @@ mod tests {
         members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
         let seen = members.seen(FIRST);
         assert_eq!(seen.writer().map(|seen| seen.server.id), Some(1));
-        assert!(!seen.is_vacant);
+        assert_eq!(seen.vacant_for, None);
         members.note(FIRST, server(1, ServerRole::Gone)).expect("noted");
         let seen = members.seen(FIRST);
-        assert!(seen.is_vacant && seen.writer().is_none());
+        assert!(seen.vacant_for.is_some() && seen.writer().is_none());
+        // It may be a reader from here on.
+        members.note(FIRST, server(1, ServerRole::Reader)).expect("noted");
+        assert!(members.seen(FIRST).vacant_for.is_some());
         // The next start has it: nothing is vacant.
         let next = Led { epoch: 5, ..FIRST };
-        assert!(!members.seen(next).is_vacant);
+        assert_eq!(members.seen(next).vacant_for, None);
     }
 
     #[test]

@@ -197,6 +197,7 @@ impl Pages {
         match outcome {
             Outcome::SpaceMade(space) => index.history.note_space(entry.0, end, *space, true),
             Outcome::SpaceDropped(space) => index.history.note_space(entry.0, end, *space, false),
+            Outcome::Taken { .. } => index.history.note_taken(entry.0, end),
             _ => {}
         }
         index.entry = entry;

@@ -312,6 +312,8 @@ faults! {
     MoveUnseen = "move-unseen",
     /// A reader does not look at what the server has purged.
     HorizonUnread = "horizon-unread",
+    /// A reader that takes the database leaves out the moves to the log's end.
+    LastMoves = "last-moves",
 
     ; // What follows breaks no rule.
 

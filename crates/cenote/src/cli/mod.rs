@@ -5,6 +5,7 @@ mod auto;
 mod backup;
 mod check;
 mod client;
+mod cluster;
 mod delegate;
 mod devices;
 mod host;
@@ -18,6 +19,7 @@ mod run;
 mod space;
 mod status;
 mod storage;
+mod up;
 mod version;
 
 use crate::config::{DataOptions, MemoryOptions, RunOptions, StorageOptions};
@@ -105,6 +107,15 @@ A commit is acknowledged when a majority of the nodes has it synced; the nodes m
 server may be started on any machine: it has nothing that lasts. A server that is started takes the database from the
 one before, of which nothing is accepted any more. On addresses that other machines reach, every node and server needs
 the same secret (--storage-secret-file).";
+
+const UP_EXAMPLES: &str = "\
+Examples:
+  cenote up                                   three storage nodes, a writer, two readers, a proxy on 127.0.0.1:5433
+  psql -h 127.0.0.1 -p 5433 -d cenote         in another terminal
+  kill -9 a process of it                     and watch: another server has the database, clients stay connected
+  cenote up --detach --dir /srv/cluster       in the background; `cenote down --dir /srv/cluster` ends it
+
+What ends is started again. Data stays in the directory: the next `cenote up` goes on with it.";
 
 const KV_EXAMPLES: &str = "\
 Examples:
@@ -196,6 +207,14 @@ enum Command {
     /// Start a storage node: with others it keeps the log and the pages of a database
     #[command(after_help = STORAGE_EXAMPLES)]
     Storage(storage::StorageArguments),
+    /// Start a cluster on this machine, a process for each role: storage nodes, servers, a proxy for clients
+    #[command(after_help = UP_EXAMPLES)]
+    Up(up::UpArguments),
+    /// End the cluster that `cenote up` started
+    Down(up::DownArguments),
+    /// Look at the servers of a database on storage nodes, or let another of them have it
+    #[command(subcommand)]
+    Cluster(cluster::ClusterCommand),
     /// Start a key-value server in the foreground: Redis's protocol, on memory that outlives the process
     #[command(after_help = KV_EXAMPLES)]
     Kv(kv::KvArguments),
@@ -326,6 +345,9 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Host(arguments) => host::run(arguments),
         Command::Pool(command) => pool::look(command),
         Command::Storage(arguments) => storage::run(arguments),
+        Command::Up(arguments) => up::up(&arguments),
+        Command::Down(arguments) => up::down(&arguments),
+        Command::Cluster(command) => cluster::run(command),
         Command::Kv(arguments) => kv::run(arguments, started),
         Command::Mount(arguments) => mount::run(&arguments, started),
         Command::Fs(command) => mount::look(command),

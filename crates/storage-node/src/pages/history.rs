@@ -70,6 +70,15 @@ impl History {
         });
     }
 
+    /// With an entry another start took the database: a reader that is about to be that start is told at once.
+    pub fn note_taken(&mut self, entry: u64, end: Lsn) {
+        self.note(Changed {
+            at: Moment { entry, end },
+            pages: Box::default(),
+            space: None,
+        });
+    }
+
     fn note(&mut self, changed: Changed) {
         assert!(changed.at.entry > self.since, "entries come in order, each once");
         self.kept += changed.cost();

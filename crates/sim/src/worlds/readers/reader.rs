@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{Engine, Error, Isolation, Result, Table, Tx};
+use cenote_engine::{Engine, EngineOptions, Error, Isolation, Promotion, Result, Table, Tx};
 
+use super::server;
 use super::stage::Stage;
 use super::table::{CLOCK, IDS, OTHERS, decode, key_of, rows_of};
 use crate::clock;
 
 /// How long a reader tries to catch up.
 const CATCH_UP: Nanos = Nanos::from_secs(10);
+/// Between two looks whether it is to have the database.
+const TURN: Nanos = Nanos::from_millis(5);
 /// Threads that look, in each reader.
 const THREADS: usize = 2;
 /// What all amounts add up to.
@@ -34,23 +38,57 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
         Err(error) => return stage.fail(format!("reader {number}: {} {error}", error.sqlstate())),
     };
     stage.shared.count("starts of readers");
+    let ends = Arc::new(AtomicBool::new(false));
     let threads: Vec<_> = (0..THREADS)
         .map(|n| {
-            let (stage, engine) = (stage.clone(), engine.clone());
-            rt::spawn("looks", move || look_on(&stage, &engine, (number, n)))
+            let (stage, engine, ends) = (stage.clone(), engine.clone(), ends.clone());
+            rt::spawn("looks", move || look_on(&stage, &engine, (number, n), &ends))
         })
         .collect();
+    let promotion = await_promotion(stage, &engine, host, number);
+    ends.store(true, SeqCst);
     for thread in threads {
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
         }
     }
-    if let Err(error) = engine.shutdown() {
-        stage.fail(format!("reader {number} does not stop: {error}"));
+    match promotion {
+        Some((promotion, begun)) => {
+            stage.shared.count("promotions");
+            server::promoted(stage, number, begun, || promotion.open(engine));
+        }
+        None => {
+            if let Err(error) = engine.shutdown() {
+                stage.fail(format!("reader {number} does not stop: {error}"));
+            }
+        }
     }
 }
 
-fn look_on(stage: &Arc<Stage>, engine: &Arc<Engine>, who: (u64, usize)) {
+/// Until the world is over, or it is to have the database, and has taken it: threads go on to look meanwhile.
+fn await_promotion(stage: &Arc<Stage>, engine: &Arc<Engine>, host: usize, number: u64) -> Option<(Promotion, Nanos)> {
+    while !stage.is_over() {
+        rt::sleep(TURN);
+        if !stage.takes_asked(host) {
+            continue;
+        }
+        let begun = clock::now();
+        let options = stage.engine_options(host, number, true).map(|options| EngineOptions {
+            reader: None,
+            ..options
+        });
+        match options.and_then(|options| engine.promote(options)) {
+            Ok(promotion) => return Some((promotion, begun)),
+            Err(error) => stage.shared.step(format!(
+                "reader {number} does not have it: {} {error}",
+                error.sqlstate()
+            )),
+        }
+    }
+    None
+}
+
+fn look_on(stage: &Arc<Stage>, engine: &Arc<Engine>, who: (u64, usize), ends: &AtomicBool) {
     let mut look = Look {
         stage,
         engine,
@@ -58,7 +96,7 @@ fn look_on(stage: &Arc<Stage>, engine: &Arc<Engine>, who: (u64, usize)) {
         draw: Random(rt::random()),
         clock: 0,
     };
-    while !stage.is_over() {
+    while !stage.is_over() && !ends.load(SeqCst) {
         let begun = clock::now();
         let looked = look.look();
         let ended = look.tx.rollback();

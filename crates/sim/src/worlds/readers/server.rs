@@ -16,8 +16,22 @@ const TURN: Nanos = Nanos::from_millis(5);
 
 /// The body of its process.
 pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
-    let begun = clock::now();
-    match try_run(stage, host, number) {
+    let options = stage.engine_options(host, number, false);
+    run_over(stage, number, clock::now(), || options.and_then(Engine::open));
+}
+
+/// The body of a process that was a reader; it has taken the database at `begun`.
+pub(super) fn promoted(stage: &Arc<Stage>, number: u64, begun: Nanos, open: impl FnOnce() -> Result<Arc<Engine>>) {
+    run_over(stage, number, begun, || {
+        let engine = open()?;
+        let kept = engine.recovery_report().frames_kept;
+        stage.shared.add("frames kept at promotions", kept);
+        Ok(engine)
+    });
+}
+
+fn run_over(stage: &Arc<Stage>, number: u64, begun: Nanos, open: impl FnOnce() -> Result<Arc<Engine>>) {
+    match open().and_then(|engine| serve(stage, engine)) {
         Ok(()) => {}
         // Another server has the database, or storage does not answer.
         Err(error @ (Error::Poisoned(_) | Error::Io(_) | Error::OutcomeUnknown(_))) if stage.is_excused(begun) => {
@@ -29,8 +43,7 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
     }
 }
 
-fn try_run(stage: &Arc<Stage>, host: usize, number: u64) -> Result<()> {
-    let engine = Engine::open(stage.engine_options(host, number, false)?)?;
+fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     stage.shared.count("starts of servers");
     let mut server = Server {
         stage,

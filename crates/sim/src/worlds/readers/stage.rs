@@ -1,7 +1,7 @@
 //! What outlives all processes of the world.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::random::Random;
@@ -39,6 +39,8 @@ pub(super) struct Stage {
     too_old: AtomicU64,
     rests: AtomicBool,
     is_over: AtomicBool,
+    /// The host whose reader is to have the database; zero: none.
+    asked: AtomicUsize,
     whole_since: Mutex<Option<Nanos>>,
     /// What the server's rows are in the end.
     last: Mutex<Option<BTreeMap<i32, i32>>>,
@@ -71,6 +73,7 @@ impl Stage {
             too_old: AtomicU64::new(0),
             rests: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
             whole_since: Mutex::new(None),
             last: Mutex::new(None),
         })
@@ -161,6 +164,16 @@ impl Stage {
 
     pub fn rests(&self) -> bool {
         self.rests.load(SeqCst)
+    }
+
+    /// The reader on a host is to have the database.
+    pub fn ask(&self, host: usize) {
+        self.asked.store(host, SeqCst);
+    }
+
+    /// Whether it is this host's.
+    pub fn takes_asked(&self, host: usize) -> bool {
+        self.asked.compare_exchange(host, 0, SeqCst, SeqCst).is_ok()
     }
 
     pub fn end_all(&self) {

@@ -29,6 +29,8 @@ pub(super) struct Trouble<'w> {
     nodes: [Option<Process>; NODES],
     server: Option<Process>,
     readers: [Option<Process>; READERS],
+    /// Readers that were to have the database.
+    promoted: Vec<Process>,
     started: u64,
     cuts: BTreeSet<(usize, usize)>,
     deaths: u32,
@@ -43,6 +45,7 @@ impl<'w> Trouble<'w> {
             nodes: [const { None }; NODES],
             server: None,
             readers: [const { None }; READERS],
+            promoted: Vec::new(),
             started: 0,
             cuts: BTreeSet::new(),
             deaths: stage.shared.plan.deaths * 3,
@@ -108,6 +111,7 @@ impl<'w> Trouble<'w> {
             7 | 8 => self.kill_reader(),
             9 => self.pause(),
             10 => self.be_calm(),
+            11 | 12 => self.promote(),
             _ => {}
         }
     }
@@ -153,6 +157,21 @@ impl<'w> Trouble<'w> {
         }
     }
 
+    /// A reader is to have the database; the server that has it was killed, or finds out.
+    fn promote(&mut self) {
+        let n = self.draw.index(READERS);
+        let is_there = self.readers[n].as_ref().is_some_and(Process::is_running);
+        if !is_there || !self.may_die() {
+            return;
+        }
+        self.stage.shared.befalls("deaths: a reader takes the database");
+        if self.draw.one_in(2) {
+            self.server.take().iter().for_each(Process::kill);
+        }
+        self.stage.ask(NODES + SERVERS + n);
+        self.promoted.extend(self.readers[n].take());
+    }
+
     fn cut_or_mend(&mut self) {
         let hosts = (NODES + SERVERS + READERS) as u64;
         let (from, to) = (self.draw.below(hosts) as usize, self.draw.below(hosts) as usize);
@@ -192,7 +211,8 @@ impl<'w> Trouble<'w> {
                 self.start_node(host);
             }
         }
-        if self.server.is_none() && self.draw.one_in(2) {
+        let is_served = self.server.is_some() || !self.promoted.is_empty();
+        if !is_served && self.draw.one_in(2) {
             self.start_server();
         }
         for n in 0..READERS {
@@ -211,6 +231,7 @@ impl<'w> Trouble<'w> {
         let ended = |process: &mut Option<Process>| process.take_if(|process| !process.is_running());
         let mut all: Vec<Process> = self.readers.iter_mut().filter_map(ended).collect();
         all.extend(ended(&mut self.server));
+        all.extend(self.promoted.extract_if(.., |process| !process.is_running()));
         for process in all {
             self.look_at(&process);
         }
@@ -281,6 +302,7 @@ impl<'w> Trouble<'w> {
             .iter_mut()
             .chain([&mut self.server])
             .filter_map(Option::take)
+            .chain(self.promoted.drain(..))
             .collect();
         for process in all {
             self.await_end(&process);
@@ -305,7 +327,7 @@ impl<'w> Trouble<'w> {
 
     pub fn end(&mut self) {
         let all = self.nodes.iter().chain(&self.readers).chain([&self.server]);
-        all.flatten().for_each(Process::kill);
+        all.flatten().chain(&self.promoted).for_each(Process::kill);
     }
 }
 

@@ -1,0 +1,181 @@
+//! `cenote up`: a cluster on one machine, a process for each role; `cenote down` ends it.
+//!
+//! ```text
+//!   cenote up ──▶ plan: which processes, on which ports (DIR/cluster.toml, made once)
+//!        └──────▶ supervisor: starts them, starts again what ends, ends them in order (DIR/supervisor.pid, locked)
+//! ```
+//!
+//! In the foreground the supervisor draws the cluster; with `--detach` it is a process of its own.
+
+mod picture;
+mod plan;
+mod supervise;
+
+use super::{Failure, say};
+use cenote_base::units::ByteSize;
+use clap::Args;
+use plan::Plan;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+use supervise::{Supervised, is_running, running_pid};
+
+/// How long a cluster has to be ready.
+const READY: Duration = Duration::from_secs(60);
+/// How long it has to end.
+const END: Duration = Duration::from_secs(40);
+const TURN: Duration = Duration::from_millis(50);
+
+#[derive(Debug, Args)]
+pub struct UpArguments {
+    /// Readers beside the writer: any of them takes the database when the writer is lost
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    readers: usize,
+    /// Storage nodes: 1, 3, 5 or 7
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    storage_nodes: usize,
+    /// Bytes of memory for pages of each server
+    #[arg(long, default_value_t = ByteSize::mib(256), value_name = "SIZE")]
+    memory_size: ByteSize,
+    /// First of the ports on 127.0.0.1: where clients connect; where it is taken, others are
+    #[arg(long, default_value_t = 5433, value_name = "PORT")]
+    port: u16,
+    #[command(flatten)]
+    place: ClusterPlace,
+    /// Return when the cluster is ready, and leave it running
+    #[arg(long)]
+    detach: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct DownArguments {
+    #[command(flatten)]
+    place: ClusterPlace,
+    /// Remove its directory afterwards, with all data
+    #[arg(long)]
+    remove: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ClusterPlace {
+    /// Directory of the cluster: what each process keeps, and its log
+    #[arg(
+        long,
+        env = "CENOTE_CLUSTER_DIR",
+        default_value = "./cenote-cluster",
+        value_name = "DIR"
+    )]
+    dir: PathBuf,
+}
+
+/// Starts a cluster, or goes on with the one that is in the directory.
+///
+/// # Errors
+/// It runs already; it is not ready within a minute; numbers that make no cluster.
+pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
+    let dir = std::path::absolute(&arguments.place.dir)?;
+    std::fs::create_dir_all(&dir)?;
+    let plan = Plan::load_or_make(
+        &dir,
+        plan::Shape {
+            servers: arguments.readers + 1,
+            storage_nodes: arguments.storage_nodes,
+            memory_size: arguments.memory_size,
+            port: arguments.port,
+        },
+    )?;
+    match arguments.detach {
+        true => detach(&dir, &plan),
+        false => supervise(&dir, &plan),
+    }
+}
+
+fn supervise(dir: &Path, plan: &Plan) -> Result<ExitCode, Failure> {
+    let begun = Instant::now();
+    let mut cluster = Supervised::start(dir, plan)?;
+    picture::tell_plan(plan, dir);
+    let ready = cluster.wait_ready(plan, READY)?;
+    if ready {
+        picture::tell_ready(plan, begun.elapsed());
+        cluster.run(|seen| picture::draw(plan, seen))?;
+    }
+    say!("stopping");
+    cluster.stop();
+    say!("stopped; `cenote up` goes on where this ended");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A supervisor of its own, which is waited for until the cluster is ready.
+fn detach(dir: &Path, plan: &Plan) -> Result<ExitCode, Failure> {
+    if let Some(pid) = running_pid(dir)? {
+        return Err(
+            format!("this cluster runs already: process {pid} supervises it; end it with `cenote down`").into(),
+        );
+    }
+    let begun = Instant::now();
+    let log = std::fs::File::create(dir.join("supervisor.log"))?;
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("up").arg("--dir").arg(dir);
+    use std::os::unix::process::CommandExt;
+    let supervisor = command
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn();
+    let mut supervisor = supervisor?;
+    picture::tell_plan(plan, dir);
+    while begun.elapsed() < READY {
+        if let Some(status) = supervisor.try_wait()? {
+            let said = std::fs::read_to_string(dir.join("supervisor.log")).unwrap_or_default();
+            let last = said.lines().last().unwrap_or("it said nothing").to_owned();
+            return Err(format!("the supervisor ended ({status}): {last}").into());
+        }
+        if supervise::is_ready(plan) {
+            picture::tell_ready(plan, begun.elapsed());
+            say!("           end it with: cenote down --dir {}", dir.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(TURN);
+    }
+    Err(format!(
+        "the cluster is not ready within {} s; see the logs in {}",
+        READY.as_secs(),
+        dir.display()
+    )
+    .into())
+}
+
+/// Ends the cluster of a directory.
+///
+/// # Errors
+/// There is none; it does not end.
+pub fn down(arguments: &DownArguments) -> Result<ExitCode, Failure> {
+    let dir = std::path::absolute(&arguments.place.dir)?;
+    if !plan::is_cluster(&dir) {
+        return Err(format!("there is no cluster in {}", dir.display()).into());
+    }
+    let pid = running_pid(&dir)?;
+    if let Some(pid) = pid {
+        say!("stopping the cluster in {}", dir.display());
+        supervise::signal_end(pid)?;
+    }
+    let begun = Instant::now();
+    while is_running(&dir)? {
+        if begun.elapsed() > END {
+            return Err(format!("process {} has not ended within {} s", pid.unwrap_or(0), END.as_secs()).into());
+        }
+        std::thread::sleep(TURN);
+    }
+    // Those of a supervisor that was killed.
+    let left = supervise::end_leftovers(&dir)?;
+    match (pid, left) {
+        (None, 0) => say!("it did not run"),
+        _ => say!("stopped in {} ms", begun.elapsed().as_millis()),
+    }
+    if arguments.remove {
+        std::fs::remove_dir_all(&dir)?;
+        say!("{} is removed", dir.display());
+    }
+    Ok(ExitCode::SUCCESS)
+}
