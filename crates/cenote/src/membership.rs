@@ -7,6 +7,7 @@ use cenote_base::rt::Nanos;
 use cenote_base::{Lsn, Result};
 use cenote_cluster::{Look, Member, OverNodes};
 use cenote_engine::Engine;
+use cenote_fabric::Origin;
 use cenote_storage_node::{NodesClient, Server, ServerRole};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -36,7 +37,7 @@ pub fn join(settings: &Settings, address: SocketAddr) -> Result<Option<Member>> 
             true => name,
             false => address.to_string(),
         },
-        address: settings.advertise.clone().unwrap_or_else(|| address.to_string()),
+        address: settings.advertise.clone().unwrap_or_else(|| reached_at(address)),
         role: ServerRole::Opening,
         epoch: 0,
         position: Lsn::ZERO,
@@ -45,6 +46,14 @@ pub fn join(settings: &Settings, address: SocketAddr) -> Result<Option<Member>> 
     };
     let cluster = OverNodes { client, is_refused };
     Ok(Some(Member::join(Box::new(cluster), me)))
+}
+
+/// Where other machines reach an address of this one.
+fn reached_at(address: SocketAddr) -> String {
+    match address.ip().is_unspecified() {
+        true => format!("{}:{}", Origin::machine().name(), address.port()),
+        false => address.to_string(),
+    }
 }
 
 /// A client whose calls are over soon.

@@ -207,6 +207,11 @@ impl Engine {
         self.table_locks.held() + self.row_locks.held()
     }
 
+    /// Why nothing is written to the log any more, for good.
+    pub fn log_failure(&self) -> Option<String> {
+        self.storage.0.log().check_poison().err().map(|error| error.to_string())
+    }
+
     /// Why writes are refused, if they are.
     pub fn poisoned(&self) -> Option<String> {
         let storage = &self.storage.0;

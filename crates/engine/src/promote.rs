@@ -42,6 +42,9 @@ impl Engine {
         };
         // The answer that is waited for now comes with the entry that takes the database.
         follow.follower.hurry(true);
+        if planted(Fault::LastMoves) {
+            self.pool.end();
+        }
         let dir = open_directory_after(&self.storage.0, &options);
         if dir.is_err() {
             follow.follower.hurry(false);

@@ -144,8 +144,10 @@ impl Node {
 
     fn set_away(&self) {
         let silences = self.silences.fetch_add(1, Ordering::AcqRel).min(3);
+        // A node that may take little time is asked again soon.
+        let away = AWAY.min(self.answer_timeout);
         self.away_until
-            .store((rt::now() + Nanos(AWAY.0 << silences)).0, Ordering::Release);
+            .store((rt::now() + Nanos(away.0 << silences)).0, Ordering::Release);
         let idle = std::mem::take(&mut self.connections.lock().idle);
         idle.iter().for_each(|connection| connection.close());
     }

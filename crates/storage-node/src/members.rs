@@ -142,6 +142,9 @@ impl Members {
         if table.servers.len() >= SERVERS_MAX && !table.servers.contains_key(&server.id) {
             return Err(Error::Busy(format!("this database has {SERVERS_MAX} servers already")));
         }
+        // An address is one process's: the one before has ended.
+        let is_replaced = |other: &Server| other.address == server.address && other.id != server.id;
+        table.servers.retain(|_, (other, _)| !is_replaced(other));
         if server.role == ServerRole::Gone {
             table.leave(server.epoch);
         }
@@ -334,7 +337,7 @@ mod tests {
         Server {
             id,
             name: format!("s{id}"),
-            address: "127.0.0.1:1".into(),
+            address: format!("127.0.0.1:{id}"),
             role,
             epoch: if role == ServerRole::Reader { 0 } else { 4 },
             position: Lsn::from_raw(9),
@@ -400,6 +403,20 @@ mod tests {
             ..server(2, ServerRole::Writer)
         };
         members.note(next, writer).expect("noted");
+    }
+
+    #[test]
+    fn a_process_that_has_anothers_address_is_in_its_place() {
+        let members = Members::default();
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        let next = Server {
+            id: 9,
+            epoch: 0,
+            ..server(1, ServerRole::Opening)
+        };
+        members.note(FIRST, next).expect("noted");
+        let seen = members.seen(FIRST);
+        assert_eq!((seen.servers.len(), seen.writer()), (1, None));
     }
 
     #[test]

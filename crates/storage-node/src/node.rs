@@ -938,19 +938,23 @@ impl Shared {
         }
     }
 
-    /// A writer's lease begins with this: a majority confirms that no later node leads. Readers' words decide nothing.
+    /// A server is heard at once. A writer's lease begins with the answer: a majority confirms, behind the moment at which
+    /// it was heard, that no later node leads. Readers' words decide nothing.
     fn announce(&self, server: Server) -> Result<Reply> {
         let is_writer = server.role == ServerRole::Writer;
-        if let (true, Err(other)) = (is_writer, self.confirmed()) {
-            return Ok(other);
+        let mut led = match self.led() {
+            Ok(led) => led,
+            Err(other) => return Ok(other),
+        };
+        self.members.note(led, server)?;
+        if is_writer {
+            led = match self.confirmed() {
+                Ok(confirmed) if confirmed.term == led.term => confirmed,
+                Ok(_) => return Ok(Reply::NotLeader { leader: 0 }),
+                Err(other) => return Ok(other),
+            };
         }
-        match self.led() {
-            Ok(led) => {
-                self.members.note(led, server)?;
-                Ok(Reply::Members(self.members.seen(led)))
-            }
-            Err(other) => Ok(other),
-        }
+        Ok(Reply::Members(self.members.seen(led)))
     }
 
     fn confirmed(&self) -> std::result::Result<Led, Reply> {

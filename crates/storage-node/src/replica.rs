@@ -686,6 +686,10 @@ impl Driver {
         if self.raft.raft.state != StateRole::Leader {
             return ticket.answer(self.not_leader());
         }
+        if !self.raft.raft.commit_to_current_term() {
+            // The library drops the question without an answer until this leader's first entry is committed.
+            return ticket.answer(Answer::Unknown);
+        }
         let number = self.next_number();
         self.raft.read_index(number.to_le_bytes().to_vec());
         self.tickets.insert(number, ticket);

@@ -66,7 +66,8 @@ enum Next {
     Stop(i32),
     Promoted(Box<Promotion>, u64),
     HandOver,
-    Deposed(u64),
+    /// As a process, for this reason.
+    Anew(String),
 }
 
 /// Runs the server until it is told to stop.
@@ -75,9 +76,6 @@ enum Next {
 /// No storage node answers for a minute; those of opening the database.
 pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Result<ExitCode, Failure> {
     let address = listener.local_addr()?;
-    if settings.advertise.is_none() && address.ip().is_unspecified() {
-        return Err(format!("{address} is no address that other machines reach: name one with --advertise").into());
-    }
     let Some(member) = membership::join(&settings, address)? else {
         return Err("role is auto: say where the storage nodes are, with --storage".into());
     };
@@ -88,7 +86,10 @@ pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Resul
         address,
         member,
     };
-    let standing = auto.begin()?;
+    // A signal ends the process at once where nothing is served yet.
+    let Some(standing) = auto.begin(|| false)? else {
+        return Ok(ExitCode::SUCCESS);
+    };
     auto.introduce(&standing);
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let code = auto.serve_on(standing, &mut signals, started)?;
@@ -98,19 +99,27 @@ pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Resul
 
 impl Auto {
     /// A reader of the database; or, where there is none, or none that can be read and no server that has it, the writer.
-    fn begin(&self) -> Result<Standing, Failure> {
-        let until = Instant::now() + BEGIN;
-        loop {
-            let tried = self.try_to_begin();
-            match tried {
-                Ok(Some(standing)) => return Ok(standing),
-                Ok(None) if Instant::now() < until => {}
-                Ok(None) => return Err("another server makes the database, and has not ended".into()),
-                Err(error) if Instant::now() >= until => return Err(error),
-                Err(error) => log::info!("not yet: {error}"),
+    /// `None`: it is to end.
+    fn begin(&self, mut is_to_end: impl FnMut() -> bool) -> Result<Option<Standing>, Failure> {
+        let (until, mut said) = (Instant::now() + BEGIN, String::new());
+        while !is_to_end() {
+            let is_late = Instant::now() >= until;
+            match self.try_to_begin() {
+                Ok(Some(standing)) => return Ok(Some(standing)),
+                Ok(None) if is_late => return Err("another server makes the database, and has not ended".into()),
+                Ok(None) => {}
+                Err(error) if is_late || is_final(&error) => return Err(error),
+                Err(error) => {
+                    let text = error.to_string();
+                    if said != text {
+                        log::info!("not yet: {text}");
+                        said = text;
+                    }
+                }
             }
             std::thread::sleep(AGAIN);
         }
+        Ok(None)
     }
 
     fn try_to_begin(&self) -> Result<Option<Standing>, Failure> {
@@ -167,9 +176,12 @@ impl Auto {
             standing = match self.wait(&standing, signals) {
                 Next::Stop(signal) => return Ok(self.stop(&standing, &mut server, signal)),
                 Next::Promoted(promotion, epoch) => self.become_writer(standing, server, *promotion, epoch)?,
-                Next::HandOver => self.become_reader(standing, server)?,
-                Next::Deposed(by) => {
-                    database::restart(&format!("start {by} has the database"));
+                Next::HandOver => match self.become_reader(standing, server, signals)? {
+                    Some(reader) => reader,
+                    None => return Ok(ExitCode::SUCCESS),
+                },
+                Next::Anew(why) => {
+                    database::restart(&why);
                     return Ok(ExitCode::FAILURE);
                 }
             };
@@ -201,6 +213,9 @@ impl Auto {
             if let Some(signal) = signals.pending().next() {
                 return Next::Stop(signal);
             }
+            if let Some(why) = standing.failure() {
+                return Next::Anew(why);
+            }
             match self.member.wait(TURN) {
                 Decision::Take { after, .. } => match self.take(standing, after) {
                     Ok((promotion, epoch)) => return Next::Promoted(Box::new(promotion), epoch),
@@ -210,7 +225,7 @@ impl Auto {
                     }
                 },
                 Decision::HandOver => return Next::HandOver,
-                Decision::Deposed { by } => return Next::Deposed(by),
+                Decision::Deposed { by } => return Next::Anew(format!("start {by} has the database")),
                 Decision::Stay | Decision::Probe(_) => {}
             }
         }
@@ -255,7 +270,12 @@ impl Auto {
         })
     }
 
-    fn become_reader(&self, standing: Standing, mut server: Server) -> Result<Standing, Failure> {
+    fn become_reader(
+        &self,
+        standing: Standing,
+        mut server: Server,
+        signals: &mut Signals,
+    ) -> Result<Option<Standing>, Failure> {
         log::info!("another server is to have the database: handing over");
         let begun = Instant::now();
         let left = server.hand_over(GRACE, TIMEOUT);
@@ -270,7 +290,7 @@ impl Auto {
         let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
         log::info!("the database was left in {} ms", begun.elapsed().as_millis());
         drop(standing);
-        self.begin()
+        self.begin(|| signals.pending().next().is_some())
     }
 
     /// Clients wait in the backlog from here on. A server that stops ends what listens.
@@ -292,22 +312,34 @@ impl Auto {
             log::error!("the database was not closed in order: {error}; the next start recovers");
             return ExitCode::FAILURE;
         }
-        if standing.role == ServerRole::Writer {
-            // Else it is found silent.
-            let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
-        }
+        // Else it is found silent.
+        let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
         log::info!("stopped in {} ms", begun.elapsed().as_millis());
         ExitCode::SUCCESS
     }
 }
 
 impl Standing {
+    /// Why it serves nothing any more, if so.
+    fn failure(&self) -> Option<String> {
+        match self.role {
+            ServerRole::Writer => self.engine.log_failure(),
+            _ => self.engine.check_following().err().map(|error| error.to_string()),
+        }
+    }
+
     fn describe(&self) -> String {
         match self.role {
             ServerRole::Writer => format!("it has the database, as start {}", self.epoch),
             _ => "it reads what another server changes, and takes the database when none has it".into(),
         }
     }
+}
+
+/// Whether it will be the same the next time.
+fn is_final(error: &Failure) -> bool {
+    use cenote_base::Error::{Invalid, Mismatch};
+    matches!(error.downcast_ref(), Some(Mismatch(_) | Invalid(_)))
 }
 
 fn reader(engine: Arc<Engine>) -> Standing {

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(60);
 
+mod cluster;
 mod copies;
 mod readers;
 

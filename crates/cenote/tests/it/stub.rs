@@ -84,6 +84,7 @@ impl Host {
             statements: Arc::new(TestStatements),
             access,
             registry: Arc::new(Registry::default()),
+            lease: None,
         };
         let server = Server::start(listener, None, context).unwrap();
         let address = server.address();

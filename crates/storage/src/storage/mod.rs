@@ -200,11 +200,15 @@ impl DataDir {
     /// grant has it; [`Error::Timeout`] if no majority of the nodes answers; [`Error::Corrupt`] if their control record
     /// is damaged.
     pub fn on_nodes(nodes: Arc<dyn StorageNodes>, scratch: &Path, origins: Origins, claim: &Claim) -> Result<DataDir> {
-        Self::taken(nodes, (scratch, lock_scratch(scratch)?), origins, claim)
+        let lock = lock_scratch(scratch)?;
+        let name = nodes.name();
+        let dir = Self::taken(nodes, (scratch, lock), origins, claim)?;
+        note_nodes(scratch, &name)?;
+        Ok(dir)
     }
 
     /// Takes the database for the process that has been its `reader`, whose directory it has from then on. The reader
-    /// goes on until it ends.
+    /// goes on until it ends. Nothing is synced here: clients wait.
     ///
     /// # Errors
     /// Those of [`DataDir::on_nodes`].
@@ -231,7 +235,6 @@ impl DataDir {
         let (owner, mut taken) = Ownership::claim_on(&nodes, claim, &is_whole, &is_clean)?;
         let owner = Arc::new(owner);
         let control = ControlFile::on_nodes(Arc::clone(&nodes), &mut taken, origins, Arc::clone(&owner))?;
-        note_nodes(scratch, &nodes.name())?;
         Ok(DataDir {
             place: Place::Nodes {
                 nodes,

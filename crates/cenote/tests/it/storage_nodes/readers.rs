@@ -131,7 +131,7 @@ fn a_name_is_found_as_soon_as_it_was_acknowledged() {
     let (data, other) = (Data::new(), Data::new());
     let server = nodes.server(&data, "dram");
     make_table(&server);
-    let reader = nodes.reader(&other);
+    let mut reader = nodes.reader(&other);
     let (mut at, mut client) = (server.client(), strong(&reader));
     for round in 0..40 {
         at.batch_execute(&format!(

@@ -244,6 +244,7 @@ impl<'w> Trouble<'w> {
     }
 
     fn mend_all(&mut self) {
+        self.stage.ask(0);
         self.cuts.clear();
         self.stage.net.mend_all();
         self.stage.net.set_faults(Faults::default());

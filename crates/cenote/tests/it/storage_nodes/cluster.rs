@@ -1,0 +1,240 @@
+//! Servers that are reader or writer as things go: one is lost, stopped, asked to leave the database, or wakes up.
+
+use super::{Nodes, make_table};
+use crate::moved::{Writer, signal};
+use crate::program::{Data, Process, cenote, output};
+use rustix::process::Signal;
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Three servers, each on a port of its own, to which it comes back.
+struct Servers {
+    nodes: Nodes,
+    data: Vec<Data>,
+    ports: Vec<u16>,
+    processes: Vec<Process>,
+}
+
+impl Servers {
+    fn start() -> Servers {
+        let nodes = Nodes::start();
+        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port());
+        let ports = ports.collect();
+        drop(listeners);
+        let mut servers = Servers {
+            nodes,
+            data: (0..3).map(|_| Data::new()).collect(),
+            ports,
+            processes: Vec::new(),
+        };
+        for n in 0..3 {
+            let process = servers.spawn(n);
+            servers.processes.push(process);
+        }
+        servers
+    }
+
+    fn spawn(&self, n: usize) -> Process {
+        let listen = format!("127.0.0.1:{}", self.ports[n]);
+        let mut command = cenote(&["run", "--role", "auto", "--memory-size", "64MiB", "--listen", &listen]);
+        command.args(["--storage", &self.nodes.addresses(), "--data", self.data[n].text()]);
+        Process::spawn(command)
+    }
+
+    fn client(&self, n: usize) -> Option<postgres::Client> {
+        let mut config = postgres::Config::new();
+        config
+            .host("127.0.0.1")
+            .port(self.ports[n])
+            .user("tester")
+            .dbname("cenote");
+        config.connect_timeout(Duration::from_secs(2));
+        config.connect(postgres::NoTls).ok()
+    }
+
+    /// The server that has the database and serves clients; not `other`.
+    fn writer_but(&self, other: Option<usize>) -> usize {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            for n in (0..3).filter(|n| Some(*n) != other) {
+                let answer = self
+                    .client(n)
+                    .and_then(|mut client| client.query_one("SELECT pg_is_in_recovery()", &[]).ok());
+                if answer.is_some_and(|row| !row.get::<_, bool>(0)) {
+                    return n;
+                }
+            }
+            assert!(Instant::now() < deadline, "no server has the database");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn writer(&self) -> usize {
+        self.writer_but(None)
+    }
+
+    /// The rows that a server shows which has caught up.
+    fn rows(&self, n: usize) -> i64 {
+        let deadline = Instant::now() + TIMEOUT;
+        loop {
+            let found = self.client(n).and_then(|mut client| {
+                client.batch_execute("SET cenote.strong_reads = on").ok()?;
+                client.query_one("SELECT count(*) FROM t", &[]).ok()
+            });
+            if let Some(row) = found {
+                return row.get(0);
+            }
+            assert!(Instant::now() < deadline, "server {n} does not answer");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn cluster(&self, arguments: &[&str]) -> (bool, String) {
+        output(
+            cenote(&["cluster"])
+                .args(arguments)
+                .args(["--storage", &self.nodes.addresses()]),
+        )
+    }
+}
+
+/// The server that has the database is killed under load, again and again: another has it, with all that was
+/// acknowledged, and the one that was killed comes back as a reader.
+#[test]
+fn a_reader_takes_the_database_of_a_killed_server() {
+    let mut servers = Servers::start();
+    let mut has = servers.writer();
+    make_table(&servers.processes[has]);
+    let mut from = 0;
+    for _ in 0..3 {
+        let load = Writer::start(&servers.processes[has], from);
+        load.reaches(from + 100);
+        servers.processes[has].kill();
+        let acknowledged = load.end();
+        let next = servers.writer_but(Some(has));
+        let found = servers.rows(next);
+        // The one that was under way may be there, too.
+        assert!(
+            (0..=1).contains(&(found - i64::from(acknowledged))),
+            "{found} of {acknowledged}"
+        );
+        servers.processes[has] = servers.spawn(has);
+        assert_eq!(servers.rows(has), found, "it reads");
+        (from, has) = (found as i32, next);
+    }
+    let (ok, text) = servers.cluster(&["status"]);
+    assert!(
+        ok && text.matches("reader, may write").count() == 2 && text.contains("writer"),
+        "{text}"
+    );
+}
+
+/// The server that has the database stands still, and another takes it. Woken up, it shows nothing that is old: its
+/// sessions end, and it is a reader.
+#[test]
+fn a_server_that_wakes_up_answers_nothing_that_is_old() {
+    let servers = Servers::start();
+    let has = servers.writer();
+    make_table(&servers.processes[has]);
+    let mut client = servers.processes[has].client();
+    client.batch_execute("INSERT INTO t VALUES (1)").unwrap();
+    let mut sessions: Vec<postgres::Client> = (0..4).map(|_| servers.processes[has].client()).collect();
+    for session in &mut sessions {
+        assert_eq!(
+            session
+                .query_one("SELECT count(*) FROM t", &[])
+                .unwrap()
+                .get::<_, i64>(0),
+            1
+        );
+    }
+    signal(&servers.processes[has], Signal::STOP);
+    // Asked while it stands still: each is answered when it wakes up, or never.
+    let asked: Vec<_> = sessions
+        .into_iter()
+        .map(|mut session| std::thread::spawn(move || session.query_one("SELECT count(*) FROM t", &[])))
+        .collect();
+    let next = servers.writer_but(Some(has));
+    servers.processes[next]
+        .client()
+        .batch_execute("INSERT INTO t SELECT g FROM generate_series(2, 50) g")
+        .unwrap();
+    signal(&servers.processes[has], Signal::CONT);
+    for session in asked {
+        let answer = session.join().unwrap();
+        assert!(
+            answer.is_err(),
+            "an old answer: {:?}",
+            answer.map(|row| row.get::<_, i64>(0))
+        );
+    }
+    assert!(client.batch_execute("INSERT INTO t VALUES (77)").is_err());
+    assert_eq!(servers.rows(has), 50, "the same process reads now");
+    assert_eq!(servers.rows(next), 50);
+}
+
+/// Asked to, the server that has the database leaves it to another, and reads; what was acknowledged is there. A server
+/// that is stopped in order leaves it, too.
+#[test]
+fn a_switch_leaves_the_database_to_the_one_that_was_named() {
+    let mut servers = Servers::start();
+    let mut has = servers.writer();
+    make_table(&servers.processes[has]);
+    let mut rows = 0;
+    for to in [(has + 1) % 3, (has + 2) % 3, has] {
+        let load = Writer::start(&servers.processes[has], rows);
+        load.reaches(rows + 50);
+        let (ok, text) = servers.cluster(&["switch", "--to", &format!("127.0.0.1:{}", servers.ports[to])]);
+        assert!(ok && text.contains("has the database"), "{text}");
+        let acknowledged = load.end();
+        assert_eq!(servers.writer(), to);
+        let found = servers.rows(to);
+        assert!(
+            (0..=1).contains(&(found - i64::from(acknowledged))),
+            "{found} of {acknowledged}"
+        );
+        assert_eq!(servers.rows(has), found, "the former one reads");
+        (rows, has) = (found as i32, to);
+    }
+    let (ok, text) = servers.cluster(&["switch", "--to", "nowhere"]);
+    assert!(!ok && text.contains("there is no server \"nowhere\""), "{text}");
+    assert!(servers.processes[has].stop().success());
+    let next = servers.writer_but(Some(has));
+    assert_eq!(servers.rows(next), i64::from(rows));
+}
+
+/// Storage nodes lead and end: no server is passed over that lives.
+#[test]
+fn a_lost_storage_node_deposes_no_server() {
+    let mut servers = Servers::start();
+    let has = servers.writer();
+    make_table(&servers.processes[has]);
+    let load = Writer::start(&servers.processes[has], 0);
+    for _ in 0..2 {
+        let leader = servers.nodes.leader();
+        servers.nodes.kill(leader);
+        let reached = load.acknowledged();
+        load.reaches(reached + 50);
+        servers.nodes.start_node(leader);
+        let reached = load.acknowledged();
+        load.reaches(reached + 50);
+    }
+    // Its session has gone on all the time.
+    let acknowledged = load.end();
+    assert!(servers.rows(has) >= i64::from(acknowledged));
+}
+
+#[test]
+fn a_server_of_both_roles_needs_storage_nodes() {
+    let data = Data::new();
+    let (ok, text) = output(cenote(&["run", "--role", "auto", "--data"]).arg(data.path()));
+    assert!(
+        !ok && text.contains("role is auto") && text.contains("--storage"),
+        "{text}"
+    );
+    let (ok, text) = output(&mut cenote(&["cluster", "status", "--storage", "127.0.0.1:1"]));
+    assert!(!ok && text.contains("127.0.0.1:1"), "{text}");
+}
