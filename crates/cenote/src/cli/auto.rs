@@ -11,10 +11,10 @@
 
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
-use super::run::{
+use super::say;
+use super::serving::{
     bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
 };
-use super::say;
 use crate::config::Settings;
 use crate::server::Server;
 use crate::server::auth::Passwords;

@@ -16,6 +16,7 @@ mod pool;
 mod region;
 mod restore;
 mod run;
+mod serving;
 mod space;
 mod status;
 mod storage;
