@@ -78,7 +78,11 @@ fn await_promotion(stage: &Arc<Stage>, engine: &Arc<Engine>, host: usize, number
             ..options
         });
         match options.and_then(|options| engine.promote(options)) {
-            Ok(promotion) => return Some((promotion, begun)),
+            Ok(promotion) => {
+                // It may have been asked for long ago, and waited for nodes; the server that had it finds out now.
+                stage.unsettle();
+                return Some((promotion, begun));
+            }
             Err(error) => stage.shared.step(format!(
                 "reader {number} does not have it: {} {error}",
                 error.sqlstate()

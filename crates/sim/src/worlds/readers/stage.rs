@@ -152,6 +152,13 @@ impl Stage {
         }
     }
 
+    /// A fault of before takes effect now: what began may fail for a while yet.
+    pub fn unsettle(&self) {
+        if let Some(since) = &mut *locked(&self.whole_since) {
+            *since = clock::now();
+        }
+    }
+
     /// Whether what began then may fail.
     pub fn is_excused(&self, begun: Nanos) -> bool {
         locked(&self.whole_since).is_none_or(|since| begun < since + SETTLED)
