@@ -22,6 +22,7 @@ pub mod log;
 pub mod membership;
 pub mod mount;
 mod pooled;
+pub mod proxy;
 pub mod regions;
 pub mod server;
 mod shared_storage;

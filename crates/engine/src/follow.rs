@@ -85,19 +85,39 @@ impl Engine {
         let Some(follow) = &self.follow else { return Ok(()) };
         let asked = rt::now();
         let newest = follow.follower.newest_end()?;
+        let late = |at| format!("this reader is at position {at} of the log, and storage nodes are at {newest}");
+        self.wait_visible(|at| at.position() >= newest, asked + patience, cancel, late)?;
+        follow.current.fetch_max(asked.0, Ordering::AcqRel);
+        follow.behind.store(rt::now().since(asked).0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Returns when the commit with this timestamp, and all before it, is visible.
+    ///
+    /// # Errors
+    /// 72000 if that takes longer than `patience`; 57014.
+    pub fn catch_up_to(&self, commit: u64, patience: rt::Nanos, cancel: Option<&CancelFlag>) -> Result<()> {
+        let late = |at| format!("this reader is at position {at} of the log, and is to be at {commit}");
+        self.wait_visible(|at| at.raw() >= commit, rt::now() + patience, cancel, late)
+    }
+
+    fn wait_visible(
+        &self,
+        is_enough: impl Fn(Cts) -> bool,
+        until: rt::Nanos,
+        cancel: Option<&CancelFlag>,
+        late: impl Fn(u64) -> String,
+    ) -> Result<()> {
+        let Some(follow) = &self.follow else { return Ok(()) };
         loop {
             cancel.map_or(Ok(()), |cancel| cancel.check())?;
-            if self.storage.durable().position() >= newest {
-                follow.current.fetch_max(asked.0, Ordering::AcqRel);
-                follow.behind.store(rt::now().since(asked).0, Ordering::Relaxed);
+            let at = self.storage.durable();
+            if is_enough(at) {
                 return Ok(());
             }
             follow.follower.check()?;
-            if rt::now().since(asked) > patience || self.is_stopping() {
-                return Err(Error::SnapshotTooOld(format!(
-                    "this reader is at position {} of the log, and storage nodes are at {newest}",
-                    self.storage.durable().raw()
-                )));
+            if rt::now() > until || self.is_stopping() {
+                return Err(Error::SnapshotTooOld(late(at.raw())));
             }
             self.visible_moved.wait_timeout(rt::Nanos::from_millis(1));
             self.visible_moved.reset();

@@ -6,7 +6,7 @@ use crate::error::{Result, SqlError, code};
 use crate::types::zone::Zone;
 use cenote_engine::Charge;
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What PostgreSQL this speaks as.
@@ -80,10 +80,14 @@ pub const MAX_STALENESS: &str = "cenote.max_staleness";
 /// At a reader: whether a statement sees all that was acknowledged before it.
 pub const STRONG_READS: &str = "cenote.strong_reads";
 
+/// At a reader: the position of the log that a statement waits for; 0: none. A proxy sets it to a client's own commit.
+pub const READ_AFTER: &str = "cenote.read_after";
+
 static DEFINITIONS: &[Definition] = &[
     reported("application_name", "", Kind::Text),
     def("bytea_output", "hex", Kind::Only(&["hex"])),
     def(MAX_STALENESS, "10000", Kind::Millis),
+    def(READ_AFTER, "0", Kind::Range(0, i64::MAX)),
     def(STRONG_READS, "off", Kind::Bool),
     def("check_function_bodies", "on", Kind::Bool),
     reported("client_encoding", "UTF8", Kind::Encoding),
@@ -340,6 +344,24 @@ impl Settings {
         shown
             .map(|d| (d.name, self.get(d.name).unwrap_or_default().into_owned()))
             .collect()
+    }
+
+    /// Names and values that differ from `former`; None: there is no such setting any more.
+    pub fn differences<'a>(&'a self, former: &'a Settings) -> Vec<(&'a str, Option<String>)> {
+        let maps = [&self.set, &self.local, &former.set, &former.local];
+        let names: BTreeSet<&str> = maps.iter().flat_map(|map| map.keys().map(String::as_str)).collect();
+        names
+            .into_iter()
+            .filter(|name| find(name).is_none_or(|definition| definition.kind != Kind::Fixed))
+            .map(|name| (name, self.get(name)))
+            .filter(|(name, value)| *value != former.get(name))
+            .map(|(name, value)| (name, value.map(Cow::into_owned)))
+            .collect()
+    }
+
+    /// A whole number, 0 where it is none.
+    pub fn number(&self, name: &str) -> u64 {
+        self.get(name).and_then(|value| value.parse().ok()).unwrap_or(0)
     }
 
     /// All names and values, by name.

@@ -13,6 +13,7 @@ mod kv;
 mod mount;
 mod password;
 mod pool;
+mod proxy;
 mod region;
 mod restore;
 mod run;
@@ -118,6 +119,16 @@ Examples:
 
 What ends is started again. Data stays in the directory: the next `cenote up` goes on with it.";
 
+const PROXY_EXAMPLES: &str = "\
+Examples:
+  cenote proxy --storage 10.0.0.1:6001,10.0.0.2:6001,10.0.0.3:6001
+  psql -h 127.0.0.1 -p 5432 -d cenote -c 'SHOW cenote.proxy'
+
+Clients connect to the proxy as to a server. Thousands share a few sessions of each server: one has a session for as
+long as its transaction runs. Reads go to readers, everything else to the writer. When the writer is lost, idle clients
+notice nothing, and statements wait for the next writer. A line that begins with `ready` says that it accepts
+connections.";
+
 const KV_EXAMPLES: &str = "\
 Examples:
   cenote kv                                             on 127.0.0.1:6380, 1 GiB in /dev/shm/cenote-kv-6380
@@ -216,6 +227,9 @@ enum Command {
     /// Look at the servers of a database on storage nodes, or let another of them have it
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    /// Start a proxy: clients' connections stay while the servers behind it change
+    #[command(after_help = PROXY_EXAMPLES)]
+    Proxy(proxy::ProxyArguments),
     /// Start a key-value server in the foreground: Redis's protocol, on memory that outlives the process
     #[command(after_help = KV_EXAMPLES)]
     Kv(kv::KvArguments),
@@ -349,6 +363,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Up(arguments) => up::up(&arguments),
         Command::Down(arguments) => up::down(&arguments),
         Command::Cluster(command) => cluster::run(command),
+        Command::Proxy(arguments) => proxy::run(arguments, started),
         Command::Kv(arguments) => kv::run(arguments, started),
         Command::Mount(arguments) => mount::run(&arguments, started),
         Command::Fs(command) => mount::look(command),

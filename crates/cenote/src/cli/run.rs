@@ -142,7 +142,7 @@ fn log_panics() {
 }
 
 /// Each table and index has a file, each session a socket. How many there may be; None: any number.
-fn raise_file_limit() -> Option<u64> {
+pub(super) fn raise_file_limit() -> Option<u64> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {

@@ -211,7 +211,11 @@ impl Default for Input {
     }
 }
 
-fn body_bytes_max(tag: u8) -> Result<usize, FrameError> {
+/// The longest body that a message of this type may have.
+///
+/// # Errors
+/// No message of clients has this type.
+pub fn body_bytes_max(tag: u8) -> Result<usize, FrameError> {
     match tag {
         b'Q' | b'P' | b'B' | b'd' | b'F' => Ok(LARGE_MESSAGE_BYTES_MAX),
         b'E' | b'D' | b'C' | b'S' | b'H' | b'X' | b'c' | b'f' | b'p' => Ok(SMALL_MESSAGE_BYTES_MAX),

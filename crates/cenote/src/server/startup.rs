@@ -19,6 +19,7 @@
 
 use super::auth::{AuthFailure, Challenged, Passwords, check_proof};
 use super::input::{Fields, Message};
+use super::output::OutBuffer;
 use super::wire::{End, Wire, protocol_violation};
 use bytes::BufMut;
 use cenote_sql::{SqlError, code};
@@ -29,14 +30,18 @@ pub const DATABASE: &str = "cenote";
 /// A client that has not finished its startup by then is sent away.
 pub const STARTUP_TIME_MAX: Duration = Duration::from_secs(60);
 
-const CANCEL_REQUEST: i32 = 80_877_102;
-const SSL_REQUEST: i32 = 80_877_103;
-const GSS_ENCRYPTION_REQUEST: i32 = 80_877_104;
-const PROTOCOL_MAJOR: i32 = 3;
+/// Code of a request to stop another session's statement.
+pub const CANCEL_REQUEST: i32 = 80_877_102;
+/// Code of a request for encryption.
+pub const SSL_REQUEST: i32 = 80_877_103;
+/// Code of another.
+pub const GSS_ENCRYPTION_REQUEST: i32 = 80_877_104;
+/// The protocol's version, in the upper half of its code.
+pub const PROTOCOL_MAJOR: i32 = 3;
 /// Settings in a startup packet, at most: they are kept while a password is asked for.
 const SETTINGS_MAX: usize = 256;
 /// SSLRequest, GSSENCRequest, and the startup packet itself, with one to spare.
-const PACKETS_MAX: usize = 4;
+pub const PACKETS_MAX: usize = 4;
 
 const INVALID_AUTHORIZATION: &str = "28000";
 const INVALID_PASSWORD: &str = "28P01";
@@ -177,6 +182,16 @@ fn proof(wire: &mut Wire, message: Message, startup: Startup, challenged: &Chall
 
 /// The client has proved its user.
 fn admit(wire: &mut Wire, startup: Startup) -> Result<Request, End> {
+    check_database(&startup)?;
+    wire.out().message(b'R', &0i32.to_be_bytes());
+    Ok(Request::Session(startup))
+}
+
+/// There is one database.
+///
+/// # Errors
+/// 3D000: the client asks for another.
+pub fn check_database(startup: &Startup) -> Result<(), End> {
     if startup.database != DATABASE {
         let message = format!("database \"{}\" does not exist", startup.database);
         let hint = format!("A server has one database, named {DATABASE}: psql -d {DATABASE}");
@@ -185,8 +200,7 @@ fn admit(wire: &mut Wire, startup: Startup) -> Result<Request, End> {
             .fatal()
             .into());
     }
-    wire.out().message(b'R', &0i32.to_be_bytes());
-    Ok(Request::Session(startup))
+    Ok(())
 }
 
 fn read_cancel(body: &mut Fields<'_>) -> Result<Request, End> {
@@ -197,7 +211,19 @@ fn read_cancel(body: &mut Fields<'_>) -> Result<Request, End> {
 }
 
 fn read_startup(wire: &mut Wire, packet: Message, minor: i32) -> Result<Startup, End> {
-    let mut body = Fields(&wire.body(packet)[4..]);
+    let (startup, unknown_extensions) = parse_startup(&wire.body(packet)[4..])?;
+    if minor > 0 || !unknown_extensions.is_empty() {
+        negotiate_version(wire.out(), &unknown_extensions);
+    }
+    Ok(startup)
+}
+
+/// Reads a startup packet behind its code; names of extensions of the protocol that the client asks for beside.
+///
+/// # Errors
+/// It is malformed, says no user, or asks for too much.
+pub fn parse_startup(body: &[u8]) -> Result<(Startup, Vec<String>), End> {
+    let mut body = Fields(body);
     let mut startup = Startup::default();
     let mut unknown_extensions = Vec::new();
     loop {
@@ -229,10 +255,7 @@ fn read_startup(wire: &mut Wire, packet: Message, minor: i32) -> Result<Startup,
     if startup.database.is_empty() {
         startup.database.clone_from(&startup.user);
     }
-    if minor > 0 || !unknown_extensions.is_empty() {
-        negotiate_version(wire, &unknown_extensions);
-    }
-    Ok(startup)
+    Ok((startup, unknown_extensions))
 }
 
 fn text(body: &mut Fields<'_>) -> Result<String, End> {
@@ -306,14 +329,14 @@ fn invalid_option(word: &str) -> End {
 }
 
 /// NegotiateProtocolVersion: this server speaks 3.0 and none of these extensions.
-fn negotiate_version(wire: &mut Wire, unknown: &[String]) {
-    let body = wire.out().begin(b'v');
+pub fn negotiate_version(out: &mut OutBuffer, unknown: &[String]) {
+    let body = out.begin(b'v');
     body.put_i32(PROTOCOL_MAJOR << 16);
     body.put_i32(unknown.len() as i32);
     for name in unknown {
         super::output::push_cstr(body, name.as_bytes());
     }
-    wire.out().end().expect("a startup packet is short");
+    out.end().expect("a startup packet is short");
 }
 
 fn put_authentication(wire: &mut Wire, code: i32, data: &[u8]) {
@@ -330,7 +353,11 @@ fn password_body(wire: &Wire, message: Message) -> Result<&[u8], End> {
     }
 }
 
-fn sasl_initial_response(message: &[u8]) -> Result<&[u8], End> {
+/// What the client begins SCRAM with.
+///
+/// # Errors
+/// It is malformed, or of another mechanism.
+pub fn sasl_initial_response(message: &[u8]) -> Result<&[u8], End> {
     let mut fields = Fields(message);
     let parts = fields.cstr().zip(fields.i32());
     let (mechanism, len) = parts.ok_or_else(|| malformed_scram("the SASL response is too short"))?;
@@ -351,7 +378,8 @@ fn malformed_scram(detail: &str) -> End {
         .into()
 }
 
-fn refused(user: &str, failure: AuthFailure) -> End {
+/// Why a client is not let in.
+pub fn refused(user: &str, failure: AuthFailure) -> End {
     match failure {
         AuthFailure::WrongPassword => {
             let message = format!("password authentication failed for user \"{user}\"");

@@ -14,6 +14,7 @@ mod moved;
 mod pool;
 mod program;
 mod protocol;
+mod proxy;
 mod sessions;
 mod settings;
 mod storage_nodes;

@@ -14,7 +14,7 @@ mod cluster;
 mod copies;
 mod readers;
 
-struct Nodes {
+pub struct Nodes {
     /// Ended before their directory is removed.
     daemons: Vec<Option<Daemon>>,
     directory: tempfile::TempDir,
@@ -22,7 +22,7 @@ struct Nodes {
 }
 
 impl Nodes {
-    fn start() -> Nodes {
+    pub fn start() -> Nodes {
         // Held until all are known, so that they differ.
         let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let ports = listeners
@@ -76,7 +76,7 @@ impl Nodes {
         command
     }
 
-    fn server(&self, data: &Data, memory: &str) -> Process {
+    pub fn server(&self, data: &Data, memory: &str) -> Process {
         Process::spawn(self.run(data, memory))
     }
 

@@ -8,10 +8,12 @@
 //! | `transaction`, `history`, `settings_history`, `prepared`, `portals` | the parts of a session, each with its invariants |
 //! | `planning` | a plan for a statement |
 //! | `copy_lines`, `copy_row`, `copying`, `copy_output` | COPY's data, in and out |
+//! | `report` | what a proxy was told beside what clients are told, and the text of a client's state |
 //! | `state` | [`Session`]: the parts wired; how statements and transactions begin and end |
 //! | `choice` | generic and custom plans |
 //! | `run`, `explain`, `copy`, `blocks`, `utility`, `analyze`, `unplanned` | running one statement |
 //! | `simple`, `extended` | the two protocols |
+//! | `handover` | a session whose client is a proxy |
 
 mod analyze;
 mod begun;
@@ -24,10 +26,12 @@ mod copy_row;
 mod copying;
 mod explain;
 mod extended;
+mod handover;
 mod history;
 mod planning;
 mod portals;
 mod prepared;
+mod report;
 mod run;
 mod settings_history;
 mod simple;

@@ -141,6 +141,8 @@ pub fn has_plan(statement: &Statement) -> bool {
 #[derive(Default)]
 pub struct PreparedStatements {
     named: HashMap<String, Prepared>,
+    /// Those of them that PREPARE made.
+    by_command: usize,
     unnamed: Option<Prepared>,
     texts: HashMap<String, Vec<Prepared>>,
     /// Statements by their text without literals; None: the literals stay in.
@@ -217,6 +219,7 @@ impl PreparedStatements {
     /// Keeps a named statement; the memory that it takes was charged before.
     pub fn insert(&mut self, name: &str, prepared: Prepared) {
         assert!(prepared.memory.is_some(), "a named statement is accounted for");
+        self.by_command += usize::from(prepared.inner);
         let former = self.named.insert(name.to_string(), prepared);
         assert!(former.is_none(), "a named statement replaces none");
     }
@@ -225,17 +228,25 @@ impl PreparedStatements {
     pub fn close(&mut self, name: &str) -> bool {
         match name.is_empty() {
             true => self.unnamed.take().is_some(),
-            false => self.named.remove(name).is_some(),
+            false => self.deallocate(name),
         }
     }
 
     /// Forgets a named statement; whether there was one.
     pub fn deallocate(&mut self, name: &str) -> bool {
-        self.named.remove(name).is_some()
+        let gone = self.named.remove(name);
+        self.by_command -= usize::from(gone.as_ref().is_some_and(|prepared| prepared.inner));
+        gone.is_some()
+    }
+
+    /// Whether there is one that PREPARE made.
+    pub fn has_commanded(&self) -> bool {
+        self.by_command > 0
     }
 
     /// Forgets all named statements.
     pub fn deallocate_all(&mut self) {
+        self.by_command = 0;
         self.named.clear();
     }
 

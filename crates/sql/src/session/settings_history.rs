@@ -5,7 +5,7 @@
 
 use super::history::PlanCacheMode;
 use super::transaction::TransactionModes;
-use crate::settings::{MAX_STALENESS, STRONG_READS, Settings};
+use crate::settings::{MAX_STALENESS, READ_AFTER, STRONG_READS, Settings};
 use cenote_engine::Isolation;
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub struct SettingsHistory {
     pub max_staleness_ms: u64,
     /// `cenote.strong_reads`.
     pub strong_reads: bool,
+    /// `cenote.read_after`; 0: none.
+    pub read_after: u64,
     /// `plan_cache_mode`.
     pub plan_cache_mode: PlanCacheMode,
     /// Isolation and access mode of the next transaction.
@@ -38,6 +40,7 @@ impl SettingsHistory {
             statement_timeout_ms: start.millis("statement_timeout"),
             max_staleness_ms: start.millis(MAX_STALENESS),
             strong_reads: start.is_on(STRONG_READS),
+            read_after: start.number(READ_AFTER),
             plan_cache_mode: plan_cache_mode(&start),
             next_modes: next_modes(&start),
             start,
@@ -47,6 +50,19 @@ impl SettingsHistory {
     /// Settings that the connection began with.
     pub fn start(&self) -> &Arc<Settings> {
         &self.start
+    }
+
+    /// Another client's settings are in force from here on: what RESET goes back to, and what that client knows.
+    pub fn begin_anew(&mut self, start: Arc<Settings>, told: Arc<Settings>) {
+        (self.start, self.told) = (start, told);
+    }
+
+    /// Settings that differ from what the client was told; None: there is no such setting any more. It is told now.
+    #[cold]
+    pub fn tell_all(&mut self, now: &Arc<Settings>) -> Vec<(String, Option<String>)> {
+        let told = std::mem::replace(&mut self.told, now.clone());
+        let changed = now.differences(&told).into_iter();
+        changed.map(|(name, value)| (name.to_owned(), value)).collect()
     }
 
     /// Settings that the transaction began with, if it may have changed any.
@@ -71,6 +87,7 @@ impl SettingsHistory {
         self.statement_timeout_ms = now.millis("statement_timeout");
         self.max_staleness_ms = now.millis(MAX_STALENESS);
         self.strong_reads = now.is_on(STRONG_READS);
+        self.read_after = now.number(READ_AFTER);
         self.plan_cache_mode = plan_cache_mode(now);
         self.next_modes = next_modes(now);
     }

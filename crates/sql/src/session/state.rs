@@ -10,6 +10,7 @@ use super::copying::Copying;
 use super::planning::StatementPlanner;
 use super::portals::Portals;
 use super::prepared::{Compiled, MAX_STATEMENTS, Prepared, PreparedStatements};
+use super::report::{self, Report};
 use super::settings_history::SettingsHistory;
 use super::transaction::{Phase, TransactionModes, TransactionState};
 use crate::database::Sql;
@@ -80,6 +81,8 @@ pub struct Session {
     snapshot: u64,
     /// Memory of a large message that the server holds.
     message: Option<Charge>,
+    /// The client is a proxy, and is told all.
+    pub(super) report: Option<Box<Report>>,
 }
 
 impl Sql {
@@ -102,7 +105,8 @@ impl Session {
         if let Some(analytics) = sql.analytics() {
             settings.note_query_memory(analytics.memory_limit());
         }
-        for (name, value) in &info.settings {
+        let report = Report::asked_for(&info.settings, &settings);
+        for (name, value) in info.settings.iter().filter(|(name, _)| name != report::ASK) {
             settings.set(name, value, false)?;
         }
         let settings = Arc::new(settings);
@@ -134,6 +138,7 @@ impl Session {
             tag: String::new(),
             snapshot: 0,
             message: None,
+            report,
         };
         session.settings_changed();
         Ok(session)
@@ -241,6 +246,9 @@ impl Session {
             return Ok(());
         }
         let most = self.settings.max_staleness_ms;
+        if self.settings.read_after > 0 {
+            engine.catch_up_to(self.settings.read_after, CATCH_UP, Some(&self.env.cancel))?;
+        }
         if self.settings.strong_reads {
             return Ok(engine.catch_up(CATCH_UP, Some(&self.env.cancel))?);
         }
@@ -486,9 +494,10 @@ impl Session {
     /// The connection is lost.
     #[inline]
     pub fn report_settings(&mut self, out: &mut dyn Output) -> Result<()> {
-        match self.settings.is_told(&self.env.settings) {
-            true => Ok(()),
-            false => self.report_changed(out),
+        match (self.settings.is_told(&self.env.settings), &self.report) {
+            (true, None) => Ok(()),
+            (false, None) => self.report_changed(out),
+            (_, Some(_)) => self.report_all(out),
         }
     }
 

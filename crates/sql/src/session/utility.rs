@@ -3,6 +3,7 @@
 use super::blocks::{isolation_name, modes_of, warn_outside_block};
 use super::portals::Portal;
 use super::prepared::{Prepared, has_plan, no_statement};
+use super::report;
 use super::state::Session;
 use crate::ddl::Definer;
 use crate::error::{Result, SqlError, code};
@@ -101,6 +102,9 @@ impl Session {
         if name.eq_ignore_ascii_case("transaction_isolation") || name.eq_ignore_ascii_case("transaction_read_only") {
             self.apply(modes_of(name, value.unwrap_or_default())?)?;
             return Ok("SET");
+        }
+        if name == report::STATE && self.report.is_some() {
+            return self.take_state(value.unwrap_or_default()).map(|()| "SET");
         }
         settings::refuse_serializable(name, value)?;
         if local && !self.transaction.in_block() && !self.transaction.several {

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Nodes {
-    fn reader(&self, data: &Data) -> Process {
+    pub fn reader(&self, data: &Data) -> Process {
         let mut command = self.run(data, "dram");
         command.args(["--role", "reader"]);
         Process::spawn(command)

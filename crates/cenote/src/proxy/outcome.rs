@@ -1,0 +1,103 @@
+//! What the loss of a server means to the client whose statement it had.
+//!
+//! The only place that decides whether something is sent twice. Nothing is that may have changed something.
+
+/// What was under way when the server was lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// A block was open before.
+    pub in_block: bool,
+    /// It came to a reader.
+    pub at_reader: bool,
+    /// All statements may be carried out twice.
+    pub repeatable: bool,
+    /// It is COMMIT or END, alone.
+    pub commits: bool,
+    /// It is ROLLBACK or ABORT, alone.
+    pub rolls_back: bool,
+    /// The server may have got some of it.
+    pub sent: bool,
+    /// The client got a part of the answer.
+    pub answered: bool,
+}
+
+/// What the client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing: it is sent to another server.
+    Again,
+    /// 40003: it may have been carried out, or not. No block is open.
+    Unknown,
+    /// 08006, no block is open.
+    Lost,
+    /// 08006, and the block has failed.
+    BlockFailed,
+    /// ROLLBACK: that is what the loss did.
+    RolledBack,
+}
+
+/// Decides.
+pub fn of(work: Work) -> Outcome {
+    match work {
+        Work { in_block: true, .. } => of_block(work),
+        Work { sent: false, .. } => Outcome::Again,
+        Work { answered: true, .. } => Outcome::Lost,
+        Work { at_reader: true, .. } | Work { repeatable: true, .. } => Outcome::Again,
+        _ => Outcome::Unknown,
+    }
+}
+
+fn of_block(work: Work) -> Outcome {
+    match work {
+        Work {
+            rolls_back: true,
+            answered: false,
+            ..
+        } => Outcome::RolledBack,
+        Work {
+            commits: true,
+            sent: true,
+            at_reader: false,
+            ..
+        } => Outcome::Unknown,
+        // Nothing was committed, by a COMMIT that was not sent, or of a block that changed nothing.
+        Work { commits: true, .. } => Outcome::Lost,
+        _ => Outcome::BlockFailed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All combinations: what is sent twice is either a read, or was never sent.
+    #[test]
+    fn nothing_that_changes_something_is_sent_twice() {
+        for bits in 0..128u32 {
+            let bit = |n: u32| bits & (1 << n) != 0;
+            let work = Work {
+                in_block: bit(0),
+                at_reader: bit(1),
+                repeatable: bit(2),
+                commits: bit(3),
+                rolls_back: bit(4),
+                sent: bit(5),
+                answered: bit(6),
+            };
+            let outcome = of(work);
+            if outcome == Outcome::Again {
+                assert!(!work.in_block);
+                assert!(
+                    !work.sent || (work.repeatable || work.at_reader) && !work.answered,
+                    "{work:?}"
+                );
+            }
+            if work.in_block && !work.commits && !work.rolls_back {
+                assert_eq!(outcome, Outcome::BlockFailed);
+            }
+            if work.sent && !work.repeatable && !work.at_reader && !work.in_block && !work.answered {
+                assert_eq!(outcome, Outcome::Unknown);
+            }
+        }
+    }
+}

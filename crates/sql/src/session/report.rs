@@ -1,0 +1,122 @@
+//! What a proxy is told beside what PostgreSQL's clients are told, so that any session can become any client's.
+//!
+//! Asked for by `_cenote.report` = `all` in the start-up packet. Before ReadyForQuery come, as ParameterStatus:
+//!
+//! | name | value |
+//! |---|---|
+//! | any setting's | its value, where it differs from what was told |
+//! | `_cenote.unset` | name of a setting that is gone |
+//! | `_cenote.position` | timestamp of the session's last commit |
+//! | `_cenote.holds` | `prepared`: there are statements that PREPARE made, which no other session has; else empty |
+//! | `_cenote.drawn` | `on`: the session has drawn from a sequence, so that `currval` answers; else empty |
+//!
+//! `SET "_cenote.state" = '...'` makes the session another client's. The text is a row of `<kind><name><value>`, kind
+//! `s` for what the client's connection began with, to which RESET goes back, and `b` for what it has set since; name
+//! and value are `<bytes>:<text>`. What `currval` answered is forgotten.
+
+use crate::error::{Result, SqlError, code};
+use crate::settings::Settings;
+use std::sync::Arc;
+
+/// The parameter of the start-up packet.
+pub const ASK: &str = "_cenote.report";
+/// The setting that hands a client's state over.
+pub const STATE: &str = "_cenote.state";
+
+/// What was told, beside settings.
+pub struct Report {
+    /// Settings of a session of no client.
+    pub origin: Arc<Settings>,
+    /// `_cenote.position`.
+    pub position: u64,
+    /// `_cenote.holds`.
+    pub holds: bool,
+    /// `_cenote.drawn`.
+    pub drawn: bool,
+}
+
+impl Report {
+    /// What a start-up packet asks for.
+    pub fn asked_for(startup: &[(String, String)], origin: &Settings) -> Option<Box<Report>> {
+        startup
+            .iter()
+            .any(|(name, value)| name == ASK && value == "all")
+            .then(|| {
+                Box::new(Report {
+                    origin: Arc::new(origin.clone()),
+                    position: 0,
+                    holds: false,
+                    drawn: false,
+                })
+            })
+    }
+}
+
+/// The settings that the text says: at the client's start, and now.
+///
+/// # Errors
+/// It is malformed, or a session does not take a setting.
+pub fn states(origin: &Settings, mut text: &str) -> Result<(Settings, Settings)> {
+    let (mut start, mut set) = (origin.clone(), Vec::new());
+    while !text.is_empty() {
+        let (kind, rest) = text.split_at_checked(1).ok_or_else(malformed)?;
+        let (name, rest) = field(rest)?;
+        let (value, rest) = field(rest)?;
+        match kind {
+            "s" => start.set(name, value, false)?,
+            "b" => set.push((name, value)),
+            _ => return Err(malformed()),
+        }
+        text = rest;
+    }
+    let mut now = start.clone();
+    set.into_iter()
+        .try_for_each(|(name, value)| now.set(name, value, false))?;
+    Ok((start, now))
+}
+
+/// `<bytes>:<text>`, and what is behind it.
+fn field(text: &str) -> Result<(&str, &str)> {
+    let (bytes, rest) = text.split_once(':').ok_or_else(malformed)?;
+    let bytes: usize = bytes.parse().map_err(|_| malformed())?;
+    rest.split_at_checked(bytes).ok_or_else(malformed)
+}
+
+#[cold]
+fn malformed() -> SqlError {
+    SqlError::new(code::INVALID_ARGUMENT, format!("the text of {STATE} is malformed"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_taken_apart() {
+        let origin = Settings::new("me");
+        let (start, now) = states(&origin, "s8:TimeZone3:+02b12:lock_timeout2:2sb4:my.a7:it's ü").unwrap();
+        assert_eq!(start.get("timezone").unwrap(), "+02");
+        assert_eq!(
+            (now.get("lock_timeout").unwrap(), start.millis("lock_timeout")),
+            ("2s".into(), 0)
+        );
+        assert_eq!(now.get("my.a").unwrap(), "it's ü");
+        let names: Vec<_> = now.differences(&origin).into_iter().map(|(name, _)| name).collect();
+        assert_eq!(names, ["TimeZone", "lock_timeout", "my.a"]);
+        assert_eq!(
+            start.differences(&now),
+            [("lock_timeout", Some("0".into())), ("my.a", None)]
+        );
+        for wrong in [
+            "x1:a1:b",
+            "s8:TimeZone9:x",
+            "s",
+            "s99:a",
+            "s1:é1:b",
+            "s-1:a",
+            "s8:TimeZone3:???",
+        ] {
+            assert!(states(&origin, wrong).is_err(), "{wrong}");
+        }
+    }
+}
