@@ -15,7 +15,7 @@
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
-use cenote_storage::nodes::Changes;
+use cenote_storage::nodes::{Changes, Moment};
 
 use crate::hash::key_of;
 use crate::index::FrameIndex;
@@ -55,12 +55,26 @@ impl Pool {
         moved.inspect_err(|error| follower.fail(error))
     }
 
-    /// Follows to where the log ends, which grows no more: for a pool whose threads have ended.
+    /// Follows to the moment as of which the database was taken: for a pool whose threads have ended. A space that was
+    /// dropped last is gone from the frames then, too.
     ///
     /// # Errors
     /// [`Error::Timeout`]; those of following.
-    pub fn follow_to_end(&self, end: Lsn) -> Result<()> {
-        self.wait_without_thread(end, LAST_MOVES)
+    ///
+    /// # Panics
+    /// If the pool is not a reader's.
+    pub fn follow_to_end(&self, taken: Moment) -> Result<()> {
+        let until = rt::now() + LAST_MOVES;
+        let follower = self.storage.follower().expect("a reader follows");
+        while follower.place().at < taken {
+            self.follow_turn(Nanos::from_millis(1))?;
+            if rt::now() > until {
+                return Err(Error::Timeout(format!(
+                    "no storage node leads this reader to {taken:?}"
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// The body of the thread that follows.
@@ -114,12 +128,7 @@ impl Pool {
         if self.background {
             return follower.wait_for(position);
         }
-        self.wait_without_thread(position, PATIENCE)
-    }
-
-    fn wait_without_thread(&self, position: Lsn, patience: Nanos) -> Result<()> {
-        let until = rt::now() + patience;
-        let follower = self.storage.follower().expect("a reader follows");
+        let until = rt::now() + PATIENCE;
         while !follower.is_at(position) {
             self.follow_turn(Nanos::from_millis(1))?;
             if rt::now() > until {

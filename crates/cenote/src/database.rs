@@ -10,7 +10,8 @@ use cenote_fabric::message::tcp::Tcp;
 use cenote_storage::nodes::StorageNodes;
 use cenote_storage_node::NodesClient;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, LazyLock};
 
 /// How long a reader waits for any storage node, before a statement is told.
 const READER_TIMEOUT: Nanos = Nanos::from_secs(5);
@@ -55,14 +56,39 @@ pub fn writer_after(settings: &Settings, client: &Arc<NodesClient>, after: u64) 
     Ok(options)
 }
 
+/// This program, as long as it runs.
+pub const PROGRAM: &str = "/proc/self/exe";
+static IS_ENDING: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+/// From here on this process does not begin anew.
+pub fn end_for_good() {
+    IS_ENDING.store(true, Ordering::SeqCst);
+}
+
+/// Nor from the moment at which it is told to end, whatever it does then.
+///
+/// # Errors
+/// Those of the system.
+pub fn end_at_signals() -> std::io::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    for signal in [SIGTERM, SIGINT] {
+        signal_hook::flag::register(signal, Arc::clone(&IS_ENDING))?;
+    }
+    Ok(())
+}
+
 /// This process begins anew, as the same program with the same arguments: it has lost what it had, and may be a reader.
 pub fn restart(why: &str) {
     use std::os::unix::process::CommandExt;
+    if IS_ENDING.load(Ordering::SeqCst) {
+        log::warn!("{why}: the process ends here");
+        std::process::exit(1);
+    }
     log::warn!("{why}: this server begins anew");
     let mut arguments = std::env::args_os();
     let name = arguments.next().unwrap_or_default();
-    let program = std::env::current_exe().unwrap_or_else(|_| name.clone().into());
-    let failed = std::process::Command::new(program).arg0(name).args(arguments).exec();
+    // The program that runs, though another may have its name by now.
+    let failed = std::process::Command::new(PROGRAM).arg0(name).args(arguments).exec();
     log::error!("it cannot: {failed}; the process ends here");
     std::process::exit(1);
 }

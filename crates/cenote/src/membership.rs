@@ -11,7 +11,7 @@ use cenote_fabric::Origin;
 use cenote_storage_node::{NodesClient, Server, ServerRole};
 use std::io;
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// How long a word may take until it is said again.
@@ -44,7 +44,11 @@ pub fn join(settings: &Settings, address: SocketAddr) -> Result<Option<Member>> 
         may_write: settings.role == Role::Auto,
         sessions: 0,
     };
-    let cluster = OverNodes { client, is_refused };
+    let is_local = address.ip().is_loopback();
+    let cluster = OverNodes {
+        client,
+        is_refused: Box::new(move |address| is_refused(address, is_local)),
+    };
     Ok(Some(Member::join(Box::new(cluster), me)))
 }
 
@@ -75,11 +79,26 @@ pub fn epoch_of(engine: &Engine) -> u64 {
     engine.start_on_nodes().unwrap_or(0)
 }
 
-/// No process listens there: its host says so.
-fn is_refused(address: &str) -> bool {
-    let Some(address) = address.to_socket_addrs().ok().and_then(|mut found| found.next()) else {
+/// No process listens there, by whichever address its name has: its host says so. A name that is looked up for long says
+/// nothing, nor does this host's own loopback of a server elsewhere.
+fn is_refused(address: &str, is_local: bool) -> bool {
+    let (tell, told) = mpsc::channel();
+    let address = address.to_owned();
+    let asked = std::thread::Builder::new().name("probe".into()).spawn(move || {
+        tell.send(all_refuse(&address, is_local)).ok();
+    });
+    asked.is_ok() && told.recv_timeout(PROBE_TIMEOUT).unwrap_or(false)
+}
+
+fn all_refuse(address: &str, is_local: bool) -> bool {
+    let Ok(found) = address.to_socket_addrs() else {
         return false;
     };
-    let tried = TcpStream::connect_timeout(&address, PROBE_TIMEOUT);
-    matches!(tried, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    let refuses = |address: &SocketAddr| {
+        let tried = TcpStream::connect_timeout(address, PROBE_TIMEOUT);
+        matches!(tried, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    };
+    let found: Vec<SocketAddr> = found.collect();
+    let is_elsewhere = found.iter().any(|at| at.ip().is_loopback()) && !is_local;
+    !found.is_empty() && !is_elsewhere && found.iter().all(refuses)
 }

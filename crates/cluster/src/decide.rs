@@ -131,6 +131,7 @@ mod tests {
     fn seen(servers: &[(Server, u64)]) -> Membership {
         Membership {
             epoch: 7,
+            term: 1,
             has_database: true,
             vacant_for: None,
             listens_for: Nanos::from_secs(60),

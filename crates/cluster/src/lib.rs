@@ -13,4 +13,4 @@ pub mod member;
 
 pub use decide::{Decision, decide};
 pub use lease::Lease;
-pub use member::{Cluster, Look, Member, OverNodes};
+pub use member::{Claimed, Cluster, Look, Member, OverNodes, Start};

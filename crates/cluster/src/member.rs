@@ -9,7 +9,7 @@ use cenote_base::{Lsn, Result};
 use cenote_storage_node::{Membership, NodesClient, Server, ServerRole};
 
 use crate::decide::{BEAT, BEAT_IN_SWITCH, Decision, decide};
-use crate::lease::Lease;
+use crate::lease::{Lease, SILENCE};
 
 /// What a server asks of the others, and of the storage nodes that they share.
 pub trait Cluster: Send + Sync {
@@ -35,7 +35,7 @@ pub struct OverNodes {
     /// With short timeouts: a word that comes late is none.
     pub client: NodesClient,
     /// Whether an address refuses connections.
-    pub is_refused: fn(&str) -> bool,
+    pub is_refused: Box<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
 impl Cluster for OverNodes {
@@ -65,12 +65,26 @@ struct Shared {
     is_ended: AtomicBool,
 }
 
+/// For how long a claim holds at the node that has heard it, with some to spare.
+const CLAIM_HOLDS: Nanos = Nanos::from_secs(4);
+
+/// A writer that was found silent is not heard.
+#[derive(Debug, Clone, Copy)]
+pub struct Claimed {
+    at: Nanos,
+    term: u64,
+}
+
+/// The start of a server that opens the database; zero: it has not taken it yet.
+pub type Start = Arc<dyn Fn() -> u64 + Send + Sync>;
+
 /// Where a server is in the log, and how many sessions it has.
 pub type Look = Arc<dyn Fn() -> Option<(Lsn, usize)> + Send + Sync>;
 
 struct State {
     me: Server,
     look: Option<Look>,
+    start: Option<Start>,
     /// What was heard last, and when that was asked for.
     seen: Option<Membership>,
     decision: Decision,
@@ -88,6 +102,7 @@ impl Member {
             state: Mutex::new(State {
                 me,
                 look: None,
+                start: None,
                 seen: None,
                 decision: Decision::Stay,
                 words: 0,
@@ -146,6 +161,31 @@ impl Member {
         state.decision.clone()
     }
 
+    /// Before this server takes the database from start `after`, whose server was silent for so long: that is not heard from
+    /// here on.
+    ///
+    /// # Errors
+    /// It was heard.
+    pub fn claim(&self, after: u64, silent: Nanos) -> Result<Claimed> {
+        let at = rt::now();
+        let seen = self.shared.cluster.claim(after, silent)?;
+        Ok(Claimed { at, term: seen.term })
+    }
+
+    /// Returns when no lease of the former server can be left. At once, where the node that has heard the claim leads
+    /// still: no word was answered since. Else after the longest lease that another one may have given.
+    pub fn outlast(&self, claimed: Claimed) {
+        let still_leads = || self.ask().is_ok_and(|seen| seen.term == claimed.term);
+        if rt::now().since(claimed.at) > CLAIM_HOLDS || !still_leads() || rt::now().since(claimed.at) > CLAIM_HOLDS {
+            rt::sleep(SILENCE);
+        }
+    }
+
+    /// While it opens, this tells whether it has the database by now: its start.
+    pub fn opens(&self, start: Start) {
+        self.shared.state.lock().start = Some(start);
+    }
+
     /// Hears the others as of now.
     ///
     /// # Errors
@@ -185,10 +225,15 @@ impl Shared {
     }
 
     fn me(&self) -> Server {
-        let (mut me, look) = {
+        let (mut me, look, start) = {
             let state = self.state.lock();
-            (state.me.clone(), state.look.clone())
+            (state.me.clone(), state.look.clone(), state.start.clone())
         };
+        if me.role == ServerRole::Opening
+            && let Some(start) = start
+        {
+            me.epoch = start();
+        }
         if let Some((position, sessions)) = look.and_then(|look| look()) {
             me.position = position;
             me.sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
@@ -211,11 +256,6 @@ impl Shared {
                 let is_refused = self.cluster.is_refused(address);
                 decision = decide(&me, seen, is_refused);
             }
-            if let Decision::Take { after, silent } = decision
-                && self.cluster.claim(after, silent).is_err()
-            {
-                decision = Decision::Stay;
-            }
         }
         self.note(&me, heard, decision)
     }
@@ -234,7 +274,8 @@ impl Shared {
             }
         };
         // What it was when it asked is what was decided for.
-        if (state.me.role, state.me.epoch) == (me.role, me.epoch) {
+        let is_the_same = state.me.role == me.role && (me.role == ServerRole::Opening || state.me.epoch == me.epoch);
+        if is_the_same {
             state.decision = match decision {
                 Decision::Probe(_) => Decision::Stay,
                 decision => decision,
@@ -310,6 +351,7 @@ mod tests {
         };
         Membership {
             epoch,
+            term: 1,
             has_database: true,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),
@@ -331,11 +373,14 @@ mod tests {
         answers.lock().push_back(Ok(membership(Nanos::ZERO, 3)));
         answers.lock().push_back(Ok(membership(Nanos::from_millis(300), 3)));
         let member = Member::join(Box::new(Fake(answers.clone())), server(1, ServerRole::Reader));
-        let take = Decision::Take {
-            after: 3,
-            silent: crate::decide::OVERDUE,
-        };
-        wait_for(&member, &take);
+        let silent = crate::decide::OVERDUE;
+        wait_for(&member, &Decision::Take { after: 3, silent });
+        let claimed = member.claim(3, silent).expect("it is silent");
+        assert!(member.claim(3, SILENCE).is_err());
+        let begun = rt::now();
+        // No node says that the one which has heard it leads still.
+        member.outlast(claimed);
+        assert!(rt::now().since(begun) >= SILENCE);
         while member.silence().is_none() {
             member.wait(Nanos::from_millis(5));
         }

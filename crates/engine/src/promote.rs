@@ -52,14 +52,14 @@ impl Engine {
         Ok(Promotion { options, dir: dir? })
     }
 
-    /// Ends a reader, and leaves its memory: frames as of `end` of the log.
+    /// Ends a reader, and leaves its memory: frames as of the moment at which the database was taken.
     fn leave(reader: Arc<Engine>, dir: &DataDir) -> Option<Arc<Region>> {
         reader.stopping.store(true, Ordering::Release);
         reader.pool.end();
         reader.stop_threads();
-        let followed = dir.log_end().map(|end| match planted(Fault::LastMoves) {
+        let followed = dir.taken_at().map(|taken| match planted(Fault::LastMoves) {
             true => Ok(()),
-            false => reader.pool.follow_to_end(end),
+            false => reader.pool.follow_to_end(taken),
         });
         let until = rt::now() + LET_GO;
         while Arc::strong_count(&reader) > 1 && rt::now() < until {

@@ -212,7 +212,7 @@ impl NodesClient {
     /// # Errors
     /// [`Error::Timeout`] if none leads; [`Error::Busy`] if there are too many servers.
     pub fn announce(&self, server: &Server) -> Result<Membership> {
-        members_in(self.ask_leader(&Request::Announce(server.clone()))?)
+        members_in(self.ask_leader_once(&Request::Announce(server.clone()))?)
     }
 
     /// The servers of the database, as a node knows them that leads for certain.
@@ -229,7 +229,7 @@ impl NodesClient {
     /// # Errors
     /// [`Error::Busy`] if it was heard; [`Error::Timeout`].
     pub fn claim(&self, after: u64, silent: Nanos) -> Result<Membership> {
-        members_in(self.ask_leader(&Request::Claim { after, silent })?)
+        members_in(self.ask_leader_once(&Request::Claim { after, silent })?)
     }
 
     /// Asks the server that has the database to leave it to server `to`.
@@ -328,6 +328,15 @@ impl NodesClient {
 
     /// Asks the node that leads, until one answers.
     fn ask_leader(&self, request: &Request) -> Result<Reply> {
+        self.ask_leader_until(request, false)
+    }
+
+    /// As `ask_leader`; `Busy` of the node that leads is its answer.
+    fn ask_leader_once(&self, request: &Request) -> Result<Reply> {
+        self.ask_leader_until(request, true)
+    }
+
+    fn ask_leader_until(&self, request: &Request, busy_is_final: bool) -> Result<Reply> {
         let (until, mut last) = (rt::now() + self.timeout, String::from("none of them answered"));
         while rt::now() < until {
             let (is_nobody_there, mut strangers) = (self.nodes.iter().all(Node::is_away), 0);
@@ -340,6 +349,7 @@ impl NodesClient {
                     Ok(Reply::NotLeader { leader }) => {
                         last = format!("they take node {leader} for their leader");
                     }
+                    Ok(Reply::Failed(busy @ Error::Busy(_))) if busy_is_final => return Err(busy),
                     Ok(Reply::Failed(error @ (Error::Timeout(_) | Error::Busy(_)))) => {
                         last = error.to_string();
                     }
@@ -629,6 +639,10 @@ impl StorageNodes for NodesClient {
 
     fn start(&self) -> u64 {
         NodesClient::epoch(self)
+    }
+
+    fn entry(&self) -> u64 {
+        self.entry.load(Ordering::Acquire)
     }
 
     fn check(&self) -> Result<()> {

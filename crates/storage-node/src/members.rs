@@ -17,6 +17,8 @@ const LISTED: Nanos = Nanos::from_secs(30);
 const SERVERS_MAX: usize = 256;
 /// How long a request for a switch stands.
 const SWITCH: Nanos = Nanos::from_secs(10);
+/// How long the address of the server that has the database is no other's, from its last word on.
+const ADDRESS_KEPT: Nanos = Nanos::from_secs(1);
 /// How long a writer that was found silent is not heard: the server that found it so takes the database meanwhile.
 const CLAIM: Nanos = Nanos::from_secs(5);
 /// Bytes of a server's name, or of its address.
@@ -74,6 +76,8 @@ pub struct Membership {
     pub has_database: bool,
     /// For how long it is without a server, where that of this start has stopped in order.
     pub vacant_for: Option<Nanos>,
+    /// The Raft term in which the node leads that says so.
+    pub term: u64,
     /// For how long this node has listened, or that start has had the database: the less.
     pub listens_for: Nanos,
     /// The server that is to have the database next; zero: none is named.
@@ -111,6 +115,8 @@ struct Table {
     servers: BTreeMap<u128, (Server, Nanos)>,
     /// The start whose server has stopped in order, and when.
     vacant: Option<(u64, Nanos)>,
+    /// When a server of that start was heard last.
+    heard: Option<Nanos>,
     /// The start whose server was found silent, and when.
     claimed: Option<(u64, Nanos)>,
     /// The server that is to have the database behind a start, and when that was asked for.
@@ -142,9 +148,10 @@ impl Members {
         if table.servers.len() >= SERVERS_MAX && !table.servers.contains_key(&server.id) {
             return Err(Error::Busy(format!("this database has {SERVERS_MAX} servers already")));
         }
-        // An address is one process's: the one before has ended.
-        let is_replaced = |other: &Server| other.address == server.address && other.id != server.id;
-        table.servers.retain(|_, (other, _)| !is_replaced(other));
+        table.take_address(led, &server)?;
+        if server.has_start(led.epoch) {
+            table.heard = Some(rt::now());
+        }
         if server.role == ServerRole::Gone {
             table.leave(server.epoch);
         }
@@ -184,12 +191,12 @@ impl Members {
         let mut table = self.0.lock();
         table.listen(led);
         let now = rt::now();
-        let heard = table.servers.values().find(|(server, _)| server.has_start(after));
-        let heard = heard.map_or(table.since, |(_, at)| *at);
+        let heard = table.heard.unwrap_or(table.since);
         let is_gone = table.vacant_since(after).is_some();
         match led.epoch == after && (is_gone || now.since(heard) >= silent) {
             true => {
-                table.claimed = Some((after, now));
+                // One that claims again and again keeps nothing from being heard.
+                table.claimed.get_or_insert((after, now));
                 Ok(())
             }
             false => Err(Error::Busy("the server that has the database has been heard".into())),
@@ -206,6 +213,7 @@ impl Members {
         };
         Membership {
             epoch: led.epoch,
+            term: led.term,
             has_database: led.has_database,
             vacant_for: table.vacant_since(led.epoch).map(|since| now.since(since)),
             listens_for: now.since(table.since),
@@ -230,9 +238,33 @@ impl Table {
             .map(|(_, since)| since)
     }
 
-    /// What a former term's node knew, or this one did in a former term, is not known any more.
+    /// An address is one process's: where another comes with it, the one before has ended. Unless that has the database,
+    /// and was heard just now: then two servers say the same address, and the one that is heard counts.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: the address is that server's.
+    fn take_address(&mut self, led: Led, server: &Server) -> Result<()> {
+        let is_same = |other: &Server| other.address == server.address && other.id != server.id;
+        let is_writers = |(other, at): &(Server, Nanos)| {
+            is_same(other) && other.has_start(led.epoch) && rt::now().since(*at) < ADDRESS_KEPT
+        };
+        if let Some((other, _)) = self.servers.values().find(|known| is_writers(known)) {
+            return Err(Error::Busy(format!(
+                "{} is the address of the server that has the database ({}), heard just now",
+                server.address, other.name
+            )));
+        }
+        self.servers.retain(|_, (other, _)| !is_same(other));
+        Ok(())
+    }
+
+    /// What a former term's node knew, or this one did in a former term, is not known any more. A thread that was stopped
+    /// since it looked which term it is tells nothing.
     fn listen(&mut self, led: Led) {
         let now = rt::now();
+        if (led.term, led.epoch) < (self.term, self.epoch) {
+            return;
+        }
         if self.term != led.term {
             *self = Table {
                 term: led.term,
@@ -240,7 +272,7 @@ impl Table {
             };
         }
         if self.epoch != led.epoch || self.since == Nanos::ZERO {
-            (self.epoch, self.since) = (led.epoch, now);
+            (self.epoch, self.since, self.heard) = (led.epoch, now, None);
         }
         self.servers.retain(|_, (_, at)| now.since(*at) < LISTED);
         self.claimed
@@ -300,6 +332,7 @@ pub(crate) fn put_membership(writer: Writer, members: &Membership) -> Writer {
         .u8(members.has_database.into())
         .u8(members.vacant_for.is_some().into())
         .u64(members.vacant_for.unwrap_or_default().0)
+        .u64(members.term)
         .u64(members.listens_for.0)
         .u128(members.switch_to)
         .each(&members.servers, |w, seen| put_server(w, &seen.server).u64(seen.ago.0))
@@ -312,6 +345,7 @@ pub(crate) fn take_membership(r: &mut Reader<'_>) -> Result<Membership> {
         epoch,
         has_database,
         vacant_for: is_vacant.then_some(vacant),
+        term: r.u64()?,
         listens_for: Nanos(r.u64()?),
         switch_to: r.u128()?,
         servers: r.each(|r| {
@@ -414,9 +448,18 @@ mod tests {
             epoch: 0,
             ..server(1, ServerRole::Opening)
         };
-        members.note(FIRST, next).expect("noted");
+        // Not while that one is heard: both would be it in turns.
+        let refused = members.note(FIRST, next.clone());
+        assert!(matches!(refused, Err(Error::Busy(_))), "{refused:?}");
+        members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
+        let other = Server {
+            address: "127.0.0.1:2".into(),
+            ..next
+        };
+        members.note(FIRST, other).expect("noted");
         let seen = members.seen(FIRST);
-        assert_eq!((seen.servers.len(), seen.writer()), (1, None));
+        assert_eq!(seen.servers.len(), 2);
+        assert_eq!(seen.writer().map(|one| one.server.id), Some(1));
     }
 
     #[test]

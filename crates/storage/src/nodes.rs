@@ -174,6 +174,11 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
         0
     }
 
+    /// The entry of the last command of this process that is no append; at first, that which has taken the database.
+    fn entry(&self) -> u64 {
+        0
+    }
+
     /// Whether the database is this process's still, as a majority sees it.
     ///
     /// # Errors

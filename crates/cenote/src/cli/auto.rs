@@ -7,7 +7,7 @@
 //!     └──── anew, as a process ── another one has it, or its memory fails ──┘
 //! ```
 //!
-//! The socket stays bound: clients that connect while it changes wait in its backlog.
+//! The port stays bound. Its sessions end before it refuses connections: an address that refuses has none.
 
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
@@ -21,7 +21,7 @@ use crate::server::auth::Passwords;
 use crate::{database, log, membership};
 use cenote_base::rt::Nanos;
 use cenote_cluster::lease::SILENCE;
-use cenote_cluster::{Decision, Member};
+use cenote_cluster::{Claimed, Decision, Member};
 use cenote_engine::{Engine, Promotion};
 use cenote_storage_node::{NodesClient, ServerRole};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -61,10 +61,16 @@ struct Standing {
     epoch: u64,
 }
 
+/// A database that was taken from a server that was silent.
+struct Took {
+    epoch: u64,
+    claimed: Claimed,
+}
+
 /// What it does next.
 enum Next {
     Stop(i32),
-    Promoted(Box<Promotion>, u64),
+    Promoted(Box<Promotion>, Took),
     HandOver,
     /// As a process, for this reason.
     Anew(String),
@@ -76,6 +82,11 @@ enum Next {
 /// No storage node answers for a minute; those of opening the database.
 pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Result<ExitCode, Failure> {
     let address = listener.local_addr()?;
+    if settings.listen.ends_with(":0") {
+        return Err(
+            "role is auto: name the port with --listen, at which it comes back each time that it changes".into(),
+        );
+    }
     let Some(member) = membership::join(&settings, address)? else {
         return Err("role is auto: say where the storage nodes are, with --storage".into());
     };
@@ -92,6 +103,7 @@ pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Resul
     };
     auto.introduce(&standing);
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    database::end_at_signals()?;
     let code = auto.serve_on(standing, &mut signals, started)?;
     withdraw_address(&auto.settings.data);
     Ok(code)
@@ -132,15 +144,33 @@ impl Auto {
                 Err(_) => {}
             }
         }
+        if seen.epoch > 0 && (seen.writer().is_some() || seen.listens_for < SILENCE) {
+            // That server makes the database, or is about to say that it has it.
+            return Ok(None);
+        }
         let client = self.client()?;
+        let claimed = self.member.claim(seen.epoch, SILENCE);
+        let claimed = claimed.map(Some).or_else(|error| match seen.epoch {
+            // No server ever had it.
+            0 => Ok(None),
+            _ => Err(error),
+        })?;
         let options = database::writer_after(&self.settings, &client, seen.epoch)?;
+        self.say_start_of(&client);
         let engine = Engine::open(options)?;
+        claimed.into_iter().for_each(|claimed| self.member.outlast(claimed));
         let epoch = client.epoch();
         Ok(Some(Standing {
             engine,
             role: ServerRole::Writer,
             epoch,
         }))
+    }
+
+    /// Others see at once that it has the database, and that it opens it.
+    fn say_start_of(&self, client: &Arc<NodesClient>) {
+        let client = Arc::clone(client);
+        self.member.opens(Arc::new(move || client.epoch()));
     }
 
     fn client(&self) -> Result<Arc<NodesClient>, Failure> {
@@ -175,7 +205,7 @@ impl Auto {
             }
             standing = match self.wait(&standing, signals) {
                 Next::Stop(signal) => return Ok(self.stop(&standing, &mut server, signal)),
-                Next::Promoted(promotion, epoch) => self.become_writer(standing, server, *promotion, epoch)?,
+                Next::Promoted(promotion, took) => self.become_writer(standing, server, *promotion, took)?,
                 Next::HandOver => match self.become_reader(standing, server, signals)? {
                     Some(reader) => reader,
                     None => return Ok(ExitCode::SUCCESS),
@@ -217,8 +247,8 @@ impl Auto {
                 return Next::Anew(why);
             }
             match self.member.wait(TURN) {
-                Decision::Take { after, .. } => match self.take(standing, after) {
-                    Ok((promotion, epoch)) => return Next::Promoted(Box::new(promotion), epoch),
+                Decision::Take { after, silent } => match self.take(standing, after, silent) {
+                    Ok((promotion, taken)) => return Next::Promoted(Box::new(promotion), taken),
                     Err(error) => {
                         log::info!("it does not take the database: {error}");
                         std::thread::sleep(AGAIN);
@@ -231,11 +261,13 @@ impl Auto {
         }
     }
 
-    fn take(&self, standing: &Standing, after: u64) -> Result<(Promotion, u64), Failure> {
+    fn take(&self, standing: &Standing, after: u64, silent: Nanos) -> Result<(Promotion, Took), Failure> {
         let client = self.client()?;
         let options = database::writer_after(&self.settings, &client, after)?;
+        let claimed = self.member.claim(after, silent)?;
         let promotion = standing.engine.promote(options)?;
-        Ok((promotion, client.epoch()))
+        let epoch = client.epoch();
+        Ok((promotion, Took { epoch, claimed }))
     }
 
     fn become_writer(
@@ -243,10 +275,11 @@ impl Auto {
         standing: Standing,
         mut server: Server,
         promotion: Promotion,
-        epoch: u64,
+        Took { epoch, claimed }: Took,
     ) -> Result<Standing, Failure> {
         let begun = Instant::now();
         // Others see that it is under way; it is said again.
+        self.member.opens(Arc::new(move || epoch));
         let _ = self.member.become_role(ServerRole::Opening, epoch);
         let left = server.stop(TIMEOUT);
         drop(server);
@@ -257,6 +290,7 @@ impl Auto {
         let engine = promotion.open(standing.engine).inspect_err(|error| {
             database::restart(&format!("the database was taken and cannot be opened: {error}"));
         })?;
+        self.member.outlast(claimed);
         let report = engine.recovery_report();
         log::info!(
             "this server has the database now, start {epoch}: promoted in {} ms, {} frames kept",
@@ -290,6 +324,7 @@ impl Auto {
         let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
         log::info!("the database was left in {} ms", begun.elapsed().as_millis());
         drop(standing);
+        self.member.opens(Arc::new(|| 0));
         self.begin(|| signals.pending().next().is_some())
     }
 
@@ -301,6 +336,7 @@ impl Auto {
     fn stop(&self, standing: &Standing, server: &mut Server, signal: i32) -> ExitCode {
         let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
         log::info!("{name}: shutting down");
+        database::end_for_good();
         end_at_second_signal();
         let begun = Instant::now();
         let left = server.stop(STOP_TIMEOUT);

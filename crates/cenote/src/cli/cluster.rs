@@ -183,6 +183,7 @@ mod tests {
     fn a_switch_goes_to_the_one_that_is_named_or_to_the_furthest_that_may_write() {
         let seen = Membership {
             epoch: 3,
+            term: 1,
             has_database: true,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),

@@ -226,6 +226,12 @@ impl Backend {
         true
     }
 
+    /// Whether its server is a reader, as it said when this began.
+    pub fn is_readers(&self) -> bool {
+        let says = |(name, value): &(String, String)| name == "in_hot_standby" && value == "on";
+        self.greeting.iter().any(says)
+    }
+
     /// Whether the server has closed it, or has said something unasked: it is going.
     pub fn is_gone(&self) -> bool {
         let mut byte = [0];

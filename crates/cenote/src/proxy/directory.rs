@@ -38,6 +38,9 @@ pub trait Directory: Send + Sync {
 
     /// Changes from here on.
     fn watch(&self) -> watch::Receiver<Arc<Servers>>;
+
+    /// A server that it says is not what it says: a change is to be expected.
+    fn hurry(&self) {}
 }
 
 /// Servers that do not change, or are those of a file.

@@ -1,15 +1,18 @@
 //! The servers of a database, as its storage nodes know them.
 
 use super::directory::{Directory, ServerAt, Servers};
+use super::shared::lock;
 use cenote_base::rt::Nanos;
 use cenote_storage_node::{Membership, NodesClient, ServerRole};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// Between two questions; where no server has the database, clients wait for one.
 const LOOK: Duration = Duration::from_millis(100);
-const LOOK_WITHOUT_WRITER: Duration = Duration::from_millis(10);
+const LOOK_SOON: Duration = Duration::from_millis(10);
+/// How long a change is expected once a server was not what it should be.
+const EXPECTED: Duration = Duration::from_secs(2);
 /// A reader that has said nothing for so long is none. A writer is one until another start has the database: what it
 /// answers rests on its lease.
 const SILENT: Nanos = Nanos::from_millis(1500);
@@ -17,6 +20,7 @@ const SILENT: Nanos = Nanos::from_millis(1500);
 /// See the module. Where no node answers, what was known before counts on.
 pub struct Members {
     servers: watch::Sender<Arc<Servers>>,
+    hurried: Mutex<Option<Instant>>,
 }
 
 impl Members {
@@ -27,11 +31,20 @@ impl Members {
     pub fn begin(client: NodesClient) -> std::io::Result<Arc<Members>> {
         let members = Arc::new(Members {
             servers: watch::Sender::new(Arc::default()),
+            hurried: Mutex::default(),
         });
         let following = Arc::downgrade(&members);
         let thread = std::thread::Builder::new().name("servers".into());
         thread.spawn(move || follow(&client, &following))?;
         Ok(members)
+    }
+
+    fn pause(&self) -> Duration {
+        let is_expected = lock(&self.hurried).is_some_and(|at| at.elapsed() < EXPECTED);
+        match is_expected || self.servers().writer.is_none() {
+            true => LOOK_SOON,
+            false => LOOK,
+        }
     }
 
     fn note(&self, seen: &Membership) {
@@ -56,22 +69,29 @@ impl Directory for Members {
     fn watch(&self) -> watch::Receiver<Arc<Servers>> {
         self.servers.subscribe()
     }
+
+    fn hurry(&self) {
+        *lock(&self.hurried) = Some(Instant::now());
+    }
 }
 
-fn follow(client: &NodesClient, members: &Weak<Members>) {
+fn follow(client: &NodesClient, following: &Weak<Members>) {
     loop {
         // Why none answers is said by the nodes' own status, and to clients that wait.
         let seen = client.members().ok();
-        let Some(members) = members.upgrade() else { return };
+        let Some(members) = following.upgrade() else { return };
         if let Some(seen) = &seen {
             members.note(seen);
         }
-        let pause = match members.servers().writer {
-            Some(_) => LOOK,
-            None => LOOK_WITHOUT_WRITER,
-        };
+        let begun = Instant::now();
         drop(members);
-        std::thread::sleep(pause);
+        while let Some(members) = following.upgrade() {
+            if begun.elapsed() >= members.pause() {
+                break;
+            }
+            drop(members);
+            std::thread::sleep(LOOK_SOON / 2);
+        }
     }
 }
 
@@ -126,6 +146,7 @@ mod tests {
     fn the_writer_is_that_of_the_last_start_and_readers_are_those_that_are_heard() {
         let mut members = Membership {
             epoch: 5,
+            term: 1,
             has_database: true,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),

@@ -141,6 +141,13 @@ impl Pool {
     async fn connect(&self, user: &str, users: Option<&Users>) -> Result<Backend, NoSession> {
         self.make_room();
         let connected = Backend::connect(&self.address, user, users).await;
+        let connected = match connected {
+            // It has left the database to another, which the directory is about to say.
+            Ok(backend) if backend.is_readers() && !self.is_reader => {
+                Err(Failure::Gone("it is a reader by now".into()))
+            }
+            connected => connected,
+        };
         let is_gone = matches!(connected, Err(Failure::Gone(_)));
         *lock(&self.failed_at) = is_gone.then(Instant::now);
         connected.map_err(NoSession::Failed)
@@ -159,7 +166,8 @@ impl Pool {
     }
 
     fn give_back(&self, user: &str, mut backend: Backend) {
-        if *self.retired.borrow() || backend.is_spoilt || backend.holds {
+        let says_more = backend.inbound.len() > 0;
+        if *self.retired.borrow() || backend.is_spoilt || backend.holds || says_more {
             return;
         }
         backend.inbound.shrink();

@@ -3,6 +3,7 @@
 //! Lengths that a peer claims take no memory: a buffer grows by what really came, at most twofold at a time.
 
 use crate::server::input::{Fields, FrameError, body_bytes_max};
+use crate::server::session::NOT_BEGUN;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -181,6 +182,8 @@ pub struct Refusal {
     pub code: String,
     /// What happened.
     pub message: String,
+    /// A server that ends says that it has begun nothing of what it was sent.
+    pub not_begun: bool,
 }
 
 impl Refusal {
@@ -189,6 +192,7 @@ impl Refusal {
         Refusal {
             code: code.to_owned(),
             message: message.into(),
+            not_begun: false,
         }
     }
 
@@ -214,6 +218,7 @@ impl Refusal {
                 b'V' => fatal = text == "FATAL" || text == "PANIC",
                 b'C' => refusal.code = text,
                 b'M' => refusal.message = text,
+                b'D' => refusal.not_begun = text == NOT_BEGUN,
                 _ => {}
             }
         }

@@ -380,8 +380,13 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// What is behind the last answer is the server's farewell: it says nothing of this batch.
+    fn is_answered(&self) -> bool {
+        !self.is_open && self.expected.is_empty() && self.streaming == 0
+    }
+
     fn take_answers(&mut self) -> Step {
-        loop {
+        while !self.is_answered() {
             if self.streaming > 0 {
                 let piece = self.backend.inbound.raw(self.streaming);
                 if piece.is_empty() {
@@ -399,6 +404,7 @@ impl<'a> Exchange<'a> {
             }
             self.answer_own();
         }
+        Ok(())
     }
 
     fn answer(&mut self, message: &Message) -> Step {
@@ -483,7 +489,10 @@ impl<'a> Exchange<'a> {
         let (fatal, refusal) = Refusal::read(&message.body);
         if fatal {
             return Err(match refusal.code.starts_with("57P0") {
-                true => Ended::ServerLost,
+                true => {
+                    self.sent &= !refusal.not_begun;
+                    Ended::ServerLost
+                }
                 false => Ended::Fatal(message.clone()),
             });
         }

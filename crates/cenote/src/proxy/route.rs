@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Between two tries to enter a server that does not answer.
-const AGAIN_AFTER: Duration = Duration::from_millis(50);
+const AGAIN_AFTER: Duration = Duration::from_millis(20);
 const TOO_MANY_CONNECTIONS: &str = "53300";
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
@@ -70,6 +70,7 @@ async fn writers(shared: &Shared, dialogue: &mut Dialogue, until: Instant) -> Re
             }
         }
         counted.get_or_insert_with(|| Waits::new(shared));
+        shared.directory.hurry();
         wait(shared, &mut changes, until, &why).await?;
     }
 }

@@ -198,7 +198,11 @@ impl Connection {
 
     /// Ends it because the server stops.
     pub fn end_by_shutdown(self: Box<Self>) {
-        self.end_at_once(shutting_down().into());
+        let error = match &self.stage {
+            Stage::Session(dialogue, _) => dialogue.ended(),
+            _ => shutting_down(),
+        };
+        self.end_at_once(error.into());
     }
 }
 

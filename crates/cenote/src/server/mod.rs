@@ -111,8 +111,10 @@ impl Server {
         self.stop(timeout)
     }
 
-    /// Accepts no client any more and ends all sessions; returns how many did not end within `timeout`.
+    /// Ends all sessions, and accepts no client any more; returns how many did not end within `timeout`. A client that
+    /// connects meanwhile is told so: an address that refuses connections has no session that could answer.
     pub fn stop(&mut self, timeout: Duration) -> usize {
+        let left = self.registry.end_all(timeout);
         self.stopping.store(true, Ordering::Release);
         // Wakes the acceptors: their accept fails from now on.
         for listener in &self.listeners {
@@ -122,7 +124,6 @@ impl Server {
             thread.thread().unpark();
             thread.join().ok();
         }
-        let left = self.registry.end_all(timeout);
         close(&self.shared, LAST_WORDS);
         left
     }

@@ -72,6 +72,8 @@ pub struct Dialogue {
     busy: bool,
     /// Whether the session has had a turn.
     begun: bool,
+    /// Messages came since the client was told that the server is ready, and were begun.
+    in_batch: bool,
     /// Since when the session has no thread.
     paused: Option<Instant>,
     /// When the client has said nothing for too long, and what it is told.
@@ -137,9 +139,18 @@ impl Dialogue {
             copy_by_query: false,
             busy: false,
             begun: false,
+            in_batch: false,
             paused: None,
             limit: None,
             deadline: None,
+        }
+    }
+
+    /// The server stops, and what comes is not begun.
+    pub fn ended(&self) -> SqlError {
+        match self.in_batch {
+            true => shutting_down(),
+            false => shutting_down().with_detail(NOT_BEGUN),
         }
     }
 
@@ -155,7 +166,7 @@ impl Dialogue {
             match self.step() {
                 Ok(true) => {}
                 Ok(false) => break self.pause(),
-                Err(End::Closed | End::Lost(_)) if self.entry.is_ending() => break Some(shutting_down().into()),
+                Err(End::Closed | End::Lost(_)) if self.entry.is_ending() => break Some(self.ended().into()),
                 Err(end) => break Some(end),
             }
         }
@@ -230,6 +241,7 @@ impl Dialogue {
         self.sql.report_settings(&mut self.wire).ok();
         let status = self.sql.status();
         self.wire.out().ready_for_query(status);
+        self.in_batch = false;
         // Before the client knows, so that what it asks next about its sessions is true.
         self.entry.waits(status);
         self.wire.flush()
@@ -256,8 +268,9 @@ impl Dialogue {
     fn take(&mut self, message: Message) -> std::result::Result<(), End> {
         // What came before the shutdown is not begun: nothing would cancel it.
         if self.entry.is_ending() {
-            return Err(shutting_down().into());
+            return Err(self.ended().into());
         }
+        self.in_batch |= !matches!(message.tag, b'S' | b'X');
         match message.tag {
             b'X' => Err(End::Closed),
             _ if self.sql.is_copying() => self.copy_message(message),
@@ -501,6 +514,11 @@ fn log_grave(error: &SqlError, session: i32) {
 }
 
 /// The end of a session because the server shuts down.
+/// Detail of 57P01: of what the client has sent since it was told that the server is ready, nothing was begun. So it can
+/// be sent to another server.
+pub const NOT_BEGUN: &str = "Nothing that was sent since the last answer was begun.";
+
+/// The server stops.
 pub fn shutting_down() -> SqlError {
     SqlError::new(
         code::ADMIN_SHUTDOWN,

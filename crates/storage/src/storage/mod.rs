@@ -25,7 +25,7 @@ use crate::files::{doing, log_dir, spaces_dir};
 use crate::follower::Follower;
 use crate::log::{Log, LogOptions, LogReport, Need, RingPlace, Survive};
 use crate::node_pages::NodePages;
-use crate::nodes::{Changes, StorageNodes, Taken};
+use crate::nodes::{Changes, Moment, StorageNodes, Taken};
 use crate::owner::{Claim, Ownership};
 use crate::pages::{PageStore, PagesReport};
 
@@ -282,11 +282,15 @@ impl DataDir {
         })
     }
 
-    /// Where the log of a database on storage nodes ends, as it was when it was taken.
-    pub fn log_end(&self) -> Option<Lsn> {
+    /// As of which moment a database on storage nodes was taken, or a later one up to which this process has asked for
+    /// nothing but that.
+    pub fn taken_at(&self) -> Option<Moment> {
         match &self.place {
             Place::Files { .. } => None,
-            Place::Nodes { taken, .. } => Some(taken.log.end),
+            Place::Nodes { nodes, taken, .. } => Some(Moment {
+                entry: nodes.entry(),
+                end: taken.log.end,
+            }),
         }
     }
 

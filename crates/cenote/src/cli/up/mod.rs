@@ -12,9 +12,12 @@ mod plan;
 mod supervise;
 
 use super::{Failure, say};
+use crate::database;
 use cenote_base::units::ByteSize;
 use clap::Args;
 use plan::Plan;
+use std::fs::File;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -75,29 +78,32 @@ pub struct ClusterPlace {
 pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     let dir = std::path::absolute(&arguments.place.dir)?;
     std::fs::create_dir_all(&dir)?;
-    let plan = Plan::load_or_make(
-        &dir,
-        plan::Shape {
-            servers: arguments.readers + 1,
-            storage_nodes: arguments.storage_nodes,
-            memory_size: arguments.memory_size,
-            port: arguments.port,
-        },
-    )?;
+    // Before the plan is made: of two that begin at once one makes it.
+    let lock = supervise::lock(&dir)?;
+    let shape = plan::Shape {
+        servers: arguments.readers + 1,
+        storage_nodes: arguments.storage_nodes,
+        memory_size: arguments.memory_size,
+        port: arguments.port,
+    };
+    let plan = Plan::load_or_make(&dir, shape)?;
     match arguments.detach {
-        true => detach(&dir, &plan),
-        false => supervise(&dir, &plan),
+        true => {
+            drop(lock);
+            detach(&dir, &plan)
+        }
+        false => supervise(&dir, &plan, lock),
     }
 }
 
-fn supervise(dir: &Path, plan: &Plan) -> Result<ExitCode, Failure> {
+fn supervise(dir: &Path, plan: &Plan, lock: File) -> Result<ExitCode, Failure> {
     let begun = Instant::now();
-    let mut cluster = Supervised::start(dir, plan)?;
+    let mut cluster = Supervised::start(dir, plan, lock)?;
     picture::tell_plan(plan, dir);
     let ready = cluster.wait_ready(plan, READY)?;
     if ready {
         picture::tell_ready(plan, begun.elapsed());
-        cluster.run(|seen| picture::draw(plan, seen))?;
+        cluster.run(|seen| picture::draw(plan, seen));
     }
     say!("stopping");
     cluster.stop();
@@ -114,9 +120,8 @@ fn detach(dir: &Path, plan: &Plan) -> Result<ExitCode, Failure> {
     }
     let begun = Instant::now();
     let log = std::fs::File::create(dir.join("supervisor.log"))?;
-    let mut command = Command::new(std::env::current_exe()?);
-    command.arg("up").arg("--dir").arg(dir);
-    use std::os::unix::process::CommandExt;
+    let mut command = Command::new(database::PROGRAM);
+    command.arg0("cenote").arg("up").arg("--dir").arg(dir);
     let supervisor = command
         .process_group(0)
         .stdin(Stdio::null())

@@ -68,7 +68,9 @@ impl Plan {
             "# The cluster of this directory: ports on 127.0.0.1. Storage nodes stay as they are for good.\n{}",
             toml::to_string(&plan)?
         );
-        std::fs::write(&path, text)?;
+        let beside = dir.join("cluster.toml.new");
+        std::fs::write(&beside, text)?;
+        std::fs::rename(&beside, &path)?;
         Ok(plan)
     }
 

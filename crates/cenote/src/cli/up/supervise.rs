@@ -1,8 +1,8 @@
 //! The processes of a cluster: started, started again when they end, and ended in order.
 //!
 //! The supervisor keeps `supervisor.pid` locked: a second one is refused, and a killed one's lock goes with it. What a
-//! killed supervisor leaves is found by `processes`, a line with number and name of each, and ended only where that
-//! process is of this directory still.
+//! killed supervisor leaves is found by `processes`, a line with number, time of its beginning and name of each, and ended
+//! only where the process of that number began then.
 
 use super::super::Failure;
 use super::plan::{Plan, Role};
@@ -10,7 +10,7 @@ use crate::{database, log, membership};
 use cenote_storage_node::{Membership, NodesClient, ServerRole};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal, kill_process};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -26,10 +26,11 @@ const TURN: Duration = Duration::from_millis(50);
 const PICTURE: Duration = Duration::from_millis(500);
 /// How long a process has to end in order.
 const END: Duration = Duration::from_secs(15);
-/// Before a process is started again that ended at once; twice as long each time, up to [`PAUSE_MAX`].
-const PAUSE: Duration = Duration::from_millis(100);
+/// Before a process is started again: its address refuses meanwhile, by which others see that it has ended. Twice as long
+/// each time, up to [`PAUSE_MAX`].
+const PAUSE: Duration = Duration::from_millis(600);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
-/// A process that lived for so long is started again at once.
+/// After a process that lived for so long it begins anew with the first pause.
 const SETTLED: Duration = Duration::from_secs(10);
 
 /// See the module.
@@ -38,6 +39,8 @@ pub struct Supervised {
     processes: Vec<Process>,
     client: NodesClient,
     signals: Signals,
+    /// What went wrong last.
+    said: String,
     _lock: File,
 }
 
@@ -53,9 +56,8 @@ impl Supervised {
     /// Starts all processes.
     ///
     /// # Errors
-    /// Another supervisor has the directory; a process cannot be started.
-    pub fn start(dir: &Path, plan: &Plan) -> Result<Supervised, Failure> {
-        let lock = lock(dir)?;
+    /// A process cannot be started.
+    pub fn start(dir: &Path, plan: &Plan, lock: File) -> Result<Supervised, Failure> {
         end_leftovers(dir)?;
         let process = |role: Role| Process {
             role,
@@ -68,7 +70,8 @@ impl Supervised {
             dir: dir.to_owned(),
             processes: plan.roles(dir).into_iter().map(process).collect(),
             client: client(plan)?,
-            signals: Signals::new([SIGTERM, SIGINT])?,
+            signals: Signals::new([SIGTERM, SIGINT, SIGHUP])?,
+            said: String::new(),
             _lock: lock,
         };
         if let Err(error) = cluster.keep_running() {
@@ -104,38 +107,44 @@ impl Supervised {
     }
 
     /// Keeps the processes running, and shows them, until it is to end.
-    ///
-    /// # Errors
-    /// A process cannot be started.
-    pub fn run(&mut self, mut show: impl FnMut(Option<&Membership>)) -> Result<(), Failure> {
+    pub fn run(&mut self, mut show: impl FnMut(Option<&Membership>)) {
         let mut next = Instant::now();
         while self.signals.pending().next().is_none() {
-            self.keep_running()?;
+            self.keep_on();
             if Instant::now() >= next {
                 show(self.client.members().ok().as_ref());
                 next = Instant::now() + PICTURE;
             }
             std::thread::sleep(TURN);
         }
-        Ok(())
     }
 
     /// Starts those that do not run.
     fn keep_running(&mut self) -> Result<(), Failure> {
-        let mut changed = false;
-        for process in &mut self.processes {
-            changed |= process.keep_running(&self.dir)?;
-        }
-        if changed {
-            self.note()?;
+        for n in 0..self.processes.len() {
+            if self.processes[n].keep_running(&self.dir)? {
+                self.note()?;
+            }
         }
         Ok(())
+    }
+
+    /// As `keep_running`; what goes wrong is tried again.
+    fn keep_on(&mut self) {
+        if let Err(error) = self.keep_running() {
+            let text = error.to_string();
+            if self.said != text {
+                log::warn!("{text}");
+                self.said = text;
+            }
+        }
     }
 
     fn note(&self) -> Result<(), Failure> {
         let line = |process: &Process| {
             let child = process.child.as_ref()?;
-            Some(format!("{} {}\n", child.id(), process.role.name))
+            let id = child.id();
+            Some(format!("{id} {} {}\n", begun_at(id)?, process.role.name))
         };
         let text: String = self.processes.iter().filter_map(line).collect();
         Ok(std::fs::write(self.dir.join(PROCESSES), text)?)
@@ -178,7 +187,7 @@ impl Process {
             );
             self.child = None;
             self.pause = match self.begun.elapsed() > SETTLED {
-                true => Duration::ZERO,
+                true => PAUSE,
                 false => (self.pause * 2).clamp(PAUSE, PAUSE_MAX),
             };
             self.begun = Instant::now();
@@ -218,8 +227,10 @@ fn start(role: &Role, dir: &Path, again: bool) -> Result<Child, Failure> {
         .truncate(!again)
         .write(true)
         .open(role.log(dir))?;
-    let mut command = Command::new(std::env::current_exe()?);
+    // The program that runs, though another may have its name by now.
+    let mut command = Command::new(database::PROGRAM);
     command
+        .arg0("cenote")
         .args(&role.arguments)
         // Ctrl-C is the supervisor's: it ends them in order.
         .process_group(0)
@@ -254,7 +265,11 @@ pub fn is_ready(plan: &Plan) -> bool {
     has_writer && there >= plan.servers.len() && std::net::TcpStream::connect(("127.0.0.1", plan.proxy)).is_ok()
 }
 
-fn lock(dir: &Path) -> Result<File, Failure> {
+/// Takes the directory for this supervisor.
+///
+/// # Errors
+/// Another one has it.
+pub fn lock(dir: &Path) -> Result<File, Failure> {
     let path = dir.join(LOCK);
     let mut file = OpenOptions::new()
         .create(true)
@@ -308,23 +323,35 @@ pub fn signal_end(pid: u32) -> Result<(), Failure> {
     Ok(kill_process(pid, Signal::TERM)?)
 }
 
+/// When a process began, in the system's ticks since it was started; `None`: there is none.
+fn begun_at(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // Behind the name, which is in brackets and may hold anything.
+    let (_, rest) = text.rsplit_once(')')?;
+    let state = rest.split_whitespace().next()?;
+    let is_there = state != "Z";
+    is_there.then(|| rest.split_whitespace().nth(19)?.parse().ok())?
+}
+
 /// Ends what a killed supervisor has left; returns how many there were.
 ///
 /// # Errors
 /// Those of the system; one does not end.
 pub fn end_leftovers(dir: &Path) -> Result<usize, Failure> {
     let text = std::fs::read_to_string(dir.join(PROCESSES)).unwrap_or_default();
-    let is_left = |pid: &u32| {
-        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let line = String::from_utf8_lossy(&line).into_owned();
-        line.contains(&dir.display().to_string()) || line.contains("proxy\0--storage")
-    };
-    let pids = text.lines().filter_map(|line| line.split(' ').next()?.parse().ok());
-    let left: Vec<u32> = pids.filter(is_left).collect();
-    for pid in left.iter().rev() {
-        signal_end(*pid)?;
+    // A number that another process has by now began at another time.
+    let is_left = |(pid, begun): &(u32, u64)| begun_at(*pid) == Some(*begun);
+    let noted = text.lines().filter_map(|line| {
+        let (pid, rest) = line.split_once(' ')?;
+        Some((pid.parse().ok()?, rest.split(' ').next()?.parse().ok()?))
+    });
+    let left: Vec<(u32, u64)> = noted.filter(is_left).collect();
+    for process in left.iter().rev() {
+        let pid = process.0;
+        // One that has ended meanwhile is none.
+        signal_end(pid).ok();
         let until = Instant::now() + END;
-        while is_left(pid) {
+        while is_left(process) {
             if Instant::now() > until {
                 return Err(format!("process {pid} of a supervisor that was killed does not end").into());
             }

@@ -140,6 +140,28 @@ fn what_changes_something_is_sent_once_and_reads_are_sent_again() {
     }
 }
 
+/// A server that ends says behind an answer that it has begun nothing since: that answer stands. Said instead of one, the
+/// statement goes to the next server, whatever it is.
+#[test]
+fn a_server_that_ends_says_what_it_has_not_begun() {
+    let not_begun = || {
+        let text = cenote::server::session::NOT_BEGUN;
+        message(b'E', format!("SFATAL\0VFATAL\0C57P01\0Mover\0D{text}\0\0").as_bytes())
+    };
+    let fake = Fake::start(move |text, before| match (text, before) {
+        ("INSERT answered", 0) => Reaction::Close([done(b'I'), not_begun()].concat()),
+        ("INSERT refused", 0) => Reaction::Close(not_begun()),
+        ("INSERT lost", 0) => Reaction::Close(fatal("57P01")),
+        _ => Reaction::Answer(done(b'I')),
+    });
+    let (_proxy, mut client) = client(&fake);
+    assert_eq!(ask(&mut client, "INSERT answered").0, "CZ");
+    assert_eq!(ask(&mut client, "INSERT refused").0, "CZ");
+    assert_eq!(ask(&mut client, "INSERT lost"), ("EZ".into(), "40003".into()));
+    let times = ["INSERT answered", "INSERT refused", "INSERT lost"].map(|text| fake.times(text));
+    assert_eq!(times, [1, 2, 1]);
+}
+
 /// The next message; None where the connection ends, be it within one.
 fn next_or_torn(client: &mut Client) -> Option<(u8, Vec<u8>)> {
     let mut header = [0; 5];

@@ -206,6 +206,52 @@ fn a_switch_leaves_the_database_to_the_one_that_was_named() {
     assert_eq!(servers.rows(next), i64::from(rows));
 }
 
+/// Clients of a proxy stay while the database goes from server to server. A switch shows them no error, a killed server
+/// at most that what was under way may have been carried out; no row is lost, and none is there twice.
+#[test]
+fn clients_of_a_proxy_stay_while_the_database_moves() {
+    let mut servers = Servers::start();
+    let addresses = servers.nodes.addresses();
+    let mut proxy = Process::spawn(cenote(&["proxy", "--listen", "127.0.0.1:0", "--storage", &addresses]));
+    let mut client = proxy.client();
+    client.batch_execute("CREATE TABLE t (n int PRIMARY KEY)").unwrap();
+    let insert = client.prepare("INSERT INTO t VALUES ($1)").unwrap();
+    let load = |client: &mut postgres::Client, from: i32, to: i32| -> Vec<String> {
+        let errors = (from..to).filter_map(|n| client.execute(&insert, &[&n]).err());
+        errors
+            .map(|error| error.code().map_or(error.to_string(), |code| code.code().into()))
+            .collect()
+    };
+    for round in 0..2 {
+        let from = round * 1000;
+        let addresses = servers.nodes.addresses();
+        let switch = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            output(cenote(&["cluster", "switch", "--storage"]).arg(addresses))
+        });
+        let errors = load(&mut client, from, from + 1000);
+        let (ok, text) = switch.join().unwrap();
+        assert!(ok, "{text}");
+        assert_eq!(errors, Vec::<String>::new(), "a switch shows no error");
+    }
+    let has = servers.writer();
+    let id = rustix::process::Pid::from_child(&servers.processes[has].child);
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        rustix::process::kill_process(id, Signal::KILL).unwrap();
+    });
+    let errors = load(&mut client, 2000, 4000);
+    killer.join().unwrap();
+    assert!(
+        errors.len() <= 1 && errors.iter().all(|code| code == "40003"),
+        "{errors:?}"
+    );
+    let found: i64 = client.query_one("SELECT count(*) FROM t", &[]).unwrap().get(0);
+    assert!((4000 - errors.len() as i64..=4000).contains(&found), "{found}");
+    servers.processes[has].kill();
+    assert!(proxy.stop().success());
+}
+
 /// Storage nodes lead and end: no server is passed over that lives.
 #[test]
 fn a_lost_storage_node_deposes_no_server() {

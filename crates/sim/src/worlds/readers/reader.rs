@@ -73,6 +73,7 @@ fn await_promotion(stage: &Arc<Stage>, engine: &Arc<Engine>, host: usize, number
             continue;
         }
         let begun = clock::now();
+        stage.shared.step(format!("reader {number} is to have the database"));
         let options = stage.engine_options(host, number, true).map(|options| EngineOptions {
             reader: None,
             ..options
@@ -81,6 +82,7 @@ fn await_promotion(stage: &Arc<Stage>, engine: &Arc<Engine>, host: usize, number
             Ok(promotion) => {
                 // It may have been asked for long ago, and waited for nodes; the server that had it finds out now.
                 stage.unsettle();
+                stage.shared.step(format!("reader {number} has the database"));
                 return Some((promotion, begun));
             }
             Err(error) => stage.shared.step(format!(

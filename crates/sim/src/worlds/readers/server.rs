@@ -31,6 +31,7 @@ pub(super) fn promoted(stage: &Arc<Stage>, number: u64, begun: Nanos, open: impl
 }
 
 fn run_over(stage: &Arc<Stage>, number: u64, begun: Nanos, open: impl FnOnce() -> Result<Arc<Engine>>) {
+    stage.shared.step(format!("server {number} begins"));
     match open().and_then(|engine| serve(stage, engine)) {
         Ok(()) => {}
         // Another server has the database, or storage does not answer.

@@ -272,7 +272,7 @@ impl<'w> Trouble<'w> {
         self.mend_all();
         let stage = Arc::clone(&self.stage);
         self.look_at_ended();
-        if self.server.is_none() {
+        if self.server.is_none() && self.promoted.is_empty() {
             self.start_server();
         }
         for n in 0..READERS {
