@@ -926,7 +926,7 @@ impl Shared {
     }
 
     /// What the servers say is for the node that leads, as far as it knows.
-    fn led(&self) -> std::result::Result<Led, Reply> {
+    fn led(&self) -> std::result::Result<Led, Box<Reply>> {
         let view = self.replica.view();
         match view.leader == self.options.number {
             true => Ok(Led {
@@ -934,7 +934,7 @@ impl Shared {
                 epoch: view.epoch,
                 has_database: view.control.is_some(),
             }),
-            false => Err(Reply::NotLeader { leader: view.leader }),
+            false => Err(Box::new(Reply::NotLeader { leader: view.leader })),
         }
     }
 
@@ -944,29 +944,29 @@ impl Shared {
         let is_writer = server.role == ServerRole::Writer;
         let mut led = match self.led() {
             Ok(led) => led,
-            Err(other) => return Ok(other),
+            Err(other) => return Ok(*other),
         };
         self.members.note(led, server)?;
         if is_writer {
             led = match self.confirmed() {
                 Ok(confirmed) if confirmed.term == led.term => confirmed,
                 Ok(_) => return Ok(Reply::NotLeader { leader: 0 }),
-                Err(other) => return Ok(other),
+                Err(other) => return Ok(*other),
             };
         }
         Ok(Reply::Members(self.members.seen(led)))
     }
 
-    fn confirmed(&self) -> std::result::Result<Led, Reply> {
+    fn confirmed(&self) -> std::result::Result<Led, Box<Reply>> {
         match self.replica.confirm(ANSWER_TIMEOUT) {
             Answer::Current => self.led(),
-            other => Err(unanswered(other)),
+            other => Err(Box::new(unanswered(other))),
         }
     }
 
     fn members(&self) -> Reply {
         self.confirmed()
-            .map_or_else(|other| other, |led| Reply::Members(self.members.seen(led)))
+            .map_or_else(|other| *other, |led| Reply::Members(self.members.seen(led)))
     }
 
     fn claim(&self, after: u64, silent: Nanos) -> Result<Reply> {
@@ -975,7 +975,7 @@ impl Shared {
                 self.members.claim(led, after, silent)?;
                 Ok(Reply::Members(self.members.seen(led)))
             }
-            Err(other) => Ok(other),
+            Err(other) => Ok(*other),
         }
     }
 
@@ -985,7 +985,7 @@ impl Shared {
                 self.members.switch(led, to)?;
                 Ok(Reply::Members(self.members.seen(led)))
             }
-            Err(other) => Ok(other),
+            Err(other) => Ok(*other),
         }
     }
 

@@ -284,3 +284,121 @@ fn a_server_of_both_roles_needs_storage_nodes() {
     let (ok, text) = output(&mut cenote(&["cluster", "status", "--storage", "127.0.0.1:1"]));
     assert!(!ok && text.contains("127.0.0.1:1"), "{text}");
 }
+
+/// A cluster that `cenote up` has started, ended whatever happens.
+struct Cluster {
+    dir: tempfile::TempDir,
+    port: u16,
+}
+
+impl Cluster {
+    fn up(&self) -> (bool, String) {
+        let port = self.port.to_string();
+        let mut command = cenote(&[
+            "up",
+            "--detach",
+            "--readers",
+            "1",
+            "--memory-size",
+            "64MiB",
+            "--port",
+            &port,
+        ]);
+        output(command.arg("--dir").arg(self.dir.path()))
+    }
+
+    fn down(&self) -> (bool, String) {
+        output(cenote(&["down", "--dir"]).arg(self.dir.path()))
+    }
+
+    /// Its processes, by name.
+    fn processes(&self) -> Vec<(i32, String)> {
+        let text = std::fs::read_to_string(self.dir.path().join("processes")).unwrap_or_default();
+        let process = |line: &str| {
+            let mut words = line.split(' ');
+            Some((words.next()?.parse().ok()?, words.nth(1)?.to_owned()))
+        };
+        text.lines().filter_map(process).collect()
+    }
+
+    fn client(&self, ready: &str) -> postgres::Client {
+        let port = ready
+            .lines()
+            .find_map(|line| line.strip_prefix("ready in ")?.rsplit(':').next()?.parse().ok());
+        let mut config = postgres::Config::new();
+        config
+            .host("127.0.0.1")
+            .port(port.unwrap())
+            .user("tester")
+            .dbname("cenote");
+        config.connect(postgres::NoTls).unwrap()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.down();
+    }
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, Signal::KILL).unwrap();
+}
+
+/// `cenote up` starts a cluster that serves clients, starts again what is killed, and is one at a time; `cenote down` ends
+/// all of it, also what a killed supervisor has left. Rows stay.
+#[test]
+fn a_cluster_goes_up_and_down() {
+    let cluster = Cluster {
+        dir: tempfile::tempdir().unwrap(),
+        port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
+    };
+    let (ok, text) = cluster.up();
+    assert!(ok && text.contains("psql -h 127.0.0.1"), "{text}");
+    let mut client = cluster.client(&text);
+    client
+        .batch_execute("CREATE TABLE t (n int PRIMARY KEY); INSERT INTO t VALUES (1)")
+        .unwrap();
+    let (ok, text) = cluster.up();
+    assert!(!ok && text.contains("runs already"), "{text}");
+    let before = cluster.processes();
+    assert_eq!(before.len(), 6, "{before:?}");
+    for (pid, name) in before
+        .iter()
+        .filter(|(_, name)| name != "proxy" && !name.ends_with("-3"))
+    {
+        kill(*pid);
+        let deadline = Instant::now() + TIMEOUT;
+        let is_again = |(other, of): &(i32, String)| of == name && other != pid;
+        while !cluster.processes().iter().any(is_again) {
+            assert!(Instant::now() < deadline, "{name} is not started again");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The same connection all the time.
+        let found: i64 = client.query_one("SELECT count(*) FROM t", &[]).unwrap().get(0);
+        assert_eq!(found, 1, "{name} was killed");
+    }
+    let supervisor = std::fs::read_to_string(cluster.dir.path().join("supervisor.pid")).unwrap();
+    kill(supervisor.trim().parse().unwrap());
+    let left = cluster.processes();
+    let (ok, text) = cluster.down();
+    assert!(ok && text.contains("stopped"), "{text}");
+    // One that has ended may wait for its parent to hear of it.
+    let is_there = |(pid, _): &&(i32, String)| {
+        let state = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        !state.is_empty() && !state.contains(") Z ")
+    };
+    assert_eq!(left.iter().filter(is_there).count(), 0, "{left:?}");
+    let (ok, text) = cluster.up();
+    assert!(ok, "{text}");
+    let found: i64 = cluster
+        .client(&text)
+        .query_one("SELECT count(*) FROM t", &[])
+        .unwrap()
+        .get(0);
+    assert_eq!(found, 1);
+    let (ok, text) = cluster.down();
+    assert!(ok && text.contains("stopped in"), "{text}");
+    assert!(cluster.down().1.contains("did not run"));
+}
