@@ -274,7 +274,8 @@ impl Settings {
     }
 
     fn set_custom(&mut self, name: &str, value: &str, local: bool) -> Result<()> {
-        if !name.contains('.') {
+        // Names of this prefix are what sessions report to a proxy.
+        if !name.contains('.') || name.to_ascii_lowercase().starts_with("_cenote.") {
             return Err(unknown(name));
         }
         fits(name, value)?;

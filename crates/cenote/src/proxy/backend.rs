@@ -5,7 +5,7 @@
 
 use super::passwords::Users;
 use super::protocol::{FromServer, Inbound, Message, Refusal, put, put_query};
-use super::state::State;
+use super::state::{State, token};
 use super::statements::OnSession;
 use crate::server::input::Fields;
 use crate::server::startup::DATABASE;
@@ -96,7 +96,8 @@ impl Backend {
     }
 
     async fn enter(&mut self, user: &str, users: Option<&Users>) -> Result<(), Failure> {
-        let body = format!("user\0{user}\0database\0{DATABASE}\0_cenote.report\0all\0\0");
+        let token = token();
+        let body = format!("user\0{user}\0database\0{DATABASE}\0_cenote.report\0all:{token}\0\0");
         let mut out = (8 + body.len() as u32).to_be_bytes().to_vec();
         out.extend_from_slice(&[0, 3, 0, 0]);
         out.extend_from_slice(body.as_bytes());
@@ -182,6 +183,8 @@ impl Backend {
         if answers == 0 {
             return Ok(state.clone());
         }
+        // A Query drops it.
+        self.statements.unnamed = None;
         let mut reported = State {
             start: state.start.clone(),
             ..State::default()

@@ -112,6 +112,13 @@ impl Facts {
         !self.has_unknown && !self.verbs.is_empty() && self.verbs.iter().all(|found| *found == verb)
     }
 
+    /// Whether a block may end in it, and something else be done.
+    fn ends_block(&self) -> bool {
+        let ends = |verb: &Verb| matches!(verb, Verb::Commit | Verb::Rollback | Verb::Several);
+        let is_plain = self.is_only(Verb::Commit) || self.is_only(Verb::Rollback);
+        !is_plain && self.verbs.iter().any(ends)
+    }
+
     /// What is under way when it is sent.
     pub fn work(&self, in_block: bool) -> Work {
         Work {
@@ -119,6 +126,7 @@ impl Facts {
             repeatable: !self.has_unknown && self.verbs.iter().all(|verb| verb.is_repeatable()),
             commits: self.is_only(Verb::Commit),
             rolls_back: self.is_only(Verb::Rollback),
+            ends_block: self.ends_block(),
             ..Work::default()
         }
     }

@@ -129,7 +129,7 @@ impl Client {
             }
             _ if self.skips => {}
             // What remains of a COPY that failed.
-            b'd' | b'c' | b'f' => {}
+            b'd' | b'c' | b'f' if batch.messages.is_empty() => {}
             b'F' => {
                 Refusal::new("0A000", "the function call protocol is not supported").put(&mut out, false);
                 put_ready(&mut out, self.dialogue.status);
@@ -172,12 +172,15 @@ impl Client {
         let mut work = facts.work(self.dialogue.status != b'I');
         work.repeatable &= !batch.is_open;
         let mut reads = !work.in_block && !batch.is_open && facts.is_for_readers();
-        reads &= !self.shared.are_writers(&facts.hashes);
+        reads &= !self.shared.are_writers(&facts.hashes) && !self.dialogue.is_unsure;
         let until = Instant::now() + self.shared.options.wait;
         for _ in 0..TRIES_MAX {
             let lease = match self.session(reads, until).await {
                 Ok(Some(lease)) => lease,
-                Ok(None) => return self.lost(&batch, work, before, Some(BytesMut::new())).await,
+                Ok(None) => {
+                    self.skips = batch.is_open;
+                    return self.lost(&batch, work, before, Some(BytesMut::new())).await;
+                }
                 Err(refusal) => return self.refuse(&batch, &refusal).await,
             };
             work.at_reader = lease.pool.is_reader;
@@ -234,7 +237,9 @@ impl Client {
     /// The session that the batch goes to; None: that of the client's block is lost.
     async fn session(&mut self, reads: bool, until: Instant) -> Result<Option<Lease>, Refusal> {
         if let Some(lease) = self.held.take() {
-            if !lease.is_gone() && !*lease.pool.retirement().borrow() {
+            // What a block made at a reader stays there, and a reader is no place for what follows.
+            let is_of_use = self.dialogue.status != b'I' || !lease.pool.is_reader || reads;
+            if is_of_use && !lease.is_gone() && !*lease.pool.retirement().borrow() {
                 return Ok(Some(lease));
             }
             if self.dialogue.status != b'I' {
@@ -254,12 +259,12 @@ impl Client {
         before: &State,
     ) -> Result<Next, Leaves> {
         let retired = lease.pool.retirement();
-        let may_move = work.at_reader && !work.in_block;
+        let may_move = work.at_reader && !work.in_block && !batch.is_open;
         let withholds = !work.in_block && !batch.is_open && (work.at_reader || work.repeatable);
         let interned = &self.shared.interned;
         let mut exchange = Exchange::new(&mut self.dialogue, &mut lease, interned, withholds, may_move);
         let ended = exchange.run(batch, retired).await;
-        (work.sent, work.answered) = (exchange.sent, exchange.answered);
+        (work.sent, work.answered, work.is_cut) = (exchange.sent, exchange.answered, exchange.has_more);
         let is_lost = matches!(ended, Ended::ServerLost);
         let again = is_lost && outcome::of(*work) == Outcome::Again;
         if again || matches!(ended, Ended::Moves { .. }) {
@@ -324,6 +329,8 @@ impl Client {
             Outcome::BlockFailed => ("08006", "the server was lost, and with it the transaction block", b'E'),
             Outcome::RolledBack => ("", "", b'E'),
         };
+        // It may have committed at a position that was not told.
+        self.dialogue.is_unsure |= work.sent && !work.at_reader;
         let state = self.before_block.take().unwrap_or(before);
         self.dialogue.go_back_to(state, &mut out);
         self.dialogue.status = status;
@@ -334,14 +341,12 @@ impl Client {
             return self.answer_failed(batch).await;
         }
         Refusal::new(code, text).put(&mut out, false);
-        self.end_answer(batch, &mut out);
+        self.end_answer(&mut out);
         self.write(&out).await
     }
 
     /// ReadyForQuery, or nothing before Sync.
-    fn end_answer(&mut self, batch: &Batch, out: &mut BytesMut) {
-        // One that was not relayed is open as it came.
-        self.skips |= batch.is_open;
+    fn end_answer(&mut self, out: &mut BytesMut) {
         if !self.skips {
             put_ready(out, self.dialogue.status);
         }
@@ -351,7 +356,8 @@ impl Client {
     async fn refuse(&mut self, batch: &Batch, refusal: &Refusal) -> Result<(), Leaves> {
         let mut out = BytesMut::new();
         refusal.put(&mut out, false);
-        self.end_answer(batch, &mut out);
+        self.skips = batch.is_open;
+        self.end_answer(&mut out);
         self.write(&out).await
     }
 

@@ -46,6 +46,8 @@ pub struct Dialogue {
     pub names: Names,
     /// Timestamp of its last commit.
     pub position: u64,
+    /// It may have committed behind that, and no position was told: its reads go to the writer until one is.
+    pub is_unsure: bool,
     /// As ReadyForQuery said last: `I`, `T` or `E`.
     pub status: u8,
     /// A part of a message was written, and nothing but the rest may follow.

@@ -15,6 +15,10 @@ pub struct Work {
     pub commits: bool,
     /// It is ROLLBACK or ABORT, alone.
     pub rolls_back: bool,
+    /// There is a COMMIT or ROLLBACK in it, among others.
+    pub ends_block: bool,
+    /// Messages of it went to the server that are not to be had again.
+    pub is_cut: bool,
     /// The server may have got some of it.
     pub sent: bool,
     /// The client got a part of the answer.
@@ -40,10 +44,18 @@ pub enum Outcome {
 pub fn of(work: Work) -> Outcome {
     match work {
         Work { in_block: true, .. } => of_block(work),
-        Work { sent: false, .. } => Outcome::Again,
-        Work { answered: true, .. } => Outcome::Lost,
+        Work { sent: false, .. } if !work.is_begun() => Outcome::Again,
+        Work { sent: false, .. } => Outcome::Lost,
+        Work { at_reader: true, .. } | Work { repeatable: true, .. } if work.is_begun() => Outcome::Lost,
         Work { at_reader: true, .. } | Work { repeatable: true, .. } => Outcome::Again,
         _ => Outcome::Unknown,
+    }
+}
+
+impl Work {
+    /// Whether it cannot be sent as a whole, to be answered as a whole.
+    fn is_begun(&self) -> bool {
+        self.answered || self.is_cut
     }
 }
 
@@ -52,8 +64,15 @@ fn of_block(work: Work) -> Outcome {
         Work {
             rolls_back: true,
             answered: false,
+            is_cut: false,
             ..
         } => Outcome::RolledBack,
+        Work {
+            ends_block: true,
+            sent: true,
+            at_reader: false,
+            ..
+        } => Outcome::Unknown,
         Work {
             commits: true,
             sent: true,
@@ -73,7 +92,7 @@ mod tests {
     /// All combinations: what is sent twice is either a read, or was never sent.
     #[test]
     fn nothing_that_changes_something_is_sent_twice() {
-        for bits in 0..128u32 {
+        for bits in 0..512u32 {
             let bit = |n: u32| bits & (1 << n) != 0;
             let work = Work {
                 in_block: bit(0),
@@ -83,19 +102,22 @@ mod tests {
                 rolls_back: bit(4),
                 sent: bit(5),
                 answered: bit(6),
+                ends_block: bit(7),
+                is_cut: bit(8),
             };
             let outcome = of(work);
             if outcome == Outcome::Again {
-                assert!(!work.in_block);
-                assert!(
-                    !work.sent || (work.repeatable || work.at_reader) && !work.answered,
-                    "{work:?}"
-                );
+                assert!(!work.in_block && !work.answered && !work.is_cut, "{work:?}");
+                assert!(!work.sent || work.repeatable || work.at_reader, "{work:?}");
             }
-            if work.in_block && !work.commits && !work.rolls_back {
+            if work.in_block && !work.commits && !work.rolls_back && !work.ends_block {
                 assert_eq!(outcome, Outcome::BlockFailed);
             }
-            if work.sent && !work.repeatable && !work.at_reader && !work.in_block && !work.answered {
+            let may_be_done = work.sent && !work.at_reader;
+            if work.in_block && may_be_done && (work.commits || work.ends_block) && !work.rolls_back {
+                assert_eq!(outcome, Outcome::Unknown, "{work:?}");
+            }
+            if may_be_done && !work.repeatable && !work.in_block {
                 assert_eq!(outcome, Outcome::Unknown);
             }
         }

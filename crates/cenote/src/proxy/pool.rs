@@ -143,8 +143,8 @@ impl Pool {
         let connected = Backend::connect(&self.address, user, users).await;
         let connected = match connected {
             // It has left the database to another, which the directory is about to say.
-            Ok(backend) if backend.is_readers() && !self.is_reader => {
-                Err(Failure::Gone("it is a reader by now".into()))
+            Ok(backend) if backend.is_readers() != self.is_reader => {
+                Err(Failure::Gone("it is no longer what it was (writer, reader)".into()))
             }
             connected => connected,
         };

@@ -61,6 +61,11 @@ impl Inbound {
         from.read_buf(&mut self.bytes).await
     }
 
+    /// The first byte that waits.
+    pub fn first(&self) -> Option<u8> {
+        self.bytes.first().copied()
+    }
+
     /// Bytes that wait.
     pub fn len(&self) -> usize {
         self.bytes.len()

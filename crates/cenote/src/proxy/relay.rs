@@ -23,6 +23,8 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 use tokio::sync::watch;
 
+/// What names of the proxy's statements on sessions begin with.
+const OWN_NAMES: &[u8] = b"_cenote_";
 /// Bytes of an answer that wait for its end.
 const WITHHELD_BYTES_MAX: usize = 64 << 10;
 /// Bytes that wait for the server before the client is read again.
@@ -77,6 +79,10 @@ pub struct Exchange<'a> {
     journal: Vec<Renaming>,
     /// The server may have got some of it.
     pub sent: bool,
+    /// Messages went to the server that came behind the batch.
+    pub has_more: bool,
+    /// The end of a COPY went there before the server asked for data.
+    copy_ended: bool,
     /// The client got a part of the answer.
     pub answered: bool,
 }
@@ -111,6 +117,8 @@ impl<'a> Exchange<'a> {
             journal: Vec::new(),
             sent: false,
             answered: false,
+            has_more: false,
+            copy_ended: false,
         }
     }
 
@@ -185,7 +193,10 @@ impl<'a> Exchange<'a> {
     fn forward_more(&mut self) -> Step {
         while (self.is_open || self.is_copying) && self.to_server.len() < TO_SERVER_BYTES_MAX {
             match self.dialogue.inbound.next_of_client() {
-                Ok(Some(message)) => self.forward(&message)?,
+                Ok(Some(message)) => {
+                    self.has_more = true;
+                    self.forward(&message)?;
+                }
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(gone(&error.to_string())),
             }
@@ -202,7 +213,10 @@ impl<'a> Exchange<'a> {
             b'B' => return self.forward_bind(message),
             b'D' => return self.forward_describe(message),
             b'C' => return self.forward_close(message),
-            b'E' => self.expected.push_back(Expected::Execute),
+            b'E' => {
+                self.copy_ended = false;
+                self.expected.push_back(Expected::Execute);
+            }
             b'Q' => {
                 self.backend.statements.unnamed = None;
                 self.expected.push_back(Expected::Query);
@@ -213,7 +227,8 @@ impl<'a> Exchange<'a> {
                 (self.is_open, self.is_skipping) = (false, false);
             }
             // What remains of a COPY that failed, and Flush.
-            b'H' | b'd' | b'c' | b'f' => {}
+            b'c' | b'f' => self.copy_ended = true,
+            b'H' | b'd' => {}
             tag => return Err(gone(&format!("unexpected message of type '{}'", char::from(tag)))),
         }
         message.put(&mut self.to_server);
@@ -308,7 +323,11 @@ impl<'a> Exchange<'a> {
     /// The name by which the session knows what the client calls so.
     fn session_name(&mut self, name: &Bytes) -> Vec<u8> {
         let Some(statement) = self.dialogue.names.get(name).cloned() else {
-            return name.to_vec();
+            return match name.is_empty() || name.starts_with(OWN_NAMES) {
+                // Others' statements are there by these: one that no session has.
+                true => [OWN_NAMES, b"none"].concat(),
+                false => name.to_vec(),
+            };
         };
         if !name.is_empty() {
             self.ensure(&statement);
@@ -357,6 +376,10 @@ impl<'a> Exchange<'a> {
             if let Some((name, statement)) = &undo.restore {
                 self.journal.push((name.clone(), Some(statement.clone())));
                 self.expected.push_back(Expected::Own(b"3\0\0\0\x04", undo));
+                return Ok(());
+            }
+            if name.starts_with(OWN_NAMES) {
+                self.expected.push_back(Expected::Own(b"3\0\0\0\x04", Undo::default()));
                 return Ok(());
             }
             if name.is_empty() {
@@ -451,6 +474,10 @@ impl<'a> Exchange<'a> {
 
     /// The server takes COPY data. A Sync that came with the Execute was dropped by it.
     fn copies(&mut self) {
+        if std::mem::take(&mut self.copy_ended) {
+            // All of it came behind the Execute, and so did what follows.
+            return;
+        }
         self.is_copying = true;
         if matches!(self.expected.front(), Some(Expected::Execute)) {
             self.expected.retain(|expected| !matches!(expected, Expected::Sync));
@@ -476,7 +503,11 @@ impl<'a> Exchange<'a> {
         };
         if name == "_cenote.position" {
             let position = value.parse().unwrap_or(0);
+            self.dialogue.is_unsure &= position <= self.dialogue.position;
             self.dialogue.position = self.dialogue.position.max(position);
+        } else if name == "cenote.read_after" {
+            // The proxy's own is taken where it is set: this one is of the client's.
+            self.backend.is_spoilt |= value.parse() != Ok(self.backend.read_after);
         } else if !self.backend.note(name, value) {
             self.backend.is_spoilt |= !self.dialogue.state.note(name, value);
             if self.dialogue.follows(name) {

@@ -23,6 +23,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+/// Bytes of a message of the password exchange, at most.
+const PASSWORD_BYTES_MAX: usize = 64 << 10;
 /// What a client wants.
 pub enum Wanted {
     /// A session.
@@ -113,6 +115,11 @@ impl Arriving {
 
     async fn password(&mut self) -> Result<Message, Turned> {
         loop {
+            // A client that was not let in yet sends nothing else, and little of that.
+            let is_other = self.inbound.first().is_some_and(|tag| !matches!(tag, b'p' | b'X'));
+            if is_other || self.inbound.len() > PASSWORD_BYTES_MAX {
+                return Err(Some(Refusal::new("08P01", "expected SASL response")));
+            }
             match self.inbound.next_of_client() {
                 Ok(Some(message)) if message.tag == b'p' => return Ok(message),
                 Ok(None) => self.fill().await?,
@@ -155,6 +162,7 @@ impl Arriving {
             state: State::default(),
             names: Names::default(),
             position: 0,
+            is_unsure: false,
             status: b'I',
             is_torn: false,
         };
@@ -183,7 +191,7 @@ fn start_of(startup: &Startup, reads: Reads) -> Start {
     let given = startup
         .settings
         .iter()
-        .filter(|(name, _)| !name.starts_with("_cenote."));
+        .filter(|(name, _)| !name.to_ascii_lowercase().starts_with("_cenote."));
     strong.into_iter().chain(given.cloned()).collect()
 }
 

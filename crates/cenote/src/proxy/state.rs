@@ -3,9 +3,10 @@
 //! Servers report every setting that differs from a session of no client (`_cenote.report`), so the proxy never reads a
 //! SET: it keeps what the server says. All of it goes to another session as one statement (`_cenote.state`).
 
+use crate::server::auth::fill_random;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 /// Names and values.
 pub type Values = BTreeMap<String, String>;
@@ -20,6 +21,17 @@ pub struct State {
     pub start: Option<Start>,
     /// All that differ from a session of no client, as servers show them.
     pub values: Arc<Values>,
+}
+
+/// Known to this proxy and to the sessions that it has: what clients send says nothing of it, so none of them takes
+/// another's state.
+pub fn token() -> &'static str {
+    static TOKEN: LazyLock<String> = LazyLock::new(|| {
+        let mut bytes = [0; 16];
+        fill_random(&mut bytes);
+        format!("{:032x}", u128::from_be_bytes(bytes))
+    });
+    &TOKEN
 }
 
 /// Settings of a server session, which are not the client's.
@@ -59,7 +71,7 @@ impl State {
             // Writing to a String does not fail.
             let _ = write!(text, "{kind}{}:{name}{}:{value}", name.len(), value.len());
         }
-        format!("SET \"_cenote.state\" = '{}'", text.replace('\'', "''"))
+        format!("SET \"_cenote.state\" = '{}:{}'", token(), text.replace('\'', "''"))
     }
 }
 
@@ -76,7 +88,8 @@ mod tests {
         assert!(state.note("my.a", "it's ü") && state.note("my.b", "1") && state.note("_cenote.unset", "my.b"));
         assert!(state.note("cenote.read_after", "5"));
         let text = state.statement();
-        assert_eq!(text, "SET \"_cenote.state\" = 's8:TimeZone3:+02b4:my.a7:it''s ü'");
+        let expected = format!("SET \"_cenote.state\" = '{}:s8:TimeZone3:+02b4:my.a7:it''s ü'", token());
+        assert_eq!(text, expected);
         let other = state.clone();
         assert!(other == state && state.note("my.a", "2") && other != state);
     }

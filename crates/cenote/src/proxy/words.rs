@@ -22,7 +22,9 @@ pub enum Verb {
     Deallocate,
     /// Nothing but space, comments and semicolons.
     Empty,
-    /// Anything else, and several statements in one text.
+    /// Several statements in one text, and what ends a block and begins another.
+    Several,
+    /// Anything else.
     Other,
 }
 
@@ -61,7 +63,7 @@ pub fn verb(text: &[u8]) -> Verb {
     } else if is("commit") || is("end") {
         Verb::Commit
     } else if is("rollback") || is("abort") {
-        if words.name_a_savepoint() {
+        if Words(words.0).name_a_savepoint() {
             Verb::Other
         } else {
             Verb::Rollback
@@ -71,8 +73,9 @@ pub fn verb(text: &[u8]) -> Verb {
     } else {
         Verb::Other
     };
-    match is_several(text) {
-        true => Verb::Other,
+    let chains = matches!(verb, Verb::Commit | Verb::Rollback) && words.chain();
+    match is_several(text) || chains {
+        true => Verb::Several,
         false => verb,
     }
 }
@@ -173,6 +176,19 @@ impl<'a> Words<'a> {
         }
     }
 
+    /// `... AND CHAIN`.
+    fn chain(&mut self) -> bool {
+        let mut before: &[u8] = b"";
+        loop {
+            self.skip();
+            match self.next_word() {
+                Some(word) if word.eq_ignore_ascii_case(b"chain") => return !before.eq_ignore_ascii_case(b"no"),
+                Some(word) => before = word,
+                None => return false,
+            }
+        }
+    }
+
     /// `ROLLBACK [WORK | TRANSACTION] TO`, and two-phase commands.
     fn name_a_savepoint(&mut self) -> bool {
         loop {
@@ -193,21 +209,28 @@ impl<'a> Words<'a> {
 
 /// Whether something stands behind a semicolon.
 fn is_several(text: &[u8]) -> bool {
-    let (mut at, mut ended) = (0, false);
+    let (mut at, mut begun, mut ended) = (0, false, false);
     while at < text.len() {
         let rest = &text[at..];
         at += match rest {
             [c, ..] if c.is_ascii_whitespace() => 1,
             [b'-', b'-', ..] | [b'/', b'*', ..] => comment(rest),
+            // One that nothing stands in front of ends nothing.
             [b';', ..] => {
-                ended = true;
+                ended = begun;
                 1
             }
-            _ if ended => return !text[..at].iter().all(|c| c.is_ascii_whitespace() || *c == b';'),
-            [b'\'', ..] => quoted(rest, b'\'', at > 0 && text[at - 1].eq_ignore_ascii_case(&b'e')),
-            [b'"', ..] => quoted(rest, b'"', false),
-            [b'$', ..] => dollar_quoted(rest),
-            _ => 1,
+            _ if ended => return true,
+            [first, ..] => {
+                begun = true;
+                match first {
+                    b'\'' => quoted(rest, b'\'', at > 0 && text[at - 1].eq_ignore_ascii_case(&b'e')),
+                    b'"' => quoted(rest, b'"', false),
+                    b'$' => dollar_quoted(rest),
+                    _ => 1,
+                }
+            }
+            [] => return false,
         };
     }
     false
@@ -278,7 +301,11 @@ mod tests {
             ("explain select 1", Verb::PerhapsRead),
             ("selects", Verb::Other),
             ("insert into t values (1)", Verb::Other),
-            ("select 1; delete from t", Verb::Other),
+            ("select 1; delete from t", Verb::Several),
+            (";select 1; insert into t values (1)", Verb::Several),
+            (" ; /* a */ ; select 1 ; ", Verb::Read),
+            ("commit and chain", Verb::Several),
+            ("rollback work and no chain", Verb::Rollback),
             (
                 "select ';' , \";\", $$;x$$, $a$ ; $$ $a$, e'\\';x' from t where n = $1;",
                 Verb::Read,
@@ -290,7 +317,7 @@ mod tests {
                 "start transaction isolation level repeatable read, read only;",
                 begin(true),
             ),
-            ("begin read only; select 1", Verb::Other),
+            ("begin read only; select 1", Verb::Several),
             ("begin read write", begin(false)),
             ("commit work", Verb::Commit),
             ("end", Verb::Commit),

@@ -39,10 +39,13 @@ impl Session {
             let text = format!("{STATE} cannot be set inside a transaction block");
             return Err(SqlError::new(code::ACTIVE_TRANSACTION, text));
         }
-        let Some(origin) = self.report.as_ref().map(|report| report.origin.clone()) else {
-            return Ok(());
+        let Some(report) = &self.report else { return Ok(()) };
+        let (origin, state) = (report.origin.clone(), report.state(text));
+        let Some(state) = state else {
+            let text = format!("permission denied to set parameter \"{STATE}\"");
+            return Err(SqlError::new("42501", text));
         };
-        let (start, now) = states(&origin, text)?;
+        let (start, now) = states(&origin, state)?;
         self.change_settings(|settings| {
             *settings = now;
             Ok(())

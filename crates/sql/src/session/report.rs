@@ -1,6 +1,6 @@
 //! What a proxy is told beside what PostgreSQL's clients are told, so that any session can become any client's.
 //!
-//! Asked for by `_cenote.report` = `all` in the start-up packet. Before ReadyForQuery come, as ParameterStatus:
+//! Asked for by `_cenote.report` = `all` or `all:<token>` in the start-up packet. Before ReadyForQuery come, as ParameterStatus:
 //!
 //! | name | value |
 //! |---|---|
@@ -10,7 +10,8 @@
 //! | `_cenote.holds` | `prepared`: there are statements that PREPARE made, which no other session has; else empty |
 //! | `_cenote.drawn` | `on`: the session has drawn from a sequence, so that `currval` answers; else empty |
 //!
-//! `SET "_cenote.state" = '...'` makes the session another client's. The text is a row of `<kind><name><value>`, kind
+//! `SET "_cenote.state" = '<token>:...'` makes the session another client's: a client that does not know the token cannot.
+//! The text is a row of `<kind><name><value>`, kind
 //! `s` for what the client's connection began with, to which RESET goes back, and `b` for what it has set since; name
 //! and value are `<bytes>:<text>`. What `currval` answered is forgotten.
 
@@ -25,6 +26,8 @@ pub const STATE: &str = "_cenote.state";
 
 /// What was told, beside settings.
 pub struct Report {
+    /// What a state begins with; empty: nothing.
+    pub token: String,
     /// Settings of a session of no client.
     pub origin: Arc<Settings>,
     /// `_cenote.position`.
@@ -38,17 +41,26 @@ pub struct Report {
 impl Report {
     /// What a start-up packet asks for.
     pub fn asked_for(startup: &[(String, String)], origin: &Settings) -> Option<Box<Report>> {
-        startup
-            .iter()
-            .any(|(name, value)| name == ASK && value == "all")
-            .then(|| {
-                Box::new(Report {
-                    origin: Arc::new(origin.clone()),
-                    position: 0,
-                    holds: false,
-                    drawn: false,
-                })
-            })
+        let (_, value) = startup.iter().find(|(name, _)| name == ASK)?;
+        let token = match value.strip_prefix("all")? {
+            "" => "",
+            token => token.strip_prefix(':')?,
+        };
+        Some(Box::new(Report {
+            token: token.to_owned(),
+            origin: Arc::new(origin.clone()),
+            position: 0,
+            holds: false,
+            drawn: false,
+        }))
+    }
+
+    /// The state in a text that begins with the token.
+    pub fn state<'a>(&self, text: &'a str) -> Option<&'a str> {
+        match self.token.is_empty() {
+            true => Some(text),
+            false => text.strip_prefix(&self.token)?.strip_prefix(':'),
+        }
     }
 }
 

@@ -140,6 +140,24 @@ fn what_changes_something_is_sent_once_and_reads_are_sent_again() {
     }
 }
 
+/// A text may end its block, and do more: whether it did is not known. What is no COMMIT alone is told so, too.
+#[test]
+fn a_block_that_may_have_ended_is_not_told_as_failed() {
+    let fake = Fake::start(|text, _| match text {
+        "BEGIN" => Reaction::Answer(done(b'T')),
+        "INSERT 1; COMMIT" | "ROLLBACK; INSERT 2" | "COMMIT AND CHAIN" => Reaction::Close(Vec::new()),
+        ";SELECT 1; INSERT 3" => Reaction::Close(Vec::new()),
+        _ => Reaction::Answer(done(b'I')),
+    });
+    let (_proxy, mut client) = client(&fake);
+    for text in ["INSERT 1; COMMIT", "ROLLBACK; INSERT 2", "COMMIT AND CHAIN"] {
+        assert_eq!(ask(&mut client, "BEGIN").0, "CZ");
+        assert_eq!(ask(&mut client, text), ("EZ".into(), "40003".into()), "{text}");
+    }
+    assert_eq!(ask(&mut client, ";SELECT 1; INSERT 3").1, "40003");
+    assert_eq!(fake.times(";SELECT 1; INSERT 3"), 1);
+}
+
 /// A server that ends says behind an answer that it has begun nothing since: that answer stands. Said instead of one, the
 /// statement goes to the next server, whatever it is.
 #[test]

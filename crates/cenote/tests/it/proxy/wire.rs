@@ -120,6 +120,78 @@ fn a_flush_is_answered_before_sync() {
     assert_eq!(client.tags(), "EZ");
 }
 
+/// A session that was another's in between has no statement without a name; one that a name of the proxy's finds is none
+/// of the client's.
+#[test]
+fn statements_of_others_are_not_to_be_had_and_ones_own_stay() {
+    let (_data, _server, proxy) = pair(&["--pool-size", "1"]);
+    let (mut client, mut other) = (Client::connect(address(&proxy)), Client::connect(address(&proxy)));
+    let sync = message(b'S', b"");
+    let run = |name: &str| [bind_portal("", name), execute("", 0), message(b'S', b"")].concat();
+    client.send(&[parse("", "SELECT 6"), sync.clone()].concat());
+    assert_eq!(client.tags(), "1Z");
+    // Another state: the session is handed over, and back.
+    other.send(&query("SET lock_timeout = 77"));
+    other.tags();
+    other.send(&[parse("a", "SELECT 7"), sync.clone()].concat());
+    assert_eq!(other.tags(), "1Z");
+    client.send(&run(""));
+    assert_eq!(client.tags(), "2DCZ");
+    let mut third = Client::connect(address(&proxy));
+    for name in ["", "_cenote_1", "_cenote_2", "_cenote_3"] {
+        third.send(&run(name));
+        let answer = third.until_ready();
+        assert_eq!(sqlstate(&answer[0].1), "26000", "{name:?}");
+    }
+    third.send(&[message(b'C', b"S_cenote_2\0"), sync].concat());
+    assert_eq!(third.tags(), "3Z");
+    other.send(&run("a"));
+    assert_eq!(other.tags(), "2DCZ");
+}
+
+/// The data of a COPY, and its end, may come in front of the server's answer.
+#[test]
+fn a_copy_may_be_pipelined() {
+    let (_data, _server, proxy) = pair(&[]);
+    let mut client = Client::connect(address(&proxy));
+    client.send(&query("CREATE TABLE t (n int)"));
+    client.tags();
+    let copy = [
+        parse("", "COPY t FROM STDIN"),
+        bind_portal("", ""),
+        execute("", 0),
+        message(b'd', b"1\n2\n"),
+        message(b'd', b"3\n"),
+        message(b'c', b""),
+        message(b'S', b""),
+    ];
+    client.send(&copy.concat());
+    assert_eq!(client.tags(), "12GCZ");
+    client.send(&query("SELECT n FROM t"));
+    assert_eq!(client.tags(), "TDDDCZ");
+}
+
+/// What sessions tell the proxy is not a client's to say.
+#[test]
+fn a_client_says_nothing_in_a_sessions_name() {
+    let (_data, _server, proxy) = pair(&["--pool-size", "1"]);
+    let mut client = proxy.client();
+    for text in [
+        "SET _cenote.holds = ''",
+        "SET \"_CENOTE.unset\" = 'lock_timeout'",
+        "SELECT set_config('_cenote.position', '9', false)",
+    ] {
+        let error = client.batch_execute(text).expect_err(text);
+        assert_eq!(super::code_of(&error), "42704", "{text}: {error}");
+    }
+    let error = client.batch_execute("SET \"_cenote.state\" = 's8:TimeZone3:+09'");
+    assert_eq!(super::code_of(&error.expect_err("refused")), "42501");
+    let parameters = [("user", "a"), ("database", "cenote"), ("_CENOTE.unset", "TimeZone")];
+    let mut client = Client::raw(address(&proxy));
+    client.send(&startup(&parameters));
+    client.until_ready();
+}
+
 /// A large result passes at the pace of its client, and is gathered nowhere.
 #[test]
 fn a_slow_client_costs_no_memory() {
