@@ -118,9 +118,18 @@ struct Table {
     /// When a server of that start was heard last.
     heard: Option<Nanos>,
     /// The start whose server was found silent, and when.
-    claimed: Option<(u64, Nanos)>,
+    claimed: Option<Claim>,
     /// The server that is to have the database behind a start, and when that was asked for.
     switch: Option<(u128, u64, Nanos)>,
+}
+
+/// The server of a start was found silent, and another takes the database.
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    epoch: u64,
+    at: Nanos,
+    /// It has said a word since, and was not heard.
+    was_wrong: bool,
 }
 
 /// What the replicated state says.
@@ -139,8 +148,10 @@ impl Members {
     pub fn note(&self, led: Led, server: Server) -> Result<()> {
         let mut table = self.0.lock();
         table.listen(led);
-        let is_late = |(epoch, _)| server.has_start(epoch);
-        if table.claimed.is_some_and(is_late) {
+        if let Some(claim) = &mut table.claimed
+            && server.has_start(claim.epoch)
+        {
+            claim.was_wrong = true;
             return Err(Error::Busy(
                 "it was silent, and another server takes the database".into(),
             ));
@@ -193,10 +204,19 @@ impl Members {
         let now = rt::now();
         let heard = table.heard.unwrap_or(table.since);
         let is_gone = table.vacant_since(after).is_some();
+        // It lives: a claim that is made again and again would keep it from being heard for good.
+        if table.claimed.is_some_and(|claim| claim.was_wrong) {
+            return Err(Error::Busy(
+                "the server that has the database was not silent for long".into(),
+            ));
+        }
         match led.epoch == after && (is_gone || now.since(heard) >= silent) {
             true => {
-                // One that claims again and again keeps nothing from being heard.
-                table.claimed.get_or_insert((after, now));
+                table.claimed = Some(Claim {
+                    epoch: after,
+                    at: now,
+                    was_wrong: false,
+                });
                 Ok(())
             }
             false => Err(Error::Busy("the server that has the database has been heard".into())),
@@ -276,7 +296,7 @@ impl Table {
         }
         self.servers.retain(|_, (_, at)| now.since(*at) < LISTED);
         self.claimed
-            .take_if(|(epoch, at)| *epoch != led.epoch || now.since(*at) > CLAIM);
+            .take_if(|claim| claim.epoch != led.epoch || now.since(claim.at) > CLAIM);
         self.switch
             .take_if(|(_, epoch, at)| *epoch != led.epoch || now.since(*at) > SWITCH);
     }
@@ -427,8 +447,13 @@ mod tests {
         members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
         assert!(members.claim(FIRST, 3, Nanos::ZERO).is_err(), "another start has it");
         members.claim(FIRST, 4, Nanos::ZERO).expect("silent");
+        members
+            .claim(FIRST, 4, Nanos::ZERO)
+            .expect("silent still: as long from here on");
         let late = members.note(FIRST, server(1, ServerRole::Writer));
         assert!(matches!(late, Err(Error::Busy(_))), "{late:?}");
+        let again = members.claim(FIRST, 4, Nanos::ZERO);
+        assert!(matches!(again, Err(Error::Busy(_))), "it lives: {again:?}");
         members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
         // The next start is another one.
         let next = Led { epoch: 5, ..FIRST };

@@ -79,19 +79,23 @@ impl Fixed {
     /// A file that is written just now says what it said before.
     fn look(&self, path: &PathBuf) {
         let text = std::fs::read_to_string(path).ok();
-        let Some(mut found) = text.and_then(|text| servers(&text).ok()) else {
-            return;
-        };
-        self.servers.send_if_modified(|known| {
-            found.version = known.version;
-            if found == **known {
-                return false;
-            }
-            found.version += 1;
-            *known = Arc::new(found);
-            true
-        });
+        if let Some(found) = text.and_then(|text| servers(&text).ok()) {
+            tell(&self.servers, found);
+        }
     }
+}
+
+/// These are the servers; told where something has changed.
+pub fn tell(servers: &watch::Sender<Arc<Servers>>, mut found: Servers) {
+    servers.send_if_modified(|known| {
+        found.version = known.version;
+        if found == **known {
+            return false;
+        }
+        found.version += 1;
+        *known = Arc::new(found);
+        true
+    });
 }
 
 impl Directory for Fixed {

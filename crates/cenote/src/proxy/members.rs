@@ -1,6 +1,6 @@
 //! The servers of a database, as its storage nodes know them.
 
-use super::directory::{Directory, ServerAt, Servers};
+use super::directory::{Directory, ServerAt, Servers, tell};
 use super::shared::lock;
 use cenote_base::rt::Nanos;
 use cenote_storage_node::{Membership, NodesClient, ServerRole};
@@ -46,19 +46,6 @@ impl Members {
             false => LOOK,
         }
     }
-
-    fn note(&self, seen: &Membership) {
-        let mut found = servers_of(seen);
-        self.servers.send_if_modified(|known| {
-            found.version = known.version;
-            if found == **known {
-                return false;
-            }
-            found.version += 1;
-            *known = Arc::new(found);
-            true
-        });
-    }
 }
 
 impl Directory for Members {
@@ -81,7 +68,7 @@ fn follow(client: &NodesClient, following: &Weak<Members>) {
         let seen = client.members().ok();
         let Some(members) = following.upgrade() else { return };
         if let Some(seen) = &seen {
-            members.note(seen);
+            tell(&members.servers, servers_of(seen));
         }
         let begun = Instant::now();
         drop(members);
