@@ -7,13 +7,16 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/cenote/target
 BIN := $(CARGO_TARGET_DIR)/release
 
-.PHONY: demo run test build capi wheel bench performance figures setup setup-test clean
+.PHONY: demo run up test build capi wheel bench performance figures setup setup-test clean
 
 demo: build
 	$(BIN)/cenote-bench demo --out demo-out
 
 run: build
 	$(BIN)/cenote run
+
+up: build
+	$(BIN)/cenote up
 
 test: setup-test
 	scripts/test.sh
