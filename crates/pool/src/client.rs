@@ -425,7 +425,7 @@ impl Opening {
             ))
         })?;
         let member = self.member_at(members, view, part, address)?;
-        member.take_over(part.number, &place.member());
+        member.take_over(part.number, &place.member())?;
         place.move_to(member);
         Ok(())
     }

@@ -32,6 +32,9 @@ pub struct MemberHello {
     pub name: String,
     /// What it has begun here and not ended, by part: a node that was started anew does not know.
     pub sessions: Vec<(u8, SessionId)>,
+    /// Those of them that it has asked to end, and has no answer: they may have ended.
+    #[serde(default)]
+    pub ending: Vec<(u8, SessionId)>,
     /// Whether it would ask over a ring.
     #[serde(default)]
     pub ring: bool,

@@ -184,6 +184,37 @@ fn a_space_outlives_its_nodes() {
     pool.audit();
 }
 
+/// Members looked for the part of a lost node once a second, whatever a lease was: their sessions had ended when they
+/// came, at about each second loss, and never began again.
+#[test]
+fn sessions_outlive_nodes_with_a_short_lease() {
+    if !can_run() {
+        return;
+    }
+    let lease = Nanos::from_secs(1);
+    let (mut pool, mut draw) = (Pool::leased(2, 24, lease), Random(seed()));
+    let client = pool.client();
+    client
+        .create_mirrored_space("heap", 16 * EXTENT, Some(&["pod-0".into()]))
+        .expect("a space");
+    let space = client.open_space("heap").expect("open");
+    let (owner, idle) = (space.session(), space.session());
+    owner.alloc(64).expect("room");
+    let number = idle.begin_in(1).expect("begun");
+    for loss in 0..4 {
+        pool.until_whole();
+        rt::sleep(Nanos(draw.below(lease.raw())));
+        pool.lose(loss);
+        // Until all that is late has ended. Nothing but signs of life looks for the part meanwhile.
+        rt::sleep(Nanos(3 * lease.raw()));
+        patiently("an object of before", || owner.alloc(64));
+        patiently("an object", || idle.alloc_at(1, 64));
+        assert_eq!(idle.begin_in(1).expect("it has begun"), number);
+        pool.add_node();
+    }
+    assert_eq!(space.audit().expect("looked at"), Vec::<String>::new());
+}
+
 /// Values of the shared store that were put before a node was lost are there after it.
 #[test]
 fn a_store_outlives_its_node() {

@@ -27,7 +27,7 @@ use cenote_fabric::message::Connection;
 use cenote_fabric::rdma::call::{Call, Caller, LIMIT};
 use cenote_fabric::ring::{User, UserOptions};
 use cenote_space::{Pass, SessionId};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,9 +38,10 @@ pub(super) const RETRY: Nanos = Nanos::from_millis(50);
 /// Of a lease, how much passes between two signs of life.
 const PINGS: u64 = 4;
 /// Between two questions to the manager where a memory node is that does not answer, and how long the answer may take,
-/// unless a lease is short.
+/// unless a lease is short: so many of either are in one, as a member that comes to another node later has lost all.
 const FIND_AGAIN: Nanos = Nanos::from_secs(1);
 const FIND_TIMEOUT: Nanos = Nanos::from_secs(2);
+const FINDS: u64 = 8;
 const FIND_TIMEOUT_MIN: Nanos = Nanos::from_millis(100);
 /// How long a memory node is told again and again that a member leaves, and how often.
 const LEAVE_TIMEOUT: Nanos = Nanos::from_secs(600);
@@ -50,6 +51,10 @@ const LEAVE_AGAIN: Nanos = Nanos::from_millis(500);
 const NO_MACHINE: u64 = 0;
 
 const _: () = assert!(PINGS > 1, "a node hears a member several times in a lease");
+const _: () = assert!(
+    FINDS >= 8,
+    "a question, its answer, and the next of each, take half of a lease at most"
+);
 const _: () = assert!(
     FIND_TIMEOUT_MIN.0 <= FIND_TIMEOUT.0,
     "the time to find a node lies between these"
@@ -93,8 +98,8 @@ struct Link {
     /// What it uses there.
     parts: BTreeSet<u8>,
     connection: Option<Arc<dyn Connection>>,
-    /// What has begun there, and not ended.
-    sessions: BTreeSet<(u8, SessionId)>,
+    /// What has begun there, and not ended; of each, whether its end was asked for.
+    sessions: BTreeMap<(u8, SessionId), bool>,
     /// When the manager may be asked again where the node is.
     find_at: Nanos,
 }
@@ -127,7 +132,7 @@ impl Membership {
                 parts: at_node.map(|other| other.number).collect(),
                 address: address.into(),
                 connection: None,
-                sessions: BTreeSet::new(),
+                sessions: BTreeMap::new(),
                 find_at: Nanos::ZERO,
             }),
             ring: Mutex::new(None),
@@ -201,8 +206,12 @@ impl Membership {
         member.pass()
     }
 
-    /// What has begun in a part as another member is said to this one's node from here on, before anything else.
-    pub(super) fn take_over(&self, part: u8, from: &Self) {
+    /// What has begun in a part as another member is this one's from here on, and its node has heard it when this
+    /// returns: before that the part's host would refuse it as ended. After an error it is to be done again.
+    ///
+    /// # Errors
+    /// Those of the way to the node; [`Error::Revoked`] if some of it has ended.
+    pub(super) fn take_over(&self, part: u8, from: &Self) -> Result<()> {
         let begun = from.0.link.lock().leave(part);
         let mut link = self.0.link.lock();
         link.parts.insert(part);
@@ -210,6 +219,8 @@ impl Membership {
         if let Some(connection) = link.connection.take() {
             connection.close();
         }
+        drop(link);
+        self.0.ask_by_link(&MemberRequest::Ping, &mut 0).map(drop)
     }
 }
 
@@ -387,6 +398,7 @@ impl Shared {
     fn ask_by_link(&self, request: &MemberRequest, tries: &mut u32) -> Result<MemberReply> {
         let mut link = self.link.lock();
         self.standing.check(&self.name)?;
+        link.begin_ending(request);
         let connection = match &link.connection {
             Some(connection) => Arc::clone(connection),
             None => self.connect(&mut link)?,
@@ -422,7 +434,8 @@ impl Shared {
             machine: if self.maps { cenote_fabric::boot() } else { NO_MACHINE },
             process: Process::this(),
             name: self.pool.options.name.clone(),
-            sessions: link.sessions.iter().copied().collect(),
+            sessions: link.sessions.keys().copied().collect(),
+            ending: link.ending(),
             ring: self.pool.options.rings,
         };
         let answer: std::result::Result<MemberWelcome, Failure> = wire::call(&*connection, &hello, ANSWER_TIMEOUT)?;
@@ -460,9 +473,9 @@ impl Shared {
         if rt::now() < link.find_at {
             return;
         }
-        link.find_at = rt::now() + FIND_AGAIN;
         let lease = self.lease.load(Ordering::Acquire);
-        let timeout = Nanos(lease / 8).clamp(FIND_TIMEOUT_MIN, FIND_TIMEOUT);
+        link.find_at = rt::now() + find_every(lease);
+        let timeout = Nanos(lease / FINDS).clamp(FIND_TIMEOUT_MIN, FIND_TIMEOUT);
         let Ok(view) = self.pool.view_within(&self.name, timeout) else {
             return;
         };
@@ -473,6 +486,14 @@ impl Shared {
                 self.moved.fetch_or(has_moved, Ordering::AcqRel);
             }
         }
+    }
+}
+
+/// Between two questions where a node is. Without a lease there is nothing to be lost.
+fn find_every(lease: u64) -> Nanos {
+    match lease {
+        0 => FIND_AGAIN,
+        lease => Nanos(lease / FINDS).min(FIND_AGAIN),
     }
 }
 
@@ -498,17 +519,34 @@ fn sit_down(ring: &RingSeat) -> Option<Arc<dyn Caller>> {
 
 impl Link {
     /// A part is used elsewhere: what has begun there.
-    fn leave(&mut self, part: u8) -> Vec<(u8, SessionId)> {
+    fn leave(&mut self, part: u8) -> BTreeMap<(u8, SessionId), bool> {
         self.parts.remove(&part);
-        let begun: Vec<_> = self.sessions.iter().filter(|(of, _)| *of == part).copied().collect();
-        self.sessions.retain(|(of, _)| *of != part);
+        let sessions = core::mem::take(&mut self.sessions);
+        let (begun, rest) = sessions.into_iter().partition(|((of, _), _)| *of == part);
+        self.sessions = rest;
         begun
+    }
+
+    /// An end that is asked for may be done from here on, whether that is heard or not.
+    fn begin_ending(&mut self, request: &MemberRequest) {
+        if let MemberRequest::End { part, session } = request
+            && let Some(is_ending) = self.sessions.get_mut(&(*part, *session))
+        {
+            *is_ending = true;
+        }
+    }
+
+    fn ending(&self) -> Vec<(u8, SessionId)> {
+        let ending = self.sessions.iter().filter(|(_, is_ending)| **is_ending);
+        ending.map(|(session, _)| *session).collect()
     }
 
     /// Notes which sessions there are.
     fn note(&mut self, request: &MemberRequest, reply: &MemberReply) {
         match (request, reply) {
-            (MemberRequest::Begin { part }, MemberReply::Begun(session)) => _ = self.sessions.insert((*part, *session)),
+            (MemberRequest::Begin { part }, MemberReply::Begun(session)) => {
+                self.sessions.insert((*part, *session), false);
+            }
             (MemberRequest::End { part, session }, _) => _ = self.sessions.remove(&(*part, *session)),
             _ => {}
         }

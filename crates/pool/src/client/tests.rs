@@ -12,6 +12,7 @@ use cenote_base::Error;
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::message::{Connection, Listener, Network};
+use cenote_space::SessionId;
 use std::sync::{Arc, Weak};
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
@@ -84,18 +85,26 @@ fn play_node() -> String {
 
 /// The same, with another answer.
 fn play_node_that(answers: fn(&MemberRequest) -> MemberReply) -> String {
-    let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
-    let address = listener.address();
-    rt::spawn("node", move || {
-        while let Ok(Some(connection)) = listener.accept(TIMEOUT) {
-            serve_member(&*connection, answers);
-        }
-    });
-    address
+    play_node_noting(answers).0
 }
 
-fn serve_member(connection: &dyn Connection, answers: fn(&MemberRequest) -> MemberReply) {
-    let _: MemberHello = wire::receive(connection, TIMEOUT).expect("a hello");
+/// What a node has heard.
+type Hellos = Arc<Mutex<Vec<MemberHello>>>;
+
+fn play_node_noting(answers: fn(&MemberRequest) -> MemberReply) -> (String, Hellos) {
+    let listener = Tcp.listen("127.0.0.1:0").expect("a free port");
+    let (address, hellos) = (listener.address(), Hellos::default());
+    let heard = Arc::clone(&hellos);
+    rt::spawn("node", move || {
+        while let Ok(Some(connection)) = listener.accept(TIMEOUT) {
+            serve_member(&*connection, answers, &heard);
+        }
+    });
+    (address, hellos)
+}
+
+fn serve_member(connection: &dyn Connection, answers: fn(&MemberRequest) -> MemberReply, heard: &Hellos) {
+    heard.lock().push(wire::receive(connection, TIMEOUT).expect("a hello"));
     let welcome = MemberWelcome {
         epoch: 0,
         lease: TIMEOUT.raw(),
@@ -221,6 +230,35 @@ fn a_request_of_a_part_that_has_moved_waits_for_no_other() {
     let answer = places[1].ask(&MemberRequest::Audit { part: 2 }, &mut 0);
     assert!(matches!(answer, Ok(MemberReply::Done)), "{answer:?}");
     assert_eq!([0, 1].map(|n: usize| places[n].member().node()), [NodeId(1), NodeId(2)]);
+}
+
+/// A part's host was called at the node of its mirror before that had heard what its members had begun: it took that for
+/// ended. And it heard it with the next sign of life, which could be later than it waited.
+#[test]
+fn the_next_node_hears_what_has_begun_before_it_is_asked() {
+    let former = play_node_that(|request| match request {
+        MemberRequest::Begin { .. } => MemberReply::Begun(SessionId(7)),
+        _ => MemberReply::Done,
+    });
+    let (next, hellos) = play_node_noting(|_| MemberReply::Done);
+    let view = |node, members: &str| SpaceView {
+        id: SpaceId(1),
+        key: Key::of(1),
+        parts: vec![part(1, node, Some(members))],
+    };
+    let before = view(1, &former);
+    let opening = opening(play_view(&view(2, &next)));
+    let member = opening
+        .member_at(&mut Members::default(), &before, &before.parts[0], &former)
+        .expect("a member");
+    let place = opening.place(&before.parts[0], Arc::clone(&member));
+    let begun = place.ask(&MemberRequest::Begin { part: 1 }, &mut 0);
+    assert!(matches!(begun, Ok(MemberReply::Begun(SessionId(7)))), "{begun:?}");
+    member.set_moved();
+    opening.follow(NodeId(1)).expect("it is there");
+    assert_eq!(place.member().node(), NodeId(2));
+    let last = hellos.lock().last().cloned().expect("a hello");
+    assert_eq!((last.sessions, last.ending), (vec![(1, SessionId(7))], vec![]));
 }
 
 /// Each error of a mirrored part's request asked the manager where the part was, also one that its node had answered:

@@ -18,6 +18,8 @@
 //! - members that a former process of this node had come back with what they had, until a lease has passed. Then each
 //!   process that maps a part and is no member is ended, and then, when all other nodes have confirmed that they end
 //!   too, the sessions whose members did not come back;
+//! - of a mirrored part that lease begins when the manager has told this node that members hear where the part is; a
+//!   member that claims after it what has ended is fenced;
 //! - a fenced member that lives on (on another machine, or mapping nothing) is remembered: it does not come back, also
 //!   when this process starts anew;
 //! - time that this process itself did not run counts for no member's silence, nor does time in which a member waits
@@ -160,10 +162,19 @@ impl NodeState {
             self.admit_calls(hello.space, hello.member)
         };
         let admitted = self.membership.connect(hello, process, &visit.connection, claim)?;
-        // Refused, it has no connection here.
         let more = self.claim_more(hello, admitted.0);
-        more.inspect_err(|_| self.membership.disconnect(hello.member, admitted.0))?;
+        more.inspect_err(|error| self.refuse(hello, admitted.0, error))?;
         Ok(admitted)
+    }
+
+    /// A member that is known here is refused for what it claims: it has no connection here. If that has ended, others
+    /// may have what it had, wherever it lies: then it is fenced, as if it had been silent to this node.
+    fn refuse(&self, hello: &MemberHello, turn: u64, error: &Error) {
+        self.membership.disconnect(hello.member, turn);
+        if matches!(error, Error::Revoked(_)) && self.membership.lapse(hello.member, turn) {
+            let (name, space) = (&hello.name, hello.space);
+            eprintln!("cenote: memory node: member \"{name}\" of space {space} comes back too late: it is fenced");
+        }
     }
 
     /// What a member says of parts that are kept here. It may not have heard yet that one is elsewhere, or gone: what
@@ -254,8 +265,11 @@ impl NodeState {
             .try_for_each(|(kept, session)| kept.keeper.readmit(session))
     }
 
-    /// A member that is known here has begun more at another node, whose part is kept here by now. What cannot be
-    /// claimed has ended.
+    /// A member that is known here has begun more at another node, whose part is kept here by now.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if some of it has ended, and the member has not asked for that; or as it has another
+    /// connection by now.
     fn claim_more(&self, hello: &MemberHello, turn: u64) -> Result<()> {
         let more = self.membership.unclaimed(hello);
         if !more.is_empty() && self.was_fenced(hello.space, hello.member) {
@@ -263,15 +277,20 @@ impl NodeState {
         }
         for (part, session) in more {
             match self.claim_one(hello, turn, part, session) {
-                Ok(()) | Err(Error::Revoked(_)) => {}
-                Err(error) => return Err(error),
+                // The answer to its end was lost.
+                Err(Error::Revoked(_)) if hello.ending.contains(&(part, session)) => {}
+                claimed => claimed?,
             }
         }
         self.membership.hear(hello.member, turn).map(drop)
     }
 
     fn claim_one(&self, hello: &MemberHello, turn: u64, part: u8, session: SessionId) -> Result<()> {
-        let kept = self.parts.part(hello.space, part)?;
+        let kept = match self.parts.part(hello.space, part) {
+            // It has left just now: what has begun there is claimed elsewhere.
+            Err(Error::Revoked(_)) => return Ok(()),
+            kept => kept?,
+        };
         kept.check_claim(session)?;
         if !self.membership.has_sessions(hello.member) {
             self.known.note(hello.member, hello.space)?;
@@ -458,11 +477,7 @@ impl NodeState {
     /// This process did not run for so long, and heard no member.
     fn give_time(&self, slept: Nanos) {
         self.membership.give_time(slept);
-        for kept in self.parts.all() {
-            if let Some(former) = kept.former() {
-                kept.set_former_until(former.until + slept);
-            }
-        }
+        self.parts.all().iter().for_each(|kept| kept.give_time(slept));
     }
 
     pub(super) fn lapsed(&self) -> Vec<(MemberId, &'static str)> {
@@ -538,7 +553,7 @@ impl NodeState {
     /// member. That waits for no other node, as others wait for it. Then, when all have confirmed, the sessions without
     /// a member.
     fn end_former(&self, kept: &Kept) -> Result<()> {
-        let Some(former) = kept.former().filter(|former| rt::now() > former.until) else {
+        let Some(former) = kept.former().filter(Former::is_due) else {
             return Ok(());
         };
         if !former.is_ended {

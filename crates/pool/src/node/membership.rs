@@ -375,6 +375,17 @@ impl Membership {
         })
     }
 
+    /// The member of a connection is to be fenced, whatever it says: whether it was none that is.
+    pub(super) fn lapse(&self, id: MemberId, turn: u64) -> bool {
+        let mut members = self.members.lock();
+        let member = members.at(id, turn).filter(|member| member.is_answered());
+        member.is_some_and(|member| {
+            member.standing = Standing::Fenced;
+            member.end_connection();
+            true
+        })
+    }
+
     /// Members that were fenced may live on: they do not come back.
     ///
     /// # Errors

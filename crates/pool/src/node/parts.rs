@@ -57,6 +57,10 @@ pub(super) struct Kept {
 #[derive(Debug, Clone)]
 pub(super) struct Former {
     pub(super) until: Nanos,
+    /// How long they have, from when they can find the part here.
+    lease: Nanos,
+    /// Members that look for the part may not find it here yet: none has had its time.
+    pub(super) is_unnamed: bool,
     /// Those that own something. (There may be others.)
     pub(super) sessions: BTreeSet<SessionId>,
     /// The number of the first session that began later.
@@ -71,6 +75,11 @@ impl Former {
     /// Whether processes are being ended: none may become a member.
     pub(super) fn is_ending(&self) -> bool {
         self.is_over && !self.is_ended
+    }
+
+    /// Whether those that are to come back have come.
+    pub(super) fn is_due(&self) -> bool {
+        !self.is_unnamed && rt::now() > self.until
     }
 }
 
@@ -293,7 +302,7 @@ impl Parts {
     fn serve(&self, part: Arc<Part>, mirror: &mut Option<PartMirror>, order: &PartOrder, lease: Nanos) -> Result<()> {
         let is_movable = part.is_movable();
         let keeper = Arc::new(LocalKeeper::new(part)?);
-        let former = Mutex::new(Former::of(&keeper, lease)?);
+        let former = Mutex::new(Former::of(&keeper, lease, order.mirrored)?);
         let hosting = self.hosting.as_ref().filter(|_| is_movable);
         let host = hosting.map(|hosting| hosting.start(&keeper, order)).transpose()?;
         let kept = Kept {
@@ -438,6 +447,9 @@ impl Parts {
 
     /// Tells a part's host of the others: all, and no others.
     fn introduce(&self, kept: &Kept, told: &Peers) {
+        if told.parts.iter().any(|part| part.grant == kept.order.grant) {
+            kept.be_named();
+        }
         if let (Some(hosting), Some(host)) = (&self.hosting, &kept.host) {
             let others = told.parts.iter().filter(|part| part.number != kept.order.part);
             let (mut peers, mut unreached) = (BTreeMap::new(), BTreeSet::new());
@@ -572,9 +584,25 @@ impl Kept {
         self.former.lock().clone()
     }
 
+    /// This process did not run for so long, and heard no member.
+    pub(super) fn give_time(&self, slept: Nanos) {
+        if let Some(former) = &mut *self.former.lock() {
+            former.until += slept;
+        }
+    }
+
     pub(super) fn set_former_until(&self, until: Nanos) {
         if let Some(former) = &mut *self.former.lock() {
             former.until = until;
+        }
+    }
+
+    /// The manager tells members that the part is here: from now on they come.
+    fn be_named(&self) {
+        if let Some(former) = &mut *self.former.lock()
+            && core::mem::take(&mut former.is_unnamed)
+        {
+            former.until = rt::now() + former.lease;
         }
     }
 
@@ -608,13 +636,17 @@ impl Kept {
 }
 
 impl Former {
-    fn of(keeper: &LocalKeeper, lease: Nanos) -> Result<Option<Self>> {
+    /// A mirrored part may have been another node's: its members find it when the manager says where it is, which may
+    /// be long after it is open, as that is confirmed with an order that may have to come again.
+    fn of(keeper: &LocalKeeper, lease: Nanos, is_mirrored: bool) -> Result<Option<Self>> {
         let first_new = keeper.begin()?;
         keeper.end(first_new)?;
         let sessions = keeper.sessions().into_iter().collect();
         let is_new = first_new == SessionId(1);
         Ok((!is_new).then(|| Self {
             until: rt::now() + lease,
+            lease,
+            is_unnamed: is_mirrored,
             sessions,
             first_new,
             is_over: false,

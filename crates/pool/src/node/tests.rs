@@ -151,6 +151,7 @@ fn claiming(member: u128, machine: u64, session: u64) -> MemberHello {
         process: Process { pid: 1, start: 1 },
         name: "x".into(),
         sessions: vec![(1, SessionId(session))],
+        ending: Vec::new(),
         ring: false,
     }
 }

@@ -94,8 +94,12 @@ pub struct Pool {
 
 impl Pool {
     pub fn new(nodes: usize, extents: u64) -> Self {
+        Self::leased(nodes, extents, LEASE)
+    }
+
+    pub fn leased(nodes: usize, extents: u64, lease: Nanos) -> Self {
         let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
-        let options = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
+        let options = manager_options(&directory.path().join("manager"), "127.0.0.1:0", lease);
         let mut pool = Self {
             directory,
             manager: Manager::start(options, &Tcp).expect("a manager"),

@@ -24,10 +24,10 @@ impl Played {
     }
 
     /// The next connection, after its hello.
-    fn accept(&self) -> Arc<dyn Connection> {
+    fn accept(&self) -> (Arc<dyn Connection>, MemberHello) {
         let connection = self.0.accept(TIMEOUT).expect("no error").expect("it comes");
-        let _: MemberHello = wire::receive(&*connection, TIMEOUT).expect("a hello");
-        connection
+        let hello = wire::receive(&*connection, TIMEOUT).expect("a hello");
+        (connection, hello)
     }
 
     fn welcome(&self) -> Arc<dyn Connection> {
@@ -35,15 +35,19 @@ impl Played {
     }
 
     fn welcome_to(&self, ring: Option<RingSeat>) -> Arc<dyn Connection> {
-        let connection = self.accept();
-        let welcome = MemberWelcome {
-            epoch: 0,
-            lease: LEASE.raw(),
-            ring,
-        };
-        wire::send(&*connection, &Ok::<_, Failure>(welcome)).expect("sent");
+        let (connection, _) = self.accept();
+        welcome(&*connection, ring);
         connection
     }
+}
+
+fn welcome(connection: &dyn Connection, ring: Option<RingSeat>) {
+    let welcome = MemberWelcome {
+        epoch: 0,
+        lease: LEASE.raw(),
+        ring,
+    };
+    wire::send(connection, &Ok::<_, Failure>(welcome)).expect("sent");
 }
 
 fn hears(connection: &dyn Connection, wanted: &MemberRequest, reply: &MemberReply) {
@@ -58,10 +62,14 @@ fn failed(error: Error) -> MemberReply {
 
 /// Begins one; what it is told of its end comes out of the other.
 fn begin(node: &Played) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<String>>>) {
+    begin_by(node, "127.0.0.1:1")
+}
+
+fn begin_by(node: &Played, manager: &str) -> (rt::JoinHandle<Result<Membership>>, Arc<Mutex<Vec<String>>>) {
     let told = Arc::new(Mutex::new(Vec::new()));
     let theirs = Arc::clone(&told);
     let credentials = Credentials {
-        manager: "127.0.0.1:1".into(),
+        manager: manager.into(),
         tenant: "default".into(),
         secret: String::new(),
     };
@@ -210,6 +218,60 @@ fn begun(node: &Played) -> (Membership, Arc<dyn Connection>, Arc<Mutex<Vec<Strin
     (member, connection, told)
 }
 
+/// A node was lost, and its parts' mirrors were there. A member asked the manager for them once a second, and came later
+/// than after a lease of a second: its sessions had ended.
+#[test]
+fn a_node_is_looked_for_several_times_in_a_lease() {
+    const LOOKS: u64 = 9;
+    let (node, manager) = (Played::new(), Tcp.listen("127.0.0.1:0").expect("a free port"));
+    let (beginning, _) = begin_by(&node, &manager.address());
+    let connection = node.welcome();
+    hears(&*connection, &MemberRequest::Ping, &MemberReply::Done);
+    let _member = beginning.join().expect("no panic").expect("a member");
+    drop(node);
+    connection.close();
+    let began = rt::now();
+    for _ in 0..LOOKS {
+        let asked = manager.accept(TIMEOUT).expect("no error");
+        asked.expect("the manager is asked").close();
+    }
+    assert!(rt::now().since(began) < Nanos(FIND_AGAIN.raw() * (LOOKS - 1)));
+}
+
+/// It says which sessions may have ended, as it has asked for that: a node may have done it, and not have been heard.
+#[test]
+fn an_end_that_is_not_answered_is_said_with_the_next_hello() {
+    let node = Played::new();
+    let (member, connection, _) = begun(&node);
+    let (part, session) = (1, SessionId(3));
+    let member = Arc::new(member);
+    let theirs = Arc::clone(&member);
+    let asking = rt::spawn("asks", move || {
+        theirs.ask(&MemberRequest::Begin { part }, &mut 0).expect("begun");
+        theirs.ask(&MemberRequest::End { part, session }, &mut 0)
+    });
+    while !hears_soon(
+        &*connection,
+        &MemberRequest::Begin { part },
+        &MemberReply::Begun(session),
+    ) {}
+    let end = MemberRequest::End { part, session };
+    // Signs of life may come first.
+    while wire::receive::<MemberRequest>(&*connection, TIMEOUT).expect("a request") != end {
+        wire::send(&*connection, &MemberReply::Done).expect("sent");
+    }
+    connection.close();
+    let (connection, hello) = node.accept();
+    assert_eq!(
+        (&hello.sessions, &hello.ending),
+        (&vec![(part, session)], &hello.sessions)
+    );
+    welcome(&*connection, None);
+    while !hears_soon(&*connection, &end, &MemberReply::Done) {}
+    assert_eq!(asking.join().expect("no panic").expect("ended"), MemberReply::Done);
+    assert!(member.0.link.lock().sessions.is_empty());
+}
+
 /// The bug: the answer to a heartbeat said that it is over. No other was sent, no caller was told, and the application
 /// went on with memory that was another's.
 #[test]
@@ -221,7 +283,7 @@ fn a_fenced_member_is_told_so() {
         &MemberRequest::Ping,
         &failed(Error::Revoked("silent".into())),
     );
-    let again = node.accept();
+    let (again, _) = node.accept();
     let refused: std::result::Result<MemberWelcome, Failure> = Err(Error::Revoked("silent".into()).into());
     wire::send(&*again, &refused).expect("sent");
     let began = rt::now();

@@ -1,7 +1,7 @@
 //! A node that keeps mirrored parts, and a manager that this test plays.
 
 use super::*;
-use crate::wire::{MirrorRequest, MirrorView, Reply, Request};
+use crate::wire::{MirrorRequest, MirrorView, PartView, Reply, Request};
 use cenote_base::rt::{Mutex, fs};
 use cenote_fabric::rdma::loopback::Nodes;
 
@@ -168,6 +168,95 @@ fn a_member_that_was_fenced_is_fenced_where_a_mirror_takes_the_parts_place() {
         assert!(matches!(refused, Err(Error::Revoked(_))), "{refused:?}");
     }
     say_hello(&node, &claiming(6, 1, sessions[1])).1.expect("its own still");
+}
+
+/// A part whose mirror has taken its place at this node, and a session of member 6 that had begun before.
+fn taken_over(directory: &Path, manager: &Manager, stage: &Stage) -> (MemoryNode, SessionId) {
+    let first = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let node = start(first.path(), manager);
+    node.state.parts.keep(&mirrored(), LONG).expect("kept");
+    let (connection, welcome) = hello(&node, 6);
+    welcome.expect("a member");
+    let session = begin(&*connection);
+    drop(node);
+    // All that a mirror has.
+    let all = fs::read(first.path().join("grant-3")).expect("read");
+    fs::replace(directory.join("grant-3"), &all).expect("copied");
+    let node = start_on(directory, manager, stage.clone());
+    let there = PartOrder {
+        make: false,
+        ..mirrored()
+    };
+    node.state.parts.keep(&there, LONG).expect("kept");
+    (node, session)
+}
+
+/// The manager says that members are told where the part is.
+fn name_part(node: &MemoryNode) {
+    let part = PartView {
+        number: 1,
+        grant: GRANT,
+        bytes: mirrored().bytes,
+        node: NodeId(1),
+        pod: "pod".into(),
+        machine: 0,
+        path: String::new(),
+        members: None,
+        calls: None,
+        mirrored: true,
+    };
+    let named = Order::Peers {
+        space: SpaceId(9),
+        parts: vec![part],
+        lost: Vec::new(),
+        coming: Vec::new(),
+    };
+    assert_eq!(node.state.execute(&named).expect("heard"), OrderReply::Done);
+}
+
+/// A mirror had taken a part's place, and for longer than a lease the manager told no member of it, as its order to keep
+/// the part had to come again: the sessions of all of them had ended when they heard it.
+#[test]
+fn members_have_a_lease_from_when_they_can_find_their_part() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let (manager, stage) = (Manager::start(), Stage::default());
+    let (node, session) = taken_over(directory.path(), &manager, &stage);
+    let kept = node.state.parts.all().pop().expect("a part");
+    for _ in 0..20 {
+        kept.set_former_until(Nanos::ZERO);
+        rt::sleep(Nanos::from_millis(20));
+    }
+    assert_eq!(stage.0.ended_others.load(Ordering::Acquire), 0);
+    name_part(&node);
+    let waits = |kept: &parts::Kept| kept.former().is_some_and(|former| former.until > rt::now());
+    assert!(waits(&kept), "a whole lease");
+    say_hello(&node, &claiming(6, 1, session.0)).1.expect("its own still");
+}
+
+/// A member that was known at the mirror's node came there too late with what it had begun in the part. It was let in
+/// without, and went on: each allocation said that its session had ended, and what its locks had protected was
+/// another's.
+#[test]
+fn a_member_that_comes_too_late_with_its_sessions_is_fenced() {
+    let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+    let manager = Manager::start();
+    let (node, session) = taken_over(directory.path(), &manager, &Stage::default());
+    name_part(&node);
+    let kept = node.state.parts.all().pop().expect("a part");
+    until("those of before have ended", || {
+        kept.set_former_until(Nanos::ZERO);
+        kept.former().is_none()
+    });
+    hello(&node, 6).1.expect("a member, without sessions");
+    let late = claiming(6, 1, session.0);
+    let ending = late.sessions.clone();
+    let over = MemberHello { ending, ..late.clone() };
+    say_hello(&node, &over).1.expect("it has asked for that end itself");
+    let refused = say_hello(&node, &late).1.map_err(Error::from);
+    assert!(matches!(refused, Err(Error::Revoked(_))), "{refused:?}");
+    until("it is fenced", || node.state.membership.is_fenced(MemberId(6)));
+    let refused = hello(&node, 6).1.map_err(Error::from);
+    assert!(matches!(refused, Err(Error::Revoked(_))), "{refused:?}");
 }
 
 /// A session was begun, and could not be told, as the mirror was lost. It was asked for again: twenty a second, and
