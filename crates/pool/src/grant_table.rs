@@ -904,6 +904,27 @@ impl GrantTable {
         }
     }
 
+    /// The memory of a tenant's label that may be read over the fabric: which it is, where it lies, and its length. It
+    /// may have no holder now: it keeps what the last one wrote.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none; [`Error::Mismatch`] if it is mapped; [`Error::Busy`] while it goes from one
+    /// holder to the next, or is freed.
+    pub fn readable(&self, tenant: &str, label: &str) -> Result<(GrantId, NodeId, u64)> {
+        let same = |grant: &Grant| grant.tenant == tenant && grant.label == label;
+        let found = self.grants().find(|(_, grant)| same(grant));
+        let none = || Error::Invalid(format!("tenant \"{tenant}\" has no grant \"{label}\""));
+        let (id, grant) = found.ok_or_else(none)?;
+        if !grant.remote {
+            let text = format!("grant {id} is mapped by its holders, and is not read over the fabric");
+            return Err(Error::Mismatch(text));
+        }
+        match grant.phase {
+            Phase::Held | Phase::Idle => Ok((id, grant.node, grant.bytes)),
+            phase => Err(Error::Busy(format!("grant {id} is {phase}: try again"))),
+        }
+    }
+
     /// The holder needs it no more; `give_back`: nor does its tenant.
     ///
     /// # Errors

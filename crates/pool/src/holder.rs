@@ -8,8 +8,10 @@
 //! then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
 pub(crate) mod mirror;
+mod reading;
 mod remote;
 
+pub use reading::RemoteReader;
 pub use remote::{RemoteGrant, RemoteRequest};
 
 use crate::grant_table::{GrantId, NodeId, SETTLING};
@@ -108,6 +110,16 @@ impl Credentials {
     /// As a tenant.
     pub(crate) fn tenants_hello(&self) -> Hello {
         self.hello(Role::Tenant(self.tenant.clone()))
+    }
+
+    /// A channel to the manager, as a tenant; nothing is asked yet.
+    fn tenants_channel(&self, network: &Arc<dyn Network>) -> Result<ManagerChannel> {
+        Ok(ManagerChannel {
+            network: Arc::clone(network),
+            managers: Managers::parse(&self.manager)?,
+            hello: self.tenants_hello(),
+            session: Mutex::default(),
+        })
     }
 }
 

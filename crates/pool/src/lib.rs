@@ -38,6 +38,7 @@ pub mod store;
 mod wire;
 
 pub use grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
+pub use holder::RemoteReader;
 pub use wire::{
     AuditReport, DeviceView, GrantView, HostView, NodeView, PartSummary, PoolStatus, SpaceSummary, TenantView,
 };

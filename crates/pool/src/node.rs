@@ -370,6 +370,11 @@ impl Follower for NodeState {
                 let path = self.directory.grant_path(grant);
                 return self.lending.lend_grant(grant, &path, len).map(OrderReply::LentGrant);
             }
+            Order::LendGrantToRead { grant, len } => {
+                let path = self.directory.grant_path(grant);
+                let lent = self.lending.lend_grant_to_read(grant, &path, len);
+                return lent.map(OrderReply::LentGrant);
+            }
             Order::Unlend { grant } => self.lending.close(grant, &self.directory.grant_path(grant))?,
             Order::Keep(ref part) => self.parts.keep(part, self.lease())?,
             Order::Peers {

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -183,6 +183,10 @@ pub enum Request {
         epoch: u64,
         what: MirrorRequest,
     },
+    /// The tenant's memory of this name, that its holder reaches over the fabric, is to be read by this process, too.
+    LendToRead {
+        label: String,
+    },
 }
 
 /// What a holder has to do with its grant's mirror.
@@ -338,7 +342,7 @@ pub struct Lent {
     pub journal: LentRange,
 }
 
-/// Where a holder reaches its grant's memory over the fabric.
+/// Where a grant's memory is reached over the fabric, by its holder or by readers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LentMemory {
     /// Where the node is reached.
@@ -409,6 +413,8 @@ pub enum Order {
     List,
     /// Nothing: is the node there?
     Ping,
+    /// Registers all of a grant's memory to be read, for all readers by one key. It ends with the holder's keys.
+    LendGrantToRead { grant: GrantId, len: u64 },
 }
 
 /// What the agent of a host is to do with a grant's range.

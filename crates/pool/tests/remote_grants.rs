@@ -1,5 +1,5 @@
 //! Memory that holders reach over the fabric, by one-sided verbs over TCP: it is one holder's at a time, keeps what it
-//! has, and what a former holder sends changes nothing.
+//! has, and what a former holder sends changes nothing. Others of its tenant read it.
 
 mod common;
 
@@ -9,12 +9,12 @@ use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::RemoteMemory;
 use cenote_libfabric as libfabric;
-use cenote_pool::Phase;
-use cenote_pool::holder::{RemoteGrant, RemoteRequest};
+use cenote_pool::holder::{GrantedMemory, RemoteGrant, RemoteRequest};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeOptions};
-use common::{TIMEOUT, calls_of, credentials, manager_options, network, node_options, operator, until};
+use cenote_pool::{Phase, RemoteReader};
+use common::{TIMEOUT, calls_of, credentials, manager_options, network, node_options, operator, requested, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -72,6 +72,10 @@ impl Pool {
         let on_revoked = Box::new(move |_: &Error| _ = revoked.fetch_add(1, Ordering::SeqCst));
         let network: Arc<dyn Network> = Arc::new(Tcp);
         RemoteGrant::open(&network, &credentials(self.manager.address()), requested, on_revoked)
+    }
+
+    fn reader(&self, label: &str) -> RemoteReader {
+        RemoteReader::new(&network(), &credentials(self.manager.address()), label).expect("a reader")
     }
 }
 
@@ -148,4 +152,81 @@ fn a_node_that_begins_anew_is_reached_anew() {
     };
     assert!(view.remote && view.phase == Phase::Held, "{view:?}");
     assert_eq!(lost.load(Ordering::SeqCst), 0);
+}
+
+/// Readers reach what its holder writes, whichever that is, and change nothing. Their keys end with the holder's.
+#[test]
+fn others_read_it() {
+    if !can_run() {
+        return;
+    }
+    let pool = Pool::new();
+    let lost = Arc::default();
+    let readers = [(); 2].map(|()| pool.reader("database"));
+    let none = readers[0].connect().map(drop);
+    assert!(matches!(none, Err(Error::Invalid(_))), "{none:?}");
+    let first = pool.open(true, &lost).expect("granted");
+    let early = readers[0].connect().map(drop);
+    assert!(
+        matches!(early, Err(Error::Busy(_))),
+        "no holder has reached it: {early:?}"
+    );
+
+    let memory = first.connect().expect("reached");
+    let reached = readers.each_ref().map(|reader| reader.connect().expect("reached"));
+    for byte in [5, 6] {
+        memory.write(BYTES - 64, &[byte; 64]).expect("written");
+        for reader in &reached {
+            assert_eq!(reader.len(), BYTES);
+            assert_eq!(read(reader, BYTES - 64, 64), [byte; 64]);
+        }
+    }
+    readers[0]
+        .connect()
+        .expect("reached")
+        .write(BYTES - 64, &[1; 64])
+        .expect_err("it only reads");
+    assert_eq!(read(&memory, BYTES - 64, 64), [6; 64]);
+
+    let second = pool.open(true, &lost).expect("taken");
+    let over = reached[1].read(0, &mut [0; 64]);
+    assert!(matches!(over, Err(Error::Revoked(_))), "{over:?}");
+    let theirs = second.connect().expect("reached");
+    let again = readers[1].connect().expect("reached");
+    theirs.write(0, &[7; 64]).expect("written");
+    assert_eq!(read(&again, 0, 64), [7; 64]);
+    assert_eq!(read(&again, BYTES - 64, 64), [6; 64]);
+
+    second.release(true).expect("given back");
+    let none = || matches!(readers[1].connect(), Err(Error::Invalid(_)));
+    until("it is free", none);
+    again.read(0, &mut [0; 64]).expect_err("nothing is there");
+}
+
+/// Readers need no holder, but its node. Memory that is mapped is not read over the fabric.
+#[test]
+fn readers_need_its_node_alone() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new();
+    let credentials = credentials(pool.manager.address());
+    let mapped = GrantedMemory::open(&network(), &credentials, requested("mapped", 1), Box::new(|_| ()));
+    let mapped = mapped.expect("granted");
+    let refused = pool.reader("mapped").connect().map(drop);
+    assert!(matches!(refused, Err(Error::Mismatch(_))), "{refused:?}");
+    mapped.release(true).expect("given back");
+
+    let lost = Arc::default();
+    let grant = pool.open(true, &lost).expect("granted");
+    grant.connect().expect("reached").write(0, &[9; 64]).expect("written");
+    grant.release(false).expect("kept");
+    let reader = pool.reader("database");
+    let reached = || reader.connect().ok();
+    common::until_found("it is idle", reached, String::new);
+    pool.stop_node();
+    let away = || matches!(reader.connect(), Err(Error::Lost(_)));
+    until("the manager hears its node no more", away);
+    pool.start_node();
+    assert_eq!(read(&reader.connect().expect("reached anew"), 0, 64), [9; 64]);
 }

@@ -13,13 +13,11 @@
 use super::mirror::Cards;
 use super::{Credentials, GrantRequest, GrantedMemory, OnRevoked};
 use crate::ids::GrantId;
-use crate::managers::Managers;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel, unexpected};
-use crate::wire::{LentRange, Reach, Reply, Request};
-use cenote_base::rt::Mutex;
+use crate::wire::{Reach, Reply, Request};
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
-use cenote_fabric::rdma::{Key, Remote, RemoteMemory};
+use cenote_fabric::rdma::RemoteMemory;
 use std::sync::Arc;
 
 /// A request for memory that is reached over the fabric.
@@ -69,15 +67,9 @@ impl RemoteGrant {
         };
         let asked = requested.asked(Reach::Remote { takes });
         let memory = GrantedMemory::ask(network, credentials, asked, on_revoked)?;
-        let line = ManagerChannel {
-            network: Arc::clone(network),
-            managers: Managers::parse(&credentials.manager)?,
-            hello: credentials.tenants_hello(),
-            session: Mutex::default(),
-        };
         Ok(Self {
             memory,
-            line,
+            line: credentials.tenants_channel(network)?,
             cards: Cards::default(),
         })
     }
@@ -92,14 +84,12 @@ impl RemoteGrant {
             Reply::Lent(lent) => lent,
             _ => return Err(unexpected()),
         };
-        let LentRange { key, base, len } = lent.memory;
+        let len = lent.memory.len;
         if len != self.memory.bytes() {
             let text = format!("grant {grant} of {} bytes was lent with {len}", self.memory.bytes());
             return Err(Error::Mismatch(text));
         }
-        let endpoint = self.cards.fabric()?.connect(&lent.address)?;
-        let key = Key(key);
-        Ok(RemoteMemory::new(endpoint, Remote { key, base, len }))
+        self.cards.reach(&lent)
     }
 
     /// Its number.

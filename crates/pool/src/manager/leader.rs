@@ -342,6 +342,7 @@ impl Leader {
                 Ok(Reply::Done)
             }
             Request::Lend { grant, epoch } => self.lend(tenant, grant, epoch).map(Reply::Lent),
+            Request::LendToRead { label } => self.lend_to_read(tenant, &label).map(Reply::Lent),
             Request::Mirror { grant, epoch, what } => {
                 self.grant_table.look().check_no_part(tenant, grant)?;
                 self.mirror(tenant, grant, epoch, what)

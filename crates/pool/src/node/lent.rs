@@ -1,6 +1,6 @@
 //! Memory that is lent: mirrors, and grants whose holders do not map them. It is registered with the fabric for a
-//! holder on another machine, which reaches it by one-sided verbs. No code of this node runs for that, but its
-//! provider's.
+//! holder on another machine, which reaches it by one-sided verbs, and such a grant for readers, too. No code of this
+//! node runs for that, but its provider's.
 //!
 //! ```text
 //!  DIR/grant-9      the mirror's memory, or the grant's
@@ -12,7 +12,9 @@
 //!    to nothing. A grant's end with the order to fence it, too;
 //! 2. *closing* ends the keys, waits until nothing under way can land, and only then puts the journal's records in their
 //!    places. A mirror is closed before it is promoted, mapped, lent again or freed;
-//! 3. a node that was started anew has no keys: what it lent is closed as soon as it is ordered to be.
+//! 3. a node that was started anew has no keys: what it lent is closed as soon as it is ordered to be;
+//! 4. a grant's readers share one key, which only reads, and ends whenever the holder's do. However often they come
+//!    again, a grant has one registration for them.
 
 use super::directory::{numbered, remove_file, sync_directory};
 use crate::grant_table::GrantId;
@@ -30,7 +32,16 @@ const PREFIX: &str = "journal-";
 pub(super) struct Lending {
     directory: PathBuf,
     registrar: Option<Arc<dyn Registrar>>,
-    keys: Mutex<HashMap<GrantId, Vec<Key>>>,
+    keys: Mutex<HashMap<GrantId, Keys>>,
+}
+
+/// Of a grant.
+#[derive(Default)]
+struct Keys {
+    /// All of them. The last one ends first.
+    made: Vec<Key>,
+    /// What readers are given: under one of these keys, that no order has begun to end.
+    to_read: Option<LentRange>,
 }
 
 impl Lending {
@@ -46,7 +57,7 @@ impl Lending {
         self.directory.join(format!("{PREFIX}{grant}"))
     }
 
-    /// Whether this process maps the grant's memory for a holder elsewhere.
+    /// Whether this process maps the grant's memory for a holder elsewhere, or for readers.
     pub(super) fn has(&self, grant: GrantId) -> bool {
         self.keys.lock().contains_key(&grant)
     }
@@ -84,12 +95,49 @@ impl Lending {
     pub(super) fn lend_grant(&self, grant: GrantId, file: &Path, len: u64) -> Result<LentMemory> {
         let registrar = self.registrar()?;
         self.end_keys(grant)?;
-        let has = fs::open(file, fs::OpenOptions::READ).and_then(|file| file.len());
-        let has = has.map_err(|error| Error::io(format!("looking at {}", file.display()), error))?;
+        let anew = file_len(file)? != len;
         Ok(LentMemory {
             address: registrar.address(),
-            memory: self.register(grant, &**registrar, file, len, has != len)?,
+            memory: self.register(grant, &**registrar, file, len, anew)?,
         })
+    }
+
+    /// Registers a grant's memory, `file` of `len` bytes, for all that read it.
+    ///
+    /// An order that comes late, when the grant has another holder or none, does no harm: what it registers changes no
+    /// memory, nor its file; readers check what they read, as the holder may be in the middle of a write anyway; and
+    /// before the memory is another grant's an order to free it comes, which ends the key.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if the file is shorter: its holder has not reached it yet; [`Error::Invalid`] if this node is not
+    /// reached over the fabric; those of files.
+    pub(super) fn lend_grant_to_read(&self, grant: GrantId, file: &Path, len: u64) -> Result<LentMemory> {
+        let registrar = self.registrar()?;
+        let made = self.keys.lock().get(&grant).and_then(|keys| keys.to_read);
+        let memory = match made {
+            Some(memory) => memory,
+            None => self.register_to_read(grant, &**registrar, file, len)?,
+        };
+        Ok(LentMemory {
+            address: registrar.address(),
+            memory,
+        })
+    }
+
+    fn register_to_read(&self, grant: GrantId, registrar: &dyn Registrar, file: &Path, len: u64) -> Result<LentRange> {
+        let has = file_len(file)?;
+        if has < len {
+            let text = format!("grant {grant} has {has} of {len} bytes: its holder has not reached it yet");
+            return Err(Error::Busy(text));
+        }
+        let memory = Arc::new(map_lent(file, len, false)?);
+        let memory = range(registrar.register_to_read(&memory, len)?);
+        let mut keys = self.keys.lock();
+        let keys = keys.entry(grant).or_default();
+        // The holder's end first: they are what changes memory.
+        keys.made.insert(0, Key(memory.key));
+        keys.to_read = Some(memory);
+        Ok(memory)
     }
 
     fn registrar(&self) -> Result<&Arc<dyn Registrar>> {
@@ -105,20 +153,23 @@ impl Lending {
         len: u64,
         anew: bool,
     ) -> Result<LentRange> {
-        let Remote { key, base, len } = registrar.register(map_lent(file, len, anew)?)?;
-        self.keys.lock().entry(grant).or_default().push(key);
-        let key = key.0;
-        Ok(LentRange { key, base, len })
+        let memory = range(registrar.register(map_lent(file, len, anew)?)?);
+        self.keys.lock().entry(grant).or_default().made.push(Key(memory.key));
+        Ok(memory)
     }
 
-    /// When this returns nothing under the grant's keys changes memory. The journal's ends first, so that its holder
-    /// finds out by the next record. A key that did not end is kept, to be ended when the order comes again.
+    /// When this returns nothing under the grant's keys reads or changes memory. The journal's ends first, so that its
+    /// holder finds out by the next record. A key that did not end is kept, to be ended when the order comes again; it
+    /// may be over for its users all the same, so readers are given another.
     fn end_keys(&self, grant: GrantId) -> Result<()> {
-        let last = || self.keys.lock().get(&grant).and_then(|keys| keys.last().copied());
+        if let Some(keys) = self.keys.lock().get_mut(&grant) {
+            keys.to_read = None;
+        }
+        let last = || self.keys.lock().get(&grant).and_then(|keys| keys.made.last().copied());
         while let Some((registrar, key)) = self.registrar.as_ref().zip(last()) {
             registrar.revoke(key)?;
             if let Some(keys) = self.keys.lock().get_mut(&grant) {
-                keys.retain(|kept| *kept != key);
+                keys.made.retain(|kept| *kept != key);
             }
         }
         self.keys.lock().remove(&grant);
@@ -162,6 +213,17 @@ impl Lending {
     pub(super) fn journals(&self) -> Result<Vec<GrantId>> {
         numbered(&self.directory, PREFIX)
     }
+}
+
+fn file_len(file: &Path) -> Result<u64> {
+    let len = fs::open(file, fs::OpenOptions::READ).and_then(|file| file.len());
+    len.map_err(|error| Error::io(format!("looking at {}", file.display()), error))
+}
+
+fn range(registered: Remote) -> LentRange {
+    let Remote { key, base, len } = registered;
+    let key = key.0;
+    LentRange { key, base, len }
 }
 
 #[cfg(test)]
@@ -289,6 +351,70 @@ mod tests {
         setting.lending.forget(GRANT).expect("forgotten");
     }
 
+    fn has(memory: &RemoteMemory, byte: u8) {
+        let mut bytes = [!byte; 64];
+        memory.read(AT, &mut bytes).expect("read");
+        assert_eq!(bytes, [byte; 64]);
+    }
+
+    /// Readers reach what the holder writes, and change nothing. Their key is over whenever the holder's are: then they
+    /// come again.
+    #[test]
+    fn readers_share_a_key_that_ends_with_the_holders() {
+        let Some(setting) = setting() else { return };
+        let file = setting.file();
+        let to_read = || setting.lending.lend_grant_to_read(GRANT, &file, LEN);
+        let lend = || setting.lending.lend_grant(GRANT, &file, LEN).expect("lent").memory;
+        let early = to_read();
+        assert!(matches!(early, Err(Error::Busy(_))), "{early:?}");
+        assert!(!setting.lending.has(GRANT));
+        let holder = setting.remote(lend());
+        let first = to_read().expect("the holder has reached it").memory;
+        for byte in [7, 8] {
+            holder.write(AT, &[byte; 64]).expect("written");
+            assert_eq!(to_read().expect("lent").memory, first, "one key for all");
+            has(&setting.remote(first), byte);
+        }
+        setting.remote(first).write(AT, &[1; 64]).expect_err("it only reads");
+        has(&setting.remote(first), 8);
+        let ends: [&dyn Fn(); 3] = [
+            &|| _ = lend(),
+            &|| setting.lending.close(GRANT, &file).expect("fenced"),
+            &|| setting.lending.forget(GRANT).expect("forgotten"),
+        ];
+        for end in ends {
+            let former = to_read().expect("lent").memory;
+            has(&setting.remote(former), 8);
+            end();
+            let late = setting.remote(former).read(AT, &mut [0; 64]);
+            assert!(matches!(late, Err(Error::Revoked(_))), "{late:?}");
+            has(&setting.remote(to_read().expect("lent anew").memory), 8);
+        }
+        setting.lending.end();
+        assert!(!setting.lending.has(GRANT));
+    }
+
+    /// An order to end it has begun, so it may be over: a reader that was given it again would come again for ever.
+    #[test]
+    fn a_reading_key_that_did_not_end_is_given_to_no_reader() {
+        let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let file = directory.path().join("grant-9");
+        std::fs::write(&file, b"").expect("made");
+        let registrar = Arc::new(Busy::default());
+        let lending = Lending::new(directory.path(), Some(Arc::clone(&registrar) as _));
+        let to_read = || Key(lending.lend_grant_to_read(GRANT, &file, LEN).expect("lent").memory.key);
+        let lent = lending.lend_grant(GRANT, &file, LEN).expect("lent");
+        let first = to_read();
+        *registrar.busy.lock() = 1;
+        let refused = lending.close(GRANT, &file);
+        assert!(matches!(refused, Err(Error::Io { .. })), "{refused:?}");
+        let second = to_read();
+        assert!(second != first && to_read() == second);
+        lending.close(GRANT, &file).expect("fenced");
+        assert_eq!(*registrar.ended.lock(), [Key(lent.memory.key), first, second]);
+        assert!(!lending.has(GRANT));
+    }
+
     /// A provider that is busy for some tries.
     #[derive(Debug, Default)]
     struct Busy {
@@ -303,14 +429,14 @@ mod tests {
         }
 
         fn register(&self, memory: cenote_fabric::Mapping) -> Result<Remote> {
+            self.register_to_read(&Arc::new(memory), LEN)
+        }
+
+        fn register_to_read(&self, memory: &Arc<cenote_fabric::Mapping>, _len: u64) -> Result<Remote> {
             let mut registered = self.registered.lock();
             *registered += 1;
             let (key, len) = (Key(*registered), memory.len() as u64);
             Ok(Remote { key, base: 0, len })
-        }
-
-        fn register_to_read(&self, _memory: &Arc<cenote_fabric::Mapping>, _len: u64) -> Result<Remote> {
-            Err(Error::Invalid("nothing is read here".into()))
         }
 
         fn revoke(&self, key: Key) -> Result<bool> {

@@ -113,3 +113,35 @@ fn it_stays_what_it_is() {
         "{refused:?}"
     );
 }
+
+/// It is found by its tenant and name, with a holder or without, but not while its keys are about to end.
+#[test]
+fn it_is_read_by_name() {
+    let mut grant_table = two();
+    let (id, epoch) = admit(open(&mut grant_table, true));
+    admit(grant_table.open("b", &requested("mapped", 1), Nanos(0), LEASE));
+    let found = (id, NodeId(1), 2 * EXTENT);
+    assert_eq!(grant_table.readable("b", "db").expect("held"), found);
+    for (tenant, label) in [("a", "db"), ("b", "other"), ("c", "db")] {
+        let none = grant_table.readable(tenant, label);
+        assert!(matches!(none, Err(Error::Invalid(_))), "{none:?}");
+    }
+    let mapped = grant_table.readable("b", "mapped");
+    assert!(matches!(mapped, Err(Error::Mismatch(_))), "{mapped:?}");
+
+    grant_table.release("b", id, epoch, false, Nanos(0)).expect("released");
+    let fencing = grant_table.readable("b", "db");
+    assert!(matches!(fencing, Err(Error::Busy(_))), "{fencing:?}");
+    let epoch = grant_table.grant(id).expect("there").epoch;
+    grant_table.confirmed(id, epoch, Nanos(0));
+    assert_eq!(grant_table.readable("b", "db").expect("idle"), found);
+    let (_, epoch) = admit(open(&mut grant_table, false));
+    assert_eq!(grant_table.readable("b", "db").expect("held again"), found);
+
+    grant_table.release("b", id, epoch, true, Nanos(0)).expect("given back");
+    let freeing = grant_table.readable("b", "db");
+    assert!(matches!(freeing, Err(Error::Busy(_))), "{freeing:?}");
+    let epoch = grant_table.grant(id).expect("there").epoch;
+    grant_table.confirmed(id, epoch, Nanos(0));
+    assert!(grant_table.readable("b", "db").is_err(), "it is freed");
+}

@@ -1,7 +1,7 @@
 //! How a holder reaches its mirror: it maps the file, or writes to it over the fabric.
 
 use crate::session::unexpected;
-use crate::wire::{LentRange, MirrorRequest, MirrorView};
+use crate::wire::{LentMemory, LentRange, MirrorRequest, MirrorView};
 use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::mirror::{FILL_STEP, RemoteOptions};
@@ -129,6 +129,12 @@ impl Reach {
 }
 
 impl Cards {
+    /// Memory that is lent.
+    pub(crate) fn reach(&self, lent: &LentMemory) -> Result<RemoteMemory> {
+        let endpoint = self.fabric()?.connect(&lent.address)?;
+        Ok(remote(&endpoint, lent.memory))
+    }
+
     pub(crate) fn fabric(&self) -> Result<Arc<dyn Fabric>> {
         if rt::simulated() {
             return Err(Error::Invalid("libfabric is not simulated".into()));
