@@ -7,7 +7,7 @@
 //! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
 //! | `pool-follow` | a reader at what the database's server has changed, in place of `pool-flush` | storage nodes |
 //! | `pool-prefetch` | prefetched pages | [`Pool::prefetch`] |
-//! | `pool-remote` | the way to remote memory (kind `tiered`) | time |
+//! | `pool-remote` | the way to remote memory (kind `tiered`); what its readers are told | time |
 //!
 //! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or full,
 //! and threads that change pages are told. The threads try again, slowly.
@@ -25,6 +25,8 @@ use crate::pool::Pool;
 const CHECKPOINT_EVERY: Nanos = Nanos::from_millis(30_000);
 /// How often remote memory that was lost is looked for.
 const REMOTE_TURN: Nanos = Nanos::from_millis(1000);
+/// How often its readers are told what has changed.
+const TELL_TURN: Nanos = Nanos::from_millis(10);
 /// Bytes mapped in advance at once.
 const MAP_STEP: u64 = 8 << 20;
 /// A step of gathering huge pages that takes longer than this has copied.
@@ -162,8 +164,16 @@ impl Pool {
     }
 
     fn serve_remote(&self) {
-        while !self.stopping() {
-            if !self.signals.remote.wait_timeout(REMOTE_TURN) {
+        let turn = if self.overtaken.is_some() {
+            TELL_TURN
+        } else {
+            REMOTE_TURN
+        };
+        let mut looked = rt::now();
+        while !self.signals.remote.wait_timeout(turn) && !self.stopping() {
+            self.tell_readers();
+            if rt::now().since(looked) >= REMOTE_TURN {
+                looked = rt::now();
                 self.lower.maintain();
             }
         }

@@ -8,6 +8,7 @@ use cenote_base::{Error, Result};
 use cenote_fabric::{FileRange, MirrorKeeper, Origin, Region, coherence};
 use cenote_storage::Survive;
 
+use crate::known_changes::KnownChanges;
 use crate::layout::Geometry;
 use crate::tiered::RemoteSource;
 
@@ -37,6 +38,14 @@ impl Kind {
     }
 }
 
+/// What a reader leaves to the server that its process becomes.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    pub(crate) region: Arc<Region>,
+    /// Where it has read remote memory: as of when that is true.
+    pub(crate) known: Option<KnownChanges>,
+}
+
 /// How to open a pool.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -50,9 +59,9 @@ pub struct Config {
     pub region: Option<PathBuf>,
     /// The part of that file or device that it is, if it is not all of it.
     pub range: Option<FileRange>,
-    /// Memory of a reader that this process has been, kind `dram`: its frames have pages as of the end of the log that
+    /// Memory of a reader that this process has been, kind `dram` or `tiered`: its frames have pages as of the end of the log that
     /// was found when the database was taken, and are kept.
-    pub kept: Option<Arc<Region>>,
+    pub kept: Option<Kept>,
     /// What keeps the region mirrored, if anything does: kind `cxl` that survives its host, since what is not written
     /// back is not mirrored.
     pub mirror: Option<Arc<dyn MirrorKeeper>>,

@@ -51,7 +51,10 @@ impl Pool {
         if changes.to == follower.place().at && changes.anew.is_none() {
             return Ok(());
         }
-        let moved = self.storage.follow(&changes, || self.forget_changed(&changes));
+        let moved = self.storage.follow(&changes, || {
+            self.lower.moving(&changes);
+            self.forget_changed(&changes)
+        });
         moved.inspect_err(|error| follower.fail(error))
     }
 
@@ -110,7 +113,7 @@ impl Pool {
         self.discard_frames(found)
     }
 
-    fn frames_with_pages(&self) -> Vec<(FrameIndex, PageId)> {
+    pub(crate) fn frames_with_pages(&self) -> Vec<(FrameIndex, PageId)> {
         let touched = self.frames.header().frames_touched.load(Ordering::Acquire);
         let all = (0..touched.min(self.frames.count())).map(FrameIndex::new);
         all.filter_map(|frame| Some((frame, self.page_in(frame)?))).collect()

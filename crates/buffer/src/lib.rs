@@ -20,6 +20,7 @@
 //! | `dirty`, `spaces`, `sweep` | which frames are dirty, and since when; which are of a space; how a start finds out |
 //! | `discard` | pages that are given up |
 //! | `lower`, `tiered` | what lies below the frames: storage, or remote memory and then storage |
+//! | `overtaken`, `tell`, `known_changes` | which copies in remote memory lack changes: at the server, at its readers |
 //! | `open`, `survey`, `recover`, `replay` | start-up: believe the region and repair, or replay the log |
 //! | `check` | everything that must hold, verified |
 //!
@@ -64,6 +65,7 @@ mod hash;
 mod in_flight;
 mod index;
 mod interrupt;
+mod known_changes;
 mod known_frames;
 mod latch;
 mod layout;
@@ -73,6 +75,7 @@ mod misses;
 mod mtr;
 mod need;
 mod open;
+mod overtaken;
 mod parts;
 mod pool;
 mod prefetch;
@@ -85,6 +88,7 @@ mod spaces;
 mod stats;
 mod survey;
 mod sweep;
+mod tell;
 mod tiered;
 mod together;
 mod view;
@@ -93,7 +97,7 @@ mod writeback;
 
 pub use admit::Needing;
 pub use check::CheckReport;
-pub use config::{Config, Kind};
+pub use config::{Config, Kept, Kind};
 pub use guard::{OptGuard, Restart, SharedGuard};
 pub use interrupt::Interrupt;
 pub use layout::{FRAMES_LARGE, FRAMES_MIN, Geometry};

@@ -24,9 +24,11 @@ use std::sync::Arc;
 use cenote_base::page_io::{PageIo, PageRead, PageWrite};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, RecordAddr, Result};
 use cenote_storage::Storage;
+use cenote_storage::nodes::Changes;
 use cenote_storage::redo;
 
 use crate::chain::Chain;
+use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
 use crate::stats::TierStats;
 
@@ -169,6 +171,33 @@ pub(crate) trait Lower: Send + Sync {
 
     /// The incarnation of this start, if the tier has told it to another process.
     fn incarnation(&self) -> Option<u128> {
+        None
+    }
+
+    /// Whether other servers read what the tier has: it is told of changes then ([`Lower::changed`]).
+    fn has_readers(&self) -> bool {
+        false
+    }
+
+    /// Pages, each in a frame that is being written from by no other thread, have changed up to these LSNs. Says whether
+    /// no other server takes an older copy for the newest any more.
+    fn changed(&self, pages: &[(PageId, Lsn)]) -> bool {
+        let _ = pages;
+        true
+    }
+
+    /// All changes up to `to` were told by [`Lower::changed`].
+    fn told_changes(&self, to: Lsn) {
+        let _ = to;
+    }
+
+    /// A reader is being moved on: before the move's end.
+    fn moving(&self, changes: &Changes) {
+        let _ = changes;
+    }
+
+    /// What a reader's tier knows of changes, for the tier of the server that its process becomes.
+    fn known_changes(&self) -> Option<KnownChanges> {
         None
     }
 

@@ -527,6 +527,7 @@ impl<'p> Mtr<'p> {
                 .store(RecordAddr::new(0, start.advance(offset)), Ordering::Release);
             d.chain.store(chain.plus(length), Ordering::Release);
             d.seal();
+            pool.overtook(held.latched.frame);
             if self.observed {
                 pool.announce(held.latched.frame, On, Access::Write);
             }

@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, JoinHandle, Local, Mutex};
-use cenote_base::{Error, Result};
+use cenote_base::{Error, Lsn, Result};
 use cenote_fabric::{
     self as fabric, Identity, Kind as RegionKind, Origin, Region, RegionOptions, coherence, default_path,
 };
@@ -35,16 +35,18 @@ use crate::dirty::DirtyFrames;
 use crate::frame::Frames;
 use crate::hash::PageHash;
 use crate::in_flight::TransfersInFlight;
+use crate::known_changes::KnownChanges;
 use crate::latch::{Owner, Parking};
 use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
 use crate::lower::{Lower, OnlyStorage};
+use crate::overtaken::OvertakenFrames;
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
 use crate::slots::Slots;
 use crate::spaces::SpaceFrames;
 use crate::stats::Stats;
 use crate::sweep::Sweep;
-use crate::tiered::Tier;
+use crate::tiered::{ReaderTier, Tier};
 use crate::words::LsnWord;
 
 /// Words of the region's state that are the pool's.
@@ -188,8 +190,8 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
         range: config.range,
         ..RegionOptions::default()
     };
-    if let Some(region) = &config.kept {
-        return kept(config, region);
+    if let Some(left) = &config.kept {
+        return kept(config, &left.region);
     }
     if config.kind != Kind::Cxl {
         let region = Region::dram(config.size, identity(control, dir), options)?;
@@ -365,10 +367,19 @@ fn take_over(region: &Region, config: &Config) -> u8 {
 }
 
 fn lower(config: &Config, storage: &Arc<Storage>, report: &mut RecoveryReport) -> Result<Box<dyn Lower>> {
-    Ok(match &config.remote {
-        Some(source) => Box::new(Tier::open(storage, source.clone(), report)?),
-        None => Box::new(OnlyStorage(Arc::clone(storage))),
-    })
+    let Some(source) = &config.remote else {
+        return Ok(Box::new(OnlyStorage(Arc::clone(storage))));
+    };
+    if let Some(follower) = storage.follower() {
+        return Ok(Box::new(ReaderTier::open(storage, source.clone(), follower)));
+    }
+    // A reader that has not read remote memory knows nothing of it.
+    let unknown = || KnownChanges::begin(Lsn::MAX);
+    let known = config
+        .kept
+        .as_ref()
+        .map(|left| left.known.clone().unwrap_or_else(unknown));
+    Ok(Box::new(Tier::open(storage, source.clone(), known.as_ref(), report)?))
 }
 
 fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn Lower>, epoch: u8) -> Result<Pool> {
@@ -385,6 +396,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         ),
         ("pages", geometry.pages_at, geometry.end() - geometry.pages_at),
     ]);
+    let overtaken = lower.has_readers().then(|| OvertakenFrames::new(geometry.frames));
     Ok(Pool {
         frames: Frames::new(Arc::clone(&opened.region), geometry)?,
         storage,
@@ -410,6 +422,9 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         checkpoint_lsn: LsnWord::default(),
         checkpoint_mutex: Mutex::new(()),
         following: Mutex::new(()),
+        overtaken,
+        telling: Mutex::new(()),
+        told: LsnWord::default(),
         dirty: DirtyFrames::new(config.log_limit),
         spaces: SpaceFrames::new(geometry.frames),
         sweep: Sweep::default(),
@@ -441,7 +456,11 @@ fn recover(
         pool.frames.header().ring_start.store(ring_start, Ordering::Release);
         report.mode = if clean { Mode::Clean } else { Mode::Instant };
         pool.note_reserved();
-        return pool.repair(config, control, report);
+        pool.repair(config, control, report)?;
+        // The tier below has heard of none of them.
+        let kept = pool.frames_with_pages().into_iter();
+        kept.for_each(|(_, page)| pool.lower.enter(page));
+        return Ok(());
     }
     match &found.log.ring {
         RingUse::Used if !pool.is_of_its_ring() => {

@@ -20,7 +20,7 @@ use cenote_fabric::{Region, coherence};
 use cenote_storage::Storage;
 
 use crate::changed::ChangedSectors;
-use crate::config::Kind;
+use crate::config::{Kept, Kind};
 use crate::dirty::DirtyFrames;
 use crate::expectation::Expectation;
 use crate::frame::Frames;
@@ -33,6 +33,7 @@ use crate::layout::{Descriptor, FrameState, LINE};
 use crate::lists::{List, Lists};
 use crate::lower::{Lower, Trace};
 use crate::need::NeedCell;
+use crate::overtaken::OvertakenFrames;
 use crate::parts::Parts;
 use crate::slots::{Latched, Slots};
 use crate::spaces::SpaceFrames;
@@ -76,6 +77,12 @@ pub struct Pool {
     pub(crate) checkpoint_mutex: Mutex<()>,
     /// Held by the thread that moves a reader on.
     pub(crate) following: Mutex<()>,
+    /// Frames with changes that readers of remote memory have not been told of, where there may be some.
+    pub(crate) overtaken: Option<OvertakenFrames>,
+    /// Held by the thread that tells them.
+    pub(crate) telling: Mutex<()>,
+    /// Up to where they have been told.
+    pub(crate) told: LsnWord,
     /// The dirty ones.
     pub(crate) dirty: DirtyFrames,
     /// Those of each space.
@@ -296,6 +303,15 @@ impl Pool {
     /// second.
     pub fn maintain_remote(&self) {
         self.lower.maintain();
+    }
+
+    /// Its memory, and what else the pool of the server keeps that this process becomes: of a reader whose threads have
+    /// ended.
+    pub fn kept(&self) -> Kept {
+        Kept {
+            region: Arc::clone(self.frames.region()),
+            known: self.lower.known_changes(),
+        }
     }
 
     /// The region in which the frames lie.

@@ -13,7 +13,7 @@ use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::RemoteMemory;
 use cenote_fabric::{FileRange, MirrorKeeper, Origin};
-use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory, RemoteGrant, RemoteRequest};
+use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory, RemoteGrant, RemoteReader, RemoteRequest};
 use cenote_storage::Holding;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,17 +98,44 @@ pub fn take_labelled(
     Ok(taken)
 }
 
+/// What the pool calls the memory behind a tiered database's.
+#[derive(Debug, Clone)]
+pub enum Label {
+    /// As the file in its data directory says.
+    Known(String),
+    /// By the database's number, which every server of one on storage nodes knows.
+    OfDatabase,
+}
+
+impl Label {
+    /// Of a database in files.
+    ///
+    /// # Errors
+    /// Those of the directory's file.
+    pub fn of_directory(data: &Path) -> Result<Label> {
+        Ok(Label::Known(format!("{}-remote", label(data)?)))
+    }
+
+    fn of(&self, database: u128) -> String {
+        match self {
+            Label::Known(label) => label.clone(),
+            Label::OfDatabase => format!("database-{database:032x}-shared"),
+        }
+    }
+}
+
 /// The way to the memory behind a tiered database's. It is asked for when that has its data directory, and not before:
 /// the first time it is taken from the process that has had it until then, which has lost the directory to this one.
 ///
 /// # Errors
 /// Those of files; where the pool refuses, or is not there, the database goes on with storage, and asks again.
-pub fn reach(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<RemoteSource> {
+pub fn reach(pool: &PoolSettings, label: Label, data: &Path, size: ByteSize) -> Result<RemoteSource> {
     let reached = Reached {
         network: Arc::new(Tcp),
         credentials: credentials(pool)?,
+        label,
         requested: RemoteRequest {
-            label: format!("{}-remote", label(data)?),
+            label: String::new(),
             description: data.display().to_string(),
             bytes: size.bytes(),
             pod: pool.pod.clone(),
@@ -117,13 +144,37 @@ pub fn reach(pool: &PoolSettings, data: &Path, size: ByteSize) -> Result<RemoteS
         grant: Mutex::default(),
         was_granted: AtomicBool::new(false),
     };
-    Ok(RemoteSource::new(move || reached.connect()))
+    Ok(RemoteSource::new(move |database| reached.connect(database)))
+}
+
+/// The way of a reader to the memory that the database's server fills: under a key that only reads, on whichever node
+/// it is when it is asked for.
+///
+/// # Errors
+/// The secret cannot be read; the manager's addresses are none.
+pub fn reach_to_read(pool: &PoolSettings) -> Result<RemoteSource> {
+    let (network, credentials): (Arc<dyn Network>, _) = (Arc::new(Tcp), credentials(pool)?);
+    let reader: Mutex<Option<RemoteReader>> = Mutex::default();
+    Ok(RemoteSource::new(move |database| {
+        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+        if reader.is_none() {
+            *reader = Some(RemoteReader::new(
+                &network,
+                &credentials,
+                Label::OfDatabase.of(database),
+            )?);
+        }
+        let none = || Err(Error::Lost("no memory is asked for".into()));
+        reader.as_ref().map_or_else(none, RemoteReader::connect)
+    }))
 }
 
 /// Remote memory, and its grant, which may be lost: its node is given up, or the lease lapsed.
 struct Reached {
     network: Arc<dyn Network>,
     credentials: Credentials,
+    label: Label,
+    /// But for its label.
     requested: RemoteRequest,
     grant: Mutex<Option<RemoteGrant>>,
     was_granted: AtomicBool,
@@ -135,8 +186,9 @@ impl Reached {
     }
 
     /// Whoever holds it after this process has the data directory too: it is not taken back.
-    fn open(&self, grant: &mut Option<RemoteGrant>) -> Result<()> {
+    fn open(&self, grant: &mut Option<RemoteGrant>, database: u128) -> Result<()> {
         let requested = RemoteRequest {
+            label: self.label.of(database),
             takes: !self.was_granted.load(Ordering::Relaxed),
             ..self.requested.clone()
         };
@@ -154,10 +206,10 @@ impl Reached {
         Ok(())
     }
 
-    fn connect(&self) -> Result<RemoteMemory> {
+    fn connect(&self, database: u128) -> Result<RemoteMemory> {
         let mut grant = self.lock();
         if grant.is_none() {
-            self.open(&mut grant)?;
+            self.open(&mut grant, database)?;
         }
         let connected = grant.as_ref().map(RemoteGrant::connect);
         if matches!(connected, Some(Err(Error::Revoked(_)))) {

@@ -44,8 +44,7 @@ use cenote_base::rt;
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{HashMap, HashSet};
 use cenote_base::{Lsn, TxId};
-use cenote_buffer::{BufferPool, Config, Kind};
-use cenote_fabric::Region;
+use cenote_buffer::{BufferPool, Config, Kept, Kind};
 use cenote_storage::{Claim, DataDir, Storage};
 use std::sync::Arc;
 
@@ -63,7 +62,7 @@ impl Engine {
     }
 
     /// Opens it in a directory that was taken; `kept`: memory of a reader that this process has been.
-    pub(crate) fn open_in(options: EngineOptions, dir: DataDir, kept: Option<Arc<Region>>) -> Result<Arc<Engine>> {
+    pub(crate) fn open_in(options: EngineOptions, dir: DataDir, kept: Option<Kept>) -> Result<Arc<Engine>> {
         let begun = rt::now();
         let mut config = config(&options);
         config.kept = kept;
@@ -248,8 +247,9 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
     if let Some(name) = &options.reader {
         let nodes = options.nodes.clone();
         let nodes = nodes.ok_or_else(|| Error::Config("a reader has its database on storage nodes".into()))?;
-        if options.memory != MemoryKind::Dram {
-            return Err(Error::Config("a reader has its pages in private memory (dram)".into()));
+        if options.memory == MemoryKind::Cxl {
+            let text = "a reader has its pages in private memory (dram), and may have remote memory behind it (tiered)";
+            return Err(Error::Config(text.into()));
         }
         return Ok(DataDir::reading(nodes, &options.data, name, &claim)?);
     }

@@ -17,7 +17,7 @@ use crate::open::open_directory_after;
 use cenote_base::rt;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::fault::{Fault, planted};
-use cenote_fabric::Region;
+use cenote_buffer::Kept;
 use cenote_storage::DataDir;
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ impl Engine {
     }
 
     /// Ends a reader, and leaves its memory: frames as of the moment at which the database was taken.
-    fn leave(reader: Arc<Engine>, dir: &DataDir) -> Option<Arc<Region>> {
+    fn leave(reader: Arc<Engine>, dir: &DataDir) -> Option<Kept> {
         reader.stopping.store(true, Ordering::Release);
         reader.pool.end();
         reader.stop_threads();
@@ -65,9 +65,9 @@ impl Engine {
         while Arc::strong_count(&reader) > 1 && rt::now() < until {
             rt::sleep(rt::Nanos::from_millis(1));
         }
-        let region = Arc::clone(reader.pool.region());
+        let kept = reader.pool.kept();
         let was_last = Arc::into_inner(reader).is_some();
-        (matches!(followed, Some(Ok(()))) && was_last).then_some(region)
+        (matches!(followed, Some(Ok(()))) && was_last).then_some(kept)
     }
 }
 

@@ -86,6 +86,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         LackingRead | LackingOlder => (Name::StorageNodes, 400),
         ReplacedCounts => (Name::StorageNodes, 120),
         ChangeUntold | PageTooNew | MoveUnseen | HorizonUnread | LastMoves => (Name::Readers, 60),
+        NameStands | WatermarkUnread | CopyAhead | ChangeUnknown => (Name::Readers, 60),
+        WatermarkFloor | WatermarkEarly => (Name::Readers, 60),
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,

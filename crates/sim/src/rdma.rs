@@ -334,6 +334,16 @@ impl MemoryNode {
         self.with(|m| m.register(len))
     }
 
+    /// See [`Memory::register_anew`].
+    pub fn register_anew(&self, key: Key) -> Option<Remote> {
+        self.with(|m| m.register_anew(key))
+    }
+
+    /// See [`Memory::register_to_read`].
+    pub fn register_to_read(&self, of: Key) -> Option<Remote> {
+        self.with(|m| m.register_to_read(of))
+    }
+
     /// Takes a registration back; says whether there was one.
     pub fn revoke(&self, key: Key) -> bool {
         self.with(|m| m.revoke(key))

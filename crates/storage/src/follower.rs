@@ -311,7 +311,11 @@ impl Follower {
         self.state.lock().failed.clone().map_or(Ok(()), Err)
     }
 
-    fn readable(&self) -> Result<Moment> {
+    /// The moment as of which pages are read.
+    ///
+    /// # Errors
+    /// [`Error::Ahead`] while a move is under way; why it cannot go on.
+    pub fn readable(&self) -> Result<Moment> {
         let state = self.state.lock();
         if let Some(why) = &state.failed {
             return Err(why.clone());

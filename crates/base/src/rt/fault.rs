@@ -92,6 +92,18 @@ faults! {
     StaleCopy = "stale-copy",
     /// Remote memory that was given up may be believed by the next start, though storage has gone on.
     StillOwned = "still-owned",
+    /// The name of a copy in remote memory stands, though the page has changed, and readers are told of the change.
+    NameStands = "name-stands",
+    /// Readers are told that names lack no change of commits that have not said which pages they change.
+    WatermarkFloor = "watermark-floor",
+    /// Readers are told of changes to pages that are being written to remote memory.
+    WatermarkEarly = "watermark-early",
+    /// A reader believes a copy in remote memory whatever it knows of changes to the page.
+    WatermarkUnread = "watermark-unread",
+    /// A reader believes a copy in remote memory that has changes beyond the reader's moment.
+    CopyAhead = "copy-ahead",
+    /// A reader that moves on does not note, for its looks into remote memory, what has changed.
+    ChangeUnknown = "change-unknown",
     /// What storage lacks of a page is forgotten when the page leaves its frame for remote memory.
     LostTrace = "lost-trace",
     /// A page out of storage is believed whatever its checksum says.

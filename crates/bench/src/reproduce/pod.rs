@@ -378,7 +378,7 @@ impl Far {
             },
             (System::Tiered(_), Some((network, memory))) => {
                 let (port, memory) = (network.port(instance), memory[instance]);
-                let connect = move || Ok(RemoteMemory::new(port.connect(&node_name(instance))?, memory));
+                let connect = move |_| Ok(RemoteMemory::new(port.connect(&node_name(instance))?, memory));
                 self.with_frames(&EngineOptions::tiered("/data", 0, RemoteSource::new(connect)))
             }
             (System::Vanilla(share), _) if share < 1.0 => self.with_frames(&whole(MemoryKind::Dram)),

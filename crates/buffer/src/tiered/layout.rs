@@ -2,7 +2,9 @@
 //!
 //! ```text
 //! 0        header       128 bytes: whose it is
+//! 512      watermark    32 bytes: as of which position of the log readers may believe names
 //! 4 KiB    directory    [`Name`] x slots, 32 bytes each: which page a slot holds
+//!          index        64 bytes x buckets: which slot has a page (`super::index`)
 //!          slots        16 KiB x slots
 //!
 //! header   0 u64 magic "CENOTER1"   8 u32 format  12 u32 slots  16 u128 database
@@ -10,6 +12,7 @@
 //! name     0 u64 key, the complement of the page's id; 0: none
 //!          8 u64 lsn of the page   16 u64 low half of the incarnation that wrote this
 //!         24 u32 the page's checksum                   28 u32 crc32c of 0..28
+//! watermark 0 u64 lsn   8 u64 low half of the incarnation that wrote this   16 .. zeros   28 u32 crc32c of 0..28
 //! ```
 //!
 //! Invariants:
@@ -30,13 +33,22 @@ pub const HEADER: usize = 128;
 pub const NAMES_AT: u64 = 4096;
 /// Bytes of a slot's entry in the directory.
 pub const NAME: usize = 32;
+/// Where the watermark lies.
+pub const WATERMARK_AT: u64 = 512;
+/// Bytes of the watermark.
+pub const WATERMARK: usize = 32;
+/// Bytes of a bucket of the index.
+pub const BUCKET: usize = 64;
+/// Slots for each bucket: so few that nearly none of its eight words is short.
+const SLOTS_PER_BUCKET: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CENOTER1");
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// Slots are named by an index of 32 bits.
 const SLOTS_MAX: u64 = u32::MAX as u64;
 
-const _: () = assert!(NAMES_AT as usize >= HEADER && PAGE_SIZE.is_multiple_of(NAME));
+const _: () = assert!(WATERMARK_AT as usize >= HEADER && NAMES_AT >= WATERMARK_AT + WATERMARK as u64);
+const _: () = assert!(PAGE_SIZE.is_multiple_of(NAME) && PAGE_SIZE.is_multiple_of(BUCKET));
 
 /// A slot for a page in remote memory, by its place among them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -65,6 +77,7 @@ impl fmt::Display for RemoteSlot {
 pub struct Layout {
     /// Pages that fit.
     pub slots: u32,
+    index_at: u64,
     slots_at: u64,
 }
 
@@ -74,16 +87,22 @@ impl Layout {
     /// # Errors
     /// [`Error::Invalid`] if not one page fits.
     pub fn plan(len: u64) -> Result<Self> {
-        let room = len.saturating_sub(NAMES_AT + PAGE_SIZE as u64);
-        let slots = (room / (PAGE_SIZE + NAME) as u64).min(SLOTS_MAX) as u32;
+        let room = len.saturating_sub(ONCE);
+        let slots = (room / EACH).min(SLOTS_MAX) as u32;
         if slots == 0 {
             return Err(Error::Invalid(format!("remote memory of {len} bytes holds no page")));
         }
-        let slots_at = (NAMES_AT + u64::from(slots) * NAME as u64).next_multiple_of(PAGE_SIZE as u64);
-        let plan = Self { slots, slots_at };
+        let index_at = (NAMES_AT + u64::from(slots) * NAME as u64).next_multiple_of(BUCKET as u64);
+        let index_end = index_at + u64::from(slots.div_ceil(SLOTS_PER_BUCKET)) * BUCKET as u64;
+        let plan = Self {
+            slots,
+            index_at,
+            slots_at: index_end.next_multiple_of(PAGE_SIZE as u64),
+        };
+        let slots_at = plan.slots_at;
         assert!(
-            NAMES_AT + plan.names_len() as u64 <= slots_at,
-            "the directory ends before the first slot"
+            NAMES_AT + plan.names_len() as u64 <= index_at && index_at + plan.index_len() as u64 <= slots_at,
+            "directory and index end before the first slot"
         );
         assert!(
             slots_at + u64::from(slots) * PAGE_SIZE as u64 <= len,
@@ -118,11 +137,47 @@ impl Layout {
         self.slots as usize * NAME
     }
 
+    /// The slot at this place, if there is one.
+    pub(crate) fn slot(&self, place: u32) -> Option<RemoteSlot> {
+        (place < self.slots).then_some(RemoteSlot(place))
+    }
+
+    /// Buckets of the index.
+    pub(crate) fn buckets(&self) -> u32 {
+        self.slots.div_ceil(SLOTS_PER_BUCKET)
+    }
+
+    /// Where the index begins.
+    pub(crate) fn index_at(&self) -> u64 {
+        self.index_at
+    }
+
+    /// Bytes of the index.
+    pub(crate) fn index_len(&self) -> usize {
+        self.buckets() as usize * BUCKET
+    }
+
+    /// The bucket for a key whose bits are mixed: the high half picks it.
+    pub(crate) fn bucket_of(&self, mixed: u64) -> u32 {
+        (((mixed >> 32) * u64::from(self.buckets())) >> 32) as u32
+    }
+
+    /// Where a bucket of the index lies.
+    pub(crate) fn bucket_at(&self, bucket: u32) -> u64 {
+        assert!(bucket < self.buckets(), "bucket {bucket} is one of the remote index");
+        self.index_at + u64::from(bucket) * BUCKET as u64
+    }
+
     /// Bytes of remote memory that hold `slots` pages.
     pub fn len_for(slots: u32) -> u64 {
-        NAMES_AT + PAGE_SIZE as u64 + u64::from(slots) * (PAGE_SIZE + NAME) as u64
+        ONCE + u64::from(slots) * EACH
     }
 }
+
+/// Bytes for each slot: with its name, and its share of the index.
+const EACH: u64 = (PAGE_SIZE + NAME + BUCKET / SLOTS_PER_BUCKET as usize) as u64;
+/// Bytes for all of them together, and what rounding takes.
+const ONCE: u64 = NAMES_AT + (PAGE_SIZE + 2 * BUCKET) as u64;
 
 /// Whose the remote memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -164,6 +219,38 @@ impl Header {
             database: get_le::<u128>(bytes, 16)?,
             incarnation: get_le::<u128>(bytes, 32)?,
             next: get_le::<u128>(bytes, 48)?,
+        })
+    }
+}
+
+/// As of which position of the log names say the truth: a change of a page up to there has ended the name of every copy
+/// that lacks it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watermark {
+    /// The position.
+    pub lsn: Lsn,
+    /// Low half of the incarnation that wrote it. Names of others are none.
+    pub tag: u64,
+}
+
+impl Watermark {
+    /// As it is written.
+    pub fn encode(&self) -> [u8; WATERMARK] {
+        let mut bytes = [0; WATERMARK];
+        bytes[..8].copy_from_slice(&self.lsn.raw().to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.tag.to_le_bytes());
+        let sum = crc::crc32c(&bytes[..WATERMARK - 4]);
+        bytes[WATERMARK - 4..].copy_from_slice(&sum.to_le_bytes());
+        bytes
+    }
+
+    /// `None` if there is none, or it is damaged.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let sum = crc::crc32c(bytes.get(..WATERMARK - 4)?);
+        let tag = get_le::<u64>(bytes, 8)?;
+        (tag != 0 && get_le::<u32>(bytes, WATERMARK - 4)? == sum).then_some(Self {
+            lsn: Lsn::from_raw(get_le::<u64>(bytes, 0)?),
+            tag,
         })
     }
 }
@@ -224,7 +311,9 @@ mod tests {
             let len = Layout::len_for(slots);
             let layout = Layout::plan(len).expect("fits");
             assert!(layout.slots >= slots, "{slots}: {layout:?}");
-            assert!(NAMES_AT + layout.names_len() as u64 <= layout.page_at(RemoteSlot(0)));
+            assert!(NAMES_AT + layout.names_len() as u64 <= layout.bucket_at(0));
+            assert!(layout.bucket_at(layout.buckets() - 1) + BUCKET as u64 <= layout.page_at(RemoteSlot(0)));
+            assert!(layout.bucket_of(u64::MAX) == layout.buckets() - 1 && layout.bucket_of(0) == 0);
             assert!(layout.page_at(RemoteSlot(layout.slots - 1)) + PAGE_SIZE as u64 <= len);
         }
         assert!(Layout::plan(20_000).is_err());
@@ -247,10 +336,19 @@ mod tests {
         assert_eq!(Name::decode(&name.encode()), Some(name));
         assert_eq!(Header::decode(&header.encode()), Some(header));
         assert_eq!((Name::decode(&[0; NAME]), Header::decode(&[0; HEADER])), (None, None));
+        let watermark = Watermark {
+            lsn: Lsn::from_raw(11),
+            tag: 13,
+        };
+        assert_eq!(Watermark::decode(&watermark.encode()), Some(watermark));
+        assert_eq!(Watermark::decode(&[0; WATERMARK]), None);
         for bit in 0..NAME * 8 {
             let mut bytes = name.encode();
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Name::decode(&bytes), None, "bit {bit}");
+            let mut bytes = watermark.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Watermark::decode(&bytes), None, "bit {bit}");
         }
     }
 }

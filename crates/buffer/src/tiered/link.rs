@@ -8,17 +8,20 @@
 //! 4. the header names it as its own.
 //!
 //! A header whose incarnation or next one is the control file's is believed, and of the directory the names with that
-//! tag.
+//! tag. Readers believe names with the tag of the watermark, which a start writes behind step 4.
 
 use std::fmt;
 use std::sync::Arc;
 
-use cenote_base::{Error, PAGE_SIZE, PageId, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::rdma::{RemoteMemory, Work};
 use cenote_storage::{Control, redo};
 
 use super::copy::Copy;
-use super::layout::{HEADER, Header, Layout, NAME, NAMES_AT, Name, RemoteSlot, sum_of};
+use super::index::{Index, WordWrite};
+use super::layout::{
+    HEADER, Header, Layout, NAME, NAMES_AT, Name, RemoteSlot, WATERMARK, WATERMARK_AT, Watermark, sum_of,
+};
 use crate::lower::Outgoing;
 
 /// Bytes of the directory that are moved at once.
@@ -26,25 +29,27 @@ const STRETCH: usize = 1 << 20;
 
 /// How a pool comes by its remote memory, at its start and again after it was lost.
 #[derive(Clone)]
-pub struct RemoteSource(Arc<dyn Fn() -> Result<RemoteMemory> + Send + Sync>);
+pub struct RemoteSource(Arc<Connect>);
+
+type Connect = dyn Fn(u128) -> Result<RemoteMemory> + Send + Sync;
 
 impl RemoteSource {
-    /// `connect` gives the memory over an endpoint that works, or says why there is none.
-    pub fn new(connect: impl Fn() -> Result<RemoteMemory> + Send + Sync + 'static) -> Self {
+    /// `connect` gives the memory of this database over an endpoint that works, or says why there is none.
+    pub fn new(connect: impl Fn(u128) -> Result<RemoteMemory> + Send + Sync + 'static) -> Self {
         Self(Arc::new(connect))
     }
 
     /// Memory over an endpoint that is there for good.
     pub fn fixed(memory: RemoteMemory) -> Self {
-        Self::new(move || Ok(memory.clone()))
+        Self::new(move |_| Ok(memory.clone()))
     }
 
     /// Connects.
     ///
     /// # Errors
     /// Those of the endpoint.
-    pub fn connect(&self) -> Result<RemoteMemory> {
-        (self.0)()
+    pub fn connect(&self, database: u128) -> Result<RemoteMemory> {
+        (self.0)(database)
     }
 }
 
@@ -67,6 +72,8 @@ pub struct Link {
 pub struct Found {
     /// Slots with a name that may be believed.
     pub names: Vec<(RemoteSlot, Name)>,
+    /// As of which position of the log names were told to readers.
+    pub watermark: Lsn,
     /// Why nothing in it is believed, if so.
     pub remark: Option<String>,
 }
@@ -76,9 +83,9 @@ impl Link {
     ///
     /// # Errors
     /// The memory cannot be reached, or is too small for a directory and a page.
-    pub fn connect(source: &RemoteSource, incarnation: u128) -> Result<Self> {
+    pub fn connect(source: &RemoteSource, database: u128, incarnation: u128) -> Result<Self> {
         assert!(incarnation != 0, "a start has an incarnation");
-        let memory = source.connect()?;
+        let memory = source.connect(database)?;
         let layout = Layout::plan(memory.len())?;
         Ok(Self {
             memory,
@@ -126,13 +133,14 @@ impl Link {
             .collect())
     }
 
-    /// Writes pages and their names, all with one doorbell. A name and its page may arrive in any order: one without
-    /// the other is not believed.
+    /// Writes pages and their names, and what the index lacks, all with one doorbell. A name and its page may arrive in
+    /// any order: one without the other is not believed.
     ///
     /// # Errors
     /// Those of the endpoint; any part may have been written then.
-    pub fn write(&self, pages: Vec<(RemoteSlot, Outgoing)>) -> Result<Vec<(PageId, Copy)>> {
-        let mut works = Vec::with_capacity(2 * pages.len());
+    pub fn write(&self, pages: Vec<(RemoteSlot, Outgoing)>, index: Vec<WordWrite>) -> Result<Vec<(PageId, Copy)>> {
+        let mut works = self.words(index);
+        works.reserve(2 * pages.len());
         let mut copies = Vec::with_capacity(pages.len());
         for (slot, mut outgoing) in pages {
             redo::set_page_checksum(&mut outgoing.bytes);
@@ -156,9 +164,27 @@ impl Link {
     ///
     /// # Errors
     /// As of [`Link::write`].
-    pub fn clear(&self, slots: &[RemoteSlot]) -> Result<()> {
+    pub fn clear(&self, slots: &[RemoteSlot], index: Vec<WordWrite>) -> Result<()> {
         let empty = |slot: &RemoteSlot| self.work(self.layout.name_at(*slot), [0; NAME].into());
-        self.post(slots.iter().map(empty).collect())
+        let mut works = self.words(index);
+        works.extend(slots.iter().map(empty));
+        self.post(works)
+    }
+
+    fn words(&self, index: Vec<WordWrite>) -> Vec<Work> {
+        let words = index.into_iter();
+        words
+            .map(|(at, word)| self.work(at, word.to_le_bytes().into()))
+            .collect()
+    }
+
+    /// From here on readers believe names as of this position.
+    ///
+    /// # Errors
+    /// As of [`Link::write`].
+    pub fn set_watermark(&self, lsn: Lsn) -> Result<()> {
+        let watermark = Watermark { lsn, tag: self.tag() };
+        self.memory.write(WATERMARK_AT, &watermark.encode())
     }
 
     fn name(&self, page: PageId, copy: Copy) -> Name {
@@ -189,6 +215,7 @@ impl Link {
         let nothing = |why: &str| {
             Ok(Found {
                 names: Vec::new(),
+                watermark: Lsn::ZERO,
                 remark: Some(format!("remote memory of {} begins empty: {why}", self.peer())),
             })
         };
@@ -207,14 +234,22 @@ impl Link {
         if header.slots != self.layout.slots {
             return nothing("it was of another size");
         }
-        let names = self.names_of(control.incarnation as u64)?;
-        Ok(Found { names, remark: None })
+        let tag = control.incarnation as u64;
+        let mut bytes = [0; WATERMARK];
+        // Read before the names: those that it lets stand have been ended, if need be, before it was written.
+        self.memory.read(WATERMARK_AT, &mut bytes)?;
+        let watermark = Watermark::decode(&bytes).filter(|watermark| watermark.tag == tag);
+        Ok(Found {
+            names: self.names_of(tag)?,
+            watermark: watermark.map_or(Lsn::ZERO, |watermark| watermark.lsn),
+            remark: None,
+        })
     }
 
     /// The directory's entries with this tag.
     fn names_of(&self, tag: u64) -> Result<Vec<(RemoteSlot, Name)>> {
         let mut names = Vec::new();
-        for (from, len) in self.stretches() {
+        for (from, len) in self.stretches(self.layout.names_len()) {
             let bytes = vec![0; len].into_boxed_slice();
             let bytes = self.memory.read_boxed(NAMES_AT + from as u64, bytes)?;
             let slots = RemoteSlot::all((from / NAME) as u32, self.layout.slots);
@@ -228,17 +263,17 @@ impl Link {
         Ok(names)
     }
 
-    fn stretches(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let len = self.layout.names_len();
+    fn stretches(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let most = (self.memory.endpoint().limits().transfer.min(STRETCH as u64) as usize / NAME * NAME).max(NAME);
         (0..len).step_by(most).map(move |from| (from, most.min(len - from)))
     }
 
-    /// Steps 1 and 2. `former`: whom the header is to name until step 4, if what it had is kept.
+    /// Steps 1 and 2. `former`: whom the header is to name until step 4, if what it had is kept. `index`: of the kept,
+    /// where readers are to find them.
     ///
     /// # Errors
     /// Those of writing remote memory.
-    pub fn begin(&self, database: u128, former: u128, kept: &[(PageId, Copy)]) -> Result<()> {
+    pub fn begin(&self, database: u128, former: u128, kept: &[(PageId, Copy)], index: Option<&Index>) -> Result<()> {
         self.write_header(database, former)?;
         let mut directory = vec![0; self.layout.names_len()];
         for (page, copy) in kept {
@@ -246,11 +281,16 @@ impl Link {
             let at = copy.slot.place() * NAME;
             directory[at..at + NAME].copy_from_slice(&self.name(*page, *copy).encode());
         }
-        for (from, len) in self.stretches() {
-            self.memory
-                .write(NAMES_AT + from as u64, &directory[from..from + len])?;
+        self.write_stretches(NAMES_AT, &directory)?;
+        match index {
+            Some(index) => self.write_stretches(self.layout.index_at(), &index.bytes()),
+            None => Ok(()),
         }
-        Ok(())
+    }
+
+    fn write_stretches(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.stretches(bytes.len())
+            .try_for_each(|(from, len)| self.memory.write(at + from as u64, &bytes[from..from + len]))
     }
 
     /// Step 4.
@@ -273,7 +313,7 @@ impl Link {
 }
 
 /// The bytes, if they are those of the page in that copy.
-fn believed(bytes: Box<[u8]>, page: PageId, copy: Copy) -> Result<Box<[u8]>> {
+pub fn believed(bytes: Box<[u8]>, page: PageId, copy: Copy) -> Result<Box<[u8]>> {
     redo::verify_page(&bytes, page)?;
     let (lsn, sum) = (redo::page_lsn(&bytes), sum_of(&bytes));
     if (lsn, sum) != (copy.lsn, copy.sum) {

@@ -23,14 +23,20 @@
 //!   written too, or emptied, or the control file disowns the whole of remote memory. So a start that finds a name of
 //!   the last start at recovery needs no look at storage;
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
-//! - bytes from there are believed when checksum, page id and LSN are those expected.
+//! - bytes from there are believed when checksum, page id and LSN are those expected;
+//! - where storage nodes have the database, other servers read what is here ([`reader`]): the name of a copy that lacks a
+//!   change is ended some milliseconds behind the change, and the *watermark* says up to which position of the log that
+//!   has been done.
 //!
 //! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing; under it
 //! the table.
 
 mod copy;
+mod index;
 mod layout;
 mod link;
+mod look;
+mod reader;
 mod rebuild;
 mod table;
 
@@ -45,11 +51,14 @@ use cenote_base::{Error, Lsn, PageId, Result};
 use cenote_storage::{Storage, redo};
 
 use self::copy::Copy;
+use self::index::Index;
 pub use self::layout::Layout as RemoteLayout;
 pub use self::layout::RemoteSlot;
 use self::link::Link;
 pub use self::link::RemoteSource;
+pub(crate) use self::reader::ReaderTier;
 use self::table::Table;
+use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
 use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage, read_storage_many};
 use crate::report::RecoveryReport;
@@ -63,6 +72,8 @@ pub(crate) struct Tier {
     storage: Arc<Storage>,
     source: RemoteSource,
     table: Mutex<Table>,
+    /// Whether readers may look for pages in it.
+    is_shared: bool,
     /// Remote memory was given up: the control file must say so before storage gets a page.
     to_disown: AtomicBool,
     /// Held by a thread that changes whose remote memory is.
@@ -87,19 +98,26 @@ fn count(counter: &AtomicU64) {
 
 impl Tier {
     /// Connects and takes over what the last start left. Where there is nothing to reach, the pool begins without.
+    /// `read`: what a reader knew that this process has been until now; its frames are kept, and no log is replayed.
     ///
     /// # Errors
     /// None where the memory cannot be reached; those of the control file.
-    pub fn open(storage: &Arc<Storage>, source: RemoteSource, report: &mut RecoveryReport) -> Result<Self> {
+    pub fn open(
+        storage: &Arc<Storage>,
+        source: RemoteSource,
+        read: Option<&KnownChanges>,
+        report: &mut RecoveryReport,
+    ) -> Result<Self> {
         let tier = Self {
             storage: Arc::clone(storage),
             source,
             table: Mutex::default(),
+            is_shared: storage.nodes().is_some(),
             to_disown: AtomicBool::new(true),
             owning: Mutex::new(()),
             counts: TierCounts::default(),
         };
-        match tier.take_over(report) {
+        match tier.take_over(read, report) {
             // The control file's own errors are the start's.
             Err(error) if tier.storage.pages().check().is_err() => return Err(error),
             Err(error) => {
@@ -114,16 +132,22 @@ impl Tier {
 
     // ---- whose it is ----
 
-    fn take_over(&self, report: &mut RecoveryReport) -> Result<()> {
+    fn connect(&self) -> Result<Link> {
+        let database = self.storage.control().get().database;
+        Link::connect(&self.source, database, rt::random_u128())
+    }
+
+    fn take_over(&self, read: Option<&KnownChanges>, report: &mut RecoveryReport) -> Result<()> {
         let control = self.storage.control().get();
-        let link = Link::connect(&self.source, rt::random_u128())?;
+        let link = self.connect()?;
         let found = link.find(&control)?;
         report.remarks.extend(found.remark);
         let mut kept = Vec::new();
         for (slot, name) in found.names {
             let believed = name.lsn != Lsn::ZERO
                 && name.lsn <= self.storage.durable_lsn()
-                && self.storage.pages().has_space(name.page.space);
+                && self.storage.pages().has_space(name.page.space)
+                && read.is_none_or(|known| known.needed(name.page) <= found.watermark);
             let copy = Copy {
                 slot,
                 lsn: name.lsn,
@@ -141,7 +165,9 @@ impl Tier {
         let checkpoint = control.checkpoint;
         let mut table = self.table.lock();
         for (page, copy) in kept {
-            let rec = if copy.lsn > checkpoint { checkpoint } else { Lsn::ZERO };
+            // Storage nodes have all of what a reader has followed.
+            let is_dirty = copy.lsn > checkpoint && read.is_none();
+            let rec = if is_dirty { checkpoint } else { Lsn::ZERO };
             let trace = Trace {
                 lsn: copy.lsn,
                 rec,
@@ -155,12 +181,13 @@ impl Tier {
     /// Makes remote memory this start's, with the slots of `kept` and no others in use.
     fn own(&self, link: Link, former: u128, kept: &[(PageId, Copy)]) -> Result<()> {
         let database = self.storage.control().get().database;
+        let index = self.is_shared.then(|| Index::of(link.layout, kept));
         let _owning = self.owning.lock();
-        link.begin(database, former, kept)?;
+        link.begin(database, former, kept, index.as_ref())?;
         self.storage.control().update(|c| c.incarnation = link.incarnation)?;
         link.complete(database)?;
         let mut table = self.table.lock();
-        table.attach(Arc::new(link));
+        table.attach(Arc::new(link), index);
         let used: rt::HashSet<RemoteSlot> = kept.iter().map(|(_, copy)| copy.slot).collect();
         table.retain_free(|slot| !used.contains(&slot));
         assert!(
@@ -201,7 +228,7 @@ impl Tier {
 
     /// Writes pages to their slots; those for which there is none stay out.
     fn write(&self, pages: Vec<Outgoing>) {
-        let (link, placed, evicted) = {
+        let (link, placed, evicted, index) = {
             let mut table = self.table.lock();
             let Some(link) = table.link.clone() else { return };
             let (mut placed, mut evicted) = (Vec::new(), Vec::new());
@@ -211,7 +238,7 @@ impl Tier {
                     placed.push((place.slot, outgoing));
                 }
             }
-            (link, placed, evicted)
+            (link, placed, evicted, table.take_index_writes())
         };
         assert!(
             evicted.len() <= placed.len(),
@@ -220,7 +247,7 @@ impl Tier {
         if placed.is_empty() {
             return;
         }
-        match link.write(placed) {
+        match link.write(placed, index) {
             Ok(copies) => self.note_written(&link, &copies, &evicted),
             Err(error) => self.lose(&link, &error),
         }
@@ -247,7 +274,8 @@ impl Tier {
         if slots.is_empty() {
             return;
         }
-        match link.clear(slots) {
+        let index = self.table.lock().take_index_writes();
+        match link.clear(slots, index) {
             Err(error) => self.lose(link, &error),
             Ok(()) => {
                 let mut table = self.table.lock();
@@ -593,16 +621,44 @@ impl Lower for Tier {
         true
     }
 
+    fn has_readers(&self) -> bool {
+        self.is_shared
+    }
+
+    fn changed(&self, pages: &[(PageId, Lsn)]) -> bool {
+        let (link, slots) = {
+            let mut table = self.table.lock();
+            let Some(link) = table.link.clone() else { return true };
+            (link, table.overtaken(pages))
+        };
+        if slots.is_empty() || planted(Fault::NameStands) {
+            return true;
+        }
+        match link.clear(&slots, Vec::new()) {
+            Ok(()) => true,
+            Err(error) => {
+                self.lose(&link, &error);
+                false
+            }
+        }
+    }
+
+    fn told_changes(&self, to: Lsn) {
+        let Some(link) = self.table.lock().link.clone() else {
+            return;
+        };
+        if let Err(error) = link.set_watermark(to) {
+            self.lose(&link, &error);
+        }
+    }
+
     /// Takes remote memory that was lost into use again, empty.
     fn maintain(&self) {
         if self.table.lock().link.is_some() {
             return;
         }
-        let fresh = || -> Result<()> {
-            let link = Link::connect(&self.source, rt::random_u128())?;
-            self.own(link, 0, &[])
-        };
-        if fresh().is_ok() {
+        let fresh = self.connect().and_then(|link| self.own(link, 0, &[]));
+        if fresh.is_ok() {
             eprintln!("cenote: remote memory is in use again");
         }
     }

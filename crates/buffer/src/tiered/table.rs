@@ -19,6 +19,7 @@ use cenote_base::rt::HashSet;
 use cenote_base::{Lsn, PageId};
 
 use super::copy::Copy;
+use super::index::{Index, WordWrite};
 use super::layout::RemoteSlot;
 use super::link::Link;
 use crate::lower::Trace;
@@ -62,13 +63,16 @@ pub struct Table {
     free: Vec<RemoteSlot>,
     /// Pages whose slot was given to another, whose name there may still be read: they wait.
     fading: HashSet<PageId>,
+    /// What readers find pages by, where there may be some.
+    index: Option<Index>,
     clock: u64,
 }
 
 impl Table {
-    /// Begins with all slots of `link` free.
-    pub fn attach(&mut self, link: Arc<Link>) {
+    /// Begins with all slots of `link` free. `index`: what remote memory has of it.
+    pub fn attach(&mut self, link: Arc<Link>, index: Option<Index>) {
         self.drop_copies();
+        self.index = index;
         self.free = RemoteSlot::all(0, link.layout.slots).rev().collect();
         self.link = Some(link);
     }
@@ -76,6 +80,7 @@ impl Table {
     /// Forgets whatever is remote; what storage lacks stays known.
     pub fn drop_copies(&mut self) {
         self.link = None;
+        self.index = None;
         self.idle.clear();
         self.free.clear();
         self.fading.clear();
@@ -174,6 +179,9 @@ impl Table {
         });
         assert!(before.is_none(), "page {page} has one slot");
         entry.registered = true;
+        if let Some(index) = &mut self.index {
+            index.enter(page, slot);
+        }
         Some(Place { slot, evicted })
     }
 
@@ -207,8 +215,32 @@ impl Table {
             let idle = self.idle.remove(&entry.idle_since);
             assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
         }
+        if let Some(index) = &mut self.index {
+            index.leave(page, copy.slot);
+        }
         self.tidy(page);
         Some(copy)
+    }
+
+    /// Of pages that have changed up to these LSNs: the slots whose copies lack that. They count as none from here on.
+    pub fn overtaken(&mut self, changed: &[(PageId, Lsn)]) -> Vec<RemoteSlot> {
+        let mut slots = Vec::new();
+        for (page, lsn) in changed {
+            let copy = self.entries.get_mut(page).and_then(|entry| entry.copy.as_mut());
+            if let Some(copy) = copy
+                && copy.lsn != Lsn::ZERO
+                && copy.lsn != *lsn
+            {
+                copy.lsn = Lsn::ZERO;
+                slots.push(copy.slot);
+            }
+        }
+        slots
+    }
+
+    /// Words of the index that remote memory lacks: for the next that writes there.
+    pub fn take_index_writes(&mut self) -> Vec<WordWrite> {
+        self.index.as_mut().map(Index::take_writes).unwrap_or_default()
     }
 
     /// The slot is empty.
@@ -281,6 +313,9 @@ impl Table {
             }
             if let Some(copy) = entry.copy {
                 slots.push(copy.slot);
+                if let Some(index) = &mut self.index {
+                    index.leave(*page, copy.slot);
+                }
                 if !entry.registered {
                     self.idle.remove(&entry.idle_since);
                 }
@@ -338,6 +373,13 @@ impl Table {
         }
         if self.idle.len() > self.entries.len() || self.unsaved.len() > self.entries.len() {
             problem("more pages in the lists than entries".into());
+        }
+        if let Some(index) = &self.index {
+            let copies = self.entries.iter();
+            index.check(
+                copies.filter_map(|(page, entry)| Some((*page, entry.copy?.slot))),
+                problems,
+            );
         }
     }
 }

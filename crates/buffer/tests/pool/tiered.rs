@@ -106,7 +106,7 @@ impl Far {
     fn source(&self) -> RemoteSource {
         let (node, memory, cut) = (self.node.clone(), self.memory, Arc::clone(&self.cut));
         let together = Arc::clone(&self.together);
-        RemoteSource::new(move || {
+        RemoteSource::new(move |_| {
             if cut.load(Ordering::SeqCst) {
                 return Err(Error::Lost("the way is cut".into()));
             }

@@ -22,6 +22,8 @@ pub struct Memory {
     lost: bool,
     last_key: u64,
     by_key: HashMap<Key, Box<[u8]>>,
+    /// Keys that only read, and whose memory.
+    to_read: HashMap<Key, Key>,
 }
 
 impl fmt::Debug for Memory {
@@ -44,16 +46,39 @@ impl Memory {
         &self.name
     }
 
+    fn next_key(&mut self) -> Key {
+        self.last_key += 1;
+        Key(self.last_key)
+    }
+
     /// Registers `len` bytes of zeros.
     pub fn register(&mut self, len: u64) -> Remote {
-        self.last_key += 1;
-        let key = Key(self.last_key);
+        let key = self.next_key();
         self.by_key.insert(key, vec![0; len as usize].into());
         Remote { key, base: 0, len }
     }
 
+    /// The memory of a registration gets another key; the former one ends, and those that read it. `None` if there is
+    /// no such registration.
+    pub fn register_anew(&mut self, key: Key) -> Option<Remote> {
+        let bytes = self.by_key.remove(&key)?;
+        self.to_read.retain(|_, of| *of != key);
+        let (key, len) = (self.next_key(), bytes.len() as u64);
+        self.by_key.insert(key, bytes);
+        Some(Remote { key, base: 0, len })
+    }
+
+    /// A key under which the memory of a registration is read, and no more. `None` if there is no such registration.
+    pub fn register_to_read(&mut self, of: Key) -> Option<Remote> {
+        let len = self.by_key.get(&of)?.len() as u64;
+        let key = self.next_key();
+        self.to_read.insert(key, of);
+        Some(Remote { key, base: 0, len })
+    }
+
     /// Takes the right to a registration back; its memory is given up. Says whether there was one.
     pub fn revoke(&mut self, key: Key) -> bool {
+        self.to_read.retain(|reads, of| *of != key && *reads != key);
         self.by_key.remove(&key).is_some()
     }
 
@@ -61,6 +86,7 @@ impl Memory {
     pub fn lose(&mut self) {
         self.lost = true;
         self.by_key.clear();
+        self.to_read.clear();
     }
 
     /// Whether it is lost.
@@ -92,15 +118,25 @@ impl Memory {
     /// [`Error::Invalid`] as [`Work::check`] says.
     pub fn carry_out_part(&mut self, work: &mut Work, part: Range<u64>) -> Result<u64> {
         work.check()?;
-        let (from, to) = self.range(work)?;
-        let memory = self.by_key.get_mut(&work.memory.key).and_then(|m| m.get_mut(from..to));
+        let key = self.key_of(work)?;
+        let (from, to) = self.range(work, key)?;
+        let memory = self.by_key.get_mut(&key).and_then(|m| m.get_mut(from..to));
         let memory = memory.expect("the range was checked");
         Ok(act(&mut work.op, memory, part.start as usize..part.end as usize))
     }
 
-    /// The work's bytes within its registration.
-    fn range(&self, work: &Work) -> Result<(usize, usize)> {
+    /// Under which key the work's memory lies.
+    fn key_of(&self, work: &Work) -> Result<Key> {
         let key = work.memory.key;
+        match self.to_read.get(&key) {
+            None => Ok(key),
+            Some(of) if matches!(work.op, Op::Read(_)) => Ok(*of),
+            Some(_) => Err(Error::Revoked(format!("{}: key {} only reads", self.name, key.0))),
+        }
+    }
+
+    /// The work's bytes within its registration.
+    fn range(&self, work: &Work, key: Key) -> Result<(usize, usize)> {
         if self.lost {
             return Err(self.gone());
         }

@@ -7,10 +7,12 @@
 //! Whatever happens here costs the engine warmth, never a row: so nothing of it excuses an error of a session.
 
 use cenote_base::random::Random;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cenote_base::Result;
 use cenote_base::rt::Nanos;
+use cenote_base::{Error, Result};
 use cenote_buffer::{RemoteLayout, RemoteSource};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::{Fabric, Remote, RemoteMemory};
@@ -27,6 +29,8 @@ const NODE: &str = "far";
 pub struct Far {
     network: Network,
     tier: Tier,
+    /// From which the way may be cut.
+    hosts: Range<usize>,
     now: Mutex<Now>,
 }
 
@@ -35,18 +39,25 @@ pub struct Far {
 struct Now {
     node: MemoryNode,
     memory: Remote,
+    /// Servers that have taken the memory so far: the last of them has it.
+    taken: u64,
     cut: bool,
     spoilt: bool,
 }
 
 impl Far {
-    /// A network as bad as drawn, and an empty node.
-    pub fn new(tier: Tier, draw: &mut Random) -> Arc<Far> {
+    /// A network as bad as drawn, and an empty node, which is reached from these hosts.
+    pub fn new(tier: Tier, hosts: Range<usize>, draw: &mut Random) -> Arc<Far> {
         let profile = profile::named("rdma").expect("a profile of this program");
         let network = Network::new(&profile, draw.word());
         network.set_faults(faults(draw));
         let now = Mutex::new(new_node(&network, tier));
-        Arc::new(Far { network, tier, now })
+        Arc::new(Far {
+            network,
+            tier,
+            hosts,
+            now,
+        })
     }
 
     /// Never held at a preemption point.
@@ -57,12 +68,50 @@ impl Far {
     /// The way that an engine on `host` is given: it leads to whatever node there is when it is asked for.
     pub fn source(self: &Arc<Far>, host: usize) -> RemoteSource {
         let (far, port) = (Arc::clone(self), self.network.port(host));
-        RemoteSource::new(move || far.connect(&port))
+        RemoteSource::new(move |_| far.connect(&port))
     }
 
     fn connect(&self, port: &Arc<Port>) -> Result<RemoteMemory> {
         let memory = self.now().memory;
         Ok(RemoteMemory::new(port.connect(NODE)?, memory))
+    }
+
+    /// The way of a server of a database that has readers: it takes the memory from the one before, whose keys end, and
+    /// readers' do. When another has taken it, it is the server's no more.
+    pub fn server_source(self: &Arc<Far>, host: usize) -> RemoteSource {
+        let (far, port, mine) = (Arc::clone(self), self.network.port(host), AtomicU64::new(0));
+        RemoteSource::new(move |_| {
+            let memory = far.take(&mine)?;
+            Ok(RemoteMemory::new(port.connect(NODE)?, memory))
+        })
+    }
+
+    fn take(&self, mine: &AtomicU64) -> Result<Remote> {
+        let mut now = self.now();
+        match mine.load(SeqCst) {
+            0 => {
+                now.taken += 1;
+                mine.store(now.taken, SeqCst);
+            }
+            taken if taken == now.taken => {}
+            _ => return Err(Error::Revoked("another server has the remote memory".into())),
+        }
+        let anew = now.node.register_anew(now.memory.key);
+        now.memory = anew.ok_or_else(|| Error::Lost("the memory is given up".into()))?;
+        Ok(now.memory)
+    }
+
+    /// The way of a reader, whose key only reads.
+    pub fn reader_source(self: &Arc<Far>, host: usize) -> RemoteSource {
+        let (far, port) = (Arc::clone(self), self.network.port(host));
+        RemoteSource::new(move |_| {
+            let memory = {
+                let now = far.now();
+                now.node.register_to_read(now.memory.key)
+            };
+            let memory = memory.ok_or_else(|| Error::Lost("the memory is given up".into()))?;
+            Ok(RemoteMemory::new(port.connect(NODE)?, memory))
+        })
     }
 
     /// Whether bits of the node's memory were flipped in this life, or are since an earlier one: a check may say so.
@@ -97,10 +146,15 @@ impl Far {
 
     fn cut_or_mend(&self, shared: &Shared) {
         if !self.cut(shared) {
-            let mut now = self.now();
-            now.cut = false;
-            self.network.mend(0, &now.node);
+            self.mend();
         }
+    }
+
+    /// The way is whole.
+    pub fn mend(&self) {
+        let mut now = self.now();
+        now.cut = false;
+        self.hosts.clone().for_each(|host| self.network.mend(host, &now.node));
     }
 
     /// Cuts the way, and says whether it was whole.
@@ -111,7 +165,7 @@ impl Far {
         }
         shared.befalls("faults: way to the memory node cut");
         now.cut = true;
-        self.network.cut(0, &now.node);
+        self.hosts.clone().for_each(|host| self.network.cut(host, &now.node));
         true
     }
 
@@ -120,9 +174,9 @@ impl Far {
         shared.befalls("faults: memory node lost");
         let mut now = self.now();
         now.node.lose();
-        let spoilt = now.spoilt;
+        let (spoilt, taken) = (now.spoilt, now.taken);
         *now = new_node(&self.network, self.tier);
-        now.spoilt = spoilt;
+        (now.spoilt, now.taken) = (spoilt, taken);
     }
 
     /// The node takes its memory back, and gives out other.
@@ -151,6 +205,7 @@ fn new_node(network: &Network, tier: Tier) -> Now {
     Now {
         memory: node.register(RemoteLayout::len_for(tier.slots)),
         node,
+        taken: 0,
         cut: false,
         spoilt: false,
     }

@@ -204,7 +204,10 @@ fn lives(shared: &Arc<Shared>, world: &World) {
     }
     // On a disk that fails the log may, and with it the wait for what others have committed.
     shared.history().may_lose_log = shared.plan.name == Name::Disk;
-    let far = shared.plan.tier.map(|tier| Far::new(tier, &mut Random(world.draw())));
+    let far = shared
+        .plan
+        .tier
+        .map(|tier| Far::new(tier, 0..1, &mut Random(world.draw())));
     let mut remains = Remains {
         region: Region::new(&shared.plan),
         mode: None,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{Engine, EngineOptions, Error, Isolation, Promotion, Result, Table, Tx};
+use cenote_engine::{Engine, Error, Isolation, Promotion, Result, Table, Tx};
 
 use super::server;
 use super::stage::Stage;
@@ -47,6 +47,11 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
         .collect();
     let promotion = await_promotion(stage, &engine, host, number);
     ends.store(true, SeqCst);
+    if let Some(remote) = engine.pool_stats().remote {
+        stage
+            .shared
+            .add("pages that readers had from remote memory", remote.hits);
+    }
     for thread in threads {
         if let Err(panic) = thread.join() {
             std::panic::resume_unwind(panic);
@@ -74,10 +79,7 @@ fn await_promotion(stage: &Arc<Stage>, engine: &Arc<Engine>, host: usize, number
         }
         let begun = clock::now();
         stage.shared.step(format!("reader {number} is to have the database"));
-        let options = stage.engine_options(host, number, true).map(|options| EngineOptions {
-            reader: None,
-            ..options
-        });
+        let options = stage.promotion_options(host, number);
         match options.and_then(|options| engine.promote(options)) {
             Ok(promotion) => {
                 // It may have been asked for long ago, and waited for nodes; the server that had it finds out now.

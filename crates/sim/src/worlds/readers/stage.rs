@@ -13,6 +13,8 @@ use cenote_storage_node::{NodeOptions, NodesClient};
 
 use crate::clock;
 use crate::message::Net;
+use crate::worlds::far::Far;
+use crate::worlds::plan::Tier;
 use crate::worlds::shared::Shared;
 
 /// Hosts of nodes, from 0 on.
@@ -32,6 +34,8 @@ pub(super) struct Stage {
     log_limit: u64,
     /// Frames of a reader's pool, and of the server's.
     frames: (u32, u32),
+    /// Remote memory behind them, where there is some.
+    pub far: Option<Arc<Far>>,
     /// The last step of the clock that was acknowledged.
     acknowledged: AtomicI64,
     steps: AtomicU64,
@@ -61,12 +65,25 @@ fn address(host: usize) -> String {
 
 impl Stage {
     pub fn new(shared: &Arc<Shared>, draw: &mut Random) -> Arc<Stage> {
+        let mut of_far = Random(draw.word());
+        let far = (!of_far.one_in(3)).then(|| {
+            let tier = Tier {
+                frames: 0,
+                slots: of_far.pick(&[40, 150, 600]),
+            };
+            Far::new(tier, NODES..NODES + SERVERS + READERS, &mut of_far)
+        });
         Arc::new(Stage {
             shared: Arc::clone(shared),
             net: Net::new(&profile::named("rdma").expect("a profile of this program"), draw.word()),
             memory: draw.pick(&[32 << 10, 256 << 10, 2 << 20]),
             log_limit: draw.pick(&[32 << 10, 1 << 20]),
-            frames: (draw.pick(&[128, 400]), draw.pick(&[128, 400])),
+            frames: match far {
+                None => (draw.pick(&[128, 400]), draw.pick(&[128, 400])),
+                // Pages leave them, and are looked for again.
+                Some(_) => (128, 128),
+            },
+            far,
             acknowledged: AtomicI64::new(0),
             steps: AtomicU64::new(0),
             looks: AtomicU64::new(0),
@@ -98,12 +115,27 @@ impl Stage {
     pub fn engine_options(&self, host: usize, number: u64, is_reader: bool) -> Result<EngineOptions> {
         let addresses: Vec<String> = (0..NODES).map(address).collect();
         let client = NodesClient::new(self.network(host), "world", "", &addresses);
-        let mut options = EngineOptions::new(format!("/data{number}"), MemoryKind::Dram, 0);
+        let data = format!("/data{number}");
+        let mut options = match &self.far {
+            None => EngineOptions::new(data, MemoryKind::Dram, 0),
+            Some(far) if is_reader => EngineOptions::tiered(data, 0, far.reader_source(host)),
+            Some(far) => EngineOptions::tiered(data, 0, far.server_source(host)),
+        };
         options.nodes = Some(Arc::new(client));
         options.reader = is_reader.then(|| format!("reader {number}"));
         options.tuning = self.shared.plan.tuning;
         options.origins = self.shared.plan.origins;
         options.with_frames(if is_reader { self.frames.0 } else { self.frames.1 })
+    }
+
+    /// How a reader's engine goes on as the server's: over the same frames.
+    pub fn promotion_options(&self, host: usize, number: u64) -> Result<EngineOptions> {
+        let reader = self.engine_options(host, number, true)?;
+        let server = self.engine_options(host, number, false)?;
+        Ok(EngineOptions {
+            memory_size: reader.memory_size,
+            ..server
+        })
     }
 
     // ---- what is known ----

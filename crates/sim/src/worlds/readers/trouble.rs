@@ -112,6 +112,11 @@ impl<'w> Trouble<'w> {
             9 => self.pause(),
             10 => self.be_calm(),
             11 | 12 => self.promote(),
+            13 | 14 => {
+                if let Some(far) = self.stage.far.clone() {
+                    far.befall(&self.stage.shared, &mut self.draw);
+                }
+            }
             _ => {}
         }
     }
@@ -248,6 +253,9 @@ impl<'w> Trouble<'w> {
         self.cuts.clear();
         self.stage.net.mend_all();
         self.stage.net.set_faults(Faults::default());
+        if let Some(far) = &self.stage.far {
+            far.mend();
+        }
         for host in 0..NODES {
             if self.nodes[host].as_ref().is_none_or(|node| !node.is_running()) {
                 self.start_node(host);
