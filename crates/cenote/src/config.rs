@@ -577,9 +577,10 @@ impl Settings {
                 "role is {role}: say where the storage nodes are that have the database, with --storage"
             )));
         }
-        if self.memory != Memory::Dram {
+        if !matches!(self.memory, Memory::Dram | Memory::Tiered) {
             return Err(ConfigError::Value(format!(
-                "role is {role}, whose pages are in private memory: leave memory out, or set it to dram"
+                "role is {role}, whose pages are in private memory: leave memory out, or set it to dram, or to tiered \
+                 for memory of the pool behind it, which all servers of the database share"
             )));
         }
         Ok(self)

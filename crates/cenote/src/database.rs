@@ -1,6 +1,7 @@
 //! Opening, checking and copying the database that settings mean.
 
 use crate::config::{DataOptions, Memory, Role, RunOptions, Settings, StorageSettings};
+use crate::pooled::Label;
 use crate::{log, pooled, regions};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
@@ -39,6 +40,9 @@ pub fn open_reader(settings: &Settings) -> Result<Arc<Engine>> {
         options.nodes = Some(Arc::new(client(storage)?.with_timeout(READER_TIMEOUT)));
     }
     options.reader = Some(reader_name(settings));
+    if let (Memory::Tiered, Some(pool)) = (settings.memory, &settings.pool) {
+        options.remote = Some(pooled::reach_to_read(pool)?);
+    }
     Engine::open(options)
 }
 
@@ -101,7 +105,11 @@ fn options(settings: &Settings) -> Result<EngineOptions> {
     claim.on_lost = Some(Arc::new(pooled::end));
     match &settings.pool {
         Some(pool) if settings.memory == Memory::Tiered => {
-            let remote = pooled::reach(pool, &data, settings.memory_size)?;
+            let label = match settings.storage {
+                Some(_) => Label::OfDatabase,
+                None => Label::of_directory(&data)?,
+            };
+            let remote = pooled::reach(pool, label, &data, settings.memory_size)?;
             options = EngineOptions::tiered(data, settings.own_size().bytes(), remote);
         }
         Some(pool) => {

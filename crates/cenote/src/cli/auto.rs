@@ -297,6 +297,7 @@ impl Auto {
             begun.elapsed().as_millis(),
             report.frames_kept
         );
+        report.notes.iter().for_each(|note| log::info!("promotion: {note}"));
         Ok(Standing {
             engine,
             role: ServerRole::Writer,

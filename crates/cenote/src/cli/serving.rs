@@ -101,11 +101,17 @@ pub fn describe_memory(settings: &Settings) -> String {
         return format!("{size} of private memory (dram): a restart {replays}begins with a cold cache");
     }
     if let (Some(local), Some(pool)) = (settings.local_memory_size, &settings.pool) {
-        return format!(
-            "{local} of private memory in front of {size} of the memory pool at {} (tiered): a restart replays the \
-             log, over pages that are there still",
-            pool.manager
-        );
+        let manager = &pool.manager;
+        return match settings.storage {
+            None => format!(
+                "{local} of private memory in front of {size} of the memory pool at {manager} (tiered): a restart \
+                 replays the log, over pages that are there still"
+            ),
+            Some(_) => format!(
+                "{local} of private memory in front of {size} of the memory pool at {manager} (tiered), which all \
+                 servers of the database share"
+            ),
+        };
     }
     if let Some(pool) = &settings.pool {
         return format!(

@@ -13,6 +13,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 mod cluster;
 mod copies;
 mod readers;
+mod shared_memory;
 
 pub struct Nodes {
     /// Ended before their directory is removed.

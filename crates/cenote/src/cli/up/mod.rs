@@ -37,9 +37,15 @@ pub struct UpArguments {
     /// Storage nodes: 1, 3, 5 or 7
     #[arg(long, default_value_t = 3, value_name = "N")]
     storage_nodes: usize,
-    /// Bytes of memory for pages of each server
+    /// Memory nodes: their memory is behind that of each server, and all share it; 0: none
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    memory_nodes: usize,
+    /// Bytes of memory for pages of each server, its own
     #[arg(long, default_value_t = ByteSize::mib(256), value_name = "SIZE")]
     memory_size: ByteSize,
+    /// With memory nodes: bytes that all servers share
+    #[arg(long, default_value_t = ByteSize::mib(512), value_name = "SIZE")]
+    shared_memory: ByteSize,
     /// First of the ports on 127.0.0.1: where clients connect; where it is taken, others are
     #[arg(long, default_value_t = 5433, value_name = "PORT")]
     port: u16,
@@ -83,10 +89,16 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     let shape = plan::Shape {
         servers: arguments.readers + 1,
         storage_nodes: arguments.storage_nodes,
+        memory_nodes: arguments.memory_nodes,
         memory_size: arguments.memory_size,
+        shared_memory: arguments.shared_memory,
         port: arguments.port,
     };
     let plan = Plan::load_or_make(&dir, shape)?;
+    if plan.shared.is_some() {
+        // Else each process would say so by itself, again and again.
+        cenote_libfabric::available().map_err(|error| format!("memory nodes are reached by libfabric: {error}"))?;
+    }
     match arguments.detach {
         true => {
             drop(lock);
@@ -178,9 +190,13 @@ pub fn down(arguments: &DownArguments) -> Result<ExitCode, Failure> {
         (None, 0) => say!("it did not run"),
         _ => say!("stopped in {} ms", begun.elapsed().as_millis()),
     }
+    let memory = plan::memory_left(&dir);
     if arguments.remove {
         std::fs::remove_dir_all(&dir)?;
+        memory.iter().try_for_each(std::fs::remove_dir_all)?;
         say!("{} is removed", dir.display());
+    } else if !memory.is_empty() {
+        say!("its shared memory is kept, warm for the next `cenote up`; --remove frees it");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -3,6 +3,7 @@
 use super::super::cluster::table;
 use super::super::say;
 use super::plan::Plan;
+use cenote_base::units::ByteSize;
 use cenote_storage_node::Membership;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -14,8 +15,16 @@ static DRAWN: AtomicUsize = AtomicUsize::new(0);
 
 /// What is about to be started.
 pub fn tell_plan(plan: &Plan, dir: &Path) {
+    let memory = match &plan.shared {
+        None => String::new(),
+        Some(shared) => format!(
+            ", {} memory nodes with {} that they share",
+            shared.memory_nodes,
+            ByteSize(shared.bytes)
+        ),
+    };
     say!(
-        "cluster    {} servers, {} storage nodes and a proxy, in {}",
+        "cluster    {} servers{memory}, {} storage nodes and a proxy, in {}",
         plan.servers.len(),
         plan.storage_nodes.len(),
         dir.display()

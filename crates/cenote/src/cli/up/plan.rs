@@ -1,6 +1,7 @@
 //! Which processes a cluster has, and where they listen: decided once, kept in its directory.
 
 use super::super::Failure;
+use cenote_base::crc;
 use cenote_base::units::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::net::TcpListener;
@@ -9,13 +10,19 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "cluster.toml";
 /// Servers of one cluster, at most.
 const SERVERS_MAX: usize = 32;
+/// Memory nodes of one cluster, at most.
+const MEMORY_NODES_MAX: usize = 16;
+/// What a memory node has beyond the memory that servers share.
+const NODE_SPARE: u64 = 8 << 20;
 
 /// What a cluster is to have.
 #[derive(Debug, Clone, Copy)]
 pub struct Shape {
     pub servers: usize,
     pub storage_nodes: usize,
+    pub memory_nodes: usize,
     pub memory_size: ByteSize,
+    pub shared_memory: ByteSize,
     /// The first port.
     pub port: u16,
 }
@@ -32,6 +39,21 @@ pub struct Plan {
     pub storage_nodes: Vec<u16>,
     /// Bytes of memory for pages of each server.
     pub memory_size: u64,
+    /// Memory that all servers share, if there is any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<Shared>,
+}
+
+/// Memory that all servers share: of a pool, reached over the fabric.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shared {
+    /// Where the pool's manager listens.
+    pub manager: u16,
+    /// Memory nodes: the memory lies on one of them.
+    pub memory_nodes: u16,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 /// A process of a cluster.
@@ -48,6 +70,12 @@ pub struct Role {
 /// Whether a directory has a cluster.
 pub fn is_cluster(dir: &Path) -> bool {
     dir.join(FILE).exists()
+}
+
+/// The memory that a cluster's memory nodes have left.
+pub fn memory_left(dir: &Path) -> Vec<PathBuf> {
+    let all = (1..=MEMORY_NODES_MAX as u16).map(|n| Plan::memory_of(dir, n));
+    all.filter(|memory| memory.exists()).collect()
 }
 
 impl Plan {
@@ -76,7 +104,8 @@ impl Plan {
 
     fn check(&self, path: &Path) -> Result<(), Failure> {
         let count = self.storage_nodes.len();
-        match !self.servers.is_empty() && matches!(count, 1 | 3 | 5 | 7) {
+        let has_nodes = self.shared.as_ref().is_none_or(|shared| shared.memory_nodes > 0);
+        match !self.servers.is_empty() && matches!(count, 1 | 3 | 5 | 7) && has_nodes {
             true => Ok(()),
             false => Err(format!("{}: it makes no cluster", path.display()).into()),
         }
@@ -90,16 +119,50 @@ impl Plan {
             let most = SERVERS_MAX - 1;
             return Err(format!("{} readers: there are {most} at most", shape.servers.saturating_sub(1)).into());
         }
-        let wanted = 1 + shape.servers + shape.storage_nodes;
+        if shape.memory_nodes > MEMORY_NODES_MAX {
+            let count = shape.memory_nodes;
+            return Err(format!("{count} memory nodes: there are {MEMORY_NODES_MAX} at most").into());
+        }
+        let wanted = 2 + shape.servers + shape.storage_nodes;
         let ports = free_ports(shape.port, wanted)?;
         let (proxy, rest) = ports.split_first().ok_or("no port is free")?;
-        let (servers, nodes) = rest.split_at(shape.servers);
+        let (servers, rest) = rest.split_at(shape.servers);
+        let (nodes, manager) = rest.split_at(shape.storage_nodes);
         Ok(Plan {
             proxy: *proxy,
             servers: servers.to_vec(),
             storage_nodes: nodes.to_vec(),
             memory_size: shape.memory_size.bytes(),
+            shared: (shape.memory_nodes > 0).then(|| Shared {
+                manager: manager[0],
+                memory_nodes: shape.memory_nodes as u16,
+                bytes: shape.shared_memory.bytes(),
+            }),
         })
+    }
+
+    /// Where a memory node's memory lies, by its number. It stays there when the cluster is down.
+    pub fn memory_of(dir: &Path, n: u16) -> PathBuf {
+        let cluster = crc::crc32c(dir.as_os_str().as_encoded_bytes());
+        PathBuf::from(format!("/dev/shm/cenote-cluster-{cluster:08x}-memory-{n}"))
+    }
+
+    fn pool(&self, shared: &Shared, dir: &Path) -> Vec<Role> {
+        let at = format!("127.0.0.1:{}", shared.manager);
+        let manager = format!("manager --listen {at} --dir");
+        let mut roles = vec![Role::of(
+            "manager",
+            0,
+            &manager,
+            [dir.join("manager").display().to_string()],
+        )];
+        for n in 1..=shared.memory_nodes {
+            let size = ByteSize(shared.bytes + NODE_SPARE);
+            let arguments = format!("memory --pod memory-{n} --size {size} --manager {at} --region");
+            let memory = Plan::memory_of(dir, n).display().to_string();
+            roles.push(Role::of(&format!("memory-{n}"), 0, &arguments, [memory]));
+        }
+        roles
     }
 
     /// All processes, in the order in which they are started.
@@ -118,12 +181,19 @@ impl Plan {
             let arguments = format!("storage --node {n} --nodes {numbered} --dir");
             roles.push(Role::of(&name, 0, &arguments, [path(&name)]));
         }
+        roles.extend(self.shared.iter().flat_map(|shared| self.pool(shared, dir)));
+        let own = ByteSize(self.memory_size);
+        let memory = match &self.shared {
+            None => format!("--memory-size {own}"),
+            Some(Shared { manager, bytes, .. }) => format!(
+                "--memory tiered --manager 127.0.0.1:{manager} --memory-size {} --local-memory-size {own}",
+                ByteSize(*bytes)
+            ),
+        };
         for (port, n) in self.servers.iter().zip(1..) {
             let name = format!("server-{n}");
-            let size = ByteSize(self.memory_size);
-            let arguments = format!(
-                "run --role auto --storage {storage} --host {name} --listen 127.0.0.1:{port} --memory-size {size} --data"
-            );
+            let arguments =
+                format!("run --role auto --storage {storage} --host {name} --listen 127.0.0.1:{port} {memory} --data");
             roles.push(Role::of(&name, 1, &arguments, [path(&name)]));
         }
         let arguments = format!("proxy --storage {storage} --listen 127.0.0.1:{}", self.proxy);
@@ -173,9 +243,36 @@ mod tests {
     const SHAPE: Shape = Shape {
         servers: 3,
         storage_nodes: 3,
+        memory_nodes: 0,
         memory_size: ByteSize::mib(64),
+        shared_memory: ByteSize::mib(128),
         port: 21_000,
     };
+
+    #[test]
+    fn memory_that_servers_share_has_nodes_and_a_manager() {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape {
+            memory_nodes: 2,
+            ..SHAPE
+        };
+        let plan = Plan::load_or_make(dir.path(), shape).unwrap();
+        assert_eq!(Plan::load_or_make(dir.path(), SHAPE).unwrap(), plan, "kept");
+        let roles = plan.roles(dir.path());
+        let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
+        assert_eq!(names[3..6], ["manager", "memory-1", "memory-2"]);
+        let server = roles.iter().find(|role| role.name == "server-1").unwrap();
+        let said = server.arguments.join(" ");
+        assert!(
+            said.contains("--memory tiered") && said.contains("--memory-size 128MiB --local-memory-size 64MiB"),
+            "{said}"
+        );
+        let many = Shape {
+            memory_nodes: 17,
+            ..SHAPE
+        };
+        assert!(Plan::make(many).is_err());
+    }
 
     #[test]
     fn a_plan_is_made_once_and_kept() {

@@ -1,0 +1,182 @@
+//! A cluster whose servers share the memory of memory nodes, reached over the fabric: `cenote up --memory-nodes`.
+
+use crate::program::{cenote, output};
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+const TIMEOUT: Duration = Duration::from_secs(120);
+const ROWS: i64 = 40_000;
+
+struct Cluster {
+    dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    fn up(&self) -> String {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port()
+            .to_string();
+        let mut command = cenote(&["up", "--detach", "--readers", "1", "--memory-nodes", "1"]);
+        command.args(["--memory-size", "16MiB", "--shared-memory", "96MiB", "--port", &port]);
+        let (ok, text) = output(command.arg("--dir").arg(self.dir.path()));
+        assert!(ok, "{text}");
+        text
+    }
+
+    fn down(&self, more: &[&str]) -> String {
+        output(cenote(&["down", "--dir"]).arg(self.dir.path()).args(more)).1
+    }
+
+    fn pid(&self, name: &str) -> i32 {
+        let text = std::fs::read_to_string(self.dir.path().join("processes")).unwrap();
+        let line = text.lines().find(|line| line.ends_with(&format!(" {name}")));
+        line.and_then(|line| line.split(' ').next()?.parse().ok()).unwrap()
+    }
+
+    fn kill(&self, name: &str) {
+        kill_process(Pid::from_raw(self.pid(name)).unwrap(), Signal::KILL).unwrap();
+    }
+
+    fn log(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(format!("{name}.log"))).unwrap_or_default()
+    }
+
+    /// A client of a server, by its number from 1 on.
+    fn server(&self, n: usize) -> Option<postgres::Client> {
+        let plan = std::fs::read_to_string(self.dir.path().join("cluster.toml")).unwrap();
+        let plan: toml::Table = plan.parse().unwrap();
+        let port = plan["servers"].as_array().unwrap()[n - 1].as_integer().unwrap();
+        let mut config = postgres::Config::new();
+        config
+            .host("127.0.0.1")
+            .port(port as u16)
+            .user("tester")
+            .dbname("cenote");
+        config.connect_timeout(Duration::from_secs(2));
+        config.connect(postgres::NoTls).ok()
+    }
+
+    /// The server with this standing, once there is one: `true`: a reader.
+    fn server_that(&self, reads: bool) -> (usize, postgres::Client) {
+        until("a server of that role", || {
+            (1..=2).find_map(|n| {
+                let mut client = self.server(n)?;
+                let row = client.query_one("SELECT pg_is_in_recovery()", &[]).ok()?;
+                (row.get::<_, bool>(0) == reads).then_some((n, client))
+            })
+        })
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.down(&["--remove"]);
+    }
+}
+
+fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within {TIMEOUT:?}: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Pages that a server had from the shared memory.
+fn hits(client: &mut postgres::Client) -> i64 {
+    let found = "SELECT hits FROM cenote_memory WHERE tier = 'rdma'";
+    client.query_one(found, &[]).unwrap().get(0)
+}
+
+/// By key, more pages than a server has room for.
+fn look(client: &mut postgres::Client) {
+    let statement = client.prepare("SELECT length(v) FROM t WHERE id = $1").unwrap();
+    for id in (0..ROWS as i32).step_by(20) {
+        assert_eq!(client.query_one(&statement, &[&id]).unwrap().get::<_, i32>(0), 500);
+    }
+}
+
+/// Pages that the writer has put there are a reader's, and never older than what it may show. A reader that takes the
+/// database goes on with them; a memory node that is killed costs warmth alone.
+#[test]
+fn servers_share_the_memory_of_memory_nodes() {
+    if let Err(error) = cenote_libfabric::available() {
+        assert!(std::env::var("CI").is_err(), "skipped: {error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let cluster = Cluster {
+        dir: tempfile::tempdir().unwrap(),
+    };
+    let text = cluster.up();
+    assert!(text.contains("1 memory nodes with 96MiB that they share"), "{text}");
+    let (has, mut writer) = cluster.server_that(false);
+    until("the server has the shared memory", || {
+        let found = "SELECT bytes FROM cenote_memory WHERE tier = 'rdma'";
+        let bytes: i64 = writer.query_one(found, &[]).unwrap().get(0);
+        (bytes > 0).then_some(())
+    });
+    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
+    writer.batch_execute(table).unwrap();
+    let fill = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
+    writer.execute(fill, &[&(ROWS as i32)]).unwrap();
+    look(&mut writer);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    until("the reader has pages from the shared memory", || {
+        look(&mut reader);
+        (hits(&mut reader) > 100).then_some(())
+    });
+    changes_are_seen(&mut writer, &mut reader);
+
+    cluster.kill(&format!("server-{has}"));
+    let (now, mut writer) = cluster.server_that(false);
+    assert_ne!(now, has);
+    let said = cluster.log(&format!("server-{now}"));
+    let kept = said
+        .lines()
+        .find(|line| line.contains("pages in remote memory are used"));
+    assert!(
+        kept.is_some_and(|kept| !kept.contains(" 0 pages in remote memory")),
+        "{said}"
+    );
+    look(&mut writer);
+    assert!(hits(&mut writer) > 0);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    changes_are_seen(&mut writer, &mut reader);
+
+    cluster.kill("memory-1");
+    changes_are_seen(&mut writer, &mut reader);
+    until("the shared memory is used again", || {
+        look(&mut writer);
+        let before = hits(&mut reader);
+        look(&mut reader);
+        (hits(&mut reader) > before + 100).then_some(())
+    });
+    changes_are_seen(&mut writer, &mut reader);
+    let text = cluster.down(&[]);
+    assert!(text.contains("its shared memory is kept"), "{text}");
+}
+
+/// Of rows all over the table, each that is changed at the writer shows at the reader at once.
+fn changes_are_seen(writer: &mut postgres::Client, reader: &mut postgres::Client) {
+    let change = writer
+        .prepare("UPDATE t SET n = n + 1 WHERE id = $1 RETURNING n")
+        .unwrap();
+    let find = reader.prepare("SELECT n FROM t WHERE id = $1").unwrap();
+    for id in (0..ROWS as i32).step_by(397) {
+        let new: i32 = writer.query_one(&change, &[&id]).unwrap().get(0);
+        let seen: i32 = reader.query_one(&find, &[&id]).unwrap().get(0);
+        assert_eq!(seen, new, "row {id}");
+    }
+    let sum = |client: &mut postgres::Client| -> i64 { client.query_one("SELECT sum(n) FROM t", &[]).unwrap().get(0) };
+    assert_eq!(sum(reader), sum(writer));
+}
