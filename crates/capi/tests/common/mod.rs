@@ -9,7 +9,9 @@ use std::process::{Command, Output};
 pub const C99: [&str; 3] = ["cc", "-xc", "-std=c99"];
 
 pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    // Of this run's checkout: a build directory may be shared with others.
+    let here = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&here).join("../..")
 }
 
 /// Whether a program is here. If not, what needs it is passed over, and says so.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 const NAMES: [&str; 2] = ["a", "b"];
 const PORT: u16 = 5440;
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A pod of two hosts, with a manager on the hub.
 struct Rack {

@@ -135,7 +135,9 @@ fn ordinary_tools_work_on_it() {
     }
     let home = Home::new();
     let mut mount = home.mount("at");
-    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/src");
+    // Of this run's checkout: a build directory may be shared with others.
+    let here = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").into());
+    let sources = format!("{here}/src");
     sh(
         &mount.at,
         &format!(

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use supervise::{Supervised, is_running, running_pid};
 
 /// How long a cluster has to be ready.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_secs(120);
 /// How long it has to end.
 const END: Duration = Duration::from_secs(40);
 const TURN: Duration = Duration::from_millis(50);
@@ -80,7 +80,7 @@ pub struct ClusterPlace {
 /// Starts a cluster, or goes on with the one that is in the directory.
 ///
 /// # Errors
-/// It runs already; it is not ready within a minute; numbers that make no cluster.
+/// It runs already; it is not ready within two minutes; numbers that make no cluster.
 pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     let dir = std::path::absolute(&arguments.place.dir)?;
     std::fs::create_dir_all(&dir)?;

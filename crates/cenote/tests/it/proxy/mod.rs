@@ -13,7 +13,7 @@ mod pooling;
 mod reads;
 mod wire;
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A proxy whose servers a file names.
 struct Proxy {

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// Three servers, each on a port of its own, to which it comes back.
 struct Servers {

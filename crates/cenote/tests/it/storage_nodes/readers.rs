@@ -6,7 +6,7 @@ use crate::program::{Data, Process, cenote, output};
 use postgres::error::SqlState;
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 impl Nodes {
     pub fn reader(&self, data: &Data) -> Process {

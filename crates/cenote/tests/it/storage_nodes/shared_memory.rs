@@ -5,7 +5,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
-const TIMEOUT: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(180);
 const ROWS: i64 = 40_000;
 
 struct Cluster {
