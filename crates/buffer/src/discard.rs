@@ -47,6 +47,8 @@ impl Pool {
     /// Out of the frames, out of the tier below, and, where a page came up from there meanwhile, out of the frames
     /// again.
     fn discard_everywhere(&self, space: u32, pages: Range<u32>, discard: impl Fn() -> Result<()>) -> Result<()> {
+        // Frames lose pages here before the tier does: readers must not be told meanwhile that all its names are true.
+        let _untold = self.overtaken.is_some().then(|| self.telling.lock());
         discard()?;
         match self.lower.forget(space, pages) {
             true => discard(),

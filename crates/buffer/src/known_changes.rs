@@ -45,15 +45,25 @@ impl KnownChanges {
             return self.raise(end);
         }
         // Another has the numbers of a space that was dropped, if any has: its pages are changed by its making.
-        self.pages.extend(changes.pages.iter().map(|page| (*page, end)));
-        if self.pages.len() > PAGES_USUAL {
-            let watermark = self.watermark;
-            self.pages.retain(|_, at| *at > watermark);
-            self.floor = self.floor.max(watermark.min(end));
+        self.changed(&changes.pages, end);
+    }
+
+    /// These pages have changed, the last time at or below `end`.
+    pub fn changed(&mut self, pages: &[PageId], end: Lsn) {
+        self.pages.extend(pages.iter().map(|page| (*page, end)));
+        let passed = self.watermark.min(end);
+        if self.pages.len() > PAGES_USUAL && passed > self.floor {
+            self.pages.retain(|_, at| *at > passed);
+            self.floor = passed;
         }
         if self.pages.len() > PAGES_MAX {
             self.raise(end);
         }
+    }
+
+    /// A move of a reader that reaches no remote memory: nothing but its end has to be known.
+    pub fn pass(&mut self, changes: &Changes) {
+        self.raise(changes.to.end);
     }
 
     fn raise(&mut self, to: Lsn) {

@@ -179,11 +179,10 @@ pub(crate) trait Lower: Send + Sync {
         false
     }
 
-    /// Pages, each in a frame that is being written from by no other thread, have changed up to these LSNs. Says whether
-    /// no other server takes an older copy for the newest any more.
-    fn changed(&self, pages: &[(PageId, Lsn)]) -> bool {
+    /// Pages, each in a frame that is being written from by no other thread, have changed up to these LSNs: when this
+    /// returns no other server takes an older copy for the newest any more.
+    fn changed(&self, pages: &[(PageId, Lsn)]) {
         let _ = pages;
-        true
     }
 
     /// All changes up to `to` were told by [`Lower::changed`].

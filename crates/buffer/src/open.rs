@@ -424,7 +424,6 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         following: Mutex::new(()),
         overtaken,
         telling: Mutex::new(()),
-        told: LsnWord::default(),
         dirty: DirtyFrames::new(config.log_limit),
         spaces: SpaceFrames::new(geometry.frames),
         sweep: Sweep::default(),

@@ -28,13 +28,12 @@ impl OvertakenFrames {
         (self.words[frame.place() / 64].as_raw(), 1 << (frame.raw() % 64))
     }
 
-    /// The frame's page has changed: after its LSN says so, before the commit's floor goes.
+    /// The frame's page has changed: after its LSN says so, before the commit's floor goes. Also where the bit is set
+    /// already: a thread that takes it then sees the LSN, which a look alone would not make sure of.
     #[inline]
     pub fn note(&self, frame: FrameIndex) {
         let (word, bit) = self.word(frame);
-        if word.load(Ordering::SeqCst) & bit == 0 {
-            word.fetch_or(bit, Ordering::SeqCst);
-        }
+        word.fetch_or(bit, Ordering::SeqCst);
     }
 
     /// Takes those that are noted, a batch for `take` at a time.

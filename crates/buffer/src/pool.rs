@@ -79,10 +79,8 @@ pub struct Pool {
     pub(crate) following: Mutex<()>,
     /// Frames with changes that readers of remote memory have not been told of, where there may be some.
     pub(crate) overtaken: Option<OvertakenFrames>,
-    /// Held by the thread that tells them.
+    /// Held by the thread that tells them, and by one that gives pages up.
     pub(crate) telling: Mutex<()>,
-    /// Up to where they have been told.
-    pub(crate) told: LsnWord,
     /// The dirty ones.
     pub(crate) dirty: DirtyFrames,
     /// Those of each space.

@@ -13,6 +13,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::rdma::{RemoteMemory, Work};
 use cenote_storage::{Control, redo};
@@ -29,14 +31,21 @@ const STRETCH: usize = 1 << 20;
 
 /// How a pool comes by its remote memory, at its start and again after it was lost.
 #[derive(Clone)]
-pub struct RemoteSource(Arc<Connect>);
+pub struct RemoteSource {
+    connect: Arc<Connect>,
+    /// Whether a thread is at it.
+    is_busy: Arc<AtomicBool>,
+}
 
 type Connect = dyn Fn(u128) -> Result<RemoteMemory> + Send + Sync;
 
 impl RemoteSource {
     /// `connect` gives the memory of this database over an endpoint that works, or says why there is none.
     pub fn new(connect: impl Fn(u128) -> Result<RemoteMemory> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(connect))
+        Self {
+            connect: Arc::new(connect),
+            is_busy: Arc::default(),
+        }
     }
 
     /// Memory over an endpoint that is there for good.
@@ -44,12 +53,25 @@ impl RemoteSource {
         Self::new(move |_| Ok(memory.clone()))
     }
 
-    /// Connects.
+    /// Connects. What takes longer than `patience` goes on by itself, for nothing; until it is over no other begins.
     ///
     /// # Errors
-    /// Those of the endpoint.
-    pub fn connect(&self, database: u128) -> Result<RemoteMemory> {
-        (self.0)(database)
+    /// [`Error::Timeout`]; those of the endpoint.
+    pub fn connect(&self, database: u128, patience: Nanos) -> Result<RemoteMemory> {
+        if self.is_busy.swap(true, Ordering::SeqCst) {
+            return Err(Error::Timeout("the way there is being looked for still".into()));
+        }
+        let (source, done) = (self.clone(), Arc::new((Mutex::new(None), Event::new())));
+        let answer = Arc::clone(&done);
+        rt::spawn("remote-connect", move || {
+            let connected = (source.connect)(database);
+            source.is_busy.store(false, Ordering::SeqCst);
+            *answer.0.lock() = Some(connected);
+            answer.1.set();
+        });
+        done.1.wait_timeout(patience);
+        let connected = done.0.lock().take();
+        connected.unwrap_or_else(|| Err(Error::Timeout(format!("there was no way there within {patience}"))))
     }
 }
 
@@ -66,6 +88,8 @@ pub struct Link {
     pub layout: Layout,
     /// Of this start, as the header has it.
     pub incarnation: u128,
+    /// The position that was written last for readers.
+    watermark: AtomicU64,
 }
 
 /// What a start found in remote memory.
@@ -83,14 +107,15 @@ impl Link {
     ///
     /// # Errors
     /// The memory cannot be reached, or is too small for a directory and a page.
-    pub fn connect(source: &RemoteSource, database: u128, incarnation: u128) -> Result<Self> {
+    pub fn connect(source: &RemoteSource, (database, patience): (u128, Nanos), incarnation: u128) -> Result<Self> {
         assert!(incarnation != 0, "a start has an incarnation");
-        let memory = source.connect(database)?;
+        let memory = source.connect(database, patience)?;
         let layout = Layout::plan(memory.len())?;
         Ok(Self {
             memory,
             layout,
             incarnation,
+            watermark: AtomicU64::new(0),
         })
     }
 
@@ -178,13 +203,19 @@ impl Link {
             .collect()
     }
 
-    /// From here on readers believe names as of this position.
+    /// From here on readers believe names as of this position, if it is beyond the one that they have. One thread at a
+    /// time does so.
     ///
     /// # Errors
     /// As of [`Link::write`].
-    pub fn set_watermark(&self, lsn: Lsn) -> Result<()> {
+    pub fn raise_watermark(&self, lsn: Lsn) -> Result<()> {
+        if self.watermark.load(Ordering::Relaxed) >= lsn.raw() {
+            return Ok(());
+        }
         let watermark = Watermark { lsn, tag: self.tag() };
-        self.memory.write(WATERMARK_AT, &watermark.encode())
+        self.memory.write(WATERMARK_AT, &watermark.encode())?;
+        self.watermark.store(lsn.raw(), Ordering::Relaxed);
+        Ok(())
     }
 
     fn name(&self, page: PageId, copy: Copy) -> Name {

@@ -7,6 +7,7 @@
 //!
 //! The watermark comes first: a name that is there afterwards lacks no change up to it ([`crate::known_changes`]).
 
+use cenote_base::rt::Nanos;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::rdma::{RemoteMemory, Work};
 
@@ -42,8 +43,8 @@ impl ReadLink {
     ///
     /// # Errors
     /// [`Error::Mismatch`] if none has; those of the endpoint.
-    pub fn connect(source: &RemoteSource, database: u128) -> Result<Self> {
-        let memory = source.connect(database)?;
+    pub fn connect(source: &RemoteSource, (database, patience): (u128, Nanos)) -> Result<Self> {
+        let memory = source.connect(database, patience)?;
         let layout = Layout::plan(memory.len())?;
         let mut bytes = [0; HEADER];
         memory.read(0, &mut bytes)?;

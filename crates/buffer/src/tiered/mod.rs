@@ -66,6 +66,12 @@ use crate::stats::TierStats;
 
 /// How long a page waits for the name of its former slot to be overwritten, between two looks.
 const FADING_TURN: Nanos = Nanos::from_micros(5);
+/// Redo that a start reads for names of before, in bytes: a watermark is some milliseconds behind.
+const SCANNED_MAX: u64 = 64 << 20;
+/// How long a start waits for the way to remote memory; then it begins without, and looks for it.
+const START_PATIENCE: Nanos = Nanos::from_secs(30);
+/// The same of a reader that has taken the database, and each later look.
+const PATIENCE: Nanos = Nanos::from_secs(2);
 
 /// The tier. See the module.
 pub(crate) struct Tier {
@@ -78,6 +84,8 @@ pub(crate) struct Tier {
     to_disown: AtomicBool,
     /// Held by a thread that changes whose remote memory is.
     owning: Mutex<()>,
+    /// What failed last.
+    said: Mutex<String>,
     counts: TierCounts,
 }
 
@@ -115,6 +123,7 @@ impl Tier {
             is_shared: storage.nodes().is_some(),
             to_disown: AtomicBool::new(true),
             owning: Mutex::new(()),
+            said: Mutex::default(),
             counts: TierCounts::default(),
         };
         match tier.take_over(read, report) {
@@ -132,22 +141,29 @@ impl Tier {
 
     // ---- whose it is ----
 
-    fn connect(&self) -> Result<Link> {
+    fn connect(&self, patience: Nanos) -> Result<Link> {
         let database = self.storage.control().get().database;
-        Link::connect(&self.source, database, rt::random_u128())
+        Link::connect(&self.source, (database, patience), rt::random_u128())
     }
 
     fn take_over(&self, read: Option<&KnownChanges>, report: &mut RecoveryReport) -> Result<()> {
         let control = self.storage.control().get();
-        let link = self.connect()?;
+        let link = self.connect(if read.is_some() { PATIENCE } else { START_PATIENCE })?;
         let found = link.find(&control)?;
         report.remarks.extend(found.remark);
+        // Storage nodes have all: no replay brings the copies forward.
+        let since = match read {
+            Some(known) => Some(known.clone()),
+            None => self.is_shared.then(|| self.changes_since(found.watermark)),
+        };
         let mut kept = Vec::new();
         for (slot, name) in found.names {
             let believed = name.lsn != Lsn::ZERO
                 && name.lsn <= self.storage.durable_lsn()
                 && self.storage.pages().has_space(name.page.space)
-                && read.is_none_or(|known| known.needed(name.page) <= found.watermark);
+                && since
+                    .as_ref()
+                    .is_none_or(|known| known.needed(name.page) <= found.watermark);
             let copy = Copy {
                 slot,
                 lsn: name.lsn,
@@ -165,8 +181,7 @@ impl Tier {
         let checkpoint = control.checkpoint;
         let mut table = self.table.lock();
         for (page, copy) in kept {
-            // Storage nodes have all of what a reader has followed.
-            let is_dirty = copy.lsn > checkpoint && read.is_none();
+            let is_dirty = copy.lsn > checkpoint && !self.is_shared;
             let rec = if is_dirty { checkpoint } else { Lsn::ZERO };
             let trace = Trace {
                 lsn: copy.lsn,
@@ -176,6 +191,31 @@ impl Tier {
             table.adopt(page, copy, trace);
         }
         Ok(())
+    }
+
+    /// The pages that the log changes behind a watermark: as a reader would know them that began there.
+    fn changes_since(&self, watermark: Lsn) -> KnownChanges {
+        let end = self.storage.durable_lsn();
+        let all = KnownChanges::begin(Lsn::MAX);
+        if watermark == Lsn::ZERO || watermark > end || end.since(watermark) > SCANNED_MAX {
+            return all;
+        }
+        let mut known = KnownChanges::begin(watermark);
+        let mut scan = self.storage.log().scan(watermark);
+        loop {
+            match scan.next() {
+                Ok(None) => return known,
+                // Nodes may keep no log so old.
+                Err(_) => return all,
+                Ok(Some(group)) => {
+                    let pages = group.records().map(|record| record.map(|record| record.page));
+                    let Ok(pages) = pages.collect::<Result<Vec<PageId>>>() else {
+                        return all;
+                    };
+                    known.changed(&pages, end);
+                }
+            }
+        }
     }
 
     /// Makes remote memory this start's, with the slots of `kept` and no others in use.
@@ -196,6 +236,24 @@ impl Tier {
         );
         self.to_disown.store(false, Ordering::SeqCst);
         Ok(())
+    }
+
+    /// Remote memory is taken from the server that has it: by one that has the database, and no other.
+    fn check_owner(&self) -> Result<()> {
+        match self.storage.nodes() {
+            Some(nodes) => nodes.check(),
+            None => Ok(()),
+        }
+    }
+
+    /// What goes wrong again and again is said once.
+    fn say(&self, error: &Error) {
+        let mut said = self.said.lock();
+        let text = error.to_string();
+        if *said != text {
+            eprintln!("cenote: remote memory cannot be used: {text}");
+            *said = text;
+        }
     }
 
     /// Remote memory, or the way to it, failed: it is given up.
@@ -258,15 +316,17 @@ impl Tier {
         self.counts.written.as_raw().fetch_add(written, Ordering::Relaxed);
         let gone = evicted.len() as u64;
         self.counts.evictions.as_raw().fetch_add(gone, Ordering::Relaxed);
-        let mut table = self.table.lock();
-        if table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
-            for (page, copy) in copies {
-                table.placed(*page, copy.lsn, copy.sum);
+        let orphans = {
+            let mut table = self.table.lock();
+            if !table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+                return;
             }
-            for page in evicted {
-                table.faded(*page);
-            }
-        }
+            evicted.iter().for_each(|page| table.faded(*page));
+            let placed = copies.iter().map(|(page, copy)| table.placed(*page, *copy));
+            placed.flatten().collect::<Vec<RemoteSlot>>()
+        };
+        // The page was given up while it was written: its name must not stand.
+        self.empty(link, &orphans);
     }
 
     /// Empties slots that are of no entry any more, and frees them.
@@ -274,7 +334,15 @@ impl Tier {
         if slots.is_empty() {
             return;
         }
-        let index = self.table.lock().take_index_writes();
+        let index = {
+            let mut table = self.table.lock();
+            let is_current = table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link));
+            if is_current {
+                table.take_index_writes()
+            } else {
+                Vec::new()
+            }
+        };
         match link.clear(slots, index) {
             Err(error) => self.lose(link, &error),
             Ok(()) => {
@@ -625,29 +693,26 @@ impl Lower for Tier {
         self.is_shared
     }
 
-    fn changed(&self, pages: &[(PageId, Lsn)]) -> bool {
+    fn changed(&self, pages: &[(PageId, Lsn)]) {
         let (link, slots) = {
             let mut table = self.table.lock();
-            let Some(link) = table.link.clone() else { return true };
+            let Some(link) = table.link.clone() else { return };
             (link, table.overtaken(pages))
         };
         if slots.is_empty() || planted(Fault::NameStands) {
-            return true;
+            return;
         }
-        match link.clear(&slots, Vec::new()) {
-            Ok(()) => true,
-            Err(error) => {
-                self.lose(&link, &error);
-                false
-            }
+        // Memory that is lost gets no watermark any more.
+        if let Err(error) = link.clear(&slots, Vec::new()) {
+            self.lose(&link, &error);
         }
     }
 
     fn told_changes(&self, to: Lsn) {
-        let Some(link) = self.table.lock().link.clone() else {
-            return;
-        };
-        if let Err(error) = link.set_watermark(to) {
+        let link = self.table.lock().link.clone();
+        if let Some(link) = link
+            && let Err(error) = link.raise_watermark(to)
+        {
             self.lose(&link, &error);
         }
     }
@@ -657,9 +722,10 @@ impl Lower for Tier {
         if self.table.lock().link.is_some() {
             return;
         }
-        let fresh = self.connect().and_then(|link| self.own(link, 0, &[]));
-        if fresh.is_ok() {
-            eprintln!("cenote: remote memory is in use again");
+        let fresh = self.check_owner().and_then(|()| self.connect(PATIENCE));
+        match fresh.and_then(|link| self.own(link, 0, &[])) {
+            Ok(()) => eprintln!("cenote: remote memory is in use again"),
+            Err(error) => self.say(&error),
         }
     }
 

@@ -11,9 +11,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
-use cenote_base::rt::Mutex;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::{Mutex, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::Storage;
 use cenote_storage::follower::Follower;
@@ -25,6 +25,9 @@ use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
 use crate::lower::{Fetched, Lower, Trace, read_storage, read_storage_many};
 use crate::stats::TierStats;
+
+/// How long the way to remote memory is waited for, each time.
+const PATIENCE: Nanos = Nanos::from_secs(1);
 
 /// See the module.
 pub(crate) struct ReaderTier {
@@ -63,7 +66,7 @@ impl ReaderTier {
 
     fn connect(&self, failed: &str) {
         let database = self.storage.control().get().database;
-        match ReadLink::connect(&self.source, database) {
+        match ReadLink::connect(&self.source, (database, PATIENCE)) {
             Ok(link) => *self.link.lock() = Some(Arc::new(link)),
             Err(error) if !failed.is_empty() => {
                 eprintln!("cenote: {failed}: {error}; pages come from storage nodes");
@@ -163,8 +166,12 @@ impl Lower for ReaderTier {
     }
 
     fn moving(&self, changes: &Changes) {
-        if !planted(Fault::ChangeUnknown) {
-            self.known.lock().note(changes);
+        let is_reached = self.link.lock().is_some();
+        let mut known = self.known.lock();
+        match is_reached {
+            true if planted(Fault::ChangeUnknown) => {}
+            true => known.note(changes),
+            false => known.pass(changes),
         }
     }
 

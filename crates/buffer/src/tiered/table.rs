@@ -5,7 +5,7 @@
 //! the order in which the pages left their frames; the first of them go when slots run out.
 //!
 //! Invariants:
-//! - a slot is free, or fading, or of exactly one entry;
+//! - a slot is free, or fading, or of exactly one entry, or an orphan: being written for a page that was given up;
 //! - `idle` holds exactly the entries that have a copy and are not registered;
 //! - `unsaved` holds exactly the entries whose trace says that storage lacks changes;
 //! - an entry has a copy, or such a trace, or is gone;
@@ -63,6 +63,9 @@ pub struct Table {
     free: Vec<RemoteSlot>,
     /// Pages whose slot was given to another, whose name there may still be read: they wait.
     fading: HashSet<PageId>,
+    /// Slots that are being written just now; of those, the ones whose page was given up since.
+    written: HashSet<RemoteSlot>,
+    orphans: HashSet<RemoteSlot>,
     /// What readers find pages by, where there may be some.
     index: Option<Index>,
     clock: u64,
@@ -84,6 +87,8 @@ impl Table {
         self.idle.clear();
         self.free.clear();
         self.fading.clear();
+        self.written.clear();
+        self.orphans.clear();
         self.entries.retain(|_, entry| {
             entry.copy = None;
             entry.trace.is_dirty()
@@ -163,6 +168,7 @@ impl Table {
         if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
             copy.lsn = Lsn::ZERO;
             let slot = copy.slot;
+            self.written.insert(slot);
             return Some(Place { slot, evicted: None });
         }
         let (slot, evicted) = match self.free.pop() {
@@ -178,6 +184,7 @@ impl Table {
             sum: 0,
         });
         assert!(before.is_none(), "page {page} has one slot");
+        self.written.insert(slot);
         entry.registered = true;
         if let Some(index) = &mut self.index {
             index.enter(page, slot);
@@ -195,11 +202,21 @@ impl Table {
         Some((slot, page))
     }
 
-    /// The state of `page` with this LSN and checksum is in its slot.
-    pub fn placed(&mut self, page: PageId, lsn: Lsn, sum: u32) {
-        if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
-            (copy.lsn, copy.sum) = (lsn, sum);
+    /// `written` is in its slot. `Some`: the page has lost that slot meanwhile, which the caller empties and frees.
+    #[must_use]
+    pub fn placed(&mut self, page: PageId, written: Copy) -> Option<RemoteSlot> {
+        self.written.remove(&written.slot);
+        if self.orphans.remove(&written.slot) {
+            return Some(written.slot);
         }
+        if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
+            assert!(
+                copy.slot == written.slot,
+                "page {page} has the slot that was written for it"
+            );
+            *copy = written;
+        }
+        None
     }
 
     /// The slot no longer says that it holds `page`.
@@ -252,7 +269,11 @@ impl Table {
             "slot {slot} is one of {slots}"
         );
         assert!(self.free.len() < slots as usize, "a slot becomes free once");
-        self.free.push(slot);
+        match self.written.contains(&slot) {
+            // A name may come yet.
+            true => _ = self.orphans.insert(slot),
+            false => self.free.push(slot),
+        }
     }
 
     // ---- what storage lacks ----
@@ -349,8 +370,8 @@ impl Table {
     /// What contradicts the invariants.
     pub fn check(&self, problems: &mut Vec<String>) {
         let mut problem = |text: String| problems.push(format!("remote directory: {text}"));
-        let mut used: HashSet<RemoteSlot> = self.free.iter().copied().collect();
-        if used.len() != self.free.len() {
+        let mut used: HashSet<RemoteSlot> = self.free.iter().chain(&self.orphans).copied().collect();
+        if used.len() != self.free.len() + self.orphans.len() {
             problem("a slot is free twice".into());
         }
         for (page, entry) in &self.entries {

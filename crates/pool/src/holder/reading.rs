@@ -14,9 +14,14 @@ use super::mirror::Cards;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel, unexpected};
 use crate::wire::{Reply, Request};
 use cenote_base::Result;
+use cenote_base::rt::Nanos;
 use cenote_fabric::message::Network;
 use cenote_fabric::rdma::RemoteMemory;
 use std::sync::Arc;
+
+/// How long a read may take: a reader has another way to what is there, and a node that is lost without a word holds up
+/// each thread for so long.
+const READ_TIMEOUT: Nanos = Nanos::from_millis(300);
 
 /// The way to read a tenant's memory that is reached over the fabric.
 pub struct RemoteReader {
@@ -34,7 +39,7 @@ impl RemoteReader {
         Ok(Self {
             line: credentials.tenants_channel(network)?,
             label: label.into(),
-            cards: Cards::default(),
+            cards: Cards::with_timeout(READ_TIMEOUT),
         })
     }
 

@@ -15,10 +15,14 @@ use super::{Credentials, GrantRequest, GrantedMemory, OnRevoked};
 use crate::ids::GrantId;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel, unexpected};
 use crate::wire::{Reach, Reply, Request};
+use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::rdma::RemoteMemory;
 use std::sync::Arc;
+
+/// How long a node may be silent, and a read or a write take: for memory that its holder can do without.
+const TIMEOUT: Nanos = Nanos::from_secs(1);
 
 /// A request for memory that is reached over the fabric.
 #[derive(Debug, Clone)]
@@ -70,7 +74,7 @@ impl RemoteGrant {
         Ok(Self {
             memory,
             line: credentials.tenants_channel(network)?,
-            cards: Cards::default(),
+            cards: Cards::with_timeout(TIMEOUT),
         })
     }
 

@@ -168,11 +168,15 @@ impl Lending {
         let last = || self.keys.lock().get(&grant).and_then(|keys| keys.made.last().copied());
         while let Some((registrar, key)) = self.registrar.as_ref().zip(last()) {
             registrar.revoke(key)?;
-            if let Some(keys) = self.keys.lock().get_mut(&grant) {
+            let mut all = self.keys.lock();
+            if let Some(keys) = all.get_mut(&grant) {
                 keys.made.retain(|kept| *kept != key);
+                // One that is made meanwhile keeps the entry.
+                if keys.made.is_empty() {
+                    all.remove(&grant);
+                }
             }
         }
-        self.keys.lock().remove(&grant);
         Ok(())
     }
 

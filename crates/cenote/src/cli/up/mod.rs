@@ -102,6 +102,10 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     match arguments.detach {
         true => {
             drop(lock);
+            if !plan.is_of(shape) {
+                let dir = dir.display();
+                say!("the cluster in {dir} stays as it was made; others begin in directories of their own");
+            }
             detach(&dir, &plan)
         }
         false => supervise(&dir, &plan, lock),
@@ -190,10 +194,11 @@ pub fn down(arguments: &DownArguments) -> Result<ExitCode, Failure> {
         (None, 0) => say!("it did not run"),
         _ => say!("stopped in {} ms", begun.elapsed().as_millis()),
     }
-    let memory = plan::memory_left(&dir);
+    let memory = Plan::load(&dir)?.memory_left();
     if arguments.remove {
-        std::fs::remove_dir_all(&dir)?;
+        // The directory last: it says which memory is its own.
         memory.iter().try_for_each(std::fs::remove_dir_all)?;
+        std::fs::remove_dir_all(&dir)?;
         say!("{} is removed", dir.display());
     } else if !memory.is_empty() {
         say!("its shared memory is kept, warm for the next `cenote up`; --remove frees it");

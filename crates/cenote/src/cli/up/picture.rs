@@ -19,7 +19,7 @@ pub fn tell_plan(plan: &Plan, dir: &Path) {
         None => String::new(),
         Some(shared) => format!(
             ", {} memory nodes with {} that they share",
-            shared.memory_nodes,
+            shared.memory.len(),
             ByteSize(shared.bytes)
         ),
     };

@@ -1,7 +1,7 @@
 //! Which processes a cluster has, and where they listen: decided once, kept in its directory.
 
 use super::super::Failure;
-use cenote_base::crc;
+use cenote_base::rt;
 use cenote_base::units::ByteSize;
 use serde::{Deserialize, Serialize};
 use std::net::TcpListener;
@@ -50,10 +50,10 @@ pub struct Plan {
 pub struct Shared {
     /// Where the pool's manager listens.
     pub manager: u16,
-    /// Memory nodes: the memory lies on one of them.
-    pub memory_nodes: u16,
     /// Its bytes.
     pub bytes: u64,
+    /// Directories of the memory nodes, in shared memory. They stay when the cluster is down.
+    pub memory: Vec<PathBuf>,
 }
 
 /// A process of a cluster.
@@ -72,13 +72,40 @@ pub fn is_cluster(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
-/// The memory that a cluster's memory nodes have left.
-pub fn memory_left(dir: &Path) -> Vec<PathBuf> {
-    let all = (1..=MEMORY_NODES_MAX as u16).map(|n| Plan::memory_of(dir, n));
-    all.filter(|memory| memory.exists()).collect()
+/// Directories in shared memory that no other cluster has.
+fn memory_of(nodes: usize) -> Vec<PathBuf> {
+    let cluster = rt::random();
+    let each = (1..=nodes).map(|n| format!("/dev/shm/cenote-cluster-{cluster:016x}-memory-{n}"));
+    each.map(PathBuf::from).collect()
 }
 
 impl Plan {
+    /// The plan that a directory has.
+    ///
+    /// # Errors
+    /// It cannot be read, or makes no cluster.
+    pub fn load(dir: &Path) -> Result<Plan, Failure> {
+        let path = dir.join(FILE);
+        let text = std::fs::read_to_string(&path)?;
+        let plan: Plan = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
+        plan.check(&path)?;
+        Ok(plan)
+    }
+
+    /// The memory that its memory nodes have left.
+    pub fn memory_left(&self) -> Vec<PathBuf> {
+        let all = self.shared.iter().flat_map(|shared| shared.memory.iter().cloned());
+        all.filter(|memory| memory.exists()).collect()
+    }
+
+    /// Whether it has what is asked for; numbers that it was made with stay.
+    pub fn is_of(&self, shape: Shape) -> bool {
+        let shared = self.shared.as_ref().map(|shared| (shared.memory.len(), shared.bytes));
+        let wanted = (shape.memory_nodes > 0).then(|| (shape.memory_nodes, shape.shared_memory.bytes()));
+        let counts = (self.servers.len(), self.storage_nodes.len(), self.memory_size);
+        counts == (shape.servers, shape.storage_nodes, shape.memory_size.bytes()) && shared == wanted
+    }
+
     /// The plan of a directory, or a new one where there is none.
     ///
     /// # Errors
@@ -86,10 +113,7 @@ impl Plan {
     pub fn load_or_make(dir: &Path, shape: Shape) -> Result<Plan, Failure> {
         let path = dir.join(FILE);
         if path.exists() {
-            let text = std::fs::read_to_string(&path)?;
-            let plan: Plan = toml::from_str(&text).map_err(|error| format!("{}: {error}", path.display()))?;
-            plan.check(&path)?;
-            return Ok(plan);
+            return Plan::load(dir);
         }
         let plan = Plan::make(shape)?;
         let text = format!(
@@ -104,7 +128,7 @@ impl Plan {
 
     fn check(&self, path: &Path) -> Result<(), Failure> {
         let count = self.storage_nodes.len();
-        let has_nodes = self.shared.as_ref().is_none_or(|shared| shared.memory_nodes > 0);
+        let has_nodes = self.shared.as_ref().is_none_or(|shared| !shared.memory.is_empty());
         match !self.servers.is_empty() && matches!(count, 1 | 3 | 5 | 7) && has_nodes {
             true => Ok(()),
             false => Err(format!("{}: it makes no cluster", path.display()).into()),
@@ -135,16 +159,10 @@ impl Plan {
             memory_size: shape.memory_size.bytes(),
             shared: (shape.memory_nodes > 0).then(|| Shared {
                 manager: manager[0],
-                memory_nodes: shape.memory_nodes as u16,
                 bytes: shape.shared_memory.bytes(),
+                memory: memory_of(shape.memory_nodes),
             }),
         })
-    }
-
-    /// Where a memory node's memory lies, by its number. It stays there when the cluster is down.
-    pub fn memory_of(dir: &Path, n: u16) -> PathBuf {
-        let cluster = crc::crc32c(dir.as_os_str().as_encoded_bytes());
-        PathBuf::from(format!("/dev/shm/cenote-cluster-{cluster:08x}-memory-{n}"))
     }
 
     fn pool(&self, shared: &Shared, dir: &Path) -> Vec<Role> {
@@ -156,10 +174,10 @@ impl Plan {
             &manager,
             [dir.join("manager").display().to_string()],
         )];
-        for n in 1..=shared.memory_nodes {
+        for (memory, n) in shared.memory.iter().zip(1..) {
             let size = ByteSize(shared.bytes + NODE_SPARE);
             let arguments = format!("memory --pod memory-{n} --size {size} --manager {at} --region");
-            let memory = Plan::memory_of(dir, n).display().to_string();
+            let memory = memory.display().to_string();
             roles.push(Role::of(&format!("memory-{n}"), 0, &arguments, [memory]));
         }
         roles
@@ -258,6 +276,7 @@ mod tests {
         };
         let plan = Plan::load_or_make(dir.path(), shape).unwrap();
         assert_eq!(Plan::load_or_make(dir.path(), SHAPE).unwrap(), plan, "kept");
+        assert!(plan.is_of(shape) && !plan.is_of(SHAPE) && plan.memory_left().is_empty());
         let roles = plan.roles(dir.path());
         let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
         assert_eq!(names[3..6], ["manager", "memory-1", "memory-2"]);
@@ -280,6 +299,7 @@ mod tests {
         let plan = Plan::load_or_make(dir.path(), SHAPE).unwrap();
         let other = Shape { servers: 9, ..SHAPE };
         assert_eq!(Plan::load_or_make(dir.path(), other).unwrap(), plan);
+        assert!(plan.is_of(SHAPE) && !plan.is_of(other));
         let roles = plan.roles(dir.path());
         assert_eq!(roles.len(), 7);
         let mut ports = [plan.servers.clone(), plan.storage_nodes.clone(), vec![plan.proxy]].concat();

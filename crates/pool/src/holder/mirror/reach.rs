@@ -22,8 +22,17 @@ const PAUSE: Nanos = Nanos(FILL_STEP * 1_000_000_000 / FILL_RATE);
 pub(super) type Ask<'a> = &'a dyn Fn(MirrorRequest) -> Result<Option<MirrorView>>;
 
 /// This process's way to other machines' memory, once it was needed.
-#[derive(Default)]
-pub(crate) struct Cards(Mutex<Option<Arc<dyn Fabric>>>);
+pub(crate) struct Cards {
+    /// How long a node may be silent, and a read or a write take.
+    timeout: Nanos,
+    fabric: Mutex<Option<Arc<dyn Fabric>>>,
+}
+
+impl Default for Cards {
+    fn default() -> Self {
+        Self::with_timeout(WRITE_TIMEOUT)
+    }
+}
 
 /// The way to mirrors on other machines.
 pub(super) struct Reach {
@@ -129,6 +138,11 @@ impl Reach {
 }
 
 impl Cards {
+    pub(crate) fn with_timeout(timeout: Nanos) -> Self {
+        let fabric = Mutex::default();
+        Self { timeout, fabric }
+    }
+
     /// Memory that is lent.
     pub(crate) fn reach(&self, lent: &LentMemory) -> Result<RemoteMemory> {
         let endpoint = self.fabric()?.connect(&lent.address)?;
@@ -139,12 +153,12 @@ impl Cards {
         if rt::simulated() {
             return Err(Error::Invalid("libfabric is not simulated".into()));
         }
-        let mut fabric = self.0.lock();
+        let mut fabric = self.fabric.lock();
         if let Some(fabric) = &*fabric {
             return Ok(Arc::clone(fabric));
         }
         let net: Arc<dyn Fabric> = Arc::new(Net::new(NetOptions {
-            timeout: WRITE_TIMEOUT,
+            timeout: self.timeout,
             ..NetOptions::default()
         })?);
         *fabric = Some(Arc::clone(&net));

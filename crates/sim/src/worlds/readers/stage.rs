@@ -210,6 +210,11 @@ impl Stage {
         self.asked.store(host, SeqCst);
     }
 
+    /// None is to have it; says whether one was, and has not heard of it.
+    pub fn withdraw(&self) -> bool {
+        self.asked.swap(0, SeqCst) != 0
+    }
+
     /// Whether it is this host's.
     pub fn takes_asked(&self, host: usize) -> bool {
         self.asked.compare_exchange(host, 0, SeqCst, SeqCst).is_ok()

@@ -249,7 +249,10 @@ impl<'w> Trouble<'w> {
     }
 
     fn mend_all(&mut self) {
-        self.stage.ask(0);
+        if self.stage.withdraw() {
+            // It has not heard of it, and would be waited for as the server.
+            self.promoted.pop().iter().for_each(Process::kill);
+        }
         self.cuts.clear();
         self.stage.net.mend_all();
         self.stage.net.set_faults(Faults::default());
