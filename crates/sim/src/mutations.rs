@@ -108,6 +108,9 @@ fn is_seldom(fault: Fault) -> bool {
             | FreezeNumber
             | UnsettledLeave
             | LackingOlder
+            | CopyAhead
+            | WatermarkFloor
+            | WatermarkEarly
     )
 }
 

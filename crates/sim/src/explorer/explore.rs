@@ -79,7 +79,7 @@ const KIND_WORDS: usize = 5;
 /// Seeds that a worker runs before another takes its place.
 const SEEDS_A_WORKER: u64 = 100;
 /// A worker that says nothing for so long hangs.
-const SILENCE_MAX: Duration = Duration::from_secs(90);
+const SILENCE_MAX: Duration = Duration::from_secs(240);
 
 /// A line of a worker, or its end.
 enum Word {
