@@ -59,8 +59,8 @@ pub struct Config {
     pub region: Option<PathBuf>,
     /// The part of that file or device that it is, if it is not all of it.
     pub range: Option<FileRange>,
-    /// Memory of a reader that this process has been, kind `dram` or `tiered`: its frames have pages as of the end of the log that
-    /// was found when the database was taken, and are kept.
+    /// Memory of a reader that this process has been, kind `dram` or `tiered`: its frames have pages as of the end of
+    /// the log that was found when the database was taken, and are kept.
     pub kept: Option<Kept>,
     /// What keeps the region mirrored, if anything does: kind `cxl` that survives its host, since what is not written
     /// back is not mirrored.

@@ -7,7 +7,6 @@
 //!
 //! Lock order: `known` and `link` are each taken under nothing, and not held while bytes move.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_base::page_io::PageRead;
@@ -159,10 +158,6 @@ impl Lower for ReaderTier {
         let each = remote.into_iter();
         each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))
             .collect()
-    }
-
-    fn forget(&self, _space: u32, _pages: Range<u32>) -> bool {
-        false
     }
 
     fn moving(&self, changes: &Changes) {

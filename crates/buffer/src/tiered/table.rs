@@ -205,7 +205,11 @@ impl Table {
     /// `written` is in its slot. `Some`: the page has lost that slot meanwhile, which the caller empties and frees.
     #[must_use]
     pub fn placed(&mut self, page: PageId, written: Copy) -> Option<RemoteSlot> {
-        self.written.remove(&written.slot);
+        assert!(
+            self.written.remove(&written.slot),
+            "slot {} was being written",
+            written.slot
+        );
         if self.orphans.remove(&written.slot) {
             return Some(written.slot);
         }
@@ -224,7 +228,19 @@ impl Table {
         self.fading.remove(&page);
     }
 
-    /// The copy of `page` is no copy; its slot is the caller's, which frees it when it is empty.
+    /// The slot, which no entry has any more, is the caller's; or, while it is being written, the writing thread's: the
+    /// name may come yet, whatever another thread writes there now.
+    fn release(&mut self, slot: RemoteSlot) -> Option<RemoteSlot> {
+        if self.written.contains(&slot) {
+            let new = self.orphans.insert(slot);
+            assert!(new, "slot {slot} is given up once");
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// The copy of `page` is no copy; its slot is the caller's, which frees it when it is empty. `None`: there is none,
+    /// or it is being written.
     pub fn take_copy(&mut self, page: PageId) -> Option<Copy> {
         let entry = self.entries.get_mut(&page)?;
         let copy = entry.copy.take()?;
@@ -236,7 +252,7 @@ impl Table {
             index.leave(page, copy.slot);
         }
         self.tidy(page);
-        Some(copy)
+        self.release(copy.slot).map(|_| copy)
     }
 
     /// Of pages that have changed up to these LSNs: the slots whose copies lack that. They count as none from here on.
@@ -269,11 +285,11 @@ impl Table {
             "slot {slot} is one of {slots}"
         );
         assert!(self.free.len() < slots as usize, "a slot becomes free once");
-        match self.written.contains(&slot) {
-            // A name may come yet.
-            true => _ = self.orphans.insert(slot),
-            false => self.free.push(slot),
-        }
+        assert!(
+            !self.written.contains(&slot),
+            "slot {slot} is free when no write is under way"
+        );
+        self.free.push(slot);
     }
 
     // ---- what storage lacks ----
@@ -321,7 +337,7 @@ impl Table {
 
     // ---- giving up ----
 
-    /// Removes all that is known of `pages`; their slots are the caller's.
+    /// Removes all that is known of `pages`; their slots are the caller's, but for those that are being written.
     pub fn forget(&mut self, pages: &[PageId]) -> Vec<RemoteSlot> {
         let mut slots = Vec::new();
         for page in pages {
@@ -333,7 +349,7 @@ impl Table {
                 assert!(noted, "page {page} was among the unsaved ones");
             }
             if let Some(copy) = entry.copy {
-                slots.push(copy.slot);
+                slots.extend(self.release(copy.slot));
                 if let Some(index) = &mut self.index {
                     index.leave(*page, copy.slot);
                 }
@@ -402,5 +418,53 @@ impl Table {
                 problems,
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::Layout;
+    use super::super::link::RemoteSource;
+    use super::*;
+    use cenote_base::rt::Nanos;
+    use cenote_fabric::rdma::RemoteMemory;
+    use cenote_fabric::rdma::loopback::Node;
+
+    fn table(slots: u32) -> Table {
+        let node = Node::new("far");
+        let memory = node.memory().register(Layout::len_for(slots));
+        let source = RemoteSource::fixed(RemoteMemory::new(node.endpoint(), memory));
+        let link = Link::connect(&source, (1, Nanos::from_secs(60)), 1).expect("there");
+        let mut table = Table::default();
+        table.attach(Arc::new(link), None);
+        table
+    }
+
+    fn written(slot: RemoteSlot) -> Copy {
+        Copy {
+            slot,
+            lsn: Lsn::from_raw(8),
+            sum: 1,
+        }
+    }
+
+    /// A page is given up while its copy is being written, and is written anew elsewhere before that is over: the first
+    /// slot is no other page's until the write that may name it has ended, and was emptied.
+    #[test]
+    fn a_slot_that_is_being_written_is_given_up_behind_the_write() {
+        let (mut table, page) = (table(2), PageId::new(3, 7));
+        let first = table.place(page).expect("room").slot;
+        assert_eq!(table.forget(&[page]), [], "it is the writing thread's");
+        let second = table.place(page).expect("room").slot;
+        assert_ne!(first, second);
+        assert_eq!(table.place(PageId::new(3, 8)), None, "no slot is free");
+        assert_eq!(table.placed(page, written(first)), Some(first));
+        assert_eq!(table.placed(page, written(second)), None);
+        let mut problems = Vec::new();
+        table.free(first);
+        table.check(&mut problems);
+        assert_eq!(problems, [""; 0]);
+        assert_eq!(table.place(PageId::new(3, 8)).map(|place| place.slot), Some(first));
+        assert_eq!(table.forget(&[page]), [second]);
     }
 }
