@@ -88,8 +88,8 @@ impl Pool {
         busy
     }
 
-    /// The page of a frame and its LSN. An evictor that had looked before the frame was marked may take the page out, and
-    /// another may come in: the LSN is the page's only where that is there afterwards.
+    /// The page of a frame and its LSN. An evictor that had looked before the frame was marked may take the page out,
+    /// and another may come in: the LSN is the page's only where that is there afterwards.
     fn changed_page(&self, frame: FrameIndex) -> Changed {
         let Some(page) = self.page_in(frame) else {
             return Changed::Nothing;

@@ -24,9 +24,9 @@
 //!   the last start at recovery needs no look at storage;
 //! - redo is durable before a page is written to remote memory: what is found there is never newer than the log;
 //! - bytes from there are believed when checksum, page id and LSN are those expected;
-//! - where storage nodes have the database, other servers read what is here ([`reader`]): the name of a copy that lacks a
-//!   change is ended some milliseconds behind the change, and the *watermark* says up to which position of the log that
-//!   has been done.
+//! - where storage nodes have the database, other servers read what is here ([`reader`]): the name of a copy that lacks
+//!   a change is ended some milliseconds behind the change, and the *watermark* says up to which position of the log
+//!   that has been done.
 //!
 //! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing; under it
 //! the table.

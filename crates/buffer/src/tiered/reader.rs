@@ -1,9 +1,9 @@
-//! The tier of a reader: pages out of the remote memory that the database's server fills, those that it may believe; all
-//! others come from storage nodes.
+//! The tier of a reader: pages out of the remote memory that the database's server fills, those that it may believe;
+//! all others come from storage nodes.
 //!
 //! A page is believed if the copy's name said the truth as of the last change that the reader knows of
-//! ([`KnownChanges`]), and if the copy has no change that is beyond the reader's moment. What is found not to be so costs
-//! two trips more than storage alone.
+//! ([`KnownChanges`]), and if the copy has no change that is beyond the reader's moment. What is found not to be so
+//! costs two trips more than storage alone.
 //!
 //! Lock order: `known` and `link` are each taken under nothing, and not held while bytes move.
 

@@ -232,8 +232,8 @@ fn a_request_of_a_part_that_has_moved_waits_for_no_other() {
     assert_eq!([0, 1].map(|n: usize| places[n].member().node()), [NodeId(1), NodeId(2)]);
 }
 
-/// A part's host was called at the node of its mirror before that had heard what its members had begun: it took that for
-/// ended. And it heard it with the next sign of life, which could be later than it waited.
+/// A part's host was called at the node of its mirror before that had heard what its members had begun: it took that
+/// for ended. And it heard it with the next sign of life, which could be later than it waited.
 #[test]
 fn the_next_node_hears_what_has_begun_before_it_is_asked() {
     let former = play_node_that(|request| match request {

@@ -50,8 +50,8 @@ impl RemoteReader {
     /// [`Error::Invalid`](cenote_base::Error::Invalid) if the tenant has no such memory;
     /// [`Error::Mismatch`](cenote_base::Error::Mismatch) if it is mapped by its holders;
     /// [`Error::Busy`](cenote_base::Error::Busy) if no holder has reached it yet, or it is going to another;
-    /// [`Error::Lost`](cenote_base::Error::Lost) if its memory node is away; those of the way to the manager, and to the
-    /// memory node.
+    /// [`Error::Lost`](cenote_base::Error::Lost) if its memory node is away; those of the way to the manager, and to
+    /// the memory node.
     pub fn connect(&self) -> Result<RemoteMemory> {
         let label = self.label.clone();
         let asked = self.line.ask(&Request::LendToRead { label }, ANSWER_TIMEOUT);

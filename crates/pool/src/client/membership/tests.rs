@@ -218,8 +218,8 @@ fn begun(node: &Played) -> (Membership, Arc<dyn Connection>, Arc<Mutex<Vec<Strin
     (member, connection, told)
 }
 
-/// A node was lost, and its parts' mirrors were there. A member asked the manager for them once a second, and came later
-/// than after a lease of a second: its sessions had ended.
+/// A node was lost, and its parts' mirrors were there. A member asked the manager for them once a second, and came
+/// later than after a lease of a second: its sessions had ended.
 #[test]
 fn a_node_is_looked_for_several_times_in_a_lease() {
     const LOOKS: u64 = 9;

@@ -214,8 +214,8 @@ fn name_part(node: &MemoryNode) {
     assert_eq!(node.state.execute(&named).expect("heard"), OrderReply::Done);
 }
 
-/// A mirror had taken a part's place, and for longer than a lease the manager told no member of it, as its order to keep
-/// the part had to come again: the sessions of all of them had ended when they heard it.
+/// A mirror had taken a part's place, and for longer than a lease the manager told no member of it, as its order to
+/// keep the part had to come again: the sessions of all of them had ended when they heard it.
 #[test]
 fn members_have_a_lease_from_when_they_can_find_their_part() {
     let directory = tempfile::tempdir_in("/dev/shm").expect("a directory");
