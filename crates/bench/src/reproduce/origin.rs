@@ -14,9 +14,12 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The root of the repository that this program was built from.
+/// The root of the repository: the one that cargo runs this program for, as a build directory may serve several
+/// checkouts; else the one that it was built from.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+    let package = std::env::var_os("CARGO_MANIFEST_DIR");
+    let package = package.map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.join("../..")
 }
 
 /// The commit of a checkout, as `git describe` names it; "unknown" where there is none.
