@@ -11,7 +11,9 @@
 use crate::config_error::ConfigError;
 use crate::device::Device;
 use crate::log::Level;
+use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
+use cenote_cluster::Pausing;
 use cenote_engine::{MemoryKind, Survive};
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_sql::DEFAULT_QUERY_MEMORY;
@@ -46,6 +48,8 @@ const QUERY_MEMORY_MIN: ByteSize = ByteSize::mib(16);
 /// The file looked for in the data directory.
 const FILE_NAME: &str = "cenote.toml";
 
+/// What one processor does at a time, and as much again that waits for storage or for its client, twice.
+const SESSIONS_PER_PROCESSOR: u32 = 4;
 /// Seconds between two looks for tables that have changed, as PostgreSQL's `autovacuum_naptime`.
 const ANALYZE_EVERY: u32 = 60;
 
@@ -238,6 +242,14 @@ pub struct RunOptions {
     /// With --storage: where other machines reach this server [default: the address that it listens on]
     #[arg(long, env = "CENOTE_ADVERTISE", value_name = "ADDR:PORT")]
     pub advertise: Option<String>,
+    /// With --role auto: seconds without use after which this server pauses: it leaves the database, gives its memory
+    /// back, and serves again when a client needs it; 0: never [default: 0]
+    #[arg(long, env = "CENOTE_PAUSE_AFTER", value_name = "SECONDS")]
+    pub pause_after: Option<u32>,
+    /// With --pause-after: sessions in use at proxies for each server: of more, a paused one serves, too [default: four
+    /// for each processor]
+    #[arg(long, env = "CENOTE_SESSIONS_PER_SERVER", value_name = "N")]
+    pub sessions_per_server: Option<u32>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
@@ -292,6 +304,8 @@ struct FileOptions {
     storage_secret_file: Option<PathBuf>,
     role: Option<Role>,
     advertise: Option<String>,
+    pause_after: Option<u32>,
+    sessions_per_server: Option<u32>,
     listen: Option<String>,
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
@@ -327,6 +341,8 @@ pub struct Settings {
     pub role: Role,
     /// Where other machines reach it, if that is not the address that it listens on.
     pub advertise: Option<String>,
+    /// When it pauses, if it does.
+    pub pausing: Option<Pausing>,
     /// ADDR:PORT.
     pub listen: String,
     /// Directory of a Unix socket for clients of this machine.
@@ -476,6 +492,11 @@ impl Settings {
             }
             .decide()?,
             role,
+            pausing: decide_pausing(
+                role,
+                options.pause_after.or(file.pause_after),
+                options.sessions_per_server.or(file.sessions_per_server),
+            )?,
             advertise: options.advertise.or(file.advertise),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             socket_dir: options.socket_dir.or(file.socket_dir),
@@ -610,6 +631,26 @@ fn connections_max(memory_size: ByteSize) -> usize {
         true => CONNECTIONS_MAX_SMALL,
         false => CONNECTIONS_MAX,
     }
+}
+
+/// When a server pauses. It has to be one that takes the database again.
+fn decide_pausing(role: Role, after: Option<u32>, sessions: Option<u32>) -> Result<Option<Pausing>, ConfigError> {
+    let wrong = |problem: &str| Err(ConfigError::Value(problem.into()));
+    match (after.unwrap_or(0), sessions) {
+        (0, None) => Ok(None),
+        (0, Some(_)) => wrong("sessions_per_server is for servers that pause: set pause_after, too"),
+        (_, Some(0)) => wrong("sessions_per_server is 0; it is at least 1"),
+        _ if role != Role::Auto => wrong("pause_after is for --role auto: another server may have the database then"),
+        (after, sessions) => Ok(Some(Pausing {
+            after: Nanos::from_secs(after.into()),
+            sessions: sessions.unwrap_or_else(|| SESSIONS_PER_PROCESSOR * processors()),
+        })),
+    }
+}
+
+fn processors() -> u32 {
+    let found = std::thread::available_parallelism().map_or(1, usize::from);
+    u32::try_from(found).unwrap_or(u32::MAX / SESSIONS_PER_PROCESSOR)
 }
 
 struct PoolOptions {
@@ -834,6 +875,29 @@ mod tests {
         assert!(refused.contains("statement_memory is 4KiB"), "{refused}");
         let refused = of("statement_memory = \"much\"", None).unwrap_err().to_string();
         assert!(refused.contains("statement_memory"), "{refused}");
+    }
+
+    #[test]
+    fn servers_pause_only_if_they_take_the_database_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |file: &str| resolve(dir.path(), file, |options| options.storage.storage = Some("a:1".into()));
+        assert_eq!(of("role = \"auto\"").unwrap().pausing, None);
+        let pausing = of("role = \"auto\"\npause_after = 300\nsessions_per_server = 9")
+            .unwrap()
+            .pausing;
+        let (after, sessions) = (Nanos::from_secs(300), 9);
+        assert_eq!(pausing, Some(Pausing { after, sessions }));
+        for wrong in [
+            "role = \"writer\"\npause_after = 300",
+            "role = \"auto\"\nsessions_per_server = 9",
+            "role = \"auto\"\npause_after = 1\nsessions_per_server = 0",
+        ] {
+            let refused = of(wrong).unwrap_err().to_string();
+            assert!(
+                refused.contains("pause_after") || refused.contains("sessions_per_server"),
+                "{refused}"
+            );
+        }
     }
 
     #[test]

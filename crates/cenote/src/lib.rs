@@ -20,6 +20,7 @@ mod etcd;
 pub mod kv;
 pub mod log;
 pub mod membership;
+pub mod metering;
 pub mod mount;
 mod pooled;
 pub mod proxy;

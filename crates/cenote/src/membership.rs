@@ -5,7 +5,7 @@ use crate::database;
 use crate::server::registry::Registry;
 use cenote_base::rt::Nanos;
 use cenote_base::{Lsn, Result};
-use cenote_cluster::{Look, Member, OverNodes};
+use cenote_cluster::{Look, Looked, Member, OverNodes};
 use cenote_engine::Engine;
 use cenote_fabric::Origin;
 use cenote_storage_node::{NodesClient, Server, ServerRole};
@@ -49,7 +49,7 @@ pub fn join(settings: &Settings, address: SocketAddr) -> Result<Option<Member>> 
         client,
         is_refused: Box::new(move |address| is_refused(address, is_local)),
     };
-    Ok(Some(Member::join(Box::new(cluster), me)))
+    Ok(Some(Member::join(Box::new(cluster), me, settings.pausing)))
 }
 
 /// Where other machines reach an address of this one.
@@ -69,8 +69,13 @@ pub fn words(client: NodesClient) -> NodesClient {
 pub fn look(engine: &Arc<Engine>, registry: &Arc<Registry>) -> Look {
     let (engine, registry) = (Arc::downgrade(engine), registry.clone());
     Arc::new(move || {
-        let position = Lsn::from_raw(engine.upgrade()?.visible_position());
-        Some((position, registry.count()))
+        let (position, usage) = (engine.upgrade()?.visible_position(), registry.usage());
+        Some(Looked {
+            position: Lsn::from_raw(position),
+            sessions: usage.sessions,
+            direct: usage.direct,
+            statements: usage.statements,
+        })
     })
 }
 

@@ -8,20 +8,21 @@
 //!   Writer ── a later start has the database ──▶ Deposed
 //! ```
 //!
+//! Where none of this comes about, and the server was started so, it may pause, or resume ([`crate::pausing`]).
+//!
 //! A writer whose process has ended is found sooner: its address refuses connections. That is asked for only once its
-//! word is overdue ([`OVERDUE`]), so a server that is merely slow is never asked.
+//! word is overdue (250 ms), so a server that is merely slow is never asked.
 
 use cenote_base::rt::Nanos;
 use cenote_storage_node::{Membership, Server, ServerRole, ServerSeen};
 
 use crate::lease::SILENCE;
+use crate::pausing::{OVERDUE, Pausing, Use, pauses, resumes};
 
 /// Between two words of a server.
 pub const BEAT: Nanos = Nanos::from_millis(100);
 /// Between two words of a server that is to have the database next.
 pub const BEAT_IN_SWITCH: Nanos = Nanos::from_millis(10);
-/// A word that has not come for so long is overdue.
-pub const OVERDUE: Nanos = Nanos::from_millis(250);
 /// What each server in the row leaves to the ones before it.
 const STEP: Nanos = Nanos::from_millis(300);
 
@@ -46,13 +47,40 @@ pub enum Decision {
         /// That start.
         by: u64,
     },
+    /// It is not needed.
+    Pause,
+    /// It is needed again.
+    Resume,
 }
 
-/// What `me` does. `is_refused`: the writer's address, asked because it was overdue, refused.
-pub fn decide(me: &Server, seen: &Membership, is_refused: bool) -> Decision {
-    match me.role {
+/// What a server knows of itself, beside what it says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Own {
+    /// The writer's address, asked because it was overdue, refused.
+    pub is_refused: bool,
+    /// When it pauses; `None`: never.
+    pub pausing: Option<Pausing>,
+    /// Its use.
+    pub used: Use,
+}
+
+/// What `me` does.
+pub fn decide(me: &Server, seen: &Membership, own: &Own) -> Decision {
+    let decision = match me.role {
         ServerRole::Writer => as_writer(me, seen),
-        ServerRole::Reader if me.may_write && seen.has_database => as_reader(me, seen, is_refused),
+        ServerRole::Reader if me.may_write && seen.has_database => as_reader(me, seen, own.is_refused),
+        _ => Decision::Stay,
+    };
+    match (&decision, own.pausing) {
+        (Decision::Stay, Some(pausing)) => by_use(me, seen, pausing, own.used),
+        _ => decision,
+    }
+}
+
+fn by_use(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> Decision {
+    match me.role {
+        ServerRole::Paused if resumes(me, seen, pausing) => Decision::Resume,
+        ServerRole::Reader | ServerRole::Writer if pauses(me, seen, pausing, used) => Decision::Pause,
         _ => Decision::Stay,
     }
 }
@@ -112,8 +140,17 @@ fn is_candidate(other: &ServerSeen) -> bool {
 mod tests {
     use super::*;
     use cenote_base::Lsn;
+    use cenote_storage_node::Demanded;
 
     const MS: u64 = 1_000_000;
+
+    fn decide(me: &Server, seen: &Membership, is_refused: bool) -> Decision {
+        let own = Own {
+            is_refused,
+            ..Own::default()
+        };
+        super::decide(me, seen, &own)
+    }
 
     fn server(id: u128, role: ServerRole, epoch: u64) -> Server {
         Server {
@@ -136,6 +173,7 @@ mod tests {
             vacant_for: None,
             listens_for: Nanos::from_secs(60),
             switch_to: 0,
+            demanded: Demanded::default(),
             servers: servers
                 .iter()
                 .map(|(server, ms)| ServerSeen {
@@ -214,6 +252,31 @@ mod tests {
             take,
             "the one that was named had its time"
         );
+    }
+
+    #[test]
+    fn what_is_not_needed_pauses_unless_more_is_to_be_done() {
+        let own = Own {
+            is_refused: false,
+            pausing: Some(Pausing {
+                after: Nanos(5 * MS),
+                sessions: 1,
+            }),
+            used: Use {
+                idle_for: Nanos(6 * MS),
+                ..Use::default()
+            },
+        };
+        let alone = seen(&[(writer(), 0)]);
+        assert_eq!(super::decide(&writer(), &alone, &own), Decision::Pause);
+        let later = Membership { epoch: 8, ..alone };
+        assert_eq!(super::decide(&writer(), &later, &own), Decision::Deposed { by: 8 });
+        let paused = server(2, ServerRole::Paused, 0);
+        let mut waits = seen(&[(paused.clone(), 10)]);
+        assert_eq!(super::decide(&paused, &waits, &own), Decision::Stay);
+        waits.demanded.waits_for = Some(Nanos::ZERO);
+        assert_eq!(super::decide(&paused, &waits, &own), Decision::Resume);
+        assert_eq!(decide(&paused, &waits, false), Decision::Stay, "it was not started so");
     }
 
     #[test]

@@ -8,8 +8,9 @@ use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Lsn, Result};
 use cenote_storage_node::{Membership, NodesClient, Server, ServerRole};
 
-use crate::decide::{BEAT, BEAT_IN_SWITCH, Decision, decide};
+use crate::decide::{BEAT, BEAT_IN_SWITCH, Decision, Own, decide};
 use crate::lease::{Lease, SILENCE};
+use crate::pausing::{BEAT_PAUSED, Pausing, Use, has_spare};
 
 /// What a server asks of the others, and of the storage nodes that they share.
 pub trait Cluster: Send + Sync {
@@ -78,8 +79,21 @@ pub struct Claimed {
 /// The start of a server that opens the database; zero: it has not taken it yet.
 pub type Start = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Where a server is in the log, and how many sessions it has.
-pub type Look = Arc<dyn Fn() -> Option<(Lsn, usize)> + Send + Sync>;
+/// Where a server is in the log, and how it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Looked {
+    /// The position of the log up to which it shows commits.
+    pub position: Lsn,
+    /// Its sessions.
+    pub sessions: usize,
+    /// Those that no proxy has.
+    pub direct: usize,
+    /// Statements that it has begun.
+    pub statements: u64,
+}
+
+/// Looks how a server stands; `None`: it ends.
+pub type Look = Arc<dyn Fn() -> Option<Looked> + Send + Sync>;
 
 struct State {
     me: Server,
@@ -92,11 +106,58 @@ struct State {
     words: u64,
     /// Why the last one was not.
     silence: Option<String>,
+    pausing: Option<Pausing>,
+    used: Used,
+}
+
+/// How the server was used.
+#[derive(Debug, Clone, Copy, Default)]
+struct Used {
+    /// When it had a session, or a statement, last; or was something else.
+    at: Nanos,
+    statements: u64,
+    direct: u32,
+    /// Since when one server fewer would have done.
+    spare_since: Option<Nanos>,
+}
+
+impl Used {
+    /// Of a server that begins to be something.
+    fn anew() -> Used {
+        Used {
+            at: rt::now(),
+            ..Used::default()
+        }
+    }
+
+    fn note(&mut self, looked: &Looked) {
+        if looked.sessions > 0 || looked.statements != self.statements {
+            self.at = rt::now();
+        }
+        self.statements = looked.statements;
+        self.direct = u32::try_from(looked.direct).unwrap_or(u32::MAX);
+    }
+
+    fn note_spare(&mut self, has_spare: bool) {
+        match has_spare {
+            true => drop(self.spare_since.get_or_insert_with(rt::now)),
+            false => self.spare_since = None,
+        }
+    }
+
+    fn as_of_now(&self) -> Use {
+        let now = rt::now();
+        Use {
+            idle_for: now.since(self.at),
+            spare_for: self.spare_since.map_or(Nanos::ZERO, |since| now.since(since)),
+            direct: self.direct,
+        }
+    }
 }
 
 impl Member {
-    /// Begins to say what `me` is.
-    pub fn join(cluster: Box<dyn Cluster>, me: Server) -> Member {
+    /// Begins to say what `me` is. `pausing`: when it pauses, if it does.
+    pub fn join(cluster: Box<dyn Cluster>, me: Server, pausing: Option<Pausing>) -> Member {
         let shared = Arc::new(Shared {
             cluster,
             state: Mutex::new(State {
@@ -107,6 +168,8 @@ impl Member {
                 decision: Decision::Stay,
                 words: 0,
                 silence: None,
+                pausing,
+                used: Used::anew(),
             }),
             changed: Condvar::default(),
             lease: Arc::default(),
@@ -115,6 +178,11 @@ impl Member {
         let weak = Arc::downgrade(&shared);
         rt::spawn("member", move || run(&weak));
         Member { shared }
+    }
+
+    /// This server's number among the others.
+    pub fn id(&self) -> u128 {
+        self.shared.state.lock().me.id
     }
 
     /// Until when this server may answer as the writer.
@@ -130,6 +198,10 @@ impl Member {
         {
             let mut state = self.shared.state.lock();
             (state.me.role, state.me.epoch) = (role, epoch);
+            if role == ServerRole::Paused {
+                (state.me.sessions, state.look) = (0, None);
+            }
+            state.used = Used::anew();
             // What was decided was for what it was.
             state.decision = Decision::Stay;
         }
@@ -218,9 +290,10 @@ impl Shared {
     fn beat(&self) -> Nanos {
         let state = self.state.lock();
         let is_named = state.seen.as_ref().is_some_and(|seen| seen.switch_to == state.me.id);
-        match is_named {
-            true => BEAT_IN_SWITCH,
-            false => BEAT,
+        match state.me.role {
+            _ if is_named => BEAT_IN_SWITCH,
+            ServerRole::Paused => BEAT_PAUSED,
+            _ => BEAT,
         }
     }
 
@@ -234,11 +307,24 @@ impl Shared {
         {
             me.epoch = start();
         }
-        if let Some((position, sessions)) = look.and_then(|look| look()) {
-            me.position = position;
-            me.sessions = u32::try_from(sessions).unwrap_or(u32::MAX);
+        if let Some(looked) = look.and_then(|look| look()) {
+            me.position = looked.position;
+            me.sessions = u32::try_from(looked.sessions).unwrap_or(u32::MAX);
+            self.state.lock().used.note(&looked);
         }
         me
+    }
+
+    /// What it knows of itself, with what it has heard.
+    fn own(&self, seen: &Membership) -> Own {
+        let mut state = self.state.lock();
+        let has_spare = state.pausing.is_some_and(|pausing| has_spare(seen, pausing));
+        state.used.note_spare(has_spare);
+        Own {
+            is_refused: false,
+            pausing: state.pausing,
+            used: state.used.as_of_now(),
+        }
     }
 
     /// Says what this server is, and decides by what it hears.
@@ -251,10 +337,11 @@ impl Shared {
             if me.role == ServerRole::Writer && seen.epoch == me.epoch {
                 self.lease.renew(sent);
             }
-            decision = decide(&me, seen, false);
+            let mut own = self.own(seen);
+            decision = decide(&me, seen, &own);
             if let Decision::Probe(address) = &decision {
-                let is_refused = self.cluster.is_refused(address);
-                decision = decide(&me, seen, is_refused);
+                own.is_refused = self.cluster.is_refused(address);
+                decision = decide(&me, seen, &own);
             }
         }
         self.note(&me, heard, decision)
@@ -306,7 +393,7 @@ fn run(shared: &Weak<Shared>) {
 mod tests {
     use super::*;
     use cenote_base::Error;
-    use cenote_storage_node::ServerSeen;
+    use cenote_storage_node::{Demanded, ServerSeen};
     use std::collections::VecDeque;
 
     type Answers = Arc<Mutex<VecDeque<Result<Membership>>>>;
@@ -320,7 +407,7 @@ mod tests {
         }
 
         fn claim(&self, after: u64, silent: Nanos) -> Result<Membership> {
-            match silent == crate::decide::OVERDUE {
+            match silent == crate::pausing::OVERDUE {
                 true => Ok(membership(silent, after)),
                 false => Err(Error::Busy("heard".into())),
             }
@@ -356,6 +443,7 @@ mod tests {
             vacant_for: None,
             listens_for: Nanos::from_secs(9),
             switch_to: 0,
+            demanded: Demanded::default(),
             servers: vec![writer],
         }
     }
@@ -372,8 +460,9 @@ mod tests {
         let answers: Answers = Arc::default();
         answers.lock().push_back(Ok(membership(Nanos::ZERO, 3)));
         answers.lock().push_back(Ok(membership(Nanos::from_millis(300), 3)));
-        let member = Member::join(Box::new(Fake(answers.clone())), server(1, ServerRole::Reader));
-        let silent = crate::decide::OVERDUE;
+        let reader = server(1, ServerRole::Reader);
+        let member = Member::join(Box::new(Fake(answers.clone())), reader, None);
+        let silent = crate::pausing::OVERDUE;
         wait_for(&member, &Decision::Take { after: 3, silent });
         let claimed = member.claim(3, silent).expect("it is silent");
         assert!(member.claim(3, SILENCE).is_err());
@@ -396,9 +485,45 @@ mod tests {
         let answers: Answers = Arc::default();
         answers.lock().push_back(Ok(membership(Nanos::ZERO, 3)));
         let me = server(9, ServerRole::Writer);
-        let member = Member::join(Box::new(Fake(answers.clone())), me);
+        let member = Member::join(Box::new(Fake(answers.clone())), me, None);
         member.lease().wait(Nanos::from_secs(20)).expect("it is heard");
         answers.lock().push_back(Ok(membership(Nanos::ZERO, 4)));
         wait_for(&member, &Decision::Deposed { by: 4 });
+    }
+
+    #[test]
+    fn a_server_that_is_not_used_pauses_and_one_that_is_needed_resumes() {
+        let answers: Answers = Arc::default();
+        let pausing = Pausing {
+            after: Nanos::from_millis(1),
+            sessions: 1,
+        };
+        let me = server(9, ServerRole::Writer);
+        let member = Member::join(Box::new(Fake(answers.clone())), me, Some(pausing));
+        let looked = Looked {
+            position: Lsn::ZERO,
+            sessions: 1,
+            direct: 1,
+            statements: 5,
+        };
+        member.look(Arc::new(move || Some(looked)));
+        let heard = || answers.lock().push_back(Ok(membership(Nanos::ZERO, 3)));
+        heard();
+        let _ = member.ask();
+        assert_eq!(member.wait(Nanos::ZERO), Decision::Stay, "a client has a session");
+        let idle = Looked { sessions: 0, ..looked };
+        member.look(Arc::new(move || Some(idle)));
+        let until = rt::now() + Nanos::from_secs(20);
+        while member.wait(Nanos::from_millis(20)) != Decision::Pause {
+            assert!(rt::now() < until, "{member:?}");
+            heard();
+        }
+        let mut waits = membership(Nanos::from_secs(5), 3);
+        waits.demanded.waits_for = Some(Nanos::ZERO);
+        let _ = member.become_role(ServerRole::Paused, 0);
+        while member.wait(Nanos::from_millis(20)) != Decision::Resume {
+            assert!(rt::now() < until, "{member:?}");
+            answers.lock().push_back(Ok(waits.clone()));
+        }
     }
 }

@@ -23,8 +23,10 @@ use cenote_storage::nodes::{
 use cenote_storage::redo::GroupRef;
 
 use crate::command::{Command, PIECE_MAX};
+use crate::demand::Demand;
 use crate::members::{Membership, Server};
 use crate::peers::connect;
+use crate::usage::Usage;
 use crate::wire::{Hello, PAGES_MAX, Reply, Request, Status};
 
 /// How long a call may take.
@@ -221,6 +223,34 @@ impl NodesClient {
     /// [`Error::Timeout`].
     pub fn members(&self) -> Result<Membership> {
         members_in(self.ask_leader(&Request::Members)?)
+    }
+
+    /// Says what the clients of a proxy need; the servers of the database.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::Busy`] if there are too many proxies.
+    pub fn demand(&self, demand: Demand) -> Result<Membership> {
+        members_in(self.ask_leader(&Request::Demand(demand))?)
+    }
+
+    /// A server's process, by a number of its own, has used so much since it began.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn report_usage(&self, process: u128, usage: Usage) -> Result<()> {
+        let command = Command::Meter { process, usage };
+        self.command(&command).map(drop)
+    }
+
+    /// What all servers of the database have used, as they have reported.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub fn usage(&self) -> Result<Usage> {
+        match self.ask_leader(&Request::Usage)? {
+            Reply::Usage(usage) => Ok(usage),
+            other => Err(unexpected(other)),
+        }
     }
 
     /// The server of start `after` has been silent for `silent`: from here on it is not heard for some seconds, in which

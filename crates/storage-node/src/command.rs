@@ -8,6 +8,7 @@ use cenote_base::{Error, Lsn, Result};
 use cenote_storage::nodes::LogEnd;
 
 use crate::codec::{Reader, Writer};
+use crate::usage::{Usage, put_usage, take_usage};
 
 /// Bytes of redo in one command at most: a message has room for one, and a few fields.
 pub(crate) const PIECE_MAX: usize = 512 << 10;
@@ -57,6 +58,11 @@ pub(crate) enum Command {
         node: u64,
         identity: u128,
     },
+    /// A server's process has used so much since it began.
+    Meter {
+        process: u128,
+        usage: Usage,
+    },
 }
 
 const TAKE: u8 = 1;
@@ -66,6 +72,7 @@ const APPEND: u8 = 4;
 const MAKE_SPACE: u8 = 5;
 const DROP_SPACE: u8 = 6;
 const REPLACE: u8 = 7;
+const METER: u8 = 8;
 
 impl Command {
     pub fn encode(&self) -> Vec<u8> {
@@ -94,6 +101,7 @@ impl Command {
             Command::MakeSpace { epoch, sequence, space } => to(MAKE_SPACE, epoch, sequence).u32(*space),
             Command::DropSpace { epoch, sequence, space } => to(DROP_SPACE, epoch, sequence).u32(*space),
             Command::Replace { node, identity } => Writer::of(REPLACE).u64(*node).u128(*identity),
+            Command::Meter { process, usage } => put_usage(Writer::of(METER).u128(*process), usage),
         }
         .done()
     }
@@ -118,7 +126,9 @@ impl Command {
             Command::Append { redo, .. } => (redo.len(), PIECE_MAX),
             Command::Take { record, .. } => (record.len(), RECORD_MAX),
             Command::Begin { control, .. } | Command::Control { control, .. } => (control.len(), RECORD_MAX),
-            Command::MakeSpace { .. } | Command::DropSpace { .. } | Command::Replace { .. } => (0, 0),
+            Command::MakeSpace { .. } | Command::DropSpace { .. } | Command::Replace { .. } | Command::Meter { .. } => {
+                (0, 0)
+            }
         };
         match length <= most {
             true => Ok(()),
@@ -175,6 +185,10 @@ impl Command {
                 epoch: r.u64()?,
                 sequence: r.u64()?,
                 space: r.u32()?,
+            },
+            METER => Command::Meter {
+                process: r.u128()?,
+                usage: take_usage(r)?,
             },
             REPLACE => Command::Replace {
                 node: r.u64()?,
@@ -249,6 +263,13 @@ mod tests {
                 space: 6,
             },
             Command::Replace { node: 2, identity: 9 },
+            Command::Meter {
+                process: 3,
+                usage: Usage {
+                    cpu_ms: 4,
+                    ..Usage::default()
+                },
+            },
         ];
         for command in commands {
             let bytes = command.encode();

@@ -8,6 +8,7 @@
 mod client;
 mod codec;
 mod command;
+mod demand;
 mod machine;
 mod members;
 mod node;
@@ -19,9 +20,12 @@ mod readers;
 mod replica;
 mod snapshot;
 mod state_file;
+mod usage;
 mod wire;
 
 pub use client::NodesClient;
+pub use demand::{Demand, Demanded};
 pub use members::{Membership, Server, ServerRole, ServerSeen};
 pub use node::{NodeOptions, StorageNode};
+pub use usage::Usage;
 pub use wire::Status;

@@ -26,8 +26,11 @@ use cenote_storage::nodes::LogEnd;
 
 use crate::codec::{Reader, Writer};
 use crate::command::{Command, RECORD_MAX, put_end, take_end};
+use crate::usage::{Meter, Usage};
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
+/// Without what was used.
+const FORMAT_UNMETERED: u32 = 2;
 /// Bytes of groups that are not whole: a client sends a few MiB at a time.
 const UNFINISHED_MAX: usize = 32 << 20;
 
@@ -47,6 +50,7 @@ pub(crate) struct Machine {
     replaced: Arc<BTreeMap<u64, u128>>,
     /// What came of a group that is not whole yet.
     unfinished: Vec<u8>,
+    meter: Meter,
 }
 
 /// What became of a command.
@@ -90,6 +94,7 @@ impl Default for Machine {
             spaces: BTreeSet::new(),
             replaced: Arc::default(),
             unfinished: Vec::new(),
+            meter: Meter::default(),
         }
     }
 }
@@ -110,6 +115,11 @@ impl Machine {
     /// Where the log ends.
     pub fn log(&self) -> LogEnd {
         self.log
+    }
+
+    /// What servers of the database have used.
+    pub fn usage(&self) -> Usage {
+        self.meter.total()
     }
 
     /// The identities of nodes that lost their directory, by number.
@@ -150,6 +160,10 @@ impl Machine {
             Command::MakeSpace { epoch, sequence, space } => self.in_turn(epoch, sequence, |m| m.make_space(space)),
             Command::DropSpace { epoch, sequence, space } => self.in_turn(epoch, sequence, |m| m.drop_space(space)),
             Command::Replace { node, identity } => self.replace(node, identity),
+            Command::Meter { process, usage } => {
+                self.meter.report(process, usage);
+                Outcome::Done
+            }
         }
     }
 
@@ -283,21 +297,22 @@ impl Machine {
             .u64(self.epoch)
             .u128(self.token)
             .u64(self.sequence);
-        put_end(head, self.log)
+        let state = put_end(head, self.log)
             .bytes(&self.record)
             .u8(self.control.is_some().into())
             .bytes(self.control.as_deref().unwrap_or_default())
             .each(&spaces, |writer, space| writer.u32(*space))
             .each(&replaced, |writer, (node, identity)| writer.u64(*node).u128(*identity))
-            .bytes(&self.unfinished)
-            .done()
+            .bytes(&self.unfinished);
+        self.meter.put(state).done()
     }
 
     /// # Errors
     /// [`Error::Corrupt`](cenote_base::Error::Corrupt).
     pub fn decode(bytes: &[u8]) -> Result<Machine> {
         let mut r = Reader::new(bytes, "the storage nodes' state");
-        if r.u32()? != FORMAT {
+        let format = r.u32()?;
+        if !matches!(format, FORMAT | FORMAT_UNMETERED) {
             return Err(r.wrong("it has another format version"));
         }
         let (epoch, token, sequence, log) = (r.u64()?, r.u128()?, r.u64()?, take_end(&mut r)?);
@@ -313,6 +328,10 @@ impl Machine {
             spaces: r.each(|r| r.u32())?.into_iter().collect(),
             replaced: Arc::new(r.each(|r| Ok((r.u64()?, r.u128()?)))?.into_iter().collect()),
             unfinished: r.bytes()?.to_vec(),
+            meter: match format {
+                FORMAT => Meter::take(&mut r)?,
+                _ => Meter::default(),
+            },
         };
         r.end()?;
         Ok(machine)
@@ -322,6 +341,9 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Bytes of a meter that nothing was reported to.
+    const METER_EMPTY: usize = 6 * 8 + 8 + 4;
 
     fn end(at: u64, start: u64) -> Option<LogEnd> {
         Some(LogEnd {
@@ -467,6 +489,17 @@ mod tests {
         assert_eq!(machine.apply(replace.clone()), Outcome::Replaced(3));
         assert_eq!(machine.apply(replace), Outcome::Done, "it came twice");
         assert!(!machine.is_whole());
+        let without = machine.encode();
+        let usage = Usage {
+            writer_ms: 7,
+            ..Usage::default()
+        };
+        machine.apply(Command::Meter { process: 5, usage });
+        assert_eq!(machine.usage(), usage);
+        // A state of the format before has no meter: six numbers, and how many reports by how many processes.
+        let old = [&2u32.to_le_bytes(), &without[4..without.len() - METER_EMPTY]].concat();
+        let read = Machine::decode(&old).expect("a state of before");
+        assert_eq!((read.usage(), read.log()), (Usage::default(), machine.log()));
         for machine in [machine, Machine::default()] {
             let bytes = machine.encode();
             assert_eq!(Machine::decode(&bytes).unwrap(), machine);

@@ -10,6 +10,7 @@ use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
 use crate::codec::{Reader, Writer};
+use crate::demand::{Demand, Demanded, Demands, put_demanded, take_demanded};
 
 /// How long a server is listed that says nothing more.
 const LISTED: Nanos = Nanos::from_secs(30);
@@ -35,6 +36,8 @@ pub enum ServerRole {
     Opening,
     /// It had the database, and has stopped in order: nothing more comes of it.
     Gone,
+    /// It serves no clients and has no memory for pages, until it is needed: by clients of proxies, or of its own address.
+    Paused,
 }
 
 /// A server, as it says itself.
@@ -82,6 +85,8 @@ pub struct Membership {
     pub listens_for: Nanos,
     /// The server that is to have the database next; zero: none is named.
     pub switch_to: u128,
+    /// What clients of proxies need.
+    pub demanded: Demanded,
     /// The servers, by their numbers.
     pub servers: Vec<ServerSeen>,
 }
@@ -121,6 +126,7 @@ struct Table {
     claimed: Option<Claim>,
     /// The server that is to have the database behind a start, and when that was asked for.
     switch: Option<(u128, u64, Nanos)>,
+    demands: Demands,
 }
 
 /// The server of a start was found silent, and another takes the database.
@@ -168,6 +174,16 @@ impl Members {
         }
         table.servers.insert(server.id, (server, rt::now()));
         Ok(())
+    }
+
+    /// A proxy says what its clients need.
+    ///
+    /// # Errors
+    /// [`Error::Busy`]: there are too many.
+    pub fn demand(&self, led: Led, demand: Demand) -> Result<()> {
+        let mut table = self.0.lock();
+        table.listen(led);
+        table.demands.note(demand, rt::now())
     }
 
     /// The server of that number is to have the database next.
@@ -238,6 +254,7 @@ impl Members {
             vacant_for: table.vacant_since(led.epoch).map(|since| now.since(since)),
             listens_for: now.since(table.since),
             switch_to: table.switch.map_or(0, |(to, ..)| to),
+            demanded: table.demands.sum(now),
             servers: table.servers.values().map(seen).collect(),
         }
     }
@@ -310,6 +327,7 @@ pub(crate) fn put_server(writer: Writer, server: &Server) -> Writer {
         ServerRole::Reader => 2,
         ServerRole::Opening => 3,
         ServerRole::Gone => 4,
+        ServerRole::Paused => 5,
     };
     writer
         .u128(server.id)
@@ -332,6 +350,7 @@ pub(crate) fn take_server(r: &mut Reader<'_>) -> Result<Server> {
         2 => ServerRole::Reader,
         3 => ServerRole::Opening,
         4 => ServerRole::Gone,
+        5 => ServerRole::Paused,
         _ => return Err(r.wrong("a server's role is none")),
     };
     Ok(Server {
@@ -347,15 +366,15 @@ pub(crate) fn take_server(r: &mut Reader<'_>) -> Result<Server> {
 }
 
 pub(crate) fn put_membership(writer: Writer, members: &Membership) -> Writer {
-    writer
+    let head = writer
         .u64(members.epoch)
         .u8(members.has_database.into())
         .u8(members.vacant_for.is_some().into())
         .u64(members.vacant_for.unwrap_or_default().0)
         .u64(members.term)
         .u64(members.listens_for.0)
-        .u128(members.switch_to)
-        .each(&members.servers, |w, seen| put_server(w, &seen.server).u64(seen.ago.0))
+        .u128(members.switch_to);
+    put_demanded(head, &members.demanded).each(&members.servers, |w, seen| put_server(w, &seen.server).u64(seen.ago.0))
 }
 
 pub(crate) fn take_membership(r: &mut Reader<'_>) -> Result<Membership> {
@@ -368,6 +387,7 @@ pub(crate) fn take_membership(r: &mut Reader<'_>) -> Result<Membership> {
         term: r.u64()?,
         listens_for: Nanos(r.u64()?),
         switch_to: r.u128()?,
+        demanded: take_demanded(r)?,
         servers: r.each(|r| {
             Ok(ServerSeen {
                 server: take_server(r)?,

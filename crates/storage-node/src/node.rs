@@ -30,6 +30,7 @@ use raft::eraftpb::Message;
 
 use crate::client::NodesClient;
 use crate::command::Command;
+use crate::demand::Demand;
 use crate::machine::{Machine, Outcome};
 use crate::members::{Led, Members, Server, ServerRole};
 use crate::pages::{Checkpoint, Limits, Pages, Put, records_of};
@@ -855,6 +856,8 @@ impl Shared {
             Request::Members => Ok(self.members()),
             Request::Switch { to } => self.switch(to),
             Request::Claim { after, silent } => self.claim(after, silent),
+            Request::Demand(demand) => self.demand(demand),
+            Request::Usage => Ok(self.usage()),
         };
         answered.unwrap_or_else(Reply::Failed)
     }
@@ -967,6 +970,23 @@ impl Shared {
     fn members(&self) -> Reply {
         self.confirmed()
             .map_or_else(|other| *other, |led| Reply::Members(self.members.seen(led)))
+    }
+
+    fn demand(&self, demand: Demand) -> Result<Reply> {
+        match self.led() {
+            Ok(led) => {
+                self.members.demand(led, demand)?;
+                Ok(self.members())
+            }
+            Err(other) => Ok(*other),
+        }
+    }
+
+    fn usage(&self) -> Reply {
+        match self.replica.confirm(ANSWER_TIMEOUT) {
+            Answer::Current => Reply::Usage(self.replica.view().usage),
+            other => unanswered(other),
+        }
     }
 
     fn claim(&self, after: u64, silent: Nanos) -> Result<Reply> {

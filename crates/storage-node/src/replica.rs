@@ -42,6 +42,7 @@ use crate::peers::Peers;
 use crate::raft_log::RaftLog;
 use crate::snapshot::{Given, Offer, Pending};
 use crate::state_file::StateFile;
+use crate::usage::Usage;
 
 /// The unit of Raft's time.
 const TICK: Nanos = Nanos::from_millis(50);
@@ -151,6 +152,7 @@ pub(crate) struct View {
     pub control: Option<Arc<[u8]>>,
     pub log: LogEnd,
     pub replaced: Arc<BTreeMap<u64, u128>>,
+    pub usage: Usage,
     /// Why the node has ended.
     pub failed: Option<Error>,
     /// It ends because it was given a state, with which it is to be started anew.
@@ -181,6 +183,7 @@ impl Default for View {
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
             replaced: Arc::default(),
+            usage: Usage::default(),
             failed: None,
             begins_anew: false,
         }
@@ -195,6 +198,7 @@ impl View {
         self.control = machine.control().cloned();
         self.log = machine.log();
         self.replaced = Arc::clone(machine.replaced());
+        self.usage = machine.usage();
     }
 }
 

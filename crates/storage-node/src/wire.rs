@@ -12,11 +12,13 @@ use cenote_storage::nodes::{
 
 use crate::codec::{Reader, Writer};
 use crate::command::{put_end, take_end};
+use crate::demand::{Demand, put_demand, take_demand};
 use crate::members::{Membership, Server, put_membership, put_server, take_membership, take_server};
 use crate::pages::CHANGES_MAX;
+use crate::usage::{Usage, put_usage, take_usage};
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
@@ -132,6 +134,10 @@ pub(crate) enum Request {
     Switch {
         to: u128,
     },
+    /// A proxy says what its clients need, and asks for the servers.
+    Demand(Demand),
+    /// What servers of the database have used.
+    Usage,
 }
 
 /// What nodes answer.
@@ -172,6 +178,7 @@ pub(crate) enum Reply {
     Newest(Newest),
     Readers(Vec<ReaderSeen>),
     Members(Membership),
+    Usage(Usage),
 }
 
 /// What a node says of itself.
@@ -241,6 +248,8 @@ impl Request {
             Request::Members => Writer::of(12),
             Request::Switch { to } => Writer::of(13).u128(*to),
             Request::Claim { after, silent } => Writer::of(14).u64(*after).u64(silent.0),
+            Request::Demand(demand) => put_demand(Writer::of(15), demand),
+            Request::Usage => Writer::of(16),
         }
         .done()
     }
@@ -276,6 +285,8 @@ impl Request {
                 after: r.u64()?,
                 silent: Nanos(r.u64()?),
             },
+            15 => Request::Demand(take_demand(&mut r)?),
+            16 => Request::Usage,
             _ => return Err(r.wrong("there is no such request")),
         };
         r.end()?;
@@ -323,6 +334,7 @@ impl Reply {
             Reply::Newest(newest) => Writer::of(14).u128(newest.database).lsn(newest.end),
             Reply::Readers(readers) => Writer::of(15).each(readers, put_reader),
             Reply::Members(members) => put_membership(Writer::of(16), members),
+            Reply::Usage(usage) => put_usage(Writer::of(17), usage),
         }
         .done()
     }
@@ -360,6 +372,7 @@ impl Reply {
             }),
             15 => Reply::Readers(r.each(take_reader)?),
             16 => Reply::Members(take_membership(&mut r)?),
+            17 => Reply::Usage(take_usage(&mut r)?),
             _ => return Err(r.wrong("there is no such answer")),
         };
         r.end()?;

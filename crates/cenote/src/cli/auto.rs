@@ -5,9 +5,11 @@
 //!     ▲          ▲                                                          │
 //!     │          └───────────── another one was named: hands over ──────────┤
 //!     └──── anew, as a process ── another one has it, or its memory fails ──┘
+//!
+//!   reader, writer ── it is not needed ──▶ paused ── clients wait, or one connects ──▶ begins
 //! ```
 //!
-//! The port stays bound. Its sessions end before it refuses connections: an address that refuses has none.
+//! The port stays bound, in a pause, too. Its sessions end before it refuses connections: an address that refuses has none.
 
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
@@ -16,6 +18,7 @@ use super::serving::{
     bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
 };
 use crate::config::Settings;
+use crate::metering::{self, Meter};
 use crate::server::Server;
 use crate::server::auth::Passwords;
 use crate::{database, log, membership};
@@ -23,7 +26,8 @@ use cenote_base::rt::Nanos;
 use cenote_cluster::lease::SILENCE;
 use cenote_cluster::{Claimed, Decision, Member};
 use cenote_engine::{Engine, Promotion};
-use cenote_storage_node::{NodesClient, ServerRole};
+use cenote_storage_node::{Membership, NodesClient, ServerRole, ServerSeen};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::{SocketAddr, TcpListener};
@@ -51,6 +55,7 @@ struct Auto {
     listener: TcpListener,
     address: SocketAddr,
     member: Member,
+    meter: Option<Meter>,
 }
 
 /// What the server is now.
@@ -72,6 +77,7 @@ enum Next {
     Stop(i32),
     Promoted(Box<Promotion>, Took),
     HandOver,
+    Pause,
     /// As a process, for this reason.
     Anew(String),
 }
@@ -92,6 +98,7 @@ pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Resul
     };
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
     let auto = Auto {
+        meter: Meter::begin(&settings)?,
         settings,
         listener,
         address,
@@ -105,6 +112,7 @@ pub fn run(settings: Settings, listener: TcpListener, started: Instant) -> Resul
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     database::end_at_signals()?;
     let code = auto.serve_on(standing, &mut signals, started)?;
+    auto.meter.iter().for_each(Meter::end);
     withdraw_address(&auto.settings.data);
     Ok(code)
 }
@@ -136,7 +144,7 @@ impl Auto {
 
     fn try_to_begin(&self) -> Result<Option<Standing>, Failure> {
         let seen = self.member.ask()?;
-        if seen.has_database {
+        if seen.has_database && !self.is_first_of_none(&seen) {
             match database::open_reader(&self.settings) {
                 Ok(engine) => return Ok(Some(reader(engine))),
                 Err(error) if seen.writer().is_some() => return Err(error.into()),
@@ -165,6 +173,17 @@ impl Auto {
             role: ServerRole::Writer,
             epoch,
         }))
+    }
+
+    /// Whether the database was left in order, and no other server is there that could take it: then this one does, and
+    /// reads nothing before. Of two that see it so one is refused, and begins as a reader.
+    fn is_first_of_none(&self, seen: &Membership) -> bool {
+        let is_up = |role| matches!(role, ServerRole::Reader | ServerRole::Opening | ServerRole::Writer);
+        let me = self.member.id();
+        let is_there = |other: &ServerSeen| {
+            other.server.id != me && other.server.may_write && other.ago < SILENCE && is_up(other.server.role)
+        };
+        seen.vacant_for.is_some() && !seen.servers.iter().any(is_there)
     }
 
     /// Others see at once that it has the database, and that it opens it.
@@ -206,10 +225,13 @@ impl Auto {
             standing = match self.wait(&standing, signals) {
                 Next::Stop(signal) => return Ok(self.stop(&standing, &mut server, signal)),
                 Next::Promoted(promotion, took) => self.become_writer(standing, server, *promotion, took)?,
-                Next::HandOver => match self.become_reader(standing, server, signals)? {
-                    Some(reader) => reader,
-                    None => return Ok(ExitCode::SUCCESS),
-                },
+                next @ (Next::HandOver | Next::Pause) => {
+                    let is_pause = matches!(next, Next::Pause);
+                    match self.leave(standing, server, is_pause, signals)? {
+                        Some(standing) => standing,
+                        None => return Ok(ExitCode::SUCCESS),
+                    }
+                }
                 Next::Anew(why) => {
                     database::restart(&why);
                     return Ok(ExitCode::FAILURE);
@@ -234,6 +256,10 @@ impl Auto {
         let engine = standing.engine.clone();
         let server = serve(&self.settings, engine, (listener, local), passwords, None, lease)?;
         self.member.look(membership::look(&standing.engine, &server.registry));
+        self.count(match standing.role {
+            ServerRole::Writer => metering::Standing::Writer,
+            _ => metering::Standing::Reader,
+        });
         Ok(server)
     }
 
@@ -255,8 +281,9 @@ impl Auto {
                     }
                 },
                 Decision::HandOver => return Next::HandOver,
+                Decision::Pause => return Next::Pause,
                 Decision::Deposed { by } => return Next::Anew(format!("start {by} has the database")),
-                Decision::Stay | Decision::Probe(_) => {}
+                Decision::Stay | Decision::Probe(_) | Decision::Resume => {}
             }
         }
     }
@@ -281,6 +308,7 @@ impl Auto {
         // Others see that it is under way; it is said again.
         self.member.opens(Arc::new(move || epoch));
         let _ = self.member.become_role(ServerRole::Opening, epoch);
+        self.count(metering::Standing::None);
         let left = server.stop(TIMEOUT);
         drop(server);
         self.listen()?;
@@ -305,14 +333,23 @@ impl Auto {
         })
     }
 
-    fn become_reader(
+    /// Leaves the database in order, if it has it. Then it begins again: at once, or behind a pause. `None`: it is to end.
+    fn leave(
         &self,
         standing: Standing,
         mut server: Server,
+        is_pause: bool,
         signals: &mut Signals,
     ) -> Result<Option<Standing>, Failure> {
-        log::info!("another server is to have the database: handing over");
+        log::info!(
+            "{}",
+            match is_pause {
+                true => "this server is not needed: it pauses",
+                false => "another server is to have the database: handing over",
+            }
+        );
         let begun = Instant::now();
+        self.count(metering::Standing::None);
         let left = server.hand_over(GRACE, TIMEOUT);
         drop(server);
         self.listen()?;
@@ -322,11 +359,47 @@ impl Auto {
         if let Err(error) = standing.engine.shutdown() {
             database::restart(&format!("the database was not closed in order: {error}"));
         }
-        let _ = self.member.become_role(ServerRole::Gone, standing.epoch);
+        let epoch = standing.epoch;
+        let _ = self.member.become_role(ServerRole::Gone, epoch);
         log::info!("the database was left in {} ms", begun.elapsed().as_millis());
         drop(standing);
+        if is_pause && !self.pause(epoch, signals) {
+            return Ok(None);
+        }
+        let begun = Instant::now();
         self.member.opens(Arc::new(|| 0));
-        self.begin(|| signals.pending().next().is_some())
+        let _ = self.member.become_role(ServerRole::Opening, 0);
+        let standing = self.begin(|| signals.pending().next().is_some())?;
+        if let (Some(standing), true) = (&standing, is_pause) {
+            let ms = begun.elapsed().as_millis();
+            log::info!("this server serves again, after {ms} ms: {}", standing.describe());
+        }
+        Ok(standing)
+    }
+
+    /// Waits, with no memory for pages, until clients need this server; false: it is to end. `epoch`: of the start with
+    /// which it had the database, or zero.
+    fn pause(&self, epoch: u64, signals: &mut Signals) -> bool {
+        // It is said again.
+        let _ = self.member.become_role(ServerRole::Paused, 0);
+        while signals.pending().next().is_none() {
+            let keeps_shared = epoch > 0 && self.member.seen().is_some_and(|seen| seen.epoch == epoch);
+            self.count(metering::Standing::Paused { keeps_shared });
+            if self.has_client() || self.member.wait(TURN) == Decision::Resume {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Whether a client has connected that no server has accepted yet.
+    fn has_client(&self) -> bool {
+        let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    fn count(&self, standing: metering::Standing) {
+        self.meter.iter().for_each(|meter| meter.stands(standing));
     }
 
     /// Clients wait in the backlog from here on. A server that stops ends what listens.

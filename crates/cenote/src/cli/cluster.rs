@@ -19,6 +19,8 @@ const TURN: Duration = Duration::from_millis(20);
 pub enum ClusterCommand {
     /// Show the servers of a database: which has it, how far each is behind, how many sessions each has
     Status(StorageOptions),
+    /// Show what the database has used since it was made: hours of servers, processors and memory
+    Usage(StorageOptions),
     /// Let another server have the database: the one that has it ends its statements, and becomes a reader
     Switch(SwitchArguments),
 }
@@ -39,6 +41,7 @@ pub struct SwitchArguments {
 pub fn run(command: ClusterCommand) -> Result<ExitCode, Failure> {
     match command {
         ClusterCommand::Status(options) => status(options),
+        ClusterCommand::Usage(options) => usage(options),
         ClusterCommand::Switch(arguments) => switch(arguments),
     }
 }
@@ -58,11 +61,38 @@ fn status(options: StorageOptions) -> Result<ExitCode, Failure> {
     }
     Ok(match seen.writer() {
         Some(writer) if writer.ago < SILENT => ExitCode::SUCCESS,
+        _ if is_paused(&seen) => {
+            say!("  paused: the first client that connects resumes it");
+            ExitCode::SUCCESS
+        }
         _ => {
             say!("  no server has the database");
             ExitCode::FAILURE
         }
     })
+}
+
+/// Whether no server has the database because it is not needed.
+pub fn is_paused(seen: &Membership) -> bool {
+    let is_paused = |one: &ServerSeen| one.server.role == ServerRole::Paused && one.ago < SILENT;
+    seen.vacant_for.is_some() && seen.servers.iter().any(is_paused)
+}
+
+fn usage(options: StorageOptions) -> Result<ExitCode, Failure> {
+    let used = client(options)?.usage()?;
+    let hours = |ms: u64| format!("{:.4} h", ms as f64 / 3_600_000.0);
+    let memory = |mib_s: u64| format!("{:.4} GiB h", mib_s as f64 / 1024.0 / 3600.0);
+    let rows = [
+        ("servers that had the database", hours(used.writer_ms)),
+        ("servers that read it", hours(used.reader_ms)),
+        ("paused servers", hours(used.paused_ms)),
+        ("processors", hours(used.cpu_ms)),
+        ("memory of servers, while they served", memory(used.memory_mib_s)),
+        ("memory that servers share", memory(used.shared_mib_s)),
+    ];
+    let table = rows.map(|(what, much)| vec![what.to_owned(), much]);
+    print_aligned(&table);
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A row for each server, under a head.
@@ -107,6 +137,7 @@ fn role(all: &Membership, server: &Server) -> &'static str {
         ServerRole::Reader => "reader",
         ServerRole::Opening => "opening",
         ServerRole::Gone => "stopped",
+        ServerRole::Paused => "paused",
     }
 }
 
@@ -162,6 +193,7 @@ fn target(seen: &Membership, wanted: Option<&str>) -> Result<Server, Failure> {
 mod tests {
     use super::*;
     use cenote_base::Lsn;
+    use cenote_storage_node::Demanded;
 
     fn server(id: u128, role: ServerRole, position: u64) -> ServerSeen {
         ServerSeen {
@@ -188,6 +220,7 @@ mod tests {
             vacant_for: None,
             listens_for: Nanos::from_secs(9),
             switch_to: 0,
+            demanded: Demanded::default(),
             servers: vec![
                 server(1, ServerRole::Writer, 900),
                 server(2, ServerRole::Reader, 700),

@@ -16,6 +16,7 @@ use super::serving::{
 };
 use crate::config::{Role, RunOptions, Settings};
 use crate::device::Emulation;
+use crate::metering::{Meter, Standing};
 use crate::server::auth::Passwords;
 use crate::server::{self, Server};
 use crate::{database, log, membership};
@@ -79,6 +80,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
         None,
     )?;
     let address = server.address();
+    let meter = Meter::begin(&settings)?;
     let member = membership::join(&settings, address)?;
     if let Some(member) = &member {
         member.look(membership::look(&engine, &server.registry));
@@ -89,6 +91,12 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
         // It is said again.
         let _ = member.become_role(role, membership::epoch_of(&engine));
     }
+    if let Some(meter) = &meter {
+        meter.stands(match engine.is_reader() {
+            true => Standing::Reader,
+            false => Standing::Writer,
+        });
+    }
     publish_address(&settings.data, address)?;
     say_connect(&settings, address);
     let label = emulation.map_or_else(String::new, |e| format!(", {},", e.label()));
@@ -97,6 +105,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
 
     let code = wait_and_stop(&mut signals, &mut server, &engine);
     withdraw_address(&settings.data);
+    meter.iter().for_each(Meter::end);
     if let (Some(member), false) = (&member, engine.is_reader()) {
         // Else it is found silent.
         let _ = member.become_role(ServerRole::Gone, membership::epoch_of(&engine));

@@ -28,6 +28,18 @@ pub struct Servers {
     pub readers: Vec<ServerAt>,
 }
 
+/// What the clients of a proxy need just now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Clients that wait for a writer.
+    pub waiting: usize,
+    /// Sessions in use, and clients that wait for one.
+    pub load: usize,
+}
+
+/// Says what clients need; `None`: the proxy is no more.
+pub type Needs = Box<dyn Fn() -> Option<Need> + Send + Sync>;
+
 /// Knows the servers of a database.
 ///
 /// It says what it knows at once, and tells of each change by the receiver; it never waits. What it says may be out of
@@ -41,6 +53,9 @@ pub trait Directory: Send + Sync {
 
     /// A server that it says is not what it says: a change is to be expected.
     fn hurry(&self) {}
+
+    /// What clients need is asked here from now on, and told to those who can do something about it.
+    fn serve_needs(&self, _needs: Needs) {}
 }
 
 /// Servers that do not change, or are those of a file.

@@ -1,14 +1,14 @@
-//! The servers of a database, as its storage nodes know them.
+//! The servers of a database, as its storage nodes know them; these hear what clients need with each question.
 
-use super::directory::{Directory, ServerAt, Servers, tell};
+use super::directory::{Directory, Need, Needs, ServerAt, Servers, tell};
 use super::shared::lock;
 use cenote_base::rt::Nanos;
-use cenote_storage_node::{Membership, NodesClient, ServerRole};
-use std::sync::{Arc, Mutex, Weak};
+use cenote_storage_node::{Demand, Membership, NodesClient, ServerRole};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Between two questions; where no server has the database, clients wait for one.
+/// Between two questions; where clients wait for a server to have the database, the second.
 const LOOK: Duration = Duration::from_millis(100);
 const LOOK_SOON: Duration = Duration::from_millis(10);
 /// How long a change is expected once a server was not what it should be.
@@ -16,11 +16,19 @@ const EXPECTED: Duration = Duration::from_secs(2);
 /// A reader that has said nothing for so long is none. A writer is one until another start has the database: what it
 /// answers rests on its lease.
 const SILENT: Nanos = Nanos::from_millis(1500);
+/// Loads are told as an average over about so long: paused servers resume for work that stays.
+const AVERAGED_OVER: Duration = Duration::from_secs(2);
+/// Loads are told in hundredths.
+const HUNDRED: f64 = 100.0;
 
 /// See the module. Where no node answers, what was known before counts on.
 pub struct Members {
     servers: watch::Sender<Arc<Servers>>,
     hurried: Mutex<Option<Instant>>,
+    needs: OnceLock<Needs>,
+    load: Mutex<Average>,
+    /// Drawn when the proxy began.
+    proxy: u128,
 }
 
 impl Members {
@@ -32,6 +40,9 @@ impl Members {
         let members = Arc::new(Members {
             servers: watch::Sender::new(Arc::default()),
             hurried: Mutex::default(),
+            needs: OnceLock::new(),
+            load: Mutex::default(),
+            proxy: cenote_base::rt::random_u128().max(1),
         });
         let following = Arc::downgrade(&members);
         let thread = std::thread::Builder::new().name("servers".into());
@@ -40,10 +51,21 @@ impl Members {
     }
 
     fn pause(&self) -> Duration {
+        // Clients that wait say so again and again.
         let is_expected = lock(&self.hurried).is_some_and(|at| at.elapsed() < EXPECTED);
-        match is_expected || self.servers().writer.is_none() {
+        match is_expected {
             true => LOOK_SOON,
             false => LOOK,
+        }
+    }
+
+    fn demand(&self) -> Demand {
+        let need = self.needs.get().and_then(|need| need()).unwrap_or_default();
+        let load = lock(&self.load).note(need, Instant::now());
+        Demand {
+            proxy: self.proxy,
+            waiting: u32::try_from(need.waiting).unwrap_or(u32::MAX),
+            load: (load * HUNDRED).round() as u32,
         }
     }
 }
@@ -60,12 +82,37 @@ impl Directory for Members {
     fn hurry(&self) {
         *lock(&self.hurried) = Some(Instant::now());
     }
+
+    fn serve_needs(&self, needs: Needs) {
+        // A directory is one proxy's.
+        self.needs.set(needs).ok();
+    }
+}
+
+/// The average of a load, in which what is long ago counts less and less.
+#[derive(Debug, Default)]
+struct Average {
+    load: f64,
+    at: Option<Instant>,
+}
+
+impl Average {
+    fn note(&mut self, need: Need, now: Instant) -> f64 {
+        let elapsed = self.at.map_or(AVERAGED_OVER, |at| now.saturating_duration_since(at));
+        let share = 1.0 - (-elapsed.as_secs_f64() / AVERAGED_OVER.as_secs_f64()).exp();
+        self.load += (need.load as f64 - self.load) * share;
+        self.at = Some(now);
+        self.load
+    }
 }
 
 fn follow(client: &NodesClient, following: &Weak<Members>) {
     loop {
+        let Some(demand) = following.upgrade().map(|members| members.demand()) else {
+            return;
+        };
         // Why none answers is said by the nodes' own status, and to clients that wait.
-        let seen = client.members().ok();
+        let seen = client.demand(demand).ok();
         let Some(members) = following.upgrade() else { return };
         if let Some(seen) = &seen {
             tell(&members.servers, servers_of(seen));
@@ -111,7 +158,7 @@ fn at(address: &str, epoch: u64) -> ServerAt {
 mod tests {
     use super::*;
     use cenote_base::Lsn;
-    use cenote_storage_node::{Server, ServerSeen};
+    use cenote_storage_node::{Demanded, Server, ServerSeen};
 
     fn seen(id: u128, role: ServerRole, epoch: u64, ms: u64) -> ServerSeen {
         ServerSeen {
@@ -130,6 +177,22 @@ mod tests {
     }
 
     #[test]
+    fn a_load_that_stays_is_told_soon_and_one_that_comes_once_hardly() {
+        let begun = Instant::now();
+        let need = |load| Need { waiting: 0, load };
+        let (mut average, mut load) = (Average::default(), 0.0);
+        average.note(need(0), begun);
+        for n in 1..=100 {
+            load = average.note(need(10), begun + Duration::from_millis(100 * n));
+        }
+        assert!((9.5..=10.0).contains(&load), "{load}");
+        let mut once = Average::default();
+        once.note(need(0), begun);
+        let load = once.note(need(10), begun + Duration::from_millis(100));
+        assert!(load < 1.0, "{load}");
+    }
+
+    #[test]
     fn the_writer_is_that_of_the_last_start_and_readers_are_those_that_are_heard() {
         let mut members = Membership {
             epoch: 5,
@@ -138,6 +201,7 @@ mod tests {
             vacant_for: None,
             listens_for: Nanos::from_secs(9),
             switch_to: 0,
+            demanded: Demanded::default(),
             servers: vec![
                 seen(1, ServerRole::Writer, 4, 0),
                 seen(2, ServerRole::Writer, 5, 800),

@@ -69,6 +69,10 @@ const SWEEP: Duration = Duration::from_secs(5);
 
 /// Serves clients until `stop` says so, and those with a transaction ten seconds longer.
 pub async fn serve(listener: TcpListener, shared: Arc<Shared>, stop: tokio::sync::oneshot::Receiver<()>) {
+    let asked = Arc::downgrade(&shared);
+    shared
+        .directory
+        .serve_needs(Box::new(move || asked.upgrade().map(|shared| shared.need())));
     let keepers = [
         tokio::spawn(follow(shared.clone())),
         tokio::spawn(sweep(shared.clone())),

@@ -3,7 +3,7 @@
 //! ```text
 //! take ── waits for a permit, first come first served ──► idle session of the user, the client's last if it is there
 //!                                                     └─► or a new one, for which an idle one of another user may go
-//! give back ── idle, for a minute at most       retire ── the server is no longer one of the directory's
+//! give back ── idle, for ten seconds at most       retire ── the server is no longer one of the directory's
 //! ```
 //!
 //! Invariants: a session in use has a permit; sessions in use and idle ones together are no more than permits.
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant as Deadline;
 
-/// An idle session is closed after this time.
-const IDLE_TIME_MAX: Duration = Duration::from_secs(60);
+/// An idle session is closed after this time: a server with sessions does not pause, and a new one costs a millisecond.
+const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// A server that did not let the proxy in is not asked again for so long, where there is another.
 const AVOIDED_FOR: Duration = Duration::from_millis(500);
 

@@ -1,13 +1,13 @@
 //! What all clients of a proxy share.
 
 use super::backend::Greeting;
-use super::directory::{Directory, ServerAt, Servers};
+use super::directory::{Directory, Need, ServerAt, Servers};
 use super::passwords::Users;
 use super::pool::Pool;
 use super::state::{Start, Values};
 use super::statements::Interned;
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{RwLock, watch};
@@ -114,6 +114,15 @@ impl Shared {
         let mut pools: Vec<_> = lock(&self.pools).values().cloned().collect();
         pools.sort_by(|a, b| (a.is_reader, &a.address).cmp(&(b.is_reader, &b.address)));
         pools
+    }
+
+    /// What clients need just now.
+    pub fn need(&self) -> Need {
+        let loads = lock(&self.pools).values().map(|pool| pool.load()).sum();
+        Need {
+            waiting: self.without_writer.load(Ordering::Relaxed),
+            load: loads,
+        }
     }
 
     /// Retires the sessions of servers that are none of these.

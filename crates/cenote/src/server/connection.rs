@@ -23,6 +23,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+/// What a proxy asks for in its start-up packet.
+const REPORT: &str = "_cenote.report";
 const TOO_MANY_CONNECTIONS: &str = "53300";
 
 /// One of the connections that are counted.
@@ -235,6 +237,7 @@ fn open(wire: &Wire, startup: &Startup, peer: Peer, context: &Context) -> Result
         user: startup.user.clone(),
         client: peer.to_string(),
         application_name: startup.setting("application_name").unwrap_or_default().to_owned(),
+        is_proxys: startup.setting(REPORT).is_some(),
         stream: wire.stream(),
     };
     let max = context.access.max_connections;

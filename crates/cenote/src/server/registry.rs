@@ -69,6 +69,8 @@ pub struct Entry {
     pub client: String,
     /// When it began.
     pub connected: SystemTime,
+    /// Whether a proxy has it: its client has another session when this one ends.
+    is_proxys: bool,
     application_name: Mutex<String>,
     query: Mutex<String>,
     state: AtomicU8,
@@ -217,6 +219,19 @@ pub struct Registry {
     left: Condvar,
     last_id: AtomicI32,
     closing: AtomicBool,
+    /// Statements of sessions that have ended.
+    statements: AtomicU64,
+}
+
+/// How a server is used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Sessions.
+    pub sessions: usize,
+    /// Those that no proxy has.
+    pub direct: usize,
+    /// Statements that were begun, by these and by those before.
+    pub statements: u64,
 }
 
 /// What a session is registered with.
@@ -228,6 +243,8 @@ pub struct Arrival {
     pub client: String,
     /// What the client calls itself.
     pub application_name: String,
+    /// Whether the client is a proxy.
+    pub is_proxys: bool,
     /// The connection.
     pub stream: Arc<Socket>,
 }
@@ -261,6 +278,7 @@ impl Registry {
             user: arrival.user,
             client: arrival.client,
             connected: SystemTime::now(),
+            is_proxys: arrival.is_proxys,
             application_name: Mutex::new(arrival.application_name),
             query: Mutex::default(),
             state: AtomicU8::new(State::Idle as u8),
@@ -302,6 +320,17 @@ impl Registry {
     /// How many sessions there are.
     pub fn count(&self) -> usize {
         lock(&self.sessions).len()
+    }
+
+    /// How the server is used.
+    pub fn usage(&self) -> Usage {
+        let sessions = lock(&self.sessions);
+        let begun: u64 = sessions.values().map(|entry| entry.statements()).sum();
+        Usage {
+            sessions: sessions.len(),
+            direct: sessions.values().filter(|entry| !entry.is_proxys).count(),
+            statements: begun + self.statements.load(Ordering::Relaxed),
+        }
     }
 
     /// All sessions in the order of their numbers.
@@ -362,7 +391,11 @@ pub struct Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        lock(&self.registry.sessions).remove(&self.entry.id);
+        let mut sessions = lock(&self.registry.sessions);
+        sessions.remove(&self.entry.id);
+        let statements = self.entry.statements();
+        self.registry.statements.fetch_add(statements, Ordering::Relaxed);
+        drop(sessions);
         self.registry.left.notify_all();
     }
 }

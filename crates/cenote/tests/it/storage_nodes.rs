@@ -12,6 +12,7 @@ const TIMEOUT: Duration = Duration::from_secs(180);
 
 mod cluster;
 mod copies;
+mod pausing;
 mod readers;
 mod shared_memory;
 

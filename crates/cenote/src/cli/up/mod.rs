@@ -46,6 +46,10 @@ pub struct UpArguments {
     /// With memory nodes: bytes that all servers share
     #[arg(long, default_value_t = ByteSize::mib(512), value_name = "SIZE")]
     shared_memory: ByteSize,
+    /// Seconds without use after which servers pause, all of them in the end: the next client resumes them, and clients
+    /// stay connected meanwhile; 0: never
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    pause_after: u32,
     /// First of the ports on 127.0.0.1: where clients connect; where it is taken, others are
     #[arg(long, default_value_t = 5433, value_name = "PORT")]
     port: u16,
@@ -92,6 +96,7 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
         memory_nodes: arguments.memory_nodes,
         memory_size: arguments.memory_size,
         shared_memory: arguments.shared_memory,
+        pause_after: arguments.pause_after,
         port: arguments.port,
     };
     let plan = Plan::load_or_make(&dir, shape)?;

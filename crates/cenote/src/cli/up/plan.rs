@@ -23,6 +23,8 @@ pub struct Shape {
     pub memory_nodes: usize,
     pub memory_size: ByteSize,
     pub shared_memory: ByteSize,
+    /// Seconds without use after which servers pause; 0: never.
+    pub pause_after: u32,
     /// The first port.
     pub port: u16,
 }
@@ -39,6 +41,9 @@ pub struct Plan {
     pub storage_nodes: Vec<u16>,
     /// Bytes of memory for pages of each server.
     pub memory_size: u64,
+    /// Seconds without use after which servers pause; 0: never.
+    #[serde(default)]
+    pub pause_after: u32,
     /// Memory that all servers share, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
@@ -103,7 +108,8 @@ impl Plan {
         let shared = self.shared.as_ref().map(|shared| (shared.memory.len(), shared.bytes));
         let wanted = (shape.memory_nodes > 0).then(|| (shape.memory_nodes, shape.shared_memory.bytes()));
         let counts = (self.servers.len(), self.storage_nodes.len(), self.memory_size);
-        counts == (shape.servers, shape.storage_nodes, shape.memory_size.bytes()) && shared == wanted
+        counts == (shape.servers, shape.storage_nodes, shape.memory_size.bytes())
+            && (shared, self.pause_after) == (wanted, shape.pause_after)
     }
 
     /// The plan of a directory, or a new one where there is none.
@@ -157,6 +163,7 @@ impl Plan {
             servers: servers.to_vec(),
             storage_nodes: nodes.to_vec(),
             memory_size: shape.memory_size.bytes(),
+            pause_after: shape.pause_after,
             shared: (shape.memory_nodes > 0).then(|| Shared {
                 manager: manager[0],
                 bytes: shape.shared_memory.bytes(),
@@ -208,10 +215,15 @@ impl Plan {
                 ByteSize(*bytes)
             ),
         };
+        let pause = match self.pause_after {
+            0 => String::new(),
+            seconds => format!(" --pause-after {seconds}"),
+        };
         for (port, n) in self.servers.iter().zip(1..) {
             let name = format!("server-{n}");
-            let arguments =
-                format!("run --role auto --storage {storage} --host {name} --listen 127.0.0.1:{port} {memory} --data");
+            let arguments = format!(
+                "run --role auto{pause} --storage {storage} --host {name} --listen 127.0.0.1:{port} {memory} --data"
+            );
             roles.push(Role::of(&name, 1, &arguments, [path(&name)]));
         }
         let arguments = format!("proxy --storage {storage} --listen 127.0.0.1:{}", self.proxy);
@@ -264,6 +276,7 @@ mod tests {
         memory_nodes: 0,
         memory_size: ByteSize::mib(64),
         shared_memory: ByteSize::mib(128),
+        pause_after: 0,
         port: 21_000,
     };
 

@@ -5,6 +5,7 @@
 //! only where the process of that number began then.
 
 use super::super::Failure;
+use super::super::cluster::is_paused;
 use super::plan::{Plan, Role};
 use crate::{database, log, membership};
 use cenote_storage_node::{Membership, NodesClient, ServerRole};
@@ -254,14 +255,15 @@ fn client(plan: &Plan) -> Result<NodesClient, Failure> {
     }
 }
 
-/// Whether all servers are there, one of which has the database, and clients can connect.
+/// Whether all servers are there, one of which has the database unless all are paused, and clients can connect.
 pub fn is_ready(plan: &Plan) -> bool {
     let Ok(seen) = client(plan).and_then(|client| Ok(client.members()?)) else {
         return false;
     };
-    let serves = |role: ServerRole| matches!(role, ServerRole::Writer | ServerRole::Reader);
-    let there = seen.servers.iter().filter(|one| serves(one.server.role)).count();
-    let has_writer = seen.writer().is_some_and(|one| one.server.role == ServerRole::Writer);
+    use ServerRole::{Paused, Reader, Writer};
+    let is_up = |role: ServerRole| matches!(role, Writer | Reader | Paused);
+    let there = seen.servers.iter().filter(|one| is_up(one.server.role)).count();
+    let has_writer = seen.writer().is_some_and(|one| one.server.role == Writer) || is_paused(&seen);
     has_writer && there >= plan.servers.len() && std::net::TcpStream::connect(("127.0.0.1", plan.proxy)).is_ok()
 }
 
