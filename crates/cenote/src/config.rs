@@ -49,7 +49,7 @@ const QUERY_MEMORY_MIN: ByteSize = ByteSize::mib(16);
 const FILE_NAME: &str = "cenote.toml";
 
 /// What one processor does at a time, and as much again that waits for storage or for its client, twice.
-const SESSIONS_PER_PROCESSOR: u32 = 4;
+const READS_PER_PROCESSOR: u32 = 4;
 /// Seconds between two looks for tables that have changed, as PostgreSQL's `autovacuum_naptime`.
 const ANALYZE_EVERY: u32 = 60;
 
@@ -246,10 +246,10 @@ pub struct RunOptions {
     /// back, and serves again when a client needs it; 0: never [default: 0]
     #[arg(long, env = "CENOTE_PAUSE_AFTER", value_name = "SECONDS")]
     pub pause_after: Option<u32>,
-    /// With --pause-after: sessions in use at proxies for each server: of more, a paused one serves, too [default: four
-    /// for each processor]
-    #[arg(long, env = "CENOTE_SESSIONS_PER_SERVER", value_name = "N")]
-    pub sessions_per_server: Option<u32>,
+    /// With --pause-after: reads of proxies' clients at a time for each server: for more, a paused one serves, too
+    /// [default: four for each processor]
+    #[arg(long, env = "CENOTE_READS_PER_SERVER", value_name = "N")]
+    pub reads_per_server: Option<u32>,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
@@ -305,7 +305,7 @@ struct FileOptions {
     role: Option<Role>,
     advertise: Option<String>,
     pause_after: Option<u32>,
-    sessions_per_server: Option<u32>,
+    reads_per_server: Option<u32>,
     listen: Option<String>,
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
@@ -495,7 +495,7 @@ impl Settings {
             pausing: decide_pausing(
                 role,
                 options.pause_after.or(file.pause_after),
-                options.sessions_per_server.or(file.sessions_per_server),
+                options.reads_per_server.or(file.reads_per_server),
             )?,
             advertise: options.advertise.or(file.advertise),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
@@ -634,23 +634,23 @@ fn connections_max(memory_size: ByteSize) -> usize {
 }
 
 /// When a server pauses. It has to be one that takes the database again.
-fn decide_pausing(role: Role, after: Option<u32>, sessions: Option<u32>) -> Result<Option<Pausing>, ConfigError> {
+fn decide_pausing(role: Role, after: Option<u32>, reads: Option<u32>) -> Result<Option<Pausing>, ConfigError> {
     let wrong = |problem: &str| Err(ConfigError::Value(problem.into()));
-    match (after.unwrap_or(0), sessions) {
+    match (after.unwrap_or(0), reads) {
         (0, None) => Ok(None),
-        (0, Some(_)) => wrong("sessions_per_server is for servers that pause: set pause_after, too"),
-        (_, Some(0)) => wrong("sessions_per_server is 0; it is at least 1"),
+        (0, Some(_)) => wrong("reads_per_server is for servers that pause: set pause_after, too"),
+        (_, Some(0)) => wrong("reads_per_server is 0; it is at least 1"),
         _ if role != Role::Auto => wrong("pause_after is for --role auto: another server may have the database then"),
-        (after, sessions) => Ok(Some(Pausing {
+        (after, reads) => Ok(Some(Pausing {
             after: Nanos::from_secs(after.into()),
-            sessions: sessions.unwrap_or_else(|| SESSIONS_PER_PROCESSOR * processors()),
+            reads: reads.unwrap_or_else(|| READS_PER_PROCESSOR * processors()),
         })),
     }
 }
 
 fn processors() -> u32 {
     let found = std::thread::available_parallelism().map_or(1, usize::from);
-    u32::try_from(found).unwrap_or(u32::MAX / SESSIONS_PER_PROCESSOR)
+    u32::try_from(found).unwrap_or(u32::MAX / READS_PER_PROCESSOR)
 }
 
 struct PoolOptions {
@@ -882,19 +882,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let of = |file: &str| resolve(dir.path(), file, |options| options.storage.storage = Some("a:1".into()));
         assert_eq!(of("role = \"auto\"").unwrap().pausing, None);
-        let pausing = of("role = \"auto\"\npause_after = 300\nsessions_per_server = 9")
+        let pausing = of("role = \"auto\"\npause_after = 300\nreads_per_server = 9")
             .unwrap()
             .pausing;
-        let (after, sessions) = (Nanos::from_secs(300), 9);
-        assert_eq!(pausing, Some(Pausing { after, sessions }));
+        let (after, reads) = (Nanos::from_secs(300), 9);
+        assert_eq!(pausing, Some(Pausing { after, reads }));
         for wrong in [
             "role = \"writer\"\npause_after = 300",
-            "role = \"auto\"\nsessions_per_server = 9",
-            "role = \"auto\"\npause_after = 1\nsessions_per_server = 0",
+            "role = \"auto\"\nreads_per_server = 9",
+            "role = \"auto\"\npause_after = 1\nreads_per_server = 0",
         ] {
             let refused = of(wrong).unwrap_err().to_string();
             assert!(
-                refused.contains("pause_after") || refused.contains("sessions_per_server"),
+                refused.contains("pause_after") || refused.contains("reads_per_server"),
                 "{refused}"
             );
         }

@@ -69,12 +69,12 @@ pub fn words(client: NodesClient) -> NodesClient {
 pub fn look(engine: &Arc<Engine>, registry: &Arc<Registry>) -> Look {
     let (engine, registry) = (Arc::downgrade(engine), registry.clone());
     Arc::new(move || {
-        let (position, usage) = (engine.upgrade()?.visible_position(), registry.usage());
+        let (position, used) = (engine.upgrade()?.visible_position(), registry.in_use());
         Some(Looked {
             position: Lsn::from_raw(position),
-            sessions: usage.sessions,
-            direct: usage.direct,
-            statements: usage.statements,
+            sessions: used.sessions,
+            direct: used.direct,
+            statements: used.statements,
         })
     })
 }

@@ -17,7 +17,7 @@ const MIB: u128 = 1 << 20;
 
 /// What the server does, as it is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum Activity {
     /// It serves no clients: it opens the database, or ends.
     None,
     /// It has the database.
@@ -42,6 +42,8 @@ struct Shared {
     process: u128,
     counted: Mutex<Counted>,
     changed: Condvar,
+    /// Of the processor, when this began: the program may have begun anew in its process.
+    cpu_ms: u64,
     /// Bytes of memory for pages: its own, and what servers share.
     own: u64,
     common: u64,
@@ -49,7 +51,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Counted {
-    standing: Standing,
+    activity: Activity,
     since: Instant,
     usage: Usage,
     /// Milliseconds of service, and of memory that servers share.
@@ -62,7 +64,7 @@ struct Counted {
 impl Counted {
     fn new(now: Instant) -> Counted {
         Counted {
-            standing: Standing::None,
+            activity: Activity::None,
             since: now,
             usage: Usage::default(),
             served_ms: 0,
@@ -77,28 +79,28 @@ impl Counted {
         let elapsed = now.saturating_duration_since(self.since);
         let ms = u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX);
         self.since += Duration::from_millis(ms);
-        match self.standing {
-            Standing::None => {}
-            Standing::Writer => {
+        match self.activity {
+            Activity::None => {}
+            Activity::Writer => {
                 self.usage.writer_ms += ms;
                 self.served_ms += ms;
                 self.shared_ms += ms;
             }
-            Standing::Reader => {
+            Activity::Reader => {
                 self.usage.reader_ms += ms;
                 self.served_ms += ms;
             }
-            Standing::Paused { keeps_shared } => {
+            Activity::Paused { keeps_shared } => {
                 self.usage.paused_ms += ms;
                 self.shared_ms += if keeps_shared { ms } else { 0 };
             }
         }
     }
 
-    fn usage(&self, own: u64, common: u64) -> Usage {
+    fn usage(&self, own: u64, common: u64, cpu_ms: u64) -> Usage {
         let mib_s = |bytes: u64, ms: u64| (u128::from(bytes) * u128::from(ms) / MIB / 1000) as u64;
         Usage {
-            cpu_ms: processor_ms(),
+            cpu_ms,
             memory_mib_s: mib_s(own, self.served_ms),
             shared_mib_s: mib_s(common, self.shared_ms),
             ..self.usage
@@ -120,6 +122,7 @@ impl Meter {
             process: cenote_base::rt::random_u128().max(1),
             counted: Mutex::new(Counted::new(Instant::now())),
             changed: Condvar::new(),
+            cpu_ms: processor_ms(),
             own: settings.own_size().bytes(),
             common: match settings.memory {
                 Memory::Tiered => settings.memory_size.bytes(),
@@ -135,20 +138,20 @@ impl Meter {
     }
 
     /// The server is something else from here on; reported soon.
-    pub fn stands(&self, standing: Standing) {
+    pub fn is_now(&self, activity: Activity) {
         let mut counted = lock(&self.shared.counted);
-        if counted.standing == standing {
+        if counted.activity == activity {
             return;
         }
         counted.count(Instant::now());
-        (counted.standing, counted.is_due) = (standing, true);
+        (counted.activity, counted.is_due) = (activity, true);
         drop(counted);
         self.shared.changed.notify_all();
     }
 
     /// The server ends: what it used is reported before this returns, or lost where no node answers.
     pub fn end(&self) {
-        self.stands(Standing::None);
+        self.is_now(Activity::None);
         if let Err(error) = self.shared.report() {
             log::warn!("what this server used last is not counted: {error}");
         }
@@ -168,7 +171,8 @@ impl Shared {
             let mut counted = lock(&self.counted);
             counted.count(Instant::now());
             counted.is_due = false;
-            counted.usage(self.own, self.common)
+            let cpu_ms = processor_ms().saturating_sub(self.cpu_ms);
+            counted.usage(self.own, self.common, cpu_ms)
         };
         self.client.report_usage(self.process, usage)
     }
@@ -213,16 +217,16 @@ mod tests {
         let begun = Instant::now();
         let at = |ms| begun + Duration::from_millis(ms);
         let mut counted = Counted::new(begun);
-        let mut stand = |ms, standing| {
+        let mut stand = |ms, activity| {
             counted.count(at(ms));
-            counted.standing = standing;
+            counted.activity = activity;
         };
-        stand(500, Standing::Reader);
-        stand(2500, Standing::Writer);
-        stand(5500, Standing::Paused { keeps_shared: true });
-        stand(9500, Standing::Paused { keeps_shared: false });
+        stand(500, Activity::Reader);
+        stand(2500, Activity::Writer);
+        stand(5500, Activity::Paused { keeps_shared: true });
+        stand(9500, Activity::Paused { keeps_shared: false });
         counted.count(at(10_000));
-        let usage = counted.usage(8 << 20, 64 << 20);
+        let usage = counted.usage(8 << 20, 64 << 20, 9);
         assert_eq!((usage.reader_ms, usage.writer_ms, usage.paused_ms), (2000, 3000, 4500));
         assert_eq!((usage.memory_mib_s, usage.shared_mib_s), (5 * 8, 7 * 64));
     }
@@ -231,7 +235,7 @@ mod tests {
     fn parts_of_milliseconds_are_not_lost() {
         let begun = Instant::now();
         let mut counted = Counted::new(begun);
-        counted.standing = Standing::Writer;
+        counted.activity = Activity::Writer;
         for n in 1..=10 {
             counted.count(begun + Duration::from_micros(700 * n));
         }

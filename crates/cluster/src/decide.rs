@@ -16,8 +16,8 @@
 use cenote_base::rt::Nanos;
 use cenote_storage_node::{Membership, Server, ServerRole, ServerSeen};
 
-use crate::lease::SILENCE;
-use crate::pausing::{OVERDUE, Pausing, Use, pauses, resumes};
+use crate::lease::{OVERDUE, SILENCE};
+use crate::pausing::{Pausing, Use, may_take, pauses, resumes};
 
 /// Between two words of a server.
 pub const BEAT: Nanos = Nanos::from_millis(100);
@@ -75,6 +75,24 @@ pub fn decide(me: &Server, seen: &Membership, own: &Own) -> Decision {
         (Decision::Stay, Some(pausing)) => by_use(me, seen, pausing, own.used),
         _ => decision,
     }
+}
+
+/// Whether a server that begins takes the database before it reads it: it was left in order, or none is heard that has
+/// it, and no other is there that could take it. As a reader it would take it as soon, and end its first sessions for it.
+/// Of two that see it so one is refused by the nodes, and begins as a reader.
+pub fn takes_at_once(me: u128, seen: &Membership) -> bool {
+    let is_free = seen.vacant_for.is_some() || (seen.writer().is_none() && seen.listens_for >= SILENCE);
+    is_free
+        && !seen
+            .servers
+            .iter()
+            .any(|other| other.server.id != me && may_take(other))
+}
+
+/// Whether a server that begins may take a database that it cannot read: none was ever made, or no server has it that is
+/// about to say so.
+pub fn may_begin_as_writer(seen: &Membership) -> bool {
+    seen.epoch == 0 || (seen.writer().is_none() && seen.listens_for >= SILENCE)
 }
 
 fn by_use(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> Decision {
@@ -260,7 +278,7 @@ mod tests {
             is_refused: false,
             pausing: Some(Pausing {
                 after: Nanos(5 * MS),
-                sessions: 1,
+                reads: 1,
             }),
             used: Use {
                 idle_for: Nanos(6 * MS),
@@ -277,6 +295,37 @@ mod tests {
         waits.demanded.waits_for = Some(Nanos::ZERO);
         assert_eq!(super::decide(&paused, &waits, &own), Decision::Resume);
         assert_eq!(decide(&paused, &waits, false), Decision::Stay, "it was not started so");
+    }
+
+    #[test]
+    fn a_server_that_begins_takes_what_was_left_if_no_other_could() {
+        let mut left = seen(&[
+            (server(1, ServerRole::Gone, 7), 20),
+            (server(2, ServerRole::Paused, 0), 20),
+        ]);
+        left.listens_for = Nanos(999 * MS);
+        assert!(!takes_at_once(3, &left), "its server may be about to be heard");
+        left.vacant_for = Some(Nanos(20 * MS));
+        assert!(takes_at_once(3, &left));
+        for (other, could) in [
+            (reader(4), true),
+            (server(4, ServerRole::Opening, 0), true),
+            (reader(3), false),
+        ] {
+            let mut left = left.clone();
+            left.servers.push(ServerSeen {
+                server: other,
+                ago: Nanos(10 * MS),
+            });
+            assert_eq!(takes_at_once(3, &left), !could);
+        }
+        let mut none = seen(&[]);
+        assert!(may_begin_as_writer(&none));
+        none.listens_for = Nanos(999 * MS);
+        assert!(!may_begin_as_writer(&none));
+        none.epoch = 0;
+        assert!(may_begin_as_writer(&none), "none was ever made");
+        assert!(!may_begin_as_writer(&seen(&[(writer(), 0)])));
     }
 
     #[test]

@@ -6,10 +6,13 @@
 //! host's clock, which may be slower than the node's by a tenth.
 
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Event, Nanos};
 
 /// A server of which nothing is heard for so long has lost the database.
 pub const SILENCE: Nanos = Nanos::from_millis(1000);
+/// A word that has not come for so long is overdue.
+pub const OVERDUE: Nanos = Nanos::from_millis(250);
 /// What a server may count on, from the moment at which it sent what was answered.
 const HELD: Nanos = Nanos::from_millis(900);
 
@@ -36,7 +39,11 @@ impl Default for Lease {
 impl Lease {
     /// What was sent at `sent` was answered: the database is this server's.
     pub fn renew(&self, sent: Nanos) {
-        self.until.fetch_max((sent + HELD).0, Ordering::AcqRel);
+        let held = match planted(Fault::LeaseLong) {
+            true => Nanos(2 * SILENCE.0),
+            false => HELD,
+        };
+        self.until.fetch_max((sent + held).0, Ordering::AcqRel);
         self.moved.set();
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 
 use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Lsn, Result};
 use cenote_storage_node::{Membership, NodesClient, Server, ServerRole};
@@ -74,6 +75,8 @@ const CLAIM_HOLDS: Nanos = Nanos::from_secs(4);
 pub struct Claimed {
     at: Nanos,
     term: u64,
+    /// The database was left in order: there is no lease any more.
+    was_left: bool,
 }
 
 /// The start of a server that opens the database; zero: it has not taken it yet.
@@ -241,12 +244,19 @@ impl Member {
     pub fn claim(&self, after: u64, silent: Nanos) -> Result<Claimed> {
         let at = rt::now();
         let seen = self.shared.cluster.claim(after, silent)?;
-        Ok(Claimed { at, term: seen.term })
+        Ok(Claimed {
+            at,
+            term: seen.term,
+            was_left: seen.vacant_for.is_some(),
+        })
     }
 
     /// Returns when no lease of the former server can be left. At once, where the node that has heard the claim leads
     /// still: no word was answered since. Else after the longest lease that another one may have given.
     pub fn outlast(&self, claimed: Claimed) {
+        if claimed.was_left || planted(Fault::LeaseForgotten) {
+            return;
+        }
         let still_leads = || self.ask().is_ok_and(|seen| seen.term == claimed.term);
         if rt::now().since(claimed.at) > CLAIM_HOLDS || !still_leads() || rt::now().since(claimed.at) > CLAIM_HOLDS {
             rt::sleep(SILENCE);
@@ -407,7 +417,7 @@ mod tests {
         }
 
         fn claim(&self, after: u64, silent: Nanos) -> Result<Membership> {
-            match silent == crate::pausing::OVERDUE {
+            match silent == crate::lease::OVERDUE {
                 true => Ok(membership(silent, after)),
                 false => Err(Error::Busy("heard".into())),
             }
@@ -462,7 +472,7 @@ mod tests {
         answers.lock().push_back(Ok(membership(Nanos::from_millis(300), 3)));
         let reader = server(1, ServerRole::Reader);
         let member = Member::join(Box::new(Fake(answers.clone())), reader, None);
-        let silent = crate::pausing::OVERDUE;
+        let silent = crate::lease::OVERDUE;
         wait_for(&member, &Decision::Take { after: 3, silent });
         let claimed = member.claim(3, silent).expect("it is silent");
         assert!(member.claim(3, SILENCE).is_err());
@@ -496,7 +506,7 @@ mod tests {
         let answers: Answers = Arc::default();
         let pausing = Pausing {
             after: Nanos::from_millis(1),
-            sessions: 1,
+            reads: 1,
         };
         let me = server(9, ServerRole::Writer);
         let member = Member::join(Box::new(Fake(answers.clone())), me, Some(pausing));

@@ -4,7 +4,7 @@
 //!   serves ── no session and no statement for so long, and (as the writer) no other serves that could take it ──┐
 //!     ▲    ── or: for so long one server fewer would do, and this reader is the last in the row ────────────────┤
 //!     │                                                                                                         ▼
-//!     └── clients wait and no server has the database; or the load asks for more servers than serve ───────── paused
+//!     └── clients wait and no server has the database; or reads ask for more servers than serve ───────────── paused
 //! ```
 //!
 //! All see the same list and the same numbers, and a row by the servers' numbers says which of them it is. Where they
@@ -13,12 +13,10 @@
 use cenote_base::rt::Nanos;
 use cenote_storage_node::{Membership, Server, ServerRole, ServerSeen};
 
-use crate::lease::SILENCE;
+use crate::lease::{OVERDUE, SILENCE};
 
 /// Between two words of a paused server: so long a client may wait for it to begin, and half as long on average.
 pub const BEAT_PAUSED: Nanos = Nanos::from_millis(50);
-/// A word that has not come for so long is overdue.
-pub const OVERDUE: Nanos = Nanos::from_millis(250);
 /// While clients wait for a writer another server resumes each time that so long has passed.
 const NEXT_RESUMES: Nanos = Nanos::from_secs(1);
 /// Hundredths of a session, as loads are told.
@@ -31,8 +29,8 @@ const SPARE: (u64, u64) = (4, 5);
 pub struct Pausing {
     /// How long it is not needed before it pauses.
     pub after: Nanos,
-    /// Sessions in use at proxies for each server that serves.
-    pub sessions: u32,
+    /// Reads at a time for each server that serves.
+    pub reads: u32,
 }
 
 /// What a server knows of its own use.
@@ -48,7 +46,8 @@ pub struct Use {
 
 /// Whether `me`, which serves, pauses.
 pub fn pauses(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> bool {
-    if seen.demanded.waits_for.is_some() {
+    // One that a switch names is needed, and the writer that leaves the database to it goes on until then.
+    if seen.demanded.waits_for.is_some() || seen.switch_to != 0 {
         return false;
     }
     let is_idle = used.idle_for >= pausing.after;
@@ -57,7 +56,7 @@ pub fn pauses(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> bo
         ServerRole::Reader => {
             let is_spare = used.spare_for >= pausing.after && used.direct == 0 && is_last(me, seen);
             // Where no server has the database this one is about to take it.
-            has_writer(seen) && (is_idle || is_spare)
+            has_writer(seen) && (is_idle && has_spare(seen, pausing) || is_spare)
         }
         _ => false,
     }
@@ -73,7 +72,7 @@ pub fn resumes(me: &Server, seen: &Membership, pausing: Pausing) -> bool {
 
 /// Whether one server fewer would do.
 pub fn has_spare(seen: &Membership, pausing: Pausing) -> bool {
-    let room = (serving(seen).saturating_sub(1) as u64) * u64::from(pausing.sessions) * HUNDRED;
+    let room = (serving(seen).saturating_sub(1) as u64) * u64::from(pausing.reads) * HUNDRED;
     u64::from(seen.demanded.load) <= room * SPARE.0 / SPARE.1
 }
 
@@ -91,9 +90,13 @@ fn for_writer(seen: &Membership) -> usize {
 
 /// Servers that are to resume so that there are enough of them for the load.
 fn for_load(seen: &Membership, pausing: Pausing) -> usize {
-    let each = u64::from(pausing.sessions.max(1)) * HUNDRED;
+    let each = u64::from(pausing.reads.max(1)) * HUNDRED;
     let wanted = u64::from(seen.demanded.load).div_ceil(each) as usize;
-    wanted.saturating_sub(serving(seen))
+    // What remains of an average wakes no database that has just been left.
+    match has_writer(seen) {
+        true => wanted.saturating_sub(serving(seen)),
+        false => 0,
+    }
 }
 
 /// Servers that serve clients, or are about to.
@@ -116,7 +119,7 @@ fn others<'a>(me: &Server, seen: &'a Membership) -> impl Iterator<Item = &'a Ser
 }
 
 /// Whether it takes the database when no server has it.
-fn may_take(other: &ServerSeen) -> bool {
+pub(crate) fn may_take(other: &ServerSeen) -> bool {
     let is_up = matches!(other.server.role, ServerRole::Reader | ServerRole::Opening);
     is_up && other.server.may_write && other.ago < SILENCE
 }
@@ -137,7 +140,7 @@ mod tests {
 
     const PAUSING: Pausing = Pausing {
         after: Nanos::from_secs(60),
-        sessions: 4,
+        reads: 4,
     };
     const IDLE: Use = Use {
         idle_for: Nanos::from_secs(61),
@@ -209,6 +212,16 @@ mod tests {
     fn readers_pause_when_idle_and_the_last_of_them_when_one_fewer_would_do() {
         let three = seen(&[Writer, Reader, Reader], None, 640);
         assert!(pauses(&server(2, Reader), &three, PAUSING, IDLE));
+        let named = Membership {
+            switch_to: 2,
+            ..three.clone()
+        };
+        assert!(!pauses(&server(2, Reader), &named, PAUSING, IDLE));
+        let loaded = seen(&[Writer, Reader, Reader], None, 700);
+        assert!(
+            !pauses(&server(2, Reader), &loaded, PAUSING, IDLE),
+            "it would resume at once"
+        );
         let busy = Use {
             idle_for: Nanos::ZERO,
             ..IDLE
@@ -261,6 +274,10 @@ mod tests {
         assert!(
             resuming(&seen(&[Writer, Opening, Paused], None, 800)).is_empty(),
             "it is on its way"
+        );
+        assert!(
+            resuming(&seen(&[Paused, Paused], None, 3)).is_empty(),
+            "nothing waits: an average runs out"
         );
     }
 }

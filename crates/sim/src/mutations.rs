@@ -86,6 +86,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         LackingRead | LackingOlder => (Name::StorageNodes, 400),
         ReplacedCounts => (Name::StorageNodes, 120),
         ChangeUntold | PageTooNew | MoveUnseen | HorizonUnread | LastMoves => (Name::Readers, 60),
+        LeaseLong | LeaseForgotten | ClaimHeard => (Name::Servers, 60),
         NameStands | WatermarkUnread | CopyAhead | ChangeUnknown => (Name::Readers, 60),
         WatermarkFloor | WatermarkEarly => (Name::Readers, 60),
         ForeignRegion => (Name::Pages, 60),
@@ -109,6 +110,7 @@ fn is_seldom(fault: Fault) -> bool {
             | UnsettledLeave
             | LackingOlder
             | CopyAhead
+            | LeaseForgotten
             | WatermarkFloor
             | WatermarkEarly
     )

@@ -108,6 +108,11 @@ fn readers_of_storage_nodes() {
     explore(Name::Readers, 4);
 }
 
+#[test]
+fn servers_of_one_database() {
+    explore(Name::Servers, 12);
+}
+
 /// What no seed comes to is not tested: limits are drawn so small that a few of them come to all of this.
 #[test]
 fn storage_nodes_go_through_it_all() {

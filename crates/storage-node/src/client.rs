@@ -228,7 +228,7 @@ impl NodesClient {
     /// Says what the clients of a proxy need; the servers of the database.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; [`Error::Busy`] if there are too many proxies.
+    /// [`Error::Timeout`].
     pub fn demand(&self, demand: Demand) -> Result<Membership> {
         members_in(self.ask_leader(&Request::Demand(demand))?)
     }

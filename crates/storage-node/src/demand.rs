@@ -21,7 +21,7 @@ pub struct Demand {
     pub proxy: u128,
     /// Clients that wait for a writer.
     pub waiting: u32,
-    /// Sessions in use and clients that wait for one, in hundredths: an average of the last seconds.
+    /// Reads under way and those that wait for a session, in hundredths: an average of the last seconds.
     pub load: u32,
 }
 

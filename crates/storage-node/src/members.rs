@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
 
@@ -156,6 +157,7 @@ impl Members {
         table.listen(led);
         if let Some(claim) = &mut table.claimed
             && server.has_start(claim.epoch)
+            && !planted(Fault::ClaimHeard)
         {
             claim.was_wrong = true;
             return Err(Error::Busy(
@@ -169,7 +171,8 @@ impl Members {
         if server.has_start(led.epoch) {
             table.heard = Some(rt::now());
         }
-        if server.role == ServerRole::Gone {
+        // A paused one goes on to say it: a node that leads anew hears of it.
+        if matches!(server.role, ServerRole::Gone | ServerRole::Paused) && server.epoch == led.epoch {
             table.leave(server.epoch);
         }
         table.servers.insert(server.id, (server, rt::now()));
@@ -201,6 +204,10 @@ impl Members {
             Some(server) if server.role == ServerRole::Writer && server.epoch == led.epoch => {
                 Err(Error::Invalid(format!("{} has the database already", server.name)))
             }
+            Some(server) if server.role == ServerRole::Paused => Err(Error::Invalid(format!(
+                "{} is paused: it serves when clients need it",
+                server.name
+            ))),
             Some(server) => Err(Error::Invalid(format!(
                 "{} cannot take the database: it was not started with --role auto, or is not ready",
                 server.name
@@ -221,7 +228,7 @@ impl Members {
         let heard = table.heard.unwrap_or(table.since);
         let is_gone = table.vacant_since(after).is_some();
         // It lives: a claim that is made again and again would keep it from being heard for good.
-        if table.claimed.is_some_and(|claim| claim.was_wrong) {
+        if !is_gone && table.claimed.is_some_and(|claim| claim.was_wrong) {
             return Err(Error::Busy(
                 "the server that has the database was not silent for long".into(),
             ));
@@ -434,8 +441,21 @@ mod tests {
         // It may be a reader from here on.
         members.note(FIRST, server(1, ServerRole::Reader)).expect("noted");
         assert!(members.seen(FIRST).vacant_for.is_some());
+        // A paused server goes on to say which start has left it, to a node that leads anew, too.
+        let anew = Led { term: 2, ..FIRST };
+        assert_eq!(members.seen(anew).vacant_for, None);
+        let paused = server(1, ServerRole::Paused);
+        let former = Server {
+            epoch: 3,
+            ..paused.clone()
+        };
+        members.note(anew, former).expect("noted");
+        assert_eq!(members.seen(anew).vacant_for, None, "a former start's");
+        members.note(anew, paused).expect("noted");
+        assert!(members.seen(anew).vacant_for.is_some());
+        assert!(members.switch(anew, 1).is_err(), "it is paused");
         // The next start has it: nothing is vacant.
-        let next = Led { epoch: 5, ..FIRST };
+        let next = Led { epoch: 5, ..anew };
         assert_eq!(members.seen(next).vacant_for, None);
     }
 

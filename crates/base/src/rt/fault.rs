@@ -326,6 +326,12 @@ faults! {
     HorizonUnread = "horizon-unread",
     /// A reader that takes the database leaves out the moves to the log's end.
     LastMoves = "last-moves",
+    /// A server that has the database answers for longer than others wait before they take it.
+    LeaseLong = "lease-long",
+    /// A server that takes the database does not wait for leases that another node may have given.
+    LeaseForgotten = "lease-forgotten",
+    /// A server whose database another one takes is heard still by the node.
+    ClaimHeard = "claim-heard",
 
     ; // What follows breaks no rule.
 

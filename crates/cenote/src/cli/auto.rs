@@ -18,15 +18,16 @@ use super::serving::{
     bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
 };
 use crate::config::Settings;
-use crate::metering::{self, Meter};
+use crate::metering::{Activity, Meter};
 use crate::server::Server;
 use crate::server::auth::Passwords;
 use crate::{database, log, membership};
 use cenote_base::rt::Nanos;
+use cenote_cluster::decide::{may_begin_as_writer, takes_at_once};
 use cenote_cluster::lease::SILENCE;
 use cenote_cluster::{Claimed, Decision, Member};
 use cenote_engine::{Engine, Promotion};
-use cenote_storage_node::{Membership, NodesClient, ServerRole, ServerSeen};
+use cenote_storage_node::{NodesClient, ServerRole};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -39,6 +40,8 @@ use std::time::{Duration, Instant};
 const TURN: Nanos = Nanos::from_millis(20);
 /// How long statements have that run when another server is to have the database.
 const GRACE: Duration = Duration::from_millis(100);
+/// The same where nothing waits for it.
+const PAUSE_GRACE: Duration = Duration::from_secs(5);
 /// How long sessions have to end.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -144,7 +147,7 @@ impl Auto {
 
     fn try_to_begin(&self) -> Result<Option<Standing>, Failure> {
         let seen = self.member.ask()?;
-        if seen.has_database && !self.is_first_of_none(&seen) {
+        if seen.has_database && !takes_at_once(self.member.id(), &seen) {
             match database::open_reader(&self.settings) {
                 Ok(engine) => return Ok(Some(reader(engine))),
                 Err(error) if seen.writer().is_some() => return Err(error.into()),
@@ -152,7 +155,7 @@ impl Auto {
                 Err(_) => {}
             }
         }
-        if seen.epoch > 0 && (seen.writer().is_some() || seen.listens_for < SILENCE) {
+        if !may_begin_as_writer(&seen) {
             // That server makes the database, or is about to say that it has it.
             return Ok(None);
         }
@@ -173,17 +176,6 @@ impl Auto {
             role: ServerRole::Writer,
             epoch,
         }))
-    }
-
-    /// Whether the database was left in order, and no other server is there that could take it: then this one does, and
-    /// reads nothing before. Of two that see it so one is refused, and begins as a reader.
-    fn is_first_of_none(&self, seen: &Membership) -> bool {
-        let is_up = |role| matches!(role, ServerRole::Reader | ServerRole::Opening | ServerRole::Writer);
-        let me = self.member.id();
-        let is_there = |other: &ServerSeen| {
-            other.server.id != me && other.server.may_write && other.ago < SILENCE && is_up(other.server.role)
-        };
-        seen.vacant_for.is_some() && !seen.servers.iter().any(is_there)
     }
 
     /// Others see at once that it has the database, and that it opens it.
@@ -222,7 +214,7 @@ impl Auto {
                 name_orphans();
                 is_first = false;
             }
-            standing = match self.wait(&standing, signals) {
+            standing = match self.wait(&standing, &server, signals) {
                 Next::Stop(signal) => return Ok(self.stop(&standing, &mut server, signal)),
                 Next::Promoted(promotion, took) => self.become_writer(standing, server, *promotion, took)?,
                 next @ (Next::HandOver | Next::Pause) => {
@@ -233,6 +225,7 @@ impl Auto {
                     }
                 }
                 Next::Anew(why) => {
+                    self.meter.iter().for_each(Meter::end);
                     database::restart(&why);
                     return Ok(ExitCode::FAILURE);
                 }
@@ -257,14 +250,14 @@ impl Auto {
         let server = serve(&self.settings, engine, (listener, local), passwords, None, lease)?;
         self.member.look(membership::look(&standing.engine, &server.registry));
         self.count(match standing.role {
-            ServerRole::Writer => metering::Standing::Writer,
-            _ => metering::Standing::Reader,
+            ServerRole::Writer => Activity::Writer,
+            _ => Activity::Reader,
         });
         Ok(server)
     }
 
     /// Waits for what changes it. The database is taken here, while the reader goes on: another may be faster.
-    fn wait(&self, standing: &Standing, signals: &mut Signals) -> Next {
+    fn wait(&self, standing: &Standing, server: &Server, signals: &mut Signals) -> Next {
         loop {
             if let Some(signal) = signals.pending().next() {
                 return Next::Stop(signal);
@@ -281,7 +274,9 @@ impl Auto {
                     }
                 },
                 Decision::HandOver => return Next::HandOver,
-                Decision::Pause => return Next::Pause,
+                Decision::Pause if server.close_if_unused(standing.role == ServerRole::Reader) => return Next::Pause,
+                // A client has come meanwhile.
+                Decision::Pause => std::thread::sleep(Duration::from_nanos(TURN.0)),
                 Decision::Deposed { by } => return Next::Anew(format!("start {by} has the database")),
                 Decision::Stay | Decision::Probe(_) | Decision::Resume => {}
             }
@@ -308,7 +303,7 @@ impl Auto {
         // Others see that it is under way; it is said again.
         self.member.opens(Arc::new(move || epoch));
         let _ = self.member.become_role(ServerRole::Opening, epoch);
-        self.count(metering::Standing::None);
+        self.count(Activity::None);
         let left = server.stop(TIMEOUT);
         drop(server);
         self.listen()?;
@@ -349,8 +344,12 @@ impl Auto {
             }
         );
         let begun = Instant::now();
-        self.count(metering::Standing::None);
-        let left = server.hand_over(GRACE, TIMEOUT);
+        self.count(Activity::None);
+        if is_pause && standing.role == ServerRole::Reader {
+            // No switch names it from here on, and proxies send nothing new.
+            let _ = self.member.become_role(ServerRole::Opening, 0);
+        }
+        let left = server.hand_over(if is_pause { PAUSE_GRACE } else { GRACE }, TIMEOUT);
         drop(server);
         self.listen()?;
         if left > 0 {
@@ -369,7 +368,7 @@ impl Auto {
         let begun = Instant::now();
         self.member.opens(Arc::new(|| 0));
         let _ = self.member.become_role(ServerRole::Opening, 0);
-        let standing = self.begin(|| signals.pending().next().is_some())?;
+        let standing = self.begin_again(is_pause, signals)?;
         if let (Some(standing), true) = (&standing, is_pause) {
             let ms = begun.elapsed().as_millis();
             log::info!("this server serves again, after {ms} ms: {}", standing.describe());
@@ -377,14 +376,24 @@ impl Auto {
         Ok(standing)
     }
 
+    /// As `begin`. One that was paused is needed when its nodes are back, too.
+    fn begin_again(&self, was_paused: bool, signals: &mut Signals) -> Result<Option<Standing>, Failure> {
+        loop {
+            match self.begin(|| signals.pending().next().is_some()) {
+                Err(error) if was_paused && !is_final(&error) => log::warn!("it cannot serve yet: {error}"),
+                begun => return begun,
+            }
+        }
+    }
+
     /// Waits, with no memory for pages, until clients need this server; false: it is to end. `epoch`: of the start with
     /// which it had the database, or zero.
     fn pause(&self, epoch: u64, signals: &mut Signals) -> bool {
         // It is said again.
-        let _ = self.member.become_role(ServerRole::Paused, 0);
+        let _ = self.member.become_role(ServerRole::Paused, epoch);
         while signals.pending().next().is_none() {
             let keeps_shared = epoch > 0 && self.member.seen().is_some_and(|seen| seen.epoch == epoch);
-            self.count(metering::Standing::Paused { keeps_shared });
+            self.count(Activity::Paused { keeps_shared });
             if self.has_client() || self.member.wait(TURN) == Decision::Resume {
                 return true;
             }
@@ -398,8 +407,8 @@ impl Auto {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    fn count(&self, standing: metering::Standing) {
-        self.meter.iter().for_each(|meter| meter.stands(standing));
+    fn count(&self, activity: Activity) {
+        self.meter.iter().for_each(|meter| meter.is_now(activity));
     }
 
     /// Clients wait in the backlog from here on. A server that stops ends what listens.

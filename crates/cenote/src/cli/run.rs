@@ -16,7 +16,7 @@ use super::serving::{
 };
 use crate::config::{Role, RunOptions, Settings};
 use crate::device::Emulation;
-use crate::metering::{Meter, Standing};
+use crate::metering::{Activity, Meter};
 use crate::server::auth::Passwords;
 use crate::server::{self, Server};
 use crate::{database, log, membership};
@@ -92,9 +92,9 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
         let _ = member.become_role(role, membership::epoch_of(&engine));
     }
     if let Some(meter) = &meter {
-        meter.stands(match engine.is_reader() {
-            true => Standing::Reader,
-            false => Standing::Writer,
+        meter.is_now(match engine.is_reader() {
+            true => Activity::Reader,
+            false => Activity::Writer,
         });
     }
     publish_address(&settings.data, address)?;
@@ -105,11 +105,11 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
 
     let code = wait_and_stop(&mut signals, &mut server, &engine);
     withdraw_address(&settings.data);
-    meter.iter().for_each(Meter::end);
     if let (Some(member), false) = (&member, engine.is_reader()) {
         // Else it is found silent.
         let _ = member.become_role(ServerRole::Gone, membership::epoch_of(&engine));
     }
+    meter.iter().for_each(Meter::end);
     Ok(code)
 }
 

@@ -33,7 +33,7 @@ pub struct Servers {
 pub struct Need {
     /// Clients that wait for a writer.
     pub waiting: usize,
-    /// Sessions in use, and clients that wait for one.
+    /// Reads under way, and those that wait for a session: what one more server could take.
     pub load: usize,
 }
 

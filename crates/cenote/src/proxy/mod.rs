@@ -12,6 +12,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `words`, `outcome` | what a text begins with; what a loss means: pure choices |
+//! | `counted` | numbers of what is there |
 //! | `protocol`, `state`, `statements`, `passwords` | messages, and what travels |
 //! | `directory`, `members` | which servers there are |
 //! | `backend`, `pool` | a session of a server; all of one server's |
@@ -24,6 +25,7 @@ mod backend;
 mod batch;
 mod cancel;
 mod client;
+mod counted;
 mod dialogue;
 pub mod directory;
 mod expected;
@@ -47,6 +49,7 @@ use crate::server::auth::fill_random;
 use crate::server::startup::STARTUP_TIME_MAX;
 use bytes::BytesMut;
 use client::{Client, Leaves, shutting_down, tell};
+use counted::Counted;
 use dialogue::Dialogue;
 pub use passwords::Users;
 use protocol::{Inbound, Refusal, put, put_ready};
@@ -55,7 +58,7 @@ pub use shared::{Options, Reads, Shared};
 use startup::{Arriving, Wanted};
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -125,22 +128,6 @@ async fn sweep(shared: Arc<Shared>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         shared.all_pools().iter().for_each(|pool| pool.sweep());
-    }
-}
-
-/// One of the connections that are counted.
-struct Counted(Arc<AtomicUsize>);
-
-impl Counted {
-    fn new(connections: &Arc<AtomicUsize>) -> Self {
-        connections.fetch_add(1, Ordering::AcqRel);
-        Counted(connections.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -9,6 +9,7 @@
 //! Invariants: a session in use has a permit; sessions in use and idle ones together are no more than permits.
 
 use super::backend::{Backend, Failure};
+use super::counted::Counted;
 use super::passwords::Users;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -54,6 +55,8 @@ pub struct Lease {
     user: String,
     /// Where it belongs.
     pub pool: Arc<Pool>,
+    /// It is used for a read that a reader may carry out.
+    pub reading: Option<Counted>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -104,6 +107,7 @@ impl Pool {
             backend,
             user: user.to_owned(),
             pool: self.clone(),
+            reading: None,
             _permit: permit,
         })
     }
@@ -237,6 +241,7 @@ impl Lease {
             backend,
             user,
             pool,
+            reading: _,
             _permit,
         } = self;
         pool.give_back(&user, backend);

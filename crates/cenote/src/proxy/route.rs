@@ -1,6 +1,7 @@
 //! Which server a batch goes to, and a session there.
 
 use super::backend::Failure;
+use super::counted::Counted;
 use super::dialogue::Dialogue;
 use super::pool::{Lease, NoSession, Pool};
 use super::protocol::Refusal;
@@ -21,7 +22,20 @@ const CANNOT_CONNECT_NOW: &str = "57P03";
 /// # Errors
 /// There is none in time, or servers refuse the client.
 pub async fn session(shared: &Shared, dialogue: &mut Dialogue, reads: bool, until: Instant) -> Result<Lease, Refusal> {
-    if reads && shared.options.reads != Reads::Writer {
+    let is_readers = reads && shared.options.reads != Reads::Writer;
+    let reading = is_readers.then(|| Counted::new(&shared.reads));
+    let mut lease = server_for(shared, dialogue, is_readers, until).await?;
+    lease.reading = reading;
+    Ok(lease)
+}
+
+async fn server_for(
+    shared: &Shared,
+    dialogue: &mut Dialogue,
+    is_readers: bool,
+    until: Instant,
+) -> Result<Lease, Refusal> {
+    if is_readers {
         for pool in readers(shared) {
             // A reader that has no session free for long, or is not there, is no reason to wait.
             match enter(shared, &pool, dialogue, until).await {

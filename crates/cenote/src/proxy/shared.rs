@@ -73,6 +73,8 @@ pub struct Shared {
     pub connections: Arc<AtomicUsize>,
     /// Clients that wait for a writer.
     pub without_writer: AtomicUsize,
+    /// Reads that readers may carry out, under way or waiting for a session.
+    pub reads: Arc<AtomicUsize>,
     /// The last client's number.
     pub last_client: AtomicU64,
     /// Clients by the number that they are told.
@@ -93,6 +95,7 @@ impl Shared {
             stopping: watch::Sender::new(false),
             connections: Arc::default(),
             without_writer: AtomicUsize::new(0),
+            reads: Arc::default(),
             last_client: AtomicU64::new(0),
             clients: Mutex::default(),
             pools: Mutex::default(),
@@ -118,10 +121,9 @@ impl Shared {
 
     /// What clients need just now.
     pub fn need(&self) -> Need {
-        let loads = lock(&self.pools).values().map(|pool| pool.load()).sum();
         Need {
             waiting: self.without_writer.load(Ordering::Relaxed),
-            load: loads,
+            load: self.reads.load(Ordering::Relaxed),
         }
     }
 

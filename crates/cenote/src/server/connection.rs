@@ -237,7 +237,7 @@ fn open(wire: &Wire, startup: &Startup, peer: Peer, context: &Context) -> Result
         user: startup.user.clone(),
         client: peer.to_string(),
         application_name: startup.setting("application_name").unwrap_or_default().to_owned(),
-        is_proxys: startup.setting(REPORT).is_some(),
+        has_proxy: startup.setting(REPORT).is_some(),
         stream: wire.stream(),
     };
     let max = context.access.max_connections;

@@ -105,6 +105,13 @@ impl Server {
         self.shared.workers.threads()
     }
 
+    /// Lets no client in any more, if no client would see that it ends: see [`Registry::close_if_unused`]. A connection that
+    /// is about to become a session is one that would.
+    pub fn close_if_unused(&self, may_end: bool) -> bool {
+        let is_opening = self.shared.connections.load(Ordering::Relaxed) > self.registry.count();
+        !is_opening && self.registry.close_if_unused(may_end)
+    }
+
     /// Ends all sessions, and gives their statements `grace` before; then stops.
     pub fn hand_over(&mut self, grace: Duration, timeout: Duration) -> usize {
         self.registry.end_softly(grace);

@@ -70,7 +70,7 @@ pub struct Entry {
     /// When it began.
     pub connected: SystemTime,
     /// Whether a proxy has it: its client has another session when this one ends.
-    is_proxys: bool,
+    has_proxy: bool,
     application_name: Mutex<String>,
     query: Mutex<String>,
     state: AtomicU8,
@@ -225,7 +225,7 @@ pub struct Registry {
 
 /// How a server is used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Usage {
+pub struct InUse {
     /// Sessions.
     pub sessions: usize,
     /// Those that no proxy has.
@@ -244,7 +244,7 @@ pub struct Arrival {
     /// What the client calls itself.
     pub application_name: String,
     /// Whether the client is a proxy.
-    pub is_proxys: bool,
+    pub has_proxy: bool,
     /// The connection.
     pub stream: Arc<Socket>,
 }
@@ -278,7 +278,7 @@ impl Registry {
             user: arrival.user,
             client: arrival.client,
             connected: SystemTime::now(),
-            is_proxys: arrival.is_proxys,
+            has_proxy: arrival.has_proxy,
             application_name: Mutex::new(arrival.application_name),
             query: Mutex::default(),
             state: AtomicU8::new(State::Idle as u8),
@@ -323,12 +323,12 @@ impl Registry {
     }
 
     /// How the server is used.
-    pub fn usage(&self) -> Usage {
+    pub fn in_use(&self) -> InUse {
         let sessions = lock(&self.sessions);
         let begun: u64 = sessions.values().map(|entry| entry.statements()).sum();
-        Usage {
+        InUse {
             sessions: sessions.len(),
-            direct: sessions.values().filter(|entry| !entry.is_proxys).count(),
+            direct: sessions.values().filter(|entry| !entry.has_proxy).count(),
             statements: begun + self.statements.load(Ordering::Relaxed),
         }
     }
@@ -343,6 +343,18 @@ impl Registry {
         let sessions = lock(&self.sessions);
         let active = sessions.values().filter(|entry| entry.state() == State::Active);
         active.cloned().collect()
+    }
+
+    /// Lets no session in any more, if none has anything to lose by its end: there is none, or, where `may_end`, they are
+    /// proxies', which have no transaction and no statement. Else nothing changes.
+    pub fn close_if_unused(&self, may_end: bool) -> bool {
+        let sessions = lock(&self.sessions);
+        let is_unused = |entry: &Arc<Entry>| may_end && entry.has_proxy && entry.state() == State::Idle;
+        let closes = sessions.values().all(is_unused);
+        if closes {
+            self.closing.store(true, Ordering::Release);
+        }
+        closes
     }
 
     /// Ends all sessions and lets no new one in; returns how many are still there after `timeout`. After half of it,

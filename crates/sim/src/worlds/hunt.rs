@@ -88,7 +88,7 @@ fn windows(world: Name) -> Vec<Window> {
         ],
         Name::Tiered => &[(FrameFound, Some(DirtyEvicted))],
         Name::Grants | Name::Leaders | Name::Hosts => return vec![(GrantAnswered, None)],
-        Name::Mirrors | Name::Spaces | Name::StorageNodes | Name::Readers => return Vec::new(),
+        Name::Mirrors | Name::Spaces | Name::StorageNodes | Name::Readers | Name::Servers => return Vec::new(),
         Name::Store => return vec![(ObjectTaken, None)],
         Name::Pages => &[
             (CommitLogged, None),

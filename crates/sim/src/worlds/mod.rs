@@ -28,6 +28,7 @@ mod pool;
 mod readers;
 pub mod rows;
 mod scene;
+mod servers;
 mod session;
 mod shared;
 mod site;

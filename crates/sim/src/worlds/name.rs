@@ -46,11 +46,13 @@ pub enum Name {
     StorageNodes,
     /// Readers of a database on storage nodes, beside the server that changes it.
     Readers,
+    /// Servers of a database on storage nodes: which of them has it, and when they pause.
+    Servers,
 }
 
 impl Name {
     /// All of them.
-    pub const ALL: [Name; 20] = [
+    pub const ALL: [Name; 21] = [
         Name::Transactions,
         Name::Ddl,
         Name::Crash,
@@ -71,6 +73,7 @@ impl Name {
         Name::Spaces,
         Name::StorageNodes,
         Name::Readers,
+        Name::Servers,
     ];
 
     /// As on the command line.
@@ -95,6 +98,7 @@ impl Name {
             Name::Spaces => "spaces",
             Name::StorageNodes => "storage-nodes",
             Name::Readers => "readers",
+            Name::Servers => "servers",
             Name::Backup => "backup",
         }
     }
@@ -140,6 +144,9 @@ impl Name {
             }
             Name::Readers => {
                 "readers of a database on storage nodes, beside the server that changes it: killed, cut off, late"
+            }
+            Name::Servers => {
+                "which of a database's servers has it, and when they pause: killed, cut off, standing still; clocks drift"
             }
             Name::Backup => "backups are taken under load, restored beside and read; kills and power cuts",
             Name::Leaders => {

@@ -270,7 +270,8 @@ impl Plan {
             Name::Leaders => draw.pick(&DRIFTS[1..]).max(draw.pick(&DRIFTS)),
             _ => draw.pick(&DRIFTS),
         };
-        self.drift = if self.hosts > 1 { drift } else { 0 };
+        let has_hosts = self.hosts > 1 || self.name == Name::Servers;
+        self.drift = if has_hosts { drift } else { 0 };
         self
     }
 

@@ -21,7 +21,7 @@ use super::name::Name;
 use super::plan::Plan;
 use super::shared::{Shared, Tally};
 use super::site::Site;
-use super::{grants, mirrors, pages, panics, pool, readers, scene, spaces, storage_nodes, store, story};
+use super::{grants, mirrors, pages, panics, pool, readers, scene, servers, spaces, storage_nodes, store, story};
 use crate::check::{End, adya, serial};
 use crate::memory::{Hazard, HazardKind};
 use crate::{DeviceSpec, Exit, Pace, Process, Topology, World};
@@ -117,6 +117,7 @@ pub fn run(plan: Plan) -> Verdict {
         Name::Spaces => world.with_step_limit(spaces::STEPS_MOST),
         Name::StorageNodes => world.with_step_limit(storage_nodes::STEPS_MOST),
         Name::Readers => world.with_step_limit(readers::STEPS_MOST),
+        Name::Servers => world.with_step_limit(servers::STEPS_MOST),
         _ => world.with_step_limit(STEPS_MOST),
     });
     let outcome = world.map(|world| catch_unwind(AssertUnwindSafe(|| world.run(|w| play(&shared, w)))));
@@ -152,6 +153,7 @@ fn made_of(plan: &Plan) -> Topology {
         Name::Spaces => return spaces::topology(),
         Name::StorageNodes => return storage_nodes::topology(),
         Name::Readers => return readers::topology(),
+        Name::Servers => return servers::topology(),
         _ => {}
     }
     let mut topology = Topology::hosts(plan.hosts, 4);
@@ -191,6 +193,7 @@ fn play(shared: &Arc<Shared>, world: &World) {
         (None, None) if shared.plan.name == Name::Spaces => spaces::play(shared, world),
         (None, None) if shared.plan.name == Name::StorageNodes => storage_nodes::play(shared, world),
         (None, None) if shared.plan.name == Name::Readers => readers::play(shared, world),
+        (None, None) if shared.plan.name == Name::Servers => servers::play(shared, world),
         (None, None) => lives(shared, world),
     }
 }

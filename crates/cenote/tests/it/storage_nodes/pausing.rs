@@ -29,7 +29,7 @@ impl Servers {
         let data: Vec<Data> = ports.iter().map(|_| Data::new()).collect();
         let spawn = |(port, data): (&u16, &Data)| {
             let mut command = cenote(&["run", "--role", "auto", "--memory-size", "64MiB"]);
-            command.args(["--pause-after", "1", "--sessions-per-server", "1"]);
+            command.args(["--pause-after", "1", "--reads-per-server", "1"]);
             command.args(["--listen", &format!("127.0.0.1:{port}"), "--data", data.text()]);
             command.args(["--storage", &nodes.addresses()]);
             Process::spawn(command)
