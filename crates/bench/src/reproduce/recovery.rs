@@ -71,8 +71,22 @@ pub(super) struct Told {
     pub open_at: Option<Nanos>,
     report: RecoveryReport,
     pub redo: u64,
-    /// The process is to stop in order.
-    pub stops: bool,
+    /// Processes that have served, and how many of them are to stop in order: the first ones.
+    served: u32,
+    pub stops: u32,
+    /// Transactions under way.
+    busy: u32,
+    /// One has stopped.
+    pub is_down: bool,
+}
+
+impl Told {
+    /// Whether a transaction of that process may begin; then it is under way.
+    fn begins(&mut self, number: u32) -> bool {
+        let may = self.stops < number;
+        self.busy += u32::from(may);
+        may
+    }
 }
 
 pub(super) type Shared = Arc<Mutex<Told>>;
@@ -128,9 +142,11 @@ pub(super) fn serve(mix: Mix, options: &EngineOptions, scale: pod::Scale, shared
 
 /// The same, over an engine that is open.
 pub(super) fn serve_over(mix: Mix, engine: &Arc<Engine>, scale: pod::Scale, shared: &Shared, warm: bool) {
-    told(shared, |t| {
+    let number = told(shared, |t| {
         t.open_at = Some(rt::now());
         t.report = engine.recovery_report();
+        t.served += 1;
+        t.served
     });
     let tables = Arc::new(Tables::open(engine, scale.tables, scale.rows).expect("its tables"));
     if warm {
@@ -145,24 +161,30 @@ pub(super) fn serve_over(mix: Mix, engine: &Arc<Engine>, scale: pod::Scale, shar
         rt::spawn(&format!("session{i}"), move || {
             let mut session = Session::new(&engine, &tables, &costs, client);
             let mut next = rt::now() + Nanos(every.raw() * i as u64 / SESSIONS as u64);
-            while !told(&shared, |t| t.stops) {
-                rt::sleep(next.since(rt::now()));
+            rt::sleep(next.since(rt::now()));
+            while told(&shared, |t| t.begins(number)) {
                 session.transaction(mix).expect("nothing fails here");
+                told(&shared, |t| t.busy -= 1);
                 next = (next + every).max(rt::now());
+                rt::sleep(next.since(rt::now()));
             }
         })
     };
     let sessions: Vec<_> = (0..SESSIONS).map(session).collect();
     let opened_at = engine.buffer().storage().log().tail().raw();
-    while !told(shared, |t| t.stops) {
+    while told(shared, |t| t.stops < number) {
         let tail = engine.buffer().storage().log().tail().raw();
         told(shared, |t| t.redo = tail - opened_at);
         rt::sleep(Nanos::from_millis(1));
     }
+    while told(shared, |t| t.busy > 0) {
+        rt::sleep(Nanos::from_micros(20));
+    }
+    engine.shutdown().expect("it stops in order");
+    told(shared, |t| t.is_down = true);
     for session in sessions {
         session.join().expect("no session panics");
     }
-    engine.shutdown().expect("it stops in order");
 }
 
 impl Plan {

@@ -23,7 +23,7 @@ use crate::{Error, Result};
 use cenote_base::rt::atomic::{AtomicU64, Ordering::SeqCst};
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{Engine, EngineOptions, Error as EngineError};
-use cenote_sim::{Exit, Process, World};
+use cenote_sim::{Process, World};
 use cenote_testkit::faulty::MemFs;
 use std::sync::Arc;
 
@@ -208,15 +208,13 @@ fn fail_over(
     let ended = rt::now();
     match case {
         Case::Switch => {
-            told(&shared, |t| t.stops = true);
-            if first.join() != Exit::Returned {
-                return Err(Error::Simulation("a server that was to stop has failed".into()));
-            }
+            told(&shared, |t| t.stops = 1);
+            until_down(&first, &shared)?;
         }
         _ => first.kill(),
     }
     let redo = told(&shared, |t| {
-        (t.ready_at, t.open_at, t.stops) = (None, None, false);
+        (t.ready_at, t.open_at) = (None, None);
         t.redo
     });
     let before = cluster.drives();
@@ -233,6 +231,17 @@ fn fail_over(
     second.kill();
     cluster.stop()?;
     Ok(told(&shared, |t| t.crash(began, ended, redo, storage)))
+}
+
+/// Until a server that was told so has stopped.
+fn until_down(server: &Process, shared: &Shared) -> Result<()> {
+    while !told(shared, |t| t.is_down) {
+        if !server.is_running() {
+            return Err(Error::Simulation(format!("a server has ended: {:?}", server.join())));
+        }
+        rt::sleep(Nanos::from_micros(20));
+    }
+    Ok(())
 }
 
 fn crash(all: &[Crash], case: Case) -> &Crash {

@@ -27,7 +27,7 @@ const PICKS: [Pick; 2] = [Pick::Uniform, Pick::Special];
 /// Gigabytes of local memory, the last of them all.
 fn sizes(quick: bool) -> &'static [f64] {
     if quick {
-        &[0.5, 4.0, DATA_GB]
+        &[0.5, 2.0, 8.0, DATA_GB]
     } else {
         &[0.5, 1.0, 2.0, 4.0, 8.0, 16.0, DATA_GB]
     }
