@@ -36,6 +36,7 @@ pub fn colour(series: &str) -> RGBColor {
         ("switch, remote memory", RGBColor(0, 158, 115)),
         ("crash, remote memory", RGBColor(0, 114, 178)),
         ("storage nodes alone", RGBColor(213, 94, 0)),
+        ("a reader goes on", RGBColor(86, 180, 233)),
         ("each pod its own", RGBColor(0, 114, 178)),
         ("CXL", RGBColor(0, 114, 178)),
         ("instant", RGBColor(0, 114, 178)),

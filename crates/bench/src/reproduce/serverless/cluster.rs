@@ -10,7 +10,7 @@
 //! 2. [`Cluster::start`] starts nodes over copies of these files. Servers of the running world take the database from
 //!    each other, and where there is remote memory, that too.
 //!
-//! Scale: a node's memory for redo and its log are 1 to 256, as all else is.
+//! Nodes keep as much redo in memory as they usually do, or a 256th of that ([`Redo`]).
 
 use super::super::options::Progress;
 use super::super::pod::{Scale, VCPUS, failed, impossible, with_frames};
@@ -36,9 +36,7 @@ const NODES: usize = 3;
 pub const SERVERS: [usize; 2] = [NODES, NODES + 1];
 /// Between two looks whether a node is to stop.
 const TURN: Nanos = Nanos::from_millis(1);
-/// Bytes of redo that a node keeps until pages have it, and of its log behind a checkpoint: 256 MiB each.
-const REDO: u64 = 1 << 20;
-/// Of a segment of its log.
+/// Bytes of a segment of a node's log, 1 to 32.
 const SEGMENT: u64 = 1 << 20;
 const MEMORY_NODE: &str = "memory";
 
@@ -61,7 +59,7 @@ impl OnNodes {
         let files: Vec<MemFs> = (0..NODES).map(|_| MemFs::new()).collect();
         let bar = progress.bar("rows on nodes", scale.tables as u64 * scale.rows as u64);
         let run = |w: &World| {
-            let cluster = Cluster::start(w, &files, seed, None)?;
+            let cluster = Cluster::start(w, &files, seed, (Redo::Scaled, None))?;
             let options = cluster.options(SERVERS[0], Memory::Local(2 * scale.memory));
             let (pages, bar) = (Arc::new(Mutex::new(None)), bar.clone());
             let told = Arc::clone(&pages);
@@ -124,6 +122,25 @@ fn address(host: usize) -> String {
     format!("{}:5450", name(host))
 }
 
+/// Bytes of redo that a node keeps in memory until pages have it, of its log behind a checkpoint, and of its log for
+/// nodes that lag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Redo {
+    /// 256 MiB each: after a short load nothing is in pages yet.
+    Usual,
+    /// 1 MiB each, scaled as the data are: pages are made of redo all the time.
+    Scaled,
+}
+
+impl Redo {
+    fn bytes(self) -> u64 {
+        match self {
+            Redo::Usual => 256 << 20,
+            Redo::Scaled => 1 << 20,
+        }
+    }
+}
+
 /// What a server has for pages.
 #[derive(Debug, Clone, Copy)]
 pub enum Memory {
@@ -144,11 +161,11 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts nodes over these files, with drives if there is a number of pages for which remote memory has room, or
-    /// none. A database is filled without drives.
+    /// none. A database is filled without drives, and with little redo kept: its pages are in files in the end.
     ///
     /// # Errors
     /// [`Error::Simulation`]: there is no such profile.
-    pub fn start(w: &World, files: &[MemFs], seed: u64, timed: Option<u32>) -> Result<Cluster> {
+    pub fn start(w: &World, files: &[MemFs], seed: u64, (redo, timed): (Redo, Option<u32>)) -> Result<Cluster> {
         let rdma = profile::named("rdma").map_err(impossible)?;
         let drive = profile::named("storage-local").map_err(impossible)?;
         let mut cluster = Cluster {
@@ -166,13 +183,13 @@ impl Cluster {
             files.set_sync_time(Nanos::ZERO);
             files.set_drive(cluster.drives.get(host).cloned());
             w.set_files(host, files);
-            cluster.nodes.push(cluster.start_node(w, host));
+            cluster.nodes.push(cluster.start_node(w, host, redo));
         }
         Ok(cluster)
     }
 
-    fn start_node(&self, w: &World, host: usize) -> Process {
-        let (options, stops) = (node_options(host), Arc::clone(&self.stops));
+    fn start_node(&self, w: &World, host: usize, redo: Redo) -> Process {
+        let (options, stops) = (node_options(host, redo), Arc::clone(&self.stops));
         let network = self.net.endpoint(&name(host), host);
         w.process(host, "node", move || {
             let node = StorageNode::start(options, network).expect("its files are whole");
@@ -243,12 +260,12 @@ impl Cluster {
     }
 }
 
-fn node_options(host: usize) -> NodeOptions {
+fn node_options(host: usize, redo: Redo) -> NodeOptions {
     let nodes: BTreeMap<u64, String> = (0..NODES).map(|host| (host as u64 + 1, address(host))).collect();
     NodeOptions {
-        memory: REDO as usize,
-        log_limit: REDO,
-        log_kept: REDO,
+        memory: redo.bytes() as usize,
+        log_limit: redo.bytes(),
+        log_kept: redo.bytes(),
         segment: SEGMENT,
         ..NodeOptions::new("/node".into(), "paper", host as u64 + 1, nodes)
     }

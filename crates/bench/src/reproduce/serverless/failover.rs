@@ -17,7 +17,7 @@ use super::super::pooling;
 use super::super::recovery::{Crash, Plan, Shared, serve, serve_over, since, told, until_ready};
 use super::super::report::{Figure, Table};
 use super::super::workload::Tables;
-use super::cluster::{self, Cluster, Memory, OnNodes, SERVERS};
+use super::cluster::{self, Cluster, Memory, OnNodes, Redo, SERVERS};
 use super::{paper, why};
 use crate::{Error, Result};
 use cenote_base::rt::atomic::{AtomicU64, Ordering::SeqCst};
@@ -39,13 +39,22 @@ enum Case {
     Kept,
     /// As `Kept`, and a reader takes its place.
     Reader,
+    /// As `Kept`, and storage nodes lag: they have to make pages of redo all the time.
+    Lagging,
     /// It is killed; storage nodes alone.
     Nodes,
     /// It is killed; page files and a log, which is replayed.
     Files,
 }
 
-const CASES: [Case; 5] = [Case::Switch, Case::Kept, Case::Reader, Case::Nodes, Case::Files];
+const CASES: [Case; 6] = [
+    Case::Switch,
+    Case::Kept,
+    Case::Reader,
+    Case::Lagging,
+    Case::Nodes,
+    Case::Files,
+];
 
 impl Case {
     fn name(self) -> &'static str {
@@ -53,8 +62,20 @@ impl Case {
             Case::Switch => "switch, remote memory",
             Case::Kept => "crash, remote memory",
             Case::Reader => "crash, a reader goes on",
+            Case::Lagging => "crash, nodes lag",
             Case::Nodes => "crash, storage nodes alone",
             Case::Files => "crash, no materialization (vanilla)",
+        }
+    }
+}
+
+impl Case {
+    /// What its nodes keep of redo.
+    fn redo(self) -> Redo {
+        if self == Case::Lagging {
+            Redo::Scaled
+        } else {
+            Redo::Usual
         }
     }
 }
@@ -188,7 +209,10 @@ fn fail_over(
     [before, after]: [Nanos; 2],
     seed: u64,
 ) -> Result<Crash> {
-    let (cluster, shared) = (Cluster::start(w, files, seed, Some(database.pages))?, Shared::default());
+    let (cluster, shared) = (
+        Cluster::start(w, files, seed, (case.redo(), Some(database.pages)))?,
+        Shared::default(),
+    );
     let frames = (f64::from(database.pages) * LOCAL) as u32;
     let servers = Servers {
         world: w,
@@ -261,7 +285,8 @@ fn figure(all: &[Crash]) -> Figure {
              remote memory, which the next server takes; log and pages on three storage nodes. *storage nodes alone*: \
              the same nodes, all pages in local frames, no remote memory. *no materialization*: all pages in local \
              frames, page files and a log in shared storage; the log is replayed from the last checkpoint. A node has a \
-             drive (`storage-local`), connections are of the profile `rdma`. Times are from the order to stop, or from \
+             drive (`storage-local`) and keeps 256 MiB of redo in memory until pages have it, so that after this load none \
+             has; with *nodes lag* it keeps 1 MiB, a 256th as of all else, and makes pages all the time. Connections are of the profile `rdma`. Times are from the order to stop, or from \
              the kill: until another server takes statements, and from there to 90% of the rate before, in steps of \
              250 us. Detection is left out, and so is the processor time of a start.",
             LOCAL * 100.0
@@ -353,6 +378,13 @@ fn claims(all: &[Crash]) -> Vec<Claim> {
             why::REPLAY,
         ),
         claim(
+            "until it serves: no materialization to remote memory, nodes lag",
+            paper::WITHOUT_PAGES[0] / paper::CRASH[0],
+            serves(Case::Files) / serves(Case::Lagging),
+            Kind::More,
+            why::LAG,
+        ),
+        claim(
             "to 90%: no materialization to remote memory",
             paper::WITHOUT_PAGES[1] / kept,
             warm(Case::Files) / warm(Case::Kept),
@@ -394,7 +426,15 @@ mod tests {
             warm_ms,
             ..Crash::default()
         };
-        let all = [(2.0, 4.0), (16.0, 7.0), (1.0, 1.0), (16.0, 19.0), (85.0, 20.0)].map(|(r, w)| crash(r, w));
+        let all = [
+            (2.0, 4.0),
+            (16.0, 7.0),
+            (1.0, 1.0),
+            (16.0, 7.0),
+            (16.0, 19.0),
+            (85.0, 20.0),
+        ]
+        .map(|(r, w)| crash(r, w));
         for claim in claims(&all) {
             assert!(claim.difference() < 0.01, "{}: {:?}", claim.what, claim.ours);
         }

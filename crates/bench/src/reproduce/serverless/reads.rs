@@ -13,7 +13,7 @@ use super::super::pod::CLIENT_TURN;
 use super::super::pooling;
 use super::super::report::{Figure, Table};
 use super::super::workload::{Client, Pick, Session, Tables};
-use super::cluster::{self, Cluster, Memory, OnNodes, SERVERS};
+use super::cluster::{self, Cluster, Memory, OnNodes, Redo, SERVERS};
 use super::{paper, why};
 use crate::{Error, Result};
 use cenote_base::rt::atomic::{AtomicU64, Ordering::SeqCst};
@@ -93,7 +93,7 @@ struct Shared {
 /// The thread outside.
 fn run(w: &World, case: Case, database: &OnNodes, files: &[MemFs], seed: u64) -> Result<Reads> {
     let (cluster, shared) = (
-        Cluster::start(w, files, seed, Some(database.pages))?,
+        Cluster::start(w, files, seed, (Redo::Scaled, Some(database.pages)))?,
         Arc::new(Shared::default()),
     );
     let frames = (f64::from(database.pages) * LOCAL) as u32;

@@ -34,6 +34,12 @@ pub const REPLAY: &str = "the paper's server replays the redo of a long load; th
     by a majority, the directory of remote memory, and reads of pages of transactions, undo and catalog from storage \
     nodes: the newest of these had only been in the frames of the server that is gone.";
 
+/// Figure 9, where storage nodes lag.
+pub const LAG: &str = "a read as of the log's end waits until a node has taken that redo in. With 1 MiB for redo each \
+    node merges pages all the time; one thread that merges 64 pages at a time, each read, written twice and synced, \
+    is slower than 12 MB of redo a second that goes to pages anywhere, and what it lags by grows with the load. So a \
+    start waits for the nodes' merging, which the classic start, whose log is as long, does not have to do.";
+
 /// Figure 9, a cold start on storage nodes.
 pub const COLD: &str = "what a start reads, and what statements miss behind it, comes from drives of storage nodes, some \
     90 us a page, in the place of 7 us from remote memory. The paper's database is larger to its load: it warms up for \
@@ -42,8 +48,9 @@ pub const COLD: &str = "what a start reads, and what statements miss behind it, 
 /// Figure 9, a switch.
 pub const SWITCH: &str = "the paper's 16 s of a crash hold its detection, and what its servers do to take remote memory \
     over; a switch spares both. Here detection is left out (a second at most, see cluster.md), and a crash leaves \
-    nothing to be tidied up: the next server takes the database at once. A switch waits for transactions under way, for \
-    the server's threads and its last control record before that, which is all that it is longer by.";
+    nothing to be tidied up: the next server takes the database at once. In a \
+    switch the server first ends its transactions and threads, and writes the pages that it has changed to remote \
+    memory.";
 
 /// Figure 14.
 pub const OPTIMISTIC: &str = "reads rise with the threads where the paper's fall a little: 16 threads a server leave \
