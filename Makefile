@@ -50,6 +50,8 @@ figures: build
 	sed 's#](fig#](figures/polarcxlmem/fig#' docs/figures/polarcxlmem/README.md > docs/reproduce-polarcxlmem.md
 	$(BIN)/cenote-bench reproduce rcmp --if-stale --commit $(COMMIT) --out docs/figures/rcmp
 	sed -E 's#\]\(([a-z]+\.svg)\)#](figures/rcmp/\1)#' docs/figures/rcmp/README.md > docs/reproduce-rcmp.md
+	$(BIN)/cenote-bench reproduce serverless --if-stale --commit $(COMMIT) --out docs/figures/serverless
+	sed 's#](fig#](figures/serverless/fig#' docs/figures/serverless/README.md > docs/reproduce-serverless.md
 
 setup:
 	@scripts/setup.sh build

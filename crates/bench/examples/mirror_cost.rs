@@ -9,6 +9,7 @@ use cenote_bench::reproduce::cost::Costs;
 use cenote_bench::reproduce::mirrors::Survival;
 use cenote_bench::reproduce::mix::Mix;
 use cenote_bench::reproduce::pod::{Dataset, Phase, Pod, Scale, System};
+use cenote_bench::reproduce::workload::Pick;
 use std::sync::Arc;
 
 /// Sessions of the instance.
@@ -38,6 +39,7 @@ fn costs(dataset: &Dataset, seed: u64) -> Result<Vec<(Mix, [f64; 3])>> {
     let phase = |mix| Phase {
         costs: Arc::new(Costs::cenote()),
         mix,
+        pick: Pick::Uniform,
         active: 1,
         threads: SESSIONS,
         turn: Nanos::from_millis(1),

@@ -4,6 +4,7 @@
 //! `cargo run --release -p cenote-bench --example prefetch [SEEDS]`: 3 unless told otherwise.
 
 use cenote_bench::Result;
+use cenote_bench::reproduce::cost::Costs;
 use cenote_bench::reproduce::keys::measure;
 use cenote_bench::reproduce::pod::{Dataset, Scale, System};
 
@@ -20,8 +21,8 @@ fn main() -> Result<()> {
             ("storage", System::Vanilla(0.125)),
         ] {
             let [alone, together] = [
-                measure(&dataset, system, false, seed)?,
-                measure(&dataset, system, true, seed)?,
+                measure(&dataset, system, false, &Costs::cenote(), seed)?,
+                measure(&dataset, system, true, &Costs::cenote(), seed)?,
             ];
             let kinds = [
                 ("index read", alone.index_read, together.index_read),

@@ -92,7 +92,7 @@ enum What {
 #[derive(Args)]
 #[command(after_help = reproduce::HELP)]
 struct ReproduceArgs {
-    /// The paper: polarcxlmem, rcmp
+    /// The paper: polarcxlmem, rcmp, serverless
     paper: String,
     /// Figures and tables; all unless named
     figures: Vec<String>,

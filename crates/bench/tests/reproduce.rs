@@ -4,7 +4,7 @@
 use cenote_bench::reproduce::judge::{Claim, Samples, Verdict};
 use cenote_bench::reproduce::origin::{Page, root};
 use cenote_bench::reproduce::report::Figure;
-use cenote_bench::reproduce::{FIGURES, Options, PAPERS, figures, probe, rcmp, run};
+use cenote_bench::reproduce::{FIGURES, Options, PAPERS, figures, probe, rcmp, run, serverless};
 use std::process::Command;
 
 fn options(out: &std::path::Path, names: &[&str]) -> Options {
@@ -23,6 +23,13 @@ fn options(out: &std::path::Path, names: &[&str]) -> Options {
 fn of_rcmp(out: &std::path::Path, names: &[&str]) -> Options {
     Options {
         paper: "rcmp".into(),
+        ..options(out, names)
+    }
+}
+
+fn of_serverless(out: &std::path::Path, names: &[&str]) -> Options {
+    Options {
+        paper: "serverless".into(),
         ..options(out, names)
     }
 }
@@ -116,6 +123,32 @@ fn the_shapes_of_rcmp_come_out() {
     }
 }
 
+#[test]
+fn the_shapes_of_serverless_come_out() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let all = figures(&of_serverless(dir.path(), &[])).expect("a quick run");
+    assert_eq!(all.iter().map(|f| f.name).collect::<Vec<_>>(), serverless::FIGURES);
+    let ours = |figure: &str, what: &str| claim(&all, figure, what).ours.median();
+
+    // A forty-eighth of the pages in local memory costs less than an eighth of the throughput, hot rows less still.
+    let lost = ["uniform", "skewed"].map(|of| ours("fig11", &format!("{of}, 0.5 of 24 GB local, at PolarDB's")));
+    assert!(0.0 < lost[1] && lost[1] < lost[0] && lost[0] < 0.15, "{lost:?}");
+    // All local is all local, whatever is behind it.
+    assert!((0.9..1.1).contains(&ours("fig10", "all local, 48 sessions, at PolarDB's")));
+    // Where storage makes pages, nothing is replayed; pages in remote memory are there at once.
+    assert!(ours("fig9", "until it serves: no materialization to remote memory") > 1.5);
+    assert!(ours("fig9", "to 90%: storage nodes alone to remote memory") > 1.2);
+    // The longer a page takes, the more it saves to ask for many.
+    let saved = ["remote memory", "storage"].map(|over| ours("fig15", &format!("over {over}, at PolarDB's")));
+    assert!(0.1 < saved[0] && saved[0] < saved[1], "{saved:?}");
+    for figure in &all {
+        let part = figure.write(dir.path(), "Made by a test.").expect("written");
+        assert!(part.contains("**simulated**"), "{} is not labelled", figure.name);
+        let differ = figure.claims.iter().filter(|c| c.needs_reason());
+        differ.for_each(|c| assert!(c.why.len() > 40, "{}: {} is not explained", figure.name, c.what));
+    }
+}
+
 /// Two pages differed, though all of their numbers were the same: a file of the checkout had changed between the runs,
 /// and so the second page named its commit as a dirty one. Here the commit is given, and a page is of its seed alone,
 /// whatever else the process simulates beside it.
@@ -131,7 +164,11 @@ fn the_same_seed_gives_the_same_numbers() {
         run(&options).expect("a quick run");
         std::fs::read_to_string(dir.path().join("README.md")).expect("the page")
     };
-    for (paper, names) in [("polarcxlmem", ["table2", "fig1"]), ("rcmp", ["hot", "rpc"])] {
+    for (paper, names) in [
+        ("polarcxlmem", ["table2", "fig1"]),
+        ("rcmp", ["hot", "rpc"]),
+        ("serverless", ["fig9", "fig14"]),
+    ] {
         let (once, again) = (page_of(paper, &names, "one"), page_of(paper, &names, "another"));
         assert_eq!(again.matches("of commit another,").count(), names.len(), "{again}");
         let again = again.replace("of commit another,", "of commit one,");
@@ -188,6 +225,7 @@ fn unknown_names_are_refused_with_a_list() {
     for (words, expected) in [
         (&["polarcxlmem", "fig2"][..], "table1, table2, fig1"),
         (&["rcmp", "fig1"][..], "latency, clients, pods"),
+        (&["serverless", "fig8"][..], "fig9, fig10, fig11"),
         (&["tigon"][..], "polarcxlmem, rcmp"),
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_cenote-bench"))

@@ -28,21 +28,22 @@ pub struct Times {
     pub scan: Nanos,
 }
 
-/// Runs each kind on one instance of a system. `together`: whether pages are read so.
+/// Runs each kind on one instance of a system. `together`: whether pages are read so; `costs`: of a row, a hundredth of a
+/// range's.
 ///
 /// # Errors
 /// [`Error::Simulation`] if the world cannot be set up, or if something in it fails.
-pub fn measure(dataset: &Dataset, system: System, together: bool, seed: u64) -> Result<Times> {
+pub fn measure(dataset: &Dataset, system: System, together: bool, costs: &Costs, seed: u64) -> Result<Times> {
     let world = world(system, 1, dataset.scale, seed)?;
     let files = dataset.files(1);
     let run = |w: &World| {
         let far = Far::new(w, system, &files, dataset, seed)?;
         let mut options = far.options(0);
         options.tuning.brings = together;
-        let (times, scale) = (Arc::new(Mutex::new(None)), dataset.scale);
+        let (times, scale, costs) = (Arc::new(Mutex::new(None)), dataset.scale, costs.clone());
         let told = Arc::clone(&times);
         let process = w.process(0, "instance", move || {
-            let measured = statements(&options, scale.tables, scale.rows);
+            let measured = statements(&options, &costs, scale.tables, scale.rows);
             *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured.map_err(failed("a statement")));
         });
         let exit = process.join();
@@ -55,7 +56,7 @@ pub fn measure(dataset: &Dataset, system: System, together: bool, seed: u64) -> 
     world.run(run).value
 }
 
-fn statements(options: &EngineOptions, tables: u32, rows: i32) -> cenote_engine::Result<Times> {
+fn statements(options: &EngineOptions, costs: &Costs, tables: u32, rows: i32) -> cenote_engine::Result<Times> {
     let engine = Engine::open(options.clone())?;
     Tables::open(&engine, tables, rows)?.warm_up(&engine)?;
     let mut tx = engine.begin(Isolation::ReadCommitted);
@@ -68,7 +69,7 @@ fn statements(options: &EngineOptions, tables: u32, rows: i32) -> cenote_engine:
         for n in 0..STATEMENTS {
             tx.begin_statement();
             let mut scan = make(&tx, &tables[n % tables.len()], &mut draw);
-            read_all(&tx, &mut scan)?;
+            read_all(&tx, &mut scan, costs)?;
         }
         Ok(Nanos(rt::now().since(begun).raw() / STATEMENTS as u64))
     };
@@ -109,8 +110,8 @@ fn by_keys(tx: &Tx, table: &Arc<Table>, ids: impl Iterator<Item = i32>) -> RowSc
 }
 
 /// The processor's part of a row is an input, as in all figures.
-fn read_all(tx: &Tx, scan: &mut RowScan) -> cenote_engine::Result<()> {
-    let (mut batch, costs) = (RowBatch::new(), Costs::cenote());
+fn read_all(tx: &Tx, scan: &mut RowScan, costs: &Costs) -> cenote_engine::Result<()> {
+    let mut batch = RowBatch::new();
     while scan.next_batch(tx.reader(), &mut batch)? {
         rt::spend(Nanos(costs.range.raw() * batch.len() as u64 / 100));
     }

@@ -14,7 +14,7 @@
 //! | [`judge`], [`seeds`] | ours beside the paper's: agreement both ways, inputs, several seeds |
 //! | [`report`], [`chart`], [`why`] | tables, plots, the page and its explanations |
 //! | [`origin`] | commit and code of a page, its numbers as data, whether it is stale |
-//! | [`rcmp`] | another paper: a pool over several pods |
+//! | [`rcmp`], [`serverless`] | other papers: a pool over several pods; local memory in front of remote memory |
 
 pub mod chart;
 pub mod cost;
@@ -32,6 +32,7 @@ pub mod rcmp;
 pub mod recovery;
 pub mod report;
 pub mod seeds;
+pub mod serverless;
 pub mod why;
 pub mod workload;
 
@@ -45,7 +46,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 /// Papers whose experiments there are.
-pub const PAPERS: [&str; 2] = ["polarcxlmem", "rcmp"];
+pub const PAPERS: [&str; 3] = ["polarcxlmem", "rcmp", "serverless"];
 
 /// All figures and tables of polarcxlmem, in the paper's order.
 pub const FIGURES: [&str; 8] = ["table1", "table2", "fig1", "fig3", "fig7", "fig8", "fig9", "fig10"];
@@ -58,17 +59,22 @@ fig7, fig8, fig9 (CXL against RDMA: point-select, range-select, read-write), fig
 Figures of rcmp, two pods and more against page swapping, objects, coherent caches, CXL over Ethernet: latency, clients, pods
 (throughput), ycsb, hot (hot extents move), locks (their write buffers), rpc (modes by size), missing (what is not simulated).
 
+Figures of serverless, local memory in front of remote memory: fig9 (a switch and crashes), fig10 (against local memory
+alone), fig11 (local memory's size), fig14 (reads of a server and a reader), fig15 (prefetching).
+
 Examples:
   cenote reproduce polarcxlmem                          all of them, into reproduce-out
   cenote reproduce polarcxlmem fig7 --out seven         one
   cenote reproduce polarcxlmem --quick --seeds 1        all of them, small, in under two minutes
-  cenote reproduce rcmp ycsb --out ycsb                 one of Rcmp";
+  cenote reproduce rcmp ycsb --out ycsb                 one of Rcmp
+  cenote reproduce serverless fig11 --out eleven        one of PolarDB Serverless";
 
 /// All figures of a paper.
 fn known(paper: &str) -> Result<&'static [&'static str]> {
     match paper {
         "polarcxlmem" => Ok(&FIGURES),
         "rcmp" => Ok(&rcmp::FIGURES),
+        "serverless" => Ok(&serverless::FIGURES),
         other => {
             let text = format!(
                 "no experiments of \"{other}\" are known; there are those of {}",
@@ -136,7 +142,11 @@ fn whole(options: &Options, all: &[&str], page: &Page) -> Result<String> {
 /// # Errors
 /// As [`figures`].
 pub fn probe(options: &Options) -> Result<Figure> {
-    let name = if options.paper == "rcmp" { "locks" } else { "fig1" };
+    let name = match &options.paper[..] {
+        "rcmp" => "locks",
+        "serverless" => "fig11",
+        _ => "fig1",
+    };
     let small = Options {
         figures: vec![name.into()],
         quick: true,
@@ -154,21 +164,41 @@ pub fn figures(options: &Options) -> Result<Vec<Figure>> {
     named(options, &chosen(options)?)
 }
 
+/// The databases of a paper's figures. One for all seeds: what they vary is what befalls it.
+enum Data {
+    None,
+    Cxl(Option<Dataset>),
+    Serverless(serverless::Data),
+}
+
+impl Data {
+    fn fill(options: &Options, names: &[&str], progress: &Progress) -> Result<Data> {
+        Ok(match &options.paper[..] {
+            "rcmp" => Data::None,
+            "serverless" => Data::Serverless(serverless::Data::fill(names, options.seed, progress)?),
+            _ => {
+                let needs_data = names.iter().any(|name| name.starts_with("fig"));
+                let fill = || fill(Scale::usual(), options.seed, progress);
+                Data::Cxl(needs_data.then(fill).transpose()?)
+            }
+        })
+    }
+}
+
 fn named(options: &Options, names: &[&'static str]) -> Result<Vec<Figure>> {
     std::fs::create_dir_all(&options.out).context("creating the output folder")?;
-    let needs_data = options.paper != "rcmp" && names.iter().any(|n| n.starts_with("fig"));
     let progress = Progress::default();
-    // One database for all seeds: what they vary is what befalls it.
-    let dataset = needs_data.then(|| fill(options.seed, &progress)).transpose()?;
+    let data = Data::fill(options, names, &progress)?;
     let mut by_figure: Vec<Vec<Figure>> = names.iter().map(|_| Vec::new()).collect();
     for seed in (options.seed..).take(options.seeds.max(1) as usize) {
         let options = Options {
             seed,
             ..options.clone()
         };
-        let of_seed = match &options.paper[..] {
-            "rcmp" => rcmp::figures(&options, names, &progress)?,
-            _ => of_seed(&options, names, dataset.as_ref(), &progress)?,
+        let of_seed = match &data {
+            Data::None => rcmp::figures(&options, names, &progress)?,
+            Data::Cxl(dataset) => of_seed(&options, names, dataset.as_ref(), &progress)?,
+            Data::Serverless(data) => serverless::figures(&options, names, data, &progress)?,
         };
         by_figure
             .iter_mut()
@@ -201,8 +231,7 @@ fn of_seed(
     names.iter().map(one).collect()
 }
 
-fn fill(seed: u64, progress: &Progress) -> Result<Dataset> {
-    let scale = Scale::usual();
+fn fill(scale: Scale, seed: u64, progress: &Progress) -> Result<Dataset> {
     let bar = progress.bar("rows", scale.tables as u64 * scale.rows as u64);
     let dataset = Dataset::build(scale, seed, &mut |rows| bar.set_position(rows));
     bar.finish_and_clear();
@@ -241,19 +270,31 @@ fn opening(options: &Options, count: &str) -> String {
     if options.paper == "rcmp" {
         return format!("{}\n{sum}\n", rcmp::OPENING);
     }
-    let mut text = String::from(include_str!("opening.md"));
+    let (mut text, theirs, missing) = match &options.paper[..] {
+        "serverless" => (String::from(serverless::OPENING), "PolarDB's", serverless::MISSING),
+        _ => (
+            String::from(include_str!("opening.md")),
+            "the paper's",
+            include_str!("missing.md"),
+        ),
+    };
+    writeln!(text, "{}\n{missing}\n{sum}", costs(theirs).markdown()).ok();
+    text
+}
+
+/// What statements cost: Cenote's as measured, and those of the system that papers measure.
+fn costs(theirs: &str) -> report::Table {
     let [paper, cenote] = cost::Costs::both();
     let mut table = report::Table::new(
         "Processor time a statement, us",
-        &["statement", "Cenote, measured", "the paper's"],
+        &["statement", "Cenote, measured", theirs],
     );
     for ((name, ours), (_, theirs)) in cenote.rows().into_iter().zip(paper.rows()) {
         table
             .rows
             .push(vec![name.into(), format!("{ours:.1}"), format!("{theirs:.1}")]);
     }
-    writeln!(text, "{}\n{}\n{sum}", table.markdown(), include_str!("missing.md")).ok();
-    text
+    table
 }
 
 #[cfg(test)]

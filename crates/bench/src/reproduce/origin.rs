@@ -48,6 +48,8 @@ const BOTH: [&str; 4] = [
 ];
 const ENGINE: [&str; 3] = ["crates/storage/src", "crates/buffer/src", "crates/engine/src"];
 const POOL: [&str; 2] = ["crates/space/src", "crates/bench/src/ycsb"];
+/// What servers on storage nodes have besides [`ENGINE`].
+const NODES: &str = "crates/storage-node/src";
 
 impl Code {
     /// A sum over the names and bytes of all files that the figures of a paper depend on.
@@ -55,9 +57,13 @@ impl Code {
     /// # Errors
     /// If a file cannot be read.
     pub fn of(paper: &str, root: &Path) -> Result<Self> {
-        let own: &[&str] = if paper == "rcmp" { &POOL } else { &ENGINE };
+        let (own, nodes): (&[&str], &[&str]) = match paper {
+            "rcmp" => (&POOL, &[]),
+            "serverless" => (&ENGINE, &[NODES]),
+            _ => (&ENGINE, &[]),
+        };
         let mut files = Vec::new();
-        for folder in BOTH.iter().chain(own) {
+        for folder in BOTH.iter().chain(own).chain(nodes) {
             list(&root.join(folder), &mut files)?;
         }
         files.sort();

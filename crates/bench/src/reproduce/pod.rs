@@ -14,8 +14,9 @@
 use super::cost::Costs;
 use super::mirrors::{Mirrors, Survival};
 use super::mix::Mix;
-use super::workload::{Client, Session, Tables};
+use super::workload::{Client, Pick, Session, Tables};
 use crate::{Error, Result};
+use cenote_base::PAGE_SIZE;
 use cenote_base::rt::atomic::{AtomicU64, Ordering::SeqCst};
 use cenote_base::rt::{self, Nanos};
 use cenote_buffer::{FRAMES_MIN, RemoteLayout};
@@ -44,6 +45,13 @@ pub enum System {
     Dram,
     /// This share in the host's own memory, all in remote memory over RDMA.
     Tiered(f64),
+    /// As tiered, with room in remote memory for a share alone; the rest is in storage.
+    Limited {
+        /// In the host's own memory.
+        local: f64,
+        /// In remote memory.
+        remote: f64,
+    },
     /// This share in the host's own memory, all in storage.
     Vanilla(f64),
 }
@@ -55,8 +63,28 @@ impl System {
             System::Cxl => "CXL".into(),
             System::Dram => "DRAM".into(),
             System::Tiered(local) => format!("RDMA, {:.0}% local", local * 100.0),
+            System::Limited { local, remote } => {
+                format!("RDMA, {:.0}% local, {:.0}% remote", local * 100.0, remote * 100.0)
+            }
             System::Vanilla(local) if local >= 1.0 => "vanilla".into(),
             System::Vanilla(local) => format!("vanilla, {:.0}% local", local * 100.0),
+        }
+    }
+
+    /// Share of the pages that the host's own memory has.
+    fn local(self) -> f64 {
+        match self {
+            System::Cxl | System::Dram => 1.0,
+            System::Tiered(local) | System::Limited { local, .. } | System::Vanilla(local) => local,
+        }
+    }
+
+    /// Slots of remote memory for so many pages; with `Tiered` also for those to come. `None`: there is none.
+    fn slots(self, pages: u32) -> Option<u32> {
+        match self {
+            System::Tiered(_) => Some(pages * 2),
+            System::Limited { remote, .. } => Some((f64::from(pages) * remote) as u32),
+            System::Cxl | System::Dram | System::Vanilla(_) => None,
         }
     }
 }
@@ -82,6 +110,15 @@ impl Scale {
             rows: 25_000,
             memory: 64 << 20,
             cache: 256 << 10,
+        }
+    }
+
+    /// Four times the rows: 96 MiB of them, some 7,600 pages, of which a forty-eighth is more than the least pool.
+    pub fn large() -> Scale {
+        Scale {
+            rows: 100_000,
+            memory: 256 << 20,
+            ..Scale::usual()
         }
     }
 }
@@ -133,6 +170,8 @@ pub struct Phase {
     pub costs: Arc<Costs>,
     /// Statements.
     pub mix: Mix,
+    /// Which rows they ask for.
+    pub pick: Pick,
     /// Instances that work.
     pub active: usize,
     /// Sessions of each.
@@ -158,6 +197,10 @@ pub struct Measured {
     pub far_bytes: f64,
     /// Bytes a second from and to the host's own memory, as far as the pool lies there.
     pub near_bytes: f64,
+    /// Of the bytes over RDMA, those a second that came to the host, and those that left it.
+    pub rdma: [f64; 2],
+    /// Bytes a second that storage gave.
+    pub storage_read: f64,
     /// Share of the time in which the storage that all instances share was transferring.
     pub storage_busy: f64,
 }
@@ -166,6 +209,16 @@ impl Measured {
     /// GB/s of CXL or RDMA.
     pub fn far_gbps(&self) -> f64 {
         self.far_bytes / 1e9
+    }
+
+    /// Pages a second from remote memory, and to it.
+    pub fn swapped(&self) -> [f64; 2] {
+        self.rdma.map(|bytes| bytes / PAGE_SIZE as f64)
+    }
+
+    /// Pages a second from storage.
+    pub fn stored_pages(&self) -> f64 {
+        self.storage_read / PAGE_SIZE as f64
     }
 
     /// Far bytes a statement.
@@ -182,7 +235,7 @@ pub fn world(system: System, instances: usize, scale: Scale, seed: u64) -> Resul
     World::new(seed, Pace::Project, topology(system, instances, scale)?).map_err(impossible)
 }
 
-fn impossible(error: cenote_base::Error) -> Error {
+pub(crate) fn impossible(error: cenote_base::Error) -> Error {
     Error::Simulation(error.to_string())
 }
 
@@ -314,8 +367,10 @@ impl Pod<'_> {
 /// Bytes that have moved since the world began, and for how long storage was transferring.
 struct Bytes {
     far: u64,
+    /// Over RDMA: to the host, and from it.
+    rdma: [u64; 2],
     near: u64,
-    storage: Nanos,
+    storage: DriveCounters,
 }
 
 /// The memory of a running world's instances that is not the hosts' own, and how they come by it.
@@ -340,19 +395,13 @@ impl Far {
             files.set_drive(Some(drive.clone()));
             w.set_files(host, files);
         }
-        let share = match system {
-            System::Tiered(share) | System::Vanilla(share) => share,
-            _ => 1.0,
-        };
-        let network = match system {
-            System::Tiered(_) => Some(network(instances, dataset.pages, seed)?),
-            _ => None,
-        };
+        let slots = system.slots(dataset.pages);
+        let network = slots.map(|slots| network(instances, slots, seed)).transpose()?;
         Ok(Far {
             world: w.clone(),
             system,
             scale: dataset.scale,
-            frames: ((f64::from(dataset.pages) * share) as u32).max(FRAMES_MIN),
+            frames: ((f64::from(dataset.pages) * system.local()) as u32).max(FRAMES_MIN),
             network,
             drive,
             survival: Mirrors::default(),
@@ -376,51 +425,54 @@ impl Far {
                 region: Some(format!("/dev/sim/cxl{instance}").into()),
                 ..whole(MemoryKind::Cxl)
             },
-            (System::Tiered(_), Some((network, memory))) => {
+            (_, Some((network, memory))) => {
                 let (port, memory) = (network.port(instance), memory[instance]);
                 let connect = move |_| Ok(RemoteMemory::new(port.connect(&node_name(instance))?, memory));
-                self.with_frames(&EngineOptions::tiered("/data", 0, RemoteSource::new(connect)))
+                with_frames(
+                    self.frames,
+                    &EngineOptions::tiered("/data", 0, RemoteSource::new(connect)),
+                )
             }
-            (System::Vanilla(share), _) if share < 1.0 => self.with_frames(&whole(MemoryKind::Dram)),
+            (System::Vanilla(share), _) if share < 1.0 => with_frames(self.frames, &whole(MemoryKind::Dram)),
             _ => whole(MemoryKind::Dram),
         }
     }
 
-    /// With as many frames as are wanted, or a few more: some numbers of frames no size of memory gives.
-    fn with_frames(&self, options: &EngineOptions) -> EngineOptions {
-        let mut numbers = self.frames..self.frames + 64;
-        let found = numbers.find_map(|n| options.clone().with_frames(n).ok());
-        found.expect("one of the next few is possible")
-    }
-
     fn bytes(&self) -> Bytes {
-        let far = match &self.network {
-            Some((network, _)) => {
-                let card = network.card(0);
-                card.inbound.bytes + card.outbound.bytes
-            }
+        let card = self.network.as_ref().map(|(network, _)| network.card(0));
+        let rdma = card.map_or([0; 2], |card| [card.inbound.bytes, card.outbound.bytes]);
+        let far = match card {
+            Some(_) => rdma.iter().sum(),
             None => self.world.links().named(HOST_PORT).map(|l| l.counters().bytes).sum(),
         };
         let own = self.world.traffic().into_iter().filter(|t| t.device.is_none());
         let near = own.map(|t| t.moved.bytes_fetched() + t.moved.bytes_written()).sum();
-        let storage = self.drive().busy;
-        Bytes { far, near, storage }
+        let storage = self.drive();
+        Bytes {
+            far,
+            rdma,
+            near,
+            storage,
+        }
     }
+}
+
+/// With as many frames as are wanted, or a few more: some numbers of frames no size of memory gives.
+pub(crate) fn with_frames(frames: u32, options: &EngineOptions) -> EngineOptions {
+    let mut numbers = frames..frames + 64;
+    let found = numbers.find_map(|n| options.clone().with_frames(n).ok());
+    found.expect("one of the next few is possible")
 }
 
 fn node_name(instance: usize) -> String {
     format!("memory{instance}")
 }
 
-/// A memory node an instance, with room for all of its pages and those to come; one network card of the host.
-fn network(instances: usize, pages: u32, seed: u64) -> Result<(Network, Vec<Remote>)> {
+/// A memory node an instance, with room for so many pages; one network card of the host.
+fn network(instances: usize, slots: u32, seed: u64) -> Result<(Network, Vec<Remote>)> {
     let network = Network::new(&profile::named("rdma").map_err(impossible)?, seed);
     network.share_card(0..instances);
-    let node = |i| {
-        network
-            .add_node(&node_name(i))
-            .register(RemoteLayout::len_for(pages * 2))
-    };
+    let node = |i| network.add_node(&node_name(i)).register(RemoteLayout::len_for(slots));
     let memory = (0..instances).map(node).collect();
     Ok((network, memory))
 }
@@ -459,7 +511,9 @@ impl Counted {
             p99_us: latency.value_at_quantile(0.99) as f64 / 1e3,
             far_bytes: a_second(after.far - before.far),
             near_bytes: a_second(after.near - before.near),
-            storage_busy: after.storage.since(before.storage).as_secs_f64() / window.as_secs_f64(),
+            rdma: [0, 1].map(|way| a_second(after.rdma[way] - before.rdma[way])),
+            storage_read: a_second(after.storage.bytes_read - before.storage.bytes_read),
+            storage_busy: after.storage.busy.since(before.storage.busy).as_secs_f64() / window.as_secs_f64(),
         }
     }
 }
@@ -536,7 +590,7 @@ fn load(engine: &Arc<Engine>, tables: &Arc<Tables>, phase: &Phase, shared: &Arc<
                 shared: shared.clone(),
             };
             rt::sleep(Nanos(rt::random() % phase.turn.raw().max(1)));
-            let mut session = Session::new(&engine, &tables, &phase.costs, client);
+            let mut session = Session::new(&engine, &tables, &phase.costs, client).with(phase.pick);
             while rt::now() < begin + phase.window {
                 session.transaction(phase.mix).expect("nothing fails here");
             }

@@ -12,6 +12,7 @@ use super::options::{Options, Progress};
 use super::paper;
 use super::pod::{CLIENT_TURN, Dataset, INSTANCES, Measured, Phase, Pod, System, VCPUS};
 use super::report::{Figure, Table};
+use super::workload::Pick;
 use crate::Result;
 use cenote_base::rt::Nanos;
 use std::collections::BTreeMap;
@@ -34,7 +35,7 @@ fn counts(quick: bool) -> &'static [usize] {
 /// How long a phase settles and is counted: so many transactions of a session that waits for its vCPUs alone.
 /// Transactions of twenty statements also have a time that is long enough where links are saturated: there they take
 /// some 15 ms, and a window that has no whole one counts the statements that all sessions begin with.
-fn phase(costs: &Arc<Costs>, mix: Mix, active: usize, threads: usize, quick: bool) -> Phase {
+pub(super) fn phase(costs: &Arc<Costs>, mix: Mix, active: usize, threads: usize, quick: bool) -> Phase {
     let (settle, window) = match (mix.writes(), quick) {
         (false, true) => (8, 24),
         (false, false) => (15, 40),
@@ -47,6 +48,7 @@ fn phase(costs: &Arc<Costs>, mix: Mix, active: usize, threads: usize, quick: boo
     Phase {
         costs: costs.clone(),
         mix,
+        pick: Pick::Uniform,
         active,
         threads,
         turn,
@@ -169,7 +171,7 @@ const COSTS: [(&str, &str); 2] = [
     ("cenote", "Cenote's cost a statement"),
 ];
 
-fn series(name: &str, points: Vec<(f64, f64)>) -> Series {
+pub(super) fn series(name: &str, points: Vec<(f64, f64)>) -> Series {
     Series {
         name: name.into(),
         points,

@@ -56,26 +56,42 @@ pub struct Crash {
 }
 
 /// What is run.
-struct Plan {
-    system: System,
-    mix: Mix,
-    before: Nanos,
-    after: Nanos,
+pub(super) struct Plan {
+    pub system: System,
+    pub mix: Mix,
+    pub before: Nanos,
+    pub after: Nanos,
 }
 
-/// What the processes tell the controller; not part of any simulated memory.
+/// What processes and controller tell each other; not part of any simulated memory.
 #[derive(Default)]
-struct Told {
+pub(super) struct Told {
     counts: Vec<u32>,
-    ready_at: Option<Nanos>,
-    open_at: Option<Nanos>,
+    pub ready_at: Option<Nanos>,
+    pub open_at: Option<Nanos>,
     report: RecoveryReport,
-    redo: u64,
+    pub redo: u64,
+    /// Processes that have served, and how many of them are to stop in order: the first ones.
+    served: u32,
+    pub stops: u32,
+    /// Transactions under way.
+    busy: u32,
+    /// One has stopped.
+    pub is_down: bool,
 }
 
-type Shared = Arc<Mutex<Told>>;
+impl Told {
+    /// Whether a transaction of that process may begin; then it is under way.
+    fn begins(&mut self, number: u32) -> bool {
+        let may = self.stops < number;
+        self.busy += u32::from(may);
+        may
+    }
+}
 
-fn told<T>(shared: &Shared, f: impl FnOnce(&mut Told) -> T) -> T {
+pub(super) type Shared = Arc<Mutex<Told>>;
+
+pub(super) fn told<T>(shared: &Shared, f: impl FnOnce(&mut Told) -> T) -> T {
     f(&mut shared.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -118,48 +134,62 @@ fn interval(mix: Mix, costs: &Costs) -> Nanos {
     Nanos((SESSIONS as f64 / a_second * 1e9) as u64)
 }
 
-/// A process: opens, says so, serves until it is killed.
-fn serve(plan: &Plan, options: &EngineOptions, scale: pod::Scale, shared: &Shared, warm: bool) {
+/// A process: opens, says so, serves until it is killed or told to stop.
+pub(super) fn serve(mix: Mix, options: &EngineOptions, scale: pod::Scale, shared: &Shared, warm: bool) {
     let engine = Engine::open(options.clone()).expect("what a kill leaves can be opened");
-    told(shared, |t| {
+    serve_over(mix, &engine, scale, shared, warm);
+}
+
+/// The same, over an engine that is open.
+pub(super) fn serve_over(mix: Mix, engine: &Arc<Engine>, scale: pod::Scale, shared: &Shared, warm: bool) {
+    let number = told(shared, |t| {
         t.open_at = Some(rt::now());
         t.report = engine.recovery_report();
+        t.served += 1;
+        t.served
     });
-    let tables = Arc::new(Tables::open(&engine, scale.tables, scale.rows).expect("its tables"));
+    let tables = Arc::new(Tables::open(engine, scale.tables, scale.rows).expect("its tables"));
     if warm {
-        tables.warm_up(&engine).expect("readable");
+        tables.warm_up(engine).expect("readable");
     }
     told(shared, |t| t.ready_at = Some(rt::now()));
     let costs = Arc::new(Costs::paper());
-    let every = interval(plan.mix, &costs);
+    let every = interval(mix, &costs);
     let session = |i: usize| {
-        let (engine, tables, costs, mix) = (engine.clone(), tables.clone(), costs.clone(), plan.mix);
+        let (engine, tables, costs, shared) = (engine.clone(), tables.clone(), costs.clone(), shared.clone());
         let client = Counter { shared: shared.clone() };
         rt::spawn(&format!("session{i}"), move || {
             let mut session = Session::new(&engine, &tables, &costs, client);
             let mut next = rt::now() + Nanos(every.raw() * i as u64 / SESSIONS as u64);
-            loop {
-                rt::sleep(next.since(rt::now()));
+            rt::sleep(next.since(rt::now()));
+            while told(&shared, |t| t.begins(number)) {
                 session.transaction(mix).expect("nothing fails here");
+                told(&shared, |t| t.busy -= 1);
                 next = (next + every).max(rt::now());
+                rt::sleep(next.since(rt::now()));
             }
         })
     };
     let sessions: Vec<_> = (0..SESSIONS).map(session).collect();
     let opened_at = engine.buffer().storage().log().tail().raw();
-    loop {
+    while told(shared, |t| t.stops < number) {
         let tail = engine.buffer().storage().log().tail().raw();
         told(shared, |t| t.redo = tail - opened_at);
         rt::sleep(Nanos::from_millis(1));
-        if sessions.is_empty() {
-            return;
-        }
+    }
+    while told(shared, |t| t.busy > 0) {
+        rt::sleep(Nanos::from_micros(20));
+    }
+    engine.shutdown().expect("it stops in order");
+    told(shared, |t| t.is_down = true);
+    for session in sessions {
+        session.join().expect("no session panics");
     }
 }
 
 impl Plan {
     /// Runs it in a world of one instance.
-    fn run(self, dataset: &Dataset, seed: u64) -> Result<Crash> {
+    pub(super) fn run(self, dataset: &Dataset, seed: u64) -> Result<Crash> {
         let world = pod::world(self.system, 1, dataset.scale, seed)?;
         let plan = Arc::new(self);
         let files = dataset.files(1);
@@ -171,8 +201,8 @@ impl Plan {
         let shared = Shared::default();
         let far = Far::new(w, self.system, files, dataset, seed)?;
         let start = |warm: bool| {
-            let (plan, shared, options, scale) = (self.clone(), shared.clone(), far.options(0), dataset.scale);
-            w.process(0, "instance", move || serve(&plan, &options, scale, &shared, warm))
+            let (mix, shared, options, scale) = (self.mix, shared.clone(), far.options(0), dataset.scale);
+            w.process(0, "instance", move || serve(mix, &options, scale, &shared, warm))
         };
         let first = start(true);
         let began = until_ready(&first, &shared)?;
@@ -189,40 +219,43 @@ impl Plan {
         let storage = since(far.drive(), before);
         rt::sleep((killed + self.after).since(rt::now()));
         second.kill();
-        Ok(told(&shared, |t| self.crash(t, began, killed, redo, storage)))
+        Ok(told(&shared, |t| t.crash(began, killed, redo, storage)))
     }
+}
 
-    fn crash(&self, told: &Told, began: Nanos, killed: Nanos, redo: u64, storage: DriveCounters) -> Crash {
+impl Told {
+    /// What came of a process that was ended at `killed` and another.
+    pub(super) fn crash(&self, began: Nanos, killed: Nanos, redo: u64, storage: DriveCounters) -> Crash {
         let a_second = |count: u32| f64::from(count) / BUCKET.as_secs_f64();
         let at = |i: usize| (i as f64 * BUCKET.raw() as f64 - killed.raw() as f64) / 1e6;
         let first = (began.raw() / BUCKET.raw()) as usize;
         let killed_in = (killed.raw() / BUCKET.raw()) as usize;
         // The second half of the load before the kill is steady.
-        let steady = &told.counts[(first + killed_in) / 2..killed_in];
+        let steady = &self.counts[(first + killed_in) / 2..killed_in];
         let before = a_second(steady.iter().sum()) / steady.len().max(1) as f64;
         let rate = |from: usize, buckets: usize| {
-            let some = &told.counts[from..(from + buckets).min(told.counts.len())];
+            let some = &self.counts[from..(from + buckets).min(self.counts.len())];
             a_second(some.iter().sum()) / some.len() as f64
         };
-        let drawn = (first..told.counts.len().saturating_sub(DRAWN)).step_by(DRAWN);
+        let drawn = (first..self.counts.len().saturating_sub(DRAWN)).step_by(DRAWN);
         let course: Vec<(f64, f64)> = drawn.map(|i| (at(i), rate(i, DRAWN))).collect();
-        let open = told.open_at.map_or(usize::MAX, |t| (t.raw() / BUCKET.raw()) as usize);
-        let warm = (open..told.counts.len()).find(|i| rate(*i, OVER) >= 0.9 * before);
+        let open = self.open_at.map_or(usize::MAX, |t| (t.raw() / BUCKET.raw()) as usize);
+        let warm = (open..self.counts.len()).find(|i| rate(*i, OVER) >= 0.9 * before);
         let bucket = BUCKET.as_secs_f64() * 1e3;
         let since = |t: Nanos| t.since(killed).as_secs_f64() * 1e3;
         Crash {
             qps_before: before,
             course,
-            recovery_ms: told.open_at.map_or(f64::NAN, since),
+            recovery_ms: self.open_at.map_or(f64::NAN, since),
             warm_ms: warm.map_or(f64::NAN, |i| (i - open + 1) as f64 * bucket),
             redo_mib: redo as f64 / f64::from(1 << 20),
-            report: told.report.clone(),
+            report: self.report.clone(),
             storage,
         }
     }
 }
 
-fn since(now: DriveCounters, before: DriveCounters) -> DriveCounters {
+pub(super) fn since(now: DriveCounters, before: DriveCounters) -> DriveCounters {
     DriveCounters {
         reads: now.reads - before.reads,
         bytes_read: now.bytes_read - before.bytes_read,
@@ -234,7 +267,7 @@ fn since(now: DriveCounters, before: DriveCounters) -> DriveCounters {
 }
 
 /// Waits until a process serves; when it began to.
-fn until_ready(process: &Process, shared: &Shared) -> Result<Nanos> {
+pub(super) fn until_ready(process: &Process, shared: &Shared) -> Result<Nanos> {
     loop {
         if let Some(at) = told(shared, |t| t.ready_at) {
             return Ok(at);

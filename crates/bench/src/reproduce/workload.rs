@@ -4,8 +4,8 @@
 //! the paper's system had it. Everything below is the engine itself: trees, latches, undo, log, buffer pool.
 //!
 //! A table is sysbench's `sbtest`: an integer key, an integer `k` with an index, a text of 120 bytes and one of 60.
-//! Rows are asked for uniformly, as the paper's bandwidths at 10 and 50% of local memory imply (they are as 0.9 to
-//! 0.5).
+//! Rows are asked for uniformly, unless a figure asks for another [`Pick`]: as PolarCXLMem's bandwidths at 10 and 50% of
+//! local memory imply (they are as 0.9 to 0.5).
 
 use super::cost::Costs;
 use super::mix::Mix;
@@ -26,6 +26,47 @@ const PAD_BYTES: usize = 60;
 /// Bytes of a reply around its rows, and around each row: what either protocol takes, about.
 const REPLY_BYTES: u64 = 60;
 const ROW_BYTES: u64 = C_BYTES as u64 + 11;
+
+/// Which rows are asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pick {
+    /// Each as likely.
+    Uniform,
+    /// sysbench's distribution `special` with its defaults: three quarters from 1% of the ids, in the middle, the others
+    /// by the mean of twelve numbers, so about the middle too.
+    Special,
+}
+
+impl Pick {
+    /// For tables and legends.
+    pub fn name(self) -> &'static str {
+        match self {
+            Pick::Uniform => "uniform",
+            Pick::Special => "skewed",
+        }
+    }
+
+    /// A row of so many, from 1.
+    fn id(self, rows: i32) -> i32 {
+        match self {
+            Pick::Uniform => random_id(rows),
+            Pick::Special => special_id(rows),
+        }
+    }
+}
+
+/// Of the ids of [`Pick::Special`], one in so many are hot; and so many numbers have their mean taken for the others.
+const SPECIAL: (i32, i32) = (100, 12);
+
+fn special_id(rows: i32) -> i32 {
+    let (share, draws) = SPECIAL;
+    if rt::random().is_multiple_of(4) {
+        let sum: i64 = (0..draws).map(|_| i64::from(random_id(rows))).sum();
+        return (sum / i64::from(draws)) as i32;
+    }
+    let hot = (rows / share).max(1);
+    (rows - hot) / 2 + random_id(hot)
+}
 
 /// What a session's statement needs of the world outside of the engine.
 pub trait Client {
@@ -124,6 +165,7 @@ impl Tables {
 pub struct Session<'a, C> {
     tables: &'a Tables,
     costs: &'a Costs,
+    pick: Pick,
     client: C,
     tx: Tx,
     key: Vec<u8>,
@@ -138,6 +180,7 @@ impl<'a, C: Client> Session<'a, C> {
         Session {
             tables,
             costs,
+            pick: Pick::Uniform,
             client,
             tx: engine.tx(),
             key: Vec::new(),
@@ -145,6 +188,12 @@ impl<'a, C: Client> Session<'a, C> {
             batch: RowBatch::new(),
             began: rt::now(),
         }
+    }
+
+    /// The same, asking for these rows.
+    #[must_use]
+    pub fn with(self, pick: Pick) -> Self {
+        Session { pick, ..self }
     }
 
     /// The client, to see what it has counted.
@@ -158,7 +207,8 @@ impl<'a, C: Client> Session<'a, C> {
     /// The engine's error, of the statement that failed. A conflict is none.
     pub fn transaction(&mut self, mix: Mix) -> Result<()> {
         match self.try_transaction(mix) {
-            Err(error) if error.sqlstate().starts_with("40") => {
+            // A reader may say that a snapshot is too old (72000).
+            Err(error) if error.sqlstate().starts_with("40") || error.sqlstate() == "72000" => {
                 if self.tx.is_active() {
                     self.tx.rollback()?;
                 }
@@ -240,7 +290,7 @@ impl<'a, C: Client> Session<'a, C> {
     fn range(&mut self) -> Result<()> {
         self.begin_statement(self.costs.range);
         let table = self.any_table();
-        let first = random_id((self.tables.rows - RANGE_ROWS).max(1));
+        let first = self.pick.id((self.tables.rows - RANGE_ROWS).max(1));
         let (from, to) = (key(&table, first), key(&table, first + RANGE_ROWS - 1));
         self.tx.begin_statement();
         let range = KeyRange::between(Bound::Included(&from), Bound::Included(&to));
@@ -264,7 +314,7 @@ impl<'a, C: Client> Session<'a, C> {
         self.begin_statement(self.costs.update);
         let table = self.any_table();
         self.any_key(&table);
-        let new_k = random_id(self.tables.rows);
+        let new_k = self.any_id();
         self.tx.begin_statement();
         self.tx.modify(&table, &self.key, &|old, _| {
             let (DatumRef::Int4(id), DatumRef::Int4(mut k)) =
@@ -282,14 +332,14 @@ impl<'a, C: Client> Session<'a, C> {
     fn delete_and_insert(&mut self) -> Result<()> {
         self.begin_statement(self.costs.delete);
         let table = self.any_table();
-        let id = random_id(self.tables.rows);
+        let id = self.any_id();
         let key = key(&table, id);
         self.tx.begin_statement();
         self.tx.modify(&table, &key, &|_, _| Ok::<_, Error>(Change::Delete))?;
         self.end_statement(0);
         self.begin_statement(self.costs.insert);
         self.tx.begin_statement();
-        self.tx.insert(&table, &row(&table, id, random_id(self.tables.rows)))?;
+        self.tx.insert(&table, &row(&table, id, self.any_id()))?;
         self.end_statement(0);
         Ok(())
     }
@@ -298,9 +348,13 @@ impl<'a, C: Client> Session<'a, C> {
         self.tables.tables[rt::random() as usize % self.tables.tables.len()].clone()
     }
 
+    fn any_id(&self) -> i32 {
+        self.pick.id(self.tables.rows)
+    }
+
     fn any_key(&mut self, table: &Table) {
         self.key.clear();
-        table.key_of_values(&[Datum::Int4(random_id(self.tables.rows))], &mut self.key);
+        table.key_of_values(&[Datum::Int4(self.any_id())], &mut self.key);
     }
 }
 
@@ -368,5 +422,19 @@ fn expect_inserted(insert: Insert) -> Result<()> {
     match insert {
         Insert::Done => Ok(()),
         Insert::Duplicate { .. } => Err(Error::Corrupt("a new table has rows".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_quarters_of_special_rows_are_hot() {
+        let (rows, draws) = (100_000, 10_000);
+        let ids: Vec<i32> = (0..draws).map(|_| Pick::Special.id(rows)).collect();
+        assert!(ids.iter().all(|id| (1..=rows).contains(id)));
+        let hot = ids.iter().filter(|id| (49_501..=50_500).contains(*id)).count();
+        assert!((7_000..8_300).contains(&hot), "{hot} of {draws}");
     }
 }

@@ -1,0 +1,89 @@
+//! PolarDB Serverless's experiments: local memory in front of remote memory, storage nodes behind both.
+//!
+//! | module | |
+//! |---|---|
+//! | [`local`] | figure 11: the size of local memory |
+//! | [`equal`] | figure 10: against local memory alone |
+//! | [`failover`], [`cluster`] | figure 9: a switch and crashes; servers on storage nodes |
+//! | [`reads`] | figure 14: reads of a server and a reader |
+//! | [`prefetch`] | figure 15: pages read together |
+//! | [`paper`], [`why`] | the paper's numbers; why ours differ |
+
+pub mod cluster;
+pub mod equal;
+pub mod failover;
+pub mod local;
+pub mod paper;
+pub mod prefetch;
+pub mod reads;
+pub mod why;
+
+use super::options::{Options, Progress};
+use super::pod::{Dataset, Scale};
+use super::report::Figure;
+use crate::Result;
+use cluster::OnNodes;
+use failover::Both;
+
+/// All, in the paper's order.
+pub const FIGURES: [&str; 5] = ["fig9", "fig10", "fig11", "fig14", "fig15"];
+/// Those of servers on storage nodes.
+const ON_NODES: [&str; 2] = ["fig9", "fig14"];
+
+/// What stands before the figures.
+pub const OPENING: &str = include_str!("opening.md");
+
+/// What the paper has and the page does not.
+pub const MISSING: &str = include_str!("missing.md");
+
+/// The two sets of costs ([`Costs::both`](super::cost::Costs::both)), in words. The paper itself says of none.
+pub const COSTS: [&str; 2] = ["PolarDB's cost a statement", "Cenote's cost a statement"];
+
+/// The databases that figures need, filled once for all seeds.
+pub struct Data {
+    /// Of figures 10, 11 and 15.
+    large: Option<Dataset>,
+    /// Of figures 9 and 14.
+    both: Option<Both>,
+}
+
+impl Data {
+    /// Fills those that the named figures need.
+    ///
+    /// # Errors
+    /// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
+    pub fn fill(names: &[&str], seed: u64, progress: &Progress) -> Result<Data> {
+        let fill = |scale| super::fill(scale, seed, progress);
+        let both = || -> Result<Both> {
+            Ok(Both {
+                nodes: OnNodes::build(Scale::usual(), seed, progress)?,
+                files: fill(Scale::usual())?,
+            })
+        };
+        let needs_large = names.iter().any(|name| !ON_NODES.contains(name));
+        Ok(Data {
+            large: needs_large.then(|| fill(Scale::large())).transpose()?,
+            both: names
+                .iter()
+                .any(|name| ON_NODES.contains(name))
+                .then(both)
+                .transpose()?,
+        })
+    }
+}
+
+/// Runs those of [`FIGURES`] that are named.
+///
+/// # Errors
+/// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
+pub fn figures(options: &Options, names: &[&'static str], data: &Data, progress: &Progress) -> Result<Vec<Figure>> {
+    let one = |name: &&'static str| match (*name, &data.large, &data.both) {
+        ("fig9", _, Some(both)) => failover::fig9(options, both, progress),
+        ("fig10", Some(data), _) => equal::fig10(options, data, progress),
+        ("fig11", Some(data), _) => local::fig11(options, data, progress),
+        ("fig14", _, Some(both)) => reads::fig14(options, &both.nodes, progress),
+        ("fig15", Some(data), _) => prefetch::fig15(options, data, progress),
+        _ => unreachable!("databases are filled for the figures that need them"),
+    };
+    names.iter().map(one).collect()
+}

@@ -1,0 +1,25 @@
+//! What the paper measured, as data: nothing here is an input of the model.
+//!
+//! "PolarDB Serverless: A Cloud Native Database for Disaggregated Data Centers", SIGMOD 2021, section 6. Numbers are those
+//! of its text; its plots' axes are not read off.
+
+/// Gigabytes of the data of figures 10 and 11, of which local memory has a part.
+pub const DATA_GB: f64 = 24.0;
+
+/// Figure 9, seconds: a planned switch, its pause and then back to throughput.
+pub const SWITCH: [f64; 2] = [2.0, 4.0];
+/// Figure 9, seconds, a crash with remote memory: until it serves, and then to 90% of the throughput before.
+pub const CRASH: [f64; 2] = [16.0, 7.0];
+/// Figure 9, seconds more to warm up without remote memory.
+pub const WITHOUT_REMOTE: f64 = 12.0;
+/// Figure 9, seconds without materialization: until it serves, and to 90% of the throughput before.
+pub const WITHOUT_PAGES: [f64; 2] = [85.0, 105.0];
+
+/// Figure 11: throughput lost with 0.5 GB of local memory, uniform and skewed (and 13.4% of TPC-C).
+pub const LOSS: [f64; 2] = [0.185, 0.107];
+
+/// Figure 14: reads lost from 32 to 128 threads with optimistic latches, at most (with pessimistic ones almost half).
+pub const OPTIMISTIC_LOSS: f64 = 0.10;
+
+/// Figure 15: latency that prefetching saves, of remote memory and of storage.
+pub const PREFETCH: [f64; 2] = [0.254, 0.523];
