@@ -92,7 +92,8 @@ pub fn takes_at_once(me: u128, seen: &Membership) -> bool {
 /// Whether a server that begins may take a database that it cannot read: none was ever made, or no server has it that is
 /// about to say so.
 pub fn may_begin_as_writer(seen: &Membership) -> bool {
-    seen.epoch == 0 || (seen.writer().is_none() && seen.listens_for >= SILENCE)
+    let is_known = seen.vacant_for.is_some() || seen.listens_for >= SILENCE;
+    seen.epoch == 0 || (seen.writer().is_none() && is_known)
 }
 
 fn by_use(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> Decision {
@@ -323,6 +324,12 @@ mod tests {
         assert!(may_begin_as_writer(&none));
         none.listens_for = Nanos(999 * MS);
         assert!(!may_begin_as_writer(&none));
+        none.vacant_for = Some(Nanos(MS));
+        assert!(
+            may_begin_as_writer(&none),
+            "it was left, and a node that has just begun to lead knows it"
+        );
+        none.vacant_for = None;
         none.epoch = 0;
         assert!(may_begin_as_writer(&none), "none was ever made");
         assert!(!may_begin_as_writer(&seen(&[(writer(), 0)])));

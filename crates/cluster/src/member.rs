@@ -79,6 +79,13 @@ pub struct Claimed {
     was_left: bool,
 }
 
+impl Claimed {
+    /// Whether the database was left in order: no server was silent.
+    pub fn was_left(&self) -> bool {
+        self.was_left
+    }
+}
+
 /// The start of a server that opens the database; zero: it has not taken it yet.
 pub type Start = Arc<dyn Fn() -> u64 + Send + Sync>;
 

@@ -46,8 +46,7 @@ pub struct Use {
 
 /// Whether `me`, which serves, pauses.
 pub fn pauses(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> bool {
-    // One that a switch names is needed, and the writer that leaves the database to it goes on until then.
-    if seen.demanded.waits_for.is_some() || seen.switch_to != 0 {
+    if all_are_needed(seen) {
         return false;
     }
     let is_idle = used.idle_for >= pausing.after;
@@ -60,6 +59,11 @@ pub fn pauses(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> bo
         }
         _ => false,
     }
+}
+
+/// Whether no server pauses now: clients wait for a writer, or another server is to have the database.
+pub fn all_are_needed(seen: &Membership) -> bool {
+    seen.demanded.waits_for.is_some() || seen.switch_to != 0
 }
 
 /// Whether `me`, which is paused, serves again.

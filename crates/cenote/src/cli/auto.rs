@@ -25,6 +25,7 @@ use crate::{database, log, membership};
 use cenote_base::rt::Nanos;
 use cenote_cluster::decide::{may_begin_as_writer, takes_at_once};
 use cenote_cluster::lease::SILENCE;
+use cenote_cluster::pausing::all_are_needed;
 use cenote_cluster::{Claimed, Decision, Member};
 use cenote_engine::{Engine, Promotion};
 use cenote_storage_node::{NodesClient, ServerRole};
@@ -40,7 +41,7 @@ use std::time::{Duration, Instant};
 const TURN: Nanos = Nanos::from_millis(20);
 /// How long statements have that run when another server is to have the database.
 const GRACE: Duration = Duration::from_millis(100);
-/// The same where nothing waits for it.
+/// How long a reader that is about to pause waits for statements and transactions to end.
 const PAUSE_GRACE: Duration = Duration::from_secs(5);
 /// How long sessions have to end.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -168,7 +169,8 @@ impl Auto {
         })?;
         let options = database::writer_after(&self.settings, &client, seen.epoch)?;
         self.say_start_of(&client);
-        let engine = Engine::open(options)?;
+        // A database that was taken and cannot be opened is another server's to take.
+        let engine = Engine::open(options).inspect_err(|_| self.member.opens(Arc::new(|| 0)))?;
         claimed.into_iter().for_each(|claimed| self.member.outlast(claimed));
         let epoch = client.epoch();
         Ok(Some(Standing {
@@ -225,8 +227,7 @@ impl Auto {
                     }
                 }
                 Next::Anew(why) => {
-                    self.meter.iter().for_each(Meter::end);
-                    database::restart(&why);
+                    self.restart(&why);
                     return Ok(ExitCode::FAILURE);
                 }
             };
@@ -274,13 +275,32 @@ impl Auto {
                     }
                 },
                 Decision::HandOver => return Next::HandOver,
-                Decision::Pause if server.close_if_unused(standing.role == ServerRole::Reader) => return Next::Pause,
-                // A client has come meanwhile.
+                Decision::Pause if self.drains(standing.role, server) => return Next::Pause,
+                // Clients need it.
                 Decision::Pause => std::thread::sleep(Duration::from_nanos(TURN.0)),
                 Decision::Deposed { by } => return Next::Anew(format!("start {by} has the database")),
                 Decision::Stay | Decision::Probe(_) | Decision::Resume => {}
             }
         }
+    }
+
+    /// Lets no client in any more, once none would see it; false: one would still. Proxies send a reader nothing new while
+    /// it is waited for, and no switch names it.
+    fn drains(&self, role: ServerRole, server: &Server) -> bool {
+        if role != ServerRole::Reader {
+            return server.close_if_unused(false);
+        }
+        let _ = self.member.become_role(ServerRole::Opening, 0);
+        let until = Instant::now() + PAUSE_GRACE;
+        let is_needed = || self.member.seen().is_some_and(|seen| all_are_needed(&seen));
+        while Instant::now() < until && !is_needed() {
+            if server.close_if_unused(true) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_nanos(TURN.0));
+        }
+        let _ = self.member.become_role(ServerRole::Reader, 0);
+        false
     }
 
     fn take(&self, standing: &Standing, after: u64, silent: Nanos) -> Result<(Promotion, Took), Failure> {
@@ -311,7 +331,7 @@ impl Auto {
             log::warn!("{left} sessions did not end: its memory is left to them");
         }
         let engine = promotion.open(standing.engine).inspect_err(|error| {
-            database::restart(&format!("the database was taken and cannot be opened: {error}"));
+            self.restart(&format!("the database was taken and cannot be opened: {error}"));
         })?;
         self.member.outlast(claimed);
         let report = engine.recovery_report();
@@ -345,18 +365,14 @@ impl Auto {
         );
         let begun = Instant::now();
         self.count(Activity::None);
-        if is_pause && standing.role == ServerRole::Reader {
-            // No switch names it from here on, and proxies send nothing new.
-            let _ = self.member.become_role(ServerRole::Opening, 0);
-        }
-        let left = server.hand_over(if is_pause { PAUSE_GRACE } else { GRACE }, TIMEOUT);
+        let left = server.hand_over(GRACE, TIMEOUT);
         drop(server);
         self.listen()?;
         if left > 0 {
-            database::restart(&format!("{left} sessions did not end"));
+            self.restart(&format!("{left} sessions did not end"));
         }
         if let Err(error) = standing.engine.shutdown() {
-            database::restart(&format!("the database was not closed in order: {error}"));
+            self.restart(&format!("the database was not closed in order: {error}"));
         }
         let epoch = standing.epoch;
         let _ = self.member.become_role(ServerRole::Gone, epoch);
@@ -405,6 +421,12 @@ impl Auto {
     fn has_client(&self) -> bool {
         let mut fds = [PollFd::new(&self.listener, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+
+    /// As a process, with what it has used counted.
+    fn restart(&self, why: &str) {
+        self.meter.iter().for_each(Meter::end);
+        database::restart(why);
     }
 
     fn count(&self, activity: Activity) {

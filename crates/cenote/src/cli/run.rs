@@ -105,8 +105,9 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
 
     let code = wait_and_stop(&mut signals, &mut server, &engine);
     withdraw_address(&settings.data);
-    if let (Some(member), false) = (&member, engine.is_reader()) {
-        // Else it is found silent.
+    // One whose sessions may live on is to be found silent.
+    if let (Some(member), false, true) = (&member, engine.is_reader(), code == ExitCode::SUCCESS) {
+        // Else it is found silent, too.
         let _ = member.become_role(ServerRole::Gone, membership::epoch_of(&engine));
     }
     meter.iter().for_each(Meter::end);

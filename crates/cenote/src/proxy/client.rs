@@ -304,16 +304,22 @@ impl Client {
             if !was_in_block {
                 self.before_block = Some(before.clone());
             }
-            self.held = Some(lease);
+            self.hold(lease);
             return;
         }
         self.before_block = None;
         if lease.holds && !lease.is_spoilt {
-            self.held = Some(lease);
+            self.hold(lease);
             return;
         }
         *self.target.write().await = None;
         lease.give_back();
+    }
+
+    /// The session stays this client's: no other server takes its work off.
+    fn hold(&mut self, mut lease: Lease) {
+        lease.reading = None;
+        self.held = Some(lease);
     }
 
     /// The server was lost, and the client has to know.

@@ -78,6 +78,8 @@ pub struct Entry {
     stream: Arc<Socket>,
     cancel: Mutex<Option<CancelHandle>>,
     ending: AtomicBool,
+    /// It has what no other session can be given.
+    holds: AtomicBool,
     /// The statement, by its number, that was cancelled because the server has no thread left; 0: none.
     stopped: AtomicU64,
     /// Without a thread: a COPY in which the client pauses.
@@ -100,6 +102,16 @@ impl Entry {
             _ => State::Idle,
         };
         self.state.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Publishes whether it has what no other session can be given. Before [`waits`](Self::waits).
+    pub fn set_holds(&self, holds: bool) {
+        self.holds.store(holds, Ordering::Relaxed);
+    }
+
+    /// Whether a proxy gives its client another session when this one ends, and the client sees nothing of it.
+    fn has_nothing_to_lose(&self) -> bool {
+        self.has_proxy && self.state() == State::Idle && !self.holds.load(Ordering::Relaxed)
     }
 
     /// Publishes the beginning of a statement's text.
@@ -286,6 +298,7 @@ impl Registry {
             stream: arrival.stream,
             cancel: Mutex::default(),
             ending: AtomicBool::new(false),
+            holds: AtomicBool::new(false),
             stopped: AtomicU64::new(0),
             parked: AtomicBool::new(false),
         });
@@ -346,13 +359,14 @@ impl Registry {
     }
 
     /// Lets no session in any more, if none has anything to lose by its end: there is none, or, where `may_end`, they are
-    /// proxies', which have no transaction and no statement. Else nothing changes.
+    /// proxies', which have no transaction, no statement, and nothing that PREPARE made. Else nothing changes.
     pub fn close_if_unused(&self, may_end: bool) -> bool {
         let sessions = lock(&self.sessions);
-        let is_unused = |entry: &Arc<Entry>| may_end && entry.has_proxy && entry.state() == State::Idle;
-        let closes = sessions.values().all(is_unused);
+        let closes = sessions.values().all(|entry| may_end && entry.has_nothing_to_lose());
         if closes {
             self.closing.store(true, Ordering::Release);
+            // What comes from here on is told as not begun: its proxy sends it elsewhere.
+            sessions.values().for_each(|entry| entry.end_softly());
         }
         closes
     }

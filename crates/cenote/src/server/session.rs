@@ -243,6 +243,7 @@ impl Dialogue {
         self.wire.out().ready_for_query(status);
         self.in_batch = false;
         // Before the client knows, so that what it asks next about its sessions is true.
+        self.entry.set_holds(self.sql.holds());
         self.entry.waits(status);
         self.wire.flush()
     }

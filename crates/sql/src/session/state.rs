@@ -483,6 +483,11 @@ impl Session {
         Ok(())
     }
 
+    /// Whether it has what no other session can be given: statements that PREPARE made.
+    pub fn holds(&self) -> bool {
+        self.statements.has_commanded()
+    }
+
     /// Settings to report at start (ParameterStatus): name and value.
     pub fn reported_settings(&self) -> Vec<(&'static str, String)> {
         self.env.settings.reported()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
-use cenote_storage_node::{Demand, Membership, NodesClient, ServerRole};
+use cenote_storage_node::{Demand, Membership, NodesClient, ServerRole, ServerSeen};
 
 use super::stage::{PROXY, Stage};
 
@@ -13,6 +13,7 @@ const LOOK: Nanos = Nanos::from_millis(100);
 const LOOK_SOON: Nanos = Nanos::from_millis(10);
 const WORD_TIMEOUT: Nanos = Nanos::from_millis(800);
 const NODE_TIMEOUT: Nanos = Nanos::from_millis(300);
+const SILENT: Nanos = Nanos::from_millis(1500);
 /// Within this a client is served when nothing is wrong: a lease may have to run out, and a second pass behind it.
 const SERVED: Nanos = Nanos::from_secs(6);
 
@@ -72,11 +73,9 @@ impl Proxy<'_> {
                 return false;
             }
             let seen = self.demand(1, 0);
-            if let Some((name, epoch)) = seen.as_ref().and_then(writer_of)
-                && self.stage.enter(&name, epoch)
-            {
-                self.use_it();
-                self.stage.leave(&name);
+            let servers = seen.as_ref().map(|seen| self.servers_for(seen)).unwrap_or_default();
+            if let Some((name, epoch)) = servers.into_iter().find(|(name, epoch)| self.stage.enter(name, *epoch)) {
+                self.use_it(&name, epoch);
                 return true;
             }
             let waited = rt::now().since(begun);
@@ -90,11 +89,27 @@ impl Proxy<'_> {
         }
     }
 
-    fn use_it(&mut self) {
+    /// Where a client goes: to a reader with some of its statements, if there is one, else to the writer.
+    fn servers_for(&mut self, seen: &Membership) -> Vec<(String, u64)> {
+        let reads = self.draw.one_in(2);
+        let is_reader = |one: &&ServerSeen| reads && one.server.role == ServerRole::Reader && one.ago < SILENT;
+        let readers = seen.servers.iter().filter(is_reader);
+        let readers = readers.map(|one| (one.server.address.clone(), 0));
+        readers.chain(writer_of(seen)).collect()
+    }
+
+    /// Nothing that is in order ends a session in use, but a switch and a reader that takes the database.
+    fn use_it(&mut self, name: &str, epoch: u64) {
         self.stage.count_served();
+        if epoch == 0 {
+            self.stage.shared.count("reads at readers");
+        }
         let (time, load) = (self.draw.pick(&[1, 300, 4_000]), self.draw.pick(&[0, 90, 250, 900]));
         let time = Nanos::from_millis(self.draw.below(time + 1));
         self.ask_for(time, load);
+        if !self.stage.leave(name, epoch) {
+            self.stage.shared.count("sessions that ended in use");
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use cenote_base::rt::{self, Nanos};
 use cenote_base::{Error, Lsn, Result};
 use cenote_cluster::decide::{may_begin_as_writer, takes_at_once};
 use cenote_cluster::lease::SILENCE;
+use cenote_cluster::pausing::all_are_needed;
 use cenote_cluster::{Claimed, Decision, Lease, Looked, Member, OverNodes};
 use cenote_storage::nodes::StorageNodes;
 use cenote_storage_node::{NodesClient, Server, ServerRole};
@@ -18,6 +19,7 @@ use crate::clock;
 /// As in the program.
 const TURN: Nanos = Nanos::from_millis(20);
 const AGAIN: Nanos = Nanos::from_millis(100);
+const PAUSE_GRACE: Nanos = Nanos::from_secs(5);
 const WORD_TIMEOUT: Nanos = Nanos::from_millis(800);
 const NODE_TIMEOUT: Nanos = Nanos::from_millis(300);
 /// Between two answers of a server.
@@ -125,6 +127,9 @@ impl Life<'_> {
             0 => Ok(None),
             _ => Err(error),
         })?;
+        if claimed.is_some_and(|claimed| !claimed.was_left()) {
+            self.is_taken_from(seen.epoch);
+        }
         let client = Arc::new(self.stage.client(self.host));
         let says = Arc::clone(&client);
         self.member.opens(Arc::new(move || says.epoch()));
@@ -169,19 +174,40 @@ impl Life<'_> {
         // It is said again.
         let _ = self.member.become_role(ServerRole::Reader, 0);
         self.look();
+        self.stage.begin_reading(self.host);
         loop {
             if self.stage.is_over() {
                 return Next::Over;
             }
             match self.member.wait(TURN) {
                 Decision::Take { after, silent } => match self.promote(after, silent) {
-                    Ok(epoch) => return Next::Become(Standing::Writer { epoch }),
+                    Ok(epoch) => {
+                        self.stage.end_serving(self.host);
+                        return Next::Become(Standing::Writer { epoch });
+                    }
                     Err(_) => rt::sleep(AGAIN),
                 },
-                Decision::Pause => return Next::Leave { is_pause: true },
+                Decision::Pause if self.drains() => return Next::Leave { is_pause: true },
+                Decision::Pause => rt::sleep(TURN),
                 _ => {}
             }
         }
+    }
+
+    /// As the program's readers do: proxies send nothing new, and sessions have some time to end.
+    fn drains(&mut self) -> bool {
+        let _ = self.member.become_role(ServerRole::Opening, 0);
+        let until = rt::now() + PAUSE_GRACE;
+        let is_needed = || self.member.seen().is_some_and(|seen| all_are_needed(&seen));
+        while rt::now() < until && !self.stage.is_over() && !is_needed() {
+            if self.stage.close_if_unused(self.host) {
+                return true;
+            }
+            rt::sleep(TURN);
+        }
+        self.stage.shared.count("pauses that clients put off");
+        let _ = self.member.become_role(ServerRole::Reader, 0);
+        false
     }
 
     fn promote(&mut self, after: u64, silent: Nanos) -> Result<u64> {
@@ -190,21 +216,23 @@ impl Life<'_> {
         self.takes_time(300);
         let client = self.stage.client(self.host);
         let epoch = self.take(&client, after)?;
-        let cause = match silent {
-            Nanos::ZERO => "of one that had left it",
-            _ => "of one that was silent",
-        };
-        self.stage.shared.count(&format!("databases taken {cause}"));
-        if silent > Nanos::ZERO && self.stage.is_settled() {
-            self.stage.fail(format!(
-                "the database is taken from start {after}, though nothing is wrong"
-            ));
+        if silent > Nanos::ZERO {
+            self.is_taken_from(after);
         }
         self.member.opens(Arc::new(move || epoch));
         let _ = self.member.become_role(ServerRole::Opening, epoch);
         self.takes_time(100);
         self.member.outlast(claimed);
         Ok(epoch)
+    }
+
+    /// The database is taken from a server that did not leave it.
+    fn is_taken_from(&self, after: u64) {
+        self.stage.shared.count("databases taken of servers that were silent");
+        if self.stage.is_settled() {
+            let wrong = format!("the database is taken from start {after}, though nothing is wrong");
+            self.stage.fail(wrong);
+        }
     }
 
     fn write(&mut self, epoch: u64) -> Next {
@@ -235,7 +263,8 @@ impl Life<'_> {
                     return Next::Over;
                 }
                 Decision::HandOver => return Next::Leave { is_pause: false },
-                Decision::Pause => return Next::Leave { is_pause: true },
+                Decision::Pause if self.stage.close_if_unused(self.host) => return Next::Leave { is_pause: true },
+                Decision::Pause => rt::sleep(TURN),
                 _ => {}
             }
         }
@@ -243,9 +272,6 @@ impl Life<'_> {
 
     /// Leaves the database in order, if it has it, and begins again, at once or behind a pause.
     fn leave(&mut self, epoch: u64, is_pause: bool) -> Option<Standing> {
-        if is_pause && epoch == 0 {
-            let _ = self.member.become_role(ServerRole::Opening, 0);
-        }
         self.takes_time(120);
         let _ = self.member.become_role(ServerRole::Gone, epoch);
         if is_pause {

@@ -47,7 +47,7 @@ struct Known {
 struct ServerKnown {
     /// Its port is open.
     listens: bool,
-    /// The start that serves clients there.
+    /// The start that serves clients there; zero: a reader.
     epoch: Option<u64>,
     sessions: usize,
     statements: u64,
@@ -106,13 +106,29 @@ impl Stage {
         let mut known = self.known();
         let server = &mut known.servers[host - NODES];
         (server.listens, server.epoch, server.is_called) = (listens, None, false);
-        server.statements = 0;
+        (server.sessions, server.statements) = (0, 0);
     }
 
     /// Whether the host of that name refuses connections: its process has ended.
     pub fn is_refused(&self, name: &str) -> bool {
         let host = (NODES..PROXY).find(|host| name_of(*host) == name);
         host.is_some_and(|host| !self.known().servers[host - NODES].listens)
+    }
+
+    /// A reader begins to serve clients.
+    pub fn begin_reading(&self, host: usize) {
+        self.known().servers[host - NODES].epoch = Some(0);
+    }
+
+    /// A server serves no client any more, if it has none.
+    pub fn close_if_unused(&self, host: usize) -> bool {
+        let mut known = self.known();
+        let server = &mut known.servers[host - NODES];
+        let is_unused = server.sessions == 0;
+        if is_unused {
+            server.epoch = None;
+        }
+        is_unused
     }
 
     /// A start begins to serve clients.
@@ -143,10 +159,10 @@ impl Stage {
     /// The host whose server has the database, and serves.
     pub fn serving_host(&self) -> Option<usize> {
         let known = self.known();
-        (NODES..PROXY).find(|host| known.servers[host - NODES].epoch.is_some())
+        (NODES..PROXY).find(|host| known.servers[host - NODES].epoch.is_some_and(|epoch| epoch > 0))
     }
 
-    /// A client uses a server that serves as that start; false: it does not.
+    /// A client uses a server that serves as that start, or, zero, as a reader; false: it does not.
     pub fn enter(&self, name: &str, epoch: u64) -> bool {
         let Some(host) = (NODES..PROXY).find(|host| name_of(*host) == name) else {
             return false;
@@ -161,10 +177,16 @@ impl Stage {
         serves
     }
 
-    pub fn leave(&self, name: &str) {
-        if let Some(host) = (NODES..PROXY).find(|host| name_of(*host) == name) {
-            self.known().servers[host - NODES].sessions -= 1;
-        }
+    /// The client is done; whether its session was there until now.
+    pub fn leave(&self, name: &str, epoch: u64) -> bool {
+        let Some(host) = (NODES..PROXY).find(|host| name_of(*host) == name) else {
+            return false;
+        };
+        let mut known = self.known();
+        let server = &mut known.servers[host - NODES];
+        let was_there = server.epoch == Some(epoch) && server.sessions > 0;
+        server.sessions = server.sessions.saturating_sub(1);
+        was_there
     }
 
     /// Sessions and statements of a server.
