@@ -54,16 +54,16 @@ pub fn pauses(me: &Server, seen: &Membership, pausing: Pausing, used: Use) -> bo
         ServerRole::Writer => is_idle && !others(me, seen).any(may_take),
         ServerRole::Reader => {
             let is_spare = used.spare_for >= pausing.after && used.direct == 0 && is_last(me, seen);
-            // Where no server has the database this one is about to take it.
-            has_writer(seen) && (is_idle && has_spare(seen, pausing) || is_spare)
+            is_idle && has_spare(seen, pausing) || is_spare
         }
         _ => false,
     }
 }
 
-/// Whether no server pauses now: clients wait for a writer, or another server is to have the database.
+/// Whether no server pauses now: clients wait for a writer, or another server is to have the database, or none has it
+/// and a reader is about to take it.
 pub fn all_are_needed(seen: &Membership) -> bool {
-    seen.demanded.waits_for.is_some() || seen.switch_to != 0
+    seen.demanded.waits_for.is_some() || seen.switch_to != 0 || !has_writer(seen)
 }
 
 /// Whether `me`, which is paused, serves again.
@@ -80,8 +80,8 @@ pub fn has_spare(seen: &Membership, pausing: Pausing) -> bool {
     u64::from(seen.demanded.load) <= room * SPARE.0 / SPARE.1
 }
 
-/// Servers that are to resume so that one of them takes the database. One that was let begin and does not come holds the
-/// others up for a second.
+/// Servers that are to resume so that one of them takes the database. One that was let begin and does not come holds
+/// the others up for a second.
 fn for_writer(seen: &Membership) -> usize {
     match seen.demanded.waits_for {
         Some(waits_for) if !has_writer(seen) => {
@@ -243,6 +243,13 @@ mod tests {
         );
         assert!(!has_spare(&seen(&[Writer, Reader, Reader], None, 641), PAUSING));
         assert!(has_spare(&seen(&[Writer], None, 0), PAUSING));
+        assert!(!all_are_needed(&three));
+        let mut lost = three.clone();
+        lost.servers[0].ago = OVERDUE;
+        assert!(
+            all_are_needed(&lost),
+            "one that drains is a reader again, and takes the database"
+        );
         let vacant = seen(&[Reader], None, 0);
         assert!(
             !pauses(&server(1, Reader), &vacant, PAUSING, IDLE),

@@ -185,7 +185,7 @@ fn target(seen: &Membership, wanted: Option<&str>) -> Result<Server, Failure> {
         }
         None => candidates().max_by_key(|one| one.server.position),
     };
-    let none = "no server could take the database: they are to be started with --role auto";
+    let none = "no server could take the database: they are to be started with --role auto, and not paused";
     found.map(|one| one.server.clone()).ok_or_else(|| none.into())
 }
 
