@@ -78,8 +78,8 @@ pub fn decide(me: &Server, seen: &Membership, own: &Own) -> Decision {
 }
 
 /// Whether a server that begins takes the database before it reads it: it was left in order, or none is heard that has
-/// it, and no other is there that could take it. As a reader it would take it as soon, and end its first sessions for it.
-/// Of two that see it so one is refused by the nodes, and begins as a reader.
+/// it, and no other is there that could take it. As a reader it would take it as soon, and end its first sessions for
+/// it. Of two that see it so one is refused by the nodes, and begins as a reader.
 pub fn takes_at_once(me: u128, seen: &Membership) -> bool {
     let is_free = seen.vacant_for.is_some() || (seen.writer().is_none() && seen.listens_for >= SILENCE);
     is_free
@@ -89,8 +89,8 @@ pub fn takes_at_once(me: u128, seen: &Membership) -> bool {
             .any(|other| other.server.id != me && may_take(other))
 }
 
-/// Whether a server that begins may take a database that it cannot read: none was ever made, or no server has it that is
-/// about to say so.
+/// Whether a server that begins may take a database that it cannot read: none was ever made, or no server has it that
+/// is about to say so.
 pub fn may_begin_as_writer(seen: &Membership) -> bool {
     let is_known = seen.vacant_for.is_some() || seen.listens_for >= SILENCE;
     seen.epoch == 0 || (seen.writer().is_none() && is_known)

@@ -37,7 +37,8 @@ pub enum ServerRole {
     Opening,
     /// It had the database, and has stopped in order: nothing more comes of it.
     Gone,
-    /// It serves no clients and has no memory for pages, until it is needed: by clients of proxies, or of its own address.
+    /// It serves no clients and has no memory for pages, until it is needed: by clients of proxies, or of its own
+    /// address.
     Paused,
 }
 

@@ -1,7 +1,7 @@
 //! What a database has used: each of its servers reports it now and then, and the replicated state has the sum.
 //!
-//! A report says all that a process has used since it began, so one that comes twice, or late, adds nothing, and one that
-//! is lost is made up for by the next. What a process used behind its last report is lost with it.
+//! A report says all that a process has used since it began, so one that comes twice, or late, adds nothing, and one
+//! that is lost is made up for by the next. What a process used behind its last report is lost with it.
 
 use std::collections::BTreeMap;
 

@@ -28,8 +28,8 @@ pub struct Times {
     pub scan: Nanos,
 }
 
-/// Runs each kind on one instance of a system. `together`: whether pages are read so; `costs`: of a row, a hundredth of a
-/// range's.
+/// Runs each kind on one instance of a system. `together`: whether pages are read so; `costs`: of a row, a hundredth of
+/// a range's.
 ///
 /// # Errors
 /// [`Error::Simulation`] if the world cannot be set up, or if something in it fails.

@@ -4,8 +4,8 @@
 //! the paper's system had it. Everything below is the engine itself: trees, latches, undo, log, buffer pool.
 //!
 //! A table is sysbench's `sbtest`: an integer key, an integer `k` with an index, a text of 120 bytes and one of 60.
-//! Rows are asked for uniformly, unless a figure asks for another [`Pick`]: as PolarCXLMem's bandwidths at 10 and 50% of
-//! local memory imply (they are as 0.9 to 0.5).
+//! Rows are asked for uniformly, unless a figure asks for another [`Pick`]: as PolarCXLMem's bandwidths at 10 and 50%
+//! of local memory imply (they are as 0.9 to 0.5).
 
 use super::cost::Costs;
 use super::mix::Mix;
@@ -32,8 +32,8 @@ const ROW_BYTES: u64 = C_BYTES as u64 + 11;
 pub enum Pick {
     /// Each as likely.
     Uniform,
-    /// sysbench's distribution `special` with its defaults: three quarters from 1% of the ids, in the middle, the others
-    /// by the mean of twelve numbers, so about the middle too.
+    /// sysbench's distribution `special` with its defaults: three quarters from 1% of the ids, in the middle, the
+    /// others by the mean of twelve numbers, so about the middle too.
     Special,
 }
 

@@ -9,7 +9,8 @@
 //!   reader, writer ── it is not needed ──▶ paused ── clients wait, or one connects ──▶ begins
 //! ```
 //!
-//! The port stays bound, in a pause, too. Its sessions end before it refuses connections: an address that refuses has none.
+//! The port stays bound, in a pause, too. Its sessions end before it refuses connections: an address that refuses has
+//! none.
 
 use super::Failure;
 use super::client::{publish_address, withdraw_address};
@@ -284,8 +285,8 @@ impl Auto {
         }
     }
 
-    /// Lets no client in any more, once none would see it; false: one would still. Proxies send a reader nothing new while
-    /// it is waited for, and no switch names it.
+    /// Lets no client in any more, once none would see it; false: one would still. Proxies send a reader nothing new
+    /// while it is waited for, and no switch names it.
     fn drains(&self, role: ServerRole, server: &Server) -> bool {
         if role != ServerRole::Reader {
             return server.close_if_unused(false);
@@ -348,7 +349,8 @@ impl Auto {
         })
     }
 
-    /// Leaves the database in order, if it has it. Then it begins again: at once, or behind a pause. `None`: it is to end.
+    /// Leaves the database in order, if it has it. Then it begins again: at once, or behind a pause. `None`: it is to
+    /// end.
     fn leave(
         &self,
         standing: Standing,

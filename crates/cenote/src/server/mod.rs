@@ -105,8 +105,8 @@ impl Server {
         self.shared.workers.threads()
     }
 
-    /// Lets no client in any more, if no client would see that it ends: see [`Registry::close_if_unused`]. A connection that
-    /// is about to become a session is one that would.
+    /// Lets no client in any more, if no client would see that it ends: see [`Registry::close_if_unused`]. A connection
+    /// that is about to become a session is one that would.
     pub fn close_if_unused(&self, may_end: bool) -> bool {
         let is_opening = self.shared.connections.load(Ordering::Relaxed) > self.registry.count();
         !is_opening && self.registry.close_if_unused(may_end)

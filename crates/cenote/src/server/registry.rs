@@ -358,8 +358,8 @@ impl Registry {
         active.cloned().collect()
     }
 
-    /// Lets no session in any more, if none has anything to lose by its end: there is none, or, where `may_end`, they are
-    /// proxies', which have no transaction, no statement, and nothing that PREPARE made. Else nothing changes.
+    /// Lets no session in any more, if none has anything to lose by its end: there is none, or, where `may_end`, they
+    /// are proxies', which have no transaction, no statement, and nothing that PREPARE made. Else nothing changes.
     pub fn close_if_unused(&self, may_end: bool) -> bool {
         let sessions = lock(&self.sessions);
         let closes = sessions.values().all(|entry| may_end && entry.has_nothing_to_lose());

@@ -6,7 +6,8 @@
 //!                                       card ── memory node: one remote memory, of the server that took it last
 //! ```
 //!
-//! 1. [`OnNodes::build`] fills a database on three nodes once, and stops them: their files are what each run begins with.
+//! 1. [`OnNodes::build`] fills a database on three nodes once, and stops them: their files are what each run begins
+//!    with.
 //! 2. [`Cluster::start`] starts nodes over copies of these files. Servers of the running world take the database from
 //!    each other, and where there is remote memory, that too.
 //!

@@ -1,12 +1,13 @@
 //! Figure 9: a server hands over or is killed under load, and another one takes the database.
 //!
-//! 1. The server opens a filled database, reads all of it, and serves 48 sessions at a rate that all four cases keep up.
+//! 1. The server opens a filled database, reads all of it, and serves 48 sessions at a rate that all four cases keep
+//!    up.
 //! 2. It is told to stop, or killed. Storage keeps what it has, and so does remote memory where there is some.
-//! 3. Another server, on another host, opens the database and serves the same load: one that begins then, or one that was
-//!    a reader before, and keeps its frames.
+//! 3. Another server, on another host, opens the database and serves the same load: one that begins then, or one that
+//!    was a reader before, and keeps its frames.
 //!
-//! What tells servers that one is gone is not part of it: `cenote_cluster` decides that outside of the simulator. Processor
-//! time of a start is not charged, only its accesses, messages, transfers and reads.
+//! What tells servers that one is gone is not part of it: `cenote_cluster` decides that outside of the simulator.
+//! Processor time of a start is not charged, only its accesses, messages, transfers and reads.
 
 use super::super::chart::{Chart, Panel};
 use super::super::judge::{Claim, Kind, Paper};

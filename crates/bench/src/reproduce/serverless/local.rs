@@ -1,7 +1,7 @@
 //! Figure 11: one instance over remote memory that has all pages, by the size of its local memory.
 //!
-//! A world for each size; its phases are both distributions of rows at both sets of costs. The largest size has room for
-//! all pages and for those to come: it is what the others are compared with.
+//! A world for each size; its phases are both distributions of rows at both sets of costs. The largest size has room
+//! for all pages and for those to come: it is what the others are compared with.
 
 use super::super::chart::{Chart, Panel, Series};
 use super::super::cost::Costs;

@@ -1,7 +1,7 @@
 //! What the paper measured, as data: nothing here is an input of the model.
 //!
-//! "PolarDB Serverless: A Cloud Native Database for Disaggregated Data Centers", SIGMOD 2021, section 6. Numbers are those
-//! of its text; its plots' axes are not read off.
+//! "PolarDB Serverless: A Cloud Native Database for Disaggregated Data Centers", SIGMOD 2021, section 6. Numbers are
+//! those of its text; its plots' axes are not read off.
 
 /// Gigabytes of the data of figures 10 and 11, of which local memory has a part.
 pub const DATA_GB: f64 = 24.0;

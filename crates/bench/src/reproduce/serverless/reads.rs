@@ -1,8 +1,8 @@
 //! Figure 14, its optimistic half: reads of a server and of a reader, by the number of client threads.
 //!
-//! Half of the clients send sysbench's read-write to the server that has the database, the other half the reads alone to
-//! a reader: a proxy that balances reads. The reader takes no latch that another server knows of; it validates what it
-//! has read (`docs/readers.md`). The paper's other half, latches over RDMA, does not exist here.
+//! Half of the clients send sysbench's read-write to the server that has the database, the other half the reads alone
+//! to a reader: a proxy that balances reads. The reader takes no latch that another server knows of; it validates what
+//! it has read (`docs/readers.md`). The paper's other half, latches over RDMA, does not exist here.
 
 use super::super::chart::{Chart, Panel};
 use super::super::cost::Costs;

@@ -77,7 +77,8 @@ fn count(client: &mut postgres::Client) -> i64 {
 }
 
 /// All servers pause. A client that stays connected to the proxy sees nothing of it: its settings and its prepared
-/// statement are there when it goes on. So does a client that connects to a paused server itself. What was used is counted.
+/// statement are there when it goes on. So does a client that connects to a paused server itself. What was used is
+/// counted.
 #[test]
 fn all_servers_pause_and_the_next_statement_resumes_one() {
     let servers = Servers::start(2);
@@ -109,7 +110,8 @@ fn all_servers_pause_and_the_next_statement_resumes_one() {
     assert!(servers.used("memory of servers, while they served") > 0.0);
 }
 
-/// The one server that serves is killed, or stands still: a paused one takes the database, with all that was acknowledged.
+/// The one server that serves is killed, or stands still: a paused one takes the database, with all that was
+/// acknowledged.
 #[test]
 fn a_paused_server_takes_the_database_of_one_that_is_lost() {
     let mut servers = Servers::start(2);

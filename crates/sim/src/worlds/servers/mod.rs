@@ -8,10 +8,10 @@
 //! Words, claims, leases and decisions are the product's own, over its storage nodes; what a server opens and serves is
 //! not: time passes instead. So thousands of changes of the server that has the database are seen.
 //!
-//! 1. A server that has the database answers while its lease holds. No answer of a start comes when a later one has begun to
-//!    serve: that would be an old one.
-//! 2. The proxy's client works, and rests for longer than servers wait before they pause. When nothing is wrong it is served
-//!    within seconds, whoever is paused then; and no server takes the database from one that is there.
+//! 1. A server that has the database answers while its lease holds. No answer of a start comes when a later one has
+//!    begun to serve: that would be an old one.
+//! 2. The proxy's client works, and rests for longer than servers wait before they pause. When nothing is wrong it is
+//!    served within seconds, whoever is paused then; and no server takes the database from one that is there.
 //! 3. In the end the client rests, and all servers pause.
 //!
 //! Clocks of hosts go apart by as much as leases allow for.
