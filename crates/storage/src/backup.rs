@@ -144,7 +144,7 @@ pub fn restore(backup: &Path, data: &Path) -> Result<BackupReport> {
 }
 
 /// An empty directory with the directories of a database in it.
-fn prepare(path: &Path) -> Result<()> {
+pub(crate) fn prepare(path: &Path) -> Result<()> {
     doing(fs::create_dir_all(path), "making", path)?;
     if !doing(fs::list(path), "listing", path)?.is_empty() {
         return Err(Error::Invalid(format!("the directory {} is not empty", path.display())));
@@ -156,7 +156,7 @@ fn prepare(path: &Path) -> Result<()> {
 }
 
 /// A copy that is being made.
-struct Copy<'a> {
+pub(crate) struct Copy<'a> {
     pages: &'a dyn PageSource,
     to: &'a Path,
     /// The id of the database that it becomes.
@@ -168,7 +168,7 @@ struct Copy<'a> {
 
 impl<'a> Copy<'a> {
     /// In the directory `to`.
-    fn new(pages: &'a dyn PageSource, to: &'a Path) -> Copy<'a> {
+    pub fn new(pages: &'a dyn PageSource, to: &'a Path) -> Copy<'a> {
         Copy {
             pages,
             to,
@@ -178,8 +178,13 @@ impl<'a> Copy<'a> {
         }
     }
 
+    /// The id of the database that it becomes.
+    pub fn database(&self) -> u128 {
+        self.database
+    }
+
     /// Copies a space; `meanwhile` is done now and then.
-    fn space(&mut self, space: u32, meanwhile: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+    pub fn space(&mut self, space: u32, meanwhile: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let count = match self.pages.page_count(space) {
             // The space was dropped meanwhile: the log up to the end says so too.
             Err(_) if !self.pages.has_space(space) => return Ok(()),
@@ -226,7 +231,7 @@ impl<'a> Copy<'a> {
     }
 
     /// The rest of the log, then the directories, then the control file.
-    fn finish(mut self, log: LogCopy<'_>, control: Control) -> Result<BackupReport> {
+    pub fn finish(mut self, log: LogCopy<'_>, control: Control) -> Result<BackupReport> {
         let (from, end) = (control.checkpoint, control.durable);
         if self.highest > end {
             return Err(Error::corrupt(format!(

@@ -339,6 +339,12 @@ impl ControlFile {
         self.state.lock().control.clone()
     }
 
+    /// One slot with its contents now.
+    pub(crate) fn record(&self) -> Vec<u8> {
+        let state = self.state.lock();
+        state.control.encode(state.sequence).to_vec()
+    }
+
     /// Changes it, durably. Concurrent changes are made one after another.
     ///
     /// # Errors
@@ -448,7 +454,7 @@ fn slots_of(path: &Path, file: &File) -> Result<Vec<u8>> {
 }
 
 /// The slot that counts, with its sequence number.
-fn newest(name: &str, slots: &[u8]) -> Result<(u64, Control)> {
+pub(crate) fn newest(name: &str, slots: &[u8]) -> Result<(u64, Control)> {
     let slots = slots.chunks_exact(SLOT as usize);
     check_versions(name, slots.clone())?;
     let newest = slots.filter_map(Control::decode).max_by_key(|(sequence, _)| *sequence);

@@ -10,6 +10,7 @@
 //! It knows no rows and no frames. The format of each file is drawn where it is written, and in
 //! `docs/storage.md`.
 
+pub mod archive;
 mod backup;
 pub mod control;
 mod files;

@@ -11,12 +11,17 @@ use super::state::LogState;
 
 const CHUNK: usize = 1 << 20;
 
+/// Reads the log of an archive.
+pub(crate) type ReadArchive<'a> = dyn Fn(Lsn, &mut [u8]) -> Result<usize> + 'a;
+
 /// Where a copy of the log is read from.
 pub(crate) enum LogSource<'a> {
     /// A log in use: what is durable of it.
     Live(&'a LogState),
     /// The files of a backup.
     Files(Segments),
+    /// An archive: how much it fills of a buffer, from a position on; and the bytes of a segment.
+    Archive(&'a ReadArchive<'a>, u64),
 }
 
 impl LogSource<'_> {
@@ -35,6 +40,7 @@ impl LogSource<'_> {
         match self {
             LogSource::Live(log) => log.medium.segment_bytes(),
             LogSource::Files(segments) => segments.payload(),
+            LogSource::Archive(_, segment_bytes) => *segment_bytes,
         }
     }
 
@@ -42,6 +48,7 @@ impl LogSource<'_> {
         let read = match self {
             LogSource::Live(log) => log.read_durable(at, buffer)?,
             LogSource::Files(segments) => read_files(segments, at, buffer)?,
+            LogSource::Archive(read, _) => read(at, buffer)?,
         };
         if read < buffer.len() {
             return Err(Error::corrupt(format!(

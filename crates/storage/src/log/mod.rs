@@ -199,6 +199,12 @@ impl Log {
         Hold(self.state.clone())
     }
 
+    /// Keeps the segments from position `at` on, until another is said; [`Lsn::MAX`]: none. Storage nodes keep what they
+    /// keep.
+    pub fn keep_from(&self, at: Lsn) {
+        self.state.keep_from.store(at.raw(), Ordering::SeqCst);
+    }
+
     /// Whether a guard of [`Log::hold`] keeps the segments.
     pub fn is_held(&self) -> bool {
         self.state.holds.load(Ordering::Acquire) > 0
@@ -234,6 +240,21 @@ impl Log {
     pub fn read_record(&self, address: RecordAddr) -> Result<OwnedRecord> {
         let mut files = |at, buffer: &mut [u8]| self.state.read_durable(at, buffer);
         self.state.read_record(address, &mut Vec::new(), &mut files)
+    }
+
+    /// Fills as much of `buffer` from `at` on as is durable and there.
+    ///
+    /// # Errors
+    /// Those of the files or nodes.
+    pub(crate) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self.state.read_durable(at.advance(filled as u64), &mut buffer[filled..])? {
+                0 => break,
+                n => filled += n,
+            }
+        }
+        Ok(filled)
     }
 
     /// All durable groups from `from` on, which has to be a group's start. Groups that become durable later are not

@@ -253,6 +253,7 @@ impl LogState {
         let Some(segments) = self.medium.files() else {
             return Ok(());
         };
+        let to = to.min(Lsn::from_raw(self.keep_from.load(Ordering::SeqCst)));
         segments.retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
         self.look_for_space();
         Ok(())

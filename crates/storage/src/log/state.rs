@@ -58,6 +58,8 @@ pub(crate) struct LogState {
     pub(super) work: Event,
     /// Guards of [`super::Log::hold`] that live.
     pub(super) holds: AtomicU64,
+    /// Segments from this position on are kept: what is not archived.
+    pub(super) keep_from: AtomicU64,
     /// Records before this position are not needed.
     pub(super) recycle_to: AtomicU64,
 }
@@ -118,6 +120,7 @@ impl LogState {
             note_durable: OnceLock::new(),
             work: Event::new(),
             holds: AtomicU64::new(0),
+            keep_from: AtomicU64::new(u64::MAX),
             recycle_to: AtomicU64::new(0),
         }
     }

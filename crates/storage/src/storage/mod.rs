@@ -415,6 +415,14 @@ impl Storage {
         &self.dir.control
     }
 
+    /// That no other server has the database, as far as it can be asked.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if one has; those of asking.
+    pub(crate) fn check_owner(&self) -> Result<()> {
+        self.dir.owner.ask()
+    }
+
     /// The storage nodes that have it, unless it lies in files.
     pub fn nodes(&self) -> Option<&Arc<dyn StorageNodes>> {
         match &self.dir.place {

@@ -17,6 +17,7 @@ use crate::restore;
 use crate::testing::{blank, place, region};
 use cenote_base::random::Random;
 
+mod archived;
 mod copies;
 
 /// Pages with their redo: what a buffer does, with all frames in a map.

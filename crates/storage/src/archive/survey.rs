@@ -1,0 +1,93 @@
+//! What an archive has.
+
+use cenote_base::{Lsn, Result};
+
+use super::base::Base;
+use super::names;
+use super::objects::Objects;
+use super::piece::Sample;
+use super::timeline::Timeline;
+
+/// A base that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BaseSeen {
+    /// From here on each state can be restored.
+    pub end: Lsn,
+    /// When that was: microseconds since 1970.
+    pub ended: u64,
+    /// Spaces.
+    pub spaces: u64,
+    /// Pages, those that were never written among them.
+    pub pages: u64,
+    /// Of the program that made it.
+    pub version: String,
+}
+
+/// A timeline that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimelineSeen {
+    /// The database.
+    pub database: u128,
+    /// Its number.
+    pub number: u32,
+    /// Why it began, and when: microseconds since 1970.
+    pub why: String,
+    /// When it began.
+    pub began: u64,
+    /// Its bases, in order.
+    pub bases: Vec<BaseSeen>,
+    /// Where its log ends.
+    pub end: Lsn,
+    /// The last position whose time is known.
+    pub last: Option<Sample>,
+    /// Pieces of its log.
+    pub pieces: u64,
+    /// Bytes of their objects.
+    pub log_bytes: u64,
+    /// Bytes of the objects of its bases.
+    pub base_bytes: u64,
+}
+
+/// Looks at all of an archive: timelines by database and number.
+///
+/// # Errors
+/// Those of the object store; [`Error::Corrupt`](cenote_base::Error::Corrupt) with the name of an object that is damaged.
+pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
+    let mut seen = Vec::new();
+    for database in objects.folders()?.iter().filter_map(|folder| names::database_of(folder)) {
+        for number in Timeline::numbers(objects, database)? {
+            seen.push(look(objects, Timeline::read(objects, database, number)?)?);
+        }
+    }
+    Ok(seen)
+}
+
+fn look(objects: &dyn Objects, timeline: Timeline) -> Result<TimelineSeen> {
+    let (database, number) = (timeline.database, timeline.number);
+    let pieces = timeline.pieces(objects)?;
+    let last = pieces.last().map(|(start, _)| timeline.piece(objects, *start)).transpose()?;
+    let mut bases = Vec::new();
+    for name in Base::names(objects, database, number)? {
+        let base = Base::read(objects, database, number, name)?;
+        bases.push(BaseSeen {
+            end: base.end,
+            ended: base.ended,
+            spaces: base.spaces.len() as u64,
+            pages: base.spaces.values().map(|pages| u64::from(*pages)).sum(),
+            version: base.version,
+        });
+    }
+    let parts = objects.list(&names::all_pages(database, number))?;
+    Ok(TimelineSeen {
+        database,
+        number,
+        why: timeline.why,
+        began: timeline.began,
+        bases,
+        end: last.as_ref().map_or(timeline.start, |piece| piece.end()),
+        last: last.and_then(|piece| piece.samples.last().copied()),
+        pieces: pieces.len() as u64,
+        log_bytes: pieces.iter().map(|(_, bytes)| bytes).sum(),
+        base_bytes: parts.iter().map(|seen| seen.bytes).sum(),
+    })
+}
