@@ -80,6 +80,8 @@ pub struct Config {
     pub flush_turn: Nanos,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
+    /// Whether the log keeps all segments that it has until [`cenote_storage::Log::keep_from`] says otherwise.
+    pub keeps_log: bool,
     /// Whether the pool has threads of its own. Tests may do without.
     pub background: bool,
     /// Regions up to this many bytes have their descriptors validated one by one at an instant recovery, and
@@ -113,6 +115,7 @@ impl Config {
             log_limit: 1 << 30,
             flush_turn: FLUSH_TURN,
             segment_bytes: 16 << 20,
+            keeps_log: false,
             background: true,
             scan_limit: 64 << 30,
             survey_part: 1 << 14,

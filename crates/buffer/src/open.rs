@@ -118,6 +118,9 @@ impl BufferPool {
         options.segment_bytes = config.segment_bytes;
         options.background = config.background;
         let (storage, found) = dir.storage(options)?;
+        if config.keeps_log {
+            storage.log().keep_from(Lsn::ZERO);
+        }
         let mut report = RecoveryReport::new(if control.clean { Mode::Clean } else { Mode::Log });
         let lower = lower(&config, &storage, &mut report)?;
         let pool = Arc::new(build(&config, &opened, storage, lower, epoch)?);

@@ -3,12 +3,14 @@
 //! ```text
 //! CENOTE SHOW view        the rows of a view as text, without the planner
 //! CENOTE CHECK            verifies every tree, index and list; a row for each finding
+//! CENOTE BASE             copies all pages to the archive
 //! CENOTE BACKUP 'dir'     writes a consistent copy to an empty directory of the server's machine
 //! ```
 //!
 //! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to
 //! SQL untouched: recognising them costs a comparison of seven bytes.
 
+use crate::archiving::Archiving;
 use crate::server::ServerStatements;
 use cenote_engine::{Datum, Engine};
 use cenote_sql::{Field, Formats, Output, Result, Session, SqlError, SystemViews, code};
@@ -25,6 +27,8 @@ pub struct Administration {
     pub engine: Arc<Engine>,
     /// What can be shown.
     pub views: Arc<dyn SystemViews>,
+    /// What archives it, if anything does.
+    pub archiving: Option<Archiving>,
 }
 
 impl ServerStatements for Administration {
@@ -47,10 +51,11 @@ impl Administration {
         match (verb, argument.trim()) {
             ("SHOW", view) => self.show(view, out),
             ("CHECK", "") => self.check(out),
+            ("BASE", "") => self.base(out),
             ("BACKUP", dir) => self.backup(dir, out),
             _ => Err(
                 SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}"))
-                    .with_hint("There are CENOTE SHOW view, CENOTE CHECK and CENOTE BACKUP 'dir'."),
+                    .with_hint("There are CENOTE SHOW view, CENOTE CHECK, CENOTE BASE and CENOTE BACKUP 'dir'."),
             ),
         }
     }
@@ -82,6 +87,20 @@ impl Administration {
             &looked_at.chain(wrong).collect::<Vec<_>>(),
             "CHECK",
         )
+    }
+
+    fn base(&self, out: &mut dyn Output) -> Result<()> {
+        let archiving = self.archiving.as_ref().ok_or_else(|| {
+            SqlError::new(code::OBJECT_NOT_IN_STATE, "this server has no archive")
+                .with_hint("Start it with --archive, or ask the server that has the database.")
+        })?;
+        let report = archiving
+            .take_base()
+            .map_err(|error| SqlError::new(code::IO_ERROR, error))?;
+        let row = [report.spaces, report.pages, report.object_bytes].map(|number| number.to_string());
+        let lsn = report.end.to_string();
+        let row = row.into_iter().chain([lsn]).collect();
+        answer(out, &["spaces", "pages", "bytes", "position"], &[row], "BASE")
     }
 
     fn backup(&self, dir: &str, out: &mut dyn Output) -> Result<()> {

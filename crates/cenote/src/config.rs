@@ -20,6 +20,7 @@ use cenote_sql::DEFAULT_QUERY_MEMORY;
 use clap::{Args, ValueEnum};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Where the data lies by default.
 pub const DATA_DEFAULT: &str = "./cenote-data";
@@ -50,6 +51,13 @@ const FILE_NAME: &str = "cenote.toml";
 
 /// What one processor does at a time, and as much again that waits for storage or for its client, twice.
 const READS_PER_PROCESSOR: u32 = 4;
+/// Seconds of changes that wait for the archive, hours between its bases.
+const ARCHIVE_EVERY: u32 = 10;
+const ARCHIVE_BASE_EVERY: u32 = 24;
+/// Of the log, for an archive that does not answer.
+const ARCHIVE_LAG: ByteSize = ByteSize::gib(1);
+/// A few segments.
+const ARCHIVE_LAG_MIN: ByteSize = ByteSize::mib(64);
 /// Seconds between two looks for tables that have changed, as PostgreSQL's `autovacuum_naptime`.
 const ANALYZE_EVERY: u32 = 60;
 
@@ -131,6 +139,28 @@ pub struct DataOptions {
     /// TOML file with settings [default: cenote.toml in the data directory, if there is one]
     #[arg(long, env = "CENOTE_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
+}
+
+/// Which archive keeps a database.
+#[derive(Debug, Clone, Default, Args)]
+pub struct ArchiveOptions {
+    /// Directory, or s3://BUCKET/PREFIX, that gets the log as it becomes durable, and copies of all pages from time to
+    /// time: `cenote restore` makes the database of it as it was at any moment [default: none]
+    #[arg(long, env = "CENOTE_ARCHIVE", value_name = "DIR|URL")]
+    pub archive: Option<String>,
+    /// With --archive: seconds of changes that the loss of all else may cost, at most [default: 10]
+    #[arg(long, env = "CENOTE_ARCHIVE_EVERY", value_name = "SECONDS")]
+    pub archive_every: Option<u32>,
+    /// With --archive: hours between two copies of all pages: a restore reads one, and the log behind it [default: 24]
+    #[arg(long, env = "CENOTE_ARCHIVE_BASE_EVERY", value_name = "HOURS")]
+    pub archive_base_every: Option<u32>,
+    /// With --archive: days of moments that are kept; what only earlier ones need is removed [default: all]
+    #[arg(long, env = "CENOTE_ARCHIVE_KEEP", value_name = "DAYS")]
+    pub archive_keep: Option<u32>,
+    /// With --archive: bytes of the log that are kept for an archive that does not answer; beyond that it has a gap
+    /// [default: 1GiB]
+    #[arg(long, env = "CENOTE_ARCHIVE_LAG", value_name = "SIZE")]
+    pub archive_lag: Option<ByteSize>,
 }
 
 /// How the memory of a database is set up.
@@ -250,6 +280,9 @@ pub struct RunOptions {
     /// [default: four for each processor]
     #[arg(long, env = "CENOTE_READS_PER_SERVER", value_name = "N")]
     pub reads_per_server: Option<u32>,
+    /// Which archive keeps it.
+    #[command(flatten)]
+    pub archive: ArchiveOptions,
     /// Address and port to listen on; port 0 takes a free one [default: 127.0.0.1:5433]
     #[arg(long, env = "CENOTE_LISTEN", value_name = "ADDR:PORT")]
     pub listen: Option<String>,
@@ -306,6 +339,11 @@ struct FileOptions {
     advertise: Option<String>,
     pause_after: Option<u32>,
     reads_per_server: Option<u32>,
+    archive: Option<String>,
+    archive_every: Option<u32>,
+    archive_base_every: Option<u32>,
+    archive_keep: Option<u32>,
+    archive_lag: Option<String>,
     listen: Option<String>,
     socket_dir: Option<PathBuf>,
     memory: Option<Memory>,
@@ -343,6 +381,8 @@ pub struct Settings {
     pub advertise: Option<String>,
     /// When it pauses, if it does.
     pub pausing: Option<Pausing>,
+    /// Which archive keeps the database, if one does.
+    pub archive: Option<ArchiveSettings>,
     /// ADDR:PORT.
     pub listen: String,
     /// Directory of a Unix socket for clients of this machine.
@@ -385,6 +425,62 @@ pub struct Settings {
     pub log_level: LogLevel,
     /// The file that was read, if one was.
     pub file: Option<PathBuf>,
+}
+
+/// Which archive, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ArchiveSettings {
+    /// A directory, or s3://BUCKET/PREFIX.
+    pub url: String,
+    /// Changes wait for so long at most.
+    pub every: Duration,
+    /// Between two copies of all pages.
+    pub base_every: Duration,
+    /// Days of moments that are kept; none: all.
+    pub keep_days: Option<u32>,
+    /// Bytes of the log that are kept for one that does not answer.
+    pub lag: ByteSize,
+}
+
+/// The archive that is meant.
+///
+/// # Errors
+/// Something is said of an archive, and none is named; a value makes no sense.
+fn decide_archive(
+    ArchiveOptions {
+        archive: url,
+        archive_every: every,
+        archive_base_every: base_every,
+        archive_keep: keep_days,
+        archive_lag: lag,
+    }: ArchiveOptions,
+) -> Result<Option<ArchiveSettings>, ConfigError> {
+    let refused = |problem: &str| Err(ConfigError::Value(problem.into()));
+    let Some(url) = url else {
+        let is_more_given = every.or(base_every).or(keep_days).is_some() || lag.is_some();
+        return match is_more_given {
+            true => {
+                refused("archive_every, archive_base_every, archive_keep and archive_lag are for --archive DIR|URL")
+            }
+            false => Ok(None),
+        };
+    };
+    if [every, base_every, keep_days].contains(&Some(0)) {
+        return refused("archive_every, archive_base_every and archive_keep are 1 or more");
+    }
+    let lag = lag.unwrap_or(ARCHIVE_LAG);
+    if lag < ARCHIVE_LAG_MIN {
+        return refused(&format!("archive_lag is {lag}; the least is {ARCHIVE_LAG_MIN}"));
+    }
+    crate::objects::open(&url).map_err(|error| ConfigError::Value(error.to_string()))?;
+    let hours = |hours: u32| Duration::from_secs(u64::from(hours) * 3600);
+    Ok(Some(ArchiveSettings {
+        url,
+        every: Duration::from_secs(every.unwrap_or(ARCHIVE_EVERY).into()),
+        base_every: hours(base_every.unwrap_or(ARCHIVE_BASE_EVERY)),
+        keep_days,
+        lag,
+    }))
 }
 
 /// Which storage nodes.
@@ -464,6 +560,7 @@ impl Settings {
             options.memory.local_memory_size,
             &file.local_memory_size,
         )?;
+        let archive_lag = size("archive_lag", options.archive.archive_lag, &file.archive_lag)?;
         let role = options.role.or(file.role).unwrap_or(Role::Writer);
         let memory = match (options.memory.memory.or(file.memory), role) {
             (None, Role::Reader | Role::Auto) => Some(Memory::Dram),
@@ -497,6 +594,13 @@ impl Settings {
                 options.pause_after.or(file.pause_after),
                 options.reads_per_server.or(file.reads_per_server),
             )?,
+            archive: decide_archive(ArchiveOptions {
+                archive: options.archive.archive.or(file.archive),
+                archive_every: options.archive.archive_every.or(file.archive_every),
+                archive_base_every: options.archive.archive_base_every.or(file.archive_base_every),
+                archive_keep: options.archive.archive_keep.or(file.archive_keep),
+                archive_lag,
+            })?,
             advertise: options.advertise.or(file.advertise),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             socket_dir: options.socket_dir.or(file.socket_dir),

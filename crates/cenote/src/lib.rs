@@ -10,6 +10,7 @@
 //! ```
 
 pub mod admin;
+pub mod archiving;
 mod calls;
 pub mod cli;
 pub mod config;
@@ -22,6 +23,7 @@ pub mod log;
 pub mod membership;
 pub mod metering;
 pub mod mount;
+mod objects;
 mod pooled;
 pub mod proxy;
 pub mod regions;

@@ -1,11 +1,13 @@
 //! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`,
-//! `cenote_server`, `cenote_readers`, `cenote_staleness`.
+//! `cenote_server`, `cenote_readers`, `cenote_staleness`, `cenote_archive`.
 //!
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of
 //! [`crate::admin`], which need no planner.
 
+use crate::archiving::{Archiving, Seen};
 use crate::device::Emulation;
 use crate::server::registry::{Entry, Registry};
+use cenote_base::Lsn;
 use cenote_base::rt::Nanos;
 use cenote_engine::{ColumnType, Datum, Engine, ReaderSeen, Staleness, TierStats};
 use cenote_sql::SystemViews;
@@ -75,6 +77,20 @@ const READERS: [Column; 5] = [
     ("heard_ms", ColumnType::Float8),
 ];
 
+/// Of a server whose database is archived: positions as `cenote restore --to-lsn` takes them.
+const ARCHIVE: [Column; 10] = [
+    ("place", ColumnType::Text),
+    ("timeline", ColumnType::Int8),
+    ("position", ColumnType::Text),
+    ("archived", ColumnType::Text),
+    ("waiting_bytes", ColumnType::Int8),
+    ("archived_at", ColumnType::TimestampTz),
+    ("base_at", ColumnType::TimestampTz),
+    ("takes_base", ColumnType::Bool),
+    ("failures", ColumnType::Int8),
+    ("failure", ColumnType::Text),
+];
+
 const SERVER: [Column; 7] = [
     ("version", ColumnType::Text),
     ("process", ColumnType::Int8),
@@ -91,6 +107,7 @@ pub struct Views {
     registry: Arc<Registry>,
     memory: String,
     emulation: Option<Arc<Emulation>>,
+    archiving: Option<Archiving>,
     started: Instant,
 }
 
@@ -102,12 +119,14 @@ impl Views {
         registry: Arc<Registry>,
         memory: String,
         emulation: Option<Arc<Emulation>>,
+        archiving: Option<Archiving>,
     ) -> Arc<Views> {
         Arc::new(Views {
             engine,
             registry,
             memory,
             emulation,
+            archiving,
             started: Instant::now(),
         })
     }
@@ -179,6 +198,32 @@ impl Views {
         self.engine.staleness().into_iter().map(row).collect()
     }
 
+    fn archive(&self) -> Vec<Row> {
+        let position = self.engine.log_end();
+        let at = |lsn: u64| Datum::Text(Lsn::from_raw(lsn).to_string());
+        let time = |micros: Option<u64>| {
+            let time = micros.map(|micros| UNIX_EPOCH + Duration::from_micros(micros));
+            time.map_or(Datum::Null, |time| Datum::TimestampTz(micros_since_2000(time)))
+        };
+        let row = |seen: Seen| {
+            let is_known = seen.timeline.is_some();
+            let known = |datum| if is_known { datum } else { Datum::Null };
+            vec![
+                Datum::Text(seen.place),
+                seen.timeline.map_or(Datum::Null, |number| count(number.into())),
+                at(position),
+                known(at(seen.archived)),
+                known(count(position.saturating_sub(seen.archived))),
+                time(seen.archived_at),
+                time(seen.base_at),
+                Datum::Bool(seen.takes_base),
+                count(seen.failures),
+                seen.failure.map_or(Datum::Null, Datum::Text),
+            ]
+        };
+        self.archiving.iter().map(|archiving| row(archiving.seen())).collect()
+    }
+
     fn sessions(&self) -> Vec<Row> {
         self.registry.sessions().iter().map(|entry| session(entry)).collect()
     }
@@ -193,6 +238,7 @@ impl SystemViews for Views {
             "cenote_server",
             "cenote_readers",
             "cenote_staleness",
+            "cenote_archive",
         ];
         all.map(String::from).to_vec()
     }
@@ -205,6 +251,7 @@ impl SystemViews for Views {
             "cenote_server" => Some(SERVER.to_vec()),
             "cenote_readers" => Some(READERS.to_vec()),
             "cenote_staleness" => Some(STALENESS.to_vec()),
+            "cenote_archive" => Some(ARCHIVE.to_vec()),
             _ => None,
         }
     }
@@ -217,6 +264,7 @@ impl SystemViews for Views {
             "cenote_server" => self.server(),
             "cenote_readers" => self.readers(),
             "cenote_staleness" => self.staleness(),
+            "cenote_archive" => self.archive(),
             _ => Vec::new(),
         }
     }

@@ -411,6 +411,8 @@ pub struct EngineOptions {
     pub survive: Survive,
     /// Bind the memory to this NUMA node.
     pub numa_node: Option<u32>,
+    /// Whether the log keeps all that it has until an archiver says what it need not ([`crate::Engine::archiver`]).
+    pub archived: bool,
     /// Whether threads work in the background (purge, rollback of losers, write-back). Tests may do without.
     pub background: bool,
     /// How often a thread in the background looks for tables that have changed much since they were analyzed, and
@@ -438,6 +440,7 @@ impl EngineOptions {
             mirror: None,
             survive: Survive::Process,
             numa_node: None,
+            archived: false,
             background: true,
             analyze_every: None,
             origins: Origins::default(),

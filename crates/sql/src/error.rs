@@ -283,6 +283,7 @@ pub mod code {
     pub const QUERY_CANCELED: &str = "57014";
     pub const IDLE_IN_TRANSACTION_TIMEOUT: &str = "25P03";
     pub const IDLE_SESSION_TIMEOUT: &str = "57P05";
+    pub const IO_ERROR: &str = "58030";
     pub const ADMIN_SHUTDOWN: &str = "57P01";
     pub const INTERNAL_ERROR: &str = "XX000";
 }

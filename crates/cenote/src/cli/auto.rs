@@ -18,6 +18,7 @@ use super::say;
 use super::serving::{
     bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
 };
+use crate::archiving::ArchivingThread;
 use crate::config::Settings;
 use crate::metering::{Activity, Meter};
 use crate::server::Server;
@@ -69,6 +70,8 @@ struct Standing {
     role: ServerRole,
     /// Of its start, where it has the database.
     epoch: u64,
+    /// What archives it then.
+    archiving: Option<ArchivingThread>,
 }
 
 /// A database that was taken from a server that was silent.
@@ -174,11 +177,7 @@ impl Auto {
         let engine = Engine::open(options).inspect_err(|_| self.member.opens(Arc::new(|| 0)))?;
         claimed.into_iter().for_each(|claimed| self.member.outlast(claimed));
         let epoch = client.epoch();
-        Ok(Some(Standing {
-            engine,
-            role: ServerRole::Writer,
-            epoch,
-        }))
+        Ok(Some(self.writer(engine, epoch)?))
     }
 
     /// Others see at once that it has the database, and that it opens it.
@@ -218,7 +217,7 @@ impl Auto {
                 is_first = false;
             }
             standing = match self.wait(&standing, &server, signals) {
-                Next::Stop(signal) => return Ok(self.stop(&standing, &mut server, signal)),
+                Next::Stop(signal) => return Ok(self.stop(&mut standing, &mut server, signal)),
                 Next::Promoted(promotion, took) => self.become_writer(standing, server, *promotion, took)?,
                 next @ (Next::HandOver | Next::Pause) => {
                     let is_pause = matches!(next, Next::Pause);
@@ -235,6 +234,15 @@ impl Auto {
         }
     }
 
+    fn writer(&self, engine: Arc<Engine>, epoch: u64) -> Result<Standing, Failure> {
+        Ok(Standing {
+            archiving: ArchivingThread::begin(self.settings.archive.as_ref(), &engine)?,
+            engine,
+            role: ServerRole::Writer,
+            epoch,
+        })
+    }
+
     fn serve(&self, standing: &Standing) -> Result<Server, Failure> {
         let passwords = self
             .settings
@@ -249,7 +257,16 @@ impl Auto {
         said.unwrap_or_else(|error| log::warn!("the storage nodes do not hear of this server: {error}"));
         let listener = self.listener.try_clone()?;
         let engine = standing.engine.clone();
-        let server = serve(&self.settings, engine, (listener, local), passwords, None, lease)?;
+        let archiving = standing.archiving.as_ref().map(|thread| thread.archiving.clone());
+        let server = serve(
+            &self.settings,
+            engine,
+            (listener, local),
+            passwords,
+            None,
+            lease,
+            archiving,
+        )?;
         self.member.look(membership::look(&standing.engine, &server.registry));
         self.count(match standing.role {
             ServerRole::Writer => Activity::Writer,
@@ -342,18 +359,14 @@ impl Auto {
             report.frames_kept
         );
         report.notes.iter().for_each(|note| log::info!("promotion: {note}"));
-        Ok(Standing {
-            engine,
-            role: ServerRole::Writer,
-            epoch,
-        })
+        self.writer(engine, epoch)
     }
 
     /// Leaves the database in order, if it has it. Then it begins again: at once, or behind a pause. `None`: it is to
     /// end.
     fn leave(
         &self,
-        standing: Standing,
+        mut standing: Standing,
         mut server: Server,
         is_pause: bool,
         signals: &mut Signals,
@@ -372,6 +385,9 @@ impl Auto {
         self.listen()?;
         if left > 0 {
             self.restart(&format!("{left} sessions did not end"));
+        }
+        if is_pause {
+            standing.archiving.iter_mut().for_each(ArchivingThread::end);
         }
         if let Err(error) = standing.engine.shutdown() {
             self.restart(&format!("the database was not closed in order: {error}"));
@@ -440,7 +456,7 @@ impl Auto {
         Ok(rustix::net::listen(&self.listener, BACKLOG)?)
     }
 
-    fn stop(&self, standing: &Standing, server: &mut Server, signal: i32) -> ExitCode {
+    fn stop(&self, standing: &mut Standing, server: &mut Server, signal: i32) -> ExitCode {
         let name = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
         log::info!("{name}: shutting down");
         database::end_for_good();
@@ -451,6 +467,7 @@ impl Auto {
             log::warn!("{left} sessions did not end: stopping as if killed");
             return ExitCode::FAILURE;
         }
+        standing.archiving.iter_mut().for_each(ArchivingThread::end);
         if let Err(error) = standing.engine.shutdown() {
             log::error!("the database was not closed in order: {error}; the next start recovers");
             return ExitCode::FAILURE;
@@ -490,5 +507,6 @@ fn reader(engine: Arc<Engine>) -> Standing {
         engine,
         role: ServerRole::Reader,
         epoch: 0,
+        archiving: None,
     }
 }

@@ -1,5 +1,6 @@
 //! The command line: what can be asked of the program, with help that teaches.
 
+mod archive;
 mod audit;
 mod auto;
 mod backup;
@@ -78,6 +79,16 @@ Examples:
 
 The server runs in the foreground and logs on standard error. SIGTERM or Ctrl-C stop it in order; kill -9 loses nothing
 that was acknowledged either. A line that begins with `ready` says that it accepts connections.";
+
+const RESTORE_EXAMPLES: &str = "\
+Examples:
+  cenote restore /srv/backup/monday --data new
+  cenote restore s3://bucket/orders --data new                                     all that is archived
+  cenote restore /srv/archive --data new --to-time '2026-11-29 14:05:00+01'        what was committed by then
+  cenote restore /srv/archive --data new --to-lsn 0/1A2B3C40                       what the log had below that
+
+The archive and the database that it is of stay as they are. What is made is another database, which is started with
+`cenote run --data new`, or put on storage nodes with `cenote storage load --data new`.";
 
 const POOL_EXAMPLES: &str = "\
 A pool on one machine, and a database in it:
@@ -192,8 +203,12 @@ enum Command {
     Check(CheckOptions),
     /// Write a consistent copy of a running server's database to an empty directory
     Backup(BackupOptions),
-    /// Make a data directory from a backup
+    /// Make a data directory from a backup, or from an archive as of any moment
+    #[command(after_help = RESTORE_EXAMPLES)]
     Restore(RestoreOptions),
+    /// Look at an archive, or have all pages copied there now
+    #[command(subcommand)]
+    Archive(archive::ArchiveCommand),
     /// List or remove regions: memory that servers left behind
     #[command(subcommand)]
     Region(RegionCommand),
@@ -296,12 +311,14 @@ struct BackupOptions {
 
 #[derive(Debug, Args)]
 struct RestoreOptions {
-    /// What `cenote backup` wrote
-    #[arg(value_name = "BACKUP")]
-    from: PathBuf,
+    /// What `cenote backup` wrote; or an archive: a directory, or s3://BUCKET/PREFIX
+    #[arg(value_name = "BACKUP|ARCHIVE")]
+    from: String,
     /// Data directory to make; must be empty or not exist
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
+    #[command(flatten)]
+    moment: archive::MomentOptions,
 }
 
 #[derive(Debug, Subcommand)]
@@ -351,7 +368,8 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Status(options) => status::run(&options),
         Command::Check(options) => check::run(options),
         Command::Backup(options) => backup::run(options),
-        Command::Restore(options) => restore::run(&options.from, &options.data),
+        Command::Archive(command) => archive::run(command),
+        Command::Restore(options) => restore::run(&options),
         Command::Region(RegionCommand::List) => region::list(),
         Command::Region(RegionCommand::Remove { paths, orphaned }) => region::remove(&paths, orphaned),
         Command::Devices { file } => devices::run(file.as_deref()),

@@ -14,6 +14,7 @@ use super::say;
 use super::serving::{
     bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
 };
+use crate::archiving::ArchivingThread;
 use crate::config::{Role, RunOptions, Settings};
 use crate::device::Emulation;
 use crate::metering::{Activity, Meter};
@@ -55,12 +56,17 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     say!("Cenote {} on {}", env!("CARGO_PKG_VERSION"), settings.data.display());
     let emulation = settings.device.as_ref().map(Emulation::begin);
     let engine = database::open(&settings)?;
+    let archive = settings.archive.as_ref().filter(|_| !engine.is_reader());
+    let mut archiving = ArchivingThread::begin(archive, &engine)?;
     say!("memory     {}", describe_memory(&settings));
     if let Some(storage) = &settings.storage {
         say!(
             "storage    log and pages on the storage nodes {}",
             storage.nodes.join(", ")
         );
+    }
+    if let Some(archive) = archive {
+        say!("archive    {}", archive.url);
     }
     if settings.role == Role::Reader {
         say!("role       reader: it shows what the database's server has committed, and changes nothing");
@@ -78,6 +84,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
         passwords,
         emulation.clone(),
         None,
+        archiving.as_ref().map(|thread| thread.archiving.clone()),
     )?;
     let address = server.address();
     let meter = Meter::begin(&settings)?;
@@ -103,7 +110,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     say!("ready in {} ms{label} on {address}", started.elapsed().as_millis());
     name_orphans();
 
-    let code = wait_and_stop(&mut signals, &mut server, &engine);
+    let code = wait_and_stop(&mut signals, &mut server, &engine, &mut archiving);
     withdraw_address(&settings.data);
     // One whose sessions may live on is to be found silent.
     if let (Some(member), false, true) = (&member, engine.is_reader(), code == ExitCode::SUCCESS) {
@@ -114,7 +121,12 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     Ok(code)
 }
 
-fn wait_and_stop(signals: &mut Signals, server: &mut Server, engine: &Engine) -> ExitCode {
+fn wait_and_stop(
+    signals: &mut Signals,
+    server: &mut Server,
+    engine: &Engine,
+    archiving: &mut Option<ArchivingThread>,
+) -> ExitCode {
     let signal = signals.forever().next();
     log::info!(
         "{}: shutting down",
@@ -130,6 +142,7 @@ fn wait_and_stop(signals: &mut Signals, server: &mut Server, engine: &Engine) ->
         );
         return ExitCode::FAILURE;
     }
+    archiving.iter_mut().for_each(ArchivingThread::end);
     match engine.shutdown() {
         Ok(()) => {
             log::info!("stopped in {} ms", began.elapsed().as_millis());

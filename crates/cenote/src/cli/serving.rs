@@ -2,6 +2,7 @@
 
 use super::{Failure, say};
 use crate::admin::Administration;
+use crate::archiving::Archiving;
 use crate::config::{Memory, Settings, Survival};
 use crate::device::Emulation;
 use crate::server::auth::Passwords;
@@ -35,13 +36,14 @@ pub fn serve(
     passwords: Option<Passwords>,
     emulation: Option<Arc<Emulation>>,
     lease: Option<Arc<Lease>>,
+    archiving: Option<Archiving>,
 ) -> Result<Server, Failure> {
     let registry = Arc::new(Registry::default());
     let memory = match &emulation {
         Some(emulation) => format!("{}; {}", describe_memory(settings), emulation.label()),
         None => describe_memory(settings),
     };
-    let views = Views::new(engine.clone(), registry.clone(), memory, emulation);
+    let views = Views::new(engine.clone(), registry.clone(), memory, emulation, archiving.clone());
     engine.memory().set_limit(settings.statement_memory.bytes());
     let sql = Sql::new(engine.clone(), analytics(settings, &engine, &views));
     let access = Access {
@@ -51,7 +53,11 @@ pub fn serve(
     };
     let context = Context {
         sql,
-        statements: Arc::new(Administration { engine, views }),
+        statements: Arc::new(Administration {
+            engine,
+            views,
+            archiving,
+        }),
         access,
         registry,
         lease,

@@ -64,7 +64,7 @@ impl Nodes {
         addresses.join(",")
     }
 
-    fn run(&self, data: &Data, memory: &str) -> Command {
+    pub fn run(&self, data: &Data, memory: &str) -> Command {
         let mut command = cenote(&[
             "run",
             "--memory",

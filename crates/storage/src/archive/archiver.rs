@@ -38,7 +38,7 @@ pub struct Archiver {
     at: Lsn,
     samples: VecDeque<Sample>,
     last: Sample,
-    has_base: bool,
+    last_base: Option<u64>,
 }
 
 /// How an archiver began.
@@ -82,7 +82,9 @@ impl Archiver {
         if let Some(why) = difference(&storage, &timeline, last.as_ref(), COMPARED)? {
             return Self::anew(storage, objects, number + 1, &why, micros);
         }
-        let has_base = !Base::names(&*objects, database, number)?.is_empty();
+        let last_base = Base::names(&*objects, database, number)?
+            .last()
+            .map(|name| name.seconds);
         let sample = last.and_then(|piece| piece.samples.last().copied());
         let archiver = Archiver {
             storage,
@@ -90,8 +92,11 @@ impl Archiver {
             timeline,
             at: end,
             samples: VecDeque::new(),
-            last: sample.unwrap_or(Sample { micros: 0, lsn: Lsn::ZERO }),
-            has_base,
+            last: sample.unwrap_or(Sample {
+                micros: 0,
+                lsn: Lsn::ZERO,
+            }),
+            last_base,
         };
         archiver.keep();
         Ok((archiver, Began::GoesOn))
@@ -130,8 +135,11 @@ impl Archiver {
             timeline,
             at: start,
             samples: VecDeque::new(),
-            last: Sample { micros: 0, lsn: Lsn::ZERO },
-            has_base: false,
+            last: Sample {
+                micros: 0,
+                lsn: Lsn::ZERO,
+            },
+            last_base: None,
         };
         archiver.keep();
         Ok((archiver, Began::Anew(why.to_owned())))
@@ -139,7 +147,9 @@ impl Archiver {
 
     /// The log before this is not needed any more.
     fn keep(&self) {
-        self.storage.log().keep_from(Lsn::from_raw(self.at.raw().saturating_sub(COMPARED)));
+        self.storage
+            .log()
+            .keep_from(Lsn::from_raw(self.at.raw().saturating_sub(COMPARED)));
     }
 
     /// The number of its timeline.
@@ -147,13 +157,13 @@ impl Archiver {
         self.timeline.number
     }
 
-    /// Whether the timeline has a base: without one nothing can be restored of it.
-    pub fn has_base(&self) -> bool {
-        self.has_base
+    /// When the last base of the timeline was begun, in seconds since 1970: without one nothing can be restored of it.
+    pub fn last_base(&self) -> Option<u64> {
+        self.last_base
     }
 
-    pub(super) fn note_base(&mut self) {
-        self.has_base = true;
+    pub(super) fn note_base(&mut self, seconds: u64) {
+        self.last_base = Some(seconds);
     }
 
     /// The archive has the log up to here.
@@ -209,7 +219,12 @@ impl Archiver {
         let piece = Piece {
             timeline: self.timeline.number,
             start: self.at,
-            samples: self.samples.iter().copied().take_while(|sample| sample.lsn <= end).collect(),
+            samples: self
+                .samples
+                .iter()
+                .copied()
+                .take_while(|sample| sample.lsn <= end)
+                .collect(),
             control: self.storage.control().record(),
             groups,
         };
@@ -221,7 +236,10 @@ impl Archiver {
         };
         let log_bytes = end.since(self.at);
         self.go_to(end);
-        Ok(Some(Shipped { log_bytes, object_bytes }))
+        Ok(Some(Shipped {
+            log_bytes,
+            object_bytes,
+        }))
     }
 
     fn go_to(&mut self, end: Lsn) {
@@ -260,7 +278,10 @@ impl Archiver {
         }
         let log_bytes = piece.groups.len() as u64;
         self.go_to(piece.end());
-        Ok(Shipped { log_bytes, object_bytes: 0 })
+        Ok(Shipped {
+            log_bytes,
+            object_bytes: 0,
+        })
     }
 }
 
@@ -297,5 +318,6 @@ fn difference(storage: &Storage, timeline: &Timeline, last: Option<&Piece>, most
         return Ok(Some(format!("the log where timeline {number} ends, at {end}, is gone")));
     }
     let is_same = ours == theirs;
-    Ok((!is_same).then(|| format!("timeline {number} has another log up to {end}: this database is a copy, or was put back")))
+    Ok((!is_same)
+        .then(|| format!("timeline {number} has another log up to {end}: this database is a copy, or was put back")))
 }

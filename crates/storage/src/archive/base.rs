@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use cenote_base::page_io::PageRead;
-use cenote_base::{rt, Error, Lsn, PAGE_SIZE, PageId, Result};
+use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result, rt};
 
 use super::archiver::{Archiver, PIECE_MAX};
 use super::codec::{Reader, Writer};
@@ -89,14 +89,19 @@ impl Base {
     fn make(&self, objects: &dyn Objects, database: u128, timeline: u32, name: BaseName) -> Result<()> {
         let mut writer = Writer::default();
         writer.lsn(self.from).lsn(self.end).u64(self.began).u64(self.ended);
-        writer.u64(self.segment_bytes).counted(&self.control).counted(self.version.as_bytes());
+        writer
+            .u64(self.segment_bytes)
+            .counted(&self.control)
+            .counted(self.version.as_bytes());
         writer.u32(self.spaces.len() as u32);
         self.spaces.iter().for_each(|(space, pages)| {
             writer.u32(*space).u32(*pages);
         });
         let object = name.object(database, timeline);
         // Where it is there already an answer was lost: no other has this name.
-        objects.put_new(&object, &seal(Kind::Base, database, &writer.0)?).map(drop)
+        objects
+            .put_new(&object, &seal(Kind::Base, database, &writer.0)?)
+            .map(drop)
     }
 }
 
@@ -147,6 +152,9 @@ pub struct BaseReport {
     pub end: Lsn,
 }
 
+/// What is done between two parts of a base: whether to go on.
+pub type Turn<'a> = dyn Fn(&mut Archiver) -> Result<bool> + 'a;
+
 /// A base that is being made.
 struct Making<'a> {
     archiver: &'a mut Archiver,
@@ -154,8 +162,8 @@ struct Making<'a> {
     name: BaseName,
     /// The time, in microseconds since 1970.
     clock: &'a dyn Fn() -> u64,
-    /// Whether to go on.
-    goes_on: &'a dyn Fn() -> bool,
+    /// What is done between two parts: whether to go on.
+    turn: &'a Turn<'a>,
     spaces: BTreeMap<u32, u32>,
     /// The newest change in a page.
     highest: Lsn,
@@ -163,13 +171,14 @@ struct Making<'a> {
 }
 
 impl Archiver {
-    /// Takes a base, and keeps the log meanwhile, as `clock` says the time in microseconds since 1970. The caller has
-    /// made a checkpoint, so that little of the log is needed. It is given up when `goes_on` says so.
+    /// Takes a base. `clock` says the time in microseconds since 1970; `turn` is called between two parts of 8 MiB, to
+    /// keep the log meanwhile, and says whether to go on. The caller has made a checkpoint, so that little of the log is
+    /// needed.
     ///
     /// # Errors
     /// Those of [`Archiver::ship`]; [`Error::Corrupt`] if a page is damaged; [`Error::Canceled`]. What is there of the
     /// base means nothing then.
-    pub fn base(&mut self, clock: &dyn Fn() -> u64, goes_on: &dyn Fn() -> bool) -> Result<BaseReport> {
+    pub fn base(&mut self, clock: &dyn Fn() -> u64, turn: &Turn<'_>) -> Result<BaseReport> {
         let storage = self.storage.clone();
         let checkpoint = storage.control().get().checkpoint;
         storage.log().flush_all()?;
@@ -187,7 +196,7 @@ impl Archiver {
                 nonce: rt::random_u128() as u32,
             },
             clock,
-            goes_on,
+            turn,
             spaces: BTreeMap::new(),
             highest: Lsn::ZERO,
             report: BaseReport::default(),
@@ -202,7 +211,12 @@ impl Making<'_> {
     fn all_spaces(&mut self) -> Result<()> {
         let mut seen = BTreeSet::new();
         loop {
-            let new: Vec<u32> = self.pages.spaces().into_iter().filter(|space| !seen.contains(space)).collect();
+            let new: Vec<u32> = self
+                .pages
+                .spaces()
+                .into_iter()
+                .filter(|space| !seen.contains(space))
+                .collect();
             if new.is_empty() {
                 return Ok(());
             }
@@ -221,7 +235,7 @@ impl Making<'_> {
             count => count?,
         };
         for first in (0..count).step_by(PART as usize) {
-            if !(self.goes_on)() {
+            if !(self.turn)(self.archiver)? {
                 return Err(Error::Canceled);
             }
             if !self.part(space, first..count.min(first.saturating_add(PART)))? {
@@ -296,7 +310,7 @@ impl Making<'_> {
             spaces: std::mem::take(&mut self.spaces),
         };
         base.make(&*archiver.objects, timeline.database, timeline.number, self.name)?;
-        archiver.note_base();
+        archiver.note_base(self.name.seconds);
         self.report.end = base.end;
         Ok(self.report)
     }

@@ -34,7 +34,7 @@ mod survey;
 mod timeline;
 
 pub use archiver::{Archiver, Began, Shipped};
-pub use base::BaseReport;
+pub use base::{BaseReport, Turn};
 pub use objects::{ObjectSeen, Objects};
 pub use piece::Sample;
 pub use prune::Pruned;

@@ -116,7 +116,10 @@ mod tests {
         assert_eq!(number_of(&timeline(7, 3)), Some(3));
         assert_eq!(database_of(&database(7)), Some(7));
         for other in ["", "x", "lost+found", "00000000000000zz"] {
-            assert_eq!((BaseName::of(other), start_of(other), database_of(other)), (None, None, None));
+            assert_eq!(
+                (BaseName::of(other), start_of(other), database_of(other)),
+                (None, None, None)
+            );
         }
     }
 }

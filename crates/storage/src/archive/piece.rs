@@ -72,7 +72,8 @@ impl Piece {
             control: reader.counted()?.to_vec(),
             groups: reader.rest().to_vec(),
         };
-        let is_whole = || whole_groups(start, &piece.groups).is_ok_and(|whole| whole > 0 && whole == piece.groups.len());
+        let is_whole =
+            || whole_groups(start, &piece.groups).is_ok_and(|whole| whole > 0 && whole == piece.groups.len());
         match (of, at) == (timeline, start) && is_whole() {
             true => Ok(piece),
             false => Err(Error::corrupt(format!("the object {name} is not what its name says"))),

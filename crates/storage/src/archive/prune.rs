@@ -34,7 +34,10 @@ impl Archiver {
         let Some((timeline, first)) = self.first_kept(micros)? else {
             return Ok(pruned);
         };
-        for number in Timeline::numbers(objects, database)?.into_iter().filter(|n| *n <= timeline) {
+        for number in Timeline::numbers(objects, database)?
+            .into_iter()
+            .filter(|n| *n <= timeline)
+        {
             let before = (number == timeline).then_some(first);
             for name in Base::names(objects, database, number)? {
                 if before.is_none_or(|before| name < before) {
@@ -69,7 +72,9 @@ impl Archiver {
         let (objects, database) = (&*self.objects, self.timeline.database);
         let finished = Base::names(objects, database, number)?;
         for seen in objects.list(&names::all_pages(database, number))? {
-            let Some(name) = names::base_of_part(&seen.name) else { continue };
+            let Some(name) = names::base_of_part(&seen.name) else {
+                continue;
+            };
             let is_old = before.is_none_or(|before| name < before) || name.seconds + UNFINISHED < micros / 1_000_000;
             if is_old && !finished.contains(&name) {
                 self.remove(&seen.name, pruned)?;

@@ -88,6 +88,7 @@ pub fn restore_archive(
     let database = database(objects, from.database)?;
     let (timeline, name, base) = choose(objects, database, from)?;
     let log = ArchivedLog::new(objects, &timeline, base.from)?;
+    log.require(from.target)?;
     prepare(data)?;
     let pages = Parts {
         objects,
@@ -97,7 +98,10 @@ pub fn restore_archive(
         part: Mutex::default(),
     };
     let mut copy = Copy::new(&pages, data);
-    let (all, mut done) = (base.spaces.values().map(|pages| u64::from(*pages)).sum::<u64>().max(1), 0);
+    let (all, mut done) = (
+        base.spaces.values().map(|pages| u64::from(*pages)).sum::<u64>().max(1),
+        0,
+    );
     for (space, count) in &base.spaces {
         copy.space(*space, &mut || {
             told(done as f64 / all as f64, 0);
@@ -132,7 +136,11 @@ pub fn restore_archive(
 
 /// The database that is meant.
 fn database(objects: &dyn Objects, asked: Option<u128>) -> Result<u128> {
-    let mut there: Vec<u128> = objects.folders()?.iter().filter_map(|folder| names::database_of(folder)).collect();
+    let mut there: Vec<u128> = objects
+        .folders()?
+        .iter()
+        .filter_map(|folder| names::database_of(folder))
+        .collect();
     there.retain(|id| asked.is_none_or(|asked| asked == *id));
     match there[..] {
         [one] => Ok(one),
@@ -143,7 +151,11 @@ fn database(objects: &dyn Objects, asked: Option<u128>) -> Result<u128> {
         _ => Err(Error::Invalid(format!(
             "{} has archives of several databases: say which: {}",
             objects.place(),
-            there.iter().map(|id| format!("{id:032x}")).collect::<Vec<_>>().join(", ")
+            there
+                .iter()
+                .map(|id| format!("{id:032x}"))
+                .collect::<Vec<_>>()
+                .join(", ")
         ))),
     }
 }
@@ -171,10 +183,9 @@ fn choose(objects: &dyn Objects, database: u128, from: RestoreFrom) -> Result<(T
     Err(Error::Invalid(match oldest {
         None => format!("{} has no finished base of that database yet", objects.place()),
         Some(base) => format!(
-            "the archive has no base from before that moment: the first state that can be restored is that of position \
-             {}, {} s before now as the archive's clock has it",
-            base.end,
-            base.ended / 1_000_000
+            "the archive has no base from before that moment: the first state that can be restored is that of position {} \
+             of the log (cenote archive status says when that was)",
+            base.end
         ),
     }))
 }
@@ -274,9 +285,26 @@ impl<'a> ArchivedLog<'a> {
         }
     }
 
+    /// That it comes as far as the position that is asked for.
+    fn require(&self, target: Target) -> Result<()> {
+        let Target::Position(lsn) = target else { return Ok(()) };
+        let last = self.starts.len().checked_sub(1);
+        let end = last.map(|last| self.piece(last)).transpose()?.map(|piece| piece.end());
+        match end.filter(|end| *end < lsn) {
+            None => Ok(()),
+            Some(end) => Err(Error::Invalid(format!(
+                "position {lsn} is not there: the log of timeline {} ends at {end} in {}",
+                self.timeline.number,
+                self.objects.place()
+            ))),
+        }
+    }
+
     fn gap(&self, from: Lsn, to: Lsn) -> Error {
         let (number, place) = (self.timeline.number, self.objects.place());
-        Error::corrupt(format!("the log of timeline {number} has a gap from {from} to {to} in {place}"))
+        Error::corrupt(format!(
+            "the log of timeline {number} has a gap from {from} to {to} in {place}"
+        ))
     }
 
     /// Piece `n`, which ends where the next one begins.
@@ -427,7 +455,10 @@ impl Grown {
 
     /// Makes the files of the spaces as long as they have to be.
     fn make(&self, data: &Path) -> Result<()> {
-        let made = self.made.iter().map(|(space, pages)| (*space, pages.last().map_or(0, |last| last + 1)));
+        let made = self
+            .made
+            .iter()
+            .map(|(space, pages)| (*space, pages.last().map_or(0, |last| last + 1)));
         for (space, pages) in self.known.iter().map(|(space, pages)| (*space, *pages)).chain(made) {
             let path = spaces_dir(data).join(space_name(space));
             let file = doing(fs::open(&path, OpenOptions::CREATE), "opening", &path)?;

@@ -54,7 +54,11 @@ pub struct TimelineSeen {
 /// Those of the object store; [`Error::Corrupt`](cenote_base::Error::Corrupt) with the name of an object that is damaged.
 pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
     let mut seen = Vec::new();
-    for database in objects.folders()?.iter().filter_map(|folder| names::database_of(folder)) {
+    for database in objects
+        .folders()?
+        .iter()
+        .filter_map(|folder| names::database_of(folder))
+    {
         for number in Timeline::numbers(objects, database)? {
             seen.push(look(objects, Timeline::read(objects, database, number)?)?);
         }
@@ -65,7 +69,10 @@ pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
 fn look(objects: &dyn Objects, timeline: Timeline) -> Result<TimelineSeen> {
     let (database, number) = (timeline.database, timeline.number);
     let pieces = timeline.pieces(objects)?;
-    let last = pieces.last().map(|(start, _)| timeline.piece(objects, *start)).transpose()?;
+    let last = pieces
+        .last()
+        .map(|(start, _)| timeline.piece(objects, *start))
+        .transpose()?;
     let mut bases = Vec::new();
     for name in Base::names(objects, database, number)? {
         let base = Base::read(objects, database, number, name)?;

@@ -72,7 +72,9 @@ impl Timeline {
     /// Those of [`Objects::list`].
     pub fn pieces(&self, objects: &dyn Objects) -> Result<Vec<(Lsn, u64)>> {
         let seen = objects.list(&names::log(self.database, self.number))?;
-        let starts = seen.iter().filter_map(|seen| Some((names::start_of(&seen.name)?, seen.bytes)));
+        let starts = seen
+            .iter()
+            .filter_map(|seen| Some((names::start_of(&seen.name)?, seen.bytes)));
         Ok(starts.collect())
     }
 

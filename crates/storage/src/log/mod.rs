@@ -171,6 +171,13 @@ impl Log {
         self.state.is_full()
     }
 
+    /// Where the first segment begins that is there; the log's end, where nodes have it.
+    pub fn first_kept(&self) -> Lsn {
+        let files = self.state.medium.files();
+        let first = files.and_then(|segments| Some(segments.start_of(segments.first()?)));
+        first.unwrap_or_else(|| self.durable())
+    }
+
     /// Whether a checkpoint at the log's end would free a segment.
     pub fn is_recyclable(&self) -> bool {
         let first = |segments: &segments::Segments| Some(segments.first()? < segments.number_of(self.tail()));
@@ -249,7 +256,10 @@ impl Log {
     pub(crate) fn read_durable(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let mut filled = 0;
         while filled < buffer.len() {
-            match self.state.read_durable(at.advance(filled as u64), &mut buffer[filled..])? {
+            match self
+                .state
+                .read_durable(at.advance(filled as u64), &mut buffer[filled..])?
+            {
                 0 => break,
                 n => filled += n,
             }

@@ -50,6 +50,10 @@ pub struct UpArguments {
     /// stay connected meanwhile; 0: never
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     pause_after: u32,
+    /// Directory, or s3://BUCKET/PREFIX, in which the database is archived: `cenote restore` makes it again as it was at
+    /// any moment; none: the database is not archived
+    #[arg(long, value_name = "DIR|URL")]
+    archive: Option<String>,
     /// First of the ports on 127.0.0.1: where clients connect; where it is taken, others are
     #[arg(long, default_value_t = 5433, value_name = "PORT")]
     port: u16,
@@ -81,6 +85,15 @@ pub struct ClusterPlace {
     dir: PathBuf,
 }
 
+/// A directory as it is named from anywhere; a URL as it is.
+fn absolute(archive: &str) -> Result<String, Failure> {
+    crate::objects::open(archive)?;
+    Ok(match archive.contains("://") {
+        true => archive.to_owned(),
+        false => std::path::absolute(archive)?.display().to_string(),
+    })
+}
+
 /// Starts a cluster, or goes on with the one that is in the directory.
 ///
 /// # Errors
@@ -97,9 +110,10 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
         memory_size: arguments.memory_size,
         shared_memory: arguments.shared_memory,
         pause_after: arguments.pause_after,
+        archive: arguments.archive.as_deref().map(absolute).transpose()?,
         port: arguments.port,
     };
-    let plan = Plan::load_or_make(&dir, shape)?;
+    let plan = Plan::load_or_make(&dir, &shape)?;
     if plan.shared.is_some() {
         // Else each process would say so by itself, again and again.
         cenote_libfabric::available().map_err(|error| format!("memory nodes are reached by libfabric: {error}"))?;
@@ -107,7 +121,7 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
     match arguments.detach {
         true => {
             drop(lock);
-            if !plan.is_of(shape) {
+            if !plan.is_of(&shape) {
                 let dir = dir.display();
                 say!("the cluster in {dir} stays as it was made; others begin in directories of their own");
             }

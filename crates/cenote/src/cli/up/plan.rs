@@ -16,7 +16,7 @@ const MEMORY_NODES_MAX: usize = 16;
 const NODE_SPARE: u64 = 8 << 20;
 
 /// What a cluster is to have.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Shape {
     pub servers: usize,
     pub storage_nodes: usize,
@@ -25,6 +25,8 @@ pub struct Shape {
     pub shared_memory: ByteSize,
     /// Seconds without use after which servers pause; 0: never.
     pub pause_after: u32,
+    /// Where it is archived.
+    pub archive: Option<String>,
     /// The first port.
     pub port: u16,
 }
@@ -44,6 +46,9 @@ pub struct Plan {
     /// Seconds without use after which servers pause; 0: never.
     #[serde(default)]
     pub pause_after: u32,
+    /// Where the database is archived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
     /// Memory that all servers share, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
@@ -104,19 +109,19 @@ impl Plan {
     }
 
     /// Whether it has what is asked for; numbers that it was made with stay.
-    pub fn is_of(&self, shape: Shape) -> bool {
+    pub fn is_of(&self, shape: &Shape) -> bool {
         let shared = self.shared.as_ref().map(|shared| (shared.memory.len(), shared.bytes));
         let wanted = (shape.memory_nodes > 0).then(|| (shape.memory_nodes, shape.shared_memory.bytes()));
         let counts = (self.servers.len(), self.storage_nodes.len(), self.memory_size);
         counts == (shape.servers, shape.storage_nodes, shape.memory_size.bytes())
-            && (shared, self.pause_after) == (wanted, shape.pause_after)
+            && (shared, self.pause_after, &self.archive) == (wanted, shape.pause_after, &shape.archive)
     }
 
     /// The plan of a directory, or a new one where there is none.
     ///
     /// # Errors
     /// The numbers make no cluster, or another one than the directory has; the file cannot be read or written.
-    pub fn load_or_make(dir: &Path, shape: Shape) -> Result<Plan, Failure> {
+    pub fn load_or_make(dir: &Path, shape: &Shape) -> Result<Plan, Failure> {
         let path = dir.join(FILE);
         if path.exists() {
             return Plan::load(dir);
@@ -141,7 +146,7 @@ impl Plan {
         }
     }
 
-    fn make(shape: Shape) -> Result<Plan, Failure> {
+    fn make(shape: &Shape) -> Result<Plan, Failure> {
         if !matches!(shape.storage_nodes, 1 | 3 | 5 | 7) {
             return Err(format!("{} storage nodes: there are 1, 3, 5 or 7 of them", shape.storage_nodes).into());
         }
@@ -164,6 +169,7 @@ impl Plan {
             storage_nodes: nodes.to_vec(),
             memory_size: shape.memory_size.bytes(),
             pause_after: shape.pause_after,
+            archive: shape.archive.clone(),
             shared: (shape.memory_nodes > 0).then(|| Shared {
                 manager: manager[0],
                 bytes: shape.shared_memory.bytes(),
@@ -224,7 +230,14 @@ impl Plan {
             let arguments = format!(
                 "run --role auto{pause} --storage {storage} --host {name} --listen 127.0.0.1:{port} {memory} --data"
             );
-            roles.push(Role::of(&name, 1, &arguments, [path(&name)]));
+            let mut role = Role::of(&name, 1, &arguments, [path(&name)]);
+            // It may have spaces in it.
+            let archive = self
+                .archive
+                .iter()
+                .flat_map(|archive| ["--archive".into(), archive.clone()]);
+            role.arguments.extend(archive);
+            roles.push(role);
         }
         let arguments = format!("proxy --storage {storage} --listen 127.0.0.1:{}", self.proxy);
         roles.push(Role::of("proxy", 2, &arguments, []));
@@ -277,6 +290,7 @@ mod tests {
         memory_size: ByteSize::mib(64),
         shared_memory: ByteSize::mib(128),
         pause_after: 0,
+        archive: None,
         port: 21_000,
     };
 
@@ -287,9 +301,9 @@ mod tests {
             memory_nodes: 2,
             ..SHAPE
         };
-        let plan = Plan::load_or_make(dir.path(), shape).unwrap();
-        assert_eq!(Plan::load_or_make(dir.path(), SHAPE).unwrap(), plan, "kept");
-        assert!(plan.is_of(shape) && !plan.is_of(SHAPE) && plan.memory_left().is_empty());
+        let plan = Plan::load_or_make(dir.path(), &shape).unwrap();
+        assert_eq!(Plan::load_or_make(dir.path(), &SHAPE).unwrap(), plan, "kept");
+        assert!(plan.is_of(&shape) && !plan.is_of(&SHAPE) && plan.memory_left().is_empty());
         let roles = plan.roles(dir.path());
         let names: Vec<&str> = roles.iter().map(|role| role.name.as_str()).collect();
         assert_eq!(names[3..6], ["manager", "memory-1", "memory-2"]);
@@ -303,16 +317,16 @@ mod tests {
             memory_nodes: 17,
             ..SHAPE
         };
-        assert!(Plan::make(many).is_err());
+        assert!(Plan::make(&many).is_err());
     }
 
     #[test]
     fn a_plan_is_made_once_and_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let plan = Plan::load_or_make(dir.path(), SHAPE).unwrap();
+        let plan = Plan::load_or_make(dir.path(), &SHAPE).unwrap();
         let other = Shape { servers: 9, ..SHAPE };
-        assert_eq!(Plan::load_or_make(dir.path(), other).unwrap(), plan);
-        assert!(plan.is_of(SHAPE) && !plan.is_of(other));
+        assert_eq!(Plan::load_or_make(dir.path(), &other).unwrap(), plan);
+        assert!(plan.is_of(&SHAPE) && !plan.is_of(&other));
         let roles = plan.roles(dir.path());
         assert_eq!(roles.len(), 7);
         let mut ports = [plan.servers.clone(), plan.storage_nodes.clone(), vec![plan.proxy]].concat();
@@ -320,7 +334,25 @@ mod tests {
         ports.dedup();
         assert_eq!(ports.len(), 7, "each has its own");
         std::fs::write(dir.path().join(FILE), "proxy = 1\nservers = []").unwrap();
-        assert!(Plan::load_or_make(dir.path(), SHAPE).is_err());
+        assert!(Plan::load_or_make(dir.path(), &SHAPE).is_err());
+    }
+
+    #[test]
+    fn each_server_is_told_of_the_archive() {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape {
+            archive: Some("/srv/an archive".into()),
+            ..SHAPE
+        };
+        let plan = Plan::load_or_make(dir.path(), &shape).unwrap();
+        assert!(plan.is_of(&shape) && !plan.is_of(&SHAPE));
+        assert_eq!(Plan::load(dir.path()).unwrap(), plan);
+        let roles = plan.roles(dir.path());
+        let told = roles.iter().filter(|role| {
+            role.arguments
+                .ends_with(&["--archive".into(), "/srv/an archive".into()])
+        });
+        assert_eq!(told.count(), 3);
     }
 
     #[test]
@@ -336,7 +368,7 @@ mod tests {
                 ..SHAPE
             },
         ] {
-            assert!(Plan::make(wrong).is_err(), "{wrong:?}");
+            assert!(Plan::make(&wrong).is_err(), "{wrong:?}");
         }
     }
 }

@@ -44,7 +44,12 @@ impl FakeStore {
     }
 
     fn names(&self, part: &str) -> Vec<String> {
-        self.objects.lock().keys().filter(|name| name.contains(part)).cloned().collect()
+        self.objects
+            .lock()
+            .keys()
+            .filter(|name| name.contains(part))
+            .cloned()
+            .collect()
     }
 }
 
@@ -70,12 +75,25 @@ impl Objects for FakeStore {
             bytes: bytes.len() as u64,
         };
         let prefix = format!("{folder}/");
-        self.does(|objects| objects.iter().filter(|(name, _)| name.starts_with(&prefix)).map(seen).collect())
+        self.does(|objects| {
+            objects
+                .iter()
+                .filter(|(name, _)| name.starts_with(&prefix))
+                .map(seen)
+                .collect()
+        })
     }
 
     fn folders(&self) -> Result<Vec<String>> {
         let top = |name: &String| name.split('/').next().map(str::to_owned);
-        self.does(|objects| objects.keys().filter_map(top).collect::<BTreeSet<_>>().into_iter().collect())
+        self.does(|objects| {
+            objects
+                .keys()
+                .filter_map(top)
+                .collect::<BTreeSet<_>>()
+                .into_iter()
+                .collect()
+        })
     }
 
     fn remove(&self, name: &str) -> Result<()> {
@@ -171,7 +189,7 @@ impl World {
             }
             2 => self.toy.checkpoint(),
             3 => {
-                let _ = self.archiver.base(&|| self.now, &|| true);
+                let _ = self.archiver.base(&|| self.now, &|_| Ok(true));
             }
             4..8 => {
                 let _ = self.archiver.ship(self.now);
@@ -207,7 +225,10 @@ impl World {
 
     /// States at positions and times, chosen at random, are as they were.
     fn look_back(&mut self, times: usize, hint: &str) {
-        let bases = survey(&*self.store).expect("looked").into_iter().flat_map(|seen| seen.bases);
+        let bases = survey(&*self.store)
+            .expect("looked")
+            .into_iter()
+            .flat_map(|seen| seen.bases);
         let first = bases.min_by_key(|base| base.end).expect("there is one");
         for _ in 0..times {
             let (lsn, micros, _) = self.events[self.random.index(self.events.len())];
@@ -219,15 +240,24 @@ impl World {
             if micros > first.ended {
                 let (toy, report) = self.restored(Target::Time(micros)).expect("restored");
                 let at = report.at.map_or(report.lsn, |sample| sample.lsn);
-                assert!(report.at.is_none_or(|sample| sample.micros <= micros), "{hint}: {report:?}");
+                assert!(
+                    report.at.is_none_or(|sample| sample.micros <= micros),
+                    "{hint}: {report:?}"
+                );
                 let known = self.known_at(|lsn, _| lsn <= report.lsn);
                 assert_known(&toy, &known, &format!("{hint}, at {micros} us, {at}"));
-                let later = self.events.iter().filter(|(at, when, _)| *at <= report.lsn && *when > micros);
+                let later = self
+                    .events
+                    .iter()
+                    .filter(|(at, when, _)| *at <= report.lsn && *when > micros);
                 assert_eq!(later.count(), 0, "{hint}: something later than {micros} us is there");
             }
         }
         let (toy, report) = self.restored(Target::Latest).expect("restored");
-        assert!(report.is_end && report.lsn == self.toy.storage.log().durable(), "{hint}: {report:?}");
+        assert!(
+            report.is_end && report.lsn == self.toy.storage.log().durable(),
+            "{hint}: {report:?}"
+        );
         assert_known(&toy, &self.known_at(|_, _| true), hint);
     }
 }
@@ -235,7 +265,7 @@ impl World {
 fn first_base(world: &mut World) {
     (0..3).for_each(|_| world.make_space());
     (0..20).for_each(|_| world.set());
-    world.archiver.base(&|| world.now, &|| true).expect("taken");
+    world.archiver.base(&|| world.now, &|_| Ok(true)).expect("taken");
 }
 
 #[test]
@@ -276,7 +306,11 @@ fn a_start_goes_on_with_its_timeline() {
             with(Arc::new(next.clone()), || {
                 let toy = start(Path::new("/data"), &region()).0;
                 let (mut world, began) = World::new(toy, Arc::clone(&store), random.word());
-                assert_eq!(began == Began::GoesOn, round > 0, "seed {seed}, round {round}: {began:?}");
+                assert_eq!(
+                    began == Began::GoesOn,
+                    round > 0,
+                    "seed {seed}, round {round}: {began:?}"
+                );
                 world.events = std::mem::take(&mut events);
                 world.next_space = 100 * (round + 1);
                 world.now = world.now.max(now);
@@ -310,21 +344,31 @@ fn a_database_that_was_put_back_begins_another_timeline() {
     });
     with(Arc::new(copied.clone()), || {
         let (mut world, began) = World::new(start(Path::new("/data"), &region()).0, Arc::clone(&store), 2);
-        assert!(matches!(&began, Began::Anew(why) if why.contains("earlier state")), "{began:?}");
+        assert!(
+            matches!(&began, Began::Anew(why) if why.contains("earlier state")),
+            "{began:?}"
+        );
         world.set();
         world.next_space = 50;
         first_base(&mut world);
         (0..50).for_each(|_| world.set());
         world.ship_all();
         let known = world.known_at(|_, _| true);
-        assert_known(&world.restored(Target::Latest).expect("restored").0, &known, "the newest timeline");
+        assert_known(
+            &world.restored(Target::Latest).expect("restored").0,
+            &known,
+            "the newest timeline",
+        );
     });
     // The first goes on, longer than the second: it is of another log.
     with(Arc::new(files.kill_clone()), || {
         let toy = start(Path::new("/data"), &region()).0;
         (0..200).for_each(|n| toy.set(PageId::new(1, n), 3));
         let (world, began) = World::new(toy, Arc::clone(&store), 3);
-        assert!(matches!(&began, Began::Anew(why) if why.contains("another log")), "{began:?}");
+        assert!(
+            matches!(&began, Began::Anew(why) if why.contains("another log")),
+            "{began:?}"
+        );
         assert_eq!(world.archiver.timeline(), 3);
     });
 }
@@ -345,7 +389,14 @@ fn of_two_archivers_one_finds_what_the_other_put_there() {
         world.set();
         let found = other.ship(2001).expect("found").expect("there is something");
         assert_eq!((found.log_bytes, found.object_bytes), (first.log_bytes, 0));
-        assert!(other.ship(2002).expect("shipped").expect("there is something").object_bytes > 0);
+        assert!(
+            other
+                .ship(2002)
+                .expect("shipped")
+                .expect("there is something")
+                .object_bytes
+                > 0
+        );
         let again = world.archiver.ship(2003).expect("found").expect("there is something");
         assert_eq!(again.object_bytes, 0);
         assert_eq!(world.archiver.archived(), other.archived());
@@ -356,9 +407,15 @@ fn of_two_archivers_one_finds_what_the_other_put_there() {
         let name = format!("{:016x}", at.raw());
         let piece = store.names("/log/").pop().expect("there is one");
         let other = store.objects.lock()[&piece].clone();
-        store.objects.lock().insert(format!("{}/{name}", piece.rsplit_once('/').expect("a path").0), other);
+        store
+            .objects
+            .lock()
+            .insert(format!("{}/{name}", piece.rsplit_once('/').expect("a path").0), other);
         let refused = world.archiver.ship(2004).expect_err("refused");
-        assert!(matches!(&refused, Error::Mismatch(why) if why.contains(&name)), "{refused}");
+        assert!(
+            matches!(&refused, Error::Mismatch(why) if why.contains(&name)),
+            "{refused}"
+        );
         let (_, began) = Archiver::begin(world.toy.storage.clone(), store_of(&store), 2005).expect("begun");
         assert!(matches!(&began, Began::Anew(why) if why.contains(&name)), "{began:?}");
     });
@@ -385,12 +442,19 @@ fn what_was_not_archived_is_kept_until_that_is_given_up() {
         let refused = world.archiver.ship(world.now).expect_err("gone");
         assert!(matches!(refused, Error::Past(_)), "{refused}");
         let (mut next, began) = World::new(Toy::of(world.toy.storage.clone()), Arc::clone(&store), 2);
-        assert!(matches!(&began, Began::Anew(why) if why.contains("is gone")), "{began:?}");
-        assert!(!next.archiver.has_base());
-        next.archiver.base(&|| 2000, &|| true).expect("taken");
+        assert!(
+            matches!(&began, Began::Anew(why) if why.contains("is gone")),
+            "{began:?}"
+        );
+        assert!(next.archiver.last_base().is_none());
+        next.archiver.base(&|| 2000, &|_| Ok(true)).expect("taken");
         next.ship_all();
         let known = world.known_at(|_, _| true);
-        assert_known(&next.restored(Target::Latest).expect("restored").0, &known, "behind the gap");
+        assert_known(
+            &next.restored(Target::Latest).expect("restored").0,
+            &known,
+            "behind the gap",
+        );
     });
 }
 
@@ -403,7 +467,7 @@ fn what_no_kept_moment_needs_is_removed_and_everything_else_stays() {
             first_base(&mut world);
             for _ in 0..5 {
                 (0..60).for_each(|_| world.step());
-                world.archiver.base(&|| world.now, &|| true).expect("taken");
+                world.archiver.base(&|| world.now, &|_| Ok(true)).expect("taken");
             }
             let bases = survey(&*store).expect("looked").remove(0).bases;
             let kept = bases[bases.len() / 2].clone();
@@ -416,7 +480,10 @@ fn what_no_kept_moment_needs_is_removed_and_everything_else_stays() {
             world.ship_all();
             world.look_back(3, &format!("seed {seed}"));
             let refused = world.restored(Target::Position(bases[0].end)).err().expect("removed");
-            assert!(refused.to_string().contains("first state that can be restored"), "{refused}");
+            assert!(
+                refused.to_string().contains("first state that can be restored"),
+                "{refused}"
+            );
             // Nothing needs to be removed twice, and nothing that is needed ever is.
             assert_eq!(archiver_prunes(&world, micros), 0);
         });
@@ -470,6 +537,10 @@ fn what_is_damaged_is_named_and_not_restored() {
             }
             store.objects.lock().insert(name.clone(), whole);
         }
-        assert!(refused > 2 * names.len(), "{refused} refusals of {} objects", names.len());
+        assert!(
+            refused > 2 * names.len(),
+            "{refused} refusals of {} objects",
+            names.len()
+        );
     });
 }
