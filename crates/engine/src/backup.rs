@@ -46,6 +46,8 @@ impl Engine {
         clock: &dyn Fn() -> u64,
         turn: &Turn<'_>,
     ) -> cenote_base::Result<BaseReport> {
+        // All that is dirty now: the log from before is not needed for this base.
+        self.pool.flush_all()?;
         self.pool.checkpoint()?;
         archiver.base(clock, turn)
     }
