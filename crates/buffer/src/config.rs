@@ -80,8 +80,9 @@ pub struct Config {
     pub flush_turn: Nanos,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
-    /// Whether the log keeps all segments that it has until [`cenote_storage::Log::keep_from`] says otherwise.
-    pub keeps_log: bool,
+    /// Bytes of the log that are kept for an archive, until [`cenote_storage::Log::keep_from`] says what it has; `None`:
+    /// there is none.
+    pub keeps_log: Option<u64>,
     /// Whether the pool has threads of its own. Tests may do without.
     pub background: bool,
     /// Regions up to this many bytes have their descriptors validated one by one at an instant recovery, and
@@ -115,7 +116,7 @@ impl Config {
             log_limit: 1 << 30,
             flush_turn: FLUSH_TURN,
             segment_bytes: 16 << 20,
-            keeps_log: false,
+            keeps_log: None,
             background: true,
             scan_limit: 64 << 30,
             survey_part: 1 << 14,

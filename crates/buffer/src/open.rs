@@ -118,7 +118,8 @@ impl BufferPool {
         options.segment_bytes = config.segment_bytes;
         options.background = config.background;
         let (storage, found) = dir.storage(options)?;
-        if config.keeps_log {
+        if let Some(most) = config.keeps_log {
+            storage.log().keep_most(most);
             storage.log().keep_from(Lsn::ZERO);
         }
         let mut report = RecoveryReport::new(if control.clean { Mode::Clean } else { Mode::Log });

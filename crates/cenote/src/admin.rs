@@ -13,7 +13,7 @@
 use crate::archiving::Archiving;
 use crate::server::ServerStatements;
 use cenote_engine::{Datum, Engine};
-use cenote_sql::{Field, Formats, Output, Result, Session, SqlError, SystemViews, code};
+use cenote_sql::{CancelHandle, Field, Formats, Output, Result, Session, SqlError, SystemViews, code};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ impl ServerStatements for Administration {
     fn answer(&self, session: &mut Session, text: &str, out: &mut dyn Output) -> Option<Result<()>> {
         let statement = text.strip_prefix(PREFIX)?;
         Some(match session.status() {
-            b'I' => self.administer(statement, out),
+            b'I' => self.administer(&session.cancel_handle(), statement, out),
             _ => Err(SqlError::new(
                 code::ACTIVE_TRANSACTION,
                 "CENOTE statements cannot run inside a transaction block",
@@ -45,13 +45,13 @@ impl ServerStatements for Administration {
 }
 
 impl Administration {
-    fn administer(&self, statement: &str, out: &mut dyn Output) -> Result<()> {
+    fn administer(&self, cancel: &CancelHandle, statement: &str, out: &mut dyn Output) -> Result<()> {
         let statement = statement.trim().trim_end_matches(';').trim_end();
         let (verb, argument) = statement.split_once(' ').unwrap_or((statement, ""));
         match (verb, argument.trim()) {
             ("SHOW", view) => self.show(view, out),
             ("CHECK", "") => self.check(out),
-            ("BASE", "") => self.base(out),
+            ("BASE", "") => self.base(cancel, out),
             ("BACKUP", dir) => self.backup(dir, out),
             _ => Err(
                 SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}"))
@@ -89,14 +89,19 @@ impl Administration {
         )
     }
 
-    fn base(&self, out: &mut dyn Output) -> Result<()> {
+    fn base(&self, cancel: &CancelHandle, out: &mut dyn Output) -> Result<()> {
         let archiving = self.archiving.as_ref().ok_or_else(|| {
             SqlError::new(code::OBJECT_NOT_IN_STATE, "this server has no archive")
                 .with_hint("Start it with --archive, or ask the server that has the database.")
         })?;
-        let report = archiving
-            .take_base()
-            .map_err(|error| SqlError::new(code::IO_ERROR, error))?;
+        let report = archiving.take_base(&|| !cancel.is_canceled()).map_err(|error| {
+            let code = if cancel.is_canceled() {
+                code::QUERY_CANCELED
+            } else {
+                code::IO_ERROR
+            };
+            SqlError::new(code, error)
+        })?;
         let row = [report.spaces, report.pages, report.object_bytes].map(|number| number.to_string());
         let lsn = report.end.to_string();
         let row = row.into_iter().chain([lsn]).collect();

@@ -2,31 +2,34 @@
 //! from time to time.
 //!
 //! ```text
-//!   begins ──▶ finds or makes its timeline ──▶ each 100 ms: notes the time of what is durable
-//!     ▲                                        when --archive-every is over, or 8 MiB wait: puts it there
-//!     │                                        when there is no base, or --archive-base-every is over: a base
+//!   begins ──▶ finds or makes its timeline ──▶ when --archive-every is over, or 8 MiB wait: puts what is durable there
+//!     ▲                                        when there is no base, or --archive-base-every is over: a base
 //!     └── the log is gone, or is another ──────┘
+//!
+//!   another thread, ten times a second: up to where the log is durable now
 //! ```
 //!
 //! Commits do not wait for it. The log keeps what is not archived: at most `--archive-lag`, and nothing more once its
-//! disk is full, so that an archive that is away stops no server. What was given up then is a gap: the archive goes on
-//! behind it with another timeline, and a base.
+//! disk is full, so that an archive that is away, or slow, stops no server. What was given up then is a gap: the archive
+//! goes on behind it with another timeline, and a base.
 
 use crate::config::ArchiveSettings;
 use crate::{log, objects};
 use cenote_base::{Error, Result};
 use cenote_engine::Engine;
-use cenote_storage::archive::{Archiver, BaseReport, Began, Objects};
+use cenote_storage::archive::{Archiver, BaseReport, Began, Objects, Times};
+use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Between two looks at what is durable: a moment is known to within this.
+/// Between two samples of time, and between two looks whether something is due.
 const TURN: Duration = Duration::from_millis(100);
 /// Bytes for which a piece is put there at once.
 const WAITING_MAX: u64 = 8 << 20;
-/// Between two tries of what failed.
+/// Between two tries of what failed: each time twice as long.
 const AGAIN: Duration = Duration::from_secs(2);
+const AGAIN_MAX: Duration = Duration::from_secs(600);
 /// How long the end of a server waits for its archive.
 pub const LAST: Duration = Duration::from_secs(5);
 const DAY: u64 = 24 * 3600 * 1_000_000;
@@ -40,27 +43,48 @@ pub struct Seen {
     pub timeline: Option<u32>,
     /// The archive has the log up to here.
     pub archived: u64,
-    /// When that was found: microseconds since 1970.
+    /// When that was so, at last: microseconds since 1970.
     pub archived_at: Option<u64>,
     /// When the last base was begun: microseconds since 1970.
     pub base_at: Option<u64>,
     /// Whether a base is being taken.
     pub takes_base: bool,
-    /// What failed so far, and what did so last, until it does not any more.
+    /// What failed so far.
     pub failures: u64,
-    /// What fails now.
+    /// What keeps the log from the archive now.
     pub failure: Option<String>,
+    /// What the last base failed with, until one does not.
+    pub base_failure: Option<String>,
+}
+
+impl Seen {
+    /// What fails now.
+    pub fn failing(&self) -> Option<String> {
+        self.failure.clone().or_else(|| self.base_failure.clone())
+    }
 }
 
 #[derive(Default)]
 struct State {
     seen: Seen,
+    /// No base is taken any more; and in the end no piece.
+    is_closing: bool,
     is_ending: bool,
     has_ended: bool,
-    /// Bases that were asked for, and how the one that was taken for each ended.
+    /// Bases that were asked for, and those that were taken for them or failed, and how the last did.
     asked: u64,
-    taken: u64,
+    answered: u64,
     answer: Option<std::result::Result<BaseReport, String>>,
+}
+
+impl State {
+    fn is_asked(&self) -> bool {
+        self.answered < self.asked
+    }
+
+    fn answer(&mut self, upto: u64, answer: std::result::Result<BaseReport, String>) {
+        (self.answered, self.answer) = (upto, Some(answer));
+    }
 }
 
 struct Shared {
@@ -73,12 +97,13 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_ending(&self) -> bool {
-        self.lock().is_ending
+    fn wait<'a>(&self, state: MutexGuard<'a, State>, time: Duration) -> MutexGuard<'a, State> {
+        let waited = self.changed.wait_timeout(state, time);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 }
 
-/// See the module.
+/// What others see of it.
 #[derive(Clone)]
 pub struct Archiving(Arc<Shared>);
 
@@ -86,7 +111,7 @@ pub struct Archiving(Arc<Shared>);
 pub struct ArchivingThread {
     /// What others see of it.
     pub archiving: Archiving,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl ArchivingThread {
@@ -102,24 +127,35 @@ impl ArchivingThread {
             changed: Condvar::new(),
         });
         shared.lock().seen.place = objects.place();
+        let times = Arc::new(Times::new(Box::new(now)));
         let worker = Worker {
             shared: Arc::clone(&shared),
             engine: Arc::clone(engine),
             objects,
+            times: Arc::clone(&times),
             settings: settings.clone(),
         };
-        let thread = std::thread::Builder::new()
-            .name("archive".into())
-            .spawn(move || worker.run());
+        let (seen, timed) = (Arc::clone(&shared), Arc::clone(engine));
+        let threads = vec![
+            spawn("archive", move || worker.run())?,
+            spawn("archive-times", move || note_times(&seen, &timed, &times))?,
+        ];
         Ok(Some(ArchivingThread {
             archiving: Archiving(shared),
-            thread: Some(thread.map_err(|error| Error::io("starting a thread", error))?),
+            threads,
         }))
     }
 
-    /// Puts what is durable now into the archive, and ends: within [`LAST`], or without.
-    pub fn end(&mut self) {
-        let Some(thread) = self.thread.take() else { return };
+    /// No base is taken any more: what waits for one is told so. The log goes on.
+    pub fn close(&self) {
+        self.archiving.0.lock().is_closing = true;
+        self.archiving.0.changed.notify_all();
+    }
+
+    /// Puts what is durable now into the archive, and ends: within [`LAST`]; false: it did not, and goes on until the
+    /// archive answers.
+    pub fn end(&mut self) -> bool {
+        self.close();
         let until = Instant::now() + LAST;
         let mut state = self.archiving.0.lock();
         state.is_ending = true;
@@ -127,23 +163,40 @@ impl ArchivingThread {
         while !state.has_ended {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                log::warn!(
-                    "the archive {} does not answer: the next start goes on with it",
-                    state.seen.place
-                );
-                return;
+                if !self.threads.is_empty() {
+                    let place = &state.seen.place;
+                    log::warn!("the archive {place} does not answer: the next start goes on with it");
+                }
+                self.threads.clear();
+                return false;
             }
-            let waited = self.archiving.0.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            state = self.archiving.0.wait(state, left);
         }
         drop(state);
-        thread.join().ok();
+        self.threads.drain(..).for_each(|thread| drop(thread.join()));
+        true
     }
 }
 
 impl Drop for ArchivingThread {
     fn drop(&mut self) {
-        self.end();
+        if !self.threads.is_empty() {
+            self.end();
+        }
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>> {
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
+    thread.map_err(|error| Error::io("starting a thread", error))
+}
+
+fn note_times(shared: &Shared, engine: &Engine, times: &Times) {
+    let mut state = shared.lock();
+    while !state.has_ended {
+        drop(state);
+        engine.note_time(times);
+        state = shared.wait(shared.lock(), TURN);
     }
 }
 
@@ -153,22 +206,25 @@ impl Archiving {
         self.0.lock().seen.clone()
     }
 
-    /// Takes a base, and waits for it.
+    /// Takes a base, and waits for it, as long as `goes_on` says so.
     ///
     /// # Errors
-    /// What it failed with; the server ends.
-    pub fn take_base(&self) -> std::result::Result<BaseReport, String> {
+    /// What it failed with; the server ends; it is not waited for any more.
+    pub fn take_base(&self, goes_on: &dyn Fn() -> bool) -> std::result::Result<BaseReport, String> {
         let mut state = self.0.lock();
         state.asked += 1;
         let mine = state.asked;
         self.0.changed.notify_all();
-        while state.taken < mine && !state.has_ended {
-            state = self.0.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        while state.answered < mine {
+            if state.has_ended || state.is_closing {
+                return Err("the server ends".into());
+            }
+            state = self.0.wait(state, TURN);
+            if !goes_on() {
+                return Err("the base is taken, and not waited for".into());
+            }
         }
-        match &state.answer {
-            Some(answer) if state.taken >= mine => answer.clone(),
-            _ => Err("the server ends".into()),
-        }
+        state.answer.clone().unwrap_or_else(|| Err("no base was taken".into()))
     }
 }
 
@@ -183,61 +239,113 @@ struct Worker {
     shared: Arc<Shared>,
     engine: Arc<Engine>,
     objects: Arc<dyn Objects>,
+    times: Arc<Times>,
     settings: ArchiveSettings,
+}
+
+/// Whatever ends the thread, those that wait for it are told.
+struct Ended(Arc<Shared>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.has_ended = true;
+        if std::thread::panicking() {
+            state.seen.failure = Some("the archive's thread has failed: restart the server".into());
+        }
+        drop(state);
+        self.0.changed.notify_all();
+    }
 }
 
 /// Why it begins anew, or ends.
 enum Over {
-    Anew(Error),
+    /// The log is gone, or is another: for this reason a timeline is made.
+    Anew(String),
+    Failed(Error),
     Ends,
+}
+
+/// How long what failed rests.
+struct Backoff(Duration);
+
+impl Backoff {
+    fn new() -> Backoff {
+        Backoff(AGAIN)
+    }
+
+    fn next(&mut self) -> Duration {
+        let rest = self.0;
+        self.0 = (2 * self.0).min(AGAIN_MAX);
+        rest
+    }
 }
 
 impl Worker {
     fn run(self) {
-        while let Over::Anew(error) = self.archive() {
-            log::warn!("archive: {error}");
-            if self.rest(AGAIN) {
-                break;
+        let _ended = Ended(Arc::clone(&self.shared));
+        let (mut anew, mut backoff) = (None, Backoff::new());
+        loop {
+            let begun = Instant::now();
+            match self.archive(anew.as_deref()) {
+                Over::Ends => return,
+                Over::Anew(why) => anew = Some(why),
+                Over::Failed(Error::Revoked(why)) => {
+                    log::warn!("archive: {why}");
+                    return;
+                }
+                Over::Failed(error) => self.fail(&error),
+            }
+            if begun.elapsed() > AGAIN_MAX {
+                backoff = Backoff::new();
+            }
+            if self.rest(backoff.next()) {
+                return;
             }
         }
-        self.shared.lock().has_ended = true;
-        self.shared.changed.notify_all();
     }
 
-    fn archive(&self) -> Over {
-        let begun = match self.engine.archiver(Arc::clone(&self.objects), now()) {
+    fn archive(&self, anew: Option<&str>) -> Over {
+        let begun = self
+            .engine
+            .archiver(Arc::clone(&self.objects), Arc::clone(&self.times), anew);
+        let (mut archiver, began) = match begun {
             Ok(begun) => begun,
-            Err(error) => return self.not_begun(error),
+            Err(error) => return Over::Failed(error),
         };
-        let (mut archiver, began) = begun;
         if let Began::Anew(why) = &began {
-            log::info!(
-                "archive: timeline {} begins in {}: {why}",
-                archiver.timeline(),
-                self.objects.place()
-            );
+            let place = self.objects.place();
+            log::info!("archive: timeline {} begins in {place}: {why}", archiver.timeline());
         }
         self.note(&archiver);
-        let mut last = Instant::now();
+        let (mut shipped, mut backoff, mut base_at) = (Instant::now(), Backoff::new(), Instant::now());
+        let mut base_backoff = Backoff::new();
         loop {
             let is_ending = self.rest(TURN);
-            archiver.note_time(now());
-            let is_due = is_ending || last.elapsed() >= self.settings.every || archiver.waiting() > WAITING_MAX;
+            let is_due = is_ending || shipped.elapsed() >= self.settings.every || archiver.waiting() > WAITING_MAX;
             let mut done = Ok(());
-            if is_due && archiver.waiting() > 0 {
+            if is_due {
                 done = self.ship(&mut archiver);
-                last = Instant::now();
+                shipped = Instant::now();
             }
-            if done.is_ok() && !is_ending && self.is_base_due(&archiver) {
-                done = self.base(&mut archiver);
+            if done.is_ok() && self.is_base_due(&archiver, base_at) {
+                match self.base(&mut archiver) {
+                    Ok(()) => base_backoff = Backoff::new(),
+                    Err(error @ (Error::Past(_) | Error::Mismatch(_))) => done = Err(error),
+                    // The log goes on.
+                    Err(_) => base_at = Instant::now() + base_backoff.next(),
+                }
             }
             match done {
                 Ok(()) if is_ending => return Over::Ends,
-                Ok(()) => {}
-                Err(error @ (Error::Past(_) | Error::Mismatch(_))) => return Over::Anew(error),
+                Ok(()) => backoff = Backoff::new(),
+                Err(Error::Past(why) | Error::Mismatch(why)) => {
+                    log::warn!("archive: {why}");
+                    return Over::Anew(why);
+                }
                 Err(error) => {
-                    self.fail(&error, archiver.waiting());
-                    if self.rest(AGAIN) {
+                    self.fail(&error);
+                    if self.rest(backoff.next()) {
                         return Over::Ends;
                     }
                 }
@@ -245,40 +353,35 @@ impl Worker {
         }
     }
 
-    fn not_begun(&self, error: Error) -> Over {
-        // As far as is known all of the log waits.
-        self.fail(&error, u64::MAX);
-        match error {
-            Error::Revoked(_) => Over::Ends,
-            _ if self.rest(AGAIN) => Over::Ends,
-            error => Over::Anew(error),
-        }
-    }
-
     /// Waits, unless something is asked of it: whether it is to end.
     fn rest(&self, time: Duration) -> bool {
-        let state = self.shared.lock();
-        if state.is_ending || state.taken < state.asked {
-            return state.is_ending;
+        let until = Instant::now() + time;
+        let mut state = self.shared.lock();
+        while !state.is_ending && !state.is_asked() && Instant::now() < until {
+            state = self.shared.wait(state, until.saturating_duration_since(Instant::now()));
         }
-        let waited = self.shared.changed.wait_timeout(state, time);
-        waited.unwrap_or_else(PoisonError::into_inner).0.is_ending
+        state.is_ending
     }
 
-    /// Puts all that waits into the archive.
+    /// Puts what is durable now into the archive.
     fn ship(&self, archiver: &mut Archiver) -> Result<()> {
-        while archiver.ship(now())?.is_some() {}
+        let until = self.engine.log_end();
+        while archiver.archived().raw() < until {
+            archiver.ship()?;
+            self.note(archiver);
+        }
         self.note(archiver);
         Ok(())
     }
 
-    fn is_base_due(&self, archiver: &Archiver) -> bool {
-        let is_asked = {
-            let state = self.shared.lock();
-            state.taken < state.asked
-        };
+    /// Whether one is asked for, or it is time. One that failed rests until `next`.
+    fn is_base_due(&self, archiver: &Archiver, next: Instant) -> bool {
+        let state = self.shared.lock();
+        if state.is_closing || state.is_asked() {
+            return !state.is_closing;
+        }
         let is_old = |begun: u64| now() / 1_000_000 >= begun + self.settings.base_every.as_secs();
-        is_asked || archiver.last_base().is_none_or(is_old)
+        Instant::now() >= next && archiver.last_base().is_none_or(is_old)
     }
 
     fn base(&self, archiver: &mut Archiver) -> Result<()> {
@@ -288,14 +391,16 @@ impl Worker {
             state.asked
         };
         let begun = Instant::now();
+        let shipped = Cell::new(begun);
         let turn = |archiver: &mut Archiver| {
-            archiver.note_time(now());
-            if archiver.waiting() > WAITING_MAX {
-                self.ship(archiver)?;
+            if archiver.waiting() > WAITING_MAX || shipped.get().elapsed() >= self.settings.every {
+                archiver.ship()?;
+                self.note(archiver);
+                shipped.set(Instant::now());
             }
-            Ok(!self.shared.is_ending())
+            Ok(!self.shared.lock().is_closing)
         };
-        let taken = self.engine.archive_base(archiver, &now, &turn);
+        let taken = self.engine.archive_base(archiver, &turn);
         match &taken {
             Ok(report) => log::info!(
                 "archive: a base of {} pages in {} spaces, {:.1} MB in {} ms",
@@ -307,24 +412,24 @@ impl Worker {
             Err(error) => log::warn!("archive: no base: {error}"),
         }
         let pruned = taken.as_ref().map_or(Ok(()), |_| self.prune(archiver));
+        let failure = taken.as_ref().err().or(pruned.as_ref().err()).map(ToString::to_string);
         let mut state = self.shared.lock();
         state.seen.takes_base = false;
-        state.answer = Some(taken.as_ref().map(|report| *report).map_err(ToString::to_string));
-        state.taken = asked;
+        state.seen.failures += u64::from(failure.is_some());
+        state.seen.base_failure = failure;
+        state.answer(asked, taken.as_ref().copied().map_err(ToString::to_string));
         drop(state);
         self.shared.changed.notify_all();
         self.note(archiver);
-        match taken {
-            Err(Error::Canceled) => Ok(()),
-            taken => taken.map(drop).and(pruned),
-        }
+        taken.map(drop)
     }
 
     fn prune(&self, archiver: &Archiver) -> Result<()> {
-        let Some(days) = self.settings.keep_days else {
-            return Ok(());
-        };
-        let pruned = archiver.prune(now().saturating_sub(u64::from(days) * DAY))?;
+        let keep = self
+            .settings
+            .keep_days
+            .map(|days| now().saturating_sub(u64::from(days) * DAY));
+        let pruned = archiver.prune(keep)?;
         if pruned.objects > 0 {
             log::info!("archive: {} objects removed, of {} bases", pruned.objects, pruned.bases);
         }
@@ -339,30 +444,20 @@ impl Worker {
         seen.base_at = archiver.last_base().map(|seconds| seconds * 1_000_000);
     }
 
-    /// The log is not kept for an archive that is away when there is too much of it.
-    fn fail(&self, error: &Error, waiting: u64) {
+    fn fail(&self, error: &Error) {
         let text = error.to_string();
         let mut state = self.shared.lock();
         state.seen.failures += 1;
         let is_new = state.seen.failure.as_ref() != Some(&text);
         state.seen.failure = Some(text.clone());
-        if state.taken < state.asked {
-            (state.taken, state.answer) = (state.asked, Some(Err(text)));
+        let asked = state.asked;
+        if state.is_asked() {
+            state.answer(asked, Err(text));
         }
         drop(state);
         self.shared.changed.notify_all();
         if is_new {
             log::warn!("archive: {error}; it is tried again");
-        }
-        let waiting = match waiting {
-            u64::MAX => self.engine.log_end().saturating_sub(self.engine.log_kept_from()),
-            waiting => waiting,
-        };
-        if waiting > self.settings.lag.bytes() || self.engine.is_log_full() {
-            self.engine.give_up_archiving();
-            if is_new {
-                log::warn!("archive: {waiting} bytes of the log are not archived, and not kept any more");
-            }
         }
     }
 }

@@ -123,6 +123,7 @@ fn options(settings: &Settings) -> Result<EngineOptions> {
     }
     options.claim = Some(claim);
     options.numa_node = settings.numa_node;
+    options.archive_lag = settings.archive.as_ref().map(|archive| archive.lag.bytes());
     options.survive = settings.survive.into();
     let seconds = u64::from(settings.analyze_every);
     options.analyze_every = (seconds > 0).then(|| Nanos::from_secs(seconds));

@@ -206,7 +206,7 @@ impl Views {
             time.map_or(Datum::Null, |time| Datum::TimestampTz(micros_since_2000(time)))
         };
         let row = |seen: Seen| {
-            let is_known = seen.timeline.is_some();
+            let (is_known, failing) = (seen.timeline.is_some(), seen.failing());
             let known = |datum| if is_known { datum } else { Datum::Null };
             vec![
                 Datum::Text(seen.place),
@@ -218,7 +218,7 @@ impl Views {
                 time(seen.base_at),
                 Datum::Bool(seen.takes_base),
                 count(seen.failures),
-                seen.failure.map_or(Datum::Null, Datum::Text),
+                failing.map_or(Datum::Null, Datum::Text),
             ]
         };
         self.archiving.iter().map(|archiving| row(archiving.seen())).collect()

@@ -411,8 +411,9 @@ pub struct EngineOptions {
     pub survive: Survive,
     /// Bind the memory to this NUMA node.
     pub numa_node: Option<u32>,
-    /// Whether the log keeps all that it has until an archiver says what it need not ([`crate::Engine::archiver`]).
-    pub archived: bool,
+    /// Bytes of the log that are kept for an archive that does not have them yet ([`crate::Engine::archiver`]); `None`:
+    /// there is no archive.
+    pub archive_lag: Option<u64>,
     /// Whether threads work in the background (purge, rollback of losers, write-back). Tests may do without.
     pub background: bool,
     /// How often a thread in the background looks for tables that have changed much since they were analyzed, and
@@ -440,7 +441,7 @@ impl EngineOptions {
             mirror: None,
             survive: Survive::Process,
             numa_node: None,
-            archived: false,
+            archive_lag: None,
             background: true,
             analyze_every: None,
             origins: Origins::default(),

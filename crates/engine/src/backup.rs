@@ -6,8 +6,7 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use cenote_base::Lsn;
-use cenote_storage::archive::{Archiver, BaseReport, Began, Objects, Turn};
+use cenote_storage::archive::{Archiver, BaseReport, Began, Objects, Times, Turn};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -25,46 +24,36 @@ impl Engine {
         Ok(())
     }
 
-    /// What keeps the log in an archive, from where that ends on. `micros` is the time: microseconds since 1970.
+    /// What keeps the log in an archive, from where that ends on; or, for a reason, in a new timeline.
     ///
     /// # Errors
     /// Those of [`Archiver::begin`]; this is a reader.
-    pub fn archiver(&self, objects: Arc<dyn Objects>, micros: u64) -> cenote_base::Result<(Archiver, Began)> {
+    pub fn archiver(
+        &self,
+        objects: Arc<dyn Objects>,
+        times: Arc<Times>,
+        anew: Option<&str>,
+    ) -> cenote_base::Result<(Archiver, Began)> {
         if self.is_reader() {
             return Err(cenote_base::Error::Invalid("a reader has nothing to archive".into()));
         }
-        Archiver::begin(self.storage.0.clone(), objects, micros)
+        Archiver::begin(self.storage.0.clone(), objects, times, anew)
+    }
+
+    /// Notes what of this database is durable now.
+    pub fn note_time(&self, times: &Times) {
+        times.note(self.storage.0.log());
     }
 
     /// Takes a base of this database for its archive: see [`Archiver::base`].
     ///
     /// # Errors
     /// Those of a checkpoint and of [`Archiver::base`].
-    pub fn archive_base(
-        &self,
-        archiver: &mut Archiver,
-        clock: &dyn Fn() -> u64,
-        turn: &Turn<'_>,
-    ) -> cenote_base::Result<BaseReport> {
+    pub fn archive_base(&self, archiver: &mut Archiver, turn: &Turn<'_>) -> cenote_base::Result<BaseReport> {
         // All that is dirty now: the log from before is not needed for this base.
         self.pool.flush_all()?;
         self.pool.checkpoint()?;
-        archiver.base(clock, turn)
-    }
-
-    /// The log keeps nothing for the archive any more: what is not there may go.
-    pub fn give_up_archiving(&self) {
-        self.storage.0.log().keep_from(Lsn::MAX);
-    }
-
-    /// From where on the log is in files; its end, where storage nodes keep what they keep.
-    pub fn log_kept_from(&self) -> u64 {
-        self.storage.0.log().first_kept().raw()
-    }
-
-    /// Whether the disk of the log is full.
-    pub fn is_log_full(&self) -> bool {
-        self.storage.0.log().is_full()
+        archiver.base(turn)
     }
 
     /// Makes a database in the directory `data`, which must be empty or missing, from a backup; all of it is verified.

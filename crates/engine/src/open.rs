@@ -288,6 +288,6 @@ fn config(options: &EngineOptions) -> Config {
     (config.log_limit, config.segment_bytes) = (tuning.log_limit, tuning.segment_bytes);
     (config.flush_turn, config.scan_limit) = (tuning.flush_turn, tuning.scan_limit);
     (config.survey_part, config.brings) = (tuning.survey_part, tuning.brings);
-    (config.numa_node, config.keeps_log) = (options.numa_node, options.archived);
+    (config.numa_node, config.keeps_log) = (options.numa_node, options.archive_lag);
     config
 }

@@ -191,7 +191,7 @@ fn show(timeline: &TimelineSeen) {
             base.end.to_string(),
             base.spaces.to_string(),
             base.pages.to_string(),
-            base.version.clone(),
+            base.damage.clone().unwrap_or_else(|| base.version.clone()),
         ]
     }));
     print_aligned(&rows);

@@ -380,21 +380,26 @@ impl Auto {
         );
         let begun = Instant::now();
         self.count(Activity::None);
+        standing.archiving.iter().for_each(ArchivingThread::close);
         let left = server.hand_over(GRACE, TIMEOUT);
         drop(server);
         self.listen()?;
         if left > 0 {
             self.restart(&format!("{left} sessions did not end"));
         }
-        if is_pause {
-            standing.archiving.iter_mut().for_each(ArchivingThread::end);
-        }
+        // What a former server did not archive the next one does: it need not wait.
+        let mut is_archived = !is_pause || standing.end_archiving();
         if let Err(error) = standing.engine.shutdown() {
             self.restart(&format!("the database was not closed in order: {error}"));
         }
         let epoch = standing.epoch;
         let _ = self.member.become_role(ServerRole::Gone, epoch);
         log::info!("the database was left in {} ms", begun.elapsed().as_millis());
+        is_archived &= standing.end_archiving();
+        if !is_archived {
+            // It has the memory until the archive answers.
+            self.restart("the archive does not answer");
+        }
         drop(standing);
         if is_pause && !self.pause(epoch, signals) {
             return Ok(None);
@@ -462,12 +467,13 @@ impl Auto {
         database::end_for_good();
         end_at_second_signal();
         let begun = Instant::now();
+        standing.archiving.iter().for_each(ArchivingThread::close);
         let left = server.stop(STOP_TIMEOUT);
         if left > 0 {
             log::warn!("{left} sessions did not end: stopping as if killed");
             return ExitCode::FAILURE;
         }
-        standing.archiving.iter_mut().for_each(ArchivingThread::end);
+        standing.end_archiving();
         if let Err(error) = standing.engine.shutdown() {
             log::error!("the database was not closed in order: {error}; the next start recovers");
             return ExitCode::FAILURE;
@@ -486,6 +492,11 @@ impl Standing {
             ServerRole::Writer => self.engine.log_failure(),
             _ => self.engine.check_following().err().map(|error| error.to_string()),
         }
+    }
+
+    /// Whether what archived it has ended.
+    fn end_archiving(&mut self) -> bool {
+        self.archiving.as_mut().is_none_or(ArchivingThread::end)
     }
 
     fn describe(&self) -> String {

@@ -55,7 +55,7 @@ fn tell(report: &RestoreReport, target: Target, data: &Path, begun: Instant) {
         report.timeline
     );
     if report.is_end && target != Target::Latest {
-        say!("the archive ends there: what came later, if anything did, is not in it");
+        say!("the archive knows of no later moment up to the one that was asked for");
     }
     say!("start it with: cenote run --data {}", data.display());
 }

@@ -134,6 +134,7 @@ fn wait_and_stop(
     );
     end_at_second_signal();
     let began = Instant::now();
+    archiving.iter().for_each(ArchivingThread::close);
     let left = server.stop(TIMEOUT);
     if left > 0 {
         log::warn!(
@@ -142,7 +143,9 @@ fn wait_and_stop(
         );
         return ExitCode::FAILURE;
     }
-    archiving.iter_mut().for_each(ArchivingThread::end);
+    if let Some(archiving) = archiving {
+        archiving.end();
+    }
     match engine.shutdown() {
         Ok(()) => {
             log::info!("stopped in {} ms", began.elapsed().as_millis());

@@ -5,8 +5,10 @@
 //! power cut. What a killed process left beside is removed when it is a day old.
 
 use cenote_base::error::IoContext;
-use cenote_base::{Error, Result, rt};
+use cenote_base::rt::{self, Mutex};
+use cenote_base::{Error, Result};
 use cenote_storage::archive::{ObjectSeen, Objects};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
@@ -17,31 +19,36 @@ const UNFINISHED: &str = ".unfinished-";
 const UNFINISHED_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// See the module.
-pub struct Directory(PathBuf);
+pub struct Directory {
+    path: PathBuf,
+    /// Folders whose names are durable, up to the root. One that is found may have been made by a process that was killed
+    /// before it synced the one above.
+    settled: Mutex<BTreeSet<PathBuf>>,
+}
 
 impl Directory {
     /// The directory at `path`, which is made when something is put there.
     pub fn new(path: impl Into<PathBuf>) -> Directory {
         let path = path.into();
-        Directory(std::path::absolute(&path).unwrap_or(path))
+        Directory {
+            path: std::path::absolute(&path).unwrap_or(path),
+            settled: Mutex::default(),
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
+        self.path.join(name)
     }
 
     /// The directory of an object, made with those above it, their names durable.
     fn folder_of(&self, path: &Path) -> io::Result<PathBuf> {
-        let folder = path.parent().unwrap_or(&self.0);
-        let mut missing: Vec<&Path> = folder.ancestors().take_while(|dir| !dir.exists()).collect();
-        while let Some(dir) = missing.pop() {
-            match fs::create_dir(dir) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                made => made?,
-            }
-            sync_dir(dir.parent().unwrap_or(dir))?;
+        let folder = path.parent().unwrap_or(&self.path).to_owned();
+        if !self.settled.lock().contains(&folder) || !folder.exists() {
+            fs::create_dir_all(&folder)?;
+            folder.ancestors().skip(1).try_for_each(sync_dir)?;
+            self.settled.lock().insert(folder.clone());
         }
-        Ok(folder.to_owned())
+        Ok(folder)
     }
 
     fn put(&self, path: &Path, bytes: &[u8]) -> io::Result<bool> {
@@ -65,8 +72,12 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
+/// A directory that may not be opened was not made by this program.
 fn sync_dir(path: &Path) -> io::Result<()> {
-    File::open(path)?.sync_all()
+    match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(()),
+        dir => dir?.sync_all(),
+    }
 }
 
 /// What there is, unless it is not there.
@@ -98,7 +109,7 @@ fn walk(folder: &Path, found: &mut Vec<(PathBuf, u64)>) -> io::Result<()> {
 
 impl Objects for Directory {
     fn place(&self) -> String {
-        self.0.display().to_string()
+        self.path.display().to_string()
     }
 
     fn put_new(&self, name: &str, bytes: &[u8]) -> Result<bool> {
@@ -116,7 +127,7 @@ impl Objects for Directory {
         walk(&path, &mut found).doing(|| format!("listing {}", path.display()))?;
         let mut seen = Vec::new();
         for (file, bytes) in found {
-            let name = file.strip_prefix(&self.0).ok().and_then(Path::to_str);
+            let name = file.strip_prefix(&self.path).ok().and_then(Path::to_str);
             let name = name.ok_or_else(|| Error::corrupt(format!("{} is no object's name", file.display())))?;
             seen.push(ObjectSeen {
                 name: name.to_owned(),
@@ -128,10 +139,10 @@ impl Objects for Directory {
     }
 
     fn folders(&self) -> Result<Vec<String>> {
-        let entries = if_there(fs::read_dir(&self.0)).doing(|| format!("listing {}", self.0.display()))?;
+        let entries = if_there(fs::read_dir(&self.path)).doing(|| format!("listing {}", self.path.display()))?;
         let mut names = Vec::new();
         for entry in entries.into_iter().flatten() {
-            let entry = entry.doing(|| format!("listing {}", self.0.display()))?;
+            let entry = entry.doing(|| format!("listing {}", self.path.display()))?;
             names.extend(
                 entry
                     .path()
@@ -147,7 +158,7 @@ impl Objects for Directory {
         let path = self.path(name);
         if_there(fs::remove_file(&path)).doing(|| format!("removing {}", path.display()))?;
         // Folders that are empty now; one that is not refuses.
-        for folder in path.ancestors().skip(1).take_while(|folder| **folder != self.0) {
+        for folder in path.ancestors().skip(1).take_while(|folder| **folder != self.path) {
             if fs::remove_dir(folder).is_err() {
                 break;
             }

@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 
 /// How long one request may take, and all tries of one.
-const REQUEST: Duration = Duration::from_secs(30);
-const TRIES: Duration = Duration::from_secs(60);
+const REQUEST: Duration = Duration::from_secs(120);
+const TRIES: Duration = Duration::from_secs(180);
 const TRIES_MAX: usize = 5;
 const CONNECT: Duration = Duration::from_secs(5);
 

@@ -293,6 +293,41 @@ fn an_archive_in_a_bucket_is_as_good() {
     assert_eq!(bucket.state.unsigned.load(Ordering::SeqCst), 0);
 }
 
+/// The archive is away while the server ends in order, whose checkpoint needs nothing of the log, and when it is started.
+#[test]
+fn what_is_not_archived_is_kept_over_a_restart() {
+    let (data, directory) = (Data::new(), tempfile::tempdir().unwrap());
+    let (place, away) = (directory.path().join("archive"), directory.path().join("away"));
+    let archive = place.to_str().unwrap();
+    let mut server = Process::spawn(run(&data, archive));
+    server
+        .client()
+        .batch_execute("CREATE TABLE t (n int PRIMARY KEY, filler text)")
+        .unwrap();
+    is_archived(&server);
+    std::fs::rename(&place, &away).unwrap();
+    std::fs::write(&place, "in the way").unwrap();
+    let fill = |from: u32| {
+        let rows = format!(
+            "SELECT g, repeat('x', 1000) FROM generate_series({from}, {}) g",
+            from + 19_999
+        );
+        format!("INSERT INTO t {rows}")
+    };
+    server.client().batch_execute(&fill(0)).unwrap();
+    server.client().batch_execute(&fill(20_000)).unwrap();
+    server.stop();
+    let server = Process::spawn(run(&data, archive));
+    server.client().batch_execute(&fill(40_000)).unwrap();
+    until("the failure is seen", || seen(&server, "failure").is_some());
+    std::fs::remove_file(&place).unwrap();
+    std::fs::rename(&away, &place).unwrap();
+    is_archived(&server);
+    assert_eq!(seen(&server, "timeline").as_deref(), Some("1"));
+    let again = Data::new();
+    assert_eq!(count(&restored(archive, &again, &[])), 60_000);
+}
+
 /// An archive that is away stops no server, and when it is there again it goes on.
 #[test]
 fn a_server_serves_while_its_archive_is_away() {

@@ -59,6 +59,11 @@ impl CancelHandle {
     pub fn cancel(&self) {
         self.0.set();
     }
+
+    /// Whether the running statement is to end.
+    pub fn is_canceled(&self) -> bool {
+        self.0.is_set()
+    }
 }
 
 /// How long a statement with `cenote.strong_reads` waits.

@@ -10,7 +10,6 @@
 //! The log keeps what is not archived, and a little before, by which the next start finds that the archive is of this
 //! log ([`Log::keep_from`](crate::Log::keep_from)).
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cenote_base::{Error, Lsn, Result};
@@ -18,26 +17,26 @@ use cenote_base::{Error, Lsn, Result};
 use super::base::Base;
 use super::names;
 use super::objects::Objects;
-use super::piece::{Piece, Sample, whole_groups};
+use super::piece::{Piece, whole_groups};
 use super::timeline::Timeline;
+use super::times::Times;
+use crate::redo::MAX_GROUP;
 use crate::storage::Storage;
 
 /// The most that a piece has of the log: several of the longest groups.
 pub(super) const PIECE_MAX: usize = 16 << 20;
-/// Bytes before the archive's end that the log keeps, and that are compared.
+/// Bytes before the archive's end that the log keeps, and that are compared: of so many pieces at most.
 const COMPARED: u64 = 64 << 10;
-/// Samples of time that wait for their piece.
-const SAMPLES_MAX: usize = 16 << 10;
+const PIECES_COMPARED: usize = 16;
 
 /// See the module. One thread has it.
 pub struct Archiver {
     pub(super) storage: Arc<Storage>,
     pub(super) objects: Arc<dyn Objects>,
     pub(super) timeline: Timeline,
+    pub(super) times: Arc<Times>,
     /// The archive has the log up to here.
     at: Lsn,
-    samples: VecDeque<Sample>,
-    last: Sample,
     last_base: Option<u64>,
 }
 
@@ -60,42 +59,44 @@ pub struct Shipped {
 }
 
 impl Archiver {
-    /// Finds the timeline that this log continues, or makes one. `micros` is the time: microseconds since 1970.
+    /// Finds the timeline that this log continues, or makes one. With a reason `anew` it makes one in any case.
     ///
     /// # Errors
     /// Those of the object store; those of reading the log, where it does not answer; [`Error::Revoked`] if another
     /// server has the database.
-    pub fn begin(storage: Arc<Storage>, objects: Arc<dyn Objects>, micros: u64) -> Result<(Archiver, Began)> {
+    pub fn begin(
+        storage: Arc<Storage>,
+        objects: Arc<dyn Objects>,
+        times: Arc<Times>,
+        anew: Option<&str>,
+    ) -> Result<(Archiver, Began)> {
         storage.log().keep_from(Lsn::ZERO);
         let database = storage.control().get().database;
         let newest = Timeline::numbers(&*objects, database)?.pop();
         let Some(number) = newest else {
-            return Self::anew(storage, objects, 1, "it is the first", micros);
+            return Self::anew(storage, objects, times, 1, anew.unwrap_or("it is the first"));
         };
-        let timeline = Timeline::read(&*objects, database, number)?;
-        let last = timeline.pieces(&*objects)?.pop();
-        let last = match last.map(|(start, _)| timeline.piece(&*objects, start)).transpose() {
-            Err(Error::Corrupt(why)) => return Self::anew(storage, objects, number + 1, &why, micros),
-            last => last?,
+        let found = match anew {
+            Some(why) => Err(Error::Mismatch(why.to_owned())),
+            None => continued(&storage, &*objects, database, number),
         };
-        let end = last.as_ref().map_or(timeline.start, Piece::end);
-        if let Some(why) = difference(&storage, &timeline, last.as_ref(), COMPARED)? {
-            return Self::anew(storage, objects, number + 1, &why, micros);
-        }
+        let (timeline, last) = match found {
+            Err(Error::Mismatch(why) | Error::Corrupt(why)) => {
+                return Self::anew(storage, objects, times, number + 1, &why);
+            }
+            found => found?,
+        };
+        let sample = last.as_ref().and_then(|piece| piece.samples.last().copied());
+        times.begin(sample.unwrap_or_default());
         let last_base = Base::names(&*objects, database, number)?
             .last()
             .map(|name| name.seconds);
-        let sample = last.and_then(|piece| piece.samples.last().copied());
         let archiver = Archiver {
+            at: last.as_ref().map_or(timeline.start, Piece::end),
             storage,
             objects,
             timeline,
-            at: end,
-            samples: VecDeque::new(),
-            last: sample.unwrap_or(Sample {
-                micros: 0,
-                lsn: Lsn::ZERO,
-            }),
+            times,
             last_base,
         };
         archiver.keep();
@@ -105,9 +106,9 @@ impl Archiver {
     fn anew(
         storage: Arc<Storage>,
         objects: Arc<dyn Objects>,
+        times: Arc<Times>,
         number: u32,
         why: &str,
-        micros: u64,
     ) -> Result<(Archiver, Began)> {
         // One that has lost the database sees less of the log than the archive has.
         storage.check_owner()?;
@@ -120,7 +121,7 @@ impl Archiver {
             database: storage.control().get().database,
             number,
             start,
-            began: micros,
+            began: times.now(),
             why: why.to_owned(),
         };
         if !timeline.make(&*objects)? {
@@ -133,12 +134,8 @@ impl Archiver {
             storage,
             objects,
             timeline,
+            times,
             at: start,
-            samples: VecDeque::new(),
-            last: Sample {
-                micros: 0,
-                lsn: Lsn::ZERO,
-            },
             last_base: None,
         };
         archiver.keep();
@@ -171,46 +168,31 @@ impl Archiver {
         self.at
     }
 
-    /// The last position whose time is known.
-    pub fn last_sample(&self) -> Sample {
-        self.last
-    }
-
     /// Bytes that are durable, and not archived.
     pub fn waiting(&self) -> u64 {
         let durable = self.storage.log().durable();
         durable.raw().saturating_sub(self.at.raw())
     }
 
-    /// Notes what is durable at this time. A clock that was put back stands still until its time comes again.
-    pub fn note_time(&mut self, micros: u64) -> Sample {
-        let sample = Sample {
-            micros: micros.max(self.last.micros),
-            lsn: self.storage.log().durable().max(self.last.lsn),
-        };
-        if sample.lsn > self.last.lsn {
-            // While nothing can be archived each second one will do.
-            if self.samples.len() >= SAMPLES_MAX {
-                let mut is_kept = false;
-                self.samples.retain(|_| {
-                    is_kept = !is_kept;
-                    is_kept
-                });
-            }
-            self.samples.push_back(sample);
-            self.last = sample;
+    /// That the archive is as this archiver left it.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] if its timeline was removed; those of the object store.
+    pub(super) fn check_timeline(&self) -> Result<()> {
+        match Timeline::read(&*self.objects, self.timeline.database, self.timeline.number) {
+            Err(Error::Corrupt(why)) => Err(Error::Mismatch(why)),
+            found => found.map(drop),
         }
-        sample
     }
 
     /// Puts a piece of what is durable now into the archive; `None` if all of it is there.
     ///
     /// # Errors
     /// Those of the object store, and of a log that does not answer: nothing has changed, and it may be tried again.
-    /// [`Error::Past`] if the log from there on is gone, [`Error::Mismatch`] if the archive has another: an archiver
-    /// that begins then makes a timeline.
-    pub fn ship(&mut self, micros: u64) -> Result<Option<Shipped>> {
-        let durable = self.note_time(micros).lsn;
+    /// [`Error::Past`] if the log from there on is gone, [`Error::Mismatch`] if the archive has another, or the log is
+    /// damaged: the next archiver is to make a timeline.
+    pub fn ship(&mut self) -> Result<Option<Shipped>> {
+        let durable = self.times.note(self.storage.log()).lsn;
         if durable <= self.at {
             return Ok(None);
         }
@@ -219,12 +201,7 @@ impl Archiver {
         let piece = Piece {
             timeline: self.timeline.number,
             start: self.at,
-            samples: self
-                .samples
-                .iter()
-                .copied()
-                .take_while(|sample| sample.lsn <= end)
-                .collect(),
+            samples: self.times.between(self.at, end),
             control: self.storage.control().record(),
             groups,
         };
@@ -245,22 +222,22 @@ impl Archiver {
     fn go_to(&mut self, end: Lsn) {
         assert!(self.at < end, "a piece is not empty");
         self.at = end;
-        while self.samples.front().is_some_and(|sample| sample.lsn <= end) {
-            self.samples.pop_front();
-        }
+        self.times.forget(end);
         self.keep();
     }
 
     /// Whole groups from where the archive ends on, verified.
     fn groups(&self, durable: Lsn) -> Result<Vec<u8>> {
-        let mut groups = vec![0; (durable.since(self.at)).min(PIECE_MAX as u64) as usize];
+        let mut groups = vec![0; durable.since(self.at).min(PIECE_MAX as u64) as usize];
         let read = read(&self.storage, self.at, &mut groups)?;
         groups.truncate(read);
-        let gone = || Error::Past(format!("the log at {} is gone, before it was archived", self.at));
         if read == 0 {
-            return Err(gone());
+            return Err(Error::Past(format!(
+                "the log at {} is gone, before it was archived",
+                self.at
+            )));
         }
-        let whole = whole_groups(self.at, &groups)?;
+        let whole = whole_groups(self.at, &groups).map_err(|error| Error::Mismatch(error.to_string()))?;
         groups.truncate(whole);
         Ok(groups)
     }
@@ -273,9 +250,7 @@ impl Archiver {
             Error::Corrupt(why) => Error::Mismatch(why),
             other => other,
         })?;
-        if let Some(why) = difference(&self.storage, &self.timeline, Some(&piece), u64::MAX)? {
-            return Err(Error::Mismatch(why));
-        }
+        require_same(&self.storage, self.timeline.number, piece.end(), &piece.groups)?;
         let log_bytes = piece.groups.len() as u64;
         self.go_to(piece.end());
         Ok(Shipped {
@@ -294,30 +269,75 @@ fn read(storage: &Storage, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Why a timeline, whose last piece this is, does not end in this log; `None` if it does, as its last bytes say, `most` at
-/// most.
-fn difference(storage: &Storage, timeline: &Timeline, last: Option<&Piece>, most: u64) -> Result<Option<String>> {
-    let (number, durable) = (timeline.number, storage.log().durable());
-    let end = last.map_or(timeline.start, Piece::end);
-    if end > durable {
-        return Ok(Some(format!(
-            "timeline {number} has the log up to {end}, and this database, up to {durable}, is an earlier state"
+/// A timeline, and its last piece, that ends in this log.
+///
+/// # Errors
+/// [`Error::Mismatch`] if it does not; [`Error::Corrupt`] if that cannot be told; those of the object store and the log.
+fn continued(
+    storage: &Storage,
+    objects: &dyn Objects,
+    database: u128,
+    number: u32,
+) -> Result<(Timeline, Option<Piece>)> {
+    let timeline = Timeline::read(objects, database, number)?;
+    let starts = timeline.pieces(objects)?;
+    let (mut last, mut bytes, mut end) = (None, Vec::new(), timeline.start);
+    // An idle server's pieces are small, and alike.
+    for (start, _) in starts.iter().rev().take(PIECES_COMPARED) {
+        let piece = timeline.piece(objects, *start)?;
+        bytes.splice(0..0, piece.groups.iter().copied());
+        if last.is_none() {
+            (end, last) = (piece.end(), Some(piece));
+        }
+        if bytes.len() as u64 >= COMPARED {
+            break;
+        }
+    }
+    bytes.drain(..bytes.len().saturating_sub(COMPARED as usize));
+    match last.is_none() {
+        true => require_group(storage, number, end)?,
+        false => require_same(storage, number, end, &bytes)?,
+    }
+    Ok((timeline, last))
+}
+
+/// That this log has these bytes before `end`.
+fn require_same(storage: &Storage, number: u32, end: Lsn, theirs: &[u8]) -> Result<()> {
+    require_end(storage, number, end)?;
+    let at = Lsn::from_raw(end.raw() - theirs.len() as u64);
+    let mut ours = vec![0; theirs.len()];
+    if read(storage, at, &mut ours)? < ours.len() {
+        return Err(Error::Mismatch(format!(
+            "the log where timeline {number} ends, at {end}, is gone"
         )));
     }
-    let Some(piece) = last else {
-        // Nothing says whether it is of this log: but for one that begins here there is nothing to lose.
-        let mut first = [0; 1];
-        let is_there = end == durable || read(storage, end, &mut first)? > 0;
-        return Ok((!is_there).then(|| format!("the log where timeline {number} ends, at {end}, is gone")));
-    };
-    let length = (piece.groups.len() as u64).min(most) as usize;
-    let theirs = &piece.groups[piece.groups.len() - length..];
-    let mut ours = vec![0; length];
-    let at = Lsn::from_raw(end.raw() - length as u64);
-    if read(storage, at, &mut ours)? < length {
-        return Ok(Some(format!("the log where timeline {number} ends, at {end}, is gone")));
+    match ours == theirs {
+        true => Ok(()),
+        false => Err(Error::Mismatch(format!(
+            "timeline {number} has another log up to {end}: this database is a copy, or was put back"
+        ))),
     }
-    let is_same = ours == theirs;
-    Ok((!is_same)
-        .then(|| format!("timeline {number} has another log up to {end}: this database is a copy, or was put back")))
+}
+
+/// That this log can go on from `at`, where nothing says which log it is of.
+fn require_group(storage: &Storage, number: u32, at: Lsn) -> Result<()> {
+    require_end(storage, number, at)?;
+    let mut groups = vec![0; storage.log().durable().since(at).min(2 * MAX_GROUP as u64) as usize];
+    let read = read(storage, at, &mut groups)?;
+    match groups.is_empty() || whole_groups(at, &groups[..read]).is_ok_and(|whole| whole > 0) {
+        true => Ok(()),
+        false => Err(Error::Mismatch(format!(
+            "the log where timeline {number} ends, at {at}, is gone"
+        ))),
+    }
+}
+
+fn require_end(storage: &Storage, number: u32, end: Lsn) -> Result<()> {
+    let durable = storage.log().durable();
+    match end <= durable {
+        true => Ok(()),
+        false => Err(Error::Mismatch(format!(
+            "timeline {number} has the log up to {end}, and this database, up to {durable}, is an earlier state"
+        ))),
+    }
 }

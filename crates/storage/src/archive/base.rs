@@ -16,10 +16,11 @@ use std::ops::Range;
 use cenote_base::page_io::PageRead;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result, rt};
 
-use super::archiver::{Archiver, PIECE_MAX};
+use super::archiver::Archiver;
 use super::codec::{Reader, Writer};
 use super::names::{self, BaseName};
 use super::objects::Objects;
+use super::piece::Sample;
 use super::sealed::{Kind, seal, unseal};
 use super::timeline::need;
 use crate::page_source::PageSource;
@@ -160,8 +161,6 @@ struct Making<'a> {
     archiver: &'a mut Archiver,
     pages: &'a dyn PageSource,
     name: BaseName,
-    /// The time, in microseconds since 1970.
-    clock: &'a dyn Fn() -> u64,
     /// What is done between two parts: whether to go on.
     turn: &'a Turn<'a>,
     spaces: BTreeMap<u32, u32>,
@@ -171,14 +170,14 @@ struct Making<'a> {
 }
 
 impl Archiver {
-    /// Takes a base. `clock` says the time in microseconds since 1970; `turn` is called between two parts of 8 MiB, to
-    /// keep the log meanwhile, and says whether to go on. The caller has made a checkpoint, so that little of the log is
-    /// needed.
+    /// Takes a base. `turn` is called between two parts of 8 MiB, to keep the log meanwhile, and says whether to go on.
+    /// The caller has made a checkpoint, so that little of the log is needed.
     ///
     /// # Errors
     /// Those of [`Archiver::ship`]; [`Error::Corrupt`] if a page is damaged; [`Error::Canceled`]. What is there of the
-    /// base means nothing then.
-    pub fn base(&mut self, clock: &dyn Fn() -> u64, turn: &Turn<'_>) -> Result<BaseReport> {
+    /// base means nothing then, and is removed if that can be.
+    pub fn base(&mut self, turn: &Turn<'_>) -> Result<BaseReport> {
+        self.check_timeline()?;
         let storage = self.storage.clone();
         let checkpoint = storage.control().get().checkpoint;
         storage.log().flush_all()?;
@@ -186,7 +185,7 @@ impl Archiver {
         if from < self.timeline.start {
             return Err(Error::Past(format!("the log of a base from {from} is gone")));
         }
-        let began = clock();
+        let began = self.times.now();
         let mut making = Making {
             archiver: self,
             pages: &*pages,
@@ -195,14 +194,17 @@ impl Archiver {
                 seconds: began / 1_000_000,
                 nonce: rt::random_u128() as u32,
             },
-            clock,
             turn,
             spaces: BTreeMap::new(),
             highest: Lsn::ZERO,
             report: BaseReport::default(),
         };
-        making.all_spaces()?;
-        making.finish(began)
+        let made = making.all_spaces().and_then(|()| making.settle());
+        // One that was given up is left to the next removal: its server ends.
+        if made.as_ref().is_err_and(|error| !matches!(error, Error::Canceled)) {
+            let _ = making.remove();
+        }
+        making.announce(began, made?)
     }
 }
 
@@ -240,9 +242,6 @@ impl Making<'_> {
             }
             if !self.part(space, first..count.min(first.saturating_add(PART)))? {
                 return Ok(());
-            }
-            while self.archiver.waiting() > PIECE_MAX as u64 / 2 {
-                self.archiver.ship((self.clock)())?;
             }
         }
         self.spaces.insert(space, count);
@@ -285,10 +284,11 @@ impl Making<'_> {
         Ok(true)
     }
 
-    fn finish(mut self, began: u64) -> Result<BaseReport> {
+    /// Keeps the log up to where the base ends: there.
+    fn settle(&mut self) -> Result<Sample> {
         let archiver = &mut *self.archiver;
         archiver.storage.log().flush_all()?;
-        let ended = archiver.note_time((self.clock)());
+        let ended = archiver.times.note(archiver.storage.log());
         if self.highest > ended.lsn {
             return Err(Error::corrupt(format!(
                 "a page has changes up to {}, and the log ends at {}",
@@ -296,8 +296,14 @@ impl Making<'_> {
             )));
         }
         while archiver.archived() < ended.lsn {
-            archiver.ship((self.clock)())?;
+            archiver.ship()?;
         }
+        Ok(ended)
+    }
+
+    /// From here on it counts. Where no answer comes it may.
+    fn announce(mut self, began: u64, ended: Sample) -> Result<BaseReport> {
+        let archiver = &mut *self.archiver;
         let timeline = &archiver.timeline;
         let base = Base {
             from: self.name.from,
@@ -313,5 +319,12 @@ impl Making<'_> {
         archiver.note_base(self.name.seconds);
         self.report.end = base.end;
         Ok(self.report)
+    }
+
+    /// Removes its parts.
+    fn remove(&self) -> Result<()> {
+        let (objects, timeline) = (&self.archiver.objects, &self.archiver.timeline);
+        let parts = objects.list(&self.name.pages(timeline.database, timeline.number))?;
+        parts.iter().try_for_each(|part| objects.remove(&part.name))
     }
 }

@@ -32,6 +32,7 @@ mod restore;
 mod sealed;
 mod survey;
 mod timeline;
+mod times;
 
 pub use archiver::{Archiver, Began, Shipped};
 pub use base::{BaseReport, Turn};
@@ -40,3 +41,4 @@ pub use piece::Sample;
 pub use prune::Pruned;
 pub use restore::{RestoreFrom, RestoreReport, Target, restore_archive};
 pub use survey::{BaseSeen, TimelineSeen, survey};
+pub use times::{Clock, Times};

@@ -16,7 +16,7 @@ use super::sealed::{Kind, seal, unseal};
 use crate::redo::GroupRef;
 
 /// At this time all below a position was durable, and nothing behind it was known to be. Within a timeline both grow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Sample {
     /// Microseconds since 1970, by the clock of the server's host.
     pub micros: u64,

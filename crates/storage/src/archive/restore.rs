@@ -69,7 +69,7 @@ pub struct RestoreReport {
     pub lsn: Lsn,
     /// The last sample of time up to there, unless none was taken since the base.
     pub at: Option<Sample>,
-    /// Whether the archive's log of that timeline ends there.
+    /// Whether the timeline has nothing later, as far as times are known.
     pub is_end: bool,
 }
 
@@ -162,13 +162,20 @@ fn database(objects: &dyn Objects, asked: Option<u128>) -> Result<u128> {
 
 /// The newest base that ends no later than the moment, of the newest timeline that has one.
 fn choose(objects: &dyn Objects, database: u128, from: RestoreFrom) -> Result<(Timeline, BaseName, Base)> {
-    let mut oldest = None;
+    let (mut oldest, mut damaged) = (None, None);
     for number in Timeline::numbers(objects, database)?.into_iter().rev() {
         if from.timeline.is_some_and(|timeline| timeline != number) {
             continue;
         }
         for name in Base::names(objects, database, number)?.into_iter().rev() {
-            let base = Base::read(objects, database, number, name)?;
+            // One that is damaged, or was removed this moment, is as good as none.
+            let base = match Base::read(objects, database, number, name) {
+                Err(Error::Corrupt(why) | Error::Mismatch(why)) => {
+                    damaged = Some(why);
+                    continue;
+                }
+                base => base?,
+            };
             let is_early = match from.target {
                 Target::Latest => true,
                 Target::Time(micros) => base.ended <= micros,
@@ -179,6 +186,9 @@ fn choose(objects: &dyn Objects, database: u128, from: RestoreFrom) -> Result<(T
             }
             oldest = Some(base);
         }
+    }
+    if let Some(why) = damaged {
+        return Err(Error::Corrupt(why));
     }
     Err(Error::Invalid(match oldest {
         None => format!("{} has no finished base of that database yet", objects.place()),
@@ -435,8 +445,12 @@ impl Grown {
             }
             self.noted = group.end();
         }
-        assert!(before < self.noted, "there are groups up to {end} behind {before}");
-        Ok(())
+        match before < self.noted {
+            true => Ok(()),
+            false => Err(Error::corrupt(format!(
+                "no group of the archive's log begins at {before}"
+            ))),
+        }
     }
 
     fn note_page(&mut self, page: PageId, is_base: bool) {

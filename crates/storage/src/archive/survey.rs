@@ -1,6 +1,6 @@
 //! What an archive has.
 
-use cenote_base::{Lsn, Result};
+use cenote_base::{Error, Lsn, Result};
 
 use super::base::Base;
 use super::names;
@@ -9,7 +9,7 @@ use super::piece::Sample;
 use super::timeline::Timeline;
 
 /// A base that is there.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BaseSeen {
     /// From here on each state can be restored.
     pub end: Lsn,
@@ -21,6 +21,8 @@ pub struct BaseSeen {
     pub pages: u64,
     /// Of the program that made it.
     pub version: String,
+    /// Why it cannot be restored, if so.
+    pub damage: Option<String>,
 }
 
 /// A timeline that is there.
@@ -51,7 +53,7 @@ pub struct TimelineSeen {
 /// Looks at all of an archive: timelines by database and number.
 ///
 /// # Errors
-/// Those of the object store; [`Error::Corrupt`](cenote_base::Error::Corrupt) with the name of an object that is damaged.
+/// Those of the object store; [`Error::Corrupt`] with the name of an object that is damaged.
 pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
     let mut seen = Vec::new();
     for database in objects
@@ -66,6 +68,16 @@ pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
     Ok(seen)
 }
 
+/// The last moment that is known of a timeline, in microseconds since 1970.
+///
+/// # Errors
+/// As of [`survey`].
+pub(super) fn last_moment(objects: &dyn Objects, database: u128, number: u32) -> Result<u64> {
+    let seen = look(objects, Timeline::read(objects, database, number)?)?;
+    let last = seen.last.map_or(seen.began, |last| last.micros);
+    Ok(seen.bases.iter().map(|base| base.ended).fold(last, u64::max))
+}
+
 fn look(objects: &dyn Objects, timeline: Timeline) -> Result<TimelineSeen> {
     let (database, number) = (timeline.database, timeline.number);
     let pieces = timeline.pieces(objects)?;
@@ -75,13 +87,22 @@ fn look(objects: &dyn Objects, timeline: Timeline) -> Result<TimelineSeen> {
         .transpose()?;
     let mut bases = Vec::new();
     for name in Base::names(objects, database, number)? {
-        let base = Base::read(objects, database, number, name)?;
-        bases.push(BaseSeen {
-            end: base.end,
-            ended: base.ended,
-            spaces: base.spaces.len() as u64,
-            pages: base.spaces.values().map(|pages| u64::from(*pages)).sum(),
-            version: base.version,
+        bases.push(match Base::read(objects, database, number, name) {
+            Ok(base) => BaseSeen {
+                end: base.end,
+                ended: base.ended,
+                spaces: base.spaces.len() as u64,
+                pages: base.spaces.values().map(|pages| u64::from(*pages)).sum(),
+                version: base.version,
+                damage: None,
+            },
+            Err(error @ (Error::Corrupt(_) | Error::Mismatch(_))) => BaseSeen {
+                end: name.from,
+                ended: name.seconds * 1_000_000,
+                damage: Some(error.to_string()),
+                ..BaseSeen::default()
+            },
+            Err(error) => return Err(error),
         });
     }
     let parts = objects.list(&names::all_pages(database, number))?;

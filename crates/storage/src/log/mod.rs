@@ -171,16 +171,10 @@ impl Log {
         self.state.is_full()
     }
 
-    /// Where the first segment begins that is there; the log's end, where nodes have it.
-    pub fn first_kept(&self) -> Lsn {
-        let files = self.state.medium.files();
-        let first = files.and_then(|segments| Some(segments.start_of(segments.first()?)));
-        first.unwrap_or_else(|| self.durable())
-    }
-
     /// Whether a checkpoint at the log's end would free a segment.
     pub fn is_recyclable(&self) -> bool {
-        let first = |segments: &segments::Segments| Some(segments.first()? < segments.number_of(self.tail()));
+        let needed = self.tail().min(self.state.kept_from());
+        let first = |segments: &segments::Segments| Some(segments.first()? < segments.number_of(needed));
         self.state.medium.files().and_then(first).unwrap_or(false)
     }
 
@@ -206,10 +200,14 @@ impl Log {
         Hold(self.state.clone())
     }
 
-    /// Keeps the segments from position `at` on, until another is said; [`Lsn::MAX`]: none. Storage nodes keep what they
-    /// keep.
+    /// Keeps the segments from position `at` on, until another is said, for an archive that does not have them yet.
     pub fn keep_from(&self, at: Lsn) {
         self.state.keep_from.store(at.raw(), Ordering::SeqCst);
+    }
+
+    /// So many bytes are kept for the archive at most, and none when the disk is full.
+    pub fn keep_most(&self, bytes: u64) {
+        self.state.keep_most.store(bytes, Ordering::SeqCst);
     }
 
     /// Whether a guard of [`Log::hold`] keeps the segments.

@@ -233,6 +233,16 @@ impl LogState {
         Ok(())
     }
 
+    /// From where on segments are kept for the archive: no more than was said, and none when the disk is full.
+    pub(super) fn kept_from(&self) -> Lsn {
+        if self.is_full() {
+            return Lsn::MAX;
+        }
+        let most = self.keep_most.load(Ordering::SeqCst);
+        let least = self.durable().raw().saturating_sub(most);
+        Lsn::from_raw(self.keep_from.load(Ordering::SeqCst).max(least))
+    }
+
     /// See [`super::Log::recycle`].
     ///
     /// # Errors
@@ -253,7 +263,7 @@ impl LogState {
         let Some(segments) = self.medium.files() else {
             return Ok(());
         };
-        let to = to.min(Lsn::from_raw(self.keep_from.load(Ordering::SeqCst)));
+        let to = to.min(self.kept_from());
         segments.retire(if last == Lsn::ZERO { to } else { to.min(last) })?;
         self.look_for_space();
         Ok(())

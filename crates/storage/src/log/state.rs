@@ -60,6 +60,8 @@ pub(crate) struct LogState {
     pub(super) holds: AtomicU64,
     /// Segments from this position on are kept: what is not archived.
     pub(super) keep_from: AtomicU64,
+    /// So many bytes before the durable position, at most.
+    pub(super) keep_most: AtomicU64,
     /// Records before this position are not needed.
     pub(super) recycle_to: AtomicU64,
 }
@@ -121,6 +123,7 @@ impl LogState {
             work: Event::new(),
             holds: AtomicU64::new(0),
             keep_from: AtomicU64::new(u64::MAX),
+            keep_most: AtomicU64::new(0),
             recycle_to: AtomicU64::new(0),
         }
     }

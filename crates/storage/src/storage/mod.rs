@@ -415,6 +415,15 @@ impl Storage {
         &self.dir.control
     }
 
+    /// Frees the log before the checkpoint, so far as it is not held any more.
+    ///
+    /// # Errors
+    /// Those of the owner's file; an I/O error: nothing is lost.
+    pub fn recycle(&self) -> Result<()> {
+        self.dir.owner.check()?;
+        self.log.recycle(Lsn::ZERO)
+    }
+
     /// That no other server has the database, as far as it can be asked.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_base::random::Random;
 use cenote_base::rt::Mutex;
@@ -13,7 +14,7 @@ use cenote_testkit::faulty::MemFs;
 use super::super::nodes_tests::{Kept, start as start_on};
 use super::{Known, Toy, assert_known, start};
 use crate::archive::{
-    Archiver, Began, ObjectSeen, Objects, RestoreFrom, RestoreReport, Target, restore_archive, survey,
+    Archiver, Began, ObjectSeen, Objects, RestoreFrom, RestoreReport, Target, Times, restore_archive, survey,
 };
 use crate::testing::region;
 
@@ -113,13 +114,19 @@ struct World {
     store: Arc<FakeStore>,
     archiver: Archiver,
     events: Vec<(Lsn, u64, Event)>,
-    now: u64,
+    now: Arc<AtomicU64>,
+    times: Arc<Times>,
     random: Random,
     next_space: u32,
 }
 
 fn store_of(store: &Arc<FakeStore>) -> Arc<dyn Objects> {
     Arc::clone(store) as _
+}
+
+fn times_of(now: &Arc<AtomicU64>) -> Arc<Times> {
+    let now = Arc::clone(now);
+    Arc::new(Times::new(Box::new(move || now.load(Ordering::SeqCst))))
 }
 
 /// Tries until it is answered.
@@ -135,13 +142,17 @@ fn persist<T>(mut does: impl FnMut() -> Result<T>) -> T {
 
 impl World {
     fn new(toy: Toy, store: Arc<FakeStore>, seed: u64) -> (World, Began) {
-        let begun = persist(|| Archiver::begin(toy.storage.clone(), store_of(&store), 1000));
+        toy.storage.log().keep_most(1 << 40);
+        let now = Arc::new(AtomicU64::new(1000));
+        let times = times_of(&now);
+        let begun = persist(|| Archiver::begin(toy.storage.clone(), store_of(&store), Arc::clone(&times), None));
         let world = World {
             toy,
             store,
             archiver: begun.0,
             events: Vec::new(),
-            now: 1000,
+            now,
+            times,
             random: Random(seed),
             next_space: 1,
         };
@@ -160,7 +171,8 @@ impl World {
     }
 
     fn note(&mut self, event: Event) {
-        self.events.push((self.toy.storage.log().durable(), self.now, event));
+        self.events
+            .push((self.toy.storage.log().durable(), self.times.now(), event));
     }
 
     fn make_space(&mut self) {
@@ -178,7 +190,7 @@ impl World {
 
     /// One step of what an engine, its clients and its archiver do.
     fn step(&mut self) {
-        self.now += 1 + self.random.below(100);
+        self.now.fetch_add(1 + self.random.below(100), Ordering::SeqCst);
         match self.random.below(40) {
             0 => self.make_space(),
             1 if self.toy.storage.pages().spaces().len() > 2 => {
@@ -189,20 +201,20 @@ impl World {
             }
             2 => self.toy.checkpoint(),
             3 => {
-                let _ = self.archiver.base(&|| self.now, &|_| Ok(true));
+                let _ = self.archiver.base(&|_| Ok(true));
             }
             4..8 => {
-                let _ = self.archiver.ship(self.now);
+                let _ = self.archiver.ship();
             }
-            8..12 => drop(self.archiver.note_time(self.now)),
+            8..12 => drop(self.times.note(self.toy.storage.log())),
             _ => self.set(),
         }
     }
 
     /// All that is durable is archived.
     fn ship_all(&mut self) {
-        let (archiver, now) = (&mut self.archiver, self.now);
-        while persist(|| archiver.ship(now)).is_some() {}
+        let archiver = &mut self.archiver;
+        while persist(|| archiver.ship()).is_some() {}
         assert_eq!(self.archiver.waiting(), 0);
     }
 
@@ -265,7 +277,7 @@ impl World {
 fn first_base(world: &mut World) {
     (0..3).for_each(|_| world.make_space());
     (0..20).for_each(|_| world.set());
-    world.archiver.base(&|| world.now, &|_| Ok(true)).expect("taken");
+    world.archiver.base(&|_| Ok(true)).expect("taken");
 }
 
 #[test]
@@ -313,7 +325,7 @@ fn a_start_goes_on_with_its_timeline() {
                 );
                 world.events = std::mem::take(&mut events);
                 world.next_space = 100 * (round + 1);
-                world.now = world.now.max(now);
+                world.now.fetch_max(now, Ordering::SeqCst);
                 if round == 0 {
                     first_base(&mut world);
                 }
@@ -322,7 +334,7 @@ fn a_start_goes_on_with_its_timeline() {
                     world.ship_all();
                     world.look_back(1, &format!("seed {seed}, round {round}"));
                 }
-                (events, now) = (world.events, world.now);
+                (events, now) = (world.events, world.times.now());
             });
             files = next;
         }
@@ -382,22 +394,16 @@ fn of_two_archivers_one_finds_what_the_other_put_there() {
         let (mut world, _) = World::new(start(Path::new("/data"), &region()).0, Arc::clone(&store), 1);
         first_base(&mut world);
         let storage = world.toy.storage.clone();
-        let (mut other, began) = Archiver::begin(storage, store_of(&store), 2000).expect("begun");
+        let (mut other, began) =
+            Archiver::begin(storage, store_of(&store), Arc::clone(&world.times), None).expect("begun");
         assert_eq!(began, Began::GoesOn);
         world.set();
-        let first = world.archiver.ship(2000).expect("shipped").expect("there is something");
+        let first = world.archiver.ship().expect("shipped").expect("there is something");
         world.set();
-        let found = other.ship(2001).expect("found").expect("there is something");
+        let found = other.ship().expect("found").expect("there is something");
         assert_eq!((found.log_bytes, found.object_bytes), (first.log_bytes, 0));
-        assert!(
-            other
-                .ship(2002)
-                .expect("shipped")
-                .expect("there is something")
-                .object_bytes
-                > 0
-        );
-        let again = world.archiver.ship(2003).expect("found").expect("there is something");
+        assert!(other.ship().expect("shipped").expect("there is something").object_bytes > 0);
+        let again = world.archiver.ship().expect("found").expect("there is something");
         assert_eq!(again.object_bytes, 0);
         assert_eq!(world.archiver.archived(), other.archived());
         world.ship_all();
@@ -411,12 +417,18 @@ fn of_two_archivers_one_finds_what_the_other_put_there() {
             .objects
             .lock()
             .insert(format!("{}/{name}", piece.rsplit_once('/').expect("a path").0), other);
-        let refused = world.archiver.ship(2004).expect_err("refused");
+        let refused = world.archiver.ship().expect_err("refused");
         assert!(
             matches!(&refused, Error::Mismatch(why) if why.contains(&name)),
             "{refused}"
         );
-        let (_, began) = Archiver::begin(world.toy.storage.clone(), store_of(&store), 2005).expect("begun");
+        let (_, began) = Archiver::begin(
+            world.toy.storage.clone(),
+            store_of(&store),
+            Arc::clone(&world.times),
+            None,
+        )
+        .expect("begun");
         assert!(matches!(&began, Began::Anew(why) if why.contains(&name)), "{began:?}");
     });
 }
@@ -437,9 +449,16 @@ fn what_was_not_archived_is_kept_until_that_is_given_up() {
         fill(&mut world);
         world.ship_all();
         fill(&mut world);
-        world.toy.storage.log().keep_from(Lsn::MAX);
-        world.toy.checkpoint();
-        let refused = world.archiver.ship(world.now).expect_err("gone");
+        let first = world.archiver.archived();
+        assert!(
+            world.toy.storage.log().read_durable(first, &mut [0; 8]).expect("read") == 8,
+            "it is kept"
+        );
+        assert!(!world.toy.storage.log().is_recyclable());
+        world.toy.storage.log().keep_most(0);
+        assert!(world.toy.storage.log().is_recyclable());
+        world.toy.storage.recycle().expect("recycled");
+        let refused = world.archiver.ship().expect_err("gone");
         assert!(matches!(refused, Error::Past(_)), "{refused}");
         let (mut next, began) = World::new(Toy::of(world.toy.storage.clone()), Arc::clone(&store), 2);
         assert!(
@@ -447,7 +466,7 @@ fn what_was_not_archived_is_kept_until_that_is_given_up() {
             "{began:?}"
         );
         assert!(next.archiver.last_base().is_none());
-        next.archiver.base(&|| 2000, &|_| Ok(true)).expect("taken");
+        next.archiver.base(&|_| Ok(true)).expect("taken");
         next.ship_all();
         let known = world.known_at(|_, _| true);
         assert_known(
@@ -467,13 +486,13 @@ fn what_no_kept_moment_needs_is_removed_and_everything_else_stays() {
             first_base(&mut world);
             for _ in 0..5 {
                 (0..60).for_each(|_| world.step());
-                world.archiver.base(&|| world.now, &|_| Ok(true)).expect("taken");
+                world.archiver.base(&|_| Ok(true)).expect("taken");
             }
             let bases = survey(&*store).expect("looked").remove(0).bases;
             let kept = bases[bases.len() / 2].clone();
             store.trouble(5, seed);
             let (archiver, micros) = (&world.archiver, kept.ended + 1);
-            persist(|| archiver.prune(micros));
+            persist(|| archiver.prune(Some(micros)));
             store.trouble(0, 0);
             let left = survey(&*store).expect("looked").remove(0);
             assert!(left.bases.len() < bases.len() && left.bases[0].ended <= micros);
@@ -490,8 +509,108 @@ fn what_no_kept_moment_needs_is_removed_and_everything_else_stays() {
     }
 }
 
+/// Of a copy that goes on by itself the removal leaves the other alone, as long as that has moments to be kept; then it
+/// goes as a whole.
+#[test]
+fn a_fork_is_kept_while_it_has_moments_to_be_kept() {
+    let (files, store) = (MemFs::new(), Arc::new(FakeStore::default()));
+    let begin = |seed| World::new(start(Path::new("/data"), &region()).0, Arc::clone(&store), seed);
+    let mut other = with(Arc::new(files.clone()), || {
+        let (mut world, _) = begin(1);
+        first_base(&mut world);
+        world
+    });
+    let copied = files.kill_clone();
+    with(Arc::new(files.clone()), || {
+        other.set();
+        other.ship_all();
+    });
+    with(Arc::new(copied), || {
+        let (mut fork, _) = begin(2);
+        assert_eq!(fork.archiver.timeline(), 2);
+        fork.next_space = 50;
+        fork.now.store(10_000, Ordering::SeqCst);
+        first_base(&mut fork);
+        fork.ship_all();
+        with(Arc::new(files.clone()), || {
+            other.now.store(30_000, Ordering::SeqCst);
+            other.set();
+            other.ship_all();
+        });
+        let timelines = || {
+            survey(&*store)
+                .expect("looked")
+                .iter()
+                .map(|seen| seen.number)
+                .collect::<Vec<_>>()
+        };
+        fork.now.store(40_000, Ordering::SeqCst);
+        fork.archiver.base(&|_| Ok(true)).expect("taken");
+        fork.archiver.prune(Some(20_000)).expect("pruned");
+        assert_eq!(timelines(), [1, 2]);
+        assert_eq!(survey(&*store).expect("looked")[0].bases.len(), 1);
+        fork.archiver.prune(Some(35_000)).expect("pruned");
+        assert_eq!(timelines(), [2]);
+        assert!(store.names("/00000001/").is_empty(), "{:?}", store.names("/00000001/"));
+    });
+    // It finds out with its next base.
+    with(Arc::new(files), || {
+        let gone = other.archiver.base(&|_| Ok(true)).expect_err("gone");
+        assert!(matches!(gone, Error::Mismatch(_)), "{gone}");
+    });
+}
+
+/// The piece that an archive ends with may be as small, and as like another history's, as can be.
+#[test]
+fn an_end_that_looks_alike_does_not_hide_another_history() {
+    let (files, store) = (MemFs::new(), Arc::new(FakeStore::default()));
+    let begin = || World::new(start(Path::new("/data"), &region()).0, Arc::clone(&store), 1);
+    let (id, alike) = (PageId::new(1, 1), PageId::new(1, 2));
+    let copied = with(Arc::new(files.clone()), || {
+        let (mut world, _) = begin();
+        first_base(&mut world);
+        [id, alike].iter().for_each(|id| world.toy.set(*id, 1));
+        world.ship_all();
+        let copied = files.kill_clone();
+        for (id, value) in [(id, 2), (alike, 3)] {
+            world.toy.set(id, value);
+            world.ship_all();
+        }
+        copied
+    });
+    with(Arc::new(copied), || {
+        let toy = start(Path::new("/data"), &region()).0;
+        toy.set(id, 9);
+        toy.set(alike, 3);
+        let (_, began) = World::new(toy, Arc::clone(&store), 2);
+        assert!(
+            matches!(&began, Began::Anew(why) if why.contains("another log")),
+            "{began:?}"
+        );
+    });
+}
+
+/// What becomes durable between two readings belongs to the later one: a sample never says of something that it was
+/// there before it was.
+#[test]
+fn a_time_is_read_after_the_position() {
+    with(Arc::new(MemFs::new()), || {
+        let toy = Arc::new(start(Path::new("/data"), &region()).0);
+        toy.storage.pages().create_space(1).expect("made");
+        toy.set(PageId::new(1, 0), 1);
+        let (late, before) = (Arc::clone(&toy), toy.storage.log().durable());
+        // The clock takes long, and something happens meanwhile.
+        let times = Times::new(Box::new(move || {
+            late.set(PageId::new(1, 1), 2);
+            7
+        }));
+        let sample = times.note(toy.storage.log());
+        assert_eq!((sample.lsn, sample.micros), (before, 7));
+    });
+}
+
 fn archiver_prunes(world: &World, micros: u64) -> u64 {
-    world.archiver.prune(micros).expect("pruned").objects
+    world.archiver.prune(Some(micros)).expect("pruned").objects
 }
 
 /// Every object that a restore needs: damaged, gone, or another's in its place.
