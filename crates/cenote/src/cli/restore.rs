@@ -31,7 +31,7 @@ pub fn run(options: &RestoreOptions) -> Result<ExitCode, Failure> {
         bar.set_position((pages * 1000.0) as u64);
         bar.set_message(ByteSize(log_bytes).to_string());
     };
-    let report = restore_archive(&*objects, from, &options.data, &told)?;
+    let report = restore_archive(&objects, from, &options.data, &told)?;
     bar.finish_and_clear();
     tell(&report, from.target, &options.data, begun);
     Ok(ExitCode::SUCCESS)

@@ -5,7 +5,6 @@
 //! An object is put with `If-None-Match: *`, which AWS, MinIO, Ceph and R2 know; where a store does not, that is an
 //! error. The library repeats what was not answered: it may report as taken the name that it took itself.
 
-use cenote_base::rt::Mutex;
 use cenote_base::{Error, Result};
 use cenote_storage::archive::{ObjectSeen, Objects};
 use futures::TryStreamExt;
@@ -22,12 +21,12 @@ const TRIES: Duration = Duration::from_secs(180);
 const TRIES_MAX: usize = 5;
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// See the module. One request at a time.
+/// See the module.
 pub struct Bucket {
     url: String,
     prefix: Path,
     store: AmazonS3,
-    runtime: Mutex<Runtime>,
+    runtime: Runtime,
 }
 
 impl Bucket {
@@ -56,12 +55,16 @@ impl Bucket {
         builder = builder
             .with_client_options(options.with_allow_http(allows_http))
             .with_bucket_name(bucket);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        // Threads that ask wait; this one does the work of all.
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
         Ok(Bucket {
             url: url.trim_end_matches('/').to_owned(),
             prefix: Path::parse(prefix).map_err(|error| invalid(&error))?,
             store: builder.build().map_err(|error| invalid(&error))?,
-            runtime: Mutex::new(runtime.map_err(|error| Error::io("making a runtime for requests", error))?),
+            runtime: runtime.map_err(|error| Error::io("making a runtime for requests", error))?,
         })
     }
 
@@ -79,7 +82,7 @@ impl Bucket {
     }
 
     fn ask<T>(&self, what: &str, of: &str, asked: impl Future<Output = object_store::Result<T>>) -> Result<T> {
-        let answer = self.runtime.lock().block_on(asked);
+        let answer = self.runtime.block_on(asked);
         answer.map_err(|error| Error::Io {
             doing: format!("{what} {}/{of}", self.url),
             message: error.to_string(),

@@ -21,6 +21,7 @@
 //!
 //! Every object is sealed ([`sealed`]): it says what it is and of which database, and has a checksum.
 
+mod ahead;
 mod archiver;
 mod base;
 mod codec;

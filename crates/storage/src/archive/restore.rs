@@ -18,6 +18,7 @@ use cenote_base::rt::Mutex;
 use cenote_base::rt::fs::{self, OpenOptions};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
+use super::ahead::Ahead;
 use super::base::{Base, PART, read_part};
 use super::names::{self, BaseName};
 use super::objects::Objects;
@@ -80,23 +81,17 @@ pub struct RestoreReport {
 /// [`Error::Invalid`] if the archive has no such moment, or the directory is not empty; [`Error::Corrupt`] if an object
 /// that is needed is damaged or gone, with its name; those of the object store.
 pub fn restore_archive(
-    objects: &dyn Objects,
+    objects: &Arc<dyn Objects>,
     from: RestoreFrom,
     data: &Path,
     told: &dyn Fn(f64, u64),
 ) -> Result<RestoreReport> {
-    let database = database(objects, from.database)?;
-    let (timeline, name, base) = choose(objects, database, from)?;
+    let database = database(&**objects, from.database)?;
+    let (timeline, name, base) = choose(&**objects, database, from)?;
     let log = ArchivedLog::new(objects, &timeline, base.from)?;
     log.require(from.target)?;
     prepare(data)?;
-    let pages = Parts {
-        objects,
-        of: (database, timeline.number),
-        name,
-        base: &base,
-        part: Mutex::default(),
-    };
+    let pages = Parts::new(objects, (database, timeline.number), name, &base);
     let mut copy = Copy::new(&pages, data);
     let (all, mut done) = (
         base.spaces.values().map(|pages| u64::from(*pages)).sum::<u64>().max(1),
@@ -202,25 +197,42 @@ fn choose(objects: &dyn Objects, database: u128, from: RestoreFrom) -> Result<(T
 
 /// The pages of a base.
 struct Parts<'a> {
-    objects: &'a dyn Objects,
-    of: (u128, u32),
-    name: BaseName,
     base: &'a Base,
-    /// The part that was read last: space, first page, pages.
-    part: Mutex<Option<((u32, u32), PartPages)>>,
+    /// Its parts, in order: space, first page.
+    parts: Vec<(u32, u32)>,
+    ahead: Ahead<PartPages>,
+    /// The part that is used: which, and its pages.
+    part: Mutex<Option<(usize, Result<PartPages>)>>,
 }
 
 type PartPages = BTreeMap<u32, Box<[u8]>>;
 
 impl Parts<'_> {
+    fn new<'a>(objects: &Arc<dyn Objects>, of: (u128, u32), name: BaseName, base: &'a Base) -> Parts<'a> {
+        let firsts = |(space, pages): (&u32, &u32)| {
+            let space = *space;
+            (0..*pages).step_by(PART as usize).map(move |first| (space, first))
+        };
+        let parts: Vec<(u32, u32)> = base.spaces.iter().flat_map(firsts).collect();
+        let (objects, wanted) = (Arc::clone(objects), parts.clone());
+        Parts {
+            ahead: Ahead::new(parts.len(), move |n| read_part(&*objects, of, name, wanted[n])),
+            base,
+            parts,
+            part: Mutex::default(),
+        }
+    }
+
+    /// Pages are asked for in order.
     fn page(&self, id: PageId) -> PageAnswer {
-        let wanted = (id.space, id.page / PART * PART);
+        let wanted = self.parts.partition_point(|part| *part <= (id.space, id.page));
+        let wanted = wanted.checked_sub(1).expect("a page that is asked for is in a part");
         let mut part = self.part.lock();
         if part.as_ref().is_none_or(|(there, _)| *there != wanted) {
-            *part = Some((wanted, read_part(self.objects, self.of, self.name, wanted)?));
+            *part = Some((wanted, self.ahead.take(wanted)));
         }
         let pages = &part.as_ref().expect("it was read").1;
-        Ok(match pages.get(&id.page) {
+        Ok(match pages.as_ref().map_err(Error::clone)?.get(&id.page) {
             Some(page) => (page.clone(), PageRead::Present),
             None => (vec![0; PAGE_SIZE].into(), PageRead::NeverWritten),
         })
@@ -251,8 +263,9 @@ struct ArchivedLog<'a> {
     timeline: &'a Timeline,
     /// Where the pieces begin.
     starts: Vec<Lsn>,
-    /// The pieces that were read last.
+    /// The pieces that were read last, and those that come.
     read: Mutex<VecDeque<(usize, Arc<Piece>)>>,
+    ahead: Mutex<(usize, Ahead<Piece>)>,
 }
 
 /// Pieces that are kept: the one with the moment as it is known, and the one that is looked at.
@@ -279,15 +292,17 @@ struct Cut {
 
 impl<'a> ArchivedLog<'a> {
     /// From the piece on that has position `from`.
-    fn new(objects: &'a dyn Objects, timeline: &'a Timeline, from: Lsn) -> Result<ArchivedLog<'a>> {
-        let mut starts: Vec<Lsn> = timeline.pieces(objects)?.iter().map(|(start, _)| *start).collect();
+    fn new(objects: &'a Arc<dyn Objects>, timeline: &'a Timeline, from: Lsn) -> Result<ArchivedLog<'a>> {
+        let mut starts: Vec<Lsn> = timeline.pieces(&**objects)?.iter().map(|(start, _)| *start).collect();
         let before = starts.partition_point(|start| *start <= from).saturating_sub(1);
         starts.drain(..before.min(starts.len()));
+        let (store, of, wanted) = (Arc::clone(objects), timeline.clone(), starts.clone());
         let log = ArchivedLog {
-            objects,
+            objects: &**objects,
             timeline,
-            starts,
             read: Mutex::default(),
+            ahead: Mutex::new((0, Ahead::new(starts.len(), move |n| of.piece(&*store, wanted[n])))),
+            starts,
         };
         match log.starts.first() {
             Some(first) if *first > from => Err(log.gap(from, *first)),
@@ -298,8 +313,8 @@ impl<'a> ArchivedLog<'a> {
     /// That it comes as far as the position that is asked for.
     fn require(&self, target: Target) -> Result<()> {
         let Target::Position(lsn) = target else { return Ok(()) };
-        let last = self.starts.len().checked_sub(1);
-        let end = last.map(|last| self.piece(last)).transpose()?.map(|piece| piece.end());
+        let last = self.starts.last().map(|last| self.timeline.piece(self.objects, *last));
+        let end = last.transpose()?.map(|piece| piece.end());
         match end.filter(|end| *end < lsn) {
             None => Ok(()),
             Some(end) => Err(Error::Invalid(format!(
@@ -322,7 +337,7 @@ impl<'a> ArchivedLog<'a> {
         if let Some((_, piece)) = self.read.lock().iter().find(|(number, _)| *number == n) {
             return Ok(Arc::clone(piece));
         }
-        let piece = Arc::new(self.timeline.piece(self.objects, self.starts[n])?);
+        let piece = Arc::new(self.read_piece(n)?);
         if let Some(next) = self.starts.get(n + 1).filter(|next| **next != piece.end()) {
             return Err(self.gap(piece.end(), *next));
         }
@@ -330,6 +345,16 @@ impl<'a> ArchivedLog<'a> {
         read.truncate(KEPT - 1);
         read.push_front((n, Arc::clone(&piece)));
         Ok(piece)
+    }
+
+    /// The next piece was read ahead; any other is read now.
+    fn read_piece(&self, n: usize) -> Result<Piece> {
+        let mut ahead = self.ahead.lock();
+        if ahead.0 != n {
+            return self.timeline.piece(self.objects, self.starts[n]);
+        }
+        ahead.0 += 1;
+        ahead.1.take(n)
     }
 
     /// The piece that has position `at`.

@@ -228,7 +228,7 @@ impl World {
             timeline: None,
             target,
         };
-        let report = restore_archive(&*self.store, from, path, &|_, _| {})?;
+        let report = restore_archive(&store_of(&self.store), from, path, &|_, _| {})?;
         let (toy, _) = start(path, &region());
         let damage = toy.storage.check(&|_| false).expect("checked").damage;
         assert_eq!(damage, Vec::<String>::new());
