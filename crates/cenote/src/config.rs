@@ -442,6 +442,19 @@ pub struct ArchiveSettings {
     pub lag: ByteSize,
 }
 
+impl ArchiveOptions {
+    /// With what the file says of the rest.
+    fn or(self, file: &mut FileOptions, lag: Option<ByteSize>) -> ArchiveOptions {
+        ArchiveOptions {
+            archive: self.archive.or(file.archive.take()),
+            archive_every: self.archive_every.or(file.archive_every),
+            archive_base_every: self.archive_base_every.or(file.archive_base_every),
+            archive_keep: self.archive_keep.or(file.archive_keep),
+            archive_lag: lag,
+        }
+    }
+}
+
 /// The archive that is meant.
 ///
 /// # Errors
@@ -546,7 +559,7 @@ impl Settings {
     /// A file that cannot be read, a key or value that no server can have.
     pub fn resolve(options: RunOptions) -> Result<Settings, ConfigError> {
         let found = find_file(&options.data)?;
-        let (path, file) = match found {
+        let (path, mut file) = match found {
             Some((path, file)) => (Some(path), file),
             None => (None, FileOptions::default()),
         };
@@ -561,6 +574,7 @@ impl Settings {
             &file.local_memory_size,
         )?;
         let archive_lag = size("archive_lag", options.archive.archive_lag, &file.archive_lag)?;
+        let archive = decide_archive(options.archive.or(&mut file, archive_lag))?;
         let role = options.role.or(file.role).unwrap_or(Role::Writer);
         let memory = match (options.memory.memory.or(file.memory), role) {
             (None, Role::Reader | Role::Auto) => Some(Memory::Dram),
@@ -594,13 +608,7 @@ impl Settings {
                 options.pause_after.or(file.pause_after),
                 options.reads_per_server.or(file.reads_per_server),
             )?,
-            archive: decide_archive(ArchiveOptions {
-                archive: options.archive.archive.or(file.archive),
-                archive_every: options.archive.archive_every.or(file.archive_every),
-                archive_base_every: options.archive.archive_base_every.or(file.archive_base_every),
-                archive_keep: options.archive.archive_keep.or(file.archive_keep),
-                archive_lag,
-            })?,
+            archive,
             advertise: options.advertise.or(file.advertise),
             listen: options.listen.or(file.listen).unwrap_or_else(|| LISTEN_DEFAULT.into()),
             socket_dir: options.socket_dir.or(file.socket_dir),

@@ -15,7 +15,7 @@ use super::serving::{
     bind_local, describe_memory, end_at_second_signal, name_orphans, report_recovery, say_connect, serve,
 };
 use crate::archiving::ArchivingThread;
-use crate::config::{Role, RunOptions, Settings};
+use crate::config::{ArchiveSettings, Role, RunOptions, Settings};
 use crate::device::Emulation;
 use crate::metering::{Activity, Meter};
 use crate::server::auth::Passwords;
@@ -58,19 +58,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     let engine = database::open(&settings)?;
     let archive = settings.archive.as_ref().filter(|_| !engine.is_reader());
     let mut archiving = ArchivingThread::begin(archive, &engine)?;
-    say!("memory     {}", describe_memory(&settings));
-    if let Some(storage) = &settings.storage {
-        say!(
-            "storage    log and pages on the storage nodes {}",
-            storage.nodes.join(", ")
-        );
-    }
-    if let Some(archive) = archive {
-        say!("archive    {}", archive.url);
-    }
-    if settings.role == Role::Reader {
-        say!("role       reader: it shows what the database's server has committed, and changes nothing");
-    }
+    introduce(&settings, archive);
     if let Some(emulation) = &emulation {
         say!("device     {}", emulation.describe());
     }
@@ -119,6 +107,22 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
     }
     meter.iter().for_each(Meter::end);
     Ok(code)
+}
+
+fn introduce(settings: &Settings, archive: Option<&ArchiveSettings>) {
+    say!("memory     {}", describe_memory(settings));
+    if let Some(storage) = &settings.storage {
+        say!(
+            "storage    log and pages on the storage nodes {}",
+            storage.nodes.join(", ")
+        );
+    }
+    if let Some(archive) = archive {
+        say!("archive    {}", archive.url);
+    }
+    if settings.role == Role::Reader {
+        say!("role       reader: it shows what the database's server has committed, and changes nothing");
+    }
 }
 
 fn wait_and_stop(

@@ -8,7 +8,7 @@
 //!  DATABASE/pages/N/FROM-TIME-CHANCE/...  its pages
 //! ```
 //!
-//! - [`Archiver`] keeps the log there as it becomes durable, and takes bases ([`archiver`], [`base`]);
+//! - [`Archiver`] keeps the log there as it becomes durable, and takes bases ([`archiver`], [`take`]);
 //! - [`restore_archive`] makes a data directory of a base and the log up to a moment ([`restore`]);
 //! - [`survey`] says what there is ([`survey`]), [`Archiver::prune`] removes what is not needed any more ([`prune`]).
 //!
@@ -21,25 +21,26 @@
 //!
 //! Every object is sealed ([`sealed`]): it says what it is and of which database, and has a checksum.
 
-mod ahead;
 mod archiver;
 mod base;
 mod codec;
 mod names;
 mod objects;
 mod piece;
+mod prefetch;
 mod prune;
 mod restore;
 mod sealed;
 mod survey;
+mod take;
 mod timeline;
 mod times;
 
 pub use archiver::{Archiver, Began, Shipped};
-pub use base::{BaseReport, Turn};
 pub use objects::{ObjectSeen, Objects};
 pub use piece::Sample;
 pub use prune::Pruned;
 pub use restore::{RestoreFrom, RestoreReport, Target, restore_archive};
 pub use survey::{BaseSeen, TimelineSeen, survey};
+pub use take::{BaseReport, Turn};
 pub use times::{Clock, Times};

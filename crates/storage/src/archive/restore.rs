@@ -18,11 +18,11 @@ use cenote_base::rt::Mutex;
 use cenote_base::rt::fs::{self, OpenOptions};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 
-use super::ahead::Ahead;
 use super::base::{Base, PART, read_part};
 use super::names::{self, BaseName};
 use super::objects::Objects;
 use super::piece::{Piece, Sample};
+use super::prefetch::Prefetch;
 use super::timeline::Timeline;
 use crate::backup::{Copy, prepare};
 use crate::control;
@@ -200,7 +200,7 @@ struct Parts<'a> {
     base: &'a Base,
     /// Its parts, in order: space, first page.
     parts: Vec<(u32, u32)>,
-    ahead: Ahead<PartPages>,
+    prefetch: Prefetch<PartPages>,
     /// The part that is used: which, and its pages.
     part: Mutex<Option<(usize, Result<PartPages>)>>,
 }
@@ -216,7 +216,7 @@ impl Parts<'_> {
         let parts: Vec<(u32, u32)> = base.spaces.iter().flat_map(firsts).collect();
         let (objects, wanted) = (Arc::clone(objects), parts.clone());
         Parts {
-            ahead: Ahead::new(parts.len(), move |n| read_part(&*objects, of, name, wanted[n])),
+            prefetch: Prefetch::new(parts.len(), move |n| read_part(&*objects, of, name, wanted[n])),
             base,
             parts,
             part: Mutex::default(),
@@ -229,7 +229,7 @@ impl Parts<'_> {
         let wanted = wanted.checked_sub(1).expect("a page that is asked for is in a part");
         let mut part = self.part.lock();
         if part.as_ref().is_none_or(|(there, _)| *there != wanted) {
-            *part = Some((wanted, self.ahead.take(wanted)));
+            *part = Some((wanted, self.prefetch.take(wanted)));
         }
         let pages = &part.as_ref().expect("it was read").1;
         Ok(match pages.as_ref().map_err(Error::clone)?.get(&id.page) {
@@ -265,7 +265,7 @@ struct ArchivedLog<'a> {
     starts: Vec<Lsn>,
     /// The pieces that were read last, and those that come.
     read: Mutex<VecDeque<(usize, Arc<Piece>)>>,
-    ahead: Mutex<(usize, Ahead<Piece>)>,
+    prefetch: Mutex<(usize, Prefetch<Piece>)>,
 }
 
 /// Pieces that are kept: the one with the moment as it is known, and the one that is looked at.
@@ -301,7 +301,7 @@ impl<'a> ArchivedLog<'a> {
             objects: &**objects,
             timeline,
             read: Mutex::default(),
-            ahead: Mutex::new((0, Ahead::new(starts.len(), move |n| of.piece(&*store, wanted[n])))),
+            prefetch: Mutex::new((0, Prefetch::new(starts.len(), move |n| of.piece(&*store, wanted[n])))),
             starts,
         };
         match log.starts.first() {
@@ -347,14 +347,14 @@ impl<'a> ArchivedLog<'a> {
         Ok(piece)
     }
 
-    /// The next piece was read ahead; any other is read now.
+    /// The next piece was prefetched; any other is read now.
     fn read_piece(&self, n: usize) -> Result<Piece> {
-        let mut ahead = self.ahead.lock();
-        if ahead.0 != n {
+        let mut prefetch = self.prefetch.lock();
+        if prefetch.0 != n {
             return self.timeline.piece(self.objects, self.starts[n]);
         }
-        ahead.0 += 1;
-        ahead.1.take(n)
+        prefetch.0 += 1;
+        prefetch.1.take(n)
     }
 
     /// The piece that has position `at`.

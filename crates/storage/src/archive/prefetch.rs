@@ -1,4 +1,4 @@
-//! Reads objects ahead of their use, several at a time: a request to a bucket takes as long for one as for many.
+//! Reads objects before they are used, several at a time: a request to a bucket takes as long for one as for many.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ const THREADS: usize = 4;
 const DEPTH: usize = 6;
 
 /// Objects of which each is used once, in order.
-pub(super) struct Ahead<T> {
+pub(super) struct Prefetch<T> {
     shared: Arc<Shared<T>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -32,9 +32,9 @@ struct State<T> {
     is_over: bool,
 }
 
-impl<T: Send + 'static> Ahead<T> {
+impl<T: Send + 'static> Prefetch<T> {
     /// `count` of them, each of which `read` reads.
-    pub fn new(count: usize, read: impl Fn(usize) -> Result<T> + Send + Sync + 'static) -> Ahead<T> {
+    pub fn new(count: usize, read: impl Fn(usize) -> Result<T> + Send + Sync + 'static) -> Prefetch<T> {
         let shared = Arc::new(Shared {
             count,
             read: Box::new(read),
@@ -51,7 +51,7 @@ impl<T: Send + 'static> Ahead<T> {
             rt::spawn("archive-read", move || shared.serve())
         };
         let threads = (0..THREADS.min(count)).map(spawn).collect();
-        Ahead { shared, threads }
+        Prefetch { shared, threads }
     }
 
     /// The `n`-th.
@@ -91,7 +91,7 @@ impl<T> Shared<T> {
     }
 }
 
-impl<T> Drop for Ahead<T> {
+impl<T> Drop for Prefetch<T> {
     fn drop(&mut self) {
         self.shared.state.lock().is_over = true;
         self.shared.changed.notify_all();
@@ -112,17 +112,17 @@ mod tests {
     fn each_comes_in_order_and_no_more_are_read_than_wait() {
         let begun = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&begun);
-        let ahead = Ahead::new(40, move |n| {
+        let prefetch = Prefetch::new(40, move |n| {
             counted.fetch_add(1, Ordering::SeqCst);
             rt::sleep(Nanos::from_micros(((n * 7) % 5) as u64 * 200));
             Ok(n)
         });
         for n in 0..30 {
-            assert_eq!(ahead.take(n).expect("read"), n);
+            assert_eq!(prefetch.take(n).expect("read"), n);
             assert!(begun.load(Ordering::SeqCst) <= n + 1 + DEPTH);
         }
-        drop(ahead);
+        drop(prefetch);
         assert!(begun.load(Ordering::SeqCst) <= 30 + DEPTH);
-        assert!(Ahead::new(0, Ok::<usize, _>).threads.is_empty());
+        assert!(Prefetch::new(0, Ok::<usize, _>).threads.is_empty());
     }
 }
