@@ -80,8 +80,8 @@ pub struct Config {
     pub flush_turn: Nanos,
     /// Bytes of a log segment.
     pub segment_bytes: u64,
-    /// Bytes of the log that are kept for an archive, until [`cenote_storage::Log::keep_from`] says what it has; `None`:
-    /// there is none.
+    /// Bytes of the log that are kept for an archive, until [`cenote_storage::Log::keep_from`] says what it has;
+    /// `None`: there is none.
     pub keeps_log: Option<u64>,
     /// Whether the pool has threads of its own. Tests may do without.
     pub background: bool,

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! Commits do not wait for it. The log keeps what is not archived: at most `--archive-lag`, and nothing more once its
-//! disk is full, so that an archive that is away, or slow, stops no server. What was given up then is a gap: the archive
-//! goes on behind it with another timeline, and a base.
+//! disk is full, so that an archive that is away, or slow, stops no server. What was given up then is a gap: the
+//! archive goes on behind it with another timeline, and a base.
 
 use crate::config::ArchiveSettings;
 use crate::{log, objects};

@@ -21,8 +21,8 @@ const UNFINISHED_FOR: Duration = Duration::from_secs(24 * 3600);
 /// See the module.
 pub struct Directory {
     path: PathBuf,
-    /// Folders whose names are durable, up to the root. One that is found may have been made by a process that was killed
-    /// before it synced the one above.
+    /// Folders whose names are durable, up to the root. One that is found may have been made by a process that was
+    /// killed before it synced the one above.
     settled: Mutex<BTreeSet<PathBuf>>,
 }
 

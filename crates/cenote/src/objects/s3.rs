@@ -1,6 +1,6 @@
 //! A bucket that speaks S3's protocol, by the library `object_store`: credentials, region and endpoint come from the
-//! usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, ...), or from
-//! the machine's role.
+//! usual variables (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, ...), or
+//! from the machine's role.
 //!
 //! An object is put with `If-None-Match: *`, which AWS, MinIO, Ceph and R2 know; where a store does not, that is an
 //! error. The library repeats what was not answered: it may report as taken the name that it took itself.

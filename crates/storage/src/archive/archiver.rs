@@ -272,7 +272,8 @@ fn read(storage: &Storage, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
 /// A timeline, and its last piece, that ends in this log.
 ///
 /// # Errors
-/// [`Error::Mismatch`] if it does not; [`Error::Corrupt`] if that cannot be told; those of the object store and the log.
+/// [`Error::Mismatch`] if it does not; [`Error::Corrupt`] if that cannot be told; those of the object store and the
+/// log.
 fn continued(
     storage: &Storage,
     objects: &dyn Objects,

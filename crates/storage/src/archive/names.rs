@@ -45,8 +45,8 @@ pub(super) fn bases(id: u128, timeline: u32) -> String {
     format!("{}/bases/{timeline:08}", database(id))
 }
 
-/// A base of a timeline: where its log begins, when it was begun, in seconds since 1970, and a number by chance, so that
-/// no other has its name.
+/// A base of a timeline: where its log begins, when it was begun, in seconds since 1970, and a number by chance, so
+/// that no other has its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BaseName {
     pub from: Lsn,

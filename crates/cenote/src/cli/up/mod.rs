@@ -50,8 +50,8 @@ pub struct UpArguments {
     /// stay connected meanwhile; 0: never
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
     pause_after: u32,
-    /// Directory, or s3://BUCKET/PREFIX, in which the database is archived: `cenote restore` makes it again as it was at
-    /// any moment; none: the database is not archived
+    /// Directory, or s3://BUCKET/PREFIX, in which the database is archived: `cenote restore` makes it again as it was
+    /// at any moment; none: the database is not archived
     #[arg(long, value_name = "DIR|URL")]
     archive: Option<String>,
     /// First of the ports on 127.0.0.1: where clients connect; where it is taken, others are
