@@ -92,6 +92,11 @@ impl Pool {
 
     /// There is no space for further segments: pages are written, so that those in use can be used again.
     pub(crate) fn squeeze(&self) -> Result<()> {
+        // What was kept for the archive goes first: it needs no page to be written.
+        self.storage.recycle()?;
+        if !self.storage.log().is_full() {
+            return Ok(());
+        }
         let flushed = self.flush_before(self.storage.log().tail());
         self.checkpoint()?;
         flushed.map(drop)

@@ -65,9 +65,6 @@ impl Pool {
                 "one checkpoint is taken at a time, and each is behind the last one"
             );
             mark::pass(Mark::CheckpointMoved);
-        } else if self.storage.log().is_full() {
-            // What was kept for the archive is not any more.
-            self.storage.recycle()?;
         }
         Ok(position.max(before))
     }

@@ -17,7 +17,7 @@ use crate::config::ArchiveSettings;
 use crate::{log, objects};
 use cenote_base::{Error, Result};
 use cenote_engine::Engine;
-use cenote_storage::archive::{Archiver, BaseReport, Began, Objects, Times};
+use cenote_storage::archive::{Archiver, BaseReport, Began, Objects, Times, Turn};
 use std::cell::Cell;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -27,11 +27,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const TURN: Duration = Duration::from_millis(100);
 /// Bytes for which a piece is put there at once.
 const WAITING_MAX: u64 = 8 << 20;
-/// Between two tries of what failed: each time twice as long.
+/// Between two tries of what failed: each time twice as long, up to this for the log, and this for all else.
 const AGAIN: Duration = Duration::from_secs(2);
-const AGAIN_MAX: Duration = Duration::from_secs(600);
-/// How long the end of a server waits for its archive.
+const AGAIN_MAX: Duration = Duration::from_secs(30);
+const ANEW_MAX: Duration = Duration::from_secs(600);
+/// How long the end of a server waits for its archive, and how often it is tried then.
 pub const LAST: Duration = Duration::from_secs(5);
+const LAST_TURN: Duration = Duration::from_millis(300);
 const DAY: u64 = 24 * 3600 * 1_000_000;
 
 /// What is known of an archive: for people.
@@ -69,8 +71,11 @@ struct State {
     seen: Seen,
     /// No base is taken any more; and in the end no piece.
     is_closing: bool,
-    is_ending: bool,
+    /// It ends when all is archived, and at this time at the latest.
+    ends_by: Option<Instant>,
     has_ended: bool,
+    /// All that was durable at the end is there.
+    has_all: bool,
     /// Bases that were asked for, and those that were taken for them or failed, and how the last did.
     asked: u64,
     answered: u64,
@@ -79,7 +84,7 @@ struct State {
 
 impl State {
     fn is_asked(&self) -> bool {
-        self.answered < self.asked
+        self.answered < self.asked && !self.is_closing
     }
 
     fn answer(&mut self, upto: u64, answer: std::result::Result<BaseReport, String>) {
@@ -152,25 +157,29 @@ impl ArchivingThread {
         self.archiving.0.changed.notify_all();
     }
 
-    /// Puts what is durable now into the archive, and ends: within [`LAST`]; false: it did not, and goes on until the
+    /// Puts what is durable now into the archive, and ends: within [`LAST`]; false: it did not end, and does when the
     /// archive answers.
     pub fn end(&mut self) -> bool {
         self.close();
-        let until = Instant::now() + LAST;
+        let ends_by = Instant::now() + LAST;
         let mut state = self.archiving.0.lock();
-        state.is_ending = true;
+        state.ends_by.get_or_insert(ends_by);
         self.archiving.0.changed.notify_all();
-        while !state.has_ended {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                if !self.threads.is_empty() {
-                    let place = &state.seen.place;
-                    log::warn!("the archive {place} does not answer: the next start goes on with it");
-                }
-                self.threads.clear();
-                return false;
-            }
-            state = self.archiving.0.wait(state, left);
+        // It ends by itself if only the archive answers, if with an error.
+        let until = ends_by + LAST_TURN;
+        while !state.has_ended && Instant::now() < until {
+            state = self
+                .archiving
+                .0
+                .wait(state, until.saturating_duration_since(Instant::now()));
+        }
+        if !self.threads.is_empty() && !state.has_all {
+            let place = &state.seen.place;
+            log::warn!("not all is archived in {place}: the next start goes on with it");
+        }
+        if !state.has_ended {
+            self.threads.clear();
+            return false;
         }
         drop(state);
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
@@ -266,42 +275,50 @@ enum Over {
     Ends,
 }
 
-/// How long what failed rests.
-struct Backoff(Duration);
+/// How long what failed rests, and the most that it does.
+struct Backoff(Duration, Duration);
 
 impl Backoff {
-    fn new() -> Backoff {
-        Backoff(AGAIN)
+    fn up_to(most: Duration) -> Backoff {
+        Backoff(AGAIN, most)
     }
 
     fn next(&mut self) -> Duration {
         let rest = self.0;
-        self.0 = (2 * self.0).min(AGAIN_MAX);
+        self.0 = (2 * self.0).min(self.1);
         rest
+    }
+
+    fn reset(&mut self) {
+        self.0 = AGAIN;
     }
 }
 
 impl Worker {
     fn run(self) {
         let _ended = Ended(Arc::clone(&self.shared));
-        let (mut anew, mut backoff) = (None, Backoff::new());
-        loop {
+        let (mut anew, mut anew_backoff, mut backoff) = (None, Backoff::up_to(ANEW_MAX), Backoff::up_to(AGAIN_MAX));
+        while !self.is_over() {
             let begun = Instant::now();
-            match self.archive(anew.as_deref()) {
+            let rest = match self.archive(anew.as_deref()) {
                 Over::Ends => return,
-                Over::Anew(why) => anew = Some(why),
+                Over::Anew(why) => {
+                    anew = Some(why);
+                    anew_backoff.next()
+                }
                 Over::Failed(Error::Revoked(why)) => {
                     log::warn!("archive: {why}");
                     return;
                 }
-                Over::Failed(error) => self.fail(&error),
+                Over::Failed(error) => {
+                    self.fail(&error);
+                    backoff.next()
+                }
+            };
+            if begun.elapsed() > ANEW_MAX {
+                (anew_backoff, backoff) = (Backoff::up_to(ANEW_MAX), Backoff::up_to(AGAIN_MAX));
             }
-            if begun.elapsed() > AGAIN_MAX {
-                backoff = Backoff::new();
-            }
-            if self.rest(backoff.next()) {
-                return;
-            }
+            self.rest(rest);
         }
     }
 
@@ -318,9 +335,9 @@ impl Worker {
             log::info!("archive: timeline {} begins in {place}: {why}", archiver.timeline());
         }
         self.note(&archiver);
-        let (mut shipped, mut backoff, mut base_at) = (Instant::now(), Backoff::new(), Instant::now());
-        let mut base_backoff = Backoff::new();
-        loop {
+        let (mut shipped, mut base_at) = (Instant::now(), Instant::now());
+        let (mut backoff, mut base_backoff) = (Backoff::up_to(AGAIN_MAX), Backoff::up_to(ANEW_MAX));
+        while !self.is_over() {
             let is_ending = self.rest(TURN);
             let is_due = is_ending || shipped.elapsed() >= self.settings.every || archiver.waiting() > WAITING_MAX;
             let mut done = Ok(());
@@ -330,37 +347,48 @@ impl Worker {
             }
             if done.is_ok() && self.is_base_due(&archiver, base_at) {
                 match self.base(&mut archiver) {
-                    Ok(()) => base_backoff = Backoff::new(),
+                    Ok(()) => base_backoff.reset(),
                     Err(error @ (Error::Past(_) | Error::Mismatch(_))) => done = Err(error),
                     // The log goes on.
                     Err(_) => base_at = Instant::now() + base_backoff.next(),
                 }
             }
             match done {
-                Ok(()) if is_ending => return Over::Ends,
-                Ok(()) => backoff = Backoff::new(),
+                Ok(()) if is_ending => {
+                    self.shared.lock().has_all = true;
+                    return Over::Ends;
+                }
+                Ok(()) => backoff.reset(),
                 Err(Error::Past(why) | Error::Mismatch(why)) => {
                     log::warn!("archive: {why}");
                     return Over::Anew(why);
                 }
                 Err(error) => {
                     self.fail(&error);
-                    if self.rest(backoff.next()) {
-                        return Over::Ends;
-                    }
+                    self.rest(backoff.next());
                 }
             }
         }
+        Over::Ends
     }
 
     /// Waits, unless something is asked of it: whether it is to end.
     fn rest(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
+        let mut until = Instant::now() + time;
         let mut state = self.shared.lock();
-        while !state.is_ending && !state.is_asked() && Instant::now() < until {
+        let was_ending = state.ends_by.is_some();
+        if was_ending {
+            until = until.min(Instant::now() + LAST_TURN);
+        }
+        while state.ends_by.is_some() == was_ending && !state.is_asked() && Instant::now() < until {
             state = self.shared.wait(state, until.saturating_duration_since(Instant::now()));
         }
-        state.is_ending
+        state.ends_by.is_some()
+    }
+
+    /// Whether it had its time to end.
+    fn is_over(&self) -> bool {
+        self.shared.lock().ends_by.is_some_and(|by| Instant::now() >= by)
     }
 
     /// Puts what is durable now into the archive.
@@ -378,7 +406,7 @@ impl Worker {
     fn is_base_due(&self, archiver: &Archiver, next: Instant) -> bool {
         let state = self.shared.lock();
         if state.is_closing || state.is_asked() {
-            return !state.is_closing;
+            return state.is_asked();
         }
         let is_old = |begun: u64| now() / 1_000_000 >= begun + self.settings.base_every.as_secs();
         Instant::now() >= next && archiver.last_base().is_none_or(is_old)
@@ -411,7 +439,7 @@ impl Worker {
             ),
             Err(error) => log::warn!("archive: no base: {error}"),
         }
-        let pruned = taken.as_ref().map_or(Ok(()), |_| self.prune(archiver));
+        let pruned = taken.as_ref().map_or(Ok(()), |_| self.prune(archiver, &turn));
         let failure = taken.as_ref().err().or(pruned.as_ref().err()).map(ToString::to_string);
         let mut state = self.shared.lock();
         state.seen.takes_base = false;
@@ -424,12 +452,12 @@ impl Worker {
         taken.map(drop)
     }
 
-    fn prune(&self, archiver: &Archiver) -> Result<()> {
+    fn prune(&self, archiver: &mut Archiver, turn: &Turn<'_>) -> Result<()> {
         let keep = self
             .settings
             .keep_days
             .map(|days| now().saturating_sub(u64::from(days) * DAY));
-        let pruned = archiver.prune(keep)?;
+        let pruned = archiver.prune(keep, turn)?;
         if pruned.objects > 0 {
             log::info!("archive: {} objects removed, of {} bases", pruned.objects, pruned.bases);
         }

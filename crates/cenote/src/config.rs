@@ -55,7 +55,7 @@ const READS_PER_PROCESSOR: u32 = 4;
 const ARCHIVE_EVERY: u32 = 10;
 const ARCHIVE_BASE_EVERY: u32 = 24;
 /// Of the log, for an archive that does not answer.
-const ARCHIVE_LAG: ByteSize = ByteSize::gib(1);
+pub const ARCHIVE_LAG: ByteSize = ByteSize::gib(1);
 /// A few segments.
 const ARCHIVE_LAG_MIN: ByteSize = ByteSize::mib(64);
 /// Seconds between two looks for tables that have changed, as PostgreSQL's `autovacuum_naptime`.

@@ -1,6 +1,6 @@
 //! Opening, checking and copying the database that settings mean.
 
-use crate::config::{DataOptions, Memory, Role, RunOptions, Settings, StorageSettings};
+use crate::config::{ARCHIVE_LAG, DataOptions, Memory, Role, RunOptions, Settings, StorageSettings};
 use crate::pooled::Label;
 use crate::{log, pooled, regions};
 use cenote_base::rt::Nanos;
@@ -22,7 +22,12 @@ const READER_TIMEOUT: Nanos = Nanos::from_secs(5);
 /// # Errors
 /// The engine's: the directory or region is in use, belongs to another database, or is damaged.
 pub fn open(settings: &Settings) -> Result<Arc<Engine>> {
+    open_keeping(settings, None)
+}
+
+fn open_keeping(settings: &Settings, archive_lag: Option<u64>) -> Result<Arc<Engine>> {
     let mut options = options(settings)?;
+    options.archive_lag = options.archive_lag.or(archive_lag);
     options.nodes = settings.storage.as_ref().map(nodes).transpose()?;
     match settings.role {
         Role::Reader => open_reader(settings),
@@ -188,7 +193,8 @@ pub fn open_existing(
     if let Some(storage) = &settings.storage {
         refuse_beside_a_server(storage)?;
     }
-    Ok(open(&as_found(settings))?)
+    // The log that is not archived yet is left to the server, whatever this command was told of an archive.
+    Ok(open_keeping(&as_found(settings), Some(ARCHIVE_LAG.bytes()))?)
 }
 
 /// Recovers the database in a data directory, if it was not shut down, and shuts it down.

@@ -37,6 +37,11 @@ impl Engine {
         if self.is_reader() {
             return Err(cenote_base::Error::Invalid("a reader has nothing to archive".into()));
         }
+        if anew.is_some() {
+            // A timeline begins behind what may be damaged of the log.
+            self.pool.flush_all()?;
+            self.pool.checkpoint()?;
+        }
         Archiver::begin(self.storage.0.clone(), objects, times, anew)
     }
 
@@ -50,6 +55,8 @@ impl Engine {
     /// # Errors
     /// Those of a checkpoint and of [`Archiver::base`].
     pub fn archive_base(&self, archiver: &mut Archiver, turn: &Turn<'_>) -> cenote_base::Result<BaseReport> {
+        // It may take long.
+        archiver.ship()?;
         // All that is dirty now: the log from before is not needed for this base.
         self.pool.flush_all()?;
         self.pool.checkpoint()?;

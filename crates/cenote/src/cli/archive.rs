@@ -178,6 +178,7 @@ fn show(timeline: &TimelineSeen) {
         timeline.pieces,
         timeline.base_bytes as f64 / 1e6
     );
+    timeline.damage.iter().for_each(|damage| say!("  DAMAGED {damage}"));
     let mut rows = vec![[
         "base".to_owned(),
         "position".into(),

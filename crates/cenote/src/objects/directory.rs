@@ -43,7 +43,13 @@ impl Directory {
     /// The directory of an object, made with those above it, their names durable.
     fn folder_of(&self, path: &Path) -> io::Result<PathBuf> {
         let folder = path.parent().unwrap_or(&self.path).to_owned();
-        if !self.settled.lock().contains(&folder) || !folder.exists() {
+        let is_settled = self.settled.lock().contains(&folder);
+        if is_settled && !folder.is_dir() {
+            // Made anew it would be on another file system, and have a gap when the former one is back.
+            let why = "the folder is gone: is its file system mounted? (For an archive from the beginning start the server anew.)";
+            return Err(io::Error::new(ErrorKind::NotFound, why));
+        }
+        if !is_settled {
             fs::create_dir_all(&folder)?;
             folder.ancestors().skip(1).try_for_each(sync_dir)?;
             self.settled.lock().insert(folder.clone());
@@ -158,10 +164,12 @@ impl Objects for Directory {
         let path = self.path(name);
         if_there(fs::remove_file(&path)).doing(|| format!("removing {}", path.display()))?;
         // Folders that are empty now; one that is not refuses.
+        let mut settled = self.settled.lock();
         for folder in path.ancestors().skip(1).take_while(|folder| **folder != self.path) {
             if fs::remove_dir(folder).is_err() {
                 break;
             }
+            settled.remove(folder);
         }
         Ok(())
     }
@@ -192,6 +200,26 @@ mod tests {
         store.remove("a/b/2").unwrap();
         assert_eq!(store.folders().unwrap(), Vec::<String>::new());
         assert!(store.put_new("a/b/1", b"again").unwrap());
+    }
+
+    /// The file system of a directory is gone, and its mount point there.
+    #[test]
+    fn a_folder_that_is_gone_is_not_made_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let (place, away) = (dir.path().join("archive"), dir.path().join("away"));
+        let store = Directory::new(&place);
+        store.put_new("a/log/1", b"one").unwrap();
+        fs::rename(&place, &away).unwrap();
+        fs::create_dir(&place).unwrap();
+        let refused = store.put_new("a/log/2", b"two").unwrap_err().to_string();
+        assert!(
+            refused.contains("is it mounted") || refused.contains("is its file system mounted"),
+            "{refused}"
+        );
+        assert_eq!(fs::read_dir(&place).unwrap().count(), 0);
+        fs::remove_dir(&place).unwrap();
+        fs::rename(&away, &place).unwrap();
+        assert!(store.put_new("a/log/2", b"two").unwrap());
     }
 
     #[test]

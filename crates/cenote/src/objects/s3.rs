@@ -8,9 +8,10 @@
 use cenote_base::{Error, Result};
 use cenote_storage::archive::{ObjectSeen, Objects};
 use futures::TryStreamExt;
+use futures::stream::BoxStream;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
-use object_store::{ClientOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig};
+use object_store::{ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, RetryConfig};
 use std::future::Future;
 use std::time::Duration;
 use tokio::runtime::Runtime;
@@ -127,16 +128,12 @@ impl Objects for Bucket {
 
     fn list(&self, folder: &str) -> Result<Vec<ObjectSeen>> {
         let path = self.path(folder);
-        let found: Vec<_> = self.ask("listing", folder, self.store.list(Some(&path)).try_collect())?;
-        let seen = found.iter().filter_map(|meta| {
-            Some(ObjectSeen {
-                name: self.name(&meta.location)?,
-                bytes: meta.size,
-            })
-        });
-        let mut seen: Vec<ObjectSeen> = seen.collect();
-        seen.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(seen)
+        self.seen(folder, self.store.list(Some(&path)))
+    }
+
+    fn list_behind(&self, folder: &str, after: &str) -> Result<Vec<ObjectSeen>> {
+        let (path, after) = (self.path(folder), self.path(after));
+        self.seen(folder, self.store.list_with_offset(Some(&path), &after))
     }
 
     fn folders(&self) -> Result<Vec<String>> {
@@ -153,5 +150,21 @@ impl Objects for Bucket {
         self.ask("removing", name, async move {
             if_there(self.store.delete(&path).await).map(drop)
         })
+    }
+}
+
+impl Bucket {
+    /// What a listing finds.
+    fn seen(&self, folder: &str, listing: BoxStream<'_, object_store::Result<ObjectMeta>>) -> Result<Vec<ObjectSeen>> {
+        let found: Vec<_> = self.ask("listing", folder, listing.try_collect())?;
+        let seen = found.iter().filter_map(|meta| {
+            Some(ObjectSeen {
+                name: self.name(&meta.location)?,
+                bytes: meta.size,
+            })
+        });
+        let mut seen: Vec<ObjectSeen> = seen.collect();
+        seen.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(seen)
     }
 }

@@ -317,6 +317,9 @@ fn what_is_not_archived_is_kept_over_a_restart() {
     server.client().batch_execute(&fill(0)).unwrap();
     server.client().batch_execute(&fill(20_000)).unwrap();
     server.stop();
+    // Nor does a look at the database, which is not told of the archive, take it.
+    let (ok, text) = output(&mut cenote(&["check", "--data", data.text()]));
+    assert!(ok && text.contains("all is well"), "{text}");
     let server = Process::spawn(run(&data, archive));
     server.client().batch_execute(&fill(40_000)).unwrap();
     until("the failure is seen", || seen(&server, "failure").is_some());
@@ -326,6 +329,31 @@ fn what_is_not_archived_is_kept_over_a_restart() {
     assert_eq!(seen(&server, "timeline").as_deref(), Some("1"));
     let again = Data::new();
     assert_eq!(count(&restored(archive, &again, &[])), 60_000);
+}
+
+/// The archive was away, is tried again in a while, and is there again when the server ends.
+#[test]
+fn an_end_puts_everything_into_an_archive_that_is_back() {
+    let (data, directory) = (Data::new(), tempfile::tempdir().unwrap());
+    let (place, away) = (directory.path().join("archive"), directory.path().join("away"));
+    let archive = place.to_str().unwrap();
+    let mut server = Process::spawn(run(&data, archive));
+    server
+        .client()
+        .batch_execute("CREATE TABLE t (n int PRIMARY KEY)")
+        .unwrap();
+    is_archived(&server);
+    std::fs::rename(&place, &away).unwrap();
+    let load = Writer::start(&server, 0);
+    until("it was tried several times", || {
+        seen(&server, "failures").is_some_and(|failures| failures.parse::<u32>().unwrap() >= 2)
+    });
+    std::fs::rename(&away, &place).unwrap();
+    let rows = load.end();
+    server.stop();
+    let again = Data::new();
+    let found = count(&restored(archive, &again, &[]));
+    assert!((0..=1).contains(&(found - i64::from(rows))), "{found} of {rows}");
 }
 
 /// An archive that is away stops no server, and when it is there again it goes on.

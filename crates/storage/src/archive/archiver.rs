@@ -40,6 +40,9 @@ pub struct Archiver {
     last_base: Option<u64>,
 }
 
+/// What is done now and then while something takes long: whether to go on.
+pub type Turn<'a> = dyn Fn(&mut Archiver) -> Result<bool> + 'a;
+
 /// How an archiver began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Began {
@@ -251,6 +254,7 @@ impl Archiver {
             other => other,
         })?;
         require_same(&self.storage, self.timeline.number, piece.end(), &piece.groups)?;
+        self.times.begin(piece.samples.last().copied().unwrap_or_default());
         let log_bytes = piece.groups.len() as u64;
         self.go_to(piece.end());
         Ok(Shipped {
@@ -281,7 +285,12 @@ fn continued(
     number: u32,
 ) -> Result<(Timeline, Option<Piece>)> {
     let timeline = Timeline::read(objects, database, number)?;
-    let starts = timeline.pieces(objects)?;
+    // A long timeline is not listed as a whole, if it need not be.
+    let base = Base::names(objects, database, number)?.pop();
+    let mut starts = base.map_or(Ok(Vec::new()), |base| timeline.pieces_behind(objects, base.from))?;
+    if starts.is_empty() {
+        starts = timeline.pieces(objects)?;
+    }
     let (mut last, mut bytes, mut end) = (None, Vec::new(), timeline.start);
     // An idle server's pieces are small, and alike.
     for (start, _) in starts.iter().rev().take(PIECES_COMPARED) {

@@ -36,11 +36,11 @@ mod take;
 mod timeline;
 mod times;
 
-pub use archiver::{Archiver, Began, Shipped};
+pub use archiver::{Archiver, Began, Shipped, Turn};
 pub use objects::{ObjectSeen, Objects};
 pub use piece::Sample;
 pub use prune::Pruned;
 pub use restore::{RestoreFrom, RestoreReport, Target, restore_archive};
 pub use survey::{BaseSeen, TimelineSeen, survey};
-pub use take::{BaseReport, Turn};
+pub use take::BaseReport;
 pub use times::{Clock, Times};

@@ -35,6 +35,16 @@ pub trait Objects: Send + Sync {
     /// As of [`Objects::put_new`].
     fn list(&self, folder: &str) -> Result<Vec<ObjectSeen>>;
 
+    /// Those of them whose names are behind `after`.
+    ///
+    /// # Errors
+    /// As of [`Objects::put_new`].
+    fn list_behind(&self, folder: &str, after: &str) -> Result<Vec<ObjectSeen>> {
+        let mut seen = self.list(folder)?;
+        seen.retain(|seen| seen.name.as_str() > after);
+        Ok(seen)
+    }
+
     /// The names of the folders that lie at the top.
     ///
     /// # Errors

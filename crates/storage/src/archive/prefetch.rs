@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_base::Result;
 use cenote_base::rt::{self, Condvar, JoinHandle, Mutex};
+use cenote_base::{Error, Result};
 
 /// Objects that are read at a time.
 const THREADS: usize = 4;
@@ -67,6 +67,9 @@ impl<T: Send + 'static> Prefetch<T> {
                 self.shared.changed.notify_all();
                 return found;
             }
+            if state.is_over {
+                return Err(Error::Canceled);
+            }
             state = self.shared.changed.wait(state);
         }
     }
@@ -74,6 +77,7 @@ impl<T: Send + 'static> Prefetch<T> {
 
 impl<T> Shared<T> {
     fn serve(&self) {
+        let _over = Over(self);
         let mut state = self.state.lock();
         while !state.is_over && state.read < self.count {
             if state.read >= state.used + DEPTH {
@@ -87,6 +91,18 @@ impl<T> Shared<T> {
             state = self.state.lock();
             state.found.insert(n, found);
             self.changed.notify_all();
+        }
+    }
+}
+
+/// A thread that panics has not found what is waited for.
+struct Over<'a, T>(&'a Shared<T>);
+
+impl<T> Drop for Over<'_, T> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.state.lock().is_over = true;
+            self.0.changed.notify_all();
         }
     }
 }

@@ -399,7 +399,7 @@ impl<'a> ArchivedLog<'a> {
             to.copy_to(known)?;
             while reached.grown.noted < known {
                 let piece = self.piece_at(reached.grown.noted)?;
-                reached.grown.note(&*piece.expect("it was copied"), known)?;
+                reached.grown.note(&piece.expect("it was copied"), known)?;
             }
             told(known.since(base.from));
             if cut.is_last && reached.lsn <= piece.end() {

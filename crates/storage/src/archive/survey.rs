@@ -48,6 +48,8 @@ pub struct TimelineSeen {
     pub log_bytes: u64,
     /// Bytes of the objects of its bases.
     pub base_bytes: u64,
+    /// What is wrong with its last piece, if something is.
+    pub damage: Option<String>,
 }
 
 /// Looks at all of an archive: timelines by database and number.
@@ -62,7 +64,7 @@ pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
         .filter_map(|folder| names::database_of(folder))
     {
         for number in Timeline::numbers(objects, database)? {
-            seen.push(look(objects, Timeline::read(objects, database, number)?)?);
+            seen.push(look(objects, read(objects, database, number)?)?);
         }
     }
     Ok(seen)
@@ -73,18 +75,40 @@ pub fn survey(objects: &dyn Objects) -> Result<Vec<TimelineSeen>> {
 /// # Errors
 /// As of [`survey`].
 pub(super) fn last_moment(objects: &dyn Objects, database: u128, number: u32) -> Result<u64> {
-    let seen = look(objects, Timeline::read(objects, database, number)?)?;
+    let seen = look(objects, read(objects, database, number)?)?;
     let last = seen.last.map_or(seen.began, |last| last.micros);
     Ok(seen.bases.iter().map(|base| base.ended).fold(last, u64::max))
 }
 
+/// A timeline whose own object is damaged has what it has.
+fn read(objects: &dyn Objects, database: u128, number: u32) -> Result<Timeline> {
+    let damaged = |why: String| Timeline {
+        database,
+        number,
+        start: Lsn::ZERO,
+        began: 0,
+        why,
+    };
+    match Timeline::read(objects, database, number) {
+        Err(Error::Corrupt(why) | Error::Mismatch(why)) => Ok(damaged(why)),
+        read => read,
+    }
+}
+
 fn look(objects: &dyn Objects, timeline: Timeline) -> Result<TimelineSeen> {
-    let (database, number) = (timeline.database, timeline.number);
+    let (database, number, mut damage) = (timeline.database, timeline.number, None);
     let pieces = timeline.pieces(objects)?;
-    let last = pieces
+    let last = match pieces
         .last()
         .map(|(start, _)| timeline.piece(objects, *start))
-        .transpose()?;
+        .transpose()
+    {
+        Err(Error::Corrupt(why) | Error::Mismatch(why)) => {
+            damage = Some(why);
+            None
+        }
+        last => last?,
+    };
     let mut bases = Vec::new();
     for name in Base::names(objects, database, number)? {
         bases.push(match Base::read(objects, database, number, name) {
@@ -112,7 +136,11 @@ fn look(objects: &dyn Objects, timeline: Timeline) -> Result<TimelineSeen> {
         why: timeline.why,
         began: timeline.began,
         bases,
-        end: last.as_ref().map_or(timeline.start, |piece| piece.end()),
+        end: match (&last, pieces.last()) {
+            (Some(piece), _) => piece.end(),
+            (None, last) => last.map_or(timeline.start, |(start, _)| *start),
+        },
+        damage,
         last: last.and_then(|piece| piece.samples.last().copied()),
         pieces: pieces.len() as u64,
         log_bytes: pieces.iter().map(|(_, bytes)| bytes).sum(),

@@ -6,7 +6,7 @@ use std::ops::Range;
 use cenote_base::page_io::PageRead;
 use cenote_base::{Error, Lsn, PageId, Result, rt};
 
-use super::archiver::Archiver;
+use super::archiver::{Archiver, Turn};
 use super::base::{Base, PART};
 use super::codec::Writer;
 use super::names::BaseName;
@@ -30,9 +30,6 @@ pub struct BaseReport {
     /// From here on the archive has each state.
     pub end: Lsn,
 }
-
-/// What is done between two parts of a base: whether to go on.
-pub type Turn<'a> = dyn Fn(&mut Archiver) -> Result<bool> + 'a;
 
 /// A base that is being made.
 struct Making<'a> {
@@ -200,9 +197,10 @@ impl Making<'_> {
     }
 
     /// Removes its parts.
-    fn remove(&self) -> Result<()> {
+    fn remove(&mut self) -> Result<()> {
         let (objects, timeline) = (&self.archiver.objects, &self.archiver.timeline);
         let parts = objects.list(&self.name.pages(timeline.database, timeline.number))?;
-        parts.iter().try_for_each(|part| objects.remove(&part.name))
+        let names: Vec<String> = parts.into_iter().map(|part| part.name).collect();
+        self.archiver.remove(&names, self.turn).map(drop)
     }
 }

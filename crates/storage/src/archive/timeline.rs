@@ -78,6 +78,19 @@ impl Timeline {
         Ok(starts.collect())
     }
 
+    /// Those that begin behind `after`.
+    ///
+    /// # Errors
+    /// Those of [`Objects::list_behind`].
+    pub fn pieces_behind(&self, objects: &dyn Objects, after: Lsn) -> Result<Vec<(Lsn, u64)>> {
+        let name = names::piece(self.database, self.number, after);
+        let seen = objects.list_behind(&names::log(self.database, self.number), &name)?;
+        let starts = seen
+            .iter()
+            .filter_map(|seen| Some((names::start_of(&seen.name)?, seen.bytes)));
+        Ok(starts.collect())
+    }
+
     /// A piece of its log.
     ///
     /// # Errors

@@ -491,8 +491,8 @@ fn what_no_kept_moment_needs_is_removed_and_everything_else_stays() {
             let bases = survey(&*store).expect("looked").remove(0).bases;
             let kept = bases[bases.len() / 2].clone();
             store.trouble(5, seed);
-            let (archiver, micros) = (&world.archiver, kept.ended + 1);
-            persist(|| archiver.prune(Some(micros)));
+            let (archiver, micros) = (&mut world.archiver, kept.ended + 1);
+            persist(|| archiver.prune(Some(micros), &|_| Ok(true)));
             store.trouble(0, 0);
             let left = survey(&*store).expect("looked").remove(0);
             assert!(left.bases.len() < bases.len() && left.bases[0].ended <= micros);
@@ -504,7 +504,7 @@ fn what_no_kept_moment_needs_is_removed_and_everything_else_stays() {
                 "{refused}"
             );
             // Nothing needs to be removed twice, and nothing that is needed ever is.
-            assert_eq!(archiver_prunes(&world, micros), 0);
+            assert_eq!(archiver_prunes(&mut world, micros), 0);
         });
     }
 }
@@ -546,10 +546,10 @@ fn a_fork_is_kept_while_it_has_moments_to_be_kept() {
         };
         fork.now.store(40_000, Ordering::SeqCst);
         fork.archiver.base(&|_| Ok(true)).expect("taken");
-        fork.archiver.prune(Some(20_000)).expect("pruned");
+        fork.archiver.prune(Some(20_000), &|_| Ok(true)).expect("pruned");
         assert_eq!(timelines(), [1, 2]);
         assert_eq!(survey(&*store).expect("looked")[0].bases.len(), 1);
-        fork.archiver.prune(Some(35_000)).expect("pruned");
+        fork.archiver.prune(Some(35_000), &|_| Ok(true)).expect("pruned");
         assert_eq!(timelines(), [2]);
         assert!(store.names("/00000001/").is_empty(), "{:?}", store.names("/00000001/"));
     });
@@ -609,8 +609,12 @@ fn a_time_is_read_after_the_position() {
     });
 }
 
-fn archiver_prunes(world: &World, micros: u64) -> u64 {
-    world.archiver.prune(Some(micros)).expect("pruned").objects
+fn archiver_prunes(world: &mut World, micros: u64) -> u64 {
+    world
+        .archiver
+        .prune(Some(micros), &|_| Ok(true))
+        .expect("pruned")
+        .objects
 }
 
 /// Every object that a restore needs: damaged, gone, or another's in its place.
