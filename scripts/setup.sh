@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what building, testing and the demonstration need on Debian or Ubuntu. Run again, it does nothing.
-#   scripts/setup.sh build    a C compiler, python3, protoc, a Rust toolchain; libfabric's headers for RDMA, if there are any
+#   scripts/setup.sh build    a C compiler, python3, protoc, certificates, a Rust toolchain; libfabric's headers for RDMA,
+#                             if there are any
 #   scripts/setup.sh test     also what the tests use: psql, pgbench, a PostgreSQL server, sysbench, psycopg, asyncpg,
 #                             redis-cli, fusermount3, sqlite3, git, openssl, ip, nsenter, etcd
 set -euo pipefail
@@ -59,6 +60,8 @@ packages=()
 command -v cc >/dev/null || packages+=(build-essential)
 command -v python3 >/dev/null || packages+=(python3)
 command -v protoc >/dev/null || packages+=(protobuf-compiler)
+# What an archive in a bucket is checked against.
+[ -e /etc/ssl/certs/ca-certificates.crt ] || packages+=(ca-certificates)
 if [ "${1:-build}" = test ]; then
     command -v psql >/dev/null || packages+=(postgresql-client)
     command -v pgbench >/dev/null || packages+=(postgresql-contrib)
