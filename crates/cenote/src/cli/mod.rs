@@ -196,7 +196,7 @@ A file holds one profile or several. Latency and source must be there, the rest 
 enum Command {
     /// Start a server in the foreground
     #[command(after_help = RUN_EXAMPLES)]
-    Run(RunOptions),
+    Run(Box<RunOptions>),
     /// Show a running server: its memory, how it recovered, its sessions
     Status(ConnectOptions),
     /// Verify every tree, index and list: through the server if one runs, else on the files
@@ -364,7 +364,7 @@ pub fn main(started: Instant) -> ExitCode {
 
 fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
     match command {
-        Command::Run(options) => run::run(options, started),
+        Command::Run(options) => run::run(*options, started),
         Command::Status(options) => status::run(&options),
         Command::Check(options) => check::run(options),
         Command::Backup(options) => backup::run(options),
