@@ -77,7 +77,7 @@ impl<T: Send + 'static> Prefetch<T> {
 
 impl<T> Shared<T> {
     fn serve(&self) {
-        let _over = Over(self);
+        let mut over = Over(self, false);
         let mut state = self.state.lock();
         while !state.is_over && state.read < self.count {
             if state.read >= state.used + DEPTH {
@@ -92,15 +92,17 @@ impl<T> Shared<T> {
             state.found.insert(n, found);
             self.changed.notify_all();
         }
+        drop(state);
+        over.1 = true;
     }
 }
 
-/// A thread that panics has not found what is waited for.
-struct Over<'a, T>(&'a Shared<T>);
+/// A thread that panics has not found what is waited for; one that ends in order says so.
+struct Over<'a, T>(&'a Shared<T>, bool);
 
 impl<T> Drop for Over<'_, T> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if !self.1 {
             self.0.state.lock().is_over = true;
             self.0.changed.notify_all();
         }
@@ -121,6 +123,12 @@ impl<T> Drop for Prefetch<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cannot_come_any_more_is_not_waited_for() {
+        let prefetch = Prefetch::new(1, |_| -> Result<u8> { panic!("a reader that panics") });
+        assert!(matches!(prefetch.take(0), Err(Error::Canceled)));
+    }
     use cenote_base::rt::Nanos;
     use cenote_base::rt::atomic::{AtomicUsize, Ordering};
 
