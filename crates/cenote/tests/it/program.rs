@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -99,6 +100,18 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// Ports that no process listens on, below those that the system takes for connections: a port that was free a moment
+/// ago and is one of those may be in use when it is bound again.
+pub fn free_ports(count: usize) -> Vec<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let next = || {
+        let next = std::process::id().wrapping_mul(61) + NEXT.fetch_add(1, Ordering::SeqCst);
+        10_000 + (next % 20_000) as u16
+    };
+    std::iter::repeat_with(next).filter(is_free).take(count).collect()
 }
 
 /// A directory for data, whose region goes with it.

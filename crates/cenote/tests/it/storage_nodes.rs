@@ -2,9 +2,8 @@
 
 use crate::moved::{Writer, count, signal};
 use crate::pool::Daemon;
-use crate::program::{Data, Process, cenote, output};
+use crate::program::{Data, Process, cenote, free_ports, output};
 use rustix::process::Signal;
-use std::net::TcpListener;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -25,13 +24,7 @@ pub struct Nodes {
 
 impl Nodes {
     pub fn start() -> Nodes {
-        // Held until all are known, so that they differ.
-        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = listeners
-            .iter()
-            .map(|listener| listener.local_addr().unwrap().port())
-            .collect();
-        drop(listeners);
+        let ports = free_ports(3);
         let mut nodes = Nodes {
             directory: tempfile::tempdir().unwrap(),
             ports,

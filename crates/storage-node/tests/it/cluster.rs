@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use cenote_base::page_io::PageRead;
 use cenote_base::random::Random;
@@ -23,8 +24,9 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(count: u64, tune: fn(&mut NodeOptions)) -> Cluster {
-        let addresses = (1..=count)
-            .map(|number| (number, format!("127.0.0.1:{}", free_port())))
+        let ports = (1..).zip(free_ports(count as usize));
+        let addresses = ports
+            .map(|(number, port)| (number, format!("127.0.0.1:{port}")))
             .collect();
         let mut cluster = Cluster {
             dir: tempfile::tempdir().expect("a directory"),
@@ -78,9 +80,16 @@ impl Cluster {
     }
 }
 
-fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.local_addr().expect("bound").port()
+/// Ports that no process listens on, below those that the system takes for connections: a port that was free a moment
+/// ago and is one of those may be in use when it is bound again.
+fn free_ports(count: usize) -> Vec<u16> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let next = || {
+        let next = std::process::id().wrapping_mul(61) + NEXT.fetch_add(1, Ordering::SeqCst);
+        10_000 + (next % 20_000) as u16
+    };
+    std::iter::repeat_with(next).filter(is_free).take(count).collect()
 }
 
 /// A start of a database whose pages are changed at random, and a model of them.

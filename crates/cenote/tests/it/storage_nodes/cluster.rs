@@ -2,9 +2,8 @@
 
 use super::{Nodes, make_table};
 use crate::moved::{Writer, signal};
-use crate::program::{Data, Process, cenote, output};
+use crate::program::{Data, Process, cenote, free_ports, output};
 use rustix::process::Signal;
-use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -20,10 +19,7 @@ struct Servers {
 impl Servers {
     fn start() -> Servers {
         let nodes = Nodes::start();
-        let listeners: Vec<_> = (0..3).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port());
-        let ports = ports.collect();
-        drop(listeners);
+        let ports = free_ports(3);
         let mut servers = Servers {
             nodes,
             data: (0..3).map(|_| Data::new()).collect(),
@@ -352,7 +348,7 @@ fn kill(pid: i32) {
 fn a_cluster_goes_up_and_down() {
     let cluster = Cluster {
         dir: tempfile::tempdir().unwrap(),
-        port: TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port(),
+        port: free_ports(1)[0],
     };
     let (ok, text) = cluster.up();
     assert!(ok && text.contains("psql -h 127.0.0.1"), "{text}");

@@ -2,9 +2,8 @@
 
 use super::Nodes;
 use crate::moved::signal;
-use crate::program::{Data, Process, cenote, output};
+use crate::program::{Data, Process, cenote, free_ports, output};
 use rustix::process::Signal;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -22,10 +21,7 @@ struct Servers {
 impl Servers {
     fn start(count: usize) -> Servers {
         let nodes = Nodes::start();
-        let listeners: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
-        let ports = listeners.iter().map(|listener| listener.local_addr().unwrap().port());
-        let ports: Vec<u16> = ports.collect();
-        drop(listeners);
+        let ports = free_ports(count);
         let data: Vec<Data> = ports.iter().map(|_| Data::new()).collect();
         let spawn = |(port, data): (&u16, &Data)| {
             let mut command = cenote(&["run", "--role", "auto", "--memory-size", "64MiB"]);
