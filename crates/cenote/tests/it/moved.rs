@@ -62,6 +62,11 @@ impl Writer {
         self.acknowledged.load(Ordering::SeqCst)
     }
 
+    /// Whether its session has ended.
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     pub fn end(self) -> i32 {
         self.is_stopping.store(true, Ordering::SeqCst);
         self.thread.join().unwrap();
