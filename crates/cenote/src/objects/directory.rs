@@ -46,7 +46,8 @@ impl Directory {
         let is_settled = self.settled.lock().contains(&folder);
         if is_settled && !folder.is_dir() {
             // Made anew it would be on another file system, and have a gap when the former one is back.
-            let why = "the folder is gone: is its file system mounted? (For an archive from the beginning start the server anew.)";
+            let why = "the folder is gone: is its file system mounted? (For an archive from the beginning start the \
+                       server anew.)";
             return Err(io::Error::new(ErrorKind::NotFound, why));
         }
         if !is_settled {

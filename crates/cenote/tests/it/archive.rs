@@ -293,7 +293,8 @@ fn an_archive_in_a_bucket_is_as_good() {
     assert_eq!(bucket.state.unsigned.load(Ordering::SeqCst), 0);
 }
 
-/// The archive is away while the server ends in order, whose checkpoint needs nothing of the log, and when it is started.
+/// The archive is away while the server ends in order, whose checkpoint needs nothing of the log, and when it is
+/// started.
 #[test]
 fn what_is_not_archived_is_kept_over_a_restart() {
     let (data, directory) = (Data::new(), tempfile::tempdir().unwrap());

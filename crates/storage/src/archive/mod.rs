@@ -14,8 +14,8 @@
 //!
 //! Invariants:
 //! - The objects of a timeline's log follow each other without a gap, and hold whole groups. Each is written once,
-//!   under the position at which the one before ended. So of several servers that believe to have the database, one goes
-//!   on from there, and the others find its object, which says the same or shows that they are of another history.
+//!   under the position at which the one before ended. So of several servers that believe to have the database, one
+//!   goes on from there, and the others find its object, which says the same or shows that they are of another history.
 //! - What is in the archive was durable in the database before.
 //! - A base counts once its own object is there, which is written when the log reaches its end.
 //!

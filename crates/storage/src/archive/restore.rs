@@ -188,8 +188,8 @@ fn choose(objects: &dyn Objects, database: u128, from: RestoreFrom) -> Result<(T
     Err(Error::Invalid(match oldest {
         None => format!("{} has no finished base of that database yet", objects.place()),
         Some(base) => format!(
-            "the archive has no base from before that moment: the first state that can be restored is that of position {} \
-             of the log (cenote archive status says when that was)",
+            "the archive has no base from before that moment: the first state that can be restored is that of position \
+             {} of the log (cenote archive status says when that was)",
             base.end
         ),
     }))

@@ -265,8 +265,8 @@ fn clients_of_a_proxy_stay_while_the_database_moves() {
     assert!(proxy.stop().success());
 }
 
-/// Storage nodes lead and end: no server is passed over that lives. Where no node leads for more than five seconds, as on
-/// a busy machine, a session is told that its server does not know; the next one finds that it does.
+/// Storage nodes lead and end: no server is passed over that lives. Where no node leads for more than five seconds, as
+/// on a busy machine, a session is told that its server does not know; the next one finds that it does.
 #[test]
 fn a_lost_storage_node_deposes_no_server() {
     let mut servers = Servers::start();
