@@ -535,7 +535,8 @@ impl Segments {
     }
 
     /// Makes sure that no byte from `end` on can be taken for the log's: removes later segments, zeroes the rest of its
-    /// own as far as it is not zeros already (`used_to`), and syncs both.
+    /// own as far as it is not zeros already (`used_to`), and syncs both. The only segment there is stays, though the
+    /// log ends where it begins: a directory without one is that of a lost log, wherever this start ends.
     ///
     /// # Errors
     /// An I/O error, with the segment.
@@ -546,7 +547,9 @@ impl Segments {
         );
         let first_gone = self.number_of(end) + u64::from(!end.raw().is_multiple_of(self.payload));
         let mut list = self.list.lock();
-        let gone: Vec<u64> = list.live.range(first_gone..).map(|(n, _)| *n).collect();
+        let kept = list.live.keys().next().copied().filter(|n| *n == self.number_of(end));
+        let later = list.live.range(first_gone..).map(|(n, _)| *n);
+        let gone: Vec<u64> = later.filter(|n| Some(*n) != kept).collect();
         // From the last on: a process that is stopped here leaves no gap.
         for number in gone.into_iter().rev() {
             let path = self.path_in(&list, number);

@@ -1,5 +1,6 @@
 //! Disks that fail or fill.
 
+use crate::log::segments::{Generations, Segments};
 use cenote_base::Error;
 use cenote_base::rt::fs::with;
 
@@ -64,6 +65,31 @@ fn what_a_failed_sync_dropped_is_written_again_before_anything_stands_on_it() {
             written.assert_all(&log, acknowledged, &format!("after {after} syncs"));
         });
     }
+}
+
+/// A start that finds nothing durable empties the log's one segment, and may end before it has written anything: the
+/// next one would take a directory without a segment for that of a log that was lost.
+#[test]
+fn a_log_that_begins_anew_keeps_its_segment() {
+    let fs = MemFs::new();
+    with(in_memory(&fs), || {
+        let open = || Segments::open(dir(), DATABASE, 64 << 10, Generations::default()).expect("opens");
+        let segments = open();
+        let first = segments.number_of(FIRST_LSN);
+        (first..first + 3).for_each(|number| segments.prepare(number, true).expect("made"));
+        let begin = segments.start_of(first);
+        segments.truncate(begin, begin).expect("truncated");
+        assert_eq!(open().numbers(), [first]);
+        // Where others are left, it goes: nothing would be read of it.
+        segments.prepare(first + 1, true).expect("made");
+        let next = segments.start_of(first + 1);
+        segments.truncate(next, next).expect("truncated");
+        assert_eq!(open().numbers(), [first]);
+        // One that lies behind the end's own goes, as there would be a gap before it.
+        let before = Lsn::from_raw(begin.raw() - 8);
+        segments.truncate(before, before).expect("truncated");
+        assert_eq!(open().numbers(), []);
+    });
 }
 
 /// All waiters are told, whichever leads.
