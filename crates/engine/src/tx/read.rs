@@ -378,7 +378,7 @@ impl Engine {
     pub(crate) fn status(&self, tx: TxId) -> Result<Status> {
         match self.follow {
             None => self.txs.status(tx, |seq| self.cts.read(&self.pool, seq)),
-            Some(_) => self.txs.status(tx, |seq| self.followed_commit(seq)),
+            Some(_) => self.txs.noted_status(tx, |seq| self.followed_commit(seq)),
         }
     }
 

@@ -92,6 +92,8 @@ struct Place {
 /// Status of all transactions.
 pub(crate) struct TxTable {
     ring: Box<[Place]>,
+    /// How often each place was noted anew: at a reader, where a place goes back to older numbers, too.
+    notes: Box<[AtomicU64]>,
     /// Numbers reserved at a time.
     block: u64,
     /// First number of this run.
@@ -111,6 +113,7 @@ impl TxTable {
     pub(crate) fn new(first: TxId, sizes: Sizes) -> TxTable {
         TxTable {
             ring: (0..sizes.ring.max(1)).map(|_| Place::default()).collect(),
+            notes: (0..sizes.ring.max(1)).map(|_| AtomicU64::new(0)).collect(),
             block: sizes.block.max(1),
             first,
             next: AtomicU64::new(first.raw()),
@@ -252,14 +255,24 @@ impl TxTable {
         if seq < self.low_water() {
             return Ok(Status::Committed(BELOW_LOW_WATER));
         }
-        let place = self.place(seq);
-        if place.tag.load(Ordering::Acquire) == seq.raw() {
-            let word = place.word.load(Ordering::Acquire);
-            fence(Ordering::Acquire);
-            if place.tag.load(Ordering::Relaxed) == seq.raw() {
-                return Ok(Status::decode(word));
-            }
+        match self.in_place(seq) {
+            Some(status) => Ok(status),
+            None => self.looked_up(seq, from_page),
         }
+    }
+
+    /// As `status`, at a reader.
+    pub(crate) fn noted_status(&self, seq: TxId, from_page: impl FnOnce(TxId) -> Result<Cts>) -> Result<Status> {
+        if seq < self.low_water() {
+            return Ok(Status::Committed(BELOW_LOW_WATER));
+        }
+        match self.noted(seq) {
+            Some(status) => Ok(status),
+            None => self.looked_up(seq, from_page),
+        }
+    }
+
+    fn looked_up(&self, seq: TxId, from_page: impl FnOnce(TxId) -> Result<Cts>) -> Result<Status> {
         if self.displaced_len.load(Ordering::Acquire) > 0
             && let Some(status) = self.displaced.lock().get(&seq)
         {
@@ -279,14 +292,54 @@ impl TxTable {
     pub(crate) fn note_committed(&self, seq: TxId, cts: Cts) {
         let _alone = self.alloc.lock();
         let place = self.place(seq);
+        self.notes[self.index(seq)].fetch_add(1, Ordering::SeqCst);
         place.tag.store(0, Ordering::SeqCst);
         fence(Ordering::SeqCst);
         place.word.store(Status::Committed(cts).encode(), Ordering::Release);
         place.tag.store(seq.raw(), Ordering::Release);
     }
 
+    /// The status of `seq` that its place has, where that was noted. A place that goes to another number and back to
+    /// this one between two looks at its tag has given that one's word: the count of notes says so.
+    fn noted(&self, seq: TxId) -> Option<Status> {
+        self.noted_while(seq, || {})
+    }
+
+    /// As `noted`; `beside` is done between its looks at the place.
+    #[inline]
+    fn noted_while(&self, seq: TxId, beside: impl FnMut()) -> Option<Status> {
+        let notes = &self.notes[self.index(seq)];
+        let before = notes.load(Ordering::Acquire);
+        let found = self.in_place_while(seq, beside);
+        fence(Ordering::Acquire);
+        found.filter(|_| notes.load(Ordering::Relaxed) == before)
+    }
+
+    /// The status of `seq` that its place has, if it has it still.
+    #[inline]
+    fn in_place(&self, seq: TxId) -> Option<Status> {
+        self.in_place_while(seq, || {})
+    }
+
+    #[inline]
+    fn in_place_while(&self, seq: TxId, mut beside: impl FnMut()) -> Option<Status> {
+        let place = self.place(seq);
+        if place.tag.load(Ordering::Acquire) != seq.raw() {
+            return None;
+        }
+        beside();
+        let word = place.word.load(Ordering::Acquire);
+        beside();
+        fence(Ordering::Acquire);
+        (place.tag.load(Ordering::Relaxed) == seq.raw()).then(|| Status::decode(word))
+    }
+
+    fn index(&self, seq: TxId) -> usize {
+        (seq.raw() % self.ring.len() as u64) as usize
+    }
+
     fn place(&self, seq: TxId) -> &Place {
-        &self.ring[(seq.raw() % self.ring.len() as u64) as usize]
+        &self.ring[self.index(seq)]
     }
 }
 
@@ -330,6 +383,22 @@ mod tests {
         );
         table.raise_low_water(TxId::from_raw(first.raw() + 1));
         assert_eq!(table.status(first, page).unwrap(), Status::Committed(Cts::from_raw(1)));
+    }
+
+    /// A reader looks for a commit; meanwhile others note a later one in its place, and the first one again. Its tag is
+    /// the same before and after, and the word that was there in between is the other's.
+    #[test]
+    fn a_place_that_goes_back_and_forth_gives_no_other_s_word() {
+        let table = TxTable::new(TxId::from_raw(5), Sizes::default());
+        let numbers = [TxId::from_raw(7), TxId::from_raw(7 + RING)];
+        let note = |n: usize| table.note_committed(numbers[n], Cts::from_raw(1000 * (n as u64 + 1)));
+        note(0);
+        let first = Status::Committed(Cts::from_raw(1000));
+        assert_eq!(table.noted_while(numbers[0], || {}), Some(first));
+        let mut next = [1, 0].into_iter();
+        let beside = || next.next().into_iter().for_each(note);
+        assert_eq!(table.noted_while(numbers[0], beside), None, "nothing is said");
+        assert_eq!(table.noted_status(numbers[0], page).unwrap(), first);
     }
 
     /// A long snapshot asks about a commit that has left the ring; before it reads the CTS page, purge raises the
