@@ -53,6 +53,9 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
     if pool.lower.needs_maintenance() {
         threads.push(spawn("pool-remote", Pool::serve_remote));
     }
+    if pool.lower.scales() {
+        threads.push(spawn("pool-scale", Pool::serve_scale));
+    }
     threads
 }
 
@@ -68,6 +71,7 @@ impl Pool {
         self.signals.flush.set();
         self.signals.prefetch.set();
         self.signals.remote.set();
+        self.signals.scale.set();
     }
 
     fn serve_reserve(&self) {
@@ -176,6 +180,12 @@ impl Pool {
                 looked = rt::now();
                 self.lower.maintain();
             }
+        }
+    }
+
+    fn serve_scale(&self) {
+        while !self.signals.scale.wait_timeout(REMOTE_TURN) && !self.stopping() {
+            self.lower.scale(&|| self.stopping());
         }
     }
 

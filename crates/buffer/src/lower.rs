@@ -30,6 +30,7 @@ use cenote_storage::redo;
 use crate::chain::Chain;
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
+use crate::remote::{RemotePart, RemoteSize};
 use crate::stats::TierStats;
 
 /// What a descriptor knows of its page's redo; it goes with the page when the page leaves its frame.
@@ -207,6 +208,32 @@ pub(crate) trait Lower: Send + Sync {
 
     /// Repairs what can be repaired.
     fn maintain(&self) {}
+
+    /// Whether [`Lower::scale`] wants to be called now and then, by a thread of its own.
+    fn scales(&self) -> bool {
+        false
+    }
+
+    /// Lets remote memory grow or shrink, if it is to; returns soon when `is_over` says so.
+    fn scale(&self, is_over: &dyn Fn() -> bool) {
+        let _ = is_over;
+    }
+
+    /// How large remote memory is to be.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: it has one size.
+    fn set_remote_size(&self, size: RemoteSize) -> Result<()> {
+        let _ = size;
+        Err(Error::Invalid(
+            "there is no remote memory that grows and shrinks: set its greatest size (memory_max)".into(),
+        ))
+    }
+
+    /// The parts of remote memory.
+    fn remote_parts(&self) -> Vec<RemotePart> {
+        Vec::new()
+    }
 
     /// What contradicts itself.
     fn check(&self, problems: &mut Vec<String>) {

@@ -35,6 +35,7 @@ use crate::lower::{Lower, Trace};
 use crate::need::NeedCell;
 use crate::overtaken::OvertakenFrames;
 use crate::parts::Parts;
+use crate::remote::{RemotePart, RemoteSize};
 use crate::slots::{Latched, Slots};
 use crate::spaces::SpaceFrames;
 use crate::stats::{Counters, PoolStats, Stats};
@@ -115,6 +116,7 @@ pub(crate) struct Signals {
     pub prefetch: Event,
     /// The end, for the thread that looks after remote memory.
     pub remote: Event,
+    pub scale: Event,
     pub wanted: Mutex<Vec<PageId>>,
 }
 
@@ -301,6 +303,24 @@ impl Pool {
     /// second.
     pub fn maintain_remote(&self) {
         self.lower.maintain();
+    }
+
+    /// Has remote memory grow or shrink, if it is to (kind `tiered`). A thread does so each second.
+    pub fn scale_remote(&self) {
+        self.lower.scale(&|| false);
+    }
+
+    /// Lets remote memory grow or shrink to a size (kind `tiered`); a thread carries it out.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] if there is none, or it has one size.
+    pub fn set_remote_size(&self, size: RemoteSize) -> Result<()> {
+        self.lower.set_remote_size(size)
+    }
+
+    /// The parts of remote memory (kind `tiered`).
+    pub fn remote_parts(&self) -> Vec<RemotePart> {
+        self.lower.remote_parts()
     }
 
     /// Its memory, and what else the pool of the server keeps that this process becomes: of a reader whose threads have

@@ -136,4 +136,24 @@ pub struct TierStats {
     pub bytes_read: u64,
     /// Bytes of pages written to it.
     pub bytes_written: u64,
+    /// Slabs that are in use, beside the first part of it.
+    pub slabs: u32,
+    /// Slabs that are wanted.
+    pub slabs_wanted: u32,
+    /// Slabs that there may be.
+    pub slabs_most: u32,
+    /// Bytes of a slab.
+    pub slab_bytes: u64,
+    /// Whether it grows and shrinks by what more of it would save.
+    pub by_need: bool,
+    /// Slabs taken.
+    pub slabs_taken: u64,
+    /// Slabs given back.
+    pub slabs_returned: u64,
+    /// Pages moved from a slab that was given back to another place.
+    pub pages_moved: u64,
+    /// Pages read from storage that one slab more would have had.
+    pub misses_of_a_slab: u64,
+    /// Pages read from it that it would not have had with one slab less.
+    pub hits_of_a_slab: u64,
 }

@@ -11,7 +11,7 @@ use cenote_buffer::Geometry;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-pub use cenote_buffer::RemoteSource;
+pub use cenote_buffer::{Growth, PartState, RemotePart, RemoteProvider, RemoteSize, RemoteSource};
 pub use cenote_fabric::{FileRange, MirrorKeeper};
 pub use cenote_storage::Claim;
 pub use cenote_storage::nodes::StorageNodes;

@@ -37,7 +37,7 @@ use cenote_buffer::BufferPool;
 use cenote_storage::Storage;
 use std::sync::Arc;
 
-pub use cenote_buffer::{PoolStats, TierStats};
+pub use cenote_buffer::{PoolStats, RemotePart, RemoteSize, TierStats};
 
 /// The storage as the engine uses it.
 pub(crate) struct Store(pub Arc<Storage>, Option<AtomicU64>);
@@ -184,6 +184,19 @@ impl Engine {
     /// Counts of the buffer pool, for its tier.
     pub fn pool_stats(&self) -> PoolStats {
         self.pool.stats()
+    }
+
+    /// Lets remote memory grow or shrink to a size; a thread carries it out.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`](cenote_base::Error::Invalid) if there is none, or it has one size.
+    pub fn set_remote_size(&self, size: RemoteSize) -> cenote_base::Result<()> {
+        self.pool.set_remote_size(size)
+    }
+
+    /// The parts of remote memory.
+    pub fn remote_parts(&self) -> Vec<RemotePart> {
+        self.pool.remote_parts()
     }
 
     /// How many transactions that write or lock are in progress.

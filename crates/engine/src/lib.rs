@@ -54,8 +54,9 @@ mod versions;
 
 pub use analyze::{Analysis, Analyzed};
 pub use api::{
-    Change, Changed, Claim, Columns, Direction, EngineOptions, Insert, Isolation, LockStrength, Locked, MemoryKind,
-    Origins, Outcome, RemoteSource, RowBatch, Survive, Tuning, Wait,
+    Change, Changed, Claim, Columns, Direction, EngineOptions, Growth, Insert, Isolation, LockStrength, Locked,
+    MemoryKind, Origins, Outcome, PartState, RemotePart, RemoteProvider, RemoteSize, RemoteSource, RowBatch, Survive,
+    Tuning, Wait,
 };
 pub use catalog::{
     ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,

@@ -65,6 +65,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         SharedChain | SharedRollback | VersionEnd | HighWater => (Name::Transactions, 40),
         EarlyDefinition | SpaceAgain | DropOrder | LoserTables => (Name::Ddl, 60),
         RemoteBeforeLog | StaleCopy | StillOwned | LostTrace => (Name::Tiered, 40),
+        LostSlabNamed => (Name::Tiered, 400),
         ReplyOnce | LateConnection | ObjectZero | LiveGeneration => (Name::Pool, 60),
         StaleCache | LostFlush | HeatComparison | MoveFence => (Name::Pool, 60),
         MemberCheck | UnsettledLeave => (Name::Pool, 60),
@@ -92,6 +93,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         ForeignRegion => (Name::Pages, 60),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,
+        // A page would have to be asked for, changed, and saved, while its copy moves: microseconds.
+        MoveUnwaited => return None,
         StalledCommit | StalledLook => return None,
     })
 }
@@ -102,6 +105,7 @@ fn is_seldom(fault: Fault) -> bool {
     matches!(
         fault,
         LogTailKept
+            | LostSlabNamed
             | ListUndo
             | BaseIncomplete
             | DropOrder

@@ -92,6 +92,10 @@ faults! {
     StaleCopy = "stale-copy",
     /// Remote memory that was given up may be believed by the next start, though storage has gone on.
     StillOwned = "still-owned",
+    /// The names of copies stand that were in a slab of remote memory which is lost.
+    LostSlabNamed = "lost-slab-named",
+    /// A page comes into a frame while its copy moves from one slab of remote memory to another.
+    MoveUnwaited = "move-unwaited",
     /// The name of a copy in remote memory stands, though the page has changed, and readers are told of the change.
     NameStands = "name-stands",
     /// Readers are told that names lack no change of commits that have not said which pages they change.

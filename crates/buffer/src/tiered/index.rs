@@ -135,10 +135,11 @@ fn mix(page: PageId) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::Slabs;
     use super::*;
 
     fn layout() -> Layout {
-        Layout::plan(Layout::len_for(1000)).expect("fits")
+        Layout::plan(Layout::len_for(1000), Slabs::default()).expect("fits")
     }
 
     fn copies(layout: &Layout) -> Vec<(PageId, Copy)> {

@@ -3,12 +3,16 @@
 //! ```text
 //! 0        header       128 bytes: whose it is
 //! 512      watermark    32 bytes: as of which position of the log readers may believe names
-//! 4 KiB    directory    [`Name`] x slots, 32 bytes each: which page a slot holds
-//!          index        64 bytes x buckets: which slot has a page (`super::index`)
-//!          slots        16 KiB x slots
+//! 4 KiB    directory    [`Name`] x slots, 32 bytes each: which page a slot holds; of all parts
+//!          index        64 bytes x buckets: which slot has a page (`super::index`); of all parts
+//!          slots        16 KiB x slots of the first part
+//!
+//! slab     slots        16 KiB x slots of a slab; slab n has the n-th so many behind those of the first part
 //!
 //! header   0 u64 magic "CENOTER1"   8 u32 format  12 u32 slots  16 u128 database
-//!         32 u128 incarnation      48 u128 next   64 .. zeros  124 u32 crc32c of 0..124
+//!         32 u128 incarnation      48 u128 next
+//!         64 u32 slots of a slab   68 u32 slabs at most   72 u64 bits of slabs that may be granted
+//!         80 .. zeros                                    124 u32 crc32c of 0..124
 //! name     0 u64 key, the complement of the page's id; 0: none
 //!          8 u64 lsn of the page   16 u64 low half of the incarnation that wrote this
 //!         24 u32 the page's checksum                   28 u32 crc32c of 0..28
@@ -21,10 +25,12 @@
 //! - a name of another incarnation is none: what a dead process had under way may arrive late.
 
 use std::fmt;
+use std::ops::Range;
 
 use cenote_base::bytes::get_le;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result, crc};
 
+use super::source::{Growth, NAMED, SLABS_MAX};
 use crate::hash::{key_of, page_of};
 
 /// Bytes of the header.
@@ -72,43 +78,128 @@ impl fmt::Display for RemoteSlot {
     }
 }
 
-/// Places in remote memory of a certain length.
+/// A part of remote memory: a grant of its own, on whichever node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Part {
+    /// The one with header, directory and index.
+    First,
+    /// The slab of this number: slots alone.
+    Slab(u32),
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Part::First => f.write_str("the first part"),
+            Part::Slab(slab) => write!(f, "slab {slab}"),
+        }
+    }
+}
+
+/// The slabs by which remote memory may grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Slabs {
+    /// Pages that one holds.
+    pub slots: u32,
+    /// How many there may be.
+    pub most: u32,
+}
+
+impl Slabs {
+    /// Of slabs of so many bytes.
+    pub fn of(growth: Option<Growth>) -> Self {
+        let slots = |growth: Growth| (growth.slab / PAGE_SIZE as u64).min(SLOTS_MAX) as u32;
+        growth.map_or(Self::default(), |growth| Self {
+            slots: slots(growth),
+            most: growth.most,
+        })
+    }
+
+    /// A bit for each.
+    pub fn all(self) -> u64 {
+        assert!(self.most <= SLABS_MAX, "slabs are bits of a word");
+        u64::MAX.checked_shr(SLABS_MAX - self.most).unwrap_or(0)
+    }
+
+    fn slots_of_all(self) -> u64 {
+        u64::from(self.slots) * u64::from(self.most)
+    }
+}
+
+/// Places in remote memory whose first part has a certain length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
-    /// Pages that fit.
+    /// Pages that fit all parts that there may be.
     pub slots: u32,
+    /// Pages that fit the first part.
+    pub first: u32,
+    /// The other parts.
+    pub slabs: Slabs,
     index_at: u64,
     slots_at: u64,
 }
 
 impl Layout {
-    /// For `len` bytes.
+    /// For a first part of `len` bytes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if not one page fits.
-    pub fn plan(len: u64) -> Result<Self> {
-        let room = len.saturating_sub(ONCE);
-        let slots = (room / EACH).min(SLOTS_MAX) as u32;
-        if slots == 0 {
-            return Err(Error::Invalid(format!("remote memory of {len} bytes holds no page")));
+    /// [`Error::Invalid`] if not one page fits it, or there are more in all than have numbers.
+    pub fn plan(len: u64, slabs: Slabs) -> Result<Self> {
+        let others = slabs.slots_of_all();
+        let room = len.saturating_sub(ONCE + others * EACH_ELSEWHERE);
+        let first = (room / EACH).min(SLOTS_MAX) as u32;
+        if first == 0 {
+            return Err(Error::Invalid(format!(
+                "remote memory of {len} bytes holds no page beside a directory of {others} in slabs"
+            )));
         }
+        let slots = u32::try_from(u64::from(first) + others)
+            .map_err(|_| Error::Invalid(format!("remote memory of {others} pages in slabs is too large")))?;
         let index_at = (NAMES_AT + u64::from(slots) * NAME as u64).next_multiple_of(BUCKET as u64);
         let index_end = index_at + u64::from(slots.div_ceil(SLOTS_PER_BUCKET)) * BUCKET as u64;
         let plan = Self {
             slots,
+            first,
+            slabs,
             index_at,
             slots_at: index_end.next_multiple_of(PAGE_SIZE as u64),
         };
         let slots_at = plan.slots_at;
         assert!(
-            NAMES_AT + plan.names_len() as u64 <= index_at && index_at + plan.index_len() as u64 <= slots_at,
+            NAMES_AT + u64::from(slots) * NAME as u64 <= index_at && index_at + plan.index_len() as u64 <= slots_at,
             "directory and index end before the first slot"
         );
         assert!(
-            slots_at + u64::from(slots) * PAGE_SIZE as u64 <= len,
-            "{slots} slots fit {len} bytes of remote memory"
+            slots_at + u64::from(first) * PAGE_SIZE as u64 <= len,
+            "{first} slots fit {len} bytes of remote memory"
         );
         Ok(plan)
+    }
+
+    /// Where a slot's page is.
+    pub(crate) fn part_of(&self, slot: RemoteSlot) -> Part {
+        assert!(self.has(slot), "slot {slot} is one of {} in remote memory", self.slots);
+        match slot.0.checked_sub(self.first) {
+            None => Part::First,
+            Some(behind) => Part::Slab(behind / self.slabs.slots),
+        }
+    }
+
+    /// The slots of a part.
+    pub(crate) fn slots_of(&self, part: Part) -> Range<u32> {
+        match part {
+            Part::First => 0..self.first,
+            Part::Slab(slab) => {
+                assert!(slab < self.slabs.most, "slab {slab} is one of {}", self.slabs.most);
+                let from = self.first + slab * self.slabs.slots;
+                from..from + self.slabs.slots
+            }
+        }
+    }
+
+    /// Bytes of a slab.
+    pub(crate) fn slab_len(&self) -> u64 {
+        u64::from(self.slabs.slots) * PAGE_SIZE as u64
     }
 
     /// Whether there is such a slot.
@@ -116,10 +207,15 @@ impl Layout {
         slot.0 < self.slots
     }
 
-    /// Where the page of `slot` lies.
-    pub(crate) fn page_at(&self, slot: RemoteSlot) -> u64 {
-        assert!(self.has(slot), "slot {slot} is one of {} in remote memory", self.slots);
-        self.slots_at + u64::from(slot.0) * PAGE_SIZE as u64
+    /// Where the page of `slot` lies: in which part, and where in that.
+    pub(crate) fn page_at(&self, slot: RemoteSlot) -> (Part, u64) {
+        let part = self.part_of(slot);
+        let begin = match part {
+            Part::First => self.slots_at,
+            Part::Slab(_) => 0,
+        };
+        let place = slot.0 - self.slots_of(part).start;
+        (part, begin + u64::from(place) * PAGE_SIZE as u64)
     }
 
     /// Where the directory's entry of `slot` lies.
@@ -129,12 +225,12 @@ impl Layout {
             "slot {slot} is one of {} in the remote directory",
             self.slots
         );
-        NAMES_AT + u64::from(slot.0) * NAME as u64
+        self.names_at(slot.0)
     }
 
-    /// Bytes of the directory.
-    pub fn names_len(&self) -> usize {
-        self.slots as usize * NAME
+    /// Where the directory's entries from this slot on lie.
+    pub(crate) fn names_at(&self, first: u32) -> u64 {
+        NAMES_AT + u64::from(first) * NAME as u64
     }
 
     /// The slot at this place, if there is one.
@@ -168,22 +264,34 @@ impl Layout {
         self.index_at + u64::from(bucket) * BUCKET as u64
     }
 
-    /// Bytes of remote memory that hold `slots` pages.
+    /// Bytes of remote memory in one part that hold `slots` pages.
     pub fn len_for(slots: u32) -> u64 {
-        ONCE + u64::from(slots) * EACH
+        Self::first_len_for(slots, None)
+    }
+
+    /// Bytes of a first part that holds `slots` pages, and names those that slabs may hold.
+    pub fn first_len_for(slots: u32, growth: Option<Growth>) -> u64 {
+        ONCE + u64::from(slots) * EACH + Slabs::of(growth).slots_of_all() * EACH_ELSEWHERE
     }
 }
 
 /// Bytes for each slot: with its name, and its share of the index.
-const EACH: u64 = (PAGE_SIZE + NAME + BUCKET / SLOTS_PER_BUCKET as usize) as u64;
+const EACH: u64 = PAGE_SIZE as u64 + EACH_ELSEWHERE;
+/// The same of slots in slabs: what the first part has of them.
+const EACH_ELSEWHERE: u64 = (NAME + BUCKET / SLOTS_PER_BUCKET as usize) as u64;
+const _: () = assert!(EACH_ELSEWHERE == NAMED);
 /// Bytes for all of them together, and what rounding takes.
 const ONCE: u64 = NAMES_AT + (PAGE_SIZE + 2 * BUCKET) as u64;
 
 /// Whose the remote memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// Pages that fit.
+    /// Pages that fit all parts that there may be.
     pub slots: u32,
+    /// The slabs among them.
+    pub slabs: Slabs,
+    /// A bit for each slab that may be granted.
+    pub granted: u64,
     /// The database.
     pub database: u128,
     /// The start of it that filled the memory.
@@ -202,6 +310,9 @@ impl Header {
         bytes[16..32].copy_from_slice(&self.database.to_le_bytes());
         bytes[32..48].copy_from_slice(&self.incarnation.to_le_bytes());
         bytes[48..64].copy_from_slice(&self.next.to_le_bytes());
+        bytes[64..68].copy_from_slice(&self.slabs.slots.to_le_bytes());
+        bytes[68..72].copy_from_slice(&self.slabs.most.to_le_bytes());
+        bytes[72..80].copy_from_slice(&self.granted.to_le_bytes());
         let sum = crc::crc32c(&bytes[..HEADER - 4]);
         bytes[HEADER - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes
@@ -219,6 +330,11 @@ impl Header {
             database: get_le::<u128>(bytes, 16)?,
             incarnation: get_le::<u128>(bytes, 32)?,
             next: get_le::<u128>(bytes, 48)?,
+            slabs: Slabs {
+                slots: get_le::<u32>(bytes, 64)?,
+                most: get_le::<u32>(bytes, 68)?,
+            },
+            granted: get_le::<u64>(bytes, 72)?,
         })
     }
 }
@@ -309,14 +425,57 @@ mod tests {
     fn parts_fit_and_do_not_overlap() {
         for slots in [1u32, 2, 500, 511, 512, 513, 100_000] {
             let len = Layout::len_for(slots);
-            let layout = Layout::plan(len).expect("fits");
+            let layout = Layout::plan(len, Slabs::default()).expect("fits");
             assert!(layout.slots >= slots, "{slots}: {layout:?}");
-            assert!(NAMES_AT + layout.names_len() as u64 <= layout.bucket_at(0));
-            assert!(layout.bucket_at(layout.buckets() - 1) + BUCKET as u64 <= layout.page_at(RemoteSlot(0)));
-            assert!(layout.bucket_of(u64::MAX) == layout.buckets() - 1 && layout.bucket_of(0) == 0);
-            assert!(layout.page_at(RemoteSlot(layout.slots - 1)) + PAGE_SIZE as u64 <= len);
+            check(&layout, len);
         }
-        assert!(Layout::plan(20_000).is_err());
+        assert!(Layout::plan(20_000, Slabs::default()).is_err());
+    }
+
+    fn check(layout: &Layout, len: u64) {
+        assert!(NAMES_AT + u64::from(layout.slots) * NAME as u64 <= layout.bucket_at(0));
+        let (part, first) = layout.page_at(RemoteSlot(0));
+        assert!(part == Part::First && layout.bucket_at(layout.buckets() - 1) + BUCKET as u64 <= first);
+        assert!(layout.bucket_of(u64::MAX) == layout.buckets() - 1 && layout.bucket_of(0) == 0);
+        let (part, last) = layout.page_at(RemoteSlot(layout.first - 1));
+        assert!(part == Part::First && last + PAGE_SIZE as u64 <= len);
+    }
+
+    #[test]
+    fn each_slot_is_of_one_part() {
+        let growth = Growth {
+            slab: 7 * PAGE_SIZE as u64 + 100,
+            most: 3,
+            worth: 1,
+        };
+        let (len, slabs) = (Layout::first_len_for(5, Some(growth)), Slabs::of(Some(growth)));
+        let layout = Layout::plan(len, slabs).expect("fits");
+        check(&layout, len);
+        assert_eq!(
+            (layout.slots - layout.first, layout.slab_len()),
+            (21, 7 * PAGE_SIZE as u64)
+        );
+        let mut next = 0;
+        for part in [Part::First, Part::Slab(0), Part::Slab(1), Part::Slab(2)] {
+            assert_eq!(layout.slots_of(part).start, next);
+            for slot in layout.slots_of(part) {
+                assert_eq!(layout.part_of(RemoteSlot(slot)), part);
+            }
+            next = layout.slots_of(part).end;
+        }
+        assert_eq!(
+            layout.page_at(RemoteSlot(layout.first + 8)),
+            (Part::Slab(1), PAGE_SIZE as u64)
+        );
+        assert_eq!(next, layout.slots);
+        let too_many = Slabs {
+            slots: u32::MAX,
+            most: 64,
+        };
+        assert!(
+            Layout::plan(1 << 50, too_many).is_err(),
+            "slots have numbers of 32 bits"
+        );
     }
 
     #[test]
@@ -332,6 +491,8 @@ mod tests {
             database: 1 << 100,
             incarnation: 3,
             next: 4,
+            slabs: Slabs { slots: 6, most: 7 },
+            granted: 1 << 63 | 8,
         };
         assert_eq!(Name::decode(&name.encode()), Some(name));
         assert_eq!(Header::decode(&header.encode()), Some(header));

@@ -9,81 +9,32 @@
 //!
 //! A header whose incarnation or next one is the control file's is believed, and of the directory the names with that
 //! tag. Readers believe names with the tag of the watermark, which a start writes behind step 4.
+//!
+//! The header has a bit for each slab before that is asked for, and until it is known to be given back: so no start
+//! leaves one behind. Names of slabs that are not there are neither read nor written: their tags are of the past.
 
-use std::fmt;
-use std::sync::Arc;
-
-use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
-use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::rt::Nanos;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
-use cenote_fabric::rdma::{RemoteMemory, Work};
+use cenote_fabric::rdma::Work;
 use cenote_storage::{Control, redo};
 
 use super::copy::Copy;
 use super::index::{Index, WordWrite};
 use super::layout::{
-    HEADER, Header, Layout, NAME, NAMES_AT, Name, RemoteSlot, WATERMARK, WATERMARK_AT, Watermark, sum_of,
+    HEADER, Header, Layout, NAME, Name, Part, RemoteSlot, Slabs, WATERMARK, WATERMARK_AT, Watermark, sum_of,
 };
+use super::source::RemoteSource;
+use super::ways::{Batch, Failure, Ways};
 use crate::lower::Outgoing;
 
 /// Bytes of the directory that are moved at once.
 const STRETCH: usize = 1 << 20;
 
-/// How a pool comes by its remote memory, at its start and again after it was lost.
-#[derive(Clone)]
-pub struct RemoteSource {
-    connect: Arc<Connect>,
-    /// Whether a thread is at it.
-    is_busy: Arc<AtomicBool>,
-}
-
-type Connect = dyn Fn(u128) -> Result<RemoteMemory> + Send + Sync;
-
-impl RemoteSource {
-    /// `connect` gives the memory of this database over an endpoint that works, or says why there is none.
-    pub fn new(connect: impl Fn(u128) -> Result<RemoteMemory> + Send + Sync + 'static) -> Self {
-        Self {
-            connect: Arc::new(connect),
-            is_busy: Arc::default(),
-        }
-    }
-
-    /// Memory over an endpoint that is there for good.
-    pub fn fixed(memory: RemoteMemory) -> Self {
-        Self::new(move |_| Ok(memory.clone()))
-    }
-
-    /// Connects. What takes longer than `patience` goes on by itself, for nothing; until it is over no other begins.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`]; those of the endpoint.
-    pub fn connect(&self, database: u128, patience: Nanos) -> Result<RemoteMemory> {
-        if self.is_busy.swap(true, Ordering::SeqCst) {
-            return Err(Error::Timeout("the way there is being looked for still".into()));
-        }
-        let (source, done) = (self.clone(), Arc::new((Mutex::new(None), Event::new())));
-        let answer = Arc::clone(&done);
-        rt::spawn("remote-connect", move || {
-            let connected = (source.connect)(database);
-            source.is_busy.store(false, Ordering::SeqCst);
-            *answer.0.lock() = Some(connected);
-            answer.1.set();
-        });
-        done.1.wait_timeout(patience);
-        let connected = done.0.lock().take();
-        connected.unwrap_or_else(|| Err(Error::Timeout(format!("there was no way there within {patience}"))))
-    }
-}
-
-impl fmt::Debug for RemoteSource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RemoteSource")
-    }
-}
-
 /// Remote memory that is this start's.
 pub struct Link {
-    memory: RemoteMemory,
+    /// The ways to its parts.
+    pub ways: Ways,
     /// What lies where in it.
     pub layout: Layout,
     /// Of this start, as the header has it.
@@ -92,41 +43,59 @@ pub struct Link {
     watermark: AtomicU64,
 }
 
+/// What the header says of a former start.
+pub struct Former {
+    /// Slabs that may be granted: bits.
+    pub granted: u64,
+    /// Whether they are of the size that slabs have now.
+    pub same_slabs: bool,
+    /// Why nothing of what it left is believed, if so.
+    pub remark: Option<String>,
+}
+
 /// What a start found in remote memory.
+#[derive(Default)]
 pub struct Found {
     /// Slots with a name that may be believed.
     pub names: Vec<(RemoteSlot, Name)>,
     /// As of which position of the log names were told to readers.
     pub watermark: Lsn,
-    /// Why nothing in it is believed, if so.
-    pub remark: Option<String>,
 }
 
 impl Link {
-    /// Connects; nothing is read or written.
+    /// Connects to the first part; nothing is read or written.
     ///
     /// # Errors
     /// The memory cannot be reached, or is too small for a directory and a page.
     pub fn connect(source: &RemoteSource, (database, patience): (u128, Nanos), incarnation: u128) -> Result<Self> {
         assert!(incarnation != 0, "a start has an incarnation");
         let memory = source.connect(database, patience)?;
-        let layout = Layout::plan(memory.len())?;
+        let layout = Layout::plan(memory.len(), Slabs::of(source.growth()))?;
         Ok(Self {
-            memory,
+            ways: Ways::new(memory, layout.slabs.most),
             layout,
             incarnation,
             watermark: AtomicU64::new(0),
         })
     }
 
-    /// The node, for messages.
+    /// The node with the first part, for messages.
     pub fn peer(&self) -> &str {
-        self.memory.endpoint().peer()
+        self.ways.first().endpoint().peer()
     }
 
-    /// Bytes of remote memory.
-    pub fn len(&self) -> u64 {
-        self.memory.len()
+    /// Reaches a slab.
+    ///
+    /// # Errors
+    /// Those of the source; [`Error::Mismatch`] if it is smaller than a slab.
+    pub fn reach(&self, source: &RemoteSource, (database, patience): (u128, Nanos), slab: u32) -> Result<()> {
+        let memory = source.slab(database, slab, patience)?;
+        if memory.len() < self.layout.slab_len() {
+            let (len, needed) = (memory.len(), self.layout.slab_len());
+            return Err(Error::Mismatch(format!("slab {slab} has {len} bytes, not {needed}")));
+        }
+        self.ways.set(slab, Some(memory));
+        Ok(())
     }
 
     fn tag(&self) -> u64 {
@@ -139,33 +108,35 @@ impl Link {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if they are not; those of the endpoint.
-    pub fn read(&self, page: PageId, copy: Copy) -> Result<Box<[u8]>> {
-        let bytes = vec![0; PAGE_SIZE].into_boxed_slice();
-        let bytes = self.memory.read_boxed(self.layout.page_at(copy.slot), bytes)?;
-        believed(bytes, page, copy)
+    pub fn read(&self, page: PageId, copy: Copy) -> Result<Box<[u8]>, Failure> {
+        let read = self.read_many(&[(page, copy)]).pop();
+        read.unwrap_or_else(|| Err(Failure::of_first(Error::Invalid("an endpoint lost a work".into()))))
     }
 
-    /// As [`Link::read`], of several, with one doorbell; in their order.
-    ///
-    /// # Errors
-    /// Those of the endpoint; of each page [`Error::Corrupt`].
-    pub fn read_many(&self, pages: &[(PageId, Copy)]) -> Result<Vec<Result<Box<[u8]>>>> {
-        let at: Vec<u64> = pages.iter().map(|(_, copy)| self.layout.page_at(copy.slot)).collect();
-        let read = self.memory.read_many(&at, PAGE_SIZE)?;
-        let each = read.into_iter().zip(pages);
-        Ok(each
-            .map(|(bytes, (page, copy))| believed(bytes, *page, *copy))
-            .collect())
+    /// As [`Link::read`], of several, with one doorbell a part; in their order.
+    pub fn read_many(&self, pages: &[(PageId, Copy)]) -> Vec<Result<Box<[u8]>, Failure>> {
+        let mut batch = self.ways.batch();
+        for (_, copy) in pages {
+            let (part, at) = self.layout.page_at(copy.slot);
+            batch.add(part, |memory| Work::read(memory, at, vec![0; PAGE_SIZE].into()));
+        }
+        let each = batch.carry_out().into_iter().zip(pages);
+        each.map(|(work, (page, copy))| {
+            let part = self.layout.part_of(copy.slot);
+            let bytes = work?.into_bytes().and_then(|bytes| believed(bytes, *page, *copy));
+            bytes.map_err(|error| Failure { part, way: None, error })
+        })
+        .collect()
     }
 
-    /// Writes pages and their names, and what the index lacks, all with one doorbell. A name and its page may arrive in
-    /// any order: one without the other is not believed.
-    ///
-    /// # Errors
-    /// Those of the endpoint; any part may have been written then.
-    pub fn write(&self, pages: Vec<(RemoteSlot, Outgoing)>, index: Vec<WordWrite>) -> Result<Vec<(PageId, Copy)>> {
-        let mut works = self.words(index);
-        works.reserve(2 * pages.len());
+    /// Writes pages and their names, and what the index lacks, all with one doorbell a part. A name and its page may
+    /// arrive in any order: one without the other is not believed. Of a part that fails any page may have been written.
+    pub fn write(
+        &self,
+        pages: Vec<(RemoteSlot, Outgoing)>,
+        index: Vec<WordWrite>,
+    ) -> (Vec<(PageId, Copy)>, Vec<Failure>) {
+        let mut batch = self.words(index);
         let mut copies = Vec::with_capacity(pages.len());
         for (slot, mut outgoing) in pages {
             redo::set_page_checksum(&mut outgoing.bytes);
@@ -177,43 +148,54 @@ impl Link {
                 sum: sum_of(&bytes),
             };
             let name = self.name(page, copy).encode();
-            works.push(self.work(self.layout.page_at(slot), bytes));
-            works.push(self.work(self.layout.name_at(slot), name.into()));
+            let (part, at) = self.layout.page_at(slot);
+            batch.add(part, |memory| Work::write(memory, at, bytes));
+            let at = self.layout.name_at(slot);
+            batch.add(Part::First, |memory| Work::write(memory, at, name.into()));
             copies.push((page, copy));
         }
-        self.post(works)?;
-        Ok(copies)
+        let mut failures: Vec<Failure> = Vec::new();
+        for failure in batch.carry_out().into_iter().filter_map(Result::err) {
+            if failures.iter().all(|known| known.part != failure.part) {
+                failures.push(failure);
+            }
+        }
+        (copies, failures)
     }
 
     /// Empties the names of slots.
     ///
     /// # Errors
-    /// As of [`Link::write`].
-    pub fn clear(&self, slots: &[RemoteSlot], index: Vec<WordWrite>) -> Result<()> {
-        let empty = |slot: &RemoteSlot| self.work(self.layout.name_at(*slot), [0; NAME].into());
-        let mut works = self.words(index);
-        works.extend(slots.iter().map(empty));
-        self.post(works)
+    /// Of the first part; any of them may have been emptied then.
+    pub fn clear(&self, slots: &[RemoteSlot], index: Vec<WordWrite>) -> Result<(), Failure> {
+        let mut batch = self.words(index);
+        for slot in slots {
+            let at = self.layout.name_at(*slot);
+            batch.add(Part::First, |memory| Work::write(memory, at, [0; NAME].into()));
+        }
+        batch.carry_out().into_iter().try_for_each(|work| work.map(drop))
     }
 
-    fn words(&self, index: Vec<WordWrite>) -> Vec<Work> {
-        let words = index.into_iter();
-        words
-            .map(|(at, word)| self.work(at, word.to_le_bytes().into()))
-            .collect()
+    fn words(&self, index: Vec<WordWrite>) -> Batch<'_> {
+        let mut batch = self.ways.batch();
+        for (at, word) in index {
+            batch.add(Part::First, |memory| Work::write(memory, at, word.to_le_bytes().into()));
+        }
+        batch
     }
 
     /// From here on readers believe names as of this position, if it is beyond the one that they have. One thread at a
     /// time does so.
     ///
     /// # Errors
-    /// As of [`Link::write`].
-    pub fn raise_watermark(&self, lsn: Lsn) -> Result<()> {
+    /// As of [`Link::clear`].
+    pub fn raise_watermark(&self, lsn: Lsn) -> Result<(), Failure> {
         if self.watermark.load(Ordering::Relaxed) >= lsn.raw() {
             return Ok(());
         }
         let watermark = Watermark { lsn, tag: self.tag() };
-        self.memory.write(WATERMARK_AT, &watermark.encode())?;
+        let written = self.ways.first().write(WATERMARK_AT, &watermark.encode());
+        written.map_err(Failure::of_first)?;
         self.watermark.store(lsn.raw(), Ordering::Relaxed);
         Ok(())
     }
@@ -227,75 +209,87 @@ impl Link {
         }
     }
 
-    fn work(&self, at: u64, bytes: Box<[u8]>) -> Work {
-        Work::write(self.memory.memory(), at, bytes)
-    }
-
-    fn post(&self, works: Vec<Work>) -> Result<()> {
-        let works = self.memory.endpoint().post(works).wait();
-        works.into_iter().try_for_each(|work| work.result.map(drop))
-    }
-
     // ---- taking over ----
 
-    /// What a former start left, as far as names say. Steps are the module's.
+    /// Whose it is. Steps are the module's.
+    ///
+    /// # Errors
+    /// Those of reading remote memory.
+    pub fn former(&self, control: &Control) -> Result<Former> {
+        let mut bytes = [0; HEADER];
+        self.ways.first().read(0, &mut bytes)?;
+        let header = Header::decode(&bytes).ok_or("no pool has used it, or its header is damaged");
+        let of_database = header.and_then(|header| match header.database == control.database {
+            true => Ok(header),
+            false => Err("it was another database's"),
+        });
+        let why = match &of_database {
+            Ok(header) => self.strange(header, control),
+            Err(why) => Some(*why),
+        };
+        Ok(Former {
+            // Without a header there may be any.
+            granted: of_database.map_or(self.layout.slabs.all(), |header| header.granted),
+            same_slabs: of_database.is_ok_and(|header| header.slabs == self.layout.slabs),
+            remark: why.map(|why| format!("remote memory of {} begins empty: {why}", self.peer())),
+        })
+    }
+
+    fn strange(&self, header: &Header, control: &Control) -> Option<&'static str> {
+        let ours = [header.incarnation, header.next].contains(&control.incarnation);
+        if !ours || control.incarnation == 0 {
+            return Some("it is not of the database's last start");
+        }
+        let same = header.slots == self.layout.slots && header.slabs == self.layout.slabs;
+        (!same).then_some("it was of another size")
+    }
+
+    /// What a former start left in the parts that are reached, as far as names say.
     ///
     /// # Errors
     /// Those of reading remote memory.
     pub fn find(&self, control: &Control) -> Result<Found> {
-        let nothing = |why: &str| {
-            Ok(Found {
-                names: Vec::new(),
-                watermark: Lsn::ZERO,
-                remark: Some(format!("remote memory of {} begins empty: {why}", self.peer())),
-            })
-        };
-        let mut bytes = [0; HEADER];
-        self.memory.read(0, &mut bytes)?;
-        let Some(header) = Header::decode(&bytes) else {
-            return nothing("no pool has used it, or its header is damaged");
-        };
-        if header.database != control.database {
-            return nothing("it was another database's");
-        }
-        let ours = [header.incarnation, header.next].contains(&control.incarnation);
-        if !ours || control.incarnation == 0 {
-            return nothing("it is not of the database's last start");
-        }
-        if header.slots != self.layout.slots {
-            return nothing("it was of another size");
-        }
         let tag = control.incarnation as u64;
         let mut bytes = [0; WATERMARK];
         // Read before the names: those that it lets stand have been ended, if need be, before it was written.
-        self.memory.read(WATERMARK_AT, &mut bytes)?;
+        self.ways.first().read(WATERMARK_AT, &mut bytes)?;
         let watermark = Watermark::decode(&bytes).filter(|watermark| watermark.tag == tag);
+        let mut names = Vec::new();
+        for part in self.parts() {
+            self.names_of(part, tag, &mut names)?;
+        }
         Ok(Found {
-            names: self.names_of(tag)?,
+            names,
             watermark: watermark.map_or(Lsn::ZERO, |watermark| watermark.lsn),
-            remark: None,
         })
     }
 
-    /// The directory's entries with this tag.
-    fn names_of(&self, tag: u64) -> Result<Vec<(RemoteSlot, Name)>> {
-        let mut names = Vec::new();
-        for (from, len) in self.stretches(self.layout.names_len()) {
-            let bytes = vec![0; len].into_boxed_slice();
-            let bytes = self.memory.read_boxed(NAMES_AT + from as u64, bytes)?;
-            let slots = RemoteSlot::all((from / NAME) as u32, self.layout.slots);
-            let found = slots.zip(bytes.chunks_exact(NAME));
+    /// The parts that are reached.
+    pub fn parts(&self) -> Vec<Part> {
+        let slabs = self.ways.reached().into_iter().map(Part::Slab);
+        std::iter::once(Part::First).chain(slabs).collect()
+    }
+
+    /// The directory's entries of a part with this tag.
+    fn names_of(&self, part: Part, tag: u64, names: &mut Vec<(RemoteSlot, Name)>) -> Result<()> {
+        let slots = self.layout.slots_of(part);
+        for (from, len) in self.stretches(slots.len() * NAME) {
+            let first = slots.start + (from / NAME) as u32;
+            let at = self.layout.names_at(first);
+            let bytes = self.ways.first().read_boxed(at, vec![0; len].into())?;
+            let found = RemoteSlot::all(first, slots.end).zip(bytes.chunks_exact(NAME));
             names.extend(
                 found
                     .filter_map(|(slot, bytes)| Some((slot, Name::decode(bytes)?)))
                     .filter(|(_, name)| name.tag == tag),
             );
         }
-        Ok(names)
+        Ok(())
     }
 
     fn stretches(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
-        let most = (self.memory.endpoint().limits().transfer.min(STRETCH as u64) as usize / NAME * NAME).max(NAME);
+        let transfer = self.ways.first().endpoint().limits().transfer;
+        let most = (transfer.min(STRETCH as u64) as usize / NAME * NAME).max(NAME);
         (0..len).step_by(most).map(move |from| (from, most.min(len - from)))
     }
 
@@ -304,15 +298,25 @@ impl Link {
     ///
     /// # Errors
     /// Those of writing remote memory.
-    pub fn begin(&self, database: u128, former: u128, kept: &[(PageId, Copy)], index: Option<&Index>) -> Result<()> {
-        self.write_header(database, former)?;
-        let mut directory = vec![0; self.layout.names_len()];
+    pub fn begin(
+        &self,
+        (database, granted): (u128, u64),
+        former: u128,
+        kept: &[(PageId, Copy)],
+        index: Option<&Index>,
+    ) -> Result<()> {
+        self.write_header((database, granted), former)?;
+        let mut directory = vec![0; self.layout.slots as usize * NAME];
         for (page, copy) in kept {
             assert!(self.layout.has(copy.slot), "slot {} is one of the directory", copy.slot);
             let at = copy.slot.place() * NAME;
             directory[at..at + NAME].copy_from_slice(&self.name(*page, *copy).encode());
         }
-        self.write_stretches(NAMES_AT, &directory)?;
+        for part in self.parts() {
+            let slots = self.layout.slots_of(part);
+            let of_part = &directory[slots.start as usize * NAME..slots.end as usize * NAME];
+            self.write_stretches(self.layout.names_at(slots.start), of_part)?;
+        }
         match index {
             Some(index) => self.write_stretches(self.layout.index_at(), &index.bytes()),
             None => Ok(()),
@@ -320,26 +324,29 @@ impl Link {
     }
 
     fn write_stretches(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let first = self.ways.first();
         self.stretches(bytes.len())
-            .try_for_each(|(from, len)| self.memory.write(at + from as u64, &bytes[from..from + len]))
+            .try_for_each(|(from, len)| first.write(at + from as u64, &bytes[from..from + len]))
     }
 
-    /// Step 4.
+    /// Step 4; and whenever other slabs may be granted.
     ///
     /// # Errors
     /// Those of writing remote memory.
-    pub fn complete(&self, database: u128) -> Result<()> {
-        self.write_header(database, self.incarnation)
+    pub fn complete(&self, database: u128, granted: u64) -> Result<()> {
+        self.write_header((database, granted), self.incarnation)
     }
 
-    fn write_header(&self, database: u128, incarnation: u128) -> Result<()> {
+    fn write_header(&self, (database, granted): (u128, u64), incarnation: u128) -> Result<()> {
         let header = Header {
             slots: self.layout.slots,
+            slabs: self.layout.slabs,
+            granted,
             database,
             incarnation,
             next: self.incarnation,
         };
-        self.memory.write(0, &header.encode())
+        self.ways.first().write(0, &header.encode())
     }
 }
 

@@ -28,17 +28,22 @@
 //!   a change is ended some milliseconds behind the change, and the *watermark* says up to which position of the log
 //!   that has been done.
 //!
-//! Lock order: a frame's latch → the table (never held while bytes move). `owning` is taken under nothing; under it
-//! the table.
+//! Lock order: a frame's latch → `owning` (held while bytes move) → the table (never) → `scaling`.
 
 mod copy;
+mod ghosts;
 mod index;
 mod layout;
 mod link;
 mod look;
+mod policy;
 mod reader;
 mod rebuild;
+mod scale;
+mod scaling;
+mod source;
 mod table;
+mod ways;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,13 +59,16 @@ use self::copy::Copy;
 use self::index::Index;
 pub use self::layout::Layout as RemoteLayout;
 pub use self::layout::RemoteSlot;
-use self::link::Link;
-pub use self::link::RemoteSource;
+use self::link::{Found, Link};
 pub(crate) use self::reader::ReaderTier;
+use self::scaling::Scaling;
+pub use self::source::{Growth, RemoteProvider, RemoteSource, SLABS_MAX};
 use self::table::Table;
+use self::ways::Failure;
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
 use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage, read_storage_many};
+use crate::remote::{RemotePart, RemoteSize};
 use crate::report::RecoveryReport;
 use crate::stats::TierStats;
 
@@ -82,6 +90,10 @@ pub(crate) struct Tier {
     is_shared: bool,
     /// Remote memory was given up: the control file must say so before storage gets a page.
     to_disown: AtomicBool,
+    /// What is known of its slabs. Taken under the table at most, and nothing under it.
+    scaling: Mutex<Scaling>,
+    /// Held by the one thread that scales.
+    turn: Mutex<()>,
     /// Held by a thread that changes whose remote memory is.
     owning: Mutex<()>,
     /// What failed last.
@@ -118,6 +130,8 @@ impl Tier {
     ) -> Result<Self> {
         let tier = Self {
             storage: Arc::clone(storage),
+            scaling: Mutex::new(Scaling::new(&source)),
+            turn: Mutex::new(()),
             source,
             table: Mutex::default(),
             is_shared: storage.nodes().is_some(),
@@ -148,9 +162,15 @@ impl Tier {
 
     fn take_over(&self, read: Option<&KnownChanges>, report: &mut RecoveryReport) -> Result<()> {
         let control = self.storage.control().get();
-        let link = self.connect(if read.is_some() { PATIENCE } else { START_PATIENCE })?;
-        let found = link.find(&control)?;
-        report.remarks.extend(found.remark);
+        let patience = if read.is_some() { PATIENCE } else { START_PATIENCE };
+        let link = self.connect(patience)?;
+        let former = link.former(&control)?;
+        self.reach_slabs(&link, &former, PATIENCE);
+        let found = match former.remark {
+            None => link.find(&control)?,
+            Some(_) => Found::default(),
+        };
+        report.remarks.extend(former.remark);
         // Storage nodes have all: no replay brings the copies forward.
         let since = match read {
             Some(known) => Some(known.clone()),
@@ -223,15 +243,18 @@ impl Tier {
         let database = self.storage.control().get().database;
         let index = self.is_shared.then(|| Index::of(link.layout, kept));
         let _owning = self.owning.lock();
-        link.begin(database, former, kept, index.as_ref())?;
+        link.begin((database, self.granted()), former, kept, index.as_ref())?;
         self.storage.control().update(|c| c.incarnation = link.incarnation)?;
-        link.complete(database)?;
+        link.complete(database, self.granted())?;
         let mut table = self.table.lock();
+        let slabs = link.ways.reached();
         table.attach(Arc::new(link), index);
+        let added = slabs.into_iter().all(|slab| table.add_slab(slab));
+        assert!(added, "no write is under way to memory that a start takes over");
         let used: rt::HashSet<RemoteSlot> = kept.iter().map(|(_, copy)| copy.slot).collect();
         table.retain_free(|slot| !used.contains(&slot));
         assert!(
-            table.slots_in_use() == kept.len(),
+            table.free_slots() + kept.len() == table.slots() as usize,
             "each copy that a start keeps has a slot of its own, and all others are free"
         );
         self.to_disown.store(false, Ordering::SeqCst);
@@ -256,8 +279,15 @@ impl Tier {
         }
     }
 
-    /// Remote memory, or the way to it, failed: it is given up.
-    fn lose(&self, link: &Arc<Link>, error: &Error) {
+    /// A part of remote memory, or the way to it, failed: it is given up. With the first part all of it.
+    fn lose(&self, link: &Arc<Link>, failure: &Failure) {
+        match failure.slab() {
+            Some(slab) => self.lose_slab(link, slab, failure),
+            None => self.lose_all(link, &failure.error),
+        }
+    }
+
+    fn lose_all(&self, link: &Arc<Link>, error: &Error) {
         let mut table = self.table.lock();
         if table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
             self.to_disown.store(true, Ordering::SeqCst);
@@ -305,10 +335,10 @@ impl Tier {
         if placed.is_empty() {
             return;
         }
-        match link.write(placed, index) {
-            Ok(copies) => self.note_written(&link, &copies, &evicted),
-            Err(error) => self.lose(&link, &error),
-        }
+        let (copies, failures) = link.write(placed, index);
+        failures.iter().for_each(|failure| self.lose(&link, failure));
+        // Of a slab that was lost the copies are none: their names are emptied here.
+        self.note_written(&link, &copies, &evicted);
     }
 
     fn note_written(&self, link: &Arc<Link>, copies: &[(PageId, Copy)], evicted: &[PageId]) {
@@ -384,13 +414,9 @@ impl Tier {
         if copies.is_empty() {
             return fetched;
         }
-        match link.read_many(&copies) {
-            Ok(read) => {
-                for ((n, copy, trace), bytes) in there.into_iter().zip(read) {
-                    fetched[n] = self.found(&link, (pages[n], copy, trace), bytes);
-                }
-            }
-            Err(error) => self.lose(&link, &error),
+        let read = link.read_many(&copies).into_iter();
+        for ((n, copy, trace), bytes) in there.into_iter().zip(read) {
+            fetched[n] = self.found(&link, (pages[n], copy, trace), bytes);
         }
         fetched
     }
@@ -400,7 +426,7 @@ impl Tier {
         &self,
         link: &Arc<Link>,
         (page, copy, trace): (PageId, Copy, Trace),
-        read: Result<Box<[u8]>>,
+        read: Result<Box<[u8]>, Failure>,
     ) -> Option<Fetched> {
         match read {
             Ok(bytes) => {
@@ -412,12 +438,15 @@ impl Tier {
                     trace: trace_of(trace, copy.lsn),
                 })
             }
-            Err(Error::Corrupt(why)) => {
+            Err(Failure {
+                error: Error::Corrupt(why),
+                ..
+            }) => {
                 self.refuse(link, page, &why);
                 None
             }
-            Err(error) => {
-                self.lose(link, &error);
+            Err(failure) => {
+                self.lose(link, &failure);
                 None
             }
         }
@@ -448,6 +477,7 @@ impl Tier {
         count(&self.counts.misses);
         let trace = {
             let mut table = self.table.lock();
+            table.missed(page);
             match table.get(page) {
                 // Which redo it has, the replay that is under way will say, record by record.
                 Some(entry) if entry.is_unproven() => {
@@ -471,7 +501,8 @@ impl Tier {
     /// threads that ask for them: that may take long, and others wait for these.
     fn read_below_many(&self, pages: &[PageId]) -> Vec<Result<Fetched>> {
         let is_whole = {
-            let table = self.table.lock();
+            let mut table = self.table.lock();
+            pages.iter().for_each(|page| table.missed(*page));
             let lacks = |page: &PageId| table.get(*page).is_some_and(|entry| entry.trace.is_dirty());
             pages.iter().map(|page| !lacks(page)).collect::<Vec<_>>()
         };
@@ -723,7 +754,12 @@ impl Lower for Tier {
             return;
         }
         let fresh = self.check_owner().and_then(|()| self.connect(PATIENCE));
-        match fresh.and_then(|link| self.own(link, 0, &[])) {
+        let reached = fresh.and_then(|link| {
+            let former = link.former(&self.storage.control().get())?;
+            self.reach_slabs(&link, &former, PATIENCE);
+            Ok(link)
+        });
+        match reached.and_then(|link| self.own(link, 0, &[])) {
             Ok(()) => eprintln!("cenote: remote memory is in use again"),
             Err(error) => self.say(&error),
         }
@@ -734,7 +770,11 @@ impl Lower for Tier {
             let table = self.table.lock();
             table.check(problems);
             let idle = table.entries().filter(|(_, entry)| !entry.registered);
-            let idle: Vec<(PageId, Copy)> = idle.filter_map(|(page, entry)| Some((*page, entry.copy?))).collect();
+            let written = |(page, entry): (&PageId, &table::Entry)| {
+                let copy = entry.copy.filter(|copy| copy.lsn != Lsn::ZERO)?;
+                Some((*page, copy))
+            };
+            let idle: Vec<(PageId, Copy)> = idle.filter_map(written).collect();
             (table.link.clone(), idle)
         };
         let Some(link) = link else { return };
@@ -746,7 +786,8 @@ impl Lower for Tier {
                     .get(page)
                     .is_some_and(|e| !e.registered && e.copy == Some(copy))
             };
-            if let Err(Error::Corrupt(why)) = link.read(page, copy)
+            if let Err(failure) = link.read(page, copy)
+                && let Error::Corrupt(why) = failure.error
                 && same()
             {
                 problems.push(format!("remote memory: {why}"));
@@ -754,14 +795,31 @@ impl Lower for Tier {
         }
     }
 
+    fn scales(&self) -> bool {
+        self.source.scales()
+    }
+
+    fn scale(&self, is_over: &dyn Fn() -> bool) {
+        self.scale_once(is_over);
+    }
+
+    fn set_remote_size(&self, size: RemoteSize) -> Result<()> {
+        self.set_size(size)
+    }
+
+    fn remote_parts(&self) -> Vec<RemotePart> {
+        self.parts()
+    }
+
     fn stats(&self) -> Option<TierStats> {
-        let table = self.table.lock();
-        let slots = table.link.as_ref().map_or(0, |link| link.layout.slots);
-        let in_use = table.slots_in_use() as u32;
+        let scaled = self.scale_stats();
+        let (slots, in_use) = {
+            let table = self.table.lock();
+            (table.slots(), table.slots_in_use() as u32)
+        };
         let get = |counter: &AtomicU64| counter.as_raw().load(Ordering::Relaxed);
         let (hits, written) = (get(&self.counts.hits), get(&self.counts.written));
         Some(TierStats {
-            bytes: table.link.as_ref().map_or(0, |link| link.len()),
             slots,
             slots_in_use: in_use,
             slots_free: slots - in_use.min(slots),
@@ -773,6 +831,7 @@ impl Lower for Tier {
             losses: get(&self.counts.losses),
             bytes_read: hits * cenote_base::PAGE_SIZE as u64,
             bytes_written: written * cenote_base::PAGE_SIZE as u64,
+            ..scaled
         })
     }
 }

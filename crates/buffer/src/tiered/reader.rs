@@ -18,8 +18,8 @@ use cenote_storage::Storage;
 use cenote_storage::follower::Follower;
 use cenote_storage::nodes::Changes;
 
-use super::link::RemoteSource;
 use super::look::{Look, ReadLink, Seen};
+use super::source::RemoteSource;
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
 use crate::lower::{Fetched, Lower, Trace, read_storage, read_storage_many};
@@ -186,15 +186,22 @@ impl Lower for ReaderTier {
                 eprintln!("cenote: remote memory is read");
             }
         }
+        let link = self.link.lock().clone();
+        if let Some(link) = link {
+            let database = self.storage.control().get().database;
+            link.reach_wanted(&self.source, (database, PATIENCE));
+        }
     }
 
     fn stats(&self) -> Option<TierStats> {
         let get = |counter: &AtomicU64| counter.as_raw().load(Ordering::Relaxed);
-        let (bytes, slots) = self.link.lock().as_ref().map_or((0, 0), |link| link.size());
+        let link = self.link.lock().clone();
+        let (bytes, slots) = link.as_ref().map_or((0, 0), |link| link.size());
         let hits = get(&self.counts.hits);
         Some(TierStats {
             bytes,
             slots,
+            slabs: link.map_or(0, |link| link.slabs()),
             hits,
             misses: get(&self.counts.misses),
             pages_refused: get(&self.counts.refused),

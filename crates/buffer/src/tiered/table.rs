@@ -4,8 +4,14 @@
 //! while it is in a frame: then its slot is not given to another. Slots of pages that are in no frame are *idle*, in
 //! the order in which the pages left their frames; the first of them go when slots run out.
 //!
+//! A slab that is *leaving* gives its slots to no page, and its copies end, some at a time: their names are emptied
+//! first, then the entries give them up, unless a page was written to its slot in between. A page that is worth it gets
+//! a place elsewhere at that moment; until it is written there it waits like the others that fade.
+//!
 //! Invariants:
-//! - a slot is free, or fading, or of exactly one entry, or an orphan: being written for a page that was given up;
+//! - a slot is free, or fading, or of exactly one entry, or an orphan: being written for a page that was given up; or
+//!   of a slab that is leaving, or is not there;
+//! - a slab's list of its pages has exactly the entries whose copy is in it;
 //! - `idle` holds exactly the entries that have a copy and are not registered;
 //! - `unsaved` holds exactly the entries whose trace says that storage lacks changes;
 //! - an entry has a copy, or such a trace, or is gone;
@@ -19,13 +25,18 @@ use cenote_base::rt::HashSet;
 use cenote_base::{Lsn, PageId};
 
 use super::copy::Copy;
+use super::ghosts::Ghosts;
 use super::index::{Index, WordWrite};
-use super::layout::RemoteSlot;
+use super::layout::{Part, RemoteSlot};
 use super::link::Link;
 use crate::lower::Trace;
 
 /// Idle entries looked at for one that storage has, before the oldest goes whatever it is.
 const LOOK: usize = 32;
+/// The same, where a slab is leaving.
+const LOOK_LEAVING: usize = 1024;
+/// Idle entries looked at for those that would go with a slab: the lock is held meanwhile.
+const COLD_LOOK: usize = 1 << 14;
 
 /// What is known of a page.
 #[derive(Debug, Default, Clone, Copy)]
@@ -43,6 +54,35 @@ impl Entry {
     pub fn is_unproven(&self) -> bool {
         self.trace.is_dirty() && self.trace.head.is_none()
     }
+}
+
+/// A slab that is there.
+struct Slab {
+    /// Of each slot the page that has it.
+    pages: Vec<Option<PageId>>,
+    /// How many there are.
+    used: u32,
+    is_leaving: bool,
+    /// It is leaving, and cannot be reached.
+    is_lost: bool,
+}
+
+/// A copy that is to end, as its slab is leaving.
+#[derive(Debug, Clone, Copy)]
+pub struct Ending {
+    pub page: PageId,
+    pub copy: Copy,
+    /// Whether the page is in no frame, so that its bytes can be read and written elsewhere.
+    pub is_idle: bool,
+}
+
+/// What has gone where, for the policy.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Uses {
+    /// Pages asked for that a slab more would have had.
+    pub misses_of_a_slab: u64,
+    /// Pages asked for that were among those a slab less would not have.
+    pub hits_of_a_slab: u64,
 }
 
 /// A slot for a page, and the page that was in it.
@@ -66,9 +106,24 @@ pub struct Table {
     /// Slots that are being written just now; of those, the ones whose page was given up since.
     written: HashSet<RemoteSlot>,
     orphans: HashSet<RemoteSlot>,
+    /// Slots of no entry whose names a caller empties; then it frees them.
+    emptied: HashSet<RemoteSlot>,
+    /// Slots whose names are being emptied, as their slab is leaving, and that were not written since.
+    ending: HashSet<RemoteSlot>,
+    /// Those that are there.
+    slabs: Vec<Option<Slab>>,
     /// What readers find pages by, where there may be some.
     index: Option<Index>,
     clock: u64,
+    /// Copies of all parts.
+    copies: u32,
+    /// Pages that lost their slots last.
+    ghosts: Ghosts,
+    /// Idle pages from before this time would go with a slab.
+    cold_before: u64,
+    /// For how many such pages each of those stands.
+    cold_weight: u64,
+    uses: Uses,
 }
 
 impl Table {
@@ -76,7 +131,9 @@ impl Table {
     pub fn attach(&mut self, link: Arc<Link>, index: Option<Index>) {
         self.drop_copies();
         self.index = index;
-        self.free = RemoteSlot::all(0, link.layout.slots).rev().collect();
+        self.free = slots_of(&link, Part::First).rev().collect();
+        self.slabs = (0..link.layout.slabs.most).map(|_| None).collect();
+        self.ghosts = Ghosts::new(link.layout.slabs.slots as usize);
         self.link = Some(link);
     }
 
@@ -89,6 +146,11 @@ impl Table {
         self.fading.clear();
         self.written.clear();
         self.orphans.clear();
+        self.emptied.clear();
+        self.ending.clear();
+        self.slabs.clear();
+        self.copies = 0;
+        self.cold_before = 0;
         self.entries.retain(|_, entry| {
             entry.copy = None;
             entry.trace.is_dirty()
@@ -112,10 +174,21 @@ impl Table {
         self.entries.range(range).map(|(page, _)| *page).collect()
     }
 
-    /// Slots that are not free.
+    /// Pages that have a copy.
     pub fn slots_in_use(&self) -> usize {
-        let slots = self.link.as_ref().map_or(0, |link| link.layout.slots as usize);
-        slots.saturating_sub(self.free.len())
+        self.copies as usize
+    }
+
+    /// Slots that a page may have.
+    pub fn free_slots(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Pages that fit the parts that are there.
+    pub fn slots(&self) -> u32 {
+        let Some(link) = &self.link else { return 0 };
+        let slabs = self.slabs.iter().flatten().count() as u32;
+        link.layout.first + slabs * link.layout.slabs.slots
     }
 
     pub fn is_fading(&self, page: PageId) -> bool {
@@ -130,6 +203,8 @@ impl Table {
             entry.registered = true;
             let idle = self.idle.remove(&entry.idle_since);
             assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
+            let is_cold = idle.is_some() && entry.idle_since < self.cold_before;
+            self.uses.hits_of_a_slab += u64::from(is_cold) * self.cold_weight;
         }
     }
 
@@ -159,47 +234,141 @@ impl Table {
 
     /// Whether a page without a copy could get one.
     pub fn has_room(&self) -> bool {
-        !self.free.is_empty() || !self.idle.is_empty()
+        !self.free.is_empty() || self.may_go(u64::MAX).next().is_some()
+    }
+
+    /// Pages in no frame whose slot may go to another, oldest first: few, so that pages of a slab that is leaving hold
+    /// nobody up.
+    fn may_go(&self, before: u64) -> impl Iterator<Item = PageId> {
+        let old = self.idle.range(..before).map(|(_, page)| *page).take(LOOK_LEAVING);
+        old.filter(|page| !self.is_leaving(*page) && !self.fading.contains(page))
     }
 
     /// A slot for the state of `page` that is about to be written; what is in the slot counts for nothing until
-    /// [`Table::placed`]. `None` when all slots are of registered pages.
+    /// [`Table::placed`]. `None` when all slots are of registered pages, or the page's is in a slab that was just
+    /// lost.
     pub fn place(&mut self, page: PageId) -> Option<Place> {
+        if self.is_in_lost_slab(page) {
+            return None;
+        }
         if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
             copy.lsn = Lsn::ZERO;
             let slot = copy.slot;
             self.written.insert(slot);
+            self.ending.remove(&slot);
             return Some(Place { slot, evicted: None });
         }
         let (slot, evicted) = match self.free.pop() {
             Some(slot) => (slot, None),
-            None => self.evict_one().map(|(slot, page)| (slot, Some(page)))?,
+            None => self.evict_one(u64::MAX).map(|(slot, page)| (slot, Some(page)))?,
         };
-        assert!(self.link.is_some(), "a slot is given only while there is remote memory");
-        assert!(evicted != Some(page), "a page does not make room for itself");
-        let entry = self.entries.entry(page).or_default();
-        let before = entry.copy.replace(Copy {
-            slot,
-            lsn: Lsn::ZERO,
-            sum: 0,
-        });
-        assert!(before.is_none(), "page {page} has one slot");
-        self.written.insert(slot);
-        entry.registered = true;
-        if let Some(index) = &mut self.index {
-            index.enter(page, slot);
+        self.begin_copy(page, slot, evicted);
+        if let Some(entry) = self.entries.get_mut(&page) {
+            entry.registered = true;
         }
         Some(Place { slot, evicted })
     }
 
-    /// Takes the slot of the page that was idle longest; of those, one that storage has, if there is one at hand.
-    fn evict_one(&mut self) -> Option<(RemoteSlot, PageId)> {
-        let saved = |page: &&PageId| self.entries.get(page).is_some_and(|entry| !entry.trace.is_dirty());
-        let first = self.idle.values().take(LOOK).find(saved).or(self.idle.values().next());
-        let page = *first?;
+    /// `page` has `slot` from here on, which is being written.
+    fn begin_copy(&mut self, page: PageId, slot: RemoteSlot, evicted: Option<PageId>) {
+        assert!(self.link.is_some(), "a slot is given only while there is remote memory");
+        assert!(evicted != Some(page), "a page does not make room for itself");
+        let nothing_yet = Copy {
+            slot,
+            lsn: Lsn::ZERO,
+            sum: 0,
+        };
+        self.give(page, nothing_yet);
+        let new = self.written.insert(slot);
+        assert!(new, "slot {slot} is given when no write of it is under way");
+        if let Some(index) = &mut self.index {
+            index.enter(page, slot);
+        }
+    }
+
+    fn give(&mut self, page: PageId, copy: Copy) {
+        let before = self.entries.entry(page).or_default().copy.replace(copy);
+        assert!(before.is_none(), "page {page} has one slot");
+        self.copies += 1;
+        if let Some((slab, place)) = self.place_in_slab(copy.slot) {
+            let before = slab.pages[place].replace(page);
+            assert!(before.is_none(), "slot {} is of one page", copy.slot);
+            slab.used += 1;
+        }
+    }
+
+    /// The page's copy is none any more.
+    fn give_up(&mut self, page: PageId, copy: Copy) {
+        assert!(self.copies > 0, "there is a copy that is given up");
+        self.copies -= 1;
+        self.ending.remove(&copy.slot);
+        if let Some((slab, place)) = self.place_in_slab(copy.slot) {
+            let before = slab.pages[place].take();
+            assert!(before == Some(page), "slot {} is of page {page}", copy.slot);
+            slab.used -= 1;
+        }
+        if let Some(index) = &mut self.index {
+            index.leave(page, copy.slot);
+        }
+    }
+
+    /// The slab of a slot, and the slot's place in it; none: it is in the first part.
+    fn place_in_slab(&mut self, slot: RemoteSlot) -> Option<(&mut Slab, usize)> {
+        let layout = self.link.as_ref()?.layout;
+        let Part::Slab(slab) = layout.part_of(slot) else {
+            return None;
+        };
+        let first = layout.slots_of(Part::Slab(slab)).start as usize;
+        let of_slot = self.slabs[slab as usize].as_mut();
+        let of_slot = of_slot.unwrap_or_else(|| panic!("slot {slot} is a page's, and slab {slab} is not there"));
+        Some((of_slot, slot.place() - first))
+    }
+
+    /// Takes the slot of the page that was idle longest, from before `before`; of those, one that storage has, if there
+    /// is one at hand.
+    fn evict_one(&mut self, before: u64) -> Option<(RemoteSlot, PageId)> {
+        let page = {
+            let mut old = self.may_go(before).take(LOOK).peekable();
+            let oldest = old.peek().copied();
+            let saved = |page: &PageId| self.entries.get(page).is_some_and(|entry| !entry.trace.is_dirty());
+            old.find(saved).or(oldest)?
+        };
         let slot = self.take_copy(page)?.slot;
+        // Its name is not emptied: another takes its place.
+        self.emptied.remove(&slot);
         self.fading.insert(page);
+        self.ghosts.add(page);
         Some((slot, page))
+    }
+
+    fn is_leaving(&self, page: PageId) -> bool {
+        self.slab_with(page).is_some_and(|slab| slab.is_leaving)
+    }
+
+    /// Its copy ends as soon as its name is empty; until then the page has no other.
+    fn is_in_lost_slab(&self, page: PageId) -> bool {
+        self.slab_with(page).is_some_and(|slab| slab.is_lost)
+    }
+
+    fn slab_with(&self, page: PageId) -> Option<&Slab> {
+        let copy = self.entries.get(&page)?.copy?;
+        self.slab_of(copy.slot)
+    }
+
+    fn slab_of(&self, slot: RemoteSlot) -> Option<&Slab> {
+        match self.link.as_ref()?.layout.part_of(slot) {
+            Part::First => None,
+            Part::Slab(slab) => self.slabs.get(slab as usize)?.as_ref(),
+        }
+    }
+
+    /// Whether a slot may be given to a page: its part is there, and stays.
+    fn is_served(&self, slot: RemoteSlot) -> bool {
+        let in_first = self
+            .link
+            .as_ref()
+            .is_some_and(|link| link.layout.part_of(slot) == Part::First);
+        in_first || self.slab_of(slot).is_some_and(|slab| !slab.is_leaving)
     }
 
     /// `written` is in its slot. `Some`: the page has lost that slot meanwhile, which the caller empties and frees.
@@ -211,6 +380,7 @@ impl Table {
             written.slot
         );
         if self.orphans.remove(&written.slot) {
+            self.emptied.insert(written.slot);
             return Some(written.slot);
         }
         if let Some(copy) = self.entries.get_mut(&page).and_then(|entry| entry.copy.as_mut()) {
@@ -236,6 +406,8 @@ impl Table {
             assert!(new, "slot {slot} is given up once");
             return None;
         }
+        let new = self.emptied.insert(slot);
+        assert!(new, "slot {slot} is emptied by one caller");
         Some(slot)
     }
 
@@ -248,9 +420,7 @@ impl Table {
             let idle = self.idle.remove(&entry.idle_since);
             assert!(idle.is_none_or(|idle| idle == page), "an idle time is of one page");
         }
-        if let Some(index) = &mut self.index {
-            index.leave(page, copy.slot);
-        }
+        self.give_up(page, copy);
         self.tidy(page);
         self.release(copy.slot).map(|_| copy)
     }
@@ -276,15 +446,13 @@ impl Table {
         self.index.as_mut().map(Index::take_writes).unwrap_or_default()
     }
 
-    /// The slot is empty.
+    /// The slot is empty. That of a slab which is leaving, or has left, is no page's any more.
     pub fn free(&mut self, slot: RemoteSlot) {
-        let layout = self.link.as_ref().map(|link| link.layout);
-        let slots = layout.map_or(0, |layout| layout.slots);
-        assert!(
-            layout.is_some_and(|layout| layout.has(slot)),
-            "slot {slot} is one of {slots}"
-        );
-        assert!(self.free.len() < slots as usize, "a slot becomes free once");
+        self.emptied.remove(&slot);
+        if !self.is_served(slot) {
+            return;
+        }
+        assert!(self.free.len() < self.slots() as usize, "a slot becomes free once");
         assert!(
             !self.written.contains(&slot),
             "slot {slot} is free when no write is under way"
@@ -350,9 +518,7 @@ impl Table {
             }
             if let Some(copy) = entry.copy {
                 slots.extend(self.release(copy.slot));
-                if let Some(index) = &mut self.index {
-                    index.leave(*page, copy.slot);
-                }
+                self.give_up(*page, copy);
                 if !entry.registered {
                     self.idle.remove(&entry.idle_since);
                 }
@@ -365,13 +531,12 @@ impl Table {
     pub fn adopt(&mut self, page: PageId, copy: Copy, trace: Trace) {
         self.clock += 1;
         let entry = Entry {
-            copy: Some(copy),
-            registered: false,
             idle_since: self.clock,
-            trace: Trace::default(),
+            ..Entry::default()
         };
         let before = self.entries.insert(page, entry);
         assert!(before.is_none(), "page {page} is found once at the start");
+        self.give(page, copy);
         self.idle.insert(self.clock, page);
         self.note(page, trace);
     }
@@ -379,6 +544,209 @@ impl Table {
     /// Takes `slot` off the free ones; at the start only.
     pub fn retain_free(&mut self, keep: impl Fn(RemoteSlot) -> bool) {
         self.free.retain(|slot| keep(*slot));
+    }
+
+    // ---- slabs ----
+
+    /// The slab is there, and empty. Not yet, where a write to it, or of its names, is under way still from before.
+    #[must_use]
+    pub fn add_slab(&mut self, slab: u32) -> bool {
+        let Some(link) = self.link.clone().filter(|_| !self.is_written(slab)) else {
+            return false;
+        };
+        let place = &mut self.slabs[slab as usize];
+        assert!(place.is_none(), "slab {slab} is added once");
+        *place = Some(Slab {
+            pages: vec![None; link.layout.slabs.slots as usize],
+            used: 0,
+            is_leaving: false,
+            is_lost: false,
+        });
+        // The slots of lower numbers go first, so that slabs of higher ones are emptied more easily.
+        self.free.splice(0..0, slots_of(&link, Part::Slab(slab)).rev());
+        true
+    }
+
+    /// The slabs that are there and stay, and those that are leaving.
+    pub fn slabs(&self) -> (Vec<u32>, Vec<u32>) {
+        let there = (0..)
+            .zip(&self.slabs)
+            .filter_map(|(n, slab)| Some((n, slab.as_ref()?.is_leaving)));
+        let (leaving, staying): (Vec<_>, Vec<_>) = there.partition(|(_, is_leaving)| *is_leaving);
+        let number = |(slab, _)| slab;
+        (
+            staying.into_iter().map(number).collect(),
+            leaving.into_iter().map(number).collect(),
+        )
+    }
+
+    /// Pages in a slab; `None` if it is not there.
+    pub fn pages_in(&self, slab: u32) -> Option<u32> {
+        Some(self.slabs.get(slab as usize)?.as_ref()?.used)
+    }
+
+    /// No page gets a slot of the slab from here on.
+    pub fn leave_slab(&mut self, slab: u32) {
+        let Some(layout) = self.link.as_ref().map(|link| link.layout) else {
+            return;
+        };
+        if let Some(Some(slab)) = self.slabs.get_mut(slab as usize) {
+            slab.is_leaving = true;
+        }
+        self.free.retain(|slot| layout.part_of(*slot) != Part::Slab(slab));
+    }
+
+    /// Copies of a slab that is leaving, at most `most`, from the place `from` on: their names are to be emptied. Not
+    /// those that are being written. And the place behind them; `None` at the slab's end.
+    pub fn begin_ending(&mut self, slab: u32, from: usize, most: usize) -> (Vec<Ending>, Option<usize>) {
+        let Some(of_slab) = self.slabs.get(slab as usize).and_then(Option::as_ref) else {
+            return (Vec::new(), None);
+        };
+        assert!(of_slab.is_leaving, "copies end in slab {slab} when it is leaving");
+        let mut endings = Vec::new();
+        let mut next = None;
+        for (place, page) in of_slab.pages.iter().enumerate().skip(from) {
+            if endings.len() == most {
+                next = Some(place);
+                break;
+            }
+            let Some(page) = *page else { continue };
+            let entry = self.entries.get(&page);
+            let copy = entry.and_then(|entry| entry.copy);
+            if let (Some(entry), Some(copy)) = (entry, copy.filter(|copy| !self.written.contains(&copy.slot))) {
+                let is_idle = !entry.registered;
+                endings.push(Ending { page, copy, is_idle });
+            }
+        }
+        self.ending.extend(endings.iter().map(|ending| ending.copy.slot));
+        (endings, next)
+    }
+
+    /// The name of this copy is empty: it is none any more, unless it was written since. `moves`: the page gets a place
+    /// elsewhere if it is in no frame, and some other has been idle for longer or a slot is free; it waits until it is
+    /// written there.
+    pub fn end(&mut self, ending: &Ending, moves: bool) -> Option<Place> {
+        let entry = *self.entries.get(&ending.page)?;
+        let is_same = entry.copy.is_some_and(|copy| copy.slot == ending.copy.slot);
+        if !is_same || !self.ending.remove(&ending.copy.slot) {
+            return None;
+        }
+        let moves = moves && !entry.registered && entry.copy == Some(ending.copy);
+        let place = if moves {
+            self.place_before(entry.idle_since)
+        } else {
+            None
+        };
+        // Not tidied away where the page is to have another place.
+        let page = ending.page;
+        if let Some(entry) = self.entries.get_mut(&page) {
+            entry.copy = None;
+        }
+        self.give_up(page, ending.copy);
+        match place {
+            None => {
+                if !entry.registered {
+                    self.idle.remove(&entry.idle_since);
+                }
+                self.ghosts.add(page);
+                self.tidy(page);
+            }
+            Some(place) => {
+                self.begin_copy(page, place.slot, place.evicted);
+                self.fading.insert(page);
+            }
+        }
+        place
+    }
+
+    /// A slot that is free, or that of a page which has been idle since before `before`.
+    fn place_before(&mut self, before: u64) -> Option<Place> {
+        if let Some(slot) = self.free.pop() {
+            return Some(Place { slot, evicted: None });
+        }
+        let (slot, page) = self.evict_one(before)?;
+        Some(Place {
+            slot,
+            evicted: Some(page),
+        })
+    }
+
+    /// The slab cannot be reached any more: it is leaving, and nothing is written there. What is being written now is no
+    /// copy: the writing threads empty its names. Says whether the slab was there.
+    #[must_use]
+    pub fn lose_slab(&mut self, slab: u32) -> bool {
+        let Some(Some(of_slab)) = self.slabs.get_mut(slab as usize) else {
+            return false;
+        };
+        if std::mem::replace(&mut of_slab.is_lost, true) {
+            return false;
+        }
+        self.leave_slab(slab);
+        let written = |page: &PageId| {
+            let copy = self.entries.get(page).and_then(|entry| entry.copy);
+            copy.is_some_and(|copy| self.written.contains(&copy.slot))
+        };
+        let pages = self.slabs[slab as usize]
+            .iter()
+            .flat_map(|slab| slab.pages.iter().flatten());
+        let written: Vec<PageId> = pages.copied().filter(written).collect();
+        for page in written {
+            let taken = self.take_copy(page);
+            assert!(taken.is_none(), "a slot that is being written is the writing thread's");
+        }
+        true
+    }
+
+    /// Whether a slab that is leaving has no page any more, and nothing is being written to it; then it is there no
+    /// more.
+    #[must_use]
+    pub fn remove_slab(&mut self, slab: u32) -> bool {
+        let is_empty = self.pages_in(slab).is_none_or(|pages| pages == 0) && !self.is_written(slab);
+        if is_empty {
+            self.lost_slab(slab);
+        }
+        is_empty
+    }
+
+    /// The slab is there no more; writes to it may be under way.
+    pub fn lost_slab(&mut self, slab: u32) {
+        assert!(
+            self.pages_in(slab).is_none_or(|pages| pages == 0),
+            "slab {slab} is empty"
+        );
+        if let Some(place) = self.slabs.get_mut(slab as usize) {
+            *place = None;
+        }
+    }
+
+    fn is_written(&self, slab: u32) -> bool {
+        let Some(link) = &self.link else { return false };
+        let mut written = self.written.iter().chain(&self.orphans).chain(&self.emptied);
+        written.any(|slot| link.layout.part_of(*slot) == Part::Slab(slab))
+    }
+
+    /// Looks which pages would go with a slab: those count from here on when they are asked for.
+    pub fn mark_cold(&mut self) {
+        let slots = self.link.as_ref().map_or(0, |link| link.layout.slabs.slots as usize);
+        let kept = slots.saturating_sub(self.free.len());
+        let looked = kept.min(COLD_LOOK);
+        self.cold_weight = kept.div_ceil(looked.max(1)) as u64;
+        self.cold_before = match looked {
+            0 => 0,
+            looked => self.idle.keys().nth(looked - 1).map_or(u64::MAX, |last| last + 1),
+        };
+    }
+
+    /// A page that is in no slot is asked for.
+    pub fn missed(&mut self, page: PageId) {
+        // What free slots will have is no reason for more of them.
+        let is_ghost = self.ghosts.take(page) && self.free.is_empty();
+        self.uses.misses_of_a_slab += u64::from(is_ghost);
+    }
+
+    /// What was counted since the start.
+    pub fn uses(&self) -> Uses {
+        self.uses
     }
 
     // ---- check ----
@@ -401,13 +769,15 @@ impl Table {
             if entry.copy.is_some_and(|copy| !used.insert(copy.slot)) {
                 problem(format!("the slot of page {page} is taken twice"));
             }
-            if idle && entry.copy.is_some_and(|copy| copy.lsn == Lsn::ZERO) {
+            let is_moving = self.fading.contains(page);
+            if idle && !is_moving && entry.copy.is_some_and(|copy| copy.lsn == Lsn::ZERO) {
                 problem(format!("page {page} is in no frame, and its copy is nothing"));
             }
             if entry.copy.is_none() && !entry.trace.is_dirty() {
                 problem(format!("page {page} has an entry for nothing"));
             }
         }
+        self.check_slabs(&mut problem);
         if self.idle.len() > self.entries.len() || self.unsaved.len() > self.entries.len() {
             problem("more pages in the lists than entries".into());
         }
@@ -419,12 +789,56 @@ impl Table {
             );
         }
     }
+
+    fn check_slabs(&self, problem: &mut impl FnMut(String)) {
+        let copies = self
+            .entries
+            .iter()
+            .filter_map(|(page, entry)| Some((*page, entry.copy?)));
+        let copies: Vec<(PageId, Copy)> = copies.collect();
+        if copies.len() != self.copies as usize {
+            problem(format!("{} copies, counted as {}", copies.len(), self.copies));
+        }
+        let Some(link) = &self.link else { return };
+        let mut in_slabs = 0;
+        for (page, copy) in copies {
+            let Part::Slab(slab) = link.layout.part_of(copy.slot) else {
+                continue;
+            };
+            in_slabs += 1;
+            let first = link.layout.slots_of(Part::Slab(slab)).start as usize;
+            let held = self
+                .slab_of(copy.slot)
+                .map(|slab| slab.pages[copy.slot.place() - first]);
+            if held != Some(Some(page)) {
+                problem(format!("slab {slab} does not know of page {page}"));
+            }
+        }
+        let held = self
+            .slabs
+            .iter()
+            .flatten()
+            .flat_map(|slab| &slab.pages)
+            .flatten()
+            .count();
+        if held != in_slabs {
+            problem(format!("slabs know of {held} pages, and have {in_slabs}"));
+        }
+        if let Some(slot) = self.free.iter().find(|slot| !self.is_served(**slot)) {
+            problem(format!("slot {slot} is free, and its slab is not there"));
+        }
+    }
+}
+
+fn slots_of(link: &Link, part: Part) -> impl DoubleEndedIterator<Item = RemoteSlot> + use<> {
+    let slots = link.layout.slots_of(part);
+    RemoteSlot::all(slots.start, slots.end)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::layout::Layout;
-    use super::super::link::RemoteSource;
+    use super::super::source::RemoteSource;
     use super::*;
     use cenote_base::rt::Nanos;
     use cenote_fabric::rdma::RemoteMemory;

@@ -9,4 +9,5 @@ mod measure;
 mod mirror;
 mod model;
 mod simulated;
+mod slabs;
 mod tiered;

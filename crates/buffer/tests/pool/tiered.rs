@@ -21,13 +21,14 @@ use cenote_testkit::faulty::MemFs;
 
 use crate::model::{self, Random, SPACE, THREADS};
 
-const PAGES: u32 = 600;
+pub const PAGES: u32 = 600;
 const RING: u64 = (4 << 20) + 4096;
 /// Fewer frames than pages.
 const FRAMES: u32 = 160;
 
 /// A memory node, and whether it can be reached.
-struct Far {
+#[derive(Clone)]
+pub struct Far {
     node: Node,
     memory: Remote,
     cut: Arc<AtomicBool>,
@@ -36,7 +37,7 @@ struct Far {
 }
 
 /// A way that can be cut. What is under way at that moment is done, done in part, or not done.
-struct CuttableLink {
+pub struct CuttableLink {
     node: Node,
     cut: Arc<AtomicBool>,
     together: Arc<AtomicU64>,
@@ -93,8 +94,12 @@ impl Endpoint for CuttableLink {
 
 impl Far {
     fn new(slots: u32) -> Self {
-        let node = Node::new("far");
-        let memory = node.memory().register(RemoteLayout::len_for(slots));
+        Self::of(Node::new("far"), RemoteLayout::len_for(slots))
+    }
+
+    /// So much memory of a node.
+    pub fn of(node: Node, len: u64) -> Self {
+        let memory = node.memory().register(len);
         Self {
             node,
             memory,
@@ -104,28 +109,35 @@ impl Far {
     }
 
     fn source(&self) -> RemoteSource {
-        let (node, memory, cut) = (self.node.clone(), self.memory, Arc::clone(&self.cut));
-        let together = Arc::clone(&self.together);
-        RemoteSource::new(move |_| {
-            if cut.load(Ordering::SeqCst) {
-                return Err(Error::Lost("the way is cut".into()));
-            }
-            let way = CuttableLink {
-                node: node.clone(),
-                cut: Arc::clone(&cut),
-                together: Arc::clone(&together),
-                random: AtomicU64::new(cenote_base::rt::random()),
-            };
-            Ok(RemoteMemory::new(Arc::new(way), memory))
-        })
+        let far = self.clone();
+        RemoteSource::new(move |_| far.connect())
     }
 
-    fn cut(&self) {
+    /// The memory over a way, if that is not cut.
+    pub fn connect(&self) -> Result<RemoteMemory, Error> {
+        if self.cut.load(Ordering::SeqCst) {
+            return Err(Error::Lost("the way is cut".into()));
+        }
+        let way = CuttableLink {
+            node: self.node.clone(),
+            cut: Arc::clone(&self.cut),
+            together: Arc::clone(&self.together),
+            random: AtomicU64::new(cenote_base::rt::random()),
+        };
+        Ok(RemoteMemory::new(Arc::new(way), self.memory))
+    }
+
+    /// The way is whole.
+    pub fn mend(&self) {
+        self.cut.store(false, Ordering::SeqCst);
+    }
+
+    pub fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
     }
 
     /// The same memory, over ways that are whole.
-    fn mended(&self) -> Self {
+    pub fn mended(&self) -> Self {
         Self {
             node: self.node.clone(),
             memory: self.memory,
@@ -140,23 +152,28 @@ impl Far {
     }
 }
 
-fn config(far: Option<&Far>) -> Config {
+pub fn config(remote: Option<RemoteSource>) -> Config {
     let geometry_len = (FRAMES as u64 + 40) * (PAGE_SIZE as u64 + 68) + RING + (1 << 20);
-    let mut config = Config::new(if far.is_some() { Kind::Tiered } else { Kind::Dram }, geometry_len);
-    config.remote = far.map(Far::source);
+    let kind = if remote.is_some() { Kind::Tiered } else { Kind::Dram };
+    let mut config = Config::new(kind, geometry_len);
+    config.remote = remote;
     config.ring = Some(RING);
     config.log_limit = 8 << 20;
     config
 }
 
 fn open(files: &MemFs, far: Option<&Far>) -> (BufferPool, RecoveryReport) {
+    opened(files, config(far.map(Far::source)))
+}
+
+pub fn opened(files: &MemFs, config: Config) -> (BufferPool, RecoveryReport) {
     fs::with(Arc::new(files.clone()), || {
-        BufferPool::open(config(far), DataDir::open(Path::new("/data"))?)
+        BufferPool::open(config, DataDir::open(Path::new("/data"))?)
     })
     .expect("pool")
 }
 
-fn with<T>(files: &MemFs, body: impl FnOnce() -> T) -> T {
+pub fn with<T>(files: &MemFs, body: impl FnOnce() -> T) -> T {
     fs::with(Arc::new(files.clone()), body)
 }
 
@@ -167,16 +184,16 @@ fn prepared(far: &Far) -> (MemFs, BufferPool) {
     (files, pool)
 }
 
-fn verify(files: &MemFs, pool: &BufferPool, notes: &[u64]) {
+pub fn verify(files: &MemFs, pool: &BufferPool, notes: &[u64]) {
     with(files, || model::verify(pool, PAGES, notes));
 }
 
-fn remote(pool: &BufferPool) -> TierStats {
+pub fn remote(pool: &BufferPool) -> TierStats {
     pool.stats().remote.expect("a tiered pool")
 }
 
 /// Reads all pages.
-fn read_all(files: &MemFs, pool: &BufferPool) {
+pub fn read_all(files: &MemFs, pool: &BufferPool) {
     with(files, || {
         for page in 0..PAGES + THREADS {
             pool.shared(PageId::new(SPACE, page)).expect("page");
@@ -186,7 +203,7 @@ fn read_all(files: &MemFs, pool: &BufferPool) {
 
 /// Runs the bank for `time`, with something going on beside it, then calls `at_the_end` with the counts noted, while it
 /// still runs.
-fn run<T>(
+pub fn run<T>(
     files: &MemFs,
     pool: &BufferPool,
     random: &mut Random,
@@ -218,7 +235,7 @@ fn run<T>(
     })
 }
 
-fn work(files: &MemFs, pool: &BufferPool, random: &mut Random, millis: u64) -> Vec<u64> {
+pub fn work(files: &MemFs, pool: &BufferPool, random: &mut Random, millis: u64) -> Vec<u64> {
     run(files, pool, random, Duration::from_millis(millis), || {}, |notes| notes)
 }
 
@@ -580,11 +597,11 @@ fn kinds_and_remote_memory_belong_together() {
     };
     assert!(refused(Config {
         remote: None,
-        ..config(Some(&far))
+        ..config(Some(far.source()))
     }));
     assert!(refused(Config {
         kind: Kind::Dram,
-        ..config(Some(&far))
+        ..config(Some(far.source()))
     }));
 }
 

@@ -2,20 +2,22 @@
 //!
 //! ```text
 //!  engine ── port ── network: loss, delay, reordering, cuts ── node: lost and replaced, keys revoked, bits flipped
+//!                                                          └── another with slabs, by which the memory grows
 //! ```
 //!
 //! Whatever happens here costs the engine warmth, never a row: so nothing of it excuses an error of a session.
 
 use cenote_base::random::Random;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::rt::Nanos;
-use cenote_base::{Error, Result};
-use cenote_buffer::{RemoteLayout, RemoteSource};
+use cenote_base::{Error, PAGE_SIZE, Result};
+use cenote_buffer::{Growth, RemoteLayout, RemoteProvider, RemoteSize, RemoteSource};
 use cenote_fabric::profile;
-use cenote_fabric::rdma::{Fabric, Remote, RemoteMemory};
+use cenote_fabric::rdma::{Fabric, Key, Remote, RemoteMemory};
 
 use super::plan::Tier;
 use super::shared::Shared;
@@ -23,12 +25,16 @@ use crate::rdma::{Faults, MemoryNode, Network, Port};
 
 /// What nodes are called: a new one takes the place of the one before.
 const NODE: &str = "far";
+/// The one that slabs lie on.
+const SLAB_NODE: &str = "far-slabs";
 
 /// A network and the node on it. Outlives every process.
 #[derive(Debug)]
 pub struct Far {
     network: Network,
     tier: Tier,
+    /// Half of the memories have slabs.
+    growth: Option<Growth>,
     /// From which the way may be cut.
     hosts: Range<usize>,
     now: Mutex<Now>,
@@ -43,6 +49,97 @@ struct Now {
     taken: u64,
     cut: bool,
     spoilt: bool,
+    slab_node: MemoryNode,
+    slabs: BTreeMap<u32, Remote>,
+    slabs_cut: bool,
+}
+
+/// Who has a way.
+#[derive(Debug)]
+enum Holder {
+    Alone,
+    /// Which of the servers it is, by when it took the memory first; 0: not yet.
+    Server(AtomicU64),
+    Reader,
+}
+
+/// A host's way.
+#[derive(Debug)]
+struct FarPort {
+    far: Arc<Far>,
+    port: Arc<Port>,
+    holder: Holder,
+}
+
+impl FarPort {
+    /// Whether the memory is the holder's still.
+    fn check(&self, now: &Now) -> Result<()> {
+        match &self.holder {
+            Holder::Server(mine) if mine.load(SeqCst) != now.taken => {
+                Err(Error::Revoked("another server has the remote memory".into()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn first(&self) -> Result<Remote> {
+        let mut now = self.far.now();
+        let given_up = || Error::Lost("the memory is given up".into());
+        match &self.holder {
+            Holder::Alone => Ok(now.memory),
+            Holder::Reader => now.node.register_to_read(now.memory.key).ok_or_else(given_up),
+            Holder::Server(mine) => {
+                if mine.load(SeqCst) == 0 {
+                    now.taken += 1;
+                    mine.store(now.taken, SeqCst);
+                }
+                self.check(&now)?;
+                now.memory = now.node.register_anew(now.memory.key).ok_or_else(given_up)?;
+                Ok(now.memory)
+            }
+        }
+    }
+
+    fn slab(&self, slab: u32) -> Result<Remote> {
+        let mut now = self.far.now();
+        self.check(&now)?;
+        let there = now.slabs.get(&slab).copied();
+        let anew = match (&self.holder, there) {
+            (Holder::Reader, Some(memory)) => return now.slab_node.register_to_read(memory.key).ok_or_else(no_slab),
+            (Holder::Reader, None) => return Err(no_slab()),
+            (_, there) => there.and_then(|memory| now.slab_node.register_anew(memory.key)),
+        };
+        // Not granted, or given up with its node.
+        let len = self.far.growth.map_or(0, |growth| growth.slab);
+        let memory = anew.unwrap_or_else(|| now.slab_node.register(len));
+        now.slabs.insert(slab, memory);
+        Ok(memory)
+    }
+}
+
+fn no_slab() -> Error {
+    Error::Lost("there is no such slab".into())
+}
+
+impl RemoteProvider for FarPort {
+    fn connect(&self, _: u128) -> Result<RemoteMemory> {
+        let memory = self.first()?;
+        Ok(RemoteMemory::new(self.port.connect(NODE)?, memory))
+    }
+
+    fn slab(&self, _: u128, slab: u32) -> Result<RemoteMemory> {
+        let memory = self.slab(slab)?;
+        Ok(RemoteMemory::new(self.port.connect(SLAB_NODE)?, memory))
+    }
+
+    fn give_back(&self, _: u128, slab: u32) -> Result<()> {
+        let mut now = self.far.now();
+        self.check(&now)?;
+        if let Some(memory) = now.slabs.remove(&slab) {
+            now.slab_node.revoke(memory.key);
+        }
+        Ok(())
+    }
 }
 
 impl Far {
@@ -51,10 +148,16 @@ impl Far {
         let profile = profile::named("rdma").expect("a profile of this program");
         let network = Network::new(&profile, draw.word());
         network.set_faults(faults(draw));
-        let now = Mutex::new(new_node(&network, tier));
+        let growth = (!draw.one_in(2)).then(|| Growth {
+            slab: draw.pick(&[10, 40, 150]) * PAGE_SIZE as u64,
+            most: draw.pick(&[1, 3, 8]),
+            worth: draw.pick(&[1, 1000, 1_000_000]),
+        });
+        let now = Mutex::new(new_node(&network, tier, growth));
         Arc::new(Far {
             network,
             tier,
+            growth,
             hosts,
             now,
         })
@@ -65,53 +168,50 @@ impl Far {
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The way that an engine on `host` is given: it leads to whatever node there is when it is asked for.
+    /// The way that an engine on `host` is given: it leads to whatever nodes there are when it is asked for.
     pub fn source(self: &Arc<Far>, host: usize) -> RemoteSource {
-        let (far, port) = (Arc::clone(self), self.network.port(host));
-        RemoteSource::new(move |_| far.connect(&port))
-    }
-
-    fn connect(&self, port: &Arc<Port>) -> Result<RemoteMemory> {
-        let memory = self.now().memory;
-        Ok(RemoteMemory::new(port.connect(NODE)?, memory))
+        self.through(host, Holder::Alone)
     }
 
     /// The way of a server of a database that has readers: it takes the memory from the one before, whose keys end, and
     /// readers' do. When another has taken it, it is the server's no more.
     pub fn server_source(self: &Arc<Far>, host: usize) -> RemoteSource {
-        let (far, port, mine) = (Arc::clone(self), self.network.port(host), AtomicU64::new(0));
-        RemoteSource::new(move |_| {
-            let memory = far.take(&mine)?;
-            Ok(RemoteMemory::new(port.connect(NODE)?, memory))
-        })
-    }
-
-    fn take(&self, mine: &AtomicU64) -> Result<Remote> {
-        let mut now = self.now();
-        match mine.load(SeqCst) {
-            0 => {
-                now.taken += 1;
-                mine.store(now.taken, SeqCst);
-            }
-            taken if taken == now.taken => {}
-            _ => return Err(Error::Revoked("another server has the remote memory".into())),
-        }
-        let anew = now.node.register_anew(now.memory.key);
-        now.memory = anew.ok_or_else(|| Error::Lost("the memory is given up".into()))?;
-        Ok(now.memory)
+        self.through(host, Holder::Server(AtomicU64::new(0)))
     }
 
     /// The way of a reader, whose key only reads.
     pub fn reader_source(self: &Arc<Far>, host: usize) -> RemoteSource {
-        let (far, port) = (Arc::clone(self), self.network.port(host));
-        RemoteSource::new(move |_| {
-            let memory = {
-                let now = far.now();
-                now.node.register_to_read(now.memory.key)
-            };
-            let memory = memory.ok_or_else(|| Error::Lost("the memory is given up".into()))?;
-            Ok(RemoteMemory::new(port.connect(NODE)?, memory))
-        })
+        self.through(host, Holder::Reader)
+    }
+
+    fn through(self: &Arc<Far>, host: usize, holder: Holder) -> RemoteSource {
+        let is_reader = matches!(holder, Holder::Reader);
+        let port = Arc::new(FarPort {
+            far: Arc::clone(self),
+            port: self.network.port(host),
+            holder,
+        });
+        match self.growth.filter(|_| !is_reader) {
+            Some(growth) => RemoteSource::growing(port, growth).expect("slabs of a page at least"),
+            None => RemoteSource::of(port),
+        }
+    }
+
+    /// How far the memory grows.
+    pub fn growth(&self) -> Option<Growth> {
+        self.growth
+    }
+
+    /// A size that it may have.
+    pub fn draw_size(&self, draw: u64) -> RemoteSize {
+        let first = RemoteLayout::first_len_for(self.tier.slots, self.growth);
+        match self.growth {
+            Some(growth) if !draw.is_multiple_of(4) => {
+                let slabs = draw / 4 % (u64::from(growth.most) + 1);
+                RemoteSize::Bytes(first + slabs * growth.slab)
+            }
+            _ => RemoteSize::ByNeed,
+        }
     }
 
     /// Whether bits of the node's memory were flipped in this life, or are since an earlier one: a check may say so.
@@ -121,11 +221,15 @@ impl Far {
 
     /// Something happens to the node or to the way there, while an engine uses it.
     pub fn befall(&self, shared: &Shared, draw: &mut Random) {
-        match draw.below(8) {
+        match draw.below(if self.growth.is_some() { 14 } else { 8 }) {
             0..3 => self.cut_or_mend(shared),
             3 => self.replace(shared),
             4 => self.revoke(shared),
             5 => self.flip(shared, draw),
+            8..11 => self.cut_or_mend_slabs(shared),
+            11 => self.replace_slabs(shared),
+            12 => self.revoke_slab(shared, draw),
+            13 => self.flip_in_slab(shared, draw),
             _ => {
                 shared.befalls("faults: another network");
                 self.network.set_faults(faults(draw));
@@ -137,6 +241,9 @@ impl Far {
     pub fn between_lives(&self, shared: &Shared, draw: &mut Random) {
         if self.now().cut && !draw.one_in(4) {
             self.cut_or_mend(shared);
+        }
+        if self.now().slabs_cut && !draw.one_in(4) {
+            self.cut_or_mend_slabs(shared);
         }
         if draw.one_in(4) {
             self.replace(shared);
@@ -150,11 +257,64 @@ impl Far {
         }
     }
 
-    /// The way is whole.
+    /// The ways are whole.
     pub fn mend(&self) {
         let mut now = self.now();
-        now.cut = false;
-        self.hosts.clone().for_each(|host| self.network.mend(host, &now.node));
+        (now.cut, now.slabs_cut) = (false, false);
+        for host in self.hosts.clone() {
+            self.network.mend(host, &now.node);
+            self.network.mend(host, &now.slab_node);
+        }
+    }
+
+    fn cut_or_mend_slabs(&self, shared: &Shared) {
+        let mut now = self.now();
+        now.slabs_cut = !now.slabs_cut;
+        if now.slabs_cut {
+            shared.befalls("faults: way to slabs cut");
+        }
+        for host in self.hosts.clone() {
+            match now.slabs_cut {
+                true => self.network.cut(host, &now.slab_node),
+                false => self.network.mend(host, &now.slab_node),
+            }
+        }
+    }
+
+    /// The node with the slabs is lost; another takes its place.
+    fn replace_slabs(&self, shared: &Shared) {
+        shared.befalls("faults: node of slabs lost");
+        let mut now = self.now();
+        now.slab_node.lose();
+        now.slab_node = self.network.add_node(SLAB_NODE);
+        now.slabs_cut = false;
+    }
+
+    /// A slab's keys end; its memory stays, and is reached anew.
+    fn revoke_slab(&self, shared: &Shared, draw: &mut Random) {
+        let mut now = self.now();
+        let slabs: Vec<u32> = now.slabs.keys().copied().collect();
+        if slabs.is_empty() {
+            return;
+        }
+        shared.befalls("faults: key of a slab revoked");
+        let slab = draw.pick(&slabs);
+        let anew = now.slab_node.register_anew(now.slabs[&slab].key);
+        if let Some(memory) = anew {
+            now.slabs.insert(slab, memory);
+        }
+    }
+
+    fn flip_in_slab(&self, shared: &Shared, draw: &mut Random) {
+        let mut now = self.now();
+        let slabs: Vec<u32> = now.slabs.keys().copied().collect();
+        if slabs.is_empty() {
+            return;
+        }
+        shared.befalls("faults: bits flipped in a slab");
+        now.spoilt = true;
+        let key = now.slabs[&draw.pick(&slabs)].key;
+        flip_bits(&now.slab_node, key, draw);
     }
 
     /// Cuts the way, and says whether it was whole.
@@ -174,9 +334,11 @@ impl Far {
         shared.befalls("faults: memory node lost");
         let mut now = self.now();
         now.node.lose();
-        let (spoilt, taken) = (now.spoilt, now.taken);
-        *now = new_node(&self.network, self.tier);
-        (now.spoilt, now.taken) = (spoilt, taken);
+        now.node = self.network.add_node(NODE);
+        now.memory = now
+            .node
+            .register(RemoteLayout::first_len_for(self.tier.slots, self.growth));
+        now.cut = false;
     }
 
     /// The node takes its memory back, and gives out other.
@@ -184,30 +346,39 @@ impl Far {
         shared.befalls("faults: key revoked");
         let mut now = self.now();
         now.node.revoke(now.memory.key);
-        now.memory = now.node.register(RemoteLayout::len_for(self.tier.slots));
+        now.memory = now
+            .node
+            .register(RemoteLayout::first_len_for(self.tier.slots, self.growth));
     }
 
     fn flip(&self, shared: &Shared, draw: &mut Random) {
         shared.befalls("faults: bits flipped in remote memory");
         let mut now = self.now();
         now.spoilt = true;
-        let bits = draw.pick(&[1, 64, 4000]);
-        now.node.inspect(now.memory.key, |bytes| {
-            for _ in 0..bits {
-                bytes[draw.below(bytes.len() as u64) as usize] ^= 1 << draw.below(8);
-            }
-        });
+        flip_bits(&now.node, now.memory.key, draw);
     }
 }
 
-fn new_node(network: &Network, tier: Tier) -> Now {
+fn flip_bits(node: &MemoryNode, key: Key, draw: &mut Random) {
+    let bits = draw.pick(&[1, 64, 4000]);
+    node.inspect(key, |bytes| {
+        for _ in 0..bits {
+            bytes[draw.below(bytes.len() as u64) as usize] ^= 1 << draw.below(8);
+        }
+    });
+}
+
+fn new_node(network: &Network, tier: Tier, growth: Option<Growth>) -> Now {
     let node = network.add_node(NODE);
     Now {
-        memory: node.register(RemoteLayout::len_for(tier.slots)),
+        memory: node.register(RemoteLayout::first_len_for(tier.slots, growth)),
         node,
         taken: 0,
         cut: false,
         spoilt: false,
+        slab_node: network.add_node(SLAB_NODE),
+        slabs: BTreeMap::new(),
+        slabs_cut: false,
     }
 }
 

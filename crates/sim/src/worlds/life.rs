@@ -11,6 +11,7 @@ use cenote_sql::Sql;
 use super::backup;
 use super::contents::found;
 use super::definer::Definer;
+use super::far::Far;
 use super::name::Name;
 use super::pages;
 use super::rows;
@@ -62,7 +63,8 @@ fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
             .map(|number| start(shared, &engine, number, site.life))
             .collect(),
     };
-    sessions.extend(site.far.is_some().then(|| start_tender(shared, &engine)));
+    let tender = site.far.as_ref().map(|far| start_tender(shared, &engine, far));
+    sessions.extend(tender);
     let often = matches!(shared.plan.name, Name::Crash | Name::Tiered);
     let always = shared.plan.rot || shared.plan.calm || shared.plan.hunt.wants_purge();
     if always || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 }) {
@@ -170,13 +172,16 @@ fn start(shared: &Arc<Shared>, engine: &Arc<Engine>, number: usize, life: usize)
 
 /// Does what threads of the engine do each second, or when much has changed: lives are shorter. Looks for remote memory
 /// that was lost, and writes back what storage lacks.
-fn start_tender(shared: &Arc<Shared>, engine: &Arc<Engine>) -> rt::JoinHandle<()> {
-    let (shared, engine) = (shared.clone(), engine.clone());
+fn start_tender(shared: &Arc<Shared>, engine: &Arc<Engine>, far: &Arc<Far>) -> rt::JoinHandle<()> {
+    let (shared, engine, far) = (shared.clone(), engine.clone(), far.clone());
     rt::spawn("tender", move || {
-        let mut before = [0; 4];
+        let mut before = [0; SEEN.len()];
         while !shared.is_stopping() {
             rt::sleep(Nanos::from_micros(300));
             engine.buffer().maintain_remote();
+            if far.growth().is_some() {
+                scale(&shared, &engine, &far);
+            }
             count_remote(&shared, &engine, &mut before);
             if rt::random().is_multiple_of(8)
                 && let Err(error) = save_all(&shared, &engine)
@@ -187,12 +192,41 @@ fn start_tender(shared: &Arc<Shared>, engine: &Arc<Engine>) -> rt::JoinHandle<()
     })
 }
 
+/// Another size now and then, and what the thread does that scales.
+fn scale(shared: &Shared, engine: &Engine, far: &Far) {
+    let draw = rt::random();
+    if draw.is_multiple_of(4)
+        && let Err(error) = engine.set_remote_size(far.draw_size(draw / 4))
+    {
+        shared.fail(format!("remote memory has no such size: {error}"));
+    }
+    engine.buffer().scale_remote();
+}
+
+/// What is counted of remote memory.
+const SEEN: [&str; 7] = [
+    "pages read",
+    "pages rebuilt without it",
+    "pages refused",
+    "losses",
+    "slabs taken",
+    "slabs given back",
+    "pages moved",
+];
+
 /// Adds what has come since `before`: a process that is killed does not say in the end.
-fn count_remote(shared: &Shared, engine: &Engine, before: &mut [u64; 4]) {
+fn count_remote(shared: &Shared, engine: &Engine, before: &mut [u64; SEEN.len()]) {
     let Some(tier) = engine.pool_stats().remote else { return };
-    let now = [tier.hits, tier.pages_rebuilt, tier.pages_refused, tier.losses];
-    let names = ["pages read", "pages rebuilt without it", "pages refused", "losses"];
-    for (i, name) in names.into_iter().enumerate() {
+    let now = [
+        tier.hits,
+        tier.pages_rebuilt,
+        tier.pages_refused,
+        tier.losses,
+        tier.slabs_taken,
+        tier.slabs_returned,
+        tier.pages_moved,
+    ];
+    for (i, name) in SEEN.into_iter().enumerate() {
         shared.add(&format!("remote memory: {name}"), now[i] - before[i]);
     }
     *before = now;

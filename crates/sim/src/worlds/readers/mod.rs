@@ -33,7 +33,7 @@ use super::shared::Shared;
 use crate::{Topology, World};
 
 /// Preemption points of a world, at most.
-pub(super) const STEPS_MOST: u64 = 400_000_000;
+pub(super) const STEPS_MOST: u64 = 1_000_000_000;
 
 /// A host for each node, those of servers, those of readers.
 pub(super) fn topology() -> Topology {

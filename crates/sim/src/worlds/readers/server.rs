@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
@@ -13,6 +14,8 @@ use crate::clock;
 
 /// Between two looks whether the world is over.
 const TURN: Nanos = Nanos::from_millis(5);
+/// Between two turns of the thread that scales.
+const SCALE_TURN: Nanos = Nanos::from_millis(20);
 
 /// The body of its process.
 pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
@@ -55,17 +58,38 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     server.prepare()?;
     let (other, definer) = (stage.clone(), engine.clone());
     let defines = rt::spawn("definer", move || define(&other, &definer, rt::random()));
+    let (other, scaled, ends) = (stage.clone(), engine.clone(), Arc::new(AtomicBool::new(false)));
+    let its_end = ends.clone();
+    let scales = rt::spawn("scaler", move || scale(&other, &scaled, &its_end));
     let worked = server.work();
     let rested = match worked {
         Ok(()) => server.rest(),
         failed => failed,
     };
     drop(server);
-    if let Err(panic) = defines.join() {
-        std::panic::resume_unwind(panic);
+    ends.store(true, SeqCst);
+    for beside in [defines, scales] {
+        if let Err(panic) = beside.join() {
+            std::panic::resume_unwind(panic);
+        }
     }
     rested?;
     engine.shutdown()
+}
+
+/// Gives remote memory another size now and then.
+fn scale(stage: &Arc<Stage>, engine: &Engine, ends: &AtomicBool) {
+    let Some(far) = stage.far.as_ref().filter(|far| far.growth().is_some()) else {
+        return;
+    };
+    while !stage.is_over() && !ends.load(SeqCst) {
+        rt::sleep(SCALE_TURN);
+        let draw = rt::random();
+        if draw.is_multiple_of(3) && engine.set_remote_size(far.draw_size(draw / 3)).is_err() {
+            stage.fail("remote memory has no such size".into());
+        }
+        engine.buffer().scale_remote();
+    }
 }
 
 struct Server<'s> {

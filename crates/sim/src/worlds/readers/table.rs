@@ -86,8 +86,10 @@ pub(super) fn rows_of(reader: &Reader, table: &Arc<Table>, index: Option<usize>)
     while scan.next_batch(reader, &mut batch)? {
         for i in 0..batch.len() {
             let (id, n) = decode(table, batch.row(i))?;
-            if rows.insert(id, n).is_some() {
-                return Err(Error::Internal(format!("row {id} comes twice")));
+            if let Some(before) = rows.insert(id, n) {
+                let by = index.map_or("the table".into(), |index| format!("index {index}"));
+                let text = format!("row {id} comes twice by {by}: {before}, then {n}");
+                return Err(Error::Internal(text));
             }
         }
     }

@@ -1,0 +1,188 @@
+//! How a pool comes by its remote memory: the first part of it, and the slabs by which it grows.
+
+use std::fmt;
+use std::sync::Arc;
+
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::{self, Event, Mutex, Nanos};
+use cenote_base::{Error, Result};
+use cenote_fabric::rdma::RemoteMemory;
+
+/// Slabs of one database: what is granted is a word of bits.
+pub const SLABS_MAX: u32 = 64;
+
+/// Who gives remote memory to a database, and takes it back.
+pub trait RemoteProvider: Send + Sync {
+    /// The first part of it, over an endpoint that works.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn connect(&self, database: u128) -> Result<RemoteMemory>;
+
+    /// The slab of this number, which is granted if it is not yet. Asked again, it is reached anew.
+    ///
+    /// # Errors
+    /// [`Error::Full`]: there is no memory for it. Others: it cannot be reached.
+    fn slab(&self, database: u128, slab: u32) -> Result<RemoteMemory>;
+
+    /// The slab is used no more. Nothing where it is not granted.
+    ///
+    /// # Errors
+    /// It is not known whether it was given back: to be done again.
+    fn give_back(&self, database: u128, slab: u32) -> Result<()>;
+}
+
+/// How far remote memory grows beyond its first part, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Growth {
+    /// Bytes of a slab.
+    pub slab: u64,
+    /// Slabs at most.
+    pub most: u32,
+    /// Pages a second that a GiB has to save from being read in storage, to be taken and kept.
+    pub worth: u32,
+}
+
+/// Bytes of the first part for each page that slabs may hold: its name, and its share of the index.
+pub const NAMED: u64 = 64;
+
+impl Growth {
+    /// Bytes of the first part that name what slabs may hold.
+    pub fn named(&self) -> u64 {
+        self.slab / cenote_base::PAGE_SIZE as u64 * u64::from(self.most) * NAMED
+    }
+}
+
+/// How a pool comes by its remote memory, at its start and again after it was lost.
+#[derive(Clone)]
+pub struct RemoteSource {
+    provider: Arc<dyn RemoteProvider>,
+    growth: Option<Growth>,
+    /// Whether there may be slabs, or may have been.
+    scales: bool,
+    /// Whether a thread is at it.
+    is_busy: Arc<AtomicBool>,
+}
+
+/// Memory that does not grow.
+struct Whole<F>(F);
+
+impl<F: Fn(u128) -> Result<RemoteMemory> + Send + Sync> RemoteProvider for Whole<F> {
+    fn connect(&self, database: u128) -> Result<RemoteMemory> {
+        (self.0)(database)
+    }
+
+    fn slab(&self, _: u128, slab: u32) -> Result<RemoteMemory> {
+        Err(Error::Full(format!(
+            "this remote memory is in one part: there is no slab {slab}"
+        )))
+    }
+
+    fn give_back(&self, _: u128, _: u32) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl RemoteSource {
+    /// `connect` gives the memory of this database over an endpoint that works, or says why there is none.
+    pub fn new(connect: impl Fn(u128) -> Result<RemoteMemory> + Send + Sync + 'static) -> Self {
+        Self {
+            scales: false,
+            ..Self::of(Arc::new(Whole(connect)))
+        }
+    }
+
+    /// Memory over an endpoint that is there for good.
+    pub fn fixed(memory: RemoteMemory) -> Self {
+        Self::new(move |_| Ok(memory.clone()))
+    }
+
+    /// Memory that whoever has it lets grow; of a reader, which finds out how far.
+    pub fn of(provider: Arc<dyn RemoteProvider>) -> Self {
+        Self {
+            provider,
+            growth: None,
+            scales: true,
+            is_busy: Arc::default(),
+        }
+    }
+
+    /// Memory that grows and shrinks by slabs.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: more than [`SLABS_MAX`] slabs, or none that holds a page.
+    pub fn growing(provider: Arc<dyn RemoteProvider>, growth: Growth) -> Result<Self> {
+        if growth.most > SLABS_MAX || growth.slab < cenote_base::PAGE_SIZE as u64 {
+            return Err(Error::Invalid(format!(
+                "remote memory grows by at most {SLABS_MAX} slabs of a page at least, not by {} of {} bytes",
+                growth.most, growth.slab
+            )));
+        }
+        let growth = Some(growth).filter(|growth| growth.most > 0);
+        Ok(Self {
+            growth,
+            ..Self::of(provider)
+        })
+    }
+
+    /// Whether a thread has to see to slabs: to more of them, or to those of former settings.
+    pub fn scales(&self) -> bool {
+        self.scales
+    }
+
+    /// How far it grows.
+    pub fn growth(&self) -> Option<Growth> {
+        self.growth
+    }
+
+    /// Connects. What takes longer than `patience` goes on by itself, for nothing; until it is over no other begins.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; those of the endpoint.
+    pub fn connect(&self, database: u128, patience: Nanos) -> Result<RemoteMemory> {
+        self.within(patience, move |provider| provider.connect(database))
+    }
+
+    /// A slab, as [`RemoteSource::connect`].
+    ///
+    /// # Errors
+    /// As there, and those of [`RemoteProvider::slab`].
+    pub fn slab(&self, database: u128, slab: u32, patience: Nanos) -> Result<RemoteMemory> {
+        self.within(patience, move |provider| provider.slab(database, slab))
+    }
+
+    /// Gives a slab back, as [`RemoteSource::connect`].
+    ///
+    /// # Errors
+    /// As there, and those of [`RemoteProvider::give_back`].
+    pub fn give_back(&self, database: u128, slab: u32, patience: Nanos) -> Result<()> {
+        self.within(patience, move |provider| provider.give_back(database, slab))
+    }
+
+    fn within<T: Send + 'static>(
+        &self,
+        patience: Nanos,
+        ask: impl FnOnce(&dyn RemoteProvider) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if self.is_busy.swap(true, Ordering::SeqCst) {
+            return Err(Error::Timeout("the way there is being looked for still".into()));
+        }
+        let (source, done) = (self.clone(), Arc::new((Mutex::new(None), Event::new())));
+        let answer = Arc::clone(&done);
+        rt::spawn("remote-connect", move || {
+            let connected = ask(&*source.provider);
+            source.is_busy.store(false, Ordering::SeqCst);
+            *answer.0.lock() = Some(connected);
+            answer.1.set();
+        });
+        done.1.wait_timeout(patience);
+        let connected = done.0.lock().take();
+        connected.unwrap_or_else(|| Err(Error::Timeout(format!("there was no way there within {patience}"))))
+    }
+}
+
+impl fmt::Debug for RemoteSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RemoteSource")
+    }
+}
