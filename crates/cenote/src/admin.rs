@@ -5,14 +5,18 @@
 //! CENOTE CHECK            verifies every tree, index and list; a row for each finding
 //! CENOTE BASE             copies all pages to the archive
 //! CENOTE BACKUP 'dir'     writes a consistent copy to an empty directory of the server's machine
+//! CENOTE MEMORY 'size'    lets remote memory grow or shrink to that
+//! CENOTE MEMORY BY NEED   lets it grow and shrink by what more of it would save
 //! ```
 //!
 //! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to
 //! SQL untouched: recognising them costs a comparison of seven bytes.
 
 use crate::archiving::Archiving;
+use crate::config::Settings;
 use crate::server::ServerStatements;
-use cenote_engine::{Datum, Engine};
+use cenote_base::units::ByteSize;
+use cenote_engine::{Datum, Engine, RemoteSize};
 use cenote_sql::{CancelHandle, Field, Formats, Output, Result, Session, SqlError, SystemViews, code};
 use std::path::Path;
 use std::sync::Arc;
@@ -29,6 +33,42 @@ pub struct Administration {
     pub views: Arc<dyn SystemViews>,
     /// What archives it, if anything does.
     pub archiving: Option<Archiving>,
+    /// Which sizes its remote memory may have; `None`: one, or there is none.
+    pub remote: Option<RemoteSizes>,
+}
+
+/// Which sizes remote memory may have that grows by slabs.
+#[derive(Debug, Clone, Copy)]
+pub struct RemoteSizes {
+    least: ByteSize,
+    most: ByteSize,
+    slab: ByteSize,
+}
+
+impl RemoteSizes {
+    /// As settings say.
+    pub fn of(settings: &Settings) -> Option<RemoteSizes> {
+        Some(RemoteSizes {
+            least: settings.memory_size,
+            most: settings.memory_max(),
+            slab: ByteSize(settings.growth?.slab),
+        })
+    }
+
+    /// A size that was asked for, as far as slabs go: what is left of memory_max has no whole slab.
+    fn allow(&self, asked: ByteSize) -> Result<RemoteSize> {
+        let is_less_than_a_slab = asked.bytes().saturating_sub(self.most.bytes()) < self.slab.bytes();
+        match asked >= self.least && is_less_than_a_slab {
+            true => Ok(RemoteSize::Bytes(asked.min(self.most).bytes())),
+            false => Err(SqlError::new(
+                code::INVALID_ARGUMENT,
+                format!(
+                    "remote memory of {asked}: it may be {} (memory_size) to {}, as memory_max and memory_slab say",
+                    self.least, self.most
+                ),
+            )),
+        }
+    }
 }
 
 impl ServerStatements for Administration {
@@ -53,9 +93,12 @@ impl Administration {
             ("CHECK", "") => self.check(out),
             ("BASE", "") => self.base(cancel, out),
             ("BACKUP", dir) => self.backup(dir, out),
+            ("MEMORY", size) => self.set_memory(size, out),
             _ => Err(
-                SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}"))
-                    .with_hint("There are CENOTE SHOW view, CENOTE CHECK, CENOTE BASE and CENOTE BACKUP 'dir'."),
+                SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}")).with_hint(
+                    "There are CENOTE SHOW view, CENOTE CHECK, CENOTE BASE, CENOTE BACKUP 'dir', CENOTE MEMORY \
+                         'size' and CENOTE MEMORY BY NEED.",
+                ),
             ),
         }
     }
@@ -108,9 +151,26 @@ impl Administration {
         answer(out, &["spaces", "pages", "bytes", "position"], &[row], "BASE")
     }
 
+    fn set_memory(&self, argument: &str, out: &mut dyn Output) -> Result<()> {
+        let not_here = |problem: &str, hint: &str| SqlError::new(code::OBJECT_NOT_IN_STATE, problem).with_hint(hint);
+        let asked = asked_size(argument)?;
+        if self.engine.is_reader() {
+            let problem = "this server reads the memory that another server has";
+            return Err(not_here(problem, "Ask the server that has the database."));
+        }
+        let sizes = self.remote.ok_or_else(|| {
+            let problem = "this server has no remote memory that grows";
+            not_here(problem, "Start it with --memory tiered and --memory-max.")
+        })?;
+        let size = asked.map_or(Ok(RemoteSize::ByNeed), |asked| sizes.allow(asked))?;
+        self.engine
+            .set_remote_size(size)
+            .map_err(|error| SqlError::new(code::OBJECT_NOT_IN_STATE, error.to_string()))?;
+        out.complete("MEMORY")
+    }
+
     fn backup(&self, dir: &str, out: &mut dyn Output) -> Result<()> {
-        let quoted = dir.strip_prefix('\'').and_then(|dir| dir.strip_suffix('\''));
-        let dir = quoted.filter(|dir| dir.starts_with('/')).ok_or_else(|| {
+        let dir = unquoted(dir).filter(|dir| dir.starts_with('/')).ok_or_else(|| {
             SqlError::new(
                 code::SYNTAX_ERROR,
                 "CENOTE BACKUP needs an absolute path between quotes",
@@ -122,6 +182,26 @@ impl Administration {
             .map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
         out.complete("BACKUP")
     }
+}
+
+fn unquoted(text: &str) -> Option<&str> {
+    text.strip_prefix('\'')?.strip_suffix('\'')
+}
+
+/// What CENOTE MEMORY asks for; `None`: by need.
+fn asked_size(argument: &str) -> Result<Option<ByteSize>> {
+    if argument == "BY NEED" {
+        return Ok(None);
+    }
+    let size = unquoted(argument).ok_or_else(|| {
+        SqlError::new(
+            code::SYNTAX_ERROR,
+            "CENOTE MEMORY needs a size between quotes, or BY NEED",
+        )
+    })?;
+    let size = size.parse::<ByteSize>();
+    size.map(Some)
+        .map_err(|error| SqlError::new(code::INVALID_ARGUMENT, error.to_string()))
 }
 
 fn answer(out: &mut dyn Output, columns: &[&str], rows: &[Vec<String>], tag: &str) -> Result<()> {
@@ -156,5 +236,50 @@ fn text_of(datum: &Datum) -> String {
         Datum::TimestampTz(micros) => micros.to_string(),
         Datum::Bool(truth) => truth.to_string(),
         other => format!("{other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_asked_for_by_size_or_by_need() {
+        assert_eq!(asked_size("BY NEED").unwrap(), None);
+        assert_eq!(asked_size("'8GiB'").unwrap(), Some(ByteSize::gib(8)));
+        for (wrong, code) in [
+            ("", code::SYNTAX_ERROR),
+            ("8GiB", code::SYNTAX_ERROR),
+            ("'8GiB", code::SYNTAX_ERROR),
+            ("'", code::SYNTAX_ERROR),
+            ("BY HAND", code::SYNTAX_ERROR),
+            ("'much'", code::INVALID_ARGUMENT),
+        ] {
+            assert_eq!(asked_size(wrong).unwrap_err().code(), code, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn memory_has_sizes_that_settings_allow() {
+        let sizes = RemoteSizes {
+            least: ByteSize::gib(1),
+            most: ByteSize::mib(1024 + 3 * 256),
+            slab: ByteSize::mib(256),
+        };
+        let allowed = |mib| match sizes.allow(ByteSize::mib(mib)) {
+            Ok(RemoteSize::Bytes(bytes)) => Ok(bytes >> 20),
+            Ok(RemoteSize::ByNeed) => Err("by need"),
+            Err(error) => Err(error.code()),
+        };
+        for (mib, wanted) in [
+            (1023, Err(code::INVALID_ARGUMENT)),
+            (1024, Ok(1024)),
+            (1100, Ok(1100)),
+            (1792, Ok(1792)),
+            (2047, Ok(1792)),
+            (2048, Err(code::INVALID_ARGUMENT)),
+        ] {
+            assert_eq!(allowed(mib), wanted, "{mib} MiB");
+        }
     }
 }

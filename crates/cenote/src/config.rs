@@ -8,13 +8,17 @@
 //! setting has is an error that names it. Each setting is defined once, in [`RunOptions`] with its help, and once in
 //! [`FileOptions`].
 
+mod growing;
+
+pub use growing::GrowthOptions;
+
 use crate::config_error::ConfigError;
 use crate::device::Device;
 use crate::log::Level;
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_cluster::Pausing;
-use cenote_engine::{MemoryKind, Survive};
+use cenote_engine::{Growth, MemoryKind, Survive};
 use cenote_pool::settings::DEFAULT_TENANT;
 use cenote_sql::DEFAULT_QUERY_MEMORY;
 use clap::{Args, ValueEnum};
@@ -181,6 +185,9 @@ pub struct MemoryOptions {
     /// 128GiB]
     #[arg(long, env = "CENOTE_LOCAL_MEMORY_SIZE", value_name = "SIZE")]
     pub local_memory_size: Option<ByteSize>,
+    /// How it grows.
+    #[command(flatten)]
+    pub growth: GrowthOptions,
     /// The region: a file in shared memory, an fsdax file or a devdax device [default: /dev/shm/cenote-<database id>]
     #[arg(long, env = "CENOTE_REGION", value_name = "PATH")]
     pub region: Option<PathBuf>,
@@ -349,6 +356,9 @@ struct FileOptions {
     memory: Option<Memory>,
     memory_size: Option<String>,
     local_memory_size: Option<String>,
+    memory_max: Option<String>,
+    memory_slab: Option<String>,
+    memory_worth: Option<u32>,
     region: Option<PathBuf>,
     numa_node: Option<u32>,
     survive: Option<Survival>,
@@ -397,6 +407,8 @@ pub struct Settings {
     pub memory_size_given: bool,
     /// Bytes of this process's own memory in front of it, if it is tiered.
     pub local_memory_size: Option<ByteSize>,
+    /// How far the memory behind that grows, if it does.
+    pub growth: Option<Growth>,
     /// Region, if not the one named after the database.
     pub region: Option<PathBuf>,
     /// NUMA node that the memory is bound to.
@@ -558,11 +570,8 @@ impl Settings {
     /// # Errors
     /// A file that cannot be read, a key or value that no server can have.
     pub fn resolve(options: RunOptions) -> Result<Settings, ConfigError> {
-        let found = find_file(&options.data)?;
-        let (path, mut file) = match found {
-            Some((path, file)) => (Some(path), file),
-            None => (None, FileOptions::default()),
-        };
+        let (path, file) = find_file(&options.data)?.unzip();
+        let mut file = file.unwrap_or_default();
         let size = |key, given, text| decide_size(key, given, text, path.as_deref());
         let memory_size = size("memory_size", options.memory.memory_size, &file.memory_size)?;
         let statement_memory = size("statement_memory", options.statement_memory, &file.statement_memory)?;
@@ -573,6 +582,7 @@ impl Settings {
             options.memory.local_memory_size,
             &file.local_memory_size,
         )?;
+        let growth = growth_given(options.memory.growth, &file, path.as_deref())?;
         let archive_lag = size("archive_lag", options.archive.archive_lag, &file.archive_lag)?;
         let archive = decide_archive(options.archive.or(&mut file, archive_lag))?;
         let role = options.role.or(file.role).unwrap_or(Role::Writer);
@@ -594,6 +604,7 @@ impl Settings {
         let max_connections = options.max_connections.or(file.max_connections);
         let memory_size = memory_size.map_or_else(|| (default_memory_size(), false), |size| (size, true));
         let local_memory_size = decide_local(memory, local, memory_size.0)?;
+        let growth = growth.decide(memory == Some(Memory::Tiered), memory_size.0)?;
         let settings = Settings {
             data: options.data.data.or(file.data).unwrap_or_else(|| DATA_DEFAULT.into()),
             storage: StorageOptions {
@@ -617,6 +628,7 @@ impl Settings {
             memory_size: memory_size.0,
             memory_size_given: memory_size.1,
             local_memory_size,
+            growth,
             region: options.memory.region.or(file.region),
             numa_node: options.memory.numa_node.or(file.numa_node),
             survive,
@@ -640,6 +652,12 @@ impl Settings {
     /// Bytes in which frames and sessions have their places: of tiered memory the local ones.
     pub fn own_size(&self) -> ByteSize {
         self.local_memory_size.unwrap_or(self.memory_size)
+    }
+
+    /// Bytes that the memory of all servers may grow to.
+    pub fn memory_max(&self) -> ByteSize {
+        let more = self.growth.map_or(0, |growth| growth.slab * u64::from(growth.most));
+        ByteSize(self.memory_size.bytes() + more)
     }
 
     fn check(self) -> Result<Settings, ConfigError> {
@@ -735,6 +753,15 @@ fn decide_local(
         (_, None) => Ok(None),
         (_, Some(_)) => Err(ConfigError::Value("local_memory_size is for --memory tiered".into())),
     }
+}
+
+/// What is said of memory that grows.
+fn growth_given(given: GrowthOptions, file: &FileOptions, path: Option<&Path>) -> Result<GrowthOptions, ConfigError> {
+    Ok(GrowthOptions {
+        memory_max: decide_size("memory_max", given.memory_max, &file.memory_max, path)?,
+        memory_slab: decide_size("memory_slab", given.memory_slab, &file.memory_slab, path)?,
+        memory_worth: given.memory_worth.or(file.memory_worth),
+    })
 }
 
 /// How many sessions memory of that size has place for.
@@ -1112,6 +1139,29 @@ mod tests {
         says("local_memory_size = \"1GiB\"\n", "for --memory tiered");
         let more = "memory_size = \"64MiB\"\nlocal_memory_size = \"1GiB\"\n";
         says(&format!("{tiered}{more}"), "it may be");
+    }
+
+    #[test]
+    fn memory_that_grows_is_set_as_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let tiered = "memory = \"tiered\"\nmanager = \"127.0.0.1:1\"\nmemory_size = \"1GiB\"\n";
+        let grows = format!("{tiered}memory_max = \"3GiB\"\nmemory_slab = \"256MiB\"\nmemory_worth = 9\n");
+        let settings = resolve(dir.path(), &grows, |_| ()).unwrap();
+        let growth = settings.growth.expect("it grows");
+        assert_eq!((growth.slab, growth.most, growth.worth), (256 << 20, 8, 9));
+        assert_eq!(settings.memory_max(), ByteSize::gib(3));
+        let change = |options: &mut RunOptions| {
+            options.memory.growth.memory_max = Some(ByteSize::gib(2));
+            options.memory.growth.memory_worth = Some(4);
+        };
+        let growth = resolve(dir.path(), &grows, change).unwrap().growth.expect("it grows");
+        assert_eq!((growth.most, growth.worth), (4, 4), "the command line wins");
+        let settings = resolve(dir.path(), tiered, |_| ()).unwrap();
+        assert_eq!((settings.growth, settings.memory_max()), (None, ByteSize::gib(1)));
+        let refused = resolve(dir.path(), "memory_max = \"300GiB\"\n", |_| ())
+            .unwrap_err()
+            .to_string();
+        assert!(refused.contains("for --memory tiered"), "{refused}");
     }
 
     /// A region of 100 GiB was once reserved on a machine of 24, in the background, until nothing else could run.

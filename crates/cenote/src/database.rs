@@ -1,8 +1,8 @@
 //! Opening, checking and copying the database that settings mean.
 
 use crate::config::{ARCHIVE_LAG, DataOptions, Memory, Role, RunOptions, Settings, StorageSettings};
-use crate::pooled::Label;
-use crate::{log, pooled, regions};
+use crate::remote_memory::Label;
+use crate::{log, pooled, regions, remote_memory};
 use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_engine::{Claim, Engine, EngineOptions, Result};
@@ -46,7 +46,7 @@ pub fn open_reader(settings: &Settings) -> Result<Arc<Engine>> {
     }
     options.reader = Some(reader_name(settings));
     if let (Memory::Tiered, Some(pool)) = (settings.memory, &settings.pool) {
-        options.remote = Some(pooled::reach_to_read(pool)?);
+        options.remote = Some(remote_memory::reach_to_read(pool)?);
     }
     Engine::open(options)
 }
@@ -114,7 +114,7 @@ fn options(settings: &Settings) -> Result<EngineOptions> {
                 Some(_) => Label::OfDatabase,
                 None => Label::of_directory(&data)?,
             };
-            let remote = pooled::reach(pool, label, &data, settings.memory_size)?;
+            let remote = remote_memory::reach(pool, label, &data, settings.memory_size, settings.growth)?;
             options = EngineOptions::tiered(data, settings.own_size().bytes(), remote);
         }
         Some(pool) => {

@@ -27,6 +27,7 @@ mod objects;
 mod pooled;
 pub mod proxy;
 pub mod regions;
+mod remote_memory;
 pub mod server;
 mod shared_storage;
 mod sockets;

@@ -8,16 +8,13 @@ use crate::config::PoolSettings;
 use crate::log;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
-use cenote_engine::RemoteSource;
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
-use cenote_fabric::rdma::RemoteMemory;
 use cenote_fabric::{FileRange, MirrorKeeper, Origin};
-use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory, RemoteGrant, RemoteReader, RemoteRequest};
+use cenote_pool::holder::{Credentials, GrantRequest, GrantedMemory};
 use cenote_storage::Holding;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const LABEL_FILE: &str = "pool.label";
 
@@ -98,127 +95,6 @@ pub fn take_labelled(
     Ok(taken)
 }
 
-/// What the pool calls the memory behind a tiered database's.
-#[derive(Debug, Clone)]
-pub enum Label {
-    /// As the file in its data directory says.
-    Known(String),
-    /// By the database's number, which every server of one on storage nodes knows.
-    OfDatabase,
-}
-
-impl Label {
-    /// Of a database in files.
-    ///
-    /// # Errors
-    /// Those of the directory's file.
-    pub fn of_directory(data: &Path) -> Result<Label> {
-        Ok(Label::Known(format!("{}-remote", label(data)?)))
-    }
-
-    fn of(&self, database: u128) -> String {
-        match self {
-            Label::Known(label) => label.clone(),
-            Label::OfDatabase => format!("database-{database:032x}-shared"),
-        }
-    }
-}
-
-/// The way to the memory behind a tiered database's. It is asked for when that has its data directory, and not before:
-/// the first time it is taken from the process that has had it until then, which has lost the directory to this one.
-///
-/// # Errors
-/// Those of files; where the pool refuses, or is not there, the database goes on with storage, and asks again.
-pub fn reach(pool: &PoolSettings, label: Label, data: &Path, size: ByteSize) -> Result<RemoteSource> {
-    let reached = Reached {
-        network: Arc::new(Tcp),
-        credentials: credentials(pool)?,
-        label,
-        requested: RemoteRequest {
-            label: String::new(),
-            description: data.display().to_string(),
-            bytes: size.bytes(),
-            pod: pool.pod.clone(),
-            takes: true,
-        },
-        grant: Mutex::default(),
-        was_granted: AtomicBool::new(false),
-    };
-    Ok(RemoteSource::new(move |database| reached.connect(database)))
-}
-
-/// The way of a reader to the memory that the database's server fills: under a key that only reads, on whichever node
-/// it is when it is asked for.
-///
-/// # Errors
-/// The secret cannot be read; the manager's addresses are none.
-pub fn reach_to_read(pool: &PoolSettings) -> Result<RemoteSource> {
-    let (network, credentials): (Arc<dyn Network>, _) = (Arc::new(Tcp), credentials(pool)?);
-    let reader: Mutex<Option<RemoteReader>> = Mutex::default();
-    Ok(RemoteSource::new(move |database| {
-        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-        if reader.is_none() {
-            *reader = Some(RemoteReader::new(
-                &network,
-                &credentials,
-                Label::OfDatabase.of(database),
-            )?);
-        }
-        let none = || Err(Error::Lost("no memory is asked for".into()));
-        reader.as_ref().map_or_else(none, RemoteReader::connect)
-    }))
-}
-
-/// Remote memory, and its grant, which may be lost: its node is given up, or the lease lapsed.
-struct Reached {
-    network: Arc<dyn Network>,
-    credentials: Credentials,
-    label: Label,
-    /// But for its label.
-    requested: RemoteRequest,
-    grant: Mutex<Option<RemoteGrant>>,
-    was_granted: AtomicBool,
-}
-
-impl Reached {
-    fn lock(&self) -> MutexGuard<'_, Option<RemoteGrant>> {
-        self.grant.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whoever holds it after this process has the data directory too: it is not taken back.
-    fn open(&self, grant: &mut Option<RemoteGrant>, database: u128) -> Result<()> {
-        let requested = RemoteRequest {
-            label: self.label.of(database),
-            takes: !self.was_granted.load(Ordering::Relaxed),
-            ..self.requested.clone()
-        };
-        let on_revoked = Box::new(|error: &Error| log::warn!("{error}; going on without remote memory"));
-        let opened = RemoteGrant::open(&self.network, &self.credentials, requested, on_revoked)?;
-        log::info!(
-            "memory pool at {}: grant {} of pod {}, over the fabric, {}",
-            self.credentials.manager,
-            opened.id(),
-            opened.pod(),
-            if opened.is_fresh() { "new" } else { "kept from before" }
-        );
-        self.was_granted.store(true, Ordering::Relaxed);
-        *grant = Some(opened);
-        Ok(())
-    }
-
-    fn connect(&self, database: u128) -> Result<RemoteMemory> {
-        let mut grant = self.lock();
-        if grant.is_none() {
-            self.open(&mut grant, database)?;
-        }
-        let connected = grant.as_ref().map(RemoteGrant::connect);
-        if matches!(connected, Some(Err(Error::Revoked(_)))) {
-            *grant = None;
-        }
-        connected.unwrap_or_else(|| Err(Error::Lost("no remote memory is granted".into())))
-    }
-}
-
 fn origin(memory: &GrantedMemory) -> Option<Origin> {
     let host = memory.host().filter(|_| memory.host_epoch() > 0)?;
     Some(Origin::host(host, memory.host_epoch()))
@@ -257,7 +133,10 @@ pub fn read_secret(file: &Path) -> Result<String> {
 }
 
 /// The database's name in the pool, drawn when it is first asked for.
-fn label(data: &Path) -> Result<String> {
+///
+/// # Errors
+/// Those of the file that keeps it.
+pub fn label(data: &Path) -> Result<String> {
     let path = data.join(LABEL_FILE);
     let failed = |error| Error::io(format!("reading {}", path.display()), error);
     match std::fs::read_to_string(&path) {

@@ -1,5 +1,5 @@
 //! What the server knows about itself, as views: `cenote_recovery`, `cenote_memory`, `cenote_sessions`,
-//! `cenote_server`, `cenote_readers`, `cenote_staleness`, `cenote_archive`.
+//! `cenote_server`, `cenote_readers`, `cenote_staleness`, `cenote_archive`, `cenote_remote_memory`, `cenote_scaling`.
 //!
 //! SELECT reaches them through [`SystemViews`]; `cenote status` through the administration statements of
 //! [`crate::admin`], which need no planner.
@@ -9,7 +9,7 @@ use crate::device::Emulation;
 use crate::server::registry::{Entry, Registry};
 use cenote_base::Lsn;
 use cenote_base::rt::Nanos;
-use cenote_engine::{ColumnType, Datum, Engine, ReaderSeen, Staleness, TierStats};
+use cenote_engine::{ColumnType, Datum, Engine, PartState, ReaderSeen, RemotePart, Staleness, TierStats};
 use cenote_sql::SystemViews;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -89,6 +89,31 @@ const ARCHIVE: [Column; 10] = [
     ("takes_base", ColumnType::Bool),
     ("failures", ColumnType::Int8),
     ("failure", ColumnType::Text),
+];
+
+/// Of remote memory: its parts.
+const REMOTE_MEMORY: [Column; 6] = [
+    ("part", ColumnType::Text),
+    ("node", ColumnType::Text),
+    ("state", ColumnType::Text),
+    ("bytes", ColumnType::Int8),
+    ("pages", ColumnType::Int8),
+    ("pages_used", ColumnType::Int8),
+];
+
+/// Of remote memory: how large it is and is to be, and what more and less of it would change.
+const SCALING: [Column; 11] = [
+    ("by_need", ColumnType::Bool),
+    ("bytes", ColumnType::Int8),
+    ("slabs", ColumnType::Int8),
+    ("slabs_wanted", ColumnType::Int8),
+    ("slabs_most", ColumnType::Int8),
+    ("slab_bytes", ColumnType::Int8),
+    ("hits_of_a_slab", ColumnType::Int8),
+    ("misses_of_a_slab", ColumnType::Int8),
+    ("slabs_taken", ColumnType::Int8),
+    ("slabs_returned", ColumnType::Int8),
+    ("pages_moved", ColumnType::Int8),
 ];
 
 const SERVER: [Column; 7] = [
@@ -224,6 +249,16 @@ impl Views {
         self.archiving.iter().map(|archiving| row(archiving.seen())).collect()
     }
 
+    fn remote_memory(&self) -> Vec<Row> {
+        self.engine.remote_parts().iter().map(part).collect()
+    }
+
+    fn scaling(&self) -> Vec<Row> {
+        let tier = self.engine.pool_stats().remote;
+        let parts = self.engine.remote_parts();
+        tier.iter().map(|tier| scaling(tier, &parts)).collect()
+    }
+
     fn sessions(&self) -> Vec<Row> {
         self.registry.sessions().iter().map(|entry| session(entry)).collect()
     }
@@ -239,6 +274,8 @@ impl SystemViews for Views {
             "cenote_readers",
             "cenote_staleness",
             "cenote_archive",
+            "cenote_remote_memory",
+            "cenote_scaling",
         ];
         all.map(String::from).to_vec()
     }
@@ -252,6 +289,8 @@ impl SystemViews for Views {
             "cenote_readers" => Some(READERS.to_vec()),
             "cenote_staleness" => Some(STALENESS.to_vec()),
             "cenote_archive" => Some(ARCHIVE.to_vec()),
+            "cenote_remote_memory" => Some(REMOTE_MEMORY.to_vec()),
+            "cenote_scaling" => Some(SCALING.to_vec()),
             _ => None,
         }
     }
@@ -265,6 +304,8 @@ impl SystemViews for Views {
             "cenote_readers" => self.readers(),
             "cenote_staleness" => self.staleness(),
             "cenote_archive" => self.archive(),
+            "cenote_remote_memory" => self.remote_memory(),
+            "cenote_scaling" => self.scaling(),
             _ => Vec::new(),
         }
     }
@@ -282,6 +323,44 @@ fn remote(tier: &TierStats) -> Row {
         count(tier.evictions),
         count(tier.bytes_read),
         count(tier.bytes_written),
+    ]
+}
+
+/// A row of `cenote_remote_memory`.
+fn part(part: &RemotePart) -> Row {
+    let state = match part.state {
+        PartState::Serving => "serving",
+        PartState::Leaving => "leaving",
+        PartState::Away => "away",
+    };
+    vec![
+        Datum::Text(part.slab.map_or_else(|| "first".into(), |slab| format!("slab {slab}"))),
+        Datum::Text(part.node.clone()),
+        Datum::Text(state.into()),
+        count(part.bytes),
+        count(part.slots.into()),
+        count(part.slots_in_use.into()),
+    ]
+}
+
+/// The row of `cenote_scaling`.
+fn scaling(tier: &TierStats, parts: &[RemotePart]) -> Row {
+    let bytes = match parts {
+        [] => tier.bytes,
+        parts => parts.iter().map(|part| part.bytes).sum(),
+    };
+    vec![
+        Datum::Bool(tier.by_need),
+        count(bytes),
+        count(tier.slabs.into()),
+        count(tier.slabs_wanted.into()),
+        count(tier.slabs_most.into()),
+        count(tier.slab_bytes),
+        count(tier.hits_of_a_slab),
+        count(tier.misses_of_a_slab),
+        count(tier.slabs_taken),
+        count(tier.slabs_returned),
+        count(tier.pages_moved),
     ]
 }
 
@@ -320,4 +399,57 @@ fn millis(time: Nanos) -> Datum {
 fn micros_since_2000(time: SystemTime) -> i64 {
     let since = time.duration_since(UNIX_EPOCH + EPOCH_OFFSET).unwrap_or_default();
     i64::try_from(since.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(columns: &[Column], row: &Row, name: &str) -> Datum {
+        assert_eq!(columns.len(), row.len());
+        let at = columns.iter().position(|column| column.0 == name).expect("a column");
+        row[at].clone()
+    }
+
+    #[test]
+    fn parts_are_shown_by_number_and_state() {
+        let mut shown = RemotePart {
+            slab: None,
+            node: "node".into(),
+            bytes: 64 << 20,
+            slots: 4000,
+            slots_in_use: 17,
+            state: PartState::Away,
+        };
+        let text = |shown: &RemotePart, name| named(&REMOTE_MEMORY, &part(shown), name);
+        assert_eq!(text(&shown, "part"), Datum::Text("first".into()));
+        assert_eq!(text(&shown, "state"), Datum::Text("away".into()));
+        (shown.slab, shown.state) = (Some(3), PartState::Leaving);
+        assert_eq!(text(&shown, "part"), Datum::Text("slab 3".into()));
+        assert_eq!(text(&shown, "state"), Datum::Text("leaving".into()));
+        assert_eq!(text(&shown, "pages_used"), Datum::Int8(17));
+
+        let tier = TierStats {
+            bytes: 5,
+            slabs_wanted: 2,
+            slabs_most: 9,
+            misses_of_a_slab: 11,
+            pages_moved: 13,
+            by_need: true,
+            ..TierStats::default()
+        };
+        let of = |parts: &[RemotePart], name| named(&SCALING, &scaling(&tier, parts), name);
+        assert_eq!(of(&[], "bytes"), Datum::Int8(5));
+        assert_eq!(of(&[shown.clone(), shown], "bytes"), Datum::Int8(128 << 20));
+        assert_eq!(of(&[], "by_need"), Datum::Bool(true));
+        for (name, number) in [
+            ("slabs_wanted", 2),
+            ("slabs_most", 9),
+            ("misses_of_a_slab", 11),
+            ("hits_of_a_slab", 0),
+            ("pages_moved", 13),
+        ] {
+            assert_eq!(of(&[], name), Datum::Int8(number), "{name}");
+        }
+    }
 }

@@ -189,9 +189,9 @@ fn check_no_mirror_wanted(id: GrantId, requested: &OpenRequest) -> Result<()> {
 /// The same label is the same memory, reached in the same way.
 fn check_reach(id: GrantId, is_remote: bool, requested: &OpenRequest) -> Result<()> {
     let (is, wanted) = match (is_remote, requested.reach) {
-        (true, Reach::Remote { .. }) | (false, Reach::Mapped) => return Ok(()),
+        (true, Reach::Remote { .. } | Reach::Slab { .. }) | (false, Reach::Mapped) => return Ok(()),
         (true, Reach::Mapped) => ("is reached over the fabric", "is to be mapped"),
-        (false, Reach::Remote { .. }) => ("is mapped by its holders", "is to be reached over the fabric"),
+        (false, _) => ("is mapped by its holders", "is to be reached over the fabric"),
     };
     Err(Error::Mismatch(format!(
         "grant {id} {is}, and {wanted} now: ask for it as before, or free it first (cenote pool free {id})"
@@ -456,9 +456,12 @@ impl GrantTable {
     ///
     /// # Errors
     /// [`Error::Full`] (pool or quota), [`Error::Mismatch`] (another size than it has), [`Error::Lost`] (its memory
-    /// node is not there), [`Error::Invalid`].
+    /// node is not there), [`Error::Revoked`] (what it belongs to is another holder's), [`Error::Invalid`].
     pub fn open(&mut self, tenant: &str, requested: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
         crate::settings::check_name("a label", &requested.label)?;
+        if let Reach::Slab { first, epoch } = requested.reach {
+            self.held(tenant, first, epoch)?;
+        }
         let bytes = requested
             .bytes
             .checked_next_multiple_of(EXTENT)
@@ -531,8 +534,9 @@ impl GrantTable {
     }
 
     /// No node can tell whether a holder lives that reaches its memory over the fabric. Its keys can end at any time.
+    /// Who asks for a slab holds what that belongs to, so no other holder of it is in the right.
     fn take_from_former(&mut self, id: GrantId, reach: Reach) -> Result<Opening> {
-        if reach != (Reach::Remote { takes: true }) {
+        if !matches!(reach, Reach::Remote { takes: true } | Reach::Slab { .. }) {
             return Err(Error::Busy(format!("grant {id} has another holder")));
         }
         let grant = self.grants.get_mut(&id).expect("it was found");
@@ -911,8 +915,7 @@ impl GrantTable {
     /// [`Error::Invalid`] if there is none; [`Error::Mismatch`] if it is mapped; [`Error::Busy`] while it goes from one
     /// holder to the next, or is freed.
     pub fn readable(&self, tenant: &str, label: &str) -> Result<(GrantId, NodeId, u64)> {
-        let same = |grant: &Grant| grant.tenant == tenant && grant.label == label;
-        let found = self.grants().find(|(_, grant)| same(grant));
+        let found = self.labelled(tenant, label);
         let none = || Error::Invalid(format!("tenant \"{tenant}\" has no grant \"{label}\""));
         let (id, grant) = found.ok_or_else(none)?;
         if !grant.remote {
@@ -922,6 +925,28 @@ impl GrantTable {
         match grant.phase {
             Phase::Held | Phase::Idle => Ok((id, grant.node, grant.bytes)),
             phase => Err(Error::Busy(format!("grant {id} is {phase}: try again"))),
+        }
+    }
+
+    fn labelled(&self, tenant: &str, label: &str) -> Option<(GrantId, &Grant)> {
+        let same = |grant: &Grant| grant.tenant == tenant && grant.label == label;
+        self.grants().find(|(_, grant)| same(grant))
+    }
+
+    /// Memory that belongs to a grant is needed no more, as that one's holder says. Nothing where there is none: it may
+    /// say so twice.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if it is the holder no more; [`Error::Mismatch`] if the memory is mapped.
+    pub fn free_slab(&mut self, tenant: &str, label: &str, first: GrantId, epoch: u64) -> Result<()> {
+        self.held(tenant, first, epoch)?;
+        match self.labelled(tenant, label).map(|(id, grant)| (id, grant.remote)) {
+            None => Ok(()),
+            Some((id, true)) if id != first => {
+                self.set_freeing(id);
+                Ok(())
+            }
+            Some((id, _)) => Err(Error::Mismatch(format!("grant {id} is no slab of grant {first}"))),
         }
     }
 

@@ -7,10 +7,12 @@
 //! since. Its node finds processes that *map* the memory, so one that maps it later is not found. So a holder [maps it,
 //! then asks once more](GrantedMemory::open_mapped) whether it is still its own, and only then uses it.
 
+mod access;
 pub(crate) mod mirror;
 mod reading;
 mod remote;
 
+pub use access::RemoteAccess;
 pub use reading::RemoteReader;
 pub use remote::{RemoteGrant, RemoteRequest};
 

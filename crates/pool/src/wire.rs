@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -187,6 +187,13 @@ pub enum Request {
     LendToRead {
         label: String,
     },
+    /// The tenant's memory of this name belongs to a grant that is held with this epoch, and its holder needs it no
+    /// more: it is freed, whatever process holds it. `Done` also where there is none.
+    FreeSlab {
+        label: String,
+        first: GrantId,
+        epoch: u64,
+    },
 }
 
 /// What a holder has to do with its grant's mirror.
@@ -285,6 +292,9 @@ pub enum Reach {
     Mapped,
     /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end; otherwise that is `Busy`.
     Remote { takes: bool },
+    /// Over the fabric, too, by the holder of another grant, with this epoch: the memory belongs to that, so it is taken
+    /// from any other holder.
+    Slab { first: GrantId, epoch: u64 },
 }
 
 /// What was granted.

@@ -5,11 +5,10 @@ mod common;
 
 use cenote_base::Error;
 use cenote_base::rt::Nanos;
-use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::RemoteMemory;
 use cenote_libfabric as libfabric;
-use cenote_pool::holder::{GrantedMemory, RemoteGrant, RemoteRequest};
+use cenote_pool::holder::{GrantedMemory, RemoteAccess, RemoteGrant, RemoteRequest};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeOptions};
@@ -66,16 +65,20 @@ impl Pool {
             description: "a test's".into(),
             bytes: BYTES,
             pod: None,
-            takes,
         };
         let revoked = Arc::clone(revoked);
         let on_revoked = Box::new(move |_: &Error| _ = revoked.fetch_add(1, Ordering::SeqCst));
-        let network: Arc<dyn Network> = Arc::new(Tcp);
-        RemoteGrant::open(&network, &credentials(self.manager.address()), requested, on_revoked)
+        RemoteGrant::open(&self.access(), requested, takes, on_revoked)
     }
 
     fn reader(&self, label: &str) -> RemoteReader {
-        RemoteReader::new(&network(), &credentials(self.manager.address()), label).expect("a reader")
+        let credentials = credentials(self.manager.address());
+        let access = RemoteAccess::to_read(&network(), &credentials).expect("a reader");
+        RemoteReader::new(&access, label)
+    }
+
+    fn access(&self) -> Arc<RemoteAccess> {
+        RemoteAccess::to_hold(&network(), &credentials(self.manager.address())).expect("a holder")
     }
 }
 
@@ -201,6 +204,48 @@ fn others_read_it() {
     let none = || matches!(readers[1].connect(), Err(Error::Invalid(_)));
     until("it is free", none);
     again.read(0, &mut [0; 64]).expect_err("nothing is there");
+}
+
+/// Slabs of a grant go with it from one holder to the next, are read, and are freed by name.
+#[test]
+fn slabs_go_with_their_grant() {
+    if !can_run() {
+        return;
+    }
+    let pool = Pool::new();
+    let lost = Arc::<AtomicUsize>::default();
+    let slab_of = |first: &RemoteGrant| {
+        let requested = RemoteRequest {
+            label: "database-slab-0".into(),
+            description: "a test's".into(),
+            bytes: 2 << 20,
+            pod: None,
+        };
+        first.open_slab(requested, Box::new(|_| ()))
+    };
+    let first = pool.open(true, &lost).expect("granted");
+    first.free_slab("database-slab-0").expect("there is none");
+    let slab = slab_of(&first).expect("granted");
+    slab.connect().expect("reached").write(0, &[8; 64]).expect("written");
+
+    let next = pool.open(true, &lost).expect("taken");
+    for refused in [slab_of(&first).map(drop), first.free_slab("database-slab-0")] {
+        assert!(matches!(refused, Err(Error::Revoked(_))), "{refused:?}");
+    }
+    slab.connect().expect("it is not taken yet");
+    let taken = slab_of(&next).expect("taken");
+    assert!(taken.id() == slab.id() && !taken.is_fresh());
+    let memory = taken.connect().expect("reached");
+    assert_eq!(read(&memory, 0, 64), [8; 64]);
+    let reader = pool.reader("database-slab-0");
+    assert_eq!(read(&reader.connect().expect("reached"), 0, 64), [8; 64]);
+
+    drop(taken);
+    next.free_slab("database-slab-0").expect("freed");
+    let grants = || operator(pool.manager.address()).status().expect("a status").grants;
+    until("it is free", || grants().len() == 1);
+    assert!(memory.write(0, &[4; 64]).is_err(), "nothing is there");
+    assert!(slab_of(&next).expect("granted").is_fresh(), "another one");
 }
 
 /// Readers need no holder, but its node. Memory that is mapped is not read over the fabric.

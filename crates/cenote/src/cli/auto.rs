@@ -268,6 +268,7 @@ impl Auto {
             archiving,
         )?;
         self.member.look(membership::look(&standing.engine, &server.registry));
+        self.meter.iter().for_each(|meter| meter.look(&standing.engine));
         self.count(match standing.role {
             ServerRole::Writer => Activity::Writer,
             _ => Activity::Reader,

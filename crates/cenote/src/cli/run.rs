@@ -87,6 +87,7 @@ pub fn run(options: RunOptions, started: Instant) -> Result<ExitCode, Failure> {
         let _ = member.become_role(role, membership::epoch_of(&engine));
     }
     if let Some(meter) = &meter {
+        meter.look(&engine);
         meter.is_now(match engine.is_reader() {
             true => Activity::Reader,
             false => Activity::Writer,

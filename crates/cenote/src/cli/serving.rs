@@ -1,7 +1,7 @@
 //! What servers of every role are made of: sessions over an engine, and what is said about both.
 
 use super::{Failure, say};
-use crate::admin::Administration;
+use crate::admin::{Administration, RemoteSizes};
 use crate::archiving::Archiving;
 use crate::config::{Memory, Settings, Survival};
 use crate::device::Emulation;
@@ -57,6 +57,7 @@ pub fn serve(
             engine,
             views,
             archiving,
+            remote: RemoteSizes::of(settings),
         }),
         access,
         registry,
@@ -108,6 +109,10 @@ pub fn describe_memory(settings: &Settings) -> String {
     }
     if let (Some(local), Some(pool)) = (settings.local_memory_size, &settings.pool) {
         let manager = &pool.manager;
+        let size = match settings.growth {
+            Some(_) => format!("{size} to {}", settings.memory_max()),
+            None => size.to_string(),
+        };
         return match settings.storage {
             None => format!(
                 "{local} of private memory in front of {size} of the memory pool at {manager} (tiered): a restart \

@@ -27,6 +27,7 @@ pub fn run(options: &ConnectOptions) -> Result<ExitCode, Failure> {
     show_server(&server.ask("CENOTE SHOW cenote_server")?);
     show_recovery(&server.ask("CENOTE SHOW cenote_recovery")?);
     show_memory(&server.ask("CENOTE SHOW cenote_memory")?);
+    show_scaling(&server.ask("CENOTE SHOW cenote_scaling")?);
     show_sessions(&mut server)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -121,6 +122,29 @@ fn show_memory(memory: &Table) {
     }
 }
 
+fn show_scaling(scaling: &Table) {
+    for row in &scaling.rows {
+        if let Some(text) = slabs(|name| scaling.field(row, name)) {
+            line("  slabs", &text);
+        }
+    }
+}
+
+/// By how many slabs remote memory has grown; nothing where it does not.
+fn slabs<'a>(field: impl Fn(&'static str) -> &'a str) -> Option<String> {
+    let most: u32 = field("slabs_most").parse().ok().filter(|most| *most > 0)?;
+    let wanted = match (field("slabs"), field("slabs_wanted")) {
+        (slabs, wanted) if slabs == wanted => String::new(),
+        (_, wanted) => format!(", {wanted} wanted"),
+    };
+    let by = match field("by_need") {
+        "true" => "by need",
+        _ => "by hand",
+    };
+    let (slabs, each) = (field("slabs"), bytes(field("slab_bytes")));
+    Some(format!("{slabs} of {most} with {each} each{wanted}; {by}"))
+}
+
 /// What an emulated device did.
 fn device<'a>(field: impl Fn(&'static str) -> &'a str) -> String {
     format!(
@@ -172,5 +196,30 @@ fn shorten(text: &str) -> String {
     match one_line.chars().count() > WIDTH {
         true => one_line.chars().take(WIDTH - 3).chain("...".chars()).collect(),
         false => one_line,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_are_shown_where_there_may_be_some() {
+        let shown = |most, wanted, by_need| {
+            slabs(|name| match name {
+                "slabs" => "3",
+                "slabs_wanted" => wanted,
+                "slabs_most" => most,
+                "slab_bytes" => "16777216",
+                "by_need" => by_need,
+                other => panic!("{other}"),
+            })
+        };
+        assert_eq!(shown("0", "0", "true"), None);
+        assert_eq!(shown("32", "3", "true").unwrap(), "3 of 32 with 16MiB each; by need");
+        assert_eq!(
+            shown("32", "5", "false").unwrap(),
+            "3 of 32 with 16MiB each, 5 wanted; by hand"
+        );
     }
 }

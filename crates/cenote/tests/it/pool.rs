@@ -355,6 +355,102 @@ fn a_tiered_database_keeps_its_pages_in_the_pool() {
     assert!(ok && text.contains("0 problems"), "{text}");
 }
 
+/// Slabs that the server has, and those on nodes that are reached.
+fn slabs(client: &mut postgres::Client) -> (i64, i64) {
+    let found = "SELECT (SELECT slabs FROM cenote_scaling), \
+                 (SELECT count(*) FROM cenote_remote_memory WHERE part <> 'first' AND state = 'serving')";
+    let row = client.query_one(found, &[]).unwrap();
+    (row.get(0), row.get(1))
+}
+
+fn until_slabs(client: &mut postgres::Client, is_so: impl Fn(i64) -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        let (wanted, serving) = slabs(client);
+        if is_so(wanted) && wanted == serving {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{wanted} slabs, {serving} serving");
+        look(client);
+    }
+}
+
+/// Remote memory that grows by need and by hand, over two memory nodes; the server is killed, and goes on with its slabs;
+/// a node with slabs is killed, and costs those; it shrinks, and the pool has the memory again.
+#[test]
+fn remote_memory_grows_over_memory_nodes() {
+    if let Err(error) = cenote_libfabric::available() {
+        assert!(std::env::var("CI").is_err(), "skipped: {error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let pool = Pool::new();
+    let mut second = start_node_in(&pool.directory.path().join("second"), "rack", &pool.address);
+    let data = Data::new();
+    let run = || {
+        let mut command = cenote(&["run", "--memory", "tiered", "--manager", &pool.address]);
+        command.args([
+            "--memory-size",
+            "16MiB",
+            "--memory-max",
+            "80MiB",
+            "--memory-slab",
+            "16MiB",
+        ]);
+        command.args(["--memory-worth", "1", "--local-memory-size", "16MiB"]);
+        command.args(["--listen", "127.0.0.1:0", "--data", data.text()]);
+        command
+    };
+    let mut server = Process::spawn(run());
+    let mut client = server.client();
+    client
+        .batch_execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        .unwrap();
+    let fill = "INSERT INTO t SELECT i, repeat('x', 500) FROM generate_series($1::int, $1 + 9999) AS s(i)";
+    (0..8).for_each(|n| _ = client.execute(fill, &[&(n * 10_000)]).unwrap());
+    assert_eq!(whole(&mut client), (80_000, 80_000 * 500));
+    until_slabs(&mut client, |slabs| slabs >= 1);
+    client.batch_execute("CENOTE MEMORY '80MiB'").unwrap();
+    until_slabs(&mut client, |slabs| slabs == 4);
+    let nodes = "SELECT count(DISTINCT node) FROM cenote_remote_memory";
+    assert_eq!(
+        client.query_one(nodes, &[]).unwrap().get::<_, i64>(0),
+        2,
+        "where most is free"
+    );
+    let refused = client.batch_execute("CENOTE MEMORY '1GiB'").unwrap_err();
+    assert_eq!(
+        refused.code().map(postgres::error::SqlState::code),
+        Some("22023"),
+        "{refused}"
+    );
+
+    server.kill();
+    let server = Process::spawn(run());
+    let mut client = server.client();
+    assert_eq!(slabs(&mut client), (4, 4), "a start goes on with them");
+    look(&mut client);
+    let warm = tier(&mut client, "rdma");
+    assert!(warm.0 > 0, "pages were there: {warm:?}");
+
+    client.batch_execute("CENOTE MEMORY '80MiB'").unwrap();
+    second.kill();
+    look(&mut client);
+    client.execute(fill, &[&80_000]).unwrap();
+    assert_eq!(whole(&mut client), (90_000, 90_000 * 500));
+    let _again = start_node_in(&pool.directory.path().join("second"), "rack", &pool.address);
+    until_slabs(&mut client, |slabs| slabs == 4);
+    assert_eq!(whole(&mut client), (90_000, 90_000 * 500));
+
+    client.batch_execute("CENOTE MEMORY '16MiB'").unwrap();
+    until_slabs(&mut client, |slabs| slabs == 0);
+    let (ok, text) = pool.ask(&["status"]);
+    assert!(ok && !text.contains("-slab-"), "{text}");
+    assert_eq!(whole(&mut client), (90_000, 90_000 * 500));
+    let (ok, text) = pool.ask(&["audit"]);
+    assert!(ok && text.contains("0 problems"), "{text}");
+}
+
 /// A tenant's spaces, from the first to the last word about them; the nodes and the manager come and go between.
 #[test]
 fn spaces_are_made_grown_and_dropped() {

@@ -9,38 +9,26 @@
 //! it connects anew. The holder does not wait for readers: what they read may be half written, or of another time, so
 //! they check it by what it says of itself.
 
-use super::Credentials;
-use super::mirror::Cards;
-use crate::session::{ANSWER_TIMEOUT, ManagerChannel, unexpected};
+use super::access::RemoteAccess;
+use crate::session::unexpected;
 use crate::wire::{Reply, Request};
 use cenote_base::Result;
-use cenote_base::rt::Nanos;
-use cenote_fabric::message::Network;
 use cenote_fabric::rdma::RemoteMemory;
 use std::sync::Arc;
 
-/// How long a read may take: a reader has another way to what is there, and a node that is lost without a word holds up
-/// each thread for so long.
-const READ_TIMEOUT: Nanos = Nanos::from_millis(300);
-
 /// The way to read a tenant's memory that is reached over the fabric.
 pub struct RemoteReader {
-    line: ManagerChannel,
+    access: Arc<RemoteAccess>,
     label: String,
-    cards: Cards,
 }
 
 impl RemoteReader {
     /// Of the tenant's memory of this name. Nothing is asked yet.
-    ///
-    /// # Errors
-    /// [`Error::Invalid`](cenote_base::Error::Invalid) if the credentials name no managers.
-    pub fn new(network: &Arc<dyn Network>, credentials: &Credentials, label: impl Into<String>) -> Result<Self> {
-        Ok(Self {
-            line: credentials.tenants_channel(network)?,
+    pub fn new(access: &Arc<RemoteAccess>, label: impl Into<String>) -> Self {
+        Self {
+            access: Arc::clone(access),
             label: label.into(),
-            cards: Cards::with_timeout(READ_TIMEOUT),
-        })
+        }
     }
 
     /// Reaches the memory as it lies now, to be read and no more. When a read is refused
@@ -54,11 +42,8 @@ impl RemoteReader {
     /// the memory node.
     pub fn connect(&self) -> Result<RemoteMemory> {
         let label = self.label.clone();
-        let asked = self.line.ask(&Request::LendToRead { label }, ANSWER_TIMEOUT);
-        // There may be many readers, which ask seldom: none keeps a connection of its tenant's share.
-        self.line.session.lock().take();
-        match asked? {
-            Reply::Lent(lent) => self.cards.reach(&lent),
+        match self.access.ask(&Request::LendToRead { label })? {
+            Reply::Lent(lent) => self.access.cards.reach(&lent),
             _ => Err(unexpected()),
         }
     }

@@ -9,20 +9,19 @@
 //!
 //! Keys are of one holder alone, and end before another gets the memory: nothing that a former holder sends changes it.
 //! So the next start of a database takes the memory from the last one without asking whether that lives.
+//!
+//! *Slabs* are more memory that belongs to a grant: grants of their own, each wherever there is room. The holder of the
+//! first grant may take any slab from another holder, and free it by its name. The manager looks at both at once, so a
+//! process that has lost the first grant, and has not heard of it yet, takes no slab from the next one.
 
-use super::mirror::Cards;
-use super::{Credentials, GrantRequest, GrantedMemory, OnRevoked};
+use super::access::RemoteAccess;
+use super::{GrantRequest, GrantedMemory, OnRevoked};
 use crate::ids::GrantId;
-use crate::session::{ANSWER_TIMEOUT, ManagerChannel, unexpected};
+use crate::session::unexpected;
 use crate::wire::{Reach, Reply, Request};
-use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
-use cenote_fabric::message::Network;
 use cenote_fabric::rdma::RemoteMemory;
 use std::sync::Arc;
-
-/// How long a node may be silent, and a read or a write take: for memory that its holder can do without.
-const TIMEOUT: Nanos = Nanos::from_secs(1);
 
 /// A request for memory that is reached over the fabric.
 #[derive(Debug, Clone)]
@@ -35,31 +34,58 @@ pub struct RemoteRequest {
     pub bytes: u64,
     /// Only in this pod; anywhere if `None`.
     pub pod: Option<String>,
-    /// Whether it is taken from a holder that there is; else that is an error.
-    pub takes: bool,
 }
 
 /// Memory that this process holds and reaches over the fabric. Dropping it lets the lease lapse.
 pub struct RemoteGrant {
     memory: GrantedMemory,
-    /// Over a line of its own: a node may take longer than a lease has time.
-    line: ManagerChannel,
-    cards: Cards,
+    access: Arc<RemoteAccess>,
 }
 
 impl RemoteGrant {
-    /// Asks for memory, and keeps the lease from here on.
+    /// Asks for memory, and keeps the lease from here on. `takes`: from a holder that there is; else that is an error.
     ///
     /// # Errors
     /// [`Error::Full`]; [`Error::Busy`] (another holds it, and it is not to be taken); [`Error::Mismatch`] (the label's
     /// memory is of another size, or mapped); [`Error::Lost`]; [`Error::Invalid`].
     pub fn open(
-        network: &Arc<dyn Network>,
-        credentials: &Credentials,
+        access: &Arc<RemoteAccess>,
         requested: RemoteRequest,
+        takes: bool,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
-        let takes = requested.takes;
+        Self::ask(access, requested, Reach::Remote { takes }, on_revoked)
+    }
+
+    /// Asks for a slab of this memory, and keeps its lease from here on. It is taken from a holder that there is.
+    ///
+    /// # Errors
+    /// [`Error::Full`]; [`Error::Revoked`] (this memory is another's by now); [`Error::Mismatch`] (the label's memory is
+    /// of another size, or mapped); [`Error::Lost`]; [`Error::Invalid`].
+    pub fn open_slab(&self, requested: RemoteRequest, on_revoked: OnRevoked) -> Result<Self> {
+        let (first, epoch) = (self.memory.id(), self.memory.epoch());
+        Self::ask(&self.access, requested, Reach::Slab { first, epoch }, on_revoked)
+    }
+
+    /// Frees the slab of this name, whatever process holds it; this one has dropped it before. Where there is none,
+    /// nothing is done.
+    ///
+    /// # Errors
+    /// [`Error::Revoked`] if this memory is another's by now; [`Error::Mismatch`] if it is no slab; those of the way to
+    /// the manager: then it is not known whether it was freed.
+    pub fn free_slab(&self, label: &str) -> Result<()> {
+        let request = Request::FreeSlab {
+            label: label.into(),
+            first: self.memory.id(),
+            epoch: self.memory.epoch(),
+        };
+        match self.access.ask(&request)? {
+            Reply::Done => Ok(()),
+            _ => Err(unexpected()),
+        }
+    }
+
+    fn ask(access: &Arc<RemoteAccess>, requested: RemoteRequest, reach: Reach, on_revoked: OnRevoked) -> Result<Self> {
         let requested = GrantRequest {
             label: requested.label,
             description: requested.description,
@@ -69,13 +95,10 @@ impl RemoteGrant {
             mirror: false,
             host: None,
         };
-        let asked = requested.asked(Reach::Remote { takes });
-        let memory = GrantedMemory::ask(network, credentials, asked, on_revoked)?;
-        Ok(Self {
-            memory,
-            line: credentials.tenants_channel(network)?,
-            cards: Cards::with_timeout(TIMEOUT),
-        })
+        let asked = requested.asked(reach);
+        let memory = GrantedMemory::ask(&access.network, &access.credentials, asked, on_revoked)?;
+        let access = Arc::clone(access);
+        Ok(Self { memory, access })
     }
 
     /// Reaches the memory: under keys drawn now, so what was reached before ends.
@@ -84,7 +107,7 @@ impl RemoteGrant {
     /// [`Error::Revoked`] if it is this holder's no more; those of the way to the manager, and to the memory node.
     pub fn connect(&self) -> Result<RemoteMemory> {
         let (grant, epoch) = (self.memory.id(), self.memory.epoch());
-        let lent = match self.line.ask(&Request::Lend { grant, epoch }, ANSWER_TIMEOUT)? {
+        let lent = match self.access.ask(&Request::Lend { grant, epoch })? {
             Reply::Lent(lent) => lent,
             _ => return Err(unexpected()),
         };
@@ -93,7 +116,7 @@ impl RemoteGrant {
             let text = format!("grant {grant} of {} bytes was lent with {len}", self.memory.bytes());
             return Err(Error::Mismatch(text));
         }
-        self.cards.reach(&lent)
+        self.access.cards.reach(&lent)
     }
 
     /// Its number.

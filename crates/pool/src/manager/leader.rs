@@ -343,6 +343,11 @@ impl Leader {
             }
             Request::Lend { grant, epoch } => self.lend(tenant, grant, epoch).map(Reply::Lent),
             Request::LendToRead { label } => self.lend_to_read(tenant, &label).map(Reply::Lent),
+            Request::FreeSlab { label, first, epoch } => {
+                self.grant_table
+                    .change(|grant_table| grant_table.free_slab(tenant, &label, first, epoch))?;
+                Ok(Reply::Done)
+            }
             Request::Mirror { grant, epoch, what } => {
                 self.grant_table.look().check_no_part(tenant, grant)?;
                 self.mirror(tenant, grant, epoch, what)

@@ -46,6 +46,9 @@ pub struct UpArguments {
     /// With memory nodes: bytes that all servers share
     #[arg(long, default_value_t = ByteSize::mib(512), value_name = "SIZE")]
     shared_memory: ByteSize,
+    /// With memory nodes: bytes up to which that grows while the load needs it [default: it does not grow]
+    #[arg(long, value_name = "SIZE")]
+    memory_max: Option<ByteSize>,
     /// Seconds without use after which servers pause, all of them in the end: the next client resumes them, and clients
     /// stay connected meanwhile; 0: never
     #[arg(long, default_value_t = 0, value_name = "SECONDS")]
@@ -109,6 +112,7 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
         memory_nodes: arguments.memory_nodes,
         memory_size: arguments.memory_size,
         shared_memory: arguments.shared_memory,
+        memory_max: arguments.memory_max,
         pause_after: arguments.pause_after,
         archive: arguments.archive.as_deref().map(absolute).transpose()?,
         port: arguments.port,

@@ -18,9 +18,12 @@ pub fn tell_plan(plan: &Plan, dir: &Path) {
     let memory = match &plan.shared {
         None => String::new(),
         Some(shared) => format!(
-            ", {} memory nodes with {} that they share",
+            ", {} memory nodes with {}{} that they share",
             shared.memory.len(),
-            ByteSize(shared.bytes)
+            ByteSize(shared.bytes),
+            shared
+                .max
+                .map_or_else(String::new, |max| format!(" to {}", ByteSize(max)))
         ),
     };
     say!(

@@ -1,8 +1,12 @@
 //! Which processes a cluster has, and where they listen: decided once, kept in its directory.
 
 use super::super::Failure;
+use crate::config::GrowthOptions;
+use crate::config_error::ConfigError;
 use cenote_base::rt;
 use cenote_base::units::ByteSize;
+use cenote_engine::Growth;
+use cenote_space::EXTENT;
 use serde::{Deserialize, Serialize};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -23,6 +27,8 @@ pub struct Shape {
     pub memory_nodes: usize,
     pub memory_size: ByteSize,
     pub shared_memory: ByteSize,
+    /// Up to which size that grows, if it does.
+    pub memory_max: Option<ByteSize>,
     /// Seconds without use after which servers pause; 0: never.
     pub pause_after: u32,
     /// Where it is archived.
@@ -62,6 +68,9 @@ pub struct Shared {
     pub manager: u16,
     /// Its bytes.
     pub bytes: u64,
+    /// Up to how many it grows, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<u64>,
     /// Directories of the memory nodes, in shared memory. They stay when the cluster is down.
     pub memory: Vec<PathBuf>,
 }
@@ -110,8 +119,10 @@ impl Plan {
 
     /// Whether it has what is asked for; numbers that it was made with stay.
     pub fn is_of(&self, shape: &Shape) -> bool {
-        let shared = self.shared.as_ref().map(|shared| (shared.memory.len(), shared.bytes));
-        let wanted = (shape.memory_nodes > 0).then(|| (shape.memory_nodes, shape.shared_memory.bytes()));
+        let has = |shared: &Shared| (shared.memory.len(), shared.bytes, shared.max);
+        let shared = self.shared.as_ref().map(has);
+        let max = shape.memory_max.map(ByteSize::bytes);
+        let wanted = (shape.memory_nodes > 0).then(|| (shape.memory_nodes, shape.shared_memory.bytes(), max));
         let counts = (self.servers.len(), self.storage_nodes.len(), self.memory_size);
         counts == (shape.servers, shape.storage_nodes, shape.memory_size.bytes())
             && (shared, self.pause_after, &self.archive) == (wanted, shape.pause_after, &shape.archive)
@@ -139,7 +150,8 @@ impl Plan {
 
     fn check(&self, path: &Path) -> Result<(), Failure> {
         let count = self.storage_nodes.len();
-        let has_nodes = self.shared.as_ref().is_none_or(|shared| !shared.memory.is_empty());
+        let is_whole = |shared: &Shared| !shared.memory.is_empty() && shared.growth().is_ok();
+        let has_nodes = self.shared.as_ref().is_none_or(is_whole);
         match !self.servers.is_empty() && matches!(count, 1 | 3 | 5 | 7) && has_nodes {
             true => Ok(()),
             false => Err(format!("{}: it makes no cluster", path.display()).into()),
@@ -158,6 +170,14 @@ impl Plan {
             let count = shape.memory_nodes;
             return Err(format!("{count} memory nodes: there are {MEMORY_NODES_MAX} at most").into());
         }
+        if shape.memory_nodes == 0 && shape.memory_max.is_some() {
+            return Err("--memory-max is for memory that servers share: say how many --memory-nodes have it".into());
+        }
+        if let Some(max) = shape.memory_max.filter(|max| *max < shape.shared_memory) {
+            let shared = shape.shared_memory;
+            return Err(format!("--memory-max is {max}; it is at least --shared-memory, {shared}").into());
+        }
+        growth(shape.shared_memory, shape.memory_max)?;
         let wanted = 2 + shape.servers + shape.storage_nodes;
         let ports = free_ports(shape.port, wanted)?;
         let (proxy, rest) = ports.split_first().ok_or("no port is free")?;
@@ -173,6 +193,7 @@ impl Plan {
             shared: (shape.memory_nodes > 0).then(|| Shared {
                 manager: manager[0],
                 bytes: shape.shared_memory.bytes(),
+                max: shape.memory_max.map(ByteSize::bytes),
                 memory: memory_of(shape.memory_nodes),
             }),
         })
@@ -188,7 +209,7 @@ impl Plan {
             [dir.join("manager").display().to_string()],
         )];
         for (memory, n) in shared.memory.iter().zip(1..) {
-            let size = ByteSize(shared.bytes + NODE_SPARE);
+            let size = exact(shared.node_bytes());
             let arguments = format!("memory --pod memory-{n} --size {size} --manager {at} --region");
             let memory = memory.display().to_string();
             roles.push(Role::of(&format!("memory-{n}"), 0, &arguments, [memory]));
@@ -213,12 +234,15 @@ impl Plan {
             roles.push(Role::of(&name, 0, &arguments, [path(&name)]));
         }
         roles.extend(self.shared.iter().flat_map(|shared| self.pool(shared, dir)));
-        let own = ByteSize(self.memory_size);
+        let own = exact(self.memory_size);
         let memory = match &self.shared {
             None => format!("--memory-size {own}"),
-            Some(Shared { manager, bytes, .. }) => format!(
-                "--memory tiered --manager 127.0.0.1:{manager} --memory-size {} --local-memory-size {own}",
-                ByteSize(*bytes)
+            Some(Shared {
+                manager, bytes, max, ..
+            }) => format!(
+                "--memory tiered --manager 127.0.0.1:{manager} --memory-size {} --local-memory-size {own}{}",
+                exact(*bytes),
+                max.map_or_else(String::new, |max| format!(" --memory-max {}", exact(max)))
             ),
         };
         let pause = match self.pause_after {
@@ -251,6 +275,38 @@ impl Plan {
             .map(|port| format!("127.0.0.1:{port}"))
             .collect()
     }
+}
+
+impl Shared {
+    fn growth(&self) -> Result<Option<Growth>, ConfigError> {
+        growth(ByteSize(self.bytes), self.max.map(ByteSize))
+    }
+
+    /// Bytes of each memory node. The first part fits on any of them, also when another is lost; and each has its share of
+    /// slabs beside that, so that all find a place however they are spread.
+    fn node_bytes(&self) -> u64 {
+        let whole = |bytes: u64| bytes.next_multiple_of(EXTENT);
+        let share = |growth: Growth| whole(growth.slab) * u64::from(growth.most).div_ceil(self.memory.len() as u64);
+        let slabs = self.growth().ok().flatten().map_or(0, share);
+        whole(self.bytes) + slabs + NODE_SPARE
+    }
+}
+
+/// A size as a process takes it: for people it would be rounded.
+fn exact(bytes: u64) -> String {
+    match bytes.is_multiple_of(1 << 20) {
+        true => format!("{}MiB", bytes >> 20),
+        false => bytes.to_string(),
+    }
+}
+
+/// How memory of this size grows, as its servers decide it.
+fn growth(size: ByteSize, max: Option<ByteSize>) -> Result<Option<Growth>, ConfigError> {
+    let options = GrowthOptions {
+        memory_max: max,
+        ..GrowthOptions::default()
+    };
+    options.decide(true, size)
 }
 
 impl Role {
@@ -289,6 +345,7 @@ mod tests {
         memory_nodes: 0,
         memory_size: ByteSize::mib(64),
         shared_memory: ByteSize::mib(128),
+        memory_max: None,
         pause_after: 0,
         archive: None,
         port: 21_000,
@@ -313,11 +370,54 @@ mod tests {
             said.contains("--memory tiered") && said.contains("--memory-size 128MiB --local-memory-size 64MiB"),
             "{said}"
         );
+        assert!(!said.contains("--memory-max"), "{said}");
+        let node = roles.iter().find(|role| role.name == "memory-1").unwrap();
+        assert!(node.arguments.contains(&"136MiB".into()), "{:?}", node.arguments);
         let many = Shape {
             memory_nodes: 17,
             ..SHAPE
         };
         assert!(Plan::make(&many).is_err());
+    }
+
+    /// 33 MiB a slab, for which the pool takes 34.
+    #[test]
+    fn memory_that_grows_has_room_on_all_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape {
+            memory_nodes: 2,
+            memory_max: Some(ByteSize::mib(128 + 1025)),
+            ..SHAPE
+        };
+        let plan = Plan::load_or_make(dir.path(), &shape).unwrap();
+        assert_eq!(Plan::load(dir.path()).unwrap(), plan);
+        let fixed = Shape {
+            memory_max: None,
+            ..shape.clone()
+        };
+        assert!(plan.is_of(&shape) && !plan.is_of(&fixed));
+        let roles = plan.roles(dir.path());
+        let said = |name: &str| roles.iter().find(|role| role.name == name).unwrap().arguments.join(" ");
+        assert!(
+            said("server-3").contains("--memory-max 1153MiB"),
+            "{}",
+            said("server-3")
+        );
+        let size = format!("--size {}MiB ", 128 + 16 * 34 + 8);
+        assert!(said("memory-2").contains(&size), "{}", said("memory-2"));
+
+        let none = Shape {
+            memory_nodes: 0,
+            ..shape.clone()
+        };
+        let less = Shape {
+            memory_max: Some(ByteSize::mib(127)),
+            ..shape
+        };
+        for wrong in [none, less] {
+            let refused = Plan::make(&wrong).unwrap_err().to_string();
+            assert!(refused.starts_with("--memory-max is"), "{refused}");
+        }
     }
 
     #[test]

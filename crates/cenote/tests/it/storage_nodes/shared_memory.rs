@@ -14,14 +14,18 @@ struct Cluster {
 
 impl Cluster {
     fn up(&self) -> String {
+        self.up_with(&["--memory-nodes", "1", "--shared-memory", "96MiB"])
+    }
+
+    fn up_with(&self, memory: &[&str]) -> String {
         let port = TcpListener::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
             .unwrap()
             .port()
             .to_string();
-        let mut command = cenote(&["up", "--detach", "--readers", "1", "--memory-nodes", "1"]);
-        command.args(["--memory-size", "16MiB", "--shared-memory", "96MiB", "--port", &port]);
+        let mut command = cenote(&["up", "--detach", "--readers", "1"]);
+        command.args(memory).args(["--memory-size", "16MiB", "--port", &port]);
         let (ok, text) = output(command.arg("--dir").arg(self.dir.path()));
         assert!(ok, "{text}");
         text
@@ -163,6 +167,69 @@ fn servers_share_the_memory_of_memory_nodes() {
     changes_are_seen(&mut writer, &mut reader);
     let text = cluster.down(&[]);
     assert!(text.contains("its shared memory is kept"), "{text}");
+}
+
+/// The writer's slabs lie on two nodes: the reader reads pages there, and goes on with all of them when it takes the
+/// database; what lies on a node that is killed is read from storage nodes, and never old.
+#[test]
+fn servers_share_slabs_of_several_nodes() {
+    if let Err(error) = cenote_libfabric::available() {
+        assert!(std::env::var("CI").is_err(), "skipped: {error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let cluster = Cluster {
+        dir: tempfile::tempdir().unwrap(),
+    };
+    cluster.up_with(&[
+        "--memory-nodes",
+        "2",
+        "--shared-memory",
+        "16MiB",
+        "--memory-max",
+        "80MiB",
+    ]);
+    let (has, mut writer) = cluster.server_that(false);
+    until("the server has the shared memory", || {
+        writer.batch_execute("CENOTE MEMORY '80MiB'").ok()?;
+        (slabs(&mut writer) == 4).then_some(())
+    });
+    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
+    writer.batch_execute(table).unwrap();
+    let fill = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
+    writer.execute(fill, &[&(ROWS as i32)]).unwrap();
+    look(&mut writer);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    until("the reader has pages from slabs", || {
+        look(&mut reader);
+        (hits(&mut reader) > 100 && slabs(&mut reader) > 1).then_some(())
+    });
+    changes_are_seen(&mut writer, &mut reader);
+
+    cluster.kill(&format!("server-{has}"));
+    let (now, mut writer) = cluster.server_that(false);
+    assert_ne!(now, has);
+    until("the next server has all slabs", || {
+        (slabs(&mut writer) == 4).then_some(())
+    });
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    changes_are_seen(&mut writer, &mut reader);
+    writer.batch_execute("CENOTE MEMORY '48MiB'").unwrap();
+    until("it shrinks", || {
+        changes_are_seen(&mut writer, &mut reader);
+        (slabs(&mut writer) == 2).then_some(())
+    });
+    cluster.kill("memory-2");
+    changes_are_seen(&mut writer, &mut reader);
+    look(&mut writer);
+    changes_are_seen(&mut writer, &mut reader);
+}
+
+fn slabs(client: &mut postgres::Client) -> i64 {
+    let found = "SELECT slabs FROM cenote_scaling";
+    client.query_opt(found, &[]).unwrap().map_or(0, |row| row.get(0))
 }
 
 /// Of rows all over the table, each that is changed at the writer shows at the reader at once.

@@ -77,6 +77,76 @@ fn the_next_start_takes_it() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
+/// Who holds the first part has its slabs, whoever held them; and a holder of before has them no more.
+#[test]
+fn slabs_follow_the_first_part() {
+    let mut grant_table = two();
+    let open_slab = |grant_table: &mut GrantTable, label: &str, (first, epoch)| {
+        let asked = OpenRequest {
+            reach: Reach::Slab { first, epoch },
+            ..requested(label, 1)
+        };
+        grant_table.open("b", &asked, Nanos(0), LEASE)
+    };
+    let former = admit(open(&mut grant_table, true));
+    let (slab, slab_epoch) = admit(open_slab(&mut grant_table, "db-slab-0", former));
+    assert_eq!(open(&mut grant_table, true).expect("soon"), Opening::Wait);
+    confirm(&mut grant_table, former.0);
+    let now = admit(open(&mut grant_table, true));
+
+    for gone in [
+        open_slab(&mut grant_table, "db-slab-0", former).map(drop),
+        open_slab(&mut grant_table, "db-slab-1", former).map(drop),
+        grant_table.free_slab("b", "db-slab-0", former.0, former.1),
+        grant_table.free_slab("a", "db-slab-0", now.0, now.1),
+    ] {
+        assert!(matches!(gone, Err(Error::Revoked(_))), "{gone:?}");
+    }
+    grant_table
+        .renew("b", slab, slab_epoch, Nanos(0), LEASE)
+        .expect("it is not taken yet");
+    let taken = open_slab(&mut grant_table, "db-slab-0", now).expect("soon");
+    assert_eq!(taken, Opening::Wait, "the former holder's keys have not ended");
+    confirm(&mut grant_table, slab);
+    let (again, _) = admit(open_slab(&mut grant_table, "db-slab-0", now));
+    assert_eq!(again, slab, "the same memory");
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// By name, held or not: a start may not hold what it gives back.
+#[test]
+fn slabs_are_given_back_by_name() {
+    let mut grant_table = two();
+    let (first, epoch) = admit(open(&mut grant_table, true));
+    let asked = OpenRequest {
+        reach: Reach::Slab { first, epoch },
+        ..requested("db-slab-0", 1)
+    };
+    let (slab, _) = admit(grant_table.open("b", &asked, Nanos(0), LEASE));
+    admit(grant_table.open("b", &requested("mapped", 1), Nanos(0), LEASE));
+    for wrong in ["mapped", "db"] {
+        let refused = grant_table.free_slab("b", wrong, first, epoch);
+        assert!(matches!(refused, Err(Error::Mismatch(_))), "{wrong}: {refused:?}");
+    }
+    for _ in 0..2 {
+        grant_table
+            .free_slab("b", "db-slab-0", first, epoch)
+            .expect("given back");
+        let freeing = grant_table.grant(slab).expect("there");
+        assert_eq!(freeing.phase, Phase::Freeing);
+        let again = grant_table.open("b", &asked, Nanos(0), LEASE).expect("soon");
+        assert_eq!(again, Opening::Wait);
+    }
+    let freeing = grant_table.grant(slab).expect("there").epoch;
+    grant_table.confirmed(slab, freeing, Nanos(0));
+    let count = grant_table.grants().count();
+    grant_table
+        .free_slab("b", "db-slab-0", first, epoch)
+        .expect("there is none");
+    assert_eq!(grant_table.grants().count(), count, "and none is made");
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
 #[test]
 fn it_stays_what_it_is() {
     let mut grant_table = two();
