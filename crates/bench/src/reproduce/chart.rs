@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 /// A system's colour: can be told apart also without seeing red and green.
 pub fn colour(series: &str) -> RGBColor {
     let known = [
+        ("cost, 48 sessions", RGBColor(86, 180, 233)),
         ("Cenote", RGBColor(0, 114, 178)),
         ("page swapping", RGBColor(110, 110, 110)),
         ("objects", RGBColor(0, 158, 115)),

@@ -59,8 +59,9 @@ fig7, fig8, fig9 (CXL against RDMA: point-select, range-select, read-write), fig
 Figures of rcmp, two pods and more against page swapping, objects, coherent caches, CXL over Ethernet: latency, clients, pods
 (throughput), ycsb, hot (hot extents move), locks (their write buffers), rpc (modes by size), missing (what is not simulated).
 
-Figures of serverless, local memory in front of remote memory: fig9 (a switch and crashes), fig10 (against local memory
-alone), fig11 (local memory's size), fig14 (reads of a server and a reader), fig15 (prefetching).
+Figures of serverless, local memory in front of remote memory: fig8 (remote memory grows and shrinks), fig9 (a switch and
+crashes), fig10 (against local memory alone), fig11 (local memory's size), fig14 (reads of a server and a reader),
+fig15 (prefetching).
 
 Examples:
   cenote reproduce polarcxlmem                          all of them, into reproduce-out

@@ -113,7 +113,7 @@ impl Scale {
         }
     }
 
-    /// Four times the rows: 96 MiB of them, some 7,600 pages, of which a forty-eighth is more than the least pool.
+    /// Four times the rows: 96 MiB of them, some 6,600 pages, of which a forty-eighth is more than the least pool.
     pub fn large() -> Scale {
         Scale {
             rows: 100_000,
@@ -492,7 +492,7 @@ struct Shared {
 }
 
 /// Bytes a second towards the clients: 100 Gbps, of which as much is usable as of the RDMA card's.
-const CLIENT_BANDWIDTH: f64 = 12e9;
+pub(super) const CLIENT_BANDWIDTH: f64 = 12e9;
 /// From a reply's leaving to the client's next statement, when nothing waits: assumed, of a data centre's TCP.
 pub const CLIENT_TURN: Nanos = Nanos::from_micros(20);
 

@@ -2,6 +2,7 @@
 //!
 //! | module | |
 //! |---|---|
+//! | [`sizes`], [`elastic`] | figure 8: remote memory that grows and shrinks under load |
 //! | [`local`] | figure 11: the size of local memory |
 //! | [`equal`] | figure 10: against local memory alone |
 //! | [`failover`], [`cluster`] | figure 9: a switch and crashes; servers on storage nodes |
@@ -10,12 +11,14 @@
 //! | [`paper`], [`why`] | the paper's numbers; why ours differ |
 
 pub mod cluster;
+pub mod elastic;
 pub mod equal;
 pub mod failover;
 pub mod local;
 pub mod paper;
 pub mod prefetch;
 pub mod reads;
+pub mod sizes;
 pub mod why;
 
 use super::options::{Options, Progress};
@@ -26,7 +29,7 @@ use cluster::OnNodes;
 use failover::Both;
 
 /// All, in the paper's order.
-pub const FIGURES: [&str; 5] = ["fig9", "fig10", "fig11", "fig14", "fig15"];
+pub const FIGURES: [&str; 6] = ["fig8", "fig9", "fig10", "fig11", "fig14", "fig15"];
 /// Those of servers on storage nodes.
 const ON_NODES: [&str; 2] = ["fig9", "fig14"];
 
@@ -41,7 +44,7 @@ pub const COSTS: [&str; 2] = ["PolarDB's cost a statement", "Cenote's cost a sta
 
 /// The databases that figures need, filled once for all seeds.
 pub struct Data {
-    /// Of figures 10, 11 and 15.
+    /// Of figures 8, 10, 11 and 15.
     large: Option<Dataset>,
     /// Of figures 9 and 14.
     both: Option<Both>,
@@ -78,6 +81,7 @@ impl Data {
 /// [`crate::Error::Simulation`] if a world cannot be set up, or if something in it fails.
 pub fn figures(options: &Options, names: &[&'static str], data: &Data, progress: &Progress) -> Result<Vec<Figure>> {
     let one = |name: &&'static str| match (*name, &data.large, &data.both) {
+        ("fig8", Some(data), _) => sizes::fig8(options, data, progress),
         ("fig9", _, Some(both)) => failover::fig9(options, both, progress),
         ("fig10", Some(data), _) => equal::fig10(options, data, progress),
         ("fig11", Some(data), _) => local::fig11(options, data, progress),

@@ -6,6 +6,11 @@
 /// Gigabytes of the data of figures 10 and 11, of which local memory has a part.
 pub const DATA_GB: f64 = 24.0;
 
+/// Figure 8: gigabytes of remote memory, one after the other, and the seconds at which the others were set.
+pub const REMOTE_GB: [f64; 4] = [8.0, 80.0, 48.0, 128.0];
+/// See [`REMOTE_GB`].
+pub const SET_AT: [u64; 3] = [200, 350, 500];
+
 /// Figure 9, seconds: a planned switch, its pause and then back to throughput.
 pub const SWITCH: [f64; 2] = [2.0, 4.0];
 /// Figure 9, seconds, a crash with remote memory: until it serves, and then to 90% of the throughput before.
