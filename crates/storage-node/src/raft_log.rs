@@ -51,6 +51,12 @@ const ZEROS: usize = 1 << 20;
 const SPARES: usize = 4;
 /// Bytes of a payload at most.
 const PAYLOAD_MAX: usize = 4 << 20;
+/// Bytes of the frame that a segment begins with: a base, and a vote.
+const BEGIN_LENGTH: u64 = (HEADER + 5 * 8) as u64;
+const _: () = assert!(
+    SEGMENT >= (PAYLOAD_MAX + HEADER + 8) as u64 + BEGIN_LENGTH,
+    "a segment has room for any frame"
+);
 
 /// An entry: where it lies, and its bytes while they are kept.
 #[derive(Debug)]
@@ -321,6 +327,12 @@ impl RaftLog {
             payload.len()
         );
         let length = (HEADER + payload.len()).next_multiple_of(8) as u64;
+        if length > self.segment - BEGIN_LENGTH {
+            return Err(Error::Invalid(format!(
+                "a frame of {length} bytes has no room in a segment of {} of the Raft log",
+                self.segment
+            )));
+        }
         if self.tail.is_multiple_of(self.segment) || self.segment - self.tail % self.segment < length {
             self.begin_segment()?;
         }
@@ -348,8 +360,10 @@ impl RaftLog {
         };
         let payload = encode_base(before, &hard);
         let at = self.tail;
+        let length = (HEADER + payload.len()).next_multiple_of(8) as u64;
+        assert!(length == BEGIN_LENGTH, "a segment's first frame has {length} bytes");
         self.write(at, &frame(BEGIN, &payload, at, self.synced))?;
-        self.tail += (HEADER + payload.len()).next_multiple_of(8) as u64;
+        self.tail += length;
         Ok(())
     }
 

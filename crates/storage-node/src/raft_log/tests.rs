@@ -155,6 +155,27 @@ fn entries_of_a_later_term_replace_those_whose_segments_are_gone() {
     assert!(again.hard_state().commit >= 22, "what a state has is committed");
 }
 
+/// A frame longer than a segment was written over its end, into a segment that nobody had made; a start took the log's
+/// end to be before it.
+#[test]
+fn a_frame_that_no_segment_has_room_for_is_refused() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path());
+    log.append(vec![entry(1, 1, 3000)]).expect("written");
+    let tail = log.tail;
+    let error = log.append(vec![entry(2, 1, SMALL as usize)]).expect_err("refused");
+    assert!(error.to_string().contains("has no room"), "{error}");
+    assert_eq!((log.tail, log.files.len()), (tail, 1), "nothing was written");
+    // The longest that fits, in a segment of its own.
+    let beside = HEADER + encode_entry(&entry(2, 1, 0)).len();
+    let most = (SMALL - BEGIN_LENGTH) as usize - beside;
+    log.append(vec![entry(2, 1, most), entry(3, 1, 10)]).expect("written");
+    log.sync().expect("synced");
+    let log = open(dir.path());
+    assert_eq!(log.entries(2, 3, 0).expect("there"), [entry(2, 1, most)]);
+    assert_eq!(log.last_index(), 3);
+}
+
 #[test]
 fn what_is_missing_of_a_log_is_told() {
     let dir = tempfile::tempdir().expect("a directory");

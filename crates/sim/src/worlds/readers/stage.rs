@@ -102,7 +102,8 @@ impl Stage {
             memory: self.memory,
             log_limit: self.log_limit,
             log_kept: 8 << 20,
-            segment: 256 << 10,
+            // A segment has room for any piece of the log.
+            segment: 1 << 20,
             ..NodeOptions::new("/node".into(), "world", host as u64 + 1, nodes)
         }
     }
