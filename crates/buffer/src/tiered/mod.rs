@@ -165,7 +165,7 @@ impl Tier {
         let patience = if read.is_some() { PATIENCE } else { START_PATIENCE };
         let link = self.connect(patience)?;
         let former = link.former(&control)?;
-        self.reach_slabs(&link, &former, PATIENCE);
+        self.reach_slabs(&link, &former, patience);
         let found = match former.remark {
             None => link.find(&control)?,
             Some(_) => Found::default(),
@@ -753,6 +753,8 @@ impl Lower for Tier {
         if self.table.lock().link.is_some() {
             return;
         }
+        // The thread that scales may be about to change what is granted.
+        let _one = self.turn.lock();
         let fresh = self.check_owner().and_then(|()| self.connect(PATIENCE));
         let reached = fresh.and_then(|link| {
             let former = link.former(&self.storage.control().get())?;

@@ -64,6 +64,7 @@ impl Tier {
         let begun = rt::now();
         for slab in slabs_in(kept) {
             let left = Nanos(patience.0.saturating_sub(rt::now().since(begun).0));
+            let left = left.min(PATIENCE);
             if let Err(error) = link.reach(&self.source, (self.database(), left), slab) {
                 self.say(&error);
             }
@@ -123,13 +124,14 @@ impl Tier {
         let by_need = scaling.size == RemoteSize::ByNeed;
         if let RemoteSize::Bytes(bytes) = scaling.size {
             let more = bytes.saturating_sub(link.ways.first().len());
-            let slabs = more.div_ceil(link.layout.slab_len().max(1));
+            let slab = self.source.growth().map_or(0, |growth| growth.slab);
+            let slabs = more.div_ceil(slab.max(1));
             scaling.wanted = slabs.min(u64::from(link.layout.slabs.most)) as u32;
         } else if period >= PERIOD {
             let sample = Sample {
                 period,
-                misses_of_a_slab: uses.misses_of_a_slab - before.misses_of_a_slab,
-                hits_of_a_slab: uses.hits_of_a_slab - before.hits_of_a_slab,
+                misses_of_a_slab: uses.misses_of_a_slab.saturating_sub(before.misses_of_a_slab),
+                hits_of_a_slab: uses.hits_of_a_slab.saturating_sub(before.hits_of_a_slab),
             };
             let step = scaling.policy.as_mut().map_or(Step::Stay, |policy| policy.step(sample));
             scaling.wanted = match step {
@@ -159,7 +161,10 @@ impl Tier {
         let slab = {
             let mut scaling = self.scaling.lock();
             let all = link.layout.slabs.all();
-            let free = slabs_in(all & !scaling.granted).next();
+            if all & !scaling.granted & !scaling.avoided == 0 {
+                scaling.avoided = 0;
+            }
+            let free = slabs_in(all & !scaling.granted & !scaling.avoided).next();
             let Some(slab) = free.or_else(|| slabs_in(all & scaling.returning).next()) else {
                 return false;
             };
@@ -173,7 +178,7 @@ impl Tier {
         match link.reach(&self.source, (self.database(), PATIENCE), slab) {
             Ok(()) => self.serve(link, slab),
             Err(error) => {
-                self.refused(&error);
+                self.refused(slab, &error);
                 false
             }
         }
@@ -194,13 +199,12 @@ impl Tier {
     }
 
     /// It may be granted all the same: it is given back in the next turn.
-    fn refused(&self, error: &Error) {
+    /// Another number is tried next: this one's grant may be on a node that is away.
+    fn refused(&self, slab: u32, error: &Error) {
         {
             let mut scaling = self.scaling.lock();
-            // Somebody else was at it: the next turn may do.
-            if !matches!(error, Error::Timeout(_)) {
-                scaling.held_off = rt::now() + REFUSED;
-            }
+            scaling.held_off = rt::now() + REFUSED;
+            scaling.avoided |= bit(slab);
         }
         self.say_not_grown(error);
     }

@@ -14,6 +14,8 @@ pub struct Scaling {
     pub granted: u64,
     /// Of those, the ones that are to be given back.
     pub returning: u64,
+    /// Numbers that were refused: others are tried first.
+    pub avoided: u64,
     pub size: RemoteSize,
     pub wanted: u32,
     pub policy: Option<Policy>,
@@ -41,6 +43,7 @@ impl Scaling {
         Self {
             granted: 0,
             returning: 0,
+            avoided: 0,
             size: RemoteSize::ByNeed,
             wanted: 0,
             policy: source.growth().map(Policy::new),

@@ -555,7 +555,9 @@ impl Table {
             return false;
         };
         let place = &mut self.slabs[slab as usize];
-        assert!(place.is_none(), "slab {slab} is added once");
+        if place.is_some() {
+            return false;
+        }
         *place = Some(Slab {
             pages: vec![None; link.layout.slabs.slots as usize],
             used: 0,

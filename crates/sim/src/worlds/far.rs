@@ -287,6 +287,7 @@ impl Far {
         let mut now = self.now();
         now.slab_node.lose();
         now.slab_node = self.network.add_node(SLAB_NODE);
+        now.slabs.clear();
         now.slabs_cut = false;
     }
 
