@@ -85,7 +85,7 @@ impl RemoteProvider for Rack {
         if full && !slabs.contains_key(&slab) {
             return Err(Error::Full("the rack has no more memory".into()));
         }
-        let new = || Far::of(Node::new(&format!("slab {slab}")), self.growth.slab);
+        let new = || Far::of(Node::new(format!("slab {slab}")), self.growth.slab);
         slabs.entry(slab).or_insert_with(new).connect()
     }
 
