@@ -136,7 +136,7 @@ mod tests {
     fn what_slabs_may_hold_is_named_in_memory_that_is_there() {
         // 64 bytes for each page of 16 KiB: half of a GiB names 128 GiB.
         assert!(decided(up_to(ByteSize::gib(129))).is_some());
-        refused(up_to(ByteSize::gib(140)), true, "memory_size is 1.0GiB");
+        refused(up_to(ByteSize::gib(140)), true, "memory_size is 1GiB");
     }
 
     #[test]
