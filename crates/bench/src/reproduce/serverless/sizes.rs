@@ -262,7 +262,8 @@ fn how() -> String {
          shrink. So the load is light for {} s, some 1,000 statements a second, and a slab has to save {WORTH} \
          pages a second to be taken, which is the servers' default (100 a GiB) thinned as the load is; then it is \
          as heavy as before for {} ms. By the hit ratios ranges ask for some 110 GB. While slots are free \
-         nothing speaks for another slab. One that saves too little for a minute is given back, which is after the end here.",
+         nothing speaks for another slab. One that saves too little for a minute is given back, which is after the \
+         end here.",
         light.as_secs_f64(),
         heavy.as_secs_f64() * 1e3,
     )
