@@ -534,7 +534,7 @@ impl GrantTable {
     }
 
     /// No node can tell whether a holder lives that reaches its memory over the fabric. Its keys can end at any time.
-    /// Who asks for a slab holds what that belongs to, so no other holder of it is in the right.
+    /// A holder of the first grant that asks for its slab is the only one that may have it.
     fn take_from_former(&mut self, id: GrantId, reach: Reach) -> Result<Opening> {
         if !matches!(reach, Reach::Remote { takes: true } | Reach::Slab { .. }) {
             return Err(Error::Busy(format!("grant {id} has another holder")));

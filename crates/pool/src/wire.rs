@@ -292,8 +292,8 @@ pub enum Reach {
     Mapped,
     /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end; otherwise that is `Busy`.
     Remote { takes: bool },
-    /// Over the fabric, too, by the holder of another grant, with this epoch: the memory belongs to that, so it is taken
-    /// from any other holder.
+    /// Over the fabric, too, by the holder of another grant, with this epoch: the memory belongs to that, so it is
+    /// taken from any other holder.
     Slab { first: GrantId, epoch: u64 },
 }
 

@@ -28,7 +28,8 @@
 //!   a change is ended some milliseconds behind the change, and the *watermark* says up to which position of the log
 //!   that has been done.
 //!
-//! Lock order: a frame's latch → `owning` (held while bytes move) → the table (never) → `scaling`.
+//! Lock order: `turn` (one thread scales, or takes lost memory into use) → a frame's latch → `owning` (both held while
+//! bytes move) → the table (never held then) → `scaling`; under the table, too, the list of ways.
 
 mod copy;
 mod ghosts;

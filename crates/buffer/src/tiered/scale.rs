@@ -7,7 +7,7 @@
 //!        └──────────── given back, bit cleared ────────── away ◀──────── its way is let go ──────────┘
 //! ```
 //!
-//! One thread does all of it. What a shrinking memory still has room for moves: pages of the slab that were used later
+//! One thread does all of it, but for losses: the thread that meets one. What a shrinking memory still has room for moves: pages of the slab that were used later
 //! than others elsewhere take their places. A name is emptied, and that acknowledged, before its page has another place
 //! or none: so no two slots name one page, and no name outlives its copy.
 //!
@@ -198,8 +198,8 @@ impl Tier {
         is_added
     }
 
-    /// It may be granted all the same: it is given back in the next turn.
-    /// Another number is tried next: this one's grant may be on a node that is away.
+    /// It may be granted all the same: it is given back in the next turn. Another number is tried next, since this one's
+    /// grant may be on a node that is away.
     fn refused(&self, slab: u32, error: &Error) {
         {
             let mut scaling = self.scaling.lock();
@@ -305,8 +305,8 @@ impl Tier {
         true
     }
 
-    /// Empties the names of copies, and ends them; pages that are worth it go to other slots. Says whether remote memory
-    /// is there still.
+    /// Empties the names of copies, and ends them; pages that are worth it go to other slots. Says whether remote
+    /// memory is there still.
     fn end_copies(&self, link: &Arc<Link>, endings: &[Ending]) -> bool {
         let mut bytes = self.bytes_of(link, endings);
         let slots: Vec<RemoteSlot> = endings.iter().map(|ending| ending.copy.slot).collect();
@@ -426,8 +426,8 @@ impl Tier {
         drop(owning);
     }
 
-    /// Ends the copies, each when its name is empty: until then a change of its page has to find it, so that readers,
-    /// who may reach the slab still, are told of no watermark before.
+    /// Ends the copies, each when its name is empty. Until then a change of its page has to find it: readers may reach
+    /// the slab still, and are told of no watermark before.
     fn clear_lost(&self, link: &Arc<Link>, slab: u32) -> Result<(), Failure> {
         let mut from = Some(0);
         while let Some(place) = from {

@@ -11,7 +11,7 @@ use cenote_fabric::rdma::RemoteMemory;
 /// Slabs of one database: what is granted is a word of bits.
 pub const SLABS_MAX: u32 = 64;
 
-/// Who gives remote memory to a database, and takes it back.
+/// Gives remote memory to a database, and takes it back.
 pub trait RemoteProvider: Send + Sync {
     /// The first part of it, over an endpoint that works.
     ///

@@ -237,8 +237,8 @@ impl Table {
         !self.free.is_empty() || self.may_go(u64::MAX).next().is_some()
     }
 
-    /// Pages in no frame whose slot may go to another, oldest first: few, so that pages of a slab that is leaving hold
-    /// nobody up.
+    /// Pages in no frame whose slot may go to another, oldest first: few, so that the table's lock is not held for
+    /// all pages of a slab that is leaving.
     fn may_go(&self, before: u64) -> impl Iterator<Item = PageId> {
         let old = self.idle.range(..before).map(|(_, page)| *page).take(LOOK_LEAVING);
         old.filter(|page| !self.is_leaving(*page) && !self.fading.contains(page))
@@ -673,8 +673,8 @@ impl Table {
         })
     }
 
-    /// The slab cannot be reached any more: it is leaving, and nothing is written there. What is being written now is no
-    /// copy: the writing threads empty its names. Says whether the slab was there.
+    /// The slab cannot be reached any more: it is leaving, and nothing is written there. What is being written now is
+    /// no copy: the writing threads empty its names. Says whether the slab was there.
     #[must_use]
     pub fn lose_slab(&mut self, slab: u32) -> bool {
         let Some(Some(of_slab)) = self.slabs.get_mut(slab as usize) else {

@@ -24,8 +24,8 @@ pub struct GrowthOptions {
     /// from which it shrinks again to --memory-size [default: it does not grow]
     #[arg(long, env = "CENOTE_MEMORY_MAX", value_name = "SIZE")]
     pub memory_max: Option<ByteSize>,
-    /// With --memory-max: bytes by which it grows and shrinks; 64 times at most [default: a 32nd of what it grows by, at
-    /// least 16MiB]
+    /// With --memory-max: bytes by which it grows and shrinks; 64 times at most [default: a 32nd of what it grows by,
+    /// at least 16MiB]
     #[arg(long, env = "CENOTE_MEMORY_SLAB", value_name = "SIZE")]
     pub memory_slab: Option<ByteSize>,
     /// With --memory-max: pages a second that a GiB of it has to save from being read in storage, to be taken and kept

@@ -375,8 +375,8 @@ fn until_slabs(client: &mut postgres::Client, is_so: impl Fn(i64) -> bool) {
     }
 }
 
-/// Remote memory that grows by need and by hand, over two memory nodes; the server is killed, and goes on with its slabs;
-/// a node with slabs is killed, and costs those; it shrinks, and the pool has the memory again.
+/// Remote memory that grows by need and by hand, over two memory nodes; the server is killed, and goes on with its
+/// slabs; a node with slabs is killed, and costs those; it shrinks, and the pool has the memory again.
 #[test]
 fn remote_memory_grows_over_memory_nodes() {
     if let Err(error) = cenote_libfabric::available() {

@@ -60,8 +60,8 @@ impl RemoteGrant {
     /// Asks for a slab of this memory, and keeps its lease from here on. It is taken from a holder that there is.
     ///
     /// # Errors
-    /// [`Error::Full`]; [`Error::Revoked`] (this memory is another's by now); [`Error::Mismatch`] (the label's memory is
-    /// of another size, or mapped); [`Error::Lost`]; [`Error::Invalid`].
+    /// [`Error::Full`]; [`Error::Revoked`] (this memory is another's by now); [`Error::Mismatch`] (the label's memory
+    /// is of another size, or mapped); [`Error::Lost`]; [`Error::Invalid`].
     pub fn open_slab(&self, requested: RemoteRequest, on_revoked: OnRevoked) -> Result<Self> {
         let (first, epoch) = (self.memory.id(), self.memory.epoch());
         Self::ask(&self.access, requested, Reach::Slab { first, epoch }, on_revoked)

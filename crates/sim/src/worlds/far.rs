@@ -54,7 +54,7 @@ struct Now {
     slabs_cut: bool,
 }
 
-/// Who has a way.
+/// The process that a port is of.
 #[derive(Debug)]
 enum Holder {
     Alone,

@@ -282,8 +282,8 @@ impl Shared {
         growth(ByteSize(self.bytes), self.max.map(ByteSize))
     }
 
-    /// Bytes of each memory node. The first part fits on any of them, also when another is lost; and each has its share of
-    /// slabs beside that, so that all find a place however they are spread.
+    /// Bytes of each memory node. The first part fits on any of them, also when another is lost; and each has its share
+    /// of slabs beside that, so that all find a place however they are spread.
     fn node_bytes(&self) -> u64 {
         let whole = |bytes: u64| bytes.next_multiple_of(EXTENT);
         let share = |growth: Growth| whole(growth.slab) * u64::from(growth.most).div_ceil(self.memory.len() as u64);

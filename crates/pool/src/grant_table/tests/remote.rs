@@ -77,7 +77,7 @@ fn the_next_start_takes_it() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
-/// Who holds the first part has its slabs, whoever held them; and a holder of before has them no more.
+/// The holder of the first grant has its slabs, whichever process held them before; a former holder has none.
 #[test]
 fn slabs_follow_the_first_part() {
     let mut grant_table = two();
