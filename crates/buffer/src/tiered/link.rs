@@ -16,7 +16,7 @@
 use cenote_base::rt::Nanos;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
-use cenote_fabric::rdma::Work;
+use cenote_fabric::rdma::{RemoteMemory, Work};
 use cenote_storage::{Control, redo};
 
 use super::copy::Copy;
@@ -89,7 +89,17 @@ impl Link {
     /// # Errors
     /// Those of the source; [`Error::Mismatch`] if it is smaller than a slab.
     pub fn reach(&self, source: &RemoteSource, (database, patience): (u128, Nanos), slab: u32) -> Result<()> {
-        let memory = source.slab(database, slab, patience)?;
+        self.set_way(slab, source.slab(database, slab, patience)?)
+    }
+
+    /// Reaches slabs, together; why those are not reached that are not.
+    pub fn reach_all(&self, source: &RemoteSource, (database, patience): (u128, Nanos), slabs: &[u32]) -> Vec<Error> {
+        let each = source.slabs(database, slabs, patience).into_iter();
+        let set = each.map(|(slab, memory)| memory.and_then(|memory| self.set_way(slab, memory)));
+        set.filter_map(Result::err).collect()
+    }
+
+    fn set_way(&self, slab: u32, memory: RemoteMemory) -> Result<()> {
         if memory.len() < self.layout.slab_len() {
             let (len, needed) = (memory.len(), self.layout.slab_len());
             return Err(Error::Mismatch(format!("slab {slab} has {len} bytes, not {needed}")));

@@ -61,13 +61,10 @@ impl Tier {
             scaling.learn(former);
             scaling.kept() & link.layout.slabs.all()
         };
-        let begun = rt::now();
-        for slab in slabs_in(kept) {
-            let left = Nanos(patience.0.saturating_sub(rt::now().since(begun).0));
-            let left = left.min(PATIENCE);
-            if let Err(error) = link.reach(&self.source, (self.database(), left), slab) {
-                self.say(&error);
-            }
+        let slabs: Vec<u32> = slabs_in(kept).collect();
+        if !slabs.is_empty() {
+            let failed = link.reach_all(&self.source, (self.database(), patience), &slabs);
+            failed.iter().for_each(|error| self.say(error));
         }
         self.scaling.lock().wanted = kept.count_ones();
     }

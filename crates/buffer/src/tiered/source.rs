@@ -1,5 +1,6 @@
 //! How a pool comes by its remote memory: the first part of it, and the slabs by which it grows.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -24,6 +25,18 @@ pub trait RemoteProvider: Send + Sync {
     /// # Errors
     /// [`Error::Full`]: there is no memory for it. Others: it cannot be reached.
     fn slab(&self, database: u128, slab: u32) -> Result<RemoteMemory>;
+
+    /// Slabs that are granted, within `patience` for all. `reached` is given each as it is reached, or why it is not:
+    /// one that is not costs no other. A provider that asks elsewhere for slabs asks for all of them at once.
+    fn slabs(
+        &self,
+        database: u128,
+        slabs: &[u32],
+        _patience: Nanos,
+        reached: &mut dyn FnMut(u32, Result<RemoteMemory>),
+    ) {
+        slabs.iter().for_each(|slab| reached(*slab, self.slab(database, *slab)));
+    }
 
     /// The slab is used no more. Nothing where it is not granted.
     ///
@@ -151,6 +164,22 @@ impl RemoteSource {
         self.within(patience, move |provider| provider.slab(database, slab))
     }
 
+    /// Several slabs, together within `patience`: what each of them came to, in their order.
+    pub fn slabs(&self, database: u128, slabs: &[u32], patience: Nanos) -> Vec<(u32, Result<RemoteMemory>)> {
+        let (found, asked) = (Arc::new(Mutex::new(BTreeMap::new())), slabs.to_vec());
+        let into = Arc::clone(&found);
+        let ended = self.within(patience, move |provider| {
+            let mut reached = |slab, memory| _ = into.lock().insert(slab, memory);
+            provider.slabs(database, &asked, patience, &mut reached);
+            Ok(())
+        });
+        let why = ended.err().unwrap_or_else(|| Error::Lost("it was not reached".into()));
+        // Those that come later are reached anew when they are asked for.
+        let mut found = core::mem::take(&mut *found.lock());
+        let outcome = |slab: &u32| (*slab, found.remove(slab).unwrap_or_else(|| Err(why.clone())));
+        slabs.iter().map(outcome).collect()
+    }
+
     /// Gives a slab back, as [`RemoteSource::connect`].
     ///
     /// # Errors
@@ -184,5 +213,75 @@ impl RemoteSource {
 impl fmt::Debug for RemoteSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RemoteSource")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cenote_fabric::rdma::loopback::Node;
+
+    /// Slab 1 is refused, and slab 3 comes when it is told to.
+    struct Slow {
+        node: Node,
+        go_on: Event,
+        asked: Mutex<Vec<Vec<u32>>>,
+    }
+
+    impl RemoteProvider for Slow {
+        fn connect(&self, _: u128) -> Result<RemoteMemory> {
+            Ok(RemoteMemory::new(
+                self.node.endpoint(),
+                self.node.memory().register(4096),
+            ))
+        }
+
+        fn slab(&self, database: u128, slab: u32) -> Result<RemoteMemory> {
+            match slab {
+                1 => return Err(Error::Full("there is no room".into())),
+                3 => self.go_on.wait(),
+                _ => {}
+            }
+            self.connect(database)
+        }
+
+        fn slabs(&self, database: u128, slabs: &[u32], _: Nanos, reached: &mut dyn FnMut(u32, Result<RemoteMemory>)) {
+            self.asked.lock().push(slabs.to_vec());
+            slabs.iter().for_each(|slab| reached(*slab, self.slab(database, *slab)));
+        }
+
+        fn give_back(&self, _: u128, _: u32) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Of slabs that are asked for together each is what it came to in time.
+    #[test]
+    fn slabs_that_come_late_cost_no_others() {
+        let slow = Arc::new(Slow {
+            node: Node::new("far"),
+            go_on: Event::new(),
+            asked: Mutex::default(),
+        });
+        let source = RemoteSource::of(Arc::clone(&slow) as Arc<dyn RemoteProvider>);
+        let each = source.slabs(7, &[0, 1, 2, 3], Nanos::from_millis(200));
+        let kinds: Vec<(u32, bool)> = each.iter().map(|(slab, memory)| (*slab, memory.is_ok())).collect();
+        assert_eq!(kinds, [(0, true), (1, false), (2, true), (3, false)]);
+        assert!(
+            matches!(&each[1].1, Err(Error::Full(_))),
+            "{:?}",
+            each[1].1.as_ref().err()
+        );
+        assert!(
+            matches!(&each[3].1, Err(Error::Timeout(_))),
+            "{:?}",
+            each[3].1.as_ref().err()
+        );
+        assert_eq!(*slow.asked.lock(), [[0, 1, 2, 3]], "with one request");
+        slow.go_on.set();
+        while matches!(source.slab(7, 3, Nanos::from_secs(10)), Err(Error::Timeout(_))) {
+            rt::yield_now();
+        }
+        source.slab(7, 3, Nanos::from_secs(10)).expect("it is reached later");
     }
 }

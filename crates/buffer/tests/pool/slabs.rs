@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use cenote_base::rt::Nanos;
 use cenote_base::{Error, PAGE_SIZE, PageId};
 use cenote_buffer::{
     BufferPool, Growth, PartState, RecoveryReport, RemoteLayout, RemoteProvider, RemoteSize, RemoteSource,
@@ -35,6 +36,8 @@ struct Rack {
     slabs: Mutex<BTreeMap<u32, Far>>,
     /// Slabs that there is room for.
     room: AtomicU32,
+    /// How often slabs were asked for together.
+    together: AtomicU32,
 }
 
 impl Rack {
@@ -45,6 +48,7 @@ impl Rack {
             first: Far::of(Node::new("far"), len),
             slabs: Mutex::default(),
             room: AtomicU32::new(MOST),
+            together: AtomicU32::new(0),
         })
     }
 
@@ -56,6 +60,7 @@ impl Rack {
             first: self.first.mended(),
             slabs: Mutex::new(slabs),
             room: AtomicU32::new(MOST),
+            together: AtomicU32::new(0),
         })
     }
 
@@ -87,6 +92,17 @@ impl RemoteProvider for Rack {
         }
         let new = || Far::of(Node::new(format!("slab {slab}")), self.growth.slab);
         slabs.entry(slab).or_insert_with(new).connect()
+    }
+
+    fn slabs(
+        &self,
+        database: u128,
+        slabs: &[u32],
+        _: Nanos,
+        reached: &mut dyn FnMut(u32, cenote_base::Result<RemoteMemory>),
+    ) {
+        self.together.fetch_add(1, Ordering::SeqCst);
+        slabs.iter().for_each(|slab| reached(*slab, self.slab(database, *slab)));
     }
 
     fn give_back(&self, _: u128, slab: u32) -> cenote_base::Result<()> {
@@ -300,6 +316,7 @@ fn a_start_does_without_a_slab() {
     let (pool, report) = open(&left, &next);
     assert!(report.remote_kept > u64::from(SLAB) * 2, "{report}");
     assert_eq!(remote(&pool).slabs, 3);
+    assert_eq!(next.together.load(Ordering::SeqCst), 1, "one request for all of them");
     verify(&left, &pool, &[]);
     next.slabs()[&1].mend();
     eventually(|| {
