@@ -7,23 +7,30 @@
 //! ```
 //!
 //! The process that holds the first part may have all slabs: the manager takes them from any other holder, and gives
-//! them to no process that has lost the first part (`Reach::Slab` in the pool). So nothing is remembered of a slab that
-//! was given back and is asked for again. The first part itself is taken from another holder once, at the start, when
-//! this process has taken the data directory; a process that holds it later has taken the directory, too.
+//! them to no process that has lost the first part (`RemoteGrant::open_slabs` in the pool). So nothing is remembered of
+//! a slab that was given back and is asked for again. The first part itself is taken from another holder once, at the
+//! start, when this process has taken the data directory; a process that holds it later has taken the directory, too.
 
 use crate::config::PoolSettings;
 use crate::log;
 use crate::pooled::{credentials, label};
+use cenote_base::rt::Nanos;
 use cenote_base::units::ByteSize;
 use cenote_base::{Error, Result};
 use cenote_engine::{Growth, RemoteProvider, RemoteSource};
 use cenote_fabric::message::Network;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::RemoteMemory;
-use cenote_pool::holder::{Credentials, RemoteAccess, RemoteGrant, RemoteReader, RemoteRequest};
+use cenote_pool::holder::{
+    Credentials, OnRevoked, ReachedSlab, RemoteAccess, RemoteGrant, RemoteReader, RemoteRequest, SlabsWanted,
+};
+use cenote_pool::slab_label;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How long a slab is waited for whose memory is being taken back.
+const SLAB_PATIENCE: Nanos = Nanos::from_secs(15);
 
 /// What the pool calls the memory behind a tiered database's.
 #[derive(Debug, Clone)]
@@ -51,7 +58,7 @@ impl Label {
     }
 
     fn of_slab(&self, database: u128, slab: u32) -> String {
-        format!("{}-slab-{slab}", self.of(database))
+        slab_label(&self.of(database), slab)
     }
 }
 
@@ -139,6 +146,15 @@ impl Held {
         self.first.as_ref().ok_or_else(none)
     }
 
+    /// A slab that is held is reached anew; `None`: it is not held.
+    fn connect(&mut self, slab: u32) -> Option<Result<RemoteMemory>> {
+        let connected = self.slabs.get(&slab)?.connect();
+        if matches!(connected, Err(Error::Revoked(_))) {
+            self.slabs.remove(&slab);
+        }
+        Some(connected)
+    }
+
     /// Slabs belong to the first part. Their leases lapse; the pool keeps the memory for the next holder of that.
     fn lose(&mut self) {
         self.first = None;
@@ -181,25 +197,43 @@ impl Holder {
         Ok(())
     }
 
-    fn open_slab(&self, held: &mut Held, database: u128, slab: u32) -> Result<()> {
-        let label = self.label.of_slab(database, slab);
-        let open = |first: &RemoteGrant| {
-            let on_revoked = Box::new(move |error: &Error| log::warn!("{error}; going on without slab {slab}"));
-            first.open_slab(self.requested(label.clone(), self.slab), on_revoked)
+    /// Asks for slabs that are not held, and keeps those that there are.
+    fn open_slabs(
+        &self,
+        held: &mut Held,
+        slabs: &[u32],
+        patience: Nanos,
+        reached: &mut dyn FnMut(u32, Result<RemoteMemory>),
+    ) -> Result<()> {
+        let on_revoked =
+            |slab: u32| -> OnRevoked { Box::new(move |error| log::warn!("{error}; going on without slab {slab}")) };
+        let wanted = SlabsWanted {
+            slabs,
+            bytes: self.slab,
+            description: &self.description,
+            pod: self.pod.as_deref(),
+            patience,
+            on_revoked: &on_revoked,
         };
-        let first = held.first()?;
-        let opened = match open(first) {
-            // It was made with other settings: what is there serves no server of these.
-            Err(Error::Mismatch(why)) => {
-                log::info!("slab {slab}: {why}; it is freed, and asked for again");
-                first.free_slab(&label)?;
-                open(first)
-            }
-            opened => opened,
-        }?;
-        self.say(&format!("slab {slab}: "), &opened);
-        held.slabs.insert(slab, opened);
-        Ok(())
+        let mut opened = BTreeMap::new();
+        let asked = held
+            .first()?
+            .open_slabs(&wanted, &mut |slab, answer: Result<ReachedSlab>| {
+                let memory = answer.map(|(grant, memory)| {
+                    self.say(&format!("slab {slab}: "), &grant);
+                    opened.insert(slab, grant);
+                    memory
+                });
+                reached(slab, memory);
+            });
+        held.slabs.append(&mut opened);
+        asked
+    }
+
+    fn open_slab(&self, held: &mut Held, slab: u32) -> Result<RemoteMemory> {
+        let mut memory = Err(Error::Lost(format!("slab {slab} is not granted")));
+        self.open_slabs(held, &[slab], SLAB_PATIENCE, &mut |_, reached| memory = reached)?;
+        memory
     }
 
     fn say(&self, what: &str, opened: &RemoteGrant) {
@@ -226,24 +260,44 @@ impl RemoteProvider for Holder {
         connected
     }
 
-    fn slab(&self, database: u128, slab: u32) -> Result<RemoteMemory> {
+    fn slab(&self, _: u128, slab: u32) -> Result<RemoteMemory> {
         let mut held = self.lock();
-        if !held.slabs.contains_key(&slab) {
-            self.open_slab(&mut held, database, slab)?;
+        if let Some(connected) = held.connect(slab) {
+            return connected;
         }
-        let connected = held.slabs.get(&slab).map(RemoteGrant::connect);
-        if matches!(connected, Some(Err(Error::Revoked(_)))) {
-            held.slabs.remove(&slab);
+        match self.open_slab(&mut held, slab) {
+            // It was made with other settings: what is there serves no server of these.
+            Err(Error::Mismatch(why)) => {
+                log::info!("slab {slab}: {why}; it is freed, and asked for again");
+                held.first()?.free_slab(slab)?;
+                self.open_slab(&mut held, slab)
+            }
+            opened => opened,
         }
-        connected.unwrap_or_else(|| Err(Error::Lost(format!("slab {slab} is not granted"))))
+    }
+
+    fn slabs(&self, _: u128, slabs: &[u32], patience: Nanos, reached: &mut dyn FnMut(u32, Result<RemoteMemory>)) {
+        let mut held = self.lock();
+        let (there, mut left): (Vec<u32>, Vec<u32>) = slabs.iter().partition(|slab| held.slabs.contains_key(slab));
+        let asked = left.clone();
+        let outcome = self.open_slabs(&mut held, &asked, patience, &mut |slab, memory| {
+            left.retain(|other| *other != slab);
+            reached(slab, memory);
+        });
+        if let Err(error) = outcome {
+            left.iter().for_each(|slab| reached(*slab, Err(error.clone())));
+        }
+        for slab in there {
+            held.connect(slab).into_iter().for_each(|memory| reached(slab, memory));
+        }
     }
 
     /// A slab that is not held, as of the start before, is freed as well.
-    fn give_back(&self, database: u128, slab: u32) -> Result<()> {
+    fn give_back(&self, _: u128, slab: u32) -> Result<()> {
         let mut held = self.lock();
         // First its lease ends: else a renewal would find it revoked, and say so.
         held.slabs.remove(&slab);
-        held.first()?.free_slab(&self.label.of_slab(database, slab))
+        held.first()?.free_slab(slab)
     }
 }
 
@@ -280,7 +334,7 @@ mod tests {
         assert_eq!(reach(growth(3)).expect("it is").growth(), growth(3));
         assert!(reach(growth(65)).is_err());
         let holder = reach(growth(3)).expect("it is");
-        let patience = cenote_base::rt::Nanos::from_secs(20);
+        let patience = Nanos::from_secs(20);
         for refused in [holder.slab(7, 0, patience).map(drop), holder.give_back(7, 0, patience)] {
             assert!(
                 matches!(&refused, Err(Error::Lost(text)) if text.contains("first part")),

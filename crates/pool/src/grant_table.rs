@@ -10,6 +10,8 @@
 //!                                              (none) ◀── confirmed ──────  Freeing
 //! ```
 //!
+//! What is reached over the fabric goes from a holder to the next without having been idle: Held(epoch + 1).
+//!
 //! A grant may be a part of a space, which has no holder: its memory node keeps it ([`spaces`]). It may have a mirror
 //! on another memory node ([`mirrors`]). It may lie at a range of a device that hosts share ([`devices`]): then what is
 //! said here of its node is done by the agent of its host.
@@ -189,13 +191,22 @@ fn check_no_mirror_wanted(id: GrantId, requested: &OpenRequest) -> Result<()> {
 /// The same label is the same memory, reached in the same way.
 fn check_reach(id: GrantId, is_remote: bool, requested: &OpenRequest) -> Result<()> {
     let (is, wanted) = match (is_remote, requested.reach) {
-        (true, Reach::Remote { .. } | Reach::Slab { .. }) | (false, Reach::Mapped) => return Ok(()),
+        (true, Reach::Remote { .. }) | (false, Reach::Mapped) => return Ok(()),
         (true, Reach::Mapped) => ("is reached over the fabric", "is to be mapped"),
         (false, _) => ("is mapped by its holders", "is to be reached over the fabric"),
     };
     Err(Error::Mismatch(format!(
         "grant {id} {is}, and {wanted} now: ask for it as before, or free it first (cenote pool free {id})"
     )))
+}
+
+/// No node can tell whether a holder lives that reaches its memory over the fabric, and none has to: the next holder
+/// reaches it when it is lent to that, and the node ends the former one's keys first.
+fn check_takes(id: GrantId, reach: Reach) -> Result<()> {
+    match reach {
+        Reach::Remote { takes: true } => Ok(()),
+        _ => Err(Error::Busy(format!("grant {id} has another holder"))),
+    }
 }
 
 /// What people are shown.
@@ -456,12 +467,16 @@ impl GrantTable {
     ///
     /// # Errors
     /// [`Error::Full`] (pool or quota), [`Error::Mismatch`] (another size than it has), [`Error::Lost`] (its memory
-    /// node is not there), [`Error::Revoked`] (what it belongs to is another holder's), [`Error::Invalid`].
+    /// node is not there), [`Error::Invalid`].
     pub fn open(&mut self, tenant: &str, requested: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
+        slabs::check_is_no_slab(requested)?;
+        self.open_labelled(tenant, requested, now, lease)
+    }
+
+    /// An error comes before anything is changed: slabs are opened together, and one that is refused is no other's
+    /// matter.
+    fn open_labelled(&mut self, tenant: &str, requested: &OpenRequest, now: Nanos, lease: Nanos) -> Result<Opening> {
         crate::settings::check_name("a label", &requested.label)?;
-        if let Reach::Slab { first, epoch } = requested.reach {
-            self.held(tenant, first, epoch)?;
-        }
         let bytes = requested
             .bytes
             .checked_next_multiple_of(EXTENT)
@@ -521,28 +536,15 @@ impl GrantTable {
             return Ok(Opening::Wait);
         }
         match phase {
-            Phase::Idle => {
-                let grant = self.grants.get_mut(&id).expect("it was found");
-                grant.keep = requested.keep;
-                grant.description = printable(&requested.description);
-                self.hold(id, host, now, lease)
-            }
-            Phase::Held if is_remote => self.take_from_former(id, requested.reach),
-            Phase::Held => Ok(Opening::Ask(id, epoch)),
-            _ => Ok(Opening::Wait),
-        }
-    }
-
-    /// No node can tell whether a holder lives that reaches its memory over the fabric. Its keys can end at any time.
-    /// A holder of the first grant that asks for its slab is the only one that may have it.
-    fn take_from_former(&mut self, id: GrantId, reach: Reach) -> Result<Opening> {
-        if !matches!(reach, Reach::Remote { takes: true } | Reach::Slab { .. }) {
-            return Err(Error::Busy(format!("grant {id} has another holder")));
+            Phase::Idle => {}
+            Phase::Held if is_remote => check_takes(id, requested.reach)?,
+            Phase::Held => return Ok(Opening::Ask(id, epoch)),
+            _ => return Ok(Opening::Wait),
         }
         let grant = self.grants.get_mut(&id).expect("it was found");
-        grant.enter(Phase::Fencing);
-        grant.epoch += 1;
-        Ok(Opening::Wait)
+        grant.keep = requested.keep;
+        grant.description = printable(&requested.description);
+        self.hold(id, host, now, lease)
     }
 
     /// A node that was started anew may not be reached over the fabric any more.
@@ -933,23 +935,6 @@ impl GrantTable {
         self.grants().find(|(_, grant)| same(grant))
     }
 
-    /// Memory that belongs to a grant is needed no more, as that one's holder says. Nothing where there is none: it may
-    /// say so twice.
-    ///
-    /// # Errors
-    /// [`Error::Revoked`] if it is the holder no more; [`Error::Mismatch`] if the memory is mapped.
-    pub fn free_slab(&mut self, tenant: &str, label: &str, first: GrantId, epoch: u64) -> Result<()> {
-        self.held(tenant, first, epoch)?;
-        match self.labelled(tenant, label).map(|(id, grant)| (id, grant.remote)) {
-            None => Ok(()),
-            Some((id, true)) if id != first => {
-                self.set_freeing(id);
-                Ok(())
-            }
-            Some((id, _)) => Err(Error::Mismatch(format!("grant {id} is no slab of grant {first}"))),
-        }
-    }
-
     /// The holder needs it no more; `give_back`: nor does its tenant.
     ///
     /// # Errors
@@ -1130,6 +1115,7 @@ mod kept;
 mod mirrors;
 mod ranges;
 mod records;
+mod slabs;
 mod spaces;
 #[cfg(test)]
 mod tests;

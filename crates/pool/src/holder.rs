@@ -11,10 +11,12 @@ mod access;
 pub(crate) mod mirror;
 mod reading;
 mod remote;
+mod slabs;
 
 pub use access::RemoteAccess;
 pub use reading::RemoteReader;
 pub use remote::{RemoteGrant, RemoteRequest};
+pub use slabs::{ReachedSlab, SlabsWanted};
 
 use crate::grant_table::{GrantId, NodeId, SETTLING};
 use crate::host::{Process, machine_name};
@@ -195,33 +197,32 @@ impl GrantedMemory {
         let is_mirrored = asked.mirror;
         let opened = open_whole(&session, &Request::Open(asked))?;
         mark::pass(Mark::GrantAnswered);
-        let shared = Arc::new(Shared {
-            grant: opened.grant,
-            epoch: opened.epoch,
-            on_device: opened.range.is_some(),
-            every: Nanos(session.welcome.lease / RENEWALS),
-            line: ManagerChannel {
-                network: Arc::clone(network),
-                managers,
-                hello,
-                session: Mutex::new(Some(session)),
-            },
-            stop: Arc::default(),
-            revoked: AtomicBool::new(false),
-        });
+        let every = Nanos(session.welcome.lease / RENEWALS);
+        let line = ManagerChannel {
+            network: Arc::clone(network),
+            managers,
+            hello,
+            session: Mutex::new(Some(session)),
+        };
+        let shared = Shared::new(&opened, every, line);
         let mirror = match is_mirrored {
             true => Some(shared.mirrored(network, credentials, &opened)?),
             false => None,
         };
+        Ok(Self::kept(opened, shared, mirror, on_revoked))
+    }
+
+    /// Keeps the lease from here on.
+    fn kept(opened: Opened, shared: Arc<Shared>, mirror: Option<Arc<GrantMirror>>, on_revoked: OnRevoked) -> Self {
         let theirs = Arc::clone(&shared);
         let thread = rt::spawn("pool lease", move || theirs.keep(&on_revoked));
-        Ok(Self {
+        Self {
             opened,
             shared,
             thread: Some(thread),
             mirror,
             foothold: None,
-        })
+        }
     }
 
     /// Keeps it mirrored, if the options ask for it. A process that uses the memory as a region calls this before the
@@ -327,6 +328,18 @@ impl Drop for GrantedMemory {
 }
 
 impl Shared {
+    fn new(opened: &Opened, every: Nanos, line: ManagerChannel) -> Arc<Self> {
+        Arc::new(Self {
+            line,
+            grant: opened.grant,
+            epoch: opened.epoch,
+            on_device: opened.range.is_some(),
+            every,
+            stop: Arc::default(),
+            revoked: AtomicBool::new(false),
+        })
+    }
+
     fn renewal(&self) -> Request {
         Request::Renew {
             grant: self.grant,

@@ -19,6 +19,19 @@ impl fmt::Display for GrantId {
     }
 }
 
+/// What a slab of the grant with this label is called.
+pub fn slab_label(first: &str, slab: u32) -> String {
+    format!("{first}{SLAB}{slab}")
+}
+
+const SLAB: &str = "-slab-";
+
+/// Whether a label is a slab's: no other grant that is reached over the fabric has such a one.
+pub(crate) fn is_slab_label(label: &str) -> bool {
+    let number = label.rsplit_once(SLAB).map(|(_, number)| number);
+    number.is_some_and(|number| number.parse::<u32>().is_ok())
+}
+
 impl fmt::Display for NodeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
@@ -118,5 +131,18 @@ impl fmt::Display for SpacePhase {
             SpacePhase::Ready => "ready",
             SpacePhase::Dropping => "being dropped",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slabs_are_told_by_their_labels() {
+        for first in ["db", "db-slab-", "a-slab-b"] {
+            assert!(is_slab_label(&slab_label(first, 63)) && !is_slab_label(first));
+        }
+        assert_eq!(slab_label("db", 0), "db-slab-0");
     }
 }

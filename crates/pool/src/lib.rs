@@ -39,6 +39,8 @@ mod wire;
 
 pub use grant_table::{GrantId, NodeId, Phase, SpaceId, SpacePhase};
 pub use holder::RemoteReader;
+pub use ids::slab_label;
 pub use wire::{
-    AuditReport, DeviceView, GrantView, HostView, NodeView, PartSummary, PoolStatus, SpaceSummary, TenantView,
+    AuditReport, DeviceView, GrantView, HostView, NodeView, PartSummary, PoolStatus, SLABS_AT_ONCE, SpaceSummary,
+    TenantView,
 };

@@ -30,6 +30,7 @@ mod links;
 mod mirrors;
 mod not_made;
 mod peers;
+mod slabs;
 mod spaces;
 mod stored;
 mod told;

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 /// What this program speaks. Peers of another version are refused.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Bytes of the longest answer.
 const ANSWER_MAX: usize = 16 << 20;
@@ -187,13 +187,15 @@ pub enum Request {
     LendToRead {
         label: String,
     },
-    /// The tenant's memory of this name belongs to a grant that is held with this epoch, and its holder needs it no
-    /// more: it is freed, whatever process holds it. `Done` also where there is none.
+    /// The holder of a grant needs this slab of it no more: it is freed, whatever process holds it. `Done` also where
+    /// there is none.
     FreeSlab {
-        label: String,
         first: GrantId,
         epoch: u64,
+        slab: u32,
     },
+    /// The holder of a grant wants slabs of it, all with one change of the grant table.
+    OpenSlabs(SlabsRequest),
 }
 
 /// What a holder has to do with its grant's mirror.
@@ -290,11 +292,37 @@ pub enum Reach {
     /// It maps it.
     #[default]
     Mapped,
-    /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end; otherwise that is `Busy`.
+    /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end before this one has any;
+    /// otherwise that is `Busy`.
     Remote { takes: bool },
-    /// Over the fabric, too, by the holder of another grant, with this epoch: the memory belongs to that, so it is
-    /// taken from any other holder.
-    Slab { first: GrantId, epoch: u64 },
+}
+
+/// A request for slabs: grants of their own that belong to `first`, which the client holds with `epoch`. Each is taken
+/// from any other holder, or made.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SlabsRequest {
+    pub first: GrantId,
+    pub epoch: u64,
+    /// Their numbers, rising; [`SLABS_AT_ONCE`] at most.
+    pub slabs: Vec<u32>,
+    /// Bytes of each.
+    pub bytes: u64,
+    /// For people.
+    pub description: String,
+    /// Only here; anywhere if `None`.
+    pub pod: Option<String>,
+    /// How long memory nodes are waited for, in nanoseconds.
+    pub within: u64,
+}
+
+/// Slabs of one request.
+pub const SLABS_AT_ONCE: usize = 64;
+
+/// A slab that was opened, and is registered for its holder alone.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenedSlab {
+    pub opened: Opened,
+    pub lent: LentMemory,
 }
 
 /// What was granted.
@@ -374,6 +402,8 @@ pub enum Reply {
     Done,
     Opened(Opened),
     Lent(LentMemory),
+    /// In the order of the request.
+    Slabs(Vec<std::result::Result<OpenedSlab, Failure>>),
     Mirror(Option<MirrorView>),
     Status(PoolStatus),
     Audit(AuditReport),

@@ -293,7 +293,7 @@ fn a_former_manager_tells_no_holder_that_its_lease_is_over() {
         connection.send(text.as_bytes()).expect("sent");
         String::from_utf8(connection.receive(TIMEOUT).expect("an answer")).expect("text")
     };
-    let welcome = ask(r#"{"version":10,"role":{"Tenant":"default"},"secret":""}"#.into());
+    let welcome = ask(r#"{"version":11,"role":{"Tenant":"default"},"secret":""}"#.into());
     assert!(welcome.contains("lease"), "{welcome}");
     let said = ask(format!(r#"{{"Renew":{{"grant":{grant},"epoch":{}}}}}"#, memory.epoch()));
     assert!(said.contains("Lost") && !said.contains("Revoked"), "{said}");

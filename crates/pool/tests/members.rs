@@ -616,7 +616,7 @@ fn strangers_get_nothing() {
     let key = key.as_str();
     let hello = |key: &str, pid: u32, sessions: &str| {
         let parts = format!(
-            r#""version":10,"space":{id},"key":{key},"member":77,"parts":[1],"machine":{}"#,
+            r#""version":11,"space":{id},"key":{key},"member":77,"parts":[1],"machine":{}"#,
             cenote_fabric::boot()
         );
         format!(r#"{{{parts},"process":{{"pid":{pid},"start":1}},"name":"x","sessions":{sessions}}}"#)
@@ -680,7 +680,7 @@ fn a_fenced_member_that_lives_on_does_not_come_back() {
     let (space, key) = (space_id(&pool), key_of(&pool));
     let hello = |member: u32, session: &str| {
         format!(
-            r#"{{"version":10,"space":{space},"key":{key},"member":{member},"parts":[1],"machine":1,"process":{{"pid":1,"start":1}},"name":"x","sessions":[{session}]}}"#
+            r#"{{"version":11,"space":{space},"key":{key},"member":{member},"parts":[1],"machine":1,"process":{{"pid":1,"start":1}},"name":"x","sessions":[{session}]}}"#
         )
     };
     let connect = |member: u32, session: &str, wanted: &str| {

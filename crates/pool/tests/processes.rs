@@ -381,7 +381,7 @@ fn a_node_that_is_just_joining_is_waited_for() {
     // A memory node that the test plays.
     let connection = Tcp.connect(&pool.address, TIMEOUT).expect("connected");
     let hello = format!(
-        r#"{{"version":10,"role":{{"Node":{{"id":5,"pool":null,"pod":"a","bytes":16777216,"directory":"/","machine":{},"members":"","calls":null,"last":0}}}},"secret":""}}"#,
+        r#"{{"version":11,"role":{{"Node":{{"id":5,"pool":null,"pod":"a","bytes":16777216,"directory":"/","machine":{},"members":"","calls":null,"last":0}}}},"secret":""}}"#,
         cenote_fabric::boot()
     );
     connection.send(hello.as_bytes()).expect("sent");

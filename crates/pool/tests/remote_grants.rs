@@ -4,21 +4,22 @@
 mod common;
 
 use cenote_base::Error;
-use cenote_base::rt::Nanos;
+use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::RemoteMemory;
 use cenote_libfabric as libfabric;
-use cenote_pool::holder::{GrantedMemory, RemoteAccess, RemoteGrant, RemoteRequest};
+use cenote_pool::holder::{GrantedMemory, ReachedSlab, RemoteAccess, RemoteGrant, RemoteRequest, SlabsWanted};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeOptions};
-use cenote_pool::{Phase, RemoteReader};
+use cenote_pool::{Phase, RemoteReader, slab_label};
 use common::{TIMEOUT, calls_of, credentials, manager_options, network, node_options, operator, requested, until};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const LEASE: Nanos = Nanos::from_millis(2500);
 const BYTES: u64 = 4 << 20;
+const SLAB: u64 = 2 << 20;
 
 struct Pool {
     directory: tempfile::TempDir,
@@ -45,7 +46,7 @@ impl Pool {
         let fabric = fabric.expect("a node");
         let options = NodeOptions {
             calls: Some(calls_of(&fabric)),
-            ..node_options(&self.directory.path().join("node"), self.manager.address(), "far", 4)
+            ..node_options(&self.directory.path().join("node"), self.manager.address(), "far", 40)
         };
         let memory = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
         assert!(memory.wait_joined(TIMEOUT), "it joins");
@@ -192,9 +193,9 @@ fn others_read_it() {
     assert_eq!(read(&memory, BYTES - 64, 64), [6; 64]);
 
     let second = pool.open(true, &lost).expect("taken");
+    let theirs = second.connect().expect("reached");
     let over = reached[1].read(0, &mut [0; 64]);
     assert!(matches!(over, Err(Error::Revoked(_))), "{over:?}");
-    let theirs = second.connect().expect("reached");
     let again = readers[1].connect().expect("reached");
     theirs.write(0, &[7; 64]).expect("written");
     assert_eq!(read(&again, 0, 64), [7; 64]);
@@ -206,7 +207,22 @@ fn others_read_it() {
     again.read(0, &mut [0; 64]).expect_err("nothing is there");
 }
 
-/// Slabs of a grant go with it from one holder to the next, are read, and are freed by name.
+/// Slabs of a grant, each with the way to it.
+fn open_slabs(first: &RemoteGrant, slabs: &[u32]) -> Result<Vec<ReachedSlab>, Error> {
+    let wanted = SlabsWanted {
+        slabs,
+        bytes: SLAB,
+        description: "a test's",
+        pod: None,
+        patience: TIMEOUT,
+        on_revoked: &|_| Box::new(|_| ()),
+    };
+    let mut opened = Vec::new();
+    first.open_slabs(&wanted, &mut |_, reached| opened.push(reached))?;
+    opened.into_iter().collect()
+}
+
+/// Slabs of a grant go with it from one holder to the next, all with one request; they are read, and freed by number.
 #[test]
 fn slabs_go_with_their_grant() {
     if !can_run() {
@@ -214,38 +230,46 @@ fn slabs_go_with_their_grant() {
     }
     let pool = Pool::new();
     let lost = Arc::<AtomicUsize>::default();
-    let slab_of = |first: &RemoteGrant| {
-        let requested = RemoteRequest {
-            label: "database-slab-0".into(),
-            description: "a test's".into(),
-            bytes: 2 << 20,
-            pod: None,
-        };
-        first.open_slab(requested, Box::new(|_| ()))
-    };
+    let numbers: Vec<u32> = (0..30).collect();
     let first = pool.open(true, &lost).expect("granted");
-    first.free_slab("database-slab-0").expect("there is none");
-    let slab = slab_of(&first).expect("granted");
-    slab.connect().expect("reached").write(0, &[8; 64]).expect("written");
+    first.free_slab(0).expect("there is none");
+    let slabs = open_slabs(&first, &numbers).expect("granted");
+    for ((_, memory), number) in slabs.iter().zip(0..) {
+        memory.write(0, &[number; 64]).expect("written");
+    }
 
     let next = pool.open(true, &lost).expect("taken");
-    for refused in [slab_of(&first).map(drop), first.free_slab("database-slab-0")] {
+    for refused in [open_slabs(&first, &[0, 1]).map(drop), first.free_slab(0)] {
         assert!(matches!(refused, Err(Error::Revoked(_))), "{refused:?}");
     }
-    slab.connect().expect("it is not taken yet");
-    let taken = slab_of(&next).expect("taken");
-    assert!(taken.id() == slab.id() && !taken.is_fresh());
-    let memory = taken.connect().expect("reached");
-    assert_eq!(read(&memory, 0, 64), [8; 64]);
-    let reader = pool.reader("database-slab-0");
+    slabs[0].0.connect().expect("it is not taken yet");
+    let began = rt::now();
+    let mut taken = open_slabs(&next, &numbers).expect("taken");
+    println!("{} slabs were taken in {}", taken.len(), rt::now().since(began));
+    for (((grant, memory), (former, before)), number) in taken.iter().zip(&slabs).zip(0..) {
+        assert!(grant.id() == former.id() && !grant.is_fresh());
+        assert_eq!(read(memory, 0, 64), [number; 64]);
+        assert!(before.write(0, &[99; 64]).is_err(), "it is another's");
+    }
+    let reader = pool.reader(&slab_label("database", 8));
     assert_eq!(read(&reader.connect().expect("reached"), 0, 64), [8; 64]);
+    // Their leases are renewed, though no connection for that was there when they were taken.
+    rt::sleep(Nanos(LEASE.raw() * 3 / 2));
+    taken[29].0.connect().expect("it is held still");
+    assert_eq!(
+        lost.load(Ordering::SeqCst),
+        1,
+        "the former holder of the first part hears of it"
+    );
 
-    drop(taken);
-    next.free_slab("database-slab-0").expect("freed");
+    let (grant, memory) = taken.swap_remove(8);
+    drop(grant);
+    next.free_slab(8).expect("freed");
     let grants = || operator(pool.manager.address()).status().expect("a status").grants;
-    until("it is free", || grants().len() == 1);
+    until("it is free", || grants().len() == 30);
     assert!(memory.write(0, &[4; 64]).is_err(), "nothing is there");
-    assert!(slab_of(&next).expect("granted").is_fresh(), "another one");
+    let again = open_slabs(&next, &[8]).expect("granted");
+    assert!(again[0].0.is_fresh(), "another one");
 }
 
 /// Readers need no holder, but its node. Memory that is mapped is not read over the fabric.

@@ -13,6 +13,10 @@ const SLAB_USUAL_MIN: ByteSize = ByteSize::mib(16);
 const SLAB_MIN: ByteSize = ByteSize::mib(1);
 /// What a buffer pool keeps count of.
 const SLABS_MAX: u64 = 64;
+const _: () = assert!(
+    SLABS_MAX <= cenote_pool::SLABS_AT_ONCE as u64,
+    "a start asks for all slabs at once"
+);
 /// Pages a second that a GiB has to save from being read in storage.
 const WORTH: u32 = 100;
 const WORTH_MAX: u32 = 1_000_000;

@@ -31,7 +31,7 @@ use cenote_base::rt::{self, Event, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::{MirrorKeeper, Region};
 use core::fmt;
-pub(crate) use reach::Cards;
+pub(crate) use reach::{Cards, way_to};
 use reach::{Reach, Reached};
 use std::sync::{Arc, Weak};
 

@@ -4,15 +4,14 @@
 //!   holder ── Open, Renew ──▶ manager                    the grant is its own, for a lease at a time
 //!          ── Lend ─────────▶ manager ── LendGrant ──▶ memory node: keys drawn anew, the former ones end
 //!          ══ one-sided reads and writes, under those keys ══▶ DIR/grant-9
-//!   another holder ── Open ─▶ manager ── Fence ──────▶ memory node: keys end; then it is the other's
+//!   another holder ── Open ─▶ manager                     it is the other's from here on
+//!                  ── Lend ─▶ manager ── LendGrant ──▶ memory node: the former keys end, then there are others
 //! ```
 //!
 //! Keys are of one holder alone, and end before another gets the memory: nothing that a former holder sends changes it.
 //! So the next start of a database takes the memory from the last one without asking whether that lives.
 //!
-//! *Slabs* are more memory that belongs to a grant: grants of their own, each wherever there is room. The holder of the
-//! first grant may take any slab from another holder, and free it by its name. The manager looks at both at once, so a
-//! process that has lost the first grant, and has not heard of it yet, takes no slab from the next one.
+//! A grant may have [slabs](super::slabs).
 
 use super::access::RemoteAccess;
 use super::{GrantRequest, GrantedMemory, OnRevoked};
@@ -38,8 +37,8 @@ pub struct RemoteRequest {
 
 /// Memory that this process holds and reaches over the fabric. Dropping it lets the lease lapse.
 pub struct RemoteGrant {
-    memory: GrantedMemory,
-    access: Arc<RemoteAccess>,
+    pub(super) memory: GrantedMemory,
+    pub(super) access: Arc<RemoteAccess>,
 }
 
 impl RemoteGrant {
@@ -54,38 +53,6 @@ impl RemoteGrant {
         takes: bool,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
-        Self::ask(access, requested, Reach::Remote { takes }, on_revoked)
-    }
-
-    /// Asks for a slab of this memory, and keeps its lease from here on. It is taken from a holder that there is.
-    ///
-    /// # Errors
-    /// [`Error::Full`]; [`Error::Revoked`] (this memory is another's by now); [`Error::Mismatch`] (the label's memory
-    /// is of another size, or mapped); [`Error::Lost`]; [`Error::Invalid`].
-    pub fn open_slab(&self, requested: RemoteRequest, on_revoked: OnRevoked) -> Result<Self> {
-        let (first, epoch) = (self.memory.id(), self.memory.epoch());
-        Self::ask(&self.access, requested, Reach::Slab { first, epoch }, on_revoked)
-    }
-
-    /// Frees the slab of this name, whatever process holds it; this one has dropped it before. Where there is none,
-    /// nothing is done.
-    ///
-    /// # Errors
-    /// [`Error::Revoked`] if this memory is another's by now; [`Error::Mismatch`] if it is no slab; those of the way to
-    /// the manager: then it is not known whether it was freed.
-    pub fn free_slab(&self, label: &str) -> Result<()> {
-        let request = Request::FreeSlab {
-            label: label.into(),
-            first: self.memory.id(),
-            epoch: self.memory.epoch(),
-        };
-        match self.access.ask(&request)? {
-            Reply::Done => Ok(()),
-            _ => Err(unexpected()),
-        }
-    }
-
-    fn ask(access: &Arc<RemoteAccess>, requested: RemoteRequest, reach: Reach, on_revoked: OnRevoked) -> Result<Self> {
         let requested = GrantRequest {
             label: requested.label,
             description: requested.description,
@@ -95,7 +62,7 @@ impl RemoteGrant {
             mirror: false,
             host: None,
         };
-        let asked = requested.asked(reach);
+        let asked = requested.asked(Reach::Remote { takes });
         let memory = GrantedMemory::ask(&access.network, &access.credentials, asked, on_revoked)?;
         let access = Arc::clone(access);
         Ok(Self { memory, access })

@@ -322,7 +322,7 @@ impl Leader {
 
     // ---- holders ----
 
-    pub(super) fn ask_of_tenant(&self, tenant: &str, request: Request) -> Result<Reply> {
+    pub(super) fn ask_of_tenant(self: &Arc<Self>, tenant: &str, request: Request) -> Result<Reply> {
         let (now, lease) = (rt::now(), self.options.lease);
         match request {
             Request::Open(requested) => self.open(tenant, &requested).map(Reply::Opened),
@@ -343,11 +343,12 @@ impl Leader {
             }
             Request::Lend { grant, epoch } => self.lend(tenant, grant, epoch).map(Reply::Lent),
             Request::LendToRead { label } => self.lend_to_read(tenant, &label).map(Reply::Lent),
-            Request::FreeSlab { label, first, epoch } => {
+            Request::FreeSlab { first, epoch, slab } => {
                 self.grant_table
-                    .change(|grant_table| grant_table.free_slab(tenant, &label, first, epoch))?;
+                    .change(|grant_table| grant_table.free_slab(tenant, (first, epoch), slab))?;
                 Ok(Reply::Done)
             }
+            Request::OpenSlabs(requested) => self.open_slabs(tenant, &requested).map(Reply::Slabs),
             Request::Mirror { grant, epoch, what } => {
                 self.grant_table.look().check_no_part(tenant, grant)?;
                 self.mirror(tenant, grant, epoch, what)

@@ -5,13 +5,16 @@ use crate::grant_table::{NodeId, SpacePhase};
 use crate::managers::Managers;
 use crate::session::ManagerSession;
 use crate::settings::{DEFAULT_TENANT, Tenants};
+use crate::store::{Change, Lead, Leadership, Stored};
 use crate::wire::{
-    self, Failure, Hello, MirrorRequest, NodeHello, Order, OrderReply, Reply, Request, Role, SpaceRequest,
-    SpaceSummary, VERSION, Welcome,
+    self, Failure, Hello, LentMemory, LentRange, MirrorRequest, NodeHello, OpenRequest, Opened, OpenedSlab, Order,
+    OrderReply, Reach, Reply, Request, Role, SlabsRequest, SpaceRequest, SpaceSummary, VERSION, Welcome,
 };
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_fabric::message::Connection;
 use cenote_fabric::message::tcp::Tcp;
 use cenote_space::EXTENT;
+use std::path::Path;
 
 const TIMEOUT: Nanos = Nanos::from_secs(60);
 
@@ -39,18 +42,39 @@ fn node(id: u64) -> Role {
 
 /// Joins as a memory node, and does what it is ordered until the manager is gone.
 fn play_node(manager: &str, id: u64) -> rt::JoinHandle<()> {
+    play(manager, id, obey)
+}
+
+/// Joins as a memory node, and goes on as told.
+fn play(manager: &str, id: u64, go_on: impl FnOnce(&dyn Connection) + Send + 'static) -> rt::JoinHandle<()> {
     let connection = Tcp.connect(manager, TIMEOUT).expect("connected");
     let welcome: std::result::Result<Welcome, Failure> =
         wire::call(&*connection, &hello(node(id)), TIMEOUT).expect("an answer");
     welcome.map_err(Error::from).expect("welcome");
     wire::send(&*connection, &OrderReply::Done).expect("sent");
-    rt::spawn("node", move || obey(&*connection))
+    rt::spawn("node", move || go_on(&*connection))
 }
 
 fn obey(connection: &dyn Connection) {
+    obey_while(connection, |_| true);
+}
+
+/// Does what it is ordered; what is refused, and all behind it, has no answer.
+fn obey_while(connection: &dyn Connection, mut obeys: impl FnMut(&Order) -> bool) {
+    let mut is_silent = false;
     while let Ok(order) = wire::receive(connection, TIMEOUT) {
+        is_silent |= !obeys(&order);
         let reply = match order {
+            _ if is_silent => continue,
             Order::Admit { .. } => OrderReply::Admitted { fresh: true },
+            Order::LendGrant { grant, len } => OrderReply::LentGrant(LentMemory {
+                address: "nowhere".into(),
+                memory: LentRange {
+                    key: grant.0,
+                    base: 0,
+                    len,
+                },
+            }),
             _ => OrderReply::Done,
         };
         if wire::send(connection, &reply).is_err() {
@@ -84,26 +108,174 @@ fn make_mirrored(session: &ManagerSession, maker: ManagerSession) -> SpaceSummar
     }
 }
 
+fn options(directory: &Path) -> ManagerOptions {
+    ManagerOptions {
+        directory: directory.into(),
+        listen: "127.0.0.1:0".into(),
+        tenants: Tenants::default(),
+        lease: LEASE_DEFAULT,
+    }
+}
+
+fn tenant(manager: &Manager) -> ManagerSession {
+    let managers = Managers::parse(manager.address()).expect("an address");
+    let hello = hello(Role::Tenant(DEFAULT_TENANT.into()));
+    ManagerSession::begin(&Tcp, &managers, &hello).expect("a session")
+}
+
+/// A grant table in files, that counts its changes.
+struct Counted {
+    store: FileStore,
+    writes: Arc<AtomicU64>,
+}
+
+struct CountedLeadership(Arc<dyn Leadership>, Arc<AtomicU64>);
+
+impl GrantTableStore for Counted {
+    fn lead(&self, name: &str) -> Result<Lead> {
+        Ok(match self.store.lead(name)? {
+            Lead::Here(leadership) => Lead::Here(Arc::new(CountedLeadership(leadership, Arc::clone(&self.writes)))),
+            elsewhere => elsewhere,
+        })
+    }
+}
+
+impl Leadership for CountedLeadership {
+    fn leads(&self) -> bool {
+        self.0.leads()
+    }
+
+    fn confirm(&self) -> Result<()> {
+        self.0.confirm()
+    }
+
+    fn read(&self) -> Result<Option<Stored>> {
+        self.0.read()
+    }
+
+    fn write(&self, change: &Change) -> Result<()> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        self.0.write(change)
+    }
+
+    fn resign(&self) {
+        self.0.resign();
+    }
+}
+
+fn open_first(session: &ManagerSession) -> Opened {
+    let requested = OpenRequest {
+        label: "db".into(),
+        description: String::new(),
+        bytes: EXTENT,
+        pod: None,
+        keep: None,
+        machine: 0,
+        mirror: false,
+        host: None,
+        reach: Reach::Remote { takes: true },
+    };
+    match session.ask(&Request::Open(requested)).expect("asked") {
+        Reply::Opened(opened) => opened,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn open_slabs(
+    session: &ManagerSession,
+    first: &Opened,
+    slabs: std::ops::Range<u32>,
+) -> Vec<std::result::Result<OpenedSlab, Failure>> {
+    let request = Request::OpenSlabs(SlabsRequest {
+        first: first.grant,
+        epoch: first.epoch,
+        slabs: slabs.collect(),
+        bytes: EXTENT,
+        description: String::new(),
+        pod: None,
+        within: 60_000_000_000,
+    });
+    match session.ask(&request).expect("asked") {
+        Reply::Slabs(answers) => answers,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// However many slabs there are, they are the next holder's by one change of the grant table.
+#[test]
+fn slabs_are_taken_by_one_change() {
+    let (directory, writes) = (tempfile::tempdir().expect("a directory"), Arc::default());
+    let store = Arc::new(Counted {
+        store: FileStore::new(directory.path()),
+        writes: Arc::clone(&writes),
+    });
+    let manager = Manager::start_on(store, options(directory.path()), &Tcp).expect("a manager");
+    let nodes = [1, 2].map(|id| play_node(manager.address(), id));
+    let session = tenant(&manager);
+    let former = open_slabs(&session, &open_first(&session), 0..64);
+    let next = open_first(&session);
+    let before = writes.load(Ordering::SeqCst);
+    let taken = open_slabs(&session, &next, 0..64);
+    assert_eq!(writes.load(Ordering::SeqCst) - before, 1);
+    for (former, taken) in former.iter().zip(&taken) {
+        let (former, taken) = (former.as_ref().expect("opened"), taken.as_ref().expect("taken"));
+        assert_eq!(
+            (taken.opened.grant, taken.lent.memory.key),
+            (former.opened.grant, former.opened.grant.0)
+        );
+        assert!(taken.opened.epoch > former.opened.epoch);
+    }
+    drop((session, manager));
+    nodes.into_iter().for_each(|node| node.join().expect("no panic"));
+}
+
+/// A node that says nothing any more, and has not been missed yet, costs its own slabs; so does one that is away.
+#[test]
+fn a_silent_node_costs_its_slabs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let manager = Manager::start(options(directory.path()), &Tcp).expect("a manager");
+    let (silent, silenced) = (Arc::new(AtomicBool::new(false)), AtomicBool::new(false));
+    let is_silent = Arc::clone(&silent);
+    let go_on = move |connection: &dyn Connection| {
+        obey_while(connection, |order| {
+            // It ends behind one more slab.
+            let is_last = is_silent.load(Ordering::SeqCst) && matches!(order, Order::LendGrant { .. });
+            !silenced.swap(silenced.load(Ordering::SeqCst) || is_last, Ordering::SeqCst)
+        });
+    };
+    let nodes = [play_node(manager.address(), 1), play(manager.address(), 2, go_on)];
+    let session = tenant(&manager);
+    let first = open_first(&session);
+    let before = open_slabs(&session, &first, 0..20);
+    silent.store(true, Ordering::SeqCst);
+    let began = rt::now();
+    let answers = open_slabs(&session, &first, 0..20);
+    let took = rt::now().since(began);
+    assert!(took < links::ORDER_TIMEOUT, "{took}: it is not missed so soon");
+    let path = |slab: &OpenedSlab| slab.opened.path.starts_with("/nowhere/2/");
+    let of_silent = before.iter().flatten().filter(|slab| path(slab)).count();
+    let reached: Vec<&OpenedSlab> = answers.iter().flatten().collect();
+    let last = reached.iter().filter(|slab| path(slab)).count();
+    assert!(of_silent > 1 && last == 1, "{of_silent} lie there, {last} was reached");
+    assert_eq!(reached.len(), 20 - of_silent + last, "all that lie elsewhere");
+    let failures = answers
+        .into_iter()
+        .filter_map(std::result::Result::err)
+        .map(Error::from);
+    failures.for_each(|error| assert!(matches!(error, Error::Timeout(_)), "{error}"));
+    drop((session, manager));
+    nodes.into_iter().for_each(|node| node.join().expect("no panic"));
+}
+
 /// A tenant could have a part's mirror take the part's place while its keeper served it, have it freed, or call it
 /// whole.
 #[test]
 fn a_parts_mirror_is_no_matter_of_its_tenant() {
     let directory = tempfile::tempdir().expect("a directory");
-    let options = ManagerOptions {
-        directory: directory.path().into(),
-        listen: "127.0.0.1:0".into(),
-        tenants: Tenants::default(),
-        lease: LEASE_DEFAULT,
-    };
-    let manager = Manager::start(options, &Tcp).expect("a manager");
+    let manager = Manager::start(options(directory.path()), &Tcp).expect("a manager");
     let nodes = [1, 2].map(|id| play_node(manager.address(), id));
-    let managers = Managers::parse(manager.address()).expect("an address");
-    let tenant = || {
-        let hello = hello(Role::Tenant(DEFAULT_TENANT.into()));
-        ManagerSession::begin(&Tcp, &managers, &hello).expect("a session")
-    };
-    let session = tenant();
-    let made = make_mirrored(&session, tenant());
+    let session = tenant(&manager);
+    let made = make_mirrored(&session, tenant(&manager));
     let (grant, epoch) = (made.parts[0].grant, 1);
     for what in [MirrorRequest::FailOver, MirrorRequest::Look, MirrorRequest::Seek] {
         let refused = session.ask(&Request::Mirror { grant, epoch, what });

@@ -2,6 +2,7 @@
 
 use super::hearing::called;
 use super::*;
+use crate::wire::{SLABS_AT_ONCE, SlabsRequest};
 
 /// A node that is called over the fabric, on another machine than holders, and a larger one that is not.
 fn two() -> GrantTable {
@@ -47,7 +48,8 @@ fn it_lies_where_the_fabric_reaches() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
-/// Its keys can end whether the former holder lives or not: one that takes it waits for that, and for no lease.
+/// Its keys end when it is lent to the next holder, whether the former one lives or not: one that takes it waits for
+/// no node, and for no lease.
 #[test]
 fn the_next_start_takes_it() {
     let mut grant_table = two();
@@ -57,94 +59,182 @@ fn the_next_start_takes_it() {
     grant_table
         .renew("b", id, first, Nanos(0), LEASE)
         .expect("it is not taken");
-    assert_eq!(open(&mut grant_table, true).expect("soon"), Opening::Wait);
-    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Fencing);
+    let (again, second) = admit(open(&mut grant_table, true));
+    assert!(again == id && second > first, "the same memory");
+    assert_eq!(grant_table.grant(id).expect("there").phase, Phase::Held);
     for gone in [
         grant_table.renew("b", id, first, Nanos(0), LEASE),
         grant_table.lendable("b", id, first).map(drop),
+        grant_table.release("b", id, first, true, Nanos(0)),
     ] {
         assert!(matches!(gone, Err(Error::Revoked(_))), "{gone:?}");
     }
-    assert_eq!(
-        open(&mut grant_table, true).expect("soon"),
-        Opening::Wait,
-        "its keys have not ended"
-    );
-    let fencing = grant_table.grant(id).expect("there").epoch;
-    grant_table.confirmed(id, fencing, Nanos(0));
-    let (again, second) = admit(open(&mut grant_table, true));
-    assert!(again == id && second > first, "the same memory");
+    grant_table.lendable("b", id, second).expect("its own");
     assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// One that lapsed is fenced, and its node is waited for.
+#[test]
+fn a_lapsed_holder_is_fenced() {
+    let mut grant_table = two();
+    let (id, _) = admit(open(&mut grant_table, true));
+    grant_table.tick(Nanos(LEASE.raw() + 1));
+    assert_eq!(open(&mut grant_table, true).expect("soon"), Opening::Wait);
+    confirm(&mut grant_table, id);
+    assert_eq!(admit(open(&mut grant_table, true)).0, id);
+}
+
+/// Slabs of a grant, by its number and epoch.
+fn slabs((first, epoch): (GrantId, u64), slabs: &[u32]) -> SlabsRequest {
+    SlabsRequest {
+        first,
+        epoch,
+        slabs: slabs.to_vec(),
+        bytes: EXTENT,
+        description: "slabs".into(),
+        pod: None,
+        within: 0,
+    }
+}
+
+fn open_slabs(grant_table: &mut GrantTable, of: (GrantId, u64), numbers: &[u32]) -> Result<Vec<Result<Opening>>> {
+    grant_table.open_slabs("b", &slabs(of, numbers), Nanos(0), LEASE)
+}
+
+/// Slabs that all of them are opened.
+fn opened(answers: Result<Vec<Result<Opening>>>) -> Vec<(GrantId, u64)> {
+    answers.expect("its own").into_iter().map(admit).collect()
 }
 
 /// The holder of the first grant has its slabs, whichever process held them before; a former holder has none.
 #[test]
 fn slabs_follow_the_first_part() {
     let mut grant_table = two();
-    let open_slab = |grant_table: &mut GrantTable, label: &str, (first, epoch)| {
-        let asked = OpenRequest {
-            reach: Reach::Slab { first, epoch },
-            ..requested(label, 1)
-        };
-        grant_table.open("b", &asked, Nanos(0), LEASE)
-    };
     let former = admit(open(&mut grant_table, true));
-    let (slab, slab_epoch) = admit(open_slab(&mut grant_table, "db-slab-0", former));
-    assert_eq!(open(&mut grant_table, true).expect("soon"), Opening::Wait);
-    confirm(&mut grant_table, former.0);
+    let held = opened(open_slabs(&mut grant_table, former, &[0, 7]));
     let now = admit(open(&mut grant_table, true));
-
     for gone in [
-        open_slab(&mut grant_table, "db-slab-0", former).map(drop),
-        open_slab(&mut grant_table, "db-slab-1", former).map(drop),
-        grant_table.free_slab("b", "db-slab-0", former.0, former.1),
-        grant_table.free_slab("a", "db-slab-0", now.0, now.1),
+        open_slabs(&mut grant_table, former, &[0]).map(drop),
+        open_slabs(&mut grant_table, former, &[1]).map(drop),
+        grant_table.free_slab("b", former, 0),
+        grant_table.free_slab("a", now, 0),
+        grant_table
+            .open_slabs("a", &slabs(now, &[0]), Nanos(0), LEASE)
+            .map(drop),
     ] {
         assert!(matches!(gone, Err(Error::Revoked(_))), "{gone:?}");
     }
-    grant_table
-        .renew("b", slab, slab_epoch, Nanos(0), LEASE)
-        .expect("it is not taken yet");
-    let taken = open_slab(&mut grant_table, "db-slab-0", now).expect("soon");
-    assert_eq!(taken, Opening::Wait, "the former holder's keys have not ended");
-    confirm(&mut grant_table, slab);
-    let (again, _) = admit(open_slab(&mut grant_table, "db-slab-0", now));
-    assert_eq!(again, slab, "the same memory");
+    for (slab, epoch) in &held {
+        let kept = grant_table.renew("b", *slab, *epoch, Nanos(0), LEASE);
+        kept.expect("it is not taken yet");
+    }
+    let taken = opened(open_slabs(&mut grant_table, now, &[0, 7]));
+    for ((slab, epoch), (former, before)) in taken.iter().zip(&held) {
+        assert!(slab == former && epoch > before, "the same memory");
+        let gone = grant_table.lendable("b", *slab, *before);
+        assert!(matches!(gone, Err(Error::Revoked(_))), "{gone:?}");
+    }
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
-/// By name, held or not: a start may not hold what it gives back.
+/// What one slab comes to is no other's matter, and is not undone with it.
 #[test]
-fn slabs_are_given_back_by_name() {
+fn each_slab_comes_to_what_it_can() {
     let mut grant_table = two();
-    let (first, epoch) = admit(open(&mut grant_table, true));
-    let asked = OpenRequest {
-        reach: Reach::Slab { first, epoch },
-        ..requested("db-slab-0", 1)
-    };
-    let (slab, _) = admit(grant_table.open("b", &asked, Nanos(0), LEASE));
-    admit(grant_table.open("b", &requested("mapped", 1), Nanos(0), LEASE));
-    for wrong in ["mapped", "db"] {
-        let refused = grant_table.free_slab("b", wrong, first, epoch);
-        assert!(matches!(refused, Err(Error::Mismatch(_))), "{wrong}: {refused:?}");
+    grant_table.join(&called(3, 2)).expect("joined");
+    let first = admit(open(&mut grant_table, true));
+    let held = opened(open_slabs(&mut grant_table, first, &[0, 1, 2]));
+    let lies: Vec<NodeId> = held
+        .iter()
+        .map(|(id, _)| grant_table.grant(*id).expect("there").node)
+        .collect();
+    assert!(lies.contains(&NodeId(1)) && lies.contains(&NodeId(3)), "{lies:?}");
+    grant_table.leave(NodeId(3));
+    let answers = open_slabs(&mut grant_table, first, &[0, 1, 2, 3, 4]).expect("its own");
+    for ((answer, (id, _)), node) in answers.iter().zip(&held).zip(&lies) {
+        match answer {
+            Ok(Opening::Admit(taken, _)) => assert!(taken == id && *node == NodeId(1)),
+            Err(Error::Lost(_)) => assert_eq!(*node, NodeId(3)),
+            other => panic!("{other:?}"),
+        }
     }
+    assert!(
+        matches!(answers[3..], [Ok(Opening::Admit(..)), Err(Error::Full(_))]),
+        "{answers:?}"
+    );
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// By number, held or not: a start may not hold what it gives back.
+#[test]
+fn slabs_are_given_back_by_number() {
+    let mut grant_table = two();
+    let first = admit(open(&mut grant_table, true));
+    let slab = opened(open_slabs(&mut grant_table, first, &[0]))[0].0;
     for _ in 0..2 {
-        grant_table
-            .free_slab("b", "db-slab-0", first, epoch)
-            .expect("given back");
+        grant_table.free_slab("b", first, 0).expect("given back");
         let freeing = grant_table.grant(slab).expect("there");
         assert_eq!(freeing.phase, Phase::Freeing);
-        let again = grant_table.open("b", &asked, Nanos(0), LEASE).expect("soon");
-        assert_eq!(again, Opening::Wait);
+        let again = open_slabs(&mut grant_table, first, &[0]).expect("its own");
+        assert!(matches!(again[..], [Ok(Opening::Wait)]), "{again:?}");
     }
-    let freeing = grant_table.grant(slab).expect("there").epoch;
-    grant_table.confirmed(slab, freeing, Nanos(0));
+    confirm(&mut grant_table, slab);
     let count = grant_table.grants().count();
-    grant_table
-        .free_slab("b", "db-slab-0", first, epoch)
-        .expect("there is none");
+    grant_table.free_slab("b", first, 0).expect("there is none");
     assert_eq!(grant_table.grants().count(), count, "and none is made");
     assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// A holder names no grant but slabs of its own, and those in no other way: any grant of its tenant could be freed by
+/// its label, or taken.
+#[test]
+fn a_holder_has_slabs_of_its_own_alone() {
+    let mut grant_table = two();
+    let first = admit(open(&mut grant_table, true));
+    let other = admit(grant_table.open("b", &remote("db-2", 1, true), Nanos(0), LEASE));
+    let slab = opened(open_slabs(&mut grant_table, first, &[0]))[0];
+    assert_eq!(grant_table.grant(slab.0).expect("there").label, "db-slab-0");
+    grant_table.free_slab("b", other, 0).expect("it has none");
+    assert_eq!(grant_table.grant(slab.0).expect("there").phase, Phase::Held);
+    for refused in [
+        grant_table
+            .open("b", &remote("db-slab-0", 1, true), Nanos(0), LEASE)
+            .map(drop),
+        grant_table
+            .open("b", &remote("new-slab-3", 1, false), Nanos(0), LEASE)
+            .map(drop),
+        open_slabs(&mut grant_table, slab, &[0]).map(drop),
+        grant_table.free_slab("b", slab, 0),
+    ] {
+        assert!(
+            matches!(&refused, Err(Error::Invalid(text)) if text.contains("-slab-")),
+            "{refused:?}"
+        );
+    }
+    // A grant that is mapped may be called so.
+    let mapped = admit(grant_table.open("b", &requested("db-slab-1", 1), Nanos(0), LEASE)).0;
+    let refused = grant_table.free_slab("b", first, 1);
+    assert!(
+        matches!(&refused, Err(Error::Mismatch(text)) if text.contains("db-slab-1")),
+        "{refused:?}"
+    );
+    let refused = open_slabs(&mut grant_table, first, &[1]).expect("its own");
+    assert!(matches!(refused[..], [Err(Error::Mismatch(_))]), "{refused:?}");
+    let epoch = grant_table.grant(mapped).expect("there").epoch;
+    let refused = open_slabs(&mut grant_table, (mapped, epoch), &[0]);
+    assert!(matches!(refused, Err(Error::Invalid(_))), "it is mapped: {refused:?}");
+}
+
+#[test]
+fn slabs_are_asked_for_by_rising_numbers() {
+    let mut grant_table = two();
+    let first = admit(open(&mut grant_table, true));
+    let many: Vec<u32> = (0..=SLABS_AT_ONCE as u32).collect();
+    for wrong in [&[1, 1][..], &[2, 1], &many] {
+        let refused = open_slabs(&mut grant_table, first, wrong);
+        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+    }
+    assert_eq!(grant_table.grants().count(), 1);
 }
 
 #[test]

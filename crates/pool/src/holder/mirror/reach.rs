@@ -145,8 +145,12 @@ impl Cards {
 
     /// Memory that is lent.
     pub(crate) fn reach(&self, lent: &LentMemory) -> Result<RemoteMemory> {
-        let endpoint = self.fabric()?.connect(&lent.address)?;
-        Ok(remote(&endpoint, lent.memory))
+        Ok(way_to(&self.way(&lent.address)?, lent))
+    }
+
+    /// The way to a node.
+    pub(crate) fn way(&self, address: &str) -> Result<Arc<dyn Endpoint>> {
+        self.fabric()?.connect(address)
     }
 
     pub(crate) fn fabric(&self) -> Result<Arc<dyn Fabric>> {
@@ -164,6 +168,11 @@ impl Cards {
         *fabric = Some(Arc::clone(&net));
         Ok(net)
     }
+}
+
+/// Memory that is lent, over a way to its node.
+pub(crate) fn way_to(way: &Arc<dyn Endpoint>, lent: &LentMemory) -> RemoteMemory {
+    remote(way, lent.memory)
 }
 
 /// Whether a whole mirror may lack what the region's memory holds already: lines that the former process ordered, and
