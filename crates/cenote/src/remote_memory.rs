@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// How long a slab is waited for whose memory is being taken back.
+/// How long a memory node may take to register a slab.
 const SLAB_PATIENCE: Nanos = Nanos::from_secs(15);
 
 /// What the pool calls the memory behind a tiered database's.

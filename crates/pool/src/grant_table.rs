@@ -511,6 +511,10 @@ impl GrantTable {
         };
         let (bytes, host) = (self.whole_on(node, bytes), requested.host.as_deref());
         if phase == Phase::Freeing {
+            // Its node has to confirm it, and one that is away does not.
+            if is_remote {
+                self.check_connected(node)?;
+            }
             return self.check_former_host(id).map(|()| Opening::Wait);
         }
         if has != bytes {

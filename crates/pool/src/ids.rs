@@ -29,7 +29,9 @@ const SLAB: &str = "-slab-";
 /// Whether a label is a slab's: no other grant that is reached over the fabric has such a one.
 pub(crate) fn is_slab_label(label: &str) -> bool {
     let number = label.rsplit_once(SLAB).map(|(_, number)| number);
-    number.is_some_and(|number| number.parse::<u32>().is_ok())
+    // As `slab_label` writes them: `+7` and `007` are numbers, too, and no slab's.
+    let is_written = |number: &str| number.parse().is_ok_and(|parsed: u32| parsed.to_string() == number);
+    number.is_some_and(is_written)
 }
 
 impl fmt::Display for NodeId {
@@ -144,5 +146,8 @@ mod tests {
             assert!(is_slab_label(&slab_label(first, 63)) && !is_slab_label(first));
         }
         assert_eq!(slab_label("db", 0), "db-slab-0");
+        for other in ["+7", "-7", "007", "00", " 7", "7 ", "", "4294967296", "x"] {
+            assert!(!is_slab_label(&format!("db-slab-{other}")), "{other:?}");
+        }
     }
 }

@@ -47,11 +47,15 @@ pub(super) fn check_is_no_slab(requested: &OpenRequest) -> Result<()> {
 }
 
 fn check_numbers(slabs: &[u32]) -> Result<()> {
-    let rise = slabs.is_sorted_by(|a, b| a < b);
-    match rise && slabs.len() <= SLABS_AT_ONCE {
+    let count = slabs.len();
+    if count > SLABS_AT_ONCE {
+        let text = format!("{count} slabs are asked for at once: {SLABS_AT_ONCE} are the most");
+        return Err(Error::Invalid(text));
+    }
+    match slabs.is_sorted_by(|a, b| a < b) {
         true => Ok(()),
         false => Err(Error::Invalid(format!(
-            "slabs are asked for by rising numbers, {SLABS_AT_ONCE} at most, and not as {slabs:?}"
+            "slabs are asked for by rising numbers: those of {count} do not rise"
         ))),
     }
 }

@@ -8,7 +8,7 @@ use super::mirror::Cards;
 use crate::session::{ANSWER_TIMEOUT, ManagerChannel};
 use crate::wire::{Reply, Request};
 use cenote_base::Result;
-use cenote_base::rt::Nanos;
+use cenote_base::rt::{Mutex, Nanos};
 use cenote_fabric::message::Network;
 use std::sync::Arc;
 
@@ -64,6 +64,16 @@ impl RemoteAccess {
     /// The manager's addresses, for messages.
     pub fn manager(&self) -> &str {
         &self.credentials.manager
+    }
+
+    /// Another channel, for a lease. It begins with the manager that answered last, which leads.
+    pub(super) fn lease_channel(&self) -> ManagerChannel {
+        ManagerChannel {
+            network: Arc::clone(&self.network),
+            managers: self.line.managers.clone(),
+            hello: self.line.hello.clone(),
+            session: Mutex::default(),
+        }
     }
 
     pub(super) fn ask(&self, request: &Request) -> Result<Reply> {

@@ -24,6 +24,10 @@ use std::sync::Arc;
 
 /// Before slabs are asked for again whose memory is being taken back.
 const AGAIN: Nanos = Nanos::from_millis(50);
+/// How long that goes on. Taking memory back is short, or stuck: then it holds up no start whose other slabs are there.
+const BUSY_PATIENCE: Nanos = Nanos::from_secs(2);
+/// With less time left they are not asked for again: they would be taken, and not waited for.
+const LEFT_MIN: Nanos = Nanos::from_millis(100);
 
 /// A request for slabs.
 pub struct SlabsWanted<'a> {
@@ -35,7 +39,7 @@ pub struct SlabsWanted<'a> {
     pub description: &'a str,
     /// Only in this pod; anywhere if `None`.
     pub pod: Option<&'a str>,
-    /// How long they are waited for.
+    /// How long memory nodes are waited for. What is `Busy` is asked for again for 2 s of it at most.
     pub patience: Nanos,
     /// What is to be called when a slab is another's.
     pub on_revoked: &'a dyn Fn(u32) -> OnRevoked,
@@ -62,21 +66,16 @@ impl RemoteGrant {
         reached: &mut dyn FnMut(u32, Result<ReachedSlab>),
     ) -> Result<()> {
         let until = rt::now() + wanted.patience;
+        let again_until = rt::now() + wanted.patience.min(BUSY_PATIENCE);
         let mut left = wanted.slabs.to_vec();
         while !left.is_empty() {
             let answers = self.ask_for_slabs(wanted, &left, until)?;
-            let (mut ways, mut again) = (Ways::new(), Vec::new());
-            for (slab, answer) in left.into_iter().zip(answers) {
-                match answer {
-                    Err(Error::Busy(_)) if rt::now() < until => again.push(slab),
-                    Err(error) => reached(slab, Err(error)),
-                    Ok(opened) => {
-                        let on_revoked = (wanted.on_revoked)(slab);
-                        reached(slab, self.reach_slab(opened, &mut ways, on_revoked));
-                    }
-                }
+            let busy = self.reach_opened(wanted, left.into_iter().zip(answers), reached);
+            if rt::now() + AGAIN + LEFT_MIN > again_until {
+                busy.into_iter().for_each(|(slab, error)| reached(slab, Err(error)));
+                return Ok(());
             }
-            left = again;
+            left = busy.into_iter().map(|(slab, _)| slab).collect();
             if !left.is_empty() {
                 rt::sleep(AGAIN);
             }
@@ -84,7 +83,29 @@ impl RemoteGrant {
         Ok(())
     }
 
-    /// What the manager says of each; half of the time is for it.
+    /// Those that are `Busy` are left, to be asked for again.
+    fn reach_opened(
+        &self,
+        wanted: &SlabsWanted<'_>,
+        answers: impl Iterator<Item = (u32, Result<OpenedSlab>)>,
+        reached: &mut dyn FnMut(u32, Result<ReachedSlab>),
+    ) -> Vec<(u32, Error)> {
+        let (mut ways, mut busy) = (Ways::new(), Vec::new());
+        for (slab, answer) in answers {
+            match answer {
+                Err(error @ Error::Busy(_)) => busy.push((slab, error)),
+                Err(error) => reached(slab, Err(error)),
+                Ok(opened) => {
+                    let on_revoked = (wanted.on_revoked)(slab);
+                    reached(slab, self.reach_slab(opened, &mut ways, on_revoked));
+                }
+            }
+        }
+        busy
+    }
+
+    /// What the manager says of each; half of the time is for it. One that has no thread for them has not begun: all of
+    /// them are `Busy`.
     fn ask_for_slabs(&self, wanted: &SlabsWanted<'_>, slabs: &[u32], until: Nanos) -> Result<Vec<Result<OpenedSlab>>> {
         let request = Request::OpenSlabs(SlabsRequest {
             first: self.memory.id(),
@@ -95,7 +116,11 @@ impl RemoteGrant {
             pod: wanted.pod.map(str::to_owned),
             within: until.since(rt::now()).raw() / 2,
         });
-        match self.access.ask(&request)? {
+        let reply = match self.access.ask(&request) {
+            Err(error @ Error::Busy(_)) => return Ok(vec![Err(error); slabs.len()]),
+            asked => asked?,
+        };
+        match reply {
             Reply::Slabs(answers) if answers.len() == slabs.len() => {
                 Ok(answers.into_iter().map(|answer| answer.map_err(Error::from)).collect())
             }
@@ -115,8 +140,7 @@ impl RemoteGrant {
             .entry(lent.address.clone())
             .or_insert_with(|| self.access.cards.way(&lent.address));
         let memory = way.clone().map(|way| way_to(&way, &lent))?;
-        let line = self.access.credentials.tenants_channel(&self.access.network)?;
-        let shared = Shared::new(&opened, self.memory.shared.every, line);
+        let shared = Shared::new(&opened, self.memory.shared.every, self.access.lease_channel());
         let held = RemoteGrant {
             memory: GrantedMemory::kept(opened, shared, None, on_revoked),
             access: Arc::clone(&self.access),
@@ -141,3 +165,6 @@ impl RemoteGrant {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

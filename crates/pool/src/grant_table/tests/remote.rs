@@ -185,6 +185,24 @@ fn slabs_are_given_back_by_number() {
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
+/// One that is being freed is waited for where its node is there to free it. A request went on for all of its patience.
+#[test]
+fn a_slab_that_is_freed_on_a_lost_node_is_lost() {
+    let mut grant_table = two();
+    let first = admit(open(&mut grant_table, true));
+    opened(open_slabs(&mut grant_table, first, &[0, 1]));
+    grant_table.free_slab("b", first, 0).expect("given back");
+    grant_table.leave(NodeId(1));
+    let answers = open_slabs(&mut grant_table, first, &[0, 1]).expect("its own");
+    assert!(
+        matches!(answers[..], [Err(Error::Lost(_)), Err(Error::Lost(_))]),
+        "{answers:?}"
+    );
+    grant_table.join(&called(1, 4)).expect("joined");
+    let answers = open_slabs(&mut grant_table, first, &[0]).expect("its own");
+    assert!(matches!(answers[..], [Ok(Opening::Wait)]), "{answers:?}");
+}
+
 /// A holder names no grant but slabs of its own, and those in no other way: any grant of its tenant could be freed by
 /// its label, or taken.
 #[test]
@@ -232,7 +250,10 @@ fn slabs_are_asked_for_by_rising_numbers() {
     let many: Vec<u32> = (0..=SLABS_AT_ONCE as u32).collect();
     for wrong in [&[1, 1][..], &[2, 1], &many] {
         let refused = open_slabs(&mut grant_table, first, wrong);
-        assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
+        let Err(Error::Invalid(text)) = &refused else {
+            panic!("{refused:?}")
+        };
+        assert!(text.contains(&wrong.len().to_string()) && text.len() < 100, "{text}");
     }
     assert_eq!(grant_table.grants().count(), 1);
 }
