@@ -2,9 +2,10 @@
 //! their orders.
 //!
 //! Clients are answered by a fixed number of threads ([`service`](crate::service)), each memory node by one of its own,
-//! and one lapses leases. What a grant's phase asks of its node is done by the
-//! thread of that node's connection, again and again until it is confirmed: a node that is away, or a manager that was
-//! killed in between, goes on where things are, for they are in the grant table.
+//! and one lapses leases. Slabs that are asked for together have a thread for each of their nodes, of which there are
+//! 64 at most ([`reaching`]). What a grant's phase asks of its node is done by the thread of that node's connection,
+//! again and again until it is confirmed: a node that is away, or a manager that was killed in between, goes on where
+//! things are, for they are in the grant table.
 //!
 //! Invariants:
 //! - a change of the grant table is in its [store](crate::store) before any client hears of it; if it cannot be written
@@ -30,6 +31,7 @@ mod links;
 mod mirrors;
 mod not_made;
 mod peers;
+mod reaching;
 mod slabs;
 mod spaces;
 mod stored;
@@ -126,7 +128,7 @@ impl Drop for Manager {
         for thread in self.threads.drain(..) {
             thread.join().ok();
         }
-        // What is done for a connection holds no more than the grant table.
+        // What is done for a connection, or for slabs, holds no more than the grant table.
         self.election.wait_ended();
     }
 }

@@ -10,7 +10,9 @@
 //! over answers no client and orders nothing, its connections end, and its threads with them.
 
 use super::leader::{Leader, ManagerOptions};
+use super::links::ORDER_TIMEOUT;
 use super::peers::{self, Peer};
+use super::reaching::Reaching;
 use crate::limits::ServiceLimits;
 use crate::service::{Greeted, Peers, Service, Visit};
 use crate::store::{GrantTableStore, Lead};
@@ -33,6 +35,8 @@ pub(super) struct Election {
     /// Set while it leads.
     leading: Event,
     service: Service<Peer>,
+    /// Of all leaderships.
+    pub(super) reaching: Arc<Reaching>,
     stop: AtomicBool,
 }
 
@@ -58,6 +62,7 @@ impl Election {
             leader: Mutex::new(LeaderPlace::Elsewhere("this manager does not lead yet".into())),
             leading: Event::default(),
             service: Service::new("manager", limits),
+            reaching: Arc::default(),
             stop: AtomicBool::new(false),
         }
     }
@@ -79,7 +84,7 @@ impl Election {
                 return Ok(());
             }
         };
-        match Leader::begin(&self.options, Arc::clone(&leadership)) {
+        match Leader::begin(&self.options, Arc::clone(&leadership), &self.reaching) {
             Ok(leader) => {
                 let former = core::mem::replace(&mut *self.leader.lock(), LeaderPlace::Here(Arc::new(leader)));
                 assert!(
@@ -177,9 +182,13 @@ impl Election {
         }
     }
 
-    /// Returns when no thread of a connection has anything of it.
+    /// Returns when no thread of a connection, or one that reaches slabs, has anything of it.
     pub(super) fn wait_ended(&self) {
         self.service.close();
+        // No node is waited for any more, as its connection is over; a store that is away may be.
+        if !self.reaching.wait_ended(ORDER_TIMEOUT) {
+            eprintln!("cenote: manager: threads that reach slabs have not ended");
+        }
     }
 
     // ---- connections ----

@@ -3,6 +3,7 @@
 use super::holders::Holders;
 use super::links::{Link, Links};
 use super::not_made::NotMade;
+use super::reaching::Reaching;
 use super::stored::StoredGrantTable;
 use super::told::Told;
 use crate::grant_table::{Grant, GrantId, GrantTable, NODES_COME_WITHIN, NodeId, Opening, Phase};
@@ -63,12 +64,17 @@ pub(super) struct Leader {
     pub(super) not_made: NotMade,
     pub(super) told: Told,
     pub(super) holders: Holders,
+    pub(super) reaching: Arc<Reaching>,
     stop: AtomicBool,
 }
 
 impl Leader {
     /// Begins a leadership: reads the grant table, or begins one.
-    pub(super) fn begin(options: &ManagerOptions, leadership: Arc<dyn Leadership>) -> Result<Self> {
+    pub(super) fn begin(
+        options: &ManagerOptions,
+        leadership: Arc<dyn Leadership>,
+        reaching: &Arc<Reaching>,
+    ) -> Result<Self> {
         let (grant_table, term) = StoredGrantTable::begin(leadership, options.tenants.clone(), options.lease)?;
         let pool = grant_table.look().pool;
         Ok(Self {
@@ -81,6 +87,7 @@ impl Leader {
             not_made: NotMade::default(),
             told: Told::default(),
             holders: Holders::default(),
+            reaching: Arc::clone(reaching),
             stop: AtomicBool::new(false),
         })
     }

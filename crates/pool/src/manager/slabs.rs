@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A node that does not answer costs its own slabs: they are answered as not reached. They are the holder's all the
-//! same, whose lease it does not renew, and it may ask for them again.
+//! same, whose lease it does not renew, and it may ask for them again. So do slabs whose node gets no thread.
 
 use super::leader::Leader;
 use crate::grant_table::{GrantId, NodeId, Opening};
@@ -18,8 +18,8 @@ use cenote_base::{Error, Result};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// How long the next slab is waited for.
-const SILENCE: Nanos = Nanos::from_secs(1);
+/// How long the next slab is waited for, where some lie on other nodes.
+pub(super) const SILENCE: Nanos = Nanos::from_secs(1);
 
 type Answer = std::result::Result<OpenedSlab, Failure>;
 
@@ -38,21 +38,38 @@ struct Taken {
 }
 
 impl Answers {
+    fn new(count: usize) -> Self {
+        Self {
+            each: Mutex::new(vec![None; count]),
+            more: Condvar::default(),
+        }
+    }
+
     fn put(&self, place: usize, answer: Result<OpenedSlab>) {
+        // A slab that was taken back meanwhile. Whether that is the first grant's loss, which ends its holder, is for
+        // the next request to say: the store is asked before that is said.
+        let answer = answer.map_err(|error| match error {
+            Error::Revoked(why) => Error::Busy(why),
+            error => error,
+        });
         self.each.lock()[place] = Some(answer.map_err(Failure::from));
         self.more.notify_all();
     }
 
-    /// All of them, once they have ended; those that have when it is `until`, or none did for [`SILENCE`].
-    fn take(&self, until: Nanos) -> Vec<Answer> {
+    fn put_all(&self, slabs: &[Taken], error: &Error) {
+        slabs.iter().for_each(|slab| self.put(slab.place, Err(error.clone())));
+    }
+
+    /// All of them, once they have ended; those that have when it is `until`, or none did for `silence`.
+    fn take(&self, until: Nanos, silence: Nanos) -> Vec<Answer> {
         let mut each = self.each.lock();
         let count = |each: &[Option<Answer>]| each.iter().filter(|answer| answer.is_none()).count();
-        let (mut left, mut silent_at) = (count(&each), rt::now() + SILENCE);
+        let (mut left, mut silent_at) = (count(&each), rt::now() + silence);
         while left > 0 && rt::now() < until.min(silent_at) {
             each = self.more.wait_timeout(each, until.min(silent_at).since(rt::now())).0;
             let now_left = count(&each);
             if now_left < left {
-                (left, silent_at) = (now_left, rt::now() + SILENCE);
+                (left, silent_at) = (now_left, rt::now() + silence);
             }
         }
         let not_reached = || Err(Error::Timeout("its memory node has not answered yet".into()).into());
@@ -65,24 +82,34 @@ impl Leader {
     /// What each of the slabs came to: one that cannot be had now is `Busy`, to be asked for again.
     ///
     /// # Errors
-    /// [`Error::Revoked`] if the first grant is another holder's; those of the request, and of the store.
+    /// [`Error::Revoked`] if the first grant is another holder's; [`Error::Busy`] if as many threads as there may be
+    /// are at it for others: nothing is changed. Those of the request, and of the store.
     pub(super) fn open_slabs(self: &Arc<Self>, tenant: &str, requested: &SlabsRequest) -> Result<Vec<Answer>> {
+        self.reaching.check_room()?;
         // No lease lapses before its holder hears that it has one.
-        let until = rt::now() + Nanos(requested.within.min(self.lease().raw() / 2));
+        let within = Nanos(requested.within.min(self.lease().raw() / 2));
+        let until = rt::now() + within;
         let openings = self
             .grant_table
             .change(|grant_table| grant_table.open_slabs(tenant, requested, rt::now(), self.lease()))?;
-        let answers = Arc::new(Answers {
-            each: Mutex::new(vec![None; openings.len()]),
-            more: Condvar::default(),
-        });
-        for (node, slabs) in self.by_node(openings, &answers) {
-            let (leader, tenant, theirs) = (Arc::clone(self), tenant.to_owned(), Arc::clone(&answers));
-            let reach = move || leader.reach_slabs(&tenant, &slabs, &theirs);
-            let begun = rt::try_spawn("pool slabs", reach);
-            begun.map_err(|error| Error::io(format!("a thread for memory node {node}"), error))?;
+        let answers = Arc::new(Answers::new(openings.len()));
+        let by_node = self.by_node(openings, &answers);
+        // A node that is alone is waited for: there are no others' slabs to be had without it.
+        let silence = if by_node.len() > 1 { SILENCE } else { within };
+        for slabs in by_node.into_values() {
+            self.begin_to_reach(tenant, slabs.into(), &answers);
         }
-        Ok(answers.take(until))
+        Ok(answers.take(until, silence))
+    }
+
+    /// In a thread. If there is none, these slabs alone are not reached: the change of the grant table stands.
+    fn begin_to_reach(self: &Arc<Self>, tenant: &str, slabs: Arc<[Taken]>, answers: &Arc<Answers>) {
+        let (leader, tenant) = (Arc::clone(self), tenant.to_owned());
+        let (theirs, into) = (Arc::clone(&slabs), Arc::clone(answers));
+        let begun = self.reaching.spawn(move || leader.reach_slabs(&tenant, &theirs, &into));
+        if let Err(error) = begun {
+            answers.put_all(&slabs, &error);
+        }
     }
 
     /// The slabs that were taken, by where they lie; the others are answered.

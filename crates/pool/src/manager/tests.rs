@@ -1,5 +1,6 @@
 //! A manager, with memory nodes that this test plays.
 
+use super::reaching::{Place, REACHING_MAX};
 use super::*;
 use crate::grant_table::{NodeId, SpacePhase};
 use crate::managers::Managers;
@@ -181,11 +182,18 @@ fn open_first(session: &ManagerSession) -> Opened {
     }
 }
 
-fn open_slabs(
+type SlabAnswers = Vec<std::result::Result<OpenedSlab, Failure>>;
+
+fn open_slabs(session: &ManagerSession, first: &Opened, slabs: std::ops::Range<u32>) -> SlabAnswers {
+    open_slabs_within(session, first, slabs, TIMEOUT).expect("asked")
+}
+
+fn open_slabs_within(
     session: &ManagerSession,
     first: &Opened,
     slabs: std::ops::Range<u32>,
-) -> Vec<std::result::Result<OpenedSlab, Failure>> {
+    within: Nanos,
+) -> Result<SlabAnswers> {
     let request = Request::OpenSlabs(SlabsRequest {
         first: first.grant,
         epoch: first.epoch,
@@ -193,10 +201,10 @@ fn open_slabs(
         bytes: EXTENT,
         description: String::new(),
         pod: None,
-        within: 60_000_000_000,
+        within: within.raw(),
     });
-    match session.ask(&request).expect("asked") {
-        Reply::Slabs(answers) => answers,
+    match session.ask(&request)? {
+        Reply::Slabs(answers) => Ok(answers),
         other => panic!("{other:?}"),
     }
 }
@@ -265,6 +273,160 @@ fn a_silent_node_costs_its_slabs() {
     failures.for_each(|error| assert!(matches!(error, Error::Timeout(_)), "{error}"));
     drop((session, manager));
     nodes.into_iter().for_each(|node| node.join().expect("no panic"));
+}
+
+/// There is nothing to be had without a node that has all slabs: it has the time that there is.
+#[test]
+fn a_node_that_has_all_slabs_is_waited_for() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let manager = Manager::start(options(directory.path()), &Tcp).expect("a manager");
+    let go_on = |connection: &dyn Connection| {
+        obey_while(connection, |order| {
+            if matches!(order, Order::LendGrant { .. }) {
+                rt::sleep(slabs::SILENCE + Nanos::from_millis(300));
+            }
+            true
+        });
+    };
+    let node = play(manager.address(), 1, go_on);
+    let session = tenant(&manager);
+    let answers = open_slabs(&session, &open_first(&session), 0..2);
+    assert_eq!(answers.iter().flatten().count(), 2, "{answers:?}");
+    drop((session, manager));
+    node.join().expect("no panic");
+}
+
+/// A tenant had the manager begin a thread with each request that it did not wait for. They end with the manager.
+#[test]
+fn threads_for_slabs_are_bounded() {
+    let (directory, writes) = (tempfile::tempdir().expect("a directory"), Arc::<AtomicU64>::default());
+    let store = Arc::new(Counted {
+        store: FileStore::new(directory.path()),
+        writes: Arc::clone(&writes),
+    });
+    let manager = Manager::start_on(store, options(directory.path()), &Tcp).expect("a manager");
+    let is_asked = Arc::new(rt::Event::new());
+    let node = play(manager.address(), 1, {
+        let is_asked = Arc::clone(&is_asked);
+        move |connection| {
+            obey_while(connection, |order| {
+                let is_slab = matches!(order, Order::Admit { grant } if *grant != crate::GrantId(1));
+                is_slab.then(|| is_asked.set()).is_none()
+            });
+        }
+    });
+    let session = tenant(&manager);
+    let first = open_first(&session);
+    let reaching = Arc::clone(&manager.election.reaching);
+    // Others have most of them.
+    let places: Vec<Place> = (4..REACHING_MAX).map(|_| reaching.place().expect("free")).collect();
+    for threads in places.len() + 1..=REACHING_MAX {
+        let answers = open_slabs_within(&session, &first, 0..1, Nanos::ZERO).expect("asked");
+        let error = Error::from(answers.into_iter().next().expect("one").expect_err("it is silent"));
+        assert!(matches!(error, Error::Timeout(_)), "{error}");
+        // From then on the others wait for it.
+        is_asked.wait();
+        assert_eq!(reaching.count(), threads);
+    }
+    let before = writes.load(Ordering::SeqCst);
+    let refused = open_slabs_within(&session, &first, 0..1, Nanos::ZERO);
+    assert!(
+        matches!(&refused, Err(Error::Busy(text)) if text.contains("64 threads")),
+        "{refused:?}"
+    );
+    assert_eq!(writes.load(Ordering::SeqCst), before, "nothing is changed");
+    assert_eq!(reaching.count(), REACHING_MAX);
+    drop((places, session, manager));
+    assert_eq!(reaching.count(), 0);
+    node.join().expect("no panic");
+}
+
+/// Slabs whose node gets no thread are not reached. They are the holder's, as others are, which are.
+#[test]
+fn a_node_without_a_thread_costs_its_slabs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let manager = Manager::start(options(directory.path()), &Tcp).expect("a manager");
+    let nodes = [1, 2].map(|id| play_node(manager.address(), id));
+    let session = tenant(&manager);
+    let first = open_first(&session);
+    let reaching = &manager.election.reaching;
+    let places: Vec<Place> = (1..REACHING_MAX).map(|_| reaching.place().expect("free")).collect();
+    let answers = open_slabs(&session, &first, 0..20);
+    let path = |slab: &OpenedSlab| slab.opened.path.starts_with("/nowhere/1/");
+    let reached = answers.iter().flatten().filter(|slab| path(slab)).count();
+    assert_eq!(reached, answers.iter().flatten().count(), "all of the first one's");
+    assert!(0 < reached && reached < 20, "{reached} were reached");
+    let failures = answers.into_iter().filter_map(std::result::Result::err);
+    failures.for_each(|failure| assert!(matches!(Error::from(failure), Error::Busy(_))));
+    drop(places);
+    assert!(reaching.wait_ended(TIMEOUT));
+    assert_eq!(open_slabs(&session, &first, 0..20).iter().flatten().count(), 20);
+    drop((session, manager));
+    nodes.into_iter().for_each(|node| node.join().expect("no panic"));
+}
+
+/// A manager that has ended has nothing of its store any more, in no thread.
+#[test]
+fn a_manager_ends_after_its_threads_for_slabs() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let manager = Manager::start(options(directory.path()), &Tcp).expect("a manager");
+    let (has_ended, ends) = (Arc::new(AtomicBool::new(false)), Arc::new(rt::Event::new()));
+    let node = play(manager.address(), 1, {
+        let ends = Arc::clone(&ends);
+        move |connection| {
+            obey(connection);
+            ends.set();
+        }
+    });
+    let ended = Arc::clone(&has_ended);
+    let body = move || {
+        ends.wait();
+        rt::sleep(Nanos::from_millis(200));
+        ended.store(true, Ordering::SeqCst);
+    };
+    manager.election.reaching.spawn(body).expect("a thread");
+    drop(manager);
+    assert!(has_ended.load(Ordering::SeqCst));
+    node.join().expect("no panic");
+}
+
+/// A process that hears `Revoked` gives up more than a slab, and a manager that leads no more could have said it.
+#[test]
+fn a_slab_that_is_freed_meanwhile_is_busy() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let manager = Manager::start(options(directory.path()), &Tcp).expect("a manager");
+    let (asked, goes_on) = (Arc::new(rt::Event::new()), Arc::new(rt::Event::new()));
+    let node = play(manager.address(), 1, {
+        let (asked, goes_on) = (Arc::clone(&asked), Arc::clone(&goes_on));
+        move |connection| {
+            obey_while(connection, |order| {
+                if matches!(order, Order::Admit { grant } if *grant != crate::GrantId(1)) {
+                    asked.set();
+                    goes_on.wait();
+                }
+                true
+            });
+        }
+    });
+    let session = tenant(&manager);
+    let first = open_first(&session);
+    assert_eq!(first.grant, crate::GrantId(1));
+    let operator = {
+        let managers = Managers::parse(manager.address()).expect("an address");
+        ManagerSession::begin(&Tcp, &managers, &hello(Role::Operator)).expect("a session")
+    };
+    let opening = rt::spawn("opens", move || (open_slabs(&session, &first, 0..1), session));
+    asked.wait();
+    let free = Request::Free {
+        grant: crate::GrantId(2),
+    };
+    operator.ask(&free).expect("freed");
+    goes_on.set();
+    let (answers, session) = opening.join().expect("no panic");
+    let errors: Vec<Error> = answers.into_iter().filter_map(|a| a.err().map(Error::from)).collect();
+    assert!(matches!(errors[..], [Error::Busy(_)]), "{errors:?}");
+    drop((session, operator, manager));
+    node.join().expect("no panic");
 }
 
 /// A tenant could have a part's mirror take the part's place while its keeper served it, have it freed, or call it
