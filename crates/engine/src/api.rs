@@ -350,6 +350,8 @@ pub struct Tuning {
     /// Bytes of DRAM at most that versions seen by old snapshots are copied to; never more than a sixteenth of the
     /// memory.
     pub version_bytes: u64,
+    /// How long a transaction that the last server left waits for its session.
+    pub left_wait: Nanos,
     /// Whether pages that lookups of many keys are about to ask for are read together, where some are missing.
     pub brings: bool,
 }
@@ -369,6 +371,7 @@ impl Default for Tuning {
             short_rollback_rows: 20_000,
             cut_after: Nanos::from_secs(1),
             version_bytes: 1 << 30,
+            left_wait: Nanos::from_secs(10),
             brings: true,
         }
     }

@@ -8,6 +8,7 @@ use crate::counters::Counters;
 use crate::error::{Error, Result};
 use crate::follow::shared::Follow;
 use crate::key::KeyRange;
+use crate::left::LeftTransactions;
 use crate::losers::Losers;
 use crate::memory::Memory;
 use crate::meta::cursor_at;
@@ -119,6 +120,7 @@ pub struct Engine {
     /// Pages that purge gives back to the disk at a time, of commit timestamps and of an undo segment.
     pub(crate) give_back_pages: u32,
     pub(crate) losers: Losers,
+    pub(crate) left: LeftTransactions,
     /// Changed rows from which on a rollback is left to the background.
     pub(crate) rollback_rows: u64,
     /// Changed rows below which it is not left behind another one.

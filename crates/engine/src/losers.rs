@@ -7,6 +7,7 @@
 //! Lock order: a row's stripe → page latches. `open`, `waiting` and `stuck` by themselves.
 
 use crate::error::{Error, Result};
+use crate::left::state::Left;
 use crate::memory::Charge;
 use crate::tx::locks::{hash, row_name};
 use crate::tx::slots::Lease;
@@ -32,6 +33,8 @@ pub(crate) enum Origin {
     GivenUp,
     /// Its client does not wait for its rollback.
     HandedOver,
+    /// It was left to this server, and its session has not come.
+    Left,
 }
 
 /// A transaction that has ended otherwise than by commit, and is still to be taken back.
@@ -47,6 +50,8 @@ pub(crate) struct Loser {
     /// The slot that stands for it.
     pub lease: Option<Arc<Lease>>,
     pub origin: Origin,
+    /// What its session needs to go on with it, if the last server has left it.
+    pub left: Option<Box<Left>>,
 }
 
 /// Locks that a transaction keeps until it is over.
@@ -76,6 +81,7 @@ impl Loser {
             locks,
             lease: Some(lease),
             origin,
+            left: None,
         }
     }
 
@@ -167,6 +173,14 @@ impl Losers {
     /// Takes over a transaction whose client does not wait for its rollback, and that was admitted.
     pub(crate) fn hand_over(&self, loser: Loser) {
         assert!(loser.origin == Origin::HandedOver, "it was admitted");
+        self.count(std::slice::from_ref(&loser));
+        self.queue([loser]);
+    }
+
+    /// Takes over a transaction that the last server left, and whose session has not come.
+    pub(crate) fn take_in(&self, mut loser: Loser) {
+        assert!(loser.origin == Origin::LastRun, "it was found by this start");
+        loser.origin = Origin::Left;
         self.count(std::slice::from_ref(&loser));
         self.queue([loser]);
     }

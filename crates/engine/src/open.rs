@@ -21,6 +21,7 @@ use crate::engine::{Engine, Store};
 use crate::error::{Error, Result};
 use crate::follow;
 use crate::follow::shared::Follow;
+use crate::left::LeftTransactions;
 use crate::losers::{Loser, Losers};
 use crate::memory::{self, Memory};
 use crate::meta::{self, WORD_COMPLETE};
@@ -84,7 +85,7 @@ impl Engine {
             // All numbers may be those of transactions that run.
             Some(_) => (Vec::new(), TxId::from_raw(TxId::SEQ_END)),
         };
-        let found = losers.len() as u64;
+        let found = losers.iter().filter(|loser| loser.left.is_none()).count() as u64;
         let engine = Engine {
             cts: CtsPages::open(&pool)?,
             readers: Readers::new(storage.log().durable(), meta::purged(&pool)?),
@@ -112,6 +113,7 @@ impl Engine {
             unsettled: Unsettled::new(first),
             versions: VersionStore::new(options.bytes_of_versions()),
             losers: Losers::default(),
+            left: LeftTransactions::new(options.tuning.left_wait),
             rollback_rows: options.tuning.rollback_rows,
             short_rollback_rows: options.tuning.short_rollback_rows,
             automatic: Automatic::default(),
@@ -128,15 +130,12 @@ impl Engine {
             return Ok(engine);
         }
         recovery::adopt(&engine, &mut losers, first)?;
-        let named = recovery::read_catalog(&engine, &mut losers)?;
-        let orphans = recovery::drop_orphans(&engine, &named)?;
+        let orphans = recovery::drop_orphans(&engine, &recovery::read_catalog(&engine, &mut losers)?)?;
         engine.choose_numbers()?;
         engine.update_report(|report| {
-            if orphans > 0 {
-                report
-                    .notes
-                    .push(format!("{orphans} spaces that no definition named were dropped"));
-            }
+            let dropped = || format!("{orphans} spaces that no definition named were dropped");
+            report.notes.extend((orphans > 0).then(dropped));
+            report.notes.extend(note_left(&losers));
             report.duration_ms = rt::now().since(begun).as_secs_f64() * 1000.0;
         });
         engine.start_threads(&options, losers);
@@ -158,6 +157,8 @@ impl Engine {
     }
 
     fn start_threads(self: &Arc<Self>, options: &EngineOptions, losers: Vec<Loser>) {
+        let losers = losers.into_iter();
+        let losers = losers.filter_map(|loser| self.left.wait_for_session(loser)).collect();
         self.losers.of_last_run(losers, options.background);
         if !options.background {
             return;
@@ -234,6 +235,11 @@ impl Engine {
             let _ = thread.join();
         }
     }
+}
+
+fn note_left(losers: &[Loser]) -> Option<String> {
+    let left = losers.iter().filter(|loser| loser.left.is_some()).count();
+    (left > 0).then(|| format!("{left} transactions that the last server left wait for their sessions"))
 }
 
 fn open_directory(options: &EngineOptions) -> Result<DataDir> {

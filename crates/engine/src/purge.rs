@@ -135,7 +135,9 @@ impl Engine {
         if self.unsettled.any_waits() {
             self.unsettled.note_purged(self.first_not_purged());
         }
-        if let Some(past) = self.cts.take_past(self.noted_low_water(), self.give_back_pages) {
+        if !self.left.any_leaves()
+            && let Some(past) = self.cts.take_past(self.noted_low_water(), self.give_back_pages)
+        {
             mark::pass(Mark::CtsGivenBack);
             for pages in past.pages.iter().cloned() {
                 self.give_back(cts::SPACE, pages, cts::KIND_CTS)?;

@@ -19,6 +19,7 @@ use crate::catalog::state::{self, Definition};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::large;
+use crate::left::state::{self as left_state, Left};
 use crate::losers::{Locks, Loser, Origin};
 use crate::pool::{BufferPool, Need};
 use crate::system::FIRST_SPACE;
@@ -28,7 +29,7 @@ use crate::tx::locks::{Waits, table_lock};
 use crate::tx::read::Reader;
 use crate::tx::rollback::{self, Rollback};
 use crate::undo::record::{TRAILER, Trailer};
-use crate::undo::{self, Ended, Segment, UndoPointer, Writer};
+use crate::undo::{self, Ended, Segment, SegmentHeader, UndoPointer, Writer};
 use cenote_base::rt;
 use cenote_base::rt::HashSet;
 use cenote_base::rt::fault::{Fault, planted};
@@ -42,16 +43,10 @@ const RETRY: rt::Nanos = rt::Nanos::from_millis(200);
 
 /// Reads the segments: the losers, and the least number never given.
 pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling: TxId) -> Result<(Vec<Loser>, TxId)> {
-    let mut losers = Vec::new();
+    let (mut losers, mut ends) = (Vec::new(), Vec::new());
     for segment in segments {
         let header = undo::header(pool, segment.number)?;
-        if header.tail < header.end {
-            segment.note_end(Ended {
-                end: header.end,
-                at: Cts::ZERO,
-                tx: TxId::NONE,
-            });
-        }
+        ends.push((segment, header));
         if let Some((position, end, record)) = undo::read_last(pool, segment, header.end)? {
             let last = UndoPointer::new(segment.number, position);
             losers.push(Loser {
@@ -62,10 +57,29 @@ pub(crate) fn find_losers(pool: &BufferPool, segments: &[Arc<Segment>], ceiling:
                 locks: Locks::default(),
                 lease: None,
                 origin: Origin::LastRun,
+                left: left_state::read_state(pool, last)?.map(|state| Box::new(Left { state, hold: None })),
             });
         }
     }
+    note_ends(pool, &ends, &losers);
     Ok((losers, ceiling.max(TxId::FIRST)))
+}
+
+/// What has ended is past for all, unless a transaction that was left reads by a snapshot of the last run: then it is
+/// as if it ended now.
+fn note_ends(pool: &BufferPool, ends: &[(&Arc<Segment>, SegmentHeader)], losers: &[Loser]) {
+    let has_snapshot = |loser: &Loser| loser.left.as_ref().is_some_and(|left| left.state.snapshot.is_some());
+    let at = match losers.iter().any(has_snapshot) {
+        true => Cts::at(pool.storage().log().tail()),
+        false => Cts::ZERO,
+    };
+    for (segment, header) in ends.iter().filter(|(_, header)| header.tail < header.end) {
+        segment.note_end(Ended {
+            end: header.end,
+            at,
+            tx: TxId::NONE,
+        });
+    }
 }
 
 /// Registers the losers as running and everything else as past; puts the segments that have none up for use.
@@ -80,6 +94,7 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Resul
         engine.txs.adopt(&engine.slots, lease.slot, loser.seq);
         loser.lease = Some(lease);
         low = low.min(loser.seq);
+        low = low.min(hold_if_left(engine, loser, low)?);
     }
     engine.txs.raise_low_water(low);
     engine.note_start(low)?;
@@ -93,6 +108,27 @@ pub(crate) fn adopt(engine: &Engine, losers: &mut [Loser], first: TxId) -> Resul
         }
     }
     Ok(())
+}
+
+/// Holds locks and snapshot of a transaction that was left; the low-water mark that this needs, at most `low`.
+fn hold_if_left(engine: &Engine, loser: &mut Loser, low: TxId) -> Result<TxId> {
+    if loser.left.is_none() {
+        return Ok(low);
+    }
+    if !engine.hold_left(loser) {
+        engine.mark_taken(loser)?;
+        loser.left = None;
+        return Ok(low);
+    }
+    let (Some(left), Some(lease)) = (&mut loser.left, &loser.lease) else {
+        return Ok(low);
+    };
+    let Some(snapshot) = left.state.snapshot.filter(|_| !planted(Fault::LeftSnapshot)) else {
+        return Ok(low);
+    };
+    left.hold = Some(lease.hold(snapshot.at));
+    // Statuses of numbers below are not to be had any more: all of them are past for the snapshot, too.
+    Ok(low.min(snapshot.low_water.max(engine.cts.first_kept())))
 }
 
 /// Fills the cache of the catalog; knows every table that undo may lead to. Losers get the locks of the tables that
@@ -224,7 +260,8 @@ pub(crate) fn roll_back(engine: &Weak<Engine>, signal: &rt::Event) {
         if engine.is_stopping() {
             return;
         }
-        left = engine.losers_round();
+        let waits = engine.give_up_late();
+        left = engine.losers_round() || waits;
     }
 }
 
@@ -322,11 +359,66 @@ impl Engine {
         Ok(Went::Stopped)
     }
 
+    /// How many transactions of the last server wait for their sessions.
+    pub fn left_transactions(&self) -> usize {
+        self.left.waiting()
+    }
+
+    /// Registers a transaction that the last server left, which runs in its loser's slot: its locks are held from here
+    /// on, and the snapshot that it reads by. False: another one's are in the way, so it is a loser.
+    pub(crate) fn hold_left(&self, loser: &mut Loser) -> bool {
+        let Some(state) = loser.left.as_ref().map(|left| &left.state) else {
+            return false;
+        };
+        let shares = |table: &u64| self.table_locks.try_shared(*table, loser.seq).is_ok();
+        if !state.tables.iter().all(shares) {
+            self.table_locks.release(&state.tables, loser.seq);
+            return false;
+        }
+        for (name, strength) in &state.locks {
+            self.row_locks.add(name, loser.seq, *strength);
+        }
+        loser.locks.tables.extend_from_slice(&state.tables);
+        loser
+            .locks
+            .rows
+            .extend(state.locks.iter().map(|(name, _)| name.clone()));
+        true
+    }
+
+    /// From here on the transaction is not as it was left: no start lets a session take it up again.
+    pub(crate) fn mark_taken(&self, left: &Loser) -> Result<()> {
+        rollback::mark(self, left.last).map(drop)
+    }
+
+    /// Gives up those that no session has come for: from here on they are losers. Says whether any waits still.
+    pub(crate) fn give_up_late(&self) -> bool {
+        for mut late in self.left.take_late(rt::now()) {
+            match self.mark_taken(&late) {
+                Ok(()) => {
+                    late.left = None;
+                    let slot = late.lease.as_ref().map(|lease| lease.slot);
+                    let seq = late.seq;
+                    self.losers.take_in(late);
+                    // Its waiters take the rows back that they want.
+                    slot.into_iter()
+                        .for_each(|slot| self.waits.returned(&self.slots, (seq, slot)));
+                }
+                Err(error) => {
+                    eprintln!("cenote: transaction {} could not be given up: {error}", late.seq.raw());
+                    self.left.put_back(late);
+                }
+            }
+        }
+        self.left.waiting() > 0
+    }
+
     /// Rolls back what is left of the last run and of rollbacks that failed, for tests without background threads.
     ///
     /// # Errors
     /// The error of a loser that could not be taken back.
     pub fn roll_back_losers(&self) -> Result<()> {
+        self.give_up_late();
         self.losers_round();
         self.losers.check_all()
     }

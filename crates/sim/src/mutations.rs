@@ -91,6 +91,8 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         NameStands | WatermarkUnread | CopyAhead | ChangeUnknown => (Name::Readers, 60),
         WatermarkFloor | WatermarkEarly => (Name::Readers, 60),
         ForeignRegion => (Name::Pages, 60),
+        LeftSnapshot => (Name::Crash, 60),
+        LeftTwice => (Name::Crash, 200),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,
         // A page would have to be asked for, changed, and saved, while its copy moves: microseconds.

@@ -330,6 +330,11 @@ faults! {
     HorizonUnread = "horizon-unread",
     /// A reader that takes the database leaves out the moves to the log's end.
     LastMoves = "last-moves",
+    /// A transaction that was left to this server is taken up, or given up, without a mark: the next start takes it for
+    /// whole.
+    LeftTwice = "left-twice",
+    /// The snapshot of a transaction that was left is not held.
+    LeftSnapshot = "left-snapshot",
     /// A server that has the database answers for longer than others wait before they take it.
     LeaseLong = "lease-long",
     /// A server that takes the database does not wait for leases that another node may have given.

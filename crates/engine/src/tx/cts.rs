@@ -191,6 +191,11 @@ impl CtsPages {
         Some(Past { pages, to })
     }
 
+    /// The least number whose page was not given back.
+    pub(crate) fn first_kept(&self) -> TxId {
+        TxId::from_raw(self.kept_from.load(Ordering::Acquire) * PER_PAGE)
+    }
+
     /// Whether the page has no number from `low_water` on.
     pub(crate) fn is_past(&self, page: u32, low_water: TxId) -> bool {
         let made = self.made.load(Ordering::Acquire);

@@ -645,6 +645,7 @@ impl Tx {
     /// # Errors
     /// The sequence is gone, or the value lies outside of its range (22003).
     pub fn setval(&mut self, sequence: u32, value: i64, called: bool) -> Result<()> {
+        self.sequences_set += 1;
         let def = self.sequence_by_id(sequence)?;
         if !(def.min..=def.max).contains(&value) {
             let (name, min, max) = (&def.name, def.min, def.max);

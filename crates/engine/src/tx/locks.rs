@@ -440,6 +440,13 @@ impl RowLocks {
             .map(|(by, _)| *by)
     }
 
+    /// How the transaction has locked the row with this name, if it has.
+    pub(crate) fn strength(&self, name: &[u8], seq: TxId) -> Option<LockStrength> {
+        let shard = self.shard(name).lock();
+        let mine = shard.get(name)?.iter().find(|(by, _)| *by == seq);
+        mine.map(|(_, strength)| *strength)
+    }
+
     /// Whether the transaction has locked the row.
     pub(crate) fn holds(&self, space: u32, key: &[u8], seq: TxId) -> bool {
         if self.count.load(Ordering::SeqCst) == 0 {

@@ -16,6 +16,7 @@ pub(crate) mod cts;
 mod define;
 mod follow;
 mod index;
+mod leave;
 pub(crate) mod locks;
 pub(crate) mod needed;
 mod newest;
@@ -30,6 +31,7 @@ pub(crate) mod unsettled;
 mod walk;
 mod write;
 
+pub use leave::TakenUp;
 pub use locks::CancelFlag;
 pub use read::{Reader, RowScan};
 pub(crate) use status::Status;
@@ -117,6 +119,8 @@ pub struct Tx {
     analyzed: Vec<NewStatistics>,
     /// Tables (ids) and how many of their rows it has changed; those that were taken back are counted.
     changed: Vec<(u32, u64)>,
+    /// How often this session has set a sequence, which no rollback takes back.
+    sequences_set: u64,
     /// How many rows it has changed, each time counted, without those that were taken back.
     rows: u64,
     scratch: Scratch,
@@ -147,6 +151,7 @@ impl Tx {
             overlay: Overlay::default(),
             analyzed: Vec::new(),
             changed: Vec::new(),
+            sequences_set: 0,
             rows: 0,
             scratch: Scratch::default(),
             committed_at: Arc::default(),
@@ -163,7 +168,7 @@ impl Tx {
         self.isolation = isolation;
         self.active = true;
         self.snapshot_fixed = false;
-        self.reader.seen = None;
+        (self.reader.seen, self.reader.seen_spaces) = (None, None);
         self.reader.upto = ALL_OWN;
         self.reader.refresh();
     }
@@ -270,6 +275,22 @@ impl Tx {
     /// Whether the transaction has changed anything.
     pub fn has_written(&self) -> bool {
         !self.last_undo.is_none()
+    }
+
+    /// How often this session has set a sequence, which no rollback takes back.
+    pub fn sequences_set(&self) -> u64 {
+        self.sequences_set
+    }
+
+    /// How many rows the transaction has changed, each time counted, without those that were taken back.
+    pub fn rows_changed(&self) -> u64 {
+        self.rows
+    }
+
+    /// Whether it has made definitions or statistics.
+    pub fn has_defined(&self) -> bool {
+        let alone = || self.engine().table_locks.is_alone(&self.table_locks, self.reader.own);
+        !self.overlay.is_empty() || !self.analyzed.is_empty() || alone()
     }
 
     /// Isolation level.

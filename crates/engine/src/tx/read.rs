@@ -33,6 +33,7 @@ use crate::undo::record::{TRAILER, Trailer};
 use crate::versions::Finger;
 use crate::{large, undo};
 use cenote_base::rt;
+use cenote_base::rt::HashMap;
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::{Cts, TxId};
 use std::ops::Bound;
@@ -60,6 +61,8 @@ pub struct Reader {
     hold: Option<Hold>,
     /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
     pub(crate) seen: Option<Arc<Catalog>>,
+    /// Of a transaction that goes on from the last run, in its place: tables (ids), and the spaces of their trees.
+    pub(crate) seen_spaces: Option<Arc<HashMap<u32, u32>>>,
 }
 
 /// What a snapshot cannot reach behind.
@@ -75,6 +78,7 @@ impl Clone for Reader {
             lease: self.lease.clone(),
             hold: Some(self.lease.hold(self.snapshot)),
             seen: self.seen.clone(),
+            seen_spaces: self.seen_spaces.clone(),
             ..*self
         }
     }
@@ -100,6 +104,7 @@ impl Reader {
             lease,
             hold: None,
             seen: None,
+            seen_spaces: None,
         }
     }
 
@@ -280,6 +285,15 @@ impl Reader {
     /// # Errors
     /// 40001, as said.
     pub fn refuse_replaced(&self, table: &Table) -> Result<()> {
+        if let Some(seen) = &self.seen_spaces {
+            let committed = self.engine.catalog.current();
+            let now = committed.by_id.get(&table.id).map(|now| now.space);
+            let then = seen.get(&table.id).copied();
+            return match then.is_some() && now.is_some() && then != now {
+                true => Err(Error::Serialization(REPLACED)),
+                false => Ok(()),
+            };
+        }
         let Some(seen) = &self.seen else { return Ok(()) };
         let committed = self.engine.catalog.current();
         match (seen.by_id.get(&table.id), committed.by_id.get(&table.id)) {

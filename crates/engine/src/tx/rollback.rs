@@ -99,8 +99,10 @@ impl<'e> Rollback<'e> {
         if record.undone {
             return Ok(());
         }
-        if record.kind == Kind::InsertMany {
-            return self.take_back_many(pointer, record, false);
+        match record.kind {
+            Kind::InsertMany => return self.take_back_many(pointer, record, false),
+            Kind::Left => return mark(self.engine, pointer).map(drop),
+            Kind::Insert | Kind::Update | Kind::Delete => {}
         }
         match self.engine.catalog.table_of_space(record.space) {
             Some(table) => self.restore_all(&table, pointer, record),
@@ -170,7 +172,7 @@ impl<'e> Rollback<'e> {
         let mut value = record.row.clone();
         value.extend_from_slice(&record.before.encode());
         let room = match record.kind {
-            Kind::Insert | Kind::InsertMany => 0,
+            Kind::Insert | Kind::InsertMany | Kind::Left => 0,
             Kind::Update | Kind::Delete => record.key.len() + value.len(),
         };
         engine.reclaim_large(table)?;
@@ -319,7 +321,7 @@ fn lies_above(engine: &Engine, mut version: Trailer, pointer: UndoPointer) -> Re
 /// Marks the record undone, unless it is of several rows: one of them has been taken back.
 fn mark_one(engine: &Engine, pointer: UndoPointer, record: &UndoRecord) -> Result<()> {
     match record.kind {
-        Kind::InsertMany => Ok(()),
+        Kind::InsertMany | Kind::Left => Ok(()),
         Kind::Insert | Kind::Update | Kind::Delete => mark_only(engine, pointer, record),
     }
 }
@@ -327,7 +329,7 @@ fn mark_one(engine: &Engine, pointer: UndoPointer, record: &UndoRecord) -> Resul
 /// Latches the record's page, where it is to be marked with the row.
 fn latch_to_mark(m: &mut Mtr<'_>, pointer: UndoPointer, record: &UndoRecord) -> Result<Option<PageH>> {
     match record.kind {
-        Kind::InsertMany => Ok(None),
+        Kind::InsertMany | Kind::Left => Ok(None),
         Kind::Insert | Kind::Update | Kind::Delete => undo::latch_record(m, pointer).map(Some),
     }
 }
@@ -341,7 +343,7 @@ fn mark_only(engine: &Engine, pointer: UndoPointer, record: &UndoRecord) -> Resu
 }
 
 /// Marks the record undone; whether it was not.
-fn mark(engine: &Engine, pointer: UndoPointer) -> Result<bool> {
+pub(crate) fn mark(engine: &Engine, pointer: UndoPointer) -> Result<bool> {
     let mut m = engine.pool.mtr();
     let h = undo::latch_record(&mut m, pointer)?;
     let was_undone = undo::is_undone(&m, h, pointer);

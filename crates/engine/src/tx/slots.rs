@@ -254,6 +254,18 @@ impl Slots {
         }
     }
 
+    /// Publishes a snapshot that is held. Not while purge looks at the slots: it might have read the one word already
+    /// and meet the other when that has been let go.
+    pub(crate) fn publish_held(&self, index: SlotIndex, snapshot: Cts) {
+        let _no_scan = self.free.lock();
+        let slot = self.get(index);
+        assert!(
+            slot.held.as_raw().load(Ordering::SeqCst) <= snapshot.raw(),
+            "a snapshot that is published again was held meanwhile"
+        );
+        slot.snapshot.store(snapshot.raw(), Ordering::SeqCst);
+    }
+
     /// Holds a snapshot that the slot publishes while this is called. Not while purge looks at the slots: it might have
     /// read the one word already and meet the other when that has gone on.
     fn hold(&self, index: SlotIndex, snapshot: Cts) {

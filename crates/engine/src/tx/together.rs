@@ -258,7 +258,7 @@ impl Tx {
         self.last_undo = writer.append(&mut m, &place, &record, &mut scratch.record)?;
         tree.insert_all(&mut m, &pos, rows, &plan, &trailer.encode());
         let counted = rows[..plan.count].iter();
-        counted.for_each(|row| engine.unsettled.count(table.space, row.key));
+        counted.for_each(|row| engine.unsettled.count(self.reader.own, table.space, row.key));
         m.commit();
         Ok(plan.count)
     }

@@ -105,9 +105,10 @@ impl Unsettled {
         }
     }
 
-    /// A change of this row is about to be made; its undo record is `counted`.
-    pub(crate) fn count(&self, space: u32, key: &[u8]) {
-        if planted(Fault::Uncounted) {
+    /// A change of this row is about to be made by transaction `tx`; its undo record is `counted`. One that goes on from
+    /// the last run is not: no index covers before it has ended.
+    pub(crate) fn count(&self, tx: TxId, space: u32, key: &[u8]) {
+        if planted(Fault::Uncounted) || tx < self.first {
             return;
         }
         if self.of(space, key).fetch_add(1, Ordering::AcqRel) >= COUNT_MAX {

@@ -54,6 +54,11 @@ pub type Decide<'a, E> = dyn Fn(&[u8], bool) -> std::result::Result<Change, E> +
 /// Memory of a row lock beside its name, which is kept twice.
 const ROW_LOCK_BYTES: usize = 160;
 
+/// Memory of a row lock of this name.
+pub(super) fn row_lock_bytes(name: &[u8]) -> usize {
+    2 * name.len() + ROW_LOCK_BYTES
+}
+
 /// A step that may have to wait for a transaction and be done again.
 enum Step<T> {
     Done(T),
@@ -311,7 +316,7 @@ impl Tx {
         } else {
             tree.insert_at(&mut m, &pos, row_key, &self.scratch.value)?;
         }
-        engine.unsettled.count(table.space, row_key);
+        engine.unsettled.count(own, table.space, row_key);
         m.commit();
         Ok(Step::Done(Insert::Done))
     }
@@ -829,7 +834,7 @@ impl Tx {
             return Ok(Applied::Done);
         }
         if engine.row_locks.add(&name, self.reader.own, strength) {
-            if let Err(error) = self.lock_memory.grow(2 * name.len() + ROW_LOCK_BYTES) {
+            if let Err(error) = self.lock_memory.grow(row_lock_bytes(&name)) {
                 engine.row_locks.release(&name, self.reader.own);
                 return Err(error);
             }
@@ -955,7 +960,7 @@ impl Tx {
             }
         }
         if !same_keys {
-            engine.unsettled.count(table.space, key);
+            engine.unsettled.count(own, table.space, key);
         }
         m.commit();
         Ok(Applied::Done)

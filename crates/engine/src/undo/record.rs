@@ -63,6 +63,8 @@ pub(crate) enum Kind {
     Delete,
     /// There was none of several rows: the record holds their keys (`undo::keys`).
     InsertMany,
+    /// Nothing: a piece of what its transaction was left with to the next server (`left`).
+    Left,
 }
 
 impl Kind {
@@ -73,13 +75,14 @@ impl Kind {
             2 => Some(Kind::Update),
             3 => Some(Kind::Delete),
             4 => Some(Kind::InsertMany),
+            5 => Some(Kind::Left),
             _ => None,
         }
     }
 
-    /// Whether no version was before the one that the record's change made.
+    /// Whether no version was before the one that the record's change made, or it made none.
     pub(crate) fn is_insert(self) -> bool {
-        matches!(self, Kind::Insert | Kind::InsertMany)
+        matches!(self, Kind::Insert | Kind::InsertMany | Kind::Left)
     }
 }
 
@@ -214,6 +217,7 @@ impl NewRecord<'_> {
             Kind::Update => 2,
             Kind::Delete => 3,
             Kind::InsertMany => 4,
+            Kind::Left => 5,
         });
         let flag = |is_set, flag| if is_set { flag } else { 0 };
         out.push(flag(self.plain, FLAG_PLAIN) | flag(self.counted, FLAG_COUNTED));
@@ -308,6 +312,7 @@ impl UndoRecord {
         match self.kind {
             Kind::InsertMany => keys::unpack(&self.key, &self.row),
             Kind::Insert | Kind::Update | Kind::Delete => Ok(vec![self.key.clone()]),
+            Kind::Left => Ok(Vec::new()),
         }
     }
 

@@ -11,6 +11,7 @@ mod edges;
 mod follow;
 mod given_back;
 mod histories;
+mod left;
 mod look_ups;
 mod measure;
 mod numbers;

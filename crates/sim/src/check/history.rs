@@ -13,6 +13,8 @@ use std::sync::Arc;
 use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_engine::Isolation;
 
+use super::left::{Leave, Leaves};
+
 /// The writer of a row: the transaction's number, times 256, and which of its writes. 0: there is no row.
 pub type Tag = u64;
 
@@ -131,6 +133,15 @@ pub enum What {
     Savepoint,
     /// Returned to the last mark.
     RolledBack,
+    /// Was being left to the next life.
+    Left,
+}
+
+impl What {
+    /// Whether it is no part of a statement, which has a snapshot.
+    pub fn is_between_statements(&self) -> bool {
+        matches!(self, What::Savepoint | What::RolledBack | What::Left)
+    }
 }
 
 /// How a transaction ended.
@@ -138,6 +149,8 @@ pub enum What {
 pub enum End {
     /// It has not: it was at work when its process died, or still is.
     Running,
+    /// It was left to the next life, or may have been: it is open behind its process's death.
+    Left,
     /// It had asked for its commit and got no answer, or one that leaves it open.
     Open,
     /// Its commit was acknowledged, or recovery has found it.
@@ -229,6 +242,7 @@ pub struct History {
     pub txns: Vec<Txn>,
     /// Where sessions' engines note timestamps of commits that are not answered yet; by transaction.
     notes: BTreeMap<usize, Arc<AtomicU64>>,
+    leaves: Leaves,
     /// Greatest timestamp acknowledged.
     pub acknowledged: u64,
     events: u64,
@@ -350,21 +364,136 @@ impl History {
         (txn.answered, txn.end) = (at, End::Aborted);
     }
 
-    /// The process has died: timestamps that were noted are taken over; transactions in progress are taken back.
+    /// The process has died: timestamps that were noted are taken over; transactions in progress are taken back, but
+    /// those that a session has begun to leave, now or in a life before.
     pub fn died(&mut self) {
         self.deaf = true;
         for (txn, cts) in std::mem::take(&mut self.notes) {
             self.txns[txn].cts = cts.as_raw().load(Ordering::Relaxed);
         }
         let at = self.event();
-        for txn in &mut self.txns[self.settled..] {
-            if txn.end == End::Running {
+        for (number, txn) in self.txns.iter_mut().enumerate().skip(self.settled) {
+            if txn.end == End::Running && self.leaves.has(number) {
+                txn.end = End::Left;
+            } else if txn.end == End::Running {
                 (txn.end, txn.answered) = (End::Aborted, at);
                 if txn.asked == 0 {
                     txn.asked = at;
                 }
             }
         }
+    }
+
+    /// A session begins to leave its transaction.
+    pub fn leave(&mut self, mut leave: Leave) {
+        if self.deaf {
+            return;
+        }
+        self.note(leave.txn, 0, 0, What::Left);
+        let txn = &self.txns[leave.txn];
+        leave.done = (txn.ops.len(), txn.statements);
+        self.leaves.begin(leave);
+    }
+
+    /// The answer to that: whether it is left.
+    pub fn answer_leave(&mut self, token: u128, is_left: bool) {
+        if self.deaf {
+            return;
+        }
+        if let Some(txn) = self.leaves.answer(token, is_left) {
+            self.txns[txn].end = End::Left;
+        }
+    }
+
+    /// All that one transaction was left as before this life, the newest first: a session asks for it now, the only one
+    /// in this life.
+    pub fn ask_for_left(&mut self, pick: u64) -> Vec<Leave> {
+        if self.deaf { Vec::new() } else { self.leaves.ask(pick) }
+    }
+
+    /// The engine has given a transaction to a session: whether it goes on. If not, its end had been asked for before a
+    /// crash, which has taken that back: it is rolled back.
+    ///
+    /// # Errors
+    /// It cannot be there.
+    pub fn taken_up(&mut self, leave: &Leave) -> Result<bool, String> {
+        if self.deaf {
+            return Ok(false);
+        }
+        let txn = &mut self.txns[leave.txn];
+        // A commit of nothing is not in the log.
+        if leave.is_past() || txn.end == End::Committed && txn.cts != 0 {
+            let past = self.describe(leave.txn);
+            return Err(format!(
+                "it was taken up or given up before, and is left again:\n  {past}"
+            ));
+        }
+        let goes_on = txn.end == End::Left;
+        if goes_on {
+            txn.ops.truncate(leave.done.0);
+            txn.statements = leave.done.1;
+            (txn.end, txn.cts, txn.asked, txn.answered) = (End::Running, 0, 0, 0);
+        }
+        self.leaves.take(leave);
+        Ok(goes_on)
+    }
+
+    /// The engine has no transaction of this token. `gives_up`: it gives up those of this life.
+    ///
+    /// # Errors
+    /// It has to be there.
+    pub fn not_there(&mut self, leave: &Leave, gives_up: bool) -> Result<(), String> {
+        if self.deaf {
+            return Ok(());
+        }
+        if leave.is_due(gives_up) {
+            return Err(format!(
+                "it was left, and is not there:\n  {}",
+                self.describe(leave.txn)
+            ));
+        }
+        self.leaves.miss(leave, gives_up);
+        Ok(())
+    }
+
+    /// A transaction was not there by any token: it has been taken back, at any time since it was left.
+    pub fn is_given_up(&mut self, txn: usize) {
+        if self.deaf || self.txns[txn].end != End::Left {
+            return;
+        }
+        let at = self.event();
+        let txn = &mut self.txns[txn];
+        let left = txn.ops.iter().rev().find(|op| matches!(op.what, What::Left));
+        txn.asked = left.map_or(at, |op| op.at);
+        (txn.answered, txn.end) = (at, End::Aborted);
+    }
+
+    /// A life is over: in order or not. `gives_up`: it gave up what no session asked for.
+    pub fn passes_on(&mut self, in_order: bool, gives_up: bool) {
+        self.leaves.pass_on(in_order, gives_up);
+    }
+
+    /// A life has recovered. `keeps_all`: from memory, with all that the one before had done.
+    pub fn recovers(&mut self, keeps_all: bool) {
+        if keeps_all {
+            self.leaves.keep_all();
+        }
+    }
+
+    /// Whether a session of this life has taken a transaction up that was left.
+    pub fn is_any_taken(&self) -> bool {
+        self.leaves.is_any_taken()
+    }
+
+    /// Whether the engine may have transactions that were left, by this life or before.
+    pub fn is_any_left(&self) -> bool {
+        self.leaves.is_any_open()
+    }
+
+    /// All transactions are settled but those from the first on that is left.
+    pub fn settle_up_to_left(&mut self) {
+        let open = self.txns.iter().position(|txn| txn.end == End::Left);
+        self.settled = open.unwrap_or(self.txns.len());
     }
 
     /// All committed transactions that wrote, by timestamp.
@@ -419,6 +548,7 @@ impl fmt::Display for What {
             What::Rekeyed { before, after } => write!(f, "rekeyed {} to {}", show(*before), show(*after)),
             What::Savepoint => write!(f, "savepoint"),
             What::RolledBack => write!(f, "back to the savepoint"),
+            What::Left => write!(f, "is left to the next life"),
         }
     }
 }

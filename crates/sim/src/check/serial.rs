@@ -190,7 +190,7 @@ impl Checked<'_> {
     }
 
     fn snapshot(&self, op: &Op, fixed: &mut Option<u64>) -> Result<(), String> {
-        if matches!(op.what, What::Savepoint | What::RolledBack) {
+        if op.what.is_between_statements() {
             return Ok(());
         }
         if op.snapshot < op.floor {
@@ -207,7 +207,7 @@ impl Checked<'_> {
 
     /// Rule 6.
     fn builds(&self, op: &Op, base: &mut Base) -> Result<(), String> {
-        if self.history.may_lose_log || matches!(op.what, What::Savepoint | What::RolledBack) {
+        if self.history.may_lose_log || op.what.is_between_statements() {
             return Ok(());
         }
         if op.statement > base.statement {
@@ -244,7 +244,7 @@ impl Checked<'_> {
             What::Met { key, saw } => self.met(op, own, *key, *saw),
             What::Write { key, before, .. } => self.wrote(op, own, *key, *before),
             What::Wanted { key, saw } => self.wanted(op, own, *key, *saw),
-            What::Rekeyed { .. } | What::Savepoint | What::RolledBack => Ok(()),
+            What::Rekeyed { .. } | What::Savepoint | What::RolledBack | What::Left => Ok(()),
         }
     }
 

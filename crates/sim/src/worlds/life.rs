@@ -5,7 +5,7 @@ use cenote_base::random::Random;
 use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{Claim, Engine, EngineOptions, Error, Isolation, MemoryKind, Result, Survive};
+use cenote_engine::{Claim, Engine, EngineOptions, Error, Isolation, MemoryKind, Result, Survive, Tuning};
 use cenote_sql::Sql;
 
 use super::backup;
@@ -66,7 +66,7 @@ fn try_live(shared: &Arc<Shared>, site: &Site) -> Result<()> {
     let tender = site.far.as_ref().map(|far| start_tender(shared, &engine, far));
     sessions.extend(tender);
     let often = matches!(shared.plan.name, Name::Crash | Name::Tiered);
-    let always = shared.plan.rot || shared.plan.calm || shared.plan.hunt.wants_purge();
+    let always = shared.plan.leaves || shared.plan.rot || shared.plan.calm || shared.plan.hunt.wants_purge();
     if always || shared.plan.name == Name::Backup || draw.one_in(if often { 2 } else { 3 }) {
         disturb(shared, &engine, site, &mut draw)?;
     }
@@ -85,7 +85,7 @@ fn options(shared: &Shared, site: &Site) -> Result<EngineOptions> {
             Some(far) => EngineOptions::tiered("/data", 0, far.source(0)),
             None => EngineOptions::new("/data", MemoryKind::Dram, 0),
         };
-        options.tuning = shared.plan.tuning;
+        options.tuning = tuning(shared, site);
         options.origins = shared.plan.origins;
         return options.with_frames(tier.frames);
     }
@@ -93,7 +93,7 @@ fn options(shared: &Shared, site: &Site) -> Result<EngineOptions> {
     let mut options = EngineOptions::new("/data", kind, shared.plan.memory);
     options.region = (!site.aside).then(|| site.region.clone());
     options.claim = site.origin.clone().map(Claim::of);
-    options.tuning = shared.plan.tuning;
+    options.tuning = tuning(shared, site);
     options.origins = shared.plan.origins;
     options.survive = if shared.plan.host && !site.aside {
         Survive::Host
@@ -103,9 +103,21 @@ fn options(shared: &Shared, site: &Site) -> Result<EngineOptions> {
     Ok(options)
 }
 
+fn tuning(shared: &Shared, site: &Site) -> Tuning {
+    let left_wait = match shared.plan.leaves {
+        true => shared.plan.leaving(site.life).wait,
+        false => shared.plan.tuning.left_wait,
+    };
+    Tuning {
+        left_wait,
+        ..shared.plan.tuning
+    }
+}
+
 fn open(shared: &Shared, site: &Site) -> Result<Arc<Engine>> {
     let engine = Engine::open(options(shared, site)?)?;
     let report = engine.recovery_report();
+    shared.history().recovers(report.mode == "instant");
     shared.count(&format!("recoveries: {}", report.mode));
     shared.step(format!("life {} has recovered: {report:?}", site.life));
     shared.add("frames repaired", report.frames_repaired);
@@ -339,11 +351,20 @@ fn judge(shared: &Shared, found: &Rows, when: &str) {
         problems.extend(adya::check(&history));
         problems.extend(backup::judge(&history, shared.take_copies()));
     }
-    history.settled = history.txns.len();
+    history.settle_up_to_left();
     drop(history);
     problems
         .into_iter()
         .for_each(|problem| shared.fail(format!("{when}: {problem}")));
+}
+
+/// In the last life all transactions that were left come to their ends.
+fn end_those_left(shared: &Arc<Shared>, engine: &Arc<Engine>, site: &Site) {
+    Session::new(shared, engine, shared.plan.sessions, site.life).end_those_left();
+    let left = engine.left_transactions();
+    if left > 0 {
+        shared.fail(format!("{left} transactions are left that no session has left"));
+    }
 }
 
 /// The end in order: nothing is held any more, all is well, and all is written.
@@ -352,18 +373,25 @@ fn end(shared: &Arc<Shared>, engine: Arc<Engine>, site: &Site) -> Result<()> {
         engine.halt();
         return Ok(());
     }
+    if site.life == shared.plan.deaths as usize {
+        end_those_left(shared, &engine, site);
+    }
     await_losers(&engine);
     let (locks, running) = (engine.locks_held(), engine.running_transactions());
     match found(shared, &engine)? {
         Ok(found) => judge(shared, &found, "the end in order"),
         Err(problem) => shared.fail(problem),
     }
-    if locks + running > 0 {
+    if shared.history().is_any_left() {
+        check(shared, &engine, site)?;
+    } else if locks + running > 0 {
         shared.fail(format!(
             "{locks} locks and {running} transactions are left by sessions that have ended"
         ));
     }
-    check_at_rest(shared, &engine, site)?;
+    if !shared.history().is_any_left() {
+        check_at_rest(shared, &engine, site)?;
+    }
     engine.shutdown()?;
     let latched = engine.buffer().latches_held();
     if latched > 0 {

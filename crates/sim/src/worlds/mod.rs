@@ -17,6 +17,7 @@ mod definer;
 mod far;
 mod grants;
 pub mod hunt;
+mod leaving;
 mod life;
 mod mirrors;
 mod name;

@@ -92,6 +92,8 @@ pub struct Plan {
     pub tier: Option<Tier>,
     /// Bytes of a host's cache; `None`: as usual.
     pub cache: Option<u64>,
+    /// Sessions leave transactions to the next life.
+    pub leaves: bool,
     /// Bits on the disk are flipped for good before the last life, which then may fail, but not be wrong.
     pub rot: bool,
     /// Pods of the memory pool.
@@ -179,6 +181,21 @@ pub struct Tier {
     pub slots: u32,
 }
 
+/// What a life does about transactions that are left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Leaving {
+    /// Its sessions leave some.
+    pub leaves: bool,
+    /// It ends in order.
+    pub in_order: bool,
+    /// It ends soon after one of the life before was taken up, however it ends.
+    pub ends_taken: bool,
+    /// Those of the life before are given up while it lasts, unless their sessions come at once.
+    pub gives_up: bool,
+    /// How long they wait for their sessions: no life is as long as the longer times.
+    pub wait: Nanos,
+}
+
 /// In a million. Clocks as they are sold: some hundred; and a hundredth, which leases have to bear (docs/pool.md).
 const DRIFTS: [i32; 4] = [0, 200, 1_000, 10_000];
 /// A log that takes its time, whatever is done with its files.
@@ -242,6 +259,7 @@ impl Plan {
             calm: false,
             tier: None,
             cache: None,
+            leaves: false,
             rot: name == Name::Disk && draw.one_in(3),
             pods: None,
             grants: None,
@@ -260,7 +278,39 @@ impl Plan {
             Name::Pages => drawn.of_pages(limits, &mut draw),
             _ => drawn,
         };
-        drawn.with_clocks()
+        drawn.that_leaves().with_clocks()
+    }
+
+    /// From a sequence of its own: whether sessions leave transactions. Those of few statements, as writes are numbered
+    /// by a byte, and many at repeatable read.
+    fn that_leaves(mut self) -> Plan {
+        let mut draw = Random(mix(self.seed ^ 0x6C65_6176_6573) ^ self.name as u64);
+        let can = matches!(
+            self.name,
+            Name::Crash | Name::Transactions | Name::HostLoss | Name::Handover | Name::Tiered
+        );
+        self.leaves = can && self.statements != BULK && draw.one_in(2);
+        if self.leaves && draw.one_in(2) {
+            self.repeatable = self.repeatable.max(70);
+        }
+        self
+    }
+
+    /// From a sequence of its own: how transactions are left in a life, and wait for their sessions.
+    pub(super) fn leaving(&self, life: usize) -> Leaving {
+        let mut draw = Random(mix(self.seed ^ 0x6C69_6665 ^ (life as u64) << 32));
+        let is_last = life == self.deaths as usize;
+        let gives_up = draw.one_in(4);
+        Leaving {
+            leaves: self.leaves && !is_last && !draw.one_in(4),
+            in_order: self.leaves && draw.one_in(3),
+            ends_taken: self.leaves && !is_last && draw.one_in(2),
+            gives_up,
+            wait: match gives_up {
+                true => draw.pick(&[Nanos::ZERO, Nanos::ZERO, Nanos::from_micros(300)]),
+                false => Nanos::from_secs(3600),
+            },
+        }
     }
 
     /// From a sequence of its own: how far clocks drift. One host alone has nothing that its clock could go apart from.
@@ -297,6 +347,7 @@ impl Plan {
                 usual.version_bytes,
                 usual.version_bytes,
             ]),
+            left_wait: usual.left_wait,
             brings: usual.brings,
         };
         let large = matches!(

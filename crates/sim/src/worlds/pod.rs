@@ -362,6 +362,8 @@ fn one_life(
         Death::Order | Death::Kill if itself => Death::Itself,
         drawn => drawn,
     };
+    let gives_up = plan.leaving(site.life).gives_up;
+    shared.history().passes_on(death == Death::Order, gives_up);
     match death {
         Death::Order | Death::Itself => {}
         Death::Kill | Death::DeviceLoss => process.kill(),
@@ -398,6 +400,7 @@ fn planned_death(plan: &Plan, site: &Site, (last, rotten): (bool, bool), draw: &
         (true, _) => Death::Order,
         // What is in memory needs no disk.
         _ if before_rot && !draw.one_in(4) => Death::PowerCut,
+        _ if plan.leaving(site.life).in_order => Death::Order,
         _ => death(plan, draw),
     }
 }
@@ -427,6 +430,10 @@ fn live_until(
     await_end(shared, world, site, &process, (early, may_end), draw, &files);
     if death == Death::Order {
         shared.stop();
+        // They may wait for a transaction that is left.
+        if plan.leaving(site.life).leaves {
+            shared.cancel().set();
+        }
         if let Exit::Panicked(why) = process.join() {
             shared.fail(format!("life {}: {why}", site.life));
         }
@@ -533,7 +540,12 @@ fn await_end(
     draw: &mut Random,
     files: &MemFs,
 ) {
+    let leaving = shared.plan.leaving(site.life);
+    let leaves = leaving.leaves;
     if early {
+        if leaves && draw.one_in(2) {
+            shared.begin_to_leave();
+        }
         rt::sleep(Nanos(draw.below(3_000_000)));
         return;
     }
@@ -561,6 +573,10 @@ fn await_end(
         if let Some(transactions) = shared.plan.hunt.is_behind().filter(|_| may_end) {
             return await_some(shared, transactions);
         }
+        if leaving.ends_taken && shared.history().is_any_taken() {
+            shared.befalls("ends when a transaction that was left is taken up");
+            return rt::sleep(Nanos(draw.below(300_000)));
+        }
         if shared.ended() >= spoiled_at && !shared.is_disk_bad() && !last {
             spoil(shared, draw, files);
         }
@@ -579,6 +595,11 @@ fn await_end(
         if bad_for > 200 {
             break;
         }
+    }
+    if leaves {
+        shared.begin_to_leave();
+        let most = draw.pick(&[100_000, 1_000_000]);
+        rt::sleep(Nanos(draw.below(most)));
     }
     // Half of the time at a moment when pages are being written.
     for _ in 0..if draw.one_in(2) { 200 } else { 0 } {

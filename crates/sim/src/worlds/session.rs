@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{
-    Change, Changed, Columns, Direction, Engine, Error, Insert, Isolation, LockStrength, Locked, Result, Table, Tx,
-    Wait,
+    Change, Changed, Columns, Direction, Engine, Error, Insert, Isolation, LockStrength, Locked, Result, Savepoint,
+    Table, Tx, Wait,
 };
 
 use super::rows::{self, DEFINED, DEFINED_ROWS, Path, place};
@@ -50,8 +50,11 @@ pub(super) struct Session {
     /// The transaction in progress, and how many writes it has noted.
     pub(super) txn: usize,
     pub(super) writes: usize,
-    floor: u64,
-    begun: bool,
+    pub(super) floor: u64,
+    pub(super) begun: bool,
+    pub(super) saved: Option<Savepoint>,
+    /// The transaction in progress is left to the next life, if this one comes to its end meanwhile.
+    pub(super) leaves: bool,
 }
 
 impl Session {
@@ -60,7 +63,7 @@ impl Session {
         // In half of the worlds all wait without end, and only a look for cycles ends those.
         let gives_up = shared.plan.seed.is_multiple_of(2) && number.is_multiple_of(3);
         tx.set_lock_timeout(if gives_up { 3 } else { 0 });
-        Session {
+        let session = Session {
             shared: shared.clone(),
             tx,
             number,
@@ -71,13 +74,19 @@ impl Session {
             writes: 0,
             floor: 0,
             begun: false,
-        }
+            saved: None,
+            leaves: false,
+        };
+        session.suit_leaving()
     }
 
     /// Works until told to stop.
     pub(super) fn run(mut self) {
+        let eager = self.eagerness();
         while !self.shared.is_stopping() {
-            self.one();
+            if !self.takes_up(eager) {
+                self.one();
+            }
             self.shared.ended_one();
             if self.draw.one_in(8) {
                 rt::sleep(Nanos(self.draw.below(20_000)));
@@ -94,7 +103,13 @@ impl Session {
         self.begin(level);
         let statements = 1 + self.draw.below(self.shared.plan.statements);
         let done = self.look_up_tables().and_then(|()| self.statements(statements));
+        self.finish(done);
+    }
+
+    /// Ends the transaction, or leaves it to the next life.
+    pub(super) fn finish(&mut self, done: Step) {
         match done {
+            Ok(()) if self.is_to_leave() => self.leave(),
             Ok(()) if self.draw.below(100) >= self.shared.plan.taken_back => self.commit(),
             Ok(()) | Err(Stop::Failed) => self.roll_back(),
             Err(Stop::Refused(error)) => {
@@ -108,10 +123,12 @@ impl Session {
         self.tx.begin(level);
         self.writes = 0;
         self.begun = false;
+        self.saved = None;
+        self.leaves = self.shared.plan.leaves && self.draw.one_in(2);
         self.txn = self.shared.history().begin(self.number, self.life, level);
     }
 
-    fn look_up_tables(&mut self) -> Step {
+    pub(super) fn look_up_tables(&mut self) -> Step {
         if !self.tables.is_empty() && self.shared.plan.definers == 0 {
             return Ok(());
         }
@@ -129,21 +146,31 @@ impl Session {
         Stop::Failed
     }
 
-    fn statements(&mut self, count: u64) -> Step {
-        let mut saved = None;
+    pub(super) fn statements(&mut self, count: u64) -> Step {
+        let seldom = if self.shared.plan.leaves { 4 } else { 12 };
         for _ in 0..count {
-            if self.draw.one_in(12) {
-                saved = Some(self.tx.savepoint());
+            if self.is_to_leave() {
+                break;
+            }
+            if self.draw.one_in(seldom) {
+                self.saved = Some(self.tx.savepoint());
                 self.note(What::Savepoint);
-            } else if let (Some(point), true) = (&saved, self.draw.one_in(6)) {
-                self.tx.rollback_to(point)?;
-                self.note(What::RolledBack);
+            } else if self.saved.is_some() && self.draw.one_in(6) {
+                self.return_to_savepoint()?;
             }
             self.statement()?;
             // As clients do that idle in their transactions.
             if self.draw.one_in(2) {
                 self.tx.end_statement();
             }
+        }
+        Ok(())
+    }
+
+    pub(super) fn return_to_savepoint(&mut self) -> Step {
+        if let Some(point) = &self.saved {
+            self.tx.rollback_to(point)?;
+            self.note(What::RolledBack);
         }
         Ok(())
     }
@@ -263,15 +290,23 @@ impl Session {
     }
 
     fn scan(&mut self, table: u8, id: i32) -> Step {
-        let handle = self.tables[table as usize].clone();
         let length = match self.draw.one_in(10) {
             true => self.shared.plan.rows,
             false => 1 + self.draw.below(12) as i32,
         };
         let direction = self.draw.pick(&[Direction::Forward, Direction::Backward]);
-        let range = rows::range(&handle, id, id + length);
+        self.scan_from(table, (id, id + length), direction)
+    }
+
+    /// Reads all rows of a table.
+    pub(super) fn scan_all(&mut self, table: u8) -> Step {
+        self.scan_from(table, (0, self.shared.plan.rows), Direction::Forward)
+    }
+
+    fn scan_from(&mut self, table: u8, (from, to): (i32, i32), direction: Direction) -> Step {
+        let handle = self.tables[table as usize].clone();
+        let range = rows::range(&handle, from, to);
         let saw = self.read(&handle, Path::Primary, range, direction)?;
-        let (from, to) = (id, id + length);
         let color = None;
         self.note(What::Scan {
             table,
@@ -498,7 +533,9 @@ impl Session {
         let code = error.sqlstate();
         // Numbers of spaces that are few have all been given out at times, and none can be used again yet.
         let scarce = code == "53400" && self.shared.plan.definers > 0 && error.to_string().contains("used again yet");
-        if scarce || always.contains(&code) || self.shared.is_disk_bad() && on_bad_disks.contains(&code) {
+        let is_canceled = code == "57014" && self.shared.plan.leaves && self.shared.is_stopping();
+        if scarce || is_canceled || always.contains(&code) || self.shared.is_disk_bad() && on_bad_disks.contains(&code)
+        {
             self.shared.count(code);
             return;
         }

@@ -1,8 +1,9 @@
 //! What a world's controller, its engines and their sessions share. It outlives every process.
 
+use cenote_engine::CancelFlag;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::pages::model::Model as PageModel;
 use super::plan::Plan;
@@ -51,6 +52,8 @@ pub struct Shared {
     tally: Mutex<Tally>,
     steps: Mutex<Vec<(u64, String)>>,
     stopping: AtomicBool,
+    leaving: AtomicBool,
+    cancel: Mutex<Arc<CancelFlag>>,
     disk_is_bad: AtomicBool,
     log_may_fail: AtomicBool,
     ready: AtomicBool,
@@ -76,6 +79,8 @@ impl Shared {
             tally: Mutex::default(),
             steps: Mutex::default(),
             stopping: AtomicBool::new(false),
+            leaving: AtomicBool::new(false),
+            cancel: Mutex::default(),
             disk_is_bad: AtomicBool::new(false),
             log_may_fail: AtomicBool::new(false),
             ready: AtomicBool::new(false),
@@ -155,18 +160,36 @@ impl Shared {
     pub fn begin_life(&self) {
         let flags = [
             &self.stopping,
+            &self.leaving,
             &self.ready,
             &self.saving,
             &self.disk_is_bad,
             &self.log_may_fail,
         ];
         flags.iter().for_each(|flag| flag.store(false, Ordering::SeqCst));
+        *lock(&self.cancel) = Arc::default();
         self.history().listen();
     }
 
     /// Asks sessions to end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
+    }
+
+    /// Asks sessions to leave their transactions to the next life.
+    pub fn begin_to_leave(&self) {
+        self.leaving.store(true, Ordering::SeqCst);
+        self.step("sessions may leave their transactions".into());
+    }
+
+    /// Whether sessions are to leave their transactions.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::SeqCst)
+    }
+
+    /// What stops the statements of this life's sessions.
+    pub fn cancel(&self) -> Arc<CancelFlag> {
+        lock(&self.cancel).clone()
     }
 
     /// Whether sessions are to end.
