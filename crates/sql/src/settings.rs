@@ -5,6 +5,7 @@
 use crate::error::{Result, SqlError, code};
 use crate::types::zone::Zone;
 use cenote_engine::Charge;
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -180,7 +181,41 @@ pub struct Settings {
     pub memory: Option<Arc<Charge>>,
 }
 
+/// Values of a session's settings, as they are kept: for the session and, beside them, by SET LOCAL.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Values {
+    set: BTreeMap<String, String>,
+    local: BTreeMap<String, String>,
+}
+
 impl Settings {
+    /// All values that can be set.
+    pub fn values(&self) -> Values {
+        let settable = |name: &str| find(name).is_none_or(|definition| definition.kind != Kind::Fixed);
+        let of = |values: &BTreeMap<String, String>| {
+            let settable = values.iter().filter(|(name, _)| settable(name));
+            settable.map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        Values {
+            set: of(&self.set),
+            local: of(&self.local),
+        }
+    }
+
+    /// Those of a session that is otherwise as `origin`.
+    ///
+    /// # Errors
+    /// As [`Settings::set`].
+    pub fn of_values(origin: &Settings, values: &Values) -> Result<Settings> {
+        let mut settings = origin.clone();
+        for (values, local) in [(&values.set, false), (&values.local, true)] {
+            let mut values = values.iter();
+            values.try_for_each(|(name, value)| settings.set(name, value, local))?;
+        }
+        Ok(settings)
+    }
+
     /// Defaults for `user`.
     pub fn new(user: &str) -> Settings {
         Settings {

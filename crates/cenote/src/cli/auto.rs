@@ -379,6 +379,9 @@ impl Auto {
                 false => "another server is to have the database: handing over",
             }
         );
+        if !is_pause {
+            server.wait_for_blocks();
+        }
         let begun = Instant::now();
         self.count(Activity::None);
         standing.archiving.iter().for_each(ArchivingThread::close);
@@ -467,6 +470,7 @@ impl Auto {
         log::info!("{name}: shutting down");
         database::end_for_good();
         end_at_second_signal();
+        server.wait_for_blocks();
         let begun = Instant::now();
         standing.archiving.iter().for_each(ArchivingThread::close);
         let left = server.stop(STOP_TIMEOUT);

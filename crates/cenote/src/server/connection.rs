@@ -165,21 +165,25 @@ impl Connection {
         greeted
     }
 
-    /// Ends it: the session is rolled back before it leaves the list, then the client is told why. What is given back
+    /// Ends it: the session is rolled back, or its block left to the next server, before it leaves the list, then the
+    /// client is told why. What is given back
     /// has to be parked until the client has read that.
     pub fn end(mut self: Box<Self>, end: End) -> Option<Box<Self>> {
         let peer = self.peer;
         let stage = std::mem::replace(&mut self.stage, Stage::Lost);
         let rolled_back = catch_unwind(AssertUnwindSafe(|| match stage {
-            Stage::Startup(wire, ..) => Some(wire),
-            Stage::Session(dialogue, _registered) => Some(dialogue.into_wire()),
+            Stage::Startup(wire, ..) => Some((wire, end)),
+            Stage::Session(mut dialogue, _registered) => {
+                let end = dialogue.leave(end);
+                Some((dialogue.into_wire(), end))
+            }
             Stage::Leaving(..) | Stage::Lost => None,
         }));
-        let Ok(wire) = rolled_back else {
+        let Ok(ended) = rolled_back else {
             log::error!("{peer}: the session panicked at its end");
             return None;
         };
-        let mut wire = wire?;
+        let (mut wire, end) = ended?;
         if !farewell(&mut wire, end, peer) {
             return None;
         }
@@ -249,8 +253,9 @@ fn open(wire: &Wire, startup: &Startup, peer: Peer, context: &Context) -> Result
         client: peer.to_string(),
         settings: startup.settings.clone(),
     };
-    let session = context.sql.session(info).map_err(|error| End::Fatal(error.fatal()))?;
+    let mut session = context.sql.session(info).map_err(|error| End::Fatal(error.fatal()))?;
     registered.entry.set_cancel(session.cancel_handle());
+    session.heed_end(registered.entry.ending());
     log::debug!("{peer}: session {} of {} begins", registered.entry.id, startup.user);
     Ok((registered, session))
 }

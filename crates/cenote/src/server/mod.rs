@@ -43,6 +43,8 @@ use workers::Workers;
 
 /// Connections beyond the limit that may be told so, or bring a cancel request.
 const SPARE_CONNECTIONS: usize = 32;
+/// How long a planned end waits for blocks that cannot be left to the next server.
+const BLOCKS_MAX: Duration = Duration::from_secs(3);
 /// How long a stop waits for threads that tell the last clients why.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -110,6 +112,13 @@ impl Server {
     pub fn close_if_unused(&self, may_end: bool) -> bool {
         let is_opening = self.shared.connections.load(Ordering::Relaxed) > self.registry.count();
         !is_opening && self.registry.close_if_unused(may_end)
+    }
+
+    /// Before an end that is planned: see [`Registry::wait_for_blocks`].
+    pub fn wait_for_blocks(&self) {
+        self.registry.wait_for_blocks(BLOCKS_MAX, |id, reason| {
+            log::info!("the transaction of session {id} cannot go to the next server, and is waited for: {reason}");
+        });
     }
 
     /// Ends all sessions, and gives their statements `grace` before; then stops.

@@ -7,12 +7,14 @@ use super::socket::Socket;
 use cenote_sql::CancelHandle;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
+/// How often it is looked whether a block has ended that is waited for.
+const BLOCK_POLL: Duration = Duration::from_millis(5);
 /// Bytes of a statement's text that are kept to be shown.
 const QUERY_BYTES_SHOWN: usize = 1024;
 
@@ -77,9 +79,12 @@ pub struct Entry {
     statements: AtomicU64,
     stream: Arc<Socket>,
     cancel: Mutex<Option<CancelHandle>>,
-    ending: AtomicBool,
+    ending: Arc<AtomicBool>,
     /// It has what no other session can be given.
     holds: AtomicBool,
+    /// Whether it has a block that cannot be left to the next server, and why.
+    stays: AtomicBool,
+    stays_because: Mutex<Option<&'static str>>,
     /// The statement, by its number, that was cancelled because the server has no thread left; 0: none.
     stopped: AtomicU64,
     /// Without a thread: a COPY in which the client pauses.
@@ -104,9 +109,24 @@ impl Entry {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    /// Publishes whether it has what no other session can be given. Before [`waits`](Self::waits).
-    pub fn set_holds(&self, holds: bool) {
+    /// Publishes whether it has what no other session can be given, and what keeps its open block from being left to the
+    /// next server. Before [`waits`](Self::waits).
+    pub fn set_holds(&self, holds: bool, stays_because: Option<&'static str>) {
         self.holds.store(holds, Ordering::Relaxed);
+        let stays = self.has_proxy && stays_because.is_some();
+        // Its own thread alone writes it.
+        if stays || self.stays.load(Ordering::Relaxed) {
+            *lock(&self.stays_because) = stays_because.filter(|_| stays);
+            self.stays.store(stays, Ordering::Relaxed);
+        }
+    }
+
+    /// Why its open block cannot be left to the next server, if it cannot, and would be else.
+    fn stays_because(&self) -> Option<&'static str> {
+        match self.stays.load(Ordering::Relaxed) {
+            true => *lock(&self.stays_because),
+            false => None,
+        }
     }
 
     /// Whether a proxy gives its client another session when this one ends, and the client sees nothing of it.
@@ -185,6 +205,11 @@ impl Entry {
     /// Whether it executes a statement, and keeps a thread for it.
     pub fn keeps_thread(&self) -> bool {
         self.state() == State::Active && !self.parked.load(Ordering::Relaxed)
+    }
+
+    /// What is set when the server wants the session to end.
+    pub fn ending(&self) -> Arc<AtomicBool> {
+        self.ending.clone()
     }
 
     /// Whether the server wants the session to end.
@@ -297,8 +322,10 @@ impl Registry {
             statements: AtomicU64::new(0),
             stream: arrival.stream,
             cancel: Mutex::default(),
-            ending: AtomicBool::new(false),
+            ending: Arc::default(),
             holds: AtomicBool::new(false),
+            stays: AtomicBool::new(false),
+            stays_because: Mutex::default(),
             stopped: AtomicU64::new(0),
             parked: AtomicBool::new(false),
         });
@@ -369,6 +396,29 @@ impl Registry {
             sessions.values().for_each(|entry| entry.end_softly());
         }
         closes
+    }
+
+    /// Before an end that is planned: waits until no proxy's client has a block that cannot go with it, `most` at most.
+    /// Sessions go on meanwhile. `tell` is told whom it waits for, and why.
+    pub fn wait_for_blocks(&self, most: Duration, mut tell: impl FnMut(i32, &'static str)) {
+        let deadline = Instant::now() + most;
+        let mut told = BTreeSet::new();
+        loop {
+            let sessions = self.sessions();
+            let staying: Vec<_> = sessions
+                .iter()
+                .filter_map(|entry| Some((entry.id, entry.stays_because()?)))
+                .collect();
+            for (id, reason) in &staying {
+                if told.insert(*id) {
+                    tell(*id, reason);
+                }
+            }
+            if staying.is_empty() || Instant::now() >= deadline {
+                return;
+            }
+            std::thread::sleep(BLOCK_POLL);
+        }
     }
 
     /// Ends all sessions and lets no new one in; returns how many are still there after `timeout`. After half of it,

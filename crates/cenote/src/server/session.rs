@@ -15,13 +15,14 @@
 //! hands the turn over. Statements and portals belong to [`Session`]; this file frames messages and keeps the
 //! order of answers.
 
+use super::auth::fill_random;
 use super::context::ServerStatements;
 use super::input::{Fields, Message};
 use super::registry::{Entry, State, shown};
 use super::wire::{End, Incoming, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
 use super::workers::no_thread;
 use crate::log;
-use cenote_sql::{Bind, Result, Session, Severity, SqlError, code};
+use cenote_sql::{Bind, LEFT, Result, Session, Severity, SqlError, code};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -72,6 +73,8 @@ pub struct Dialogue {
     busy: bool,
     /// Whether the session has had a turn.
     begun: bool,
+    /// The client has said that it leaves.
+    has_left: bool,
     /// Messages came since the client was told that the server is ready, and were begun.
     in_batch: bool,
     /// Since when the session has no thread.
@@ -139,6 +142,7 @@ impl Dialogue {
             copy_by_query: false,
             busy: false,
             begun: false,
+            has_left: false,
             in_batch: false,
             paused: None,
             limit: None,
@@ -151,6 +155,34 @@ impl Dialogue {
         match self.in_batch {
             true => shutting_down(),
             false => shutting_down().with_detail(NOT_BEGUN),
+        }
+    }
+
+    /// The session ends. Where the server does, what its client's batch has done is taken back, if it can be and
+    /// nothing of the answer has left; so the batch can be sent to the next server, and an open block be left to it.
+    pub fn leave(&mut self, end: End) -> End {
+        let is_servers = matches!(&end, End::Fatal(error) if error.code() == code::ADMIN_SHUTDOWN);
+        if !is_servers || !self.entry.is_ending() {
+            return end;
+        }
+        if self.in_batch && !self.wire.has_sent() && self.sql.return_to_mark() {
+            self.wire.out().forget();
+            self.in_batch = false;
+        }
+        if !self.in_batch && !self.has_left && self.wire.alive().is_ok() {
+            self.leave_block();
+        }
+        self.ended().into()
+    }
+
+    fn leave_block(&mut self) {
+        let mut token = [0; 16];
+        fill_random(&mut token);
+        let token = u128::from_be_bytes(token);
+        match self.sql.leave_to_next(token) {
+            Ok(true) => self.wire.out().parameter_status(LEFT, &format!("{token:032x}")),
+            Ok(false) => {}
+            Err(error) => log::info!("session {}: {error}", self.entry.id),
         }
     }
 
@@ -243,7 +275,7 @@ impl Dialogue {
         self.wire.out().ready_for_query(status);
         self.in_batch = false;
         // Before the client knows, so that what it asks next about its sessions is true.
-        self.entry.set_holds(self.sql.holds());
+        self.entry.set_holds(self.sql.holds(), self.sql.stays_because());
         self.entry.waits(status);
         self.wire.flush()
     }
@@ -267,11 +299,16 @@ impl Dialogue {
     }
 
     fn take(&mut self, message: Message) -> std::result::Result<(), End> {
+        self.has_left |= message.tag == b'X';
         // What came before the shutdown is not begun: nothing would cancel it.
         if self.entry.is_ending() {
             return Err(self.ended().into());
         }
-        self.in_batch |= !matches!(message.tag, b'S' | b'X');
+        if !self.in_batch && !matches!(message.tag, b'S' | b'X') {
+            self.in_batch = true;
+            self.wire.begin_answer();
+            self.sql.mark_batch();
+        }
         match message.tag {
             b'X' => Err(End::Closed),
             _ if self.sql.is_copying() => self.copy_message(message),

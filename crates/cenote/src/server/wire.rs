@@ -80,6 +80,8 @@ pub struct Wire {
     taken: usize,
     out: OutBuffer,
     lost: Option<String>,
+    /// Something was written since an answer began.
+    has_sent: bool,
     entry: Option<Arc<Entry>>,
     /// What leaves while it does not hold may be another server's to say.
     lease: Option<Arc<Lease>>,
@@ -94,6 +96,7 @@ impl Wire {
             taken: 0,
             out: OutBuffer::new(),
             lost: None,
+            has_sent: false,
             entry: None,
             lease: None,
         }
@@ -240,6 +243,16 @@ impl Wire {
         &mut self.out
     }
 
+    /// What is written from here on is the answer to something new.
+    pub fn begin_answer(&mut self) {
+        self.has_sent = false;
+    }
+
+    /// Whether something was written since.
+    pub fn has_sent(&self) -> bool {
+        self.has_sent
+    }
+
     /// Writes what waits, with one system call unless the client reads slowly.
     ///
     /// # Errors
@@ -248,6 +261,7 @@ impl Wire {
         if self.lease.as_ref().is_some_and(|lease| !lease.holds()) {
             self.wait_for_lease();
         }
+        self.has_sent |= !self.out.is_empty();
         if self.lost.is_none()
             && let Err(error) = self.out.flush(&*self.stream)
         {

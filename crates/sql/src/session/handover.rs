@@ -4,6 +4,7 @@ use super::report::{STATE, states};
 use super::state::Session;
 use crate::error::{Result, SqlError, code};
 use crate::output::Output;
+use crate::settings::Settings;
 use cenote_base::rt::atomic::Ordering;
 use std::sync::Arc;
 
@@ -39,20 +40,36 @@ impl Session {
             let text = format!("{STATE} cannot be set inside a transaction block");
             return Err(SqlError::new(code::ACTIVE_TRANSACTION, text));
         }
-        let Some(report) = &self.report else { return Ok(()) };
-        let (origin, state) = (report.origin.clone(), report.state(text));
-        let Some(state) = state else {
-            let text = format!("permission denied to set parameter \"{STATE}\"");
-            return Err(SqlError::new("42501", text));
+        let Some(state) = self.proven(STATE, text)? else {
+            return Ok(());
         };
+        let Some(report) = &self.report else { return Ok(()) };
+        let origin = report.origin.clone();
         let (start, now) = states(&origin, state)?;
-        self.change_settings(|settings| {
-            *settings = now;
-            Ok(())
-        })?;
-        self.settings.begin_anew(Arc::new(start), origin);
+        self.change_client((Arc::new(start), Arc::new(now)), origin)?;
         self.env.last_values.borrow_mut().clear();
         self.env.last_sequence.set(None);
+        Ok(())
+    }
+
+    /// What the proxy says by setting `name`, which begins with its token; `None`: the client is none.
+    pub(super) fn proven<'a>(&self, name: &str, text: &'a str) -> Result<Option<&'a str>> {
+        let Some(report) = &self.report else { return Ok(None) };
+        let refused = || SqlError::new("42501", format!("permission denied to set parameter \"{name}\""));
+        report.state(text).ok_or_else(refused).map(Some)
+    }
+
+    /// Another client's settings, at its connection's start and now.
+    pub(super) fn change_client(
+        &mut self,
+        (start, now): (Arc<Settings>, Arc<Settings>),
+        origin: Arc<Settings>,
+    ) -> Result<()> {
+        self.change_settings(|settings| {
+            *settings = Settings::clone(&now);
+            Ok(())
+        })?;
+        self.settings.begin_anew(start, origin);
         Ok(())
     }
 }

@@ -8,12 +8,14 @@
 //! | `transaction`, `history`, `settings_history`, `prepared`, `portals` | the parts of a session, each with its invariants |
 //! | `planning` | a plan for a statement |
 //! | `copy_lines`, `copy_row`, `copying`, `copy_output` | COPY's data, in and out |
+//! | `mark` | where a batch of a proxy's client began |
 //! | `report` | what a proxy was told beside what clients are told, and the text of a client's state |
 //! | `state` | [`Session`]: the parts wired; how statements and transactions begin and end |
 //! | `choice` | generic and custom plans |
 //! | `run`, `explain`, `copy`, `blocks`, `utility`, `analyze`, `unplanned` | running one statement |
 //! | `simple`, `extended` | the two protocols |
 //! | `handover` | a session whose client is a proxy |
+//! | `leaving` | a block that goes on at another server |
 
 mod analyze;
 mod begun;
@@ -28,6 +30,8 @@ mod explain;
 mod extended;
 mod handover;
 mod history;
+mod leaving;
+mod mark;
 mod planning;
 mod portals;
 mod prepared;
@@ -40,4 +44,5 @@ mod transaction;
 mod unplanned;
 mod utility;
 
+pub use report::LEFT;
 pub use state::{CancelHandle, Session, SessionInfo};

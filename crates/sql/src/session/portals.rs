@@ -169,6 +169,18 @@ impl Portals {
         }
     }
 
+    /// Whether a portal is open that has a name, has rows to give still, or waits to begin.
+    pub fn is_any_suspended(&self) -> bool {
+        let unnamed = &self.unnamed;
+        let waits = match unnamed.cursor {
+            // A command without a plan stays there.
+            Cursor::Start => unnamed.planned.is_some(),
+            Cursor::Done => false,
+            _ => true,
+        };
+        unnamed.open && waits || !self.named.is_empty()
+    }
+
     /// Ids of the tables that open portals read.
     pub fn tables<B: FromIterator<u32>>(&self) -> B {
         let portals = self.named.values().chain([&self.unnamed]);

@@ -7,10 +7,13 @@
 
 use super::history::History;
 use crate::error::{Result, SqlError, code};
+use crate::expr::type_names::type_named;
 use crate::parse::template::Template;
 use crate::parse::{Parsed, Statement, Utility, parse};
 use crate::plan::Planned;
+use crate::types::type_oid;
 use cenote_engine::Charge;
+use sqlparser::ast;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -120,6 +123,17 @@ impl Prepared {
         }
     }
 
+    /// The statement of a PREPARE, not planned yet.
+    ///
+    /// # Errors
+    /// There is no such type.
+    pub fn of_command(types: &[ast::DataType], parsed: &Arc<Parsed>) -> Result<Prepared> {
+        let oids = types.iter().map(|ty| type_named(ty).map(type_oid));
+        let mut prepared = Prepared::new(parsed.clone(), oids.collect::<Result<Vec<u32>>>()?);
+        prepared.inner = true;
+        Ok(prepared)
+    }
+
     /// The statement to plan: PREPARE's inner one where it came by PREPARE.
     pub fn statement(&self) -> &Statement {
         match &self.parsed.statement {
@@ -143,6 +157,8 @@ pub struct PreparedStatements {
     named: HashMap<String, Prepared>,
     /// Those of them that PREPARE made.
     by_command: usize,
+    /// How often one of those came or went.
+    changes: u64,
     unnamed: Option<Prepared>,
     texts: HashMap<String, Vec<Prepared>>,
     /// Statements by their text without literals; None: the literals stay in.
@@ -220,6 +236,7 @@ impl PreparedStatements {
     pub fn insert(&mut self, name: &str, prepared: Prepared) {
         assert!(prepared.memory.is_some(), "a named statement is accounted for");
         self.by_command += usize::from(prepared.inner);
+        self.changes += u64::from(prepared.inner);
         let former = self.named.insert(name.to_string(), prepared);
         assert!(former.is_none(), "a named statement replaces none");
     }
@@ -235,8 +252,21 @@ impl PreparedStatements {
     /// Forgets a named statement; whether there was one.
     pub fn deallocate(&mut self, name: &str) -> bool {
         let gone = self.named.remove(name);
-        self.by_command -= usize::from(gone.as_ref().is_some_and(|prepared| prepared.inner));
+        let was_commanded = gone.as_ref().is_some_and(|prepared| prepared.inner);
+        self.by_command -= usize::from(was_commanded);
+        self.changes += u64::from(was_commanded);
         gone.is_some()
+    }
+
+    /// Texts of the commands that made those that PREPARE made.
+    pub fn commanded(&self) -> Vec<String> {
+        let commanded = self.named.values().filter(|prepared| prepared.inner);
+        commanded.map(|prepared| prepared.parsed.text.to_string()).collect()
+    }
+
+    /// How often PREPARE has made one, or one of these has gone.
+    pub fn commanded_changes(&self) -> u64 {
+        self.changes
     }
 
     /// Whether there is one that PREPARE made.
@@ -247,6 +277,7 @@ impl PreparedStatements {
     /// Forgets all named statements.
     pub fn deallocate_all(&mut self) {
         self.by_command = 0;
+        self.changes += 1;
         self.named.clear();
     }
 

@@ -10,6 +10,9 @@
 //! | `_cenote.holds` | `prepared`: there are statements that PREPARE made, which no other session has; else empty |
 //! | `_cenote.drawn` | `on`: the session has drawn from a sequence, so that `currval` answers; else empty |
 //!
+//! A server that goes in a planned switch tells the token of an open block as `_cenote.left`. With
+//! `SET "_cenote.take_up" = '<token>:<that token>'` a session of the next server goes on with it (`leaving`).
+//!
 //! `SET "_cenote.state" = '<token>:...'` makes the session another client's: a client that does not know the token cannot.
 //! The text is a row of `<kind><name><value>`, kind
 //! `s` for what the client's connection began with, to which RESET goes back, and `b` for what it has set since; name
@@ -23,6 +26,10 @@ use std::sync::Arc;
 pub const ASK: &str = "_cenote.report";
 /// The setting that hands a client's state over.
 pub const STATE: &str = "_cenote.state";
+/// The setting by which a session takes a transaction up that the last server left.
+pub const TAKE_UP: &str = "_cenote.take_up";
+/// Told to a proxy when the server goes: by this the next server's session takes the open block up.
+pub const LEFT: &str = "_cenote.left";
 
 /// What was told, beside settings.
 pub struct Report {

@@ -77,6 +77,11 @@ impl SettingsHistory {
         }
     }
 
+    /// A transaction goes on that began with these settings, if it may have changed any.
+    pub fn put_before(&mut self, before: Option<Arc<Settings>>) {
+        self.before = before;
+    }
+
     /// The transaction ends: the settings that it began with, if it may have changed any.
     pub fn take_before(&mut self) -> Option<Arc<Settings>> {
         self.before.take()

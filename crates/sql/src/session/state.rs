@@ -7,6 +7,7 @@
 //! - Where nothing runs, the session keeps no snapshot but those of its portals.
 
 use super::copying::Copying;
+use super::mark::Leaving;
 use super::planning::StatementPlanner;
 use super::portals::Portals;
 use super::prepared::{Compiled, MAX_STATEMENTS, Prepared, PreparedStatements};
@@ -88,6 +89,8 @@ pub struct Session {
     message: Option<Charge>,
     /// The client is a proxy, and is told all.
     pub(super) report: Option<Box<Report>>,
+    /// What becomes of its batch if the server ends.
+    pub(super) leaving: Leaving,
 }
 
 impl Sql {
@@ -144,6 +147,7 @@ impl Session {
             snapshot: 0,
             message: None,
             report,
+            leaving: Leaving::default(),
         };
         session.settings_changed();
         Ok(session)
@@ -307,6 +311,7 @@ impl Session {
 
     pub(super) fn begin(&mut self, modes: TransactionModes) {
         self.tx.begin(modes.isolation);
+        self.transaction.begun += 1;
         self.transaction.queried = false;
         self.set_read_only(modes.read_only || self.sql.engine().is_reader());
     }
@@ -394,7 +399,11 @@ impl Session {
     /// After an error: the implicit transaction is rolled back, a block fails. Gives the error back.
     #[cold]
     pub(super) fn failed(&mut self, error: SqlError) -> SqlError {
-        self.fail();
+        // The server ends, and has stopped the statement: it is another server's to carry out.
+        let is_anothers = error.code() == code::QUERY_CANCELED && self.leaving.is_due();
+        if !(is_anothers && self.return_to_mark()) {
+            self.fail();
+        }
         error
     }
 

@@ -52,6 +52,13 @@ pub struct NamedSavepoint {
     pub read_only: bool,
 }
 
+impl NamedSavepoint {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 /// A session's transaction, as the client controls it. The engine's transaction is beside it.
 pub struct TransactionState {
     phase: Phase,
@@ -64,6 +71,10 @@ pub struct TransactionState {
     pub queried: bool,
     /// Modes that the transaction had before it set any.
     first_modes: TransactionModes,
+    /// Transactions of the engine that the session has begun.
+    pub begun: u64,
+    /// Whether savepoints were made, released or returned to since this was cleared.
+    pub touched: bool,
 }
 
 impl TransactionState {
@@ -79,6 +90,8 @@ impl TransactionState {
                 isolation: Isolation::ReadCommitted,
                 read_only: false,
             },
+            begun: 0,
+            touched: false,
         }
     }
 
@@ -155,6 +168,16 @@ impl TransactionState {
         self.savepoints.len()
     }
 
+    /// All savepoints, the oldest first.
+    pub fn savepoints(&self) -> &[NamedSavepoint] {
+        &self.savepoints
+    }
+
+    /// Modes that the transaction had before it set any.
+    pub fn first_modes(&self) -> TransactionModes {
+        self.first_modes
+    }
+
     /// The newest savepoint.
     pub fn newest(&self) -> Option<&NamedSavepoint> {
         self.savepoints.last()
@@ -175,6 +198,7 @@ impl TransactionState {
     /// Notes a savepoint of the block.
     pub fn push(&mut self, name: &str, savepoint: Savepoint, settings: Arc<Settings>) {
         assert_eq!(self.phase, Phase::Block, "only a block has savepoints");
+        self.touched = true;
         self.savepoints.push(NamedSavepoint {
             name: name.to_string(),
             savepoint,
@@ -185,12 +209,14 @@ impl TransactionState {
 
     /// Releases the savepoints from the `at`th on.
     pub fn release(&mut self, at: usize) {
+        self.touched = true;
         self.savepoints.truncate(at);
     }
 
     /// Forgets the savepoints behind the `at`th, to which the transaction returns.
     pub fn return_to(&mut self, at: usize) -> &NamedSavepoint {
         assert!(self.in_block(), "only a block has savepoints");
+        self.touched = true;
         self.savepoints.truncate(at + 1);
         &self.savepoints[at]
     }

@@ -8,7 +8,6 @@ use super::state::Session;
 use crate::ddl::Definer;
 use crate::error::{Result, SqlError, code};
 use crate::expr::bind::Params;
-use crate::expr::type_names::type_named;
 use crate::expr::{Env, Input};
 use crate::output::{Field, Format, Formats, Output};
 use crate::parse::{Parsed, Utility};
@@ -16,7 +15,6 @@ use crate::plan::known::Known;
 use crate::plan::{Planned, Planner, computed_field};
 use crate::settings;
 use crate::types::cast::Context;
-use crate::types::type_oid;
 use crate::types::wire::put_bytes;
 use cenote_engine::{ColumnType, Datum};
 use sqlparser::ast;
@@ -105,6 +103,9 @@ impl Session {
         }
         if name == report::STATE && self.report.is_some() {
             return self.take_state(value.unwrap_or_default()).map(|()| "SET");
+        }
+        if name == report::TAKE_UP && self.report.is_some() {
+            return self.take_up(value.unwrap_or_default()).map(|()| "SET");
         }
         settings::refuse_serializable(name, value)?;
         if local && !self.transaction.in_block() && !self.transaction.several {
@@ -210,12 +211,7 @@ impl Session {
 
     fn prepare(&mut self, name: &str, types: &[ast::DataType], parsed: &Arc<Parsed>) -> Result<&'static str> {
         self.statements.require_new(name)?;
-        let declared = types
-            .iter()
-            .map(|t| type_named(t).map(type_oid))
-            .collect::<Result<Vec<u32>>>()?;
-        let mut prepared = Prepared::new(parsed.clone(), declared);
-        prepared.inner = true;
+        let mut prepared = Prepared::of_command(types, parsed)?;
         if !has_plan(prepared.statement()) {
             return Err(SqlError::unsupported("PREPARE of this statement"));
         }
