@@ -5,12 +5,14 @@
 
 use super::passwords::Users;
 use super::protocol::{FromServer, Inbound, Message, Refusal, put, put_query};
-use super::state::{State, token};
+use super::state::{Start, State, token};
 use super::statements::OnSession;
 use crate::server::input::Fields;
 use crate::server::startup::DATABASE;
 use bytes::BytesMut;
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
@@ -18,6 +20,8 @@ use tokio::net::TcpStream;
 
 /// How long a server may take to let the proxy in, or to take a client's state over.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+/// How long a server that goes is listened to.
+pub const HEAR_OUT: Duration = Duration::from_millis(200);
 /// How long a connection may take.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(3);
 
@@ -51,6 +55,8 @@ pub struct Backend {
     pub greeting: Greeting,
     /// Its prepared statements.
     pub statements: OnSession,
+    /// As ReadyForQuery said last behind the proxy's own statements.
+    status: u8,
     /// The client whose state it has.
     pub owner: u64,
     /// That state.
@@ -63,6 +69,8 @@ pub struct Backend {
     pub drawn: bool,
     /// It is not to be used again.
     pub is_spoilt: bool,
+    /// The server goes, and has left the open block to the next one: by this it goes on there.
+    pub left: Option<String>,
     /// Since when it is idle.
     pub idle_since: Instant,
 }
@@ -82,12 +90,14 @@ impl Backend {
             key: [0; 8],
             greeting: Arc::new([]),
             statements: OnSession::default(),
+            status: b'I',
             owner: 0,
             state: State::default(),
             read_after: 0,
             holds: false,
             drawn: false,
             is_spoilt: false,
+            left: None,
             idle_since: Instant::now(),
         };
         let entering = tokio::time::timeout(ANSWER_TIME_MAX, backend.enter(user, users));
@@ -196,6 +206,43 @@ impl Backend {
         Ok(self.state.clone())
     }
 
+    /// Goes on with the client's block that the last server left; its settings and its transaction status.
+    ///
+    /// # Errors
+    /// [`Failure`]: it is not there any more. The session is not to be used.
+    pub async fn take_up(&mut self, left: &str, start: Option<Start>) -> Result<(State, u8), Failure> {
+        let mut out = BytesMut::new();
+        put_query(&mut out, &format!("SET \"_cenote.take_up\" = '{}:{left}'", token()));
+        let mut reported = State {
+            start,
+            ..State::default()
+        };
+        tokio::time::timeout(ANSWER_TIME_MAX, self.settle(&out, 1, &mut reported))
+            .await
+            .map_err(|_| silent("the server"))??;
+        self.state = reported.clone();
+        Ok((reported, self.status))
+    }
+
+    /// What a server says unasked: whether it goes. What it leaves is in `left` then.
+    pub async fn hear_out(&mut self) -> bool {
+        let heard = async {
+            loop {
+                match self.next().await {
+                    Ok(message) if message.tag == b'S' => {
+                        if let Some((name, value)) = status_of(&message.body) {
+                            self.note(name, value);
+                        }
+                    }
+                    Ok(message) if message.tag == b'E' => return,
+                    Ok(_) => {}
+                    Err(_) => return,
+                }
+            }
+        };
+        tokio::time::timeout(HEAR_OUT, heard).await.is_ok()
+    }
+
     /// Sends statements of the proxy's own, and takes their answers.
     async fn settle(&mut self, out: &[u8], mut answers: usize, reported: &mut State) -> Result<(), Failure> {
         self.stream.write_all(out).await?;
@@ -203,7 +250,10 @@ impl Backend {
         while answers > 0 {
             let message = self.next().await?;
             match message.tag {
-                b'Z' => answers -= 1,
+                b'Z' => {
+                    answers -= 1;
+                    self.status = message.body.first().copied().unwrap_or(b'I');
+                }
                 b'E' => failed = Some(failure_of(&message.body)),
                 b'S' => {
                     if let Some((name, value)) = status_of(&message.body)
@@ -223,6 +273,7 @@ impl Backend {
         match name {
             "_cenote.holds" => self.holds = !value.is_empty(),
             "_cenote.drawn" => self.drawn = !value.is_empty(),
+            "_cenote.left" => self.left = Some(value.to_owned()),
             "_cenote.position" => {}
             _ => return false,
         }
@@ -237,8 +288,17 @@ impl Backend {
 
     /// Whether the server has closed it, or has said something unasked: it is going.
     pub fn is_gone(&self) -> bool {
-        let mut byte = [0];
-        !matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
+        // What it says is not taken: it may be what has become of the client's block.
+        let looked = rustix::net::recv(&self.stream, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+        self.inbound.len() > 0 || !matches!(looked, Err(Errno::AGAIN | Errno::INTR))
+    }
+
+    /// Until the server has closed it, or says something unasked.
+    pub async fn goes(&self) {
+        if self.inbound.len() == 0 {
+            // Readiness alone may be of bytes that were read already.
+            drop(self.stream.peek(&mut [0; 1]).await);
+        }
     }
 }
 

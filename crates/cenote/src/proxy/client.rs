@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 /// A client leaves: it is told why, or knows.
@@ -38,6 +39,9 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 /// How long an idle client is left alone before it is told that the proxy stops.
 const LAST_WORDS_AFTER: Duration = Duration::from_millis(100);
 
+/// A block on its way to the next server; `None`: it is lost.
+type Going = JoinHandle<Option<route::TakenUp>>;
+
 /// See the module.
 pub struct Client {
     shared: Arc<Shared>,
@@ -46,6 +50,8 @@ pub struct Client {
     held: Option<Lease>,
     /// Its settings before its block.
     before_block: Option<State>,
+    /// Its block, which the last server has left to the next one.
+    left: Option<Going>,
     /// The server of its block was lost.
     has_lost_block: bool,
     /// All is dropped up to Sync.
@@ -61,6 +67,7 @@ impl Client {
             dialogue,
             held: None,
             before_block: None,
+            left: None,
             has_lost_block: false,
             skips: false,
             target,
@@ -116,7 +123,7 @@ impl Client {
 
     /// Whether the client has something that ends with its connection.
     fn is_bound(&self) -> bool {
-        self.held.is_some() || self.has_lost_block || self.skips
+        self.held.is_some() || self.left.is_some() || self.has_lost_block || self.skips
     }
 
     async fn sort(&mut self, message: Message, batch: &mut Batch) -> Result<(), Leaves> {
@@ -152,11 +159,64 @@ impl Client {
             tokio::select! {
                 ready = self.dialogue.stream.readable() => ready.map_err(|_| None)?,
                 () = stopped(&mut stopping), if !stays => return Err(Some(shutting_down())),
+                () = goes(&self.held), if self.held.is_some() => {
+                    self.hear_out().await;
+                    return Ok(());
+                }
+                taken = gone_on(&mut self.left), if self.left.is_some() => {
+                    self.settle_taken(taken).await;
+                    return Ok(());
+                }
             }
         }
-        match self.dialogue.inbound.fill(&mut self.dialogue.stream).await {
-            Ok(1..) => Ok(()),
-            Ok(0) | Err(_) => Err(None),
+        // A server that goes is heard, whatever part of a message its client has sent.
+        tokio::select! {
+            read = self.dialogue.inbound.fill(&mut self.dialogue.stream) => match read {
+                Ok(1..) => return Ok(()),
+                Ok(0) | Err(_) => return Err(None),
+            },
+            () = goes(&self.held), if self.held.is_some() => {}
+            taken = gone_on(&mut self.left), if self.left.is_some() => {
+                self.settle_taken(taken).await;
+                return Ok(());
+            }
+        }
+        self.hear_out().await;
+        Ok(())
+    }
+
+    /// The server of the client's block goes: what it says of that.
+    async fn hear_out(&mut self) {
+        let Some(mut lease) = self.held.take() else { return };
+        match (lease.hear_out().await, lease.left.take()) {
+            (_, Some(token)) => self.go_on_at_next(token),
+            (true, None) => {}
+            (false, None) => self.held = Some(lease),
+        }
+    }
+
+    /// The block that the last server left goes on in a session of the next one. A task of its own waits for that: it
+    /// is not to be given up half way. Where the client has gone by then, or goes on without the block, it ends there.
+    fn go_on_at_next(&mut self, token: String) {
+        let left = route::Left {
+            token,
+            client: self.dialogue.id,
+            user: self.dialogue.user.clone(),
+            start: self.dialogue.state.start.clone(),
+        };
+        let shared = self.shared.clone();
+        self.left = Some(tokio::spawn(async move {
+            let until = Instant::now() + shared.options.wait;
+            route::take_up(&shared, &left, until).await.ok()
+        }));
+    }
+
+    async fn settle_taken(&mut self, taken: Option<route::TakenUp>) {
+        self.left = None;
+        if let Some(route::TakenUp { lease, state, status }) = taken {
+            (self.dialogue.state, self.dialogue.status) = (state, status);
+            *self.target.write().await = Some((lease.pool.address.clone(), lease.key));
+            self.hold(lease);
         }
     }
 
@@ -187,7 +247,7 @@ impl Client {
             match self.exchange(&batch, lease, &mut work, &before).await? {
                 Next::Over => return Ok(()),
                 Next::Again => {
-                    work.sent = false;
+                    (work.sent, work.is_left) = (false, false);
                     self.dialogue.state = before.clone();
                 }
                 Next::ToWriter { for_good } => {
@@ -242,9 +302,20 @@ impl Client {
             if is_of_use && !lease.is_gone() && !*lease.pool.retirement().borrow() {
                 return Ok(Some(lease));
             }
-            if self.dialogue.status != b'I' {
-                return Ok(None);
+            if is_of_use {
+                self.held = Some(lease);
+                self.hear_out().await;
+                // Of one that the directory does not know any more nothing is to be had.
+                self.held = None;
             }
+        }
+        // The block is lost where it was not left, or cannot be taken up.
+        if self.left.is_some() {
+            let taken = tokio::time::timeout_at(until, gone_on(&mut self.left)).await;
+            self.settle_taken(taken.ok().flatten()).await;
+        }
+        if self.held.is_some() || self.dialogue.status != b'I' {
+            return Ok(self.held.take());
         }
         let lease = route::session(&self.shared, &mut self.dialogue, reads, until).await?;
         *self.target.write().await = Some((lease.pool.address.clone(), lease.key));
@@ -265,6 +336,7 @@ impl Client {
         let mut exchange = Exchange::new(&mut self.dialogue, &mut lease, interned, withholds, may_move);
         let ended = exchange.run(batch, retired).await;
         (work.sent, work.answered, work.is_cut) = (exchange.sent, exchange.answered, exchange.has_more);
+        work.is_left = exchange.has_left_block();
         let is_lost = matches!(ended, Ended::ServerLost);
         let again = is_lost && outcome::of(*work) == Outcome::Again;
         if again || matches!(ended, Ended::Moves { .. }) {
@@ -283,6 +355,9 @@ impl Client {
                 Ok(Next::ToWriter { for_good })
             }
             Ended::ServerLost => {
+                if let Some(token) = lease.left.take() {
+                    self.go_on_at_next(token);
+                }
                 drop(lease);
                 *self.target.write().await = None;
                 Ok(if again { Next::Again } else { Next::Lost(rest) })
@@ -325,7 +400,12 @@ impl Client {
     /// The server was lost, and the client has to know.
     async fn lost(&mut self, batch: &Batch, work: Work, before: State, rest: Option<BytesMut>) -> Result<(), Leaves> {
         let Some(mut out) = rest else { return Err(None) };
-        let (code, text, status) = match outcome::of(work) {
+        let outcome = match outcome::of(work) {
+            // It was to be sent to the next server, and the block is not there.
+            Outcome::Again if work.in_block => Outcome::BlockFailed,
+            outcome => outcome,
+        };
+        let (code, text, status) = match outcome {
             Outcome::Unknown => (
                 "40003",
                 "the server was lost; whether the statement was carried out is unknown",
@@ -335,6 +415,8 @@ impl Client {
             Outcome::BlockFailed => ("08006", "the server was lost, and with it the transaction block", b'E'),
             Outcome::RolledBack => ("", "", b'E'),
         };
+        // A block that was left, and that the client cannot go on with, ends where it is.
+        self.left = None;
         // It may have committed at a position that was not told.
         self.dialogue.is_unsure |= work.sent && !work.at_reader;
         let state = self.before_block.take().unwrap_or(before);
@@ -385,6 +467,22 @@ enum Next {
     },
     /// With what the client is still given of the answer.
     Lost(Option<BytesMut>),
+}
+
+/// Until the block goes on, or it is known that it does not.
+async fn gone_on(left: &mut Option<Going>) -> Option<route::TakenUp> {
+    match left {
+        Some(going) => going.await.ok().flatten(),
+        None => std::future::pending().await,
+    }
+}
+
+/// Until the server of a session says something unasked, or closes it.
+async fn goes(held: &Option<Lease>) {
+    match held {
+        Some(lease) => lease.goes().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The name that a text deallocates, if it does that.

@@ -23,6 +23,8 @@ pub struct Work {
     pub sent: bool,
     /// The client got a part of the answer.
     pub answered: bool,
+    /// The server has left the block to the next one, as it was before this came.
+    pub is_left: bool,
 }
 
 /// What the client is told.
@@ -62,6 +64,13 @@ impl Work {
 fn of_block(work: Work) -> Outcome {
     match work {
         Work {
+            is_left: true,
+            sent: false,
+            answered: false,
+            is_cut: false,
+            ..
+        } => Outcome::Again,
+        Work {
             rolls_back: true,
             answered: false,
             is_cut: false,
@@ -92,7 +101,7 @@ mod tests {
     /// All combinations: what is sent twice is either a read, or was never sent.
     #[test]
     fn nothing_that_changes_something_is_sent_twice() {
-        for bits in 0..512u32 {
+        for bits in 0..1024u32 {
             let bit = |n: u32| bits & (1 << n) != 0;
             let work = Work {
                 in_block: bit(0),
@@ -104,11 +113,14 @@ mod tests {
                 answered: bit(6),
                 ends_block: bit(7),
                 is_cut: bit(8),
+                is_left: bit(9),
             };
             let outcome = of(work);
             if outcome == Outcome::Again {
-                assert!(!work.in_block && !work.answered && !work.is_cut, "{work:?}");
+                assert!(!work.answered && !work.is_cut, "{work:?}");
+                assert!(!work.in_block || work.is_left && !work.sent, "{work:?}");
                 assert!(!work.sent || work.repeatable || work.at_reader, "{work:?}");
+                continue;
             }
             if work.in_block && !work.commits && !work.rolls_back && !work.ends_block {
                 assert_eq!(outcome, Outcome::BlockFailed);

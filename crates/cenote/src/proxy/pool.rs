@@ -6,7 +6,8 @@
 //! give back ── idle, for ten seconds at most       retire ── the server is no longer one of the directory's
 //! ```
 //!
-//! Invariants: a session in use has a permit; sessions in use and idle ones together are no more than permits.
+//! Invariants: a session in use has a permit, but for those of blocks that go on behind a switch while all permits are
+//! taken; sessions with permits and idle ones together are no more than permits.
 
 use super::backend::{Backend, Failure};
 use super::counted::Counted;
@@ -23,6 +24,9 @@ use tokio::time::Instant as Deadline;
 const IDLE_TIME_MAX: Duration = Duration::from_secs(10);
 /// A server that did not let the proxy in is not asked again for so long, where there is another.
 const AVOIDED_FOR: Duration = Duration::from_millis(500);
+
+/// A server has no room for one more session.
+pub const TOO_MANY_CONNECTIONS: &str = "53300";
 
 /// Why there is no session.
 #[derive(Debug)]
@@ -57,7 +61,8 @@ pub struct Lease {
     pub pool: Arc<Pool>,
     /// It is used for a read that a reader may carry out.
     pub reading: Option<Counted>,
-    _permit: OwnedSemaphorePermit,
+    /// None: beyond the pool's size.
+    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// One that waits.
@@ -108,7 +113,25 @@ impl Pool {
             user: user.to_owned(),
             pool: self.clone(),
             reading: None,
-            _permit: permit,
+            _permit: Some(permit),
+        })
+    }
+
+    /// A session for a block that goes on: whoever has the others may wait for it, so it waits for none.
+    ///
+    /// # Errors
+    /// [`NoSession`].
+    pub async fn take_beyond(self: &Arc<Self>, user: &str, users: Option<&Users>) -> Result<Lease, NoSession> {
+        let backend = self.connect(user, users).await?;
+        if *self.retired.borrow() {
+            return Err(NoSession::Retired);
+        }
+        Ok(Lease {
+            backend,
+            user: user.to_owned(),
+            pool: self.clone(),
+            reading: None,
+            _permit: self.permits.clone().try_acquire_owned().ok(),
         })
     }
 
@@ -144,7 +167,13 @@ impl Pool {
 
     async fn connect(&self, user: &str, users: Option<&Users>) -> Result<Backend, NoSession> {
         self.make_room();
-        let connected = Backend::connect(&self.address, user, users).await;
+        let mut retired = self.retired.subscribe();
+        // A server that begins anew takes connections, and answers none for long.
+        let connected = tokio::select! {
+            biased;
+            () = async { drop(retired.wait_for(|retired| *retired).await) } => return Err(NoSession::Retired),
+            connected = Backend::connect(&self.address, user, users) => connected,
+        };
         let connected = match connected {
             // It has left the database to another, which the directory is about to say.
             Ok(backend) if backend.is_readers() != self.is_reader => {
@@ -152,8 +181,12 @@ impl Pool {
             }
             connected => connected,
         };
-        let is_gone = matches!(connected, Err(Failure::Gone(_)));
-        *lock(&self.failed_at) = is_gone.then(Instant::now);
+        let fails_all = match &connected {
+            Ok(_) => false,
+            Err(Failure::Gone(_)) => true,
+            Err(Failure::Refused(refusal)) => refusal.code == TOO_MANY_CONNECTIONS,
+        };
+        *lock(&self.failed_at) = fails_all.then(Instant::now);
         connected.map_err(NoSession::Failed)
     }
 
@@ -244,7 +277,9 @@ impl Lease {
             reading: _,
             _permit,
         } = self;
-        pool.give_back(&user, backend);
+        if _permit.is_some() {
+            pool.give_back(&user, backend);
+        }
     }
 }
 

@@ -11,7 +11,7 @@
 //!   until they are more than [`WITHHELD_BYTES_MAX`]. From then on the batch belongs to its server.
 //! - Neither side is read while what it sent last could not be passed on.
 
-use super::backend::{Backend, status_of};
+use super::backend::{Backend, HEAR_OUT, status_of};
 use super::batch::Batch;
 use super::dialogue::Dialogue;
 use super::expected::{Expected, Undo};
@@ -27,6 +27,8 @@ use tokio::sync::watch;
 const OWN_NAMES: &[u8] = b"_cenote_";
 /// Bytes of an answer that wait for its end.
 const WITHHELD_BYTES_MAX: usize = 64 << 10;
+/// Bytes of an answer that are heard out of a server that another one has replaced.
+const HEARD_BYTES_MAX: usize = 4 << 20;
 /// Bytes that wait for the server before the client is read again.
 const TO_SERVER_BYTES_MAX: usize = 64 << 10;
 /// Bytes of the client's next batches that are read while this one is answered: so it is seen when a client leaves.
@@ -85,6 +87,8 @@ pub struct Exchange<'a> {
     copy_ended: bool,
     /// The client got a part of the answer.
     pub answered: bool,
+    /// The server has answered something.
+    heard: bool,
 }
 
 type Step = Result<(), Ended>;
@@ -117,6 +121,7 @@ impl<'a> Exchange<'a> {
             journal: Vec::new(),
             sent: false,
             answered: false,
+            heard: false,
             has_more: false,
             copy_ended: false,
         }
@@ -141,7 +146,10 @@ impl<'a> Exchange<'a> {
             self.turn(retired).await?;
             self.answer_own();
             let over = !self.is_open && self.expected.is_empty();
-            if !self.withholds || over || self.to_client.len() > WITHHELD_BYTES_MAX {
+            // The proxy's own answers alone are no part of an answer: the server may go without having begun.
+            let is_proxys = self.is_open && self.expected.is_empty() && self.to_server.is_empty();
+            let passes = !self.withholds && (self.heard || is_proxys);
+            if passes || over || self.to_client.len() > WITHHELD_BYTES_MAX {
                 self.flush_client().await?;
             }
         }
@@ -160,7 +168,7 @@ impl<'a> Exchange<'a> {
         };
         tokio::select! {
             biased;
-            _ = retired.wait_for(|retired| *retired) => Err(Ended::ServerLost),
+            () = told(retired) => self.hear_out().await,
             written = to_server.write(&self.to_server), if !self.to_server.is_empty() => {
                 let written = written.map_err(|_| Ended::ServerLost)?;
                 self.sent = true;
@@ -175,6 +183,22 @@ impl<'a> Exchange<'a> {
                 Ok(1..) => Ok(()),
                 _ => Err(Ended::ClientGone(None)),
             },
+        }
+    }
+
+    /// The directory knows another server: what this one has said before counts.
+    async fn hear_out(&mut self) -> Step {
+        let until = tokio::time::Instant::now() + HEAR_OUT;
+        while !self.is_answered() && self.to_client.len() < HEARD_BYTES_MAX {
+            let (mut from_server, _) = self.backend.stream.split();
+            match tokio::time::timeout_at(until, self.backend.inbound.fill(&mut from_server)).await {
+                Ok(Ok(1..)) => self.take_answers()?,
+                _ => return Err(Ended::ServerLost),
+            }
+        }
+        match self.is_answered() {
+            true => Ok(()),
+            false => Err(Ended::ServerLost),
         }
     }
 
@@ -421,7 +445,7 @@ impl<'a> Exchange<'a> {
             }
             match self.backend.inbound.next_of_server() {
                 Ok(Some(FromServer::Whole(message))) => self.answer(&message)?,
-                Ok(Some(FromServer::Begun(bytes))) => self.streaming = bytes,
+                Ok(Some(FromServer::Begun(bytes))) => (self.streaming, self.heard) = (bytes, true),
                 Ok(None) => return Ok(()),
                 Err(_) => return Err(Ended::ServerLost),
             }
@@ -436,7 +460,11 @@ impl<'a> Exchange<'a> {
                 self.note(message);
                 return Ok(());
             }
-            b'E' => return self.failed(message),
+            b'E' => {
+                self.failed(message)?;
+                self.heard = true;
+                return Ok(());
+            }
             b'Z' => self.ready(message),
             b'1' | b'3' if self.pop_closed_or_parsed() => return Ok(()),
             b'2' => self.pop_if(|expected| matches!(expected, Expected::Bind)),
@@ -450,6 +478,7 @@ impl<'a> Exchange<'a> {
             b'G' => self.copies(),
             _ => {}
         }
+        self.heard = true;
         message.put(&mut self.to_client);
         Ok(())
     }
@@ -599,6 +628,11 @@ impl<'a> Exchange<'a> {
         }
     }
 
+    /// Whether the server goes, and has left the block to the next one as it was before this.
+    pub fn has_left_block(&self) -> bool {
+        self.backend.left.is_some()
+    }
+
     /// Whether more messages of the client belong to it.
     pub fn is_open(&self) -> bool {
         self.is_open
@@ -613,6 +647,11 @@ impl<'a> Exchange<'a> {
             (true, _) => None,
         }
     }
+}
+
+/// Until the server is none of the directory's any more.
+async fn told(retired: &mut watch::Receiver<bool>) {
+    drop(retired.wait_for(|retired| *retired).await);
 }
 
 fn gone(text: &str) -> Ended {

@@ -3,9 +3,10 @@
 use super::backend::Failure;
 use super::counted::Counted;
 use super::dialogue::Dialogue;
-use super::pool::{Lease, NoSession, Pool};
+use super::pool::{Lease, NoSession, Pool, TOO_MANY_CONNECTIONS};
 use super::protocol::Refusal;
 use super::shared::{Reads, Shared};
+use super::state::{Start, State};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +15,6 @@ use tokio::time::Instant;
 
 /// Between two tries to enter a server that does not answer.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
-const TOO_MANY_CONNECTIONS: &str = "53300";
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
 /// A session for a client, with its state in it: of a reader where `reads`, else of the writer.
@@ -27,6 +27,69 @@ pub async fn session(shared: &Shared, dialogue: &mut Dialogue, reads: bool, unti
     let mut lease = server_for(shared, dialogue, is_readers, until).await?;
     lease.reading = reading;
     Ok(lease)
+}
+
+/// A block that a server has left to the next one.
+pub struct Left {
+    /// By which it is known there.
+    pub token: String,
+    /// Whose it is: the client's number and its role.
+    pub client: u64,
+    /// See `client`.
+    pub user: String,
+    /// What the client's connection began with.
+    pub start: Option<Start>,
+}
+
+/// A block that goes on. Dropped, it ends.
+pub struct TakenUp {
+    /// Its session.
+    pub lease: Lease,
+    /// The client's settings there.
+    pub state: State,
+    /// Its transaction status.
+    pub status: u8,
+}
+
+/// A session in which the client's block goes on that the last server left.
+///
+/// # Errors
+/// There is no writer in time, or the block is not there any more.
+pub async fn take_up(shared: &Shared, left: &Left, until: Instant) -> Result<TakenUp, Refusal> {
+    let mut changes = shared.directory.watch();
+    let (mut counted, mut why) = (None, "the database has no writer".to_owned());
+    loop {
+        let servers = changes.borrow_and_update().clone();
+        if let Some(writer) = &servers.writer {
+            let pool = shared.pool(writer, false);
+            // Of thousands that wait for it, one tries again.
+            let entered = match pool.has_failed_within(AGAIN_AFTER) {
+                true => Err(NoSession::Failed(Failure::Gone("it did not just now".into()))),
+                false => enter_block(shared, &pool, left).await,
+            };
+            match entered {
+                Ok(taken) => return Ok(taken),
+                // Others have all of its sessions at the moment, and may wait for this block.
+                Err(NoSession::Failed(Failure::Refused(refusal))) if refusal.code == TOO_MANY_CONNECTIONS => {
+                    why = refusal.message;
+                }
+                Err(NoSession::Failed(Failure::Refused(refusal))) => return Err(refusal),
+                Err(NoSession::Failed(Failure::Gone(cause))) => why = cause,
+                Err(NoSession::Busy | NoSession::Retired) => shared.retire_others(&shared.directory.servers()),
+            }
+        }
+        counted.get_or_insert_with(|| Waits::new(shared));
+        shared.directory.hurry();
+        wait(shared, &mut changes, until, &why).await?;
+    }
+}
+
+async fn enter_block(shared: &Shared, pool: &Arc<Pool>, left: &Left) -> Result<TakenUp, NoSession> {
+    let mut lease = pool.take_beyond(&left.user, shared.users.as_ref()).await?;
+    let taken = lease.take_up(&left.token, left.start.clone()).await;
+    let (state, status) = taken.map_err(NoSession::Failed)?;
+    lease.owner = left.client;
+    Ok(TakenUp { lease, state, status })
 }
 
 async fn server_for(

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+mod blocks;
 mod fake;
 mod loss;
 mod pooling;

@@ -4,6 +4,7 @@ use super::{Nodes, make_table};
 use crate::moved::{Writer, signal};
 use crate::program::{Data, Process, cenote, free_ports, output};
 use rustix::process::Signal;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -265,6 +266,117 @@ fn clients_of_a_proxy_stay_while_the_database_moves() {
     assert!(proxy.stop().success());
 }
 
+/// Blocks move a sum between accounts, a statement at a time, while the database goes from server to server: no client
+/// sees an error or a wait of seconds, and nothing is lost or moved twice.
+#[test]
+fn open_blocks_go_with_the_database() {
+    const ACCOUNTS: i32 = 8;
+    let servers = Servers::start();
+    let addresses = servers.nodes.addresses();
+    let mut proxy = Process::spawn(cenote(&["proxy", "--listen", "127.0.0.1:0", "--storage", &addresses]));
+    let mut client = proxy.client();
+    client
+        .batch_execute("CREATE TABLE t (id int PRIMARY KEY, n int)")
+        .unwrap();
+    for id in 0..ACCOUNTS {
+        client.execute("INSERT INTO t VALUES ($1, 1000)", &[&id]).unwrap();
+    }
+    let over = AtomicBool::new(false);
+    let moved: Vec<i32> = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..4)
+            .map(|number| {
+                let (client, over) = (proxy.client(), &over);
+                scope.spawn(move || moves(client, number, over))
+            })
+            .collect();
+        for _ in 0..3 {
+            std::thread::sleep(Duration::from_millis(400));
+            let (ok, text) = servers.cluster(&["switch"]);
+            assert!(ok, "{text}");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        over.store(true, Ordering::SeqCst);
+        clients.into_iter().map(|client| client.join().unwrap()).collect()
+    });
+    assert!(moved.iter().all(|blocks| *blocks > 3), "{moved:?}");
+    let sums = client.query_one("SELECT sum(n)::int8, count(*) FROM t", &[]);
+    let (sum, count): (i64, i64) = sums.map(|row| (row.get(0), row.get(1))).unwrap();
+    assert_eq!((sum, count), (i64::from(ACCOUNTS) * 1000, i64::from(ACCOUNTS)));
+    let mut moved_sum: Vec<i64> = vec![0; ACCOUNTS as usize];
+    for (number, blocks) in moved.iter().enumerate() {
+        moved_sum[number] -= i64::from(*blocks);
+        moved_sum[number + 4] += i64::from(*blocks);
+    }
+    for (id, moved) in moved_sum.iter().enumerate() {
+        let n: i32 = client
+            .query_one("SELECT n FROM t WHERE id = $1", &[&(id as i32)])
+            .unwrap()
+            .get(0);
+        assert_eq!(i64::from(n), 1000 + moved, "account {id}");
+    }
+    assert!(proxy.stop().success());
+}
+
+/// A block that cannot go is waited for, and its client sees nothing of the switch.
+#[test]
+fn a_switch_waits_for_a_block_that_cannot_go() {
+    let servers = Servers::start();
+    let addresses = servers.nodes.addresses();
+    let mut proxy = Process::spawn(cenote(&["proxy", "--listen", "127.0.0.1:0", "--storage", &addresses]));
+    let (mut client, mut other) = (proxy.client(), proxy.client());
+    client
+        .batch_execute("CREATE TABLE t (n int PRIMARY KEY); INSERT INTO t VALUES (1), (2), (3)")
+        .unwrap();
+    let mut block = client.transaction().unwrap();
+    let portal = block.bind("SELECT n FROM t WHERE n > 0", &[]).unwrap();
+    assert_eq!(block.query_portal(&portal, 1).unwrap().len(), 1);
+    std::thread::scope(|scope| {
+        let switch = scope.spawn(|| servers.cluster(&["switch"]));
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!switch.is_finished());
+        other
+            .batch_execute("INSERT INTO t VALUES (4)")
+            .expect("it serves meanwhile");
+        assert_eq!(block.query_portal(&portal, 0).unwrap().len(), 2);
+        drop(portal);
+        block.batch_execute("UPDATE t SET n = 5 WHERE n = 1").unwrap();
+        block.commit().unwrap();
+        let (ok, text) = switch.join().unwrap();
+        assert!(ok, "{text}");
+    });
+    let found: i64 = other
+        .query_one("SELECT count(*) FROM t WHERE n > 1", &[])
+        .unwrap()
+        .get(0);
+    assert_eq!(found, 4);
+    drop((client, other));
+    assert!(proxy.stop().success());
+}
+
+/// Moves one from account `number` to the fourth behind it, a block each time, with pauses between its statements.
+fn moves(mut client: postgres::Client, number: i32, over: &AtomicBool) -> i32 {
+    let update = client.prepare("UPDATE t SET n = n + $1 WHERE id = $2").unwrap();
+    let mut blocks = 0;
+    while !over.load(Ordering::SeqCst) {
+        let pause = || std::thread::sleep(Duration::from_millis(20));
+        let level = ["READ COMMITTED", "REPEATABLE READ"][blocks as usize % 2];
+        client
+            .batch_execute(&format!("BEGIN ISOLATION LEVEL {level}"))
+            .expect("begun");
+        client.execute(&update, &[&-1, &number]).expect("taken");
+        pause();
+        client.batch_execute("SAVEPOINT a").expect("marked");
+        client.execute(&update, &[&7, &(number + 4)]).expect("given");
+        pause();
+        client.batch_execute("ROLLBACK TO a").expect("taken back");
+        pause();
+        client.execute(&update, &[&1, &(number + 4)]).expect("given");
+        client.batch_execute("COMMIT").expect("committed");
+        blocks += 1;
+    }
+    blocks
+}
+
 /// Storage nodes lead and end: no server is passed over that lives. Where no node leads for more than five seconds, as
 /// on a busy machine, a session is told that its server does not know; the next one finds that it does.
 #[test]
@@ -367,7 +479,8 @@ fn kill(pid: i32) {
 fn a_cluster_goes_up_and_down() {
     let cluster = Cluster {
         dir: tempfile::tempdir().unwrap(),
-        port: free_ports(1)[0],
+        // `cenote up` takes those behind it, too: no other test's.
+        port: free_ports(32)[0],
     };
     let (ok, text) = cluster.up();
     assert!(ok && text.contains("psql -h 127.0.0.1"), "{text}");
