@@ -259,6 +259,9 @@ impl Client {
                 Next::Lost(rest) => return self.lost(&batch, work, before, rest).await,
             }
         }
+        if work.in_block {
+            return self.lost(&batch, work, before, Some(BytesMut::new())).await;
+        }
         let refusal = Refusal::new(
             "08006",
             format!("each of {TRIES_MAX} servers in turn was lost with the statement"),

@@ -300,8 +300,10 @@ impl Dialogue {
 
     fn take(&mut self, message: Message) -> std::result::Result<(), End> {
         self.has_left |= message.tag == b'X';
-        // What came before the shutdown is not begun: nothing would cancel it.
-        if self.entry.is_ending() {
+        // What came before the shutdown is not begun: nothing would cancel it. The end of a batch that was begun is: its
+        // client would not know whether a COMMIT in it was carried out.
+        let ends_batch = self.in_batch && message.tag == b'S' && !self.sql.is_copying();
+        if self.entry.is_ending() && !ends_batch {
             return Err(self.ended().into());
         }
         if !self.in_batch && !matches!(message.tag, b'S' | b'X') {

@@ -543,6 +543,37 @@ fn a_shutdown_begins_no_statement_that_waits_in_the_buffer() {
     assert_eq!(sqlstate(&answer.last().unwrap().1), "57P01");
 }
 
+/// A COMMIT by the extended protocol was carried out just before its server handed over, and told as unknown: the Sync
+/// behind it was dropped.
+#[test]
+fn a_batch_that_was_begun_ends_with_its_sync() {
+    let mut host = Host::start();
+    let (mut holder, mut client) = (host.client(), host.client());
+    holder.send(&query("begin"));
+    holder.until_ready();
+    holder.send(&query("select n from numbers where n = 3 for update"));
+    holder.until_ready();
+    let sync = message(b'S', b"");
+    let delete = [
+        parse("", "delete from numbers where n = 3"),
+        bind_portal("", ""),
+        execute("", 0),
+        sync,
+    ];
+    client.send(&delete.concat());
+    std::thread::sleep(Duration::from_millis(50));
+    // The holder's block ends at once, and the statement goes on.
+    assert_eq!(
+        host.server.hand_over(Duration::from_secs(20), Duration::from_secs(5)),
+        0
+    );
+    let answer: Vec<(u8, Vec<u8>)> = std::iter::from_fn(|| client.next()).collect();
+    let tags: String = answer.iter().map(|(tag, _)| char::from(*tag)).collect();
+    assert_eq!(tags, "12CZE");
+    assert_eq!(sqlstate(&answer[4].1), "57P01");
+    assert_eq!(holder.last_words(), "57P01");
+}
+
 #[test]
 fn passwords_are_asked_for_and_checked() {
     let passwords = std::env::temp_dir().join(format!("cenote-passwords-{}", std::process::id()));

@@ -356,6 +356,7 @@ fn a_switch_waits_for_a_block_that_cannot_go() {
 /// Moves one from account `number` to the fourth behind it, a block each time, with pauses between its statements.
 fn moves(mut client: postgres::Client, number: i32, over: &AtomicBool) -> i32 {
     let update = client.prepare("UPDATE t SET n = n + $1 WHERE id = $2").unwrap();
+    let commit = client.prepare("COMMIT").unwrap();
     let mut blocks = 0;
     while !over.load(Ordering::SeqCst) {
         let pause = || std::thread::sleep(Duration::from_millis(20));
@@ -371,7 +372,7 @@ fn moves(mut client: postgres::Client, number: i32, over: &AtomicBool) -> i32 {
         client.batch_execute("ROLLBACK TO a").expect("taken back");
         pause();
         client.execute(&update, &[&1, &(number + 4)]).expect("given");
-        client.batch_execute("COMMIT").expect("committed");
+        client.execute(&commit, &[]).expect("committed");
         blocks += 1;
     }
     blocks
