@@ -66,11 +66,12 @@ fn five_thousand_idle_sessions_have_no_threads_and_can_all_run_a_statement() {
     let (stop, address) = (AtomicBool::new(false), host.address);
     std::thread::scope(|scope| {
         let busy: Vec<_> = (0..4).map(|_| scope.spawn(|| round_trips(address, &stop))).collect();
+        let end = EndOfLoad(&stop);
         for client in &mut idle {
             client.send(&query(&rows(1)));
             assert_eq!(client.tags(), "TDCZ");
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(end);
         for thread in busy {
             assert!(thread.join().unwrap() > 0);
         }
@@ -80,6 +81,15 @@ fn five_thousand_idle_sessions_have_no_threads_and_can_all_run_a_statement() {
     drop(idle);
     // The busy ones have not left.
     host.wait_alive(4);
+}
+
+/// Ends the load, also where the test fails meanwhile.
+struct EndOfLoad<'a>(&'a AtomicBool);
+
+impl Drop for EndOfLoad<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 fn round_trips(address: SocketAddr, stop: &AtomicBool) -> u64 {

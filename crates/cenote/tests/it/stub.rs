@@ -239,7 +239,8 @@ impl Client {
     /// Connects and says nothing.
     pub fn raw(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // Machines of tests stand still for longer than a server may take.
+        stream.set_read_timeout(Some(Duration::from_secs(90))).unwrap();
         Client {
             stream,
             id: 0,
