@@ -105,24 +105,24 @@ impl Pool {
             Some(backend) => backend,
             None => self.connect(user, users).await?,
         };
-        if *self.retired.borrow() {
-            return Err(NoSession::Retired);
-        }
-        Ok(Lease {
-            backend,
-            user: user.to_owned(),
-            pool: self.clone(),
-            reading: None,
-            _permit: Some(permit),
-        })
+        self.lend(backend, user, Some(permit))
     }
 
-    /// A session for a block that goes on: whoever has the others may wait for it, so it waits for none.
+    /// A session for a block that goes on: clients that have all others may wait for it, so it waits for none.
     ///
     /// # Errors
     /// [`NoSession`].
     pub async fn take_beyond(self: &Arc<Self>, user: &str, users: Option<&Users>) -> Result<Lease, NoSession> {
         let backend = self.connect(user, users).await?;
+        self.lend(backend, user, self.permits.clone().try_acquire_owned().ok())
+    }
+
+    fn lend(
+        self: &Arc<Self>,
+        backend: Backend,
+        user: &str,
+        permit: Option<OwnedSemaphorePermit>,
+    ) -> Result<Lease, NoSession> {
         if *self.retired.borrow() {
             return Err(NoSession::Retired);
         }
@@ -131,7 +131,7 @@ impl Pool {
             user: user.to_owned(),
             pool: self.clone(),
             reading: None,
-            _permit: self.permits.clone().try_acquire_owned().ok(),
+            _permit: permit,
         })
     }
 

@@ -166,8 +166,7 @@ impl Connection {
     }
 
     /// Ends it: the session is rolled back, or its block left to the next server, before it leaves the list, then the
-    /// client is told why. What is given back
-    /// has to be parked until the client has read that.
+    /// client is told why. What is given back has to be parked until the client has read that.
     pub fn end(mut self: Box<Self>, end: End) -> Option<Box<Self>> {
         let peer = self.peer;
         let stage = std::mem::replace(&mut self.stage, Stage::Lost);
