@@ -27,6 +27,7 @@
 
 use cenote_base::error::IoContext;
 use cenote_base::{Error, Result, rt};
+use std::sync::LazyLock;
 
 /// What a kind of memory, network or storage costs. Absent values are unknown, and cost nothing.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -82,9 +83,13 @@ pub struct Width {
 
 const KNOWN: &str = include_str!("profiles.toml");
 
+/// [`KNOWN`], read once: experiments ask for profiles at each access.
+static BUILT_IN: LazyLock<Vec<Profile>> =
+    LazyLock::new(|| parse_upon(KNOWN, Vec::new()).expect("profiles.toml is valid: a test reads it"));
+
 /// All built-in profiles.
 pub fn built_in() -> Vec<Profile> {
-    parse_upon(KNOWN, Vec::new()).expect("profiles.toml is valid: a test reads it")
+    BUILT_IN.clone()
 }
 
 /// The built-in profile of a name; the error lists them.
@@ -92,13 +97,18 @@ pub fn built_in() -> Vec<Profile> {
 /// # Errors
 /// [`Error::Invalid`] with the known names, if this is none of them.
 pub fn named(name: &str) -> Result<Profile> {
-    among(built_in(), name).map_err(|names| Error::Invalid(format!("no device profile \"{name}\"; there are {names}")))
+    among(&BUILT_IN, name).map_err(|names| Error::Invalid(format!("no device profile \"{name}\"; there are {names}")))
 }
 
-fn among(profiles: Vec<Profile>, name: &str) -> Result<Profile, String> {
-    let names: Vec<String> = profiles.iter().map(|p| p.name.clone()).collect();
-    let found = profiles.into_iter().find(|p| p.name == name);
-    found.ok_or_else(|| names.join(", "))
+/// The profile of a name, or all names.
+fn among(profiles: &[Profile], name: &str) -> Result<Profile, String> {
+    let found = profiles.iter().find(|p| p.name == name);
+    found.cloned().ok_or_else(|| names(profiles))
+}
+
+fn names(profiles: &[Profile]) -> String {
+    let names: Vec<&str> = profiles.iter().map(|p| p.name.as_str()).collect();
+    names.join(", ")
 }
 
 /// The profile that a user means: a built-in's name, the path of a file that holds one profile, or `PATH:NAME`.
@@ -124,12 +134,11 @@ pub fn find(text: &str) -> Result<Profile> {
 
 fn chosen(mut profiles: Vec<Profile>, path: &str, name: Option<&str>) -> Result<Profile> {
     match name {
-        Some(name) => among(profiles, name)
+        Some(name) => among(&profiles, name)
             .map_err(|names| Error::Invalid(format!("{path}: no profile \"{name}\"; there are {names}"))),
         None if profiles.len() == 1 => Ok(profiles.remove(0)),
         None => {
-            let names: Vec<&str> = profiles.iter().map(|p| p.name.as_str()).collect();
-            let names = names.join(", ");
+            let names = names(&profiles);
             Err(Error::Invalid(format!(
                 "{path} holds several profiles: say {path}:NAME, with one of {names}"
             )))

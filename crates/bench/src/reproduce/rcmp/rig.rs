@@ -12,7 +12,7 @@ use cenote_sim::rdma::{Faults, MemoryNode, Network, Serving};
 use cenote_space::{GlobalAddress, LocalKeeper};
 use hdrhistogram::Histogram;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 /// Network cards.
 pub const NETWORK: &str = "rcmp-rdma";
@@ -234,8 +234,11 @@ impl Rig {
 
 /// Bytes a second that a processor copies from its host's memory.
 pub fn copies() -> f64 {
-    let speed = profile::named(LOCAL).expect("a built-in profile").stream_bandwidth;
-    speed.expect("the profile says so")
+    static SPEED: LazyLock<f64> = LazyLock::new(|| {
+        let speed = profile::named(LOCAL).expect("a built-in profile").stream_bandwidth;
+        speed.expect("the profile says so")
+    });
+    *SPEED
 }
 
 /// The name of a memory node.
