@@ -17,7 +17,7 @@
 
 use super::rig::{Rig, name};
 use super::store::{Costs, Layout, Place, Store, fill};
-use cenote_base::rt::{self, Condvar, Mutex};
+use cenote_base::rt::{self, Condvar, HashMap, Mutex};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::{Endpoint, Fabric, Posted, Remote, Work};
 use cenote_fabric::{Identity, Region, RegionOptions};
@@ -39,7 +39,7 @@ pub struct Swap {
 
 struct State {
     /// By page.
-    mapped: BTreeMap<u64, usize>,
+    mapped: HashMap<u64, usize>,
     frames: Vec<Frame>,
     free: Vec<usize>,
     hand: usize,
@@ -84,7 +84,7 @@ pub fn open(rig: &Rig, pod: usize) -> Swap {
         ways,
         frames: frames(count as u64 * PAGE),
         state: Mutex::new(State {
-            mapped: BTreeMap::new(),
+            mapped: HashMap::default(),
             frames: vec![Frame::default(); count],
             free: (0..count).rev().collect(),
             hand: 0,

@@ -5,11 +5,11 @@ use super::super::store::{Costs, Layout, Store};
 use super::super::swap::{FRAMES_AT, frames};
 use super::wire::{self, Ask, ToCache, ToHome};
 use super::{LINE, Ways};
-use cenote_base::rt::{self, Condvar, Mutex, MutexGuard};
+use cenote_base::rt::{self, Condvar, HashMap, Mutex, MutexGuard};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::call::{Answer, Call, Called, CallerId, Serve};
 use cenote_fabric::{Region, Span};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 const SHARDS: usize = 16;
 
@@ -25,16 +25,17 @@ pub struct Cache {
 
 /// Some of the lines.
 struct Shard {
-    lines: BTreeMap<u64, Held>,
-    pending: BTreeMap<u64, Pending>,
+    lines: HashMap<u64, Held>,
+    pending: HashMap<u64, Pending>,
     /// Modified lines on their way home, and the order in which they left.
-    leaving: BTreeMap<u64, Leaving>,
+    leaving: HashMap<u64, Leaving>,
     left: VecDeque<u64>,
     /// Lines that have come home while a recall was on its way, and their grants.
-    gone: BTreeMap<u64, u64>,
+    gone: HashMap<u64, u64>,
     free: Vec<usize>,
-    /// Lines in the order of coming; a line that was used meanwhile gets a second turn.
-    turns: BTreeMap<u64, u64>,
+    /// Turns and their lines, in the order of coming; a line that was used meanwhile gets a second turn. Of a line that
+    /// has gone since, or has a later turn, the turn counts for nothing.
+    turns: VecDeque<(u64, u64)>,
     counted: u64,
     hits: u64,
     misses: u64,
@@ -120,13 +121,13 @@ impl Cache {
     pub fn new(rig: &Rig, pod: usize) -> Self {
         let count = (rig.shape.local / LINE) as usize / SHARDS;
         let shard = |n: usize| Shard {
-            lines: BTreeMap::new(),
-            pending: BTreeMap::new(),
-            leaving: BTreeMap::new(),
+            lines: HashMap::default(),
+            pending: HashMap::default(),
+            leaving: HashMap::default(),
             left: VecDeque::new(),
-            gone: BTreeMap::new(),
+            gone: HashMap::default(),
             free: (n * count..(n + 1) * count).rev().collect(),
-            turns: BTreeMap::new(),
+            turns: VecDeque::new(),
             counted: 0,
             hits: 0,
             misses: 0,
@@ -375,6 +376,11 @@ fn pieces(at: u64, len: usize) -> impl Iterator<Item = Piece> {
     })
 }
 
+/// Whether a turn is its line's.
+fn counts(lines: &HashMap<u64, Held>, (turn, line): (u64, u64)) -> bool {
+    lines.get(&line).is_some_and(|held| held.turn == turn)
+}
+
 impl Shard {
     /// Takes note of lines that have come home, in the order in which they left.
     fn reap(&mut self) -> Result<()> {
@@ -406,22 +412,27 @@ impl Shard {
     /// The last turn of all.
     fn turn(&mut self, line: u64) -> u64 {
         self.counted += 1;
-        self.turns.insert(self.counted, line);
+        if self.turns.len() > 2 * self.lines.len() + 64 {
+            let lines = &self.lines;
+            self.turns.retain(|turn| counts(lines, *turn));
+        }
+        self.turns.push_back((self.counted, line));
         self.counted
     }
 
     fn remove(&mut self, line: u64) {
         if let Some(held) = self.lines.remove(&line) {
             self.free.push(held.frame);
-            self.turns.remove(&held.turn);
         }
     }
 
     /// The line that goes next, if one may.
     fn victim(&mut self) -> Option<u64> {
-        while let Some((_, line)) = self.turns.pop_first() {
-            let was_used = self.lines.get_mut(&line).map(|held| std::mem::take(&mut held.used));
-            if was_used != Some(true) {
+        while let Some((turn, line)) = self.turns.pop_front() {
+            let Some(held) = self.lines.get_mut(&line).filter(|held| held.turn == turn) else {
+                continue;
+            };
+            if !std::mem::take(&mut held.used) {
                 return Some(line);
             }
             let turn = self.turn(line);

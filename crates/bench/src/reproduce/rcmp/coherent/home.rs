@@ -5,13 +5,13 @@ use super::super::store::{Layout, Place};
 use super::super::swap::fill_lane;
 use super::wire::{self, Ask, ToCache, ToHome};
 use super::{LINE, Ways};
-use cenote_base::rt::{self, Condvar, Mutex, Nanos};
+use cenote_base::rt::{self, Condvar, HashMap, Mutex, Nanos};
 use cenote_base::{Error, Result};
 use cenote_fabric::profile;
 use cenote_fabric::rdma::Key;
 use cenote_fabric::rdma::call::{Answer, Call, CallerId, Serve};
 use cenote_sim::rdma::MemoryNode;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// Threads of a home that wait for caches.
@@ -32,7 +32,7 @@ pub struct Home {
 
 #[derive(Default)]
 struct GrantTable {
-    entries: BTreeMap<u64, Entry>,
+    entries: HashMap<u64, Entry>,
     jobs: VecDeque<Job>,
 }
 

@@ -45,7 +45,8 @@ const INVALIDATE: u8 = 4;
 const RECALL: u8 = 5;
 
 fn put(kind: u8, words: &[u64], bytes: &[u8]) -> Vec<u8> {
-    let mut message = vec![kind];
+    let mut message = Vec::with_capacity(1 + 8 * words.len() + bytes.len());
+    message.push(kind);
     words
         .iter()
         .for_each(|word| message.extend_from_slice(&word.to_le_bytes()));
