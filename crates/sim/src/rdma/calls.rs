@@ -103,6 +103,8 @@ enum Event {
 /// here.)
 struct Group {
     calls: Vec<Call>,
+    /// What they are called while they are under way.
+    numbers: Vec<u64>,
     left: usize,
     /// They will not be asked for.
     dropped: bool,
@@ -396,8 +398,13 @@ impl State {
     /// Starts calls; their group.
     fn ask_all(&mut self, line: &Line, calls: Vec<Call>, news: &Arc<AtomicU32>, now: Nanos, profile: &Profile) -> u64 {
         let (group, left) = (self.calls.count(), calls.len());
-        let dropped = false;
-        self.calls.groups.insert(group, Group { calls, left, dropped });
+        let begun = Group {
+            calls,
+            numbers: Vec::with_capacity(left),
+            left,
+            dropped: false,
+        };
+        self.calls.groups.insert(group, begun);
         let broken = line.broken.load(Relaxed);
         for index in 0..left {
             let call = &mut self.calls.groups.get_mut(&group).expect("it has calls left").calls[index];
@@ -444,6 +451,8 @@ impl State {
             late,
         };
         self.calls.under_way.insert(call, asked);
+        let its = self.calls.groups.get_mut(&group).expect("it has calls left");
+        its.numbers.push(call);
         self.calls.plan_next(at, Event::Request, call);
     }
 
@@ -625,12 +634,12 @@ impl State {
         let hears = |s: &Session| !s.line.life.is_over() && !self.is_severed(&s.line);
         let heard: Vec<(CallerId, bool)> = callers.iter().map(|(id, s)| (*id, hears(s))).collect();
         for (id, hears) in heard {
-            let open = self.calls.under_way.values().any(|a| a.line.caller == id);
             let server = self.calls.servers.get_mut(&node)?;
             let session = server.callers.get_mut(&id)?;
             session.heard = if hears { now } else { session.heard };
             let (called, silent) = (session.called, now.since(session.heard));
-            if hears && session.closing && !open || silent > silence {
+            let is_open = |calls: &BTreeMap<u64, Asked>| calls.values().any(|a| a.line.caller == id);
+            if hears && session.closing && !is_open(&self.calls.under_way) || silent > silence {
                 server.callers.remove(&id);
                 if called {
                     return Some(id);
@@ -776,10 +785,10 @@ impl Waiting {
         let now = state::true_now();
         let mut state = self.network.state();
         state.catch_up(now);
-        if state.calls.groups.get(&self.group).is_none_or(|g| g.left == 0) {
-            return None;
-        }
-        let mine = state.calls.under_way.values().filter(|a| a.group == self.group);
+        let (calls, group) = (&state.calls, state.calls.groups.get(&self.group));
+        let group = group.filter(|g| g.left > 0)?;
+        let under_way = group.numbers.iter().filter_map(|call| calls.under_way.get(call));
+        let mine = under_way.filter(|a| a.group == self.group);
         let next = mine.flat_map(|a| [Some(a.late.0), a.next.map(|n| n.0)]).flatten().min();
         Some(next.unwrap_or(now).max(now + Nanos(1)))
     }
