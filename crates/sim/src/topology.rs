@@ -101,6 +101,8 @@ pub struct DeviceSpec {
     pub profile: Profile,
     /// Timing alone: every view is the memory itself. For projections, where one host uses a part at a time.
     pub coherent: bool,
+    /// Nearly all of it will be used, if it is coherent: the simulator's machine gives it whole, in wide pages.
+    pub dense: bool,
 }
 
 impl DeviceSpec {
@@ -115,6 +117,7 @@ impl DeviceSpec {
             window: 0,
             profile: profile::named(profile)?,
             coherent: false,
+            dense: false,
         })
     }
 

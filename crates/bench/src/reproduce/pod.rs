@@ -259,6 +259,7 @@ fn topology(system: System, instances: usize, scale: Scale) -> Result<Topology> 
         if system == System::Cxl {
             topology.devices.push(DeviceSpec {
                 coherent: true,
+                dense: true,
                 ..DeviceSpec::new(&format!("cxl{i}"), scale.memory, "cxl-switch").map_err(impossible)?
             });
         }

@@ -114,7 +114,7 @@ impl Cache {
     pub(crate) fn new(lines: u64, ways: u32) -> io::Result<Self> {
         let sets = (lines / u64::from(ways)) as u32;
         Ok(Self {
-            tags: Map::zeros((1 << Id::BITS) * TAG_BYTES)?,
+            tags: Map::wide_zeros((1 << Id::BITS) * TAG_BYTES)?,
             ways: vec![0; (sets * ways) as usize],
             hands: vec![0; sets as usize],
             ways_each: ways,

@@ -10,7 +10,7 @@
 #![allow(unsafe_code, reason = "maps memory, and accesses it by address")]
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -127,6 +127,33 @@ impl Map {
         // SAFETY: a fresh range at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(null_mut(), len, READ_WRITE, flags)? };
         Self::new(base, len)
+    }
+
+    /// As [`Map::zeros`], for what is accessed all over: in pages of 2 MiB where the system has them, so that looking
+    /// up addresses takes little time.
+    pub(crate) fn wide_zeros(len: usize) -> io::Result<Self> {
+        const WIDE: usize = 2 << 20;
+        if len < WIDE {
+            return Self::zeros(len);
+        }
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a fresh range at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(null_mut(), len + WIDE, READ_WRITE, flags)? };
+        let before = base.addr().next_multiple_of(WIDE) - base.addr();
+        let pages = len.next_multiple_of(rustix::param::page_size());
+        // SAFETY: what is before and behind the aligned part of that range, which no thread uses yet.
+        unsafe {
+            if before > 0 {
+                munmap(base, before)?;
+            }
+            if pages < len + WIDE - before {
+                munmap(base.byte_add(before + pages), len + WIDE - before - pages)?;
+            }
+        }
+        // SAFETY: inside the range; its bytes stay what they are. A system that has no such pages refuses, and is slow.
+        let _ = unsafe { madvise(base.byte_add(before), len, Advice::LinuxHugepage) };
+        // SAFETY: inside the range.
+        Self::new(unsafe { base.byte_add(before) }, len)
     }
 
     /// The first `len` bytes of a file, shared.

@@ -16,7 +16,6 @@ use crate::link::{Links, Medium, Place};
 use crate::topology::{DeviceSpec, HostSpec, Topology};
 use cenote_base::random::Random;
 use cenote_base::rt::Nanos;
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -43,6 +42,8 @@ pub(crate) struct Opened {
 /// A named part of a view.
 struct Part {
     name: &'static str,
+    /// Pages of the database, which are counted by space, too.
+    is_pages: bool,
     /// Its lines, first and beyond the last.
     lines: (u32, u32),
     moved: Lines,
@@ -51,6 +52,9 @@ struct Part {
 /// Bytes of a page of the database, and where in it the page's space stands.
 const PAGE: usize = 16384;
 const SPACE_AT: usize = 4;
+
+/// A host's own memory of so many bytes is in wide pages.
+const DENSE: u64 = 32 << 20;
 
 struct ViewMem {
     device: Option<usize>,
@@ -65,8 +69,28 @@ struct ViewMem {
     medium: Arc<Medium>,
     moved: Lines,
     parts: Vec<Part>,
-    spaces: BTreeMap<u32, Lines>,
+    spaces: Spaces,
     stale_reads: u64,
+}
+
+/// Lines moved by space. Most are of the space of the line before.
+#[derive(Default)]
+struct Spaces {
+    moved: Vec<(u32, Lines)>,
+    last: usize,
+}
+
+impl Spaces {
+    fn of(&mut self, space: u32) -> &mut Lines {
+        if self.moved.get(self.last).is_none_or(|last| last.0 != space) {
+            let known = self.moved.iter().position(|of| of.0 == space);
+            self.last = known.unwrap_or(self.moved.len());
+            if known.is_none() {
+                self.moved.push((space, Lines::default()));
+            }
+        }
+        &mut self.moved[self.last].1
+    }
 }
 
 impl ViewMem {
@@ -98,7 +122,8 @@ struct DeviceMem {
     bytes: u64,
     window: u64,
     coherent: bool,
-    file: OwnedFd,
+    /// What views map their windows from; none where they are the memory itself.
+    file: Option<OwnedFd>,
     memory: Map,
     len: u64,
     /// It is gone, with all that was in it; until a process opens what is there in its place.
@@ -122,8 +147,15 @@ pub(crate) struct State {
 impl DeviceMem {
     fn new(spec: &DeviceSpec) -> io::Result<Self> {
         let whole_lines = spec.bytes.next_multiple_of(size_of::<Bytes>() as u64);
-        let file = maps::file("cenote-device", whole_lines)?;
-        let memory = Map::of(&file, whole_lines as usize)?;
+        let (file, memory) = match (spec.coherent, spec.dense) {
+            (true, true) => (None, Map::wide_zeros(whole_lines as usize)?),
+            (true, false) => (None, Map::zeros(whole_lines as usize)?),
+            (false, _) => {
+                let file = maps::file("cenote-device", whole_lines)?;
+                let memory = Map::of(&file, whole_lines as usize)?;
+                (Some(file), memory)
+            }
+        };
         Ok(Self {
             name: spec.name.clone(),
             path: spec.path(),
@@ -183,9 +215,9 @@ impl State {
         let d = &mut self.devices[device];
         let window = d.window as usize;
         let memory = d.memory.clone();
-        let seen = match d.coherent {
-            true => memory.clone(),
-            false => Map::view(d.memory.len(), window, &d.file)?,
+        let seen = match &d.file {
+            None => memory.clone(),
+            Some(file) => Map::view(d.memory.len(), window, file)?,
         };
         let view = ViewMem {
             device: Some(device),
@@ -198,7 +230,7 @@ impl State {
             medium,
             moved: Lines::default(),
             parts: Vec::new(),
-            spaces: BTreeMap::new(),
+            spaces: Spaces::default(),
             stale_reads: 0,
         };
         let window = if d.coherent { d.bytes } else { d.window };
@@ -209,7 +241,11 @@ impl State {
 
     pub(crate) fn open_local(&mut self, host: usize, len: u64) -> io::Result<Opened> {
         let len = len.next_multiple_of(4096);
-        let map = Map::zeros(len as usize)?;
+        // Regions of engines, which fill theirs, are as large as that, and others' are not.
+        let map = match len < DENSE {
+            true => Map::zeros(len as usize)?,
+            false => Map::wide_zeros(len as usize)?,
+        };
         let h = &mut self.hosts[host];
         let view = ViewMem {
             device: None,
@@ -222,7 +258,7 @@ impl State {
             medium: Arc::clone(&h.medium),
             moved: Lines::default(),
             parts: Vec::new(),
-            spaces: BTreeMap::new(),
+            spaces: Spaces::default(),
             stale_reads: 0,
         };
         h.add(view, len)
@@ -268,6 +304,7 @@ impl State {
                 Some(part) => part.lines = lines,
                 None => view.parts.push(Part {
                     name,
+                    is_pages: *name == "pages",
                     lines,
                     moved: Lines::default(),
                 }),
@@ -490,10 +527,10 @@ impl State {
         let part = view.parts.iter_mut().find(|p| (p.lines.0..p.lines.1).contains(&at));
         let Some(part) = part else { return };
         part.moved += moved;
-        if part.name == "pages" {
+        if part.is_pages {
             let page = (at - part.lines.0) as usize * 64 / PAGE * PAGE + part.lines.0 as usize * 64;
             let space = u32::from_le_bytes(view.memory.read(page + SPACE_AT));
-            *view.spaces.entry(space).or_default() += moved;
+            *view.spaces.of(space) += moved;
         }
     }
 
@@ -844,7 +881,7 @@ impl State {
             device: view.device,
             moved: view.moved,
             parts: view.parts.iter().map(|p| (p.name, p.moved)).collect(),
-            spaces: view.spaces.clone(),
+            spaces: view.spaces.moved.iter().copied().collect(),
             stale_reads: view.stale_reads,
             ..ViewTraffic::default()
         }
