@@ -181,8 +181,7 @@ impl Schedule {
             Order::Adversary(a) => a.point(&mut self.table),
             Order::Events(e) => e.point(&mut self.table),
         };
-        self.arm();
-        switch
+        self.go_on_or_suspend(switch)
     }
 
     /// The running thread spins: whether there is another to go on. `yields`: it would rather give its turn away.
@@ -191,8 +190,15 @@ impl Schedule {
             Order::Adversary(a) => a.spin(&mut self.table),
             Order::Events(e) => e.spin(&mut self.table, yields),
         };
-        self.arm();
-        switch || fast(|f| f.steps.get()) >= self.step_limit
+        self.go_on_or_suspend(switch || fast(|f| f.steps.get()) >= self.step_limit)
+    }
+
+    /// Bounds are for a thread that goes on. Where it suspends, [`Schedule::run`] sets those of the next.
+    fn go_on_or_suspend(&mut self, suspends: bool) -> bool {
+        if !suspends {
+            self.arm();
+        }
+        suspends
     }
 
     /// The running thread sleeps on a word.

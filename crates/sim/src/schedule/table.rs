@@ -3,7 +3,8 @@
 //!
 //! Invariants:
 //! - a thread that waits is on the list of its word and counted in `waiting`; no other thread is;
-//! - a timer counts for a thread as long as the thread is in the sleep that the timer names.
+//! - a timer counts for a thread as long as the thread is in the sleep that the timer names;
+//! - what is kept as the next deadline is forgotten when a timer comes or goes, or a sleeper leaves its word's list.
 
 use crate::clock::fast;
 use cenote_base::rt::{HashMap, Nanos, Wait};
@@ -55,6 +56,8 @@ pub(super) struct ThreadTable {
     sleepers: HashMap<usize, Vec<Id>>,
     /// Deadline, sleep, thread; an entry of an older sleep counts for nothing.
     timers: BinaryHeap<Reverse<(Nanos, u64, Id)>>,
+    /// The next deadline, since it was last looked for: points ask for it far more often than it changes.
+    next: Option<Option<Nanos>>,
     /// Sleeps so far.
     sleeps: u64,
     /// Threads that wait.
@@ -79,6 +82,7 @@ impl ThreadTable {
         self.waiting += 1;
         if let Some(deadline) = deadline {
             self.timers.push(Reverse((deadline, sleep, id)));
+            self.next = None;
         }
     }
 
@@ -91,6 +95,7 @@ impl ThreadTable {
         }
         assert!(self.waiting > 0, "a thread on a word's list is counted as waiting");
         self.waiting -= 1;
+        self.next = None;
     }
 
     /// Makes a sleeper ready, for the order to take it; false if the thread does not sleep.
@@ -105,7 +110,17 @@ impl ThreadTable {
     }
 
     /// The next deadline of a sleeper.
+    #[inline]
     pub(super) fn next_deadline(&mut self) -> Option<Nanos> {
+        if let Some(next) = self.next {
+            return next;
+        }
+        let next = self.look_for_deadline();
+        self.next = Some(next);
+        next
+    }
+
+    fn look_for_deadline(&mut self) -> Option<Nanos> {
         while let Some(Reverse((deadline, number, id))) = self.timers.peek() {
             match self.threads[*id].status {
                 Status::Waiting { sleep, .. } if sleep == *number => return Some(*deadline),
@@ -117,6 +132,7 @@ impl ThreadTable {
 
     /// Makes the sleeper with the next deadline ready, for the order to take it; with its deadline.
     pub(super) fn fire(&mut self) -> Option<(Id, Nanos)> {
+        self.next = None;
         let Reverse((deadline, _, id)) = self.timers.pop()?;
         self.wake(id, Wait::TimedOut).then_some((id, deadline))
     }
