@@ -558,8 +558,8 @@ impl FileOps for MemFile {
     }
 
     fn write_vectored_at(&self, bufs: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
-        let all: Vec<u8> = bufs.iter().flat_map(|b| b.iter().copied()).collect();
-        self.write_at(&all, offset)
+        let parts: Vec<&[u8]> = bufs.iter().map(|b| &**b).collect();
+        self.write_at(&parts.concat(), offset)
     }
 
     fn sync_data(&self) -> io::Result<()> {
