@@ -21,8 +21,8 @@ fn main() -> Result<()> {
             ("storage", System::Vanilla(0.125)),
         ] {
             let [alone, together] = [
-                measure(&dataset, system, false, &Costs::cenote(), seed)?,
-                measure(&dataset, system, true, &Costs::cenote(), seed)?,
+                measure(&dataset, system, false, &Costs::cenote(), (seed, false))?,
+                measure(&dataset, system, true, &Costs::cenote(), (seed, false))?,
             ];
             let kinds = [
                 ("index read", alone.index_read, together.index_read),

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Rows of a statement; of a join so many are drawn, and those drawn twice come once.
 const ROWS: i32 = 300;
-/// Statements of each kind.
+/// Statements of each kind; of scans, which draw nothing and take longest, a quick run has one of each table.
 const STATEMENTS: usize = 40;
 
 /// Mean times of a statement: of 300 rows, or a scan.
@@ -29,11 +29,17 @@ pub struct Times {
 }
 
 /// Runs each kind on one instance of a system. `together`: whether pages are read so; `costs`: of a row, a hundredth of
-/// a range's.
+/// a range's; `quick`: fewer scans.
 ///
 /// # Errors
 /// [`Error::Simulation`] if the world cannot be set up, or if something in it fails.
-pub fn measure(dataset: &Dataset, system: System, together: bool, costs: &Costs, seed: u64) -> Result<Times> {
+pub fn measure(
+    dataset: &Dataset,
+    system: System,
+    together: bool,
+    costs: &Costs,
+    (seed, quick): (u64, bool),
+) -> Result<Times> {
     let world = world(system, 1, dataset.scale, seed)?;
     let files = dataset.files(1);
     let run = |w: &World| {
@@ -43,7 +49,8 @@ pub fn measure(dataset: &Dataset, system: System, together: bool, costs: &Costs,
         let (times, scale, costs) = (Arc::new(Mutex::new(None)), dataset.scale, costs.clone());
         let told = Arc::clone(&times);
         let process = w.process(0, "instance", move || {
-            let measured = statements(&options, &costs, scale.tables, scale.rows);
+            let scans = if quick { scale.tables as usize } else { STATEMENTS };
+            let measured = statements(&options, &costs, (scale.tables, scale.rows), scans);
             *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(measured.map_err(failed("a statement")));
         });
         let exit = process.join();
@@ -56,7 +63,12 @@ pub fn measure(dataset: &Dataset, system: System, together: bool, costs: &Costs,
     world.run(run).value
 }
 
-fn statements(options: &EngineOptions, costs: &Costs, tables: u32, rows: i32) -> cenote_engine::Result<Times> {
+fn statements(
+    options: &EngineOptions,
+    costs: &Costs,
+    (tables, rows): (u32, i32),
+    scans: usize,
+) -> cenote_engine::Result<Times> {
     let engine = Engine::open(options.clone())?;
     Tables::open(&engine, tables, rows)?.warm_up(&engine)?;
     let mut tx = engine.begin(Isolation::ReadCommitted);
@@ -64,18 +76,25 @@ fn statements(options: &EngineOptions, costs: &Costs, tables: u32, rows: i32) ->
         .filter_map(|n| tx.table(&format!("sbtest{n}")).transpose())
         .collect::<cenote_engine::Result<_>>()?;
     let mut draw = Random(rt::random());
-    let mut mean = |make: &dyn Fn(&Tx, &Arc<Table>, &mut Random) -> RowScan| -> cenote_engine::Result<Nanos> {
+    type Make<'a> = &'a dyn Fn(&Tx, &Arc<Table>, &mut Random) -> RowScan;
+    let mut mean = |count: usize, make: Make| -> cenote_engine::Result<Nanos> {
         let begun = rt::now();
-        for n in 0..STATEMENTS {
+        for n in 0..count {
             tx.begin_statement();
             let mut scan = make(&tx, &tables[n % tables.len()], &mut draw);
             read_all(&tx, &mut scan, costs)?;
         }
-        Ok(Nanos(rt::now().since(begun).raw() / STATEMENTS as u64))
+        Ok(Nanos(rt::now().since(begun).raw() / count as u64))
     };
-    let index_read = mean(&|tx, table, draw| by_index(tx, table, 1 + draw.below((rows - ROWS) as u64) as i32))?;
-    let index_join = mean(&|tx, table, draw| by_keys(tx, table, (0..ROWS).map(|_| draw.below(rows as u64) as i32)))?;
-    let scan = mean(&|tx, table, _| tx.scan(table, KeyRange::all(), Direction::Forward))?;
+    let index_read = mean(STATEMENTS, &|tx, table, draw| {
+        by_index(tx, table, 1 + draw.below((rows - ROWS) as u64) as i32)
+    })?;
+    let index_join = mean(STATEMENTS, &|tx, table, draw| {
+        by_keys(tx, table, (0..ROWS).map(|_| draw.below(rows as u64) as i32))
+    })?;
+    let scan = mean(scans, &|tx, table, _| {
+        tx.scan(table, KeyRange::all(), Direction::Forward)
+    })?;
     tx.rollback()?;
     engine.halt();
     Ok(Times {

@@ -143,17 +143,21 @@ fn whole(options: &Options, all: &[&str], page: &Page) -> Result<String> {
 /// # Errors
 /// As [`figures`].
 pub fn probe(options: &Options) -> Result<Figure> {
-    let name = match &options.paper[..] {
-        "rcmp" => "locks",
-        "serverless" => "fig11",
-        _ => "fig1",
-    };
     let small = Options {
-        figures: vec![name.into()],
+        figures: vec![probe_of(&options.paper).into()],
         quick: true,
         ..options.clone()
     };
     Ok(figures(&small)?.remove(0))
+}
+
+/// The name of a paper's probe.
+pub fn probe_of(paper: &str) -> &'static str {
+    match paper {
+        "rcmp" => "locks",
+        "serverless" => "fig11",
+        _ => "fig1",
+    }
 }
 
 /// Runs what is asked for, by each of the seeds.

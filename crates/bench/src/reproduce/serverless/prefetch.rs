@@ -59,7 +59,8 @@ pub fn fig15(options: &Options, dataset: &Dataset, progress: &Progress) -> Resul
     let cases: Vec<(usize, usize, bool)> = all().flat_map(|(c, p)| [(c, p, false), (c, p, true)]).collect();
     let bar = progress.bar("prefetching", cases.len() as u64);
     let times = options::parallel(&cases, |(costs, place, together)| {
-        let times = keys::measure(dataset, PLACES[*place].1, *together, &sets[*costs], options.seed);
+        let how = (options.seed, options.quick);
+        let times = keys::measure(dataset, PLACES[*place].1, *together, &sets[*costs], how);
         bar.inc(1);
         times
     });
