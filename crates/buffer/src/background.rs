@@ -60,13 +60,14 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
 }
 
 impl Pool {
-    fn stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.signals.stop.load(Ordering::Acquire)
     }
 
     /// Tells the threads to end.
     pub(crate) fn stop(&self) {
         self.signals.stop.store(true, Ordering::Release);
+        self.signals.reserve.set();
         self.signals.evict.set();
         self.signals.flush.set();
         self.signals.prefetch.set();
@@ -76,7 +77,7 @@ impl Pool {
 
     fn serve_reserve(&self) {
         let (geometry, kept) = (*self.frames.geometry(), FrameIndex::new(self.touched()));
-        while !self.stopping() && self.reserve_on_demand() {}
+        while !self.is_stopping() && self.reserve_on_demand() {}
         self.signals.reserving.store(false, Ordering::Release);
         self.map_kept(geometry.descriptors_at, geometry.page_at(kept));
         self.use_huge_pages(self.frames.region().reserved());
@@ -85,7 +86,7 @@ impl Pool {
     /// Has the region lie in huge pages, at a quarter of one processor. That there are none to be had is no error.
     fn use_huge_pages(&self, end: u64) {
         let mut at = 0;
-        while at < end && !self.stopping() && !rt::simulated() {
+        while at < end && !self.is_stopping() && !rt::simulated() {
             let began = rt::now();
             let Ok(next) = self.frames.region().collapse_step(at, end) else {
                 return;
@@ -93,7 +94,8 @@ impl Pool {
             at = next;
             let took = rt::now().since(began);
             if took > COPIED {
-                rt::sleep(took + took + took);
+                // A step of a busy machine takes seconds: the end does not wait for three times that.
+                self.signals.reserve.wait_timeout(took + took + took);
             }
         }
     }
@@ -102,7 +104,7 @@ impl Pool {
     /// KiB, ten times what this takes. What cannot be mapped in advance is mapped when it is used.
     fn map_kept(&self, from: u64, to: u64) {
         let mut at = from;
-        while at < to && !self.stopping() {
+        while at < to && !self.is_stopping() {
             let length = MAP_STEP.min(to - at);
             if self.frames.region().populate(at, length).is_err() {
                 return;
@@ -139,7 +141,7 @@ impl Pool {
     }
 
     fn serve_evict(&self) {
-        while !self.stopping() {
+        while !self.is_stopping() {
             self.signals.evict.wait();
             self.signals.evict.reset();
             match self.refill() {
@@ -152,8 +154,8 @@ impl Pool {
 
     fn serve_flush(&self) {
         let mut last = rt::now();
-        while !self.stopping() && self.sweep_part() {}
-        while !self.stopping() {
+        while !self.is_stopping() && self.sweep_part() {}
+        while !self.is_stopping() {
             self.signals.flush.wait_timeout(self.flush_turn);
             self.signals.flush.reset();
             let mut done = self.keep_log_short();
@@ -161,7 +163,7 @@ impl Pool {
                 last = rt::now();
                 done = self.checkpoint().map(|_| ());
             }
-            if done.is_err() && !self.stopping() {
+            if done.is_err() && !self.is_stopping() {
                 rt::sleep(PAUSE);
             }
         }
@@ -174,7 +176,7 @@ impl Pool {
             REMOTE_TURN
         };
         let mut looked = rt::now();
-        while !self.signals.remote.wait_timeout(turn) && !self.stopping() {
+        while !self.signals.remote.wait_timeout(turn) && !self.is_stopping() {
             self.tell_readers();
             if rt::now().since(looked) >= REMOTE_TURN {
                 looked = rt::now();
@@ -184,13 +186,13 @@ impl Pool {
     }
 
     fn serve_scale(&self) {
-        while !self.signals.scale.wait_timeout(REMOTE_TURN) && !self.stopping() {
-            self.lower.scale(&|| self.stopping());
+        while !self.signals.scale.wait_timeout(REMOTE_TURN) && !self.is_stopping() {
+            self.lower.scale(&|| self.is_stopping());
         }
     }
 
     fn serve_prefetches(&self) {
-        while !self.stopping() {
+        while !self.is_stopping() {
             self.signals.prefetch.wait();
             self.signals.prefetch.reset();
             self.read_ahead();

@@ -108,6 +108,8 @@ pub(crate) struct Signals {
     pub reserving: AtomicBool,
     /// No more memory can be reserved: the pool goes on with what there is.
     pub reserve_failed: AtomicBool,
+    /// The end, for the thread that reserves memory.
+    pub reserve: Event,
     /// Clean free frames run low.
     pub evict: Event,
     /// The log grows long, or a thread wants a checkpoint.

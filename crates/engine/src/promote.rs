@@ -53,20 +53,24 @@ impl Engine {
     }
 
     /// Ends a reader, and leaves its memory: frames as of the moment at which the database was taken.
-    fn leave(reader: Arc<Engine>, dir: &DataDir) -> Option<Kept> {
+    fn leave(reader: Arc<Engine>, dir: &DataDir, took: &mut Took) -> Option<Kept> {
         reader.stopping.store(true, Ordering::Release);
         reader.pool.end();
+        took.note("threads of the pool");
         reader.stop_threads();
+        took.note("threads of the engine");
         let followed = dir.taken_at().map(|taken| match planted(Fault::LastMoves) {
             true => Ok(()),
             false => reader.pool.follow_to_end(taken),
         });
+        took.note("last moves");
         let until = rt::now() + LET_GO;
         while Arc::strong_count(&reader) > 1 && rt::now() < until {
             rt::sleep(rt::Nanos::from_millis(1));
         }
         let kept = reader.pool.kept();
         let was_last = Arc::into_inner(reader).is_some();
+        took.note("memory let go");
         (matches!(followed, Some(Ok(()))) && was_last).then_some(kept)
     }
 }
@@ -77,7 +81,40 @@ impl Promotion {
     /// # Errors
     /// Those of [`Engine::open`].
     pub fn open(self, reader: Arc<Engine>) -> Result<Arc<Engine>> {
-        let kept = Engine::leave(reader, &self.dir);
-        Engine::open_in(self.options, self.dir, kept)
+        let mut took = Took::begin();
+        let kept = Engine::leave(reader, &self.dir, &mut took);
+        let engine = Engine::open_in(self.options, self.dir, kept)?;
+        took.note("opening");
+        engine.report.lock().notes.push(took.text());
+        Ok(engine)
+    }
+}
+
+/// What each step of a promotion took.
+struct Took {
+    since: rt::Nanos,
+    steps: Vec<(&'static str, rt::Nanos)>,
+}
+
+impl Took {
+    fn begin() -> Took {
+        Took {
+            since: rt::now(),
+            steps: Vec::new(),
+        }
+    }
+
+    fn note(&mut self, step: &'static str) {
+        let now = rt::now();
+        self.steps.push((step, now.since(self.since)));
+        self.since = now;
+    }
+
+    fn text(&self) -> String {
+        let steps = self
+            .steps
+            .iter()
+            .map(|(step, took)| format!("{step} {} ms", took.0 / 1_000_000));
+        format!("its steps took: {}", steps.collect::<Vec<_>>().join(", "))
     }
 }

@@ -49,7 +49,7 @@ pub(crate) struct Backing {
 }
 
 /// Space is taken in steps of this, so that a failure comes early and another thread may go on.
-pub(crate) const RESERVE_STEP: u64 = 64 << 20;
+pub(crate) const RESERVE_STEP: u64 = 16 << 20;
 
 impl Backing {
     /// Opens (or makes) and locks it.

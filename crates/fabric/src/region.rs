@@ -407,7 +407,7 @@ impl Region {
         Ok(())
     }
 
-    /// Reserves the next bytes below `end`, at most 64 MiB of them; the new [`Region::reserved`].
+    /// Reserves the next bytes below `end`, at most 16 MiB of them; the new [`Region::reserved`].
     /// For a background thread that hands out what it gets.
     ///
     /// # Errors
@@ -478,14 +478,17 @@ impl Region {
 
     /// Gathers the next small pages of a reserved range below `end` into huge ones, at most 2 MiB of them: where it
     /// came to. 1.4 ms where there is something to copy, 50 us where there is not. Without huge pages the processor's
-    /// address cache misses at nearly each page of a large region: a point lookup took a sixth longer.
+    /// address cache misses at nearly each page of a large region: a point lookup took a sixth longer. Memory of this
+    /// process alone has huge pages from its first use on, and is passed over: on a busy machine a call takes seconds,
+    /// whatever it finds.
     ///
     /// # Errors
     /// The machine has no huge page to give, or its kernel does not do this: it works without.
     pub fn collapse_step(&self, from: u64, end: u64) -> std::io::Result<u64> {
         let end = end.min(self.len());
         let to = (from / HUGE_PAGE * HUGE_PAGE + HUGE_PAGE).min(end);
-        if matches!(self.kind(), Kind::File | Kind::Dram) && to.is_multiple_of(HUGE_PAGE) {
+        let backing = self.backing.as_ref();
+        if backing.is_some_and(|b| matches!(b.kind, Kind::File | Kind::Dram)) && to.is_multiple_of(HUGE_PAGE) {
             self.memory
                 .mapping()
                 .collapse((to - HUGE_PAGE) as usize, HUGE_PAGE as usize)?;

@@ -345,6 +345,7 @@ impl Auto {
         self.count(Activity::None);
         let left = server.stop(TIMEOUT);
         drop(server);
+        let stopped = begun.elapsed().as_millis();
         self.listen()?;
         if left > 0 {
             log::warn!("{left} sessions did not end: its memory is left to them");
@@ -355,7 +356,7 @@ impl Auto {
         self.member.outlast(claimed);
         let report = engine.recovery_report();
         log::info!(
-            "this server has the database now, start {epoch}: promoted in {} ms, {} frames kept",
+            "this server has the database now, start {epoch}: promoted in {} ms, {} frames kept; its sessions ended in {stopped} ms",
             begun.elapsed().as_millis(),
             report.frames_kept
         );
