@@ -31,6 +31,8 @@ const TELL_TURN: Nanos = Nanos::from_millis(10);
 const MAP_STEP: u64 = 8 << 20;
 /// A step of gathering huge pages that takes longer than this has copied.
 const COPIED: Nanos = Nanos::from_micros(200);
+/// Between two looks for what readers have asked for.
+const FILL_TURN: Nanos = Nanos::from_millis(500);
 /// Before an error's cause is met again.
 const PAUSE: Nanos = Nanos::from_millis(200);
 
@@ -53,6 +55,9 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
     if pool.lower.needs_maintenance() {
         threads.push(spawn("pool-remote", Pool::serve_remote));
     }
+    if pool.lower.has_readers() {
+        threads.push(spawn("pool-fill", Pool::serve_fill));
+    }
     if pool.lower.scales() {
         threads.push(spawn("pool-scale", Pool::serve_scale));
     }
@@ -73,6 +78,7 @@ impl Pool {
         self.signals.prefetch.set();
         self.signals.remote.set();
         self.signals.scale.set();
+        self.signals.fill.set();
     }
 
     fn serve_reserve(&self) {
@@ -188,6 +194,13 @@ impl Pool {
     fn serve_scale(&self) {
         while !self.signals.scale.wait_timeout(REMOTE_TURN) && !self.is_stopping() {
             self.lower.scale(&|| self.is_stopping());
+        }
+    }
+
+    /// What fails is said by the threads that need it.
+    fn serve_fill(&self) {
+        while !self.signals.fill.wait_timeout(FILL_TURN) && !self.is_stopping() {
+            let _ = self.fill_for_readers();
         }
     }
 

@@ -8,7 +8,8 @@
 //!
 //! Whether that is worth a look at the hash for each leaf, its own misses say: [`Pool::misses_lately`].
 
-use cenote_base::{PageId, Result};
+use cenote_base::page_io::PageRead;
+use cenote_base::{Error, PageId, Result};
 
 use crate::hash::key_of;
 use crate::layout::SLOT_FRAMES;
@@ -85,9 +86,17 @@ impl Pool {
     }
 
     fn take_in_or_free(&self, (claimed, page): (Latched, PageId), fetched: Result<Fetched>, hint: Hint) {
+        // What readers ask for comes over the network: it may be no page of the database.
+        let fetched = fetched.and_then(|fetched| match (hint, fetched.read) {
+            (Hint::OfReader, PageRead::NeverWritten) => Err(Error::Invalid(format!("page {page} was never written"))),
+            _ => Ok(fetched),
+        });
         match fetched.and_then(|fetched| self.take_in(claimed, page, &fetched, false)) {
             Ok(trace) => {
-                bump(&self.counters().pages_prefetched, 1);
+                match hint {
+                    Hint::OfReader => bump(&self.counters().pages_filled, 1),
+                    Hint::Warm | Hint::Scan => bump(&self.counters().pages_prefetched, 1),
+                }
                 self.settle(claimed, hint.list(), &trace);
                 self.unlatch(claimed, true);
             }

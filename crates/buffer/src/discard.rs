@@ -50,8 +50,9 @@ impl Pool {
         // Frames lose pages here before the tier does: readers must not be told meanwhile that all its names are true.
         let _untold = self.overtaken.is_some().then(|| self.telling.lock());
         discard()?;
-        match self.lower.forget(space, pages) {
-            true => discard(),
+        match self.lower.forget(space, pages.clone()) {
+            // What came up meanwhile may have got a slot, too.
+            true => discard().map(|()| _ = self.lower.forget(space, pages)),
             false => Ok(()),
         }
     }

@@ -57,6 +57,7 @@ mod dirty;
 mod discard;
 mod evict;
 mod expectation;
+mod fill;
 mod follow;
 mod frame;
 mod frame_wait;

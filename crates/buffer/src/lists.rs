@@ -40,13 +40,15 @@ pub enum Hint {
     Warm,
     /// A scan passes by: it leaves before pages that were asked for.
     Scan,
+    /// A reader of the database has asked for it: remote memory gets it, and it leaves its frame as one of a scan.
+    OfReader,
 }
 
 impl Hint {
     pub(crate) fn list(self) -> List {
         match self {
             Hint::Warm => List::Warm,
-            Hint::Scan => List::Cold,
+            Hint::Scan | Hint::OfReader => List::Cold,
         }
     }
 }

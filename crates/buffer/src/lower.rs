@@ -191,6 +191,13 @@ pub(crate) trait Lower: Send + Sync {
         let _ = to;
     }
 
+    /// Readers have used these pages, and had to ask for them. Returns those that no frame has and other servers could
+    /// have from here, and have not.
+    fn used_by_readers(&self, pages: &[PageId]) -> Vec<PageId> {
+        let _ = pages;
+        Vec::new()
+    }
+
     /// A reader is being moved on: before the move's end.
     fn moving(&self, changes: &Changes) {
         let _ = changes;

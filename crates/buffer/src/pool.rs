@@ -82,6 +82,8 @@ pub struct Pool {
     pub(crate) overtaken: Option<OvertakenFrames>,
     /// Held by the thread that tells them, and by one that gives pages up.
     pub(crate) telling: Mutex<()>,
+    /// Held by the thread that fills remote memory for readers: where the log ended at its last turn.
+    pub(crate) settled: Mutex<Lsn>,
     /// The dirty ones.
     pub(crate) dirty: DirtyFrames,
     /// Those of each space.
@@ -119,6 +121,8 @@ pub(crate) struct Signals {
     /// The end, for the thread that looks after remote memory.
     pub remote: Event,
     pub scale: Event,
+    /// The end, for the thread that fills it for readers.
+    pub fill: Event,
     pub wanted: Mutex<Vec<PageId>>,
 }
 

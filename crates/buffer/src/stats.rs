@@ -39,6 +39,8 @@ counters! {
     pages_written,
     /// Pages read ahead.
     pages_prefetched,
+    /// Pages that went to remote memory because readers had asked for them.
+    pages_filled,
     /// Times a thread had to look for a victim itself.
     foreground_evictions,
     /// Page images logged because a chain of redo grew long.

@@ -470,6 +470,27 @@ impl NodesClient {
         self.ask_any_saying(first, request, |(_, reply)| accept(reply))
     }
 
+    /// What all nodes that answer say, one after the other.
+    fn ask_each<T>(&self, request: &Request, accept: impl Fn(Reply) -> Result<Vec<T>>) -> Result<Vec<T>> {
+        let (mut found, mut last) = (Vec::new(), None);
+        let mut answered = 0;
+        for node in self.nodes.iter().filter(|node| !node.is_away()) {
+            let reply = self.ask(node, request).inspect_err(|_| node.set_away());
+            match reply.and_then(&accept) {
+                Ok(more) => {
+                    found.extend(more);
+                    answered += 1;
+                }
+                Err(error) => last = Some(error),
+            }
+        }
+        match (answered, last) {
+            (0, Some(error)) => Err(error),
+            (0, None) => Err(Error::Timeout(format!("none of {} answers", self.name()))),
+            _ => Ok(found),
+        }
+    }
+
     /// As [`NodesClient::ask_any`]; says which node answered.
     fn ask_any_saying<T>(
         &self,
@@ -811,26 +832,20 @@ impl StorageNodes for NodesClient {
     }
 
     fn readers(&self) -> Result<Vec<ReaderSeen>> {
-        let (mut found, mut last) = (Vec::new(), None);
-        let mut answered = 0;
-        for node in self.nodes.iter().filter(|node| !node.is_away()) {
-            match self.ask(node, &Request::Readers) {
-                Ok(Reply::Readers(readers)) => {
-                    found.extend(readers);
-                    answered += 1;
-                }
-                Ok(other) => last = Some(unexpected(other)),
-                Err(error) => {
-                    node.set_away();
-                    last = Some(error);
-                }
-            }
-        }
-        match (answered, last) {
-            (0, Some(error)) => Err(error),
-            (0, None) => Err(Error::Timeout(format!("none of {} answers", self.name()))),
-            _ => Ok(found),
-        }
+        self.ask_each(&Request::Readers, |reply| match reply {
+            Reply::Readers(readers) => Ok(readers),
+            other => Err(unexpected(other)),
+        })
+    }
+
+    fn take_asked(&self) -> Result<Vec<PageId>> {
+        let mut pages = self.ask_each(&Request::TakeAsked, |reply| match reply {
+            Reply::Asked(pages) => Ok(pages),
+            other => Err(unexpected(other)),
+        })?;
+        pages.sort_unstable();
+        pages.dedup();
+        Ok(pages)
     }
 }
 

@@ -22,8 +22,9 @@ use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::message::{Connection, Listener, Network};
 use cenote_storage::OwnedRecord;
+use cenote_storage::asked::AskedPages;
 use cenote_storage::control::database_of;
-use cenote_storage::nodes::{Changes, FollowRequest, Newest, OwnerRecord, StorageNodes};
+use cenote_storage::nodes::{ASKED_MAX, Changes, FollowRequest, Newest, OwnerRecord, StorageNodes};
 use cenote_storage::redo::verify_page;
 use prost::Message as _;
 use raft::eraftpb::Message;
@@ -59,6 +60,8 @@ const IDLE: Nanos = Nanos::from_secs(600);
 const FREE_MIN: u64 = 512 << 20;
 /// Bytes of entries that are taken in at a time.
 const INGEST_BYTES: u64 = 4 << 20;
+/// Pages that readers have asked for, and that the server has not heard of.
+const ASKED_KEPT: usize = 4 * ASKED_MAX;
 
 /// What a storage node is told.
 #[derive(Debug, Clone)]
@@ -169,6 +172,8 @@ struct Shared {
     /// The disks that the other nodes came with.
     known: Mutex<KnownPeers>,
     readers: Readers,
+    /// What they have asked for.
+    asked: AskedPages,
     members: Members,
     others: NodesClient,
     full: AtomicBool,
@@ -342,6 +347,7 @@ impl Running {
             positions: Mutex::default(),
             known: Mutex::new(known),
             readers: Readers::default(),
+            asked: AskedPages::new(ASKED_KEPT),
             members: Members::default(),
             others: to_others,
             full: AtomicBool::new(false),
@@ -852,6 +858,7 @@ impl Shared {
             Request::Follow(request) => self.follow(&request).map(Reply::Changes),
             Request::Newest => Ok(self.newest()),
             Request::Readers => Ok(Reply::Readers(self.readers.seen())),
+            Request::TakeAsked => Ok(Reply::Asked(self.asked.take())),
             Request::Announce(server) => self.announce(server),
             Request::Members => Ok(self.members()),
             Request::Switch { to } => self.switch(to),
@@ -925,6 +932,7 @@ impl Shared {
 
     fn follow(&self, request: &FollowRequest) -> Result<Changes> {
         self.readers.note(request)?;
+        self.asked.note(&request.asked);
         self.pages.changes(request.since, request.wait)
     }
 

@@ -83,6 +83,7 @@ mod tests {
             }),
             oldest: Lsn::from_raw(oldest),
             wait: Nanos::ZERO,
+            asked: Vec::new(),
         }
     }
 

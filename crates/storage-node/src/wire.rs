@@ -7,7 +7,7 @@ use cenote_base::page_io::PageRead;
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_storage::nodes::{
-    Anew, Changes, FollowRequest, LogEnd, Moment, Newest, OwnerRecord, PageAnswer, ReaderSeen, SpaceExtent,
+    ASKED_MAX, Anew, Changes, FollowRequest, LogEnd, Moment, Newest, OwnerRecord, PageAnswer, ReaderSeen, SpaceExtent,
 };
 
 use crate::codec::{Reader, Writer};
@@ -18,7 +18,7 @@ use crate::pages::CHANGES_MAX;
 use crate::usage::{Usage, put_usage, take_usage};
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
@@ -138,6 +138,8 @@ pub(crate) enum Request {
     Demand(Demand),
     /// What servers of the database have used.
     Usage,
+    /// The pages that readers have asked for; they are told once.
+    TakeAsked,
 }
 
 /// What nodes answer.
@@ -179,6 +181,7 @@ pub(crate) enum Reply {
     Readers(Vec<ReaderSeen>),
     Members(Membership),
     Usage(Usage),
+    Asked(Vec<PageId>),
 }
 
 /// What a node says of itself.
@@ -240,7 +243,7 @@ impl Request {
             Request::Log { at, length } => Writer::of(4).lsn(*at).u32(*length),
             Request::Spaces { entry } => Writer::of(5).u64(*entry),
             Request::Status => Writer::of(6),
-            Request::PagesAt { at, pages } => put_moment(Writer::of(7), *at).each(pages, |w, page| w.u64(page.raw())),
+            Request::PagesAt { at, pages } => put_pages(put_moment(Writer::of(7), *at), pages),
             Request::Follow(follow) => put_follow(Writer::of(8), follow),
             Request::Newest => Writer::of(9),
             Request::Readers => Writer::of(10),
@@ -250,6 +253,7 @@ impl Request {
             Request::Claim { after, silent } => Writer::of(14).u64(*after).u64(silent.0),
             Request::Demand(demand) => put_demand(Writer::of(15), demand),
             Request::Usage => Writer::of(16),
+            Request::TakeAsked => Writer::of(17),
         }
         .done()
     }
@@ -273,7 +277,7 @@ impl Request {
             6 => Request::Status,
             7 => Request::PagesAt {
                 at: take_moment(&mut r)?,
-                pages: r.each(|r| Ok(PageId::from_raw(r.u64()?)))?,
+                pages: r.each(take_page_id)?,
             },
             8 => Request::Follow(take_follow(&mut r)?),
             9 => Request::Newest,
@@ -287,6 +291,7 @@ impl Request {
             },
             15 => Request::Demand(take_demand(&mut r)?),
             16 => Request::Usage,
+            17 => Request::TakeAsked,
             _ => return Err(r.wrong("there is no such request")),
         };
         r.end()?;
@@ -335,6 +340,7 @@ impl Reply {
             Reply::Readers(readers) => Writer::of(15).each(readers, put_reader),
             Reply::Members(members) => put_membership(Writer::of(16), members),
             Reply::Usage(usage) => put_usage(Writer::of(17), usage),
+            Reply::Asked(pages) => put_pages(Writer::of(18), pages),
         }
         .done()
     }
@@ -373,6 +379,7 @@ impl Reply {
             15 => Reply::Readers(r.each(take_reader)?),
             16 => Reply::Members(take_membership(&mut r)?),
             17 => Reply::Usage(take_usage(&mut r)?),
+            18 => Reply::Asked(r.each(take_page_id)?),
             _ => return Err(r.wrong("there is no such answer")),
         };
         r.end()?;
@@ -434,9 +441,18 @@ fn put_follow(writer: Writer, follow: &FollowRequest) -> Writer {
         .u128(follow.reader)
         .text(&follow.name)
         .u8(follow.since.is_some().into());
-    put_moment(writer, follow.since.unwrap_or_default())
+    let writer = put_moment(writer, follow.since.unwrap_or_default())
         .lsn(follow.oldest)
-        .u64(follow.wait.0)
+        .u64(follow.wait.0);
+    put_pages(writer, &follow.asked)
+}
+
+fn put_pages(writer: Writer, pages: &[PageId]) -> Writer {
+    writer.each(pages, |w, page| w.u64(page.raw()))
+}
+
+fn take_page_id(r: &mut Reader<'_>) -> Result<PageId> {
+    Ok(PageId::from_raw(r.u64()?))
 }
 
 fn take_follow(r: &mut Reader<'_>) -> Result<FollowRequest> {
@@ -445,18 +461,24 @@ fn take_follow(r: &mut Reader<'_>) -> Result<FollowRequest> {
     if name.len() > NAME_MAX {
         return Err(r.wrong("a reader's name is too long"));
     }
+    let (oldest, wait) = (r.lsn()?, Nanos(r.u64()?).min(FOLLOW_MAX));
+    let asked = r.each(take_page_id)?;
+    if asked.len() > ASKED_MAX {
+        return Err(r.wrong("a reader says that it has asked for too many pages"));
+    }
     Ok(FollowRequest {
         reader,
         name,
         since: is_under_way.then_some(since),
-        oldest: r.lsn()?,
-        wait: Nanos(r.u64()?).min(FOLLOW_MAX),
+        oldest,
+        wait,
+        asked,
     })
 }
 
 fn put_changes(writer: Writer, changes: &Changes) -> Writer {
-    let writer = put_moment(writer.u128(changes.database), changes.to)
-        .each(&changes.pages, |w, page| w.u64(page.raw()))
+    let writer = put_moment(writer.u128(changes.database), changes.to);
+    let writer = put_pages(writer, &changes.pages)
         .each(&changes.spaces, |w, (space, is_there)| {
             w.u32(*space).u8((*is_there).into())
         })
@@ -471,7 +493,7 @@ fn take_changes(r: &mut Reader<'_>) -> Result<Changes> {
     Ok(Changes {
         database: r.u128()?,
         to: take_moment(r)?,
-        pages: r.each(|r| Ok(PageId::from_raw(r.u64()?)))?,
+        pages: r.each(take_page_id)?,
         spaces: r.each(|r| Ok((r.u32()?, r.u8()? == 1)))?,
         anew: match r.u8()? {
             0 => None,

@@ -27,7 +27,10 @@ use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
 
-use crate::nodes::{Anew, Changes, FollowRequest, LogEnd, Moment, OwnerRecord, PageAnswer, StorageNodes, Taken};
+use crate::asked::AskedPages;
+use crate::nodes::{
+    ASKED_MAX, Anew, Changes, FollowRequest, LogEnd, Moment, OwnerRecord, PageAnswer, StorageNodes, Taken,
+};
 
 /// How long a page waits for the moment as of which nodes have it.
 const PATIENCE: Nanos = Nanos::from_secs(10);
@@ -47,6 +50,8 @@ pub struct Follower {
     oldest: AtomicU64,
     /// See [`Follower::hurry`].
     is_hurried: AtomicBool,
+    /// What the next question says that was asked for.
+    asked: AskedPages,
 }
 
 #[derive(Debug, Default)]
@@ -108,6 +113,7 @@ impl Follower {
             moved: Condvar::default(),
             oldest: AtomicU64::new(0),
             is_hurried: AtomicBool::new(false),
+            asked: AskedPages::new(ASKED_MAX),
         };
         let changes = follower.ask(None, Lsn::ZERO, Nanos::ZERO)?;
         follower.database = changes.database;
@@ -132,6 +138,7 @@ impl Follower {
             since,
             oldest,
             wait,
+            asked: self.asked.take(),
         };
         self.nodes.follow(&request)
     }
@@ -181,6 +188,11 @@ impl Follower {
     /// The node that it follows lags: it asks another one from here on.
     pub fn leave_node(&self) {
         self.nodes.leave_followed();
+    }
+
+    /// Pages were asked for that remote memory may have: the server that fills it will hear.
+    pub fn note_asked(&self, pages: &[PageId]) {
+        self.asked.note(pages);
     }
 
     /// Says which snapshot is the oldest in use.

@@ -11,6 +11,7 @@
 //! `docs/storage.md`.
 
 pub mod archive;
+pub mod asked;
 mod backup;
 pub mod control;
 mod files;

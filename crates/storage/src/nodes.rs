@@ -98,7 +98,12 @@ pub struct FollowRequest {
     pub oldest: Lsn,
     /// How long the answer may wait for something new.
     pub wait: Nanos,
+    /// Pages that it has asked for since, of those that the server's remote memory may have: [`ASKED_MAX`] at most.
+    pub asked: Vec<PageId>,
 }
+
+/// Pages that a reader says at a time that it has asked for.
+pub const ASKED_MAX: usize = 1024;
 
 /// What has changed since a moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -269,6 +274,15 @@ pub trait StorageNodes: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`Error::Timeout`] if no node answers.
     fn readers(&self) -> Result<Vec<ReaderSeen>> {
+        Ok(Vec::new())
+    }
+
+    /// The pages that readers have asked for since this was asked last ([`FollowRequest::asked`]): each node tells what
+    /// it knows once. For the server that fills remote memory.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if no node answers.
+    fn take_asked(&self) -> Result<Vec<PageId>> {
         Ok(Vec::new())
     }
 }

@@ -73,6 +73,8 @@ use crate::remote::{RemotePart, RemoteSize};
 use crate::report::RecoveryReport;
 use crate::stats::TierStats;
 
+/// Pages that readers have used, and that are looked up at once.
+const TOUCHED_MOST: usize = 64;
 /// How long a page waits for the name of its former slot to be overwritten, between two looks.
 const FADING_TURN: Nanos = Nanos::from_micros(5);
 /// Redo that a start reads for names of before, in bytes: a watermark is some milliseconds behind.
@@ -556,7 +558,7 @@ impl Lower for Tier {
         }
         let fetched = self.read_below(page)?;
         // What a scan passes by does not drive out what was asked for.
-        if hint == Hint::Warm {
+        if hint != Hint::Scan {
             self.write(to_keep(page, &fetched).into_iter().collect());
         }
         Ok(fetched)
@@ -567,7 +569,7 @@ impl Lower for Tier {
         let missing = pages.iter().zip(&remote).filter(|(_, found)| found.is_none());
         let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
         let below = self.read_below_many(&missing);
-        if hint == Hint::Warm {
+        if hint != Hint::Scan {
             let read = missing.iter().zip(&below);
             self.write(
                 read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?))
@@ -747,6 +749,19 @@ impl Lower for Tier {
         {
             self.lose(&link, &error);
         }
+    }
+
+    fn used_by_readers(&self, pages: &[PageId]) -> Vec<PageId> {
+        let mut lacking = Vec::new();
+        // A few at a time: misses of the server wait for the table.
+        for some in pages.chunks(TOUCHED_MOST) {
+            let mut table = self.table.lock();
+            if table.link.is_none() {
+                return Vec::new();
+            }
+            lacking.extend(some.iter().filter(|page| !table.touch(**page)));
+        }
+        lacking
     }
 
     /// Takes remote memory that was lost into use again, empty.

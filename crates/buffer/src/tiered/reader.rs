@@ -85,6 +85,13 @@ impl ReaderTier {
         }
     }
 
+    /// The server that fills remote memory is to know what readers use of it, and would.
+    fn note_asked(&self, pages: &[PageId], hint: Hint) {
+        if let (Some(follower), Hint::Warm, true) = (self.storage.follower(), hint, self.link.lock().is_some()) {
+            follower.note_asked(pages);
+        }
+    }
+
     /// Of each page what remote memory has, if that may be believed as of the reader's moment.
     fn read_remote(&self, pages: &[PageId]) -> Vec<Option<Fetched>> {
         let none = || pages.iter().map(|_| None).collect();
@@ -150,7 +157,8 @@ impl Lower for ReaderTier {
         read.unwrap_or_else(|| Err(Error::corrupt(format!("no answer for page {page}"))))
     }
 
-    fn read_many(&self, pages: &[PageId], _: Hint) -> Vec<Result<Fetched>> {
+    fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>> {
+        self.note_asked(pages, hint);
         let remote = self.read_remote(pages);
         let missing = pages.iter().zip(&remote).filter(|(_, found)| found.is_none());
         let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();

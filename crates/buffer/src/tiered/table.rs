@@ -223,6 +223,17 @@ impl Table {
         self.tidy(page);
     }
 
+    /// A reader has used the page. Says whether it is in remote memory; then it counts as used now.
+    pub fn touch(&mut self, page: PageId) -> bool {
+        let entry = self.entries.get(&page).filter(|entry| entry.copy.is_some());
+        let Some(entry) = entry else { return false };
+        if !entry.registered {
+            self.register(page);
+            self.unregister(page);
+        }
+        true
+    }
+
     fn tidy(&mut self, page: PageId) {
         let gone = |entry: &Entry| entry.copy.is_none() && !entry.trace.is_dirty();
         if self.entries.get(&page).is_some_and(gone) {
@@ -882,5 +893,26 @@ mod tests {
         assert_eq!(problems, [""; 0]);
         assert_eq!(table.place(PageId::new(3, 8)).map(|place| place.slot), Some(first));
         assert_eq!(table.forget(&[page]), [second]);
+    }
+
+    /// Of two idle pages the one that a reader used last stays; what a frame has, and what has no copy, is as it was.
+    #[test]
+    fn a_page_that_readers_use_stays_longer() {
+        let mut table = table(2);
+        let [old, young, third] = [1, 2, 3].map(|page| PageId::new(3, page));
+        for page in [old, young] {
+            let slot = table.place(page).expect("room").slot;
+            assert_eq!(table.placed(page, written(slot)), None);
+            table.register(page);
+            assert!(table.touch(page), "a frame has it, and so has remote memory");
+        }
+        table.unregister(old);
+        table.unregister(young);
+        assert!(table.touch(old));
+        assert!(!table.touch(third), "remote memory does not have it");
+        assert_eq!(table.place(third).and_then(|place| place.evicted), Some(young));
+        let mut problems = Vec::new();
+        table.check(&mut problems);
+        assert_eq!(problems, [""; 0]);
     }
 }

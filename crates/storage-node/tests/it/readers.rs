@@ -26,6 +26,7 @@ fn follow(nodes: &NodesClient, since: Option<Moment>) -> Changes {
         since,
         oldest: since.map_or(Lsn::ZERO, |at| at.end),
         wait: Nanos::from_millis(300),
+        asked: Vec::new(),
     };
     nodes.follow(&request).expect("a node answers")
 }
@@ -118,6 +119,33 @@ fn a_reader_that_drops_what_changed_has_every_page() {
         seen.iter().any(|seen| seen.reader == 7 && seen.name == "a test"),
         "{seen:?}"
     );
+}
+
+/// The server hears once of each page that readers have asked for, whichever nodes they follow.
+#[test]
+fn what_readers_have_asked_for_is_told_once() {
+    let cluster = Cluster::new(3, |_| {});
+    let mut database = Database::begin(cluster.client(), 13);
+    database.nodes.make_space(7).expect("made");
+    database.append(7, 20);
+    let asked_by = |reader: u128, pages: &[u32]| {
+        let request = FollowRequest {
+            reader,
+            name: "a test".into(),
+            since: None,
+            oldest: Lsn::ZERO,
+            wait: Nanos::ZERO,
+            asked: pages.iter().map(|page| PageId::new(7, *page)).collect(),
+        };
+        cluster.client().follow(&request).map(drop)
+    };
+    asked_by(1, &[5, 3]).expect("answered");
+    asked_by(2, &[4, 3]).expect("answered");
+    let told = database.nodes.take_asked().expect("they answer");
+    assert_eq!(told, [3, 4, 5].map(|page| PageId::new(7, page)));
+    assert_eq!(database.nodes.take_asked().expect("they answer"), []);
+    let refused = asked_by(1, &vec![1; 1025]).expect_err("too many at a time");
+    assert!(refused.to_string().contains("too many pages"), "{refused}");
 }
 
 /// A page as of a moment is that, or ahead; never another state of it.

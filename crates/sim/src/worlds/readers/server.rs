@@ -14,8 +14,8 @@ use crate::clock;
 
 /// Between two looks whether the world is over.
 const TURN: Nanos = Nanos::from_millis(5);
-/// Between two turns of the thread that scales.
-const SCALE_TURN: Nanos = Nanos::from_millis(20);
+/// Between two turns of the thread that looks after remote memory.
+const REMOTE_TURN: Nanos = Nanos::from_millis(20);
 
 /// The body of its process.
 pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
@@ -58,9 +58,9 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     server.prepare()?;
     let (other, definer) = (stage.clone(), engine.clone());
     let defines = rt::spawn("definer", move || define(&other, &definer, rt::random()));
-    let (other, scaled, ends) = (stage.clone(), engine.clone(), Arc::new(AtomicBool::new(false)));
+    let (other, tended, ends) = (stage.clone(), engine.clone(), Arc::new(AtomicBool::new(false)));
     let its_end = ends.clone();
-    let scales = rt::spawn("scaler", move || scale(&other, &scaled, &its_end));
+    let tends = rt::spawn("remote", move || tend_remote(&other, &tended, &its_end));
     let worked = server.work();
     let rested = match worked {
         Ok(()) => server.rest(),
@@ -68,7 +68,11 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     };
     drop(server);
     ends.store(true, SeqCst);
-    for beside in [defines, scales] {
+    let filled = engine.buffer().stats().counts.pages_filled;
+    stage
+        .shared
+        .add("pages that readers had asked for, to remote memory", filled);
+    for beside in [defines, tends] {
         if let Err(panic) = beside.join() {
             std::panic::resume_unwind(panic);
         }
@@ -77,13 +81,16 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     engine.shutdown()
 }
 
-/// Gives remote memory another size now and then.
-fn scale(stage: &Arc<Stage>, engine: &Engine, ends: &AtomicBool) {
-    let Some(far) = stage.far.as_ref().filter(|far| far.growth().is_some()) else {
-        return;
-    };
+/// Gives remote memory another size now and then, and fills it with what readers ask for.
+fn tend_remote(stage: &Arc<Stage>, engine: &Engine, ends: &AtomicBool) {
+    let Some(far) = &stage.far else { return };
     while !stage.is_over() && !ends.load(SeqCst) {
-        rt::sleep(SCALE_TURN);
+        rt::sleep(REMOTE_TURN);
+        // Nodes that do not answer are the world's doing.
+        let _ = engine.buffer().fill_for_readers();
+        if far.growth().is_none() {
+            continue;
+        }
         let draw = rt::random();
         if draw.is_multiple_of(3) && engine.set_remote_size(far.draw_size(draw / 3)).is_err() {
             stage.fail("remote memory has no such size".into());
