@@ -147,7 +147,9 @@ impl Engine {
             let _ = meta::purged(&self.pool);
         }
         let oldest = self.slots.horizon(self.storage.durable());
-        follow.follower.set_oldest(oldest.position());
+        if !follow.keeps_oldest.load(Ordering::SeqCst) {
+            follow.follower.set_oldest(oldest.position());
+        }
         Ok(())
     }
 

@@ -72,5 +72,5 @@ pub use promote::Promotion;
 pub use report::{CheckReport, RecoveryReport};
 pub use row::{ColumnReader, RowLayout};
 pub use statistics::{ColumnStatistics, KeyStatistics, Statistics};
-pub use tx::{CancelFlag, Decide, NewRows, Reader, Refused, RowScan, Savepoint, TakenUp, Tx};
+pub use tx::{CancelFlag, CarriedSnapshot, Decide, NewRows, Reader, Refused, RowScan, Savepoint, TakenUp, Tx};
 pub use types::{ColumnType, Datum, DatumRef, Numeric};

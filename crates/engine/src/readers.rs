@@ -128,13 +128,13 @@ impl Engine {
     /// # Errors
     /// Those of telling readers.
     pub(crate) fn hold_oldest(&self, lease: &Arc<Lease>) -> Result<Hold> {
-        let hold = lease.hold_oldest(self.storage.durable());
         let Some(nodes) = self.storage.0.nodes() else {
-            return Ok(hold);
+            return Ok(lease.hold_oldest(self.storage.durable()));
         };
         self.readers.ask(nodes);
-        // No round goes by a later horizon until it is held.
+        // No round goes by a later horizon until it is held, and no snapshot comes meanwhile that is older than all.
         let mut noted = self.readers.noted.lock();
+        let hold = lease.hold_oldest(self.storage.durable());
         let own = hold.snapshot();
         let of_readers = Cts::from_raw(self.readers.oldest.load(Ordering::Acquire));
         let oldest = of_readers.max(noted.purged.floor).min(own);

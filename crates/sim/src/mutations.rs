@@ -90,11 +90,14 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         LeaseLong | LeaseForgotten | ClaimHeard => (Name::Servers, 60),
         NameStands | WatermarkUnread | CopyAhead | ChangeUnknown => (Name::Readers, 60),
         WatermarkFloor | WatermarkEarly => (Name::Readers, 60),
+        CarriedPurged | CarriedUnheld => (Name::Readers, 60),
         ForeignRegion => (Name::Pages, 60),
         LeftSnapshot => (Name::Crash, 60),
         LeftTwice => (Name::Crash, 200),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,
+        // At the writer the floor says it; at a reader a definition would have to change between snapshot and look.
+        CarriedDefinitions => return None,
         // A page would have to be asked for, changed, and saved, while its copy moves: microseconds.
         MoveUnwaited => return None,
         StalledCommit | StalledLook => return None,

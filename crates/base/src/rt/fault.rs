@@ -108,6 +108,12 @@ faults! {
     CopyAhead = "copy-ahead",
     /// A reader that moves on does not note, for its looks into remote memory, what has changed.
     ChangeUnknown = "change-unknown",
+    /// A snapshot of another server is gone on with, whatever has been purged meanwhile.
+    CarriedPurged = "carried-purged",
+    /// A snapshot of another server is gone on with, whatever has become of definitions.
+    CarriedDefinitions = "carried-definitions",
+    /// A snapshot of another server is published, and not held: what asks for the oldest one passes it over.
+    CarriedUnheld = "carried-unheld",
     /// What storage lacks of a page is forgotten when the page leaves its frame for remote memory.
     LostTrace = "lost-trace",
     /// A page out of storage is believed whatever its checksum says.

@@ -69,10 +69,19 @@ pub struct Backend {
     pub drawn: bool,
     /// It is not to be used again.
     pub is_spoilt: bool,
-    /// The server goes, and has left the open block to the next one: by this it goes on there.
-    pub left: Option<String>,
+    /// The server goes, and the open block goes on elsewhere.
+    pub left: Option<Left>,
     /// Since when it is idle.
     pub idle_since: Instant,
+}
+
+/// Where a client's block is whose server goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Left {
+    /// In the database: a session of the next server that has it goes on by this token.
+    WithNext(String),
+    /// Here: a reader's, which a session of any server goes on with.
+    WithProxy(String),
 }
 
 impl Backend {
@@ -206,13 +215,18 @@ impl Backend {
         Ok(self.state.clone())
     }
 
-    /// Goes on with the client's block that the last server left; its settings and its transaction status.
+    /// Goes on with the client's block that its last server left; its settings and its transaction status.
     ///
     /// # Errors
-    /// [`Failure`]: it is not there any more. The session is not to be used.
-    pub async fn take_up(&mut self, left: &str, start: Option<Start>) -> Result<(State, u8), Failure> {
+    /// [`Failure`]: it is not there any more, or cannot go on here. The session is not to be used.
+    pub async fn take_up(&mut self, left: &Left, start: Option<Start>) -> Result<(State, u8), Failure> {
         let mut out = BytesMut::new();
-        put_query(&mut out, &format!("SET \"_cenote.take_up\" = '{}:{left}'", token()));
+        let (setting, text) = match left {
+            Left::WithNext(text) => ("take_up", text),
+            Left::WithProxy(text) => ("carry_on", text),
+        };
+        let text = text.replace('\'', "''");
+        put_query(&mut out, &format!("SET \"_cenote.{setting}\" = '{}:{text}'", token()));
         let mut reported = State {
             start,
             ..State::default()
@@ -221,6 +235,8 @@ impl Backend {
             .await
             .map_err(|_| silent("the server"))??;
         self.state = reported.clone();
+        // It waits for what its former session waited for: no other client is to.
+        self.is_spoilt |= matches!(left, Left::WithProxy(_));
         Ok((reported, self.status))
     }
 
@@ -273,7 +289,8 @@ impl Backend {
         match name {
             "_cenote.holds" => self.holds = !value.is_empty(),
             "_cenote.drawn" => self.drawn = !value.is_empty(),
-            "_cenote.left" => self.left = Some(value.to_owned()),
+            "_cenote.left" => self.left = Some(Left::WithNext(value.to_owned())),
+            "_cenote.carried" => self.left = Some(Left::WithProxy(value.to_owned())),
             "_cenote.position" => {}
             _ => return false,
         }

@@ -9,6 +9,7 @@
 //!            └── answered here: SHOW cenote.proxy, Close, DEALLOCATE, a block whose server was lost (`failed`)
 //! ```
 
+use super::backend::Left;
 use super::batch::{BATCH_BYTES_MAX, Batch, Facts};
 use super::dialogue::Dialogue;
 use super::outcome::{self, Outcome, Work};
@@ -189,17 +190,18 @@ impl Client {
     async fn hear_out(&mut self) {
         let Some(mut lease) = self.held.take() else { return };
         match (lease.hear_out().await, lease.left.take()) {
-            (_, Some(token)) => self.go_on_at_next(token),
+            (_, Some(left)) => self.go_on_elsewhere(left, &lease),
             (true, None) => {}
             (false, None) => self.held = Some(lease),
         }
     }
 
-    /// The block that the last server left goes on in a session of the next one. A task of its own waits for that: it
+    /// The block that the last server left goes on in a session of another one. A task of its own waits for that: it
     /// is not to be given up half way. Where the client has gone by then, or goes on without the block, it ends there.
-    fn go_on_at_next(&mut self, token: String) {
-        let left = route::Left {
-            token,
+    fn go_on_elsewhere(&mut self, left: Left, lease: &Lease) {
+        let left = route::LeftBlock {
+            left,
+            from: lease.pool.address.clone(),
             client: self.dialogue.id,
             user: self.dialogue.user.clone(),
             start: self.dialogue.state.start.clone(),
@@ -358,8 +360,8 @@ impl Client {
                 Ok(Next::ToWriter { for_good })
             }
             Ended::ServerLost => {
-                if let Some(token) = lease.left.take() {
-                    self.go_on_at_next(token);
+                if let Some(left) = lease.left.take() {
+                    self.go_on_elsewhere(left, &lease);
                 }
                 drop(lease);
                 *self.target.write().await = None;

@@ -1,6 +1,6 @@
 //! Which server a batch goes to, and a session there.
 
-use super::backend::Failure;
+use super::backend::{Failure, Left};
 use super::counted::Counted;
 use super::dialogue::Dialogue;
 use super::pool::{Lease, NoSession, Pool, TOO_MANY_CONNECTIONS};
@@ -15,6 +15,11 @@ use tokio::time::Instant;
 
 /// Between two tries to enter a server that does not answer.
 const AGAIN_AFTER: Duration = Duration::from_millis(20);
+/// How long readers have to go on with a block.
+const READER_TIME: Duration = Duration::from_secs(1);
+/// How long a block that a writer does not take yet waits for it, or for another one.
+const AHEAD_TIME: Duration = Duration::from_secs(2);
+const SNAPSHOT_TOO_OLD: &str = "72000";
 const CANNOT_CONNECT_NOW: &str = "57P03";
 
 /// A session for a client, with its state in it: of a reader where `reads`, else of the writer.
@@ -29,10 +34,12 @@ pub async fn session(shared: &Shared, dialogue: &mut Dialogue, reads: bool, unti
     Ok(lease)
 }
 
-/// A block that a server has left to the next one.
-pub struct Left {
-    /// By which it is known there.
-    pub token: String,
+/// A block whose server goes.
+pub struct LeftBlock {
+    /// Where it is.
+    pub left: Left,
+    /// The server that goes.
+    pub from: String,
     /// Whose it is: the client's number and its role.
     pub client: u64,
     /// See `client`.
@@ -51,11 +58,17 @@ pub struct TakenUp {
     pub status: u8,
 }
 
-/// A session in which the client's block goes on that the last server left.
+/// A session in which the client's block goes on that its last server left: at another reader, if it was a reader's,
+/// else at the writer.
 ///
 /// # Errors
 /// There is no writer in time, or the block is not there any more.
-pub async fn take_up(shared: &Shared, left: &Left, until: Instant) -> Result<TakenUp, Refusal> {
+pub async fn take_up(shared: &Shared, left: &LeftBlock, until: Instant) -> Result<TakenUp, Refusal> {
+    let is_with_proxy = matches!(left.left, Left::WithProxy(_));
+    if is_with_proxy && let Some(taken) = at_reader(shared, left, until).await {
+        return Ok(taken);
+    }
+    let mut ahead_since = None;
     let mut changes = shared.directory.watch();
     let (mut counted, mut why) = (None, "the database has no writer".to_owned());
     loop {
@@ -73,6 +86,14 @@ pub async fn take_up(shared: &Shared, left: &Left, until: Instant) -> Result<Tak
                 Err(NoSession::Failed(Failure::Refused(refusal))) if refusal.code == TOO_MANY_CONNECTIONS => {
                     why = refusal.message;
                 }
+                // A writer that another one has passed over is behind what the block has seen.
+                Err(NoSession::Failed(Failure::Refused(refusal)))
+                    if is_with_proxy
+                        && refusal.code == SNAPSHOT_TOO_OLD
+                        && ahead_since.get_or_insert_with(Instant::now).elapsed() < AHEAD_TIME =>
+                {
+                    why = refusal.message;
+                }
                 Err(NoSession::Failed(Failure::Refused(refusal))) => return Err(refusal),
                 Err(NoSession::Failed(Failure::Gone(cause))) => why = cause,
                 Err(NoSession::Busy | NoSession::Retired) => shared.retire_others(&shared.directory.servers()),
@@ -84,9 +105,21 @@ pub async fn take_up(shared: &Shared, left: &Left, until: Instant) -> Result<Tak
     }
 }
 
-async fn enter_block(shared: &Shared, pool: &Arc<Pool>, left: &Left) -> Result<TakenUp, NoSession> {
+/// At another reader than the one that goes. What they refuse, or do not answer soon, the writer may take.
+async fn at_reader(shared: &Shared, left: &LeftBlock, until: Instant) -> Option<TakenUp> {
+    shared.directory.hurry();
+    let soon = until.min(Instant::now() + READER_TIME);
+    for pool in readers(shared).iter().filter(|pool| pool.address != left.from) {
+        if let Ok(Ok(taken)) = tokio::time::timeout_at(soon, enter_block(shared, pool, left)).await {
+            return Some(taken);
+        }
+    }
+    None
+}
+
+async fn enter_block(shared: &Shared, pool: &Arc<Pool>, left: &LeftBlock) -> Result<TakenUp, NoSession> {
     let mut lease = pool.take_beyond(&left.user, shared.users.as_ref()).await?;
-    let taken = lease.take_up(&left.token, left.start.clone()).await;
+    let taken = lease.take_up(&left.left, left.start.clone()).await;
     let (state, status) = taken.map_err(NoSession::Failed)?;
     lease.owner = left.client;
     Ok(TakenUp { lease, state, status })

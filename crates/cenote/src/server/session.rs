@@ -22,7 +22,7 @@ use super::registry::{Entry, State, shown};
 use super::wire::{End, Incoming, PAUSE_MAX, Wire, copy_failed, protocol_violation, unexpected_in_copy};
 use super::workers::no_thread;
 use crate::log;
-use cenote_sql::{Bind, LEFT, Result, Session, Severity, SqlError, code};
+use cenote_sql::{Bind, CARRIED, LEFT, Result, Session, Severity, SqlError, code};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -175,7 +175,13 @@ impl Dialogue {
         self.ended().into()
     }
 
+    /// At a reader nothing can be left in the database: the proxy has it.
     fn leave_block(&mut self) {
+        match self.sql.carry_away() {
+            Ok(Some(text)) => return self.wire.out().parameter_status(CARRIED, &text),
+            Ok(None) => {}
+            Err(error) => return log::info!("session {}: {error}", self.entry.id),
+        }
         let mut token = [0; 16];
         fill_random(&mut token);
         let token = u128::from_be_bytes(token);

@@ -2,7 +2,7 @@
 
 use crate::catalog::state::Definition;
 use cenote_base::TxId;
-use cenote_base::rt::atomic::AtomicU64;
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::{self, HashMap};
 use cenote_storage::follower::Follower;
 use std::sync::Arc;
@@ -22,6 +22,8 @@ pub(crate) struct Follow {
     pub(super) current: AtomicU64,
     /// How long after the question it was.
     pub(super) behind: AtomicU64,
+    /// See [`Follow::keep_oldest`].
+    pub(super) keeps_oldest: AtomicBool,
 }
 
 impl Follow {
@@ -34,6 +36,12 @@ impl Follow {
             secret: [rt::random(), rt::random()],
             current: AtomicU64::new(0),
             behind: AtomicU64::new(0),
+            keeps_oldest: AtomicBool::new(false),
         }
+    }
+
+    /// The server hears of no younger oldest snapshot any more: others go on with what this reader had.
+    pub(crate) fn keep_oldest(&self) {
+        self.keeps_oldest.store(true, Ordering::SeqCst);
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Readers {
     /// How many there are; `u64::MAX` before the first answer.
     count: AtomicU64,
     pub(super) asked: rt::Mutex<Asked>,
-    pub(super) noted: rt::Mutex<Noted>,
+    pub(crate) noted: rt::Mutex<Noted>,
     /// Where the log ended when this start took the database.
     pub(super) began: Lsn,
 }
@@ -33,7 +33,7 @@ pub(super) struct Asked {
 }
 
 #[derive(Default)]
-pub(super) struct Noted {
+pub(crate) struct Noted {
     pub purged: Purged,
     /// Behind the note in the log.
     pub end: Lsn,

@@ -12,6 +12,7 @@
 //!
 //! Transactions that only read end without a trace.
 
+mod carry;
 pub(crate) mod cts;
 mod define;
 mod follow;
@@ -31,6 +32,7 @@ pub(crate) mod unsettled;
 mod walk;
 mod write;
 
+pub use carry::CarriedSnapshot;
 pub use leave::TakenUp;
 pub use locks::CancelFlag;
 pub use read::{Reader, RowScan};

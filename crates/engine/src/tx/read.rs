@@ -57,8 +57,9 @@ pub struct Reader {
     pub(crate) upto: UndoPointer,
     pub(crate) cancel: Arc<CancelFlag>,
     pub(crate) lease: Arc<Lease>,
-    /// Keeps a clone's snapshot; the transaction's own reader publishes its.
-    hold: Option<Hold>,
+    /// Keeps a clone's snapshot; the transaction's own reader publishes its, and holds one beside that came from another
+    /// server: purge may have gone by younger ones before.
+    pub(super) hold: Option<Hold>,
     /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
     pub(crate) seen: Option<Arc<Catalog>>,
     /// Of a transaction that goes on from the last run, in its place: tables (ids), and the spaces of their trees.
@@ -155,6 +156,7 @@ impl Reader {
     /// The snapshot is not needed any more.
     pub(crate) fn withdraw(&mut self) {
         self.engine.slots.withdraw(self.slot);
+        self.hold = None;
         self.snapshot = Cts::ZERO;
         self.low_water = TxId::NONE;
     }

@@ -174,6 +174,8 @@ pub(crate) struct Slots {
     announced: AtomicU64,
     /// Greatest horizon that purge has been given. Written while `free` is held.
     horizon: AtomicU64,
+    /// The durable position when ways to old versions were cut last, by the snapshots in use. Written likewise.
+    cut: AtomicU64,
 }
 
 /// Chunk of a slot, and its place there.
@@ -190,6 +192,7 @@ impl Slots {
             used: AtomicUsize::new(0),
             announced: AtomicU64::new(0),
             horizon: AtomicU64::new(0),
+            cut: AtomicU64::new(0),
         }
     }
 
@@ -277,9 +280,12 @@ impl Slots {
     /// is `visible`, the durable position.
     fn hold_oldest(&self, index: SlotIndex, visible: Cts) -> Cts {
         let _no_scan = self.free.lock();
-        let oldest = self.oldest(visible.max(Cts::from_raw(self.announced.load(Ordering::SeqCst))));
-        // A reader that is about to take a newer snapshot may publish one that purge has passed.
-        let oldest = oldest.max(Cts::from_raw(self.horizon.load(Ordering::Relaxed)));
+        let visible = visible.max(Cts::from_raw(self.announced.load(Ordering::SeqCst)));
+        // A reader that is about to take a newer snapshot may publish one that purge has passed. One that is held is in
+        // use, whatever purge would have passed: it came from another server.
+        let published = self.oldest_of(visible, |slot| &slot.snapshot);
+        let published = published.max(Cts::from_raw(self.horizon.load(Ordering::Relaxed)));
+        let oldest = published.min(self.oldest_of(visible, |slot| &slot.held));
         self.get(index).held.store(oldest.raw(), Ordering::SeqCst);
         oldest
     }
@@ -290,6 +296,13 @@ impl Slots {
             .flat_map(|s| [&s.snapshot, &s.held])
             .map(|word| Cts::from_raw(word.load(Ordering::SeqCst)))
             .fold(visible, Cts::min)
+    }
+
+    fn oldest_of(&self, visible: Cts, word: impl Fn(&Slot) -> &AtomicU64) -> Cts {
+        let words = self
+            .in_use()
+            .map(|slot| Cts::from_raw(word(slot).load(Ordering::SeqCst)));
+        words.fold(visible, Cts::min)
     }
 
     /// Snapshots may be in use that the slot's words do not say.
@@ -321,10 +334,18 @@ impl Slots {
         horizon
     }
 
+    /// Whether no way was cut to a version that this snapshot sees, which is held from before this is asked, and may be
+    /// older than all others.
+    pub(crate) fn is_uncut(&self, held: Cts) -> bool {
+        let _no_scan = self.free.lock();
+        held.raw() >= self.cut.load(Ordering::Relaxed)
+    }
+
     /// The snapshots in use; none taken later is older than `visible`, the durable position.
     pub(crate) fn snapshots(&self, visible: Cts) -> InUse {
         self.announced.fetch_max(visible.raw(), Ordering::SeqCst);
         let _no_holding = self.free.lock();
+        self.cut.fetch_max(visible.raw(), Ordering::Relaxed);
         let mut in_use = InUse {
             snapshots: Vec::new(),
             until: visible,
@@ -616,6 +637,15 @@ mod tests {
             at(60),
             "purge has worked with 60"
         );
+        slots.withdraw(reader.slot);
+        // One of another server, of which purge did not know.
+        let hold = reader.hold(at(40));
+        slots.publish_held(reader.slot, at(40));
+        assert_eq!(builder.hold_oldest(at(60)).snapshot(), at(40), "it is in use");
+        assert!(slots.is_uncut(at(40)));
+        slots.snapshots(at(60));
+        assert!(!slots.is_uncut(at(40)) && slots.is_uncut(at(60)));
+        drop(hold);
     }
 
     /// There were 4,096 slots; a transaction or reader beyond them waited for one without end. Now those beyond the

@@ -3,23 +3,30 @@
 //! The transaction with its locks and snapshot is the engine's to carry (`Tx::leave_to_next`). Beside it goes what the
 //! session has, as text that the engine keeps in the database; so a client, or its proxy, holds a token and nothing that
 //! a server would have to believe.
+//!
+//! A reader keeps nothing in the database, and its blocks have changed nothing: the proxy has the text. A session of the
+//! same user goes on with it, read-only; all that a text of another making could do is read by a snapshot that its client
+//! might have taken before.
 
 use super::mark::Mark;
 use super::prepared::{Prepared, has_plan};
-use super::report::TAKE_UP;
+use super::report::{CARRY_ON, TAKE_UP};
 use super::state::Session;
 use super::transaction::{Phase, TransactionModes};
 use crate::error::{Result, SqlError, code};
 use crate::parse::{Statement, Utility, parse};
 use crate::settings::{Settings, Values};
 use cenote_base::rt::atomic::Ordering;
-use cenote_engine::{Isolation, Savepoint};
+use cenote_engine::{CarriedSnapshot, Isolation, Savepoint};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// Rows of a statement in a block that are taken back when the server ends, at most: some 10 us each.
 const TAKEN_BACK_MAX: u64 = 20_000;
+
+/// Bytes of what a session of a reader has that goes to another server.
+const CARRIED_MAX: usize = 1 << 20;
 
 /// What a session has beside its transaction.
 #[derive(Serialize, Deserialize)]
@@ -44,6 +51,26 @@ struct Carried {
     last_drawn: Option<u32>,
     /// Statements that PREPARE made.
     prepared: Vec<String>,
+}
+
+/// What a session of a reader has, which goes to another server by way of its proxy.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CarriedReading {
+    session: Carried,
+    is_repeatable: bool,
+    /// What the reader showed.
+    shown: u64,
+    /// At repeatable read, once the first statement has taken it.
+    snapshot: Option<CarriedAt>,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CarriedAt {
+    at: u64,
+    low_water: u64,
+    tables: Vec<(u32, u64)>,
 }
 
 /// How far a session's block is.
@@ -82,7 +109,7 @@ impl Shared {
 impl Session {
     /// Why an open block cannot go to another server; `None`: it can, or there is none.
     pub fn stays_because(&self) -> Option<&'static str> {
-        if self.report.is_none() || !self.transaction.in_block() || self.sql.engine().is_reader() {
+        if self.report.is_none() || !self.transaction.in_block() {
             return None;
         }
         if self.copying.is_some() {
@@ -186,6 +213,55 @@ impl Session {
         true
     }
 
+    /// What another server's session needs to go on with the open block, and with statements that PREPARE made, by
+    /// `_cenote.carry_on`. `None`: there is neither, or no proxy; or this is no reader, whose blocks have changes
+    /// ([`Session::leave_to_next`]). From here on the session is good for nothing.
+    ///
+    /// # Errors
+    /// 55000: the block cannot go. 54000: it has too much.
+    pub fn carry_away(&mut self) -> Result<Option<String>> {
+        let has_some = self.transaction.in_block() || self.holds();
+        if self.report.is_none() || !has_some || !self.sql.engine().is_reader() {
+            return Ok(None);
+        }
+        self.refuse_what_stays()?;
+        self.portals.close_all();
+        let (is_active, shown) = (self.tx.is_active(), self.tx.carry_away());
+        let snapshot = self.tx.carried_snapshot().filter(|_| is_active);
+        let reading = CarriedReading {
+            session: self.carried(),
+            is_repeatable: is_active && self.tx.isolation() == Isolation::RepeatableRead,
+            shown,
+            snapshot: snapshot.map(|snapshot| CarriedAt {
+                at: snapshot.at,
+                low_water: snapshot.low_water,
+                tables: snapshot.tables,
+            }),
+        };
+        self.transaction.forget_savepoints();
+        self.transaction.end();
+        self.rollback()?;
+        let text = serde_json::to_string(&reading).map_err(|error| SqlError::internal(error.to_string()))?;
+        match text.len() <= CARRIED_MAX {
+            true => Ok(Some(text)),
+            false => Err(SqlError::new(
+                code::PROGRAM_LIMIT,
+                format!(
+                    "a transaction with {} bytes of state does not go to another server",
+                    text.len()
+                ),
+            )),
+        }
+    }
+
+    fn refuse_what_stays(&self) -> Result<()> {
+        let Some(reason) = self.stays_because() else {
+            return Ok(());
+        };
+        let text = format!("the transaction is not left to another server: {reason}");
+        Err(SqlError::new(code::OBJECT_NOT_IN_STATE, text))
+    }
+
     /// Leaves the open block, and statements that PREPARE made, to the next server, where a session's `_cenote.take_up`
     /// with `token` goes on with them. False: the session has neither, or no proxy that would. From here on the session
     /// is good for nothing.
@@ -197,10 +273,7 @@ impl Session {
         if self.report.is_none() || !has_some || self.sql.engine().is_reader() {
             return Ok(false);
         }
-        if let Some(reason) = self.stays_because() {
-            let text = format!("the transaction is not left to another server: {reason}");
-            return Err(SqlError::new(code::OBJECT_NOT_IN_STATE, text));
-        }
+        self.refuse_what_stays()?;
         self.portals.close_all();
         if !self.tx.is_active() {
             // No block, or one that failed and has taken all back.
@@ -280,6 +353,48 @@ impl Session {
             self.rollback()?;
         }
         done
+    }
+
+    /// Goes on with what a reader's session had.
+    pub(super) fn carry_on_reading(&mut self, text: &str) -> Result<()> {
+        let Some(text) = self.proven(CARRY_ON, text)?.map(str::to_owned) else {
+            return Ok(());
+        };
+        self.transaction.end();
+        self.commit()?;
+        let reading: CarriedReading = serde_json::from_str(&text).map_err(|_| not_there())?;
+        // A reader's transaction may not write: one that could would have been at another server.
+        let may_write = |carried: &Carried| {
+            carried.block == Block::Open && !carried.read_only || carried.savepoints.iter().any(|kept| !kept.read_only)
+        };
+        if reading.session.user != self.env.user || may_write(&reading.session) {
+            return Err(not_there());
+        }
+        let done = self.begin_reading(reading);
+        if done.is_err() {
+            self.transaction.end();
+            self.rollback()?;
+        }
+        done
+    }
+
+    fn begin_reading(&mut self, reading: CarriedReading) -> Result<()> {
+        let isolation = match reading.is_repeatable {
+            true => Isolation::RepeatableRead,
+            false => Isolation::ReadCommitted,
+        };
+        let snapshot = reading.snapshot.map(|snapshot| CarriedSnapshot {
+            at: snapshot.at,
+            low_water: snapshot.low_water,
+            tables: snapshot.tables,
+        });
+        self.tx.begin_carried(isolation, reading.shown, snapshot.as_ref())?;
+        let mut session = reading.session;
+        // What has taken its snapshot has read.
+        session.queried |= snapshot.is_some();
+        let savepoints = session.savepoints.iter().map(|_| self.tx.savepoint());
+        let savepoints = savepoints.collect();
+        self.carry_on(session, savepoints)
     }
 
     fn carry_on(&mut self, carried: Carried, savepoints: Vec<Savepoint>) -> Result<()> {

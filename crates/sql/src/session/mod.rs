@@ -44,5 +44,5 @@ mod transaction;
 mod unplanned;
 mod utility;
 
-pub use report::LEFT;
+pub use report::{CARRIED, LEFT};
 pub use state::{CancelHandle, Session, SessionInfo};

@@ -11,7 +11,9 @@
 //! | `_cenote.drawn` | `on`: the session has drawn from a sequence, so that `currval` answers; else empty |
 //!
 //! A server that goes in a planned switch tells the token of an open block as `_cenote.left`. With
-//! `SET "_cenote.take_up" = '<token>:<that token>'` a session of the next server goes on with it (`leaving`).
+//! `SET "_cenote.take_up" = '<token>:<that token>'` a session of the next server goes on with it (`leaving`). A reader
+//! tells what its session has as `_cenote.carried`, and `SET "_cenote.carry_on" = '<token>:<that>'` goes on with it at any
+//! server of the database.
 //!
 //! `SET "_cenote.state" = '<token>:...'` makes the session another client's: a client that does not know the token cannot.
 //! The text is a row of `<kind><name><value>`, kind
@@ -28,6 +30,10 @@ pub const ASK: &str = "_cenote.report";
 pub const STATE: &str = "_cenote.state";
 /// The setting by which a session takes a transaction up that the last server left.
 pub const TAKE_UP: &str = "_cenote.take_up";
+/// The setting by which a session takes up what a reader's session had.
+pub const CARRY_ON: &str = "_cenote.carry_on";
+/// Told to a proxy when a reader goes: what another server's session needs to go on.
+pub const CARRIED: &str = "_cenote.carried";
 /// Told to a proxy when the server goes: by this the next server's session takes the open block up.
 pub const LEFT: &str = "_cenote.left";
 

@@ -107,6 +107,9 @@ impl Session {
         if name == report::TAKE_UP && self.report.is_some() {
             return self.take_up(value.unwrap_or_default()).map(|()| "SET");
         }
+        if name == report::CARRY_ON && self.report.is_some() {
+            return self.carry_on_reading(value.unwrap_or_default()).map(|()| "SET");
+        }
         settings::refuse_serializable(name, value)?;
         if local && !self.transaction.in_block() && !self.transaction.several {
             warn_outside_block("SET LOCAL", out)?;

@@ -127,6 +127,54 @@ fn a_lost_reader_is_not_missed() {
     assert_eq!(rows(&mut client), 1);
 }
 
+/// A reader that goes in order ends no block: it goes on at the writer, with its snapshot, settings and savepoints.
+#[test]
+fn a_block_at_a_reader_that_goes_goes_on_elsewhere() {
+    let mut cluster = cluster("session");
+    let [mut repeats, mut commits, mut fails, mut writes] = [(); 4].map(|()| cluster.proxy.client());
+    writes
+        .batch_execute("INSERT INTO t VALUES (1); SELECT set_config('my.a', 'other', false)")
+        .unwrap();
+    for (client, level) in [
+        (&mut repeats, "REPEATABLE READ"),
+        (&mut commits, "READ COMMITTED"),
+        (&mut fails, "REPEATABLE READ"),
+    ] {
+        let begin = format!("SET cenote.strong_reads = on; BEGIN ISOLATION LEVEL {level} READ ONLY");
+        let (set, begin) = begin.split_once("; ").unwrap();
+        client.batch_execute(set).unwrap();
+        client.batch_execute(begin).unwrap();
+        assert_eq!(rows(client), 1, "{level}");
+        assert!(is_at_reader(client));
+        client
+            .batch_execute("SET LOCAL my.a = 'x'; SAVEPOINT a; SET LOCAL my.a = 'y'")
+            .unwrap();
+    }
+    fails.batch_execute("SELECT nosuch").expect_err("it fails");
+    writes.batch_execute("INSERT INTO t VALUES (2)").unwrap();
+    assert!(cluster.reader.stop().success());
+    for (client, count) in [(&mut repeats, 1), (&mut commits, 2)] {
+        assert_eq!(rows(client), count);
+        assert!(!is_at_reader(client));
+        assert_eq!(setting(client), "y");
+    }
+    let refused = fails.batch_execute("SELECT 1").expect_err("it has failed");
+    assert_eq!(code_of(&refused), "25P02", "{refused}");
+    for (client, count) in [(&mut repeats, 1), (&mut commits, 2), (&mut fails, 1)] {
+        client.batch_execute("ROLLBACK TO a").unwrap();
+        assert_eq!((rows(client), setting(client).as_str()), (count, "x"));
+        let refused = client.batch_execute("DELETE FROM t").expect_err("it is read only");
+        assert_eq!(code_of(&refused), "25006", "{refused}");
+        client.batch_execute("ROLLBACK TO a; COMMIT").unwrap();
+        assert_eq!((rows(client), setting(client).as_str()), (2, ""));
+    }
+}
+
+fn setting(client: &mut Client) -> String {
+    let found = "SELECT coalesce(current_setting('my.a', true), '')";
+    client.query_one(found, &[]).unwrap().get(0)
+}
+
 #[test]
 fn reads_of_the_writer_stay_there() {
     let cluster = cluster("writer");

@@ -289,6 +289,10 @@ fn open_blocks_go_with_the_database() {
                 scope.spawn(move || moves(client, number, over))
             })
             .collect();
+        for _ in 0..2 {
+            let (client, over) = (proxy.client(), &over);
+            scope.spawn(move || sums(client, i64::from(ACCOUNTS) * 1000, over));
+        }
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(400));
             let (ok, text) = servers.cluster(&["switch"]);
@@ -356,6 +360,26 @@ fn a_switch_waits_for_a_block_that_cannot_go() {
     assert!((2..=4).contains(&found), "{found}");
     drop((client, other));
     assert!(proxy.stop().success());
+}
+
+/// Reads the sum of all accounts again and again, in blocks that only read.
+fn sums(mut client: postgres::Client, expected: i64, over: &AtomicBool) {
+    let sum = client.prepare("SELECT sum(n)::int8 FROM t").unwrap();
+    let mut blocks = 0;
+    while !over.load(Ordering::SeqCst) {
+        let level = ["READ COMMITTED", "REPEATABLE READ"][blocks % 2];
+        client
+            .batch_execute(&format!("BEGIN ISOLATION LEVEL {level} READ ONLY"))
+            .expect("begun");
+        for _ in 0..4 {
+            let found: i64 = client.query_one(&sum, &[]).expect("read").get(0);
+            assert_eq!(found, expected, "in a block at {level}");
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        client.batch_execute("COMMIT").expect("ended");
+        blocks += 1;
+    }
+    assert!(blocks > 3, "{blocks}");
 }
 
 /// Moves one from account `number` to the fourth behind it, a block each time, with pauses between its statements.

@@ -16,6 +16,8 @@
 //!    answer (58030). No other error, and no other answer.
 //! 4. In the end nothing is wrong, the server stands still, and a reader has exactly its rows.
 
+mod carried;
+mod look;
 mod reader;
 mod server;
 mod stage;

@@ -8,6 +8,7 @@ use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
 use cenote_engine::{Change, Engine, Error, Insert, Isolation, Outcome, Result, Tx};
 
+use super::carried;
 use super::stage::Stage;
 use super::table::{CLOCK, IDS, OTHERS, key_of, new_index, new_table, row_of, rows_of};
 use crate::clock;
@@ -59,6 +60,8 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     let (other, definer) = (stage.clone(), engine.clone());
     let defines = rt::spawn("definer", move || define(&other, &definer, rt::random()));
     let (other, tended, ends) = (stage.clone(), engine.clone(), Arc::new(AtomicBool::new(false)));
+    let (looking, reads, its_end) = (stage.clone(), engine.clone(), ends.clone());
+    let carries = rt::spawn("carried", move || carried::look_on(&looking, &reads, &its_end));
     let its_end = ends.clone();
     let tends = rt::spawn("remote", move || tend_remote(&other, &tended, &its_end));
     let worked = server.work();
@@ -72,7 +75,7 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     stage
         .shared
         .add("pages that readers had asked for, to remote memory", filled);
-    for beside in [defines, tends] {
+    for beside in [defines, tends, carries] {
         if let Err(panic) = beside.join() {
             std::panic::resume_unwind(panic);
         }

@@ -1,12 +1,12 @@
 //! What outlives all processes of the world.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{EngineOptions, MemoryKind, Result};
+use cenote_engine::{CarriedSnapshot, EngineOptions, MemoryKind, Result};
 use cenote_fabric::message::Network;
 use cenote_fabric::profile;
 use cenote_storage_node::{NodeOptions, NodesClient};
@@ -23,6 +23,8 @@ pub(super) const NODES: usize = 3;
 pub(super) const SERVERS: usize = 2;
 /// Hosts of readers, behind those.
 pub(super) const READERS: usize = 2;
+/// Transactions that wait to go on at another server; of more the oldest is given up.
+const CARRIED_MAX: usize = 8;
 /// What begins so long after the last fault has to succeed.
 const SETTLED: Nanos = Nanos::from_secs(20);
 
@@ -46,8 +48,16 @@ pub(super) struct Stage {
     /// The host whose reader is to have the database; zero: none.
     asked: AtomicUsize,
     whole_since: Mutex<Option<Nanos>>,
+    /// Transactions that go on at another server.
+    carried: Mutex<VecDeque<Carried>>,
     /// What the server's rows are in the end.
     last: Mutex<Option<BTreeMap<i32, i32>>>,
+}
+
+/// A transaction between two servers: its snapshot, and what it has read.
+pub(super) struct Carried {
+    pub snapshot: CarriedSnapshot,
+    pub rows: BTreeMap<i32, i32>,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -92,6 +102,7 @@ impl Stage {
             is_over: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
             whole_since: Mutex::new(None),
+            carried: Mutex::default(),
             last: Mutex::new(None),
         })
     }
@@ -164,6 +175,20 @@ impl Stage {
 
     pub fn count_too_old(&self) {
         self.too_old.fetch_add(1, SeqCst);
+    }
+
+    /// A transaction is to go on elsewhere.
+    pub fn put_carried(&self, carried: Carried) {
+        let mut waiting = locked(&self.carried);
+        waiting.push_back(carried);
+        if waiting.len() > CARRIED_MAX {
+            waiting.pop_front();
+        }
+    }
+
+    /// The one that waits for longest.
+    pub fn take_carried(&self) -> Option<Carried> {
+        locked(&self.carried).pop_front()
     }
 
     pub fn set_last(&self, rows: BTreeMap<i32, i32>) {
