@@ -173,8 +173,16 @@ impl<'w> Trouble<'w> {
         if self.draw.one_in(2) {
             self.server.take().iter().for_each(Process::kill);
         }
+        self.give_up_asked();
         self.stage.ask(NODES + SERVERS + n);
         self.promoted.extend(self.readers[n].take());
+    }
+
+    /// One that was to have it, and has not heard of it, would be waited for as the server.
+    fn give_up_asked(&mut self) {
+        if self.stage.withdraw() {
+            self.promoted.pop().iter().for_each(Process::kill);
+        }
     }
 
     fn cut_or_mend(&mut self) {
@@ -249,10 +257,7 @@ impl<'w> Trouble<'w> {
     }
 
     fn mend_all(&mut self) {
-        if self.stage.withdraw() {
-            // It has not heard of it, and would be waited for as the server.
-            self.promoted.pop().iter().for_each(Process::kill);
-        }
+        self.give_up_asked();
         self.cuts.clear();
         self.stage.net.mend_all();
         self.stage.net.set_faults(Faults::default());
