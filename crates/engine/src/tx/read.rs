@@ -68,6 +68,8 @@ pub struct Reader {
 
 /// What a snapshot cannot reach behind.
 pub(super) const REPLACED: &str = "TRUNCATE or ALTER TABLE";
+/// Versions that a reader follows before it looks whether they are purged.
+const STEPS_UNSETTLED: u32 = 64;
 /// `Reader::upto` of a reader that sees all that its transaction has done.
 pub(super) const ALL_OWN: UndoPointer = UndoPointer::MAX;
 
@@ -361,7 +363,13 @@ impl Reader {
     #[cold]
     fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
         let mut bytes = Vec::new();
+        let mut steps = 0u32;
         loop {
+            // What the server has purged leads anywhere, also round and round: a reader looks whether it has.
+            steps = steps.wrapping_add(1);
+            if steps.is_multiple_of(STEPS_UNSETTLED) {
+                self.settle(Ok(()))?;
+            }
             if trailer.undo.is_none() {
                 // Copied into a tree that is younger than the snapshot: what the snapshot saw is in the former tree.
                 return Err(Error::Serialization(REPLACED));
