@@ -8,7 +8,7 @@ use postgres::Client;
 struct Cluster {
     proxy: Proxy,
     reader: Process,
-    _writer: Process,
+    writer: Process,
     _data: [Data; 2],
     _nodes: Nodes,
 }
@@ -26,7 +26,7 @@ fn cluster(reads: &str) -> Cluster {
     Cluster {
         proxy: Proxy::start(&servers, &["--reads", reads]),
         reader,
-        _writer: writer,
+        writer,
         _data: data,
         _nodes: nodes,
     }
@@ -131,6 +131,11 @@ fn a_lost_reader_is_not_missed() {
 #[test]
 fn a_block_at_a_reader_that_goes_goes_on_elsewhere() {
     let mut cluster = cluster("session");
+    let mut asks = cluster.writer.client();
+    eventually("the writer knows its reader, and purges nothing that it sees", || {
+        let known = asks.query_one("SELECT count(*) FROM cenote_readers", &[]).unwrap();
+        known.get::<_, i64>(0) == 1
+    });
     let [mut repeats, mut commits, mut fails, mut writes] = [(); 4].map(|()| cluster.proxy.client());
     writes
         .batch_execute("INSERT INTO t VALUES (1); SELECT set_config('my.a', 'other', false)")
