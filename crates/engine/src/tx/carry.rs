@@ -5,9 +5,11 @@
 //! with it go its low-water mark, which holds for the snapshot and not for a server, and the versions of definitions.
 //!
 //! A server takes such a snapshot only if
-//! - it shows that position: a reader may not be there yet;
-//! - nothing has been purged, and no way to an old version cut, that the snapshot sees. At the writer that is looked for
-//!   while it is held, so that what begins later goes by it. At a reader each read looks behind itself, as always;
+//! - it is the writer: another reader has told the writer of a younger oldest snapshot than this, so purge may come
+//!   between, and what is purged leads a walk through undo anywhere;
+//! - it shows that position;
+//! - nothing has been purged, and no way to an old version cut, that the snapshot sees: that is looked for while it is
+//!   held, so that what begins later goes by it;
 //! - no table's definition is another one than it was: an index made since has no entries for what the snapshot alone
 //!   sees.
 
@@ -107,6 +109,11 @@ impl Tx {
         if engine.storage.0.nodes().is_none() {
             return Err(Error::WrongState("this database has one server".into()));
         }
+        if engine.is_reader() {
+            return Err(Error::SnapshotTooOld(
+                "a snapshot of another server is gone on with by the server that has the database alone".into(),
+            ));
+        }
         if at > engine.storage.durable() {
             return Err(Error::SnapshotTooOld(
                 "this server does not show yet what the transaction has seen at another one".into(),
@@ -117,8 +124,7 @@ impl Tx {
         let is_whole = at >= noted.purged.floor && engine.slots.is_uncut(at);
         drop(noted);
         match is_whole || planted(Fault::CarriedPurged) {
-            // At a reader: before any row's versions are followed to where they were.
-            true => engine.settle(at, Ok(hold)),
+            true => Ok(hold),
             false => Err(Error::SnapshotTooOld(
                 "the server has purged rows that the transaction's snapshot sees".into(),
             )),
