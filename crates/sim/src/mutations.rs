@@ -96,7 +96,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         LeftTwice => (Name::Crash, 200),
         // Hosts of a world are lost, not stopped: tests of the storage's own stop them.
         OwnerUnasked | LogFilesKept => return None,
-        // At the writer the floor says it; at a reader a definition would have to change between snapshot and look.
+        // What makes an index raises the floor to what that has entries for: it says the same.
         CarriedDefinitions => return None,
         // A page would have to be asked for, changed, and saved, while its copy moves: microseconds.
         MoveUnwaited => return None,

@@ -356,7 +356,8 @@ impl Auto {
         self.member.outlast(claimed);
         let report = engine.recovery_report();
         log::info!(
-            "this server has the database now, start {epoch}: promoted in {} ms, {} frames kept; its sessions ended in {stopped} ms",
+            "this server has the database now, start {epoch}: promoted in {} ms, {} frames kept; \
+             its sessions ended in {stopped} ms",
             begun.elapsed().as_millis(),
             report.frames_kept
         );

@@ -12,8 +12,8 @@
 //!
 //! A server that goes in a planned switch tells the token of an open block as `_cenote.left`. With
 //! `SET "_cenote.take_up" = '<token>:<that token>'` a session of the next server goes on with it (`leaving`). A reader
-//! tells what its session has as `_cenote.carried`, and `SET "_cenote.carry_on" = '<token>:<that>'` goes on with it at any
-//! server of the database.
+//! tells what its session has as `_cenote.carried`, and `SET "_cenote.carry_on" = '<token>:<that>'` goes on with it: at any
+//! server of the database, or, where it has a snapshot, at the one that has the database.
 //!
 //! `SET "_cenote.state" = '<token>:...'` makes the session another client's: a client that does not know the token cannot.
 //! The text is a row of `<kind><name><value>`, kind
