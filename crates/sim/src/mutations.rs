@@ -88,6 +88,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         ReplacedCounts => (Name::StorageNodes, 120),
         ChangeUntold | PageTooNew | MoveUnseen | HorizonUnread | LastMoves => (Name::Readers, 60),
         LeaseLong | LeaseForgotten | ClaimHeard => (Name::Servers, 60),
+        DriveWaited => (Name::Servers, 120),
         NameStands | WatermarkUnread | CopyAhead | ChangeUnknown => (Name::Readers, 60),
         WatermarkFloor | WatermarkEarly => (Name::Readers, 60),
         CarriedPurged | CarriedUnheld => (Name::Readers, 60),

@@ -37,6 +37,8 @@ const ANSWER_TIMEOUT: Nanos = Nanos::from_secs(3);
 const AGAIN: Nanos = Nanos::from_millis(50);
 /// How long a node is passed over that did not answer; twice as long each time, up to eight times.
 const AWAY: Nanos = Nanos::from_secs(1);
+/// The same, where one node may take little time to answer.
+const AWAY_SHORT: Nanos = Nanos::from_millis(100);
 /// How long a reader does not go back to a node that it left.
 const LEFT: Nanos = Nanos::from_secs(10);
 /// Idle connections that are kept to a node.
@@ -146,10 +148,12 @@ impl Node {
 
     fn set_away(&self) {
         let silences = self.silences.fetch_add(1, Ordering::AcqRel).min(3);
-        // A node that may take little time is asked again soon.
-        let away = AWAY.min(self.answer_timeout);
-        self.away_until
-            .store((rt::now() + Nanos(away.0 << silences)).0, Ordering::Release);
+        // Words have to be heard: a node that may take little time is asked again soon, however often it was silent.
+        let away = match self.answer_timeout < ANSWER_TIMEOUT {
+            true => AWAY_SHORT,
+            false => Nanos(AWAY.0 << silences),
+        };
+        self.away_until.store((rt::now() + away).0, Ordering::Release);
         let idle = std::mem::take(&mut self.connections.lock().idle);
         idle.iter().for_each(|connection| connection.close());
     }

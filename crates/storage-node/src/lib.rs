@@ -5,6 +5,7 @@
 //!
 //! PolarDB Serverless, section 3.4. `docs/storage-nodes.md` has the design, the formats and what was rejected.
 
+mod awaited;
 mod client;
 mod codec;
 mod command;
@@ -20,6 +21,7 @@ mod readers;
 mod replica;
 mod snapshot;
 mod state_file;
+mod turns;
 mod usage;
 mod wire;
 

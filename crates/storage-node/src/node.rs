@@ -40,7 +40,8 @@ use crate::positions::Positions;
 use crate::raft_log::{RaftLog, SEGMENT};
 use crate::readers::Readers;
 use crate::replica::{Answer, Driver, End, Own, Replica, carry_out};
-use crate::state_file::{Identity, KnownPeers, StateFile, load_state};
+use crate::state_file::{Identity, KnownPeers, REPLACED_DIRECTORY, StateFile, load_state};
+use crate::turns::Turns;
 use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
 
 /// How long a client's command may take before its client asks again.
@@ -395,7 +396,10 @@ fn start_threads(
     listener: Box<dyn Listener>,
 ) -> Vec<rt::JoinHandle<()>> {
     let mut threads = shared.peers.start();
-    threads.push(rt::spawn("storage-raft", move || driver.run()));
+    let turns = Turns::new(Arc::clone(&shared.replica), driver);
+    let stand_in = Arc::clone(&turns);
+    threads.push(rt::spawn("storage-raft", move || turns.take()));
+    threads.push(rt::spawn("storage-stand-in", move || stand_in.stand_in()));
     let me = Arc::clone(shared);
     threads.push(rt::spawn("storage-ingest", move || {
         me.or_fail(|| me.ingest(checkpoint))
@@ -817,10 +821,7 @@ impl Shared {
     fn check_directory(&self, hello: &Hello) -> Result<()> {
         match self.replica.view().replaced.get(&hello.from) {
             Some(identity) if *identity == hello.identity => Ok(()),
-            Some(_) => Err(Error::Mismatch(format!(
-                "node {} comes with a directory that another one took the place of",
-                hello.from
-            ))),
+            Some(_) => Err(Error::Mismatch(format!("node {} {REPLACED_DIRECTORY}", hello.from))),
             None => self.known.lock().check(hello.from, hello.identity),
         }
     }

@@ -12,7 +12,7 @@ use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_fabric::message::{Connection, Network};
 
-use crate::state_file::ANOTHER_DIRECTORY;
+use crate::state_file::{ANOTHER_DIRECTORY, REPLACED_DIRECTORY};
 use crate::wire::{Hello, Reply};
 
 const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
@@ -119,8 +119,8 @@ impl Queue {
                     }
                     Err(error) => {
                         let text = error.to_string();
-                        self.is_refused
-                            .store(text.contains(ANOTHER_DIRECTORY), Ordering::Release);
+                        let is_refused = text.contains(ANOTHER_DIRECTORY) || text.contains(REPLACED_DIRECTORY);
+                        self.is_refused.store(is_refused, Ordering::Release);
                         if text != said {
                             eprintln!("cenote storage: node {} at {}: {text}", self.to, self.address);
                             said = text;

@@ -11,6 +11,9 @@
 //!         anew: as begin, anywhere: the entries before it count no more, the log goes on behind that one
 //! ```
 //!
+//! Frames are put into memory first, and written and synced by a thread that holds no lock ([`unsynced`]): whoever reads
+//! the log does not wait for the drive. An entry stays in memory until it is in its file.
+//!
 //! An entry replaces those of its index and behind, as Raft has it. Segments are made ahead with their space taken and
 //! zeros written, so that a sync has data to write and nothing else; those whose entries are not needed become new ones:
 //! no frame of before fits its position there.
@@ -23,6 +26,9 @@
 //! - what [`Unsynced::sync`] returned from survives; nothing that was not synced is promised to another node;
 //! - an error of a write or sync is never retried: the node ends.
 
+mod segments;
+mod unsynced;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
@@ -33,7 +39,12 @@ use cenote_base::rt::fs::{self, File, OpenOptions};
 use cenote_base::{Error, Result};
 use raft::eraftpb::{Entry, EntryType, HardState};
 
+use self::segments::{ZEROS, path_of};
+use self::unsynced::Changes;
 use crate::codec::{Reader, Writer};
+
+pub(crate) use self::segments::SpareWanted;
+pub(crate) use self::unsynced::Unsynced;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CRf1");
 const HEADER: usize = 32;
@@ -46,7 +57,6 @@ const ANEW: u8 = 5;
 pub(crate) const SEGMENT: u64 = 32 << 20;
 /// Bytes of entries that are kept in memory, the newest.
 const CACHE: usize = 32 << 20;
-const ZEROS: usize = 1 << 20;
 /// Segments that are kept to become new ones.
 const SPARES: usize = 4;
 /// Bytes of a payload at most.
@@ -77,6 +87,10 @@ pub(crate) struct RaftLog {
     /// Behind the last frame.
     tail: u64,
     synced: u64,
+    /// What lies behind `synced` and is not being written.
+    changes: Changes,
+    /// Entries before this are in files.
+    written: u64,
     hard: HardState,
     /// Index and term of the entry before `slots`.
     base: (u64, u64),
@@ -104,6 +118,8 @@ impl RaftLog {
             files: BTreeMap::new(),
             tail: 0,
             synced: 0,
+            changes: Changes::default(),
+            written: 0,
             hard: HardState::default(),
             base: state,
             slots: VecDeque::new(),
@@ -249,9 +265,9 @@ impl RaftLog {
         };
         self.put(ANEW, &encode_base(entry, &hard))?;
         self.adopt_base(entry, hard);
-        let unsynced = self.unsynced();
+        let mut unsynced = self.unsynced();
         unsynced.sync()?;
-        self.note_synced(&unsynced);
+        self.note_synced(unsynced);
         Ok(())
     }
 
@@ -275,6 +291,9 @@ impl RaftLog {
         self.slots.push_back(slot);
         while self.kept > CACHE && self.kept_from < self.last_index() {
             let n = self.kept_from.saturating_sub(self.first_index()) as usize;
+            if self.slots[n].at >= self.written {
+                break;
+            }
             if self.slots[n].kept.take().is_some() {
                 self.kept -= self.slots[n].length;
             }
@@ -297,29 +316,48 @@ impl RaftLog {
         self.hard.commit = commit;
     }
 
-    /// What a sync has to be of: to be done without a lock that readers want.
-    pub fn unsynced(&self) -> Unsynced {
+    /// What is to be written and synced, without a lock that readers want. One at a time:
+    /// [`RaftLog::note_synced`] follows, or [`RaftLog::note_written`].
+    pub fn unsynced(&mut self) -> Unsynced {
         let numbers = self.synced / self.segment..=self.tail.saturating_sub(1) / self.segment;
         let files = match self.synced == self.tail {
-            true => Vec::new(),
-            false => self
-                .files
-                .range(numbers)
-                .map(|(n, file)| (self.path(*n), file.clone()))
-                .collect(),
+            true => BTreeMap::new(),
+            false => self.files.range(numbers).map(|(n, file)| (*n, file.clone())).collect(),
         };
-        Unsynced { files, to: self.tail }
+        Unsynced {
+            dir: self.dir.clone(),
+            segment: self.segment,
+            changes: std::mem::take(&mut self.changes),
+            files,
+            to: self.tail,
+        }
     }
 
-    pub fn note_synced(&mut self, synced: &Unsynced) {
+    /// Whether something is to be written.
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// What was written, and not synced.
+    pub fn note_written(&mut self, written: Unsynced) {
+        assert!(
+            self.written <= written.to && written.to <= self.tail,
+            "writes go forwards"
+        );
+        self.files.extend(written.files);
+        self.written = written.to;
+    }
+
+    pub fn note_synced(&mut self, synced: Unsynced) {
         assert!(
             self.synced <= synced.to && synced.to <= self.tail,
             "a sync goes forwards, up to the tail"
         );
-        self.synced = synced.to;
+        self.files.extend(synced.files);
+        (self.synced, self.written) = (synced.to, synced.to);
     }
 
-    /// Writes a frame at the tail; where it lies.
+    /// Puts a frame at the tail; where it is to lie.
     fn put(&mut self, kind: u8, payload: &[u8]) -> Result<u64> {
         assert!(
             payload.len() <= PAYLOAD_MAX,
@@ -334,24 +372,22 @@ impl RaftLog {
             )));
         }
         if self.tail.is_multiple_of(self.segment) || self.segment - self.tail % self.segment < length {
-            self.begin_segment()?;
+            self.begin_segment();
         }
         let at = self.tail;
-        self.write(at, &frame(kind, payload, at, self.synced))?;
+        self.changes.write(at, frame(kind, payload, at, self.synced));
         self.tail += length;
         Ok(at)
     }
 
     /// The tail goes to the next segment, which begins with what a start has to know if it is the first that is left.
-    fn begin_segment(&mut self) -> Result<()> {
+    fn begin_segment(&mut self) {
         let rest = (self.segment - self.tail % self.segment) % self.segment;
         if rest >= HEADER as u64 {
-            self.write(self.tail, &frame(SKIP, &[], self.tail, self.synced))?;
+            self.changes.write(self.tail, frame(SKIP, &[], self.tail, self.synced));
         }
         self.tail += rest;
-        let number = self.tail / self.segment;
-        let file = self.make(number)?;
-        self.files.insert(number, file);
+        self.changes.begin(self.tail / self.segment, self.spares.pop());
         let before = (self.last_index(), self.term(self.last_index()).unwrap_or(0));
         // What is committed may be known before it is written here, and a start believes what it reads.
         let hard = HardState {
@@ -362,23 +398,8 @@ impl RaftLog {
         let at = self.tail;
         let length = (HEADER + payload.len()).next_multiple_of(8) as u64;
         assert!(length == BEGIN_LENGTH, "a segment's first frame has {length} bytes");
-        self.write(at, &frame(BEGIN, &payload, at, self.synced))?;
+        self.changes.write(at, frame(BEGIN, &payload, at, self.synced));
         self.tail += length;
-        Ok(())
-    }
-
-    fn make(&mut self, number: u64) -> Result<File> {
-        let path = self.path(number);
-        let spare = match self.spares.pop() {
-            Some(spare) => spare,
-            None => make_zeros(&self.dir.join("new"), self.segment)?,
-        };
-        let made = (|| {
-            fs::rename(&spare, &path)?;
-            fs::sync_dir(&self.dir)?;
-            fs::open(&path, OpenOptions::WRITE)
-        })();
-        made.doing(|| format!("making {}", path.display()))
     }
 
     /// A spare segment to be made, if there is none: what to do it with, without a lock that others want.
@@ -467,6 +488,7 @@ impl RaftLog {
                 _ => Err(self.lost("its files are gone")),
             };
         };
+        self.written = u64::MAX;
         let (mut at, mut said) = (first * self.segment, 0);
         while let Some(frame) = self.frame_at(at)? {
             said = said.max(frame.synced);
@@ -490,7 +512,7 @@ impl RaftLog {
         }
         self.write_again(said.max(first * self.segment))?;
         self.clear_behind()?;
-        self.synced = self.tail;
+        (self.synced, self.written) = (self.tail, self.tail);
         Ok(())
     }
 
@@ -669,58 +691,8 @@ impl RaftLog {
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("{number:016x}.log"))
+        path_of(&self.dir, number)
     }
-}
-
-/// Files that a sync has to be of, and up to where the log survives then.
-pub(crate) struct Unsynced {
-    files: Vec<(PathBuf, File)>,
-    to: u64,
-}
-
-impl Unsynced {
-    /// # Errors
-    /// An I/O error, after which the log is not to be used.
-    pub fn sync(&self) -> Result<()> {
-        let sync = |(path, file): &(PathBuf, File)| file.sync_data().doing(|| format!("syncing {}", path.display()));
-        self.files.iter().try_for_each(sync)
-    }
-}
-
-/// A segment that is to be made ahead.
-pub(crate) struct SpareWanted {
-    path: PathBuf,
-    segment: u64,
-}
-
-impl SpareWanted {
-    /// # Errors
-    /// An I/O error; nothing is left then.
-    pub fn make(&self) -> Result<()> {
-        let making = make_zeros(&self.path.with_extension("making"), self.segment)?;
-        fs::rename(&making, &self.path).doing(|| format!("making {}", self.path.display()))
-    }
-}
-
-/// A file of zeros with its space taken, synced.
-fn make_zeros(path: &Path, length: u64) -> Result<PathBuf> {
-    let made = (|| {
-        let file = fs::open(path, OpenOptions::TRUNCATE)?;
-        file.allocate(0, length)?;
-        let zeros = vec![0; ZEROS.min(length as usize)];
-        for at in (0..length).step_by(zeros.len()) {
-            let length = zeros.len().min((length - at) as usize);
-            file.write_at(&zeros[..length], at)?;
-        }
-        file.sync_data()
-    })();
-    if made.is_err() {
-        // Half a segment would take up the space that is short.
-        let _ = fs::remove(path);
-    }
-    made.doing(|| format!("making {}", path.display()))?;
-    Ok(path.to_owned())
 }
 
 fn spare_of(name: &str) -> Option<u64> {

@@ -7,19 +7,20 @@
 //!                                                     └─▶ `applied`: pages take them from the log
 //! ```
 //!
-//! Each turn: step what has come; write new entries and votes; sync; send; carry out what is committed. A leader's
-//! messages with new entries go out before its own sync, so that the nodes sync side by side.
+//! Each turn: step what has come; carry out what is committed; write new entries and votes; send. Then a sync, during
+//! which turns go on where it takes long ([`crate::turns`]). A leader's messages with new entries go out before its own
+//! sync, so that the nodes sync side by side.
 //!
 //! Invariants:
 //! - a vote, and the word that an entry was received, are sent only after they are synced;
 //! - a command is answered once it is committed and carried out here; or with "unknown" when this node loses the lead,
 //!   and its client asks again: commands that come twice are carried out once;
 //! - an error of the log ends the node;
+//! - a leader whose drive holds up what the others have synced lets one of them lead;
 //! - a node that is given a state of the leader's ([`crate::snapshot`]) saves it, begins its log anew behind it, and
 //!   ends, to be started anew: then all that was in memory is of the new state.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use cenote_base::random::Random;
@@ -35,6 +36,7 @@ use raft::{
     StorageError,
 };
 
+use crate::awaited::{Awaited, Sync};
 use crate::command::Command;
 use crate::machine::{Machine, Outcome};
 use crate::pages::Checkpoint;
@@ -60,6 +62,8 @@ const UNCOMMITTED_BYTES: u64 = 64 << 20;
 const MESSAGES_MAX: usize = 4096;
 /// How long a node that gave up the lead lets others be first, and keeps it if it has it again.
 const GIVE_WAY: Nanos = Nanos::from_secs(10);
+/// A leader whose drive takes so long for what a majority of the others has synced gives up the lead.
+const HOLDS_UP: Nanos = Nanos::from_millis(500);
 /// Between two messages about a node that has been away for too long.
 const SAID_AGAIN: Nanos = Nanos::from_secs(60);
 /// Tickets under way, before those without a waiting client are dropped.
@@ -125,6 +129,16 @@ struct Inbox {
     jobs: VecDeque<Job>,
     messages: usize,
     is_closed: bool,
+    /// When Raft's time goes on.
+    tick_at: Nanos,
+    /// Since when the thread that takes turns waits for the drive.
+    sync_began: Option<Nanos>,
+}
+
+/// What has come since the last turn.
+pub(crate) struct Work {
+    jobs: VecDeque<Job>,
+    ticks: u32,
 }
 
 /// Whether a node has ended.
@@ -164,6 +178,8 @@ pub(crate) struct Replica {
     pub log: Arc<Mutex<RaftLog>>,
     inbox: Mutex<Inbox>,
     came: Condvar,
+    /// A sync that takes long is looked for, or the node ends.
+    stalled: Condvar,
     view: Mutex<View>,
     moved: Condvar,
     /// Until the thread has it.
@@ -209,8 +225,12 @@ impl Replica {
         view.note(applied, &machine);
         Replica {
             log: Arc::new(Mutex::new(log)),
-            inbox: Mutex::default(),
+            inbox: Mutex::new(Inbox {
+                tick_at: rt::now() + TICK,
+                ..Inbox::default()
+            }),
             came: Condvar::default(),
+            stalled: Condvar::default(),
             view: Mutex::new(view),
             moved: Condvar::default(),
             machine: Mutex::new(Some(machine)),
@@ -281,6 +301,7 @@ impl Replica {
     pub fn close(&self) {
         self.inbox.lock().is_closed = true;
         self.came.notify_all();
+        self.stalled.notify_all();
     }
 
     /// The node cannot go on.
@@ -302,9 +323,63 @@ impl Replica {
             (Some(_), false) => End::Failed,
         }
     }
+
+    // ---- the threads ----
+
+    /// Waits for something to do in a turn; false: the node ends, or the sync is over during which another thread
+    /// `stands_in`.
+    pub fn wait_for_jobs(&self, stands_in: bool) -> bool {
+        let mut inbox = self.inbox.lock();
+        loop {
+            if inbox.is_closed || stands_in && inbox.sync_began.is_none() {
+                return false;
+            }
+            let left = inbox.tick_at.since(rt::now());
+            if !inbox.jobs.is_empty() || left == Nanos::ZERO {
+                return true;
+            }
+            inbox = self.came.wait_timeout(inbox, left).0;
+        }
+    }
+
+    fn take_work(&self) -> Work {
+        let mut inbox = self.inbox.lock();
+        let mut ticks = 0;
+        while inbox.tick_at <= rt::now() {
+            ticks += 1;
+            // A thread that lost its processor for long does not make up for all of it.
+            inbox.tick_at = (inbox.tick_at + TICK).max(Nanos(rt::now().0.saturating_sub(TICK.0)));
+        }
+        inbox.messages = 0;
+        let jobs = std::mem::take(&mut inbox.jobs);
+        Work { jobs, ticks }
+    }
+
+    pub fn sync_begins(&self) {
+        self.inbox.lock().sync_began = Some(rt::now());
+    }
+
+    pub fn sync_ends(&self) {
+        self.inbox.lock().sync_began = None;
+        // The thread that stands in leaves.
+        self.came.notify_all();
+    }
+
+    /// Waits until a sync has been under way for that long, and says since when; `None`: the node ends.
+    pub fn wait_for_stall(&self, long: Nanos) -> Option<Nanos> {
+        let mut inbox = self.inbox.lock();
+        while !inbox.is_closed {
+            let is_long = |began: &Nanos| rt::now().since(*began) >= long && !planted(Fault::DriveWaited);
+            if let Some(began) = inbox.sync_began.filter(is_long) {
+                return Some(began);
+            }
+            inbox = self.stalled.wait_timeout(inbox, TICK).0;
+        }
+        None
+    }
 }
 
-// ---- the thread ----
+// ---- the driver ----
 
 /// The log, as the Raft library reads it.
 struct LogReader {
@@ -384,7 +459,7 @@ pub(crate) struct Own {
     pub is_whole: Arc<AtomicBool>,
 }
 
-/// The thread's own.
+/// What turns are taken with.
 pub(crate) struct Driver {
     replica: Arc<Replica>,
     peers: Arc<Peers>,
@@ -394,7 +469,7 @@ pub(crate) struct Driver {
     /// Term and role for which the election time was drawn.
     drawn_for: (u64, StateRole),
     timeout: usize,
-    tick_at: Nanos,
+    awaited: Awaited,
     /// Proposals and questions under way, by number.
     tickets: BTreeMap<u64, Arc<Ticket>>,
     number: u64,
@@ -413,6 +488,12 @@ pub(crate) struct Driver {
     has_said: bool,
     /// When it gave up the lead so that another may have it.
     gave_way: Nanos,
+    /// When it let another lead since its drive is slow.
+    passed_on: Option<Nanos>,
+    /// A directory was replaced since the last ready was written.
+    has_replaced: bool,
+    /// In a turn, or behind one that did not end as it should.
+    has_ended: bool,
 }
 
 impl Driver {
@@ -454,7 +535,7 @@ impl Driver {
             random: Random(rt::random()),
             drawn_for: (u64::MAX, StateRole::Follower),
             timeout: ELECTION,
-            tick_at: rt::now() + TICK,
+            awaited: Awaited::default(),
             tickets: BTreeMap::new(),
             number: 0,
             confirmed: Vec::new(),
@@ -466,24 +547,21 @@ impl Driver {
             pending: Pending::default(),
             has_said: false,
             gave_way: Nanos::ZERO,
+            passed_on: None,
+            has_replaced: false,
+            has_ended: false,
         })
     }
 
-    /// The body of the thread.
-    pub fn run(mut self) {
-        let turns = catch_unwind(AssertUnwindSafe(|| {
-            loop {
-                match self.turn() {
-                    Ok(true) => {}
-                    Ok(false) => break None,
-                    Err(error) => break Some(error),
-                }
-            }
-        }));
-        // The library has no other way to say that it cannot go on.
-        let ended = turns.unwrap_or_else(|_| Some(Error::Poisoned("the Raft library cannot go on".into())));
-        let error = ended.unwrap_or_else(|| Error::Lost("the storage node was stopped".into()));
-        self.replica.fail(&error);
+    /// Whether the node has ended, or a turn has ended halfway.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// The node ends, as said in `error` if nothing was before; false.
+    pub fn end(&mut self, error: &Error) -> bool {
+        self.has_ended = true;
+        self.replica.fail(error);
         let jobs = std::mem::take(&mut self.replica.inbox.lock().jobs);
         let asked = jobs.into_iter().filter_map(|job| match job {
             Job::Message(..) => None,
@@ -491,47 +569,57 @@ impl Driver {
         });
         asked.for_each(|ticket| ticket.answer(Answer::Unknown));
         self.give_up();
+        false
     }
 
     /// One turn; false: the node ends.
-    fn turn(&mut self) -> Result<bool> {
-        let Some(jobs) = self.wait_for_jobs() else {
-            return Ok(false);
-        };
-        for job in jobs {
+    pub fn turn(&mut self) -> Result<bool> {
+        let work = self.replica.take_work();
+        for job in work.jobs {
             if self.take(job)? {
                 return Ok(false);
             }
         }
-        while self.tick_at <= rt::now() {
+        for _ in 0..work.ticks {
             self.draw();
             self.raft.tick();
-            // A thread that lost its processor for long does not make up for all of it.
-            self.tick_at = (self.tick_at + TICK).max(Nanos(rt::now().0.saturating_sub(TICK.0)));
         }
-        while self.raft.has_ready() {
-            self.handle_ready()?;
-        }
+        self.handle_readies()?;
         self.forget_tickets();
         self.offer_state();
         self.give_way();
+        self.pass_on();
         self.note();
         Ok(true)
     }
 
-    fn wait_for_jobs(&self) -> Option<VecDeque<Job>> {
-        let mut inbox = self.replica.inbox.lock();
-        loop {
-            if inbox.is_closed {
-                return None;
-            }
-            let left = self.tick_at.since(rt::now());
-            if !inbox.jobs.is_empty() || left == Nanos::ZERO {
-                inbox.messages = 0;
-                return Some(std::mem::take(&mut inbox.jobs));
-            }
-            inbox = self.replica.came.wait_timeout(inbox, left).0;
-        }
+    /// One turn, and a sync that is to follow.
+    pub fn turn_and_begin(&mut self, sync: &mut Option<Sync>) -> Result<bool> {
+        let goes_on = self.turn()?;
+        *sync = self.begin_sync();
+        Ok(goes_on)
+    }
+
+    fn begin_sync(&mut self) -> Option<Sync> {
+        self.awaited.begin(&mut self.replica.log.lock())
+    }
+
+    /// A sync is over: what awaited it follows, and another one if there is more to sync.
+    pub fn synced(&mut self, sync: Sync, synced: Result<()>, next: &mut Option<Sync>) -> Result<bool> {
+        synced?;
+        self.awaited.end(sync, &mut self.replica.log.lock());
+        self.release();
+        self.handle_readies()?;
+        self.note();
+        *next = self.begin_sync();
+        Ok(true)
+    }
+
+    /// What awaited no more than is synced by now.
+    fn release(&mut self) {
+        let (ready, messages) = self.awaited.release();
+        self.raft.on_persist_ready(ready);
+        self.send(messages);
     }
 
     /// Takes a job; true: the node ends, to begin anew with a state of the leader's.
@@ -548,6 +636,31 @@ impl Driver {
             Job::Confirm { ticket } => self.confirm(ticket),
         }
         Ok(false)
+    }
+
+    /// Its drive holds up what a majority of the others has synced: nothing is acknowledged before it is carried out
+    /// here. One of those leads instead.
+    fn pass_on(&mut self) {
+        let raft = &self.raft.raft;
+        let holds_up = raft.state == StateRole::Leader && raft.raft_log.committed > raft.raft_log.persisted;
+        let has_just = self.passed_on.is_some_and(|at| rt::now() < at + GIVE_WAY);
+        if !holds_up || self.awaited.takes() < HOLDS_UP || has_just {
+            return;
+        }
+        let others = raft
+            .prs()
+            .iter()
+            .filter(|(node, progress)| **node != raft.id && progress.recent_active);
+        let Some((next, _)) = others.max_by_key(|(_, progress)| progress.matched) else {
+            return;
+        };
+        let next = *next;
+        eprintln!(
+            "cenote storage: the drive has taken {} for a sync, and others have synced that: node {next} is to lead",
+            self.awaited.takes()
+        );
+        self.passed_on = Some(rt::now());
+        self.raft.transfer_leader(next);
     }
 
     /// A node that was down while another was replaced may not know that the command is committed: it refuses the new
@@ -591,6 +704,10 @@ impl Driver {
             return Ok(false);
         };
         if message.term < self.raft.raft.term {
+            return Ok(false);
+        }
+        // The log begins anew with a sync of its own; the leader gives the state again.
+        if self.awaited.is_under_way() {
             return Ok(false);
         }
         // It is of the leader, as a heartbeat is.
@@ -723,6 +840,13 @@ impl Driver {
         self.raft.raft.set_randomized_election_timeout(self.timeout);
     }
 
+    fn handle_readies(&mut self) -> Result<()> {
+        while self.raft.has_ready() {
+            self.handle_ready()?;
+        }
+        Ok(())
+    }
+
     fn handle_ready(&mut self) -> Result<()> {
         let mut ready = self.raft.ready();
         if !ready.snapshot().is_empty() {
@@ -740,37 +864,29 @@ impl Driver {
             self.replica.log.lock().set_commit(hard.commit);
         }
         self.apply(ready.take_committed_entries())?;
+        let mut messages = ready.take_persisted_messages();
         if planted(Fault::RaftUnsynced) {
-            self.send(ready.take_persisted_messages());
+            self.send(std::mem::take(&mut messages));
         }
-        self.persist(&mut ready)?;
-        self.send(ready.take_persisted_messages());
-        let mut light = self.raft.advance(ready);
-        if let Some(commit) = light.commit_index() {
-            self.replica.log.lock().set_commit(commit);
-        }
-        self.send(light.take_messages());
-        self.apply(light.take_committed_entries())?;
+        let has_vote = self.write(&mut ready)?;
+        let is_wanted = ready.must_sync() || std::mem::take(&mut self.has_replaced);
+        let free = self.awaited.note(ready.number(), is_wanted, has_vote, messages);
+        self.send(free);
+        self.raft.advance_append_async(ready);
         self.raft.advance_apply();
+        self.release();
         Ok(())
     }
 
-    fn persist(&self, ready: &mut Ready) -> Result<()> {
-        let unsynced = {
-            let mut log = self.replica.log.lock();
-            log.append(ready.take_entries())?;
-            if let Some(hard) = ready.hs() {
-                log.set_hard_state(hard)?;
-            }
-            match ready.must_sync() {
-                true => log.unsynced(),
-                false => return Ok(()),
-            }
-        };
-        // Readers of the log need not wait for the drive.
-        unsynced.sync()?;
-        self.replica.log.lock().note_synced(&unsynced);
-        Ok(())
+    /// Puts new entries and a vote into the log, which are to be synced; whether there is a vote.
+    fn write(&self, ready: &mut Ready) -> Result<bool> {
+        let mut log = self.replica.log.lock();
+        log.append(ready.take_entries())?;
+        let Some(hard) = ready.hs() else { return Ok(false) };
+        let before = log.hard_state();
+        let has_vote = (hard.term, hard.vote) != (before.term, before.vote);
+        log.set_hard_state(hard)?;
+        Ok(has_vote)
     }
 
     fn send(&self, messages: Vec<Message>) {
@@ -788,6 +904,8 @@ impl Driver {
             let outcome = carry_out(&mut self.machine, &entry)?;
             if let Some(Outcome::Replaced(node)) = outcome {
                 self.forget_progress(node);
+                // That it is committed is synced at once: a start that does not know it refuses the new directory.
+                self.has_replaced = true;
             }
             let number = <[u8; 8]>::try_from(entry.context.as_slice()).map(u64::from_le_bytes);
             // A number is this leader's: of another's entries none is answered here.
@@ -881,6 +999,7 @@ fn is_expected(message: &Message) -> bool {
             | MsgRequestVoteResponse
             | MsgRequestPreVote
             | MsgRequestPreVoteResponse
+            | MsgTimeoutNow
     );
     let Some(first) = message.index.checked_add(1) else {
         return false;

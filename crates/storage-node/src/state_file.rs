@@ -28,6 +28,8 @@ const PEERS: u32 = u32::from_le_bytes(*b"CNpe");
 const FORMAT: u32 = 2;
 /// By which a node knows why another one refuses it.
 pub(crate) const ANOTHER_DIRECTORY: &str = "comes with another directory than it had";
+/// The same, where one that it had before was replaced already.
+pub(crate) const REPLACED_DIRECTORY: &str = "comes with a directory that another one took the place of";
 
 /// What a node is, for good.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -312,6 +312,8 @@ faults! {
     TakenUnheard = "taken-unheard",
     /// A storage node's messages go out before the entries and votes that they speak of are synced.
     RaftUnsynced = "raft-unsynced",
+    /// A storage node that waits for its drive sends and answers no heartbeats.
+    DriveWaited = "drive-waited",
     /// Storage nodes take redo of a start of the database whose place another has taken.
     StartUnchecked = "start-unchecked",
     /// A storage node answers a page without waiting for the redo that is asked for.

@@ -20,11 +20,39 @@ fn open(dir: &Path) -> RaftLog {
 
 impl RaftLog {
     fn sync(&mut self) -> Result<()> {
-        let unsynced = self.unsynced();
+        let mut unsynced = self.unsynced();
         unsynced.sync()?;
-        self.note_synced(&unsynced);
+        self.note_synced(unsynced);
         Ok(())
     }
+
+    /// As of a process that is killed before its sync.
+    fn write_only(&mut self) {
+        let mut unsynced = self.unsynced();
+        unsynced.write().expect("written");
+        self.note_written(unsynced);
+    }
+}
+
+#[test]
+fn entries_are_read_before_they_are_written_and_frames_in_a_row_are_one_write() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut log = open(dir.path());
+    let entries: Vec<Entry> = (1..=40).map(|index| entry(index, 1, 3500)).collect();
+    let mut model = Model::default();
+    model.append(&entries);
+    log.append(entries[..20].to_vec()).expect("put");
+    let mut unsynced = log.unsynced();
+    log.append(entries[20..].to_vec()).expect("put");
+    model.check(&log);
+    assert!(log.files.is_empty(), "no file is touched but by a sync");
+    unsynced.sync().expect("synced");
+    assert_eq!(open(dir.path()).last_index(), 20);
+    log.note_synced(unsynced);
+    log.sync().expect("synced");
+    assert_eq!(log.files.len(), 3);
+    model.check(&log);
+    model.check(&open(dir.path()));
 }
 
 /// What the log is to hold, kept beside it.
@@ -162,6 +190,7 @@ fn a_frame_that_no_segment_has_room_for_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut log = open(dir.path());
     log.append(vec![entry(1, 1, 3000)]).expect("written");
+    log.sync().expect("synced");
     let tail = log.tail;
     let error = log.append(vec![entry(2, 1, SMALL as usize)]).expect_err("refused");
     assert!(error.to_string().contains("has no room"), "{error}");
@@ -213,6 +242,7 @@ fn a_torn_end_is_cut_off_and_damage_before_it_is_told() {
     log.append((6..=9).map(|index| entry(index, 1, 400)).collect())
         .expect("written");
     let last = log.tail;
+    log.write_only();
     drop(log);
     let file = fs::open(dir.path().join("0000000000000000.log"), OpenOptions::WRITE).expect("opens");
     file.write_at(&[1; 8], torn + 100).expect("torn");

@@ -11,7 +11,7 @@ use cenote_cluster::lease::SILENCE;
 use cenote_cluster::pausing::all_are_needed;
 use cenote_cluster::{Claimed, Decision, Lease, Looked, Member, OverNodes};
 use cenote_storage::nodes::StorageNodes;
-use cenote_storage_node::{NodesClient, Server, ServerRole};
+use cenote_storage_node::{NodesClient, Server, ServerRole, Usage};
 
 use super::stage::{Stage, name_of};
 use crate::clock;
@@ -24,6 +24,9 @@ const WORD_TIMEOUT: Nanos = Nanos::from_millis(800);
 const NODE_TIMEOUT: Nanos = Nanos::from_millis(300);
 /// Between two answers of a server.
 const ANSWERS: Nanos = Nanos::from_millis(7);
+/// Between two commits.
+const COMMITS: Nanos = Nanos::from_millis(100);
+const COMMIT_TIMEOUT: Nanos = Nanos::from_secs(1);
 /// Where the database's log begins.
 const ORIGIN: Lsn = Lsn::from_raw(1 << 20);
 
@@ -243,6 +246,8 @@ impl Life<'_> {
         let is_ended = Arc::new(AtomicBool::new(false));
         let (stage, ended) = (Arc::clone(self.stage), Arc::clone(&is_ended));
         let answers = rt::spawn("sessions", move || answer(&stage, epoch, &lease, &ended));
+        let (stage, ended, host) = (Arc::clone(self.stage), Arc::clone(&is_ended), self.host);
+        rt::spawn("commits", move || commit(&stage, host, &ended));
         let next = self.wait_as_writer();
         self.stage.end_serving(self.host);
         is_ended.store(true, Ordering::Release);
@@ -296,6 +301,18 @@ impl Life<'_> {
             }
         }
         None
+    }
+}
+
+/// Commits of a server: entries that the nodes' drives have to sync all the time.
+fn commit(stage: &Arc<Stage>, host: usize, is_ended: &AtomicBool) {
+    let client = stage.client(host).with_timeout(COMMIT_TIMEOUT);
+    let process = rt::random_u128();
+    while !is_ended.load(Ordering::Acquire) && !stage.is_over() {
+        if client.report_usage(process, Usage::default()).is_ok() {
+            stage.shared.count("commits");
+        }
+        rt::sleep(COMMITS);
     }
 }
 

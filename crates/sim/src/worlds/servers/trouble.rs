@@ -19,6 +19,9 @@ const MORE: u64 = 30;
 const CALM: Nanos = Nanos::from_secs(60);
 /// Within this all is well again when nothing befalls any more.
 const PATIENCE: Nanos = Nanos::from_secs(240);
+/// A node's drive does not come back with a write or a sync for so long at most, and no server is to take that for the loss
+/// of another.
+const STALLED_MOST: u64 = 2_500_000_000;
 /// A host stands still for so long at most: leases run out, and others take the database.
 const PAUSED_MOST: u64 = 4_000_000_000;
 
@@ -262,6 +265,18 @@ impl<'w> Trouble<'w> {
         self.stage.set_whole(true);
     }
 
+    /// Drives of nodes do not answer for a while: others use them, too.
+    fn stall(&mut self) {
+        self.stage.shared.befalls("drives stand still");
+        let until = rt::now() + Nanos(self.draw.below(STALLED_MOST));
+        let one = self.draw.index(NODES);
+        let some = match self.draw.one_in(2) {
+            true => 0..NODES,
+            false => one..one + 1,
+        };
+        some.for_each(|host| self.world.files(host).stall_until(until));
+    }
+
     /// For a while nothing is wrong: clients are served, and no server takes the database from one that is there.
     fn be_calm(&mut self) {
         self.stage.shared.befalls("times without a fault");
@@ -273,6 +288,7 @@ impl<'w> Trouble<'w> {
             match self.draw.below(12) {
                 0 => self.switch(),
                 1 => self.call(),
+                2 => self.stall(),
                 _ => {}
             }
         }

@@ -131,6 +131,11 @@ impl Model {
         self.replaced = self.replaced.max(former);
     }
 
+    /// A start hears that it took the database when another has taken it from it already.
+    pub fn is_late(&self, epoch: u64) -> bool {
+        epoch < self.epoch && epoch <= self.replaced
+    }
+
     /// A start has taken the database and found this.
     pub fn took(&mut self, epoch: u64, taken: &Taken) -> Vec<String> {
         if epoch <= self.epoch {

@@ -193,14 +193,17 @@ impl Stage {
         locked(&self.posts[host]).status.clone()
     }
 
-    /// Whether every node has all entries and all pages, as far as the last reports say.
+    /// Whether every node has all entries and all pages, and knows what is committed, as far as the last reports say.
     pub fn is_everywhere(&self) -> bool {
         let fresh = clock::now().0.saturating_sub(FRESH.0);
         let posts: Vec<_> = self.posts.iter().map(locked).collect();
         let has_pages = |post: &MutexGuard<'_, Post>| post.status.as_ref().is_some_and(|s| s.lacking_pages == 0);
+        let knows = |post: &MutexGuard<'_, Post>, all| post.status.as_ref().is_some_and(|s| s.committed >= all);
         let reports = posts.iter().filter_map(|post| Some((post.at.0, post.status.as_ref()?)));
         let newest = reports.max_by_key(|(_, status)| (status.term, status.leader == status.node));
+        let committed = newest.map_or(0, |(_, status)| status.committed);
         posts.iter().all(has_pages)
+            && posts.iter().all(|post| knows(post, committed))
             && newest.is_some_and(|(at, s)| at >= fresh && s.leader == s.node && s.everywhere >= s.committed.max(1))
     }
 

@@ -101,7 +101,7 @@ impl<'w> Trouble<'w> {
 
     fn befall(&mut self) {
         self.stage.set_whole(false);
-        match self.draw.below(18) {
+        match self.draw.below(19) {
             0..2 => self.kill_node(),
             2..5 => self.cut_power(1),
             5 | 6 => {
@@ -117,6 +117,7 @@ impl<'w> Trouble<'w> {
             14 => self.isolate_leader(),
             15 if self.draw.one_in(4) => self.lose_majority(),
             16 | 17 => self.lose_directory(),
+            18 => self.stall(),
             _ => self.be_calm(),
         }
     }
@@ -299,6 +300,16 @@ impl<'w> Trouble<'w> {
         let host = self.draw.below((NODES + WRITERS) as u64) as usize;
         self.stage.shared.befalls("faults: pause");
         self.world.pause(host, time);
+    }
+
+    /// Drives do not come back with writes and syncs for a while.
+    fn stall(&mut self) {
+        self.stage.shared.befalls("faults: drives stand still");
+        let (first, count) = (self.draw.index(NODES), self.draw.pick(&[1, 2, NODES]));
+        for host in (0..count).map(|n| (first + n) % NODES) {
+            let until = rt::now() + Nanos(self.draw.below(2 * PAUSED_MOST));
+            self.world.files(host).stall_until(until);
+        }
     }
 
     fn kill_writer(&mut self) {

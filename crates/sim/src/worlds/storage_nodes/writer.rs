@@ -99,6 +99,10 @@ impl Writer<'_> {
                 },
             }
         };
+        if self.stage.model().is_late(self.epoch) {
+            self.stage.shared.count("takes that were heard of too late");
+            return None;
+        }
         self.stage.shared.befalls("takes of the database");
         self.stage.shared.step(format!(
             "writer {} is start {}: {:?}",
