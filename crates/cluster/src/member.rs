@@ -270,7 +270,7 @@ impl Member {
         }
     }
 
-    /// While it opens, this tells whether it has the database by now: its start.
+    /// While it opens, or takes the database as a reader, this tells whether it has it by now: its start.
     pub fn opens(&self, start: Start) {
         self.shared.state.lock().start = Some(start);
     }
@@ -319,10 +319,13 @@ impl Shared {
             let state = self.state.lock();
             (state.me.clone(), state.look.clone(), state.start.clone())
         };
-        if me.role == ServerRole::Opening
-            && let Some(start) = start
-        {
-            me.epoch = start();
+        if let Some(start) = start {
+            match (me.role, start()) {
+                (ServerRole::Opening, epoch) => me.epoch = epoch,
+                // From the moment on at which it has the database: nobody else is to take it for silent.
+                (ServerRole::Reader, epoch) if epoch > 0 => (me.role, me.epoch) = (ServerRole::Opening, epoch),
+                _ => {}
+            }
         }
         if let Some(looked) = look.and_then(|look| look()) {
             me.position = looked.position;

@@ -326,7 +326,9 @@ impl Auto {
         let client = self.client()?;
         let options = database::writer_after(&self.settings, &client, after)?;
         let claimed = self.member.claim(after, silent)?;
-        let promotion = standing.engine.promote(options)?;
+        self.say_start_of(&client);
+        let promoted = standing.engine.promote(options);
+        let promotion = promoted.inspect_err(|_| self.member.opens(Arc::new(|| 0)))?;
         let epoch = client.epoch();
         Ok((promotion, Took { epoch, claimed }))
     }
@@ -340,7 +342,6 @@ impl Auto {
     ) -> Result<Standing, Failure> {
         let begun = Instant::now();
         // Others see that it is under way; it is said again.
-        self.member.opens(Arc::new(move || epoch));
         let _ = self.member.become_role(ServerRole::Opening, epoch);
         self.count(Activity::None);
         let left = server.stop(TIMEOUT);

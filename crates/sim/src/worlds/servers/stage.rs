@@ -47,6 +47,8 @@ struct Known {
 struct ServerKnown {
     /// Its port is open.
     listens: bool,
+    /// The start that it has taken the database as, until it leaves that; zero: none.
+    has: u64,
     /// The start that serves clients there; zero: a reader.
     epoch: Option<u64>,
     sessions: usize,
@@ -106,7 +108,7 @@ impl Stage {
         let mut known = self.known();
         let server = &mut known.servers[host - NODES];
         (server.listens, server.epoch, server.is_called) = (listens, None, false);
-        (server.sessions, server.statements) = (0, 0);
+        (server.sessions, server.statements, server.has) = (0, 0, 0);
     }
 
     /// Whether the host of that name refuses connections: its process has ended.
@@ -136,6 +138,16 @@ impl Stage {
         let mut known = self.known();
         known.serving.insert(epoch, clock::now());
         known.servers[host - NODES].epoch = Some(epoch);
+    }
+
+    /// A server has taken the database as start `epoch`; zero: it has left it.
+    pub fn set_has(&self, host: usize, epoch: u64) {
+        self.known().servers[host - NODES].has = epoch;
+    }
+
+    /// Whether a process is there that has the database as start `epoch`.
+    pub fn is_had(&self, epoch: u64) -> bool {
+        self.known().servers.iter().any(|server| server.has == epoch)
     }
 
     /// A server serves no client as the one that has the database.
