@@ -112,6 +112,7 @@ fn is_seldom(fault: Fault) -> bool {
         fault,
         LogTailKept
             | LostSlabNamed
+            | DriveWaited
             | ListUndo
             | BaseIncomplete
             | DropOrder

@@ -349,7 +349,7 @@ impl NodesClient {
             from: 0,
             identity: 0,
         };
-        let connection = connect(&*self.network, &node.address, &hello);
+        let connection = connect(&*self.network, &node.address, &hello, node.answer_timeout);
         // An address that means nothing now is a node that cannot be reached: the others can.
         let connection = connection.map_err(|error| match error {
             Error::Invalid(why) => Error::Lost(why),

@@ -58,6 +58,11 @@ pub(crate) enum Command {
         node: u64,
         identity: u128,
     },
+    /// Node `node` has come with the directory of this identity: it is its own, unless the state names another one.
+    Register {
+        node: u64,
+        identity: u128,
+    },
     /// A server's process has used so much since it began.
     Meter {
         process: u128,
@@ -73,6 +78,7 @@ const MAKE_SPACE: u8 = 5;
 const DROP_SPACE: u8 = 6;
 const REPLACE: u8 = 7;
 const METER: u8 = 8;
+const REGISTER: u8 = 9;
 
 impl Command {
     pub fn encode(&self) -> Vec<u8> {
@@ -101,6 +107,7 @@ impl Command {
             Command::MakeSpace { epoch, sequence, space } => to(MAKE_SPACE, epoch, sequence).u32(*space),
             Command::DropSpace { epoch, sequence, space } => to(DROP_SPACE, epoch, sequence).u32(*space),
             Command::Replace { node, identity } => Writer::of(REPLACE).u64(*node).u128(*identity),
+            Command::Register { node, identity } => Writer::of(REGISTER).u64(*node).u128(*identity),
             Command::Meter { process, usage } => put_usage(Writer::of(METER).u128(*process), usage),
         }
         .done()
@@ -126,9 +133,8 @@ impl Command {
             Command::Append { redo, .. } => (redo.len(), PIECE_MAX),
             Command::Take { record, .. } => (record.len(), RECORD_MAX),
             Command::Begin { control, .. } | Command::Control { control, .. } => (control.len(), RECORD_MAX),
-            Command::MakeSpace { .. } | Command::DropSpace { .. } | Command::Replace { .. } | Command::Meter { .. } => {
-                (0, 0)
-            }
+            Command::MakeSpace { .. } | Command::DropSpace { .. } | Command::Meter { .. } => (0, 0),
+            Command::Replace { .. } | Command::Register { .. } => (0, 0),
         };
         match length <= most {
             true => Ok(()),
@@ -191,6 +197,10 @@ impl Command {
                 usage: take_usage(r)?,
             },
             REPLACE => Command::Replace {
+                node: r.u64()?,
+                identity: r.u128()?,
+            },
+            REGISTER => Command::Register {
                 node: r.u64()?,
                 identity: r.u128()?,
             },
@@ -263,6 +273,7 @@ mod tests {
                 space: 6,
             },
             Command::Replace { node: 2, identity: 9 },
+            Command::Register { node: 1, identity: 8 },
             Command::Meter {
                 process: 3,
                 usage: Usage {

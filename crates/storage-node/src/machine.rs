@@ -1,5 +1,5 @@
 //! The state that all storage nodes share, and how commands change it: the start that has the database, its control
-//! record, where its log ends, which spaces there are, which nodes have come with another directory.
+//! record, where its log ends, which spaces there are, which directory each node has.
 //!
 //! Every node carries out the same commands in the same order, so every node has the same state. Nothing else goes in:
 //! no clock, no chance, nothing of this host.
@@ -46,8 +46,9 @@ pub(crate) struct Machine {
     control: Option<Arc<[u8]>>,
     log: LogEnd,
     spaces: BTreeSet<u32>,
-    /// Nodes that lost their directory, and the identities of those that took the place.
-    replaced: Arc<BTreeMap<u64, u128>>,
+    /// The directory of each node, by its identity: the one with which it came first, or that took the place of one that
+    /// was lost.
+    directories: Arc<BTreeMap<u64, u128>>,
     /// What came of a group that is not whole yet.
     unfinished: Vec<u8>,
     meter: Meter,
@@ -67,6 +68,8 @@ pub(crate) enum Outcome {
     SpaceDropped(u32),
     /// This node has another directory from now on.
     Replaced(u64),
+    /// The state names the directory of one more node.
+    Registered,
     Taken {
         epoch: u64,
     },
@@ -92,7 +95,7 @@ impl Default for Machine {
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
             spaces: BTreeSet::new(),
-            replaced: Arc::default(),
+            directories: Arc::default(),
             unfinished: Vec::new(),
             meter: Meter::default(),
         }
@@ -122,14 +125,14 @@ impl Machine {
         self.meter.total()
     }
 
-    /// The identities of nodes that lost their directory, by number.
-    pub fn replaced(&self) -> &Arc<BTreeMap<u64, u128>> {
-        &self.replaced
+    /// The identities of nodes' directories, by number.
+    pub fn directories(&self) -> &Arc<BTreeMap<u64, u128>> {
+        &self.directories
     }
 
     /// Whether node `node` may come with the directory of this identity, as far as the state knows.
     pub fn is_of(&self, node: u64, identity: u128) -> bool {
-        self.replaced.get(&node).is_none_or(|known| *known == identity)
+        self.directories.get(&node).is_none_or(|known| *known == identity)
     }
 
     pub fn spaces(&self) -> impl Iterator<Item = u32> + '_ {
@@ -160,6 +163,7 @@ impl Machine {
             Command::MakeSpace { epoch, sequence, space } => self.in_turn(epoch, sequence, |m| m.make_space(space)),
             Command::DropSpace { epoch, sequence, space } => self.in_turn(epoch, sequence, |m| m.drop_space(space)),
             Command::Replace { node, identity } => self.replace(node, identity),
+            Command::Register { node, identity } => self.register(node, identity),
             Command::Meter { process, usage } => {
                 self.meter.report(process, usage);
                 Outcome::Done
@@ -168,9 +172,19 @@ impl Machine {
     }
 
     fn replace(&mut self, node: u64, identity: u128) -> Outcome {
-        match Arc::make_mut(&mut self.replaced).insert(node, identity) {
+        match Arc::make_mut(&mut self.directories).insert(node, identity) {
             Some(before) if before == identity => Outcome::Done,
             _ => Outcome::Replaced(node),
+        }
+    }
+
+    fn register(&mut self, node: u64, identity: u128) -> Outcome {
+        match self.directories.contains_key(&node) {
+            true => Outcome::Done,
+            false => {
+                Arc::make_mut(&mut self.directories).insert(node, identity);
+                Outcome::Registered
+            }
         }
     }
 
@@ -287,8 +301,8 @@ impl Machine {
     /// The state as bytes, for a start of this node.
     pub fn encode(&self) -> Vec<u8> {
         let spaces: Vec<u32> = self.spaces().collect();
-        let replaced: Vec<(u64, u128)> = self
-            .replaced
+        let directories: Vec<(u64, u128)> = self
+            .directories
             .iter()
             .map(|(node, identity)| (*node, *identity))
             .collect();
@@ -302,7 +316,9 @@ impl Machine {
             .u8(self.control.is_some().into())
             .bytes(self.control.as_deref().unwrap_or_default())
             .each(&spaces, |writer, space| writer.u32(*space))
-            .each(&replaced, |writer, (node, identity)| writer.u64(*node).u128(*identity))
+            .each(&directories, |writer, (node, identity)| {
+                writer.u64(*node).u128(*identity)
+            })
             .bytes(&self.unfinished);
         self.meter.put(state).done()
     }
@@ -326,7 +342,7 @@ impl Machine {
             control: has_control.then_some(control),
             log,
             spaces: r.each(|r| r.u32())?.into_iter().collect(),
-            replaced: Arc::new(r.each(|r| Ok((r.u64()?, r.u128()?)))?.into_iter().collect()),
+            directories: Arc::new(r.each(|r| Ok((r.u64()?, r.u128()?)))?.into_iter().collect()),
             unfinished: r.bytes()?.to_vec(),
             meter: match format {
                 FORMAT => Meter::take(&mut r)?,
@@ -486,7 +502,12 @@ mod tests {
         });
         machine.apply(append(1, 4096, 40, end(4120, 4100)));
         let replace = Command::Replace { node: 3, identity: 7 };
+        let register = |identity| Command::Register { node: 3, identity };
+        assert_eq!(machine.apply(register(4)), Outcome::Registered);
+        assert_eq!(machine.apply(register(5)), Outcome::Done, "the first one counts");
+        assert!(machine.is_of(3, 4) && !machine.is_of(3, 5));
         assert_eq!(machine.apply(replace.clone()), Outcome::Replaced(3));
+        assert_eq!(machine.apply(register(4)), Outcome::Done, "its place was taken");
         assert_eq!(machine.apply(replace), Outcome::Done, "it came twice");
         assert!(!machine.is_whole());
         let without = machine.encode();

@@ -39,7 +39,7 @@ use crate::peers::Peers;
 use crate::positions::Positions;
 use crate::raft_log::{RaftLog, SEGMENT};
 use crate::readers::Readers;
-use crate::replica::{Answer, Driver, End, Own, Replica, carry_out};
+use crate::replica::{Answer, Confirmed, Driver, End, Own, Replica, carry_out};
 use crate::state_file::{Identity, KnownPeers, REPLACED_DIRECTORY, StateFile, load_state};
 use crate::turns::Turns;
 use crate::wire::{Hello, LOG_MAX, PAGES_MAX, Reply, Request, Status};
@@ -321,13 +321,12 @@ impl Running {
         let own = others.remove(&options.number).unwrap_or_default();
         let listener = network.listen(options.listen.as_deref().unwrap_or(&own))?;
         let address = listener.address();
-        let addresses: Vec<String> = others.values().cloned().collect();
-        let to_others = NodesClient::new(Arc::clone(&network), &options.cluster, &options.secret, &addresses)
-            .with_timeout(OTHERS_TIMEOUT);
+        let to_others = client_of(&others, &options, &network);
         let peers = Arc::new(Peers::new(network, hello, &others));
         let is_whole = Arc::new(AtomicBool::new(saved.lacking.is_none()));
         let own = Own {
             number: options.number,
+            identity: identity.identity,
             state: Arc::clone(&state),
             is_whole: Arc::clone(&is_whole),
         };
@@ -387,6 +386,12 @@ fn lock(dir: &Path) -> Result<File> {
             dir.display()
         ))),
     }
+}
+
+/// For the other nodes.
+fn client_of(others: &BTreeMap<u64, String>, options: &NodeOptions, network: &Arc<dyn Network>) -> NodesClient {
+    let addresses: Vec<String> = others.values().cloned().collect();
+    NodesClient::new(Arc::clone(network), &options.cluster, &options.secret, &addresses).with_timeout(OTHERS_TIMEOUT)
 }
 
 fn start_threads(
@@ -665,11 +670,15 @@ impl Shared {
             return Ok(());
         }
         let kept = self.log_kept();
-        let first = {
+        let (retired, first) = {
             let mut log = self.replica.log.lock();
-            log.compact(entry, kept)?;
-            log.first_index()
+            (log.compact(entry, kept), log.first_index())
         };
+        for segment in retired {
+            if let Some(spare) = segment.retire()? {
+                self.replica.log.lock().add_spare(spare);
+            }
+        }
         self.positions.lock().forget_before(first);
         Ok(())
     }
@@ -692,7 +701,7 @@ impl Shared {
         if let Some(wanted) = wanted.filter(|_| !self.full.load(Ordering::Acquire)) {
             match wanted.make() {
                 Err(Error::Full(_)) => {}
-                made => made.map(|()| self.replica.log.lock().add_spare(wanted))?,
+                made => self.replica.log.lock().add_spare(made?),
             }
         }
         Ok(())
@@ -819,7 +828,7 @@ impl Shared {
 
     /// Whether a node comes with the directory that it had, or that took its place.
     fn check_directory(&self, hello: &Hello) -> Result<()> {
-        match self.replica.view().replaced.get(&hello.from) {
+        match self.replica.view().directories.get(&hello.from) {
             Some(identity) if *identity == hello.identity => Ok(()),
             Some(_) => Err(Error::Mismatch(format!("node {} {REPLACED_DIRECTORY}", hello.from))),
             None => self.known.lock().check(hello.from, hello.identity),
@@ -913,12 +922,13 @@ impl Shared {
             | Outcome::Appended { .. }
             | Outcome::SpaceMade(_)
             | Outcome::SpaceDropped(_)
-            | Outcome::Replaced(_) => Reply::Done { entry },
+            | Outcome::Replaced(_)
+            | Outcome::Registered => Reply::Done { entry },
         }
     }
 
     fn owner(&self) -> Reply {
-        match self.replica.confirm(ANSWER_TIMEOUT) {
+        match self.replica.confirm(Confirmed::State, ANSWER_TIMEOUT) {
             Answer::Current => {
                 let view = self.replica.view();
                 Reply::Owner(OwnerRecord {
@@ -960,7 +970,7 @@ impl Shared {
         };
         self.members.note(led, server)?;
         if is_writer {
-            led = match self.confirmed() {
+            led = match self.confirmed(Confirmed::Lead) {
                 Ok(confirmed) if confirmed.term == led.term => confirmed,
                 Ok(_) => return Ok(Reply::NotLeader { leader: 0 }),
                 Err(other) => return Ok(*other),
@@ -969,15 +979,15 @@ impl Shared {
         Ok(Reply::Members(self.members.seen(led)))
     }
 
-    fn confirmed(&self) -> std::result::Result<Led, Box<Reply>> {
-        match self.replica.confirm(ANSWER_TIMEOUT) {
+    fn confirmed(&self, what: Confirmed) -> std::result::Result<Led, Box<Reply>> {
+        match self.replica.confirm(what, ANSWER_TIMEOUT) {
             Answer::Current => self.led(),
             other => Err(Box::new(unanswered(other))),
         }
     }
 
     fn members(&self) -> Reply {
-        self.confirmed()
+        self.confirmed(Confirmed::Lead)
             .map_or_else(|other| *other, |led| Reply::Members(self.members.seen(led)))
     }
 
@@ -993,14 +1003,14 @@ impl Shared {
     }
 
     fn usage(&self) -> Reply {
-        match self.replica.confirm(ANSWER_TIMEOUT) {
+        match self.replica.confirm(Confirmed::State, ANSWER_TIMEOUT) {
             Answer::Current => Reply::Usage(self.replica.view().usage),
             other => unanswered(other),
         }
     }
 
     fn claim(&self, after: u64, silent: Nanos) -> Result<Reply> {
-        match self.confirmed() {
+        match self.confirmed(Confirmed::State) {
             Ok(led) => {
                 self.members.claim(led, after, silent)?;
                 Ok(Reply::Members(self.members.seen(led)))
@@ -1021,7 +1031,7 @@ impl Shared {
 
     /// All that was acknowledged before is in front of what this answers: a majority says so.
     fn newest(&self) -> Reply {
-        match self.replica.confirm(ANSWER_TIMEOUT) {
+        match self.replica.confirm(Confirmed::State, ANSWER_TIMEOUT) {
             Answer::Current => {
                 let view = self.replica.view();
                 Reply::Newest(Newest {

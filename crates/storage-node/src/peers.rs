@@ -19,7 +19,10 @@ const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
 const WELCOME_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Before a node that could not be reached is tried again.
 const AGAIN: Nanos = Nanos::from_millis(200);
-/// Before a node is said hello to for which there is no message.
+/// A connection that was not used for so long may be over, which a message that is sent over it would not tell: nodes that
+/// follow the same leader speak to each other when it is lost, and an election would wait for the next time-out.
+const QUIET: Nanos = Nanos::from_millis(100);
+/// Before a node is said hello to for which there is no message, or its connection is looked at.
 const HELLO: Nanos = Nanos::from_millis(500);
 /// Bytes that wait for a node at most.
 const QUEUE_BYTES: usize = 16 << 20;
@@ -109,10 +112,12 @@ impl Peers {
 impl Queue {
     fn serve(&self, network: &dyn Network, hello: &Hello) {
         let mut connection: Option<Arc<dyn Connection>> = None;
-        let mut said = String::new();
-        while let Some(message) = self.next(connection.is_some()) {
+        let (mut said, mut used) = (String::new(), rt::now());
+        while let Some(message) = self.next() {
+            connection.take_if(|connection| rt::now().since(used) > QUIET && connection.try_receive().is_err());
+            used = rt::now();
             if connection.is_none() {
-                match connect(network, &self.address, hello) {
+                match connect(network, &self.address, hello, WELCOME_TIMEOUT) {
                     Ok(made) => {
                         connection = Some(made);
                         self.is_refused.store(false, Ordering::Release);
@@ -143,8 +148,8 @@ impl Queue {
         }
     }
 
-    /// The next message; where there is no connection, none after a while, to try again. `None`: the node ends.
-    fn next(&self, is_connected: bool) -> Option<Option<Vec<u8>>> {
+    /// The next message; none after a while, to look at the connection. `None`: the node ends.
+    fn next(&self) -> Option<Option<Vec<u8>>> {
         let mut waiting = self.state.lock();
         let until = rt::now() + HELLO;
         loop {
@@ -155,7 +160,7 @@ impl Queue {
                 waiting.bytes -= message.len();
                 return Some(Some(message));
             }
-            if !is_connected && rt::now() >= until {
+            if rt::now() >= until {
                 return Some(None);
             }
             waiting = self.came.wait_timeout(waiting, HELLO).0;
@@ -169,15 +174,20 @@ impl Queue {
     }
 }
 
-/// A connection to a node that has let this one in.
+/// A connection to a node that has let this one in, which takes it so long for a step at most.
 ///
 /// # Errors
 /// Those of the network, and what the node said.
-pub(crate) fn connect(network: &dyn Network, address: &str, hello: &Hello) -> Result<Arc<dyn Connection>> {
-    let connection = network.connect(address, CONNECT_TIMEOUT)?;
+pub(crate) fn connect(
+    network: &dyn Network,
+    address: &str,
+    hello: &Hello,
+    patience: Nanos,
+) -> Result<Arc<dyn Connection>> {
+    let connection = network.connect(address, CONNECT_TIMEOUT.min(patience))?;
     connection.send(&hello.encode())?;
     let answer = connection
-        .receive(WELCOME_TIMEOUT)
+        .receive(WELCOME_TIMEOUT.min(patience))
         .and_then(|bytes| Reply::decode(&bytes));
     match answer {
         Ok(Reply::Welcome { .. }) => Ok(connection),

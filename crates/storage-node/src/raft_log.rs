@@ -43,7 +43,7 @@ use self::segments::{ZEROS, path_of};
 use self::unsynced::Changes;
 use crate::codec::{Reader, Writer};
 
-pub(crate) use self::segments::SpareWanted;
+pub(crate) use self::segments::{Retired, SpareWanted};
 pub(crate) use self::unsynced::Unsynced;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"CRf1");
@@ -407,19 +407,25 @@ impl RaftLog {
         if !self.spares.is_empty() {
             return None;
         }
-        self.next_spare += 1;
         Some(SpareWanted {
-            path: self.spare_path(self.next_spare - 1),
+            path: self.next_spare_path(),
             segment: self.segment,
         })
     }
 
-    pub fn add_spare(&mut self, made: SpareWanted) {
-        self.spares.push(made.path);
+    /// A segment is there to become a new one.
+    pub fn add_spare(&mut self, path: PathBuf) {
+        self.spares.push(path);
     }
 
-    fn spare_path(&self, number: u64) -> PathBuf {
-        self.dir.join(format!("spare-{number:016x}"))
+    fn next_spare_path(&mut self) -> PathBuf {
+        self.next_spare += 1;
+        self.dir.join(format!("spare-{:016x}", self.next_spare - 1))
+    }
+
+    /// Bytes that are in memory alone.
+    pub fn unwritten(&self) -> u64 {
+        self.tail - self.written.min(self.tail)
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
@@ -429,12 +435,10 @@ impl RaftLog {
             .doing(|| format!("writing {}", self.path(number).display()))
     }
 
-    /// Removes segments of which no entry above `index` is needed, but for the last `kept` bytes; `index` is in a state
+    /// Gives up segments of which no entry above `index` is needed, but for the last `kept` bytes; `index` is in a state
     /// that was saved. Entries up to there are gone where their segment is.
-    ///
-    /// # Errors
-    /// An I/O error; nothing is lost.
-    pub fn compact(&mut self, index: u64, kept: u64) -> Result<()> {
+    #[must_use]
+    pub fn compact(&mut self, index: u64, kept: u64) -> Vec<Retired> {
         assert!(
             index <= self.hard.commit.max(self.base.0),
             "only what is committed is compacted: {index}"
@@ -444,11 +448,16 @@ impl RaftLog {
         // The last vote that was synced stays, too.
         let synced = self.synced.saturating_sub(1);
         let keep = first_needed.min(self.tail.saturating_sub(kept)).min(synced) / self.segment;
+        let mut retired = Vec::new();
         while let Some((number, _)) = self.files.first_key_value()
             && *number < keep
         {
             let number = *number;
-            self.retire(number)?;
+            self.files.remove(&number);
+            let is_kept = self.spares.len() + retired.len() < SPARES;
+            let path = self.path(number);
+            let spare = is_kept.then(|| self.next_spare_path());
+            retired.push(Retired { path, spare });
         }
         let start = self.files.keys().next().map_or(0, |number| number * self.segment);
         while self.slots.front().is_some_and(|slot| slot.at < start) && self.base.0 < index {
@@ -459,22 +468,7 @@ impl RaftLog {
             }
         }
         self.kept_from = self.kept_from.max(self.first_index());
-        Ok(())
-    }
-
-    /// A segment of which nothing is needed becomes a spare one, or goes.
-    fn retire(&mut self, number: u64) -> Result<()> {
-        let path = self.path(number);
-        if self.spares.len() < SPARES {
-            let spare = self.spare_path(self.next_spare);
-            self.next_spare += 1;
-            fs::rename(&path, &spare).doing(|| format!("renaming {}", path.display()))?;
-            self.spares.push(spare);
-        } else {
-            fs::remove(&path).doing(|| format!("removing {}", path.display()))?;
-        }
-        self.files.remove(&number);
-        Ok(())
+        retired
     }
 
     // ---- reading it back ----

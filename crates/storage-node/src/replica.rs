@@ -20,7 +20,7 @@
 //! - a node that is given a state of the leader's ([`crate::snapshot`]) saves it, begins its log anew behind it, and
 //!   ends, to be started anew: then all that was in memory is of the new state.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cenote_base::random::Random;
@@ -58,12 +58,18 @@ const IN_FLIGHT: usize = 64;
 const COMMITTED_BYTES: u64 = 4 << 20;
 /// Bytes of commands that are proposed and not committed; more are refused.
 const UNCOMMITTED_BYTES: u64 = 64 << 20;
+/// Bytes of the log in memory alone, with which a node takes no more entries of others.
+const UNWRITTEN_MOST: u64 = 64 << 20;
 /// Messages of peers that wait; more are dropped, which Raft makes good.
 const MESSAGES_MAX: usize = 4096;
 /// How long a node that gave up the lead lets others be first, and keeps it if it has it again.
 const GIVE_WAY: Nanos = Nanos::from_secs(10);
+/// That time is doubled so often at most.
+const WAYS_MOST: u32 = 6;
 /// A leader whose drive takes so long for what a majority of the others has synced gives up the lead.
 const HOLDS_UP: Nanos = Nanos::from_millis(500);
+/// What has taken so long may come to that: the others' drives are tried.
+const PROBED: Nanos = Nanos::from_millis(100);
 /// Between two messages about a node that has been away for too long.
 const SAID_AGAIN: Nanos = Nanos::from_secs(60);
 /// Tickets under way, before those without a waiting client are dropped.
@@ -121,7 +127,18 @@ enum Job {
     },
     Confirm {
         ticket: Arc<Ticket>,
+        what: Confirmed,
     },
+}
+
+/// What a majority is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Confirmed {
+    /// The state here is as new as when it was asked for.
+    State,
+    /// This node leads, and has carried out all that was acknowledged before: what is committed and not carried out here is
+    /// acknowledged by none, since this node alone would. Its drive is not waited for.
+    Lead,
 }
 
 #[derive(Default)]
@@ -165,7 +182,7 @@ pub(crate) struct View {
     pub record: Arc<[u8]>,
     pub control: Option<Arc<[u8]>>,
     pub log: LogEnd,
-    pub replaced: Arc<BTreeMap<u64, u128>>,
+    pub directories: Arc<BTreeMap<u64, u128>>,
     pub usage: Usage,
     /// Why the node has ended.
     pub failed: Option<Error>,
@@ -198,7 +215,7 @@ impl Default for View {
             record: Arc::default(),
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
-            replaced: Arc::default(),
+            directories: Arc::default(),
             usage: Usage::default(),
             failed: None,
             begins_anew: false,
@@ -213,7 +230,7 @@ impl View {
         self.record = Arc::clone(machine.record());
         self.control = machine.control().cloned();
         self.log = machine.log();
-        self.replaced = Arc::clone(machine.replaced());
+        self.directories = Arc::clone(machine.directories());
         self.usage = machine.usage();
     }
 }
@@ -258,11 +275,12 @@ impl Replica {
         self.ask(job, &ticket, timeout)
     }
 
-    /// Asks a majority whether this node leads still: then its state is current.
-    pub fn confirm(&self, timeout: Nanos) -> Answer {
+    /// Asks a majority whether this node leads still.
+    pub fn confirm(&self, what: Confirmed, timeout: Nanos) -> Answer {
         let ticket = Arc::new(Ticket::default());
         let job = Job::Confirm {
             ticket: Arc::clone(&ticket),
+            what,
         };
         self.ask(job, &ticket, timeout)
     }
@@ -454,9 +472,21 @@ impl Storage for LogReader {
 /// What a driver is told of its node.
 pub(crate) struct Own {
     pub number: u64,
+    /// Of its directory.
+    pub identity: u128,
     pub state: Arc<StateFile>,
     /// Whether its pages are all there.
     pub is_whole: Arc<AtomicBool>,
+}
+
+/// A leader's drive does not come back with a sync, and a majority of the others has synced more.
+#[derive(Debug, Clone, Copy)]
+struct HoldsUp {
+    /// The last entry that it has synced.
+    synced: u64,
+    since: Nanos,
+    /// An entry that was proposed then: who has synced it has a drive that works still.
+    probe: u64,
 }
 
 /// What turns are taken with.
@@ -473,6 +503,8 @@ pub(crate) struct Driver {
     /// Proposals and questions under way, by number.
     tickets: BTreeMap<u64, Arc<Ticket>>,
     number: u64,
+    /// Questions that ask for the lead alone.
+    leads: BTreeSet<u64>,
     /// Questions that a majority has answered, until that entry is carried out.
     confirmed: Vec<(u64, Arc<Ticket>)>,
     /// The term in which it was said that a leader counts on entries that are lost.
@@ -488,8 +520,13 @@ pub(crate) struct Driver {
     has_said: bool,
     /// When it gave up the lead so that another may have it.
     gave_way: Nanos,
+    ways_given: u32,
+    /// The nodes whose directories it has asked the state to name, in a term.
+    registered: (u64, BTreeSet<u64>),
+    identity: u128,
     /// When it let another lead since its drive is slow.
     passed_on: Option<Nanos>,
+    holds_up: Option<HoldsUp>,
     /// A directory was replaced since the last ready was written.
     has_replaced: bool,
     /// In a turn, or behind one that did not end as it should.
@@ -538,6 +575,7 @@ impl Driver {
             awaited: Awaited::default(),
             tickets: BTreeMap::new(),
             number: 0,
+            leads: BTreeSet::new(),
             confirmed: Vec::new(),
             counted_on: 0,
             state: own.state,
@@ -547,7 +585,11 @@ impl Driver {
             pending: Pending::default(),
             has_said: false,
             gave_way: Nanos::ZERO,
+            ways_given: 0,
+            registered: (0, BTreeSet::new()),
+            identity: own.identity,
             passed_on: None,
+            holds_up: None,
             has_replaced: false,
             has_ended: false,
         })
@@ -565,7 +607,7 @@ impl Driver {
         let jobs = std::mem::take(&mut self.replica.inbox.lock().jobs);
         let asked = jobs.into_iter().filter_map(|job| match job {
             Job::Message(..) => None,
-            Job::Propose { ticket, .. } | Job::Confirm { ticket } => Some(ticket),
+            Job::Propose { ticket, .. } | Job::Confirm { ticket, .. } => Some(ticket),
         });
         asked.for_each(|ticket| ticket.answer(Answer::Unknown));
         self.give_up();
@@ -574,6 +616,8 @@ impl Driver {
 
     /// One turn; false: the node ends.
     pub fn turn(&mut self) -> Result<bool> {
+        // What is committed is carried out before anything is heard: it says whose messages count.
+        self.handle_readies()?;
         let work = self.replica.take_work();
         for job in work.jobs {
             if self.take(job)? {
@@ -585,6 +629,7 @@ impl Driver {
             self.raft.tick();
         }
         self.handle_readies()?;
+        self.register(self.raft.raft.id, self.identity);
         self.forget_tickets();
         self.offer_state();
         self.give_way();
@@ -631,48 +676,93 @@ impl Driver {
             Job::Message(message, _) if message.msg_type() == MessageType::MsgSnapshot => {
                 return self.take_state(&message);
             }
-            Job::Message(message, _) => self.step(*message),
+            // The drive does not come back: what is in memory alone is bounded, and the leader sends it again.
+            Job::Message(message, _)
+                if !message.entries.is_empty() && self.replica.log.lock().unwritten() > UNWRITTEN_MOST => {}
+            Job::Message(message, identity) => {
+                self.register(message.from, identity);
+                self.step(*message);
+            }
             Job::Propose { command, ticket } => self.propose(command, ticket),
-            Job::Confirm { ticket } => self.confirm(ticket),
+            Job::Confirm { ticket, what } => self.confirm(ticket, what),
         }
         Ok(false)
     }
 
     /// Its drive holds up what a majority of the others has synced: nothing is acknowledged before it is carried out
-    /// here. One of those leads instead.
+    /// here. One of those leads instead, if its drive works still.
     fn pass_on(&mut self) {
-        let raft = &self.raft.raft;
-        let holds_up = raft.state == StateRole::Leader && raft.raft_log.committed > raft.raft_log.persisted;
-        let has_just = self.passed_on.is_some_and(|at| rt::now() < at + GIVE_WAY);
-        if !holds_up || self.awaited.takes() < HOLDS_UP || has_just {
+        let log = &self.raft.raft.raft_log;
+        let (committed, synced) = (log.committed, log.persisted);
+        let leads = self.raft.raft.state == StateRole::Leader;
+        if !leads || committed <= synced || self.awaited.takes() < PROBED {
+            self.holds_up = None;
             return;
         }
-        let others = raft
-            .prs()
-            .iter()
-            .filter(|(node, progress)| **node != raft.id && progress.recent_active);
-        let Some((next, _)) = others.max_by_key(|(_, progress)| progress.matched) else {
+        let Some(held) = self.holds_up.filter(|held| held.synced == synced) else {
+            // It is nothing but an entry.
+            let probe = match self.raft.propose(Vec::new(), Vec::new()) {
+                Ok(()) => self.raft.raft.raft_log.last_index(),
+                Err(_) => u64::MAX,
+            };
+            let since = rt::now();
+            self.holds_up = Some(HoldsUp { synced, since, probe });
             return;
         };
-        let next = *next;
-        eprintln!(
-            "cenote storage: the drive has taken {} for a sync, and others have synced that: node {next} is to lead",
-            self.awaited.takes()
-        );
-        self.passed_on = Some(rt::now());
-        self.raft.transfer_leader(next);
+        let has_just = self.passed_on.is_some_and(|at| rt::now() < at + GIVE_WAY);
+        if let Some(next) = self.synced_by_another(held.probe)
+            && rt::now().since(held.since) >= HOLDS_UP
+            && !has_just
+        {
+            eprintln!(
+                "cenote storage: the drive has taken {} for a sync, and others have synced more: node {next} is to lead",
+                self.awaited.takes()
+            );
+            self.passed_on = Some(rt::now());
+            self.raft.transfer_leader(next);
+        }
+    }
+
+    /// Another node that has synced that entry.
+    fn synced_by_another(&self, entry: u64) -> Option<u64> {
+        let raft = &self.raft.raft;
+        let mut all = raft.prs().iter();
+        all.find_map(|(node, progress)| (*node != raft.id && progress.matched >= entry).then_some(*node))
+    }
+
+    /// The node that leads has the state name each node's directory. A node that was cut off from another since both
+    /// began knows it, too, and refuses an empty one in its place.
+    fn register(&mut self, node: u64, identity: u128) {
+        let raft = &self.raft.raft;
+        let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
+        if !leads || self.machine.directories().contains_key(&node) {
+            return;
+        }
+        let term = raft.term;
+        if self.registered.0 != term {
+            self.registered = (term, BTreeSet::new());
+        }
+        let command = Command::Register { node, identity }.encode();
+        if !self.registered.1.contains(&node) && self.raft.propose(Vec::new(), command).is_ok() {
+            self.registered.1.insert(node);
+        }
     }
 
     /// A node that was down while another was replaced may not know that the command is committed: it refuses the new
-    /// directory, as a leader too. Another leader tells it.
+    /// directory, as a leader too. Another leader tells it. Where it takes a wrong one for a node's, none can: the node
+    /// that leads waits for longer each time.
     fn give_way(&mut self) {
         let leads = self.raft.raft.state == StateRole::Leader;
-        let is_new = self.machine.replaced().contains_key(&self.raft.raft.id);
-        if !leads || !is_new || rt::now() < self.gave_way + GIVE_WAY || !self.peers.is_refused() {
+        if !self.peers.is_refused() {
+            self.ways_given = 0;
+            return;
+        }
+        let waits = Nanos(GIVE_WAY.0 << self.ways_given.min(WAYS_MOST));
+        if !leads || rt::now() < self.gave_way + waits {
             return;
         }
         eprintln!("cenote storage: another node does not know this directory yet: it gives up the lead for a while");
-        self.gave_way = rt::now();
+        (self.gave_way, self.ways_given) = (rt::now(), self.ways_given + 1);
         let term = self.raft.raft.term;
         self.raft.raft.become_follower(term, raft::INVALID_ID);
     }
@@ -803,7 +893,7 @@ impl Driver {
         }
     }
 
-    fn confirm(&mut self, ticket: Arc<Ticket>) {
+    fn confirm(&mut self, ticket: Arc<Ticket>, what: Confirmed) {
         if self.raft.raft.state != StateRole::Leader {
             return ticket.answer(self.not_leader());
         }
@@ -814,6 +904,9 @@ impl Driver {
         let number = self.next_number();
         self.raft.read_index(number.to_le_bytes().to_vec());
         self.tickets.insert(number, ticket);
+        if what == Confirmed::Lead {
+            self.leads.insert(number);
+        }
     }
 
     fn next_number(&mut self) -> u64 {
@@ -881,11 +974,16 @@ impl Driver {
     /// Puts new entries and a vote into the log, which are to be synced; whether there is a vote.
     fn write(&self, ready: &mut Ready) -> Result<bool> {
         let mut log = self.replica.log.lock();
-        log.append(ready.take_entries())?;
+        let entries = ready.take_entries();
+        let has_entries = !entries.is_empty();
+        log.append(entries)?;
         let Some(hard) = ready.hs() else { return Ok(false) };
         let before = log.hard_state();
         let has_vote = (hard.term, hard.vote) != (before.term, before.vote);
-        log.set_hard_state(hard)?;
+        // How far is committed the node that leads writes beside something else: it knows it from the others.
+        if has_vote || has_entries || self.raft.raft.state != StateRole::Leader {
+            log.set_hard_state(hard)?;
+        }
         Ok(has_vote)
     }
 
@@ -904,7 +1002,9 @@ impl Driver {
             let outcome = carry_out(&mut self.machine, &entry)?;
             if let Some(Outcome::Replaced(node)) = outcome {
                 self.forget_progress(node);
-                // That it is committed is synced at once: a start that does not know it refuses the new directory.
+            }
+            // That it is committed is synced at once: a start that does not know it takes a wrong directory for a node's.
+            if matches!(outcome, Some(Outcome::Replaced(_) | Outcome::Registered)) {
                 self.has_replaced = true;
             }
             let number = <[u8; 8]>::try_from(entry.context.as_slice()).map(u64::from_le_bytes);
@@ -950,7 +1050,10 @@ impl Driver {
         let Some(ticket) = number.ok().and_then(|number| self.tickets.remove(&number)) else {
             return;
         };
-        match index <= self.replica.view.lock().applied {
+        let number = number.unwrap_or(0);
+        // Of entries of former terms another node may have acknowledged some: this term's first lies behind them.
+        let is_enough = self.leads.remove(&number) && self.raft.raft.apply_to_current_term();
+        match is_enough || index <= self.replica.view.lock().applied {
             true => ticket.answer(Answer::Current),
             false => self.confirmed.push((index, ticket)),
         }
@@ -959,6 +1062,7 @@ impl Driver {
     /// This node does not lead: what becomes of its proposals is the next leader's.
     fn give_up(&mut self) {
         let tickets = std::mem::take(&mut self.tickets).into_values();
+        self.leads.clear();
         let confirmed = std::mem::take(&mut self.confirmed)
             .into_iter()
             .map(|(_, ticket)| ticket);
@@ -971,6 +1075,7 @@ impl Driver {
     fn forget_tickets(&mut self) {
         if self.tickets.len() > TICKETS_MAX {
             self.tickets.retain(|_, ticket| Arc::strong_count(ticket) > 1);
+            self.leads.retain(|number| self.tickets.contains_key(number));
         }
     }
 

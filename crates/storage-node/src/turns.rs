@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  raft       turn ─▶ written ─▶ sync, without the driver's lock ─▶ messages that it was awaited with ─▶ turn
-//!  stand-in                      │ longer than STALL: turns, until the sync is over
+//!  stand-in                      │ longer than STALL, seen within a tick: turns, until the sync is over
 //! ```
 //!
 //! A drive may take seconds for a sync where others use it, or where it fails slowly. Elections and leases must not
@@ -47,7 +47,9 @@ impl Turns {
             }
             while let Some(mut begun) = sync.take() {
                 self.replica.sync_begins();
-                let synced = begun.run();
+                // One that panics must not leave a node behind that answers and keeps nothing.
+                let synced = catch_unwind(AssertUnwindSafe(|| begun.run()))
+                    .unwrap_or_else(|_| Err(Error::Poisoned("the Raft log cannot go on".into())));
                 self.replica.sync_ends();
                 if !self.with(|driver| driver.synced(begun, synced, &mut sync)) {
                     return;

@@ -14,6 +14,26 @@ pub(super) fn path_of(dir: &Path, number: u64) -> PathBuf {
     dir.join(format!("{number:016x}.log"))
 }
 
+/// A segment of which nothing is needed: it becomes a spare one, or goes. To be done without a lock that others want.
+pub(crate) struct Retired {
+    pub(super) path: PathBuf,
+    pub(super) spare: Option<PathBuf>,
+}
+
+impl Retired {
+    /// The spare one, if it is that now.
+    ///
+    /// # Errors
+    /// An I/O error; nothing is lost.
+    pub fn retire(self) -> Result<Option<PathBuf>> {
+        match &self.spare {
+            Some(spare) => fs::rename(&self.path, spare).doing(|| format!("renaming {}", self.path.display()))?,
+            None => fs::remove(&self.path).doing(|| format!("removing {}", self.path.display()))?,
+        }
+        Ok(self.spare)
+    }
+}
+
 /// A segment that is to be made ahead.
 pub(crate) struct SpareWanted {
     pub(super) path: PathBuf,
@@ -21,11 +41,14 @@ pub(crate) struct SpareWanted {
 }
 
 impl SpareWanted {
+    /// The segment.
+    ///
     /// # Errors
     /// An I/O error; nothing is left then.
-    pub fn make(&self) -> Result<()> {
+    pub fn make(self) -> Result<PathBuf> {
         let making = make_zeros(&self.path.with_extension("making"), self.segment)?;
-        fs::rename(&making, &self.path).doing(|| format!("making {}", self.path.display()))
+        fs::rename(&making, &self.path).doing(|| format!("making {}", self.path.display()))?;
+        Ok(self.path)
     }
 }
 

@@ -26,6 +26,13 @@ impl RaftLog {
         Ok(())
     }
 
+    fn compact_now(&mut self, index: u64, kept: u64) {
+        for retired in self.compact(index, kept) {
+            let spare = retired.retire().expect("renamed");
+            spare.into_iter().for_each(|spare| self.add_spare(spare));
+        }
+    }
+
     /// As of a process that is killed before its sync.
     fn write_only(&mut self) {
         let mut unsynced = self.unsynced();
@@ -128,7 +135,7 @@ fn segments_that_are_not_needed_become_new_ones() {
         log.set_commit(index);
         if index % 20 == 0 {
             let term = log.term(index - 10).expect("there");
-            log.compact(index - 10, 0).expect("compacted");
+            log.compact_now(index - 10, 0);
             assert!(
                 log.first_index() <= index - 9 && log.first_index() + 40 > index,
                 "{}",
@@ -161,7 +168,7 @@ fn entries_of_a_later_term_replace_those_whose_segments_are_gone() {
     log.set_commit(14);
     log.sync().expect("synced");
     model.check(&open(dir.path()));
-    log.compact(12, 0).expect("compacted");
+    log.compact_now(12, 0);
     assert!(
         log.first_index() >= 10,
         "the first segments are gone: {}",
@@ -307,7 +314,7 @@ fn a_log_goes_on_behind_a_state_that_was_given() {
         .expect("written");
     log.sync().expect("synced");
     log.set_commit(90);
-    log.compact(85, 0).expect("compacted");
+    log.compact_now(85, 0);
     drop(log);
     let log = RaftLog::open(dir.path(), SMALL, (85, 5), false).expect("opens");
     assert_eq!(

@@ -160,12 +160,18 @@ impl MemFs {
         self.lock().faults.drawn.met
     }
 
-    /// As [`MemFs::take_time`], for what changes something: it begins when the drive answers again.
+    /// As [`MemFs::take_time`], for what changes something: it begins, and comes back, when the drive answers again.
     fn take_time_to_change(&self, path: &Path, time: impl FnOnce(&Drive, Nanos) -> Nanos) {
+        self.await_stall();
+        self.take_time(path, time);
+        self.await_stall();
+    }
+
+    fn await_stall(&self) {
         loop {
             let left = self.lock().faults.stalled_until.since(rt::now());
             if left == Nanos::ZERO {
-                return self.take_time(path, time);
+                return;
             }
             rt::sleep(left.min(STALL_TURN));
         }

@@ -198,7 +198,9 @@ impl Stage {
         let fresh = clock::now().0.saturating_sub(FRESH.0);
         let posts: Vec<_> = self.posts.iter().map(locked).collect();
         let has_pages = |post: &MutexGuard<'_, Post>| post.status.as_ref().is_some_and(|s| s.lacking_pages == 0);
-        let knows = |post: &MutexGuard<'_, Post>, all| post.status.as_ref().is_some_and(|s| s.committed >= all);
+        let knows = |post: &MutexGuard<'_, Post>, all| {
+            post.at.0 >= fresh && post.status.as_ref().is_some_and(|s| s.committed >= all)
+        };
         let reports = posts.iter().filter_map(|post| Some((post.at.0, post.status.as_ref()?)));
         let newest = reports.max_by_key(|(_, status)| (status.term, status.leader == status.node));
         let committed = newest.map_or(0, |(_, status)| status.committed);

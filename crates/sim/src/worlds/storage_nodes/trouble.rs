@@ -21,6 +21,8 @@ const CALM: Nanos = Nanos::from_secs(25);
 const OUTAGE: Nanos = Nanos::from_secs(40);
 /// Turns in which an append is waited for.
 const APPEND_TURNS: u32 = 3_000;
+/// Turns in a row in which all nodes have all there is, before one may lose its directory.
+const SYNCED_TURNS: u32 = 30;
 /// Turns in which it is waited for a moment at which a directory may be lost.
 const EVERYWHERE_TURNS: u32 = 200;
 /// Within this all is well again when nothing befalls any more: a call takes half a minute, and is made again.
@@ -200,13 +202,17 @@ impl<'w> Trouble<'w> {
         self.start_operator();
     }
 
+    /// All nodes have all there is, and have had it for long enough to have it on their drives.
     fn await_everywhere(&self) -> bool {
+        (0..NODES).for_each(|host| self.world.files(host).stall_until(Nanos::ZERO));
+        let mut in_a_row = 0;
         (0..EVERYWHERE_TURNS).any(|_| {
-            let is_so = self.stage.is_everywhere();
-            if !is_so {
-                rt::sleep(Nanos::from_millis(10));
-            }
-            is_so
+            in_a_row = match self.stage.is_everywhere() {
+                true => in_a_row + 1,
+                false => 0,
+            };
+            rt::sleep(Nanos::from_millis(10));
+            in_a_row >= SYNCED_TURNS
         })
     }
 

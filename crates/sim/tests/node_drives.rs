@@ -1,4 +1,5 @@
-//! Storage nodes whose drives do not come back with a write or a sync for a while: elections and words go on.
+//! Storage nodes whose drives do not come back with a write or a sync for a while: elections and words go on. And one
+//! whose directory is lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use cenote_fabric::profile;
 use cenote_sim::message::Net;
 use cenote_sim::{Pace, Process, Topology, World};
 use cenote_storage_node::{NodeOptions, NodesClient, StorageNode, Usage};
+use cenote_testkit::faulty::MemFs;
 
 const NODES: usize = 3;
 const SEEDS: u64 = 10;
@@ -27,6 +29,7 @@ fn address(host: usize) -> String {
 /// Nodes, and a client whose commands want their drives all the time.
 struct Cluster<'w> {
     world: &'w World,
+    net: Net,
     processes: Vec<Process>,
     client: NodesClient,
     /// Commands that were carried out.
@@ -64,11 +67,14 @@ fn start_client(world: &World, net: &Net, done: &Arc<AtomicU64>) -> Process {
 }
 
 impl Cluster<'_> {
-    fn new(world: &World) -> Cluster<'_> {
+    /// With these ways cut.
+    fn new<'w>(world: &'w World, cut: &[(usize, usize)]) -> Cluster<'w> {
         let net = Net::new(
             &profile::named("rdma").expect("a profile of this program"),
             world.draw(),
         );
+        cut.iter()
+            .for_each(|(from, to)| net.cut(&name_of(*from), &name_of(*to)));
         let done = Arc::default();
         let mut processes: Vec<_> = (0..NODES).map(|host| start_node(world, &net, host)).collect();
         processes.push(start_client(world, &net, &done));
@@ -76,6 +82,7 @@ impl Cluster<'_> {
             world,
             processes,
             client: client(&net),
+            net,
             done,
         };
         cluster.goes_on(PATIENCE);
@@ -119,18 +126,18 @@ impl Drop for Cluster<'_> {
     }
 }
 
-fn explore(test: impl Fn(&Cluster<'_>)) {
+fn explore(cut: &[(usize, usize)], test: impl Fn(&mut Cluster<'_>)) {
     for seed in cenote_sim::seeds(SEEDS) {
         eprintln!("seed {seed}");
         let world = World::new(seed, Pace::Explore, Topology::hosts(NODES + 1, 2)).expect("a possible topology");
-        world.run(|world| test(&Cluster::new(world)));
+        world.run(|world| test(&mut Cluster::new(world, cut)));
     }
 }
 
 /// Commands wait, words do not: the node that leads does so still, and servers keep their leases.
 #[test]
 fn while_all_drives_stand_still_words_are_answered() {
-    explore(|cluster| {
+    explore(&[], |cluster| {
         let before = cluster.leads();
         cluster.stall(0..NODES, Nanos::from_secs(4));
         let begun = rt::now();
@@ -149,7 +156,7 @@ fn while_all_drives_stand_still_words_are_answered() {
 /// Its own drive alone holds commands up: another node leads.
 #[test]
 fn a_leader_whose_drive_stands_still_lets_another_lead() {
-    explore(|cluster| {
+    explore(&[], |cluster| {
         let (leader, _) = cluster.leads();
         cluster.stall([leader as usize - 1], Nanos::MAX);
         cluster.goes_on(Nanos::from_secs(3));
@@ -164,7 +171,7 @@ fn a_leader_whose_drive_stands_still_lets_another_lead() {
 /// A drive of another node does nothing.
 #[test]
 fn a_follower_whose_drive_stands_still_holds_nothing_up() {
-    explore(|cluster| {
+    explore(&[], |cluster| {
         let (leader, term) = cluster.leads();
         cluster.stall([leader as usize % NODES], Nanos::MAX);
         for _ in 0..100 {
@@ -172,4 +179,36 @@ fn a_follower_whose_drive_stands_still_holds_nothing_up() {
         }
         assert_eq!(cluster.leads(), (leader, term));
     });
+}
+
+/// A node that never heard of another one, since the ways between them were cut, does not take an empty directory for
+/// that one's: the two would be a majority that has forgotten what was acknowledged.
+#[test]
+fn a_node_knows_the_directories_of_nodes_that_it_never_met() {
+    let cut = [(1, 0), (0, 1)];
+    let tries = AtomicU64::new(0);
+    explore(&cut, |cluster| {
+        if cluster.leads().0 != 3 {
+            // One of the two that are cut off lacks all.
+            return;
+        }
+        tries.fetch_add(1, SeqCst);
+        // All nodes have all there is, and know it.
+        rt::sleep(Nanos::from_secs(2));
+        cluster.processes[1].kill();
+        cluster.processes[2].kill();
+        cluster.world.set_files(1, &MemFs::new());
+        cut.iter()
+            .for_each(|(from, to)| cluster.net.mend(&name_of(*from), &name_of(*to)));
+        cluster.processes[1] = start_node(cluster.world, &cluster.net, 1);
+        let done = cluster.done.load(SeqCst);
+        rt::sleep(Nanos::from_secs(8));
+        assert!(cluster.done.load(SeqCst) <= done + 1, "no majority is there");
+        cluster.processes[2] = start_node(cluster.world, &cluster.net, 2);
+        cluster.goes_on(PATIENCE);
+    });
+    assert!(
+        tries.into_inner() > 0,
+        "the node between the two led in none of the seeds"
+    );
 }
