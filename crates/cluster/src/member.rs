@@ -208,6 +208,10 @@ impl Member {
         {
             let mut state = self.shared.state.lock();
             (state.me.role, state.me.epoch) = (role, epoch);
+            if role == ServerRole::Reader {
+                // What it took, or was about to, it has not.
+                state.start = None;
+            }
             if role == ServerRole::Paused {
                 (state.me.sessions, state.look) = (0, None);
             }
@@ -272,7 +276,9 @@ impl Member {
 
     /// While it opens, or takes the database as a reader, this tells whether it has it by now: its start.
     pub fn opens(&self, start: Start) {
-        self.shared.state.lock().start = Some(start);
+        let mut state = self.shared.state.lock();
+        // What was decided was for before.
+        (state.start, state.decision) = (Some(start), Decision::Stay);
     }
 
     /// Hears the others as of now.

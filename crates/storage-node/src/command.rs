@@ -58,7 +58,7 @@ pub(crate) enum Command {
         node: u64,
         identity: u128,
     },
-    /// Node `node` has come with the directory of this identity: it is its own, unless the state names another one.
+    /// Node `node` has come with the directory of this identity. Where the state names one already nothing changes.
     Register {
         node: u64,
         identity: u128,

@@ -28,7 +28,9 @@ use crate::codec::{Reader, Writer};
 use crate::command::{Command, RECORD_MAX, put_end, take_end};
 use crate::usage::{Meter, Usage};
 
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
+/// Without the directories with which nodes came first.
+const FORMAT_UNREGISTERED: u32 = 3;
 /// Without what was used.
 const FORMAT_UNMETERED: u32 = 2;
 /// Bytes of groups that are not whole: a client sends a few MiB at a time.
@@ -46,9 +48,10 @@ pub(crate) struct Machine {
     control: Option<Arc<[u8]>>,
     log: LogEnd,
     spaces: BTreeSet<u32>,
-    /// The directory of each node, by its identity: the one with which it came first, or that took the place of one that
-    /// was lost.
-    directories: Arc<BTreeMap<u64, u128>>,
+    /// Nodes that lost their directory, and the identities of those that took the place.
+    replaced: Arc<BTreeMap<u64, u128>>,
+    /// The identities with which nodes came first, as leaders have heard of them.
+    registered: Arc<BTreeMap<u64, u128>>,
     /// What came of a group that is not whole yet.
     unfinished: Vec<u8>,
     meter: Meter,
@@ -95,7 +98,8 @@ impl Default for Machine {
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
             spaces: BTreeSet::new(),
-            directories: Arc::default(),
+            replaced: Arc::default(),
+            registered: Arc::default(),
             unfinished: Vec::new(),
             meter: Meter::default(),
         }
@@ -125,14 +129,19 @@ impl Machine {
         self.meter.total()
     }
 
-    /// The identities of nodes' directories, by number.
-    pub fn directories(&self) -> &Arc<BTreeMap<u64, u128>> {
-        &self.directories
+    /// The identities of nodes that lost their directory, by number.
+    pub fn replaced(&self) -> &Arc<BTreeMap<u64, u128>> {
+        &self.replaced
+    }
+
+    /// The identities with which nodes came first, by number.
+    pub fn registered(&self) -> &Arc<BTreeMap<u64, u128>> {
+        &self.registered
     }
 
     /// Whether node `node` may come with the directory of this identity, as far as the state knows.
     pub fn is_of(&self, node: u64, identity: u128) -> bool {
-        self.directories.get(&node).is_none_or(|known| *known == identity)
+        self.replaced.get(&node).is_none_or(|known| *known == identity)
     }
 
     pub fn spaces(&self) -> impl Iterator<Item = u32> + '_ {
@@ -172,20 +181,18 @@ impl Machine {
     }
 
     fn replace(&mut self, node: u64, identity: u128) -> Outcome {
-        match Arc::make_mut(&mut self.directories).insert(node, identity) {
+        match Arc::make_mut(&mut self.replaced).insert(node, identity) {
             Some(before) if before == identity => Outcome::Done,
             _ => Outcome::Replaced(node),
         }
     }
 
     fn register(&mut self, node: u64, identity: u128) -> Outcome {
-        match self.directories.contains_key(&node) {
-            true => Outcome::Done,
-            false => {
-                Arc::make_mut(&mut self.directories).insert(node, identity);
-                Outcome::Registered
-            }
+        if self.registered.contains_key(&node) {
+            return Outcome::Done;
         }
+        Arc::make_mut(&mut self.registered).insert(node, identity);
+        Outcome::Registered
     }
 
     fn take(&mut self, former: u64, token: u128, record: Vec<u8>) -> Outcome {
@@ -301,26 +308,20 @@ impl Machine {
     /// The state as bytes, for a start of this node.
     pub fn encode(&self) -> Vec<u8> {
         let spaces: Vec<u32> = self.spaces().collect();
-        let directories: Vec<(u64, u128)> = self
-            .directories
-            .iter()
-            .map(|(node, identity)| (*node, *identity))
-            .collect();
         let head = Writer::default()
             .u32(FORMAT)
             .u64(self.epoch)
             .u128(self.token)
             .u64(self.sequence);
-        let state = put_end(head, self.log)
-            .bytes(&self.record)
-            .u8(self.control.is_some().into())
-            .bytes(self.control.as_deref().unwrap_or_default())
-            .each(&spaces, |writer, space| writer.u32(*space))
-            .each(&directories, |writer, (node, identity)| {
-                writer.u64(*node).u128(*identity)
-            })
-            .bytes(&self.unfinished);
-        self.meter.put(state).done()
+        let state = put_identities(
+            put_end(head, self.log)
+                .bytes(&self.record)
+                .u8(self.control.is_some().into())
+                .bytes(self.control.as_deref().unwrap_or_default())
+                .each(&spaces, |writer, space| writer.u32(*space)),
+            &self.replaced,
+        );
+        put_identities(self.meter.put(state.bytes(&self.unfinished)), &self.registered).done()
     }
 
     /// # Errors
@@ -328,7 +329,7 @@ impl Machine {
     pub fn decode(bytes: &[u8]) -> Result<Machine> {
         let mut r = Reader::new(bytes, "the storage nodes' state");
         let format = r.u32()?;
-        if !matches!(format, FORMAT | FORMAT_UNMETERED) {
+        if !matches!(format, FORMAT | FORMAT_UNREGISTERED | FORMAT_UNMETERED) {
             return Err(r.wrong("it has another format version"));
         }
         let (epoch, token, sequence, log) = (r.u64()?, r.u128()?, r.u64()?, take_end(&mut r)?);
@@ -342,16 +343,31 @@ impl Machine {
             control: has_control.then_some(control),
             log,
             spaces: r.each(|r| r.u32())?.into_iter().collect(),
-            directories: Arc::new(r.each(|r| Ok((r.u64()?, r.u128()?)))?.into_iter().collect()),
+            replaced: take_identities(&mut r)?,
             unfinished: r.bytes()?.to_vec(),
             meter: match format {
-                FORMAT => Meter::take(&mut r)?,
-                _ => Meter::default(),
+                FORMAT_UNMETERED => Meter::default(),
+                _ => Meter::take(&mut r)?,
+            },
+            registered: match format {
+                FORMAT => take_identities(&mut r)?,
+                _ => Arc::default(),
             },
         };
         r.end()?;
         Ok(machine)
     }
+}
+
+fn put_identities(writer: Writer, identities: &BTreeMap<u64, u128>) -> Writer {
+    let identities: Vec<(u64, u128)> = identities.iter().map(|(node, identity)| (*node, *identity)).collect();
+    writer.each(&identities, |writer, (node, identity)| {
+        writer.u64(*node).u128(*identity)
+    })
+}
+
+fn take_identities(r: &mut Reader<'_>) -> Result<Arc<BTreeMap<u64, u128>>> {
+    Ok(Arc::new(r.each(|r| Ok((r.u64()?, r.u128()?)))?.into_iter().collect()))
 }
 
 #[cfg(test)]
@@ -360,6 +376,8 @@ mod tests {
 
     /// Bytes of a meter that nothing was reported to.
     const METER_EMPTY: usize = 6 * 8 + 8 + 4;
+    /// Bytes of one directory that is registered.
+    const REGISTERED: usize = 4 + 8 + 16;
 
     fn end(at: u64, start: u64) -> Option<LogEnd> {
         Some(LogEnd {
@@ -505,7 +523,7 @@ mod tests {
         let register = |identity| Command::Register { node: 3, identity };
         assert_eq!(machine.apply(register(4)), Outcome::Registered);
         assert_eq!(machine.apply(register(5)), Outcome::Done, "the first one counts");
-        assert!(machine.is_of(3, 4) && !machine.is_of(3, 5));
+        assert_eq!(machine.registered().get(&3), Some(&4));
         assert_eq!(machine.apply(replace.clone()), Outcome::Replaced(3));
         assert_eq!(machine.apply(register(4)), Outcome::Done, "its place was taken");
         assert_eq!(machine.apply(replace), Outcome::Done, "it came twice");
@@ -518,7 +536,11 @@ mod tests {
         machine.apply(Command::Meter { process: 5, usage });
         assert_eq!(machine.usage(), usage);
         // A state of the format before has no meter: six numbers, and how many reports by how many processes.
-        let old = [&2u32.to_le_bytes(), &without[4..without.len() - METER_EMPTY]].concat();
+        let old = [
+            &2u32.to_le_bytes(),
+            &without[4..without.len() - METER_EMPTY - REGISTERED],
+        ]
+        .concat();
         let read = Machine::decode(&old).expect("a state of before");
         assert_eq!((read.usage(), read.log()), (Usage::default(), machine.log()));
         for machine in [machine, Machine::default()] {

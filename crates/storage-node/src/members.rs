@@ -23,6 +23,8 @@ const SWITCH: Nanos = Nanos::from_secs(10);
 const ADDRESS_KEPT: Nanos = Nanos::from_secs(1);
 /// How long a writer that was found silent is not heard: the server that found it so takes the database meanwhile.
 const CLAIM: Nanos = Nanos::from_secs(5);
+/// A node that is late waits for a server for so many times as long as others do.
+const LATE_COUNTS: u64 = 5;
 /// Bytes of a server's name, or of its address.
 const TEXT_MAX: usize = 255;
 
@@ -217,12 +219,13 @@ impl Members {
         }
     }
 
-    /// Whether the server of start `after` has been silent for so long: from here on it is not heard, so that no lease of
+    /// Whether the server of start `after` has been silent for so long, in which this node was not late (`late_at`), or for
+    /// five times as long: words may wait in a node that gets no processor. From here on it is not heard, so that no lease of
     /// it begins while another server takes the database.
     ///
     /// # Errors
     /// [`Error::Busy`]: it has been heard.
-    pub fn claim(&self, led: Led, after: u64, silent: Nanos) -> Result<()> {
+    pub fn claim(&self, led: Led, after: u64, silent: Nanos, late_at: Nanos) -> Result<()> {
         let mut table = self.0.lock();
         table.listen(led);
         let now = rt::now();
@@ -234,7 +237,8 @@ impl Members {
                 "the server that has the database was not silent for long".into(),
             ));
         }
-        match led.epoch == after && (is_gone || now.since(heard) >= silent) {
+        let is_silent = now.since(heard.max(late_at)) >= silent || now.since(heard) >= Nanos(LATE_COUNTS * silent.0);
+        match led.epoch == after && (is_gone || is_silent) {
             true => {
                 table.claimed = Some(Claim {
                     epoch: after,
@@ -480,20 +484,34 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_was_late_counts_silence_from_there_and_not_for_good() {
+        let (members, silent) = (Members::default(), Nanos::from_millis(40));
+        members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
+        rt::sleep(silent);
+        let late = members.claim(FIRST, 4, silent, rt::now() + Nanos::from_secs(9));
+        assert!(matches!(late, Err(Error::Busy(_))), "{late:?}");
+        rt::sleep(Nanos(LATE_COUNTS * silent.0));
+        members.claim(FIRST, 4, silent, rt::now()).expect("silent for long");
+    }
+
+    #[test]
     fn a_writer_that_was_found_silent_is_not_heard_while_another_takes_its_place() {
         let members = Members::default();
         members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
-        let soon = members.claim(FIRST, 4, Nanos::from_secs(60));
+        let soon = members.claim(FIRST, 4, Nanos::from_secs(60), Nanos::ZERO);
         assert!(matches!(soon, Err(Error::Busy(_))), "{soon:?}");
         members.note(FIRST, server(1, ServerRole::Writer)).expect("noted");
-        assert!(members.claim(FIRST, 3, Nanos::ZERO).is_err(), "another start has it");
-        members.claim(FIRST, 4, Nanos::ZERO).expect("silent");
+        assert!(
+            members.claim(FIRST, 3, Nanos::ZERO, Nanos::ZERO).is_err(),
+            "another start has it"
+        );
+        members.claim(FIRST, 4, Nanos::ZERO, Nanos::ZERO).expect("silent");
         members
-            .claim(FIRST, 4, Nanos::ZERO)
+            .claim(FIRST, 4, Nanos::ZERO, Nanos::ZERO)
             .expect("silent still: as long from here on");
         let late = members.note(FIRST, server(1, ServerRole::Writer));
         assert!(matches!(late, Err(Error::Busy(_))), "{late:?}");
-        let again = members.claim(FIRST, 4, Nanos::ZERO);
+        let again = members.claim(FIRST, 4, Nanos::ZERO, Nanos::ZERO);
         assert!(matches!(again, Err(Error::Busy(_))), "it lives: {again:?}");
         members.note(FIRST, server(2, ServerRole::Reader)).expect("noted");
         // The next start is another one.

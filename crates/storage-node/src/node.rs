@@ -828,10 +828,14 @@ impl Shared {
 
     /// Whether a node comes with the directory that it had, or that took its place.
     fn check_directory(&self, hello: &Hello) -> Result<()> {
-        match self.replica.view().directories.get(&hello.from) {
+        let view = self.replica.view();
+        match view.replaced.get(&hello.from) {
             Some(identity) if *identity == hello.identity => Ok(()),
             Some(_) => Err(Error::Mismatch(format!("node {} {REPLACED_DIRECTORY}", hello.from))),
-            None => self.known.lock().check(hello.from, hello.identity),
+            None => {
+                let first = view.registered.get(&hello.from).copied();
+                self.known.lock().check(hello.from, hello.identity, first)
+            }
         }
     }
 
@@ -1012,7 +1016,7 @@ impl Shared {
     fn claim(&self, after: u64, silent: Nanos) -> Result<Reply> {
         match self.confirmed(Confirmed::State) {
             Ok(led) => {
-                self.members.claim(led, after, silent)?;
+                self.members.claim(led, after, silent, self.replica.late_at())?;
                 Ok(Reply::Members(self.members.seen(led)))
             }
             Err(other) => Ok(*other),

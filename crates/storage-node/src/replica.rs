@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use cenote_base::random::Random;
-use cenote_base::rt::atomic::{AtomicBool, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
 use cenote_base::rt::{self, Condvar, Mutex, Nanos};
 use cenote_base::{Error, Lsn, Result};
@@ -70,6 +70,8 @@ const WAYS_MOST: u32 = 6;
 const HOLDS_UP: Nanos = Nanos::from_millis(500);
 /// What has taken so long may come to that: the others' drives are tried.
 const PROBED: Nanos = Nanos::from_millis(100);
+/// A tick that comes so much too late says that this machine does not keep up.
+const LATE: Nanos = Nanos::from_millis(150);
 /// Between two messages about a node that has been away for too long.
 const SAID_AGAIN: Nanos = Nanos::from_secs(60);
 /// Tickets under way, before those without a waiting client are dropped.
@@ -182,7 +184,8 @@ pub(crate) struct View {
     pub record: Arc<[u8]>,
     pub control: Option<Arc<[u8]>>,
     pub log: LogEnd,
-    pub directories: Arc<BTreeMap<u64, u128>>,
+    pub replaced: Arc<BTreeMap<u64, u128>>,
+    pub registered: Arc<BTreeMap<u64, u128>>,
     pub usage: Usage,
     /// Why the node has ended.
     pub failed: Option<Error>,
@@ -199,6 +202,8 @@ pub(crate) struct Replica {
     stalled: Condvar,
     view: Mutex<View>,
     moved: Condvar,
+    /// When a tick was late last.
+    late_at: AtomicU64,
     /// Until the thread has it.
     machine: Mutex<Option<Machine>>,
 }
@@ -215,7 +220,8 @@ impl Default for View {
             record: Arc::default(),
             control: None,
             log: LogEnd::at_origin(Lsn::ZERO),
-            directories: Arc::default(),
+            replaced: Arc::default(),
+            registered: Arc::default(),
             usage: Usage::default(),
             failed: None,
             begins_anew: false,
@@ -230,7 +236,8 @@ impl View {
         self.record = Arc::clone(machine.record());
         self.control = machine.control().cloned();
         self.log = machine.log();
-        self.directories = Arc::clone(machine.directories());
+        self.replaced = Arc::clone(machine.replaced());
+        self.registered = Arc::clone(machine.registered());
         self.usage = machine.usage();
     }
 }
@@ -250,6 +257,7 @@ impl Replica {
             stalled: Condvar::default(),
             view: Mutex::new(view),
             moved: Condvar::default(),
+            late_at: AtomicU64::new(0),
             machine: Mutex::new(Some(machine)),
         }
     }
@@ -363,6 +371,9 @@ impl Replica {
     fn take_work(&self) -> Work {
         let mut inbox = self.inbox.lock();
         let mut ticks = 0;
+        if rt::now().since(inbox.tick_at) > LATE {
+            self.late_at.store(rt::now().0, Ordering::Release);
+        }
         while inbox.tick_at <= rt::now() {
             ticks += 1;
             // A thread that lost its processor for long does not make up for all of it.
@@ -371,6 +382,11 @@ impl Replica {
         inbox.messages = 0;
         let jobs = std::mem::take(&mut inbox.jobs);
         Work { jobs, ticks }
+    }
+
+    /// When this machine did not keep up last, as far as that was seen: what others sent may have waited here.
+    pub fn late_at(&self) -> Nanos {
+        Nanos(self.late_at.load(Ordering::Acquire))
     }
 
     pub fn sync_begins(&self) {
@@ -485,8 +501,6 @@ struct HoldsUp {
     /// The last entry that it has synced.
     synced: u64,
     since: Nanos,
-    /// An entry that was proposed then: who has synced it has a drive that works still.
-    probe: u64,
 }
 
 /// What turns are taken with.
@@ -527,6 +541,8 @@ pub(crate) struct Driver {
     /// When it let another lead since its drive is slow.
     passed_on: Option<Nanos>,
     holds_up: Option<HoldsUp>,
+    /// The entry that was proposed when it began to hold up others: a node that has synced it has a drive that works still.
+    probe: u64,
     /// A directory was replaced since the last ready was written.
     has_replaced: bool,
     /// In a turn, or behind one that did not end as it should.
@@ -564,7 +580,7 @@ impl Driver {
         };
         let quiet = slog::Logger::root(slog::Discard, slog::o!());
         let raft = RawNode::new(&config, reader, &quiet).map_err(raft_error)?;
-        Ok(Driver {
+        let mut driver = Driver {
             replica,
             peers,
             raft,
@@ -590,9 +606,13 @@ impl Driver {
             identity: own.identity,
             passed_on: None,
             holds_up: None,
+            probe: 0,
             has_replaced: false,
             has_ended: false,
-        })
+        };
+        // What is committed is carried out before anything is heard: it says which directories count.
+        driver.handle_readies()?;
+        Ok(driver)
     }
 
     /// Whether the node has ended, or a turn has ended halfway.
@@ -616,8 +636,6 @@ impl Driver {
 
     /// One turn; false: the node ends.
     pub fn turn(&mut self) -> Result<bool> {
-        // What is committed is carried out before anything is heard: it says whose messages count.
-        self.handle_readies()?;
         let work = self.replica.take_work();
         for job in work.jobs {
             if self.take(job)? {
@@ -695,22 +713,23 @@ impl Driver {
         let log = &self.raft.raft.raft_log;
         let (committed, synced) = (log.committed, log.persisted);
         let leads = self.raft.raft.state == StateRole::Leader;
-        if !leads || committed <= synced || self.awaited.takes() < PROBED {
+        // Nobody waits for an entry that was proposed here.
+        let is_probe = committed == self.probe && synced + 1 == committed;
+        if !leads || committed <= synced || is_probe || self.awaited.takes() < PROBED {
             self.holds_up = None;
             return;
         }
         let Some(held) = self.holds_up.filter(|held| held.synced == synced) else {
-            // It is nothing but an entry.
-            let probe = match self.raft.propose(Vec::new(), Vec::new()) {
-                Ok(()) => self.raft.raft.raft_log.last_index(),
-                Err(_) => u64::MAX,
-            };
-            let since = rt::now();
-            self.holds_up = Some(HoldsUp { synced, since, probe });
+            // It is nothing but an entry; where none is taken now, one is later.
+            self.holds_up = self.raft.propose(Vec::new(), Vec::new()).ok().map(|()| HoldsUp {
+                synced,
+                since: rt::now(),
+            });
+            self.probe = self.raft.raft.raft_log.last_index();
             return;
         };
         let has_just = self.passed_on.is_some_and(|at| rt::now() < at + GIVE_WAY);
-        if let Some(next) = self.synced_by_another(held.probe)
+        if let Some(next) = self.synced_by_another(self.probe)
             && rt::now().since(held.since) >= HOLDS_UP
             && !has_just
         {
@@ -730,12 +749,12 @@ impl Driver {
         all.find_map(|(node, progress)| (*node != raft.id && progress.matched >= entry).then_some(*node))
     }
 
-    /// The node that leads has the state name each node's directory. A node that was cut off from another since both
-    /// began knows it, too, and refuses an empty one in its place.
+    /// The node that leads has the state name the directory with which each node came first. A node that was cut off from
+    /// another since both began knows it, too, and refuses an empty one in its place.
     fn register(&mut self, node: u64, identity: u128) {
         let raft = &self.raft.raft;
         let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
-        if !leads || self.machine.directories().contains_key(&node) {
+        if !leads || self.machine.registered().contains_key(&node) {
             return;
         }
         let term = raft.term;
@@ -753,13 +772,12 @@ impl Driver {
     /// that leads waits for longer each time.
     fn give_way(&mut self) {
         let leads = self.raft.raft.state == StateRole::Leader;
-        if !self.peers.is_refused() {
-            self.ways_given = 0;
+        let waits = Nanos(GIVE_WAY.0 << self.ways_given.min(WAYS_MOST));
+        if !leads || rt::now() < self.gave_way + waits || !self.peers.is_refused() {
             return;
         }
-        let waits = Nanos(GIVE_WAY.0 << self.ways_given.min(WAYS_MOST));
-        if !leads || rt::now() < self.gave_way + waits {
-            return;
+        if rt::now() > self.gave_way + Nanos(GIVE_WAY.0 << (WAYS_MOST + 1)) {
+            self.ways_given = 0;
         }
         eprintln!("cenote storage: another node does not know this directory yet: it gives up the lead for a while");
         (self.gave_way, self.ways_given) = (rt::now(), self.ways_given + 1);
@@ -977,6 +995,11 @@ impl Driver {
         let entries = ready.take_entries();
         let has_entries = !entries.is_empty();
         log.append(entries)?;
+        if self.has_replaced {
+            // How far is committed is in it by now.
+            let hard = log.hard_state().clone();
+            log.set_hard_state(&hard)?;
+        }
         let Some(hard) = ready.hs() else { return Ok(false) };
         let before = log.hard_state();
         let has_vote = (hard.term, hard.vote) != (before.term, before.vote);

@@ -121,28 +121,32 @@ impl KnownPeers {
         Ok(KnownPeers { path, known })
     }
 
-    /// Whether node `number` comes with the disk that it had; one that comes for the first time is noted, durably.
+    /// Whether node `number` comes with the disk that it had; one that comes for the first time is noted, durably. `first`:
+    /// with which it came first to others, as far as the state knows.
     ///
     /// # Errors
     /// [`Error::Mismatch`]; an I/O error.
-    pub fn check(&mut self, number: u64, identity: u128) -> Result<()> {
-        match self.known.iter().find(|(known, _)| *known == number) {
-            Some((_, known)) if *known == identity => Ok(()),
-            Some(_) => Err(Error::Mismatch(format!(
+    pub fn check(&mut self, number: u64, identity: u128, first: Option<u128>) -> Result<()> {
+        let known = self.known.iter().find(|(known, _)| *known == number);
+        match known.map(|(_, known)| *known) {
+            Some(known) if known == identity => Ok(()),
+            None if first.is_none_or(|first| first == identity) => self.note(number, identity),
+            _ => Err(Error::Mismatch(format!(
                 "node {number} {ANOTHER_DIRECTORY}: it has lost its votes and its log, and takes \
                  no part. Bring its directory back; or, if that is lost, let this one take its place: \
                  cenote storage replace --node {number} --storage ..."
             ))),
-            None => {
-                let known = [self.known.clone(), vec![(number, identity)]].concat();
-                write(
-                    &self.path,
-                    head(PEERS).each(&known, |w, (node, identity)| w.u64(*node).u128(*identity)),
-                )?;
-                self.known = known;
-                Ok(())
-            }
         }
+    }
+
+    fn note(&mut self, number: u64, identity: u128) -> Result<()> {
+        let known = [self.known.clone(), vec![(number, identity)]].concat();
+        write(
+            &self.path,
+            head(PEERS).each(&known, |w, (node, identity)| w.u64(*node).u128(*identity)),
+        )?;
+        self.known = known;
+        Ok(())
     }
 }
 
@@ -289,13 +293,17 @@ mod tests {
     fn a_node_that_lost_its_disk_is_none_of_the_cluster_s() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut known = KnownPeers::open(dir.path()).expect("none");
-        known.check(1, 11).expect("the first time");
-        known.check(3, 33).expect("the first time");
+        known.check(1, 11, None).expect("the first time");
+        known.check(3, 33, Some(33)).expect("the first time");
+        assert!(
+            known.check(2, 22, Some(21)).is_err(),
+            "it came to others with another one"
+        );
         let mut known = KnownPeers::open(dir.path()).expect("there");
-        known.check(1, 11).expect("as it was");
+        known.check(1, 11, Some(10)).expect("as it was here");
         assert!(
             known
-                .check(3, 34)
+                .check(3, 34, Some(34))
                 .expect_err("refused")
                 .to_string()
                 .contains("another directory")

@@ -18,7 +18,7 @@ use crate::pages::CHANGES_MAX;
 use crate::usage::{Usage, put_usage, take_usage};
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
