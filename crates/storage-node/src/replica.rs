@@ -352,12 +352,12 @@ impl Replica {
 
     // ---- the threads ----
 
-    /// Waits for something to do in a turn; false: the node ends, or the sync is over during which another thread
-    /// `stands_in`.
-    pub fn wait_for_jobs(&self, stands_in: bool) -> bool {
+    /// Waits for something to do in a turn; false: the node ends, or the sync is over for which a thread stands in, by when
+    /// it began.
+    pub fn wait_for_jobs(&self, stands_in: Option<Nanos>) -> bool {
         let mut inbox = self.inbox.lock();
         loop {
-            if inbox.is_closed || stands_in && inbox.sync_began.is_none() {
+            if inbox.is_closed || stands_in.is_some() && inbox.sync_began != stands_in {
                 return false;
             }
             let left = inbox.tick_at.since(rt::now());

@@ -40,7 +40,7 @@ impl Turns {
 
     /// The body of the thread that takes turns, and syncs.
     pub fn take(&self) {
-        while self.replica.wait_for_jobs(false) {
+        while self.replica.wait_for_jobs(None) {
             let mut sync = None;
             if !self.with(|driver| driver.turn_and_begin(&mut sync)) {
                 return;
@@ -64,7 +64,7 @@ impl Turns {
     pub fn stand_in(&self) {
         while let Some(began) = self.replica.wait_for_stall(STALL) {
             let mut is_spoken_of = false;
-            while self.replica.wait_for_jobs(true) {
+            while self.replica.wait_for_jobs(Some(began)) {
                 if !self.with(Driver::turn) {
                     return;
                 }
