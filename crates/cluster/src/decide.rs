@@ -25,6 +25,8 @@ pub const BEAT: Nanos = Nanos::from_millis(100);
 pub const BEAT_IN_SWITCH: Nanos = Nanos::from_millis(10);
 /// What each server in the row leaves to the ones before it.
 const STEP: Nanos = Nanos::from_millis(300);
+/// The same to one that a switch names, which is there: people wait for that one, also on a busy machine.
+const STEP_NAMED: Nanos = Nanos::from_secs(1);
 
 /// See the module.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -144,11 +146,16 @@ fn turn_of(me: &Server, seen: &Membership) -> Nanos {
     if seen.switch_to == me.id {
         return Nanos::ZERO;
     }
-    let is_before = |other: &&ServerSeen| {
-        is_candidate(other) && other.ago < SILENCE && (other.server.id < me.id || other.server.id == seen.switch_to)
+    let there = seen
+        .servers
+        .iter()
+        .filter(|other| is_candidate(other) && other.ago < SILENCE);
+    let step = |other: &ServerSeen| match other.server.id {
+        id if id == seen.switch_to => STEP_NAMED.0,
+        id if id < me.id => STEP.0,
+        _ => 0,
     };
-    let before = seen.servers.iter().filter(is_before).count() as u64;
-    Nanos(STEP.0 * before)
+    Nanos(there.map(step).sum())
 }
 
 fn is_candidate(other: &ServerSeen) -> bool {
@@ -265,7 +272,9 @@ mod tests {
         vacant.switch_to = 3;
         assert_eq!(decide(&reader(3), &vacant, false), take);
         assert_eq!(decide(&reader(2), &vacant, false), Decision::Stay);
-        vacant.vacant_for = Some(Nanos(300 * MS));
+        vacant.vacant_for = Some(Nanos(999 * MS));
+        assert_eq!(decide(&reader(2), &vacant, false), Decision::Stay);
+        vacant.vacant_for = Some(Nanos(1000 * MS));
         assert_eq!(
             decide(&reader(2), &vacant, false),
             take,
