@@ -8,9 +8,9 @@
 //!             in no frame, has none    ─▶ read from storage, written to a slot, its frame is the next to leave
 //! ```
 //!
-//! A page comes here as by any other miss, so nothing has to be known of it for certain. One that changes all the time is
-//! left to storage nodes: its copy would be overtaken at once. What is too much for a turn is dropped: a page that is in
-//! use is asked for again.
+//! A page comes here as by any other miss, so nothing has to be known of it for certain. One that changes all the time
+//! is left to storage nodes: its copy would be overtaken at once. What is too much for a turn is dropped: a page that
+//! is in use is asked for again.
 
 use cenote_base::page_io::PageIo;
 use cenote_base::{Lsn, PageId, Result};

@@ -328,7 +328,7 @@ impl Shared {
         if let Some(start) = start {
             match (me.role, start()) {
                 (ServerRole::Opening, epoch) => me.epoch = epoch,
-                // From the moment on at which it has the database: nobody else is to take it for silent.
+                // From the moment on at which it has the database: no other is to take it for silent.
                 (ServerRole::Reader, epoch) if epoch > 0 => (me.role, me.epoch) = (ServerRole::Opening, epoch),
                 _ => {}
             }

@@ -48,8 +48,8 @@ impl Sync {
 }
 
 impl Awaited {
-    /// A ready was written: with these messages, which promise what it brought. Those of them that promise nothing leave
-    /// at once, and are returned.
+    /// A ready was written: with these messages, which promise what it brought. Those of them that promise nothing
+    /// leave at once, and are returned.
     pub fn note(&mut self, ready: u64, is_wanted: bool, has_vote: bool, messages: Vec<Message>) -> Vec<Message> {
         assert!(ready > self.written, "readies come in order");
         self.written = ready;

@@ -219,9 +219,9 @@ impl Members {
         }
     }
 
-    /// Whether the server of start `after` has been silent for so long, in which this node was not late (`late_at`), or for
-    /// five times as long: words may wait in a node that gets no processor. From here on it is not heard, so that no lease of
-    /// it begins while another server takes the database.
+    /// Whether the server of start `after` has been silent for so long, in which this node was not late (`late_at`), or
+    /// for five times as long: words may wait in a node that gets no processor. From here on it is not heard, so that
+    /// no lease of it begins while another server takes the database.
     ///
     /// # Errors
     /// [`Error::Busy`]: it has been heard.

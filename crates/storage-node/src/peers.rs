@@ -19,8 +19,8 @@ const CONNECT_TIMEOUT: Nanos = Nanos::from_secs(1);
 const WELCOME_TIMEOUT: Nanos = Nanos::from_secs(2);
 /// Before a node that could not be reached is tried again.
 const AGAIN: Nanos = Nanos::from_millis(200);
-/// A connection that was not used for so long may be over, which a message that is sent over it would not tell: nodes that
-/// follow the same leader speak to each other when it is lost, and an election would wait for the next time-out.
+/// A connection that was not used for so long may be over, which a message that is sent over it would not tell: nodes
+/// that follow the same leader speak to each other when it is lost, and an election would wait for the next time-out.
 const QUIET: Nanos = Nanos::from_millis(100);
 /// Before a node is said hello to for which there is no message, or its connection is looked at.
 const HELLO: Nanos = Nanos::from_millis(500);

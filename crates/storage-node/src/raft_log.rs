@@ -11,8 +11,8 @@
 //!         anew: as begin, anywhere: the entries before it count no more, the log goes on behind that one
 //! ```
 //!
-//! Frames are put into memory first, and written and synced by a thread that holds no lock ([`unsynced`]): whoever reads
-//! the log does not wait for the drive. An entry stays in memory until it is in its file.
+//! Frames are put into memory first, and written and synced by a thread that holds no lock ([`unsynced`]): a reader of
+//! what is in memory does not wait for the drive. An entry stays in memory until it is in its file.
 //!
 //! An entry replaces those of its index and behind, as Raft has it. Segments are made ahead with their space taken and
 //! zeros written, so that a sync has data to write and nothing else; those whose entries are not needed become new ones:
@@ -435,8 +435,8 @@ impl RaftLog {
             .doing(|| format!("writing {}", self.path(number).display()))
     }
 
-    /// Gives up segments of which no entry above `index` is needed, but for the last `kept` bytes; `index` is in a state
-    /// that was saved. Entries up to there are gone where their segment is.
+    /// Gives up segments of which no entry above `index` is needed, but for the last `kept` bytes; `index` is in a
+    /// state that was saved. Entries up to there are gone where their segment is.
     #[must_use]
     pub fn compact(&mut self, index: u64, kept: u64) -> Vec<Retired> {
         assert!(

@@ -138,8 +138,8 @@ enum Job {
 pub(crate) enum Confirmed {
     /// The state here is as new as when it was asked for.
     State,
-    /// This node leads, and has carried out all that was acknowledged before: what is committed and not carried out here is
-    /// acknowledged by none, since this node alone would. Its drive is not waited for.
+    /// This node leads, and has carried out all that was acknowledged before: what is committed and not carried out
+    /// here is acknowledged by none, since this node alone would. Its drive is not waited for.
     Lead,
 }
 
@@ -352,8 +352,8 @@ impl Replica {
 
     // ---- the threads ----
 
-    /// Waits for something to do in a turn; false: the node ends, or the sync is over for which a thread stands in, by when
-    /// it began.
+    /// Waits for something to do in a turn; false: the node ends, or the sync is over for which a thread stands in, by
+    /// when it began.
     pub fn wait_for_jobs(&self, stands_in: Option<Nanos>) -> bool {
         let mut inbox = self.inbox.lock();
         loop {
@@ -541,7 +541,8 @@ pub(crate) struct Driver {
     /// When it let another lead since its drive is slow.
     passed_on: Option<Nanos>,
     holds_up: Option<HoldsUp>,
-    /// The entry that was proposed when it began to hold up others: a node that has synced it has a drive that works still.
+    /// The entry that was proposed when it began to hold up others: a node that has synced it has a drive that works
+    /// still.
     probe: u64,
     /// A directory was replaced since the last ready was written.
     has_replaced: bool,
@@ -713,7 +714,7 @@ impl Driver {
         let log = &self.raft.raft.raft_log;
         let (committed, synced) = (log.committed, log.persisted);
         let leads = self.raft.raft.state == StateRole::Leader;
-        // Nobody waits for an entry that was proposed here.
+        // No client waits for an entry that was proposed here.
         let is_probe = committed == self.probe && synced + 1 == committed;
         if !leads || committed <= synced || is_probe || self.awaited.takes() < PROBED {
             self.holds_up = None;
@@ -734,7 +735,8 @@ impl Driver {
             && !has_just
         {
             eprintln!(
-                "cenote storage: the drive has taken {} for a sync, and others have synced more: node {next} is to lead",
+                "cenote storage: the drive has taken {} for a sync, and others have synced more: node {next} is \
+                 to lead",
                 self.awaited.takes()
             );
             self.passed_on = Some(rt::now());
@@ -749,8 +751,8 @@ impl Driver {
         all.find_map(|(node, progress)| (*node != raft.id && progress.matched >= entry).then_some(*node))
     }
 
-    /// The node that leads has the state name the directory with which each node came first. A node that was cut off from
-    /// another since both began knows it, too, and refuses an empty one in its place.
+    /// The node that leads has the state name the directory with which each node came first. A node that was cut off
+    /// from another since both began knows it, too, and refuses an empty one in its place.
     fn register(&mut self, node: u64, identity: u128) {
         let raft = &self.raft.raft;
         let leads = raft.state == StateRole::Leader && raft.commit_to_current_term();
@@ -1026,7 +1028,8 @@ impl Driver {
             if let Some(Outcome::Replaced(node)) = outcome {
                 self.forget_progress(node);
             }
-            // That it is committed is synced at once: a start that does not know it takes a wrong directory for a node's.
+            // That it is committed is synced at once: a start that does not know it takes a wrong directory for a
+            // node's.
             if matches!(outcome, Some(Outcome::Replaced(_) | Outcome::Registered)) {
                 self.has_replaced = true;
             }

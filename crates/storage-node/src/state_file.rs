@@ -121,8 +121,8 @@ impl KnownPeers {
         Ok(KnownPeers { path, known })
     }
 
-    /// Whether node `number` comes with the disk that it had; one that comes for the first time is noted, durably. `first`:
-    /// with which it came first to others, as far as the state knows.
+    /// Whether node `number` comes with the disk that it had; one that comes for the first time is noted, durably.
+    /// `first`: with which it came first to others, as far as the state knows.
     ///
     /// # Errors
     /// [`Error::Mismatch`]; an I/O error.

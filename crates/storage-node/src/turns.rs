@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  raft       turn ─▶ written ─▶ sync, without the driver's lock ─▶ messages that it was awaited with ─▶ turn
-//!  stand-in                      │ longer than STALL, seen within a tick: turns, until the sync is over
+//!  stand-in                      │ longer than STALL, seen within a tick: turns, until it is over
 //! ```
 //!
 //! A drive may take seconds for a sync where others use it, or where it fails slowly. Elections and leases must not

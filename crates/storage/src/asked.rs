@@ -1,8 +1,8 @@
 //! Pages that readers of a database have asked for, on their way to the server that fills remote memory for them: at a
 //! reader until it asks a node for changes, at a node until the server asks for them.
 //!
-//! Soft: pages are dropped where there are too many, and where nothing has taken them for [`KEPT`]. One that is in use is
-//! asked for again.
+//! Soft: pages are dropped where there are too many, and where nothing has taken them for [`KEPT`]. One that is in use
+//! is asked for again.
 
 use std::collections::BTreeSet;
 

@@ -51,8 +51,8 @@ impl Tx {
         self.engine().storage.durable().raw()
     }
 
-    /// Begins the transaction that another server's session had, and that had changed nothing. `shown`: what that server
-    /// showed: the transaction's client may have seen it.
+    /// Begins the transaction that another server's session had, and that had changed nothing. `shown`: what that
+    /// server showed: the transaction's client may have seen it.
     ///
     /// # Errors
     /// 72000: this server does not show that yet, or has purged what the snapshot sees. 40001: a definition is another
@@ -102,8 +102,9 @@ impl Tx {
         Ok(())
     }
 
-    /// A round of purge, and work that holds the oldest snapshot for longer, look at the slots and raise the floor under
-    /// the lock that is held here: they meet the hold, or their floor is met. A cut has left its mark, or meets it.
+    /// A round of purge, and work that holds the oldest snapshot for longer, look at the slots and raise the floor
+    /// under the lock that is held here: they meet the hold, or their floor is met. A cut has left its mark, or meets
+    /// it.
     fn hold_carried(&self, at: Cts) -> Result<Hold> {
         let engine = self.engine();
         if engine.storage.0.nodes().is_none() {

@@ -57,8 +57,8 @@ pub struct Reader {
     pub(crate) upto: UndoPointer,
     pub(crate) cancel: Arc<CancelFlag>,
     pub(crate) lease: Arc<Lease>,
-    /// Keeps a clone's snapshot; the transaction's own reader publishes its, and holds one beside that came from another
-    /// server: purge may have gone by younger ones before.
+    /// Keeps a clone's snapshot; the transaction's own reader publishes its, and holds one beside that came from
+    /// another server: purge may have gone by younger ones before.
     pub(super) hold: Option<Hold>,
     /// Repeatable read: the catalog as it was shortly before the snapshot was taken.
     pub(crate) seen: Option<Arc<Catalog>>,

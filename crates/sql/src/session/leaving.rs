@@ -4,9 +4,9 @@
 //! session has, as text that the engine keeps in the database; so a client, or its proxy, holds a token and nothing that
 //! a server would have to believe.
 //!
-//! A reader keeps nothing in the database, and its blocks have changed nothing: the proxy has the text. A session of the
-//! same user goes on with it, read-only; all that a text of another making could do is read by a snapshot that its client
-//! might have taken before.
+//! A reader keeps nothing in the database, and its blocks have changed nothing: the proxy has the text. A session of
+//! the same user goes on with it, read-only; all that a text of another making could do is read by a snapshot that its
+//! client might have taken before.
 
 use super::mark::Mark;
 use super::prepared::{Prepared, has_plan};

@@ -19,8 +19,8 @@ const MORE: u64 = 30;
 const CALM: Nanos = Nanos::from_secs(60);
 /// Within this all is well again when nothing befalls any more.
 const PATIENCE: Nanos = Nanos::from_secs(240);
-/// A node's drive does not come back with a write or a sync for so long at most, and no server is to take that for the loss
-/// of another.
+/// A node's drive does not come back with a write or a sync for so long at most, and no server is to take that for the
+/// loss of another.
 const STALLED_MOST: u64 = 2_500_000_000;
 /// A host stands still for so long at most: leases run out, and others take the database.
 const PAUSED_MOST: u64 = 4_000_000_000;
