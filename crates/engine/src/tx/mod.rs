@@ -30,6 +30,7 @@ pub(crate) mod status;
 mod together;
 pub(crate) mod unsettled;
 mod walk;
+mod walked;
 mod write;
 
 pub use carry::CarriedSnapshot;

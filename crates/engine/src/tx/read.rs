@@ -11,8 +11,9 @@
 //! 5. A version marked deleted means: no row.
 //!
 //! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
-//! entry belongs to another version. Rows are fetched in the order of their keys, a leaf's entries at a time. A reader of
-//! nothing but the index's columns visits only rows that have changed of late (`unsettled`).
+//! entry belongs to another version. Rows are fetched in the order of their keys, a leaf's entries at a time, and a long
+//! walk is made once for all entries of a row (`walked`). A reader of nothing but the index's columns visits only rows
+//! that have changed of late (`unsettled`).
 //!
 //! Invariant: while a slot publishes a snapshot, or holds it, purge removes nothing that this walk can meet.
 
@@ -20,6 +21,7 @@ use super::CancelFlag;
 use super::slots::{Hold, Lease, SlotIndex};
 use super::status::Status;
 use super::walk::Walk;
+use super::walked::WalkedRows;
 use crate::api::{Columns, Direction, RowBatch};
 use crate::catalog::Table;
 use crate::catalog::state::Catalog;
@@ -330,7 +332,7 @@ impl Reader {
     pub(crate) fn visible_version(&self, value: &mut Vec<u8>) -> Result<bool> {
         let trailer = Trailer::of(value)?;
         if !self.sees(trailer)? {
-            return self.older_version(trailer, value);
+            return Ok(self.older_version(trailer, value)?.0);
         }
         value.truncate(value.len() - TRAILER);
         Ok(!trailer.deleted())
@@ -356,12 +358,13 @@ impl Reader {
     fn older_version_of(&self, (space, key): (u32, &[u8]), newest: Trailer, value: &mut Vec<u8>) -> Result<bool> {
         match self.copied_version((space, key, &mut Finger::default()), newest, value) {
             Some(is_row) => Ok(is_row),
-            None => self.older_version(newest, value),
+            None => Ok(self.older_version(newest, value)?.0),
         }
     }
 
+    /// Also says how many versions were walked.
     #[cold]
-    fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<bool> {
+    fn older_version(&self, mut trailer: Trailer, value: &mut Vec<u8>) -> Result<(bool, u32)> {
         let mut bytes = Vec::new();
         let mut steps = 0u32;
         loop {
@@ -375,13 +378,13 @@ impl Reader {
                 return Err(Error::Serialization(REPLACED));
             }
             let Some(record) = undo::read_before(&self.engine.pool, trailer.undo, &mut bytes)? else {
-                return Ok(false);
+                return Ok((false, steps));
             };
             trailer = record.before;
             if self.sees(trailer)? {
                 value.clear();
                 value.extend_from_slice(record.row);
-                return Ok(!trailer.deleted());
+                return Ok((!trailer.deleted(), steps));
             }
         }
     }
@@ -688,7 +691,11 @@ impl RowScan {
 
     /// Puts the row that the snapshot sees into the scratch, of an entry of which it does not see the newest version.
     fn bring_older(&mut self, reader: &Reader, (key, value): (&[u8], &[u8]), newest: Trailer) -> Result<bool> {
-        let Older { finger, key: whole } = &mut self.older;
+        let Older {
+            finger,
+            key: whole,
+            walked,
+        } = &mut self.older;
         let key = match self.index {
             None => self.leaf.whole_key_in(key, whole),
             Some(_) => key,
@@ -696,8 +703,17 @@ impl RowScan {
         if let Some(is_row) = reader.copied_version((self.table.space, key, finger), newest, &mut self.scratch) {
             return Ok(is_row);
         }
+        // What the reader's own transaction has written is not held, as in `copied_version`.
+        let is_others = newest.tx != reader.own;
+        if let Some(is_row) = walked.get(key, &mut self.scratch).filter(|_| is_others) {
+            return Ok(is_row);
+        }
         copy_to(value, &mut self.scratch);
-        reader.older_version(newest, &mut self.scratch)
+        let (is_row, steps) = reader.older_version(newest, &mut self.scratch)?;
+        if self.index.is_some() && is_others {
+            walked.note(key, is_row.then_some(&self.scratch[..]), steps);
+        }
+        Ok(is_row)
     }
 }
 
@@ -725,6 +741,7 @@ struct Fetch {
 struct Older {
     finger: Finger,
     key: Vec<u8>,
+    walked: WalkedRows,
 }
 
 fn copy_to(bytes: &[u8], to: &mut Vec<u8>) {

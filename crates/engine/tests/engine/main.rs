@@ -15,6 +15,7 @@ mod left;
 mod look_ups;
 mod measure;
 mod numbers;
+mod old_snapshots;
 mod pressure;
 mod rollback;
 mod shared;
