@@ -200,7 +200,7 @@ impl Pool {
     /// What fails is said by the threads that need it.
     fn serve_fill(&self) {
         while !self.signals.fill.wait_timeout(FILL_TURN) && !self.is_stopping() {
-            let _ = self.fill_for_readers();
+            let _ = self.fill_remote();
         }
     }
 

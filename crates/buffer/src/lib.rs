@@ -58,6 +58,7 @@ mod discard;
 mod evict;
 mod expectation;
 mod fill;
+mod filling;
 mod follow;
 mod frame;
 mod frame_wait;

@@ -186,6 +186,17 @@ pub(crate) trait Lower: Send + Sync {
         let _ = pages;
     }
 
+    /// Slots that pages in frames may have beside those that leave them.
+    fn room_for_frames(&self) -> usize {
+        0
+    }
+
+    /// Whether a page in a frame has no copy.
+    fn lacks_copy(&self, page: PageId) -> bool {
+        let _ = page;
+        false
+    }
+
     /// All changes up to `to` were told by [`Lower::changed`].
     fn told_changes(&self, to: Lsn) {
         let _ = to;

@@ -428,7 +428,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         following: Mutex::new(()),
         overtaken,
         telling: Mutex::new(()),
-        settled: Mutex::default(),
+        filling: Mutex::default(),
         dirty: DirtyFrames::new(config.log_limit),
         spaces: SpaceFrames::new(geometry.frames),
         sweep: Sweep::default(),

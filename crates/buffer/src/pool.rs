@@ -23,6 +23,7 @@ use crate::changed::ChangedSectors;
 use crate::config::{Kept, Kind};
 use crate::dirty::DirtyFrames;
 use crate::expectation::Expectation;
+use crate::filling::Filling;
 use crate::frame::Frames;
 use crate::hash::{self, PageHash};
 use crate::in_flight::TransfersInFlight;
@@ -82,8 +83,8 @@ pub struct Pool {
     pub(crate) overtaken: Option<OvertakenFrames>,
     /// Held by the thread that tells them, and by one that gives pages up.
     pub(crate) telling: Mutex<()>,
-    /// Held by the thread that fills remote memory for readers: where the log ended at its last turn.
-    pub(crate) settled: Mutex<Lsn>,
+    /// Held by the thread that fills remote memory.
+    pub(crate) filling: Mutex<Filling>,
     /// The dirty ones.
     pub(crate) dirty: DirtyFrames,
     /// Those of each space.

@@ -41,6 +41,8 @@ counters! {
     pages_prefetched,
     /// Pages that went to remote memory because readers had asked for them.
     pages_filled,
+    /// Pages that went to remote memory because their frames alone had them, and slots were free.
+    pages_registered,
     /// Times a thread had to look for a victim itself.
     foreground_evictions,
     /// Page images logged because a chain of redo grew long.

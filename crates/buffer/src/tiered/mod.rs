@@ -751,6 +751,18 @@ impl Lower for Tier {
         }
     }
 
+    /// An eighth of all slots is left to pages that leave their frames: slots of pages in frames are not given to others.
+    fn room_for_frames(&self) -> usize {
+        let table = self.table.lock();
+        let kept = table.slots() as usize / 8;
+        table.free_slots().saturating_sub(kept)
+    }
+
+    fn lacks_copy(&self, page: PageId) -> bool {
+        let table = self.table.lock();
+        table.link.is_some() && table.get(page).is_none_or(|entry| entry.copy.is_none())
+    }
+
     fn used_by_readers(&self, pages: &[PageId]) -> Vec<PageId> {
         let mut lacking = Vec::new();
         // A few at a time: misses of the server wait for the table.

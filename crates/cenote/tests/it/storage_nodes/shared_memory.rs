@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
 const ROWS: i64 = 40_000;
+/// Pages, of some 900 that a server has in frames.
+const REGISTERED: i64 = 600;
 
 struct Cluster {
     dir: tempfile::TempDir,
@@ -99,6 +101,12 @@ fn hits(client: &mut postgres::Client) -> i64 {
     client.query_one(found, &[]).unwrap().get(0)
 }
 
+/// Pages that the shared memory has, as a server knows.
+fn copies(client: &mut postgres::Client) -> i64 {
+    let found = "SELECT frames_in_use FROM cenote_memory WHERE tier = 'rdma'";
+    client.query_one(found, &[]).unwrap().get(0)
+}
+
 /// By key, more pages than a server has room for.
 fn look(client: &mut postgres::Client) {
     let statement = client.prepare("SELECT length(v) FROM t WHERE id = $1").unwrap();
@@ -166,8 +174,15 @@ fn servers_share_the_memory_of_memory_nodes() {
     });
     changes_are_seen(&mut writer, &mut reader);
 
-    // Empty once more: what comes there now comes for the reader alone.
+    // Empty once more: what the writer has in frames comes there by itself, and the rest for the reader alone.
     cluster.kill("memory-1");
+    until("the writer notices", || {
+        changes_are_seen(&mut writer, &mut reader);
+        (copies(&mut writer) < REGISTERED).then_some(())
+    });
+    until("pages of the writer's frames are registered again", || {
+        (copies(&mut writer) >= REGISTERED).then_some(())
+    });
     until("the shared memory has what only the reader asks for", || {
         let before = hits(&mut reader);
         look(&mut reader);

@@ -71,10 +71,13 @@ fn serve(stage: &Arc<Stage>, engine: Arc<Engine>) -> Result<()> {
     };
     drop(server);
     ends.store(true, SeqCst);
-    let filled = engine.buffer().stats().counts.pages_filled;
-    stage
-        .shared
-        .add("pages that readers had asked for, to remote memory", filled);
+    let counts = engine.buffer().stats().counts;
+    let add = |what, pages| stage.shared.add(what, pages);
+    add(
+        "pages that readers had asked for, to remote memory",
+        counts.pages_filled,
+    );
+    add("pages that frames alone had, to remote memory", counts.pages_registered);
     for beside in [defines, tends, carries] {
         if let Err(panic) = beside.join() {
             std::panic::resume_unwind(panic);
@@ -90,7 +93,7 @@ fn tend_remote(stage: &Arc<Stage>, engine: &Engine, ends: &AtomicBool) {
     while !stage.is_over() && !ends.load(SeqCst) {
         rt::sleep(REMOTE_TURN);
         // Nodes that do not answer are the world's doing.
-        let _ = engine.buffer().fill_for_readers();
+        let _ = engine.buffer().fill_remote();
         if far.growth().is_none() {
             continue;
         }
