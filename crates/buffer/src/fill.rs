@@ -17,13 +17,13 @@
 //! is in use is asked for again.
 
 use cenote_base::page_io::PageIo;
-use cenote_base::rt::atomic::AtomicU64;
+use cenote_base::rt::atomic::{AtomicU64, Ordering};
 use cenote_base::{Lsn, PageId, Result};
 
 use crate::filling::Filling;
 use crate::hash::key_of;
 use crate::index::FrameIndex;
-use crate::lists::Hint;
+use crate::lists::{Hint, List};
 use crate::lower::EvictionStep;
 use crate::pool::Pool;
 use crate::stats::bump;
@@ -83,6 +83,11 @@ impl Pool {
         self.page_in(frame).filter(|_| self.trace_of(frame).lsn <= settled)
     }
 
+    /// Whether the page of a frame was asked for, and not merely passed by.
+    fn is_warm(&self, frame: FrameIndex) -> bool {
+        List::of(self.frames.descriptor(frame).list_prev.load(Ordering::Relaxed)) == List::Warm
+    }
+
     /// Pages in frames that have not changed since `settled`.
     fn push_for_readers(&self, frames: &[FrameIndex], settled: Lsn) -> Result<()> {
         let is_lacking = |frame: &&FrameIndex| {
@@ -101,7 +106,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Pages in frames that have no copy get one, some in a turn, while slots are free.
+    /// Pages in frames that were asked for and have no copy get one, some in a turn, while slots are free.
     fn register_frames(&self, filling: &mut Filling) -> Result<()> {
         let room = self.lower.room_for_frames().min(REGISTERED_MOST);
         let (mut lacking, frames) = (Vec::new(), self.frames.count());
@@ -111,7 +116,7 @@ impl Pool {
             }
             let frame = FrameIndex::new(filling.next % frames);
             filling.next = (filling.next + 1) % frames;
-            let page = self.settled_in(frame, filling.settled);
+            let page = self.settled_in(frame, filling.settled).filter(|_| self.is_warm(frame));
             lacking.extend(page.filter(|page| self.lower.lacks_copy(*page)).map(|_| frame));
         }
         self.push_all(&lacking, &self.counters().pages_registered)

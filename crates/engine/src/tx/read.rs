@@ -705,7 +705,7 @@ impl RowScan {
         }
         // What the reader's own transaction has written is not held, as in `copied_version`.
         let is_others = newest.tx != reader.own;
-        if let Some(is_row) = walked.get(key, &mut self.scratch).filter(|_| is_others) {
+        if is_others && let Some(is_row) = walked.get(key, &mut self.scratch) {
             return Ok(is_row);
         }
         copy_to(value, &mut self.scratch);

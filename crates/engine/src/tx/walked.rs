@@ -8,8 +8,10 @@ use cenote_base::rt::HashMap;
 
 /// Rows of shorter walks are not worth a copy.
 const STEPS: u32 = 8;
-/// Bytes of keys and rows that are held, before all are forgotten.
+/// Bytes that are held, before all are forgotten.
 const BYTES: usize = 256 << 10;
+/// Bytes of a row beside its key and its columns, about.
+const ENTRY: usize = 100;
 
 /// See the module.
 #[derive(Default)]
@@ -35,7 +37,7 @@ impl WalkedRows {
 
     /// A walk of so many steps found this row, or none.
     pub(super) fn note(&mut self, key: &[u8], row: Option<&[u8]>, steps: u32) {
-        let more = key.len() + row.map_or(0, <[u8]>::len);
+        let more = ENTRY + key.len() + row.map_or(0, <[u8]>::len);
         if steps < STEPS || more > BYTES / 4 {
             return;
         }
