@@ -237,8 +237,18 @@ impl Backing {
             return self.discard();
         };
         let set = |n| fs::ftruncate(fd, n).map_err(io::Error::from).doing(|| self.named());
-        set(0)?;
+        // A reader of the pod may have it mapped: what does not end is zeros to it, and no signal.
+        if self.whole_len()? > len || !self.empty(fd) {
+            set(0)?;
+        }
         set(len)
+    }
+
+    /// Makes a whole file zeros, and leaves it as long as it is. Not every file system can.
+    fn empty(&self, fd: &OwnedFd) -> bool {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        self.whole_len()
+            .is_ok_and(|len| len == 0 || fs::fallocate(fd, flags, 0, len).is_ok())
     }
 
     /// Gives the space of a file's range back: it reads as zeros. A device keeps what is there.

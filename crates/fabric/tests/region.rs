@@ -3,8 +3,8 @@
 use cenote_base::rt::{self, atomic::Ordering};
 use cenote_base::{Error, rt::fs};
 use cenote_fabric::{
-    FileRange, Foothold, HEADER_SIZE, Identity, Kind, Region, RegionOptions, State, coherence, is_blank, is_blank_at,
-    list, peek, peek_at, remove,
+    FileRange, Foothold, HEADER_SIZE, Identity, Kind, Region, RegionOptions, SharedDevice, State, coherence, is_blank,
+    is_blank_at, list, peek, peek_at, remove,
 };
 use std::path::{Path, PathBuf};
 
@@ -24,6 +24,38 @@ impl Drop for TempPath {
 }
 
 const MIB: u64 = 1 << 20;
+
+/// What another process has mapped of a region stays there when that is made anew, with zeros: else each look at it in
+/// that moment would end the process.
+#[test]
+fn a_region_that_is_made_anew_stays_where_it_is_mapped() {
+    let path = TempPath::new();
+    let region = create(&path.0, 4 * MIB);
+    region.reserve(0, 4 * MIB).unwrap();
+    let last = 4 * MIB - 8;
+    region.atomic_u64(last).store(7, Ordering::SeqCst);
+    drop(region);
+    let device = SharedDevice::open(&path.0).unwrap();
+    let range = FileRange {
+        offset: 0,
+        bytes: device.len(),
+    };
+    let mapped = device.map(range).unwrap();
+    assert_eq!(mapped.atomic_u64(last).load(Ordering::SeqCst), 7);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                let word = mapped.atomic_u64(last).load(Ordering::SeqCst);
+                assert!(word == 0 || word == 7, "{word}");
+            }
+        });
+        (0..200).for_each(|_| drop(create(&path.0, 4 * MIB)));
+        stop.store(true, Ordering::SeqCst);
+        looks.join().unwrap();
+    });
+    assert_eq!(mapped.atomic_u64(last).load(Ordering::SeqCst), 0);
+}
 
 fn identity() -> Identity {
     Identity {
