@@ -95,6 +95,7 @@ mod tests {
         Changes {
             database: 1,
             to,
+            epoch: 1,
             anew: None,
             spaces: Vec::new(),
             pages: pages.map(|page| PageId::new(1, page)).collect(),

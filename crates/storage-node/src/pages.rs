@@ -102,6 +102,8 @@ struct Index {
     history: History,
     control: Option<Arc<[u8]>>,
     database: u128,
+    /// Which start has the database, as of the last entry.
+    epoch: u64,
     log: Option<LogEnd>,
     /// Spaces that an entry drops which is not in yet: their files may be those of the next space of that number.
     dropped: BTreeSet<u32>,
@@ -149,6 +151,7 @@ impl Pages {
             history: History::new(checkpoint.entry.0),
             control: checkpoint.machine.control().cloned(),
             database: checkpoint.machine.control().map_or(0, |slot| database_of(slot)),
+            epoch: checkpoint.machine.epoch(),
             log: Some(checkpoint.machine.log()),
             ..Index::default()
         };
@@ -203,6 +206,7 @@ impl Pages {
         index.entry = entry;
         index.ingested = end;
         index.note_control(machine.control());
+        index.epoch = machine.epoch();
         index.log = Some(machine.log());
         let last = index.marks.back().map_or(index.saved, |mark| mark.entry.0);
         if machine.is_whole() && entry.0 >= last + MARK_EVERY && index.marks.len() < MARKS_MAX {
@@ -554,6 +558,7 @@ impl Index {
         Ok(Changes {
             database: self.database,
             to: sum.cut_at.unwrap_or(self.moment()),
+            epoch: self.epoch,
             pages: sum.pages.into_iter().collect(),
             spaces: sum.spaces,
             anew: None,
@@ -572,6 +577,7 @@ impl Index {
         Ok(Changes {
             database: self.database,
             to: self.moment(),
+            epoch: self.epoch,
             pages: Vec::new(),
             spaces: Vec::new(),
             anew: Some(Anew {

@@ -18,7 +18,7 @@ use crate::pages::CHANGES_MAX;
 use crate::usage::{Usage, put_usage, take_usage};
 
 /// What this program speaks. Peers of another version are refused.
-const VERSION: u32 = 7;
+const VERSION: u32 = 8;
 const MAGIC: u32 = u32::from_le_bytes(*b"CSnd");
 /// Pages of one request at most: their answer fits into a message.
 pub(crate) const PAGES_MAX: usize = 48;
@@ -478,7 +478,7 @@ fn take_follow(r: &mut Reader<'_>) -> Result<FollowRequest> {
 
 fn put_changes(writer: Writer, changes: &Changes) -> Writer {
     let writer = put_moment(writer.u128(changes.database), changes.to);
-    let writer = put_pages(writer, &changes.pages)
+    let writer = put_pages(writer.u64(changes.epoch), &changes.pages)
         .each(&changes.spaces, |w, (space, is_there)| {
             w.u32(*space).u8((*is_there).into())
         })
@@ -493,6 +493,7 @@ fn take_changes(r: &mut Reader<'_>) -> Result<Changes> {
     Ok(Changes {
         database: r.u128()?,
         to: take_moment(r)?,
+        epoch: r.u64()?,
         pages: r.each(take_page_id)?,
         spaces: r.each(|r| Ok((r.u32()?, r.u8()? == 1)))?,
         anew: match r.u8()? {

@@ -57,6 +57,8 @@ pub struct Follower {
 #[derive(Debug, Default)]
 struct State {
     at: Moment,
+    /// Which start has the database as of the moment, or of a later one.
+    epoch: u64,
     /// Where a move leads that is under way.
     to: Option<Moment>,
     touched: Touched,
@@ -125,6 +127,7 @@ impl Follower {
         })?;
         *follower.state.lock() = State {
             at: changes.to,
+            epoch: changes.epoch,
             ..State::default()
         };
         follower.set_oldest(changes.to.end);
@@ -297,7 +300,7 @@ impl Follower {
         let mut state = self.state.lock();
         let to = state.to.take();
         assert_eq!(to, Some(changes.to), "the move ends that began");
-        state.at = changes.to;
+        (state.at, state.epoch) = (changes.to, changes.epoch);
         state.moves += 1;
         state.touched.all |= changes.anew.is_some();
         state.touched.spaces.extend(changes.pages.iter().map(|page| page.space));
@@ -328,13 +331,21 @@ impl Follower {
     /// # Errors
     /// [`Error::Ahead`] while a move is under way; why it cannot go on.
     pub fn readable(&self) -> Result<Moment> {
+        self.readable_of().map(|(at, _)| at)
+    }
+
+    /// The same, and which start had the database then, or later: none that follows has changed anything up to there.
+    ///
+    /// # Errors
+    /// As of [`Follower::readable`].
+    pub fn readable_of(&self) -> Result<(Moment, u64)> {
         let state = self.state.lock();
         if let Some(why) = &state.failed {
             return Err(why.clone());
         }
         match state.to {
             Some(to) if !planted(Fault::MoveUnseen) => Err(Error::Ahead(to.end)),
-            _ => Ok(state.at),
+            _ => Ok((state.at, state.epoch)),
         }
     }
 }

@@ -112,6 +112,8 @@ pub struct Changes {
     pub database: u128,
     /// Up to which moment.
     pub to: Moment,
+    /// Which start has the database, as of that moment or a later one: none that follows has changed anything up to it.
+    pub epoch: u64,
     /// Pages that were changed, each once.
     pub pages: Vec<PageId>,
     /// Spaces that were made (true) or dropped, in order.

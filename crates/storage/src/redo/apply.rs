@@ -63,6 +63,11 @@ pub fn page_lsn(page: &[u8]) -> Lsn {
     Lsn::from_raw(get_le::<u64>(page, header::LSN).unwrap_or(0))
 }
 
+/// Which page it is, by its header.
+pub fn page_id(page: &[u8]) -> PageId {
+    PageId::from_bytes(page[header::SPACE..header::SPACE + 8].try_into().expect("8 bytes"))
+}
+
 /// Sets the LSN in a page's header.
 pub fn set_page_lsn(page: &mut [u8], lsn: Lsn) {
     page[header::LSN..header::LSN + 8].copy_from_slice(&lsn.raw().to_le_bytes());
@@ -85,7 +90,7 @@ pub fn verify_page(page: &[u8], id: PageId) -> Result<()> {
             "page {id}: checksum {stored:08x} is stored, {computed:08x} computed"
         )));
     }
-    let found = PageId::from_bytes(page[header::SPACE..header::SPACE + 8].try_into().expect("8 bytes"));
+    let found = page_id(page);
     if found != id {
         return Err(Error::corrupt(format!(
             "page {id}: the bytes are those of page {found}"

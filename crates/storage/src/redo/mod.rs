@@ -36,7 +36,7 @@ mod apply;
 mod group;
 mod read;
 
-pub use apply::{apply, page_lsn, set_page_checksum, set_page_lsn, verify_page};
+pub use apply::{apply, page_id, page_lsn, set_page_checksum, set_page_lsn, verify_page};
 pub use group::GroupBuilder;
 pub use read::{GroupKind, GroupRef, Op, Ops, PageRecordRef, Records};
 

@@ -294,6 +294,11 @@ impl DataDir {
         }
     }
 
+    /// Whether another server has the database, and this process reads it.
+    pub fn is_reader(&self) -> bool {
+        self.follower.is_some()
+    }
+
     /// The directory of this process: the database's, or the one for what need not last.
     pub fn path(&self) -> &Path {
         match &self.place {
