@@ -7,7 +7,8 @@
 //! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
 //! | `pool-follow` | a reader at what the database's server has changed, in place of `pool-flush` | storage nodes |
 //! | `pool-prefetch` | prefetched pages | [`Pool::prefetch`] |
-//! | `pool-remote` | the way to remote memory (kind `tiered`); what its readers are told | time |
+//! | `pool-remote` | the way to remote memory (kind `tiered`), and to the frames of a pod's server; what readers are told | time |
+//! | `pool-hash` | the hash that a start has found written back, for readers on other hosts; then ends | start |
 //!
 //! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or full,
 //! and threads that change pages are told. The threads try again, slowly.
@@ -17,8 +18,10 @@ use std::sync::Arc;
 use cenote_base::PAGE_SIZE;
 use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::{self, JoinHandle, Nanos};
+use cenote_fabric::coherence;
 
 use crate::index::FrameIndex;
+use crate::layout::LINE;
 use crate::pool::Pool;
 
 /// A checkpoint is taken at least this often while there is something to note.
@@ -29,6 +32,8 @@ const REMOTE_TURN: Nanos = Nanos::from_millis(1000);
 const TELL_TURN: Nanos = Nanos::from_millis(10);
 /// Bytes mapped in advance at once.
 const MAP_STEP: u64 = 8 << 20;
+/// Bytes of the hash that are written back at once.
+const HASH_STEP: usize = 1 << 20;
 /// A step of gathering huge pages that takes longer than this has copied.
 const COPIED: Nanos = Nanos::from_micros(200);
 /// Between two looks for what readers have asked for.
@@ -48,6 +53,9 @@ pub(crate) fn start(pool: &Arc<Pool>) -> Vec<JoinHandle<()>> {
         spawn("pool-evict", Pool::serve_evict),
         spawn("pool-prefetch", Pool::serve_prefetches),
     ];
+    if pool.hash.writes_back() {
+        threads.push(spawn("pool-hash", Pool::write_hash_back));
+    }
     match pool.is_reader() {
         true => threads.push(spawn("pool-follow", Pool::serve_follow)),
         false => threads.push(spawn("pool-flush", Pool::serve_flush)),
@@ -171,6 +179,21 @@ impl Pool {
             }
             if done.is_err() && !self.is_stopping() {
                 rt::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Writes back the hash that a start has found or built: a hint for readers on other hosts.
+    fn write_hash_back(&self) {
+        let (region, geometry) = (self.frames.region(), *self.frames.geometry());
+        let touched = u64::from(self.touched().min(geometry.frames)) * LINE as u64;
+        let buckets = u64::from(geometry.buckets) * 4;
+        for (from, len) in [(geometry.buckets_at, buckets), (geometry.descriptors_at, touched)] {
+            for at in (0..len).step_by(HASH_STEP) {
+                if self.is_stopping() {
+                    return;
+                }
+                coherence::flush(region, from + at, (len - at).min(HASH_STEP as u64) as usize);
             }
         }
     }

@@ -57,9 +57,12 @@ pub struct Config {
     pub remote: Option<RemoteSource>,
     /// The region's file or device; `None`: a file in shared memory, named after the database.
     pub region: Option<PathBuf>,
+    /// Of a reader: regions of servers of its pod, one of which may be that of the server that has the database. Its
+    /// pages are read in the frames there.
+    pub pod_regions: Vec<PathBuf>,
     /// The part of that file or device that it is, if it is not all of it.
     pub range: Option<FileRange>,
-    /// Memory of a reader that this process has been, kind `dram` or `tiered`: its frames have pages as of the end of
+    /// Memory of a reader that this process has been: its frames have pages as of the end of
     /// the log that was found when the database was taken, and are kept.
     pub kept: Option<Kept>,
     /// What keeps the region mirrored, if anything does: kind `cxl` that survives its host, since what is not written
@@ -106,6 +109,7 @@ impl Config {
             size,
             remote: None,
             region: None,
+            pod_regions: Vec::new(),
             range: None,
             kept: None,
             mirror: None,

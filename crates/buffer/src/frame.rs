@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use cenote_base::{Error, PAGE_SIZE, Result};
 use cenote_fabric::observe::Access;
-use cenote_fabric::{Region, Span};
+use cenote_fabric::{Region, Span, coherence};
 
 use crate::index::{FrameIndex, SlotIndex};
 use crate::layout::{Descriptor, Geometry, LINE, LatchSlot, PoolHeader};
@@ -169,9 +169,15 @@ impl Frames {
         }
     }
 
+    /// Begins to write back what lies at `place`, in one of the structures.
+    pub fn write_back<T>(&self, place: &T) {
+        let off = std::ptr::from_ref(place).addr() - self.region.base().addr();
+        coherence::write_back(&self.region, off as u64, size_of::<T>());
+    }
+
     /// Where the descriptor of `frame` lies in the region.
     #[inline(always)]
     pub fn descriptor_at(&self, frame: FrameIndex) -> u64 {
-        self.geometry.descriptors_at + u64::from(frame.raw()) * size_of::<Descriptor>() as u64
+        self.geometry.descriptor_at(frame)
     }
 }

@@ -38,37 +38,57 @@ pub fn page_of(key: u64) -> cenote_base::PageId {
     cenote_base::PageId::from_raw(!key)
 }
 
+/// What picks one of `buckets` (a power of two, more than one).
+pub fn shift_of(buckets: u32) -> u32 {
+    64 - buckets.trailing_zeros()
+}
+
+/// Which bucket a key falls into.
+#[inline(always)]
+pub fn bucket_by(shift: u32, key: u64) -> usize {
+    // Fibonacci hashing: neighbours in a space are spread evenly.
+    (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> shift) as usize
+}
+
 /// Locks of the buckets, and the shift that picks a bucket.
 pub struct PageHash {
     locks: Box<[Mutex<()>]>,
     shift: u32,
+    /// Whether changes are written back: other hosts look for pages here.
+    writes_back: bool,
 }
 
 /// The lock of a key's bucket, held.
 pub struct Bucket<'p> {
     frames: &'p Frames,
     index: usize,
+    writes_back: bool,
     _lock: Option<MutexGuard<'p, ()>>,
 }
 
 impl PageHash {
-    /// For `buckets` (a power of two) buckets.
-    pub fn new(buckets: u32) -> Self {
+    /// For `buckets` (a power of two) buckets. `writes_back`: other hosts look for pages here.
+    pub fn new(buckets: u32, writes_back: bool) -> Self {
         assert!(
             buckets.is_power_of_two() && buckets > 1,
             "a key's upper bits pick one of {buckets} buckets"
         );
         Self {
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
-            shift: 64 - buckets.trailing_zeros(),
+            shift: shift_of(buckets),
+            writes_back,
         }
+    }
+
+    /// Whether its changes are written back.
+    pub fn writes_back(&self) -> bool {
+        self.writes_back
     }
 
     /// Which bucket a key falls into.
     #[inline(always)]
     pub fn bucket(&self, key: u64) -> usize {
-        // Fibonacci hashing: neighbours in a space are spread evenly.
-        (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize
+        bucket_by(self.shift, key)
     }
 
     /// The frame that seems to hold `key`, without any lock.
@@ -100,6 +120,7 @@ impl PageHash {
         Bucket {
             frames,
             index,
+            writes_back: self.writes_back,
             _lock: Some(self.locks[index % LOCKS].lock()),
         }
     }
@@ -109,6 +130,8 @@ impl PageHash {
         Bucket {
             frames,
             index: self.bucket(key),
+            // All of it is, once recovery is done.
+            writes_back: false,
             _lock: None,
         }
     }
@@ -138,6 +161,13 @@ impl Bucket<'_> {
             .hash_next
             .store(head.load(Ordering::Relaxed), Ordering::Release);
         head.store(Some(frame), Ordering::Release);
+        self.write_head_back();
+    }
+
+    fn write_head_back(&self) {
+        if self.writes_back {
+            self.frames.write_back(&self.frames.buckets()[self.index]);
+        }
     }
 
     /// Takes `frame` out; nothing happens if it is not in.
@@ -156,8 +186,16 @@ impl Bucket<'_> {
         if found {
             let next = self.frames.descriptor(frame).hash_next.load(Ordering::Relaxed);
             match before {
-                Some(b) => self.frames.descriptor(b).hash_next.store(next, Ordering::Release),
-                None => self.frames.buckets()[self.index].store(next, Ordering::Release),
+                Some(b) => {
+                    self.frames.descriptor(b).hash_next.store(next, Ordering::Release);
+                    if self.writes_back {
+                        self.frames.write_back(self.frames.descriptor(b));
+                    }
+                }
+                None => {
+                    self.frames.buckets()[self.index].store(next, Ordering::Release);
+                    self.write_head_back();
+                }
             }
         }
         Ok(())

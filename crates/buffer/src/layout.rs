@@ -94,13 +94,7 @@ impl Descriptor {
             self.rec.load(Ordering::Relaxed).raw(),
             u64::from(self.chain.load(Ordering::Relaxed).pack()) << 32 | u64::from(self.state.load(Ordering::Relaxed)),
         ];
-        // A product by an odd number keeps each bit of a word; the fold brings the upper bits down. The
-        // sum of a descriptor that was never written is 0.
-        let mixed = words.iter().fold(0u64, |sum, word| {
-            let mixed = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-            mixed ^ mixed >> 32
-        });
-        (mixed ^ mixed >> 16) as u16
+        sum_of(words)
     }
 
     /// Writes the check; after each change of what it covers, under the same latch.
@@ -112,6 +106,17 @@ impl Descriptor {
     pub fn is_sealed(&self) -> bool {
         self.check.load(Ordering::Relaxed) == self.sum()
     }
+}
+
+/// The check of key, lsn, head, rec, and chain and state.
+pub fn sum_of(words: [u64; 5]) -> u16 {
+    // A product by an odd number keeps each bit of a word; the fold brings the upper bits down. The
+    // sum of a descriptor that was never written is 0.
+    let mixed = words.iter().fold(0u64, |sum, word| {
+        let mixed = (sum ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        mixed ^ mixed >> 32
+    });
+    (mixed ^ mixed >> 16) as u16
 }
 
 const _: () = assert!(size_of::<Descriptor>() == LINE && align_of::<Descriptor>() == LINE);
@@ -236,12 +241,18 @@ pub struct PoolHeader {
     // Lines 3..: the undo record.
     /// See [`UndoEntry`].
     pub undo: [UndoEntry; UNDO_ENTRIES],
+    // Line 6: readers of the pod.
+    /// Which start of the database lets readers read the frames where they lie; 0: none does. Then the database's
+    /// number, lower half first.
+    pub served: [AtomicU64; 3],
+    reserved2: [AtomicU64; 5],
 }
 
-const _: () = assert!(size_of::<PoolHeader>() == 6 * LINE && size_of::<PoolHeader>() <= 4096);
+const _: () = assert!(size_of::<PoolHeader>() == 7 * LINE && size_of::<PoolHeader>() <= 4096);
 const _: () = assert!(std::mem::offset_of!(PoolHeader, slots_used) == LINE);
 const _: () = assert!(std::mem::offset_of!(PoolHeader, list_lock) == 2 * LINE);
 const _: () = assert!(std::mem::offset_of!(PoolHeader, undo) == 3 * LINE);
+const _: () = assert!(std::mem::offset_of!(PoolHeader, served) == 6 * LINE);
 
 /// Sizes and places of a region's parts, in bytes from its start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -379,6 +390,12 @@ impl Geometry {
     /// First byte after the last page.
     pub fn end(&self) -> u64 {
         self.pages_at + self.frames as u64 * PAGE_SIZE as u64
+    }
+
+    /// Where the descriptor of `frame` lies.
+    #[inline(always)]
+    pub(crate) fn descriptor_at(&self, frame: FrameIndex) -> u64 {
+        self.descriptors_at + u64::from(frame.raw()) * LINE as u64
     }
 
     /// Where the page of `frame` starts.

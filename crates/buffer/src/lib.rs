@@ -79,6 +79,8 @@ mod need;
 mod open;
 mod overtaken;
 mod parts;
+mod pod_frames;
+mod pod_tier;
 mod pool;
 mod prefetch;
 mod readers;
@@ -111,7 +113,7 @@ pub use parts::PageH;
 pub use pool::Pool;
 pub use remote::{PartState, RemotePart, RemoteSize};
 pub use report::{Cause, Mode, RecoveryReport, Repaired};
-pub use stats::{Counts, PoolStats, TierStats};
+pub use stats::{Counts, PodStats, PoolStats, TierStats};
 pub use tiered::{Growth, RemoteLayout, RemoteProvider, RemoteSource, SLABS_MAX};
 pub use view::PageView;
 

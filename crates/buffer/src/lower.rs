@@ -31,7 +31,7 @@ use crate::chain::Chain;
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
 use crate::remote::{RemotePart, RemoteSize};
-use crate::stats::TierStats;
+use crate::stats::{PodStats, TierStats};
 
 /// What a descriptor knows of its page's redo; it goes with the page when the page leaves its frame.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -260,6 +260,11 @@ pub(crate) trait Lower: Send + Sync {
 
     /// Figures of the tier between frames and storage, if there is one.
     fn stats(&self) -> Option<TierStats> {
+        None
+    }
+
+    /// Figures of the server's frames that a reader of its pod reads, if this does.
+    fn pod_stats(&self) -> Option<PodStats> {
         None
     }
 }

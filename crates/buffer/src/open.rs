@@ -37,9 +37,10 @@ use crate::hash::PageHash;
 use crate::in_flight::TransfersInFlight;
 use crate::known_changes::KnownChanges;
 use crate::latch::{Owner, Parking};
-use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC};
+use crate::layout::{DOUBTING, Geometry, LINE, POOL_FORMAT, POOL_MAGIC, PoolHeader};
 use crate::lower::{Lower, OnlyStorage};
 use crate::overtaken::OvertakenFrames;
+use crate::pod_tier::PodTier;
 use crate::pool::{Pool, Signals};
 use crate::report::{Mode, RecoveryReport};
 use crate::slots::Slots;
@@ -62,6 +63,8 @@ pub(crate) const OWED: usize = 6;
 pub(crate) const SURVEYED: usize = 4;
 /// Values that an epoch has in a latch word: 1 to 255.
 pub(crate) const EPOCHS: u64 = 255;
+/// Which start serves the frames to readers of the pod: [`PoolHeader::served`].
+const SERVED_AT: u64 = Geometry::HEADER_AT + std::mem::offset_of!(PoolHeader, served) as u64;
 /// Bytes of frames that are there before a start goes on; the rest is reserved in the background.
 const FIRST_FRAMES: u64 = 4 << 20;
 
@@ -105,6 +108,12 @@ impl BufferPool {
         if let Some(mirror) = &config.mirror {
             // Before anything is flushed: a mirror that is whole stays so.
             mirror.begin(&opened.region)?;
+        }
+        serve_none(&opened.region);
+        let (left, host) = (opened.region.state(), Survive::Host);
+        if opened.believed && config.survive == host && left.words[SURVIVE] != host as u64 && !left.clean {
+            // What was to survive a process alone is in this host's caches.
+            opened.region.write_back_all();
         }
         let epoch = take_over(&opened.region, &config);
         let place = RingPlace {
@@ -204,6 +213,8 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
     let path = config.region.clone().unwrap_or_else(|| default_path(control.database));
     let mut remarks = Vec::new();
     match Region::open(&path, options) {
+        // What a server has left there is not as of this reader's moment.
+        Ok(region) if dir.is_reader() && region.identity().database == control.database => serve_none(&region),
         Ok(region) => match fits(config, control, &region)? {
             Ok(geometry) => {
                 return Ok(Opened {
@@ -214,7 +225,10 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
                     remarks,
                 });
             }
-            Err(reason) => remarks.push(format!("{} is discarded: {reason}", region.name())),
+            Err(reason) => {
+                serve_none(&region);
+                remarks.push(format!("{} is discarded: {reason}", region.name()));
+            }
         },
         Err(Error::Io {
             kind: std::io::ErrorKind::NotFound,
@@ -350,6 +364,37 @@ fn check_origin(region: &Region, here: &Origin) -> std::result::Result<(), Strin
     ))
 }
 
+/// Ends what readers of the pod read in the frames, before any is touched.
+fn serve_none(region: &Region) {
+    let at = SERVED_AT;
+    if region.len() >= at + LINE as u64 {
+        region.atomic_u64(at).store(0, Ordering::SeqCst);
+        coherence::flush(region, at, LINE);
+    }
+}
+
+/// Where other hosts can read the frames, readers of the pod may from here on.
+fn serve_pod(pool: &Pool) {
+    let region = pool.frames.region();
+    let is_written_back = pool.host || !region.is_beyond_caches();
+    let Some(start) = start_of(&pool.storage).filter(|_| region.path().is_some() && is_written_back) else {
+        return;
+    };
+    let database = pool.storage.control().get().database;
+    let word = |n: usize| region.atomic_u64(SERVED_AT + 8 * n as u64);
+    word(1).store(database as u64, Ordering::Relaxed);
+    word(2).store((database >> 64) as u64, Ordering::Relaxed);
+    coherence::flush(region, SERVED_AT, LINE);
+    word(0).store(start, Ordering::SeqCst);
+    coherence::flush(region, SERVED_AT, LINE);
+}
+
+/// Which start of a database on storage nodes this process is, if it is none of a reader.
+fn start_of(storage: &Storage) -> Option<u64> {
+    let nodes = storage.nodes().filter(|_| storage.follower().is_none());
+    nodes.map(|nodes| nodes.start())
+}
+
 /// A new epoch: latches of before are dead from here on. What this start writes is in the caches of this host, and
 /// survives what this start was told. So that is noted first: a start that is cut off leaves no region that says more.
 fn take_over(region: &Region, config: &Config) -> u8 {
@@ -372,10 +417,14 @@ fn take_over(region: &Region, config: &Config) -> u8 {
 
 fn lower(config: &Config, storage: &Arc<Storage>, report: &mut RecoveryReport) -> Result<Box<dyn Lower>> {
     let Some(source) = &config.remote else {
-        return Ok(Box::new(OnlyStorage(Arc::clone(storage))));
+        return Ok(in_pod(config, storage, Box::new(OnlyStorage(Arc::clone(storage)))));
     };
     if let Some(follower) = storage.follower() {
-        return Ok(Box::new(ReaderTier::open(storage, source.clone(), follower)));
+        return Ok(in_pod(
+            config,
+            storage,
+            Box::new(ReaderTier::open(storage, source.clone(), follower)),
+        ));
     }
     // A reader that has not read remote memory knows nothing of it.
     let unknown = || KnownChanges::begin(Lsn::MAX);
@@ -384,6 +433,14 @@ fn lower(config: &Config, storage: &Arc<Storage>, report: &mut RecoveryReport) -
         .as_ref()
         .map(|left| left.known.clone().unwrap_or_else(unknown));
     Ok(Box::new(Tier::open(storage, source.clone(), known.as_ref(), report)?))
+}
+
+/// With the frames of the pod's servers before it, where a reader is to read those.
+fn in_pod(config: &Config, storage: &Arc<Storage>, below: Box<dyn Lower>) -> Box<dyn Lower> {
+    match storage.follower() {
+        Some(_) if !config.pod_regions.is_empty() => Box::new(PodTier::new(storage, config.pod_regions.clone(), below)),
+        _ => below,
+    }
 }
 
 fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn Lower>, epoch: u8) -> Result<Pool> {
@@ -400,12 +457,15 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         ),
         ("pages", geometry.pages_at, geometry.end() - geometry.pages_at),
     ]);
+    // Other hosts look for pages there: what is in this one's caches alone, they do not find.
+    let writes_hash_back =
+        config.survive == Survive::Host && opened.region.is_beyond_caches() && start_of(&storage).is_some();
     let overtaken = lower.has_readers().then(|| OvertakenFrames::new(geometry.frames));
     Ok(Pool {
         frames: Frames::new(Arc::clone(&opened.region), geometry)?,
         storage,
         lower,
-        hash: PageHash::new(geometry.buckets),
+        hash: PageHash::new(geometry.buckets, writes_hash_back),
         slots: Slots::default(),
         parking: Parking::new(),
         stats: Stats::default(),
@@ -518,6 +578,7 @@ fn begin(pool: &Pool) -> Result<()> {
         s.incarnation = incarnation;
         s.words[OWED] = 0;
     });
+    serve_pod(pool);
     Ok(())
 }
 

@@ -292,6 +292,7 @@ impl Pool {
             checkpoint: self.checkpoint_lsn.load(Ordering::Relaxed),
             counts,
             remote: self.lower.stats(),
+            pod: self.lower.pod_stats(),
         }
     }
 

@@ -111,6 +111,21 @@ pub struct PoolStats {
     pub counts: Counts,
     /// The tier between frames and storage, where there is one.
     pub remote: Option<TierStats>,
+    /// The server's frames that a reader of its pod reads.
+    pub pod: Option<PodStats>,
+}
+
+/// The frames of the database's server, as a reader of its pod reads them, in figures.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct PodStats {
+    /// Bytes of the server's region; 0 while there are no frames to read.
+    pub bytes: u64,
+    /// Its frames.
+    pub frames: u32,
+    /// Pages read there.
+    pub hits: u64,
+    /// Pages that were not there as of the reader's moment.
+    pub misses: u64,
 }
 
 /// Remote memory in figures: the kind `tiered` has it between frames and storage.

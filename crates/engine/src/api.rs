@@ -405,6 +405,9 @@ pub struct EngineOptions {
     pub region: Option<PathBuf>,
     /// The part of `region` that it is, if it is not all of that file or device.
     pub range: Option<FileRange>,
+    /// Of a reader: regions of servers of its pod. While one of them is that of the server that has the database, pages
+    /// are read in its frames.
+    pub pod_regions: Vec<PathBuf>,
     /// As whom the data directory and the region are taken, where a pool says which host this is; `None`: as a process
     /// of this machine, as long as it is not booted again.
     pub claim: Option<Claim>,
@@ -440,6 +443,7 @@ impl EngineOptions {
             remote: None,
             region: None,
             range: None,
+            pod_regions: Vec::new(),
             claim: None,
             mirror: None,
             survive: Survive::Process,

@@ -38,7 +38,7 @@ use cenote_buffer::BufferPool;
 use cenote_storage::Storage;
 use std::sync::Arc;
 
-pub use cenote_buffer::{PoolStats, RemotePart, RemoteSize, TierStats};
+pub use cenote_buffer::{PodStats, PoolStats, RemotePart, RemoteSize, TierStats};
 
 /// The storage as the engine uses it.
 pub(crate) struct Store(pub Arc<Storage>, Option<AtomicU64>);

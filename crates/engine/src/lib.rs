@@ -63,7 +63,7 @@ pub use catalog::{
     ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,
 };
 pub use cenote_storage::nodes::ReaderSeen;
-pub use engine::{Engine, PoolStats, TierStats};
+pub use engine::{Engine, PodStats, PoolStats, TierStats};
 pub use error::{Error, Result};
 pub use follow::Staleness;
 pub use key::KeyRange;

@@ -253,8 +253,9 @@ fn open_directory(options: &EngineOptions) -> Result<DataDir> {
     if let Some(name) = &options.reader {
         let nodes = options.nodes.clone();
         let nodes = nodes.ok_or_else(|| Error::Config("a reader has its database on storage nodes".into()))?;
-        if options.memory == MemoryKind::Cxl {
-            let text = "a reader has its pages in private memory (dram), and may have remote memory behind it (tiered)";
+        if options.memory == MemoryKind::Cxl && options.region.is_none() {
+            let text =
+                "a reader that has its pages in a region (cxl) has one of its own: the database's is the server's";
             return Err(Error::Config(text.into()));
         }
         return Ok(DataDir::reading(nodes, &options.data, name, &claim)?);
@@ -282,6 +283,7 @@ fn config(options: &EngineOptions) -> Config {
     let mut config = Config::new(kind, options.memory_size);
     config.region = options.region.clone();
     config.range = options.range;
+    config.pod_regions.clone_from(&options.pod_regions);
     config.remote = options.remote.clone();
     config.mirror = options.mirror.clone();
     config.origin = options.claim.as_ref().map(|claim| claim.host.clone());

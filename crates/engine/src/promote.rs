@@ -8,9 +8,10 @@
 //! 4. The engine opens over those frames as over those of a killed server: all of them are as of the log's end, so none
 //!    is rebuilt. Transactions that had not ended are found in undo, as at any start, and rolled back behind it.
 //!
-//! Where a session keeps the former engine, or the last moves do not come in a second, it opens over new memory: cold.
+//! Where a session keeps the former engine, or the last moves do not come in a second, it opens over new memory of its
+//! own (dram): cold.
 
-use crate::api::EngineOptions;
+use crate::api::{EngineOptions, MemoryKind, Survive};
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::open::open_directory_after;
@@ -83,7 +84,12 @@ impl Promotion {
     pub fn open(self, reader: Arc<Engine>) -> Result<Arc<Engine>> {
         let mut took = Took::begin();
         let kept = Engine::leave(reader, &self.dir, &mut took);
-        let engine = Engine::open_in(self.options, self.dir, kept)?;
+        let mut options = self.options;
+        if kept.is_none() && options.memory == MemoryKind::Cxl {
+            // A session of the reader may have the region still.
+            (options.memory, options.survive, options.region) = (MemoryKind::Dram, Survive::Process, None);
+        }
+        let engine = Engine::open_in(options, self.dir, kept)?;
         took.note("opening");
         engine.report.lock().notes.push(took.text());
         Ok(engine)

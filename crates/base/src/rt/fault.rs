@@ -106,6 +106,14 @@ faults! {
     WatermarkUnread = "watermark-unread",
     /// A reader believes a copy in remote memory that has changes beyond the reader's moment.
     CopyAhead = "copy-ahead",
+    /// A reader that reads the server's frames over the pod's memory keeps lines of them in its host's cache.
+    PodLinesKept = "pod-lines-kept",
+    /// A reader believes a page in the server's frames that has changes beyond the reader's moment.
+    PodFrameAhead = "pod-frame-ahead",
+    /// A reader believes what it copied of the server's frame though that has changed meanwhile.
+    PodFrameChanged = "pod-frame-changed",
+    /// A reader reads on in frames of a server that has not the database any more.
+    PodStartUnread = "pod-start-unread",
     /// A reader that moves on does not note, for its looks into remote memory, what has changed.
     ChangeUnknown = "change-unknown",
     /// A snapshot of another server is gone on with, whatever has been purged meanwhile.

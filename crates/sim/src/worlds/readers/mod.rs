@@ -39,7 +39,8 @@ pub(super) const STEPS_MOST: u64 = 1_000_000_000;
 
 /// A host for each node, those of servers, those of readers.
 pub(super) fn topology() -> Topology {
-    Topology::hosts(NODES + SERVERS + READERS, 4)
+    let devices = (0..SERVERS + READERS).map(stage::device);
+    devices.fold(Topology::hosts(NODES + SERVERS + READERS, 4), Topology::with_device)
 }
 
 /// The controller's thread.

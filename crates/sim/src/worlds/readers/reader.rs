@@ -21,8 +21,7 @@ const THREADS: usize = 2;
 /// The body of its process.
 pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
     let begun = clock::now();
-    let opened = stage.engine_options(host, number, true).and_then(Engine::open);
-    let engine = match opened {
+    let engine = match stage.open_reader(host, number) {
         Ok(engine) => engine,
         // The database is not made yet, or storage does not answer.
         Err(error) if stage.is_excused(begun) => {
@@ -42,10 +41,13 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
         .collect();
     let promotion = await_promotion(stage, &engine, host, number);
     ends.store(true, SeqCst);
-    if let Some(remote) = engine.pool_stats().remote {
-        stage
-            .shared
-            .add("pages that readers had from remote memory", remote.hits);
+    let (stats, add) = (engine.pool_stats(), |what, pages| stage.shared.add(what, pages));
+    if let Some(remote) = stats.remote {
+        add("pages that readers had from remote memory", remote.hits);
+    }
+    if let Some(pod) = stats.pod {
+        add("pages that readers had from the server's frames", pod.hits);
+        add("pages that were not in the server's frames", pod.misses);
     }
     for thread in threads {
         if let Err(panic) = thread.join() {
@@ -69,7 +71,7 @@ pub(super) fn run(stage: &Arc<Stage>, host: usize, number: u64) {
 fn await_promotion(stage: &Arc<Stage>, engine: &Arc<Engine>, host: usize, number: u64) -> Option<(Promotion, Nanos)> {
     while !stage.is_over() {
         rt::sleep(TURN);
-        if !stage.takes_asked(host) {
+        if !stage.takes_asked(number) {
             continue;
         }
         let begun = clock::now();
@@ -117,7 +119,7 @@ pub(super) fn compare(stage: &Arc<Stage>, host: usize, number: u64) {
 }
 
 fn try_compare(stage: &Arc<Stage>, host: usize, number: u64) -> Result<()> {
-    let engine = Engine::open(stage.engine_options(host, number, true)?)?;
+    let engine = stage.open_reader(host, number)?;
     engine.catch_up(CATCH_UP, None)?;
     let mut tx = engine.begin(Isolation::ReadCommitted);
     tx.begin_statement();

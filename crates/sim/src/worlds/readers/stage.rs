@@ -1,21 +1,21 @@
 //! What outlives all processes of the world.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_base::random::Random;
 use cenote_base::rt::{self, Nanos};
-use cenote_engine::{CarriedSnapshot, EngineOptions, MemoryKind, Result};
+use cenote_engine::{CarriedSnapshot, Engine, EngineOptions, MemoryKind, Result, Survive};
 use cenote_fabric::message::Network;
 use cenote_fabric::profile;
 use cenote_storage_node::{NodeOptions, NodesClient};
 
-use crate::clock;
 use crate::message::Net;
 use crate::worlds::far::Far;
 use crate::worlds::plan::Tier;
 use crate::worlds::shared::Shared;
+use crate::{DeviceSpec, clock};
 
 /// Hosts of nodes, from 0 on.
 pub(super) const NODES: usize = 3;
@@ -23,6 +23,10 @@ pub(super) const NODES: usize = 3;
 pub(super) const SERVERS: usize = 2;
 /// Hosts of readers, behind those.
 pub(super) const READERS: usize = 2;
+/// How the refusal of a region ends that another process has.
+const IN_USE: &str = "is in use by another process";
+/// Bytes of a server's memory in the pod: room for the most frames.
+const DEVICE_BYTES: u64 = 16 << 20;
 /// Transactions that wait to go on at another server; of more the oldest is given up.
 const CARRIED_MAX: usize = 8;
 /// What begins so long after the last fault has to succeed.
@@ -38,6 +42,8 @@ pub(super) struct Stage {
     frames: (u32, u32),
     /// Remote memory behind them, where there is some.
     pub far: Option<Arc<Far>>,
+    /// Servers and readers have their frames in memory of a pod, which is not coherent; readers read the server's.
+    in_pod: bool,
     /// The last step of the clock that was acknowledged.
     acknowledged: AtomicI64,
     steps: AtomicU64,
@@ -45,13 +51,18 @@ pub(super) struct Stage {
     too_old: AtomicU64,
     rests: AtomicBool,
     is_over: AtomicBool,
-    /// The host whose reader is to have the database; zero: none.
-    asked: AtomicUsize,
+    /// The number of the reader that is to have the database; zero: none.
+    asked: AtomicU64,
     whole_since: Mutex<Option<Nanos>>,
     /// Transactions that go on at another server.
     carried: Mutex<VecDeque<Carried>>,
     /// What the server's rows are in the end.
     last: Mutex<Option<BTreeMap<i32, i32>>>,
+}
+
+/// The memory of the pod that server or reader `n` has its frames in.
+pub(super) fn device(n: usize) -> DeviceSpec {
+    DeviceSpec::new(&format!("pod{n}"), DEVICE_BYTES, "cxl-switch").expect("a profile of this program")
 }
 
 /// A transaction between two servers: its snapshot, and what it has read.
@@ -93,6 +104,7 @@ impl Stage {
                 // Pages leave them, and are looked for again.
                 Some(_) => (128, 128),
             },
+            in_pod: far.is_none() && !of_far.one_in(3),
             far,
             acknowledged: AtomicI64::new(0),
             steps: AtomicU64::new(0),
@@ -100,7 +112,7 @@ impl Stage {
             too_old: AtomicU64::new(0),
             rests: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
-            asked: AtomicUsize::new(0),
+            asked: AtomicU64::new(0),
             whole_since: Mutex::new(None),
             carried: Mutex::default(),
             last: Mutex::new(None),
@@ -133,11 +145,33 @@ impl Stage {
             Some(far) if is_reader => EngineOptions::tiered(data, 0, far.reader_source(host)),
             Some(far) => EngineOptions::tiered(data, 0, far.server_source(host)),
         };
+        if self.in_pod {
+            options.memory = MemoryKind::Cxl;
+            options.survive = Survive::Host;
+            options.region = Some(device(host - NODES).path());
+            if is_reader {
+                options.pod_regions = (0..SERVERS + READERS).map(|n| device(n).path()).collect();
+            }
+        }
         options.nodes = Some(Arc::new(client));
         options.reader = is_reader.then(|| format!("reader {number}"));
         options.tuning = self.shared.plan.tuning;
         options.origins = self.shared.plan.origins;
         options.with_frames(if is_reader { self.frames.0 } else { self.frames.1 })
+    }
+
+    /// Opens a reader. Where a server that was one has its host's memory in the pod, it has its pages in memory of its own.
+    pub fn open_reader(&self, host: usize, number: u64) -> Result<Arc<Engine>> {
+        let options = self.engine_options(host, number, true)?;
+        match Engine::open(options.clone()) {
+            Err(error) if self.in_pod && error.to_string().ends_with(IN_USE) => Engine::open(EngineOptions {
+                memory: MemoryKind::Dram,
+                survive: Survive::Process,
+                region: None,
+                ..options
+            }),
+            opened => opened,
+        }
     }
 
     /// How a reader's engine goes on as the server's: over the same frames.
@@ -231,9 +265,10 @@ impl Stage {
         self.rests.load(SeqCst)
     }
 
-    /// The reader on a host is to have the database.
-    pub fn ask(&self, host: usize) {
-        self.asked.store(host, SeqCst);
+    /// This reader is to have the database.
+    pub fn ask(&self, number: u64) {
+        assert!(number != 0, "the first process is a server");
+        self.asked.store(number, SeqCst);
     }
 
     /// None is to have it; says whether one was, and has not heard of it.
@@ -241,9 +276,9 @@ impl Stage {
         self.asked.swap(0, SeqCst) != 0
     }
 
-    /// Whether it is this host's.
-    pub fn takes_asked(&self, host: usize) -> bool {
-        self.asked.compare_exchange(host, 0, SeqCst, SeqCst).is_ok()
+    /// Whether it is this one. Another may have begun on its host meanwhile.
+    pub fn takes_asked(&self, number: u64) -> bool {
+        self.asked.compare_exchange(number, 0, SeqCst, SeqCst).is_ok()
     }
 
     pub fn end_all(&self) {

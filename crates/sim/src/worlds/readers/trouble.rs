@@ -29,6 +29,8 @@ pub(super) struct Trouble<'w> {
     nodes: [Option<Process>; NODES],
     server: Option<Process>,
     readers: [Option<Process>; READERS],
+    /// Their numbers.
+    numbers: [u64; READERS],
     /// Readers that were to have the database.
     promoted: Vec<Process>,
     started: u64,
@@ -45,6 +47,7 @@ impl<'w> Trouble<'w> {
             nodes: [const { None }; NODES],
             server: None,
             readers: [const { None }; READERS],
+            numbers: [0; READERS],
             promoted: Vec::new(),
             started: 0,
             cuts: BTreeSet::new(),
@@ -84,7 +87,7 @@ impl<'w> Trouble<'w> {
         let (stage, number) = (Arc::clone(&self.stage), self.started);
         self.started += 1;
         let body = move || reader::run(&stage, host, number);
-        self.readers[n] = Some(self.world.process(host, "reader", body));
+        (self.readers[n], self.numbers[n]) = (Some(self.world.process(host, "reader", body)), number);
     }
 
     /// Server and readers work, and all of this comes over them.
@@ -174,7 +177,7 @@ impl<'w> Trouble<'w> {
             self.server.take().iter().for_each(Process::kill);
         }
         self.give_up_asked();
-        self.stage.ask(NODES + SERVERS + n);
+        self.stage.ask(self.numbers[n]);
         self.promoted.extend(self.readers[n].take());
     }
 
