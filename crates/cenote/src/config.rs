@@ -191,6 +191,15 @@ pub struct MemoryOptions {
     /// The region: a file in shared memory, an fsdax file or a devdax device [default: /dev/shm/cenote-<database id>]
     #[arg(long, env = "CENOTE_REGION", value_name = "PATH")]
     pub region: Option<PathBuf>,
+    /// With --role reader or auto: the region of another server of the database, in memory that this host shares with
+    /// that one's (its CXL pod). While that server writes, pages are read in its frames. May be given several times
+    #[arg(
+        long = "pod-region",
+        env = "CENOTE_POD_REGIONS",
+        value_name = "PATH",
+        value_delimiter = ':'
+    )]
+    pub pod_regions: Vec<PathBuf>,
     /// Bind the memory to this NUMA node, such as a CXL device that shows as one
     #[arg(long, env = "CENOTE_NUMA_NODE", value_name = "N")]
     pub numa_node: Option<u32>,
@@ -360,6 +369,7 @@ struct FileOptions {
     memory_slab: Option<String>,
     memory_worth: Option<u32>,
     region: Option<PathBuf>,
+    pod_regions: Option<Vec<PathBuf>>,
     numa_node: Option<u32>,
     survive: Option<Survival>,
     host: Option<String>,
@@ -411,6 +421,8 @@ pub struct Settings {
     pub growth: Option<Growth>,
     /// Region, if not the one named after the database.
     pub region: Option<PathBuf>,
+    /// Those of other servers of its pod.
+    pub pod_regions: Vec<PathBuf>,
     /// NUMA node that the memory is bound to.
     pub numa_node: Option<u32>,
     /// What the region survives.
@@ -630,6 +642,7 @@ impl Settings {
             local_memory_size,
             growth,
             region: options.memory.region.or(file.region),
+            pod_regions: pod_regions(options.memory.pod_regions, file.pod_regions),
             numa_node: options.memory.numa_node.or(file.numa_node),
             survive,
             host: decide_host(options.memory.host.or(file.host))?,
@@ -718,8 +731,18 @@ impl Settings {
             let problem = "a region is for --memory cxl; with another kind leave --region out";
             return Err(ConfigError::Value(problem.into()));
         }
+        self.check_role()?;
+        Ok(self)
+    }
+
+    /// Refuses memory that a server of this role does not have.
+    fn check_role(&self) -> Result<(), ConfigError> {
         let role = match self.role {
-            Role::Writer => return Ok(self),
+            Role::Writer if !self.pod_regions.is_empty() => {
+                let problem = "pod_regions are read by readers: say --role reader or auto, or leave them out";
+                return Err(ConfigError::Value(problem.into()));
+            }
+            Role::Writer => return Ok(()),
             Role::Reader => "reader",
             Role::Auto => "auto",
         };
@@ -728,13 +751,28 @@ impl Settings {
                 "role is {role}: say where the storage nodes are that have the database, with --storage"
             )));
         }
-        if !matches!(self.memory, Memory::Dram | Memory::Tiered) {
+        if self.memory == Memory::Tiered && !self.pod_regions.is_empty() {
+            let problem = "pod_regions are for servers that have their pages in a region, or in private memory: with \
+                           --memory tiered they share memory of the pool";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        let has_own_region = self.memory == Memory::Cxl && self.region.is_some();
+        if !matches!(self.memory, Memory::Dram | Memory::Tiered) && !has_own_region {
             return Err(ConfigError::Value(format!(
                 "role is {role}, whose pages are in private memory: leave memory out, or set it to dram, or to tiered \
-                 for memory of the pool behind it, which all servers of the database share"
+                 for memory of the pool behind it, which all servers of the database share, or to cxl with a --region \
+                 of its own"
             )));
         }
-        Ok(self)
+        Ok(())
+    }
+}
+
+/// Those of the options, else those of the file.
+fn pod_regions(given: Vec<PathBuf>, file: Option<Vec<PathBuf>>) -> Vec<PathBuf> {
+    match given.is_empty() {
+        true => file.unwrap_or_default(),
+        false => given,
     }
 }
 

@@ -126,6 +126,7 @@ fn options(settings: &Settings) -> Result<EngineOptions> {
         }
         None => options.region = settings.region.clone(),
     }
+    options.pod_regions.clone_from(&settings.pod_regions);
     options.claim = Some(claim);
     options.numa_node = settings.numa_node;
     options.archive_lag = settings.archive.as_ref().map(|archive| archive.lag.bytes());

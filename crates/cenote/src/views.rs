@@ -7,9 +7,9 @@
 use crate::archiving::{Archiving, Seen};
 use crate::device::Emulation;
 use crate::server::registry::{Entry, Registry};
-use cenote_base::Lsn;
 use cenote_base::rt::Nanos;
-use cenote_engine::{ColumnType, Datum, Engine, PartState, ReaderSeen, RemotePart, Staleness, TierStats};
+use cenote_base::{Lsn, PAGE_SIZE};
+use cenote_engine::{ColumnType, Datum, Engine, PartState, PodStats, ReaderSeen, RemotePart, Staleness, TierStats};
 use cenote_sql::SystemViews;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -197,11 +197,12 @@ impl Views {
         ];
         const NO_DEVICE: [Datum; 5] = [const { Datum::Null }; 5];
         frames.extend(self.emulation.as_ref().map_or(NO_DEVICE, |e| device(e)));
-        let remote = pool.remote.as_ref().map(remote).map(|mut row| {
+        let below = pool.pod.as_ref().map(pod).into_iter();
+        let below = below.chain(pool.remote.as_ref().map(remote)).map(|mut row| {
             row.extend(NO_DEVICE);
             row
         });
-        std::iter::once(frames).chain(remote).collect()
+        std::iter::once(frames).chain(below).collect()
     }
 
     fn readers(&self) -> Vec<Row> {
@@ -309,6 +310,21 @@ impl SystemViews for Views {
             _ => Vec::new(),
         }
     }
+}
+
+/// The row of `cenote_memory` of the server's frames, which a reader of its pod reads.
+fn pod(pod: &PodStats) -> Row {
+    vec![
+        Datum::Text("pod".into()),
+        count(pod.bytes),
+        count(pod.frames.into()),
+        count(0),
+        count(pod.hits),
+        count(pod.misses),
+        count(0),
+        count(pod.hits * PAGE_SIZE as u64),
+        count(0),
+    ]
 }
 
 /// Remote memory's row of `cenote_memory`.

@@ -40,6 +40,9 @@ pub struct UpArguments {
     /// Memory nodes: their memory is behind that of each server, and all share it; 0: none
     #[arg(long, default_value_t = 0, value_name = "N")]
     memory_nodes: usize,
+    /// Let the memory of servers stand for that of a CXL pod: readers read pages in the frames of the writer
+    #[arg(long, conflicts_with = "memory_nodes")]
+    pod: bool,
     /// Bytes of memory for pages of each server, its own
     #[arg(long, default_value_t = ByteSize::mib(256), value_name = "SIZE")]
     memory_size: ByteSize,
@@ -110,6 +113,7 @@ pub fn up(arguments: &UpArguments) -> Result<ExitCode, Failure> {
         servers: arguments.readers + 1,
         storage_nodes: arguments.storage_nodes,
         memory_nodes: arguments.memory_nodes,
+        pod: arguments.pod,
         memory_size: arguments.memory_size,
         shared_memory: arguments.shared_memory,
         memory_max: arguments.memory_max,
@@ -190,6 +194,13 @@ fn detach(dir: &Path, plan: &Plan) -> Result<ExitCode, Failure> {
     .into())
 }
 
+fn remove(memory: &PathBuf) -> std::io::Result<()> {
+    match memory.is_dir() {
+        true => std::fs::remove_dir_all(memory),
+        false => std::fs::remove_file(memory),
+    }
+}
+
 /// Ends the cluster of a directory.
 ///
 /// # Errors
@@ -220,7 +231,7 @@ pub fn down(arguments: &DownArguments) -> Result<ExitCode, Failure> {
     let memory = Plan::load(&dir)?.memory_left();
     if arguments.remove {
         // The directory last: it says which memory is its own.
-        memory.iter().try_for_each(std::fs::remove_dir_all)?;
+        memory.iter().try_for_each(remove)?;
         std::fs::remove_dir_all(&dir)?;
         say!("{} is removed", dir.display());
     } else if !memory.is_empty() {

@@ -16,6 +16,7 @@ static DRAWN: AtomicUsize = AtomicUsize::new(0);
 /// What is about to be started.
 pub fn tell_plan(plan: &Plan, dir: &Path) {
     let memory = match &plan.shared {
+        None if !plan.regions.is_empty() => " of a pod".into(),
         None => String::new(),
         Some(shared) => format!(
             ", {} memory nodes with {}{} that they share",

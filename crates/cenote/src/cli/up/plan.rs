@@ -25,6 +25,8 @@ pub struct Shape {
     pub servers: usize,
     pub storage_nodes: usize,
     pub memory_nodes: usize,
+    /// Whether servers have their pages in memory that all of them map.
+    pub pod: bool,
     pub memory_size: ByteSize,
     pub shared_memory: ByteSize,
     /// Up to which size that grows, if it does.
@@ -58,6 +60,10 @@ pub struct Plan {
     /// Memory that all servers share, if there is any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shared: Option<Shared>,
+    /// The regions of the servers, in shared memory, which stands for that of a CXL pod; none: servers have memory of
+    /// their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub regions: Vec<PathBuf>,
 }
 
 /// Memory that all servers share: of a pool, reached over the fabric.
@@ -91,10 +97,10 @@ pub fn is_cluster(dir: &Path) -> bool {
     dir.join(FILE).exists()
 }
 
-/// Directories in shared memory that no other cluster has.
-fn memory_of(nodes: usize) -> Vec<PathBuf> {
+/// Paths in shared memory that no other cluster has: of directories, or of files.
+fn memory_of(what: &str, count: usize) -> Vec<PathBuf> {
     let cluster = rt::random();
-    let each = (1..=nodes).map(|n| format!("/dev/shm/cenote-cluster-{cluster:016x}-memory-{n}"));
+    let each = (1..=count).map(|n| format!("/dev/shm/cenote-cluster-{cluster:016x}-{what}-{n}"));
     each.map(PathBuf::from).collect()
 }
 
@@ -111,10 +117,11 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The memory that its memory nodes have left.
+    /// The memory that its memory nodes and its servers have left.
     pub fn memory_left(&self) -> Vec<PathBuf> {
-        let all = self.shared.iter().flat_map(|shared| shared.memory.iter().cloned());
-        all.filter(|memory| memory.exists()).collect()
+        let shared = self.shared.iter().flat_map(|shared| &shared.memory);
+        let all = shared.chain(&self.regions).filter(|memory| memory.exists());
+        all.cloned().collect()
     }
 
     /// Whether it has what is asked for; numbers that it was made with stay.
@@ -126,6 +133,7 @@ impl Plan {
         let counts = (self.servers.len(), self.storage_nodes.len(), self.memory_size);
         counts == (shape.servers, shape.storage_nodes, shape.memory_size.bytes())
             && (shared, self.pause_after, &self.archive) == (wanted, shape.pause_after, &shape.archive)
+            && shape.pod != self.regions.is_empty()
     }
 
     /// The plan of a directory, or a new one where there is none.
@@ -152,7 +160,8 @@ impl Plan {
         let count = self.storage_nodes.len();
         let is_whole = |shared: &Shared| !shared.memory.is_empty() && shared.growth().is_ok();
         let has_nodes = self.shared.as_ref().is_none_or(is_whole);
-        match !self.servers.is_empty() && matches!(count, 1 | 3 | 5 | 7) && has_nodes {
+        let has_regions = self.regions.is_empty() || self.regions.len() == self.servers.len();
+        match !self.servers.is_empty() && matches!(count, 1 | 3 | 5 | 7) && has_nodes && has_regions {
             true => Ok(()),
             false => Err(format!("{}: it makes no cluster", path.display()).into()),
         }
@@ -169,6 +178,9 @@ impl Plan {
         if shape.memory_nodes > MEMORY_NODES_MAX {
             let count = shape.memory_nodes;
             return Err(format!("{count} memory nodes: there are {MEMORY_NODES_MAX} at most").into());
+        }
+        if shape.memory_nodes > 0 && shape.pod {
+            return Err("servers have their pages in a pod's memory (--pod), or --memory-nodes behind them".into());
         }
         if shape.memory_nodes == 0 && shape.memory_max.is_some() {
             return Err("--memory-max is for memory that servers share: say how many --memory-nodes have it".into());
@@ -194,8 +206,12 @@ impl Plan {
                 manager: manager[0],
                 bytes: shape.shared_memory.bytes(),
                 max: shape.memory_max.map(ByteSize::bytes),
-                memory: memory_of(shape.memory_nodes),
+                memory: memory_of("memory", shape.memory_nodes),
             }),
+            regions: match shape.pod {
+                true => memory_of("server", shape.servers),
+                false => Vec::new(),
+            },
         })
     }
 
@@ -255,6 +271,7 @@ impl Plan {
                 "run --role auto{pause} --storage {storage} --host {name} --listen 127.0.0.1:{port} {memory} --data"
             );
             let mut role = Role::of(&name, 1, &arguments, [path(&name)]);
+            role.arguments.extend(self.in_pod(n - 1));
             // It may have spaces in it.
             let archive = self
                 .archive
@@ -266,6 +283,19 @@ impl Plan {
         let arguments = format!("proxy --storage {storage} --listen 127.0.0.1:{}", self.proxy);
         roles.push(Role::of("proxy", 2, &arguments, []));
         roles
+    }
+
+    /// What tells a server of the pod's memory.
+    fn in_pod(&self, server: usize) -> Vec<String> {
+        let Some(own) = self.regions.get(server) else {
+            return Vec::new();
+        };
+        let others = self.regions.iter().filter(|region| *region != own);
+        let others = others.flat_map(|region| ["--pod-region".into(), region.display().to_string()]);
+        let own = ["--memory", "cxl", "--region"].map(String::from).into_iter();
+        own.chain([self.regions[server].display().to_string()])
+            .chain(others)
+            .collect()
     }
 
     /// The storage nodes, as `--storage` names them.
@@ -343,6 +373,7 @@ mod tests {
         servers: 3,
         storage_nodes: 3,
         memory_nodes: 0,
+        pod: false,
         memory_size: ByteSize::mib(64),
         shared_memory: ByteSize::mib(128),
         memory_max: None,
@@ -378,6 +409,30 @@ mod tests {
             ..SHAPE
         };
         assert!(Plan::make(&many).is_err());
+    }
+
+    #[test]
+    fn servers_of_a_pod_know_each_others_regions() {
+        let dir = tempfile::tempdir().unwrap();
+        let shape = Shape { pod: true, ..SHAPE };
+        let plan = Plan::load_or_make(dir.path(), &shape).unwrap();
+        assert_eq!(Plan::load(dir.path()).unwrap(), plan);
+        assert!(plan.is_of(&shape) && !plan.is_of(&SHAPE));
+        let roles = plan.roles(dir.path());
+        let said = roles
+            .iter()
+            .find(|role| role.name == "server-2")
+            .unwrap()
+            .arguments
+            .join(" ");
+        let [one, two, three] = [0, 1, 2].map(|n| plan.regions[n].display().to_string());
+        let memory = format!("--memory cxl --region {two} --pod-region {one} --pod-region {three}");
+        assert!(said.ends_with(&memory), "{said}");
+        let both = Shape {
+            memory_nodes: 1,
+            ..shape
+        };
+        assert!(Plan::make(&both).is_err());
     }
 
     /// 33 MiB a slab, for which the pool takes 34.

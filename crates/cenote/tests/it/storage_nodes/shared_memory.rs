@@ -27,7 +27,10 @@ impl Cluster {
             .port()
             .to_string();
         let mut command = cenote(&["up", "--detach", "--readers", "1"]);
-        command.args(memory).args(["--memory-size", "16MiB", "--port", &port]);
+        if !memory.contains(&"--memory-size") {
+            command.args(["--memory-size", "16MiB"]);
+        }
+        command.args(memory).args(["--port", &port]);
         let (ok, text) = output(command.arg("--dir").arg(self.dir.path()));
         assert!(ok, "{text}");
         text
@@ -99,6 +102,12 @@ fn until<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 fn hits(client: &mut postgres::Client) -> i64 {
     let found = "SELECT hits FROM cenote_memory WHERE tier = 'rdma'";
     client.query_one(found, &[]).unwrap().get(0)
+}
+
+/// Pages that a reader had from the frames of the writer.
+fn hits_in_pod(client: &mut postgres::Client) -> i64 {
+    let found = "SELECT hits FROM cenote_memory WHERE tier = 'pod' AND bytes > 0";
+    client.query_opt(found, &[]).unwrap().map_or(0, |row| row.get(0))
 }
 
 /// Pages that the shared memory has, as a server knows.
@@ -249,6 +258,43 @@ fn servers_share_slabs_of_several_nodes() {
     changes_are_seen(&mut writer, &mut reader);
     look(&mut writer);
     changes_are_seen(&mut writer, &mut reader);
+}
+
+/// Servers map each other's memory: the reader reads pages in the writer's frames, never old ones; so does the one that
+/// takes the killed writer's place with its own frames, and the killed one, which comes back as a reader.
+#[test]
+fn readers_of_a_pod_read_the_writers_frames() {
+    let cluster = Cluster {
+        dir: tempfile::tempdir().unwrap(),
+    };
+    let text = cluster.up_with(&["--pod", "--memory-size", "48MiB"]);
+    assert!(text.contains("2 servers of a pod"), "{text}");
+    let (has, mut writer) = cluster.server_that(false);
+    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
+    writer.batch_execute(table).unwrap();
+    let fill = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
+    writer.execute(fill, &[&(ROWS as i32)]).unwrap();
+    look(&mut writer);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    look(&mut reader);
+    assert!(hits_in_pod(&mut reader) > 500, "{}", hits_in_pod(&mut reader));
+    changes_are_seen(&mut writer, &mut reader);
+    changes_are_seen(&mut writer, &mut reader);
+
+    cluster.kill(&format!("server-{has}"));
+    let (now, mut writer) = cluster.server_that(false);
+    assert_ne!(now, has);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    until("the reader has pages from the next writer's frames", || {
+        look(&mut writer);
+        changes_are_seen(&mut writer, &mut reader);
+        (hits_in_pod(&mut reader) > 500).then_some(())
+    });
+    changes_are_seen(&mut writer, &mut reader);
+    let text = cluster.down(&[]);
+    assert!(text.contains("its shared memory is kept"), "{text}");
 }
 
 fn slabs(client: &mut postgres::Client) -> i64 {
