@@ -183,6 +183,11 @@ impl Engine {
         change(&mut self.report.lock());
     }
 
+    /// The database's number.
+    pub fn database(&self) -> u128 {
+        self.storage.0.control().get().database
+    }
+
     /// Counts of the buffer pool, for its tier.
     pub fn pool_stats(&self) -> PoolStats {
         self.pool.stats()

@@ -28,5 +28,5 @@ pub use error::{Names, Result, Severity, SqlError, code};
 pub use hook::{Analytics, DEFAULT_QUERY_MEMORY, Description, ForeignQuery, Rows, Scope, SystemViews};
 pub use output::{Field, Format, Formats, Output};
 pub use session::{CARRIED, CancelHandle, LEFT, Session, SessionInfo};
-pub use settings::{SERVER_VERSION, SERVER_VERSION_NUM, Settings};
+pub use settings::{DATABASE_ID, SERVER_VERSION, SERVER_VERSION_NUM, Settings};
 pub use types::zone::Zone;

@@ -71,6 +71,8 @@ const LEVELS: &[&str] = &[
     "panic",
 ];
 
+/// The number of the server's database. A proxy asks whether a server is of the database that it serves.
+pub const DATABASE_ID: &str = "cenote.database_id";
 /// Whether the row executor takes queries.
 pub const ROW_EXECUTOR: &str = "enable_row_executor";
 /// Whether the short path takes queries.
@@ -87,6 +89,7 @@ pub const READ_AFTER: &str = "cenote.read_after";
 static DEFINITIONS: &[Definition] = &[
     reported("application_name", "", Kind::Text),
     def("bytea_output", "hex", Kind::Only(&["hex"])),
+    reported(DATABASE_ID, "", Kind::Fixed),
     def(MAX_STALENESS, "10000", Kind::Millis),
     def(READ_AFTER, "0", Kind::Range(0, i64::MAX)),
     def(STRONG_READS, "off", Kind::Bool),
@@ -230,6 +233,11 @@ impl Settings {
         if self.get("query_memory").as_deref() != Some(&shown) {
             self.put("query_memory".to_string(), shown, false);
         }
+    }
+
+    /// The number of the database that the server has, or reads.
+    pub fn note_database(&mut self, database: u128) {
+        self.put(DATABASE_ID.to_string(), format!("{database:032x}"), false);
     }
 
     /// The server is a reader of a database that another one changes.

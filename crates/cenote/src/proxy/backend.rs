@@ -10,6 +10,7 @@ use super::statements::OnSession;
 use crate::server::input::Fields;
 use crate::server::startup::DATABASE;
 use bytes::BytesMut;
+use cenote_sql::DATABASE_ID;
 use postgres_protocol::authentication::sasl::{ChannelBinding, ScramSha256};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -301,6 +302,12 @@ impl Backend {
     pub fn is_readers(&self) -> bool {
         let says = |(name, value): &(String, String)| name == "in_hot_standby" && value == "on";
         self.greeting.iter().any(says)
+    }
+
+    /// Whether the server has this database, or reads it; zero: that is not known. A server of before says none.
+    pub fn is_of(&self, database: u128) -> bool {
+        let said = self.greeting.iter().find(|(name, _)| name == DATABASE_ID);
+        database == 0 || said.is_some_and(|(_, id)| *id == format!("{database:032x}"))
     }
 
     /// Whether the server has closed it, or has said something unasked: it is going.

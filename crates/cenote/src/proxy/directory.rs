@@ -15,6 +15,8 @@ pub struct ServerAt {
     pub address: String,
     /// Of the writer's start: a greater one has taken the database from it. 0 for readers.
     pub epoch: u64,
+    /// The number of its database; zero: that is not known.
+    pub database: u128,
 }
 
 /// The servers of a database, as far as is known.
@@ -139,6 +141,7 @@ pub fn servers(text: &str) -> Result<Servers, String> {
         let server = ServerAt {
             address: address.to_owned(),
             epoch: epoch.parse().map_err(|_| wrong(part))?,
+            database: 0,
         };
         match role {
             "writer" if servers.writer.is_none() => servers.writer = Some(server),

@@ -137,20 +137,21 @@ fn servers_of(seen: &Membership) -> Servers {
         .servers
         .iter()
         .filter(is_reader)
-        .map(|one| at(&one.server.address, 0))
+        .map(|one| at(&one.server.address, 0, seen.database))
         .collect();
     readers.sort();
     Servers {
         version: 0,
-        writer: writer.map(|server| at(&server.address, server.epoch)),
+        writer: writer.map(|server| at(&server.address, server.epoch, seen.database)),
         readers,
     }
 }
 
-fn at(address: &str, epoch: u64) -> ServerAt {
+fn at(address: &str, epoch: u64, database: u128) -> ServerAt {
     ServerAt {
         address: address.to_owned(),
         epoch,
+        database,
     }
 }
 
@@ -197,7 +198,7 @@ mod tests {
         let mut members = Membership {
             epoch: 5,
             term: 1,
-            has_database: true,
+            database: 9,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),
             switch_to: 0,
@@ -211,8 +212,8 @@ mod tests {
             ],
         };
         let found = servers_of(&members);
-        assert_eq!(found.writer, Some(at("10.0.0.2:1", 5)));
-        assert_eq!(found.readers, vec![at("10.0.0.3:1", 0)]);
+        assert_eq!(found.writer, Some(at("10.0.0.2:1", 5, 9)));
+        assert_eq!(found.readers, vec![at("10.0.0.3:1", 0, 9)]);
         // It opens what it has taken: no client is sent there.
         members.servers[1].server.role = ServerRole::Opening;
         assert_eq!(servers_of(&members).writer, None);

@@ -11,6 +11,7 @@
 
 use super::backend::{Backend, Failure};
 use super::counted::Counted;
+use super::directory::ServerAt;
 use super::passwords::Users;
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -43,6 +44,8 @@ pub enum NoSession {
 pub struct Pool {
     /// `HOST:PORT`.
     pub address: String,
+    /// The number of its database; zero: that is not known.
+    database: u128,
     /// Whether it is a reader.
     pub is_reader: bool,
     size: usize,
@@ -76,9 +79,10 @@ impl Drop for Waiting<'_> {
 
 impl Pool {
     /// Of a server, with no session yet.
-    pub fn new(address: &str, is_reader: bool, size: usize) -> Pool {
+    pub fn new(server: &ServerAt, is_reader: bool, size: usize) -> Pool {
         Pool {
-            address: address.to_owned(),
+            address: server.address.clone(),
+            database: server.database,
             is_reader,
             size,
             permits: Arc::new(Semaphore::new(size)),
@@ -176,6 +180,10 @@ impl Pool {
         };
         let connected = match connected {
             // It has left the database to another, which the directory is about to say.
+            Ok(backend) if !backend.is_of(self.database) => Err(Failure::Gone(format!(
+                "{} is a server of another database now",
+                self.address
+            ))),
             Ok(backend) if backend.is_readers() != self.is_reader => {
                 Err(Failure::Gone("it is no longer what it was (writer, reader)".into()))
             }

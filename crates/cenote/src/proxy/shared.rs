@@ -108,7 +108,7 @@ impl Shared {
     pub fn pool(&self, server: &ServerAt, is_reader: bool) -> Arc<Pool> {
         let mut pools = lock(&self.pools);
         let pool = pools.entry((server.clone(), is_reader));
-        let new = || Arc::new(Pool::new(&server.address, is_reader, self.options.pool_size));
+        let new = || Arc::new(Pool::new(server, is_reader, self.options.pool_size));
         pool.or_insert_with(new).clone()
     }
 

@@ -107,6 +107,7 @@ impl Session {
     pub(crate) fn new(sql: Arc<Sql>, info: SessionInfo) -> Result<Self> {
         let tx = sql.engine().session(&holder(info.pid, &info.user))?;
         let mut settings = Settings::new(&info.user);
+        settings.note_database(sql.engine().database());
         if sql.engine().is_reader() {
             settings.note_reader();
         }

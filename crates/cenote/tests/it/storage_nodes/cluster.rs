@@ -266,6 +266,51 @@ fn clients_of_a_proxy_stay_while_the_database_moves() {
     assert!(proxy.stop().success());
 }
 
+/// A server of another database that has come to the address of a killed one is none of the cluster's: clients of a
+/// proxy get no answer of it, and wait for one that has their database.
+#[test]
+fn a_proxy_knows_a_server_of_another_database() {
+    let nodes = Nodes::start();
+    let (listen, addresses) = (format!("127.0.0.1:{}", free_ports(1)[0]), nodes.addresses());
+    let data = [Data::new(), Data::new()];
+    let start = |n: usize| {
+        let mut command = cenote(&["run", "--memory", "dram", "--memory-size", "64MiB"]);
+        command.args(["--listen", &listen, "--data", data[n].text()]);
+        if n == 0 {
+            command.args(["--role", "auto", "--storage", &addresses]);
+        }
+        Process::spawn(command)
+    };
+    let mut own = start(0);
+    let mut proxy = cenote(&["proxy", "--listen", "127.0.0.1:0", "--wait", "2"]);
+    proxy.args(["--storage", &addresses]);
+    let mut proxy = Process::spawn(proxy);
+    let mut client = proxy.client();
+    client.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (1)").unwrap();
+
+    own.kill();
+    let mut other = start(1);
+    let mut its_own = other.client();
+    its_own.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (2)").unwrap();
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        let answer = client.query_one("SELECT n FROM t", &[]);
+        let n = answer.as_ref().ok().map(|row| row.get::<_, i32>(0));
+        assert_eq!(n, None, "an answer of another database");
+    }
+    other.kill();
+    let _again = start(0);
+    let until = Instant::now() + TIMEOUT;
+    let found = loop {
+        match client.query_one("SELECT n FROM t", &[]) {
+            Ok(row) => break row.get::<_, i32>(0),
+            Err(error) => assert!(Instant::now() < until, "{error}"),
+        }
+    };
+    assert_eq!(found, 1);
+    assert!(proxy.stop().success());
+}
+
 /// Blocks move a sum between accounts, a statement at a time, while the database goes from server to server: no client
 /// sees an error or a wait of seconds, and nothing is lost or moved twice.
 #[test]
