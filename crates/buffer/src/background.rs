@@ -7,7 +7,7 @@
 //! | `pool-flush` | the log short: write-back by age, checkpoints; first a look at the frames kept | time, and commits that make it long |
 //! | `pool-follow` | a reader at what the database's server has changed, in place of `pool-flush` | storage nodes |
 //! | `pool-prefetch` | prefetched pages | [`Pool::prefetch`] |
-//! | `pool-remote` | the way to remote memory (kind `tiered`), and to the frames of a pod's server; what readers are told | time |
+//! | `pool-remote` | the way to remote memory, and to the frames of a pod's server; what readers are told | time |
 //! | `pool-hash` | the hash that a start has found written back, for readers on other hosts; then ends | start |
 //!
 //! An error in the background (a full disk, a failed sync) is not lost: the log or the page store is poisoned or full,

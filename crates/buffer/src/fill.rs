@@ -6,7 +6,7 @@
 //!             in a frame, copy missing or old, page not changed since the last turn ─▶ written to its slot
 //!             in no frame, has a copy  ─▶ its slot counts as used now
 //!             in no frame, has none    ─▶ read from storage, written to a slot, its frame is the next to leave
-//!           and while slots are free: pages in frames that have no copy, and have not changed since ─▶ written to a slot
+//!           and while slots are free: pages in frames without a copy, not changed since ─▶ written to a slot
 //! ```
 //!
 //! So the pages of a memory node that was lost are registered again from the server's frames (section 5.2), as soon as
@@ -38,8 +38,8 @@ const REGISTERED_MOST: usize = 512;
 const LOOKED_AT: u32 = 8192;
 
 impl Pool {
-    /// Fills remote memory that servers share, with what readers have asked for, and with pages in frames while there is
-    /// room. A thread does so twice a second.
+    /// Fills remote memory that servers share, with what readers have asked for, and with pages in frames while there
+    /// is room. A thread does so twice a second.
     ///
     /// # Errors
     /// Those of asking storage nodes, and of the log. What was asked for is dropped then.

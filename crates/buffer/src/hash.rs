@@ -13,8 +13,9 @@
 //!
 //! The locks are in local memory: they protect the threads of one process from each other.
 
+use cenote_base::rt::atomic::{AtomicBool, Ordering};
 use cenote_base::rt::seam::{Points, Seam};
-use cenote_base::rt::{Mutex, MutexGuard, atomic::Ordering};
+use cenote_base::rt::{Mutex, MutexGuard};
 use cenote_base::{Error, Result};
 
 use crate::frame::Frames;
@@ -55,7 +56,7 @@ pub struct PageHash {
     locks: Box<[Mutex<()>]>,
     shift: u32,
     /// Whether changes are written back: other hosts look for pages here.
-    writes_back: bool,
+    writes_back: AtomicBool,
 }
 
 /// The lock of a key's bucket, held.
@@ -67,8 +68,8 @@ pub struct Bucket<'p> {
 }
 
 impl PageHash {
-    /// For `buckets` (a power of two) buckets. `writes_back`: other hosts look for pages here.
-    pub fn new(buckets: u32, writes_back: bool) -> Self {
+    /// For `buckets` (a power of two) buckets.
+    pub fn new(buckets: u32) -> Self {
         assert!(
             buckets.is_power_of_two() && buckets > 1,
             "a key's upper bits pick one of {buckets} buckets"
@@ -76,13 +77,18 @@ impl PageHash {
         Self {
             locks: (0..LOCKS).map(|_| Mutex::new(())).collect(),
             shift: shift_of(buckets),
-            writes_back,
+            writes_back: AtomicBool::new(false),
         }
+    }
+
+    /// Changes are written back from here on.
+    pub fn write_back_from_now(&self) {
+        self.writes_back.as_raw().store(true, Ordering::Relaxed);
     }
 
     /// Whether its changes are written back.
     pub fn writes_back(&self) -> bool {
-        self.writes_back
+        self.writes_back.as_raw().load(Ordering::Relaxed)
     }
 
     /// Which bucket a key falls into.
@@ -120,7 +126,7 @@ impl PageHash {
         Bucket {
             frames,
             index,
-            writes_back: self.writes_back,
+            writes_back: self.writes_back(),
             _lock: Some(self.locks[index % LOCKS].lock()),
         }
     }

@@ -214,7 +214,10 @@ fn open_region(config: &Config, control: &Control, dir: &DataDir) -> Result<Open
     let mut remarks = Vec::new();
     match Region::open(&path, options) {
         // What a server has left there is not as of this reader's moment.
-        Ok(region) if dir.is_reader() && region.identity().database == control.database => serve_none(&region),
+        Ok(region) if dir.is_reader() && region.identity().database == control.database => {
+            refuse_others(&region, &origin(config, &region))?;
+            serve_none(&region);
+        }
         Ok(region) => match fits(config, control, &region)? {
             Ok(geometry) => {
                 return Ok(Opened {
@@ -364,10 +367,23 @@ fn check_origin(region: &Region, here: &Origin) -> std::result::Result<(), Strin
     ))
 }
 
+/// A reader makes its region anew: not one that a server of another host may have, which no lock tells.
+fn refuse_others(region: &Region, here: &Origin) -> Result<()> {
+    let state = region.state();
+    match state.clean || state.words[HOST] == here.number() || !here.is_known() {
+        true => Ok(()),
+        false => Err(Error::Mismatch(format!(
+            "{} was last used on another host, {}, which may use it still: name a region of its own for each server",
+            region.name(),
+            region.user()
+        ))),
+    }
+}
+
 /// Ends what readers of the pod read in the frames, before any is touched.
 fn serve_none(region: &Region) {
     let at = SERVED_AT;
-    if region.len() >= at + LINE as u64 {
+    if region.reserved().min(region.len()) >= at + LINE as u64 {
         region.atomic_u64(at).store(0, Ordering::SeqCst);
         coherence::flush(region, at, LINE);
     }
@@ -380,6 +396,9 @@ fn serve_pod(pool: &Pool) {
     let Some(start) = start_of(&pool.storage).filter(|_| region.path().is_some() && is_written_back) else {
         return;
     };
+    if region.is_beyond_caches() {
+        pool.hash.write_back_from_now();
+    }
     let database = pool.storage.control().get().database;
     let word = |n: usize| region.atomic_u64(SERVED_AT + 8 * n as u64);
     word(1).store(database as u64, Ordering::Relaxed);
@@ -457,15 +476,12 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         ),
         ("pages", geometry.pages_at, geometry.end() - geometry.pages_at),
     ]);
-    // Other hosts look for pages there: what is in this one's caches alone, they do not find.
-    let writes_hash_back =
-        config.survive == Survive::Host && opened.region.is_beyond_caches() && start_of(&storage).is_some();
     let overtaken = lower.has_readers().then(|| OvertakenFrames::new(geometry.frames));
     Ok(Pool {
         frames: Frames::new(Arc::clone(&opened.region), geometry)?,
         storage,
         lower,
-        hash: PageHash::new(geometry.buckets, writes_hash_back),
+        hash: PageHash::new(geometry.buckets),
         slots: Slots::default(),
         parking: Parking::new(),
         stats: Stats::default(),

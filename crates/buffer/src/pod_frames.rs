@@ -12,9 +12,9 @@
 //!
 //! A server writes the latch back before it changes a page, and the page's lines before the descriptor that releases it
 //! (rule 5 of recovery, which a device that outlives hosts asks for anyway; memory within the caches of one machine
-//! needs neither). So bytes that were read between two looks at one version of the latch are the page as of its LSN. A group of the log
-//! that a reader's moment includes had latched its pages before it was appended: a page that is not latched, and whose
-//! LSN is no greater than the moment, lacks none.
+//! needs neither). So bytes that were read between two looks at one version of the latch are the page as of its LSN. A
+//! group of the log that a reader's moment includes had latched its pages before it was appended: a page that is not
+//! latched, and whose LSN is no greater than the moment, lacks none.
 //!
 //! The hash is a hint: chains may be read while they change, or stale. What is not found is read below.
 //!

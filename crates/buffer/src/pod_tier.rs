@@ -1,5 +1,5 @@
-//! The tier of a reader in the pod of the database's server: pages out of that server's frames, where they can be had as
-//! of the reader's moment; all others come from what lies below.
+//! The tier of a reader in the pod of the database's server: pages out of that server's frames, where they can be had
+//! as of the reader's moment; all others come from what lies below.
 //!
 //! Whose frames are read is decided anew with each moment: a server that takes the database has its own frames, and
 //! those of the former one end to count with the entry that lets it write.

@@ -193,12 +193,7 @@ pub struct MemoryOptions {
     pub region: Option<PathBuf>,
     /// With --role reader or auto: the region of another server of the database, in memory that this host shares with
     /// that one's (its CXL pod). While that server writes, pages are read in its frames. May be given several times
-    #[arg(
-        long = "pod-region",
-        env = "CENOTE_POD_REGIONS",
-        value_name = "PATH",
-        value_delimiter = ':'
-    )]
+    #[arg(long = "pod-region", env = "CENOTE_POD_REGION", value_name = "PATH")]
     pub pod_regions: Vec<PathBuf>,
     /// Bind the memory to this NUMA node, such as a CXL device that shows as one
     #[arg(long, env = "CENOTE_NUMA_NODE", value_name = "N")]
@@ -754,6 +749,14 @@ impl Settings {
         if self.memory == Memory::Tiered && !self.pod_regions.is_empty() {
             let problem = "pod_regions are for servers that have their pages in a region, or in private memory: with \
                            --memory tiered they share memory of the pool";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        if self.region.as_ref().is_some_and(|own| self.pod_regions.contains(own)) {
+            let problem = "pod_regions are those of other servers: each has a region of its own";
+            return Err(ConfigError::Value(problem.into()));
+        }
+        if self.memory == Memory::Cxl && self.pausing.is_some() {
+            let problem = "pause_after is for servers without a region: one that is paused would keep its memory";
             return Err(ConfigError::Value(problem.into()));
         }
         let has_own_region = self.memory == Memory::Cxl && self.region.is_some();

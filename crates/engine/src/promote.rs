@@ -8,8 +8,8 @@
 //! 4. The engine opens over those frames as over those of a killed server: all of them are as of the log's end, so none
 //!    is rebuilt. Transactions that had not ended are found in undo, as at any start, and rolled back behind it.
 //!
-//! Where a session keeps the former engine, or the last moves do not come in a second, it opens over new memory of its
-//! own (dram): cold.
+//! Where a session keeps the former engine, or the last moves do not come in a second, it opens over new memory: cold.
+//! A region that such a session keeps is not to be had: then that is private memory, 1 GiB at most.
 
 use crate::api::{EngineOptions, MemoryKind, Survive};
 use crate::engine::Engine;
@@ -24,6 +24,33 @@ use std::sync::Arc;
 
 /// How long users of the former engine have to let go of it.
 const LET_GO: rt::Nanos = rt::Nanos::from_secs(1);
+
+/// Memory of a server whose region a session of the reader keeps, at most.
+const PRIVATE_MOST: u64 = 1 << 30;
+
+/// What a reader that has ended leaves.
+enum Left {
+    /// Frames as of the moment at which the database was taken.
+    Frames(Kept),
+    /// Frames that are not as of that moment.
+    Nothing,
+    /// A session keeps the engine, and its memory with it.
+    Held,
+}
+
+/// With a region that is still in use, private memory.
+fn beside_the_reader(options: EngineOptions) -> EngineOptions {
+    match options.memory {
+        MemoryKind::Cxl => EngineOptions {
+            memory: MemoryKind::Dram,
+            memory_size: options.memory_size.min(PRIVATE_MOST),
+            survive: Survive::Process,
+            region: None,
+            ..options
+        },
+        MemoryKind::Dram | MemoryKind::Tiered => options,
+    }
+}
 
 /// A database that was taken for a process that still reads it.
 pub struct Promotion {
@@ -53,8 +80,8 @@ impl Engine {
         Ok(Promotion { options, dir: dir? })
     }
 
-    /// Ends a reader, and leaves its memory: frames as of the moment at which the database was taken.
-    fn leave(reader: Arc<Engine>, dir: &DataDir, took: &mut Took) -> Option<Kept> {
+    /// Ends a reader: what is left of its memory.
+    fn leave(reader: Arc<Engine>, dir: &DataDir, took: &mut Took) -> Left {
         reader.stopping.store(true, Ordering::Release);
         reader.pool.end();
         took.note("threads of the pool");
@@ -72,7 +99,11 @@ impl Engine {
         let kept = reader.pool.kept();
         let was_last = Arc::into_inner(reader).is_some();
         took.note("memory let go");
-        (matches!(followed, Some(Ok(()))) && was_last).then_some(kept)
+        match (was_last, followed) {
+            (false, _) => Left::Held,
+            (true, Some(Ok(()))) => Left::Frames(kept),
+            (true, _) => Left::Nothing,
+        }
     }
 }
 
@@ -83,12 +114,11 @@ impl Promotion {
     /// Those of [`Engine::open`].
     pub fn open(self, reader: Arc<Engine>) -> Result<Arc<Engine>> {
         let mut took = Took::begin();
-        let kept = Engine::leave(reader, &self.dir, &mut took);
-        let mut options = self.options;
-        if kept.is_none() && options.memory == MemoryKind::Cxl {
-            // A session of the reader may have the region still.
-            (options.memory, options.survive, options.region) = (MemoryKind::Dram, Survive::Process, None);
-        }
+        let (options, kept) = match Engine::leave(reader, &self.dir, &mut took) {
+            Left::Frames(kept) => (self.options, Some(kept)),
+            Left::Nothing => (self.options, None),
+            Left::Held => (beside_the_reader(self.options), None),
+        };
         let engine = Engine::open_in(options, self.dir, kept)?;
         took.note("opening");
         engine.report.lock().notes.push(took.text());

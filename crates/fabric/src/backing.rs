@@ -247,8 +247,14 @@ impl Backing {
     /// Makes a whole file zeros, and leaves it as long as it is. Not every file system can.
     fn empty(&self, fd: &OwnedFd) -> bool {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        self.whole_len()
-            .is_ok_and(|len| len == 0 || fs::fallocate(fd, flags, 0, len).is_ok())
+        let Ok(len) = self.whole_len() else { return false };
+        len == 0
+            || loop {
+                match fs::fallocate(fd, flags, 0, len) {
+                    Err(Errno::INTR) => {}
+                    done => break done.is_ok(),
+                }
+            }
     }
 
     /// Gives the space of a file's range back: it reads as zeros. A device keeps what is there.

@@ -751,7 +751,7 @@ impl Lower for Tier {
         }
     }
 
-    /// An eighth of all slots is left to pages that leave their frames: slots of pages in frames are not given to others.
+    /// An eighth of all slots is left to pages that leave their frames: no other page gets the slot of one in a frame.
     fn room_for_frames(&self) -> usize {
         let table = self.table.lock();
         let kept = table.slots() as usize / 8;

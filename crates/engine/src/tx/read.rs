@@ -11,9 +11,9 @@
 //! 5. A version marked deleted means: no row.
 //!
 //! A secondary index's entry is only a hint: the row version that the snapshot sees must have the entry's key, else the
-//! entry belongs to another version. Rows are fetched in the order of their keys, a leaf's entries at a time, and a long
-//! walk is made once for all entries of a row (`walked`). A reader of nothing but the index's columns visits only rows
-//! that have changed of late (`unsettled`).
+//! entry belongs to another version. Rows are fetched in the order of their keys, a leaf's entries at a time, and a
+//! long walk is made once for all entries of a row (`walked`). A reader of nothing but the index's columns visits only
+//! rows that have changed of late (`unsettled`).
 //!
 //! Invariant: while a slot publishes a snapshot, or holds it, purge removes nothing that this walk can meet.
 

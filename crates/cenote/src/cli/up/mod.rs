@@ -194,13 +194,6 @@ fn detach(dir: &Path, plan: &Plan) -> Result<ExitCode, Failure> {
     .into())
 }
 
-fn remove(memory: &PathBuf) -> std::io::Result<()> {
-    match memory.is_dir() {
-        true => std::fs::remove_dir_all(memory),
-        false => std::fs::remove_file(memory),
-    }
-}
-
 /// Ends the cluster of a directory.
 ///
 /// # Errors
@@ -228,10 +221,12 @@ pub fn down(arguments: &DownArguments) -> Result<ExitCode, Failure> {
         (None, 0) => say!("it did not run"),
         _ => say!("stopped in {} ms", begun.elapsed().as_millis()),
     }
-    let memory = Plan::load(&dir)?.memory_left();
+    let plan = Plan::load(&dir)?;
+    plan.regions_left().try_for_each(std::fs::remove_file)?;
+    let memory = plan.memory_left();
     if arguments.remove {
         // The directory last: it says which memory is its own.
-        memory.iter().try_for_each(remove)?;
+        memory.iter().try_for_each(std::fs::remove_dir_all)?;
         std::fs::remove_dir_all(&dir)?;
         say!("{} is removed", dir.display());
     } else if !memory.is_empty() {

@@ -117,11 +117,15 @@ impl Plan {
         Ok(plan)
     }
 
-    /// The memory that its memory nodes and its servers have left.
+    /// The memory that its memory nodes have left.
     pub fn memory_left(&self) -> Vec<PathBuf> {
-        let shared = self.shared.iter().flat_map(|shared| &shared.memory);
-        let all = shared.chain(&self.regions).filter(|memory| memory.exists());
-        all.cloned().collect()
+        let all = self.shared.iter().flat_map(|shared| shared.memory.iter().cloned());
+        all.filter(|memory| memory.exists()).collect()
+    }
+
+    /// The regions that its servers have left. All of them begin as readers again, with regions made anew.
+    pub fn regions_left(&self) -> impl Iterator<Item = &PathBuf> {
+        self.regions.iter().filter(|region| region.exists())
     }
 
     /// Whether it has what is asked for; numbers that it was made with stay.
@@ -181,6 +185,9 @@ impl Plan {
         }
         if shape.memory_nodes > 0 && shape.pod {
             return Err("servers have their pages in a pod's memory (--pod), or --memory-nodes behind them".into());
+        }
+        if shape.pod && shape.pause_after > 0 {
+            return Err("--pause-after: a paused server of a --pod would keep its memory".into());
         }
         if shape.memory_nodes == 0 && shape.memory_max.is_some() {
             return Err("--memory-max is for memory that servers share: say how many --memory-nodes have it".into());

@@ -160,7 +160,7 @@ impl Stage {
         options.with_frames(if is_reader { self.frames.0 } else { self.frames.1 })
     }
 
-    /// Opens a reader. Where a server that was one has its host's memory in the pod, it has its pages in memory of its own.
+    /// Opens a reader. Where a server that was one has its host's memory in the pod, it has private memory.
     pub fn open_reader(&self, host: usize, number: u64) -> Result<Arc<Engine>> {
         let options = self.engine_options(host, number, true)?;
         match Engine::open(options.clone()) {
