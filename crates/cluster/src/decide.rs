@@ -70,7 +70,7 @@ pub struct Own {
 pub fn decide(me: &Server, seen: &Membership, own: &Own) -> Decision {
     let decision = match me.role {
         ServerRole::Writer => as_writer(me, seen),
-        ServerRole::Reader if me.may_write && seen.has_database() => as_reader(me, seen, own.is_refused),
+        ServerRole::Reader if me.may_write && seen.has_database => as_reader(me, seen, own.is_refused),
         _ => Decision::Stay,
     };
     match (&decision, own.pausing) {
@@ -195,6 +195,7 @@ mod tests {
         Membership {
             epoch: 7,
             term: 1,
+            has_database: true,
             database: 9,
             vacant_for: None,
             listens_for: Nanos::from_secs(60),

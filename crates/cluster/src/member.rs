@@ -465,6 +465,7 @@ mod tests {
         Membership {
             epoch,
             term: 1,
+            has_database: true,
             database: 9,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),

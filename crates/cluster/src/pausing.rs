@@ -174,6 +174,7 @@ mod tests {
         Membership {
             epoch: 7,
             term: 1,
+            has_database: true,
             database: 9,
             vacant_for: vacant.then_some(Nanos::from_secs(9)),
             listens_for: Nanos::from_secs(60),

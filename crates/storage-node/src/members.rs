@@ -79,7 +79,9 @@ pub struct ServerSeen {
 pub struct Membership {
     /// The start that has the database, or had it last; zero: none ever had.
     pub epoch: u64,
-    /// The database's number; zero: there is none.
+    /// Whether there is a database.
+    pub has_database: bool,
+    /// Its number; zero: there is none, or its control record is damaged.
     pub database: u128,
     /// For how long it is without a server, where that of this start has stopped in order.
     pub vacant_for: Option<Nanos>,
@@ -96,11 +98,6 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Whether there is a database.
-    pub fn has_database(&self) -> bool {
-        self.database != 0
-    }
-
     /// The server that has the database, if it has been heard of.
     pub fn writer(&self) -> Option<&ServerSeen> {
         self.servers.iter().find(|seen| seen.server.has_start(self.epoch))
@@ -152,7 +149,8 @@ struct Claim {
 pub(crate) struct Led {
     pub term: u64,
     pub epoch: u64,
-    /// Zero: there is none.
+    pub has_database: bool,
+    /// Its number, if its control record says one.
     pub database: u128,
 }
 
@@ -268,6 +266,7 @@ impl Members {
         Membership {
             epoch: led.epoch,
             term: led.term,
+            has_database: led.has_database,
             database: led.database,
             vacant_for: table.vacant_since(led.epoch).map(|since| now.since(since)),
             listens_for: now.since(table.since),
@@ -386,6 +385,7 @@ pub(crate) fn take_server(r: &mut Reader<'_>) -> Result<Server> {
 pub(crate) fn put_membership(writer: Writer, members: &Membership) -> Writer {
     let head = writer
         .u64(members.epoch)
+        .u8(members.has_database.into())
         .u128(members.database)
         .u8(members.vacant_for.is_some().into())
         .u64(members.vacant_for.unwrap_or_default().0)
@@ -396,10 +396,12 @@ pub(crate) fn put_membership(writer: Writer, members: &Membership) -> Writer {
 }
 
 pub(crate) fn take_membership(r: &mut Reader<'_>) -> Result<Membership> {
-    let (epoch, database, is_vacant) = (r.u64()?, r.u128()?, r.u8()? == 1);
+    let (epoch, has_database) = (r.u64()?, r.u8()? == 1);
+    let (database, is_vacant) = (r.u128()?, r.u8()? == 1);
     let vacant = Nanos(r.u64()?);
     Ok(Membership {
         epoch,
+        has_database,
         database,
         vacant_for: is_vacant.then_some(vacant),
         term: r.u64()?,
@@ -422,6 +424,7 @@ mod tests {
     const FIRST: Led = Led {
         term: 1,
         epoch: 4,
+        has_database: true,
         database: 9,
     };
 

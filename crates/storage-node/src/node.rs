@@ -958,6 +958,7 @@ impl Shared {
             true => Ok(Led {
                 term: view.term,
                 epoch: view.epoch,
+                has_database: view.control.is_some(),
                 database: view.control.map_or(0, |slot| database_of(&slot)),
             }),
             false => Err(Box::new(Reply::NotLeader { leader: view.leader })),

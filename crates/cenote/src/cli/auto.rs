@@ -152,7 +152,7 @@ impl Auto {
 
     fn try_to_begin(&self) -> Result<Option<Standing>, Failure> {
         let seen = self.member.ask()?;
-        if seen.has_database() && !takes_at_once(self.member.id(), &seen) {
+        if seen.has_database && !takes_at_once(self.member.id(), &seen) {
             match database::open_reader(&self.settings) {
                 Ok(engine) => return Ok(Some(reader(engine))),
                 Err(error) if seen.writer().is_some() => return Err(error.into()),

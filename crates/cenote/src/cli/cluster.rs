@@ -216,6 +216,7 @@ mod tests {
         let seen = Membership {
             epoch: 3,
             term: 1,
+            has_database: true,
             database: 9,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),

@@ -198,6 +198,7 @@ mod tests {
         let mut members = Membership {
             epoch: 5,
             term: 1,
+            has_database: true,
             database: 9,
             vacant_for: None,
             listens_for: Nanos::from_secs(9),

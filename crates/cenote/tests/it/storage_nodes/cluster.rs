@@ -286,12 +286,16 @@ fn a_proxy_knows_a_server_of_another_database() {
     proxy.args(["--storage", &addresses]);
     let mut proxy = Process::spawn(proxy);
     let mut client = proxy.client();
-    client.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (1)").unwrap();
+    client
+        .batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
+        .unwrap();
 
     own.kill();
     let mut other = start(1);
     let mut its_own = other.client();
-    its_own.batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (2)").unwrap();
+    its_own
+        .batch_execute("CREATE TABLE t (n int); INSERT INTO t VALUES (2)")
+        .unwrap();
     let until = Instant::now() + Duration::from_secs(6);
     while Instant::now() < until {
         let answer = client.query_one("SELECT n FROM t", &[]);

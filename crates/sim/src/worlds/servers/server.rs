@@ -118,7 +118,7 @@ impl Life<'_> {
 
     fn try_to_begin(&mut self) -> Result<Option<Standing>> {
         let seen = self.member.ask()?;
-        if seen.has_database() && !takes_at_once(self.member.id(), &seen) {
+        if seen.has_database && !takes_at_once(self.member.id(), &seen) {
             self.takes_time(60);
             return Ok(Some(Standing::Reader));
         }
