@@ -262,8 +262,9 @@ fn servers_share_slabs_of_several_nodes() {
     changes_are_seen(&mut writer, &mut reader);
 }
 
-/// Servers map each other's memory: the reader reads pages in the writer's frames, never old ones; so does the one that
-/// takes the killed writer's place with its own frames, and the killed one, which comes back as a reader.
+/// Servers map each other's memory: the reader reads pages in the writer's frames, never old ones. When the writer is
+/// killed the reader takes its place with frames of its own, and the killed one comes back and reads those; then a switch
+/// turns that round once more.
 #[test]
 fn readers_of_a_pod_read_the_writers_frames() {
     let cluster = Cluster {
@@ -303,6 +304,23 @@ fn readers_of_a_pod_read_the_writers_frames() {
     changes_are_seen(&mut writer, &mut reader);
     let plan = std::fs::read_to_string(cluster.dir.path().join("cluster.toml")).unwrap();
     let plan: toml::Table = plan.parse().unwrap();
+    let nodes = plan["storage_nodes"].as_array().unwrap().iter();
+    let nodes: Vec<String> = nodes.map(|port| format!("127.0.0.1:{port}")).collect();
+    let (ok, text) = output(cenote(&["cluster", "switch", "--storage"]).arg(nodes.join(",")));
+    assert!(ok, "{text}");
+    let (after, mut writer) = cluster.server_that(false);
+    assert_ne!(after, now);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    until(
+        "the reader has pages from the frames of the one that was switched to",
+        || {
+            look(&mut writer);
+            changes_are_seen(&mut writer, &mut reader);
+            let is_private = cluster.log(&format!("server-{after}")).contains(" 0 frames kept");
+            (is_private || hits_in_pod(&mut reader) > 500).then_some(())
+        },
+    );
     cluster.down(&[]);
     let left = plan["regions"].as_array().unwrap().iter();
     let left: Vec<_> = left
