@@ -299,10 +299,8 @@ impl Plan {
         };
         let others = self.regions.iter().filter(|region| *region != own);
         let others = others.flat_map(|region| ["--pod-region".into(), region.display().to_string()]);
-        let own = ["--memory", "cxl", "--region"].map(String::from).into_iter();
-        own.chain([self.regions[server].display().to_string()])
-            .chain(others)
-            .collect()
+        let memory = ["--memory", "cxl", "--region"].map(String::from).into_iter();
+        memory.chain([own.display().to_string()]).chain(others).collect()
     }
 
     /// The storage nodes, as `--storage` names them.

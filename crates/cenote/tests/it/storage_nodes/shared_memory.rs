@@ -116,6 +116,15 @@ fn copies(client: &mut postgres::Client) -> i64 {
     client.query_one(found, &[]).unwrap().get(0)
 }
 
+/// Makes the table, and reads it.
+fn fill(writer: &mut postgres::Client) {
+    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
+    writer.batch_execute(table).unwrap();
+    let rows = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
+    writer.execute(rows, &[&(ROWS as i32)]).unwrap();
+    look(writer);
+}
+
 /// By key, more pages than a server has room for.
 fn look(client: &mut postgres::Client) {
     let statement = client.prepare("SELECT length(v) FROM t WHERE id = $1").unwrap();
@@ -144,11 +153,7 @@ fn servers_share_the_memory_of_memory_nodes() {
         let bytes: i64 = writer.query_one(found, &[]).unwrap().get(0);
         (bytes > 0).then_some(())
     });
-    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
-    writer.batch_execute(table).unwrap();
-    let fill = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
-    writer.execute(fill, &[&(ROWS as i32)]).unwrap();
-    look(&mut writer);
+    fill(&mut writer);
     let (_, mut reader) = cluster.server_that(true);
     reader.batch_execute("SET cenote.strong_reads = on").unwrap();
     until("the reader has pages from the shared memory", || {
@@ -229,11 +234,7 @@ fn servers_share_slabs_of_several_nodes() {
         writer.batch_execute("CENOTE MEMORY '80MiB'").ok()?;
         (slabs(&mut writer) == 4).then_some(())
     });
-    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
-    writer.batch_execute(table).unwrap();
-    let fill = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
-    writer.execute(fill, &[&(ROWS as i32)]).unwrap();
-    look(&mut writer);
+    fill(&mut writer);
     let (_, mut reader) = cluster.server_that(true);
     reader.batch_execute("SET cenote.strong_reads = on").unwrap();
     until("the reader has pages from slabs", || {
@@ -263,8 +264,8 @@ fn servers_share_slabs_of_several_nodes() {
 }
 
 /// Servers map each other's memory: the reader reads pages in the writer's frames, never old ones. When the writer is
-/// killed the reader takes its place with frames of its own, and the killed one comes back and reads those; then a switch
-/// turns that round once more.
+/// killed the reader takes its place with frames of its own, and the killed one comes back and reads those; then a
+/// switch turns that round once more.
 #[test]
 fn readers_of_a_pod_read_the_writers_frames() {
     let cluster = Cluster {
@@ -273,11 +274,7 @@ fn readers_of_a_pod_read_the_writers_frames() {
     let text = cluster.up_with(&["--pod", "--memory-size", "48MiB"]);
     assert!(text.contains("2 servers of a pod"), "{text}");
     let (has, mut writer) = cluster.server_that(false);
-    let table = "CREATE TABLE t (id int PRIMARY KEY, n int NOT NULL DEFAULT 0, v text)";
-    writer.batch_execute(table).unwrap();
-    let fill = "INSERT INTO t SELECT i, 0, repeat('x', 500) FROM generate_series(0, $1::int - 1) AS s(i)";
-    writer.execute(fill, &[&(ROWS as i32)]).unwrap();
-    look(&mut writer);
+    fill(&mut writer);
     let (_, mut reader) = cluster.server_that(true);
     reader.batch_execute("SET cenote.strong_reads = on").unwrap();
     until("the reader has found the writer's frames", || {
