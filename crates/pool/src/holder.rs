@@ -380,7 +380,7 @@ impl Shared {
         let timeout = Nanos(2 * self.every.raw()).max(RENEW_TIMEOUT_MIN);
         let mut silent = false;
         while !self.stop.wait_timeout(self.every) {
-            match self.order(&renew, timeout) {
+            match self.order_again(&renew, timeout) {
                 Ok(()) => silent = false,
                 Err(error @ Error::Revoked(_)) => {
                     self.revoked.store(true, Ordering::Release);
@@ -393,6 +393,15 @@ impl Shared {
                     silent = true;
                 }
             }
+        }
+    }
+
+    /// As [`Shared::order`]; over a connection that turns out to be lost, it is asked again at once, over another: half
+    /// of the lease would be over before the next turn is.
+    fn order_again(&self, request: &Request, timeout: Nanos) -> Result<()> {
+        match self.order(request, timeout) {
+            Err(Error::Lost(_)) if !self.stop.is_set() => self.order(request, timeout),
+            answer => answer,
         }
     }
 

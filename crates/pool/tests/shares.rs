@@ -141,6 +141,38 @@ fn idle_clients_keep_no_holder_from_renewing() {
         .for_each(|memory| memory.release(true).expect("released"));
 }
 
+/// A connection that is lost costs a holder one turn of its lease, and not two: the renewal that notices it goes over
+/// another at once.
+#[test]
+fn a_lost_connection_costs_no_renewal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let options = manager_options(&directory.path().join("manager"), "127.0.0.1:0", LEASE);
+    let manager = Manager::start(options, &Tcp).expect("a manager");
+    let _node = started_node(node_options(
+        &directory.path().join("node"),
+        manager.address(),
+        "east",
+        8,
+    ));
+    let net = Arc::<Cut>::default();
+    let network = Arc::clone(&net) as Arc<dyn Network>;
+    let credentials = common::credentials(manager.address());
+    let held = GrantedMemory::open(&network, &credentials, requested("a", 2), Box::new(|_| ())).expect("granted");
+    let count = || net.count.load(Ordering::SeqCst);
+    // Cut when it has just come: it comes again with the next renewal, a quarter of a lease later.
+    let took: Vec<Nanos> = (0..5)
+        .map(|_| {
+            let (before, began) = (count(), rt::now());
+            net.cut();
+            until("it comes again", || count() > before);
+            rt::now().since(began)
+        })
+        .collect();
+    let least = took.iter().min().copied().unwrap_or(Nanos::MAX);
+    assert!(least < Nanos(LEASE.raw() * 2 / 5), "it came again after {took:?}");
+    held.release(true).expect("released");
+}
+
 /// Of one tenant, which may have all but the last that are kept for others.
 #[test]
 fn a_manager_has_as_many_connections_as_it_was_told() {
