@@ -204,7 +204,7 @@ fn check_reach(id: GrantId, is_remote: bool, requested: &OpenRequest) -> Result<
 /// reaches it when it is lent to that, and the node ends the former one's keys first.
 fn check_takes(id: GrantId, reach: Reach) -> Result<()> {
     match reach {
-        Reach::Remote { takes: true } => Ok(()),
+        Reach::Remote { takes: true, .. } => Ok(()),
         _ => Err(Error::Busy(format!("grant {id} has another holder"))),
     }
 }
@@ -482,8 +482,8 @@ impl GrantTable {
             .checked_next_multiple_of(EXTENT)
             .filter(|bytes| *bytes > 0);
         let bytes = bytes.ok_or_else(|| Error::Invalid(format!("{} bytes cannot be granted", requested.bytes)))?;
-        let same = |g: &&Grant| g.tenant == tenant && g.label == requested.label;
-        match self.grants.iter().find(|(_, grant)| same(grant)).map(|(id, _)| *id) {
+        match self.labelled(tenant, &requested.label).map(|(id, _)| id) {
+            Some(id) if self.moves(id, requested, now) => self.open_elsewhere(id, bytes, requested, now, lease),
             Some(id) => self.open_again(id, bytes, requested, now, lease),
             None => self.open_new(tenant, bytes, requested, now, lease),
         }
@@ -526,7 +526,10 @@ impl GrantTable {
         }
         check_reach(id, is_remote, requested)?;
         match is_on_device {
-            _ if is_remote => self.check_connected(node).and_then(|()| self.check_called(node))?,
+            _ if is_remote => {
+                self.check_connected(node).and_then(|()| self.check_called(node))?;
+                moves::check_stays(id, self.grant(id)?, requested)?;
+            }
             true => {
                 check_no_mirror_wanted(id, requested)?;
                 self.check_hosts(id, host)?;
@@ -1117,6 +1120,7 @@ mod devices;
 mod hosts;
 mod kept;
 mod mirrors;
+mod moves;
 mod ranges;
 mod records;
 mod slabs;

@@ -293,8 +293,20 @@ pub enum Reach {
     #[default]
     Mapped,
     /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end before this one has any;
-    /// otherwise that is `Busy`.
-    Remote { takes: bool },
+    /// otherwise that is `Busy`. `moves`: where its memory node is away, other memory takes its place, which is empty;
+    /// also away from this holder.
+    Remote {
+        takes: bool,
+        #[serde(default)]
+        moves: Option<Moves>,
+    },
+}
+
+/// Memory that may come to lie elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moves {
+    /// What the client holds of it: the grant, and its epoch.
+    pub held: Option<(GrantId, u64)>,
 }
 
 /// A request for slabs: grants of their own that belong to `first`, which the client holds with `epoch`. Each is taken
@@ -903,7 +915,7 @@ mod tests {
         #[test]
         fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
             let description = String::new();
-            let (machine, mirror, host, reach) = (0, false, None, Reach::Remote { takes: true });
+            let (machine, mirror, host, reach) = (0, false, None, Reach::Remote { takes: true, moves: Some(Moves { held: Some((GrantId(7), 3)) }) });
             let request = OpenRequest { label, description, bytes, pod, keep, machine, mirror, host, reach };
             let request = Request::Open(request);
             let written = serde_json::to_vec(&request).expect("written");

@@ -8,7 +8,9 @@ use cenote_base::rt::{self, Nanos};
 use cenote_fabric::message::tcp::Tcp;
 use cenote_fabric::rdma::RemoteMemory;
 use cenote_libfabric as libfabric;
-use cenote_pool::holder::{GrantedMemory, ReachedSlab, RemoteAccess, RemoteGrant, RemoteRequest, SlabsWanted};
+use cenote_pool::holder::{
+    GrantedMemory, OnRevoked, ReachedSlab, RemoteAccess, RemoteGrant, RemoteRequest, SlabsWanted,
+};
 use cenote_pool::host::Machine;
 use cenote_pool::manager::Manager;
 use cenote_pool::node::{MemoryNode, NodeOptions};
@@ -42,15 +44,24 @@ impl Pool {
     }
 
     fn start_node(&mut self) {
+        self.node = Some(self.started("node"));
+    }
+
+    fn started(&self, directory: &str) -> (MemoryNode, libfabric::MemoryNode) {
         let fabric = libfabric::MemoryNode::start(&libfabric::NodeOptions::new(libfabric::Provider::tcp()));
         let fabric = fabric.expect("a node");
         let options = NodeOptions {
             calls: Some(calls_of(&fabric)),
-            ..node_options(&self.directory.path().join("node"), self.manager.address(), "far", 40)
+            ..node_options(
+                &self.directory.path().join(directory),
+                self.manager.address(),
+                "far",
+                40,
+            )
         };
         let memory = MemoryNode::start(options, network(), Box::new(Machine)).expect("a node");
         assert!(memory.wait_joined(TIMEOUT), "it joins");
-        self.node = Some((memory, fabric));
+        (memory, fabric)
     }
 
     /// The node's process ends; its files stay.
@@ -61,6 +72,17 @@ impl Pool {
     }
 
     fn open(&self, takes: bool, revoked: &Arc<AtomicUsize>) -> Result<RemoteGrant, Error> {
+        let (requested, on_revoked) = Self::requested(revoked);
+        RemoteGrant::open(&self.access(), requested, takes, on_revoked)
+    }
+
+    /// Elsewhere, if its node is away.
+    fn move_held(&self, held: &RemoteGrant, revoked: &Arc<AtomicUsize>) -> Result<RemoteGrant, Error> {
+        let (requested, on_revoked) = Self::requested(revoked);
+        RemoteGrant::open_elsewhere(&self.access(), requested, (false, Some(held)), on_revoked)
+    }
+
+    fn requested(revoked: &Arc<AtomicUsize>) -> (RemoteRequest, OnRevoked) {
         let requested = RemoteRequest {
             label: "database".into(),
             description: "a test's".into(),
@@ -69,7 +91,7 @@ impl Pool {
         };
         let revoked = Arc::clone(revoked);
         let on_revoked = Box::new(move |_: &Error| _ = revoked.fetch_add(1, Ordering::SeqCst));
-        RemoteGrant::open(&self.access(), requested, takes, on_revoked)
+        (requested, on_revoked)
     }
 
     fn reader(&self, label: &str) -> RemoteReader {
@@ -298,4 +320,53 @@ fn readers_need_its_node_alone() {
     until("the manager hears its node no more", away);
     pool.start_node();
     assert_eq!(read(&reader.connect().expect("reached anew"), 0, 64), [9; 64]);
+}
+
+/// The node of a first part is lost: its label comes to lie on another, its slabs there go on with what they have. What
+/// lay on the lost node is freed when that is back.
+#[test]
+fn a_first_part_moves_from_a_lost_node() {
+    if !can_run() {
+        return;
+    }
+    let mut pool = Pool::new();
+    let lost = Arc::<AtomicUsize>::default();
+    let first = pool.open(true, &lost).expect("granted");
+    first.connect().expect("reached").write(0, &[1; 64]).expect("written");
+    let other = pool.started("other");
+    // The emptier of the two.
+    let slabs = open_slabs(&first, &[3]).expect("granted");
+    slabs[0].1.write(0, &[3; 64]).expect("written");
+    let (kept, former) = (slabs[0].0.id(), first.id());
+    drop(slabs);
+
+    pool.stop_node();
+    let moved = || match pool.move_held(&first, &lost) {
+        Ok(moved) => Some(moved),
+        Err(error) => {
+            println!("{error}");
+            None
+        }
+    };
+    let moved = common::until_found("the manager hears its node no more", moved, String::new);
+    assert!(moved.is_fresh() && moved.id() != former, "other memory");
+    let memory = moved.connect().expect("reached");
+    assert_eq!(read(&memory, 0, 64), [0; 64]);
+    let slabs = open_slabs(&moved, &[3]).expect("granted");
+    assert!(slabs[0].0.id() == kept && !slabs[0].0.is_fresh());
+    assert_eq!(read(&slabs[0].1, 0, 64), [3; 64]);
+    let reader = pool.reader("database").connect().expect("reached");
+    memory.write(64, &[8; 64]).expect("written");
+    assert_eq!(read(&reader, 64, 64), [8; 64]);
+
+    let grants = || operator(pool.manager.address()).status().expect("a status").grants;
+    assert_eq!(
+        grants().len(),
+        3,
+        "what lies on the lost node counts until that has freed it"
+    );
+    let again = pool.started("node");
+    until("it is freed", || grants().len() == 2);
+    assert_eq!(read(&memory, 64, 64), [8; 64]);
+    drop((again, other));
 }

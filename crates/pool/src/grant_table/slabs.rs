@@ -26,7 +26,10 @@ impl SlabsRequest {
             machine: 0,
             mirror: false,
             host: None,
-            reach: Reach::Remote { takes: true },
+            reach: Reach::Remote {
+                takes: true,
+                moves: None,
+            },
         }
     }
 }

@@ -17,7 +17,7 @@ use super::access::RemoteAccess;
 use super::{GrantRequest, GrantedMemory, OnRevoked};
 use crate::ids::GrantId;
 use crate::session::unexpected;
-use crate::wire::{Reach, Reply, Request};
+use crate::wire::{Moves, Reach, Reply, Request};
 use cenote_base::{Error, Result};
 use cenote_fabric::rdma::RemoteMemory;
 use std::sync::Arc;
@@ -53,6 +53,10 @@ impl RemoteGrant {
         takes: bool,
         on_revoked: OnRevoked,
     ) -> Result<Self> {
+        Self::ask(access, requested, Reach::Remote { takes, moves: None }, on_revoked)
+    }
+
+    fn ask(access: &Arc<RemoteAccess>, requested: RemoteRequest, reach: Reach, on_revoked: OnRevoked) -> Result<Self> {
         let requested = GrantRequest {
             label: requested.label,
             description: requested.description,
@@ -62,10 +66,26 @@ impl RemoteGrant {
             mirror: false,
             host: None,
         };
-        let asked = requested.asked(Reach::Remote { takes });
+        let asked = requested.asked(reach);
         let memory = GrantedMemory::ask(&access.network, &access.credentials, asked, on_revoked)?;
         let access = Arc::clone(access);
         Ok(Self { memory, access })
+    }
+
+    /// As [`RemoteGrant::open`]; where its memory node is away, other memory takes its place, empty, on another node.
+    /// What lies on the one that is away is freed when that is back. `held`: of this process, which moves it from there.
+    ///
+    /// # Errors
+    /// As there. Then nothing has changed.
+    pub fn open_elsewhere(
+        access: &Arc<RemoteAccess>,
+        requested: RemoteRequest,
+        (takes, held): (bool, Option<&RemoteGrant>),
+        on_revoked: OnRevoked,
+    ) -> Result<Self> {
+        let held = held.map(|held| (held.memory.id(), held.memory.epoch()));
+        let moves = Some(Moves { held });
+        Self::ask(access, requested, Reach::Remote { takes, moves }, on_revoked)
     }
 
     /// Reaches the memory: under keys drawn now, so what was reached before ends.

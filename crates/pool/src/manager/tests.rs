@@ -174,7 +174,10 @@ fn open_first(session: &ManagerSession) -> Opened {
         machine: 0,
         mirror: false,
         host: None,
-        reach: Reach::Remote { takes: true },
+        reach: Reach::Remote {
+            takes: true,
+            moves: None,
+        },
     };
     match session.ask(&Request::Open(requested)).expect("asked") {
         Reply::Opened(opened) => opened,

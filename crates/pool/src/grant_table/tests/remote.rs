@@ -2,7 +2,7 @@
 
 use super::hearing::called;
 use super::*;
-use crate::wire::{SLABS_AT_ONCE, SlabsRequest};
+use crate::wire::{Moves, SLABS_AT_ONCE, SlabsRequest};
 
 /// A node that is called over the fabric, on another machine than holders, and a larger one that is not.
 fn two() -> GrantTable {
@@ -14,7 +14,7 @@ fn two() -> GrantTable {
 
 fn remote(label: &str, extents: u64, takes: bool) -> OpenRequest {
     OpenRequest {
-        reach: Reach::Remote { takes },
+        reach: Reach::Remote { takes, moves: None },
         ..requested(label, extents)
     }
 }
@@ -325,4 +325,84 @@ fn it_is_read_by_name() {
     let epoch = grant_table.grant(id).expect("there").epoch;
     grant_table.confirmed(id, epoch, Nanos(0));
     assert!(grant_table.readable("b", "db").is_err(), "it is freed");
+}
+
+/// One whose node is away may be made anew on another. The former one has another label, and goes when its node is back.
+#[test]
+fn a_label_moves_from_a_node_that_is_away() {
+    let moving = |grant_table: &mut GrantTable, takes, held| {
+        let requested = OpenRequest {
+            reach: Reach::Remote {
+                takes,
+                moves: Some(Moves { held }),
+            },
+            ..requested("db", 2)
+        };
+        grant_table.open("b", &requested, Nanos(0), LEASE)
+    };
+    let mut grant_table = two();
+    let (id, epoch) = admit(moving(&mut grant_table, true, None));
+    let slab = opened(open_slabs(&mut grant_table, (id, epoch), &[2]))[0];
+    let again = admit(moving(&mut grant_table, true, None));
+    assert_eq!(again.0, id, "its node is there");
+    let stays = moving(&mut grant_table, false, Some(again));
+    assert!(
+        matches!(&stays, Err(Error::Busy(text)) if text.contains("stays")),
+        "{stays:?}"
+    );
+    grant_table.leave(NodeId(1));
+    let full = moving(&mut grant_table, true, None);
+    assert!(matches!(full, Err(Error::Full(_))), "there is no other: {full:?}");
+    grant_table.lendable("b", id, again.1).expect("nothing was changed");
+    grant_table.join(&called(3, 4)).expect("joined");
+    for held in [None, Some((id, epoch)), Some((slab.0, again.1))] {
+        let busy = moving(&mut grant_table, false, held);
+        assert!(matches!(busy, Err(Error::Busy(_))), "it has another holder: {busy:?}");
+    }
+    let stays = open(&mut grant_table, true);
+    assert!(matches!(stays, Err(Error::Lost(_))), "that is not asked for: {stays:?}");
+
+    let moved = admit(moving(&mut grant_table, false, Some(again)));
+    assert!(moved.0 != id);
+    assert_eq!(
+        grant_table.lendable("b", moved.0, moved.1).expect("its own").0,
+        NodeId(3)
+    );
+    let gone = grant_table.renew("b", id, again.1, Nanos(0), LEASE);
+    assert!(matches!(gone, Err(Error::Revoked(_))), "{gone:?}");
+    let former = grant_table.grant(id).expect("it counts still");
+    assert_eq!((former.phase, &*former.label), (Phase::Freeing, "db/lost-1"));
+    assert_eq!(grant_table.readable("b", "db").expect("it is there").0, moved.0);
+    // The slab of the same number lies where it lay, on the lost node: it is not made anew.
+    let away = open_slabs(&mut grant_table, moved, &[2]).expect("its own").remove(0);
+    assert!(matches!(away, Err(Error::Lost(_))), "{away:?}");
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+
+    grant_table.join(&called(1, 4)).expect("joined");
+    assert_eq!(grant_table.work_of(NodeId(1)), [id]);
+    confirm(&mut grant_table, id);
+    assert!(grant_table.grant(id).is_err());
+    assert_eq!(opened(open_slabs(&mut grant_table, moved, &[2]))[0].0, slab.0);
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// Given back by its holder, as the node is away, it does not keep the label.
+#[test]
+fn a_label_moves_from_what_is_being_freed() {
+    let mut grant_table = two();
+    let (id, epoch) = admit(open(&mut grant_table, true));
+    grant_table.join(&called(3, 4)).expect("joined");
+    grant_table.leave(NodeId(1));
+    let released = grant_table.release("b", id, epoch, true, Nanos(0));
+    released.expect("its own");
+    let requested = OpenRequest {
+        reach: Reach::Remote {
+            takes: false,
+            moves: Some(Moves { held: None }),
+        },
+        ..requested("db", 2)
+    };
+    let moved = admit(grant_table.open("b", &requested, Nanos(0), LEASE));
+    assert!(moved.0 != id);
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
 }

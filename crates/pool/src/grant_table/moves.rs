@@ -1,0 +1,84 @@
+//! Memory that is reached over the fabric, whose node is lost: its label gets other memory, on another node.
+//!
+//! ```text
+//!   "db" ── grant 4, on a node that is away         "db/lost-4" ── grant 4, freed when the node is back
+//!                                            ──▶
+//!                                                   "db" ── grant 9, on another node, empty
+//! ```
+//!
+//! No node has to confirm it: keys of the former memory reach nothing that the label names any more. The slabs of a
+//! grant follow its label ([`super::slabs`]).
+
+use super::{Grant, GrantId, GrantTable, Node, Opening, check_reach, check_takes};
+use crate::ids::{Phase, is_slab_label};
+use crate::wire::{Moves, OpenRequest, Reach};
+use cenote_base::rt::Nanos;
+use cenote_base::{Error, Result};
+
+/// What its own holder wants to move stays, while its node is there: else that is to be told of no other holder.
+///
+/// # Errors
+/// [`Error::Busy`].
+pub(super) fn check_stays(id: GrantId, grant: &Grant, requested: &OpenRequest) -> Result<()> {
+    match grant.phase == Phase::Held && is_held(id, grant, requested) {
+        false => Ok(()),
+        true => Err(Error::Busy(format!(
+            "grant {id} stays where it lies: memory node {} is connected",
+            grant.node
+        ))),
+    }
+}
+
+/// Whether it is the client's that asks.
+fn is_held(id: GrantId, grant: &Grant, requested: &OpenRequest) -> bool {
+    match requested.reach {
+        Reach::Remote {
+            moves: Some(Moves { held }),
+            ..
+        } => held == Some((id, grant.epoch)),
+        _ => false,
+    }
+}
+
+impl GrantTable {
+    /// Whether a request has the label move from this grant. A node that may yet join a manager which has just begun to
+    /// lead is waited for.
+    pub(super) fn moves(&self, id: GrantId, requested: &OpenRequest, now: Nanos) -> bool {
+        let Some(grant) = self.grants.get(&id) else {
+            return false;
+        };
+        let has_left = |node: &Node| !node.connected && (node.has_joined() || now >= self.nodes_come);
+        let is_away = self.nodes.get(&grant.node).is_some_and(has_left);
+        let wants = matches!(requested.reach, Reach::Remote { moves: Some(_), .. });
+        wants && is_away && grant.remote && !is_slab_label(&grant.label)
+    }
+
+    /// The label's memory is made anew, on a node that is there; nothing is changed where there is no room.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if another holds it, and it is not to be taken; those of new memory.
+    pub(super) fn open_elsewhere(
+        &mut self,
+        id: GrantId,
+        bytes: u64,
+        requested: &OpenRequest,
+        now: Nanos,
+        lease: Nanos,
+    ) -> Result<Opening> {
+        let former = self.grant(id)?;
+        let (tenant, label) = (former.tenant.clone(), format!("{}/lost-{id}", former.label));
+        check_reach(id, former.remote, requested)?;
+        if former.phase == Phase::Held && !is_held(id, former, requested) {
+            check_takes(id, requested.reach)?;
+        }
+        let opening = self.open_new(&tenant, bytes, requested, now, lease)?;
+        if let Opening::Admit(new, _) = opening {
+            assert!(new != id, "other memory is another grant");
+            if let Some(former) = self.grants.get_mut(&id) {
+                former.label = label;
+            }
+            self.set_freeing(id);
+        }
+        Ok(opening)
+    }
+}
