@@ -6,6 +6,8 @@
 //!                                                   "db" ── grant 9, on another node, empty
 //! ```
 //!
+//! A slab moves when it was freed: its holder frees what it does not reach, and asks for the same number again.
+//!
 //! No node has to confirm it: keys of the former memory reach nothing that the label names any more. The slabs of a
 //! grant follow its label ([`super::slabs`]).
 
@@ -50,7 +52,9 @@ impl GrantTable {
         let has_left = |node: &Node| !node.connected && (node.has_joined() || now >= self.nodes_come);
         let is_away = self.nodes.get(&grant.node).is_some_and(has_left);
         let wants = matches!(requested.reach, Reach::Remote { moves: Some(_), .. });
-        wants && is_away && grant.remote && !is_slab_label(&grant.label)
+        // A slab that is held lies where it lies until its holder has freed it.
+        let may = !is_slab_label(&grant.label) || grant.phase == Phase::Freeing;
+        wants && may && is_away && grant.remote
     }
 
     /// The label's memory is made anew, on a node that is there; nothing is changed where there is no room.
@@ -71,7 +75,14 @@ impl GrantTable {
         if former.phase == Phase::Held && !is_held(id, former, requested) {
             check_takes(id, requested.reach)?;
         }
-        let opening = self.open_new(&tenant, bytes, requested, now, lease)?;
+        let node = former.node;
+        let no_room = |error| match error {
+            Error::Full(why) => Error::Lost(format!(
+                "memory node {node} is not there, and no other takes its place: {why}"
+            )),
+            error => error,
+        };
+        let opening = self.open_new(&tenant, bytes, requested, now, lease).map_err(no_room)?;
         if let Opening::Admit(new, _) = opening {
             assert!(new != id, "other memory is another grant");
             if let Some(former) = self.grants.get_mut(&id) {

@@ -10,7 +10,7 @@
 
 use super::{GrantId, GrantTable, Opening};
 use crate::ids::{is_slab_label, slab_label};
-use crate::wire::{OpenRequest, Reach, SLABS_AT_ONCE, SlabsRequest};
+use crate::wire::{Moves, OpenRequest, Reach, SLABS_AT_ONCE, SlabsRequest};
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
 
@@ -28,7 +28,7 @@ impl SlabsRequest {
             host: None,
             reach: Reach::Remote {
                 takes: true,
-                moves: None,
+                moves: Some(Moves { held: None }),
             },
         }
     }

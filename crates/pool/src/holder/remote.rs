@@ -76,7 +76,7 @@ impl RemoteGrant {
     /// What lies on the one that is away is freed when that is back. `held`: of this process, which moves it from there.
     ///
     /// # Errors
-    /// As there. Then nothing has changed.
+    /// As there.
     pub fn open_elsewhere(
         access: &Arc<RemoteAccess>,
         requested: RemoteRequest,

@@ -352,7 +352,10 @@ fn a_label_moves_from_a_node_that_is_away() {
     );
     grant_table.leave(NodeId(1));
     let full = moving(&mut grant_table, true, None);
-    assert!(matches!(full, Err(Error::Full(_))), "there is no other: {full:?}");
+    assert!(
+        matches!(&full, Err(Error::Lost(text)) if text.contains("no other takes its place")),
+        "{full:?}"
+    );
     grant_table.lendable("b", id, again.1).expect("nothing was changed");
     grant_table.join(&called(3, 4)).expect("joined");
     for held in [None, Some((id, epoch)), Some((slab.0, again.1))] {
@@ -405,4 +408,24 @@ fn a_label_moves_from_what_is_being_freed() {
     let moved = admit(grant_table.open("b", &requested, Nanos(0), LEASE));
     assert!(moved.0 != id);
     assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// A slab that its holder has freed, as its node is away, is made anew elsewhere; one that is held stays.
+#[test]
+fn a_freed_slab_keeps_no_number_on_a_node_that_is_away() {
+    let mut grant_table = two();
+    let first = admit(open(&mut grant_table, true));
+    grant_table.join(&called(3, 8)).expect("joined");
+    let slab = opened(open_slabs(&mut grant_table, first, &[4]))[0].0;
+    assert_eq!(grant_table.grant(slab).expect("there").node, NodeId(3));
+    grant_table.leave(NodeId(3));
+    let away = open_slabs(&mut grant_table, first, &[4]).expect("its own").remove(0);
+    assert!(matches!(away, Err(Error::Lost(_))), "{away:?}");
+    grant_table.free_slab("b", first, 4).expect("freed");
+    let again = opened(open_slabs(&mut grant_table, first, &[4]))[0].0;
+    assert_eq!(grant_table.grant(again).expect("there").node, NodeId(1));
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+    grant_table.join(&called(3, 8)).expect("joined");
+    confirm(&mut grant_table, slab);
+    assert!(grant_table.grant(slab).is_err() && grant_table.grant(again).is_ok());
 }
