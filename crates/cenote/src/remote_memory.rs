@@ -197,6 +197,18 @@ impl Holder {
         Ok(())
     }
 
+    /// From a memory node that is away to another: also if another process of this database holds it, the first time.
+    fn move_first(&self, held: &mut Held, database: u128) -> Result<()> {
+        let requested = self.requested(self.label.of(database), self.bytes);
+        let on_revoked = Box::new(|error: &Error| log::warn!("{error}; going on without remote memory"));
+        let (access, whose) = (self.access(held)?, (!held.was_granted, held.first.as_ref()));
+        let opened = RemoteGrant::open_elsewhere(&access, requested, whose, on_revoked)?;
+        self.say("", &opened);
+        held.was_granted = true;
+        held.first = Some(opened);
+        Ok(())
+    }
+
     /// Asks for slabs that are not held, and keeps those that there are.
     fn open_slabs(
         &self,
@@ -258,6 +270,10 @@ impl RemoteProvider for Holder {
             held.lose();
         }
         connected
+    }
+
+    fn elsewhere(&self, database: u128) -> Result<()> {
+        self.move_first(&mut self.lock(), database)
     }
 
     fn slab(&self, _: u128, slab: u32) -> Result<RemoteMemory> {

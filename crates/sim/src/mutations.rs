@@ -90,7 +90,7 @@ fn place(fault: Fault) -> Option<(Name, u64)> {
         LeaseLong | LeaseForgotten | ClaimHeard => (Name::Servers, 60),
         DriveWaited => (Name::Servers, 120),
         NameStands | WatermarkUnread | CopyAhead | ChangeUnknown => (Name::Readers, 60),
-        WatermarkFloor | WatermarkEarly => (Name::Readers, 60),
+        WatermarkFloor | WatermarkEarly | StandbyStale => (Name::Readers, 60),
         PodLinesKept | PodFrameAhead | PodFrameChanged | PodStartUnread => (Name::Readers, 60),
         CarriedPurged | CarriedUnheld => (Name::Readers, 60),
         ForeignRegion => (Name::Pages, 60),

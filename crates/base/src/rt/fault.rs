@@ -94,6 +94,8 @@ faults! {
     StillOwned = "still-owned",
     /// The names of copies stand that were in a slab of remote memory which is lost.
     LostSlabNamed = "lost-slab-named",
+    /// While the first part of remote memory is away, the server takes copies for whole whose pages have changed.
+    StandbyStale = "standby-stale",
     /// A page comes into a frame while its copy moves from one slab of remote memory to another.
     MoveUnwaited = "move-unwaited",
     /// The name of a copy in remote memory stands, though the page has changed, and readers are told of the change.

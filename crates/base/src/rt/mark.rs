@@ -47,6 +47,10 @@ marks! {
     RingRound = "times round the redo ring",
     /// A change waited for room in the redo ring.
     RingFull = "waits for room in the redo ring",
+    /// Remote memory is in use again, with copies that the server knew of.
+    StandbyKept = "remote memory taken again with its copies",
+    /// A page changed while the directory of remote memory was written anew.
+    StandbyOvertaken = "copies overtaken while their names were written anew",
     /// A double-write area was used again, after a sync of the spaces.
     AreaReused = "double-write areas used again",
     /// A changed page was written for its frame.

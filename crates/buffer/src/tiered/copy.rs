@@ -1,8 +1,9 @@
-//! A remote copy of a page.
+//! A remote copy of a page, and what the server knows of the page.
 
 use cenote_base::Lsn;
 
 use super::layout::RemoteSlot;
+use crate::lower::Trace;
 
 /// Where a page's remote copy lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,4 +13,23 @@ pub struct Copy {
     pub lsn: Lsn,
     /// The page's checksum in it.
     pub sum: u32,
+}
+
+/// What is known of a page.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Entry {
+    pub copy: Option<Copy>,
+    /// It is in a frame.
+    pub registered: bool,
+    /// When it left its last one, by the table's clock.
+    pub idle_since: u64,
+    /// As of when it left its frame, or was found at the start.
+    pub trace: Trace,
+}
+
+impl Entry {
+    /// Found at the start, and newer than storage perhaps; which redo it has is not known before the log is replayed.
+    pub fn is_unproven(&self) -> bool {
+        self.trace.is_dirty() && self.trace.head.is_none()
+    }
 }

@@ -14,7 +14,7 @@
 //! leaves one behind. Names of slabs that are not there are neither read nor written: their tags are of the past.
 
 use cenote_base::rt::Nanos;
-use cenote_base::rt::atomic::{AtomicU64, Ordering};
+use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::{Error, Lsn, PAGE_SIZE, PageId, Result};
 use cenote_fabric::rdma::{RemoteMemory, Work};
 use cenote_storage::{Control, redo};
@@ -41,10 +41,14 @@ pub struct Link {
     pub incarnation: u128,
     /// The position that was written last for readers.
     watermark: AtomicU64,
+    /// Names say the truth: readers may be told so.
+    is_open: AtomicBool,
 }
 
 /// What the header says of a former start.
 pub struct Former {
+    /// Which start wrote it; 0: none that is known.
+    pub incarnation: u128,
     /// Slabs that may be granted: bits.
     pub granted: u64,
     /// Whether they are of the size that slabs have now.
@@ -71,12 +75,18 @@ impl Link {
         assert!(incarnation != 0, "a start has an incarnation");
         let memory = source.connect(database, patience)?;
         let layout = Layout::plan(memory.len(), Slabs::of(source.growth()))?;
-        Ok(Self {
+        Ok(Self::of(memory, layout, incarnation))
+    }
+
+    /// To memory that is reached.
+    pub fn of(memory: RemoteMemory, layout: Layout, incarnation: u128) -> Self {
+        Self {
             ways: Ways::new(memory, layout.slabs.most),
             layout,
             incarnation,
             watermark: AtomicU64::new(0),
-        })
+            is_open: AtomicBool::new(false),
+        }
     }
 
     /// The node with the first part, for messages.
@@ -200,7 +210,8 @@ impl Link {
     /// # Errors
     /// As of [`Link::clear`].
     pub fn raise_watermark(&self, lsn: Lsn) -> Result<(), Failure> {
-        if self.watermark.load(Ordering::Relaxed) >= lsn.raw() {
+        let is_open = self.is_open.load(Ordering::Acquire);
+        if !is_open || self.watermark.load(Ordering::Relaxed) >= lsn.raw() {
             return Ok(());
         }
         let watermark = Watermark { lsn, tag: self.tag() };
@@ -208,6 +219,11 @@ impl Link {
         written.map_err(Failure::of_first)?;
         self.watermark.store(lsn.raw(), Ordering::Relaxed);
         Ok(())
+    }
+
+    /// All names that were written are of copies which lack no change, or are empty: watermarks may say so from here on.
+    pub fn open_to_readers(&self) {
+        self.is_open.store(true, Ordering::Release);
     }
 
     fn name(&self, page: PageId, copy: Copy) -> Name {
@@ -238,6 +254,7 @@ impl Link {
             Err(why) => Some(*why),
         };
         Ok(Former {
+            incarnation: of_database.as_ref().map_or(0, |header| header.incarnation),
             // Without a header there may be any.
             granted: of_database.map_or(self.layout.slabs.all(), |header| header.granted),
             same_slabs: of_database.is_ok_and(|header| header.slabs == self.layout.slabs),

@@ -43,6 +43,7 @@ mod rebuild;
 mod scale;
 mod scaling;
 mod source;
+mod standby;
 mod table;
 mod ways;
 
@@ -52,6 +53,7 @@ use std::sync::Arc;
 use cenote_base::page_io::{PageIo, PageRead, PageWrite};
 use cenote_base::rt::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_base::rt::fault::{Fault, planted};
+use cenote_base::rt::mark::{self, Mark};
 use cenote_base::rt::{self, Mutex, Nanos};
 use cenote_base::{Error, Lsn, PageId, Result};
 use cenote_storage::{Storage, redo};
@@ -59,8 +61,9 @@ use cenote_storage::{Storage, redo};
 use self::copy::Copy;
 use self::index::Index;
 pub use self::layout::Layout as RemoteLayout;
+use self::layout::Part;
 pub use self::layout::RemoteSlot;
-use self::link::{Found, Link};
+use self::link::{Former, Found, Link};
 pub(crate) use self::reader::ReaderTier;
 use self::scaling::Scaling;
 pub use self::source::{Growth, RemoteProvider, RemoteSource, SLABS_MAX};
@@ -75,6 +78,10 @@ use crate::stats::TierStats;
 
 /// Pages that readers have used, and that are looked up at once.
 const TOUCHED_MOST: usize = 64;
+/// Copies that are looked at, or entered again, under the table's lock at once.
+const AT_ONCE: usize = 1 << 12;
+/// Copies of a part that are read to see whether it is the memory that it was.
+const SAMPLE: usize = 8;
 /// How long a page waits for the name of its former slot to be overwritten, between two looks.
 const FADING_TURN: Nanos = Nanos::from_micros(5);
 /// Redo that a start reads for names of before, in bytes: a watermark is some milliseconds behind.
@@ -83,6 +90,8 @@ const SCANNED_MAX: u64 = 64 << 20;
 const START_PATIENCE: Nanos = Nanos::from_secs(30);
 /// The same of a reader that has taken the database, and each later look.
 const PATIENCE: Nanos = Nanos::from_secs(2);
+/// How long a part is looked for where it was, before it is made anew elsewhere.
+const MOVE_AFTER: Nanos = Nanos::from_secs(5);
 
 /// The tier. See the module.
 pub(crate) struct Tier {
@@ -99,6 +108,8 @@ pub(crate) struct Tier {
     turn: Mutex<()>,
     /// Held by a thread that changes whose remote memory is.
     owning: Mutex<()>,
+    /// Since when the first part has been looked for in vain.
+    away_since: Mutex<Option<Nanos>>,
     /// What failed last.
     said: Mutex<String>,
     counts: TierCounts,
@@ -140,6 +151,7 @@ impl Tier {
             is_shared: storage.nodes().is_some(),
             to_disown: AtomicBool::new(true),
             owning: Mutex::new(()),
+            away_since: Mutex::default(),
             said: Mutex::default(),
             counts: TierCounts::default(),
         };
@@ -199,20 +211,22 @@ impl Tier {
         }
         report.remote_discarded += drop_twice(&mut kept);
         report.remote_kept = kept.len() as u64;
-        self.own(link, control.incarnation, &kept)?;
         // A change that storage lacks is not before the checkpoint.
         let checkpoint = control.checkpoint;
-        let mut table = self.table.lock();
-        for (page, copy) in kept {
-            let is_dirty = copy.lsn > checkpoint && !self.is_shared;
-            let rec = if is_dirty { checkpoint } else { Lsn::ZERO };
-            let trace = Trace {
-                lsn: copy.lsn,
-                rec,
-                ..Trace::default()
-            };
-            table.adopt(page, copy, trace);
-        }
+        let trace = |copy: &Copy| Trace {
+            lsn: copy.lsn,
+            rec: match copy.lsn > checkpoint && !self.is_shared {
+                true => checkpoint,
+                false => Lsn::ZERO,
+            },
+            ..Trace::default()
+        };
+        let adopt = |table: &mut Table| {
+            kept.iter()
+                .for_each(|(page, copy)| table.adopt(*page, *copy, trace(copy)))
+        };
+        let (link, ()) = self.own(link, control.incarnation, &kept, adopt)?;
+        link.open_to_readers();
         Ok(())
     }
 
@@ -241,27 +255,110 @@ impl Tier {
         }
     }
 
-    /// Makes remote memory this start's, with the slots of `kept` and no others in use.
-    fn own(&self, link: Link, former: u128, kept: &[(PageId, Copy)]) -> Result<()> {
+    /// Makes remote memory this start's, with the slots of `kept` and no others in use; `adopt` enters those.
+    fn own<T>(
+        &self,
+        link: Link,
+        former: u128,
+        kept: &[(PageId, Copy)],
+        adopt: impl FnOnce(&mut Table) -> T,
+    ) -> Result<(Arc<Link>, T)> {
         let database = self.storage.control().get().database;
         let index = self.is_shared.then(|| Index::of(link.layout, kept));
+        let used: rt::HashSet<RemoteSlot> = kept.iter().map(|(_, copy)| copy.slot).collect();
         let _owning = self.owning.lock();
         link.begin((database, self.granted()), former, kept, index.as_ref())?;
         self.storage.control().update(|c| c.incarnation = link.incarnation)?;
         link.complete(database, self.granted())?;
         let mut table = self.table.lock();
-        let slabs = link.ways.reached();
-        table.attach(Arc::new(link), index);
+        let (slabs, link) = (link.ways.reached(), Arc::new(link));
+        table.attach(Arc::clone(&link), index);
         let added = slabs.into_iter().all(|slab| table.add_slab(slab));
         assert!(added, "no write is under way to memory that a start takes over");
-        let used: rt::HashSet<RemoteSlot> = kept.iter().map(|(_, copy)| copy.slot).collect();
         table.retain_free(|slot| !used.contains(&slot));
         assert!(
             table.free_slots() + kept.len() == table.slots() as usize,
             "each copy that a start keeps has a slot of its own, and all others are free"
         );
+        let adopted = adopt(&mut table);
         self.to_disown.store(false, Ordering::SeqCst);
-        Ok(())
+        Ok((link, adopted))
+    }
+
+    /// Takes remote memory that was lost into use again: with the copies that are there still, where the standby knows
+    /// of some. Says how many.
+    fn take_again(&self) -> Result<usize> {
+        self.check_owner()?;
+        let link = self.look_for_first()?;
+        let former = link.former(&self.storage.control().get())?;
+        self.reach_slabs(&link, &former, PATIENCE);
+        let kept = self.copies_there(&link, &former);
+        let (link, ()) = self.own(link, 0, &kept, |_| ())?;
+        let lost = || Error::Lost("remote memory was lost again".into());
+        let stale = self.adopt_again(&link, &kept).ok_or_else(lost)?;
+        if !kept.is_empty() {
+            mark::pass(Mark::StandbyKept);
+        }
+        if !stale.is_empty() {
+            mark::pass(Mark::StandbyOvertaken);
+        }
+        // Rounds go on meanwhile, and tell readers nothing.
+        self.empty(&link, &stale);
+        link.open_to_readers();
+        *self.away_since.lock() = None;
+        Ok(kept.len() - stale.len())
+    }
+
+    /// The copies that the standby knows and that are there over a new way.
+    fn copies_there(&self, link: &Link, former: &Former) -> Vec<(PageId, Copy)> {
+        let mut parts = match self.table.lock().standby() {
+            Some(standby) => standby.parts_there(link, former),
+            None => return Vec::new(),
+        };
+        let (mut kept, mut after) = (Vec::new(), None);
+        loop {
+            let some = match self.table.lock().standby() {
+                Some(standby) => standby.copies(after, AT_ONCE),
+                None => return Vec::new(),
+            };
+            after = some.last().map(|(page, _)| *page);
+            let is_last = some.len() < AT_ONCE;
+            kept.extend(some);
+            if is_last {
+                break;
+            }
+        }
+        kept.retain(|(_, copy)| parts.contains(&link.layout.part_of(copy.slot)));
+        parts.retain(|part| is_same_memory(link, *part, &kept));
+        kept.retain(|(_, copy)| parts.contains(&link.layout.part_of(copy.slot)));
+        kept
+    }
+
+    /// Enters them, some at a time: threads that look for pages wait for the table. The slots of those that are stale;
+    /// `None`: remote memory was lost again.
+    fn adopt_again(&self, link: &Arc<Link>, kept: &[(PageId, Copy)]) -> Option<Vec<RemoteSlot>> {
+        let mut stale = Vec::new();
+        for some in kept.chunks(AT_ONCE) {
+            stale.extend(self.with_table(link, |table| table.adopt_again(some))?);
+        }
+        self.with_table(link, Table::drop_standby)?;
+        Some(stale)
+    }
+
+    /// The way to the first part, or to another that takes its place.
+    fn look_for_first(&self) -> Result<Link> {
+        let error = match self.connect(PATIENCE) {
+            Ok(link) => return Ok(link),
+            Err(error) => error,
+        };
+        let since = *self.away_since.lock().get_or_insert_with(rt::now);
+        if rt::now().since(since) < MOVE_AFTER {
+            return Err(error);
+        }
+        self.check_owner()?;
+        let moved = self.source.elsewhere(self.database(), PATIENCE);
+        moved.map_err(|why| Error::Lost(format!("{error}; and it is not made anew elsewhere: {why}")))?;
+        self.connect(PATIENCE)
     }
 
     /// Remote memory is taken from the server that has it: by one that has the database, and no other.
@@ -294,7 +391,7 @@ impl Tier {
         let mut table = self.table.lock();
         if table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
             self.to_disown.store(true, Ordering::SeqCst);
-            table.drop_copies();
+            table.lose(self.is_shared);
             count(&self.counts.losses);
             drop(table);
             eprintln!("cenote: remote memory: {error}; going on with storage, nothing is lost");
@@ -540,6 +637,14 @@ fn trace_of(noted: Trace, lsn: Lsn) -> Trace {
     Trace { lsn, ..noted }
 }
 
+/// Whether copies are where they were, as some of them show: a slab may have been freed, and be other memory.
+fn is_same_memory(link: &Link, part: Part, kept: &[(PageId, Copy)]) -> bool {
+    let of_part = kept.iter().filter(|(_, copy)| link.layout.part_of(copy.slot) == part);
+    let count = of_part.clone().count();
+    let some: Vec<(PageId, Copy)> = of_part.step_by((count / SAMPLE).max(1)).copied().collect();
+    some.is_empty() || link.read_many(&some).iter().any(Result::is_ok)
+}
+
 /// Two names for one page: neither is believed. Says how many were dropped.
 fn drop_twice(kept: &mut Vec<(PageId, Copy)>) -> u64 {
     let mut times: rt::HashMap<PageId, u32> = rt::HashMap::default();
@@ -617,6 +722,9 @@ impl Lower for Tier {
 
     fn let_go(&self, page: PageId, trace: &Trace) -> bool {
         let mut table = self.table.lock();
+        if let Some(standby) = table.standby() {
+            standby.changed(page, trace.lsn);
+        }
         let copy = table.get(page).and_then(|entry| entry.copy);
         let whole = match copy {
             Some(copy) => copy.lsn == trace.lsn,
@@ -669,6 +777,9 @@ impl Lower for Tier {
     fn forget(&self, space: u32, pages: Range<u32>) -> bool {
         let (link, slots) = {
             let mut table = self.table.lock();
+            if let Some(standby) = table.standby() {
+                standby.forget(space, pages.clone());
+            }
             let which = table.pages_of(space, pages);
             (table.link.clone(), table.forget(&which))
         };
@@ -696,6 +807,7 @@ impl Lower for Tier {
         let had = table.link.is_some() || !pages.is_empty();
         self.to_disown.store(true, Ordering::SeqCst);
         table.drop_copies();
+        table.drop_standby();
         table.forget(&pages);
         had
     }
@@ -730,6 +842,9 @@ impl Lower for Tier {
     fn changed(&self, pages: &[(PageId, Lsn)]) {
         let (link, slots) = {
             let mut table = self.table.lock();
+            if let Some(standby) = table.standby() {
+                pages.iter().for_each(|(page, lsn)| standby.changed(*page, *lsn));
+            }
             let Some(link) = table.link.clone() else { return };
             (link, table.overtaken(pages))
         };
@@ -776,21 +891,15 @@ impl Lower for Tier {
         lacking
     }
 
-    /// Takes remote memory that was lost into use again, empty.
+    /// Takes remote memory that was lost into use again.
     fn maintain(&self) {
         if self.table.lock().link.is_some() {
             return;
         }
         // The thread that scales may be about to change what is granted.
         let _one = self.turn.lock();
-        let fresh = self.check_owner().and_then(|()| self.connect(PATIENCE));
-        let reached = fresh.and_then(|link| {
-            let former = link.former(&self.storage.control().get())?;
-            self.reach_slabs(&link, &former, PATIENCE);
-            Ok(link)
-        });
-        match reached.and_then(|link| self.own(link, 0, &[])) {
-            Ok(()) => eprintln!("cenote: remote memory is in use again"),
+        match self.take_again() {
+            Ok(kept) => eprintln!("cenote: remote memory is in use again, with {kept} pages of before"),
             Err(error) => self.say(&error),
         }
     }
@@ -800,7 +909,7 @@ impl Lower for Tier {
             let table = self.table.lock();
             table.check(problems);
             let idle = table.entries().filter(|(_, entry)| !entry.registered);
-            let written = |(page, entry): (&PageId, &table::Entry)| {
+            let written = |(page, entry): (&PageId, &copy::Entry)| {
                 let copy = entry.copy.filter(|copy| copy.lsn != Lsn::ZERO)?;
                 Some((*page, copy))
             };

@@ -28,7 +28,7 @@ use super::policy::{PERIOD, Sample, Step};
 use super::scaling::{bit, slabs_in};
 use super::table::{Ending, Table};
 use super::ways::Failure;
-use super::{PATIENCE, Tier, count};
+use super::{MOVE_AFTER, PATIENCE, Tier, count};
 use crate::lower::Outgoing;
 use crate::remote::{PartState, RemotePart, RemoteSize};
 use crate::stats::TierStats;
@@ -44,13 +44,13 @@ const REFUSED: Nanos = Nanos::from_secs(10);
 
 impl Tier {
     /// Runs `change` of the table if `link` is what it is about still.
-    fn with_table<T>(&self, link: &Arc<Link>, change: impl FnOnce(&mut Table) -> T) -> Option<T> {
+    pub(super) fn with_table<T>(&self, link: &Arc<Link>, change: impl FnOnce(&mut Table) -> T) -> Option<T> {
         let mut table = self.table.lock();
         let is_current = table.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link));
         is_current.then(|| change(&mut table))
     }
 
-    fn database(&self) -> u128 {
+    pub(super) fn database(&self) -> u128 {
         self.storage.control().get().database
     }
 
@@ -213,15 +213,44 @@ impl Tier {
             return;
         };
         let there = staying.iter().chain(&leaving).fold(0, |bits, slab| bits | bit(*slab));
-        for slab in slabs_in(kept & !there) {
+        let away = kept & !there;
+        self.scaling.lock().away_since.retain(|slab, _| away & bit(*slab) != 0);
+        for slab in slabs_in(away) {
             if is_over() || self.with_table(link, |_| ()).is_none() {
                 return;
             }
             match link.reach(&self.source, (self.database(), PATIENCE), slab) {
-                Ok(()) if self.with_table(link, |table| table.add_slab(slab)) == Some(true) => self.say_size(link),
-                Ok(()) => link.ways.set(slab, None),
-                Err(error) => self.say(&error),
+                Ok(()) => self.reached_again(link, slab),
+                Err(error) => self.not_reached(slab, &error),
             }
+        }
+    }
+
+    fn reached_again(&self, link: &Arc<Link>, slab: u32) {
+        self.scaling.lock().away_since.remove(&slab);
+        match self.with_table(link, |table| table.add_slab(slab)) {
+            Some(true) => self.say_size(link),
+            // A write of before is under way still.
+            _ => link.ways.set(slab, None),
+        }
+    }
+
+    /// A slab that has been looked for in vain for long is given back, and looked for anew: what was there counts for
+    /// nothing, and a node that is there may have room.
+    fn not_reached(&self, slab: u32, error: &Error) {
+        self.say(error);
+        let is_long_away = {
+            let mut scaling = self.scaling.lock();
+            let since = scaling.away_since.entry(slab).or_insert_with(rt::now);
+            let is_long_away = rt::now().since(*since) >= MOVE_AFTER;
+            if is_long_away {
+                *since = rt::now();
+            }
+            is_long_away
+        };
+        if is_long_away {
+            let given_back = self.source.give_back(self.database(), slab, PATIENCE);
+            given_back.unwrap_or_else(|error| self.say(&error));
         }
     }
 

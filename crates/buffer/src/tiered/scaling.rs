@@ -1,5 +1,7 @@
 //! What is known of the slabs of remote memory that no table has: which may be granted, and how many are wanted.
 
+use std::collections::BTreeMap;
+
 use cenote_base::rt::{self, Nanos};
 
 use super::link::Former;
@@ -26,6 +28,8 @@ pub struct Scaling {
     pub taken: u64,
     pub returned: u64,
     pub moved: u64,
+    /// Since when slabs that are granted have been looked for in vain.
+    pub away_since: BTreeMap<u32, Nanos>,
 }
 
 /// The bit of a slab.
@@ -52,6 +56,7 @@ impl Scaling {
             taken: 0,
             returned: 0,
             moved: 0,
+            away_since: BTreeMap::new(),
         }
     }
 

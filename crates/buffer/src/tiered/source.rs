@@ -20,6 +20,15 @@ pub trait RemoteProvider: Send + Sync {
     /// Why there is none.
     fn connect(&self, database: u128) -> Result<RemoteMemory>;
 
+    /// The first part is not reached where it is: it is to be made anew elsewhere, empty, for [`RemoteProvider::connect`]
+    /// to reach.
+    ///
+    /// # Errors
+    /// Why it stays where it is.
+    fn elsewhere(&self, _database: u128) -> Result<()> {
+        Err(Error::Invalid("this remote memory lies where it lies".into()))
+    }
+
     /// The slab of this number, which is granted if it is not yet. Asked again, it is reached anew.
     ///
     /// # Errors
@@ -154,6 +163,14 @@ impl RemoteSource {
     /// [`Error::Timeout`]; those of the endpoint.
     pub fn connect(&self, database: u128, patience: Nanos) -> Result<RemoteMemory> {
         self.within(patience, move |provider| provider.connect(database))
+    }
+
+    /// Has the first part made anew elsewhere, as [`RemoteSource::connect`].
+    ///
+    /// # Errors
+    /// As there, and those of [`RemoteProvider::elsewhere`].
+    pub fn elsewhere(&self, database: u128, patience: Nanos) -> Result<()> {
+        self.within(patience, move |provider| provider.elsewhere(database))
     }
 
     /// A slab, as [`RemoteSource::connect`].

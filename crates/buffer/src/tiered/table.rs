@@ -24,11 +24,12 @@ use std::sync::Arc;
 use cenote_base::rt::HashSet;
 use cenote_base::{Lsn, PageId};
 
-use super::copy::Copy;
+use super::copy::{Copy, Entry};
 use super::ghosts::Ghosts;
 use super::index::{Index, WordWrite};
 use super::layout::{Part, RemoteSlot};
 use super::link::Link;
+use super::standby::Standby;
 use crate::lower::Trace;
 
 /// Idle entries looked at for one that storage has, before the oldest goes whatever it is.
@@ -37,24 +38,6 @@ const LOOK: usize = 32;
 const LOOK_LEAVING: usize = 1024;
 /// Idle entries looked at for those that would go with a slab: the lock is held meanwhile.
 const COLD_LOOK: usize = 1 << 14;
-
-/// What is known of a page.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Entry {
-    pub copy: Option<Copy>,
-    /// It is in a frame.
-    pub registered: bool,
-    idle_since: u64,
-    /// As of when it left its frame, or was found at the start.
-    pub trace: Trace,
-}
-
-impl Entry {
-    /// Found at the start, and newer than storage perhaps; which redo it has is not known before the log is replayed.
-    pub fn is_unproven(&self) -> bool {
-        self.trace.is_dirty() && self.trace.head.is_none()
-    }
-}
 
 /// A slab that is there.
 struct Slab {
@@ -114,6 +97,8 @@ pub struct Table {
     slabs: Vec<Option<Slab>>,
     /// What readers find pages by, where there may be some.
     index: Option<Index>,
+    /// What is known of the copies while there is no way to the first part, where readers are told of changes.
+    standby: Option<Standby>,
     clock: u64,
     /// Copies of all parts.
     copies: u32,
@@ -135,6 +120,31 @@ impl Table {
         self.slabs = (0..link.layout.slabs.most).map(|_| None).collect();
         self.ghosts = Ghosts::new(link.layout.slabs.slots as usize);
         self.link = Some(link);
+    }
+
+    /// There is no way to remote memory any more, and no copy. `has_standby`: which there were stays known.
+    pub fn lose(&mut self, has_standby: bool) {
+        if let Some(link) = self.link.clone().filter(|_| has_standby) {
+            // As a whole: the table is locked.
+            let entries = std::mem::take(&mut self.entries);
+            let unsaved = self.unsaved.iter().map(|(_, page)| *page);
+            self.entries = unsaved.filter_map(|page| Some((page, *entries.get(&page)?))).collect();
+            let slabs = (0..).zip(&self.slabs);
+            let lost = slabs.filter(|(_, slab)| slab.as_ref().is_some_and(|slab| slab.is_lost));
+            let lost = lost.map(|(slab, _)| slab).collect();
+            self.standby = Some(Standby::of(&link, entries, lost));
+        }
+        self.drop_copies();
+    }
+
+    /// What is known of copies while there is no way to them.
+    pub fn standby(&mut self) -> Option<&mut Standby> {
+        self.standby.as_mut()
+    }
+
+    /// None of it is known any more.
+    pub fn drop_standby(&mut self) {
+        self.standby = None;
     }
 
     /// Forgets whatever is remote; what storage lacks stays known.
@@ -199,6 +209,9 @@ impl Table {
 
     /// The page is in a frame.
     pub fn register(&mut self, page: PageId) {
+        if let Some(standby) = &mut self.standby {
+            standby.register(page);
+        }
         if let Some(entry) = self.entries.get_mut(&page) {
             entry.registered = true;
             let idle = self.idle.remove(&entry.idle_since);
@@ -211,6 +224,9 @@ impl Table {
     /// The page is in no frame.
     pub fn unregister(&mut self, page: PageId) {
         self.clock += 1;
+        if let Some(standby) = &mut self.standby {
+            standby.unregister(page, self.clock);
+        }
         let Some(entry) = self.entries.get_mut(&page) else {
             return;
         };
@@ -552,6 +568,45 @@ impl Table {
         self.note(page, trace);
     }
 
+    /// Enters copies that were known while remote memory was away, and that its directory has by now. The slots of those
+    /// whose pages have changed since that was written, or have another copy: they are the caller's, to be emptied.
+    #[must_use]
+    pub fn adopt_again(&mut self, kept: &[(PageId, Copy)]) -> Vec<RemoteSlot> {
+        let mut stale = Vec::new();
+        for (page, copy) in kept {
+            let known = self.standby.as_ref().and_then(|standby| standby.entry(*page, *copy));
+            let has_copy = self.entries.get(page).is_some_and(|entry| entry.copy.is_some());
+            match known.filter(|_| !has_copy && self.is_served(copy.slot)) {
+                Some(known) => self.enter_again(*page, *copy, known),
+                None => stale.push(self.give_up_name(*page, *copy)),
+            }
+        }
+        stale
+    }
+
+    /// The page may have an entry: one that says what storage lacks.
+    fn enter_again(&mut self, page: PageId, copy: Copy, known: Entry) {
+        let entry = self.entries.entry(page).or_insert(Entry {
+            trace: Trace::saved(copy.lsn),
+            ..Entry::default()
+        });
+        (entry.registered, entry.idle_since) = (known.registered, known.idle_since);
+        self.give(page, copy);
+        if !known.registered {
+            let before = self.idle.insert(known.idle_since, page);
+            assert!(before.is_none(), "each page became idle at a time of its own");
+        }
+    }
+
+    fn give_up_name(&mut self, page: PageId, copy: Copy) -> RemoteSlot {
+        if let Some(index) = &mut self.index {
+            index.leave(page, copy.slot);
+        }
+        let new = self.emptied.insert(copy.slot);
+        assert!(new, "slot {} is of one page", copy.slot);
+        copy.slot
+    }
+
     /// Takes `slot` off the free ones; at the start only.
     pub fn retain_free(&mut self, keep: impl Fn(RemoteSlot) -> bool) {
         self.free.retain(|slot| keep(*slot));
@@ -794,7 +849,8 @@ impl Table {
         if self.idle.len() > self.entries.len() || self.unsaved.len() > self.entries.len() {
             problem("more pages in the lists than entries".into());
         }
-        if let Some(index) = &self.index {
+        // While copies are entered again it has those that are to come.
+        if let Some(index) = self.index.as_ref().filter(|_| self.standby.is_none()) {
             let copies = self.entries.iter();
             index.check(
                 copies.filter_map(|(page, entry)| Some((*page, entry.copy?.slot))),
@@ -850,9 +906,11 @@ fn slots_of(link: &Link, part: Part) -> impl DoubleEndedIterator<Item = RemoteSl
 
 #[cfg(test)]
 mod tests {
-    use super::super::layout::Layout;
-    use super::super::source::RemoteSource;
+    use super::super::layout::{Layout, Slabs};
+    use super::super::link::Former;
+    use super::super::source::{Growth, RemoteSource};
     use super::*;
+    use cenote_base::PAGE_SIZE;
     use cenote_base::rt::Nanos;
     use cenote_fabric::rdma::RemoteMemory;
     use cenote_fabric::rdma::loopback::Node;
@@ -865,6 +923,108 @@ mod tests {
         let mut table = Table::default();
         table.attach(Arc::new(link), None);
         table
+    }
+
+    /// A table with slots of a first part and of a slab, and its way.
+    fn with_slab(node: &Node, incarnation: u128) -> (Table, Arc<Link>) {
+        let growth = Growth {
+            slab: 4 * PAGE_SIZE as u64,
+            most: 1,
+            worth: 1,
+        };
+        let register = |len| {
+            let (node, memory) = (node.clone(), node.memory().register(len));
+            RemoteSource::fixed(RemoteMemory::new(node.endpoint(), memory))
+        };
+        let first = register(Layout::first_len_for(2, Some(growth)));
+        let patience = Nanos::from_secs(60);
+        let memory = first.connect(1, patience).expect("there");
+        let layout = Layout::plan(memory.len(), Slabs::of(Some(growth))).expect("room");
+        let link = Link::of(memory, layout, incarnation);
+        link.ways
+            .set(0, Some(register(growth.slab).connect(1, patience).expect("there")));
+        let (mut table, link) = (Table::default(), Arc::new(link));
+        table.attach(Arc::clone(&link), Some(Index::of(layout, &[])));
+        assert!(table.add_slab(0));
+        (table, link)
+    }
+
+    fn former(incarnation: u128) -> Former {
+        Former {
+            incarnation,
+            granted: 1,
+            same_slabs: true,
+            remark: None,
+        }
+    }
+
+    /// While there is no way to remote memory pages change, come and go: what is there again is what has not changed.
+    #[test]
+    fn what_has_not_changed_while_remote_memory_was_away_is_there_again() {
+        let node = Node::new("far");
+        let (mut table, _) = with_slab(&node, 1);
+        let pages: Vec<PageId> = (0..6).map(|page| PageId::new(3, page)).collect();
+        for page in &pages {
+            let slot = table.place(*page).expect("room").slot;
+            assert_eq!(table.placed(*page, written(slot)), None);
+        }
+        let [in_first, changed, left, entered, dropped, stale] = pages[..] else {
+            panic!("six pages")
+        };
+        let copies = |table: &Table| -> Vec<Copy> {
+            let copy = |page: &PageId| table.get(*page).and_then(|entry| entry.copy);
+            pages.iter().filter_map(copy).collect()
+        };
+        let before = copies(&table);
+        for page in [left, entered] {
+            table.unregister(page);
+        }
+        let other = PageId::new(3, 99);
+        assert_eq!(
+            table.place(other).map(|place| place.evicted),
+            Some(Some(left)),
+            "it is the oldest"
+        );
+        table.lose(true);
+        assert_eq!((table.slots_in_use(), table.slots()), (0, 0));
+        let standby = table.standby().expect("it is known");
+        standby.changed(changed, Lsn::from_raw(16));
+        standby.changed(entered, Lsn::from_raw(8));
+        standby.forget(3, dropped.page..dropped.page + 1);
+        table.register(entered);
+        table.unregister(stale);
+        table.unregister(in_first);
+
+        // Another first part: what was in the former one is gone, what is in the slab is not.
+        let (fresh, link) = with_slab(&node, 2);
+        let standby = table.standby().expect("it is known");
+        assert_eq!(standby.parts_there(&link, &former(1)), [Part::First, Part::Slab(0)]);
+        assert_eq!(standby.parts_there(&link, &former(7)), [Part::Slab(0)]);
+        let first = standby.copies(None, 1);
+        let behind = standby.copies(Some(first[0].0), 9);
+        assert_eq!(first, [(in_first, before[0])]);
+        let all = standby.copies(None, 9);
+        assert_eq!([&first[..], &behind[..]].concat(), all);
+        let in_slab = |(_, copy): &(PageId, Copy)| link.layout.part_of(copy.slot) != Part::First;
+        let kept: Vec<(PageId, Copy)> = all.into_iter().filter(in_slab).collect();
+        assert_eq!(kept, [(entered, before[3]), (stale, before[5])]);
+        // It changes when the directory has been written, and is taken off it.
+        standby.changed(stale, Lsn::from_raw(16));
+        drop(fresh);
+        table.attach(Arc::clone(&link), Some(Index::of(link.layout, &kept)));
+        assert!(table.add_slab(0));
+        table.retain_free(|slot| kept.iter().all(|(_, copy)| copy.slot != slot));
+        assert_eq!(table.adopt_again(&kept), [before[5].slot]);
+        table.drop_standby();
+        assert!(!table.take_index_writes().is_empty(), "readers do not find it there");
+        table.free(before[5].slot);
+        let entry = table.get(entered).copied().expect("it is there again");
+        assert_eq!((entry.copy, entry.registered), (Some(before[3]), true));
+        assert_eq!((table.slots_in_use(), table.free_slots()), (1, 5));
+        assert!(table.standby().is_none());
+        let mut problems = Vec::new();
+        table.check(&mut problems);
+        assert_eq!(problems, [""; 0]);
     }
 
     fn written(slot: RemoteSlot) -> Copy {

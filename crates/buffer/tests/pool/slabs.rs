@@ -300,6 +300,33 @@ fn a_lost_slab_costs_its_own_pages() {
     verify(&left, &pool, &notes);
 }
 
+/// A slab's node stays away: it is given back, and made anew, and the memory has its size again.
+#[test]
+fn a_slab_that_stays_away_is_made_anew() {
+    let rack = Rack::new(GROWTH);
+    let mut random = Random(model::seed());
+    let (files, pool) = prepared(&rack);
+    scale(&files, &pool, &rack, MOST);
+    (0..3).for_each(|_| read_all(&files, &pool));
+    let lost = rack.slabs()[&2].clone();
+    lost.cut();
+    eventually(|| {
+        read_all(&files, &pool);
+        remote(&pool).losses == 1
+    });
+    let notes = work(&files, &pool, &mut random, 30);
+    with(&files, || pool.scale_remote());
+    assert_eq!(remote(&pool).slabs, MOST - 1, "it is waited for");
+    // The rack gives out another in its place.
+    eventually(|| {
+        with(&files, || pool.scale_remote());
+        remote(&pool).slabs == MOST
+    });
+    assert!(lost.connect().is_err(), "the former one is away still");
+    (0..3).for_each(|_| read_all(&files, &pool));
+    verify(&files, &pool, &notes);
+}
+
 /// A slab is lost for good, with the host, just before a start: the start goes on with the others.
 #[test]
 fn a_start_does_without_a_slab() {

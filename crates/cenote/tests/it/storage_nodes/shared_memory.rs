@@ -3,6 +3,7 @@
 use crate::program::{cenote, output};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(180);
@@ -47,7 +48,24 @@ impl Cluster {
     }
 
     fn kill(&self, name: &str) {
-        kill_process(Pid::from_raw(self.pid(name)).unwrap(), Signal::KILL).unwrap();
+        self.signal(name, Signal::KILL);
+    }
+
+    fn signal(&self, name: &str, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid(name)).unwrap(), signal).unwrap();
+    }
+
+    fn plan(&self) -> toml::Table {
+        let plan = std::fs::read_to_string(self.dir.path().join("cluster.toml")).unwrap();
+        plan.parse().unwrap()
+    }
+
+    /// The memory node on which a grant lies, by its number from 1 on, and the grant's file.
+    fn node_with(&self, grant: &str) -> Option<(usize, PathBuf)> {
+        let plan = self.plan();
+        let paths = plan["shared"]["memory"].as_array().unwrap().iter();
+        let files = paths.map(|path| Path::new(path.as_str().unwrap()).join(grant));
+        (1..).zip(files).find(|(_, file)| file.exists())
     }
 
     fn log(&self, name: &str) -> String {
@@ -56,9 +74,7 @@ impl Cluster {
 
     /// A client of a server, by its number from 1 on.
     fn server(&self, n: usize) -> Option<postgres::Client> {
-        let plan = std::fs::read_to_string(self.dir.path().join("cluster.toml")).unwrap();
-        let plan: toml::Table = plan.parse().unwrap();
-        let port = plan["servers"].as_array().unwrap()[n - 1].as_integer().unwrap();
+        let port = self.plan()["servers"].as_array().unwrap()[n - 1].as_integer().unwrap();
         let mut config = postgres::Config::new();
         config
             .host("127.0.0.1")
@@ -263,6 +279,60 @@ fn servers_share_slabs_of_several_nodes() {
     changes_are_seen(&mut writer, &mut reader);
 }
 
+/// The node of the first part stands still, for as long as it takes: the server writes the directory anew on the other
+/// node, and pages of slabs there are used on, never old ones. What lies on the former node goes when that runs again.
+#[test]
+fn a_first_part_moves_from_a_lost_node() {
+    if let Err(error) = cenote_libfabric::available() {
+        assert!(std::env::var("CI").is_err(), "skipped: {error}");
+        println!("skipped: {error}");
+        return;
+    }
+    let cluster = Cluster {
+        dir: tempfile::tempdir().unwrap(),
+    };
+    let sizes = ["--shared-memory", "16MiB", "--memory-max", "80MiB"];
+    cluster.up_with(&[&["--memory-nodes", "2"], &sizes[..]].concat());
+    let (has, mut writer) = cluster.server_that(false);
+    until("the server has the shared memory", || {
+        writer.batch_execute("CENOTE MEMORY '80MiB'").ok()?;
+        (slabs(&mut writer) == 4).then_some(())
+    });
+    fill(&mut writer);
+    let (_, mut reader) = cluster.server_that(true);
+    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
+    until("the reader has pages from slabs", || {
+        look(&mut reader);
+        (hits(&mut reader) > 100 && slabs(&mut reader) > 0).then_some(())
+    });
+
+    let (node, file) = cluster.node_with("grant-1").expect("the first part is the first grant");
+    let memory = format!("memory-{node}");
+    cluster.signal(&memory, Signal::STOP);
+    let kept = until("the memory is in use again", || {
+        changes_are_seen(&mut writer, &mut reader);
+        let said = cluster.log(&format!("server-{has}"));
+        let again = said
+            .lines()
+            .find(|line| line.contains("remote memory is in use again"))?;
+        let kept = again.split("with ").nth(1)?.split(' ').next()?.parse().ok();
+        Some(kept.unwrap_or(0))
+    });
+    assert!(kept > 100, "{kept} pages of slabs on the other node");
+    until("the reader reads there", || {
+        let before = hits(&mut reader);
+        look(&mut reader);
+        (hits(&mut reader) > before + 100).then_some(())
+    });
+    changes_are_seen(&mut writer, &mut reader);
+    assert!(file.exists(), "its node is away");
+    cluster.signal(&memory, Signal::CONT);
+    until("what lay there is freed", || {
+        changes_are_seen(&mut writer, &mut reader);
+        (!file.exists()).then_some(())
+    });
+}
+
 /// Servers map each other's memory: the reader reads pages in the writer's frames, never old ones. When the writer is
 /// killed the reader takes its place with frames of its own, and the killed one comes back and reads those; then a
 /// switch turns that round once more.
@@ -299,8 +369,7 @@ fn readers_of_a_pod_read_the_writers_frames() {
         (is_private || hits_in_pod(&mut reader) > 500).then_some(())
     });
     changes_are_seen(&mut writer, &mut reader);
-    let plan = std::fs::read_to_string(cluster.dir.path().join("cluster.toml")).unwrap();
-    let plan: toml::Table = plan.parse().unwrap();
+    let plan = cluster.plan();
     let nodes = plan["storage_nodes"].as_array().unwrap().iter();
     let nodes: Vec<String> = nodes.map(|port| format!("127.0.0.1:{port}")).collect();
     let (ok, text) = output(cenote(&["cluster", "switch", "--storage"]).arg(nodes.join(",")));
