@@ -520,7 +520,7 @@ impl NodesClient {
                     Err(error @ Error::Invalid(_)) => return Err(error),
                     Err(error) => {
                         match error {
-                            Error::Corrupt(_) | Error::Mismatch(_) => refusals += 1,
+                            Error::Corrupt(_) | Error::Mismatch(_) | Error::Past(_) => refusals += 1,
                             // It may lead all the same: commands are none the worse for it.
                             _ => node.lags_until.store((rt::now() + AWAY).0, Ordering::Release),
                         }

@@ -1050,7 +1050,7 @@ impl Shared {
 
     /// Bytes of the log, out of the entry that brought them.
     fn read_log(&self, at: Lsn, length: u32) -> Result<Vec<u8>> {
-        let gone = || Error::corrupt(format!("the storage nodes' log at {at} is not kept any more"));
+        let gone = || Error::Past(format!("the storage nodes' log at {at} is not kept any more"));
         let (index, end) = {
             let positions = self.positions.lock();
             if at >= positions.end() {

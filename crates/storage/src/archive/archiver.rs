@@ -267,8 +267,8 @@ impl Archiver {
 /// Bytes of the log: none if it does not go back so far.
 fn read(storage: &Storage, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
     match storage.log().read_durable(at, buffer) {
-        // Nodes say so of what they do not keep.
-        Err(Error::Corrupt(_)) if storage.nodes().is_some() => Ok(0),
+        // Nodes say so of what they do not keep; those of an older version say that it is corrupt.
+        Err(Error::Past(_) | Error::Corrupt(_)) if storage.nodes().is_some() => Ok(0),
         read => read,
     }
 }

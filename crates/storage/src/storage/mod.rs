@@ -531,7 +531,8 @@ impl Storage {
                     report.groups += 1;
                     report.log_bytes += group.end().since(group.start());
                 }
-                Ok(None) => break,
+                // Storage nodes keep what they need for their pages: they are not held.
+                Ok(None) | Err(Error::Past(_)) => break,
                 Err(e) => {
                     report.damage.push(e.to_string());
                     break;

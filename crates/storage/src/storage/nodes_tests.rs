@@ -31,6 +31,8 @@ pub(super) struct Kept {
     spaces: BTreeSet<u32>,
     origin: Lsn,
     bytes: Vec<u8>,
+    /// What lies below is kept no more.
+    gone: Lsn,
     end: Option<LogEnd>,
     /// Calls that are carried out, and not answered; and after them, as many that are not even carried out.
     pub(super) unanswered: u32,
@@ -177,6 +179,9 @@ impl StorageNodes for FakeNodes {
 
     fn read_log(&self, at: Lsn, buffer: &mut [u8]) -> Result<usize> {
         let kept = self.kept.lock();
+        if at < kept.gone {
+            return Err(Error::Past(format!("the log at {at} is not kept any more")));
+        }
         let rest = kept.bytes.get(at.since(kept.origin) as usize..).unwrap_or_default();
         let length = rest.len().min(buffer.len());
         buffer[..length].copy_from_slice(&rest[..length]);
@@ -293,6 +298,30 @@ fn what_was_not_answered_is_sent_again_and_carried_out_once() {
             groups += 1;
         }
         assert_eq!(groups, 2);
+    });
+}
+
+/// Nodes free their log as they need it no more, whatever the server's checkpoint is: that was damage to a check.
+#[test]
+fn a_log_that_nodes_do_not_keep_is_no_damage() {
+    with(Arc::new(MemFs::new()), || {
+        let (kept, _region, storage) = begun();
+        // More than the ring has.
+        let groups: u64 = 6000;
+        let ends: Vec<Lsn> = (0..groups)
+            .map(|_| {
+                let end = append(&storage, 1, &[7; 1000]);
+                storage.ensure_durable(end).expect("durable");
+                end
+            })
+            .collect();
+        let check = || storage.check(&|_| false).expect("read");
+        assert_eq!((check().groups, check().damage), (groups, Vec::new()));
+        kept.lock().gone = ends[0];
+        assert_eq!((check().groups, check().damage), (0, Vec::new()));
+        kept.lock().gone = Lsn::ZERO;
+        kept.lock().bytes[100] ^= 1;
+        assert_eq!(check().damage.len(), 1, "and this is some");
     });
 }
 
