@@ -269,6 +269,21 @@ pub(crate) trait Lower: Send + Sync {
     }
 }
 
+/// What was found of `pages`, and of the others what `below` reads, in its order; in the order of `pages`.
+pub(crate) fn with_below(
+    pages: &[PageId],
+    found: Vec<Option<Fetched>>,
+    below: impl FnOnce(&[PageId]) -> Vec<Result<Fetched>>,
+) -> Vec<Result<Fetched>> {
+    assert!(found.len() == pages.len(), "each page was looked for");
+    let missing = pages.iter().zip(&found).filter(|(_, found)| found.is_none());
+    let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
+    let mut below = below(&missing).into_iter();
+    let each = found.into_iter();
+    each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))
+        .collect()
+}
+
 /// Nothing between frames and storage.
 pub(crate) struct OnlyStorage(pub Arc<Storage>);
 

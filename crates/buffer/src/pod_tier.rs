@@ -19,7 +19,7 @@ use cenote_storage::nodes::{Changes, Moment};
 
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
-use crate::lower::{Fetched, Lower, Trace};
+use crate::lower::{Fetched, Lower, Trace, with_below};
 use crate::pod_frames::{PageInPod, PodFrames, Served};
 use crate::stats::{PodStats, TierStats};
 
@@ -131,18 +131,11 @@ impl Lower for PodTier {
     }
 
     fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>> {
-        let found = self.read_in_pod(pages);
-        let missing = pages.iter().zip(&found).filter(|(_, found)| found.is_none());
-        let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
-        let mut below = match missing[..] {
+        with_below(pages, self.read_in_pod(pages), |missing| match missing {
             [] => Vec::new(),
-            [page] => vec![self.below.read(page, hint)],
-            _ => self.below.read_many(&missing, hint),
-        }
-        .into_iter();
-        let each = found.into_iter();
-        each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))
-            .collect()
+            [page] => vec![self.below.read(*page, hint)],
+            several => self.below.read_many(several, hint),
+        })
     }
 
     fn moving(&self, changes: &Changes) {

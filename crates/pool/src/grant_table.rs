@@ -526,10 +526,7 @@ impl GrantTable {
         }
         check_reach(id, is_remote, requested)?;
         match is_on_device {
-            _ if is_remote => {
-                self.check_connected(node).and_then(|()| self.check_called(node))?;
-                moves::check_stays(id, self.grant(id)?, requested)?;
-            }
+            _ if is_remote => self.check_connected(node).and_then(|()| self.check_called(node))?,
             true => {
                 check_no_mirror_wanted(id, requested)?;
                 self.check_hosts(id, host)?;
@@ -744,7 +741,8 @@ impl GrantTable {
         let fits = |node: &Node| {
             node.connected && is_reached(node) && requested.pod.as_ref().is_none_or(|pod| node.pod == *pod)
         };
-        let nodes = self.nodes.iter().filter(|(_, node)| fits(node));
+        let left = self.node_left(requested);
+        let nodes = self.nodes.iter().filter(|(id, node)| fits(node) && left != Some(**id));
         let nodes = nodes.map(|(id, _)| *id);
         let devices = if is_remote {
             Vec::new()

@@ -293,8 +293,8 @@ pub enum Reach {
     #[default]
     Mapped,
     /// Over the fabric, from any machine. `takes`: away from a former holder, whose keys end before this one has any;
-    /// otherwise that is `Busy`. `moves`: where its memory node is away, other memory takes its place, which is empty;
-    /// also away from this holder.
+    /// otherwise that is `Busy`. `moves`: where its memory node is away, or its holder says that it does not reach it,
+    /// other memory takes its place, which is empty.
     Remote {
         takes: bool,
         #[serde(default)]
@@ -915,7 +915,10 @@ mod tests {
         #[test]
         fn requests_come_back_as_they_went(label in ".{0,40}", bytes: u64, keep: Option<u64>, pod: Option<String>) {
             let description = String::new();
-            let (machine, mirror, host, reach) = (0, false, None, Reach::Remote { takes: true, moves: Some(Moves { held: Some((GrantId(7), 3)) }) });
+            let moves = Some(Moves {
+                held: Some((GrantId(7), 3)),
+            });
+            let (machine, mirror, host, reach) = (0, false, None, Reach::Remote { takes: true, moves });
             let request = OpenRequest { label, description, bytes, pod, keep, machine, mirror, host, reach };
             let request = Request::Open(request);
             let written = serde_json::to_vec(&request).expect("written");

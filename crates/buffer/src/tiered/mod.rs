@@ -71,7 +71,7 @@ use self::table::Table;
 use self::ways::Failure;
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
-use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage, read_storage_many};
+use crate::lower::{EvictionStep, Fetched, Lower, Outgoing, Trace, read_storage, read_storage_many, with_below};
 use crate::remote::{RemotePart, RemoteSize};
 use crate::report::RecoveryReport;
 use crate::stats::TierStats;
@@ -358,6 +358,8 @@ impl Tier {
         self.check_owner()?;
         let moved = self.source.elsewhere(self.database(), PATIENCE);
         moved.map_err(|why| Error::Lost(format!("{error}; and it is not made anew elsewhere: {why}")))?;
+        // The next move is as long behind this one.
+        *self.away_since.lock() = Some(rt::now());
         self.connect(PATIENCE)
     }
 
@@ -670,21 +672,15 @@ impl Lower for Tier {
     }
 
     fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>> {
-        let remote = self.read_remote_many(pages);
-        let missing = pages.iter().zip(&remote).filter(|(_, found)| found.is_none());
-        let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
-        let below = self.read_below_many(&missing);
-        if hint != Hint::Scan {
-            let read = missing.iter().zip(&below);
-            self.write(
-                read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?))
-                    .collect(),
-            );
-        }
-        let mut below = below.into_iter();
-        let each = remote.into_iter();
-        each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))
-            .collect()
+        with_below(pages, self.read_remote_many(pages), |missing| {
+            let below = self.read_below_many(missing);
+            if hint != Hint::Scan {
+                let read = missing.iter().zip(&below);
+                let kept = read.filter_map(|(page, read)| to_keep(*page, read.as_ref().ok()?));
+                self.write(kept.collect());
+            }
+            below
+        })
     }
 
     fn enter(&self, page: PageId) {

@@ -22,7 +22,7 @@ use super::look::{Look, ReadLink, Seen};
 use super::source::RemoteSource;
 use crate::known_changes::KnownChanges;
 use crate::lists::Hint;
-use crate::lower::{Fetched, Lower, Trace, read_storage, read_storage_many};
+use crate::lower::{Fetched, Lower, Trace, read_storage, read_storage_many, with_below};
 use crate::stats::TierStats;
 
 /// How long the way to remote memory is waited for, each time.
@@ -159,13 +159,7 @@ impl Lower for ReaderTier {
 
     fn read_many(&self, pages: &[PageId], hint: Hint) -> Vec<Result<Fetched>> {
         self.note_asked(pages, hint);
-        let remote = self.read_remote(pages);
-        let missing = pages.iter().zip(&remote).filter(|(_, found)| found.is_none());
-        let missing: Vec<PageId> = missing.map(|(page, _)| *page).collect();
-        let mut below = self.read_below(&missing).into_iter();
-        let each = remote.into_iter();
-        each.map(|found| found.map_or_else(|| below.next().expect("each page is read"), Ok))
-            .collect()
+        with_below(pages, self.read_remote(pages), |missing| self.read_below(missing))
     }
 
     fn moving(&self, changes: &Changes) {

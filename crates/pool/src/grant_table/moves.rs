@@ -11,25 +11,11 @@
 //! No node has to confirm it: keys of the former memory reach nothing that the label names any more. The slabs of a
 //! grant follow its label ([`super::slabs`]).
 
-use super::{Grant, GrantId, GrantTable, Node, Opening, check_reach, check_takes};
+use super::{Grant, GrantId, GrantTable, Node, NodeId, Opening, check_reach, check_takes};
 use crate::ids::{Phase, is_slab_label};
 use crate::wire::{Moves, OpenRequest, Reach};
 use cenote_base::rt::Nanos;
 use cenote_base::{Error, Result};
-
-/// What its own holder wants to move stays, while its node is there: else that is to be told of no other holder.
-///
-/// # Errors
-/// [`Error::Busy`].
-pub(super) fn check_stays(id: GrantId, grant: &Grant, requested: &OpenRequest) -> Result<()> {
-    match grant.phase == Phase::Held && is_held(id, grant, requested) {
-        false => Ok(()),
-        true => Err(Error::Busy(format!(
-            "grant {id} stays where it lies: memory node {} is connected",
-            grant.node
-        ))),
-    }
-}
 
 /// Whether it is the client's that asks.
 fn is_held(id: GrantId, grant: &Grant, requested: &OpenRequest) -> bool {
@@ -54,7 +40,20 @@ impl GrantTable {
         let wants = matches!(requested.reach, Reach::Remote { moves: Some(_), .. });
         // A slab that is held lies where it lies until its holder has freed it.
         let may = !is_slab_label(&grant.label) || grant.phase == Phase::Freeing;
-        wants && may && is_away && grant.remote
+        // The holder may fail to reach a node that the manager hears.
+        let is_own = grant.phase == Phase::Held && is_held(id, grant, requested);
+        wants && may && grant.remote && (is_away || is_own)
+    }
+
+    /// The node that a request moves away from: what it asks for does not lie there.
+    pub(super) fn node_left(&self, requested: &OpenRequest) -> Option<NodeId> {
+        match requested.reach {
+            Reach::Remote {
+                moves: Some(Moves { held: Some((id, _)) }),
+                ..
+            } => self.grants.get(&id).map(|grant| grant.node),
+            _ => None,
+        }
     }
 
     /// The label's memory is made anew, on a node that is there; nothing is changed where there is no room.
@@ -78,7 +77,7 @@ impl GrantTable {
         let node = former.node;
         let no_room = |error| match error {
             Error::Full(why) => Error::Lost(format!(
-                "memory node {node} is not there, and no other takes its place: {why}"
+                "memory node {node} is not reached, and no other takes its place: {why}"
             )),
             error => error,
         };

@@ -73,7 +73,8 @@ impl RemoteGrant {
     }
 
     /// As [`RemoteGrant::open`]; where its memory node is away, other memory takes its place, empty, on another node.
-    /// What lies on the one that is away is freed when that is back. `held`: of this process, which moves it from there.
+    /// What lies on the one that is away is freed when that is back. `held`: of this process, which does not reach it:
+    /// it moves from there also if the manager hears the node.
     ///
     /// # Errors
     /// As there.

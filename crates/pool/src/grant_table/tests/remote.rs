@@ -345,10 +345,10 @@ fn a_label_moves_from_a_node_that_is_away() {
     let slab = opened(open_slabs(&mut grant_table, (id, epoch), &[2]))[0];
     let again = admit(moving(&mut grant_table, true, None));
     assert_eq!(again.0, id, "its node is there");
-    let stays = moving(&mut grant_table, false, Some(again));
+    let full = moving(&mut grant_table, false, Some(again));
     assert!(
-        matches!(&stays, Err(Error::Busy(text)) if text.contains("stays")),
-        "{stays:?}"
+        matches!(&full, Err(Error::Lost(text)) if text.contains("no other takes its place")),
+        "there is no other: {full:?}"
     );
     grant_table.leave(NodeId(1));
     let full = moving(&mut grant_table, true, None);
@@ -407,6 +407,33 @@ fn a_label_moves_from_what_is_being_freed() {
     };
     let moved = admit(grant_table.open("b", &requested, Nanos(0), LEASE));
     assert!(moved.0 != id);
+    assert_eq!(grant_table.problems(), Vec::<String>::new());
+}
+
+/// A holder that does not reach its memory moves it, though the manager hears its node: that frees what lay there.
+#[test]
+fn a_holder_moves_its_own_from_a_node_that_is_there() {
+    let mut grant_table = two();
+    let first = admit(open(&mut grant_table, true));
+    grant_table.join(&called(3, 3)).expect("joined");
+    let requested = |held| OpenRequest {
+        reach: Reach::Remote {
+            takes: false,
+            moves: Some(Moves { held: Some(held) }),
+        },
+        ..requested("db", 2)
+    };
+    let former = grant_table.open("b", &requested((first.0, first.1 + 1)), Nanos(0), LEASE);
+    assert!(matches!(former, Err(Error::Busy(_))), "not another's: {former:?}");
+    let moved = admit(grant_table.open("b", &requested(first), Nanos(0), LEASE));
+    assert_eq!(
+        grant_table.lendable("b", moved.0, moved.1).expect("its own").0,
+        NodeId(3),
+        "the emptier one is the one that it leaves"
+    );
+    assert_eq!(grant_table.work_of(NodeId(1)), [first.0]);
+    confirm(&mut grant_table, first.0);
+    assert_eq!(grant_table.grants().count(), 1);
     assert_eq!(grant_table.problems(), Vec::<String>::new());
 }
 
