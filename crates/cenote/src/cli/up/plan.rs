@@ -317,13 +317,18 @@ impl Shared {
         growth(ByteSize(self.bytes), self.max.map(ByteSize))
     }
 
-    /// Bytes of each memory node. The first part fits on any of them, also when another is lost; and each has its share
-    /// of slabs beside that, so that all find a place however they are spread.
+    /// Bytes of each memory node. Each has its share of all, slabs and the first part, since slabs go to the emptiest;
+    /// and the first part fits on any of them beside that, when the node that has it is lost.
     fn node_bytes(&self) -> u64 {
         let whole = |bytes: u64| bytes.next_multiple_of(EXTENT);
-        let share = |growth: Growth| whole(growth.slab) * u64::from(growth.most).div_ceil(self.memory.len() as u64);
-        let slabs = self.growth().ok().flatten().map_or(0, share);
-        whole(self.bytes) + slabs + NODE_SPARE
+        let (first, nodes) = (whole(self.bytes), self.memory.len() as u64);
+        let growth = self.growth().ok().flatten();
+        let (slab, most) = growth.map_or((EXTENT, 0), |growth| (whole(growth.slab), u64::from(growth.most)));
+        let share = match nodes {
+            1 => slab * most,
+            _ => (first + slab * most).div_ceil(nodes).next_multiple_of(slab),
+        };
+        first + share + NODE_SPARE
     }
 }
 
@@ -463,7 +468,10 @@ mod tests {
             "{}",
             said("server-3")
         );
-        let size = format!("--size {}MiB ", 128 + 16 * 34 + 8);
+        let size = format!(
+            "--size {}MiB ",
+            128 + (128 + 32 * 34_u64).div_ceil(2).next_multiple_of(34) + 8
+        );
         assert!(said("memory-2").contains(&size), "{}", said("memory-2"));
 
         let none = Shape {
