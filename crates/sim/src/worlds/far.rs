@@ -9,6 +9,7 @@
 
 use cenote_base::random::Random;
 use std::collections::BTreeMap;
+use std::mem::replace;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,7 +24,7 @@ use super::plan::Tier;
 use super::shared::Shared;
 use crate::rdma::{Faults, MemoryNode, Network, Port};
 
-/// What nodes are called: a new one takes the place of the one before.
+/// What nodes are called: a new one takes the place of the one before. Where the first part has moved, with how often.
 const NODE: &str = "far";
 /// The one that slabs lie on.
 const SLAB_NODE: &str = "far-slabs";
@@ -44,7 +45,11 @@ pub struct Far {
 #[derive(Debug)]
 struct Now {
     node: MemoryNode,
+    name: String,
     memory: Remote,
+    /// Where the first part lay before it moved: it is freed when the ways are mended.
+    former: Vec<(MemoryNode, Remote)>,
+    moves: u64,
     /// Servers that have taken the memory so far: the last of them has it.
     taken: u64,
     cut: bool,
@@ -82,22 +87,31 @@ impl FarPort {
         }
     }
 
-    fn first(&self) -> Result<Remote> {
+    /// The first part, and its node.
+    fn first(&self) -> Result<(Remote, String)> {
         let mut now = self.far.now();
         let given_up = || Error::Lost("the memory is given up".into());
-        match &self.holder {
-            Holder::Alone => Ok(now.memory),
-            Holder::Reader => now.node.register_to_read(now.memory.key).ok_or_else(given_up),
-            Holder::Server(mine) => {
-                if mine.load(SeqCst) == 0 {
-                    now.taken += 1;
-                    mine.store(now.taken, SeqCst);
-                }
-                self.check(&now)?;
+        let memory = match &self.holder {
+            Holder::Alone => now.memory,
+            Holder::Reader => now.node.register_to_read(now.memory.key).ok_or_else(given_up)?,
+            Holder::Server(_) => {
+                self.take(&mut now)?;
                 now.memory = now.node.register_anew(now.memory.key).ok_or_else(given_up)?;
-                Ok(now.memory)
+                now.memory
             }
+        };
+        Ok((memory, now.name.clone()))
+    }
+
+    /// The first time it is taken from the server before.
+    fn take(&self, now: &mut Now) -> Result<()> {
+        if let Holder::Server(mine) = &self.holder
+            && mine.load(SeqCst) == 0
+        {
+            now.taken += 1;
+            mine.store(now.taken, SeqCst);
         }
+        self.check(now)
     }
 
     fn slab(&self, slab: u32) -> Result<Remote> {
@@ -123,8 +137,22 @@ fn no_slab() -> Error {
 
 impl RemoteProvider for FarPort {
     fn connect(&self, _: u128) -> Result<RemoteMemory> {
-        let memory = self.first()?;
-        Ok(RemoteMemory::new(self.port.connect(NODE)?, memory))
+        let (memory, node) = self.first()?;
+        Ok(RemoteMemory::new(self.port.connect(&node)?, memory))
+    }
+
+    /// On a node that is reached. Readers may reach the former one still.
+    fn elsewhere(&self, _: u128) -> Result<()> {
+        let mut now = self.far.now();
+        self.take(&mut now)?;
+        now.moves += 1;
+        now.name = format!("{NODE}-{}", now.moves);
+        let node = self.far.network.add_node(&now.name);
+        let memory = node.register(self.far.first_len());
+        let (node, memory) = (replace(&mut now.node, node), replace(&mut now.memory, memory));
+        now.former.push((node, memory));
+        now.cut = false;
+        Ok(())
     }
 
     fn slab(&self, _: u128, slab: u32) -> Result<RemoteMemory> {
@@ -197,6 +225,10 @@ impl Far {
         }
     }
 
+    fn first_len(&self) -> u64 {
+        RemoteLayout::first_len_for(self.tier.slots, self.growth)
+    }
+
     /// How far the memory grows.
     pub fn growth(&self) -> Option<Growth> {
         self.growth
@@ -219,9 +251,20 @@ impl Far {
         self.now().spoilt
     }
 
+    /// Whether ways to the first part are cut.
+    pub fn is_cut(&self) -> bool {
+        self.now().cut
+    }
+
+    /// How often the first part has moved.
+    pub fn moves(&self) -> u64 {
+        self.now().moves
+    }
+
     /// Something happens to the node or to the way there, while an engine uses it.
     pub fn befall(&self, shared: &Shared, draw: &mut Random) {
         match draw.below(if self.growth.is_some() { 14 } else { 8 }) {
+            0..3 if self.hosts.len() > 1 && draw.one_in(2) => self.cut_some(shared, draw),
             0..3 => self.cut_or_mend(shared),
             3 => self.replace(shared),
             4 => self.revoke(shared),
@@ -264,6 +307,19 @@ impl Far {
         for host in self.hosts.clone() {
             self.network.mend(host, &now.node);
             self.network.mend(host, &now.slab_node);
+        }
+        for (node, memory) in std::mem::take(&mut now.former) {
+            node.revoke(memory.key);
+        }
+    }
+
+    /// Some hosts reach the node no more, others do.
+    fn cut_some(&self, shared: &Shared, draw: &mut Random) {
+        let mut now = self.now();
+        shared.befalls("faults: some ways to the memory node cut");
+        now.cut = true;
+        for host in self.hosts.clone().filter(|_| draw.one_in(2)) {
+            self.network.cut(host, &now.node);
         }
     }
 
@@ -335,10 +391,8 @@ impl Far {
         shared.befalls("faults: memory node lost");
         let mut now = self.now();
         now.node.lose();
-        now.node = self.network.add_node(NODE);
-        now.memory = now
-            .node
-            .register(RemoteLayout::first_len_for(self.tier.slots, self.growth));
+        now.node = self.network.add_node(&now.name);
+        now.memory = now.node.register(self.first_len());
         now.cut = false;
     }
 
@@ -347,9 +401,7 @@ impl Far {
         shared.befalls("faults: key revoked");
         let mut now = self.now();
         now.node.revoke(now.memory.key);
-        now.memory = now
-            .node
-            .register(RemoteLayout::first_len_for(self.tier.slots, self.growth));
+        now.memory = now.node.register(self.first_len());
     }
 
     fn flip(&self, shared: &Shared, draw: &mut Random) {
@@ -374,6 +426,9 @@ fn new_node(network: &Network, tier: Tier, growth: Option<Growth>) -> Now {
     Now {
         memory: node.register(RemoteLayout::first_len_for(tier.slots, growth)),
         node,
+        name: NODE.into(),
+        former: Vec::new(),
+        moves: 0,
         taken: 0,
         cut: false,
         spoilt: false,

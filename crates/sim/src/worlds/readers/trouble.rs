@@ -12,6 +12,8 @@ use super::{reader, server};
 use crate::message::Faults;
 use crate::{Exit, Process, World};
 
+/// So long that the first part of remote memory moves.
+const LONG_CUT: Nanos = Nanos::from_secs(8);
 /// What befalls in a world, at least, and that much more.
 const LEAST: u64 = 8;
 const MORE: u64 = 16;
@@ -118,6 +120,9 @@ impl<'w> Trouble<'w> {
             13 | 14 => {
                 if let Some(far) = self.stage.far.clone() {
                     far.befall(&self.stage.shared, &mut self.draw);
+                    if far.is_cut() && self.draw.one_in(2) {
+                        rt::sleep(LONG_CUT);
+                    }
                 }
             }
             _ => {}
@@ -288,6 +293,8 @@ impl<'w> Trouble<'w> {
 
     /// No more faults: server and readers go on, then the server stands still, and a reader has its rows.
     pub fn calm_down(&mut self) {
+        let moves = self.stage.far.as_ref().map_or(0, |far| far.moves());
+        self.stage.shared.add("first parts of remote memory that moved", moves);
         self.mend_all();
         let stage = Arc::clone(&self.stage);
         self.look_at_ended();
