@@ -47,8 +47,8 @@ pub struct Link {
 
 /// What the header says of a former start.
 pub struct Former {
-    /// Which start wrote it; 0: none that is known.
-    pub incarnation: u128,
+    /// Which start wrote it, and which one began to; 0: none that is known.
+    pub incarnations: [u128; 2],
     /// Slabs that may be granted: bits.
     pub granted: u64,
     /// Whether they are of the size that slabs have now.
@@ -254,7 +254,9 @@ impl Link {
             Err(why) => Some(*why),
         };
         Ok(Former {
-            incarnation: of_database.as_ref().map_or(0, |header| header.incarnation),
+            incarnations: of_database
+                .as_ref()
+                .map_or([0; 2], |header| [header.incarnation, header.next]),
             // Without a header there may be any.
             granted: of_database.map_or(self.layout.slabs.all(), |header| header.granted),
             same_slabs: of_database.is_ok_and(|header| header.slabs == self.layout.slabs),

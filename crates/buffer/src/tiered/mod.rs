@@ -92,6 +92,8 @@ const START_PATIENCE: Nanos = Nanos::from_secs(30);
 const PATIENCE: Nanos = Nanos::from_secs(2);
 /// How long a part is looked for where it was, before it is made anew elsewhere.
 const MOVE_AFTER: Nanos = Nanos::from_secs(5);
+/// So often the next move waits for twice as long.
+const MOVES_SLOWER: u32 = 6;
 
 /// The tier. See the module.
 pub(crate) struct Tier {
@@ -108,8 +110,8 @@ pub(crate) struct Tier {
     turn: Mutex<()>,
     /// Held by a thread that changes whose remote memory is.
     owning: Mutex<()>,
-    /// Since when the first part has been looked for in vain.
-    away_since: Mutex<Option<Nanos>>,
+    /// Since when remote memory has been looked for in vain, and how often its first part was made anew meanwhile.
+    away: Mutex<Option<(Nanos, u32)>>,
     /// What failed last.
     said: Mutex<String>,
     counts: TierCounts,
@@ -151,7 +153,7 @@ impl Tier {
             is_shared: storage.nodes().is_some(),
             to_disown: AtomicBool::new(true),
             owning: Mutex::new(()),
-            away_since: Mutex::default(),
+            away: Mutex::default(),
             said: Mutex::default(),
             counts: TierCounts::default(),
         };
@@ -289,10 +291,13 @@ impl Tier {
     /// of some. Says how many.
     fn take_again(&self) -> Result<usize> {
         self.check_owner()?;
-        let link = self.look_for_first()?;
+        let link = self.connect(PATIENCE)?;
         let former = link.former(&self.storage.control().get())?;
         self.reach_slabs(&link, &former, PATIENCE);
         let kept = self.copies_there(&link, &former);
+        if let Some(standby) = self.table.lock().standby() {
+            standby.tried(link.incarnation);
+        }
         let (link, ()) = self.own(link, 0, &kept, |_| ())?;
         let lost = || Error::Lost("remote memory was lost again".into());
         let stale = self.adopt_again(&link, &kept).ok_or_else(lost)?;
@@ -302,10 +307,10 @@ impl Tier {
         if !stale.is_empty() {
             mark::pass(Mark::StandbyOvertaken);
         }
-        // Rounds go on meanwhile, and tell readers nothing.
-        self.empty(&link, &stale);
-        link.open_to_readers();
-        *self.away_since.lock() = None;
+        // Until then no watermark is written, whatever readers are to be told meanwhile.
+        stale.chunks(AT_ONCE).for_each(|some| self.empty(&link, some));
+        self.with_table(&link, |_| link.open_to_readers()).ok_or_else(lost)?;
+        *self.away.lock() = None;
         Ok(kept.len() - stale.len())
     }
 
@@ -345,22 +350,18 @@ impl Tier {
         Some(stale)
     }
 
-    /// The way to the first part, or to another that takes its place.
-    fn look_for_first(&self) -> Result<Link> {
-        let error = match self.connect(PATIENCE) {
-            Ok(link) => return Ok(link),
-            Err(error) => error,
-        };
-        let since = *self.away_since.lock().get_or_insert_with(rt::now);
-        if rt::now().since(since) < MOVE_AFTER {
-            return Err(error);
+    /// Remote memory was looked for in vain. When that has gone on for long the first part is made anew elsewhere; says
+    /// whether it was. Each further move waits for twice as long: it may be this server that reaches nothing.
+    fn move_if_long_away(&self) -> Result<bool> {
+        let (since, moves) = *self.away.lock().get_or_insert_with(|| (rt::now(), 0));
+        let patience = Nanos(MOVE_AFTER.raw() << moves.min(MOVES_SLOWER));
+        if rt::now().since(since) < patience {
+            return Ok(false);
         }
         self.check_owner()?;
-        let moved = self.source.elsewhere(self.database(), PATIENCE);
-        moved.map_err(|why| Error::Lost(format!("{error}; and it is not made anew elsewhere: {why}")))?;
-        // The next move is as long behind this one.
-        *self.away_since.lock() = Some(rt::now());
-        self.connect(PATIENCE)
+        // An answer that comes late is a move as well.
+        *self.away.lock() = Some((rt::now(), moves + 1));
+        self.source.elsewhere(self.database(), PATIENCE).map(|()| true)
     }
 
     /// Remote memory is taken from the server that has it: by one that has the database, and no other.
@@ -894,7 +895,14 @@ impl Lower for Tier {
         }
         // The thread that scales may be about to change what is granted.
         let _one = self.turn.lock();
-        match self.take_again() {
+        let taken = self.take_again().or_else(|error| match self.move_if_long_away() {
+            Ok(true) => self.take_again(),
+            Ok(false) => Err(error),
+            Err(why) => Err(Error::Lost(format!(
+                "{error}; and it is not made anew elsewhere: {why}"
+            ))),
+        });
+        match taken {
             Ok(kept) => eprintln!("cenote: remote memory is in use again, with {kept} pages of before"),
             Err(error) => self.say(&error),
         }

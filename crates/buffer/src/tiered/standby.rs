@@ -21,8 +21,8 @@ use super::link::{Former, Link};
 /// See the module.
 pub struct Standby {
     layout: Layout,
-    /// Of the start that wrote the directory.
-    incarnation: u128,
+    /// Who wrote the directory, or began to: this server, each time that it took the memory.
+    incarnations: Vec<u128>,
     entries: BTreeMap<PageId, Entry>,
     /// Slabs that were lost before.
     lost: Vec<u32>,
@@ -33,7 +33,7 @@ impl Standby {
     pub fn of(link: &Link, entries: BTreeMap<PageId, Entry>, lost: Vec<u32>) -> Self {
         Self {
             layout: link.layout,
-            incarnation: link.incarnation,
+            incarnations: vec![link.incarnation],
             entries,
             lost,
         }
@@ -75,6 +75,11 @@ impl Standby {
 
     // ---- when it is there again ----
 
+    /// The directory is about to be written by another incarnation.
+    pub fn tried(&mut self, incarnation: u128) {
+        self.incarnations.push(incarnation);
+    }
+
     /// The parts whose copies are there over a new way: slabs that it reaches; the first one if that is the same memory.
     pub fn parts_there(&self, link: &Link, former: &Former) -> Vec<Part> {
         if self.layout != link.layout {
@@ -82,7 +87,11 @@ impl Standby {
         }
         let slabs = link.ways.reached().into_iter();
         let slabs = slabs.filter(|slab| !self.lost.contains(slab)).map(Part::Slab);
-        let first = (former.incarnation == self.incarnation).then_some(Part::First);
+        let is_same = former
+            .incarnations
+            .iter()
+            .any(|known| self.incarnations.contains(known));
+        let first = is_same.then_some(Part::First);
         first.into_iter().chain(slabs).collect()
     }
 

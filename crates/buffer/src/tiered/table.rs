@@ -951,7 +951,7 @@ mod tests {
 
     fn former(incarnation: u128) -> Former {
         Former {
-            incarnation,
+            incarnations: [0, incarnation],
             granted: 1,
             same_slabs: true,
             remark: None,

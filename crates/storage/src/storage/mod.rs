@@ -515,7 +515,7 @@ impl Storage {
     }
 
     /// Verifies the checksums of the log from the checkpoint on and of all pages in storage. May run while the database
-    /// is used. A damaged page is no damage where `is_given_back` says that its blocks were given back: a power cut may
+    /// is used. A log of which storage nodes have freed the checkpoint's part is theirs to verify. A damaged page is no damage where `is_given_back` says that its blocks were given back: a power cut may
     /// have left half of them.
     ///
     /// # Errors
