@@ -359,9 +359,12 @@ impl Tier {
             return Ok(false);
         }
         self.check_owner()?;
-        // An answer that comes late is a move as well.
-        *self.away.lock() = Some((rt::now(), moves + 1));
-        self.source.elsewhere(self.database(), PATIENCE).map(|()| true)
+        let moved = self.source.elsewhere(self.database(), PATIENCE);
+        // An answer that comes late is a move as well; what was not asked, or refused, is none.
+        if matches!(moved, Ok(()) | Err(Error::Timeout(_))) {
+            *self.away.lock() = Some((rt::now(), moves + 1));
+        }
+        moved.map(|()| true)
     }
 
     /// Remote memory is taken from the server that has it: by one that has the database, and no other.

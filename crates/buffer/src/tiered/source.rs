@@ -160,7 +160,7 @@ impl RemoteSource {
     /// Connects. What takes longer than `patience` goes on by itself, for nothing; until it is over no other begins.
     ///
     /// # Errors
-    /// [`Error::Timeout`]; those of the endpoint.
+    /// [`Error::Timeout`]; [`Error::Busy`] while another goes on; those of the endpoint.
     pub fn connect(&self, database: u128, patience: Nanos) -> Result<RemoteMemory> {
         self.within(patience, move |provider| provider.connect(database))
     }
@@ -211,7 +211,7 @@ impl RemoteSource {
         ask: impl FnOnce(&dyn RemoteProvider) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         if self.is_busy.swap(true, Ordering::SeqCst) {
-            return Err(Error::Timeout("the way there is being looked for still".into()));
+            return Err(Error::Busy("the way there is being looked for still".into()));
         }
         let (source, done) = (self.clone(), Arc::new((Mutex::new(None), Event::new())));
         let answer = Arc::clone(&done);
@@ -296,7 +296,10 @@ mod tests {
         );
         assert_eq!(*slow.asked.lock(), [[0, 1, 2, 3]], "with one request");
         slow.go_on.set();
-        while matches!(source.slab(7, 3, Nanos::from_secs(10)), Err(Error::Timeout(_))) {
+        while matches!(
+            source.slab(7, 3, Nanos::from_secs(10)),
+            Err(Error::Busy(_) | Error::Timeout(_))
+        ) {
             rt::yield_now();
         }
         source.slab(7, 3, Nanos::from_secs(10)).expect("it is reached later");
