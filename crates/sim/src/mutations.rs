@@ -113,6 +113,7 @@ fn is_seldom(fault: Fault) -> bool {
         fault,
         LogTailKept
             | LostSlabNamed
+            | StandbyStale
             | DriveWaited
             | ListUndo
             | BaseIncomplete

@@ -151,6 +151,10 @@ impl Server<'_> {
 
     fn work(&mut self) -> Result<()> {
         while !self.stage.is_over() && !self.stage.rests() {
+            if self.stage.is_still() {
+                rt::sleep(TURN);
+                continue;
+            }
             let before = self.rows.clone();
             match self.step() {
                 Ok(()) => {}

@@ -50,6 +50,7 @@ pub(super) struct Stage {
     looks: AtomicU64,
     too_old: AtomicU64,
     rests: AtomicBool,
+    still: AtomicBool,
     is_over: AtomicBool,
     /// The number of the reader that is to have the database; zero: none.
     asked: AtomicU64,
@@ -111,6 +112,7 @@ impl Stage {
             looks: AtomicU64::new(0),
             too_old: AtomicU64::new(0),
             rests: AtomicBool::new(false),
+            still: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             asked: AtomicU64::new(0),
             whole_since: Mutex::new(None),
@@ -259,6 +261,15 @@ impl Stage {
     /// The server is to change nothing from here on.
     pub fn rest(&self) {
         self.rests.store(true, SeqCst);
+    }
+
+    /// The server changes no rows for a while, or does again.
+    pub fn set_still(&self, still: bool) {
+        self.still.store(still, SeqCst);
+    }
+
+    pub fn is_still(&self) -> bool {
+        self.still.load(SeqCst)
     }
 
     pub fn rests(&self) -> bool {

@@ -12,7 +12,7 @@ use super::{reader, server};
 use crate::message::Faults;
 use crate::{Exit, Process, World};
 
-/// So long that the first part of remote memory moves.
+/// So long that the first part of remote memory moves, half of it before what has changed stands still.
 const LONG_CUT: Nanos = Nanos::from_secs(8);
 /// What befalls in a world, at least, and that much more.
 const LEAST: u64 = 8;
@@ -121,12 +121,21 @@ impl<'w> Trouble<'w> {
                 if let Some(far) = self.stage.far.clone() {
                     far.befall(&self.stage.shared, &mut self.draw);
                     if far.is_cut() && self.draw.one_in(2) {
-                        rt::sleep(LONG_CUT);
+                        self.wait_for_a_move();
                     }
                 }
             }
             _ => {}
         }
+    }
+
+    /// So long that the first part of remote memory moves, and what has changed before that changes no more: readers
+    /// look at what is there then.
+    fn wait_for_a_move(&self) {
+        rt::sleep(Nanos(LONG_CUT.raw() / 2));
+        self.stage.set_still(true);
+        rt::sleep(LONG_CUT);
+        self.stage.set_still(false);
     }
 
     fn may_die(&mut self) -> bool {
