@@ -326,6 +326,7 @@ impl Shared {
         let (slab, most) = growth.map_or((EXTENT, 0), |growth| (whole(growth.slab), u64::from(growth.most)));
         let share = match nodes {
             1 => slab * most,
+            _ if most == 0 => 0,
             _ => (first + slab * most).div_ceil(nodes).next_multiple_of(slab),
         };
         first + share + NODE_SPARE
