@@ -143,6 +143,9 @@ impl RemoteProvider for FarPort {
 
     /// On a node that is reached. Readers may reach the former one still.
     fn elsewhere(&self, _: u128) -> Result<()> {
+        if !matches!(self.holder, Holder::Server(_)) {
+            return Err(Error::Invalid("the world of one engine has one node".into()));
+        }
         let mut now = self.far.now();
         self.take(&mut now)?;
         now.moves += 1;
