@@ -1,6 +1,6 @@
 //! A cluster whose servers share the memory of memory nodes, reached over the fabric: `cenote up --memory-nodes`.
 
-use crate::program::{cenote, output};
+use crate::program::{cenote, has_fabric, output};
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -153,9 +153,7 @@ fn look(client: &mut postgres::Client) {
 /// database goes on with them; a memory node that is killed costs warmth alone.
 #[test]
 fn servers_share_the_memory_of_memory_nodes() {
-    if let Err(error) = cenote_libfabric::available() {
-        assert!(std::env::var("CI").is_err(), "skipped: {error}");
-        println!("skipped: {error}");
+    if !has_fabric() {
         return;
     }
     let cluster = Cluster {
@@ -225,26 +223,13 @@ fn servers_share_the_memory_of_memory_nodes() {
     assert!(text.contains("its shared memory is kept"), "{text}");
 }
 
-/// The writer's slabs lie on two nodes: the reader reads pages there, and goes on with all of them when it takes the
-/// database; what lies on a node that is killed is read from storage nodes, and never old.
-#[test]
-fn servers_share_slabs_of_several_nodes() {
-    if let Err(error) = cenote_libfabric::available() {
-        assert!(std::env::var("CI").is_err(), "skipped: {error}");
-        println!("skipped: {error}");
-        return;
-    }
+/// A cluster whose writer, by its number, has slabs on two nodes, and whose reader reads pages there.
+fn with_slabs() -> (Cluster, usize, postgres::Client, postgres::Client) {
     let cluster = Cluster {
         dir: tempfile::tempdir().unwrap(),
     };
-    cluster.up_with(&[
-        "--memory-nodes",
-        "2",
-        "--shared-memory",
-        "16MiB",
-        "--memory-max",
-        "80MiB",
-    ]);
+    let sizes = ["--shared-memory", "16MiB", "--memory-max", "80MiB"];
+    cluster.up_with(&[&["--memory-nodes", "2"], &sizes[..]].concat());
     let (has, mut writer) = cluster.server_that(false);
     until("the server has the shared memory", || {
         writer.batch_execute("CENOTE MEMORY '80MiB'").ok()?;
@@ -257,6 +242,17 @@ fn servers_share_slabs_of_several_nodes() {
         look(&mut reader);
         (hits(&mut reader) > 100 && slabs(&mut reader) > 0).then_some(())
     });
+    (cluster, has, writer, reader)
+}
+
+/// The writer's slabs lie on two nodes: the reader reads pages there, and goes on with all of them when it takes the
+/// database; what lies on a node that is killed is read from storage nodes, and never old.
+#[test]
+fn servers_share_slabs_of_several_nodes() {
+    if !has_fabric() {
+        return;
+    }
+    let (cluster, has, mut writer, mut reader) = with_slabs();
     changes_are_seen(&mut writer, &mut reader);
 
     cluster.kill(&format!("server-{has}"));
@@ -283,28 +279,10 @@ fn servers_share_slabs_of_several_nodes() {
 /// node, and pages of slabs there are used on, never old ones. What lies on the former node goes when that runs again.
 #[test]
 fn a_first_part_moves_from_a_lost_node() {
-    if let Err(error) = cenote_libfabric::available() {
-        assert!(std::env::var("CI").is_err(), "skipped: {error}");
-        println!("skipped: {error}");
+    if !has_fabric() {
         return;
     }
-    let cluster = Cluster {
-        dir: tempfile::tempdir().unwrap(),
-    };
-    let sizes = ["--shared-memory", "16MiB", "--memory-max", "80MiB"];
-    cluster.up_with(&[&["--memory-nodes", "2"], &sizes[..]].concat());
-    let (has, mut writer) = cluster.server_that(false);
-    until("the server has the shared memory", || {
-        writer.batch_execute("CENOTE MEMORY '80MiB'").ok()?;
-        (slabs(&mut writer) == 4).then_some(())
-    });
-    fill(&mut writer);
-    let (_, mut reader) = cluster.server_that(true);
-    reader.batch_execute("SET cenote.strong_reads = on").unwrap();
-    until("the reader has pages from slabs", || {
-        look(&mut reader);
-        (hits(&mut reader) > 100 && slabs(&mut reader) > 0).then_some(())
-    });
+    let (cluster, has, mut writer, mut reader) = with_slabs();
 
     let (node, file) = cluster.node_with("grant-1").expect("the first part is the first grant");
     let memory = format!("memory-{node}");
