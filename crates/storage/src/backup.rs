@@ -82,8 +82,8 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Invalid`] if the directory is not empty; [`Error::Corrupt`] if a page is damaged,
-    /// with its name; [`Error::Past`] if storage nodes keep the log no longer, [`Error::Timeout`] if they do not answer; an
-    /// I/O error.
+    /// with its name; [`Error::Past`] if storage nodes keep the log no longer, [`Error::Timeout`] if they do not answer;
+    /// an I/O error.
     /// Without a control file, the copy is no backup.
     pub fn backup(&self, destination: &Path) -> Result<BackupReport> {
         let _hold = self.log().hold();

@@ -221,7 +221,7 @@ impl Link {
         Ok(())
     }
 
-    /// All names that were written are of copies which lack no change, or are empty: watermarks may say so from here on.
+    /// All names that were written are of copies which lack no change, or are empty: watermarks may say so from now on.
     pub fn open_to_readers(&self) {
         self.is_open.store(true, Ordering::Release);
     }

@@ -20,8 +20,8 @@ pub trait RemoteProvider: Send + Sync {
     /// Why there is none.
     fn connect(&self, database: u128) -> Result<RemoteMemory>;
 
-    /// The first part is not reached where it is: it is to be made anew elsewhere, empty, for [`RemoteProvider::connect`]
-    /// to reach.
+    /// The first part is not reached where it is: it is to be made anew elsewhere, empty, for
+    /// [`RemoteProvider::connect`] to reach.
     ///
     /// # Errors
     /// Why it stays where it is.

@@ -80,7 +80,7 @@ impl Standby {
         self.incarnations.push(incarnation);
     }
 
-    /// The parts whose copies are there over a new way: slabs that it reaches; the first one if that is the same memory.
+    /// The parts whose copies are there over a new way: slabs that it reaches; the first one, if it is the same memory.
     pub fn parts_there(&self, link: &Link, former: &Former) -> Vec<Part> {
         if self.layout != link.layout {
             return Vec::new();

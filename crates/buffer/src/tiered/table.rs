@@ -568,8 +568,8 @@ impl Table {
         self.note(page, trace);
     }
 
-    /// Enters copies that were known while remote memory was away, and that its directory has by now. The slots of those
-    /// whose pages have changed since that was written, or have another copy: they are the caller's, to be emptied.
+    /// Enters copies that were known while remote memory was away, and that its directory has by now. The slots of
+    /// those whose pages have changed since that was written, or have another copy: the caller's, to be emptied.
     #[must_use]
     pub fn adopt_again(&mut self, kept: &[(PageId, Copy)]) -> Vec<RemoteSlot> {
         let mut stale = Vec::new();

@@ -515,8 +515,8 @@ impl Storage {
     }
 
     /// Verifies the checksums of the log from the checkpoint on and of all pages in storage. May run while the database
-    /// is used. A log of which storage nodes have freed the checkpoint's part is theirs to verify. A damaged page is no damage where `is_given_back` says that its blocks were given back: a power cut may
-    /// have left half of them.
+    /// is used. A log of which storage nodes have freed the checkpoint's part is theirs to verify. A damaged page is no
+    /// damage where `is_given_back` says that its blocks were given back: a power cut may have left half of them.
     ///
     /// # Errors
     /// An I/O error of a whole file; damage is in the report.

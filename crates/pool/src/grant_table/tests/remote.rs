@@ -327,7 +327,8 @@ fn it_is_read_by_name() {
     assert!(grant_table.readable("b", "db").is_err(), "it is freed");
 }
 
-/// One whose node is away may be made anew on another. The former one has another label, and goes when its node is back.
+/// One whose node is away may be made anew on another. The former one has another label, and goes when its node is
+/// back.
 #[test]
 fn a_label_moves_from_a_node_that_is_away() {
     let moving = |grant_table: &mut GrantTable, takes, held| {
