@@ -31,6 +31,9 @@ impl Pool {
     /// Reads those of `pages` that no frame has, side by side. The caller holds no latch. What there is no room for is
     /// left to the thread that asks for the page, and so is what cannot be read.
     pub fn bring(&self, pages: &[PageId]) {
+        if self.observed.is_on() {
+            self.observed.tell_pages(pages, false);
+        }
         pages
             .chunks(self.together_most())
             .for_each(|pages| self.bring_some(pages, Hint::Warm));
@@ -105,10 +108,10 @@ impl Pool {
     }
 
     /// Whether the calling thread has missed pages not long ago, so that it is worth while to [bring](Pool::bring)
-    /// what it is about to ask for. Each question counts.
+    /// what it is about to ask for. Each question counts. An observer of accesses is to hear of all that would be brought.
     #[inline]
     pub fn misses_lately(&self) -> bool {
-        self.expectations.get().ask()
+        self.expectations.get().ask() || self.observed.is_on()
     }
 
     pub(crate) fn missed(&self) {

@@ -22,6 +22,7 @@
 //! | `lower`, `tiered` | what lies below the frames: storage, or remote memory and then storage |
 //! | `overtaken`, `tell`, `known_changes` | which copies in remote memory lack changes: at the server, at its readers |
 //! | `open`, `survey`, `recover`, `replay` | start-up: believe the region and repair, or replay the log |
+//! | `access_trace` | which pages a workload asks for, for an observer and for a file |
 //! | `check` | everything that must hold, verified |
 //!
 //! ```no_run
@@ -45,6 +46,7 @@
 //! # }
 //! ```
 
+mod access_trace;
 mod admit;
 mod background;
 mod bring;
@@ -100,6 +102,7 @@ mod view;
 mod words;
 mod writeback;
 
+pub use access_trace::{AccessObserver, MARK_BYTES, PageAccess, TraceDecoder, TraceEncoder, TraceEvent, Traced};
 pub use admit::Needing;
 pub use check::CheckReport;
 pub use config::{Config, Kept, Kind};

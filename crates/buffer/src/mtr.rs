@@ -30,6 +30,7 @@ use cenote_fabric::observe::{self, Access, Asks, Observer, On};
 use cenote_fabric::{Span, coherence};
 use cenote_storage::redo::{RECORD_HEADER, page_header};
 
+use crate::access_trace::PageAccess;
 use crate::chain::Chain;
 use crate::guard::OptGuard;
 use crate::index::SlotIndex;
@@ -182,6 +183,7 @@ impl<'p> Mtr<'p> {
         let page = pool
             .page_in(frame)
             .ok_or_else(|| Error::corrupt(format!("frame {frame} lost its page")))?;
+        pool.asked(page, PageAccess::Write);
         Ok(Some(self.hold(Latched { frame, entry }, page)))
     }
 
@@ -197,6 +199,7 @@ impl<'p> Mtr<'p> {
                 // A page without space on disk could never leave its frame, nor its redo the log.
                 let pages = self.pool.storage.pages();
                 pages.reserve(page.space, page.page.saturating_add(1))?;
+                self.pool.asked(page, PageAccess::Create);
                 let latched = self.pool.exclusive_unread(page)?;
                 self.hold(latched, page)
             }

@@ -28,6 +28,7 @@ use cenote_fabric::{
 };
 use cenote_storage::{Control, DataDir, RingPlace, RingUse, Storage, StorageOptions, StorageReport, Survive};
 
+use crate::access_trace::Observed;
 use crate::background;
 use crate::changed::ChangedSectors;
 use crate::config::{Config, Kind};
@@ -496,6 +497,7 @@ fn build(config: &Config, opened: &Opened, storage: Arc<Storage>, lower: Box<dyn
         needs: Local::default(),
         brings: config.brings,
         expectations: Local::default(),
+        observed: Observed::default(),
         interrupts: Local::default(),
         under_way: TransfersInFlight::default(),
         signals: Signals::default(),

@@ -19,6 +19,7 @@ use cenote_fabric::observe::{Access, Observer};
 use cenote_fabric::{Region, coherence};
 use cenote_storage::Storage;
 
+use crate::access_trace::{AccessObserver, Observed, PageAccess};
 use crate::changed::ChangedSectors;
 use crate::config::{Kept, Kind};
 use crate::dirty::DirtyFrames;
@@ -70,6 +71,8 @@ pub struct Pool {
     /// Whether threads bring what they are about to ask for, and which expect to miss some.
     pub(crate) brings: bool,
     pub(crate) expectations: Local<Expectation>,
+    /// What hears of page accesses, if anything does.
+    pub(crate) observed: Observed,
     /// What another thread stops a statement by, for the thread that runs it.
     pub(crate) interrupts: Local<InterruptCell>,
     /// Transfers between frames and storage.
@@ -268,6 +271,21 @@ impl Pool {
     pub(crate) fn became_dirty(&self, frame: FrameIndex, rec: Lsn) {
         if !planted(Fault::DirtyUnlisted) {
             self.dirty.enter(frame, rec);
+        }
+    }
+
+    // ---- accesses ----
+
+    /// From here on `observer` hears of every page that is asked for; `None`: nothing does.
+    pub fn observe_accesses(&self, observer: Option<Arc<dyn AccessObserver>>) {
+        self.observed.set(observer);
+    }
+
+    /// `page` is about to be asked for.
+    #[inline(always)]
+    pub(crate) fn asked(&self, page: PageId, access: PageAccess) {
+        if self.observed.is_on() {
+            self.observed.tell(page, access);
         }
     }
 

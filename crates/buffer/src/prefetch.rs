@@ -17,6 +17,9 @@ const REQUESTS_MAX: usize = 1024;
 impl Pool {
     /// Asks for pages to be read in the background. Never waits, never fails.
     pub fn prefetch(&self, pages: &[PageId]) {
+        if self.observed.is_on() {
+            self.observed.tell_pages(pages, true);
+        }
         let missing = |page: &&PageId| self.hash.find(&self.frames, key_of(**page)).is_none();
         let mut wanted = self.signals.wanted.lock();
         let before = wanted.len();

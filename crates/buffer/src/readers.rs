@@ -11,6 +11,7 @@ use cenote_base::rt::atomic::Ordering;
 use cenote_base::rt::seam::{Plain, Points, Seam};
 use cenote_base::{PageId, Result, rt};
 
+use crate::access_trace::PageAccess;
 use crate::guard::{OptGuard, SharedGuard};
 use crate::hash::key_of;
 use crate::index::FrameIndex;
@@ -27,6 +28,7 @@ impl Pool {
     /// Those of reading it from storage; [`Error::Corrupt`] if it was never written.
     #[inline(always)]
     pub fn optimistic(&self, page: PageId) -> Result<OptGuard<'_>> {
+        self.asked(page, PageAccess::Read);
         let hit = if rt::simulated() {
             self.hit_simulated(page)
         } else {
@@ -47,6 +49,7 @@ impl Pool {
         if !S::PLAIN {
             return self.optimistic(page);
         }
+        self.asked(page, PageAccess::Read);
         match self.hit(seam, page) {
             Some(guard) => Ok(guard),
             None => self.optimistic_slow(page, Hint::Warm),
@@ -61,6 +64,7 @@ impl Pool {
         if hint == Hint::Warm {
             return self.optimistic(page);
         }
+        self.asked(page, PageAccess::Pass);
         let key = key_of(page);
         match self
             .hash
@@ -128,6 +132,7 @@ impl Pool {
     /// # Errors
     /// As [`Pool::optimistic`].
     pub fn shared(&self, page: PageId) -> Result<SharedGuard<'_>> {
+        self.asked(page, PageAccess::Read);
         let key = key_of(page);
         let mut miss = false;
         loop {
@@ -148,6 +153,7 @@ impl Pool {
 
     /// The page's frame, latched exclusively.
     pub(crate) fn exclusive(&self, page: PageId) -> Result<Latched> {
+        self.asked(page, PageAccess::Write);
         let key = key_of(page);
         let mut miss = false;
         loop {

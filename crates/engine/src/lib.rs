@@ -62,6 +62,10 @@ pub use api::{
 pub use catalog::{
     ColumnDef, Definitions, IndexDef, NewIndex, NewSequence, NewTable, PrimaryKey, SequenceDef, Table, TableDef,
 };
+/// Traces of page accesses.
+pub mod trace {
+    pub use cenote_buffer::{AccessObserver, MARK_BYTES, PageAccess, TraceDecoder, TraceEncoder, TraceEvent, Traced};
+}
 pub use cenote_storage::nodes::ReaderSeen;
 pub use engine::{Engine, PodStats, PoolStats, TierStats};
 pub use error::{Error, Result};
