@@ -7,6 +7,9 @@
 //! CENOTE BACKUP 'dir'     writes a consistent copy to an empty directory of the server's machine
 //! CENOTE MEMORY 'size'    lets remote memory grow or shrink to that
 //! CENOTE MEMORY BY NEED   lets it grow and shrink by what more of it would save
+//! CENOTE TRACE 'file'     writes the page accesses from here on to a new file of the server's machine
+//! CENOTE TRACE MARK 'x'   ends a part of the workload, of that name
+//! CENOTE TRACE END        ends the trace
 //! ```
 //!
 //! They come by the simple protocol, alone in their message, outside of a transaction block. Everything else goes to
@@ -14,12 +17,14 @@
 
 use crate::archiving::Archiving;
 use crate::config::Settings;
+use crate::page_trace::PageTrace;
 use crate::server::ServerStatements;
 use cenote_base::units::ByteSize;
+use cenote_engine::trace::MARK_BYTES;
 use cenote_engine::{Datum, Engine, RemoteSize};
 use cenote_sql::{CancelHandle, Field, Formats, Output, Result, Session, SqlError, SystemViews, code};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What every such statement begins with.
 const PREFIX: &str = "CENOTE ";
@@ -35,6 +40,8 @@ pub struct Administration {
     pub archiving: Option<Archiving>,
     /// Which sizes its remote memory may have; `None`: one, or there is none.
     pub remote: Option<RemoteSizes>,
+    /// The trace of page accesses that is under way.
+    pub trace: Mutex<Option<Arc<PageTrace>>>,
 }
 
 /// Which sizes remote memory may have that grows by slabs.
@@ -94,10 +101,16 @@ impl Administration {
             ("BASE", "") => self.base(cancel, out),
             ("BACKUP", dir) => self.backup(dir, out),
             ("MEMORY", size) => self.set_memory(size, out),
+            ("TRACE", "END") => self.end_trace(out),
+            ("TRACE", what) => match what.strip_prefix("MARK ") {
+                Some(name) => self.mark_trace(name, out),
+                None => self.begin_trace(what, out),
+            },
             _ => Err(
                 SqlError::new(code::SYNTAX_ERROR, format!("unknown statement CENOTE {statement}")).with_hint(
                     "There are CENOTE SHOW view, CENOTE CHECK, CENOTE BASE, CENOTE BACKUP 'dir', CENOTE MEMORY \
-                         'size' and CENOTE MEMORY BY NEED.",
+                         'size', CENOTE MEMORY BY NEED, CENOTE TRACE 'file', CENOTE TRACE MARK 'name' and CENOTE \
+                         TRACE END.",
                 ),
             ),
         }
@@ -170,18 +183,88 @@ impl Administration {
     }
 
     fn backup(&self, dir: &str, out: &mut dyn Output) -> Result<()> {
-        let dir = unquoted(dir).filter(|dir| dir.starts_with('/')).ok_or_else(|| {
-            SqlError::new(
-                code::SYNTAX_ERROR,
-                "CENOTE BACKUP needs an absolute path between quotes",
-            )
-        })?;
-        let dir = dir.replace("''", "'");
+        let dir = absolute_path("CENOTE BACKUP", dir)?;
         self.engine
             .backup(Path::new(&dir))
             .map_err(|error| SqlError::new(error.sqlstate(), error.to_string()))?;
         out.complete("BACKUP")
     }
+}
+
+/// Traces of page accesses.
+impl Administration {
+    fn begin_trace(&self, file: &str, out: &mut dyn Output) -> Result<()> {
+        let path = absolute_path("CENOTE TRACE", file)?;
+        let mut place = self.trace();
+        if let Some(trace) = &*place {
+            let problem = format!("a trace to {} is under way", trace.path().display());
+            return Err(SqlError::new(code::OBJECT_NOT_IN_STATE, problem).with_hint("End it with CENOTE TRACE END."));
+        }
+        let trace = PageTrace::begin(Path::new(&path))
+            .map_err(|error| SqlError::new(code::IO_ERROR, format!("cannot make {path}: {error}")))?;
+        let trace = Arc::new(trace);
+        self.engine.buffer().observe_accesses(Some(trace.clone()));
+        *place = Some(trace);
+        out.complete("TRACE")
+    }
+
+    fn mark_trace(&self, name: &str, out: &mut dyn Output) -> Result<()> {
+        let name = unquoted(name).filter(|name| name.len() <= MARK_BYTES).ok_or_else(|| {
+            let problem = format!("CENOTE TRACE MARK needs a name of at most {MARK_BYTES} bytes between quotes");
+            SqlError::new(code::SYNTAX_ERROR, problem)
+        })?;
+        self.trace()
+            .as_ref()
+            .ok_or_else(no_trace)?
+            .mark(&name.replace("''", "'"));
+        out.complete("TRACE")
+    }
+
+    fn end_trace(&self, out: &mut dyn Output) -> Result<()> {
+        let mut place = self.trace();
+        let trace = place.take().ok_or_else(no_trace)?;
+        self.engine.buffer().observe_accesses(None);
+        drop(place);
+        let summary = trace.end().map_err(|error| {
+            let problem = format!("{} is not whole: {error}", trace.path().display());
+            SqlError::new(code::IO_ERROR, problem)
+        })?;
+        let numbers = [
+            summary.accesses,
+            summary.lists,
+            u64::from(summary.threads),
+            summary.bytes,
+        ];
+        let row = numbers
+            .iter()
+            .map(u64::to_string)
+            .chain([trace.path().display().to_string()]);
+        answer(
+            out,
+            &["accesses", "lists", "threads", "bytes", "file"],
+            &[row.collect()],
+            "TRACE",
+        )
+    }
+
+    fn trace(&self) -> MutexGuard<'_, Option<Arc<PageTrace>>> {
+        self.trace.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn no_trace() -> SqlError {
+    SqlError::new(code::OBJECT_NOT_IN_STATE, "no trace is under way").with_hint("Begin one with CENOTE TRACE 'file'.")
+}
+
+/// The path that a statement names, on the server's machine.
+fn absolute_path(statement: &str, text: &str) -> Result<String> {
+    let path = unquoted(text).filter(|path| path.starts_with('/')).ok_or_else(|| {
+        SqlError::new(
+            code::SYNTAX_ERROR,
+            format!("{statement} needs an absolute path between quotes"),
+        )
+    })?;
+    Ok(path.replace("''", "'"))
 }
 
 fn unquoted(text: &str) -> Option<&str> {

@@ -24,6 +24,7 @@ pub mod membership;
 pub mod metering;
 pub mod mount;
 mod objects;
+pub mod page_trace;
 mod pooled;
 pub mod proxy;
 pub mod regions;

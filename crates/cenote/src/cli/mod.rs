@@ -22,6 +22,7 @@ mod serving;
 mod space;
 mod status;
 mod storage;
+mod trace;
 mod up;
 mod version;
 
@@ -79,6 +80,14 @@ Examples:
 
 The server runs in the foreground and logs on standard error. SIGTERM or Ctrl-C stop it in order; kill -9 loses nothing
 that was acknowledged either. A line that begins with `ready` says that it accepts connections.";
+
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  cenote trace /tmp/orders.trace --data /srv/orders --for 60      a minute of what its sessions do
+  cenote replay /tmp/orders.trace --local 5% --local 25%          what it would take with remote memory, or storage, behind
+                                                                  less local memory
+
+A trace has numbers of pages, kinds of accesses and processor times, and nothing that is in the pages.";
 
 const RESTORE_EXAMPLES: &str = "\
 Examples:
@@ -203,6 +212,9 @@ enum Command {
     Check(CheckOptions),
     /// Write a consistent copy of a running server's database to an empty directory
     Backup(BackupOptions),
+    /// Write down which pages a running server's workload asks for: `cenote replay` says what other memory would make of it
+    #[command(after_help = TRACE_EXAMPLES)]
+    Trace(trace::TraceOptions),
     /// Make a data directory from a backup, or from an archive as of any moment
     #[command(after_help = RESTORE_EXAMPLES)]
     Restore(RestoreOptions),
@@ -266,6 +278,9 @@ enum Command {
     /// Explore a simulated pod by seed: random transactions, faults, recoveries, checkers (the program cenote-sim)
     #[command(disable_help_flag = true)]
     Sim(DelegateOptions),
+    /// Say how long a trace would take with other sizes of local and remote memory, simulated (the program cenote-bench)
+    #[command(disable_help_flag = true)]
+    Replay(DelegateOptions),
     /// Run a paper's experiments in the simulator: `cenote reproduce polarcxlmem fig7` (the program cenote-bench)
     #[command(disable_help_flag = true)]
     Reproduce(DelegateOptions),
@@ -368,6 +383,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Status(options) => status::run(&options),
         Command::Check(options) => check::run(options),
         Command::Backup(options) => backup::run(options),
+        Command::Trace(options) => trace::run(&options),
         Command::Archive(command) => archive::run(command),
         Command::Restore(options) => restore::run(&options),
         Command::Region(RegionCommand::List) => region::list(),
@@ -389,6 +405,7 @@ fn run(command: Command, started: Instant) -> Result<ExitCode, Failure> {
         Command::Bench(options) => delegate::run("bench", &options.arguments),
         Command::Demo(options) => delegate::run("demo", &options.arguments),
         Command::Sim(options) => delegate::simulate(&options.arguments),
+        Command::Replay(options) => delegate::run("replay", &options.arguments),
         Command::Reproduce(options) => delegate::run("reproduce", &options.arguments),
         Command::Version => version::run(),
     }

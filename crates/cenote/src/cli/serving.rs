@@ -58,6 +58,7 @@ pub fn serve(
             views,
             archiving,
             remote: RemoteSizes::of(settings),
+            trace: std::sync::Mutex::default(),
         }),
         access,
         registry,

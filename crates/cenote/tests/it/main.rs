@@ -21,3 +21,4 @@ mod sessions;
 mod settings;
 mod storage_nodes;
 mod stub;
+mod trace;
