@@ -16,6 +16,7 @@
 //! - [`pool`] shows two pods of a memory pool under a load with hot sets.
 //! - [`tpcc`], [`tatp`] and [`tpch`] run these benchmarks on any server that speaks PostgreSQL's wire protocol; the
 //!   first two by [`oltp`].
+//! - [`traced`] is a server whose page accesses are traced while one of these runs.
 //! - [`relations`] checks statements that have to agree with each other.
 //! - [`writes`] counts the bytes that random updates write, where the data is some times the memory.
 //! - [`shapes`] times statements of many shapes on one server or two.
@@ -52,6 +53,7 @@ pub mod table;
 pub mod tatp;
 pub mod tpcc;
 pub mod tpch;
+pub mod traced;
 pub mod writes;
 pub mod ycsb;
 

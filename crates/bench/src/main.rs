@@ -2,8 +2,8 @@
 
 use cenote_bench::sysbench::Shape;
 use cenote_bench::{
-    crash, demo, devices, differential, footprint, peers, pool, relations, reproduce, server, shapes, statements,
-    sweep, tatp, tpcc, tpch, writes, ycsb,
+    crash, demo, devices, differential, footprint, peers, pool, relations, reproduce, reproduce::replay, server,
+    shapes, statements, sweep, tatp, tpcc, tpch, writes, ycsb,
 };
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -85,6 +85,9 @@ enum What {
     Pool(PoolArgs),
     /// Start two pods of a memory pool, and show under load where extents are, what moves, and what is local
     PoolDemo(PoolDemoArgs),
+    /// Say how long a trace (`cenote trace`) would take with other sizes of local and remote memory, simulated
+    #[command(after_help = REPLAY_HELP)]
+    Replay(ReplayArgs),
     /// Run a paper's experiments with all of their baselines in the simulator, and show its numbers beside
     Reproduce(ReproduceArgs),
 }
@@ -114,6 +117,54 @@ struct ReproduceArgs {
     /// Run those figures only that were made of other code, or by fewer seeds
     #[arg(long)]
     if_stale: bool,
+    /// Of serverless: where traces of TPC-H and TPC-C are kept, and made if they are not there [default: not kept]
+    #[arg(long, value_name = "DIR")]
+    traces: Option<PathBuf>,
+}
+
+impl From<ReproduceArgs> for reproduce::Options {
+    fn from(args: ReproduceArgs) -> Self {
+        reproduce::Options {
+            paper: args.paper,
+            figures: args.figures,
+            quick: args.quick,
+            out: args.out,
+            seed: args.seed,
+            seeds: args.seeds,
+            commit: args.commit,
+            if_stale: args.if_stale,
+            traces: args.traces,
+            program: None,
+        }
+    }
+}
+
+/// Shown with `replay --help`.
+const REPLAY_HELP: &str = "\
+Examples:
+  cenote replay orders.trace                                   5% and 25% of the pages local; the others remote, or stored
+  cenote replay orders.trace --local 10% --remote 50%,100%     remote memory for half of the pages, and for all
+  cenote replay orders.trace --processor 2                     by a processor half as fast";
+
+#[derive(Args)]
+struct ReplayArgs {
+    /// What `cenote trace` wrote
+    trace: PathBuf,
+    /// Local memory: shares of the pages that the trace asks for
+    #[arg(long, value_delimiter = ',', default_value = "25%,5%", value_parser = replay::command::share)]
+    local: Vec<f64>,
+    /// Remote memory: shares of them; 0% is none, and storage behind local memory
+    #[arg(long, value_delimiter = ',', default_value = "100%,0%", value_parser = replay::command::share)]
+    remote: Vec<f64>,
+    /// What processor times are multiplied by
+    #[arg(long, default_value_t = 1.0)]
+    processor: f64,
+    /// All by one thread in the trace's order, not by the threads that did it, side by side
+    #[arg(long)]
+    one_thread: bool,
+    /// Seed of the simulation
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
 }
 
 #[derive(Args)]
@@ -756,16 +807,8 @@ fn run(what: What) -> cenote_bench::Result<()> {
             connections,
         }),
         What::Statements { data, seconds } => statements::run(&data, seconds),
-        What::Reproduce(args) => reproduce::run(&reproduce::Options {
-            paper: args.paper,
-            figures: args.figures,
-            quick: args.quick,
-            out: args.out,
-            seed: args.seed,
-            seeds: args.seeds,
-            commit: args.commit,
-            if_stale: args.if_stale,
-        }),
+        What::Replay(args) => run_replay(args),
+        What::Reproduce(args) => reproduce::run(&args.into()),
         What::Pool(args) => sweep::run(&args.options()?),
         What::PoolDemo(args) => pool::demo(&args.options()).map(drop),
         What::Shapes(args) => run_shapes(args),
@@ -792,6 +835,18 @@ fn run(what: What) -> cenote_bench::Result<()> {
             servers: args.servers,
         }),
     }
+}
+
+fn run_replay(args: ReplayArgs) -> cenote_bench::Result<()> {
+    let options = replay::command::Options {
+        trace: args.trace,
+        local: args.local,
+        remote: args.remote,
+        processor: args.processor,
+        one_thread: args.one_thread,
+        seed: args.seed,
+    };
+    replay::command::run(&options.checked()?)
 }
 
 fn ycsb_options(args: YcsbArgs) -> cenote_bench::Result<ycsb::Options> {

@@ -16,6 +16,7 @@ mod options;
 mod population;
 mod schema;
 mod statements;
+mod trace;
 mod transactions;
 
 use crate::oltp::report::{self, Summary};
@@ -24,6 +25,7 @@ use crate::{Error, Result};
 pub use conditions::{Violation, check};
 pub use options::{KINDS, Load, Options, Sizes};
 use postgres::Client;
+pub use trace::{PARTS, Traced, trace};
 use transactions::Tpcc;
 
 /// The one that counts.

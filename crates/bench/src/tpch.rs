@@ -14,6 +14,7 @@ mod options;
 mod queries;
 mod rows;
 mod text;
+mod trace;
 
 use crate::oltp::{connect, texts};
 use crate::plot::Bars;
@@ -25,6 +26,7 @@ pub use options::Options;
 use postgres::Client;
 use queries::{QUERIES, Query};
 use std::time::{Duration, Instant};
+pub use trace::trace;
 
 /// What was measured of one query.
 #[derive(Debug, Clone, serde::Serialize)]

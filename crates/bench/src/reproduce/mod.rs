@@ -30,6 +30,7 @@ pub mod pod;
 pub mod pooling;
 pub mod rcmp;
 pub mod recovery;
+pub mod replay;
 pub mod report;
 pub mod seeds;
 pub mod serverless;
@@ -61,7 +62,8 @@ Figures of rcmp, two pods and more against page swapping, objects, coherent cach
 
 Figures of serverless, local memory in front of remote memory: fig8 (remote memory grows and shrinks), fig9 (a switch and
 crashes), fig10 (against local memory alone), fig11 (local memory's size), fig14 (reads of a server and a reader),
-fig15 (prefetching).
+fig15 (prefetching); traced on a real server and replayed, TPC-H's queries: fig10-tpch, fig12 (local memory's size),
+fig13 (remote memory's), fig15-tpch; and TPC-C's transactions: fig10-tpcc, fig11-tpcc.
 
 Examples:
   cenote reproduce polarcxlmem                          all of them, into reproduce-out
@@ -180,7 +182,7 @@ impl Data {
     fn fill(options: &Options, names: &[&str], progress: &Progress) -> Result<Data> {
         Ok(match &options.paper[..] {
             "rcmp" => Data::None,
-            "serverless" => Data::Serverless(serverless::Data::fill(names, options.seed, progress)?),
+            "serverless" => Data::Serverless(serverless::Data::fill(options, names, progress)?),
             _ => {
                 let needs_data = names.iter().any(|name| name.starts_with("fig"));
                 let fill = || fill(Scale::usual(), options.seed, progress);
@@ -317,6 +319,8 @@ mod tests {
             seeds: 1,
             commit: None,
             if_stale: false,
+            traces: None,
+            program: None,
         }
     }
 

@@ -22,6 +22,10 @@ pub struct Options {
     pub commit: Option<String>,
     /// Figures that lie in `out`, made by a full run of the code as it is and as many seeds, are not run again.
     pub if_stale: bool,
+    /// Of serverless: where traces of TPC-H and TPC-C are; made if they are not there. None: made anew, and not kept.
+    pub traces: Option<PathBuf>,
+    /// Cenote's program, for traces; none: the one that lies beside this.
+    pub program: Option<PathBuf>,
 }
 
 /// Progress bars of a run.

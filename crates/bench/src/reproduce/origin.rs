@@ -50,6 +50,8 @@ const ENGINE: [&str; 3] = ["crates/storage/src", "crates/buffer/src", "crates/en
 const POOL: [&str; 2] = ["crates/space/src", "crates/bench/src/ycsb"];
 /// What servers on storage nodes have besides [`ENGINE`].
 const NODES: &str = "crates/storage-node/src";
+/// What is traced for serverless. Its executors are not among these: traces of other ones are to be made by hand.
+const TRACED: [&str; 2] = ["crates/bench/src/tpch", "crates/bench/src/tpcc"];
 
 impl Code {
     /// A sum over the names and bytes of all files that the figures of a paper depend on.
@@ -59,7 +61,7 @@ impl Code {
     pub fn of(paper: &str, root: &Path) -> Result<Self> {
         let (own, nodes): (&[&str], &[&str]) = match paper {
             "rcmp" => (&POOL, &[]),
-            "serverless" => (&ENGINE, &[NODES]),
+            "serverless" => (&ENGINE, &[NODES, TRACED[0], TRACED[1]]),
             _ => (&ENGINE, &[]),
         };
         let mut files = Vec::new();

@@ -138,18 +138,31 @@ impl Dataset {
     /// # Errors
     /// [`Error::Simulation`] if a world cannot be set up, or if something in it fails.
     pub fn build(scale: Scale, seed: u64, progress: &mut dyn FnMut(u64)) -> Result<Dataset> {
+        let fill = |engine: &Arc<Engine>| Tables::create(engine, scale.tables, scale.rows, progress).map(drop);
+        Dataset::filled(scale, seed, fill).map(|(dataset, ())| dataset)
+    }
+
+    /// As [`Dataset::build`], filled by `fill`, whose value is given.
+    ///
+    /// # Errors
+    /// As of [`Dataset::build`].
+    pub fn filled<T>(
+        scale: Scale,
+        seed: u64,
+        fill: impl FnOnce(&Arc<Engine>) -> cenote_engine::Result<T>,
+    ) -> Result<(Dataset, T)> {
         let sim = Sim::new(seed).with_step_limit(u64::MAX);
         let files = sim.files().clone();
-        let fill = |_: &Sim| -> cenote_engine::Result<u32> {
+        let filled = |_: &Sim| -> cenote_engine::Result<(u32, T)> {
             let engine = Engine::open(EngineOptions::new("/data", MemoryKind::Dram, 2 * scale.memory))?;
-            Tables::create(&engine, scale.tables, scale.rows, progress)?;
+            let value = fill(&engine)?;
             let pages = engine.pool_stats().frames_in_use;
             engine.shutdown()?;
-            Ok(pages)
+            Ok((pages, value))
         };
-        let pages = sim.run(fill).value.map_err(failed("filling a database"))?;
+        let (pages, value) = sim.run(filled).value.map_err(failed("filling a database"))?;
         files.set_sync_time(Nanos::ZERO);
-        Ok(Dataset { files, pages, scale })
+        Ok((Dataset { files, pages, scale }, value))
     }
 
     /// Files for so many instances, each with its own copy. To be made outside of a world: a lock guards the files.

@@ -14,6 +14,7 @@ use super::super::pooling;
 use super::super::report::{Figure, Table};
 use super::super::workload::Pick;
 use super::paper::{self, DATA_GB};
+use super::recorded::ALL;
 use super::{COSTS, why};
 use crate::Result;
 use cenote_base::rt::Nanos;
@@ -21,8 +22,6 @@ use std::sync::Arc;
 
 /// Sessions of the instance.
 pub const SESSIONS: usize = 48;
-/// Local memory with room for all pages and those to come, as a share of the pages.
-pub const ALL: f64 = 1.25;
 const PICKS: [Pick; 2] = [Pick::Uniform, Pick::Special];
 /// Gigabytes of local memory, the last of them all.
 fn sizes(quick: bool) -> &'static [f64] {
