@@ -125,8 +125,9 @@ fn top(values: impl Iterator<Item = f64>) -> f64 {
     if greatest > 0.0 { greatest } else { 1.0 }
 }
 
-/// Of a panel's height and width, what a line of the legend takes, what its frame does, and what it is wide.
-const LEGEND: (f64, f64, f64) = (0.06, 0.05, 0.6);
+/// Of a panel's height and width, what a line of the legend takes, what its frame and a mark below it do, and what it is
+/// wide.
+const LEGEND: (f64, f64, f64) = (0.065, 0.1, 0.6);
 
 /// Where a panel's axes end: no point lies behind the legend, which stands at the upper left.
 fn limits(panel: &Panel) -> (f64, f64) {
@@ -222,6 +223,8 @@ mod tests {
         };
         let (x_max, y_max) = limits(&panel);
         assert!(x_max > 5.0 && y_max > 26.0);
+        // As drawn: 16 pixels a line, 16 for the frame and above it, 4 for a mark, of 260.
+        assert!(y_max * (1.0 - (5.0 * 16.0 + 20.0) / 260.0) > 23.0);
         let legend = y_max * (1.0 - LEGEND.1 - 5.0 * LEGEND.0);
         assert!((23.0..24.0).contains(&legend), "{legend} of {y_max}");
     }
