@@ -175,14 +175,14 @@ pub fn figures(options: &Options) -> Result<Vec<Figure>> {
 enum Data {
     None,
     Cxl(Option<Dataset>),
-    Serverless(serverless::Data),
+    Serverless(Box<serverless::Data>),
 }
 
 impl Data {
     fn fill(options: &Options, names: &[&str], progress: &Progress) -> Result<Data> {
         Ok(match &options.paper[..] {
             "rcmp" => Data::None,
-            "serverless" => Data::Serverless(serverless::Data::fill(options, names, progress)?),
+            "serverless" => Data::Serverless(Box::new(serverless::Data::fill(options, names, progress)?)),
             _ => {
                 let needs_data = names.iter().any(|name| name.starts_with("fig"));
                 let fill = || fill(Scale::usual(), options.seed, progress);
