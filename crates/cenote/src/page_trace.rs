@@ -199,6 +199,14 @@ fn clock_cost() -> u64 {
     (0..1000).map(between).min().unwrap_or(0)
 }
 
+/// A server that ends, or becomes another kind of server, leaves a whole trace.
+impl Drop for PageTrace {
+    fn drop(&mut self) {
+        // It has ended already, or cannot be written whole: then its reader says so.
+        let _ = self.end();
+    }
+}
+
 impl AccessObserver for PageTrace {
     fn page(&self, page: PageId, access: PageAccess) {
         self.tell(Traced::Page(page, access));
@@ -316,6 +324,17 @@ mod tests {
             .map(|event| event.unwrap().processor.raw());
         let told: u64 = told.sum();
         assert!(told < taken / 2, "{told} ns of {taken}, which the trace took");
+    }
+
+    #[test]
+    fn a_trace_that_is_dropped_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let trace = PageTrace::begin(&path).unwrap();
+        accesses(&trace, 10);
+        drop(trace);
+        let bytes = std::fs::read(&path).unwrap();
+        assert!(TraceDecoder::new(&bytes).unwrap().all(|event| event.is_ok()));
     }
 
     #[test]
