@@ -121,7 +121,12 @@ fn an_instance_that_was_passed_over_ends_and_acknowledges_nothing() {
     };
     assert!(!status.success(), "{status}");
     let first = first.end();
-    assert!(first == before && found >= i64::from(first), "{before} {first} {found}");
+    // It may have been stopped between a commit that was durable and its answer: that row the other one has, too.
+    let is_so = (before..=before + 1).contains(&first) && found >= i64::from(first);
+    assert!(
+        is_so,
+        "{before} before, {first} at its end, {found} found by the other one"
+    );
 
     second.reaches(second.acknowledged() + 100);
     let acknowledged = second.end();
