@@ -108,7 +108,8 @@ impl Pool {
     }
 
     /// Whether the calling thread has missed pages not long ago, so that it is worth while to [bring](Pool::bring)
-    /// what it is about to ask for. Each question counts. An observer of accesses is to hear of all that would be brought.
+    /// what it is about to ask for. Each question counts. An observer of accesses is to hear of all that would be
+    /// brought.
     #[inline]
     pub fn misses_lately(&self) -> bool {
         self.expectations.get().ask() || self.observed.is_on()

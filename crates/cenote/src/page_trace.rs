@@ -1,8 +1,8 @@
 //! A trace of page accesses, written to a file while the server works: `CENOTE TRACE`, `cenote trace`.
 //!
 //! Each thread's events come with the processor time that it has used since its event before, marks with that of the
-//! process, both without what the trace itself takes. So a trace does not depend on where pages were when it was made, nor on how busy the machine was. The
-//! format is [`cenote_engine::trace`]'s.
+//! process, both without what the trace itself takes. So waiting is in no trace: not for pages, nor for a processor that
+//! others had. The format is [`cenote_engine::trace`]'s.
 
 use cenote_base::PageId;
 use cenote_base::rt::Nanos;
@@ -12,7 +12,7 @@ use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A trace is given up when its file would be larger.
@@ -21,10 +21,8 @@ const BYTES_MOST: u64 = 8 << 30;
 /// A trace under way.
 pub struct PageTrace {
     path: PathBuf,
-    /// Tells parts of traces of this process apart, for threads that remember one.
+    /// Tells traces of this process apart, for threads that remember one.
     number: u64,
-    part: AtomicU64,
-    threads: AtomicU32,
     /// Nanoseconds of a look at a thread's clock, which no event is to have.
     clock_cost: u64,
     writing: Mutex<Writing>,
@@ -49,6 +47,8 @@ struct Writing {
     /// Whole frames not yet written.
     ready: Vec<u8>,
     summary: Summary,
+    /// Marks that there have been.
+    part: u64,
     /// Processor time of the process at the mark before.
     processor: Nanos,
     /// Nanoseconds of it since then that the trace took itself.
@@ -97,8 +97,6 @@ impl PageTrace {
         PageTrace {
             path: path.to_owned(),
             number: TRACES.fetch_add(1, Ordering::Relaxed),
-            part: AtomicU64::new(0),
-            threads: AtomicU32::new(0),
             clock_cost: clock_cost(),
             writing: Mutex::new(Writing {
                 file,
@@ -108,6 +106,7 @@ impl PageTrace {
                     bytes,
                     ..Summary::default()
                 },
+                part: 0,
                 processor: clock(ClockId::ProcessCPUTime),
                 own: 0,
                 failed: None,
@@ -122,9 +121,7 @@ impl PageTrace {
 
     /// A part of the workload ends here.
     pub fn mark(&self, name: &str) {
-        let mut writing = self.lock();
-        writing.mark(name);
-        self.part.fetch_add(1, Ordering::Relaxed);
+        self.lock().mark(name);
     }
 
     /// The last event, and all bytes in the file. What comes later is not written.
@@ -140,10 +137,7 @@ impl PageTrace {
             what: Traced::End,
         });
         writing.write(0);
-        let summary = Summary {
-            threads: self.threads.load(Ordering::Relaxed),
-            ..writing.summary
-        };
+        let summary = writing.summary;
         let ended = io::Error::other("the trace has ended");
         match writing.failed.replace(ended) {
             Some(error) => Err(error),
@@ -157,30 +151,28 @@ impl PageTrace {
 
     fn tell(&self, what: Traced) {
         let begun = clock(ClockId::ThreadCPUTime).raw();
+        let mut writing = self.lock();
         let mut teller = TELLER.get();
-        let part = self.part.load(Ordering::Relaxed);
         if teller.trace != self.number {
-            let thread = self.threads.fetch_add(1, Ordering::Relaxed);
             teller = Teller {
                 trace: self.number,
-                part,
-                thread,
+                part: writing.part,
+                thread: writing.summary.threads,
                 until: begun,
             };
+            writing.summary.threads += 1;
         }
         // What it used before a mark, and told nothing of, the mark has told.
-        let used = if teller.part == part {
-            begun.saturating_sub(teller.until)
-        } else {
-            0
+        let used = match teller.part == writing.part {
+            true => begun.saturating_sub(teller.until),
+            false => 0,
         };
-        teller.part = part;
+        teller.part = writing.part;
         let event = TraceEvent {
             thread: teller.thread,
             processor: Nanos(used.saturating_sub(self.clock_cost)),
             what,
         };
-        let mut writing = self.lock();
         writing.tell(&event);
         teller.until = clock(ClockId::ThreadCPUTime).raw();
         writing.own += teller.until.saturating_sub(begun) + used.min(self.clock_cost);
@@ -229,6 +221,7 @@ impl Writing {
         let used = now.raw().saturating_sub(self.processor.raw());
         let processor = Nanos(used.saturating_sub(std::mem::take(&mut self.own)));
         self.processor = now;
+        self.part += 1;
         let what = Traced::Mark {
             name: name.to_owned(),
             processor,
@@ -324,6 +317,30 @@ mod tests {
             .map(|event| event.unwrap().processor.raw());
         let told: u64 = told.sum();
         assert!(told < taken / 2, "{told} ns of {taken}, which the trace took");
+    }
+
+    /// What a thread computes behind its last event of a part is its process's, at the mark, and not the next part's.
+    #[test]
+    fn no_time_is_in_two_parts() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace");
+        let trace = PageTrace::begin(&path).unwrap();
+        accesses(&trace, 1);
+        let until = clock(ClockId::ThreadCPUTime).raw() + 50_000_000;
+        while clock(ClockId::ThreadCPUTime).raw() < until {}
+        trace.mark("one");
+        accesses(&trace, 1);
+        trace.end().unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let events: Vec<TraceEvent> = TraceDecoder::new(&bytes).unwrap().map(Result::unwrap).collect();
+        let [first, mark, second, ..] = &events[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!([first.processor, second.processor], [Nanos::ZERO; 2]);
+        assert!(
+            matches!(mark.what, Traced::Mark { processor, .. } if processor.raw() >= 40_000_000),
+            "{mark:?}"
+        );
     }
 
     #[test]
