@@ -25,7 +25,7 @@ use crate::{Error, Result};
 pub use conditions::{Violation, check};
 pub use options::{KINDS, Load, Options, Sizes};
 use postgres::Client;
-pub use trace::{PARTS, Traced, trace};
+pub use trace::{PARTS, TraceOptions, trace};
 use transactions::Tpcc;
 
 /// The one that counts.

@@ -45,7 +45,14 @@ impl Progress {
 
 /// Calls `f` for each item on threads of its own, as many at a time as there are processors; results in order.
 pub fn parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    parallel_at_most(usize::MAX, items, f)
+}
+
+/// As [`parallel`], so many at a time at most.
+pub fn parallel_at_most<T: Sync, R: Send>(most: usize, items: &[T], f: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, std::num::NonZero::get)
+        .min(most.max(1));
     let next = std::sync::atomic::AtomicUsize::new(0);
     let results: Vec<std::sync::Mutex<Option<R>>> = items.iter().map(|_| std::sync::Mutex::default()).collect();
     std::thread::scope(|scope| {

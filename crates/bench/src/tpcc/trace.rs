@@ -3,7 +3,7 @@
 use super::options::{Load, Options, Sizes};
 use super::{prepare, round};
 use crate::Result;
-use crate::traced;
+use crate::traced::Traced;
 use indicatif::ProgressBar;
 use std::path::Path;
 use std::time::Duration;
@@ -15,7 +15,7 @@ pub const PARTS: [&str; 2] = ["settling", "measured"];
 
 /// What is traced.
 #[derive(Debug, Clone, Copy)]
-pub struct Traced {
+pub struct TraceOptions {
     /// Warehouses, of standard size.
     pub warehouses: i32,
     /// Terminals, without waits.
@@ -31,8 +31,8 @@ pub struct Traced {
 ///
 /// # Errors
 /// [`crate::Error::Server`] if no server can be started; [`crate::Error::Sql`] if it refuses something.
-pub fn trace(program: Option<&Path>, of: Traced, file: &Path, bar: &ProgressBar) -> Result<()> {
-    let mut server = traced::Traced::start(program, MEMORY_MIB.1 + MEMORY_MIB.0 * of.warehouses as u64)?;
+pub fn trace(program: Option<&Path>, of: TraceOptions, file: &Path, bar: &ProgressBar) -> Result<()> {
+    let mut server = Traced::start(program, MEMORY_MIB.1 + MEMORY_MIB.0 * of.warehouses as u64)?;
     let mut options = Options {
         url: server.url().into(),
         out: None,

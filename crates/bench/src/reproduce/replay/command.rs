@@ -1,6 +1,6 @@
 //! `cenote replay`: one's own trace, on memory of several sizes.
 
-use super::super::options::{Progress, parallel};
+use super::super::options::{Progress, parallel_at_most};
 use super::super::pod::System;
 use super::{PartMeasured, Run, Stage, Workload};
 use crate::table::{lay_out, thousands};
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<()> {
     let stage = Stage::built(workload.pages, options.seed, &progress)?;
     let systems = systems(options);
     let bar = progress.bar("replaying", (systems.len() * workload.parts.len()) as u64);
-    let results = parallel(&systems, |system| {
+    let results = parallel_at_most(stage.runs_at_once(), &systems, |system| {
         let run = Run {
             system: *system,
             processor: options.processor,

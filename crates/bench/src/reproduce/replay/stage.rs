@@ -21,6 +21,8 @@ const ROWS_AT_ONCE: u32 = 500;
 /// the pool takes for itself.
 const MORE_PAGES: u32 = 2_000;
 const POOL_SHARE: u64 = 8;
+/// Times that a run may have the pages in memory.
+const COPIES: u64 = 3;
 
 /// What a change changes, where the rows that it stands for have text; and the kind of a page that is made.
 const CHANGED_AT: usize = PAGE_SIZE / 2;
@@ -92,6 +94,15 @@ impl Stage {
         let stage = Stage::build(pages, seed, &mut |made| bar.set_position(made));
         bar.finish_and_clear();
         stage
+    }
+
+    /// How many runs the machine's memory has room for at a time: each has frames, remote memory and changed files.
+    pub fn runs_at_once(&self) -> usize {
+        let each = COPIES * self.pages.len() as u64 * PAGE_SIZE as u64;
+        let free = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let free = free.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let kib = free.and_then(|text| text.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.map_or(1, |kib| (kib * 1024 / each.max(1)).max(1) as usize)
     }
 
     /// Runs a trace: all pages are asked for once, but for those that it makes, and then its parts, one after the other.

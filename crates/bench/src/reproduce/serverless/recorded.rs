@@ -58,7 +58,7 @@ impl Load {
         match self {
             Load::Queries => tpch::trace(options.program.as_deref(), scale, options.seed, path, bar),
             Load::Transactions => {
-                let of = tpcc::Traced {
+                let of = tpcc::TraceOptions {
                     warehouses: scale as i32,
                     terminals: TERMINALS,
                     seconds,
@@ -204,7 +204,7 @@ impl Recorded {
             .collect();
         let factors = factors();
         let bar = progress.bar("replaying", (cases.len() * self.workload.parts.len()) as u64);
-        let results = options::parallel(&cases, |(memory, costs)| {
+        let results = options::parallel_at_most(self.stage.runs_at_once(), &cases, |(memory, costs)| {
             let run = Run {
                 system: memory.system(self.load.data_gb()),
                 processor: factors[*costs],
